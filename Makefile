@@ -1,0 +1,40 @@
+# Everything runs from .venv, which the first target makes. Paths may hold spaces: nothing here is absolute.
+PYTHON ?= python3.11
+PY := .venv/bin/python
+STAMP := .venv/installed.stamp
+NATIVE := $(wildcard codecs/native/*)
+
+.PHONY: help install demo test check bench clean
+
+help:
+	@echo "make demo    train a small base and three fine-tunes, push, pull, verify, print a table"
+	@echo "make test    install and run the whole test suite"
+	@echo "make check   ruff, mypy --strict, import-linter"
+	@echo "make bench   sizes, speeds and peak memory on trained models"
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt $(NATIVE)
+	command -v $(PYTHON) >/dev/null || { echo "DeltaHub needs Python 3.11: set PYTHON=/path/to/python3.11"; exit 1; }
+	test -x $(PY) || $(PYTHON) -m venv .venv
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt torch scikit-build-core nanobind cmake ninja
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e '.[dev]'
+	touch $(STAMP)
+
+demo: $(STAMP)
+	$(PY) benchmarks/demo/run.py
+
+test: $(STAMP) check
+	$(PY) -m pytest
+
+check: $(STAMP)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(PY) -c "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
+
+bench: $(STAMP)
+	$(PY) benchmarks/run.py
+
+clean:
+	rm -rf build .venv

@@ -1,0 +1,345 @@
+"""What the registry remembers (DESIGN section 3): names, files, tensors, packs, jobs."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    DateTime,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+)
+from sqlalchemy.engine import Dialect
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+# SQLite gives autoincrementing ids only to INTEGER; PostgreSQL needs 64 bits.
+Id = BigInteger().with_variant(Integer, "sqlite")
+
+PUBLIC_DOMAIN_KEY = "public"
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """A moment in UTC; SQLite drops the zone, so it is put back on reading."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return None if value is None else value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None or value.tzinfo is not None:
+            return value
+        return value.replace(tzinfo=UTC)
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(column_0_N_label)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+
+
+class User(Base):
+    """Somebody who may hold tokens. Has a namespace of the same name."""
+
+    __tablename__ = "users"
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    name: Mapped[str] = mapped_column(String(96), unique=True)
+    is_admin: Mapped[bool] = mapped_column(default=False)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now)
+
+
+class Token(Base):
+    """A secret a user shows; only its SHA-256 is kept."""
+
+    __tablename__ = "tokens"
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    hash: Mapped[str] = mapped_column(String(64), unique=True)
+    scope: Mapped[str] = mapped_column(String(16))  # read | write | admin
+    label: Mapped[str] = mapped_column(String(200), default="")
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now)
+    expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class Namespace(Base):
+    """The first half of a repository's name: a user's or an organization's."""
+
+    __tablename__ = "namespaces"
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    name: Mapped[str] = mapped_column(String(96), unique=True)
+    kind: Mapped[str] = mapped_column(String(16))  # user | organization
+
+
+class Membership(Base):
+    """What a user may do in a namespace."""
+
+    __tablename__ = "memberships"
+    namespace_id: Mapped[int] = mapped_column(
+        ForeignKey("namespaces.id", ondelete="CASCADE"), primary_key=True
+    )
+    user_id: Mapped[int] = mapped_column(
+        ForeignKey("users.id", ondelete="CASCADE"), primary_key=True
+    )
+    role: Mapped[str] = mapped_column(String(16))  # read | write | admin
+
+
+class Domain(Base):
+    """Who may share storage: `public`, or one namespace's private data (`namespace:<id>`)."""
+
+    __tablename__ = "domains"
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    key: Mapped[str] = mapped_column(String(64), unique=True)
+
+
+class Repository(Base):
+    __tablename__ = "repositories"
+    __table_args__ = (UniqueConstraint("namespace_id", "name"),)
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    namespace_id: Mapped[int] = mapped_column(ForeignKey("namespaces.id"))
+    name: Mapped[str] = mapped_column(String(96))
+    domain_id: Mapped[int] = mapped_column(ForeignKey("domains.id"))
+    is_private: Mapped[bool] = mapped_column(default=False)
+    role: Mapped[str | None] = mapped_column(String(16))  # base|finetune|adapter|merge|export
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now)
+
+
+class Revision(Base):
+    """An immutable commit. `declared_base` is what the pusher said, resolved or not."""
+
+    __tablename__ = "revisions"
+    __table_args__ = (UniqueConstraint("repository_id", "commit"),)
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    repository_id: Mapped[int] = mapped_column(ForeignKey("repositories.id", ondelete="CASCADE"))
+    commit: Mapped[str] = mapped_column(String(40))
+    parent_commit: Mapped[str | None] = mapped_column(String(40))
+    message: Mapped[str] = mapped_column(Text, default="")
+    author_id: Mapped[int | None] = mapped_column(ForeignKey("users.id", ondelete="SET NULL"))
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now)
+    declared_base: Mapped[str | None] = mapped_column(String(300))  # "namespace/name[@revision]"
+    declared_base_revision_id: Mapped[int | None] = mapped_column(
+        ForeignKey("revisions.id", ondelete="SET NULL")
+    )
+
+
+class Ref(Base):
+    __tablename__ = "refs"
+    repository_id: Mapped[int] = mapped_column(
+        ForeignKey("repositories.id", ondelete="CASCADE"), primary_key=True
+    )
+    kind: Mapped[str] = mapped_column(String(8), primary_key=True)  # branch | tag
+    name: Mapped[str] = mapped_column(String(250), primary_key=True)
+    revision_id: Mapped[int] = mapped_column(ForeignKey("revisions.id", ondelete="CASCADE"))
+
+
+class Entry(Base):
+    """path -> file in one revision; the mode is fixed at commit."""
+
+    __tablename__ = "entries"
+    revision_id: Mapped[int] = mapped_column(
+        ForeignKey("revisions.id", ondelete="CASCADE"), primary_key=True
+    )
+    path: Mapped[str] = mapped_column(String(1024), primary_key=True)
+    file_id: Mapped[int] = mapped_column(ForeignKey("files.id"), index=True)
+    mode: Mapped[str] = mapped_column(String(8))  # regular | lfs
+
+
+class Landing(Base):
+    """Bytes of one upload as they came: whole and proved once `state` is complete."""
+
+    __tablename__ = "landings"
+    __table_args__ = (UniqueConstraint("user_id", "sha256"),)
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)  # random hex, names the object
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
+    sha256: Mapped[str] = mapped_column(String(64))
+    git_blob_id: Mapped[str | None] = mapped_column(String(40))
+    size: Mapped[int] = mapped_column(BigInteger)
+    state: Mapped[str] = mapped_column(String(16))  # receiving | complete
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now)
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class File(Base):
+    """The bytes behind an entry: in the landing until ingested, then a recipe.
+
+    state: `proving` (a client's recipe whose SHA-256 is not yet proved: not committable, not
+    readable), `landed` (readable from its landing), `ingested` (rebuilt from its recipe).
+    """
+
+    __tablename__ = "files"
+    __table_args__ = (UniqueConstraint("domain_id", "sha256"),)
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    domain_id: Mapped[int] = mapped_column(ForeignKey("domains.id"))
+    sha256: Mapped[str] = mapped_column(String(64), index=True)
+    git_blob_id: Mapped[str | None] = mapped_column(String(40))
+    size: Mapped[int] = mapped_column(BigInteger)
+    state: Mapped[str] = mapped_column(String(16))
+    landing_id: Mapped[str | None] = mapped_column(ForeignKey("landings.id"), index=True)
+    recipe_tensor_id: Mapped[int | None] = mapped_column(ForeignKey("tensors.id"))
+    kind: Mapped[str | None] = mapped_column(String(16))  # safetensors | opaque, once ingested
+    note: Mapped[str | None] = mapped_column(Text)  # e.g. why it was not read as safetensors
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now)
+    ingested_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class FileTensor(Base):
+    """Which tensors a file's recipe needs, its recipe tensor included: the reference graph."""
+
+    __tablename__ = "file_tensors"
+    file_id: Mapped[int] = mapped_column(
+        ForeignKey("files.id", ondelete="CASCADE"), primary_key=True
+    )
+    tensor_id: Mapped[int] = mapped_column(
+        ForeignKey("tensors.id"), primary_key=True, index=True
+    )
+
+
+class Tensor(Base):
+    """(domain, BLAKE3-256 of the bytes), stored once. Depth 0 is an anchor.
+
+    Chunks of opaque files, large safetensors headers and recipes are stored the same way.
+    """
+
+    __tablename__ = "tensors"
+    __table_args__ = (UniqueConstraint("domain_id", "hash"),)
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    domain_id: Mapped[int] = mapped_column(ForeignKey("domains.id"))
+    hash: Mapped[bytes] = mapped_column(LargeBinary(32), index=True)
+    size: Mapped[int] = mapped_column(BigInteger)
+    depth: Mapped[int] = mapped_column(default=0)
+    # True for frames a client encoded: used only inside the pusher's namespace.
+    is_foreign: Mapped[bool] = mapped_column(default=False)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now)
+
+
+class Pack(Base):
+    """An immutable object of frames. writing -> live -> condemned -> gone."""
+
+    __tablename__ = "packs"
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)  # random hex, names the object
+    domain_id: Mapped[int] = mapped_column(ForeignKey("domains.id"))
+    state: Mapped[str] = mapped_column(String(16), index=True)
+    size: Mapped[int] = mapped_column(BigInteger, default=0)
+    hash: Mapped[bytes | None] = mapped_column(LargeBinary(32))  # BLAKE3 of the whole object
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now)
+    condemned_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class Frame(Base):
+    """Where a part of a tensor lies now. A tensor's frames cover it exactly, in order of start."""
+
+    __tablename__ = "frames"
+    tensor_id: Mapped[int] = mapped_column(
+        ForeignKey("tensors.id", ondelete="CASCADE"), primary_key=True
+    )
+    start: Mapped[int] = mapped_column(BigInteger, primary_key=True)  # first byte of the tensor
+    size: Mapped[int] = mapped_column(BigInteger)  # decoded bytes
+    pack_id: Mapped[str] = mapped_column(ForeignKey("packs.id"), index=True)
+    offset: Mapped[int] = mapped_column(BigInteger)  # in the pack
+    length: Mapped[int] = mapped_column(BigInteger)  # bytes in the pack
+    codec: Mapped[int] = mapped_column()
+
+
+class TensorBase(Base):
+    """The tensors that a tensor's current frames need for decoding."""
+
+    __tablename__ = "tensor_bases"
+    tensor_id: Mapped[int] = mapped_column(
+        ForeignKey("tensors.id", ondelete="CASCADE"), primary_key=True
+    )
+    base_id: Mapped[int] = mapped_column(ForeignKey("tensors.id"), primary_key=True, index=True)
+
+
+class Hold(Base):
+    """Keeps a tensor alive for somebody who was told that the hub has it."""
+
+    __tablename__ = "holds"
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    tensor_id: Mapped[int] = mapped_column(ForeignKey("tensors.id"), index=True)
+    user_id: Mapped[int | None] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
+    repository_id: Mapped[int | None] = mapped_column(
+        ForeignKey("repositories.id", ondelete="CASCADE")
+    )
+    job_id: Mapped[str | None] = mapped_column(String(32), index=True)
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
+
+
+class LineageEdge(Base):
+    """child was made from parent; declared (said) and measured (weights) are kept apart."""
+
+    __tablename__ = "lineage_edges"
+    __table_args__ = (UniqueConstraint("child_id", "parent_id", "kind", "origin"),)
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    child_id: Mapped[int] = mapped_column(ForeignKey("revisions.id", ondelete="CASCADE"))
+    parent_id: Mapped[int] = mapped_column(
+        ForeignKey("revisions.id", ondelete="CASCADE"), index=True
+    )
+    kind: Mapped[str] = mapped_column(String(16))  # finetune | adapter | merge | export | upgrade
+    origin: Mapped[str] = mapped_column(String(8))  # declared | measured
+    # measured: share of the child's tensor bytes held as deltas of, or shared with, the parent
+    share: Mapped[float | None] = mapped_column()
+
+
+class Sketch(Base):
+    """One band of a tensor's locality-sensitive sketch (DESIGN section 3, detection)."""
+
+    __tablename__ = "sketches"
+    __table_args__ = (Index("ix_sketches_lookup", "band", "value", "shape_class"),)
+    tensor_id: Mapped[int] = mapped_column(
+        ForeignKey("tensors.id", ondelete="CASCADE"), primary_key=True
+    )
+    band: Mapped[int] = mapped_column(primary_key=True)
+    value: Mapped[int] = mapped_column(BigInteger)
+    shape_class: Mapped[str] = mapped_column(String(64))
+    positions: Mapped[bytes | None] = mapped_column(LargeBinary)  # full sketch, on band 0 only
+
+
+class Job(Base):
+    """Work asked for; the row is written in the transaction that needs it."""
+
+    __tablename__ = "jobs"
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)  # random hex = workflow id
+    kind: Mapped[str] = mapped_column(String(40))
+    payload: Mapped[dict[str, Any]] = mapped_column(JSON)
+    state: Mapped[str] = mapped_column(String(12), index=True)
+    progress: Mapped[dict[str, Any] | None] = mapped_column(JSON)
+    result: Mapped[dict[str, Any] | None] = mapped_column(JSON)
+    error_code: Mapped[str | None] = mapped_column(String(60))
+    error: Mapped[str | None] = mapped_column(Text)
+    is_cancel_asked: Mapped[bool] = mapped_column(default=False)
+    repository_id: Mapped[int | None] = mapped_column(
+        ForeignKey("repositories.id", ondelete="SET NULL"), index=True
+    )
+    user_id: Mapped[int | None] = mapped_column(ForeignKey("users.id", ondelete="SET NULL"))
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now)
+    started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class AuditEvent(Base):
+    """Append-only: who did what to what."""
+
+    __tablename__ = "audit_events"
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now, index=True)
+    user_name: Mapped[str | None] = mapped_column(String(96))
+    action: Mapped[str] = mapped_column(String(40))
+    target: Mapped[str] = mapped_column(String(300))
+    detail: Mapped[dict[str, Any] | None] = mapped_column(JSON)
