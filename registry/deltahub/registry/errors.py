@@ -1,7 +1,7 @@
 """What the rules refuse. Every class has a stable `code` that the API sends and the SDK maps back.
 
 RegistryError
- |- NotFound              repository, revision, file, upload, tensor, job: absent or not yours to know
+ |- NotFound              repository, revision, file, upload, tensor, job: absent, or not yours
  |- Unauthorized          no token, or one that is unknown or expired
  |- Forbidden             known to you, but not allowed with this role or token scope
  |- Conflict              the state changed under you, or the name is taken

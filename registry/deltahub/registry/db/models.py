@@ -206,9 +206,7 @@ class FileTensor(Base):
     file_id: Mapped[int] = mapped_column(
         ForeignKey("files.id", ondelete="CASCADE"), primary_key=True
     )
-    tensor_id: Mapped[int] = mapped_column(
-        ForeignKey("tensors.id"), primary_key=True, index=True
-    )
+    tensor_id: Mapped[int] = mapped_column(ForeignKey("tensors.id"), primary_key=True, index=True)
 
 
 class Tensor(Base):

@@ -1,0 +1,80 @@
+"""The traps of one import package spread over several folders, and the house's own rules."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ["client", "codecs", "registry", "server", "workers"]
+PYTHON_FILES = sorted(
+    path
+    for room in [*ROOMS, "migrations", "tests", "benchmarks"]
+    for path in (ROOT / room).rglob("*.py")
+)
+
+
+def test_no_init_file_hides_the_other_folders_share_of_the_namespace() -> None:
+    assert [str(p.relative_to(ROOT)) for p in ROOT.glob("*/deltahub/__init__.py")] == []
+
+
+def test_no_init_file_turns_a_folder_into_a_top_level_package() -> None:
+    assert [room for room in ROOMS if (ROOT / room / "__init__.py").exists()] == []
+
+
+def test_every_folder_has_a_wheel_entry() -> None:
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packages = config["tool"]["scikit-build"]["wheel"]["packages"]
+    assert packages == {
+        "deltahub/migrations": "migrations",
+        **{f"deltahub/{room}": f"{room}/deltahub/{room}" for room in ROOMS},
+    }
+
+
+@pytest.mark.parametrize("path", PYTHON_FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_module_imports_a_folder_as_if_the_root_were_a_package(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names = [node.module]
+        for name in names:
+            first = name.split(".")[0]
+            assert first not in {"client", "registry", "server", "workers", "migrations"}, name
+            assert not name.startswith("codecs."), name
+
+
+def test_the_standard_library_codecs_module_is_not_shadowed() -> None:
+    code = "import codecs, sys; sys.exit(not hasattr(codecs, 'lookup'))"
+    command = [sys.executable, "-X", "frozen_modules=off", "-c", code]
+    subprocess.run(command, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, check=True)
+
+
+def test_torch_is_pinned_to_one_build() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    assert [line for line in lines if re.match(r"torch\b", line)] == ["torch==2.13.0"]
+
+
+def test_the_base_install_needs_neither_torch_nor_the_service() -> None:
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    needed = {re.split(r"[<>=\[]", line)[0] for line in config["project"]["dependencies"]}
+    assert needed == {"blake3", "click", "numpy", "rich", "xxhash", "zstandard"}
+
+
+@pytest.mark.parametrize("path", PYTHON_FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_file_holds_one_idea(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 400
+
+
+def test_the_sdk_loads_neither_torch_nor_the_service() -> None:
+    code = (
+        "import sys, deltahub.client\n"
+        "bad = {'torch', 'fastapi', 'sqlalchemy', 'dbos', 'deltahub.registry'} & set(sys.modules)\n"
+        "sys.exit(f'loaded {sorted(bad)}' if bad else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
