@@ -1,0 +1,53 @@
+"""Walking the blocks of a frame: the two modes that all codecs share, and threads."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
+from typing import TypeVar
+
+import xxhash
+
+from deltahub.codecs.protocol import BlockMode, Buffer, Geometry
+
+T = TypeVar("T")
+
+
+def block_checksum(decoded: Buffer, index: int) -> int:
+    """XXH3-64 of a block's decoded bytes, seeded with its index so that swapped blocks show."""
+    return xxhash.xxh3_64_intdigest(decoded, seed=index)
+
+
+def plain_block(mode: int, stored: memoryview, base: memoryview | None, out: memoryview) -> bool:
+    """Whether `mode` was one of the two that need no codec; then `out` is filled.
+
+    base, out: exactly this block's decoded bytes. stored: this block's stored bytes.
+    """
+    if mode == BlockMode.RAW:
+        out[:] = stored
+        return True
+    if mode == BlockMode.UNCHANGED and base is not None:
+        out[:] = base
+        return True
+    return False
+
+
+def map_blocks(work: Callable[[int], T], n_blocks: int, threads: int) -> list[T]:
+    """[work(0), ..., work(n_blocks - 1)], on `threads` threads; the first error is raised."""
+    if threads <= 1 or n_blocks <= 1:
+        return [work(i) for i in range(n_blocks)]
+    with ThreadPoolExecutor(min(threads, n_blocks)) as pool:
+        return list(pool.map(work, range(n_blocks)))
+
+
+def decoded_spans(geometry: Geometry, first: int, n_blocks: int) -> Iterator[tuple[int, int]]:
+    """(begin, end) of blocks first.. in a buffer that begins with block `first`."""
+    origin = geometry.block_bytes(first)[0]
+    for index in range(first, first + n_blocks):
+        begin, end = geometry.block_bytes(index)
+        yield begin - origin, end - origin
+
+
+def stored_spans(lengths: list[int]) -> list[tuple[int, int]]:
+    """(begin, end) of each block in a payload of blocks back to back."""
+    ends = list(accumulate(lengths))
+    return [(end - length, end) for end, length in zip(ends, lengths, strict=True)]

@@ -1,0 +1,124 @@
+"""What the frame layer and a codec agree on: geometry, block modes, encode and decode."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import ClassVar, Protocol
+
+from deltahub.codecs.dtypes import DType
+
+Buffer = bytes | bytearray | memoryview
+
+
+class BlockMode(IntEnum):
+    """How one block is stored."""
+
+    UNCHANGED = 0  # decoded bytes = the base's bytes; nothing stored
+    RAW = 1  # decoded bytes stored as they are
+    CODED = 2  # the codec's own form: at least 1 byte, and fewer than the decoded bytes
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How a frame's rows x columns elements fall into blocks: whole rows, or parts of one row.
+
+    Valid (the frame layer checks it before a codec sees it): rows, columns >= 1;
+    1 <= rows_per_block <= rows; rows_per_block or parts_per_row is 1; no part is empty.
+    """
+
+    dtype: DType
+    rows: int
+    columns: int
+    rows_per_block: int
+    parts_per_row: int
+
+    @property
+    def count(self) -> int:
+        return self.rows * self.columns
+
+    @property
+    def size_bytes(self) -> int:
+        return self.rows * self.columns * self.dtype.itemsize
+
+    @property
+    def part_width(self) -> int:
+        """Elements in each part of a row but the last, which may be shorter."""
+        return -(-self.columns // self.parts_per_row)
+
+    @property
+    def n_blocks(self) -> int:
+        if self.parts_per_row > 1:
+            return self.rows * self.parts_per_row
+        return -(-self.rows // self.rows_per_block)
+
+    def block_elements(self, index: int) -> tuple[int, int]:
+        """(first element, number of elements) of a block, counted within the frame."""
+        if self.parts_per_row > 1:
+            row, part = divmod(index, self.parts_per_row)
+            left = part * self.part_width
+            return row * self.columns + left, min(self.part_width, self.columns - left)
+        row = index * self.rows_per_block
+        return row * self.columns, min(self.rows_per_block, self.rows - row) * self.columns
+
+    def block_bytes(self, index: int) -> tuple[int, int]:
+        """(begin, end) of a block in the frame's decoded bytes."""
+        first, count = self.block_elements(index)
+        return first * self.dtype.itemsize, (first + count) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class EncodedBody:
+    """What a codec makes of one frame's elements; the frame layer writes table and header."""
+
+    prelude: bytes  # what all blocks need, at most MAX_PRELUDE bytes
+    blocks: list[tuple[BlockMode, Buffer]]  # one a block of the geometry, in order
+    checksums: list[int]  # XXH3-64 of each block's decoded bytes, seeded with its index
+
+
+class Codec(Protocol):
+    """Elements and an aligned base in, blocks out, and back.
+
+    A codec gets every block, whatever its mode: `blocks.plain_block` does the two modes that are
+    the same in all codecs. Version 0 marks a format on trial: only a release that writes it
+    reads it. Versions from 1 on are read for ever.
+    """
+
+    codec_id: ClassVar[str]  # in manifests and URLs; never renamed, never reused
+    number: ClassVar[int]  # the same identity in a frame header, one byte
+    version: ClassVar[int]  # what encode() writes; decode() reads 1..version
+    needs_base: ClassVar[bool]  # True: always with a base; False: never with one
+
+    def block_bytes(self, dtype: DType) -> int:
+        """The preferred size of a decoded block, in bytes."""
+        ...
+
+    def encode(
+        self, geometry: Geometry, source: memoryview, base: memoryview | None, threads: int
+    ) -> EncodedBody:
+        """The elements of one frame, block by block.
+
+        source, base: geometry.size_bytes contiguous bytes each; base if and only if needs_base.
+        The result is the same for any number of threads.
+        """
+        ...
+
+    def decode(
+        self,
+        geometry: Geometry,
+        version: int,
+        prelude: memoryview,
+        first: int,
+        modes: list[int],
+        lengths: list[int],
+        payload: memoryview,
+        base: memoryview | None,
+        out: memoryview,
+        threads: int,
+    ) -> None:
+        """Fill `out` with blocks [first, first + len(modes)); CorruptFrame if they cannot be.
+
+        The frame layer has checked: the version; every mode against its length (UNCHANGED 0 and
+        only with a base, RAW the decoded size, CODED 1 to decoded size - 1); payload is exactly
+        their sum; base (if any) and out are exactly the decoded span, contiguous bytes. It checks
+        each block's XXH3 afterwards. Prelude and payload are hostile.
+        """
+        ...
