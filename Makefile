@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml constraints.txt $(NATIVE)
 	touch $(STAMP)
 
 demo: $(STAMP)
-	$(PY) benchmarks/demo/run.py
+	$(PY) -m benchmarks.demo.run
 
 test: $(STAMP) check
 	$(PY) -m pytest
@@ -34,7 +34,7 @@ check: $(STAMP)
 	$(PY) -c "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
 
 bench: $(STAMP)
-	$(PY) benchmarks/run.py
+	$(PY) -m benchmarks.run
 
 clean:
 	rm -rf build .venv
