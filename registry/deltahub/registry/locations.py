@@ -1,0 +1,127 @@
+"""Where a tensor's frames lie now, and which stored tensor a content id means in a domain."""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from deltahub.registry.db.models import PUBLIC_DOMAIN_KEY, Domain, Frame, Tensor, TensorBase
+
+T = TypeVar("T")
+
+# Bound parameters a statement; SQLite allows 32,766 and its planner prefers fewer.
+BATCH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class FrameLocation:
+    """One frame: bytes [start, start + size) of its tensor, `length` bytes in a pack."""
+
+    start: int
+    size: int
+    pack_id: str
+    offset: int
+    length: int
+    codec: int
+
+
+@dataclass(frozen=True, slots=True)
+class TensorLocation:
+    """A stored tensor and its frames in order of start."""
+
+    id: int
+    domain_id: int
+    hash: bytes
+    size: int
+    frames: tuple[FrameLocation, ...]
+
+    def frame_at(self, byte: int) -> FrameLocation | None:
+        """The frame that holds this byte of the tensor."""
+        index = bisect_right(self.frames, byte, key=lambda frame: frame.start) - 1
+        if index < 0:
+            return None
+        frame = self.frames[index]
+        return frame if byte < frame.start + frame.size else None
+
+
+def batches(items: Iterable[T], size: int = BATCH) -> Iterator[list[T]]:
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch
+
+
+def allowed_domains(session: Session, domain_id: int) -> tuple[int, ...]:
+    """The domains that data of this one may refer to: itself first, then public."""
+    public = session.scalar(select(Domain.id).where(Domain.key == PUBLIC_DOMAIN_KEY))
+    return (domain_id,) if public is None or public == domain_id else (domain_id, public)
+
+
+def resolve(session: Session, domain_id: int, hashes: Iterable[bytes]) -> dict[bytes, Tensor]:
+    """The stored tensors that these content ids mean in a domain: its own, else public ones.
+
+    What is absent is absent from the result.
+    """
+    domains = allowed_domains(session, domain_id)
+    found: dict[bytes, Tensor] = {}
+    for batch in batches(dict.fromkeys(hashes)):
+        rows = session.scalars(
+            select(Tensor).where(Tensor.hash.in_(batch), Tensor.domain_id.in_(domains))
+        )
+        for tensor in rows:
+            if tensor.hash not in found or tensor.domain_id == domain_id:
+                found[tensor.hash] = tensor
+    return found
+
+
+def locate(session: Session, tensor_ids: Iterable[int]) -> dict[int, TensorLocation]:
+    """Where the frames of these tensors lie; a tensor that is gone is absent."""
+    found: dict[int, TensorLocation] = {}
+    for batch in batches(dict.fromkeys(tensor_ids)):
+        frames: dict[int, list[FrameLocation]] = {}
+        for frame in session.execute(
+            select(
+                Frame.tensor_id,
+                Frame.start,
+                Frame.size,
+                Frame.pack_id,
+                Frame.offset,
+                Frame.length,
+                Frame.codec,
+            )
+            .where(Frame.tensor_id.in_(batch))
+            .order_by(Frame.tensor_id, Frame.start)
+        ):
+            frames.setdefault(frame[0], []).append(FrameLocation(*frame[1:]))
+        for row in session.execute(
+            select(Tensor.id, Tensor.domain_id, Tensor.hash, Tensor.size).where(
+                Tensor.id.in_(batch)
+            )
+        ):
+            found[row.id] = TensorLocation(*row, frames=tuple(frames.get(row.id, ())))
+    return found
+
+
+def bases_of(session: Session, tensor_ids: Iterable[int]) -> dict[int, set[int]]:
+    """tensor -> the tensors that its frames are coded against."""
+    found: dict[int, set[int]] = {}
+    for batch in batches(dict.fromkeys(tensor_ids)):
+        for tensor_id, base_id in session.execute(
+            select(TensorBase.tensor_id, TensorBase.base_id).where(TensorBase.tensor_id.in_(batch))
+        ):
+            found.setdefault(tensor_id, set()).add(base_id)
+    return found
+
+
+def closure(session: Session, tensor_ids: Iterable[int]) -> dict[int, set[int]]:
+    """Every tensor that decoding these touches, with its own direct bases."""
+    graph: dict[int, set[int]] = {}
+    wanted = set(tensor_ids)
+    while wanted:
+        edges = bases_of(session, wanted)
+        graph.update({tensor_id: edges.get(tensor_id, set()) for tensor_id in wanted})
+        wanted = {base for bases in edges.values() for base in bases} - graph.keys()
+    return graph
