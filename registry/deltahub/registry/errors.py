@@ -8,6 +8,8 @@ RegistryError
  |- InvalidRequest        names, paths, sizes, hashes that cannot be right
  |- LimitExceeded         larger than a configured limit
  |- StorageFull           the disk has no room
+ |- Unavailable           the database or the store did not answer; trying again may help
+ |- SchemaTooNew          the data folder was written by a newer release
  |- DataLost              stored bytes do not check; the operator must run fsck
 """
 
@@ -124,6 +126,18 @@ class LimitExceeded(RegistryError):
 
 class StorageFull(RegistryError):
     code = "storage_full"
+
+
+class Unavailable(RegistryError):
+    """Nothing was changed; the same request may succeed later."""
+
+    code = "unavailable"
+
+
+class SchemaTooNew(RegistryError):
+    """Met while starting, never sent to a client."""
+
+    code = "schema_too_new"
 
 
 class DataLost(RegistryError):

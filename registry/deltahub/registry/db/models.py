@@ -96,7 +96,7 @@ class Membership(Base):
         ForeignKey("namespaces.id", ondelete="CASCADE"), primary_key=True
     )
     user_id: Mapped[int] = mapped_column(
-        ForeignKey("users.id", ondelete="CASCADE"), primary_key=True
+        ForeignKey("users.id", ondelete="CASCADE"), primary_key=True, index=True
     )
     role: Mapped[str] = mapped_column(String(16))  # read | write | admin
 
@@ -135,8 +135,9 @@ class Revision(Base):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now)
     declared_base: Mapped[str | None] = mapped_column(String(300))  # "namespace/name[@revision]"
     declared_base_revision_id: Mapped[int | None] = mapped_column(
-        ForeignKey("revisions.id", ondelete="SET NULL")
+        ForeignKey("revisions.id", ondelete="SET NULL"), index=True
     )
+    ingest_job_id: Mapped[str | None] = mapped_column(String(32))  # None: nothing to ingest
 
 
 class Ref(Base):
@@ -146,7 +147,9 @@ class Ref(Base):
     )
     kind: Mapped[str] = mapped_column(String(8), primary_key=True)  # branch | tag
     name: Mapped[str] = mapped_column(String(250), primary_key=True)
-    revision_id: Mapped[int] = mapped_column(ForeignKey("revisions.id", ondelete="CASCADE"))
+    revision_id: Mapped[int] = mapped_column(
+        ForeignKey("revisions.id", ondelete="CASCADE"), index=True
+    )
 
 
 class Entry(Base):
@@ -192,7 +195,7 @@ class File(Base):
     size: Mapped[int] = mapped_column(BigInteger)
     state: Mapped[str] = mapped_column(String(16))
     landing_id: Mapped[str | None] = mapped_column(ForeignKey("landings.id"), index=True)
-    recipe_tensor_id: Mapped[int | None] = mapped_column(ForeignKey("tensors.id"))
+    recipe_tensor_id: Mapped[int | None] = mapped_column(ForeignKey("tensors.id"), index=True)
     kind: Mapped[str | None] = mapped_column(String(16))  # safetensors | opaque, once ingested
     note: Mapped[str | None] = mapped_column(Text)  # e.g. why it was not read as safetensors
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now)
@@ -273,7 +276,7 @@ class Hold(Base):
     tensor_id: Mapped[int] = mapped_column(ForeignKey("tensors.id"), index=True)
     user_id: Mapped[int | None] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
     repository_id: Mapped[int | None] = mapped_column(
-        ForeignKey("repositories.id", ondelete="CASCADE")
+        ForeignKey("repositories.id", ondelete="CASCADE"), index=True
     )
     job_id: Mapped[str | None] = mapped_column(String(32), index=True)
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)

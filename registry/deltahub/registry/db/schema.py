@@ -1,0 +1,57 @@
+"""The database's schema version: brought up to this release's, never down."""
+
+from importlib.resources import files
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection
+
+from deltahub.registry.db.session import Database
+from deltahub.registry.errors import SchemaTooNew
+
+
+def upgrade(database: Database) -> None:
+    """Apply the migrations that are missing, all in one transaction where the database can.
+
+    SchemaTooNew when the database was written by a newer release. The caller holds a lock against
+    other processes doing the same.
+    """
+    config = _config()
+    with database.write_engine.connect() as connection:
+        _refuse_newer(connection, ScriptDirectory.from_config(config))
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+        connection.commit()
+
+
+def current(database: Database) -> str | None:
+    """The database's version; None before the first migration."""
+    with database.write_engine.connect() as connection:
+        return MigrationContext.configure(connection).get_current_revision()
+
+
+def head() -> str:
+    """The version that this release writes."""
+    version = ScriptDirectory.from_config(_config()).get_current_head()
+    assert version is not None, "the package holds its migrations"
+    return version
+
+
+def _refuse_newer(connection: Connection, scripts: ScriptDirectory) -> None:
+    known = {script.revision for script in scripts.walk_revisions()}
+    for version in MigrationContext.configure(connection).get_current_heads():
+        if version not in known:
+            raise SchemaTooNew(
+                f"the database has schema version {version}, which this release "
+                f"(schema version {scripts.get_current_head()}) does not know; "
+                "start the release that wrote it, or a newer one"
+            )
+
+
+def _config() -> Config:
+    config = Config()
+    # The configuration parser expands % in values.
+    config.set_main_option("script_location", str(files("deltahub.migrations")).replace("%", "%%"))
+    return config

@@ -1,0 +1,123 @@
+"""Sessions on the metadata: reading ones that cannot write, writing ones that wait their turn."""
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NewType
+
+from sqlalchemy import Engine, create_engine, event, make_url
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.orm import Session
+
+from deltahub.registry.errors import StorageFull, Unavailable
+
+# What only reads also takes a writing session, never the other way round.
+ReadSession = NewType("ReadSession", Session)
+WriteSession = NewType("WriteSession", ReadSession)
+
+BUSY_TIMEOUT_S = 30
+
+
+class Database:
+    """The two pools of connections of one process.
+
+    Writers of one process queue at a pool of one connection (fair, and no busy waiting); between
+    processes SQLite's own lock decides, waited for up to BUSY_TIMEOUT_S.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._writing = threading.local()
+        if make_url(url).get_backend_name() == "sqlite":
+            self.write_engine = _sqlite_engine(url, is_read_only=False)
+            self._read_engine = _sqlite_engine(url, is_read_only=True)
+        else:
+            self.write_engine = create_engine(url, pool_pre_ping=True)
+            self._read_engine = create_engine(
+                url,
+                pool_pre_ping=True,
+                execution_options={
+                    "isolation_level": "REPEATABLE READ",
+                    "postgresql_readonly": True,
+                },
+            )
+
+    @contextmanager
+    def read(self) -> Iterator[ReadSession]:
+        """One consistent view; whatever tries to write fails."""
+        with (
+            _translated(),
+            Session(self._read_engine, expire_on_commit=False, autoflush=False) as session,
+        ):
+            yield ReadSession(session)
+            if session.new or session.dirty or session.deleted:
+                raise AssertionError("a read session cannot write")
+
+    @contextmanager
+    def write(self) -> Iterator[WriteSession]:
+        """One transaction: committed on leaving, rolled back on any error.
+
+        StorageFull when the disk has no room, Unavailable when the lock could not be had.
+        """
+        # The second one would wait for the first for ever.
+        if getattr(self._writing, "is_open", False):
+            raise AssertionError("this thread has a write session open already")
+        self._writing.is_open = True
+        try:
+            with _translated(), Session(self.write_engine, expire_on_commit=False) as session:
+                session.connection()  # take the lock now, so that what is read cannot go stale
+                yield WriteSession(ReadSession(session))
+                session.commit()
+        finally:
+            self._writing.is_open = False
+
+    def close(self) -> None:
+        self.write_engine.dispose()
+        self._read_engine.dispose()
+
+
+def _sqlite_engine(url: str, *, is_read_only: bool) -> Engine:
+    engine = create_engine(
+        url,
+        connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
+        pool_size=16 if is_read_only else 1,
+        max_overflow=48 if is_read_only else 0,
+        pool_timeout=BUSY_TIMEOUT_S * 2,
+    )
+
+    @event.listens_for(engine, "connect")
+    def prepare(connection: sqlite3.Connection, _record: Any) -> None:
+        # None: the driver begins nothing by itself, see begin() below.
+        connection.isolation_level = None
+        connection.execute("PRAGMA journal_mode = WAL")
+        # FULL: an answered commit survives a loss of power (NORMAL does not fsync the WAL).
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA foreign_keys = ON")
+        if is_read_only:
+            connection.execute("PRAGMA query_only = ON")
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN" if is_read_only else "BEGIN IMMEDIATE")
+
+    return engine
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except PoolTimeout as exc:
+        raise Unavailable("too many requests wait for the database; try again") from exc
+    except DBAPIError as exc:
+        code = getattr(exc.orig, "sqlite_errorcode", 0) & 0xFF
+        if code == sqlite3.SQLITE_FULL:
+            raise StorageFull("the disk has no room for the database; free some space") from exc
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise Unavailable(
+                f"the database stayed locked for {BUSY_TIMEOUT_S} s; try again"
+            ) from exc
+        raise

@@ -1,0 +1,58 @@
+"""Named places where a test may kill the process, to prove that a crash there loses nothing.
+
+DELTAHUB_FAILPOINT=<name> kills at the first time the place is reached, <name>:<n> at the n-th.
+DELTAHUB_FAILPOINT_GROUP=1 kills the whole process group (server and worker), not this process only.
+"""
+
+import os
+import signal
+import threading
+
+# Every name that the tree passes to reached(); the crash tests walk this list.
+ALL = (
+    "store.put.before_fsync",
+    "store.put.after_fsync",
+    "store.put.after_rename",
+    "store.take_file.before_rename",
+    "store.take_file.after_rename",
+    "store.delete.after_unlink",
+    "spool.append.before_fsync",
+    "spool.append.after_fsync",
+    "landing.complete.before_store",
+    "landing.complete.after_store",
+    "landing.complete.after_row",
+    "revisions.commit.before_commit",
+    "revisions.commit.after_commit",
+    "repositories.delete.before_commit",
+)
+
+
+class _Trigger:
+    """The one place where this process dies, counted down across threads."""
+
+    def __init__(self, value: str) -> None:
+        self.name, _, count = value.partition(":")
+        if self.name not in ALL:
+            raise ValueError(f"DELTAHUB_FAILPOINT names no failpoint: {self.name!r}")
+        self._left = int(count or 1)
+        self._lock = threading.Lock()
+
+    def hit(self) -> None:
+        with self._lock:
+            self._left -= 1
+            if self._left > 0:
+                return
+        if os.environ.get("DELTAHUB_FAILPOINT_GROUP") == "1":
+            os.killpg(os.getpgrp(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+_trigger = (
+    _Trigger(os.environ["DELTAHUB_FAILPOINT"]) if "DELTAHUB_FAILPOINT" in os.environ else None
+)
+
+
+def reached(name: str) -> None:
+    """Nothing, unless the environment asks this process to die here."""
+    if _trigger is not None and _trigger.name == name:
+        _trigger.hit()

@@ -1,0 +1,78 @@
+"""One open data folder: its settings, database, objects and spools."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+from deltahub.registry.db import schema
+from deltahub.registry.db.session import Database
+from deltahub.registry.settings import Settings
+from deltahub.registry.spool import Spool
+from deltahub.registry.store.base import Store
+from deltahub.registry.store.disk import Disk, Folders
+from deltahub.registry.store.files import FileStore
+
+
+class Registry:
+    """What every function of the registry works on. Safe to share between threads.
+
+    store    objects: packs and complete uploads
+    spool    uploads that are still coming in
+    scratch  a local folder for files that need not survive (packs while they are built)
+    """
+
+    def __init__(
+        self, settings: Settings, database: Database, store: Store, spool: Spool, disk: Disk
+    ) -> None:
+        self.settings = settings
+        self.data_dir = settings.data_dir.resolve()
+        self.db = database
+        self.store = store
+        self.spool = spool
+        self.disk = disk
+        self.scratch = self.data_dir / "scratch"
+
+    @classmethod
+    def open(cls, settings: Settings, disk: Disk | None = None) -> Self:
+        """The registry below settings.data_dir, made or brought up to date first.
+
+        Several processes may open one folder at once. SchemaTooNew when a newer release wrote it.
+        """
+        disk = disk if disk is not None else Disk()
+        data_dir = settings.data_dir.resolve()
+        data_dir.parent.mkdir(parents=True, exist_ok=True)
+        folders = Folders(disk, data_dir)
+        for folder in ("scratch", "spool", "objects"):
+            folders.ensure(data_dir / folder)
+        database = Database(settings.effective_database_url)
+        try:
+            with _locked(data_dir / "migrate.lock"):
+                schema.upgrade(database)
+            store = FileStore(data_dir / "objects", disk)
+            return cls(settings, database, store, Spool(data_dir / "spool", disk), disk)
+        except BaseException:
+            database.close()
+            raise
+
+    def close(self) -> None:
+        self.spool.close()
+        self.db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)

@@ -1,0 +1,65 @@
+"""Everything that can be configured, with its unit and default; read from DELTAHUB_* once."""
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+MIB = 1 << 20
+GIB = 1 << 30
+DAY_S = 86400
+
+
+class Settings(BaseSettings):
+    """One process's settings. Arguments win over the environment."""
+
+    model_config = SettingsConfigDict(env_prefix="DELTAHUB_", frozen=True)
+
+    data_dir: Path = Field(
+        default=Path("deltahub-data"), description="Folder of the database, objects and spools."
+    )
+    database_url: str | None = Field(
+        default=None, description="SQLAlchemy URL; by default a SQLite file in data_dir."
+    )
+    host: str = Field(default="127.0.0.1", description="Address that `deltahub serve` binds.")
+    port: int = Field(default=8080, ge=0, le=65535, description="Port; 0 takes a free one.")
+
+    max_file_bytes: int = Field(default=1024 * GIB, ge=0, description="Largest file, in bytes.")
+    max_header_bytes: int = Field(
+        default=100_000_000, description="Largest safetensors header, in bytes."
+    )
+    max_tensors: int = Field(default=1_000_000, description="Most tensors in one file.")
+    max_path_bytes: int = Field(default=1024, le=1024, description="Longest path, UTF-8 bytes.")
+    max_entries: int = Field(default=100_000, description="Most entries in one revision.")
+    max_operations: int = Field(default=25_000, description="Most operations in one commit.")
+    max_message_bytes: int = Field(default=65_536, description="Longest commit message.")
+    max_request_json_bytes: int = Field(
+        default=16 * MIB, description="Largest JSON request body, in bytes."
+    )
+    max_recipe_bytes: int = Field(default=64 * MIB, description="Largest recipe, in bytes.")
+    max_query_tensors: int = Field(
+        default=100_000, description="Most tensors in one query or frame request."
+    )
+
+    hold_ttl_s: int = Field(
+        default=DAY_S, description="How long an acknowledged tensor is kept without a commit."
+    )
+    upload_ttl_s: int = Field(
+        default=DAY_S, description="How long an upload is kept without progress or a commit."
+    )
+    read_lease_s: int = Field(
+        default=3600, description="Longest that a reader may use a location it has resolved."
+    )
+
+    max_depth: int = Field(default=2, ge=0, description="Longest chain of deltas.")
+    pack_bytes: int = Field(default=128 * MIB, le=128 * MIB, description="Largest pack, in bytes.")
+    cache_bytes: int = Field(
+        default=64 * MIB, description="Decoded blocks that one process keeps, in bytes."
+    )
+    codec_threads: int = Field(default=1, ge=1, description="Threads that code one frame.")
+
+    @property
+    def effective_database_url(self) -> str:
+        if self.database_url is not None:
+            return self.database_url
+        return f"sqlite:///{self.data_dir.resolve() / 'deltahub.sqlite3'}"

@@ -1,0 +1,1 @@
+"""Objects: whole byte strings under keys, written once."""

@@ -1,0 +1,187 @@
+"""Objects as files below one local folder."""
+
+import errno
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from stat import S_ISREG
+
+from deltahub.registry import failpoints
+from deltahub.registry.store.base import (
+    Buffer,
+    ObjectExists,
+    ObjectInfo,
+    ObjectNotFound,
+    ShortObject,
+    StoreFull,
+    StoreUnavailable,
+)
+from deltahub.registry.store.disk import Disk, Folders
+from deltahub.registry.store.keys import check_key, check_prefix
+
+# A put that takes longer than this is taken for dead and its temporary file removed.
+LEFTOVER_AGE_S = 86400.0
+# No key may begin with a dot, so no object can lie there.
+_TEMPORARY = ".tmp"
+_COPY_BYTES = 1 << 20
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+@contextmanager
+def translated(key: str, *, is_read: bool = False) -> Iterator[None]:
+    """Turn what the operating system says into our errors, with the key in the text."""
+    try:
+        yield
+    except OSError as exc:
+        if is_read and isinstance(exc, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+            raise ObjectNotFound(f"there is no object {key}") from exc
+        if exc.errno in _NO_ROOM:
+            raise StoreFull(f"no room on the disk for {key}: {exc.strerror}") from exc
+        raise StoreUnavailable(f"{key}: {exc.strerror or exc}") from exc
+
+
+class FileStore:
+    """A folder on a local file system (with hard links) that one or more processes share."""
+
+    def __init__(self, root: Path, disk: Disk | None = None) -> None:
+        self.root = root.resolve()
+        self._disk = disk if disk is not None else Disk()
+        self._folders = Folders(self._disk, self.root)
+        self._temporary = self.root / _TEMPORARY
+        with translated(str(root)):
+            self._folders.ensure(self._temporary)
+            self._remove_leftovers(time.time() - LEFTOVER_AGE_S)
+
+    def put(self, key: str, chunks: Iterable[Buffer], *, create_only: bool = False) -> None:
+        target = self._path(key)
+        with translated(key):
+            temporary = self._temporary / secrets.token_hex(16)
+            fd = self._disk.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+            try:
+                try:
+                    for chunk in chunks:
+                        self._disk.write(fd, chunk)
+                    failpoints.reached("store.put.before_fsync")
+                    self._disk.fsync(fd)
+                finally:
+                    self._disk.close(fd)
+                failpoints.reached("store.put.after_fsync")
+                self._folders.ensure(target.parent)
+                if create_only:
+                    self._link(temporary, target, key)
+                else:
+                    self._disk.rename(temporary, target)
+            finally:
+                with suppress(FileNotFoundError):  # renamed
+                    self._disk.unlink(temporary)
+            failpoints.reached("store.put.after_rename")
+            self._disk.fsync_dir(target.parent)
+
+    def take_file(self, key: str, path: Path) -> None:
+        target = self._path(key)
+        with translated(key):
+            self._folders.ensure(target.parent)
+            failpoints.reached("store.take_file.before_rename")
+            try:
+                self._disk.rename(path, target)
+            except OSError as exc:
+                if exc.errno != errno.EXDEV:
+                    raise
+                # The spool lies on another file system: copy, then drop the original.
+                self.put(key, _chunks_of(path))
+                self._disk.unlink(path)
+                return
+            failpoints.reached("store.take_file.after_rename")
+            self._disk.fsync_dir(target.parent)
+            self._disk.fsync_dir(path.parent)
+
+    def get_into(self, key: str, start: int, out: memoryview) -> None:
+        path = self._path(key)
+        with translated(key, is_read=True):
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                view, position = out.cast("B"), start
+                while view:
+                    n = os.preadv(fd, [view], position)
+                    if n == 0:
+                        end = start + out.nbytes
+                        raise ShortObject(f"{key} has {position} bytes; {start}..{end} were asked")
+                    view, position = view[n:], position + n
+            finally:
+                os.close(fd)
+
+    def size(self, key: str) -> int:
+        path = self._path(key)
+        with translated(key, is_read=True):
+            stat = path.stat()
+        if not S_ISREG(stat.st_mode):
+            raise ObjectNotFound(f"there is no object {key}")
+        return stat.st_size
+
+    def delete(self, key: str) -> None:
+        path = self._path(key)
+        with translated(key):
+            try:
+                self._disk.unlink(path)
+            except FileNotFoundError:
+                return
+            failpoints.reached("store.delete.after_unlink")
+            self._disk.fsync_dir(path.parent)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        check_prefix(prefix)
+        yield from self._walk(self.root, "", prefix)
+
+    def _walk(self, folder: Path, above: str, prefix: str) -> Iterator[ObjectInfo]:
+        """Objects below `folder`, whose keys begin with `above`, in order of key."""
+        try:
+            with os.scandir(folder) as scan:
+                entries = [entry for entry in scan if entry.name != _TEMPORARY]
+        except FileNotFoundError:
+            return
+        # "a-b" sorts before "a/b": a folder takes its place with the slash.
+        named = sorted((e.name + "/" if e.is_dir() else e.name, e) for e in entries)
+        for name, entry in named:
+            key = above + name
+            if not (key.startswith(prefix) or prefix.startswith(key)):
+                continue
+            if name.endswith("/"):
+                yield from self._walk(folder / entry.name, key, prefix)
+                continue
+            with suppress(FileNotFoundError):  # deleted since the folder was read
+                stat = entry.stat()
+                at = datetime.fromtimestamp(stat.st_mtime, UTC)
+                yield ObjectInfo(key, stat.st_size, at)
+
+    def _link(self, temporary: Path, target: Path, key: str) -> None:
+        try:
+            self._disk.link(temporary, target)
+        except FileExistsError as exc:
+            # Whoever wrote it may not have come to this line; the caller will rely on it.
+            self._disk.fsync_dir(target.parent)
+            raise ObjectExists(f"{key} exists already") from exc
+
+    def _path(self, key: str) -> Path:
+        return self.root / check_key(key)
+
+    def _remove_leftovers(self, older_than: float) -> None:
+        for path in self._temporary.iterdir():
+            with suppress(FileNotFoundError):  # another process is cleaning up too
+                if path.stat().st_mtime < older_than:
+                    self._disk.unlink(path)
+
+
+def free_bytes(folder: Path) -> int:
+    """Room left on the file system below `folder`, in bytes."""
+    return shutil.disk_usage(folder).free
+
+
+def _chunks_of(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := file.read(_COPY_BYTES):
+            yield chunk
