@@ -1,0 +1,74 @@
+"""Which hub and which token: arguments, then the environment, then what `login` wrote."""
+
+import contextlib
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deltahub.client.errors import InvalidArgument
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+
+
+@dataclass(frozen=True)
+class Credentials:
+    url: str
+    token: str | None
+
+
+def credentials_path() -> Path:
+    """~/.config/deltahub/credentials.json, below XDG_CONFIG_HOME where that is set."""
+    home = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(home) if home else Path.home() / ".config") / "deltahub" / "credentials.json"
+
+
+def find_credentials(url: str | None = None, token: str | None = None) -> Credentials:
+    """The hub to talk to. A stored token goes only to the hub that it was stored for."""
+    stored = _load()
+    url = _normal(url or os.environ.get("DELTAHUB_URL") or stored.get("default") or DEFAULT_URL)
+    token = token or os.environ.get("DELTAHUB_TOKEN")
+    if token is None:
+        hub = stored.get("hubs", {}).get(url)
+        token = hub.get("token") if isinstance(hub, dict) else None
+    return Credentials(url, token.strip() if token else None)
+
+
+def save_credentials(url: str, token: str) -> Path:
+    """Writes the token, readable by its owner alone, and makes this hub the default one."""
+    stored = _load()
+    hubs = dict(stored.get("hubs", {}))
+    hubs[_normal(url)] = {"token": token.strip()}
+    path = credentials_path()
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # mkstemp makes the file 0600 before a byte is in it.
+    fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=".credentials-")
+    try:
+        with os.fdopen(fd, "w") as file:
+            json.dump({"default": _normal(url), "hubs": hubs}, file, indent=2)
+            file.write("\n")
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+    return path
+
+
+def _normal(url: str) -> str:
+    return (url if "://" in url else f"http://{url}").rstrip("/")
+
+
+def _load() -> dict[str, Any]:
+    path = credentials_path()
+    try:
+        stored = json.loads(path.read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except ValueError as exc:
+        raise InvalidArgument(f"{path} is damaged: run `deltahub login` again") from exc
+    if not isinstance(stored, dict) or not isinstance(stored.get("hubs", {}), dict):
+        raise InvalidArgument(f"{path} is damaged: run `deltahub login` again")
+    return stored

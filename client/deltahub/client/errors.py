@@ -1,0 +1,234 @@
+"""What can go wrong for a caller of the SDK. Every class has the stable `code` of the API.
+
+HubError
+ |- NotFound, Unauthorized, Forbidden, Conflict, InvalidRequest, LimitExceeded, StorageFull,
+ |  DataLost, JobFailed, ...      the hub said so; same codes as the hub's own table
+ |- ClientError                   found out on this side
+     |- HubUnreachable            no connection, or it broke more often than patience lasts
+     |- BadResponse               an answer that no hub would give
+     |- VerificationFailed        bytes that do not hash to what was promised, twice
+     |- DiskFull                  no room on this machine
+     |- LocalFileChanged          a file was written to while it was being pushed
+     |- InvalidArgument           a name, path or folder that cannot be right
+"""
+
+from typing import ClassVar
+
+
+class HubError(Exception):
+    """The root. `code` is the wire name, `status` the HTTP status if the hub answered."""
+
+    code: str = "registry_error"
+
+    def __init__(self, message: str, *, code: str | None = None, status: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        if code is not None:
+            self.code = code
+
+
+class NotFound(HubError):
+    """Absent, or not yours to know."""
+
+    code = "not_found"
+
+
+class RepositoryNotFound(NotFound):
+    code = "repository_not_found"
+
+
+class RevisionNotFound(NotFound):
+    code = "revision_not_found"
+
+
+class EntryNotFound(NotFound):
+    code = "entry_not_found"
+
+
+class UploadNotFound(NotFound):
+    code = "upload_not_found"
+
+
+class TensorNotFound(NotFound):
+    code = "tensor_not_found"
+
+
+class JobNotFound(NotFound):
+    code = "job_not_found"
+
+
+class Unauthorized(HubError):
+    """No token, or one that is unknown or expired."""
+
+    code = "unauthorized"
+
+
+class Forbidden(HubError):
+    code = "forbidden"
+
+
+class Conflict(HubError):
+    code = "conflict"
+
+
+class RepositoryExists(Conflict):
+    code = "repository_exists"
+
+
+class NameTaken(Conflict):
+    code = "name_taken"
+
+
+class RefMoved(Conflict):
+    """Somebody else's commit came first."""
+
+    code = "ref_moved"
+
+
+class NotReady(Conflict):
+    """The thing exists but its job has not finished."""
+
+    code = "not_ready"
+
+
+class UploadOffsetMismatch(Conflict):
+    code = "upload_offset_mismatch"
+
+
+class DeltaCycle(Conflict):
+    """Two tensors would need each other, or a chain would be deeper than allowed."""
+
+    code = "delta_cycle"
+
+
+class InvalidRequest(HubError):
+    code = "invalid_request"
+
+
+class InvalidName(InvalidRequest):
+    code = "invalid_name"
+
+
+class InvalidPath(InvalidRequest):
+    code = "invalid_path"
+
+
+class HashMismatch(InvalidRequest):
+    code = "hash_mismatch"
+
+
+class SizeMismatch(InvalidRequest):
+    code = "size_mismatch"
+
+
+class InvalidFrame(InvalidRequest):
+    code = "invalid_frame"
+
+
+class LimitExceeded(HubError):
+    code = "limit_exceeded"
+
+
+class StorageFull(HubError):
+    """The hub's disk has no room."""
+
+    code = "storage_full"
+
+
+class Unavailable(HubError):
+    """The hub's database or store did not answer; nothing was changed."""
+
+    code = "unavailable"
+
+
+class SchemaTooNew(HubError):
+    """The hub's data folder was written by a newer release."""
+
+    code = "schema_too_new"
+
+
+class DataLost(HubError):
+    """Stored bytes do not check; the hub's operator must run fsck."""
+
+    code = "data_lost"
+
+
+class JobFailed(HubError):
+    """A job ended without its result; the message is the job's own."""
+
+    code = "job_failed"
+
+
+class ClientError(HubError):
+    """Found out on this side; the hub never sends these codes."""
+
+    code = "client_error"
+
+
+class HubUnreachable(ClientError):
+    code = "hub_unreachable"
+
+
+class BadResponse(ClientError):
+    code = "bad_response"
+
+
+class VerificationFailed(ClientError):
+    code = "verification_failed"
+
+
+class DiskFull(ClientError):
+    code = "disk_full"
+
+
+class LocalFileChanged(ClientError):
+    code = "local_file_changed"
+
+
+class InvalidArgument(ClientError):
+    code = "invalid_argument"
+
+
+class _Codes:
+    """Classes by code; a code used twice fails at import."""
+
+    by_code: ClassVar[dict[str, type[HubError]]] = {}
+
+    @classmethod
+    def collect(cls, root: type[HubError]) -> None:
+        if root.code in cls.by_code:
+            raise AssertionError(f"two error classes have the code {root.code}")
+        cls.by_code[root.code] = root
+        for child in root.__subclasses__():
+            cls.collect(child)
+
+
+_Codes.collect(HubError)
+
+CLIENT_CODES = frozenset(
+    code for code, error in _Codes.by_code.items() if issubclass(error, ClientError)
+)
+HUB_CODES = frozenset(_Codes.by_code) - CLIENT_CODES
+
+# What an answer without one of our bodies means: a proxy's page, an older or a newer hub.
+_BY_STATUS: dict[int, type[HubError]] = {
+    400: InvalidRequest,
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    413: LimitExceeded,
+    422: InvalidRequest,
+    507: StorageFull,
+}
+
+
+def error_of(code: str | None, message: str, status: int | None = None) -> HubError:
+    """The error for a code of the API; an unknown code keeps its name on the root class."""
+    if code is None:
+        return _BY_STATUS.get(status or 0, HubError)(message, status=status)
+    found = _Codes.by_code.get(code)
+    if found is None or code in CLIENT_CODES:
+        return _BY_STATUS.get(status or 0, HubError)(message, code=code, status=status)
+    return found(message, status=status)

@@ -1,0 +1,133 @@
+"""How a long call tells how far it is. The SDK is silent unless it is given one of these."""
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+
+class Stage(Protocol):
+    """One part of the work, counted in bytes. Called from several threads."""
+
+    def advance(self, size: int) -> None: ...
+
+    def set_position(self, done: int, total: int | None, title: str | None = None) -> None: ...
+
+
+class Progress(Protocol):
+    """Where a push or a pull reports to."""
+
+    def stage(self, title: str, total: int | None) -> AbstractContextManager[Stage]: ...
+
+    def note(self, text: str) -> None: ...
+
+
+class _Count:
+    """A stage that only counts."""
+
+    def __init__(self) -> None:
+        self.done = 0
+        self._lock = threading.Lock()
+
+    def advance(self, size: int) -> None:
+        with self._lock:
+            self.done += size
+
+    def set_position(self, done: int, total: int | None, title: str | None = None) -> None:
+        self.done = done
+
+
+class Silent:
+    """Says nothing."""
+
+    @contextlib.contextmanager
+    def stage(self, title: str, total: int | None) -> Iterator[Stage]:
+        yield _Count()
+
+    def note(self, text: str) -> None:
+        pass
+
+
+class Lines:
+    """One line when a stage ends: for pipes and logs."""
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._out = out or sys.stderr
+
+    @contextlib.contextmanager
+    def stage(self, title: str, total: int | None) -> Iterator[Stage]:
+        start = time.monotonic()
+        size = f" {human_size(total)}" if total else ""
+        print(f"{title}{size} ...", file=self._out, flush=True)
+        count = _Count()
+        yield count
+        seconds = time.monotonic() - start
+        speed = f", {human_size(int(count.done / seconds))}/s" if count.done and seconds else ""
+        done = f" {human_size(count.done)}" if count.done else ""
+        print(f"{title}{done} done in {seconds:.1f} s{speed}", file=self._out, flush=True)
+
+    def note(self, text: str) -> None:
+        print(text, file=self._out, flush=True)
+
+
+class _Bar:
+    def __init__(self, progress: "RichProgress", task: "TaskID") -> None:
+        self._progress = progress
+        self._task = task
+
+    def advance(self, size: int) -> None:
+        self._progress.advance(self._task, size)
+
+    def set_position(self, done: int, total: int | None, title: str | None = None) -> None:
+        if title is None:
+            self._progress.update(self._task, completed=done, total=total)
+        else:
+            self._progress.update(self._task, completed=done, total=total, description=title)
+
+
+class Bars:
+    """A bar a stage with bytes, speed and time left: for terminals."""
+
+    @contextlib.contextmanager
+    def stage(self, title: str, total: int | None) -> Iterator[Stage]:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+        from rich.progress import Progress as RichProgress
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+        )
+        with RichProgress(*columns, console=Console(stderr=True)) as progress:
+            yield _Bar(progress, progress.add_task(title, total=total))
+
+    def note(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+
+def human_size(size: int) -> str:
+    """Bytes for people, in powers of ten: 1.2 GB."""
+    if size < 1000:
+        return f"{size} B"
+    scaled = float(size)
+    for unit in ("kB", "MB", "GB", "TB"):
+        scaled /= 1000
+        if scaled < 999.95:
+            return f"{scaled:.1f} {unit}"
+    return f"{scaled / 1000:.1f} PB"

@@ -1,0 +1,224 @@
+"""What the hub tells, as typed values. Fields that a newer hub adds are ignored."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from deltahub.client.errors import BadResponse
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A repository as `list` and `create` show it. head: commit of `main`, None when empty."""
+
+    name: str
+    private: bool = False
+    role: str | None = None
+    created_at: str | None = None
+    head: str | None = None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """path -> file in one revision. etag: git blob id (mode regular) or SHA-256 (mode lfs)."""
+
+    path: str
+    size: int
+    sha256: str
+    etag: str
+    mode: str = "lfs"
+    state: str = "landed"
+    git_blob_id: str | None = None
+
+
+@dataclass(frozen=True)
+class DeclaredBase:
+    """The base that the pusher named, and the commit it stood for if the hub could tell."""
+
+    declared: str | None = None
+    commit: str | None = None
+
+
+@dataclass(frozen=True)
+class Revision:
+    """An immutable commit. job_id: its ingest, None when nothing was left to do."""
+
+    commit: str
+    parent: str | None = None
+    message: str = ""
+    author: str | None = None
+    created_at: str | None = None
+    base: DeclaredBase = DeclaredBase()
+    job_id: str | None = None
+    entries: tuple[Entry, ...] = ()
+
+
+@dataclass(frozen=True)
+class Ref:
+    kind: str
+    name: str
+    commit: str
+
+
+@dataclass(frozen=True)
+class PlannedTensor:
+    """How the hub keeps one tensor: encoded bytes, and the tensors that decoding needs."""
+
+    id: str
+    size: int
+    encoded_size: int
+    codec: str = "raw"
+    bases: tuple[str, ...] = ()
+    depth: int | None = None
+
+
+@dataclass(frozen=True)
+class RecipePlan:
+    """What rebuilding one file takes. recipe: BLAKE3 of the recipe's bytes."""
+
+    recipe: str
+    size: int
+    sha256: str
+    tensors: tuple[PlannedTensor, ...] = ()
+
+
+@dataclass(frozen=True)
+class UploadStatus:
+    """How much of one upload the hub has."""
+
+    received: int
+    size: int
+    complete: bool
+
+
+@dataclass(frozen=True)
+class JobError:
+    code: str = "job_failed"
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Background work. state: queued, running, done, failed or cancelled."""
+
+    id: str
+    kind: str
+    state: str
+    progress: Mapping[str, Any] | None = None
+    result: Mapping[str, Any] | None = None
+    error: JobError | None = None
+    created_at: str | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.state not in ("queued", "running")
+
+
+@dataclass(frozen=True)
+class NamespaceRole:
+    name: str
+    role: str
+
+
+@dataclass(frozen=True)
+class WhoAmI:
+    name: str
+    is_admin: bool = False
+    scope: str = "read"
+    namespaces: tuple[NamespaceRole, ...] = ()
+
+
+@dataclass(frozen=True)
+class CommitResult:
+    commit: str
+    job_id: str | None = None
+    changed: bool = True
+
+
+@dataclass(frozen=True)
+class PushResult:
+    """What a push did. sent: bytes that went over the wire as bodies of uploads and recipes.
+
+    state: `proved` when the hub has verified and stored everything, `committed` when it was not
+    waited for.
+    """
+
+    repository: str
+    revision: str
+    commit: str
+    changed: bool
+    state: str
+    added: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = ()
+    unchanged: int = 0
+    size: int = 0
+    sent: int = 0
+    job_id: str | None = None
+    url: str = ""
+
+
+@dataclass(frozen=True)
+class PullResult:
+    """What a pull did. received: bytes of bodies; reused: bytes taken from this machine."""
+
+    repository: str
+    revision: str
+    commit: str
+    path: Path
+    files: int
+    size: int
+    received: int
+    reused: int
+    fetched_files: tuple[str, ...] = field(default=())
+
+
+def record(kind: type[_T], value: Any) -> _T:
+    """A record out of parsed JSON. BadResponse when a field is missing or not of its type."""
+    if not isinstance(value, dict):
+        raise BadResponse(f"the hub sent {type(value).__name__} where {kind.__name__} belongs")
+    known = {}
+    for spec in dataclasses.fields(kind):  # type: ignore[arg-type]  # every kind is a dataclass
+        if spec.name in value:
+            known[spec.name] = _field(kind, spec.name, value[spec.name])
+    try:
+        return kind(**known)
+    except TypeError as exc:
+        raise BadResponse(f"the hub sent an incomplete {kind.__name__}: {exc}") from exc
+
+
+_NESTED: dict[tuple[type[Any], str], type[Any]] = {
+    (Revision, "base"): DeclaredBase,
+    (Job, "error"): JobError,
+}
+_LISTS: dict[tuple[type[Any], str], type[Any]] = {
+    (Revision, "entries"): Entry,
+    (RecipePlan, "tensors"): PlannedTensor,
+    (WhoAmI, "namespaces"): NamespaceRole,
+}
+_INTEGERS = frozenset({"size", "encoded_size", "received"})
+_TEXTS = frozenset({"path", "sha256", "etag", "commit", "id", "recipe", "state"})
+
+
+def _field(kind: type[Any], name: str, value: Any) -> Any:
+    if (kind, name) in _LISTS:
+        if not isinstance(value, list):
+            raise BadResponse(f"the hub sent no list as {name} of a {kind.__name__}")
+        return tuple(record(_LISTS[kind, name], item) for item in value)
+    if (kind, name) in _NESTED:
+        nested = _NESTED[kind, name]
+        if value is None:
+            return nested() if nested is DeclaredBase else None
+        return record(nested, value)
+    if name == "bases":
+        return tuple(str(item) for item in value)
+    if name in _INTEGERS and (type(value) is not int or value < 0):
+        raise BadResponse(f"the hub sent {value!r} as {name} of a {kind.__name__}")
+    if kind is not DeclaredBase and name in _TEXTS and not isinstance(value, str):
+        raise BadResponse(f"the hub sent {value!r} as {name} of a {kind.__name__}")
+    return value
