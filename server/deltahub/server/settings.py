@@ -1,0 +1,32 @@
+"""What the HTTP layer can be told, with units and defaults; read from DELTAHUB_SERVER_*."""
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class ServerSettings(BaseSettings):
+    """The HTTP layer's settings. Arguments win over the environment."""
+
+    model_config = SettingsConfigDict(env_prefix="DELTAHUB_SERVER_", frozen=True)
+
+    decode_threads: int = Field(
+        default=4, ge=1, description="Chunks of downloads that are decoded at once."
+    )
+    upload_threads: int = Field(
+        default=8, ge=1, description="Uploads that are hashed and written at once; others wait."
+    )
+    proof_threads: int = Field(
+        default=2, ge=1, description="Packs and recipes of clients that are checked at once."
+    )
+    has_embedded_worker: bool = Field(
+        default=True, description="Start a worker process next to the server."
+    )
+    worker_restart_max_s: float = Field(
+        default=30.0, gt=0, description="Longest pause before a dead worker is started again."
+    )
+    stop_grace_s: int = Field(
+        default=10, ge=0, description="How long a stopping server lets transfers finish."
+    )
+    keep_alive_s: int = Field(
+        default=30, ge=1, description="How long an idle connection is kept open."
+    )

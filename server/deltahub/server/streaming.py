@@ -1,0 +1,185 @@
+"""Bodies on the move in bounded memory: the only asynchronous code of the server.
+
+Down: a response pulls chunks from a blocking iterator, one ahead of the socket. Up: an iterator
+for a blocking reader is fed by the event loop through a few slots. Either way the slower side
+holds the faster one back, and nothing else grows.
+"""
+
+import asyncio
+import logging
+import queue
+from collections.abc import AsyncIterator, Iterator, Mapping
+
+import anyio
+import anyio.to_thread
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+log = logging.getLogger(__name__)
+
+Chunk = bytes | memoryview
+
+BLOCK_BYTES = 1 << 20
+# Blocks between the socket and the disk, per upload.
+UPLOAD_SLOTS = 4
+_END = object()
+
+
+class BodyCut(Exception):
+    """The client went away before its body ended."""
+
+    code = "body_cut"
+
+
+class BodyLimit(Exception):
+    """A body grew over its limit."""
+
+    code = "limit_exceeded"
+
+
+def first_chunk(chunks: Iterator[Chunk]) -> Chunk:
+    """The first chunk, so that what cannot be read fails before any header is sent."""
+    return next(chunks, b"")
+
+
+class ChunkStream(Response):
+    """A response whose body is `first` followed by what `rest` yields; sizes are known before.
+
+    `rest` runs in threads, `limiter` of them at once over all responses. If it raises, the
+    connection is cut: the client sees fewer bytes than announced, never padding. When the client
+    goes away, `rest` is closed after the chunk in hand.
+    """
+
+    def __init__(
+        self,
+        first: Chunk,
+        rest: Iterator[Chunk],
+        limiter: anyio.CapacityLimiter,
+        *,
+        status_code: int,
+        headers: Mapping[str, str],
+        label: str,
+    ) -> None:
+        super().__init__(status_code=status_code, headers=dict(headers))
+        self._first = first
+        self._rest = rest
+        self._limiter = limiter
+        self._label = label
+        self._ahead: asyncio.Task[Chunk | None] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._watch, receive, group.cancel_scope)
+                await self._send_all(send)
+                group.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                if self._ahead is not None:
+                    await asyncio.wait({self._ahead})  # a generator in use cannot be closed
+                await anyio.to_thread.run_sync(_close, self._rest)
+
+    async def _watch(self, receive: Receive, scope: anyio.CancelScope) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                scope.cancel()
+                return
+
+    async def _send_all(self, send: Send) -> None:
+        await send(
+            {
+                "type": "http.response.start",
+                "status": self.status_code,
+                "headers": self.raw_headers,
+            }
+        )
+        chunk: Chunk | None = self._first
+        try:
+            while chunk is not None:
+                # One chunk is decoded while the one before it goes through the socket.
+                self._ahead = asyncio.create_task(self._next())
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                chunk = await self._ahead
+        except Exception as error:
+            # Not completing the response makes the server cut the connection.
+            log.error("stream=%s cut: %s: %s", self._label, type(error).__name__, error)
+            return
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _next(self) -> Chunk | None:
+        return await anyio.to_thread.run_sync(next, self._rest, None, limiter=self._limiter)
+
+
+def _close(chunks: Iterator[Chunk]) -> None:
+    close = getattr(chunks, "close", None)
+    if close is not None:
+        close()
+
+
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """A whole small body. Raises BodyLimit when it is larger than `max_bytes`."""
+    body = bytearray()
+    async for block in _blocks(request):
+        if len(body) + len(block) > max_bytes:
+            raise BodyLimit(f"the body is larger than the limit of {max_bytes} bytes")
+        body += block
+    return bytes(body)
+
+
+async def _blocks(request: Request) -> AsyncIterator[bytes]:
+    """The body in blocks of about BLOCK_BYTES: small reads would cost a thread hop each."""
+    pieces: list[bytes] = []
+    n_bytes = 0
+    cut: ClientDisconnect | None = None
+    try:
+        async for piece in request.stream():
+            pieces.append(piece)
+            n_bytes += len(piece)
+            if n_bytes >= BLOCK_BYTES:
+                yield b"".join(pieces)
+                pieces, n_bytes = [], 0
+    except ClientDisconnect as exc:
+        cut = exc
+    if n_bytes:
+        yield b"".join(pieces)
+    if cut is not None:
+        raise BodyCut("the client went away before its body ended") from cut
+
+
+class BodyFeed:
+    """A request body as an iterator of blocks for a thread. Used once."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._loop = asyncio.get_running_loop()
+        self._slots = asyncio.Semaphore(UPLOAD_SLOTS)
+        self._queue: queue.SimpleQueue[object] = queue.SimpleQueue()
+
+    async def pump(self) -> None:
+        """Moves the body into the queue; runs on the event loop until cancelled or done."""
+        last: object = _END
+        try:
+            async for block in _blocks(self._request):
+                await self._slots.acquire()
+                self._queue.put(block)
+        except BodyCut as error:
+            last = error
+        except BaseException:
+            last = BodyCut("the server is stopping")
+            raise
+        finally:
+            self._queue.put(last)
+
+    def blocks(self) -> Iterator[bytes]:
+        """The body's blocks in order, for one thread. Raises BodyCut after what came."""
+        while True:
+            item = self._queue.get()
+            if item is _END:
+                return
+            if isinstance(item, BodyCut):
+                raise item
+            assert isinstance(item, bytes)
+            self._loop.call_soon_threadsafe(self._slots.release)
+            yield item

@@ -1,0 +1,229 @@
+"""The only file that knows DBOS: jobs of the registry as durable workflows of named steps.
+
+A row of the `jobs` table is the job; the workflow with the same id is how it gets done. DBOS keeps
+which steps are finished in a file of its own, so a worker that was killed goes on at the first
+unfinished one. Losing that file only means that jobs start over: every step may run twice.
+"""
+
+import json
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dbos import DBOS, DBOSConfig, Serializer, SetWorkflowID, WorkflowStatus
+
+from deltahub.registry import jobs
+from deltahub.registry.errors import JobFailed
+from deltahub.registry.registry import Registry
+from deltahub.workers.context import JobCancelled, JobContext, StepFailed
+from deltahub.workers.settings import WorkerSettings
+
+log = logging.getLogger(__name__)
+
+JobFunction = Callable[[JobContext, dict[str, Any]], dict[str, Any]]
+
+# Raise it when the order or the results of any job's steps change: jobs begun by older code then
+# start over instead of replaying steps that no longer fit.
+STEPS_VERSION = "1"
+# Unique per live process; the data folder's lock makes a constant unique. It must not change
+# between restarts, or nobody would resume what this executor had begun.
+EXECUTOR_ID = "worker"
+DATABASE_NAME = "jobs.sqlite"
+HOUSEKEEPING_S = 60.0
+
+
+class JsonSerializer(Serializer):
+    """JSON instead of the default pickle: writing to the file must not mean running code."""
+
+    def serialize(self, data: Any) -> str:
+        if isinstance(data, BaseException):
+            code = getattr(data, "code", JobFailed.code)
+            return json.dumps({"error": {"code": str(code), "message": str(data)}})
+        return json.dumps({"value": data})
+
+    def deserialize(self, serialized_data: str) -> Any:
+        data = json.loads(serialized_data)
+        if "error" not in data:
+            return data["value"]
+        code, message = data["error"]["code"], data["error"]["message"]
+        if code == JobCancelled.code:
+            return JobCancelled(message)
+        return StepFailed(code, message)
+
+    def name(self) -> str:
+        return "deltahub_json"
+
+
+class Engine:
+    """Runs the jobs of one registry in this process; one a process, DBOS is global."""
+
+    def __init__(
+        self, registry: Registry, settings: WorkerSettings, kinds: Mapping[str, JobFunction]
+    ) -> None:
+        self._registry = registry
+        self._settings = settings
+        self._kinds = kinds
+        self._is_stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._active: set[str] = set()  # started here or about to be resumed here
+        self._n_steps = 0  # in hand right now
+        self._housekept_at = 0.0
+
+        path = registry.data_dir / DATABASE_NAME
+        _use_write_ahead_log(path)
+        config: DBOSConfig = {
+            "name": "deltahub",
+            "system_database_url": f"sqlite:///{path}",
+            "application_version": STEPS_VERSION,
+            "executor_id": EXECUTOR_ID,
+            "serializer": JsonSerializer(),
+            "enable_otlp": False,
+            "log_level": "WARNING",
+            # Neither notifications nor schedules are used; their threads would poll for nothing.
+            "notification_listener_polling_interval_sec": 30.0,
+            "scheduler_polling_interval_sec": 3600.0,
+        }
+        DBOS(config=config)
+
+        def job(job_id: str, kind: str, payload: dict[str, Any]) -> None:
+            self._run_job(job_id, kind, payload)
+
+        self._workflow = DBOS.workflow(name="job", max_recovery_attempts=settings.max_attempts)(job)
+
+    def start(self) -> None:
+        """Begins to resume what an earlier process left unfinished."""
+        DBOS.launch()
+        for job in jobs.list_running(self._registry):
+            self._adopt(job.id, job.kind, job.payload)
+
+    def run(self, stop: threading.Event) -> None:
+        """Starts queued jobs, oldest first, until `stop` is set; then waits for steps in hand.
+
+        Returns within the grace time. Jobs stay where they are; the process must end now, since
+        their threads are parked for good.
+        """
+        while not stop.wait(self._settings.poll_interval_s):
+            with self._lock:
+                n_free = self._settings.concurrency - len(self._active)
+            for job in jobs.list_queued(self._registry, n_free) if n_free > 0 else []:
+                self._start_workflow(job.id, job.kind, job.payload)
+            self._keep_house()
+        self._is_stopping.set()
+        deadline = time.monotonic() + self._settings.stop_grace_s
+        while self._n_steps and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def _start_workflow(self, job_id: str, kind: str, payload: dict[str, Any]) -> None:
+        with self._lock:
+            if job_id in self._active:
+                return
+            self._active.add(job_id)
+        with SetWorkflowID(job_id):
+            DBOS.start_workflow(self._workflow, job_id, kind, payload)
+
+    def _adopt(self, job_id: str, kind: str, payload: dict[str, Any]) -> None:
+        """Brings a row that says running and the workflow behind it together again."""
+        status = DBOS.get_workflow_status(job_id)
+        if status is not None and _is_unfinished(status):
+            if status.app_version == STEPS_VERSION:
+                with self._lock:
+                    self._active.add(job_id)  # DBOS resumes it by itself
+                return
+            DBOS.delete_workflow(job_id)  # begun by code with other steps
+        elif status is not None:
+            self._settle(job_id, status)
+            return
+        self._start_workflow(job_id, kind, payload)
+
+    def _settle(self, job_id: str, status: WorkflowStatus) -> None:
+        """Ends the row of a workflow that ended without writing its result."""
+        jobs.mark_failed(
+            self._registry,
+            job_id,
+            JobFailed.code,
+            f"the job stopped without a result ({status.status}); push again to repeat it",
+        )
+
+    def _run_job(self, job_id: str, kind: str, payload: dict[str, Any]) -> None:
+        with self._lock:
+            self._active.add(job_id)
+        try:
+            self._run_to_result(job_id, kind, payload)
+        finally:
+            with self._lock:
+                self._active.discard(job_id)
+
+    def _run_to_result(self, job_id: str, kind: str, payload: dict[str, Any]) -> None:
+        context = JobContext(self._registry, job_id, self._run_step)
+        began = time.monotonic()
+        try:
+            jobs.mark_running(self._registry, job_id)
+            function = self._kinds.get(kind)
+            if function is None:
+                raise StepFailed(JobFailed.code, f"this version knows no job of kind {kind!r}")
+            result = function(context, payload)
+        except JobCancelled:
+            jobs.mark_cancelled(self._registry, job_id)
+        except Exception as error:
+            code = error.code if isinstance(error, StepFailed) else JobFailed.code
+            if not isinstance(error, StepFailed):
+                log.exception("job=%s kind=%s broke between steps", job_id, kind)
+            log.warning("job=%s kind=%s failed code=%s: %s", job_id, kind, code, error)
+            jobs.mark_failed(self._registry, job_id, code, str(error))
+        else:
+            jobs.mark_done(self._registry, job_id, result)
+            log.info("job=%s kind=%s done duration_s=%.3f", job_id, kind, time.monotonic() - began)
+
+    def _run_step(self, name: str, function: Callable[[], object]) -> object:
+        self._park_if_stopping()
+        with self._lock:
+            self._n_steps += 1
+        try:
+            return DBOS.run_step({"name": name}, function)
+        finally:
+            with self._lock:
+                self._n_steps -= 1
+
+    def _park_if_stopping(self) -> None:
+        # An exception would end the workflow for good; a thread that waits for the end of the
+        # process leaves it unfinished, to be resumed by the next worker.
+        if self._is_stopping.is_set():
+            threading.Event().wait()
+
+    def _keep_house(self) -> None:
+        """Forgets finished workflows, and ends rows whose workflow was given up."""
+        now = time.monotonic()
+        if now - self._housekept_at < HOUSEKEEPING_S:
+            return
+        self._housekept_at = now
+        for job in jobs.list_running(self._registry):
+            status = DBOS.get_workflow_status(job.id)
+            if status is not None and not _is_unfinished(status):
+                self._settle(job.id, status)
+                with self._lock:
+                    self._active.discard(job.id)
+        finished = DBOS.list_workflows(
+            status=["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"],
+            limit=1000,
+            load_input=False,
+            load_output=False,
+        )
+        if finished:
+            DBOS.delete_workflows([workflow.workflow_id for workflow in finished])
+
+
+def _is_unfinished(status: WorkflowStatus) -> bool:
+    return status.status in ("PENDING", "ENQUEUED", "DELAYED")
+
+
+def _use_write_ahead_log(path: Path) -> None:
+    # The mode stays in the file; DBOS would open it with a rollback journal, three times slower.
+    connection = sqlite3.connect(path, timeout=30)
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+    finally:
+        connection.close()

@@ -1,0 +1,23 @@
+"""What the worker process can be told, with units and defaults; read from DELTAHUB_WORKER_*."""
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class WorkerSettings(BaseSettings):
+    """The job engine's settings. Arguments win over the environment."""
+
+    model_config = SettingsConfigDict(env_prefix="DELTAHUB_WORKER_", frozen=True)
+
+    concurrency: int = Field(
+        default=1, ge=1, le=64, description="Jobs that run at once in this process."
+    )
+    poll_interval_s: float = Field(
+        default=0.15, gt=0, description="How often the jobs table is looked at, in seconds."
+    )
+    stop_grace_s: float = Field(
+        default=5.0, ge=0, description="How long a stopping worker waits for the step in hand."
+    )
+    max_attempts: int = Field(
+        default=100, ge=1, description="How often one job may be resumed after the worker died."
+    )
