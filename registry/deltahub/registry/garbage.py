@@ -1,9 +1,7 @@
 """What nothing needs any more, as SQL: a plan and the re-check before acting use the same text."""
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TypeVar
 
 from sqlalchemy import ColumnElement, Select, exists, func, or_, select
 from sqlalchemy.orm import Session, aliased
@@ -20,28 +18,13 @@ from deltahub.registry.db.models import (
     Tensor,
     TensorBase,
 )
+from deltahub.registry.locations import batches
 
-# SQLite takes 32,766 bound values a statement; smaller chunks also keep locks short.
-CHUNK = 500
 ACTIVE_JOB_STATES = ("queued", "running")
 
 # pack.md: header and trailer, and one index row a frame.
 PACK_FIXED_BYTES = 16 + 52
 PACK_INDEX_BYTES = 48
-
-T = TypeVar("T")
-
-
-def in_chunks(items: Iterable[T], size: int = CHUNK) -> Iterator[list[T]]:
-    """The items in lists of at most `size`, so that no statement carries too many values."""
-    batch: list[T] = []
-    for item in items:
-        batch.append(item)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
 
 
 @dataclass(frozen=True)
@@ -168,7 +151,7 @@ def find_unneeded_tensors(session: Session, moment: Moment) -> tuple[list[int], 
     """
     unnamed = set(session.scalars(select(Tensor.id).where(tensor_is_unnamed(moment))))
     dependents: dict[int, set[int]] = {tensor: set() for tensor in unnamed}
-    for batch in in_chunks(sorted(unnamed)):
+    for batch in batches(sorted(unnamed)):
         edges = select(TensorBase.base_id, TensorBase.tensor_id).where(
             TensorBase.base_id.in_(batch)
         )

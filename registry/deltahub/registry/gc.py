@@ -1,0 +1,262 @@
+"""Collecting garbage: the plan, which is data, and the order in which it is carried out.
+
+Rows go first and objects later: a tensor's row, then the pack that holds nothing any more, which
+is condemned, and deleted once no reader can still be reading it. A crash leaves rubbish that the
+next run finds again, never a row without its object.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import Session
+
+from deltahub.registry.db.models import File, Frame, Landing, Pack, utc_now
+from deltahub.registry.garbage import (
+    Moment,
+    file_is_dead,
+    find_unneeded_tensors,
+    landing_is_dead,
+    live_pack_bytes,
+    pack_is_abandoned,
+    pack_is_past_lease,
+)
+from deltahub.registry.locations import batches
+from deltahub.registry.registry import Registry
+from deltahub.registry.store.base import ObjectNotFound, Store
+from deltahub.registry.store.keys import LANDINGS, PACKS, landing_key, pack_key
+
+# A pack is written anew once less than this share of it is still needed.
+REPACK_BELOW = 0.7
+# A clock that ran this far back would make everything look older than it is.
+CLOCK_SLACK = timedelta(minutes=5)
+# Local files younger than this may belong to a step that is still running.
+LEFTOVER_AGE = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing to act on, and the bytes that it gives back."""
+
+    id: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a collection would do, in the order in which it would do it."""
+
+    made_at: str
+    lease_s: float
+    grace_s: float
+    uploads: tuple[Item, ...] = ()
+    files: tuple[int, ...] = ()
+    tensors: tuple[int, ...] = ()
+    tensor_bytes: int = 0
+    abandoned: tuple[Item, ...] = ()
+    condemn: tuple[Item, ...] = ()
+    repack: tuple[Item, ...] = ()
+    delete: tuple[Item, ...] = ()
+    leftovers: tuple[Item, ...] = ()
+    unknown: tuple[Item, ...] = ()
+    anchors: int = 0
+    anchor_bytes: int = 0
+    doubts: tuple[str, ...] = field(default=())
+
+    @property
+    def freed_bytes(self) -> int:
+        """What carrying out the plan gives back at once."""
+        return _total(self.uploads) + _total(self.delete) + _total(self.leftovers)
+
+    @property
+    def later_bytes(self) -> int:
+        """What runs after the lease give back because of this one."""
+        deleted = {item.id for item in self.delete}
+        waiting = [item for item in (*self.abandoned, *self.condemn) if item.id not in deleted]
+        return _total(waiting) + _total(self.repack)
+
+    def to_json(self) -> str:
+        totals = {"freed_bytes": self.freed_bytes, "later_bytes": self.later_bytes}
+        return json.dumps({**asdict(self), **totals}, indent=2)
+
+    def lines(self) -> Iterator[str]:
+        """The plan as a person reads it."""
+        rows = (
+            ("expired uploads to delete", len(self.uploads), _total(self.uploads)),
+            ("files that no revision lists", len(self.files), 0),
+            ("tensors that nothing needs", len(self.tensors), self.tensor_bytes),
+            ("packs never finished, to condemn", len(self.abandoned), _total(self.abandoned)),
+            ("empty packs to condemn", len(self.condemn), _total(self.condemn)),
+            ("packs to write anew without their dead bytes", len(self.repack), _total(self.repack)),
+            ("condemned packs to delete", len(self.delete), _total(self.delete)),
+            ("leftover local files to delete", len(self.leftovers), _total(self.leftovers)),
+            ("unnamed anchors kept because deltas need them", self.anchors, self.anchor_bytes),
+            ("objects that no row knows (reported only)", len(self.unknown), _total(self.unknown)),
+        )
+        for text, count, size in rows:
+            if count:
+                yield f"{text}: {count} ({size} bytes)"
+        yield f"frees {self.freed_bytes} bytes now, {self.later_bytes} bytes after the lease"
+        for doubt in self.doubts:
+            yield f"doubt: {doubt}"
+
+
+def plan_gc(reg: Registry, *, lease_s: float | None = None, grace_s: float | None = None) -> Plan:
+    """What may go now, without touching anything.
+
+    lease_s: how long condemned packs wait for their readers (default: settings.read_lease_s).
+    grace_s: how long rows wait for what will refer to them (default: settings.hold_ttl_s).
+    """
+    settings = reg.settings
+    moment = moment_now(
+        settings.read_lease_s if lease_s is None else lease_s,
+        settings.hold_ttl_s if grace_s is None else grace_s,
+    )
+    doubts: list[str] = []
+    objects = {item.key: item.size for item in reg.store.list("")}
+    with reg.db.read() as session:
+        doubts += _clock_doubts(session, moment)
+        doubts += _missing_objects(session, reg.store, objects)
+        dead, anchors = find_unneeded_tensors(session, moment)
+        dead_frames = _frame_bytes_by_pack(session, dead)
+        abandoned = _items(session, pack_is_abandoned(moment))
+        past_lease = _items(session, pack_is_past_lease(moment))
+        empty, sparse = _packs_after(session, moment, dead_frames)
+        uploads = [
+            Item(upload, objects.get(landing_key(upload), 0) + (reg.spool.size(upload) or 0))
+            for upload in session.scalars(select(Landing.id).where(landing_is_dead(moment)))
+        ]
+        files = tuple(session.scalars(select(File.id).where(file_is_dead(moment))))
+        unknown = _unknown_objects(session, objects)
+        leftovers = list(_leftovers(session, reg, moment))
+        anchor_frames = _frame_bytes_by_pack(session, anchors)
+    if moment.lease <= timedelta(0):
+        past_lease += [*abandoned, *empty]
+    return Plan(
+        made_at=moment.now.isoformat(),
+        lease_s=moment.lease.total_seconds(),
+        grace_s=moment.grace.total_seconds(),
+        uploads=tuple(uploads),
+        files=files,
+        tensors=tuple(dead),
+        tensor_bytes=sum(size for _, size in dead_frames.values()),
+        abandoned=tuple(abandoned),
+        condemn=tuple(empty),
+        repack=tuple(sparse),
+        delete=tuple(past_lease),
+        leftovers=tuple(leftovers),
+        unknown=tuple(unknown),
+        anchors=len(anchors),
+        anchor_bytes=sum(size for _, size in anchor_frames.values()),
+        doubts=tuple(doubts),
+    )
+
+
+def moment_now(lease_s: float, grace_s: float) -> Moment:
+    return Moment(utc_now(), timedelta(seconds=grace_s), timedelta(seconds=lease_s))
+
+
+def is_known(session: Session, key: str) -> bool:
+    """True for the object of a pack's or an upload's row."""
+    row_id = key.rsplit("/", 1)[-1]
+    if key.startswith(PACKS):
+        return session.get(Pack, row_id) is not None
+    return key.startswith(LANDINGS) and session.get(Landing, row_id) is not None
+
+
+def _total(items: Iterable[Item]) -> int:
+    return sum(item.size_bytes for item in items)
+
+
+def _items(session: Session, condition: ColumnElement[bool]) -> list[Item]:
+    rows = session.execute(select(Pack.id, Pack.size).where(condition).order_by(Pack.id))
+    return [Item(pack_id, size) for pack_id, size in rows]
+
+
+def _frame_bytes_by_pack(session: Session, tensors: Iterable[int]) -> dict[str, tuple[int, int]]:
+    """pack -> (frames, bytes) of these tensors in it."""
+    found: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for batch in batches(tensors):
+        rows = session.execute(
+            select(Frame.pack_id, func.count(), func.sum(Frame.length))
+            .where(Frame.tensor_id.in_(batch))
+            .group_by(Frame.pack_id)
+        )
+        for pack_id, count, size in rows:
+            known_count, known_size = found[pack_id]
+            found[pack_id] = (known_count + count, known_size + size)
+    return found
+
+
+def _packs_after(
+    session: Session, moment: Moment, dead: dict[str, tuple[int, int]]
+) -> tuple[list[Item], list[Item]]:
+    """(empty, sparse): live packs as they will be without the dead tensors' frames."""
+    empty: list[Item] = []
+    sparse: list[Item] = []
+    rows = session.execute(
+        select(Pack.id, Pack.size, func.count(Frame.pack_id), func.sum(Frame.length))
+        .outerjoin(Frame, Frame.pack_id == Pack.id)
+        .where(Pack.state == "live", Pack.created_at < moment.lease_start)
+        .group_by(Pack.id, Pack.size)
+        .order_by(Pack.id)
+    )
+    for pack_id, size, count, frame_bytes in rows:
+        dead_count, dead_bytes = dead.get(pack_id, (0, 0))
+        needed = live_pack_bytes(count - dead_count, (frame_bytes or 0) - dead_bytes)
+        if count == dead_count:
+            empty.append(Item(pack_id, size))
+        elif needed < REPACK_BELOW * size:
+            sparse.append(Item(pack_id, size - needed))
+    return empty, sparse
+
+
+def _clock_doubts(session: Session, moment: Moment) -> Iterator[str]:
+    for table in (Pack, Landing, File):
+        newest = session.scalar(select(func.max(table.created_at)))
+        if newest is not None and newest > moment.now + CLOCK_SLACK:
+            yield (
+                f"{table.__tablename__} has a row made at {newest.isoformat()}, but this machine's "
+                f"clock says {moment.now.isoformat()}: set the clock, then run gc again"
+            )
+
+
+def _missing_objects(session: Session, store: Store, objects: dict[str, int]) -> Iterator[str]:
+    """One sentence when live packs have no whole object: this may be the wrong folder."""
+    missing = []
+    for pack_id, size in session.execute(select(Pack.id, Pack.size).where(Pack.state == "live")):
+        if objects.get(pack_key(pack_id)) == size:
+            continue
+        try:  # written since the store was listed, perhaps
+            is_whole = store.size(pack_key(pack_id)) == size
+        except ObjectNotFound:
+            is_whole = False
+        if not is_whole:
+            missing.append(pack_id)
+    if missing:
+        yield (
+            f"{len(missing)} live packs (the first is {missing[0]}) are missing from the store or "
+            "cut short: is this the right data folder? run deltahub fsck before collecting"
+        )
+
+
+def _leftovers(session: Session, reg: Registry, moment: Moment) -> Iterator[Item]:
+    """Local files that a dead process left: scratch files, and spooled bytes without an upload."""
+    oldest = (moment.now - max(moment.lease, LEFTOVER_AGE)).timestamp()
+    for path in sorted(reg.scratch.iterdir()):
+        stat = path.stat()
+        if path.is_file() and stat.st_mtime < oldest:
+            yield Item(f"scratch/{path.name}", stat.st_size)
+    for upload in reg.spool.list():
+        path = reg.spool.path(upload)
+        if session.get(Landing, upload) is None and path.stat().st_mtime < oldest:
+            yield Item(f"spool/{upload}", path.stat().st_size)
+
+
+def _unknown_objects(session: Session, objects: dict[str, int]) -> list[Item]:
+    known = {pack_key(pack_id) for pack_id in session.scalars(select(Pack.id))}
+    known.update(landing_key(landing_id) for landing_id in session.scalars(select(Landing.id)))
+    return [Item(key, size) for key, size in objects.items() if key not in known]

@@ -1,0 +1,132 @@
+"""A tensor's fingerprint that fine-tuning hardly moves: the top 16 bits of 64 of its elements.
+
+The elements lie in 16 places of 4 neighbours, chosen by a fixed seed. F32 and F16 are brought to
+BF16 first, so that a model and its cast have one sketch. The places depend on the other
+dimensions and on the power of two below the first, so that a few appended rows move none of them.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from deltahub.codecs.casts import CASTABLE, cast
+from deltahub.codecs.dtypes import DType
+
+N_BANDS = 16
+BAND_ELEMENTS = 4
+MIN_ELEMENTS = 4096
+TENSORS_A_MODEL = 8
+# Fewer different values than this say nothing: a fresh norm is all ones in every model.
+MIN_DISTINCT = 16
+# A quarter of an octave, in steps of a BF16 word: fine-tuning rarely moves a weight further.
+NEAR_STEPS = 32
+
+Read = Callable[[int, memoryview], None]
+U16 = npt.NDArray[np.uint16]
+
+_FLOATS = frozenset(dtype.name for dtype in CASTABLE)
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class TensorSketch:
+    """One tensor's sketch. positions: shape (64,), BF16 bit patterns, place by place."""
+
+    shape_class: str
+    positions: U16
+
+    @property
+    def bands(self) -> tuple[int, ...]:
+        """16 numbers of 36 bits: sign and exponent of each place's 4 elements."""
+        words = (self.positions >> 7).astype(np.int64).reshape(N_BANDS, BAND_ELEMENTS)
+        shifts = np.arange(BAND_ELEMENTS, dtype=np.int64) * 9
+        return tuple(int(value) for value in (words << shifts).sum(axis=1))
+
+    def to_bytes(self) -> bytes:
+        return self.positions.astype("<u2").tobytes()
+
+    @classmethod
+    def from_bytes(cls, shape_class: str, data: bytes) -> "TensorSketch":
+        return cls(shape_class, np.frombuffer(data, dtype="<u2").astype(np.uint16))
+
+
+@dataclass(frozen=True)
+class Sketchable:
+    """What choosing needs to know of a tensor; `read(first_byte, out)` gives its bytes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    read: Read
+
+    @property
+    def count(self) -> int:
+        return prod(self.shape)
+
+
+def choose(tensors: Iterable[Sketchable]) -> list[Sketchable]:
+    """The tensors that stand for a model: the largest float ones, at most two of one shape."""
+    fit = [t for t in tensors if t.dtype in _FLOATS and t.shape and t.count >= MIN_ELEMENTS]
+    chosen: list[Sketchable] = []
+    of_shape: dict[tuple[int, ...], int] = {}
+    for tensor in sorted(fit, key=lambda t: (-t.count, t.name)):
+        of_shape[tensor.shape] = of_shape.get(tensor.shape, 0) + 1
+        if of_shape[tensor.shape] <= 2:
+            chosen.append(tensor)
+        if len(chosen) == TENSORS_A_MODEL:
+            break
+    return chosen
+
+
+def sketch(tensor: Sketchable) -> TensorSketch | None:
+    """The tensor's sketch, or None where it would say nothing (hardly any different values)."""
+    itemsize = DType.from_name(tensor.dtype).itemsize
+    rows = 1 << (tensor.shape[0].bit_length() - 1)
+    columns = tensor.count // tensor.shape[0]
+    places = rows * columns // BAND_ELEMENTS
+    raw = bytearray(N_BANDS * BAND_ELEMENTS * itemsize)
+    step = BAND_ELEMENTS * itemsize
+    for band in range(N_BANDS):
+        place = _random64(band) * places >> 64
+        tensor.read(place * step, memoryview(raw)[band * step : (band + 1) * step])
+    positions = to_bf16(tensor.dtype, raw)
+    if len(np.unique(positions)) < MIN_DISTINCT:
+        return None
+    return TensorSketch(f"{rows}x{columns}", positions)
+
+
+def to_bf16(dtype: str, raw: bytes | bytearray | memoryview) -> U16:
+    """Bit patterns of the elements as BF16, rounded to nearest even."""
+    source = DType.from_name(dtype)
+    words = np.empty(len(raw) // source.itemsize, dtype="<u2")
+    cast(raw, source, DType.BF16, memoryview(words).cast("B"))
+    return words.astype(np.uint16)
+
+
+def similarity(one: TensorSketch, other: TensorSketch) -> float:
+    """Share of the 64 elements that lie near each other: about 0.07 for unrelated weights."""
+    distance = np.abs(_in_order(one.positions) - _in_order(other.positions))
+    return float((distance <= NEAR_STEPS).mean())
+
+
+def nearness(one: Sequence[int] | U16, other: Sequence[int] | U16) -> float:
+    """The same for any two equally long runs of BF16 bit patterns."""
+    distance = np.abs(_in_order(np.asarray(one)) - _in_order(np.asarray(other)))
+    return float((distance <= NEAR_STEPS).mean())
+
+
+def _in_order(words: npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:
+    """Signed numbers in the order of the floats, with -0.0 and +0.0 side by side."""
+    magnitude = (words & 0x7FFF).astype(np.int32)
+    return np.where(words & 0x8000, -1 - magnitude, magnitude)
+
+
+def _random64(seed: int) -> int:
+    """A fixed sequence of 64-bit numbers (splitmix64, Vigna 2015)."""
+    z = ((seed + 1) * 0x9E3779B97F4A7C15) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)
