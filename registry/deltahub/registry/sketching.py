@@ -102,7 +102,7 @@ def to_bf16(dtype: str, raw: bytes | bytearray | memoryview) -> U16:
     """Bit patterns of the elements as BF16, rounded to nearest even."""
     source = DType.from_name(dtype)
     words = np.empty(len(raw) // source.itemsize, dtype="<u2")
-    cast(raw, source, DType.BF16, memoryview(words).cast("B"))
+    cast(raw, source, DType.BF16, words.data.cast("B"))
     return words.astype(np.uint16)
 
 
