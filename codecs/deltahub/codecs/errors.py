@@ -1,7 +1,7 @@
 """What the codecs refuse. Every class has a stable `code` that the API sends and the SDK maps back.
 
 CodecError
- |- InvalidInput          the caller's arguments do not fit together (never the fault of stored bytes)
+ |- InvalidInput          the caller's arguments do not fit; never the fault of stored bytes
  |- CorruptFrame          bytes that no encoder of ours wrote, or bytes that changed since
  |- UnsupportedVersion    written by a newer release
  |- UnknownCodec          a codec number or name that this release does not have

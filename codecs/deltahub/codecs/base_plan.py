@@ -1,0 +1,114 @@
+"""Where a frame's base comes from: ranges of other tensors, back to back, cast if need be."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from deltahub.codecs.casts import CASTABLE, cast
+from deltahub.codecs.dtypes import DType
+from deltahub.codecs.errors import InvalidInput
+from deltahub.codecs.ids import ID_BYTES, ZERO_ID
+
+MAX_SEGMENTS: Final = 4096
+MAX_TENSOR_BYTES: Final = 1 << 40
+_CAST_CHUNK_BYTES: Final = 1 << 22  # source bytes held at once while casting
+
+ReadBase = Callable[[bytes, int, memoryview], None]
+"""read(tensor id, first byte, out): fill `out` with bytes of the tensor, from that byte on."""
+
+
+@dataclass(frozen=True)
+class BaseSegment:
+    """Elements [start, start + count) of a base tensor, in the base's own dtype.
+
+    With tensor ZERO_ID: `count` words of zero; then start is 0 and dtype the coding dtype.
+    """
+
+    tensor: bytes
+    dtype: DType
+    start: int
+    count: int
+
+
+@dataclass(frozen=True)
+class BasePlan:
+    """Segments whose counts sum to the frame's; is_cast: some have another dtype than it."""
+
+    segments: tuple[BaseSegment, ...]
+    is_cast: bool
+
+    def base_ids(self) -> tuple[bytes, ...]:
+        """The distinct tensors that must be read, in order of first use."""
+        ids = dict.fromkeys(segment.tensor for segment in self.segments)
+        return tuple(tensor for tensor in ids if tensor != ZERO_ID)
+
+    def fault(self, tensor: bytes, dtype: DType, count: int) -> str | None:
+        """What is wrong with this plan for `count` elements of `tensor`, or None."""
+        if not 1 <= len(self.segments) <= MAX_SEGMENTS:
+            return f"a base plan has 1 to {MAX_SEGMENTS} segments, not {len(self.segments)}"
+        for segment in self.segments:
+            fault = self._segment_fault(segment, tensor, dtype)
+            if fault is not None:
+                return fault
+        total = sum(segment.count for segment in self.segments)
+        if total != count:
+            return f"base segments hold {total} elements, the frame {count}"
+        if self.is_cast != any(segment.dtype != dtype for segment in self.segments):
+            return "the cast rule does not match the segments' element types"
+        return None
+
+    def _segment_fault(self, segment: BaseSegment, tensor: bytes, dtype: DType) -> str | None:
+        if len(segment.tensor) != ID_BYTES:
+            return f"a tensor id has {ID_BYTES} bytes"
+        if segment.tensor == tensor:
+            return "a tensor cannot be its own base"
+        if segment.count < 1 or segment.start < 0:
+            return "a base segment is empty or begins before its tensor"
+        if (segment.start + segment.count) * segment.dtype.itemsize > MAX_TENSOR_BYTES:
+            return "a base segment ends beyond the largest tensor"
+        if segment.tensor == ZERO_ID and (segment.start != 0 or segment.dtype != dtype):
+            return "a segment of zeros has a start or another element type"
+        if segment.dtype != dtype and not {segment.dtype, dtype} <= CASTABLE:
+            return f"{segment.dtype.name} is not cast to {dtype.name}"
+        return None
+
+
+def assemble(
+    plan: BasePlan, dtype: DType, start: int, count: int, read: ReadBase, out: memoryview
+) -> None:
+    """Fill `out` with the base of elements [start, start + count) of a frame, in `dtype`.
+
+    out: count * dtype.itemsize contiguous writable bytes. Reads go straight into it unless a
+    cast is due; then at most 4 MiB of source are held at once.
+    """
+    target = out.cast("B")
+    total = sum(segment.count for segment in plan.segments)
+    if start < 0 or count < 0 or start + count > total:
+        raise InvalidInput(f"elements {start} to {start + count} of a plan for {total}")
+    if len(target) != count * dtype.itemsize:
+        raise InvalidInput(f"{len(target)} bytes for {count} elements of {dtype.name}")
+    segment_begin = 0
+    for segment in plan.segments:
+        segment_end = segment_begin + segment.count
+        begin, end = max(start, segment_begin), min(start + count, segment_end)
+        if begin < end:
+            part = target[(begin - start) * dtype.itemsize : (end - start) * dtype.itemsize]
+            _fill(segment, segment.start + begin - segment_begin, dtype, read, part)
+        segment_begin = segment_end
+
+
+def _fill(segment: BaseSegment, first: int, dtype: DType, read: ReadBase, out: memoryview) -> None:
+    if segment.tensor == ZERO_ID:
+        out[:] = bytes(len(out))
+        return
+    if segment.dtype == dtype:
+        read(segment.tensor, first * dtype.itemsize, out)
+        return
+    step = _CAST_CHUNK_BYTES // segment.dtype.itemsize
+    count = len(out) // dtype.itemsize
+    scratch = bytearray(min(step, count) * segment.dtype.itemsize)
+    for done in range(0, count, step):
+        n = min(step, count - done)
+        source = memoryview(scratch)[: n * segment.dtype.itemsize]
+        read(segment.tensor, (first + done) * segment.dtype.itemsize, source)
+        cast(source, segment.dtype, dtype, out[done * dtype.itemsize : (done + n) * dtype.itemsize])

@@ -1,0 +1,214 @@
+"""Writing frames: how a tensor is cut into frames, and one frame from its elements."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import xxhash
+
+from deltahub.codecs.base_plan import MAX_TENSOR_BYTES, BasePlan
+from deltahub.codecs.dtypes import HEADER_BITS, DType, coding_dtype
+from deltahub.codecs.errors import InvalidInput, TooLarge
+from deltahub.codecs.frame_header import (
+    CHECKSUM,
+    FIXED,
+    MAX_FRAME,
+    MAX_PRELUDE,
+    SEGMENT,
+    TABLE_ROW,
+    FrameHeader,
+    check_header,
+    choose_geometry,
+    raw_frame_length,
+)
+from deltahub.codecs.ids import ID_BYTES
+from deltahub.codecs.protocol import BlockMode, Buffer, Codec, EncodedBody, Geometry
+from deltahub.codecs.registry import get_codec
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A whole tensor as frames see it: id, coding dtype, coding rows and columns."""
+
+    tensor: bytes
+    dtype: DType
+    rows: int
+    columns: int
+
+    @property
+    def count(self) -> int:
+        return self.rows * self.columns
+
+    @property
+    def size_bytes(self) -> int:
+        return self.count * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class FrameRange:
+    """The elements of a tensor that one frame holds, and their rows and columns."""
+
+    start: int
+    count: int
+    rows: int
+    columns: int
+
+
+def shape_to_rows(shape: Sequence[int]) -> tuple[int, int]:
+    """Coding (rows, columns) of a shape: first dimension x rest; 1-D is one row; 0-D is 1 x 1."""
+    if len(shape) <= 1:
+        return 1, prod(shape)
+    return shape[0], prod(shape[1:])
+
+
+def tensor_spec(tensor: bytes, dtype_name: str, shape: Sequence[int]) -> TensorSpec:
+    """The spec of a tensor of any safetensors dtype; those that are no DType become U8 bytes."""
+    dtype = coding_dtype(dtype_name)
+    rows, columns = shape_to_rows(shape)
+    if dtype.name == dtype_name:
+        return TensorSpec(tensor, dtype, rows, columns)
+    size_bytes, rest = divmod(rows * columns * HEADER_BITS[dtype_name], 8)
+    if rest != 0:
+        raise InvalidInput(f"{dtype_name} of shape {list(shape)} does not fill whole bytes")
+    if rows == 0 or size_bytes % rows != 0:  # a row ends within a byte
+        return TensorSpec(tensor, dtype, 1, size_bytes)
+    return TensorSpec(tensor, dtype, rows, size_bytes // rows)
+
+
+def split_frames(spec: TensorSpec, max_bytes: int = MAX_FRAME) -> list[FrameRange]:
+    """The ranges of a tensor's frames, in order: whole rows where a row fits, else parts of one.
+
+    A tensor without elements has no frames.
+    """
+    if spec.size_bytes > MAX_TENSOR_BYTES:
+        raise TooLarge(f"a tensor of {spec.size_bytes} bytes; at most {MAX_TENSOR_BYTES}")
+    limit = max_bytes // spec.dtype.itemsize
+    if limit < 1 or max_bytes > MAX_FRAME:
+        raise InvalidInput(f"frames of {max_bytes} bytes; 8 to {MAX_FRAME} are allowed")
+    if spec.count == 0:
+        return []
+    columns = spec.columns
+    if columns <= limit:
+        step = limit // columns
+        starts = range(0, spec.rows, step)
+        counts = [(row, min(step, spec.rows - row)) for row in starts]
+        return [FrameRange(row * columns, n * columns, n, columns) for row, n in counts]
+    return [
+        FrameRange(row * columns + left, n, 1, n)
+        for row in range(spec.rows)
+        for left in range(0, columns, limit)
+        for n in [min(limit, columns - left)]
+    ]
+
+
+def encode_frame(
+    spec: TensorSpec,
+    part: FrameRange,
+    source: Buffer,
+    base: Buffer | None = None,
+    plan: BasePlan | None = None,
+    codec: str = "raw",
+    threads: int = 1,
+) -> bytes:
+    """One frame of a tensor's elements. Never larger than a raw frame: it falls back to one.
+
+    source: the part's bytes, in the coding dtype. base, plan: the aligned base bytes, of the same
+    size, and where they come from; both if the codec needs a base, else neither. The result is
+    the same for any number of threads.
+    """
+    view = memoryview(source).cast("B")
+    coder = get_codec(codec)
+    _check_arguments(spec, part, view)
+    aligned = _checked_base(coder, spec, part, base, plan)
+    geometry = choose_geometry(coder, spec.dtype, part.rows, part.columns)
+    body = coder.encode(geometry, view, aligned, threads)
+    if codec != "raw" and _is_too_large(geometry, body, plan):
+        return encode_frame(spec, part, source, codec="raw", threads=threads)
+    return _write(spec, part, coder, geometry, body, plan)
+
+
+def _check_arguments(spec: TensorSpec, part: FrameRange, source: memoryview) -> None:
+    if len(spec.tensor) != ID_BYTES:
+        raise InvalidInput(f"a tensor id has {ID_BYTES} bytes, not {len(spec.tensor)}")
+    if part.count < 1 or part.rows * part.columns != part.count or min(part.rows, part.start) < 0:
+        raise InvalidInput(f"{part} holds no elements, or not rows x columns of them")
+    if part.start + part.count > spec.count:
+        raise InvalidInput(f"{part} ends beyond its tensor of {spec.count} elements")
+    if part.count * spec.dtype.itemsize != len(source):
+        raise InvalidInput(f"{len(source)} bytes for {part.count} elements of {spec.dtype.name}")
+    if len(source) > MAX_FRAME:
+        raise TooLarge(f"a frame of {len(source)} bytes; at most {MAX_FRAME} are allowed")
+
+
+def _checked_base(
+    codec: Codec,
+    spec: TensorSpec,
+    part: FrameRange,
+    base: Buffer | None,
+    plan: BasePlan | None,
+) -> memoryview | None:
+    if base is None or plan is None:
+        if codec.needs_base or base is not None or plan is not None:
+            raise InvalidInput(
+                f"codec {codec.codec_id} with half a base, or without the one it needs"
+            )
+        return None
+    if not codec.needs_base:
+        raise InvalidInput(f"codec {codec.codec_id} takes no base")
+    fault = plan.fault(spec.tensor, spec.dtype, part.count)
+    if fault is not None:
+        raise InvalidInput(fault)
+    view = memoryview(base).cast("B")
+    if len(view) != part.count * spec.dtype.itemsize:
+        raise InvalidInput(f"a base of {len(view)} bytes for {part.count} elements")
+    return view
+
+
+def _is_too_large(geometry: Geometry, body: EncodedBody, plan: BasePlan | None) -> bool:
+    if all(mode == BlockMode.RAW for mode, _ in body.blocks):
+        return True
+    n_segments = len(plan.segments) if plan is not None else 0
+    length = FIXED.size + n_segments * SEGMENT.size + 2 * CHECKSUM.size + len(body.prelude)
+    length += geometry.n_blocks * TABLE_ROW.size + sum(len(data) for _, data in body.blocks)
+    limit = raw_frame_length(geometry.dtype, geometry.rows, geometry.columns)
+    return length >= limit or len(body.prelude) > MAX_PRELUDE
+
+
+def _write(
+    spec: TensorSpec,
+    part: FrameRange,
+    codec: Codec,
+    geometry: Geometry,
+    body: EncodedBody,
+    plan: BasePlan | None,
+) -> bytes:
+    n_segments = len(plan.segments) if plan is not None else 0
+    header = FrameHeader(
+        codec=codec.codec_id,
+        codec_version=codec.version,
+        dtype=spec.dtype,
+        rows=part.rows,
+        columns=part.columns,
+        start=part.start,
+        count=part.count,
+        tensor_count=spec.count,
+        tensor=spec.tensor,
+        rows_per_block=geometry.rows_per_block,
+        parts_per_row=geometry.parts_per_row,
+        n_blocks=geometry.n_blocks,
+        base=plan,
+        effort=0,
+        header_length=FIXED.size + n_segments * SEGMENT.size + CHECKSUM.size,
+        prelude_length=len(body.prelude),
+        body_length=sum(len(data) for _, data in body.blocks),
+    )
+    check_header(header)
+    table = b"".join(
+        [
+            TABLE_ROW.pack(len(data), mode, checksum)
+            for (mode, data), checksum in zip(body.blocks, body.checksums, strict=True)
+        ]
+    )
+    checked = body.prelude + table
+    checksum = CHECKSUM.pack(xxhash.xxh3_64_intdigest(checked))
+    return b"".join([header.to_bytes(), checked, checksum, *(data for _, data in body.blocks)])

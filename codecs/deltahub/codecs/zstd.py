@@ -1,0 +1,136 @@
+"""Codec 1, zstd: independent zstd frames of up to 8 MiB decoded, for bytes of unknown meaning.
+
+The format page is codecs/spec/zstd.md.
+"""
+
+from typing import ClassVar, Final
+
+import xxhash
+import zstandard
+
+from deltahub.codecs.blocks import (
+    block_checksum,
+    decoded_spans,
+    map_blocks,
+    plain_block,
+    stored_spans,
+)
+from deltahub.codecs.dtypes import DType
+from deltahub.codecs.errors import CorruptFrame
+from deltahub.codecs.protocol import BlockMode, Buffer, EncodedBody, Geometry
+
+LEVEL: Final = 3
+WINDOW_LOG: Final = 23  # a match may reach back to the begin of any block
+MAX_BLOCK: Final = 1 << WINDOW_LOG  # 8 MiB decoded
+GUARD_BYTES: Final = 4
+
+
+class Zstd:
+    """Each block: a 4-byte guard over the stored bytes, then one zstd frame.
+
+    The guard is needed because zstd ignores some of its bits, and a frame has one form only.
+    """
+
+    codec_id: ClassVar[str] = "zstd"
+    number: ClassVar[int] = 1
+    version: ClassVar[int] = 1
+    needs_base: ClassVar[bool] = False
+
+    def block_bytes(self, dtype: DType) -> int:
+        return MAX_BLOCK
+
+    def encode(
+        self, geometry: Geometry, source: memoryview, base: memoryview | None, threads: int
+    ) -> EncodedBody:
+        spans = list(decoded_spans(geometry, 0, geometry.n_blocks))
+
+        def encode_block(index: int) -> tuple[BlockMode, Buffer, int]:
+            decoded = source[slice(*spans[index])]
+            mode, stored = _compress(decoded)
+            return mode, stored, block_checksum(decoded, index)
+
+        encoded = map_blocks(encode_block, len(spans), threads)
+        return EncodedBody(
+            prelude=b"",
+            blocks=[(mode, stored) for mode, stored, _ in encoded],
+            checksums=[checksum for _, _, checksum in encoded],
+        )
+
+    def decode(
+        self,
+        geometry: Geometry,
+        version: int,
+        prelude: memoryview,
+        first: int,
+        modes: list[int],
+        lengths: list[int],
+        payload: memoryview,
+        base: memoryview | None,
+        out: memoryview,
+        threads: int,
+    ) -> None:
+        if len(prelude) != 0:
+            raise CorruptFrame("a zstd frame has no prelude")
+        stored = stored_spans(lengths)
+        decoded = list(decoded_spans(geometry, first, len(modes)))
+
+        def decode_block(i: int) -> None:
+            source, target = payload[slice(*stored[i])], out[slice(*decoded[i])]
+            if not plain_block(modes[i], source, None, target):
+                _decompress(source, target)
+
+        map_blocks(decode_block, len(modes), threads)
+
+
+def zstd_header(size_bytes: int) -> bytes:
+    """The only zstd frame header allowed before `size_bytes` of content.
+
+    RFC 8878: magic, descriptor (single segment, no checksum, no dictionary), content size in the
+    fewest bytes. Knowing it, the decoder need not trust what the stored one asks for.
+    """
+    magic = b"\x28\xb5\x2f\xfd"
+    if size_bytes < 256:
+        return magic + b"\x20" + size_bytes.to_bytes(1, "little")
+    if size_bytes < 65536 + 256:
+        return magic + b"\x60" + (size_bytes - 256).to_bytes(2, "little")
+    return magic + b"\xa0" + size_bytes.to_bytes(4, "little")
+
+
+def _guard(zstd_frame: Buffer) -> bytes:
+    return (xxhash.xxh3_64_intdigest(zstd_frame) & 0xFFFFFFFF).to_bytes(GUARD_BYTES, "little")
+
+
+def _compress(decoded: memoryview) -> tuple[BlockMode, Buffer]:
+    parameters = zstandard.ZstdCompressionParameters.from_level(
+        LEVEL,
+        window_log=WINDOW_LOG,
+        enable_ldm=True,
+        write_content_size=True,
+        write_checksum=False,
+        write_dict_id=False,
+        source_size=len(decoded),
+    )
+    compressed = zstandard.ZstdCompressor(compression_params=parameters).compress(decoded)
+    if GUARD_BYTES + len(compressed) >= len(decoded):
+        return BlockMode.RAW, decoded
+    if not compressed.startswith(zstd_header(len(decoded))):
+        raise AssertionError("zstd wrote a frame header that our decoder refuses")
+    return BlockMode.CODED, _guard(compressed) + compressed
+
+
+def _decompress(stored: memoryview, out: memoryview) -> None:
+    guard, compressed = stored[:GUARD_BYTES], stored[GUARD_BYTES:]
+    if len(out) > MAX_BLOCK:
+        raise CorruptFrame(f"a zstd block of {len(out)} bytes; at most {MAX_BLOCK} are allowed")
+    header = zstd_header(len(out))
+    if compressed[: len(header)] != header or guard != _guard(compressed):
+        raise CorruptFrame("a zstd block has a damaged header or a wrong guard")
+    try:
+        decoded = zstandard.ZstdDecompressor(max_window_size=MAX_BLOCK).decompress(
+            compressed, max_output_size=len(out), allow_extra_data=False
+        )
+    except zstandard.ZstdError as exc:
+        raise CorruptFrame(f"a zstd block does not decode: {exc}") from exc
+    if len(decoded) != len(out):
+        raise CorruptFrame(f"a zstd block holds {len(decoded)} bytes, not {len(out)}")
+    out[:] = decoded
