@@ -1,0 +1,114 @@
+"""Frames as they lie in packs: their parsed prefixes and the stored bytes of their blocks."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from deltahub.codecs.errors import CodecError
+from deltahub.codecs.frame import FrameView, parse_header, peek_header_length
+from deltahub.registry.byte_cache import ByteCache
+from deltahub.registry.errors import DataLost
+from deltahub.registry.locations import FrameLocation
+from deltahub.registry.store.base import ShortObject
+from deltahub.registry.store.keys import pack_key
+
+if TYPE_CHECKING:
+    from deltahub.registry.registry import Registry
+
+# A frame up to this long is read whole, in one piece.
+PROBE_BYTES = 64 << 10
+# What frame.peek_header_length looks at.
+PEEK_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFrame:
+    """A frame whose prefix has been read and checked; `whole` holds a short frame's bytes."""
+
+    location: FrameLocation
+    view: FrameView
+    whole: bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        # Parsed, the block table takes a few times its bytes.
+        return 500 + 4 * self.view.header.prefix_length + len(self.whole)
+
+    def span(self, begin: int, stop: int) -> tuple[int, int]:
+        """Decoded bytes of blocks [begin, stop), counted from the start of the frame."""
+        return self.view.block_span(begin)[0], self.view.block_span(stop - 1)[1]
+
+    def run(self, byte: int, want: int) -> tuple[int, int]:
+        """Blocks [begin, stop) from the one that holds `byte` to the one that reaches `want`.
+
+        byte, want: counted from the start of the frame. At least one block.
+        """
+        begin = self.view.block_of_byte(byte)
+        last = self.view.block_of_byte(min(max(want, byte + 1), self.location.size) - 1)
+        return begin, last + 1
+
+
+@contextmanager
+def damage_is_loss(pack_id: str) -> Iterator[None]:
+    """What a codec refuses in bytes that we stored is DataLost."""
+    try:
+        yield
+    except CodecError as exc:
+        raise DataLost(f"pack {pack_id}: {exc}; run deltahub fsck --read-data") from exc
+
+
+class FrameReader:
+    """Reads frames of one process's packs; remembers prefixes up to `cache_bytes`."""
+
+    def __init__(self, registry: "Registry", cache_bytes: int) -> None:
+        self._store = registry.store
+        self._frames: ByteCache[tuple[str, int], OpenFrame] = ByteCache(cache_bytes)
+
+    def open(self, location: FrameLocation) -> OpenFrame:
+        """The frame's prefix. ObjectNotFound if the pack is gone, DataLost if it does not check."""
+        key = (location.pack_id, location.offset)
+        opened = self._frames.get(key)
+        if opened is None:
+            with damage_is_loss(location.pack_id):
+                opened = self._read_prefix(location)
+            self._frames.put(key, opened, opened.memory_bytes)
+        return opened
+
+    def stored(self, frame: OpenFrame, begin: int, stop: int) -> memoryview:
+        """The stored bytes of blocks [begin, stop), in one read."""
+        first, end = frame.view.stored_span(begin, stop)
+        if frame.whole:
+            return memoryview(frame.whole)[first:end]
+        return memoryview(self.read(frame.location, first, end - first))
+
+    def read(self, location: FrameLocation, start: int, n: int) -> bytearray:
+        """Bytes [start, start + n) of a frame as it lies in its pack."""
+        if start + n > location.length:
+            raise DataLost(f"a frame of pack {location.pack_id} is cut short; run deltahub fsck")
+        out = bytearray(n)
+        if n == 0:
+            return out
+        try:
+            self._store.get_into(
+                pack_key(location.pack_id), location.offset + start, memoryview(out)
+            )
+        except ShortObject as exc:
+            raise DataLost(f"pack {location.pack_id} is cut short; run deltahub fsck") from exc
+        return out
+
+    def _read_prefix(self, location: FrameLocation) -> OpenFrame:
+        head = self.read(location, 0, min(PROBE_BYTES, location.length))
+        header_length = peek_header_length(head[:PEEK_BYTES])
+        if header_length > len(head):
+            head += self.read(location, len(head), header_length - len(head))
+        header = parse_header(head[:header_length])
+        if header.frame_length != location.length or header.start_byte != location.start:
+            raise DataLost(
+                f"pack {location.pack_id} holds another frame at {location.offset} than its row"
+                " says; run deltahub fsck"
+            )
+        if header.prefix_length > len(head):
+            head += self.read(location, len(head), header.prefix_length - len(head))
+        view = FrameView.parse(bytes(head[: header.prefix_length]))
+        return OpenFrame(location, view, bytes(head) if len(head) == location.length else b"")

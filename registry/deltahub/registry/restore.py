@@ -1,0 +1,154 @@
+"""Whole files and their ranges: from the landing while not ingested, then from the recipe."""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from deltahub.codecs.errors import CodecError
+from deltahub.codecs.recipe import Recipe
+from deltahub.registry.byte_cache import ByteCache
+from deltahub.registry.db.models import File
+from deltahub.registry.errors import DataLost, EntryNotFound, NotReady
+from deltahub.registry.locations import TensorLocation, resolve
+from deltahub.registry.recipe_index import Piece, RecipeIndex
+from deltahub.registry.store.base import ObjectNotFound, ShortObject
+from deltahub.registry.store.keys import landing_key
+from deltahub.registry.tensor_reader import MIB, TensorReader
+
+if TYPE_CHECKING:
+    from deltahub.registry.registry import Registry
+
+# Segments whose tensors are resolved and located by one short transaction.
+LOOK_AHEAD = 64
+RECIPE_CACHE_BYTES = 8 * MIB
+
+
+class Restorer(TensorReader):
+    """Reads files for one process; safe to share between threads. See TensorReader for memory."""
+
+    def __init__(self, registry: "Registry", cache_bytes: int | None = None) -> None:
+        super().__init__(registry, cache_bytes)
+        # By content id: ids of rows are used again after a deletion.
+        self._recipes: ByteCache[bytes, RecipeIndex] = ByteCache(RECIPE_CACHE_BYTES)
+
+    def stream_file(
+        self, file: File, start: int, end: int, chunk_bytes: int = MIB
+    ) -> Iterator[memoryview]:
+        """Bytes [start, end) of a file, in buffers of about chunk_bytes.
+
+        file: the row as it was read, however old. NotReady for a file that is not proved yet,
+        EntryNotFound for one that is gone, DataLost when stored bytes do not check.
+        """
+        if not 0 <= start <= end <= file.size:
+            raise ValueError(f"bytes {start}..{end} of a file of {file.size}")
+        return _gathered(self._file_pieces(file, start, end), chunk_bytes)
+
+    def stream_recipe(
+        self, domain_id: int, recipe: RecipeIndex, start: int, end: int, chunk_bytes: int = MIB
+    ) -> Iterator[memoryview]:
+        """Bytes [start, end) of the file that a recipe describes, as data of this domain."""
+        return _gathered(self._recipe_pieces(domain_id, recipe, start, end), chunk_bytes)
+
+    def read_recipe(self, file: File) -> bytes:
+        """The recipe of an ingested file; NotReady before that."""
+        return self._read_recipe(self._locate_recipe(file))
+
+    def _locate_recipe(self, file: File) -> TensorLocation:
+        if file.recipe_tensor_id is None:
+            raise NotReady(f"file {file.sha256} is not ingested yet; wait for its job")
+        location = self.locate([file.recipe_tensor_id]).get(file.recipe_tensor_id)
+        if location is None:
+            raise DataLost(f"the recipe of file {file.sha256} is gone; run deltahub fsck")
+        return location
+
+    def _read_recipe(self, location: TensorLocation) -> bytes:
+        located = {location.id: location}
+        return b"".join(self.stream_tensor(located, location.id, 0, location.size))
+
+    def _file_pieces(self, file: File, start: int, end: int) -> Iterator[memoryview]:
+        position = start
+        if file.recipe_tensor_id is None:
+            try:
+                for piece in self._landing_pieces(file, start, end):
+                    yield piece
+                    position += piece.nbytes
+                return
+            except ObjectNotFound:
+                # Ingested since the row was read: the rest comes from the recipe.
+                file = self._reload(file)
+        if position < end:
+            recipe = self._recipe_of(file)
+            yield from self._recipe_pieces(file.domain_id, recipe, position, end)
+
+    def _landing_pieces(self, file: File, start: int, end: int) -> Iterator[memoryview]:
+        if file.landing_id is None:
+            raise NotReady(f"file {file.sha256} is not proved yet; wait for its job")
+        for first in range(start, end, MIB):
+            out = memoryview(bytearray(min(MIB, end - first)))
+            try:
+                self._registry.store.get_into(landing_key(file.landing_id), first, out)
+            except ShortObject as exc:
+                raise DataLost(f"the upload of {file.sha256} is cut short") from exc
+            yield out
+
+    def _recipe_pieces(
+        self, domain_id: int, recipe: RecipeIndex, start: int, end: int
+    ) -> Iterator[memoryview]:
+        pieces = recipe.pieces(start, end)
+        while batch := list(islice(pieces, LOOK_AHEAD)):
+            ids, located = self._locate_pieces(domain_id, batch)
+            for piece in batch:
+                if piece.literal is not None:
+                    yield memoryview(piece.literal)[piece.first : piece.end]
+                elif piece.tensor in ids:
+                    tensor_id = ids[piece.tensor]
+                    yield from self.stream_tensor(located, tensor_id, piece.first, piece.end)
+                else:
+                    raise DataLost(f"tensor {piece.tensor.hex()} is gone; run deltahub fsck")
+
+    def _locate_pieces(
+        self, domain_id: int, pieces: Iterable[Piece]
+    ) -> tuple[dict[bytes, int], dict[int, TensorLocation]]:
+        wanted = [piece.tensor for piece in pieces if piece.literal is None]
+        with self._registry.db.read() as session:
+            found = resolve(session, domain_id, wanted)
+        ids = {content: tensor.id for content, tensor in found.items()}
+        return ids, self.locate(ids.values())
+
+    def _recipe_of(self, file: File) -> RecipeIndex:
+        location = self._locate_recipe(file)
+        index = self._recipes.get(location.hash)
+        if index is None:
+            try:
+                index = RecipeIndex(Recipe.from_bytes(self._read_recipe(location)))
+            except CodecError as exc:
+                raise DataLost(f"the recipe of file {file.sha256}: {exc}") from exc
+            self._recipes.put(location.hash, index, index.memory_bytes)
+        return index
+
+    def _reload(self, file: File) -> File:
+        with self._registry.db.read() as session:
+            fresh = session.get(File, file.id)
+        if fresh is None or fresh.sha256 != file.sha256:
+            raise EntryNotFound(f"file {file.sha256} has been deleted")
+        if fresh.recipe_tensor_id is None:
+            raise DataLost(f"the upload of {file.sha256} is gone; run deltahub fsck")
+        return fresh
+
+
+def _gathered(pieces: Iterator[memoryview], chunk_bytes: int) -> Iterator[memoryview]:
+    """The same bytes: small pieces joined, large ones cut, without copying large ones."""
+    waiting: list[memoryview] = []
+    n_waiting = 0
+    for piece in pieces:
+        if n_waiting and n_waiting + piece.nbytes > chunk_bytes:
+            yield memoryview(b"".join(waiting))
+            waiting, n_waiting = [], 0
+        if n_waiting == 0 and piece.nbytes >= chunk_bytes // 4:
+            for begin in range(0, piece.nbytes, chunk_bytes):
+                yield piece[begin : begin + chunk_bytes]
+        elif piece.nbytes:
+            waiting.append(piece)
+            n_waiting += piece.nbytes
+    if n_waiting:
+        yield memoryview(b"".join(waiting))

@@ -1,0 +1,225 @@
+"""Any range of a stored tensor, decoded block by block in bounded memory."""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+from deltahub.codecs import base_plan
+from deltahub.registry.byte_cache import ByteCache
+from deltahub.registry.errors import DataLost
+from deltahub.registry.frame_reader import FrameReader, OpenFrame, damage_is_loss
+from deltahub.registry.locations import (
+    FrameLocation,
+    TensorLocation,
+    closure,
+    locate,
+    resolve,
+)
+from deltahub.registry.store.base import ObjectNotFound
+
+if TYPE_CHECKING:
+    from deltahub.registry.registry import Registry
+
+T = TypeVar("T")
+
+MIB = 1 << 20
+# One read of the store: enough to hide its latency, little enough to hold a few.
+RUN_BYTES = 4 * MIB
+# The first run of a tensor, so that the first byte comes soon.
+FIRST_RUN_BYTES = MIB
+# Far above every policy: a longer chain can only be a cycle in damaged rows.
+MAX_CHAIN = 32
+
+
+class TensorReader:
+    """Reads tensors for one process; safe to share between threads.
+
+    Memory: `cache_bytes` for decoded base blocks, prefixes and locations, and for each reader a
+    few runs of RUN_BYTES (or of one block, if that is larger) for each delta of the chain.
+    """
+
+    def __init__(self, registry: "Registry", cache_bytes: int | None = None) -> None:
+        self._registry = registry
+        limit = registry.settings.cache_bytes if cache_bytes is None else cache_bytes
+        self.frames = FrameReader(registry, limit // 8)
+        # (pack, offset of the frame, block) -> decoded bytes; packs never change.
+        self._blocks: ByteCache[tuple[str, int, int], memoryview] = ByteCache(limit * 3 // 4)
+        # (domain whose data refers to it, content id) -> where it lies
+        self._bases: ByteCache[tuple[int, bytes], TensorLocation] = ByteCache(limit // 8)
+        self._threads = registry.settings.codec_threads
+        self._chain = threading.local()
+
+    def read_tensor_into(self, tensor_id: int, first_byte: int, out: memoryview) -> None:
+        """Fill `out` with the tensor's bytes from `first_byte`.
+
+        DataLost when the tensor or its object is gone, or when stored bytes do not check.
+        """
+        position = 0
+        located = self.locate([tensor_id])
+        end = first_byte + out.nbytes
+        for piece in self.stream_tensor(located, tensor_id, first_byte, end):
+            out[position : position + piece.nbytes] = piece
+            position += piece.nbytes
+
+    def locate(self, tensor_ids: Iterable[int]) -> dict[int, TensorLocation]:
+        """Where these tensors and their bases lie now; what has no row is absent."""
+        with self._registry.db.read() as session:
+            graph = closure(session, tensor_ids)
+            located = locate(session, graph)
+        for tensor_id, bases in graph.items():
+            for base in bases & located.keys():
+                if tensor_id in located:
+                    self._remember(located[tensor_id].domain_id, located[base])
+        return located
+
+    def stream_tensor(
+        self, located: dict[int, TensorLocation], tensor_id: int, first: int, end: int
+    ) -> Iterator[memoryview]:
+        """The tensor's bytes [first, end) in runs of blocks, about RUN_BYTES each.
+
+        located: what locate() said, however old; brought up to date where objects have moved.
+        """
+        limit = FIRST_RUN_BYTES
+        while first < end:
+
+            def read(first: int = first, want: int = min(end, first + limit)) -> memoryview:
+                if tensor_id not in located:
+                    raise DataLost(f"tensor {tensor_id} has no row; run deltahub fsck")
+                return self._read_run(located[tensor_id], first, want, end)
+
+            def look_again() -> None:
+                stale = located.pop(tensor_id)
+                fresh = self.locate([tensor_id]).get(tensor_id)
+                # SQLite gives the id of a deleted row to the next one.
+                if fresh is not None and fresh.hash == stale.hash:
+                    located[tensor_id] = fresh
+
+            piece = _twice(read, look_again)
+            yield piece
+            first += piece.nbytes
+            limit = RUN_BYTES
+
+    def decode_blocks(
+        self, domain_id: int, frame: OpenFrame, begin: int, stop: int, out: memoryview
+    ) -> None:
+        """Fill `out` with blocks [begin, stop) of a frame of this domain; DataLost."""
+        stored = self.frames.stored(frame, begin, stop)
+        with damage_is_loss(frame.location.pack_id):
+            base = self._base_of(domain_id, frame, begin, stop)
+            frame.view.decode_into(begin, stop, stored, base, out, self._threads)
+
+    def base_reader(self, domain_id: int) -> Callable[[bytes, int, memoryview], None]:
+        """A `read` for base_plan.assemble: content ids as data of this domain means them."""
+
+        def read(tensor: bytes, first_byte: int, out: memoryview) -> None:
+            depth = getattr(self._chain, "depth", 0)
+            if depth >= MAX_CHAIN:
+                raise DataLost(f"the bases of {tensor.hex()} form a cycle; run deltahub fsck")
+            self._chain.depth = depth + 1
+            try:
+                self._read_base(domain_id, tensor, first_byte, out)
+            finally:
+                self._chain.depth = depth
+
+        return read
+
+    def _read_run(self, tensor: TensorLocation, first: int, want: int, end: int) -> memoryview:
+        """Bytes [first, x) with first < x <= end: the frame's blocks that reach `want`."""
+        location = _frame_at(tensor, first)
+        frame = self.frames.open(location)
+        begin, stop = frame.run(first - location.start, want - location.start)
+        low, high = frame.span(begin, stop)
+        out = memoryview(bytearray(high - low))
+        self.decode_blocks(tensor.domain_id, frame, begin, stop, out)
+        return out[first - location.start - low : min(end - location.start, high) - low]
+
+    def _base_of(
+        self, domain_id: int, frame: OpenFrame, begin: int, stop: int
+    ) -> memoryview | None:
+        """The aligned base bytes of blocks [begin, stop)."""
+        header = frame.view.header
+        if header.base is None:
+            return None
+        low, high = frame.span(begin, stop)
+        base = memoryview(bytearray(high - low))
+        base_plan.assemble(
+            header.base,
+            header.dtype,
+            low // header.dtype.itemsize,
+            (high - low) // header.dtype.itemsize,
+            self.base_reader(domain_id),
+            base,
+        )
+        return base
+
+    def _read_base(self, domain_id: int, tensor: bytes, first: int, out: memoryview) -> None:
+        position = 0
+        while position < out.nbytes:
+
+            def read(position: int = position) -> int:
+                base = self._find_base(domain_id, tensor)
+                return self._copy_cached(base, first + position, out[position:])
+
+            def look_again() -> None:
+                self._bases.forget((domain_id, tensor))
+
+            position += _twice(read, look_again)
+
+    def _copy_cached(self, tensor: TensorLocation, first: int, out: memoryview) -> int:
+        """Copy the tensor's bytes from `first` on, a run of blocks at most; how many."""
+        location = _frame_at(tensor, first)
+        frame = self.frames.open(location)
+        end = min(location.size, first + min(out.nbytes, RUN_BYTES) - location.start)
+        begin, stop = frame.run(first - location.start, end)
+        key = (location.pack_id, location.offset)
+        decoded = self._blocks.get((*key, begin))
+        if decoded is not None:
+            stop = begin + 1
+        low, high = frame.span(begin, stop)
+        if decoded is None:
+            decoded = memoryview(bytearray(high - low))
+            self.decode_blocks(tensor.domain_id, frame, begin, stop, decoded)
+            for block in range(begin, stop):
+                a, b = frame.view.block_span(block)
+                self._blocks.put((*key, block), decoded[a - low : b - low], b - a)
+        skip = first - location.start - low
+        n = min(high - low - skip, out.nbytes)
+        out[:n] = decoded[skip : skip + n]
+        return n
+
+    def _find_base(self, domain_id: int, tensor: bytes) -> TensorLocation:
+        known = self._bases.get((domain_id, tensor))
+        if known is not None:
+            return known
+        with self._registry.db.read() as session:
+            row = resolve(session, domain_id, [tensor]).get(tensor)
+            found = None if row is None else locate(session, [row.id]).get(row.id)
+        if found is None:
+            raise DataLost(f"the base tensor {tensor.hex()} is gone; run deltahub fsck")
+        self._remember(domain_id, found)
+        return found
+
+    def _remember(self, domain_id: int, tensor: TensorLocation) -> None:
+        size = 300 + 200 * len(tensor.frames)
+        self._bases.put((domain_id, tensor.hash), tensor, size)
+
+
+def _frame_at(tensor: TensorLocation, byte: int) -> FrameLocation:
+    frame = tensor.frame_at(byte)
+    if frame is None:
+        raise DataLost(
+            f"no frame holds byte {byte} of tensor {tensor.hash.hex()}; run deltahub fsck"
+        )
+    return frame
+
+
+def _twice(read: Callable[[], T], look_again: Callable[[], None]) -> T:
+    """What `read` returns; when an object is not there, once more after looking where it is now."""
+    try:
+        return read()
+    except ObjectNotFound:
+        look_again()
+    try:
+        return read()
+    except ObjectNotFound as exc:
+        raise DataLost(f"{exc}, and no row says where it went; run deltahub fsck") from exc
