@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from deltahub.codecs.errors import UnknownCodec, UnsupportedVersion
+from deltahub.codecs.fm_delta import FmDelta
 from deltahub.codecs.protocol import Codec
 from deltahub.codecs.raw import Raw
 from deltahub.codecs.zstd import Zstd
@@ -16,7 +17,7 @@ def _index(codecs: Sequence[Codec]) -> tuple[dict[str, Codec], dict[int, Codec]]
     return by_id, by_number
 
 
-BY_ID, BY_NUMBER = _index([Raw(), Zstd()])
+BY_ID, BY_NUMBER = _index([Raw(), Zstd(), FmDelta()])
 
 
 def get_codec(codec_id: str) -> Codec:
