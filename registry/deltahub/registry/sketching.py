@@ -27,7 +27,7 @@ NEAR_STEPS = 32
 Read = Callable[[int, memoryview], None]
 U16 = npt.NDArray[np.uint16]
 
-_FLOATS = frozenset(dtype.name for dtype in CASTABLE)
+FLOATS = frozenset(dtype.name for dtype in CASTABLE)
 _MASK = (1 << 64) - 1
 
 
@@ -69,7 +69,7 @@ class Sketchable:
 
 def choose(tensors: Iterable[Sketchable]) -> list[Sketchable]:
     """The tensors that stand for a model: the largest float ones, at most two of one shape."""
-    fit = [t for t in tensors if t.dtype in _FLOATS and t.shape and t.count >= MIN_ELEMENTS]
+    fit = [t for t in tensors if t.dtype in FLOATS and t.shape and t.count >= MIN_ELEMENTS]
     chosen: list[Sketchable] = []
     of_shape: dict[tuple[int, ...], int] = {}
     for tensor in sorted(fit, key=lambda t: (-t.count, t.name)):

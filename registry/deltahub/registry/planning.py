@@ -1,0 +1,205 @@
+"""Choosing the base of each tensor of a revision, by coding a sample against every candidate."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from deltahub.codecs.base_plan import ReadBase
+from deltahub.codecs.dtypes import DType
+from deltahub.codecs.frame import (
+    BasePlan,
+    BaseSegment,
+    FrameRange,
+    TensorSpec,
+    assemble,
+    encode_frame,
+)
+from deltahub.registry.base_matching import Matcher
+from deltahub.registry.base_options import BaseOption, TensorInfo, coded_as, slice_plan
+from deltahub.registry.candidates import (
+    Candidate,
+    Target,
+    find_candidates,
+    load_candidates,
+)
+from deltahub.registry.locations import closure
+from deltahub.registry.model_sketches import sketch_revision
+from deltahub.registry.registry import Registry
+from deltahub.registry.restore import Restorer
+from deltahub.registry.sketching import Read
+
+# A sample is three runs of this many elements: enough for the tables of a coder to pay off.
+RUN_ELEMENTS = 16 << 10
+RUN_PLACES = (1 / 8, 1 / 2, 7 / 8)
+# Below this a delta's header and tables outweigh what it can save.
+MIN_DELTA_BYTES = 1024
+# A delta ties the tensor to its base; it must be worth at least this.
+MUST_SAVE = 0.03
+# Candidates are in order of trust; a later one must be smaller by this.
+MUST_BEAT = 0.02
+# A base by name that gets below this share of standing alone ends the search.
+GOOD_ENOUGH = 0.75
+# After so many tensors, candidates that never won are not tried again.
+TRIALS = 8
+KEPT_CANDIDATES = 2
+
+
+@dataclass(frozen=True)
+class BaseChoice:
+    """The base that a tensor should be coded against.
+
+    plan: over the whole tensor; frame_plan() cuts out one frame's part. bases: rows of the
+    tensors it reads. depth: what the tensor's depth will be. ratio: sampled size of the delta as
+    a share of the raw bytes. revision_id: the candidate that it was found in.
+    """
+
+    plan: BasePlan
+    bases: tuple[int, ...]
+    depth: int
+    ratio: float
+    revision_id: int
+    dtype: DType
+
+    def frame_plan(self, part: FrameRange) -> BasePlan:
+        """The plan for one frame of the tensor."""
+        return slice_plan(self.plan, self.dtype, part.start, part.count)
+
+
+class BasePlanner:
+    """Chooses bases for one revision's tensors. Not shared between threads.
+
+    Its candidates are fixed when it is made; what it says is advice. Whoever switches a tensor to
+    a base checks again, in the transaction, that the base is there and the chain short enough.
+    """
+
+    def __init__(self, reg: Registry, revision_id: int, restorer: Restorer | None = None) -> None:
+        self._reg = reg
+        self._restorer = restorer if restorer is not None else Restorer(reg)
+        with reg.db.read() as session:
+            self.target = Target.load(session, revision_id)
+        sketches = list(sketch_revision(reg, self._restorer, revision_id))
+        with reg.db.read() as session:
+            wanted = find_candidates(session, self.target, sketches)
+        self.candidates = load_candidates(reg, self._restorer, self.target, wanted)
+        self._read_base = self._restorer.base_reader(self.target.domain_id)
+        self._matcher = Matcher(reg, self._restorer, self.target.domain_id)
+        self._wins: Counter[int] = Counter()
+        self._n_plans = 0
+
+    def plan(
+        self,
+        name: str,
+        dtype: str,
+        shape: Sequence[int],
+        read: Read,
+        tensor_id: int | None = None,
+    ) -> BaseChoice | None:
+        """The base that makes this tensor smallest, or None where standing alone is smaller.
+
+        read(first_byte, out): the tensor's own bytes. tensor_id: its row, if it is stored
+        already; tensors that are made from it are no bases for it.
+        """
+        info = TensorInfo(name, dtype, tuple(shape))
+        coded = coded_as(dtype)
+        if coded is None or info.count * coded.itemsize < MIN_DELTA_BYTES or not self.candidates:
+            return None
+        trial = _Trial(info, coded, read, self._read_base)
+        for candidate in self._tried():
+            self._try(trial, self._matcher.named(info, candidate), candidate, tensor_id)
+        # A name is only a hint; but where nothing was a relative so far, nothing will be.
+        if trial.ratio > GOOD_ENOUGH * trial.alone and (self._wins or self._n_plans < TRIALS):
+            for candidate in self._tried():
+                for option in self._matcher.renamed(info, candidate, read):
+                    self._try(trial, option, candidate, tensor_id)
+        self._n_plans += 1
+        if trial.best is None:
+            return None
+        option, candidate = trial.best
+        self._wins[candidate.revision_id] += 1
+        return BaseChoice(
+            plan=option.plan,
+            bases=tuple(dict.fromkeys(tensor.id for tensor in option.tensors)),
+            depth=option.depth,
+            ratio=trial.ratio,
+            revision_id=candidate.revision_id,
+            dtype=coded,
+        )
+
+    def _try(
+        self,
+        trial: "_Trial",
+        option: BaseOption | None,
+        candidate: Candidate,
+        tensor_id: int | None,
+    ) -> None:
+        option = None if option is None else self._matcher.within_depth(trial.info, option)
+        if option is None or (tensor_id is not None and self._needs(option, tensor_id)):
+            return
+        trial.run(option, candidate)
+
+    def _tried(self) -> list[Candidate]:
+        if self._n_plans < TRIALS or not self._wins:
+            return self.candidates
+        kept = {revision for revision, _ in self._wins.most_common(KEPT_CANDIDATES)}
+        return [c for c in self.candidates if c.revision_id in kept]
+
+    def _needs(self, option: BaseOption, tensor_id: int) -> bool:
+        """True where the option is made from the tensor itself."""
+        with self._reg.db.read() as session:
+            return tensor_id in closure(session, [tensor.id for tensor in option.tensors])
+
+
+class _Trial:
+    """One tensor's sample, coded against option after option; the smallest stays."""
+
+    def __init__(self, info: TensorInfo, dtype: DType, read: Read, read_base: ReadBase) -> None:
+        self.info = info
+        self.best: tuple[BaseOption, Candidate] | None = None
+        self._dtype = dtype
+        self._read_base = read_base
+        self._ranges = _sample_ranges(info.count)
+        self._count = sum(count for _, count in self._ranges)
+        self._sample = bytearray(self._count * dtype.itemsize)
+        for (start, _), out in self._runs(self._sample):
+            read(start * dtype.itemsize, out)
+        self.alone = self._coded_share("zstd", None)
+        # What the next option has to stay below.
+        self._limit = self.alone * (1 - MUST_SAVE)
+        self.ratio = self.alone
+        self._seen: set[BasePlan] = set()
+
+    def run(self, option: BaseOption, candidate: Candidate) -> None:
+        """Keep the option if it codes the sample smaller than all before it."""
+        if option.plan in self._seen:
+            return
+        self._seen.add(option.plan)
+        base = bytearray(len(self._sample))
+        for (start, count), out in self._runs(base):
+            assemble(option.plan, self._dtype, start, count, self._read_base, out)
+        ratio = self._coded_share("fm_delta", base)
+        if ratio < self._limit:
+            self.best, self.ratio = (option, candidate), ratio
+            # Among near equals the first stays: candidates come in the order of trust.
+            self._limit = ratio * (1 - MUST_BEAT)
+
+    def _coded_share(self, codec: str, base: bytearray | None) -> float:
+        # The ids stand for the sampled tensors in frames that nobody keeps.
+        spec = TensorSpec(b"\x01" * 32, self._dtype, 1, self._count)
+        part = FrameRange(0, self._count, 1, self._count)
+        segment = BaseSegment(b"\x02" * 32, self._dtype, 0, self._count)
+        plan = None if base is None else BasePlan((segment,), is_cast=False)
+        return len(encode_frame(spec, part, self._sample, base, plan, codec)) / len(self._sample)
+
+    def _runs(self, buffer: bytearray) -> Iterator[tuple[tuple[int, int], memoryview]]:
+        position = 0
+        for start, count in self._ranges:
+            size = count * self._dtype.itemsize
+            yield (start, count), memoryview(buffer)[position : position + size]
+            position += size
+
+
+def _sample_ranges(count: int) -> list[tuple[int, int]]:
+    """(first element, elements) of the runs that stand for a tensor of `count` elements."""
+    if count <= len(RUN_PLACES) * RUN_ELEMENTS:
+        return [(0, count)]
+    return [(int(count * place) - RUN_ELEMENTS // 2, RUN_ELEMENTS) for place in RUN_PLACES]
