@@ -35,7 +35,7 @@ def metered_protocol(traffic: Traffic) -> type[asyncio.Protocol]:
     """uvicorn's HTTP protocol, adding to `traffic` what goes through each connection."""
 
     class MeteredProtocol(HttpToolsProtocol):
-        def connection_made(self, transport: asyncio.BaseTransport) -> None:  # type: ignore[override]  # wider, as asyncio calls it
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
             counting = _CountingTransport(cast(asyncio.Transport, transport), traffic)
             super().connection_made(cast(asyncio.Transport, counting))
 

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from deltahub.codecs.errors import CodecError
 from deltahub.registry import jobs
@@ -14,12 +14,18 @@ from deltahub.registry.store.base import StoreError, StoreUnavailable
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-StepRunner = Callable[[str, Callable[[], T]], T]
+
+
+class StepRunner(Protocol):
+    """Runs a function once and remembers what it returned, under a name."""
+
+    def __call__(self, name: str, function: Callable[[], T]) -> T: ...
+
 
 # Waits before another try of a step whose store did not answer, in seconds.
 RETRY_DELAYS_S = (0.2, 1.0, 5.0)
 # A progress row more often than this would be writing for nobody.
-REPORT_INTERVAL_S = 0.25
+REPORT_INTERVAL_S = 0.5
 
 
 class StepFailed(Exception):
@@ -39,7 +45,7 @@ class JobCancelled(Exception):
 class JobContext:
     """One run of one job. Everything that changes the world happens inside `step`."""
 
-    def __init__(self, registry: Registry, job_id: str, run_step: "Callable[..., object]") -> None:
+    def __init__(self, registry: Registry, job_id: str, run_step: StepRunner) -> None:
         self.registry = registry
         self.job_id = job_id
         self._run_step = run_step
@@ -53,8 +59,7 @@ class JobContext:
         out as StepFailed; JobCancelled passes through.
         """
         self.check_cancel()
-        result: T = self._run_step(name, lambda: self._attempt(name, function))  # type: ignore[assignment]  # the engine returns what the function did
-        return result
+        return self._run_step(name, lambda: self._attempt(name, function))
 
     def _attempt(self, name: str, function: Callable[[], T]) -> T:
         for delay_s in (*RETRY_DELAYS_S, None):
@@ -80,17 +85,16 @@ class JobContext:
 
     def check_cancel(self) -> None:
         """Raises JobCancelled once somebody asked for it; long steps call this between pieces."""
-        if jobs.is_cancel_asked(self.registry, self.job_id):
-            raise JobCancelled("cancelled by its owner")
+        with self.registry.db.read() as session:
+            if jobs.is_cancel_asked(session, self.job_id):
+                raise JobCancelled("cancelled")
 
     def report(self, stage: str, done_bytes: int, total_bytes: int) -> None:
-        """Shows progress in the job's row, a few times a second at most."""
+        """Shows progress in the job's row, a few times a second at most; raises JobCancelled."""
         now = time.monotonic()
         if stage == self._stage and now - self._reported_at < REPORT_INTERVAL_S:
             return
         self._stage, self._reported_at = stage, now
-        jobs.report_progress(
-            self.registry,
-            self.job_id,
-            {"stage": stage, "done_bytes": done_bytes, "total_bytes": total_bytes},
-        )
+        with self.registry.db.write() as session:
+            if not jobs.report_progress(session, self.job_id, stage, done_bytes, total_bytes):
+                raise JobCancelled("cancelled")

@@ -12,11 +12,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dbos import DBOS, DBOSConfig, Serializer, SetWorkflowID, WorkflowStatus
 
 from deltahub.registry import jobs
+from deltahub.registry.db.models import Job
 from deltahub.registry.errors import JobFailed
 from deltahub.registry.registry import Registry
 from deltahub.workers.context import JobCancelled, JobContext, StepFailed
@@ -24,6 +25,7 @@ from deltahub.workers.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 JobFunction = Callable[[JobContext, dict[str, Any]], dict[str, Any]]
 
 # Raise it when the order or the results of any job's steps change: jobs begun by older code then
@@ -33,7 +35,7 @@ STEPS_VERSION = "1"
 # between restarts, or nobody would resume what this executor had begun.
 EXECUTOR_ID = "worker"
 DATABASE_NAME = "jobs.sqlite"
-HOUSEKEEPING_S = 60.0
+HOUSEKEEPING_S = 10.0
 
 
 class JsonSerializer(Serializer):
@@ -97,7 +99,7 @@ class Engine:
     def start(self) -> None:
         """Begins to resume what an earlier process left unfinished."""
         DBOS.launch()
-        for job in jobs.list_running(self._registry):
+        for job in self._running_rows():
             self._adopt(job.id, job.kind, job.payload)
 
     def run(self, stop: threading.Event) -> None:
@@ -109,8 +111,11 @@ class Engine:
         while not stop.wait(self._settings.poll_interval_s):
             with self._lock:
                 n_free = self._settings.concurrency - len(self._active)
-            for job in jobs.list_queued(self._registry, n_free) if n_free > 0 else []:
-                self._start_workflow(job.id, job.kind, job.payload)
+            if n_free > 0:
+                with self._registry.db.read() as session:
+                    queued = jobs.next_queued(session, n_free)
+                for job in queued:
+                    self._start_workflow(job.id, job.kind, job.payload)
             self._keep_house()
         self._is_stopping.set()
         deadline = time.monotonic() + self._settings.stop_grace_s
@@ -141,12 +146,13 @@ class Engine:
 
     def _settle(self, job_id: str, status: WorkflowStatus) -> None:
         """Ends the row of a workflow that ended without writing its result."""
-        jobs.mark_failed(
-            self._registry,
-            job_id,
-            JobFailed.code,
-            f"the job stopped without a result ({status.status}); push again to repeat it",
-        )
+        message = f"the job stopped without a result ({status.status}); push again to repeat it"
+        with self._registry.db.write() as session:
+            jobs.mark_failed(session, job_id, JobFailed.code, message)
+
+    def _running_rows(self) -> list[Job]:
+        with self._registry.db.read() as session:
+            return jobs.running(session)
 
     def _run_job(self, job_id: str, kind: str, payload: dict[str, Any]) -> None:
         with self._lock:
@@ -161,24 +167,29 @@ class Engine:
         context = JobContext(self._registry, job_id, self._run_step)
         began = time.monotonic()
         try:
-            jobs.mark_running(self._registry, job_id)
+            with self._registry.db.write() as session:
+                if not jobs.mark_running(session, job_id):
+                    raise JobCancelled("cancelled before it began")
             function = self._kinds.get(kind)
             if function is None:
                 raise StepFailed(JobFailed.code, f"this version knows no job of kind {kind!r}")
             result = function(context, payload)
         except JobCancelled:
-            jobs.mark_cancelled(self._registry, job_id)
+            with self._registry.db.write() as session:
+                jobs.mark_cancelled(session, job_id)
         except Exception as error:
             code = error.code if isinstance(error, StepFailed) else JobFailed.code
             if not isinstance(error, StepFailed):
                 log.exception("job=%s kind=%s broke between steps", job_id, kind)
             log.warning("job=%s kind=%s failed code=%s: %s", job_id, kind, code, error)
-            jobs.mark_failed(self._registry, job_id, code, str(error))
+            with self._registry.db.write() as session:
+                jobs.mark_failed(session, job_id, code, str(error))
         else:
-            jobs.mark_done(self._registry, job_id, result)
+            with self._registry.db.write() as session:
+                jobs.mark_done(session, job_id, result)
             log.info("job=%s kind=%s done duration_s=%.3f", job_id, kind, time.monotonic() - began)
 
-    def _run_step(self, name: str, function: Callable[[], object]) -> object:
+    def _run_step(self, name: str, function: Callable[[], T]) -> T:
         self._park_if_stopping()
         with self._lock:
             self._n_steps += 1
@@ -200,7 +211,7 @@ class Engine:
         if now - self._housekept_at < HOUSEKEEPING_S:
             return
         self._housekept_at = now
-        for job in jobs.list_running(self._registry):
+        for job in self._running_rows():
             status = DBOS.get_workflow_status(job.id)
             if status is not None and not _is_unfinished(status):
                 self._settle(job.id, status)

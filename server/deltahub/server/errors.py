@@ -1,0 +1,158 @@
+"""Every error's HTTP status in one table, and the handlers that put errors into our envelope."""
+
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from deltahub.codecs.errors import CodecError
+from deltahub.registry.errors import RegistryError
+from deltahub.registry.store.base import StoreError
+from deltahub.server.ranges import UnsatisfiableRange
+from deltahub.server.streaming import BodyCut, BodyLimit
+
+log = logging.getLogger(__name__)
+
+STATUS_OF: Mapping[str, int] = {
+    # registry
+    "registry_error": 500,
+    "not_found": 404,
+    "repository_not_found": 404,
+    "revision_not_found": 404,
+    "entry_not_found": 404,
+    "upload_not_found": 404,
+    "tensor_not_found": 404,
+    "job_not_found": 404,
+    "unauthorized": 401,
+    "forbidden": 403,
+    "conflict": 409,
+    "repository_exists": 409,
+    "name_taken": 409,
+    "ref_moved": 412,
+    "not_ready": 409,
+    "upload_offset_mismatch": 409,
+    "delta_cycle": 409,
+    "invalid_request": 422,
+    "invalid_name": 422,
+    "invalid_path": 422,
+    "hash_mismatch": 422,
+    "size_mismatch": 422,
+    "invalid_frame": 422,
+    "limit_exceeded": 413,
+    "storage_full": 507,
+    "unavailable": 503,
+    "schema_too_new": 500,
+    "data_lost": 500,
+    "job_failed": 500,
+    # codecs: what a client sent does not decode
+    "codec_error": 422,
+    "invalid_input": 422,
+    "corrupt_frame": 422,
+    "unsupported_version": 422,
+    "unknown_codec": 422,
+    "wrong_base": 422,
+    "corrupt_pack": 422,
+    "corrupt_recipe": 422,
+    "invalid_safetensors": 422,
+    "too_large": 413,
+    # HTTP itself
+    "body_cut": 400,
+    "length_required": 411,
+    "method_not_allowed": 405,
+    "range_not_satisfiable": 416,
+    "internal_error": 500,
+}
+
+# Stores are behind the registry's words: clients know those.
+_WIRE_CODE_OF: Mapping[str, str] = {
+    "store_full": "storage_full",
+    "store_unavailable": "unavailable",
+    "spool_busy": "unavailable",
+    "object_not_found": "data_lost",
+    "short_object": "data_lost",
+}
+
+_HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
+
+
+class LengthRequired(Exception):
+    """An upload that does not say how long it is."""
+
+    code = "length_required"
+
+
+def envelope(code: str, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """The answer for an error: its status by the table, its code and sentence in the body."""
+    status = STATUS_OF.get(code, 500)
+    all_headers = dict(headers or {})
+    if status == 401:
+        all_headers["WWW-Authenticate"] = 'Bearer realm="DeltaHub"'
+    if status == 503:
+        all_headers["Retry-After"] = "1"
+    body = {"error": {"code": code, "message": message}}
+    return JSONResponse(body, status_code=status, headers=all_headers)
+
+
+def install(app: FastAPI) -> None:
+    """Makes every error of `app` leave in our envelope."""
+    for family in (RegistryError, CodecError, StoreError, LengthRequired, BodyLimit, BodyCut):
+        app.add_exception_handler(family, _coded)
+    app.add_exception_handler(UnsatisfiableRange, _unsatisfiable)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+def _coded(request: Request, error: Exception) -> Response:
+    code: str = getattr(error, "code", "internal_error")
+    code = _WIRE_CODE_OF.get(code, code)
+    if code not in STATUS_OF:
+        return _unexpected(request, error)
+    if STATUS_OF[code] >= 500:
+        log.error("path=%s code=%s: %s", request.url.path, code, error)
+    return envelope(code, str(error), _close_if_unread(request))
+
+
+def _close_if_unread(request: Request) -> dict[str, str]:
+    # Otherwise the server would read the rest of a body that nobody wants, gigabytes perhaps.
+    if getattr(request.state, "has_unread_body", False):
+        return {"Connection": "close"}
+    return {}
+
+
+def _unsatisfiable(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, UnsatisfiableRange)
+    return envelope(error.code, str(error), {"Content-Range": f"bytes */{error.size}"})
+
+
+def _invalid(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return envelope("invalid_request", "; ".join(map(_sentence, error.errors()[:5])))
+
+
+def _sentence(problem: Mapping[str, Any]) -> str:
+    place = ".".join(str(part) for part in problem["loc"][1:] or problem["loc"])
+    return f"{place[:100]}: {problem['msg'][:300]}"
+
+
+def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = _HTTP_CODES.get(error.status_code)
+    if code == "not_found":
+        return envelope(code, f"there is nothing at {request.method} {request.url.path[:200]}")
+    if code == "method_not_allowed":
+        return envelope(code, f"{request.method} does not work here", error.headers)
+    if error.status_code == HTTPStatus.BAD_REQUEST:
+        return envelope("invalid_request", "the body is not the JSON that this path takes")
+    return _unexpected(request, error)
+
+
+def _unexpected(request: Request, error: Exception) -> Response:
+    log.error("path=%s broke", request.url.path, exc_info=error)
+    return envelope("internal_error", "the hub made a mistake; its log has the details")

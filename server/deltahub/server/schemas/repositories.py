@@ -1,0 +1,90 @@
+"""Repositories, their refs and revisions, and commits."""
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from deltahub.server.schemas.base import Commit, In, Out, Sha256
+
+
+class RepositoryIn(In):
+    name: str = Field(description="namespace/name")
+    private: bool = False
+
+
+class RepositoryOut(Out):
+    name: str
+    private: bool
+    role: str | None
+    created_at: datetime
+    head: str | None = Field(description="commit of the branch `main`, null while empty")
+
+
+class RepositoryPage(Out):
+    items: list[RepositoryOut]
+    next_cursor: str | None
+
+
+class RefOut(Out):
+    kind: str
+    name: str
+    commit: str
+
+
+class RefList(Out):
+    items: list[RefOut]
+
+
+class BaseOut(Out):
+    declared: str | None
+    commit: str | None = Field(description="what the declared name stood for, if it could be read")
+
+
+class EntryOut(Out):
+    path: str
+    size: int
+    sha256: str
+    git_blob_id: str | None
+    etag: str
+    mode: str
+    state: str = Field(description="landed: as it came; ingested: verified and packed")
+
+
+class RevisionOut(Out):
+    commit: str
+    parent: str | None
+    message: str
+    author: str | None
+    created_at: datetime
+    base: BaseOut
+    job_id: str | None = Field(description="its ingest, null when nothing was left to do")
+    entries: list[EntryOut]
+
+
+class AddIn(In):
+    op: Literal["add"]
+    path: str
+    sha256: Sha256
+    size: Annotated[int, Field(ge=0)]
+
+
+class DeleteIn(In):
+    op: Literal["delete"]
+    path: str
+
+
+class CommitIn(In):
+    ref: str = "main"
+    message: str = ""
+    parent: Commit | None = Field(
+        default=None, description="the head that the branch must have; null: not checked"
+    )
+    base: str | None = Field(default=None, description="namespace/name[@revision]")
+    operations: list[Annotated[AddIn | DeleteIn, Field(discriminator="op")]]
+
+
+class CommitOut(Out):
+    commit: str
+    job_id: str | None
+    changed: bool = Field(description="false when the branch had this content already")

@@ -1,0 +1,81 @@
+"""Uploads, tensors, packs, recipes and jobs."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from deltahub.server.schemas.base import In, Out, Sha256, TensorId
+
+
+class UploadOut(Out):
+    sha256: str
+    size: int
+    received: int
+    complete: bool
+
+
+class TensorQueryIn(In):
+    tensors: list[tuple[TensorId, Annotated[int, Field(ge=0)]]] = Field(
+        description="[BLAKE3-256 in hex, size in bytes] each"
+    )
+
+
+class TensorQueryOut(Out):
+    have: list[str] = Field(description="kept for a day for this repository, also uncommitted")
+
+
+class FramesIn(In):
+    tensors: list[TensorId]
+
+
+class PackIn(In):
+    sha256: Sha256 = Field(description="a completed upload that is a pack of frames")
+
+
+class PackOut(Out):
+    tensors: int
+
+
+class RecipeAcceptedOut(Out):
+    state: Literal["ready", "proving"]
+    job_id: str | None = None
+
+
+class PlannedTensorOut(Out):
+    id: str
+    size: int
+    encoded_size: int
+    codec: str
+    bases: list[str]
+    depth: int
+
+
+class RecipePlanOut(Out):
+    recipe: str
+    size: int
+    sha256: str
+    tensors: list[PlannedTensorOut]
+
+
+class ProgressOut(Out):
+    stage: str
+    done_bytes: int
+    total_bytes: int
+
+
+class JobErrorOut(Out):
+    code: str
+    message: str
+
+
+class JobOut(Out):
+    id: str
+    kind: str
+    state: str = Field(description="queued, running, done, failed or cancelled")
+    progress: ProgressOut | None
+    result: dict[str, Any] | None
+    error: JobErrorOut | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None

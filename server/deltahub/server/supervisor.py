@@ -1,0 +1,96 @@
+"""The embedded worker: one process next to the server, started again when it dies."""
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S = 0.5
+# A worker that lived this long had started well: the next pause is short again.
+_HEALTHY_S = 30.0
+
+
+class WorkerSupervisor:
+    """Keeps `python -m deltahub.workers` running on a data folder until stop()."""
+
+    def __init__(self, data_dir: Path, restart_max_s: float, stop_grace_s: float) -> None:
+        self._command = [
+            sys.executable,
+            "-m",
+            "deltahub.workers",
+            "--data-dir",
+            str(data_dir),
+            "--with-parent",
+        ]
+        self._restart_max_s = restart_max_s
+        self._stop_grace_s = stop_grace_s
+        self._is_stopping = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        # The kernel ties the worker's life to the *thread* that starts it: this one lives as long
+        # as the server does.
+        self._thread = threading.Thread(target=self._keep_running, name="worker", daemon=True)
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process id; None while none runs."""
+        with self._lock:
+            return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Asks the worker to end, waits for the step in hand, and then insists."""
+        self._is_stopping.set()
+        with self._lock:
+            if self._process is not None:
+                self._process.terminate()
+        self._thread.join()
+
+    def _keep_running(self) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while not self._is_stopping.is_set():
+            began = time.monotonic()
+            status = self._run_once()
+            if self._is_stopping.is_set():
+                return
+            lived_s = time.monotonic() - began
+            pause_s = _FIRST_PAUSE_S if lived_s > _HEALTHY_S else pause_s
+            log.error(
+                "worker ended status=%d after_s=%.1f restart_in_s=%.1f", status, lived_s, pause_s
+            )
+            self._is_stopping.wait(pause_s)
+            pause_s = min(pause_s * 2, self._restart_max_s)
+
+    def _run_once(self) -> int:
+        # The pipe on its standard input closes with us, and the worker notices.
+        with self._lock:
+            if self._is_stopping.is_set():
+                return 0
+            process = subprocess.Popen(self._command, stdin=subprocess.PIPE, env=os.environ)
+            self._process = process
+        try:
+            while True:
+                try:
+                    return process.wait(timeout=0.2)
+                except subprocess.TimeoutExpired:
+                    if self._is_stopping.is_set():
+                        return self._wait_or_kill(process)
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+            with self._lock:
+                self._process = None
+
+    def _wait_or_kill(self, process: subprocess.Popen[bytes]) -> int:
+        try:
+            return process.wait(timeout=self._stop_grace_s)
+        except subprocess.TimeoutExpired:
+            process.kill()  # its jobs resume at the step in hand
+            return process.wait()

@@ -1,0 +1,90 @@
+"""A worker process with jobs made for tests: `python engine_process.py DATA_DIR`.
+
+Jobs write a line to the file `steps` in the data folder for each step that really runs.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from deltahub.registry.errors import StorageFull
+from deltahub.registry.registry import Registry
+from deltahub.registry.settings import Settings
+from deltahub.registry.store.base import StoreUnavailable
+from deltahub.workers.context import JobContext
+from deltahub.workers.engine import Engine
+from deltahub.workers.lock import DataFolderLock
+from deltahub.workers.settings import WorkerSettings
+
+
+def note(context: JobContext, line: str) -> int:
+    with (context.registry.data_dir / "steps").open("a") as log:
+        log.write(line + "\n")
+    return len(line)
+
+
+def count(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
+    """payload["n"] steps of payload["step_s"] seconds; dies once in step payload["die_in"]."""
+    total = 0
+    for i in range(payload["n"]):
+
+        def one(i: int = i) -> int:
+            marker = context.registry.data_dir / f"died-{context.job_id}"
+            if i == payload.get("die_in") and not marker.exists():
+                marker.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(payload.get("step_s", 0))
+            return note(context, f"{i}")
+
+        total += context.step(f"count {i}", one)
+        context.report("counting", i + 1, payload["n"])
+    return {"total": total}
+
+
+def refuse(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
+    def full() -> None:
+        note(context, "refused")
+        raise StorageFull("no room for 7 bytes")
+
+    context.step("refuse", full)
+    return {}
+
+
+def flicker(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
+    left = [payload["n"]]
+
+    def sometimes() -> int:
+        note(context, "tried")
+        if left[0]:
+            left[0] -= 1
+            raise StoreUnavailable("not now")
+        return 1
+
+    return {"got": context.step("sometimes", sometimes)}
+
+
+def broken(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
+    return {"got": context.step("divide", lambda: 1 // payload["by"])}
+
+
+KINDS = {"count": count, "refuse": refuse, "flicker": flicker, "broken": broken}
+
+
+def main(data_dir: Path) -> None:
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    registry = Registry.open(Settings(data_dir=data_dir))
+    with DataFolderLock(registry.data_dir):
+        engine = Engine(registry, WorkerSettings(poll_interval_s=0.05), KINDS)
+        engine.start()
+        engine.run(stop)
+        assert "torch" not in sys.modules
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

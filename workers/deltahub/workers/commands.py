@@ -1,0 +1,68 @@
+"""`deltahub worker`: runs background jobs on a data folder."""
+
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import click
+
+EXIT_BUSY = 3
+
+
+@click.command()
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of the hub's data; by default DELTAHUB_DATA_DIR or ./deltahub-data.",
+)
+@click.option("--with-parent", is_flag=True, hidden=True, help="End when standard input ends.")
+def worker(data_dir: Path | None, with_parent: bool) -> None:
+    """Run the hub's background jobs until stopped.
+
+    `deltahub serve` starts one by itself. A folder takes one worker: a second exits with status 3.
+    """
+    from deltahub.workers.parent import die_with_parent
+
+    if with_parent:
+        die_with_parent()
+    logging.basicConfig(
+        level=logging.INFO,
+        stream=sys.stderr,
+        format="%(asctime)s worker[%(process)d] %(levelname)s %(name)s: %(message)s",
+    )
+    # Before the heavy imports: a stop that comes early must be heard too.
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    _work(data_dir, stop)
+
+
+def _work(data_dir: Path | None, stop: threading.Event) -> None:
+    from deltahub.registry.registry import Registry
+    from deltahub.registry.settings import Settings
+    from deltahub.workers.engine import Engine
+    from deltahub.workers.kinds import KINDS
+    from deltahub.workers.lock import DataFolderBusy, DataFolderLock
+    from deltahub.workers.settings import WorkerSettings
+
+    chosen: dict[str, Any] = {} if data_dir is None else {"data_dir": data_dir}
+    registry = Registry.open(Settings(**chosen))
+    try:
+        with DataFolderLock(registry.data_dir):
+            engine = Engine(registry, WorkerSettings(), KINDS)
+            engine.start()
+            logging.getLogger(__name__).info("worker is ready on %s", registry.data_dir)
+            engine.run(stop)
+            # Jobs in hand are parked in threads that nothing can join; they resume next time. The
+            # system drops the lock.
+            logging.shutdown()
+            os._exit(0)
+    except DataFolderBusy as error:
+        click.echo(f"deltahub worker: {error}", err=True)
+        sys.exit(EXIT_BUSY)
+    finally:
+        registry.close()
