@@ -1,0 +1,186 @@
+"""`deltahub user`: users, tokens and organizations, for whoever may open the data folder."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from deltahub.registry import users
+from deltahub.registry.errors import RegistryError
+from deltahub.registry.permissions import Role, Scope
+from deltahub.registry.registry import Registry
+from deltahub.registry.settings import Settings
+from deltahub.registry.store.base import StoreError
+
+DAY_S = 86400
+
+
+def __getattr__(name: str) -> click.Command:
+    # Imported on demand: managing users needs neither the codecs nor the data plane.
+    if name in ("gc", "fsck"):
+        from deltahub.registry import maintenance_commands
+
+        command = getattr(maintenance_commands, name)
+        assert isinstance(command, click.Command), name
+        return command
+    raise AttributeError(name)
+
+
+def data_dir_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The option --data-dir, as the argument data_dir: Path."""
+    return click.option(
+        "--data-dir",
+        envvar="DELTAHUB_DATA_DIR",
+        default="deltahub-data",
+        show_default=True,
+        type=click.Path(file_okay=False, path_type=Path),
+        help="The hub's data folder (DELTAHUB_DATA_DIR).",
+    )(command)
+
+
+def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The option --json, as the argument as_json: bool."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+@contextmanager
+def opened(data_dir: Path) -> Iterator[Registry]:
+    """The registry in the folder; what it refuses becomes a message and exit code 1."""
+    try:
+        with Registry.open(Settings(data_dir=data_dir)) as reg:
+            yield reg
+    except (RegistryError, StoreError) as exc:
+        raise click.ClickException(str(exc)) from exc
+
+
+def _print(as_json: bool, data: Any, text: str) -> None:
+    click.echo(json.dumps(data, default=str) if as_json else text)
+
+
+@click.group()
+def user() -> None:
+    """Manage users, tokens and organizations."""
+
+
+@user.command("add")
+@click.argument("name")
+@click.option("--admin", "is_admin", is_flag=True, help="May administer the whole hub.")
+@data_dir_option
+@json_option
+def add_user(name: str, is_admin: bool, data_dir: Path, as_json: bool) -> None:
+    """Make the user NAME and the namespace of the same name."""
+    with opened(data_dir) as reg:
+        made = users.create_user(reg, name, is_admin=is_admin)
+    _print(as_json, {"name": made.name, "is_admin": made.is_admin}, f"made user {made.name}")
+
+
+@user.command("list")
+@data_dir_option
+@json_option
+def list_users(data_dir: Path, as_json: bool) -> None:
+    """List all users."""
+    with opened(data_dir) as reg:
+        found = users.list_users(reg)
+    rows = [
+        {"name": row.name, "is_admin": row.is_admin, "created_at": row.created_at.isoformat()}
+        for row in found
+    ]
+    text = "\n".join(f"{row.name}{'  (admin)' if row.is_admin else ''}" for row in found)
+    _print(as_json, rows, text or "there are no users")
+
+
+@user.group()
+def token() -> None:
+    """Manage tokens."""
+
+
+@token.command("create")
+@click.argument("name")
+@click.option(
+    "--scope", type=click.Choice(get_args(Scope)), default="write", show_default=True,
+    help="read, write (everything the user's roles allow) or admin (the whole hub, for admins).",
+)  # fmt: skip
+@click.option("--ttl-days", type=click.FloatRange(min=0, min_open=True), help="Default: for ever.")
+@click.option("--label", default="", help="What the token is for.")
+@data_dir_option
+@json_option
+def create_token(
+    name: str, scope: Scope, ttl_days: float | None, label: str, data_dir: Path, as_json: bool
+) -> None:
+    """Make a token for the user NAME and print it, this once."""
+    ttl_s = None if ttl_days is None else max(1, round(ttl_days * DAY_S))
+    with opened(data_dir) as reg:
+        secret = users.create_token(reg, name, scope, label, ttl_s)
+    _print(as_json, {"user": name, "scope": scope, "token": secret}, secret)
+
+
+@token.command("list")
+@click.argument("name", required=False)
+@data_dir_option
+@json_option
+def list_tokens(name: str | None, data_dir: Path, as_json: bool) -> None:
+    """List the tokens of the user NAME, or of everybody; never their secrets."""
+    with opened(data_dir) as reg:
+        found = users.list_tokens(reg, name)
+    rows = [
+        {
+            "id": row.id, "user": row.user, "scope": row.scope, "label": row.label,
+            "created_at": row.created_at.isoformat(),
+            "expires_at": None if row.expires_at is None else row.expires_at.isoformat(),
+        }
+        for row in found
+    ]  # fmt: skip
+    lines = (
+        f"{row.id:>5}  {row.user}  {row.scope}  "
+        f"{'never expires' if row.expires_at is None else f'until {row.expires_at:%F %T} UTC'}"
+        f"  {row.label}".rstrip()
+        for row in found
+    )
+    _print(as_json, rows, "\n".join(lines) or "there are no tokens")
+
+
+@token.command("revoke")
+@click.argument("token_id", type=int)
+@data_dir_option
+@json_option
+def revoke_token(token_id: int, data_dir: Path, as_json: bool) -> None:
+    """Make the token with this number useless at once."""
+    with opened(data_dir) as reg:
+        users.revoke_token(reg, token_id)
+    _print(as_json, {"revoked": token_id}, f"revoked token {token_id}")
+
+
+@user.group()
+def org() -> None:
+    """Manage organizations: namespaces that several users share."""
+
+
+@org.command("add")
+@click.argument("name")
+@data_dir_option
+@json_option
+def add_organization(name: str, data_dir: Path, as_json: bool) -> None:
+    """Make the organization NAME."""
+    with opened(data_dir) as reg:
+        made = users.create_organization(reg, name)
+    _print(as_json, {"name": made.name}, f"made organization {made.name}")
+
+
+@org.command("member")
+@click.argument("organization")
+@click.argument("name")
+@click.option(
+    "--role", type=click.Choice(get_args(Role)), default="write", show_default=True,
+    help="admin may also delete the organization's repositories.",
+)  # fmt: skip
+@data_dir_option
+@json_option
+def add_member(organization: str, name: str, role: Role, data_dir: Path, as_json: bool) -> None:
+    """Give the user NAME a role in ORGANIZATION, in place of the one they have."""
+    with opened(data_dir) as reg:
+        users.add_member(reg, organization, name, role)
+    data = {"organization": organization, "user": name, "role": role}
+    _print(as_json, data, f"{name} has role {role} in {organization}")

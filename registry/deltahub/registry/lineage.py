@@ -1,0 +1,54 @@
+"""What was made from what. Declared edges are what people say; measured ones are never mixed in."""
+
+from sqlalchemy import select
+
+from deltahub.registry.db.models import LineageEdge, Repository, Revision
+from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.errors import InvalidName, InvalidRequest, NotFound
+from deltahub.registry.paths import quoted
+from deltahub.registry.permissions import Caller
+from deltahub.registry.refs import resolve_revision
+from deltahub.registry.repositories import DEFAULT_BRANCH, load_repository
+
+MAX_DECLARED = 300
+_KIND_OF_ROLE = {"adapter": "adapter", "merge": "merge", "export": "export"}
+
+
+def check_declared(base: str) -> str:
+    """What a pusher says the base is, any printable text up to 300 characters; InvalidRequest."""
+    if not base or len(base) > MAX_DECLARED or not base.isprintable():
+        raise InvalidRequest(
+            f"{quoted(base)} is no base: write namespace/name or namespace/name@revision,"
+            f" at most {MAX_DECLARED} characters"
+        )
+    return base
+
+
+def resolve_declared(session: ReadSession, caller: Caller | None, base: str) -> Revision | None:
+    """The revision that `namespace/name[@revision]` means at this moment.
+
+    None when it does not exist here or the caller may not read it: one cannot be told from the
+    other. Models named on another hub are usual, so this is no error.
+    """
+    name, _, revision = base.partition("@")
+    try:
+        repository = load_repository(session, caller, name)
+        return resolve_revision(session, repository, revision or DEFAULT_BRANCH)
+    except (InvalidName, NotFound):
+        return None
+
+
+def declare(
+    session: WriteSession, repository: Repository, child: Revision, parent: Revision
+) -> None:
+    """Keep the edge that `child`, a new revision of `repository`, was made from `parent`."""
+    kind = _KIND_OF_ROLE.get(repository.role or "", "finetune")
+    session.add(LineageEdge(child_id=child.id, parent_id=parent.id, kind=kind, origin="declared"))
+
+
+def parents(session: ReadSession, revision: Revision, origin: str) -> list[LineageEdge]:
+    """Edges of that origin up from a revision, the largest share first; NOT filtered by viewer."""
+    query = select(LineageEdge).where(
+        LineageEdge.child_id == revision.id, LineageEdge.origin == origin
+    )
+    return sorted(session.scalars(query), key=lambda edge: -(edge.share or 0.0))

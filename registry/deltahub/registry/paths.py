@@ -1,0 +1,155 @@
+"""What names and paths may look like, and how a path decides its mode."""
+
+import re
+from collections.abc import Iterable
+from typing import Literal
+
+from deltahub.registry.errors import InvalidName, InvalidPath, InvalidRequest
+
+Mode = Literal["regular", "lfs"]
+
+MAX_PATH_BYTES = 1024
+MAX_PART_BYTES = 255
+MAX_NAME = 96
+MAX_REF = 250
+# Files of this size and above are LFS whatever their name: 10 MiB, as on the Hugging Face hub.
+LFS_BYTES = 10 << 20
+
+# The default .gitattributes of the Hugging Face hub, so that ETags are of the kind clients expect,
+# and .gguf, which the hub's own upload rules treat the same way.
+_LFS_SUFFIXES = tuple(
+    ".7z .arrow .bin .bz2 .ckpt .ftz .gguf .gz .h5 .joblib .mlmodel .model .msgpack .npy .npz .onnx"
+    " .ot .parquet .pb .pickle .pkl .pt .pth .rar .safetensors .tar .tflite .tgz .wasm .xz .zip"
+    " .zst".split()
+)
+_LFS_INFIXES = (".lfs.", ".tar.")
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_REF = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]*")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_RESERVED_PARTS = frozenset({".git", ".cache"})
+
+
+def entry_mode(path: str, size: int) -> Mode:
+    """How a client sees the file, fixed at commit: its ETag is the git id or the SHA-256."""
+    name = path.rpartition("/")[2]
+    is_lfs = (
+        size >= LFS_BYTES
+        or name.endswith(_LFS_SUFFIXES)
+        or any(infix in name for infix in _LFS_INFIXES)
+        or "tfevents" in name
+        or path.startswith("saved_model/")
+    )
+    return "lfs" if is_lfs else "regular"
+
+
+def validate_path(path: str, max_bytes: int = MAX_PATH_BYTES) -> str:
+    """The path itself, or InvalidPath with what is wrong: relative, with /, no tricks."""
+    problem = _path_problem(path, max_bytes)
+    if problem is not None:
+        raise InvalidPath(f"the path {quoted(path)} {problem}")
+    return path
+
+
+def _path_problem(path: str, max_bytes: int) -> str | None:
+    try:
+        n_bytes = len(path.encode())
+    except UnicodeEncodeError:
+        return "is not valid Unicode"
+    parts = path.split("/")
+    checks = (
+        (path == "", "is empty"),
+        (n_bytes > max_bytes, f"has {n_bytes} bytes; the limit is {max_bytes}"),
+        (path.startswith("/"), "begins with a slash; paths are relative to the repository"),
+        ("\\" in path, "holds a backslash; folders are separated by /"),
+        (not _is_printable(path), "holds a control character"),
+        ("" in parts, "holds an empty part (// or a slash at the end)"),
+        ("." in parts or ".." in parts, "holds the part . or .."),
+        (
+            any(len(part.encode(errors="replace")) > MAX_PART_BYTES for part in parts),
+            f"holds a part of more than {MAX_PART_BYTES} bytes",
+        ),
+        (
+            any(part.lower() in _RESERVED_PARTS for part in parts),
+            "holds the part .git or .cache, which clients keep for themselves",
+        ),
+    )
+    return next((problem for is_wrong, problem in checks if is_wrong), None)
+
+
+def validate_tree(paths: Iterable[str]) -> None:
+    """InvalidPath if one path is a file and at the same time a folder of another."""
+    files = set(paths)
+    for path in files:
+        folder = path
+        while "/" in folder:
+            folder = folder.rpartition("/")[0]
+            if folder in files:
+                raise InvalidPath(
+                    f"{quoted(folder)} would be both a file and the folder of {quoted(path)}"
+                )
+
+
+def validate_name(name: str, what: str) -> str:
+    """The name of a user, organization, namespace or repository itself, or InvalidName."""
+    is_reserved = name.endswith((".git", ".lock")) or ".." in name
+    if len(name) > MAX_NAME or not _NAME.fullmatch(name) or is_reserved:
+        raise InvalidName(
+            f"{quoted(name)} cannot be the name of a {what}: 1 to {MAX_NAME} letters, digits, dots,"
+            " dashes and underscores, beginning with a letter or digit, without .. and"
+            " not ending in .git or .lock"
+        )
+    return name
+
+
+def split_name(full_name: str) -> tuple[str, str]:
+    """`namespace/name` in its halves; InvalidName."""
+    namespace, slash, name = full_name.partition("/")
+    if not slash:
+        raise InvalidName(f"{quoted(full_name)} is no repository: write it as namespace/name")
+    return validate_name(namespace, "namespace"), validate_name(name, "repository")
+
+
+def validate_ref(name: str) -> str:
+    """The name of a branch or tag itself, or InvalidName."""
+    is_wrong = (
+        len(name) > MAX_REF
+        or not _REF.fullmatch(name)
+        or ".." in name
+        or "//" in name
+        or name.endswith(("/", ".", ".lock"))
+        or _COMMIT.fullmatch(name) is not None
+    )
+    if is_wrong:
+        raise InvalidName(
+            f"{quoted(name)} cannot name a branch or tag: 1 to {MAX_REF} letters, digits and"
+            " ._-+/, without .. or //, and not a commit id"
+        )
+    return name
+
+
+def validate_sha256(sha256: str) -> str:
+    """64 lower-case hex digits, or InvalidRequest."""
+    if not _SHA256.fullmatch(sha256):
+        raise InvalidRequest(f"{quoted(sha256)} is no SHA-256: 64 lower-case hex digits")
+    return sha256
+
+
+def validate_commit_id(commit: str) -> str:
+    """40 lower-case hex digits, or InvalidRequest."""
+    if not _COMMIT.fullmatch(commit):
+        raise InvalidRequest(f"{quoted(commit)} is no commit id: 40 lower-case hex digits")
+    return commit
+
+
+def quoted(text: str, limit: int = 100) -> str:
+    """What somebody sent, fit for a message: escaped and cut."""
+    return ascii(text) if len(text) <= limit else f"{text[:limit]!a}... ({len(text)} long)"
+
+
+def _is_printable(text: str) -> bool:
+    # C0, DEL, C1 and the separators that some programs take for a new line.
+    return not any(
+        ord(char) < 32 or 127 <= ord(char) < 160 or char in "\u2028\u2029" for char in text
+    )

@@ -1,0 +1,131 @@
+"""Branches and tags, and what a revision's name means in a repository."""
+
+import re
+from dataclasses import dataclass
+
+from sqlalchemy import delete, exists, select
+
+from deltahub.registry import audit
+from deltahub.registry.db.models import Ref, Repository, Revision
+from deltahub.registry.db.session import ReadSession
+from deltahub.registry.errors import Conflict, InvalidRequest, RevisionNotFound
+from deltahub.registry.paths import quoted, validate_ref
+from deltahub.registry.permissions import Caller
+from deltahub.registry.registry import Registry
+from deltahub.registry.repositories import DEFAULT_BRANCH, load_repository
+
+KINDS = ("branch", "tag")
+MIN_PREFIX = 7
+_HEX = re.compile(r"[0-9a-f]{7,40}")
+
+
+@dataclass(frozen=True)
+class RefInfo:
+    kind: str  # branch | tag
+    name: str
+    commit: str
+
+
+def resolve_revision(session: ReadSession, repository: Repository, revision: str) -> Revision:
+    """What a name means: a branch, a tag, a commit, or the only commit that begins with it.
+
+    `refs/heads/<branch>` and `refs/tags/<tag>` say which. RevisionNotFound, also for a prefix
+    that several commits share.
+    """
+    if revision.startswith("refs/heads/"):
+        found = find_ref(session, repository, "branch", revision.removeprefix("refs/heads/"))
+    elif revision.startswith("refs/tags/"):
+        found = find_ref(session, repository, "tag", revision.removeprefix("refs/tags/"))
+    else:
+        found = (
+            find_ref(session, repository, "branch", revision)
+            or find_ref(session, repository, "tag", revision)
+            or _by_commit(session, repository, revision)
+        )
+    if found is None:
+        raise RevisionNotFound(_why_not_found(session, repository, revision))
+    return found
+
+
+def find_ref(session: ReadSession, repository: Repository, kind: str, name: str) -> Revision | None:
+    """The revision that a branch or tag points at."""
+    return session.scalar(
+        select(Revision)
+        .join(Ref, Ref.revision_id == Revision.id)
+        .where(Ref.repository_id == repository.id, Ref.kind == kind, Ref.name == name)
+    )
+
+
+def list_refs(session: ReadSession, repository: Repository) -> list[RefInfo]:
+    """All branches, then all tags, by name."""
+    query = (
+        select(Ref.kind, Ref.name, Revision.commit)
+        .join(Revision, Revision.id == Ref.revision_id)
+        .where(Ref.repository_id == repository.id)
+        .order_by(Ref.kind, Ref.name)
+    )
+    return [RefInfo(*row) for row in session.execute(query)]
+
+
+def create_ref(
+    reg: Registry, caller: Caller | None, name: str, kind: str, ref: str, revision: str
+) -> RefInfo:
+    """A new branch or tag at a revision of the repository; Conflict if the name is taken."""
+    _check_kind(kind)
+    validate_ref(ref)
+    with reg.db.write() as session:
+        repository = load_repository(session, caller, name, "write")
+        target = resolve_revision(session, repository, revision)
+        if find_ref(session, repository, kind, ref) is not None:
+            raise Conflict(f"{name} has a {kind} {ref} already")
+        session.add(Ref(repository_id=repository.id, kind=kind, name=ref, revision_id=target.id))
+        audit.append(session, caller, "ref.create", name, {"kind": kind, "ref": ref})
+        return RefInfo(kind, ref, target.commit)
+
+
+def delete_ref(reg: Registry, caller: Caller | None, name: str, kind: str, ref: str) -> None:
+    """Remove a branch or tag, not its revisions; the branch main stays."""
+    _check_kind(kind)
+    if (kind, ref) == ("branch", DEFAULT_BRANCH):
+        raise InvalidRequest(f"the branch {DEFAULT_BRANCH} cannot be removed")
+    with reg.db.write() as session:
+        repository = load_repository(session, caller, name, "write")
+        if find_ref(session, repository, kind, ref) is None:
+            raise RevisionNotFound(f"{name} has no {kind} {quoted(ref)}")
+        session.execute(
+            delete(Ref).where(Ref.repository_id == repository.id, Ref.kind == kind, Ref.name == ref)
+        )
+        audit.append(session, caller, "ref.delete", name, {"kind": kind, "ref": ref})
+
+
+def is_empty(session: ReadSession, repository: Repository) -> bool:
+    """Whether nothing was ever committed."""
+    return not session.scalar(
+        select(exists(select(Revision.id).where(Revision.repository_id == repository.id)))
+    )
+
+
+def _by_commit(session: ReadSession, repository: Repository, prefix: str) -> Revision | None:
+    if not _HEX.fullmatch(prefix):
+        return None
+    in_repository = select(Revision).where(Revision.repository_id == repository.id)
+    if len(prefix) == 40:
+        return session.scalar(in_repository.where(Revision.commit == prefix))
+    # "g" sorts behind every hex digit: a range that the index serves, unlike LIKE.
+    matching = in_repository.where(Revision.commit >= prefix, Revision.commit < prefix + "g")
+    found = session.scalars(matching.limit(2)).all()
+    return found[0] if len(found) == 1 else None
+
+
+def _why_not_found(session: ReadSession, repository: Repository, revision: str) -> str:
+    if is_empty(session, repository):
+        return f"{repository.name} is empty: nothing has been committed yet"
+    return (
+        f"{repository.name} has no branch, tag or commit {quoted(revision)}"
+        f" (a shortened commit needs {MIN_PREFIX} digits and one match)"
+    )
+
+
+def _check_kind(kind: str) -> None:
+    if kind not in KINDS:
+        raise InvalidRequest(f"{quoted(kind)} is no kind of ref: branch or tag")

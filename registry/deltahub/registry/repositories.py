@@ -1,0 +1,242 @@
+"""Repositories: their names, who may see them, making and removing them."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Select, delete, func, select, update
+
+from deltahub.registry import audit, failpoints
+from deltahub.registry.db.models import (
+    PUBLIC_DOMAIN_KEY,
+    Domain,
+    Job,
+    Namespace,
+    Ref,
+    Repository,
+    Revision,
+    utc_now,
+)
+from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.errors import Forbidden, InvalidRequest, RepositoryExists
+from deltahub.registry.paths import quoted, split_name
+from deltahub.registry.permissions import (
+    Action,
+    Caller,
+    namespace_role,
+    readable_repositories,
+    repository_not_found,
+    require,
+    require_writer,
+)
+from deltahub.registry.registry import Registry
+
+DEFAULT_BRANCH = "main"
+ROLES = ("base", "finetune", "adapter", "merge", "export")
+MAX_PAGE = 1000
+
+
+@dataclass(frozen=True)
+class RepositoryInfo:
+    """A repository as shown; `head` is the commit of the branch main, None while empty."""
+
+    id: int
+    name: str  # namespace/name
+    is_private: bool
+    role: str | None
+    created_at: datetime
+    head: str | None
+
+
+@dataclass(frozen=True)
+class RepositoryPage:
+    items: list[RepositoryInfo]
+    next_cursor: str | None
+
+
+def create_repository(
+    reg: Registry,
+    caller: Caller | None,
+    name: str,
+    *,
+    private: bool = False,
+    role: str | None = None,
+) -> RepositoryInfo:
+    """A new, empty repository in a namespace where the caller may write.
+
+    Forbidden also when there is no such namespace; RepositoryExists, InvalidName.
+    """
+    with reg.db.write() as session:
+        namespace = _writable_namespace(session, require_writer(caller), name)
+        if _find(session, name) is not None:
+            raise RepositoryExists(f"{name} exists already")
+        return _create(session, caller, namespace, name, private=private, role=role)
+
+
+def ensure_repository(
+    reg: Registry,
+    caller: Caller | None,
+    name: str,
+    *,
+    private: bool = False,
+    role: str | None = None,
+) -> RepositoryInfo:
+    """The repository, made if absent; one that exists keeps its visibility and role."""
+    with reg.db.write() as session:
+        repository = _find(session, name)
+        if repository is not None:
+            require(session, caller, "write", repository)
+            return _info(session, repository)
+        namespace = _writable_namespace(session, require_writer(caller), name)
+        return _create(session, caller, namespace, name, private=private, role=role)
+
+
+def get_repository(reg: Registry, caller: Caller | None, name: str) -> RepositoryInfo:
+    """The repository, if the caller may read it; else RepositoryNotFound."""
+    with reg.db.read() as session:
+        return _info(session, load_repository(session, caller, name))
+
+
+def load_repository(
+    session: ReadSession, caller: Caller | None, name: str, action: Action = "read"
+) -> Repository:
+    """The row, if the caller may do that; RepositoryNotFound, Unauthorized, Forbidden."""
+    repository = _find(session, name)
+    if repository is None:
+        raise repository_not_found(name)
+    require(session, caller, action, repository)
+    return repository
+
+
+def list_repositories(
+    reg: Registry,
+    caller: Caller | None,
+    namespace: str | None = None,
+    search: str | None = None,
+    limit: int = 100,
+    cursor: str | None = None,
+) -> RepositoryPage:
+    """Repositories that the caller may read, newest first; `search` is a part of the name."""
+    if not 1 <= limit <= MAX_PAGE:
+        raise InvalidRequest(f"a page has 1 to {MAX_PAGE} repositories, not {limit}")
+    query = _with_names().where(readable_repositories(caller))
+    if namespace is not None:
+        query = query.where(Namespace.name == namespace)
+    if search:
+        full = func.lower(Namespace.name + "/" + Repository.name)
+        query = query.where(full.contains(search.lower(), autoescape=True))
+    if cursor is not None:
+        query = query.where(Repository.id < _parse_cursor(cursor))
+    query = query.order_by(Repository.id.desc()).limit(limit + 1)
+    with reg.db.read() as session:
+        items = [_as_info(*row) for row in session.execute(query)]
+    more = len(items) > limit
+    return RepositoryPage(items[:limit], str(items[limit - 1].id) if more else None)
+
+
+def delete_repository(reg: Registry, caller: Caller | None, name: str) -> None:
+    """Remove the names: repository, refs, revisions and entries, in one transaction.
+
+    Files and tensors stay until garbage collection finds that nothing needs them. Its jobs that
+    have not begun are cancelled, running ones are asked to stop.
+    """
+    with reg.db.write() as session:
+        repository = load_repository(session, caller, name, "admin")
+        of_it = update(Job).where(Job.repository_id == repository.id)
+        session.execute(
+            of_it.where(Job.state == "queued").values(state="cancelled", finished_at=utc_now())
+        )
+        session.execute(of_it.where(Job.state == "running").values(is_cancel_asked=True))
+        # The database removes what hangs on it (ON DELETE CASCADE).
+        session.execute(delete(Repository).where(Repository.id == repository.id))
+        audit.append(session, caller, "repository.delete", name)
+        failpoints.reached("repositories.delete.before_commit")
+
+
+def domain_of(session: WriteSession, namespace_id: int, *, private: bool) -> Domain:
+    """The domain in which a repository's data is kept, made if absent."""
+    key = f"namespace:{namespace_id}" if private else PUBLIC_DOMAIN_KEY
+    domain = session.scalar(select(Domain).where(Domain.key == key))
+    if domain is None:
+        domain = Domain(key=key)
+        session.add(domain)
+        session.flush()
+    return domain
+
+
+def _find(session: ReadSession, name: str) -> Repository | None:
+    namespace, short = split_name(name)
+    return session.scalar(
+        select(Repository)
+        .join(Namespace, Namespace.id == Repository.namespace_id)
+        .where(Namespace.name == namespace, Repository.name == short)
+    )
+
+
+def _writable_namespace(session: ReadSession, caller: Caller, name: str) -> Namespace:
+    namespace_name, _ = split_name(name)
+    namespace = session.scalar(select(Namespace).where(Namespace.name == namespace_name))
+    if namespace is not None and (
+        caller.is_superuser or namespace_role(session, caller, namespace.id) in ("write", "admin")
+    ):
+        return namespace
+    raise Forbidden(f"{caller.name} may not create repositories in {quoted(namespace_name)}")
+
+
+def _create(
+    session: WriteSession,
+    caller: Caller | None,
+    namespace: Namespace,
+    name: str,
+    *,
+    private: bool,
+    role: str | None,
+) -> RepositoryInfo:
+    if role is not None and role not in ROLES:
+        raise InvalidRequest(f"{quoted(role)} is no role: one of {', '.join(ROLES)}")
+    repository = Repository(
+        namespace_id=namespace.id,
+        name=split_name(name)[1],
+        domain_id=domain_of(session, namespace.id, private=private).id,
+        is_private=private,
+        role=role,
+    )
+    session.add(repository)
+    session.flush()
+    audit.append(session, caller, "repository.create", name, {"is_private": private})
+    return _as_info(repository, namespace.name, None)
+
+
+def _with_names() -> Select[Repository, str, str | None]:
+    return (
+        select(Repository, Namespace.name, Revision.commit)
+        .join(Namespace, Namespace.id == Repository.namespace_id)
+        .outerjoin(
+            Ref,
+            (Ref.repository_id == Repository.id)
+            & (Ref.kind == "branch")
+            & (Ref.name == DEFAULT_BRANCH),
+        )
+        .outerjoin(Revision, Revision.id == Ref.revision_id)
+    )
+
+
+def _info(session: ReadSession, repository: Repository) -> RepositoryInfo:
+    row = session.execute(_with_names().where(Repository.id == repository.id)).one()
+    return _as_info(*row)
+
+
+def _as_info(repository: Repository, namespace: str, head: str | None) -> RepositoryInfo:
+    return RepositoryInfo(
+        id=repository.id,
+        name=f"{namespace}/{repository.name}",
+        is_private=repository.is_private,
+        role=repository.role,
+        created_at=repository.created_at,
+        head=head,
+    )
+
+
+def _parse_cursor(cursor: str) -> int:
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 18):
+        raise InvalidRequest(f"{quoted(cursor)} is no cursor of an earlier page")
+    return int(cursor)

@@ -1,0 +1,277 @@
+"""Commits: one transaction from a list of operations to a new revision at a branch's head."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import insert, select
+
+from deltahub.registry import audit, failpoints, jobs, lineage
+from deltahub.registry.db.models import (
+    Entry,
+    Job,
+    Ref,
+    Repository,
+    Revision,
+    utc_now,
+)
+from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.entries import EntryInfo, find_entry, list_entries
+from deltahub.registry.errors import (
+    Conflict,
+    InvalidPath,
+    InvalidRequest,
+    LimitExceeded,
+    RefMoved,
+    RevisionNotFound,
+)
+from deltahub.registry.paths import (
+    entry_mode,
+    quoted,
+    validate_commit_id,
+    validate_path,
+    validate_ref,
+    validate_sha256,
+    validate_tree,
+)
+from deltahub.registry.permissions import Caller, require_writer
+from deltahub.registry.refs import find_ref, is_empty, resolve_revision
+from deltahub.registry.registry import Registry
+from deltahub.registry.repositories import load_repository
+from deltahub.registry.settings import Settings
+from deltahub.registry.trees import (
+    AddFile,
+    DeleteFile,
+    Node,
+    Operation,
+    Tree,
+    apply_operations,
+    tree_of,
+)
+
+__all__ = [
+    "AddFile", "CommitResult", "DeleteFile", "EntryInfo", "Operation", "commit", "entry_mode",
+    "find_entry", "list_entries", "resolve_revision", "validate_path",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CommitResult:
+    """The branch's head after a commit. changed is False when it had these contents before."""
+
+    commit: str
+    job_id: str | None  # the ingest of what is new; None when all is ingested
+    changed: bool
+
+    @property
+    def unchanged(self) -> bool:
+        return not self.changed
+
+
+def commit(
+    reg: Registry,
+    caller: Caller | None,
+    name: str,
+    ref: str,
+    operations: Sequence[Operation],
+    message: str = "",
+    expected_parent: str | None = None,
+    base: str | None = None,
+    commit_id: str | None = None,
+) -> CommitResult:
+    """Make a revision of the repository `name` and point the branch `ref` at it.
+
+    expected_parent: RefMoved unless the branch is there; for a branch that does not exist yet in
+    a repository with revisions, the revision to begin it at. base: what this was made from, as
+    `namespace/name[@revision]`; kept even if nothing here has that name. commit_id: for mirrors,
+    the id to give. UploadNotFound for a SHA-256 that the caller has neither uploaded nor may read
+    in a repository that shares storage with this one.
+    """
+    caller = require_writer(caller)
+    _check_request(reg.settings, ref, operations, message, base, commit_id)
+    with reg.db.write() as session:
+        repository = load_repository(session, caller, name, "write")
+        head = find_ref(session, repository, "branch", ref)
+        parent = _parent(session, repository, ref, head, expected_parent)
+        before = tree_of(session, parent)
+        tree = apply_operations(session, caller, repository, before, operations)
+        if len(tree) > reg.settings.max_entries:
+            limit = reg.settings.max_entries
+            raise LimitExceeded(f"the revision would have {len(tree)} files; at most {limit}")
+        validate_tree(tree)
+        if head is not None and tree == before and base in (None, head.declared_base):
+            return CommitResult(head.commit, _job_of(session, head, tree), changed=False)
+        if parent is None and not tree:
+            raise InvalidRequest("the first commit of a repository must add a file")
+        revision = _revision(session, caller, repository, parent, message, base)
+        revision.commit = commit_id or _commit_id(name, caller, revision, tree)
+        if find_commit(session, repository, revision.commit) is not None:
+            raise Conflict(f"{name} has a revision {revision.commit} already")
+        _insert(session, repository, revision, tree, ref, is_new=head is None)
+        detail = {"ref": ref, "operations": len(operations)}
+        audit.append(session, caller, "revision.commit", f"{name}@{revision.commit}", detail)
+        failpoints.reached("revisions.commit.before_commit")
+    failpoints.reached("revisions.commit.after_commit")
+    return CommitResult(revision.commit, revision.ingest_job_id, changed=True)
+
+
+def find_commit(session: ReadSession, repository: Repository, commit_id: str) -> Revision | None:
+    """The revision with exactly this commit id."""
+    return session.scalar(
+        select(Revision).where(
+            Revision.repository_id == repository.id, Revision.commit == commit_id
+        )
+    )
+
+
+def _check_request(
+    settings: Settings,
+    ref: str,
+    operations: Sequence[Operation],
+    message: str,
+    base: str | None,
+    commit_id: str | None,
+) -> None:
+    validate_ref(ref)
+    if len(operations) > settings.max_operations:
+        raise LimitExceeded(
+            f"a commit has at most {settings.max_operations} operations, not {len(operations)}"
+        )
+    if any(0xD800 <= ord(char) < 0xE000 for char in message):
+        raise InvalidRequest("the message is not valid Unicode")
+    if len(message.encode()) > settings.max_message_bytes:
+        raise LimitExceeded(f"a message has at most {settings.max_message_bytes} bytes")
+    if base is not None:
+        lineage.check_declared(base)
+    if commit_id is not None:
+        validate_commit_id(commit_id)
+    seen: set[str] = set()
+    for operation in operations:
+        path = validate_path(operation.path, settings.max_path_bytes)
+        if path in seen:
+            raise InvalidPath(f"two operations change {quoted(path)}")
+        seen.add(path)
+        if isinstance(operation, AddFile):
+            validate_sha256(operation.sha256)
+
+
+def _parent(
+    session: ReadSession,
+    repository: Repository,
+    ref: str,
+    head: Revision | None,
+    expected: str | None,
+) -> Revision | None:
+    if head is not None:
+        if expected not in (None, head.commit):
+            raise RefMoved(f"{ref} is at {head.commit}, not at {quoted(expected or '')}")
+        return head
+    if is_empty(session, repository):
+        if expected is not None:
+            raise RefMoved(f"the repository is empty; {ref} is not at {quoted(expected)}")
+        return None
+    start = None if expected is None else find_commit(session, repository, expected)
+    if start is None:
+        raise RevisionNotFound(
+            f"there is no branch {ref}; name the commit that it begins at as the parent"
+        )
+    return start
+
+
+def _revision(
+    session: WriteSession,
+    caller: Caller,
+    repository: Repository,
+    parent: Revision | None,
+    message: str,
+    base: str | None,
+) -> Revision:
+    base_revision = None if base is None else lineage.resolve_declared(session, caller, base)
+    return Revision(
+        repository_id=repository.id,
+        parent_commit=None if parent is None else parent.commit,
+        message=message,
+        author_id=caller.user_id,
+        created_at=utc_now(),
+        declared_base=base,
+        declared_base_revision_id=None if base_revision is None else base_revision.id,
+    )
+
+
+def _commit_id(name: str, caller: Caller, revision: Revision, tree: Tree) -> str:
+    """SHA-1 of a description that holds everything a revision says."""
+    entries = [[path, node.mode, node.sha256, node.size] for path, node in sorted(tree.items())]
+    description = {
+        "deltahub commit": 1,
+        "repository": name,
+        "parent": revision.parent_commit,
+        "author": caller.name,
+        "created_at": _moment(revision.created_at),
+        "message": revision.message,
+        "base": revision.declared_base,
+        "entries": entries,
+    }
+    text = json.dumps(description, sort_keys=True, separators=(",", ":"))
+    # A name of 40 digits as clients expect, not a protection.
+    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+def _moment(at: datetime) -> str:
+    return at.isoformat(timespec="microseconds")
+
+
+def _insert(
+    session: WriteSession,
+    repository: Repository,
+    revision: Revision,
+    tree: Tree,
+    ref: str,
+    *,
+    is_new: bool,
+) -> None:
+    session.add(revision)
+    session.flush()
+    if tree:
+        session.execute(insert(Entry), [_row(revision, path, node) for path, node in tree.items()])
+    if revision.declared_base_revision_id is not None:
+        base = session.get_one(Revision, revision.declared_base_revision_id)
+        lineage.declare(session, repository, revision, base)
+    if is_new:
+        session.add(
+            Ref(repository_id=repository.id, kind="branch", name=ref, revision_id=revision.id)
+        )
+    else:
+        session.get_one(Ref, (repository.id, "branch", ref)).revision_id = revision.id
+    _enqueue_ingest(session, revision, tree)
+
+
+def _row(revision: Revision, path: str, node: Node) -> dict[str, object]:
+    return {
+        "revision_id": revision.id,
+        "path": path,
+        "file_id": node.file_id,
+        "mode": node.mode,
+    }
+
+
+def _enqueue_ingest(session: WriteSession, revision: Revision, tree: Tree) -> None:
+    if not all(node.is_ingested for node in tree.values()):
+        revision.ingest_job_id = jobs.enqueue(
+            session,
+            "ingest",
+            {"revision_id": revision.id},
+            revision.repository_id,
+            revision.author_id,
+        )
+
+
+def _job_of(session: WriteSession, revision: Revision, tree: Tree) -> str | None:
+    """The job that ingests the revision; one that has failed is asked for again."""
+    if all(node.is_ingested for node in tree.values()):
+        return None
+    job = None if revision.ingest_job_id is None else session.get(Job, revision.ingest_job_id)
+    if job is None or job.state not in jobs.ACTIVE:
+        _enqueue_ingest(session, revision, tree)
+    return revision.ingest_job_id

@@ -1,0 +1,142 @@
+"""The tree of a revision, and what operations make of it."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import select
+
+from deltahub.registry.db.models import File, Landing, Repository, Revision
+from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.entries import list_entries
+from deltahub.registry.errors import EntryNotFound, SizeMismatch
+from deltahub.registry.landing import upload_not_found
+from deltahub.registry.paths import entry_mode, quoted
+from deltahub.registry.permissions import Caller, readable_file
+
+_CHUNK = 5000
+
+
+@dataclass(frozen=True)
+class AddFile:
+    """Put an uploaded file at a path, in place of what is there."""
+
+    path: str
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True)
+class DeleteFile:
+    """Remove the entry at a path, which must be there."""
+
+    path: str
+
+
+Operation = AddFile | DeleteFile
+
+
+@dataclass(frozen=True)
+class Node:
+    """What a tree holds at a path."""
+
+    file_id: int
+    mode: str
+    sha256: str
+    size: int
+    is_ingested: bool
+
+
+Tree = dict[str, Node]
+
+
+def tree_of(session: ReadSession, revision: Revision | None) -> Tree:
+    """What a revision holds; nothing for none."""
+    if revision is None:
+        return {}
+    return {entry.path: _node(entry.path, entry.file, entry.mode)
+            for entry in list_entries(session, revision)}  # fmt: skip
+
+
+def _node(path: str, file: File, mode: str | None = None) -> Node:
+    return Node(
+        file_id=file.id,
+        mode=mode or entry_mode(path, file.size),
+        sha256=file.sha256,
+        size=file.size,
+        is_ingested=file.state == "ingested",
+    )
+
+
+def apply_operations(
+    session: WriteSession,
+    caller: Caller,
+    repository: Repository,
+    before: Tree,
+    operations: Sequence[Operation],
+) -> Tree:
+    """The tree after the operations; `before` stays as it is.
+
+    Makes rows of files that are new to the repository's domain. EntryNotFound, UploadNotFound,
+    SizeMismatch.
+    """
+    tree = dict(before)
+    adds = [operation for operation in operations if isinstance(operation, AddFile)]
+    uploads = _uploads(session, caller, {add.sha256 for add in adds})
+    for operation in operations:
+        path = operation.path
+        if isinstance(operation, DeleteFile):
+            if tree.pop(path, None) is None:
+                raise EntryNotFound(f"there is no file {quoted(path)} to delete")
+            continue
+        old = before.get(path)
+        if old is not None and old.sha256 == operation.sha256:
+            node = old
+        else:
+            node = _node(path, _file(session, caller, repository, operation, uploads))
+        if node.size != operation.size:
+            raise SizeMismatch(
+                f"{quoted(path)}: {operation.sha256} has {node.size} bytes, not {operation.size}"
+            )
+        tree[path] = node
+    return tree
+
+
+def _uploads(session: ReadSession, caller: Caller, hashes: Collection[str]) -> dict[str, Landing]:
+    """The caller's complete uploads among the asked."""
+    found: dict[str, Landing] = {}
+    ordered = sorted(hashes)
+    for i in range(0, len(ordered), _CHUNK):
+        query = select(Landing).where(
+            Landing.user_id == caller.user_id,
+            Landing.state == "complete",
+            Landing.sha256.in_(ordered[i : i + _CHUNK]),
+        )
+        found.update((upload.sha256, upload) for upload in session.scalars(query))
+    return found
+
+
+def _file(
+    session: WriteSession,
+    caller: Caller,
+    repository: Repository,
+    add: AddFile,
+    uploads: dict[str, Landing],
+) -> File:
+    upload = uploads.get(add.sha256)
+    if upload is None:
+        known = readable_file(session, caller, repository, add.sha256)
+        if known is None:
+            raise upload_not_found(add.sha256)
+        return known
+    file = session.scalar(
+        select(File).where(File.domain_id == repository.domain_id, File.sha256 == add.sha256)
+    )
+    if file is None:
+        file = File(domain_id=repository.domain_id, sha256=upload.sha256, state="proving")
+        session.add(file)
+    if file.state == "proving":
+        # The bytes themselves are here and proved; a recipe for them is not needed any more.
+        file.state, file.landing_id = "landed", upload.id
+        file.size, file.git_blob_id = upload.size, upload.git_blob_id
+        session.flush()
+    return file

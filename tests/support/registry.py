@@ -1,0 +1,61 @@
+"""An open registry in a temporary folder, users and uploads for it."""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from deltahub.registry import Caller, Registry, Settings, users
+from deltahub.registry.landing import receive
+from deltahub.registry.permissions import Scope
+from deltahub.registry.repositories import ensure_repository
+from deltahub.registry.revisions import AddFile, CommitResult, Operation, commit
+from deltahub.registry.store.disk import Disk
+
+
+@contextmanager
+def opened_registry(
+    tmp_path: Path, disk: Disk | None = None, **settings: Any
+) -> Iterator[Registry]:
+    """A registry below tmp_path/data; opening it twice goes on with the same data."""
+    with Registry.open(Settings(data_dir=tmp_path / "data", **settings), disk) as reg:
+        yield reg
+
+
+def caller(reg: Registry, name: str, *, is_admin: bool = False, scope: Scope = "admin") -> Caller:
+    """The user, made if absent, as authenticated by a new token."""
+    if name not in [user.name for user in users.list_users(reg)]:
+        users.create_user(reg, name, is_admin=is_admin)
+    return users.authenticate(reg, users.create_token(reg, name, scope))
+
+
+def sha256_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def upload(reg: Registry, who: Caller, data: bytes) -> str:
+    """The SHA-256 of data, uploaded whole."""
+    sha256 = sha256_of(data)
+    assert receive(reg, who, sha256, len(data), 0, [data] if data else []).is_complete
+    return sha256
+
+
+def push(
+    reg: Registry,
+    who: Caller,
+    name: str,
+    files: dict[str, bytes],
+    *,
+    private: bool = False,
+    ref: str = "main",
+    message: str = "push",
+    expected_parent: str | None = None,
+    base: str | None = None,
+) -> CommitResult:
+    """A commit that adds files (path -> bytes) to a repository, made if absent. Not ingested."""
+    ensure_repository(reg, who, name, private=private)
+    adds: list[Operation] = [
+        AddFile(path, upload(reg, who, data), len(data)) for path, data in files.items()
+    ]
+    return commit(reg, who, name, ref, adds, message, expected_parent, base)
