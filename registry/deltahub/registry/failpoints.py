@@ -24,6 +24,16 @@ ALL = (
     "revisions.commit.before_commit",
     "revisions.commit.after_commit",
     "repositories.delete.before_commit",
+    "gc.upload.after_condemn",
+    "gc.upload.after_delete",
+    "gc.tensors.before_commit",
+    "gc.tensors.after_commit",
+    "gc.condemn.after_commit",
+    "gc.pack.after_delete",
+    "repack.before_put",
+    "repack.after_put",
+    "repack.before_commit",
+    "repack.after_commit",
 )
 
 
