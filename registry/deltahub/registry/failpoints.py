@@ -34,6 +34,20 @@ ALL = (
     "repack.after_put",
     "repack.before_commit",
     "repack.after_commit",
+    "packs.put.before_row",
+    "packs.put.before_put",
+    "packs.put.after_put",
+    "packs.put.after_proof",
+    "ingest.scan.before_plan",
+    "ingest.publish.before_commit",
+    "ingest.publish.after_commit",
+    "ingest.finish.before_commit",
+    "ingest.finish.after_commit",
+    "ingest.finish.after_delete",
+    "accept.publish.before_commit",
+    "accept.publish.after_commit",
+    "prove.finish.before_commit",
+    "prove.finish.after_commit",
 )
 
 
