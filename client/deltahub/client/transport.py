@@ -153,13 +153,16 @@ class Transport:
             else:
                 connection.close()
 
-    def patiently(self, attempt: Callable[[], _T]) -> _T:
+    def patiently(self, attempt: Callable[[], _T], progress: Callable[[], int] = lambda: 0) -> _T:
         """What `attempt` returns, tried again while the wire breaks or the hub is busy.
 
-        HubUnreachable when patience ends. Only for what is safe to repeat.
+        HubUnreachable when patience ends; it starts afresh whenever `progress` has changed, so
+        that a transfer of hours survives any number of short breaks.
+        Only for what is safe to repeat.
         """
         start = time.monotonic()
         tries = 0
+        reached = progress()
         while True:
             try:
                 return attempt()
@@ -173,6 +176,8 @@ class Transport:
                 if isinstance(exc, ssl.SSLCertVerificationError | socket.gaierror):
                     raise unreachable(exc, self.url) from exc
                 failure = exc
+            if progress() != reached:
+                start, tries, reached = time.monotonic(), 0, progress()
             tries += 1
             allowed = self._patience_s if self._has_answered else 0.5
             if tries > 1 and time.monotonic() - start >= allowed:

@@ -1,5 +1,6 @@
 """Answers of a hub as they come off the wire, and what a broken wire looks like."""
 
+import contextlib
 import errno
 import http.client
 import json
@@ -49,9 +50,10 @@ class Reply:
                 raise ConnectionResetError("the connection closed in the middle of the body")
             done += n
 
-    def is_at_end(self) -> bool:
-        """Whether the body has no further byte."""
-        return self._response.read(1) == b""
+    def drain(self) -> None:
+        """Reads the end of a body whose bytes have all come, so that the connection is kept."""
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            self._response.read(1)
 
     def whole(self) -> Answer:
         """The rest of the body in memory; for answers that are small by nature."""

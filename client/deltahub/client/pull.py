@@ -1,0 +1,242 @@
+"""Pull: a revision's files into the Hugging Face cache or a folder, proved byte by byte."""
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from deltahub.client.api import Api
+from deltahub.client.errors import BadResponse, NotReady, VerificationFailed
+from deltahub.client.hashing import index_file
+from deltahub.client.hf_cache import RepositoryCache, checked_path, locked
+from deltahub.client.journal import Journal
+from deltahub.client.local_index import LocalIndex, PlacedTensor, Stamp
+from deltahub.client.places import read_at, reserve, sync_folder
+from deltahub.client.progress import Progress
+from deltahub.client.pull_targets import CacheTarget, FolderTarget, Place, PullTarget
+from deltahub.client.rebuild import Rebuild, Target, slots_of
+from deltahub.client.records import Entry, PlannedTensor, PullResult, Revision
+from deltahub.client.sources import Sources
+from deltahub.client.whole_file import WholeFile
+from deltahub.codecs.errors import CodecError
+from deltahub.codecs.ids import tensor_id
+from deltahub.codecs.recipe import Recipe
+
+# Below this a recipe costs more requests than it can save.
+SMALL_FILE = 1 << 20
+_SMALL_WORKERS = 4
+_CHUNK = 1 << 20
+
+
+class Pull:
+    """One pull. Every file gets its final name only when it is whole, proved and synced."""
+
+    def __init__(
+        self,
+        api: Api,
+        index: LocalIndex,
+        progress: Progress,
+        name: str,
+        revision: str,
+        *,
+        is_sha256_asked: bool,
+    ) -> None:
+        self._api = api
+        self._index = index
+        self._progress = progress
+        self._name = name
+        self._revision = revision
+        self._is_sha256_asked = is_sha256_asked
+        self._sources = Sources(index)
+        self._lock = threading.Lock()
+        self._received = 0
+        self._reused = 0
+
+    def run(self, to: Path | None) -> PullResult:
+        found = self._api.get_revision(self._name, self._revision)
+        for entry in found.entries:
+            checked_path(entry.path)
+        target: PullTarget = (
+            CacheTarget(RepositoryCache(self._name), found.commit)
+            if to is None
+            else FolderTarget(to, self._index)
+        )
+        try:
+            fetched = self._pull_files(found, target)
+        finally:
+            self._sources.close()
+        target.finish(self._revision)
+        return PullResult(
+            repository=self._name,
+            revision=self._revision,
+            commit=found.commit,
+            path=target.path,
+            files=len(found.entries),
+            size=sum(entry.size for entry in found.entries),
+            received=self._received,
+            reused=self._reused,
+            fetched_files=tuple(sorted(fetched)),
+        )
+
+    def _pull_files(self, found: Revision, target: PullTarget) -> list[str]:
+        missing = []
+        for entry in found.entries:
+            if self._is_present(entry, target):
+                target.publish(entry)
+            else:
+                missing.append(entry)
+        if not missing:
+            self._progress.note(f"{self._name}@{found.commit[:12]} is here already")
+            return []
+        if any(entry.size >= SMALL_FILE for entry in missing):
+            self._index_base(found)
+        total = sum(entry.size for entry in missing)
+        small = [entry for entry in missing if entry.size < SMALL_FILE]
+        large = [entry for entry in missing if entry.size >= SMALL_FILE]
+        with self._progress.stage(f"pull {self._name}", total) as stage:
+
+            def fetch(entry: Entry) -> None:
+                self._fetch(found.commit, entry, target, stage.advance)
+
+            with ThreadPoolExecutor(_SMALL_WORKERS) as pool:
+                list(pool.map(fetch, small))
+            for entry in large:
+                fetch(entry)
+        return [entry.path for entry in missing]
+
+    def _is_present(self, entry: Entry, target: PullTarget) -> bool:
+        if not target.is_present(entry):
+            return False
+        if not self._is_sha256_asked:
+            return True
+        with target.place(entry).final.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
+
+    def _index_base(self, found: Revision) -> None:
+        """Makes findable what another tool put into the cache: the declared base, and us."""
+        snapshots = [(self._name, found.parent)]
+        if found.base.declared:
+            snapshots.append((found.base.declared.partition("@")[0], found.base.commit))
+        for name, commit in snapshots:
+            if commit is not None and name.count("/") == 1:
+                for path, real in RepositoryCache(name).snapshot_files(commit):
+                    if path.endswith(".safetensors"):
+                        index_file(real, path, self._index)
+
+    # -- one file --------------------------------------------------------------------------
+
+    def _fetch(
+        self, commit: str, entry: Entry, target: PullTarget, on_done: Callable[[int], None]
+    ) -> None:
+        place = target.place(entry)
+        for folder in {place.final.parent, place.work.parent}:
+            folder.mkdir(parents=True, exist_ok=True)
+        with locked(place.lock):
+            if target.is_present(entry) and not self._is_sha256_asked:
+                on_done(entry.size)  # another process was quicker
+            else:
+                self._make(commit, entry, place, on_done)
+        target.publish(entry)
+
+    def _make(
+        self, commit: str, entry: Entry, place: Place, on_done: Callable[[int], None]
+    ) -> None:
+        recipe = self._recipe(commit, entry)
+        identity = recipe[0].id.hex() if recipe else f"sha256:{entry.sha256}"
+        fd = os.open(place.work, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            journal = Journal(place.journal, identity)
+            try:
+                tensors = self._fill(fd, commit, entry, place, journal, recipe, on_done)
+            finally:
+                journal.close()
+            os.fsync(fd)
+            stamp_inode = os.fstat(fd)
+        except VerificationFailed:
+            # What is wrong twice is not worth going on from.
+            place.work.unlink(missing_ok=True)
+            place.journal.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(fd)
+        os.replace(place.work, place.final)
+        sync_folder(place.final.parent)
+        journal.remove()
+        self._sources.moved(place.work, place.final)
+        final = place.final.resolve()
+        self._index.remember(final, Stamp.of(stamp_inode), sha256=entry.sha256, tensors=tensors)
+        if tensors is None and entry.size >= SMALL_FILE:
+            index_file(final, entry.path, self._index)
+
+    def _fill(
+        self,
+        fd: int,
+        commit: str,
+        entry: Entry,
+        place: Place,
+        journal: Journal,
+        recipe: tuple[Recipe, dict[bytes, PlannedTensor]] | None,
+        on_done: Callable[[int], None],
+    ) -> list[PlacedTensor] | None:
+        reserve(fd, entry.size, place.work)
+        target = Target(fd, place.work, self._name, commit, entry)
+        if recipe is None:
+            whole = WholeFile(self._api, target, journal, on_done)
+            whole.run()
+            self._count(whole.received, whole.reused)
+            return None
+        rebuild = Rebuild(self._api, target, journal, self._sources, on_done=on_done)
+        rebuild.run(*recipe)
+        self._count(rebuild.received, rebuild.reused)
+        if self._is_sha256_asked:
+            self._check_sha256(fd, entry)
+        slots, _ = slots_of(recipe[0])
+        return [PlacedTensor(slot.tensor, slot.start, slot.size) for slot in slots]
+
+    def _recipe(
+        self, commit: str, entry: Entry
+    ) -> tuple[Recipe, dict[bytes, PlannedTensor]] | None:
+        """The file's recipe and how its tensors are stored; None where bytes must do."""
+        if entry.size < SMALL_FILE or entry.state != "ingested":
+            return None
+        try:
+            return self._read_recipe(commit, entry)
+        except (BadResponse, VerificationFailed):
+            return self._read_recipe(commit, entry)  # once more: the wire may have done it
+        except NotReady:
+            return None
+
+    def _read_recipe(self, commit: str, entry: Entry) -> tuple[Recipe, dict[bytes, PlannedTensor]]:
+        plan = self._api.get_recipe_plan(self._name, commit, entry.path)
+        data = self._api.get_recipe_bytes(self._name, commit, entry.path)
+        self._count(len(data), 0)
+        try:
+            if tensor_id(data) != bytes.fromhex(plan.recipe):
+                raise VerificationFailed(f"{entry.path}: the recipe does not have its own hash")
+            recipe = Recipe.from_bytes(data)
+            stored = {bytes.fromhex(tensor.id): tensor for tensor in plan.tensors}
+        except (CodecError, ValueError) as exc:
+            raise BadResponse(f"{entry.path}: the hub sent no recipe: {exc}") from exc
+        if recipe.sha256.hex() != entry.sha256 or recipe.size != entry.size:
+            raise VerificationFailed(f"{entry.path}: the hub sent another file's recipe")
+        return recipe, stored
+
+    def _check_sha256(self, fd: int, entry: Entry) -> None:
+        digest = hashlib.sha256()
+        buffer = memoryview(bytearray(_CHUNK))
+        for done in range(0, entry.size, _CHUNK):
+            part = buffer[: min(_CHUNK, entry.size - done)]
+            read_at(fd, part, done)
+            digest.update(part)
+        if digest.hexdigest() != entry.sha256:
+            raise VerificationFailed(
+                f"{entry.path}: every tensor is right, but the SHA-256 of the file is not; "
+                "the hub's operator should run `deltahub fsck --read-data`"
+            )
+
+    def _count(self, received: int, reused: int) -> None:
+        with self._lock:
+            self._received += received
+            self._reused += reused

@@ -1,0 +1,111 @@
+"""Where a pull puts files: the Hugging Face cache, or a plain folder."""
+
+import contextlib
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from deltahub.client.errors import InvalidArgument
+from deltahub.client.hashing import sha256_of
+from deltahub.client.hf_cache import RepositoryCache, checked_path
+from deltahub.client.local_index import LocalIndex, Stamp
+from deltahub.client.places import cache_folder
+from deltahub.client.records import Entry
+
+
+@dataclass(frozen=True)
+class Place:
+    """Paths of one file: its final name, and what exists only until it is finished.
+
+    `work` is not `<etag>.incomplete`: huggingface_hub goes on from the *length* of a file of
+    that name, and ours has its full length from the beginning.
+    """
+
+    final: Path
+    work: Path
+    journal: Path
+    lock: Path
+
+
+class PullTarget(Protocol):
+    """A place for one revision."""
+
+    path: Path
+
+    def place(self, entry: Entry) -> Place: ...
+
+    def is_present(self, entry: Entry) -> bool: ...
+
+    def publish(self, entry: Entry) -> None: ...
+
+    def finish(self, revision: str) -> None: ...
+
+
+class CacheTarget:
+    """The Hugging Face cache."""
+
+    def __init__(self, cache: RepositoryCache, commit: str) -> None:
+        self._cache = cache
+        self._commit = commit
+        self.path = cache.snapshot(commit)
+
+    def place(self, entry: Entry) -> Place:
+        blob = self._cache.blob(entry.etag)
+        return Place(
+            final=blob,
+            work=blob.with_name(f"{blob.name}.deltahub-incomplete"),
+            journal=blob.with_name(f"{blob.name}.deltahub-journal"),
+            lock=self._cache.lock_path(entry.etag),
+        )
+
+    def is_present(self, entry: Entry) -> bool:
+        """A blob has its final name only once it is whole and proved."""
+        blob = self._cache.blob(entry.etag)
+        return blob.is_file() and blob.stat().st_size == entry.size
+
+    def publish(self, entry: Entry) -> None:
+        self._cache.link(self._commit, entry.path, entry.etag)
+
+    def finish(self, revision: str) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._cache.set_ref(revision, self._commit)
+
+
+class FolderTarget:
+    """A folder of ordinary files. What is there with the right SHA-256 is kept."""
+
+    def __init__(self, folder: Path, index: LocalIndex) -> None:
+        if folder.exists() and not folder.is_dir():
+            raise InvalidArgument(f"{folder} is not a folder")
+        self.path = folder
+        self._index = index
+
+    def place(self, entry: Entry) -> Place:
+        final = self.path / checked_path(entry.path)
+        # The same folder tree that a push skips. The lock lies elsewhere: it can never be
+        # removed safely, and should not stay in somebody's folder.
+        work = self.path / ".cache" / "deltahub" / entry.sha256
+        key = hashlib.sha256(os.fsencode(final.absolute())).hexdigest()
+        return Place(
+            final=final,
+            work=work.with_name(f"{work.name}.incomplete"),
+            journal=work.with_name(f"{work.name}.journal"),
+            lock=cache_folder() / "locks" / f"{key}.lock",
+        )
+
+    def is_present(self, entry: Entry) -> bool:
+        final = self.place(entry).final
+        if not final.is_file() or final.stat().st_size != entry.size:
+            return False
+        return sha256_of(final, Stamp.of(final.stat()), self._index) == entry.sha256
+
+    def publish(self, entry: Entry) -> None:
+        pass
+
+    def finish(self, revision: str) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        for folder in (self.path / ".cache" / "deltahub", self.path / ".cache"):
+            with contextlib.suppress(OSError):  # not there, or not empty: unfinished files
+                folder.rmdir()
