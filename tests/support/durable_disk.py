@@ -149,7 +149,7 @@ class DurableDisk(Disk):
 
 
 def _looks_after_itself(path: Path) -> bool:
-    return ".sqlite3" in path.name or path.suffix == ".lock"
+    return ".sqlite" in path.name or path.suffix == ".lock"
 
 
 def _read(fd: int, size: int) -> bytes:

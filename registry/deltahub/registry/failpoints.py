@@ -48,6 +48,8 @@ ALL = (
     "accept.publish.after_commit",
     "prove.finish.before_commit",
     "prove.finish.after_commit",
+    "replan.switch.before_commit",
+    "replan.switch.after_commit",
 )
 
 

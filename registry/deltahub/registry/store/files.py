@@ -109,8 +109,8 @@ class FileStore:
                 while view:
                     n = os.preadv(fd, [view], position)
                     if n == 0:
-                        end = start + out.nbytes
-                        raise ShortObject(f"{key} has {position} bytes; {start}..{end} were asked")
+                        size, end = os.fstat(fd).st_size, start + out.nbytes
+                        raise ShortObject(f"{key} has {size} bytes; {start}..{end} were asked")
                     view, position = view[n:], position + n
             finally:
                 os.close(fd)

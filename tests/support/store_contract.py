@@ -1,0 +1,132 @@
+"""What every store must do; a test class of a store inherits it and gives the store."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deltahub.registry.store.base import (
+    InvalidKey,
+    ObjectExists,
+    ObjectNotFound,
+    ShortObject,
+    Store,
+)
+
+
+def read_all(store: Store, key: str) -> bytes:
+    out = bytearray(store.size(key))
+    store.get_into(key, 0, memoryview(out))
+    return bytes(out)
+
+
+class StoreContract:
+    def test_what_was_put_is_read_back(self, store: Store) -> None:
+        store.put("packs/ab/x", [b"one", bytearray(b"two"), memoryview(b"three")])
+        assert read_all(store, "packs/ab/x") == b"onetwothree"
+
+    def test_an_empty_object_is_an_object(self, store: Store) -> None:
+        store.put("empty", [])
+        assert store.size("empty") == 0
+        store.get_into("empty", 0, memoryview(bytearray()))
+
+    def test_a_range_fills_the_buffer_of_the_caller(self, store: Store) -> None:
+        store.put("digits", [b"0123456789"])
+        out = bytearray(b"________")
+        store.get_into("digits", 3, memoryview(out)[2:6])
+        assert out == b"__3456__"
+
+    @pytest.mark.parametrize(("start", "size"), [(8, 3), (10, 1), (99, 1)])
+    def test_a_range_behind_the_end_is_refused(self, store: Store, start: int, size: int) -> None:
+        store.put("digits", [b"0123456789"])
+        with pytest.raises(ShortObject, match="10 bytes"):
+            store.get_into("digits", start, memoryview(bytearray(size)))
+
+    def test_an_absent_object_is_not_found(self, store: Store) -> None:
+        store.put("folder/x", [b"1"])
+        for key in ("absent", "folder", "folder/x/y"):
+            with pytest.raises(ObjectNotFound, match=key):
+                store.size(key)
+            with pytest.raises(ObjectNotFound, match=key):
+                store.get_into(key, 0, memoryview(bytearray(1)))
+
+    def test_put_replaces_an_object(self, store: Store) -> None:
+        store.put("a", [b"old and long"])
+        store.put("a", [b"new"])
+        assert read_all(store, "a") == b"new"
+
+    def test_create_only_keeps_the_first_object(self, store: Store) -> None:
+        store.put("a", [b"first"], create_only=True)
+        with pytest.raises(ObjectExists):
+            store.put("a", [b"second"], create_only=True)
+        assert read_all(store, "a") == b"first"
+
+    def test_a_put_that_fails_leaves_nothing_to_see(self, store: Store) -> None:
+        def broken() -> Iterator[bytes]:
+            yield b"half"
+            raise RuntimeError("the source broke")
+
+        with pytest.raises(RuntimeError):
+            store.put("a", broken())
+        assert list(store.list("")) == []
+
+    def test_deleting_twice_is_no_error(self, store: Store) -> None:
+        store.put("folder/a", [b"1"])
+        store.delete("folder/a")
+        store.delete("folder/a")
+        store.delete("never/was")
+        assert list(store.list("")) == []
+
+    def test_a_list_holds_the_keys_of_a_prefix_in_order(self, store: Store) -> None:
+        keys = ["a/b", "a-b", "a/a/c", "a.b", "b/ab/x", "b/ac/x", "ab"]
+        for key in keys:
+            store.put(key, [key.encode()])
+        assert [info.key for info in store.list("")] == sorted(keys)
+        assert [info.key for info in store.list("a/")] == ["a/a/c", "a/b"]
+        assert [info.key for info in store.list("b/a")] == ["b/ab/x", "b/ac/x"]
+        assert [info.key for info in store.list("zzz")] == []
+        assert {info.key: info.size for info in store.list("")} == {k: len(k) for k in keys}
+        assert all(info.modified_at.tzinfo is not None for info in store.list(""))
+
+    @pytest.mark.parametrize(
+        "key",
+        ["", "/a", "a/", "a//b", "../a", "a/../b", "a/./b", ".tmp/x", "A", "a b", "a\0", "ä",
+         "a\\b", "a\n", "x" * 201],
+    )  # fmt: skip
+    def test_a_key_that_is_none_is_refused(self, store: Store, key: str) -> None:
+        with pytest.raises(InvalidKey):
+            store.put(key, [b"1"])
+        with pytest.raises(InvalidKey):
+            store.size(key)
+        with pytest.raises(InvalidKey):
+            store.get_into(key, 0, memoryview(bytearray(1)))
+        with pytest.raises(InvalidKey):
+            store.delete(key)
+
+    def test_a_finished_local_file_becomes_an_object(self, store: Store, tmp_path: Path) -> None:
+        path = tmp_path / "finished"
+        path.write_bytes(b"bytes")
+        store.take_file("landing/x", path)
+        assert read_all(store, "landing/x") == b"bytes"
+        assert not path.exists()
+
+    def test_of_many_creators_at_once_one_wins(self, store: Store) -> None:
+        outcomes: list[int | None] = []
+
+        def create(number: int) -> None:
+            try:
+                store.put("contested", [b"%d" % number] * 1000, create_only=True)
+                outcomes.append(number)
+            except ObjectExists:
+                outcomes.append(None)
+
+        threads = [threading.Thread(target=create, args=(n,)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        winners = [number for number in outcomes if number is not None]
+        assert len(outcomes) == 8
+        assert len(winners) == 1
+        assert read_all(store, "contested") == b"%d" % winners[0] * 1000
