@@ -50,6 +50,8 @@ ALL = (
     "prove.finish.after_commit",
     "replan.switch.before_commit",
     "replan.switch.after_commit",
+    "arrivals.before_commit",
+    "arrivals.after_commit",
 )
 
 

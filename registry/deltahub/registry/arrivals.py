@@ -1,0 +1,188 @@
+"""What follows when a revision is ingested: it can be found, and who waited for it is told."""
+
+from collections.abc import Collection, Iterable
+
+from sqlalchemy import func, or_, select
+
+from deltahub.registry import jobs, lineage
+from deltahub.registry.candidates import Target
+from deltahub.registry.db.models import (
+    PUBLIC_DOMAIN_KEY,
+    Domain,
+    Entry,
+    File,
+    FileTensor,
+    Job,
+    LineageEdge,
+    Repository,
+    Revision,
+    Tensor,
+    TensorBase,
+    User,
+)
+from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.detection import find_similar_tensors, load_sketches, store_sketches
+from deltahub.registry.failpoints import reached
+from deltahub.registry.measuring import measure_lineage
+from deltahub.registry.model_sketches import sketch_stored
+from deltahub.registry.permissions import Caller
+from deltahub.registry.registry import Registry
+from deltahub.registry.restore import Restorer
+
+# Revisions that one arrival may have re-planned because their weights are alike.
+MAX_SIMILAR = 32
+
+
+def after_ingest(reg: Registry, revision_id: int, restorer: Restorer | None = None) -> list[str]:
+    """Store the revision's sketches and measured lineage; enqueue the re-planning of its relatives.
+
+    Returns the new jobs. Safe to run again.
+    """
+    restorer = restorer if restorer is not None else Restorer(reg)
+    sketches = sketch_stored(reg, restorer, revision_id)
+    with reg.db.write() as session:
+        known = set(
+            session.scalars(select(Tensor.id).where(Tensor.id.in_([t for t, _ in sketches])))
+        )
+        store_sketches(session, ((t, sketch) for t, sketch in sketches if t in known))
+        measure_lineage(session, revision_id)
+        enqueued = enqueue_replans(session, revision_id)
+        reached("arrivals.before_commit")
+    reached("arrivals.after_commit")
+    return enqueued
+
+
+def enqueue_replans(session: WriteSession, revision_id: int) -> list[str]:
+    """Jobs for the revisions that may become smaller now that this one is there.
+
+    Those that named it as their base, before it came or before it was ingested; and those that
+    stand alone and look like it, where their owners may read it.
+    """
+    target = Target.load(session, revision_id)
+    children = resolve_waiting(session, target)
+    children |= set(
+        session.scalars(
+            select(Revision.id).where(Revision.declared_base_revision_id == revision_id)
+        )
+    )
+    children |= _alike(session, target)
+    children.discard(revision_id)
+    return [
+        job for child in sorted(children) if (job := enqueue_replan(session, child)) is not None
+    ]
+
+
+def enqueue_replan(session: WriteSession, revision_id: int) -> str | None:
+    """A job that re-plans the revision, unless one waits already or its ingest has yet to begin."""
+    waiting = session.scalar(
+        select(Job.id).where(
+            Job.kind.in_(("replan", "ingest")),
+            Job.state == "queued",
+            Job.payload["revision_id"].as_integer() == revision_id,
+        )
+    )
+    if waiting is not None:
+        return None
+    revision = session.get_one(Revision, revision_id)
+    return jobs.enqueue(
+        session,
+        "replan",
+        {"revision_id": revision_id},
+        revision.repository_id,
+        revision.author_id,
+    )
+
+
+def resolve_waiting(session: WriteSession, target: Target) -> set[int]:
+    """Resolve what named this repository as its base in vain, where the author may read it now.
+
+    Returns the revisions that are resolved by this, each with its declared edge.
+    """
+    found: set[int] = set()
+    rows = session.scalars(
+        select(Revision).where(
+            Revision.declared_base_revision_id.is_(None),
+            or_(
+                Revision.declared_base == target.name,
+                Revision.declared_base.startswith(f"{target.name}@", autoescape=True),
+            ),
+        )
+    ).all()
+    for revision in rows:
+        assert revision.declared_base is not None, "the query asks for it"
+        base = lineage.resolve_declared(session, _author(session, revision), revision.declared_base)
+        if base is None or base.id == revision.id:
+            continue
+        revision.declared_base_revision_id = base.id
+        known = session.scalar(
+            select(LineageEdge.id).where(
+                LineageEdge.child_id == revision.id,
+                LineageEdge.parent_id == base.id,
+                LineageEdge.origin == "declared",
+            )
+        )
+        if known is None:
+            repository = session.get_one(Repository, revision.repository_id)
+            lineage.declare(session, repository, revision, base)
+        found.add(revision.id)
+    session.flush()
+    return found
+
+
+def _author(session: ReadSession, revision: Revision) -> Caller | None:
+    """The author as a caller without administrator's powers: what they may read by role."""
+    if revision.author_id is None:
+        return None
+    user = session.get_one(User, revision.author_id)
+    return Caller(user.id, user.name, is_admin=False, scope="read")
+
+
+def _alike(session: ReadSession, target: Target) -> set[int]:
+    """The newest revision of each repository with tensors that stand alone and resemble these."""
+    tensors = (
+        select(FileTensor.tensor_id)
+        .join(Entry, Entry.file_id == FileTensor.file_id)
+        .where(Entry.revision_id == target.revision_id)
+    )
+    own = set(session.scalars(tensors))
+    domains = _domains_that_may_refer(session, target.domain_id)
+    similar: set[int] = set()
+    for sketch in load_sketches(session, sorted(own)).values():
+        similar |= find_similar_tensors(session, sketch, domains).keys() - own
+    # What the new tensors are made from cannot be made from them.
+    bases = select(TensorBase.base_id).where(TensorBase.tensor_id.in_(tensors))
+    return _standing_alone(session, target, similar - set(session.scalars(bases)), domains)
+
+
+def _standing_alone(
+    session: ReadSession, target: Target, tensors: Collection[int], domains: Iterable[int]
+) -> set[int]:
+    rows = session.scalars(
+        select(func.max(Revision.id))
+        .join(Repository, Repository.id == Revision.repository_id)
+        .join(Entry, Entry.revision_id == Revision.id)
+        .join(File, File.id == Entry.file_id)
+        .join(FileTensor, FileTensor.file_id == File.id)
+        .join(Tensor, Tensor.id == FileTensor.tensor_id)
+        .where(
+            Tensor.id.in_(tensors),
+            Tensor.depth == 0,
+            # A public tensor in a private model is its public owner's to re-encode.
+            Tensor.domain_id == Repository.domain_id,
+            File.state == "ingested",
+            Repository.domain_id.in_(list(domains)),
+            Repository.id != target.repository_id,
+        )
+        .group_by(Repository.id)
+        .order_by(func.max(Revision.id).desc())
+        .limit(MAX_SIMILAR)
+    )
+    return set(rows)
+
+
+def _domains_that_may_refer(session: ReadSession, domain_id: int) -> list[int]:
+    """Public data may be referred to by all, private data by its own domain alone."""
+    domain = session.get_one(Domain, domain_id)
+    if domain.key != PUBLIC_DOMAIN_KEY:
+        return [domain_id]
+    return list(session.scalars(select(Domain.id)))

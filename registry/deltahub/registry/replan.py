@@ -1,0 +1,181 @@
+"""Re-encoding what stands alone as deltas of a base that came later, or was named later.
+
+The stored tensors change their frames and nothing else: readers never notice. A base never
+becomes a delta of what is made from it: the planner does not offer it, and the transaction that
+switches a tensor checks again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from sqlalchemy import func, select
+
+from deltahub.codecs.frame import tensor_spec
+from deltahub.registry.candidates import named_tensors, safetensors_files
+from deltahub.registry.db.models import Frame, Tensor
+from deltahub.registry.encode import encode_tensor
+from deltahub.registry.errors import DeltaCycle, TensorNotFound
+from deltahub.registry.failpoints import reached
+from deltahub.registry.locations import batches, resolve
+from deltahub.registry.packs import PackSpool, SealedPacks, frame_limit
+from deltahub.registry.planning import MUST_SAVE, BasePlanner
+from deltahub.registry.publish import BaseGone, make_live, switch_tensor
+from deltahub.registry.registry import Registry
+from deltahub.registry.restore import Restorer
+
+
+@dataclass(frozen=True)
+class ReplanStep:
+    """What one step did. next_position: where the next begins, None when there is none.
+
+    Positions count the revision's tensors in a fixed order, so that a step may be repeated.
+    """
+
+    next_position: int | None
+    switched: int = 0
+    saved_bytes: int = 0
+    done_bytes: int = 0
+    total_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A tensor of the revision, as it is stored now."""
+
+    id: int
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    hash: bytes
+    size: int
+    stored_bytes: int
+    is_alone: bool
+
+    @property
+    def worth_bytes(self) -> float:
+        """A delta up to this size is worth having."""
+        return self.stored_bytes * (1 - MUST_SAVE)
+
+
+class Replanner:
+    """Re-plans one revision, a pack at a time. Safe to run twice, or to die at any line."""
+
+    def __init__(self, reg: Registry, revision_id: int, restorer: Restorer | None = None) -> None:
+        self._reg = reg
+        self._revision_id = revision_id
+        self._restorer = restorer if restorer is not None else Restorer(reg)
+        self._planner = BasePlanner(reg, revision_id, self._restorer)
+        self._target = self._planner.target
+        self._tensors = self._list_tensors()
+        self._total = sum(tensor.size for tensor in self._tensors)
+
+    def step(self, position: int, progress: Callable[[int, int], None] | None = None) -> ReplanStep:
+        """Go on at `position` until a pack is full or all tensors were looked at.
+
+        progress(done_bytes, total_bytes) is called between tensors; what it raises ends the step
+        without a trace.
+        """
+        batch: dict[bytes, _Stored] = {}
+        done = sum(tensor.size for tensor in self._tensors[:position])
+        with PackSpool(self._reg, self._target.domain_id, self._restorer) as spool:
+            while position < len(self._tensors):
+                tensor = self._tensors[position]
+                if spool.size_bytes >= self._reg.settings.pack_bytes // 2:
+                    break
+                if progress is not None:
+                    progress(done, self._total)
+                self._encode(spool, batch, tensor)
+                position += 1
+                done += tensor.size
+            switched, saved = 0, 0
+            if not spool.is_empty:
+                switched, saved = self._switch(spool.seal(), batch)
+        following = position if position < len(self._tensors) else None
+        return ReplanStep(following, switched, saved, done, self._total)
+
+    def _encode(self, spool: PackSpool, batch: dict[bytes, _Stored], tensor: _Stored) -> None:
+        if not tensor.is_alone or tensor.hash in spool:
+            return
+        read = partial(self._restorer.read_tensor_into, tensor.id)
+        choice = self._planner.plan(tensor.name, tensor.dtype, tensor.shape, read, tensor.id)
+        if choice is None or choice.ratio * tensor.size > tensor.worth_bytes:
+            return
+        encode_tensor(
+            spool,
+            tensor_spec(tensor.hash, tensor.dtype, tensor.shape),
+            read,
+            max_frame_bytes=frame_limit(self._reg.settings.pack_bytes),
+            plan_of=choice.frame_plan,
+            read_base=self._restorer.base_reader(self._target.domain_id),
+            threads=self._reg.settings.codec_threads,
+        )
+        batch[tensor.hash] = tensor
+
+    def _switch(self, sealed: SealedPacks, batch: dict[bytes, _Stored]) -> tuple[int, int]:
+        """(tensors switched, bytes saved): one transaction; who would close a cycle stays alone."""
+        switched, saved = 0, 0
+        with self._reg.db.write() as session:
+            make_live(session, sealed)
+            for content, tensor in sealed.tensors.items():
+                stored = batch[content]
+                row = session.get(Tensor, stored.id)
+                n_bytes = sum(frame.length for frame in tensor.frames)
+                # Frames that are not switched to are dead bytes of the new pack, gc's to collect.
+                if not tensor.bases or n_bytes > stored.worth_bytes:
+                    continue
+                if row is None or row.hash != content or row.depth > 0:
+                    continue
+                try:
+                    with session.begin_nested():
+                        switch_tensor(
+                            session,
+                            stored.id,
+                            tensor.frames,
+                            tensor.bases,
+                            self._reg.settings.max_depth,
+                        )
+                except (DeltaCycle, BaseGone, TensorNotFound):
+                    continue
+                switched += 1
+                saved += stored.stored_bytes - n_bytes
+            reached("replan.switch.before_commit")
+        reached("replan.switch.after_commit")
+        return switched, saved
+
+    def _list_tensors(self) -> list[_Stored]:
+        """The revision's distinct named tensors that are stored in its own domain."""
+        with self._reg.db.read() as session:
+            files = list(session.scalars(safetensors_files(self._revision_id)))
+        found: dict[bytes, _Stored] = {}
+        for file in files:
+            refs = named_tensors(self._restorer, file)
+            with self._reg.db.read() as session:
+                rows = resolve(session, self._target.domain_id, (ref.tensor for _, ref in refs))
+                stored_bytes: dict[int, int] = {}
+                for batch in batches(row.id for row in rows.values()):
+                    lengths = session.execute(
+                        select(Frame.tensor_id, func.sum(Frame.length))
+                        .where(Frame.tensor_id.in_(batch))
+                        .group_by(Frame.tensor_id)
+                    )
+                    stored_bytes.update((tensor, length) for tensor, length in lengths)
+            for name, ref in refs:
+                row = rows.get(ref.tensor)
+                # A private model's public tensors are not its own to re-encode.
+                if row is None or row.domain_id != self._target.domain_id:
+                    continue
+                found.setdefault(
+                    row.hash,
+                    _Stored(
+                        id=row.id,
+                        name=name,
+                        dtype=ref.dtype,
+                        shape=ref.shape,
+                        hash=row.hash,
+                        size=row.size,
+                        stored_bytes=stored_bytes.get(row.id, 0),
+                        is_alone=row.depth == 0,
+                    ),
+                )
+        return list(found.values())
