@@ -31,6 +31,22 @@ class _CountingTransport:
         return getattr(self._transport, name)
 
 
+_NOT_HTTP_BODY = (
+    b'{"error":{"code":"invalid_request","message":'
+    b'"this is not HTTP, or the body before it was longer than announced"}}'
+)
+_NOT_HTTP = b"\r\n".join(
+    [
+        b"HTTP/1.1 400 Bad Request",
+        b"content-type: application/json",
+        b"content-length: %d" % len(_NOT_HTTP_BODY),
+        b"connection: close",
+        b"",
+        _NOT_HTTP_BODY,
+    ]
+)
+
+
 def metered_protocol(traffic: Traffic) -> type[asyncio.Protocol]:
     """uvicorn's HTTP protocol, adding to `traffic` what goes through each connection."""
 
@@ -46,5 +62,9 @@ def metered_protocol(traffic: Traffic) -> type[asyncio.Protocol]:
         def on_headers_complete(self) -> None:
             traffic.requests += 1
             super().on_headers_complete()
+
+        def send_400_response(self, msg: str) -> None:
+            self.transport.write(_NOT_HTTP)
+            self.transport.close()
 
     return MeteredProtocol

@@ -13,10 +13,13 @@ class ServerSettings(BaseSettings):
         default=4, ge=1, description="Chunks of downloads that are decoded at once."
     )
     upload_threads: int = Field(
-        default=8, ge=1, description="Uploads that are hashed and written at once; others wait."
+        default=32, ge=1, description="Uploads that are received at once; others wait."
     )
     proof_threads: int = Field(
         default=2, ge=1, description="Packs and recipes of clients that are checked at once."
+    )
+    idle_s: float = Field(
+        default=120.0, gt=0, description="Longest wait for a client to send or take a block."
     )
     has_embedded_worker: bool = Field(
         default=True, description="Start a worker process next to the server."

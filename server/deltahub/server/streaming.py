@@ -9,6 +9,7 @@ import asyncio
 import logging
 import queue
 from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Self
 
 import anyio
 import anyio.to_thread
@@ -22,7 +23,7 @@ Chunk = bytes | memoryview
 
 BLOCK_BYTES = 1 << 20
 # Blocks between the socket and the disk, per upload.
-UPLOAD_SLOTS = 4
+UPLOAD_SLOTS = 2
 _END = object()
 
 
@@ -59,9 +60,11 @@ class ChunkStream(Response):
         *,
         status_code: int,
         headers: Mapping[str, str],
+        idle_s: float,
         label: str,
     ) -> None:
         super().__init__(status_code=status_code, headers=dict(headers))
+        self._idle_s = idle_s
         self._first = first
         self._rest = rest
         self._limiter = limiter
@@ -100,7 +103,8 @@ class ChunkStream(Response):
             while chunk is not None:
                 # One chunk is decoded while the one before it goes through the socket.
                 self._ahead = asyncio.create_task(self._next())
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                with anyio.fail_after(self._idle_s):
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
                 chunk = await self._ahead
         except Exception as error:
             # Not completing the response makes the server cut the connection.
@@ -118,62 +122,82 @@ def _close(chunks: Iterator[Chunk]) -> None:
         close()
 
 
-async def read_body(request: Request, max_bytes: int) -> bytes:
-    """A whole small body. Raises BodyLimit when it is larger than `max_bytes`."""
-    body = bytearray()
-    async for block in _blocks(request):
-        if len(body) + len(block) > max_bytes:
-            raise BodyLimit(f"the body is larger than the limit of {max_bytes} bytes")
-        body += block
-    return bytes(body)
-
-
-async def _blocks(request: Request) -> AsyncIterator[bytes]:
-    """The body in blocks of about BLOCK_BYTES: small reads would cost a thread hop each."""
+async def read_body(request: Request, max_bytes: int, idle_s: float) -> bytes:
+    """A whole small body. Raises BodyLimit when it is larger than `max_bytes`, BodyCut."""
     pieces: list[bytes] = []
     n_bytes = 0
-    cut: ClientDisconnect | None = None
-    try:
-        async for piece in request.stream():
+    async for block in _blocks(request, idle_s):
+        n_bytes += len(block)
+        if n_bytes > max_bytes:
+            request.state.has_unread_body = True
+            raise BodyLimit(f"the body is larger than the limit of {max_bytes} bytes")
+        pieces.append(block)
+    return b"".join(pieces)
+
+
+async def _blocks(request: Request, idle_s: float) -> AsyncIterator[bytes]:
+    """The body in blocks of about BLOCK_BYTES: small reads would cost a thread hop each.
+
+    Raises BodyCut, after what came, when the client goes away or sends nothing for `idle_s`.
+    """
+    pieces: list[bytes] = []
+    n_bytes = 0
+    cut: str | None = None
+    stream = request.stream()
+    while cut is None:
+        try:
+            with anyio.fail_after(idle_s):
+                piece = await anext(stream, None)
+        except ClientDisconnect:
+            cut = "the client went away before its body ended"
+        except TimeoutError:
+            cut = f"the client sent nothing for {idle_s:g} s"
+        else:
+            if piece is None:
+                break
             pieces.append(piece)
             n_bytes += len(piece)
             if n_bytes >= BLOCK_BYTES:
                 yield b"".join(pieces)
                 pieces, n_bytes = [], 0
-    except ClientDisconnect as exc:
-        cut = exc
     if n_bytes:
         yield b"".join(pieces)
     if cut is not None:
-        raise BodyCut("the client went away before its body ended") from cut
+        raise BodyCut(cut)
 
 
 class BodyFeed:
-    """A request body as an iterator of blocks for a thread. Used once."""
+    """A request body as an iterator of blocks for one thread. Used once, inside `async with`.
 
-    def __init__(self, request: Request) -> None:
+    Nothing is read before the thread asks for the first block: a refusal that comes before that
+    costs the client no transfer (it was told to wait with `Expect: 100-continue`).
+    """
+
+    def __init__(self, request: Request, idle_s: float) -> None:
         self._request = request
+        self._idle_s = idle_s
         self._loop = asyncio.get_running_loop()
         self._slots = asyncio.Semaphore(UPLOAD_SLOTS)
         self._queue: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._pump: asyncio.Task[None] | None = None
+        self.is_started = False
 
-    async def pump(self) -> None:
-        """Moves the body into the queue; runs on the event loop until cancelled or done."""
-        last: object = _END
-        try:
-            async for block in _blocks(self._request):
-                await self._slots.acquire()
-                self._queue.put(block)
-        except BodyCut as error:
-            last = error
-        except BaseException:
-            last = BodyCut("the server is stopping")
-            raise
-        finally:
-            self._queue.put(last)
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._pump is not None and not self._pump.done():
+            self._pump.cancel()
+            await asyncio.wait({self._pump})
+
+    @property
+    def has_unread_body(self) -> bool:
+        return self._pump is None or not self._pump.done() or self._pump.cancelled()
 
     def blocks(self) -> Iterator[bytes]:
-        """The body's blocks in order, for one thread. Raises BodyCut after what came."""
+        """The body's blocks in order, for a thread. Raises BodyCut after what came."""
+        self.is_started = True
+        self._loop.call_soon_threadsafe(self._start)
         while True:
             item = self._queue.get()
             if item is _END:
@@ -183,3 +207,18 @@ class BodyFeed:
             assert isinstance(item, bytes)
             self._loop.call_soon_threadsafe(self._slots.release)
             yield item
+
+    def _start(self) -> None:
+        self._pump = self._loop.create_task(self._move())
+
+    async def _move(self) -> None:
+        last: object = BodyCut("the server is stopping")
+        try:
+            async for block in _blocks(self._request, self._idle_s):
+                await self._slots.acquire()
+                self._queue.put(block)
+            last = _END
+        except BodyCut as error:
+            last = error
+        finally:
+            self._queue.put(last)

@@ -1,0 +1,49 @@
+"""The ASGI application: routes, errors and limits around one open registry."""
+
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
+
+from deltahub.registry.registry import Registry
+from deltahub.server import errors
+from deltahub.server.hub import Hub
+from deltahub.server.limits import JsonBodyLimit
+from deltahub.server.metering import Traffic
+from deltahub.server.routes import files, jobs, repositories, revisions, system, uploads
+from deltahub.server.schemas.base import ErrorOut
+from deltahub.server.settings import ServerSettings
+
+DESCRIPTION = """
+A self-hosted model hub that stores every fine-tune as the lossless difference from its base.
+
+Send a token as `Authorization: Bearer dh_...`; public repositories can be read without one.
+Every refusal is `{"error": {"code", "message"}}`. What the caller may not read is absent.
+"""
+
+_ROUTERS = (system, repositories, revisions, files, uploads, jobs)
+
+
+def create_app(
+    registry: Registry, settings: ServerSettings | None = None, traffic: Traffic | None = None
+) -> FastAPI:
+    """The application on an open registry, which stays the caller's to close."""
+    app = FastAPI(
+        title="DeltaHub",
+        version="1",
+        description=DESCRIPTION,
+        openapi_url="/openapi.json",
+        redoc_url=None,
+        generate_unique_id_function=_operation_id,
+    )
+    app.state.hub = Hub(registry, settings or ServerSettings(), traffic or Traffic())
+    errors.install(app)
+    app.add_middleware(JsonBodyLimit, max_bytes=registry.settings.max_request_json_bytes)
+    v1 = APIRouter(prefix="/v1", responses={"default": {"model": ErrorOut}})
+    for module in _ROUTERS:
+        v1.include_router(module.router)
+    app.include_router(v1)
+    return app
+
+
+def _operation_id(route: APIRoute) -> str:
+    # The handler's name, which is the SDK's word for it too.
+    return route.name

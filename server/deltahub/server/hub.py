@@ -1,0 +1,56 @@
+"""What every handler works with: the open registry and what is shared between requests."""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import anyio
+from fastapi import Depends, Request
+
+from deltahub.registry import users
+from deltahub.registry.errors import Unauthorized
+from deltahub.registry.permissions import ANONYMOUS, Caller
+from deltahub.registry.registry import Registry
+from deltahub.registry.restore import Restorer
+from deltahub.server.metering import Traffic
+from deltahub.server.settings import ServerSettings
+
+
+@dataclass
+class Hub:
+    """One running server. The limiters bound threads, and with them memory, over all requests."""
+
+    registry: Registry
+    settings: ServerSettings
+    traffic: Traffic
+    restorer: Restorer = field(init=False)
+    decoding: anyio.CapacityLimiter = field(init=False)
+    uploading: anyio.CapacityLimiter = field(init=False)
+    proving: anyio.CapacityLimiter = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.restorer = Restorer(self.registry)
+        self.decoding = anyio.CapacityLimiter(self.settings.decode_threads)
+        self.uploading = anyio.CapacityLimiter(self.settings.upload_threads)
+        self.proving = anyio.CapacityLimiter(self.settings.proof_threads)
+
+
+async def hub_of(request: Request) -> Hub:
+    hub: Hub = request.app.state.hub
+    return hub
+
+
+HubDep = Annotated[Hub, Depends(hub_of)]
+
+
+def caller_of(request: Request, hub: HubDep) -> Caller | None:
+    """Who asks; None without a token. A token that is not good is never taken for none."""
+    header = request.headers.get("authorization")
+    if header is None:
+        return ANONYMOUS
+    scheme, _, token = header.partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise Unauthorized("the Authorization header must be: Bearer <token>")
+    return users.authenticate(hub.registry, token.strip())
+
+
+CallerDep = Annotated[Caller | None, Depends(caller_of)]

@@ -1,0 +1,105 @@
+"""The bytes of files, whole or in part."""
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from fastapi import APIRouter, Header, Query, Request
+from starlette.responses import Response
+
+from deltahub.registry.entries import EntryInfo, find_entry
+from deltahub.registry.permissions import Caller
+from deltahub.registry.refs import resolve_revision
+from deltahub.registry.repositories import load_repository
+from deltahub.server.hub import CallerDep, Hub, HubDep
+from deltahub.server.ranges import matches, requested_part
+from deltahub.server.streaming import ChunkStream, first_chunk
+
+router = APIRouter(prefix="/repositories/{namespace}/{name}", tags=["files"])
+
+RevisionQuery = Annotated[str, Query(description="a branch, a tag or a commit")]
+_BYTES: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"application/octet-stream": {}}, "description": "the bytes"}
+}
+
+
+@router.head("/files/{path:path}", response_class=Response)
+def head_file(
+    namespace: str,
+    name: str,
+    path: str,
+    request: Request,
+    hub: HubDep,
+    caller: CallerDep,
+    revision: RevisionQuery = "main",
+) -> Response:
+    """What get_file would answer for the whole file, without the bytes."""
+    commit, entry = _find(hub, caller, f"{namespace}/{name}", revision, path)
+    headers = _headers(commit, entry)
+    if _is_unchanged(request, headers["ETag"]):
+        return Response(status_code=304, headers=headers)
+    return Response(headers=headers | {"Content-Length": str(entry.file.size)})
+
+
+@router.get("/files/{path:path}", response_class=Response, responses=_BYTES)
+def get_file(
+    namespace: str,
+    name: str,
+    path: str,
+    request: Request,
+    hub: HubDep,
+    caller: CallerDep,
+    revision: RevisionQuery = "main",
+    byte_range: Annotated[
+        str | None, Header(alias="Range", description="one range: bytes=a-b, a- or -n")
+    ] = None,
+) -> Response:
+    """Stream a file, or the one range of it that is asked for."""
+    commit, entry = _find(hub, caller, f"{namespace}/{name}", revision, path)
+    headers = _headers(commit, entry)
+    etag = headers["ETag"]
+    size = entry.file.size
+    if _is_unchanged(request, etag):
+        return Response(status_code=304, headers=headers)
+    part = requested_part(byte_range, request.headers.get("if-range"), etag, size)
+    start, end = (0, size) if part is None else (part.start, part.end)
+    headers["Content-Length"] = str(end - start)
+    if part is not None:
+        headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
+    chunks = hub.restorer.stream_file(entry.file, start, end)
+    return ChunkStream(
+        first_chunk(chunks),
+        chunks,
+        hub.decoding,
+        status_code=200 if part is None else 206,
+        headers=headers,
+        idle_s=hub.settings.idle_s,
+        label=f"{namespace}/{name}@{commit}/{path}",
+    )
+
+
+def _find(
+    hub: Hub, caller: Caller | None, name: str, revision: str, path: str
+) -> tuple[str, EntryInfo]:
+    with hub.registry.db.read() as session:
+        repository = load_repository(session, caller, name)
+        found = resolve_revision(session, repository, revision)
+        return found.commit, find_entry(session, found, path)
+
+
+def _is_unchanged(request: Request, etag: str) -> bool:
+    known = request.headers.get("if-none-match")
+    return known is not None and matches(known, etag)
+
+
+def _headers(commit: str, entry: EntryInfo) -> dict[str, str]:
+    file_name = quote(entry.path.rpartition("/")[2], safe="")
+    return {
+        "ETag": f'"{entry.etag}"',
+        "Accept-Ranges": "bytes",
+        "X-DeltaHub-Commit": commit,
+        # Never shown in a browser as what it claims to be.
+        "Content-Type": "application/octet-stream",
+        "Content-Disposition": f"attachment; filename*=UTF-8''{file_name}",
+        "X-Content-Type-Options": "nosniff",
+        "Cache-Control": "private, no-cache",
+    }

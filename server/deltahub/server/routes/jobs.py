@@ -1,0 +1,39 @@
+"""Background jobs, as their owners see them."""
+
+from fastapi import APIRouter
+
+from deltahub.registry import jobs
+from deltahub.registry.jobs import JobInfo
+from deltahub.server.hub import CallerDep, HubDep
+from deltahub.server.schemas.transfer import JobErrorOut, JobOut, ProgressOut
+
+router = APIRouter(prefix="/jobs", tags=["jobs"])
+
+
+@router.get("/{job_id}")
+def get_job(job_id: str, hub: HubDep, caller: CallerDep) -> JobOut:
+    """Show a job's state, progress and result."""
+    return _shown(jobs.get_job(hub.registry, caller, job_id))
+
+
+@router.post("/{job_id}/cancel")
+def cancel_job(job_id: str, hub: HubDep, caller: CallerDep) -> JobOut:
+    """Ask a job to stop; one that has not begun stops at once, a finished one stays as it is."""
+    return _shown(jobs.cancel_job(hub.registry, caller, job_id))
+
+
+def _shown(job: JobInfo) -> JobOut:
+    error = None
+    if job.error_code is not None:
+        error = JobErrorOut(code=job.error_code, message=job.error or "")
+    return JobOut(
+        id=job.id,
+        kind=job.kind,
+        state=job.state,
+        progress=None if job.progress is None else ProgressOut.model_validate(dict(job.progress)),
+        result=None if job.result is None else dict(job.result),
+        error=error,
+        created_at=job.created_at,
+        started_at=job.started_at,
+        finished_at=job.finished_at,
+    )

@@ -1,0 +1,70 @@
+"""Repositories and their refs."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from deltahub.registry import refs, repositories
+from deltahub.registry.repositories import RepositoryInfo
+from deltahub.server.hub import CallerDep, HubDep
+from deltahub.server.schemas.repositories import (
+    RefList,
+    RefOut,
+    RepositoryIn,
+    RepositoryOut,
+    RepositoryPage,
+)
+
+router = APIRouter(prefix="/repositories", tags=["repositories"])
+
+
+@router.post("", status_code=201)
+def create_repository(body: RepositoryIn, hub: HubDep, caller: CallerDep) -> RepositoryOut:
+    """Create an empty repository in a namespace where the caller may write."""
+    made = repositories.create_repository(hub.registry, caller, body.name, private=body.private)
+    return _shown(made)
+
+
+@router.get("")
+def list_repositories(
+    hub: HubDep,
+    caller: CallerDep,
+    namespace: str | None = None,
+    search: Annotated[str | None, Query(description="a part of the name")] = None,
+    limit: Annotated[int, Query(ge=1, le=repositories.MAX_PAGE)] = 100,
+    cursor: Annotated[str | None, Query(description="next_cursor of the page before")] = None,
+) -> RepositoryPage:
+    """List what the caller may read, newest first."""
+    page = repositories.list_repositories(hub.registry, caller, namespace, search, limit, cursor)
+    return RepositoryPage(items=[_shown(item) for item in page.items], next_cursor=page.next_cursor)
+
+
+@router.get("/{namespace}/{name}")
+def get_repository(namespace: str, name: str, hub: HubDep, caller: CallerDep) -> RepositoryOut:
+    """Show one repository."""
+    return _shown(repositories.get_repository(hub.registry, caller, f"{namespace}/{name}"))
+
+
+@router.delete("/{namespace}/{name}", status_code=204)
+def delete_repository(namespace: str, name: str, hub: HubDep, caller: CallerDep) -> None:
+    """Remove a repository with all its revisions; its bytes go with garbage collection."""
+    repositories.delete_repository(hub.registry, caller, f"{namespace}/{name}")
+
+
+@router.get("/{namespace}/{name}/refs")
+def list_refs(namespace: str, name: str, hub: HubDep, caller: CallerDep) -> RefList:
+    """List branches and tags."""
+    with hub.registry.db.read() as session:
+        repository = repositories.load_repository(session, caller, f"{namespace}/{name}")
+        found = refs.list_refs(session, repository)
+    return RefList(items=[RefOut.model_validate(ref) for ref in found])
+
+
+def _shown(info: RepositoryInfo) -> RepositoryOut:
+    return RepositoryOut(
+        name=info.name,
+        private=info.is_private,
+        role=info.role,
+        created_at=info.created_at,
+        head=info.head,
+    )

@@ -1,0 +1,91 @@
+"""Revisions and commits."""
+
+from fastapi import APIRouter
+
+from deltahub.registry import revisions
+from deltahub.registry.db.models import Repository, Revision, User
+from deltahub.registry.db.session import ReadSession
+from deltahub.registry.entries import EntryInfo, list_entries
+from deltahub.registry.permissions import Caller, allowed
+from deltahub.registry.refs import resolve_revision
+from deltahub.registry.repositories import load_repository
+from deltahub.registry.revisions import AddFile, DeleteFile
+from deltahub.server.hub import CallerDep, HubDep
+from deltahub.server.routes.files import RevisionQuery
+from deltahub.server.schemas.repositories import (
+    AddIn,
+    BaseOut,
+    CommitIn,
+    CommitOut,
+    EntryOut,
+    RevisionOut,
+)
+
+router = APIRouter(prefix="/repositories/{namespace}/{name}", tags=["revisions"])
+
+
+@router.post("/commits", status_code=201)
+def create_commit(
+    namespace: str, name: str, body: CommitIn, hub: HubDep, caller: CallerDep
+) -> CommitOut:
+    """Make a new revision of uploaded files and point a branch at it, all or nothing."""
+    made = revisions.commit(
+        hub.registry,
+        caller,
+        f"{namespace}/{name}",
+        body.ref,
+        [
+            AddFile(op.path, op.sha256, op.size) if isinstance(op, AddIn) else DeleteFile(op.path)
+            for op in body.operations
+        ],
+        body.message,
+        body.parent,
+        body.base,
+    )
+    return CommitOut.model_validate(made)
+
+
+@router.get("/revision")
+def get_revision(
+    namespace: str, name: str, hub: HubDep, caller: CallerDep, revision: RevisionQuery = "main"
+) -> RevisionOut:
+    """Show a revision and its files."""
+    with hub.registry.db.read() as session:
+        repository = load_repository(session, caller, f"{namespace}/{name}")
+        found = resolve_revision(session, repository, revision)
+        author = None if found.author_id is None else session.get(User, found.author_id)
+        return RevisionOut(
+            commit=found.commit,
+            parent=found.parent_commit,
+            message=found.message,
+            author=None if author is None else author.name,
+            created_at=found.created_at,
+            base=BaseOut(
+                declared=found.declared_base, commit=_readable_base(session, caller, found)
+            ),
+            job_id=found.ingest_job_id,
+            entries=[_entry(entry) for entry in list_entries(session, found)],
+        )
+
+
+def _readable_base(session: ReadSession, caller: Caller | None, child: Revision) -> str | None:
+    # The pusher could read the base; whoever looks may not even know of it.
+    if child.declared_base_revision_id is None:
+        return None
+    base = session.get(Revision, child.declared_base_revision_id)
+    if base is None:
+        return None
+    repository = session.get_one(Repository, base.repository_id)
+    return base.commit if allowed(session, caller, "read", repository) else None
+
+
+def _entry(entry: EntryInfo) -> EntryOut:
+    return EntryOut(
+        path=entry.path,
+        size=entry.file.size,
+        sha256=entry.file.sha256,
+        git_blob_id=entry.file.git_blob_id,
+        etag=entry.etag,
+        mode=entry.mode,
+        state=entry.file.state,
+    )

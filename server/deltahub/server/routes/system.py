@@ -1,0 +1,44 @@
+"""Health, the caller, and the traffic counters."""
+
+from importlib.metadata import version
+
+from fastapi import APIRouter
+
+from deltahub.registry import users
+from deltahub.registry.errors import Forbidden, Unauthorized
+from deltahub.server.hub import CallerDep, HubDep
+from deltahub.server.schemas.system import HealthOut, MetricsOut, NamespaceRoleOut, WhoAmIOut
+
+router = APIRouter(tags=["system"])
+
+_VERSION = version("deltahub")
+
+
+@router.get("/health")
+async def get_health() -> HealthOut:
+    """That the server answers, and its version."""
+    return HealthOut(version=_VERSION)
+
+
+@router.get("/whoami")
+def get_whoami(hub: HubDep, caller: CallerDep) -> WhoAmIOut:
+    """Whose token this is, and where it may write."""
+    if caller is None:
+        raise Unauthorized("this needs a token: make one with `deltahub user token create`")
+    roles = users.namespaces_of(hub.registry, caller)
+    return WhoAmIOut(
+        name=caller.name,
+        is_admin=caller.is_admin,
+        scope=caller.scope,
+        namespaces=[NamespaceRoleOut(name=name, role=role) for name, role in roles.items()],
+    )
+
+
+@router.get("/metrics")
+def get_metrics(hub: HubDep, caller: CallerDep) -> MetricsOut:
+    """Bytes and requests since the server started, counted at its sockets. For administrators."""
+    if caller is None:
+        raise Unauthorized("the counters need an administrator's token")
+    if not caller.is_superuser:
+        raise Forbidden("the counters need an administrator's token of scope admin")
+    return MetricsOut.model_validate(hub.traffic)

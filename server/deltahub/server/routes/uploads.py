@@ -1,0 +1,114 @@
+"""Uploads: any file, whole or in parts, resumed where the hub's copy ends."""
+
+from functools import partial
+from typing import Annotated
+
+import anyio.to_thread
+from fastapi import APIRouter, Header, Request
+from starlette.responses import Response
+
+from deltahub.registry import landing
+from deltahub.registry.errors import InvalidRequest, SizeMismatch
+from deltahub.registry.landing import LandingStatus
+from deltahub.server.errors import LengthRequired
+from deltahub.server.hub import CallerDep, HubDep
+from deltahub.server.ranges import parse_content_range
+from deltahub.server.schemas.transfer import UploadOut
+from deltahub.server.streaming import BodyFeed
+
+router = APIRouter(prefix="/uploads", tags=["uploads"])
+
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+
+
+@router.head("/{sha256}", response_class=Response)
+def head_upload(sha256: str, hub: HubDep, caller: CallerDep) -> Response:
+    """How much of an upload of the caller's has come: Upload-Offset, -Length and -Complete."""
+    found = landing.status(hub.registry, caller, sha256)
+    headers = {
+        "Upload-Offset": str(found.received),
+        "Upload-Length": str(found.size),
+        "Upload-Complete": "1" if found.is_complete else "0",
+        "Cache-Control": "no-store",
+    }
+    return Response(headers=headers)
+
+
+@router.put(
+    "/{sha256}",
+    status_code=201,
+    openapi_extra=_BODY,
+    responses={
+        200: {"model": UploadOut, "description": "the hub had it already"},
+        202: {"model": UploadOut, "description": "a part has come, more is missing"},
+    },
+)
+async def put_upload(
+    sha256: str,
+    request: Request,
+    response: Response,
+    hub: HubDep,
+    caller: CallerDep,
+    content_range: Annotated[
+        str | None, Header(description="bytes a-b/total, for a part that begins at byte a")
+    ] = None,
+) -> UploadOut:
+    """Send a file, or with Content-Range the part of it that comes next."""
+    request.state.has_unread_body = True
+    length = _content_length(request)
+    offset, total = _place(content_range, length)
+    async with BodyFeed(request, hub.settings.idle_s) as feed:
+        receive = partial(
+            landing.receive,
+            hub.registry,
+            caller,
+            sha256,
+            total,
+            offset,
+            feed.blocks(),
+            length=length,
+        )
+        try:
+            found = await anyio.to_thread.run_sync(receive, limiter=hub.uploading)
+        finally:
+            request.state.has_unread_body = feed.has_unread_body and length > 0
+    if feed.has_unread_body and length > 0:
+        response.headers["Connection"] = "close"
+    response.status_code = _status(found, feed.is_started)
+    return UploadOut(
+        sha256=found.sha256,
+        size=found.size,
+        received=found.received,
+        complete=found.is_complete,
+    )
+
+
+def _status(found: LandingStatus, has_read: bool) -> int:
+    if not found.is_complete:
+        return 202
+    return 201 if has_read else 200
+
+
+def _content_length(request: Request) -> int:
+    header = request.headers.get("content-length")
+    if header is None:
+        raise LengthRequired("an upload needs a Content-Length; chunked bodies are not taken")
+    return int(header)  # the HTTP parser has refused what is not a number
+
+
+def _place(content_range: str | None, length: int) -> tuple[int, int]:
+    """(offset, whole size) of the part that a request announces."""
+    if content_range is None:
+        return 0, length
+    place = parse_content_range(content_range)
+    if place is None:
+        raise InvalidRequest("Content-Range must be: bytes <first>-<last>/<size of the file>")
+    first, end, total = place
+    if end - first != length:
+        raise SizeMismatch(f"Content-Range announces {end - first} bytes, Content-Length {length}")
+    return first, total

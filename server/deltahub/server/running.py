@@ -1,0 +1,56 @@
+"""One uvicorn server on a socket that is bound already."""
+
+import socket
+from collections.abc import Callable
+
+import uvicorn
+
+from deltahub.registry.registry import Registry
+from deltahub.server.app import create_app
+from deltahub.server.metering import Traffic, metered_protocol
+from deltahub.server.settings import ServerSettings
+
+
+class HubServer(uvicorn.Server):
+    """Serves one registry. Stops gracefully on SIGTERM and SIGINT, or when told to."""
+
+    def __init__(
+        self, registry: Registry, settings: ServerSettings, *, access_log: bool = False
+    ) -> None:
+        self.traffic = Traffic()
+        config = uvicorn.Config(
+            create_app(registry, settings, self.traffic),
+            http=metered_protocol(self.traffic),
+            ws="none",
+            loop="uvloop",
+            lifespan="off",
+            log_config=None,
+            access_log=access_log,
+            server_header=False,
+            timeout_keep_alive=settings.keep_alive_s,
+            timeout_graceful_shutdown=settings.stop_grace_s,
+        )
+        super().__init__(config)
+        self._on_ready: Callable[[str], None] = lambda url: None
+
+    def run_on(self, listener: socket.socket, on_ready: Callable[[str], None]) -> None:
+        """Serves until stopped; `on_ready` gets the URL once requests are answered."""
+        self._on_ready = on_ready
+        self.run(sockets=[listener])
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started and sockets:
+            self._on_ready(url_of(sockets[0]))
+
+    def stop(self) -> None:
+        """Asks it to end; safe from any thread."""
+        self.should_exit = True
+
+
+def url_of(listener: socket.socket) -> str:
+    """The URL under which a bound socket is reached from this machine."""
+    host, port = listener.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        host = "127.0.0.1" if listener.family == socket.AF_INET else "::1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

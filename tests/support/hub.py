@@ -1,0 +1,256 @@
+"""Real hubs on loopback for tests: in a thread of this process, or as `deltahub serve`.
+
+with running_hub(tmp_path / "data") as hub:             # fast; no worker unless asked for
+    answer = hub.call("GET", "/v1/whoami", token=hub.admin_token)
+with served_hub(tmp_path / "data") as hub:              # the real command and its worker
+    hub.process.kill()
+"""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from hashlib import sha256
+from http.client import HTTPMessage
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import urlsplit
+
+from deltahub.registry import users
+from deltahub.registry.registry import Registry
+from deltahub.registry.settings import Settings
+from deltahub.server.running import HubServer
+from deltahub.server.settings import ServerSettings
+from deltahub.server.supervisor import WorkerSupervisor
+
+START_TIMEOUT_S = 60
+JOB_TIMEOUT_S = 60
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a hub said."""
+
+    status: int
+    headers: HTTPMessage
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def code(self) -> str | None:
+        """The error's code, None when it is no error."""
+        return self.json()["error"]["code"] if self.status >= 400 else None
+
+    @property
+    def message(self) -> str:
+        return str(self.json()["error"]["message"])
+
+
+@dataclass
+class Hub:
+    """Where a hub listens, and a token of its first administrator."""
+
+    url: str
+    admin_token: str
+    data_dir: Path
+
+    @property
+    def address(self) -> tuple[str, int]:
+        parts = urlsplit(self.url)
+        assert parts.hostname is not None
+        assert parts.port is not None
+        return parts.hostname, parts.port
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        token: str | None = None,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """One request on a connection of its own. body: bytes as they are, else JSON."""
+        all_headers = dict(headers or {})
+        if token is not None:
+            all_headers.setdefault("Authorization", f"Bearer {token}")
+        if body is not None and not isinstance(body, bytes):
+            body = json.dumps(body).encode()
+            all_headers.setdefault("Content-Type", "application/json")
+        connection = http.client.HTTPConnection(*self.address, timeout=60)
+        try:
+            connection.request(method, path, body, all_headers)
+            response = connection.getresponse()
+            return Answer(response.status, response.headers, response.read())
+        finally:
+            connection.close()
+
+    def upload(self, data: bytes, token: str | None = None) -> str:
+        """Sends a whole file; its SHA-256."""
+        digest = sha256(data).hexdigest()
+        answer = self.call(
+            "PUT", f"/v1/uploads/{digest}", token=token or self.admin_token, body=data
+        )
+        assert answer.status in (200, 201), answer.body
+        return digest
+
+    def commit(
+        self, name: str, files: Mapping[str, bytes], token: str | None = None, **more: Any
+    ) -> dict[str, Any]:
+        """Uploads files and commits them to a repository that exists; what the hub answered."""
+        operations = [
+            {"op": "add", "path": path, "sha256": self.upload(data, token), "size": len(data)}
+            for path, data in files.items()
+        ]
+        body = {"operations": operations, **more}
+        path = f"/v1/repositories/{name}/commits"
+        answer = self.call("POST", path, token=token or self.admin_token, body=body)
+        assert answer.status == 201, answer.body
+        result: dict[str, Any] = answer.json()
+        return result
+
+    def create(self, name: str, *, private: bool = False, token: str | None = None) -> None:
+        body = {"name": name, "private": private}
+        answer = self.call("POST", "/v1/repositories", token=token or self.admin_token, body=body)
+        assert answer.status == 201, answer.body
+
+    def wait_for_job(self, job_id: str, token: str | None = None) -> dict[str, Any]:
+        """The job once it is over."""
+        deadline = time.monotonic() + JOB_TIMEOUT_S
+        while True:
+            answer = self.call("GET", f"/v1/jobs/{job_id}", token=token or self.admin_token)
+            job: dict[str, Any] = answer.json()
+            if job["state"] not in ("queued", "running"):
+                return job
+            assert time.monotonic() < deadline, job
+            time.sleep(0.05)
+
+
+@dataclass
+class RunningHub(Hub):
+    """A hub in a thread of this process, with its registry at hand."""
+
+    registry: Registry = field(kw_only=True)
+    server: HubServer = field(kw_only=True)
+    worker: WorkerSupervisor | None = field(kw_only=True)
+
+    def user(self, name: str, scope: Any = "write") -> str:
+        """A token of a new user."""
+        users.create_user(self.registry, name)
+        return users.create_token(self.registry, name, scope)
+
+
+@dataclass
+class ServedHub(Hub):
+    """A hub that is the command `deltahub serve`, in a process group of its own."""
+
+    process: subprocess.Popen[str] = field(kw_only=True)
+
+    def kill_all(self) -> None:
+        """SIGKILL for server and worker."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@contextmanager
+def running_hub(
+    data_dir: Path,
+    *,
+    with_worker: bool = False,
+    server_settings: ServerSettings | None = None,
+    **settings: Any,
+) -> Iterator[RunningHub]:
+    """A hub on a free port of loopback. settings: fields of the registry's Settings."""
+    server_settings = server_settings or ServerSettings(stop_grace_s=2)
+    with Registry.open(Settings(data_dir=data_dir, **settings)) as registry:
+        users.bootstrap_admin(registry)
+        token = users.create_token(registry, "admin", "admin")
+        worker = WorkerSupervisor(data_dir, 1.0, 5.0) if with_worker else None
+        server = HubServer(registry, server_settings)
+        listener = socket.create_server(("127.0.0.1", 0))
+        ready: list[str] = []
+        is_ready = threading.Event()
+
+        def on_ready(url: str) -> None:
+            ready.append(url)
+            is_ready.set()
+
+        thread = threading.Thread(target=server.run_on, args=(listener, on_ready), daemon=True)
+        thread.start()
+        if worker is not None:
+            worker.start()
+        try:
+            assert is_ready.wait(START_TIMEOUT_S), "the server did not start"
+            yield RunningHub(
+                ready[0], token, data_dir, registry=registry, server=server, worker=worker
+            )
+        finally:
+            server.stop()
+            if worker is not None:
+                worker.stop()
+            thread.join(30)
+            listener.close()
+
+
+@contextmanager
+def served_hub(
+    data_dir: Path,
+    *,
+    token: str = "",
+    environment: Mapping[str, str] | None = None,
+    arguments: tuple[str, ...] = (),
+) -> Iterator[ServedHub]:
+    """`deltahub serve` on a free port. token: of an earlier start; the first start prints one."""
+    command = [
+        sys.executable,
+        "-m",
+        "deltahub.server",
+        "--data-dir",
+        str(data_dir),
+        "--port",
+        "0",
+        *arguments,
+    ]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(environment or {})},
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        url, printed = _read_start(process.stdout)
+        yield ServedHub(url, printed or token, data_dir, process=process)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def _read_start(output: IO[str]) -> tuple[str, str]:
+    """(URL, token or "") out of what the command prints until it listens."""
+    token = ""
+    for line in output:
+        words = line.split()
+        if "token" in words:
+            token = words[-1]
+        if "listening" in words:
+            return words[-1], token
+    raise AssertionError("the server ended before it listened")
