@@ -1,0 +1,71 @@
+"""Coding one tensor into frames: against a base, or alone, never larger than raw."""
+
+from collections.abc import Callable
+
+from deltahub.codecs.frame import (
+    BasePlan,
+    FrameRange,
+    TensorSpec,
+    assemble,
+    encode_frame,
+    raw_frame_length,
+    split_frames,
+)
+from deltahub.registry.packs import PackSpool
+
+Read = Callable[[int, memoryview], None]
+"""read(first_byte, out): fill `out` with the tensor's bytes from that byte on."""
+
+ReadBase = Callable[[bytes, int, memoryview], None]
+PlanOf = Callable[[FrameRange], BasePlan]
+
+# A delta that saves less than this of the raw bytes is compared with standing alone.
+POOR_DELTA = 0.1
+
+
+def encode_tensor(
+    spool: PackSpool,
+    spec: TensorSpec,
+    read: Read,
+    *,
+    max_frame_bytes: int,
+    plan_of: PlanOf | None = None,
+    read_base: ReadBase | None = None,
+    threads: int = 1,
+    progress: Callable[[int], None] = lambda n: None,
+) -> None:
+    """Add all frames of a tensor to a spool. Memory: three frames of max_frame_bytes.
+
+    plan_of, read_base: the base of each frame and how to read it, or neither. progress(n): called
+    after every frame of n decoded bytes; may raise to stop.
+    """
+    for part in split_frames(spec, max_frame_bytes):
+        source = bytearray(part.count * spec.dtype.itemsize)
+        read(part.start * spec.dtype.itemsize, memoryview(source))
+        if plan_of is None or read_base is None:
+            frame = encode_frame(spec, part, source, codec="zstd", threads=threads)
+        else:
+            frame = _encode_delta(spec, part, source, plan_of(part), read_base, threads)
+        size = len(source)
+        del source
+        spool.add(frame)
+        progress(size)
+
+
+def _encode_delta(
+    spec: TensorSpec,
+    part: FrameRange,
+    source: bytearray,
+    plan: BasePlan,
+    read_base: ReadBase,
+    threads: int,
+) -> bytes:
+    base = bytearray(len(source))
+    assemble(plan, spec.dtype, 0, part.count, read_base, memoryview(base))
+    delta = encode_frame(spec, part, source, base, plan, "fm_delta", threads)
+    del base
+    raw_length = raw_frame_length(spec.dtype, part.rows, part.columns)
+    if len(delta) < raw_length * (1 - POOR_DELTA):
+        return delta
+    alone = encode_frame(spec, part, source, codec="zstd", threads=threads)
+    return alone if len(alone) <= len(delta) else delta

@@ -1,0 +1,265 @@
+"""Ingest: the landed files of one revision become packs and recipes, proved before the switch.
+
+Steps, each safe to run twice and to die in at any line: scan every file; store packs until
+nothing is missing; finish every file. Until a file is finished it is read from its landing.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from sqlalchemy import select
+
+from deltahub.codecs.files import SAFETENSORS_SUFFIX
+from deltahub.codecs.frame import tensor_spec
+from deltahub.codecs.recipe import TensorRef
+from deltahub.registry import failpoints, ingest_plan
+from deltahub.registry.db.models import Entry, File
+from deltahub.registry.encode import Read, encode_tensor
+from deltahub.registry.errors import DataLost, DeltaCycle
+from deltahub.registry.holds import hold_for_job, release_job
+from deltahub.registry.ingest_plan import LandedFile, Scan
+from deltahub.registry.locations import resolve
+from deltahub.registry.packs import PackSpool, frame_limit
+from deltahub.registry.planning import BaseChoice, BasePlanner
+from deltahub.registry.proof import finish_file
+from deltahub.registry.publish import BaseGone, insert_tensors, make_live
+from deltahub.registry.registry import Registry
+from deltahub.registry.restore import Restorer
+from deltahub.registry.store.base import ObjectNotFound
+from deltahub.registry.store.keys import landing_key
+
+Report = Callable[[str, int, int], None]
+"""report(stage, done bytes, total bytes); stages are scan, store, prove."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """A tensor to be stored, and how to read its bytes."""
+
+    domain_id: int
+    ref: TensorRef
+    read: Read
+
+
+class Ingest:
+    """One revision on its way from the landing to packs. Not shared between threads.
+
+    report and check_cancel are called every few MiB; what check_cancel raises stops the step and
+    leaves garbage at most. Memory: three frames, and 1 KiB a tensor of the revision.
+    """
+
+    def __init__(
+        self,
+        reg: Registry,
+        revision_id: int,
+        job_id: str,
+        *,
+        report: Report = lambda stage, done, total: None,
+        check_cancel: Callable[[], None] = lambda: None,
+        restorer: Restorer | None = None,
+    ) -> None:
+        self._reg = reg
+        self._revision_id = revision_id
+        self._job_id = job_id
+        self._report = report
+        self._check_cancel = check_cancel
+        self._restorer = Restorer(reg) if restorer is None else restorer
+        self._planner: BasePlanner | None = None
+        # What is not stored yet, None while that is not known.
+        self._todo: deque[_Item] | None = None
+        self._total_bytes = 0
+
+    def run(self) -> None:
+        """All steps that are still to be done, one after the other."""
+        for file_id in self.pending_files():
+            self.scan(file_id)
+        while self.store_next_pack():
+            pass
+        for file_id in self.pending_files():
+            self.finish_file(file_id)
+        self.release()
+
+    def pending_files(self) -> list[int]:
+        """The revision's files that are read from their landing, in order of path."""
+        return [file.id for file, _ in self._pending()]
+
+    def scan(self, file_id: int) -> None:
+        """Parse and hash one file; what is found survives this process."""
+        for file, path in self._pending(file_id):
+            self._scan(file, path)
+
+    def store_next_pack(self) -> bool:
+        """Store what fills a pack (more for a tensor that needs more); whether any is left."""
+        try:
+            if self._todo is None:
+                self._todo = self._find_missing()
+            if self._todo:
+                self._store(self._todo)
+        except ObjectNotFound as exc:
+            # Another job may have finished a file of ours, so that its landing is gone.
+            self._todo = None
+            if any(self._is_lost(file) for file, _ in self._pending()):
+                raise DataLost(f"{exc}, and a file is still read from it; run fsck") from exc
+            return True
+        except BaseException:
+            self._todo = None
+            raise
+        return bool(self._todo)
+
+    def finish_file(self, file_id: int) -> None:
+        """Restore the file from its recipe, compare its SHA-256, and only then switch to it."""
+        for file, path in self._pending(file_id):
+            finish_file(
+                self._reg,
+                self._restorer,
+                file,
+                self._scan(file, path),
+                progress=lambda done, total: self._progress("prove", done, total),
+            )
+
+    def release(self) -> None:
+        """Let go of what the job held: the finished files refer to it now."""
+        with self._reg.db.write() as session:
+            release_job(session, self._job_id)
+
+    def _pending(self, file_id: int | None = None) -> list[tuple[File, str]]:
+        """Files that are not ingested, all or this one, each with a path, in order of path."""
+        query = (
+            select(File, Entry.path)
+            .join(Entry, Entry.file_id == File.id)
+            .where(Entry.revision_id == self._revision_id, File.state == "landed")
+            .order_by(Entry.path)
+        )
+        if file_id is not None:
+            query = query.where(File.id == file_id)
+        files: dict[int, tuple[File, str]] = {}
+        with self._reg.db.read() as session:
+            for file, path in session.execute(query):
+                # One file may have several names; the one that says more about it counts.
+                if file.id not in files or path.endswith(SAFETENSORS_SUFFIX):
+                    files[file.id] = (file, path)
+        return list(files.values())
+
+    def _scan(self, file: File, path: str) -> Scan:
+        done = 0
+
+        def progress(n: int) -> None:
+            nonlocal done
+            done += n
+            self._progress("scan", done, file.size)
+
+        return ingest_plan.scan(self._reg, file, path, progress)
+
+    def _find_missing(self) -> deque[_Item]:
+        """Tensors that no domain in reach has; those that one has are held for this job."""
+        items: dict[tuple[int, bytes], _Item] = {}
+        for file, path in self._pending():
+            for item in self._items_of(file, self._scan(file, path)):
+                items.setdefault((item.domain_id, item.ref.tensor), item)
+        self._total_bytes = sum(item.ref.size for item in items.values())
+        missing: deque[_Item] = deque()
+        # A pack holds one domain's frames. (Sorting is stable: the files' order stays.)
+        for domain_id in sorted({domain for domain, _ in items}):
+            hashes = [content for domain, content in items if domain == domain_id]
+            with self._reg.db.write() as session:
+                found = resolve(session, domain_id, hashes)
+                hold_for_job(
+                    session,
+                    (tensor.id for tensor in found.values()),
+                    self._job_id,
+                    self._reg.settings.hold_ttl_s,
+                )
+            missing.extend(items[domain_id, h] for h in hashes if h not in found)
+        return missing
+
+    def _items_of(self, file: File, scan: Scan) -> Iterator[_Item]:
+        landed = LandedFile(self._reg, file)
+        for start, ref in scan.placed_tensors():
+            yield _Item(file.domain_id, ref, _reader_at(landed, start))
+        data, size = scan.recipe_bytes, len(scan.recipe_bytes)
+        ref = TensorRef(scan.recipe_id, size, "U8", (size,), None)
+        yield _Item(file.domain_id, ref, _reader_of(data))
+
+    def _store(self, todo: deque[_Item]) -> None:
+        try:
+            self._store_pack(todo, with_bases=True)
+        except (BaseGone, DeltaCycle):
+            # A base was deleted or moved deeper since it was chosen: these stand alone.
+            self._store_pack(todo, with_bases=False)
+
+    def _store_pack(self, todo: deque[_Item], *, with_bases: bool) -> None:
+        """Store the first tensors of todo, and take them off it."""
+        settings = self._reg.settings
+        domain_id = todo[0].domain_id
+        n_taken, raw_bytes = 0, 0
+        done = self._total_bytes - sum(item.ref.size for item in todo)
+
+        def progress(n: int) -> None:
+            nonlocal done
+            done += n
+            self._progress("store", done, self._total_bytes)
+
+        with PackSpool(self._reg, domain_id, self._restorer) as spool:
+            for item in todo:
+                if item.domain_id != domain_id:
+                    break
+                # What the next tensor will take, by what those before it took.
+                share = spool.size_bytes / raw_bytes if raw_bytes else 0.0
+                if spool.size_bytes + item.ref.size * share > settings.pack_bytes:
+                    break
+                choice = self._choose(item) if with_bases else None
+                encode_tensor(
+                    spool,
+                    tensor_spec(item.ref.tensor, item.ref.dtype, item.ref.shape),
+                    item.read,
+                    max_frame_bytes=frame_limit(settings.pack_bytes),
+                    plan_of=None if choice is None else choice.frame_plan,
+                    read_base=self._restorer.base_reader(domain_id),
+                    threads=settings.codec_threads,
+                    progress=progress,
+                )
+                n_taken += 1
+                raw_bytes += item.ref.size
+            sealed = spool.seal()
+        with self._reg.db.write() as session:
+            make_live(session, sealed)
+            ids = insert_tensors(session, sealed, settings.max_depth)
+            hold_for_job(session, ids.values(), self._job_id, settings.hold_ttl_s)
+            failpoints.reached("ingest.publish.before_commit")
+        failpoints.reached("ingest.publish.after_commit")
+        for _ in range(n_taken):
+            todo.popleft()
+
+    def _choose(self, item: _Item) -> BaseChoice | None:
+        if item.ref.name is None:
+            return None
+        if self._planner is None:
+            self._planner = BasePlanner(self._reg, self._revision_id, self._restorer)
+        # A file shared with a public repository must not depend on private tensors.
+        if item.domain_id != self._planner.target.domain_id:
+            return None
+        return self._planner.plan(item.ref.name, item.ref.dtype, item.ref.shape, item.read)
+
+    def _is_lost(self, file: File) -> bool:
+        """Whether the file is to be read from a landing that is not there."""
+        try:
+            self._reg.store.size(landing_key(file.landing_id or ""))
+        except ObjectNotFound:
+            return any(file.landing_id == now.landing_id for now, _ in self._pending(file.id))
+        return False
+
+    def _progress(self, stage: str, done: int, total: int) -> None:
+        self._check_cancel()
+        self._report(stage, done, total)
+
+
+def _reader_at(landed: LandedFile, start: int) -> Read:
+    return lambda first_byte, out: landed.read_into(start + first_byte, out)
+
+
+def _reader_of(data: bytes) -> Read:
+    def read(first_byte: int, out: memoryview) -> None:
+        out[:] = data[first_byte : first_byte + out.nbytes]
+
+    return read

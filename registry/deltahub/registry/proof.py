@@ -1,0 +1,104 @@
+"""The last step before a recipe replaces bytes: the whole file, read back from the store.
+
+A file that does not come back with its SHA-256 is never switched to.
+"""
+
+from collections.abc import Callable, Mapping
+
+from sqlalchemy import delete, exists, insert, select
+
+from deltahub.codecs.recipe import Recipe
+from deltahub.registry import failpoints, ingest_plan
+from deltahub.registry.db.models import File, FileTensor, Landing, Tensor, utc_now
+from deltahub.registry.db.session import WriteSession
+from deltahub.registry.errors import Conflict, DataLost
+from deltahub.registry.ingest_plan import Scan
+from deltahub.registry.locations import batches, resolve
+from deltahub.registry.recipe_index import RecipeIndex
+from deltahub.registry.registry import Registry
+from deltahub.registry.restore import Restorer
+from deltahub.registry.spool import Hashes
+from deltahub.registry.store.keys import landing_key
+
+
+def restore_hashes(
+    restorer: Restorer,
+    domain_id: int,
+    recipe: Recipe,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Hashes:
+    """SHA-256 and git blob id of what a recipe makes, from the store, in bounded memory.
+
+    progress(done, total): called about every MiB; may raise to stop. DataLost.
+    """
+    hashes = Hashes(recipe.size)
+    index = RecipeIndex(recipe)
+    for piece in restorer.stream_recipe(domain_id, index, 0, recipe.size):
+        hashes.update(piece)
+        progress(hashes.n_bytes, recipe.size)
+    return hashes
+
+
+def finish_file(
+    reg: Registry,
+    restorer: Restorer,
+    file: File,
+    scan: Scan,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> None:
+    """Prove a landed file's recipe, switch the file to it, delete the landing.
+
+    All its tensors and the recipe must be stored. DataLost if other bytes come back; then the
+    file stays as it is.
+    """
+    hashes = restore_hashes(restorer, file.domain_id, scan.recipe, progress)
+    if hashes.sha256 != file.sha256 or hashes.n_bytes != file.size:
+        raise DataLost(
+            f"file {file.sha256} comes back from its recipe as {hashes.sha256}; its upload has"
+            " changed on the disk since it was proved"
+        )
+    landing_id = None
+    with reg.db.write() as session:
+        row = session.get(File, file.id)
+        if row is not None and row.sha256 == file.sha256 and row.state == "landed":
+            attach_recipe(session, row, scan.recipe, scan.recipe_id, scan.note)
+            landing_id = _drop_landing(session, row)
+        failpoints.reached("ingest.finish.before_commit")
+    failpoints.reached("ingest.finish.after_commit")
+    if landing_id is not None:
+        reg.store.delete(landing_key(landing_id))
+    failpoints.reached("ingest.finish.after_delete")
+    ingest_plan.forget(reg, file)
+
+
+def attach_recipe(
+    session: WriteSession, file: File, recipe: Recipe, recipe_id: bytes, note: str | None
+) -> None:
+    """Make a proved recipe the way to read the file. Conflict if a tensor is gone again."""
+    wanted = {ref.tensor for ref in recipe.tensors()} | {recipe_id}
+    found: Mapping[bytes, Tensor] = resolve(session, file.domain_id, wanted)
+    if len(found) != len(wanted):
+        raise Conflict(f"tensors of file {file.sha256} were deleted meanwhile; repeat the job")
+    file.recipe_tensor_id = found[recipe_id].id
+    file.state = "ingested"
+    file.kind = recipe.kind
+    file.note = note
+    file.ingested_at = utc_now()
+    session.flush()
+    session.execute(delete(FileTensor).where(FileTensor.file_id == file.id))
+    for batch in batches(tensor.id for tensor in found.values()):
+        session.execute(
+            insert(FileTensor), [{"file_id": file.id, "tensor_id": row_id} for row_id in batch]
+        )
+
+
+def _drop_landing(session: WriteSession, file: File) -> str | None:
+    """Take the landing from the file; its id if nothing else is read from it: delete the object."""
+    landing_id, file.landing_id = file.landing_id, None
+    session.flush()
+    if landing_id is None:
+        return None
+    if session.scalar(select(exists().where(File.landing_id == landing_id))):
+        return None
+    session.execute(delete(Landing).where(Landing.id == landing_id))
+    return landing_id
