@@ -31,10 +31,12 @@ def serve(
     from deltahub.registry.settings import Settings
 
     logging.basicConfig(
-        level=logging.INFO,
+        level=logging.WARNING,
         stream=sys.stderr,
         format="%(asctime)s server[%(process)d] %(levelname)s %(name)s: %(message)s",
     )
+    for name in ("deltahub", "uvicorn.access"):
+        logging.getLogger(name).setLevel(logging.INFO)
     given = {"data_dir": data_dir, "host": host, "port": port}
     chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     _serve(Settings(**chosen), with_worker=not no_worker, access_log=access_log)

@@ -30,10 +30,11 @@ def worker(data_dir: Path | None, with_parent: bool) -> None:
     if with_parent:
         die_with_parent()
     logging.basicConfig(
-        level=logging.INFO,
+        level=logging.WARNING,
         stream=sys.stderr,
         format="%(asctime)s worker[%(process)d] %(levelname)s %(name)s: %(message)s",
     )
+    logging.getLogger("deltahub").setLevel(logging.INFO)
     # Before the heavy imports: a stop that comes early must be heard too.
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

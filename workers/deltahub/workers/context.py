@@ -7,8 +7,9 @@ from typing import Protocol, TypeVar
 
 from deltahub.codecs.errors import CodecError
 from deltahub.registry import jobs
-from deltahub.registry.errors import JobFailed, RegistryError
+from deltahub.registry.errors import JobFailed, RegistryError, Unavailable
 from deltahub.registry.registry import Registry
+from deltahub.registry.restore import Restorer
 from deltahub.registry.store.base import StoreError, StoreUnavailable
 
 log = logging.getLogger(__name__)
@@ -45,8 +46,11 @@ class JobCancelled(Exception):
 class JobContext:
     """One run of one job. Everything that changes the world happens inside `step`."""
 
-    def __init__(self, registry: Registry, job_id: str, run_step: StepRunner) -> None:
+    def __init__(
+        self, registry: Registry, restorer: Restorer, job_id: str, run_step: StepRunner
+    ) -> None:
         self.registry = registry
+        self.restorer = restorer
         self.job_id = job_id
         self._run_step = run_step
         self._reported_at = 0.0
@@ -65,7 +69,7 @@ class JobContext:
         for delay_s in (*RETRY_DELAYS_S, None):
             try:
                 return function()
-            except StoreUnavailable as error:
+            except (StoreUnavailable, Unavailable) as error:
                 if delay_s is None:
                     raise StepFailed(error.code, str(error)) from error
                 log.warning(

@@ -20,6 +20,7 @@ from deltahub.registry import jobs
 from deltahub.registry.db.models import Job
 from deltahub.registry.errors import JobFailed
 from deltahub.registry.registry import Registry
+from deltahub.registry.restore import Restorer
 from deltahub.workers.context import JobCancelled, JobContext, StepFailed
 from deltahub.workers.settings import WorkerSettings
 
@@ -69,6 +70,8 @@ class Engine:
         self._registry = registry
         self._settings = settings
         self._kinds = kinds
+        # One cache of decoded blocks for all jobs of the process.
+        self._restorer = Restorer(registry)
         self._is_stopping = threading.Event()
         self._lock = threading.Lock()
         self._active: set[str] = set()  # started here or about to be resumed here
@@ -164,7 +167,7 @@ class Engine:
                 self._active.discard(job_id)
 
     def _run_to_result(self, job_id: str, kind: str, payload: dict[str, Any]) -> None:
-        context = JobContext(self._registry, job_id, self._run_step)
+        context = JobContext(self._registry, self._restorer, job_id, self._run_step)
         began = time.monotonic()
         try:
             with self._registry.db.write() as session:

@@ -1,0 +1,49 @@
+"""The job `replan`: tensors that stand alone become deltas of a base that came after them.
+
+payload {"revision_id"}; result {"switched", "saved_bytes"}: tensors, and bytes they shrank by.
+"""
+
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from deltahub.registry.measuring import measure_lineage
+from deltahub.registry.replan import Replanner
+from deltahub.workers.context import JobContext
+from deltahub.workers.ingest import revision_exists
+
+
+def replan(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
+    """Go through the revision a pack at a time, then measure what it is made from again."""
+    revision_id: int = payload["revision_id"]
+    planner: Replanner | None = None
+
+    def go_on(position: int) -> dict[str, Any] | None:
+        nonlocal planner
+        if not revision_exists(context, revision_id):
+            return None
+        if planner is None:
+            planner = Replanner(context.registry, revision_id, context.restorer)
+
+        def progress(done_bytes: int, total_bytes: int) -> None:
+            context.check_cancel()
+            context.report("replan", done_bytes, total_bytes)
+
+        return asdict(planner.step(position, progress))
+
+    def measure() -> None:
+        if revision_exists(context, revision_id):
+            with context.registry.db.write() as session:
+                measure_lineage(session, revision_id)
+
+    position: int | None = 0
+    switched, saved_bytes = 0, 0
+    while position is not None:
+        done = context.step(f"replan from {position}", partial(go_on, position))
+        if done is None:
+            break
+        switched += done["switched"]
+        saved_bytes += done["saved_bytes"]
+        position = done["next_position"]
+    context.step("measure lineage", measure)
+    return {"switched": switched, "saved_bytes": saved_bytes}
