@@ -8,6 +8,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from deltahub.client.errors import LocalFileChanged
+from deltahub.client.hf_cache import RepositoryCache
 from deltahub.client.local_index import LocalIndex, PlacedTensor, Stamp
 from deltahub.client.places import read_at
 from deltahub.codecs.files import FilePlan, plan_file
@@ -82,6 +83,15 @@ def index_file(path: Path, name: str, index: LocalIndex) -> None:
     plan = plan_of(path, stamp, name)
     if plan.kind == "safetensors":
         tensors_of(path, stamp, plan, index)
+
+
+def index_snapshot(name: str, commit: str | None, index: LocalIndex) -> None:
+    """Makes findable what the Hugging Face cache holds of a revision, whoever put it there."""
+    if commit is None or name.count("/") != 1:
+        return
+    for path, real in RepositoryCache(name).snapshot_files(commit):
+        if path.endswith(".safetensors"):
+            index_file(real, path, index)
 
 
 def _feed(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from deltahub.client.api import Api
 from deltahub.client.errors import BadResponse, NotReady, VerificationFailed
-from deltahub.client.hashing import index_file
+from deltahub.client.hashing import index_file, index_snapshot
 from deltahub.client.hf_cache import RepositoryCache, checked_path, locked
 from deltahub.client.journal import Journal
 from deltahub.client.local_index import LocalIndex, PlacedTensor, Stamp
@@ -116,14 +116,10 @@ class Pull:
 
     def _index_base(self, found: Revision) -> None:
         """Makes findable what another tool put into the cache: the declared base, and us."""
-        snapshots = [(self._name, found.parent)]
+        index_snapshot(self._name, found.parent, self._index)
         if found.base.declared:
-            snapshots.append((found.base.declared.partition("@")[0], found.base.commit))
-        for name, commit in snapshots:
-            if commit is not None and name.count("/") == 1:
-                for path, real in RepositoryCache(name).snapshot_files(commit):
-                    if path.endswith(".safetensors"):
-                        index_file(real, path, self._index)
+            base = found.base.declared.partition("@")[0]
+            index_snapshot(base, found.base.commit, self._index)
 
     # -- one file --------------------------------------------------------------------------
 

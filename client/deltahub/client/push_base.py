@@ -1,6 +1,6 @@
 """The base that a push encodes against: which tensors of it are here, and which fits which."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from math import prod
 
@@ -61,6 +61,16 @@ class BaseSet:
 
     def __len__(self) -> int:
         return len(self._by_name)
+
+    def sizes(self) -> dict[str, int]:
+        """id in hex -> bytes, of every tensor."""
+        return {
+            each.tensor.hex(): each.count * each.dtype.itemsize for each in self._by_name.values()
+        }
+
+    def only(self, known: Collection[str]) -> "BaseSet":
+        """The tensors among these ids."""
+        return BaseSet(each for each in self._by_name.values() if each.tensor.hex() in known)
 
     def match(self, piece: FilePiece) -> BaseTensor | None:
         """The base tensor to try for a tensor of the pushed file, None if nothing fits.

@@ -1,0 +1,190 @@
+"""Push: what the hub lacks of a folder's files, and a commit that names them all."""
+
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from deltahub.client.api import Api
+from deltahub.client.errors import (
+    InvalidArgument,
+    JobNotFound,
+    RefMoved,
+    RepositoryExists,
+    RepositoryNotFound,
+)
+from deltahub.client.folder import LocalFile
+from deltahub.client.hashing import plan_of, sha256_of, tensors_of
+from deltahub.client.jobs import wait_for_job
+from deltahub.client.local_index import LocalIndex
+from deltahub.client.progress import Progress
+from deltahub.client.push_encode import LocalTensor
+from deltahub.client.push_plan import SMALL_FILE, HashedFile
+from deltahub.client.push_send import FileSender, PushOptions
+from deltahub.client.records import CommitResult, PushResult, Revision
+
+_COMMIT_TRIES = 5
+
+
+class Push:
+    """One push. Safe to repeat at any moment: what was acknowledged is not sent again."""
+
+    def __init__(
+        self, api: Api, index: LocalIndex, progress: Progress, options: PushOptions
+    ) -> None:
+        self._api = api
+        self._index = index
+        self._progress = progress
+        self._options = options
+        self._sender = FileSender(api, index, progress, options)
+
+    def run(self, files: Sequence[LocalFile]) -> PushResult:
+        try:
+            return self._run(files)
+        finally:
+            self._sender.close()
+
+    def _run(self, files: Sequence[LocalFile]) -> PushResult:
+        options = self._options
+        self._ensure_repository()
+        hashed = self._hash(files)
+        head = self._api.find_revision(options.name, options.revision)
+        changed = _changed(hashed, head)
+        in_head = {entry.sha256 for entry in head.entries} if head else set()
+        to_send = {each.sha256: each for each in changed if each.sha256 not in in_head}
+        if to_send:
+            self._sender.send(list(to_send.values()), head)
+        result, added, deleted = self._commit(hashed, head)
+        return PushResult(
+            repository=options.name,
+            revision=options.revision,
+            commit=result.commit,
+            changed=result.changed,
+            state=self._settle(result),
+            added=added,
+            deleted=deleted,
+            unchanged=len(hashed) - len(added),
+            size=sum(each.file.size for each in hashed),
+            sent=self._sender.sent,
+            job_id=result.job_id,
+            url=f"{self._api.transport.url}/v1/repositories/{options.name}",
+        )
+
+    def _ensure_repository(self) -> None:
+        options = self._options
+        try:
+            found = self._api.get_repository(options.name)
+        except RepositoryNotFound:
+            try:
+                self._api.create_repository(options.name, private=bool(options.private))
+                return
+            except RepositoryExists:
+                found = self._api.get_repository(options.name)  # made by another push just now
+        if options.private is not None and options.private != found.private:
+            kind = "private" if found.private else "public"
+            raise InvalidArgument(f"{options.name} exists and is {kind}; a push does not change it")
+
+    def _hash(self, files: Sequence[LocalFile]) -> list[HashedFile]:
+        """Hashes of all files; SHA-256 and tensors of one file run side by side."""
+        total = sum(file.size for file in files)
+        workers = max(2, os.cpu_count() or 1)
+        with (
+            self._progress.stage("hash", total) as stage,
+            ThreadPoolExecutor(workers) as pool,
+        ):
+
+            def digest(file: LocalFile) -> str:
+                return sha256_of(file.source, file.stamp, self._index, stage.advance)
+
+            digests = [pool.submit(digest, file) for file in files]
+            plans = [pool.submit(self._plan_file, file) for file in files]
+            try:
+                return [
+                    HashedFile(file, digests[i].result(), *plans[i].result())
+                    for i, file in enumerate(files)
+                ]
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def _plan_file(self, file: LocalFile) -> tuple[Any, tuple[LocalTensor, ...]]:
+        if file.size < SMALL_FILE or not file.path.endswith(".safetensors"):
+            return None, ()
+        plan = plan_of(file.source, file.stamp, file.path)
+        if plan.kind != "safetensors":
+            return None, ()
+        placed = tensors_of(file.source, file.stamp, plan, self._index)
+        return plan, tuple(
+            LocalTensor(each.tensor, file.source, piece)
+            for each, piece in zip(placed, plan.tensor_pieces(), strict=True)
+        )
+
+    # -- committing ------------------------------------------------------------------------
+
+    def _commit(
+        self, files: list[HashedFile], head: Revision | None
+    ) -> tuple[CommitResult, tuple[str, ...], tuple[str, ...]]:
+        """The commit and the paths that it added and deleted.
+
+        Somebody else's commit in between: read again and add to that, unless this is a mirror,
+        which would delete what it has not seen.
+        """
+        options = self._options
+        for attempt in range(1, _COMMIT_TRIES + 1):
+            operations = _operations(files, head, is_mirror=options.mirror)
+            added = tuple(each["path"] for each in operations if each["op"] == "add")
+            deleted = tuple(each["path"] for each in operations if each["op"] == "delete")
+            is_same_base = options.base is None or (head and head.base.declared == options.base)
+            if head is not None and not operations and is_same_base:
+                return CommitResult(head.commit, head.job_id, changed=False), added, deleted
+            try:
+                result = self._api.commit(
+                    options.name,
+                    ref=options.revision,
+                    message=options.message,
+                    parent=head.commit if head else None,
+                    base=options.base,
+                    operations=operations,
+                )
+            except RefMoved:
+                if options.mirror or attempt == _COMMIT_TRIES:
+                    raise
+                head = self._api.find_revision(options.name, options.revision)
+                continue
+            return result, added, deleted
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    def _settle(self, result: CommitResult) -> str:
+        """`proved` once the hub has stored and verified everything, if that is waited for."""
+        options = self._options
+        if result.job_id is None:
+            return "proved"
+        if not options.wait:
+            return "committed"
+        try:
+            wait_for_job(self._api, result.job_id, self._progress, "hub")
+        except JobNotFound:
+            # Another user's commit had this content already; its job is not ours to see.
+            found = self._api.get_revision(options.name, result.commit)
+            is_done = all(entry.state == "ingested" for entry in found.entries)
+            return "proved" if is_done else "committed"
+        return "proved"
+
+
+def _changed(files: Iterable[HashedFile], head: Revision | None) -> list[HashedFile]:
+    known = {entry.path: entry.sha256 for entry in head.entries} if head else {}
+    return [each for each in files if known.get(each.file.path) != each.sha256]
+
+
+def _operations(
+    files: list[HashedFile], head: Revision | None, *, is_mirror: bool
+) -> list[dict[str, Any]]:
+    operations: list[dict[str, Any]] = [
+        {"op": "add", "path": each.file.path, "sha256": each.sha256, "size": each.file.size}
+        for each in _changed(files, head)
+    ]
+    if is_mirror and head is not None:
+        ours = {each.file.path for each in files}
+        gone = sorted(entry.path for entry in head.entries if entry.path not in ours)
+        operations += [{"op": "delete", "path": path} for path in gone]
+    return operations

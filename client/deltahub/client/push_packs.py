@@ -1,0 +1,194 @@
+"""Packs on their way to the hub: spooled to disk, sent, acknowledged; resumed after a kill."""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from deltahub.client.api import Api
+from deltahub.client.errors import (
+    DeltaCycle,
+    InvalidRequest,
+    LimitExceeded,
+    NotFound,
+    UploadNotFound,
+)
+from deltahub.client.places import cache_folder, disk_full
+from deltahub.client.push_encode import Choice, encode_all
+from deltahub.client.sources import Sources
+from deltahub.client.upload import Uploader
+from deltahub.codecs.errors import CorruptPack
+from deltahub.codecs.pack import MAX_PACK, PackWriter, read_index
+
+# What the hub says when it cannot take a pack, but would take the file whole.
+Refusal = (InvalidRequest, LimitExceeded, DeltaCycle, NotFound)
+
+
+class PackSender:
+    """Sends tensors to one repository as packs. One at a time lies on disk.
+
+    A pack's file is named by its SHA-256 once it is whole; what the hub has acknowledged is
+    deleted. So whatever a later process finds is sent as it is, and nothing is coded twice.
+    """
+
+    def __init__(self, api: Api, uploader: Uploader, name: str, folder: Path) -> None:
+        self._api = api
+        self._uploader = uploader
+        self._name = name
+        self._folder = folder
+
+    def resume(self, missing: dict[bytes, int]) -> None:
+        """Sends what an earlier process had ready, of the tensors id -> size that are missing."""
+        for path in sorted(self._folder.glob("*.pack")):
+            tensors = _tensors_of(path)
+            if not tensors & missing.keys():
+                path.unlink()
+                continue
+            try:
+                self._send(path, path.stem, {t.hex(): missing.get(t, 0) for t in tensors})
+            except Refusal:
+                path.unlink()  # made against a base that is gone, say: coded anew below
+        (self._folder / "writing").unlink(missing_ok=True)
+
+    def send(
+        self, choices: Sequence[Choice], sources: Sources, on_done: Callable[[int], None]
+    ) -> None:
+        """Codes and sends the tensors. on_done: told of each tensor's raw bytes once."""
+        frames = encode_all(choices, sources)
+        with contextlib.closing(frames):
+            self._write_packs(frames, on_done)
+
+    def _write_packs(
+        self, frames: Iterator[tuple[Choice, bytes]], on_done: Callable[[int], None]
+    ) -> None:
+        pack: _Writing | None = None
+        current: Choice | None = None
+        try:
+            for choice, frame in frames:
+                is_new = choice is not current
+                current = choice
+                if pack is not None and not pack.has_room(choice, len(frame), is_new=is_new):
+                    self._finish(pack, on_done)
+                    pack = None
+                if pack is None:
+                    pack = _Writing(self._folder / "writing")
+                pack.add(choice, frame)
+            if pack is not None:
+                self._finish(pack, on_done)
+                pack = None
+        finally:
+            if pack is not None:
+                pack.discard()
+
+    def _finish(self, pack: "_Writing", on_done: Callable[[int], None]) -> None:
+        path, sha256 = pack.finish()
+        self._send(path, sha256, {t.hex(): size for t, size in pack.tensors.items()})
+        on_done(pack.raw_bytes)
+
+    def _send(self, path: Path, sha256: str, tensors: dict[str, int]) -> None:
+        size = path.stat().st_size
+        self._uploader.upload(path, sha256, size, lambda n: None)
+        try:
+            self._api.accept_pack(self._name, sha256)
+        except UploadNotFound:
+            # The answer to a first try may have been lost after the hub had taken the pack.
+            if self._api.query_tensors(self._name, tensors) != tensors.keys():
+                raise
+        path.unlink()
+
+
+class _Writing:
+    """The pack that is being written."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = path.open("w+b")
+        self._hashing = _HashingSink(self._file, path)
+        self._writer = PackWriter(self._hashing)  # type: ignore[arg-type]  # it only writes
+        self.tensors: dict[bytes, int] = {}
+        self.raw_bytes = 0
+
+    def has_room(self, choice: Choice, length: int, *, is_new: bool) -> bool:
+        """Whether the frame fits; for a tensor's first frame, whether the rest is likely to."""
+        if not self._writer.fits(length):
+            return False
+        expected = int(choice.expected_bytes * 1.1)
+        return not is_new or expected >= MAX_PACK or self._writer.fits(max(length, expected))
+
+    def add(self, choice: Choice, frame: bytes) -> None:
+        self._writer.add(frame)
+        if choice.tensor.tensor not in self.tensors:
+            self.raw_bytes += choice.tensor.size
+        self.tensors[choice.tensor.tensor] = choice.tensor.size
+
+    def finish(self) -> tuple[Path, str]:
+        """The finished pack's path and SHA-256."""
+        self._writer.finish()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        sha256 = self._hashing.digest.hexdigest()
+        final = self._path.with_name(f"{sha256}.pack")
+        os.replace(self._path, final)
+        return final, sha256
+
+    def discard(self) -> None:
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+
+
+class _HashingSink:
+    def __init__(self, file: BinaryIO, path: Path) -> None:
+        self._file = file
+        self._path = path
+        self.digest = hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        self.digest.update(data)
+        try:
+            return self._file.write(data)
+        except OSError as exc:
+            raise disk_full(exc, self._path) from exc
+
+
+@contextlib.contextmanager
+def spool_folder(url: str, name: str) -> Iterator[Path]:
+    """A folder for one push's packs; the next push to the same repository gets the same one.
+
+    While another process uses it, a folder of one's own, removed at the end.
+    """
+    key = hashlib.sha256(f"{url}\n{name}".encode()).hexdigest()[:32]
+    folder = cache_folder() / "spool" / key
+    folder.mkdir(parents=True, exist_ok=True)
+    fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            own = folder.with_name(f"{key}-{os.getpid()}")
+            own.mkdir(exist_ok=True)
+            try:
+                yield own
+            finally:
+                shutil.rmtree(own, ignore_errors=True)
+            return
+        yield folder
+    finally:
+        os.close(fd)
+
+
+def _tensors_of(path: Path) -> set[bytes]:
+    """The tensors in a pack's file; empty if it is not whole."""
+    with path.open("rb") as file:
+
+        def read(offset: int, length: int) -> bytes:
+            return os.pread(file.fileno(), length, offset)
+
+        try:
+            return {entry.tensor for entry in read_index(read, path.stat().st_size)}
+        except CorruptPack:
+            return set()

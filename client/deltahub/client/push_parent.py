@@ -1,0 +1,34 @@
+"""Which model a folder was made from, as far as its own files say."""
+
+import json
+import re
+from pathlib import Path
+
+_SNAPSHOT = re.compile(r"models--([^/]+?)--([^/]+)/snapshots/([0-9a-f]{40})(?:/|$)")
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_KEYS = {"config.json": "_name_or_path", "adapter_config.json": "base_model_name_or_path"}
+_MAX_CONFIG = 1 << 20
+
+
+def find_parent(folder: Path) -> tuple[str, str] | None:
+    """(repository, revision) that a model was loaded from; None where no file says so.
+
+    A hint for choosing a base to encode against, no declaration: the hub is not told.
+    """
+    for file_name, key in _KEYS.items():
+        path = folder / file_name
+        if not path.is_file() or path.stat().st_size > _MAX_CONFIG:
+            continue
+        try:
+            config = json.loads(path.read_bytes())
+        except ValueError:
+            continue
+        value = config.get(key) if isinstance(config, dict) else None
+        if not isinstance(value, str):
+            continue
+        snapshot = _SNAPSHOT.search(value)
+        if snapshot:
+            return f"{snapshot[1]}/{snapshot[2]}", snapshot[3]
+        if _NAME.fullmatch(value):
+            return value, "main"
+    return None

@@ -1,0 +1,154 @@
+"""Making the hub have every file's bytes, whole or as what it lacks of them."""
+
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from deltahub.client.api import Api
+from deltahub.client.errors import JobFailed
+from deltahub.client.hashing import index_snapshot
+from deltahub.client.jobs import wait_for_job
+from deltahub.client.local_index import LocalIndex
+from deltahub.client.progress import Progress
+from deltahub.client.push_base import BaseSet, load_base
+from deltahub.client.push_packs import PackSender, Refusal, spool_folder
+from deltahub.client.push_plan import HashedFile, PushPlan, plan_push
+from deltahub.client.records import Revision
+from deltahub.client.sources import Sources
+from deltahub.client.upload import Uploader
+from deltahub.codecs.files import make_recipe
+
+_UPLOADERS = 4
+
+
+@dataclass(frozen=True)
+class PushOptions:
+    """What a caller asks for. base: `namespace/name[@revision]`. parent: a hint, not declared."""
+
+    name: str
+    revision: str = "main"
+    base: str | None = None
+    message: str | None = None
+    mirror: bool = False
+    wait: bool = True
+    private: bool | None = None
+    parent: tuple[str, str] | None = None
+
+
+class FileSender:
+    """Sends the files of one push; what was acknowledged before is not sent again."""
+
+    def __init__(
+        self, api: Api, index: LocalIndex, progress: Progress, options: PushOptions
+    ) -> None:
+        self._api = api
+        self._index = index
+        self._progress = progress
+        self._options = options
+        self._uploader = Uploader(api)
+        self._sources = Sources(index)
+        self._recipe_bytes = 0
+
+    @property
+    def sent(self) -> int:
+        """Bytes that went over the wire as bodies."""
+        return self._uploader.sent + self._recipe_bytes
+
+    def close(self) -> None:
+        self._sources.close()
+
+    def send(self, files: list[HashedFile], head: Revision | None) -> None:
+        """Makes the hub have every file's bytes, one way or another."""
+        plan, have = self._plan(files, head)
+        self._upload(plan.whole)
+        if not plan.frames:
+            return
+        try:
+            self._send_frames(plan, have)
+        except (*Refusal, JobFailed) as exc:
+            self._progress.note(
+                f"the hub does not take the difference ({exc}); sending whole files"
+            )
+            self._upload(plan.frames)
+
+    def _plan(self, files: list[HashedFile], head: Revision | None) -> tuple[PushPlan, set[str]]:
+        tensors = {t.tensor.hex(): t.size for each in files for t in each.tensors}
+        if not tensors:
+            return plan_push(files, set(), (), self._sources), set()
+        have = self._api.query_tensors(self._options.name, tensors)
+        bases = self._bases(head) if len(have) < len(tensors) else []
+        return plan_push(files, have, bases, self._sources), have
+
+    def _bases(self, head: Revision | None) -> list[BaseSet]:
+        """The bases to try: declared, loaded from, the branch's own head. Only what is here."""
+        options = self._options
+        wanted: list[tuple[str, Revision]] = []
+        for named in (_parse_base(options.base), options.parent):
+            found = self._api.find_revision(*named) if named else None
+            if named and found and all(found.commit != each.commit for _, each in wanted):
+                wanted.append((named[0], found))
+        if options.base and not wanted:
+            self._progress.note(f"the hub has no {options.base} to read: pushing without it")
+        if head is not None:
+            wanted.append((options.name, head))
+        for name, revision in wanted:
+            index_snapshot(name, revision.commit, self._index)
+        bases = [load_base(self._api, self._sources, *each) for each in wanted]
+        # A base counts only if the hub would resolve it for this repository.
+        sizes = {tensor: size for base in bases for tensor, size in base.sizes().items()}
+        known = self._api.query_tensors(options.name, sizes) if sizes else set()
+        return [each for each in (base.only(known) for base in bases) if len(each)]
+
+    def _upload(self, files: Iterable[HashedFile]) -> None:
+        todo = list(files)
+        total = sum(each.file.size for each in todo)
+        if not todo:
+            return
+        with self._progress.stage("upload", total) as stage, ThreadPoolExecutor(_UPLOADERS) as pool:
+
+            def upload(each: HashedFile) -> None:
+                file = each.file
+                self._uploader.upload(file.source, each.sha256, file.size, stage.advance)
+
+            list(pool.map(upload, todo))
+
+    def _send_frames(self, plan: PushPlan, have: set[str]) -> None:
+        name = self._options.name
+        choices = plan.choices
+        with spool_folder(self._api.transport.url, name) as folder:
+            sender = PackSender(self._api, self._uploader, name, folder)
+            missing = {choice.tensor.tensor: choice.tensor.size for choice in choices}
+            if any(folder.glob("*.pack")):
+                sender.resume(missing)
+                sizes = {tensor.hex(): size for tensor, size in missing.items()}
+                have = have | self._api.query_tensors(name, sizes)
+                choices = [each for each in choices if each.tensor.tensor.hex() not in have]
+            total = sum(choice.tensor.size for choice in choices)
+            if choices:
+                with self._progress.stage("send differences", total) as stage:
+                    sender.send(choices, self._sources, stage.advance)
+        jobs = [self._put_recipe(each) for each in plan.frames]
+        for job_id in jobs:
+            if job_id is not None:
+                wait_for_job(self._api, job_id, self._progress, "hub")
+
+    def _put_recipe(self, each: HashedFile) -> str | None:
+        assert each.plan is not None
+        ids = [tensor.tensor for tensor in each.tensors]
+        fd = os.open(each.file.source, os.O_RDONLY)
+        try:
+            recipe = make_recipe(
+                each.plan, bytes.fromhex(each.sha256), ids, lambda at, n: os.pread(fd, n, at)
+            ).to_bytes()
+        finally:
+            os.close(fd)
+        self._recipe_bytes += len(recipe)
+        return self._api.put_recipe(self._options.name, recipe)
+
+
+def _parse_base(base: str | None) -> tuple[str, str] | None:
+    if base is None:
+        return None
+    name, _, revision = base.partition("@")
+    return name, revision or "main"
