@@ -7,6 +7,8 @@ from math import prod
 from typing import Final, cast
 from typing import Literal as OneOf
 
+import xxhash
+
 from deltahub.codecs.dtypes import HEADER_BITS
 from deltahub.codecs.errors import CorruptRecipe, InvalidInput, UnsupportedVersion
 from deltahub.codecs.ids import ID_BYTES, tensor_id
@@ -21,6 +23,7 @@ MAX_LITERAL: Final = 1 << 20
 MAX_DIMENSIONS: Final = 64
 _MAX_FILE: Final = 1 << 50
 _HEAD: Final = struct.Struct("<4sB3xI")
+_CHECKSUM: Final = struct.Struct("<Q")  # XXH3-64 of all bytes before it
 
 RecipeKind = OneOf["safetensors", "opaque"]
 
@@ -81,17 +84,20 @@ class Recipe:
     def from_bytes(cls, data: Buffer) -> "Recipe":
         """The recipe with these bytes; CorruptRecipe unless they are its canonical form."""
         view = memoryview(data).cast("B")
-        if not _HEAD.size <= len(view) <= MAX_RECIPE:
+        if not _HEAD.size + _CHECKSUM.size <= len(view) <= MAX_RECIPE:
             raise CorruptRecipe(f"a recipe of {len(view)} bytes; at most {MAX_RECIPE} are allowed")
         magic, version, json_length = _HEAD.unpack_from(view)
         if magic != RECIPE_MAGIC:
             raise CorruptRecipe(f"a recipe begins with {RECIPE_MAGIC!r}, not {magic!r}")
         if version != RECIPE_VERSION:
             raise UnsupportedVersion(f"recipe version {version}; this release reads 1")
+        end = len(view) - _CHECKSUM.size
+        if xxhash.xxh3_64_intdigest(view[:end]) != _CHECKSUM.unpack_from(view, end)[0]:
+            raise CorruptRecipe("the recipe's checksum does not match its bytes")
         body = _HEAD.size + json_length
-        if body > len(view):
+        if body > end:
             raise CorruptRecipe("the recipe is cut off within its JSON")
-        recipe = _parse(bytes(view[_HEAD.size : body]), view[body:])
+        recipe = _parse(bytes(view[_HEAD.size : body]), view[body:end])
         fault = _fault(recipe)
         if fault is not None:
             raise CorruptRecipe(fault)
@@ -118,7 +124,8 @@ def _serialize(recipe: Recipe) -> bytes:
     text = json.dumps(document, sort_keys=True, separators=(",", ":")).encode("ascii")
     head = _HEAD.pack(RECIPE_MAGIC, RECIPE_VERSION, len(text))
     literals = [segment.data for segment in recipe.segments if isinstance(segment, Literal)]
-    return b"".join([head, text, *(ref.tensor for ref in refs), *literals])
+    checked = b"".join([head, text, *(ref.tensor for ref in refs), *literals])
+    return checked + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(checked))
 
 
 def _fault(recipe: Recipe) -> str | None:
