@@ -1,7 +1,11 @@
 """Carrying out a plan of garbage collection: each step proves again what it acts on."""
 
-from collections.abc import Sequence
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 from sqlalchemy import delete, exists, select, update
 
@@ -52,6 +56,20 @@ class Outcome:
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
+
+    def lines(self) -> Iterator[str]:
+        """The outcome as a person reads it."""
+        counts = (
+            ("uploads deleted", self.uploads),
+            ("files forgotten", self.files),
+            ("tensors forgotten", self.tensors),
+            ("packs condemned", self.condemned + self.repacked),
+            ("packs deleted", self.deleted),
+            ("unknown objects deleted", self.unknown),
+        )
+        yield from (f"{text}: {count}" for text, count in counts if count)
+        yield from self.notes
+        yield f"freed {self.freed_bytes} bytes"
 
 
 def apply_gc(reg: Registry, plan: Plan, *, delete_unknown: bool = False) -> Outcome:
@@ -104,28 +122,33 @@ class _Collector:
             self._outcome.files += len(dead)
 
     def remove_uploads(self, uploads: Sequence[Item]) -> None:
+        for item in uploads:
+            with _unused(self._reg.spool.path(item.id)) as is_unused:
+                if is_unused:
+                    self._remove_upload(item)
+
+    def _remove_upload(self, item: Item) -> None:
         """Condemn, delete the bytes, delete the row."""
         is_read = exists(select(File.id).where(File.landing_id == Landing.id))
-        for item in uploads:
-            with self._reg.db.write() as session:
-                # It gives up its name, so that the same bytes may be uploaded anew meanwhile.
-                condemned = session.scalar(
-                    update(Landing)
-                    .where(Landing.id == item.id, landing_is_dead(self._moment), ~is_read)
-                    .values(state="condemned", sha256=f"condemned-{item.id}")
-                    .returning(Landing.id)
-                    .execution_options(synchronize_session=False)
-                )
-            if condemned is None:
-                continue
-            reached("gc.upload.after_condemn")
-            self._reg.spool.discard(item.id)
-            self._reg.store.delete(landing_key(item.id))
-            reached("gc.upload.after_delete")
-            with self._reg.db.write() as session:
-                session.execute(delete(Landing).where(Landing.id == item.id))
-            self._outcome.uploads += 1
-            self._outcome.freed_bytes += item.size_bytes
+        with self._reg.db.write() as session:
+            # It gives up its name, so that the same bytes may be uploaded anew meanwhile.
+            condemned = session.scalar(
+                update(Landing)
+                .where(Landing.id == item.id, landing_is_dead(self._moment), ~is_read)
+                .values(state="condemned", sha256=f"condemned-{item.id}")
+                .returning(Landing.id)
+                .execution_options(synchronize_session=False)
+            )
+        if condemned is None:
+            return
+        reached("gc.upload.after_condemn")
+        self._reg.spool.discard(item.id)
+        self._reg.store.delete(landing_key(item.id))
+        reached("gc.upload.after_delete")
+        with self._reg.db.write() as session:
+            session.execute(delete(Landing).where(Landing.id == item.id))
+        self._outcome.uploads += 1
+        self._outcome.freed_bytes += item.size_bytes
 
     def remove_tensors(self, tensors: Sequence[int]) -> None:
         with self._reg.db.write() as session:
@@ -192,3 +215,22 @@ class _Collector:
             self._reg.store.delete(item.id)
             self._outcome.unknown += 1
             self._outcome.freed_bytes += item.size_bytes
+
+
+@contextmanager
+def _unused(path: Path) -> Iterator[bool]:
+    """False while somebody is appending to the spooled file; else it stays unused inside."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield True  # complete, or never begun: who begins now extends its life first
+        return
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(fd)

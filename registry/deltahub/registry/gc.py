@@ -5,7 +5,6 @@ is condemned, and deleted once no reader can still be reading it. A crash leaves
 next run finds again, never a row without its object.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -78,9 +77,10 @@ class Plan:
         waiting = [item for item in (*self.abandoned, *self.condemn) if item.id not in deleted]
         return _total(waiting) + _total(self.repack)
 
-    def to_json(self) -> str:
+    def as_dict(self) -> dict[str, object]:
+        """The plan as plain data, for JSON."""
         totals = {"freed_bytes": self.freed_bytes, "later_bytes": self.later_bytes}
-        return json.dumps({**asdict(self), **totals}, indent=2)
+        return {**asdict(self), **totals}
 
     def lines(self) -> Iterator[str]:
         """The plan as a person reads it."""

@@ -1,0 +1,51 @@
+"""What fsck can find, each kind under its own code."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+# code -> what it means and what to do; docs and `deltahub fsck --help` show it.
+CODES = {
+    "ref_dangling": "a branch or tag points at no revision of its repository",
+    "entry_dangling": "a revision lists a file that has no row, or is not proved",
+    "file_incomplete": "a file's row names neither an upload nor a recipe that is there",
+    "file_tensors": "a file's recipe and the rows of the tensors it needs differ",
+    "file_domain": "a file refers to a tensor that it may not refer to",
+    "file_unreadable": "a file cannot be rebuilt",
+    "file_hash": "a file is rebuilt to other bytes than were pushed",
+    "recipe_unreadable": "a file's recipe cannot be read",
+    "landing_missing": "the bytes of a complete upload are gone",
+    "landing_size": "the bytes of an upload are more or fewer than its row says",
+    "landing_hash": "the bytes of an upload are not those that were pushed",
+    "tensor_frames": "a tensor's frames leave gaps or overlap",
+    "tensor_unreadable": "a tensor cannot be decoded",
+    "tensor_hash": "a tensor decodes to other bytes",
+    "frame_pack": "a frame lies in a pack that is not live, or of another domain",
+    "frame_bounds": "frames overlap in a pack, or leave it",
+    "frame_header": "a frame says something else than its row",
+    "base_missing": "a tensor needs a base that has no row",
+    "base_domain": "a tensor needs a base that it may not refer to",
+    "base_cycle": "tensors need each other for decoding",
+    "depth_wrong": "a tensor's depth is not one more than its deepest base's",
+    "depth_exceeded": "a chain of deltas is longer than the setting allows",
+    "pack_missing": "a live pack's object is gone",
+    "pack_size": "a pack's object is longer or shorter than its row says",
+    "pack_index": "a pack's index is damaged, or disagrees with the frames' rows",
+    "pack_hash": "a pack's bytes have changed",
+    "unknown_object": "an object that no row knows (gc --apply --delete-unknown removes it)",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is not as it must be. code: one of CODES; target: the row or object."""
+
+    code: str
+    target: str
+    text: str
+
+    def __post_init__(self) -> None:
+        if self.code not in CODES:
+            raise ValueError(f"{self.code} is no code of a finding")
+
+
+Findings = Iterator[Finding]
