@@ -5,6 +5,7 @@ power: of each file the contents at its last fsync, of each folder the names at 
 crash() puts exactly that back: the worst that the rules of POSIX allow.
 """
 
+import errno
 import itertools
 import os
 import shutil
@@ -55,6 +56,7 @@ class DurableDisk(Disk):
     def fsync(self, fd: int) -> None:
         with self._lock:
             self.n_fsyncs += 1
+            self._check_power(fd)
             super().fsync(fd)
             size = os.fstat(fd).st_size
             reader = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
@@ -70,6 +72,14 @@ class DurableDisk(Disk):
             self._nodes[stat.st_dev, stat.st_ino] = number = next(self._numbers)
             self._folders[number] = {}
 
+    def write(self, fd: int, data: Buffer) -> None:
+        self._check_power(fd)
+        super().write(fd, data)
+
+    def truncate(self, fd: int, size: int) -> None:
+        self._check_power(fd)
+        super().truncate(fd, size)
+
     def rename(self, source: Path, target: Path) -> None:
         with self._lock:
             super().rename(source, target)
@@ -81,9 +91,6 @@ class DurableDisk(Disk):
     def unlink(self, path: Path) -> None:
         with self._lock:
             super().unlink(path)
-
-    def write(self, fd: int, data: Buffer) -> None:
-        super().write(fd, data)
 
     def fsync_dir(self, path: Path) -> None:
         with self._lock:
@@ -102,6 +109,10 @@ class DurableDisk(Disk):
             self._files.clear()
             self._folders.clear()
             self._adopt(self.root)
+
+    def _check_power(self, fd: int) -> None:
+        if fd not in self._open:
+            raise OSError(errno.EIO, "this file was opened before the power was lost")
 
     def _adopt(self, folder: Path) -> None:
         stat = folder.stat()

@@ -145,7 +145,7 @@ def validate_commit_id(commit: str) -> str:
 
 def quoted(text: str, limit: int = 100) -> str:
     """What somebody sent, fit for a message: escaped and cut."""
-    return ascii(text) if len(text) <= limit else f"{text[:limit]!a}... ({len(text)} long)"
+    return repr(text) if len(text) <= limit else f"{text[:limit]!r}... ({len(text)} long)"
 
 
 def _is_printable(text: str) -> bool:

@@ -1,0 +1,197 @@
+"""Users, tokens, organizations, the first start and the command line for them."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from sqlalchemy import select, update
+
+from deltahub.registry import Registry, audit, users
+from deltahub.registry.commands import user as user_command
+from deltahub.registry.db.models import Token, utc_now
+from deltahub.registry.errors import (
+    InvalidName,
+    InvalidRequest,
+    NameTaken,
+    NotFound,
+    Unauthorized,
+)
+from support.registry import opened_registry
+
+
+@pytest.fixture
+def reg(tmp_path: Path) -> Iterator[Registry]:
+    with opened_registry(tmp_path) as reg:
+        yield reg
+
+
+def test_a_token_names_its_user_and_scope(reg: Registry) -> None:
+    users.create_user(reg, "alice", is_admin=True)
+    caller = users.authenticate(reg, users.create_token(reg, "alice", "write"))
+    assert (caller.name, caller.is_admin, caller.scope) == ("alice", True, "write")
+    assert not caller.is_superuser
+
+
+def test_only_the_hash_of_a_token_is_kept(reg: Registry) -> None:
+    users.create_user(reg, "alice")
+    secret = users.create_token(reg, "alice", "read")
+    assert secret.startswith("dh_")
+    assert len(secret) > 40
+    for file in reg.data_dir.glob("deltahub.sqlite3*"):
+        assert secret.encode() not in file.read_bytes()
+
+
+def test_an_unknown_token_is_refused(reg: Registry) -> None:
+    for secret in ("", "dh_", "dh_" + "x" * 43, "hf_something", "\udcff", "x" * 100_000):
+        with pytest.raises(Unauthorized):
+            users.authenticate(reg, secret)
+
+
+def test_a_revoked_token_is_refused_at_once(reg: Registry) -> None:
+    users.create_user(reg, "alice")
+    secret = users.create_token(reg, "alice", "read", "laptop")
+    (info,) = users.list_tokens(reg, "alice")
+    assert (info.label, info.expires_at) == ("laptop", None)
+    users.revoke_token(reg, info.id)
+    with pytest.raises(Unauthorized):
+        users.authenticate(reg, secret)
+    with pytest.raises(NotFound):
+        users.revoke_token(reg, info.id)
+
+
+def test_an_expired_token_is_refused_and_says_since_when(reg: Registry) -> None:
+    users.create_user(reg, "alice")
+    secret = users.create_token(reg, "alice", "read", ttl_s=60)
+    assert users.authenticate(reg, secret).name == "alice"
+    with reg.db.write() as session:
+        session.execute(update(Token).values(expires_at=utc_now()))
+    with pytest.raises(Unauthorized, match=r"alice expired at \d{4}-"):
+        users.authenticate(reg, secret)
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".hidden", "-dash", "a/b", "a b", "ä", "a\n", "x" * 97, "a..b", "a.git", "a\0"]
+)
+def test_a_name_that_cannot_be_one_is_refused_briefly(reg: Registry, name: str) -> None:
+    with pytest.raises(InvalidName) as raised:
+        users.create_user(reg, name * 100)
+    assert len(str(raised.value)) < 500
+    with pytest.raises(InvalidName):
+        users.create_organization(reg, name)
+
+
+def test_users_and_organizations_share_their_names(reg: Registry) -> None:
+    users.create_user(reg, "alice")
+    users.create_organization(reg, "lab")
+    for name in ("alice", "lab"):
+        with pytest.raises(NameTaken, match=name):
+            users.create_user(reg, name)
+        with pytest.raises(NameTaken, match=name):
+            users.create_organization(reg, name)
+
+
+def test_a_user_belongs_to_their_own_namespace_and_to_organizations(reg: Registry) -> None:
+    users.create_user(reg, "alice")
+    users.create_organization(reg, "lab")
+    caller = users.authenticate(reg, users.create_token(reg, "alice", "read"))
+    assert users.namespaces_of(reg, caller) == {"alice": "admin"}
+    users.add_member(reg, "lab", "alice", "read")
+    users.add_member(reg, "lab", "alice", "write")
+    assert users.namespaces_of(reg, caller) == {"alice": "admin", "lab": "write"}
+
+
+def test_membership_needs_an_organization_a_user_and_a_role_that_exist(reg: Registry) -> None:
+    users.create_user(reg, "alice")
+    users.create_organization(reg, "lab")
+    with pytest.raises(NotFound, match="organization"):
+        users.add_member(reg, "alice", "alice", "read")
+    with pytest.raises(NotFound, match="nobody"):
+        users.add_member(reg, "lab", "nobody", "read")
+    with pytest.raises(InvalidRequest, match="owner"):
+        users.add_member(reg, "lab", "alice", "owner")  # type: ignore[arg-type]  # on purpose
+
+
+def test_the_first_start_makes_an_administrator_once(reg: Registry) -> None:
+    secret = users.bootstrap_admin(reg)
+    assert secret is not None
+    assert users.authenticate(reg, secret).is_superuser
+    assert users.bootstrap_admin(reg) is None
+
+
+def test_a_hub_with_users_makes_no_administrator(reg: Registry) -> None:
+    users.create_user(reg, "alice")
+    assert users.bootstrap_admin(reg) is None
+
+
+def test_what_is_done_to_users_is_in_the_audit_log(reg: Registry) -> None:
+    users.create_user(reg, "alice")
+    users.create_token(reg, "alice", "read")
+    users.revoke_token(reg, 1)
+    with reg.db.read() as session:
+        actions = [(event.action, event.target) for event in audit.latest(session)]
+        assert session.scalars(select(Token)).all() == []
+    assert actions == [
+        ("token.revoke", "alice"),
+        ("token.create", "alice"),
+        ("user.create", "alice"),
+    ]
+
+
+class Shell:
+    """`deltahub user ...` on one data folder."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.env = {"DELTAHUB_DATA_DIR": str(data_dir)}
+
+    def run(self, *arguments: str) -> str:
+        result = CliRunner(env=self.env).invoke(user_command, arguments)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self.run(*arguments, "--json"))
+
+    def refused(self, *arguments: str) -> str:
+        result = CliRunner(env=self.env).invoke(user_command, arguments)
+        assert result.exit_code == 1, result.output
+        return result.output
+
+
+def test_the_command_line_manages_users_tokens_and_organizations(tmp_path: Path) -> None:
+    shell = Shell(tmp_path / "data")
+    assert shell.json("add", "alice") == {"name": "alice", "is_admin": False}
+    assert "made user root" in shell.run("add", "root", "--admin")
+    assert [row["name"] for row in shell.json("list")] == ["alice", "root"]
+    assert "root  (admin)" in shell.run("list")
+    made = shell.json("token", "create", "alice", "--scope", "read", "--ttl-days", "0.5")
+    secret = shell.run("token", "create", "root", "--scope", "admin", "--label", "ci").strip()
+    first, second = shell.json("token", "list")
+    assert (first["user"], first["scope"], second["label"]) == ("alice", "read", "ci")
+    assert made["token"] not in shell.run("token", "list", "alice")
+    assert shell.json("org", "add", "lab") == {"name": "lab"}
+    assert shell.json("org", "member", "lab", "alice", "--role", "admin")["role"] == "admin"
+    with opened_registry(tmp_path) as reg:
+        assert users.authenticate(reg, secret).is_superuser
+        alice = users.authenticate(reg, made["token"])
+        assert users.namespaces_of(reg, alice) == {"alice": "admin", "lab": "admin"}
+    shell.run("token", "revoke", str(first["id"]))
+    with opened_registry(tmp_path) as reg, pytest.raises(Unauthorized):
+        users.authenticate(reg, made["token"])
+
+
+def test_the_command_line_says_what_is_refused(tmp_path: Path) -> None:
+    shell = Shell(tmp_path / "data")
+    assert "no user 'bob'" in shell.refused("token", "create", "bob")
+    shell.run("add", "bob")
+    assert "'bob' is the name of a user" in shell.refused("add", "bob")
+    assert "there is no token 7" in shell.refused("token", "revoke", "7")
+
+
+def test_a_data_folder_can_be_named_on_the_command_line(tmp_path: Path) -> None:
+    shell = Shell(tmp_path / "unused")
+    shell.run("add", "alice", "--data-dir", str(tmp_path / "data"))
+    assert not (tmp_path / "unused").exists()
+    assert shell.json("list", "--data-dir", str(tmp_path / "data"))[0]["name"] == "alice"
