@@ -48,7 +48,7 @@ class ModelFile:
         return memoryview(self.data)[piece.start : piece.end]
 
     def id_of(self, piece: FilePiece) -> bytes:
-        """BLAKE3 of the piece, hashed once: a hub and its clients know the ids of what they hold."""
+        """BLAKE3 of the piece, hashed once: hub and client know the ids of what they hold."""
         if piece not in self._ids:
             self._ids[piece] = tensor_id(self.bytes_of(piece))
         return self._ids[piece]

@@ -1,0 +1,189 @@
+"""`make demo`: train a base and three fine-tunes, push them, pull them back, prove it bit for bit.
+
+Everything lies in a temporary folder and runs on loopback; nothing stays behind.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.demo import models
+from benchmarks.hub import EmbeddedHub, HubFailed, run_cli, run_json
+from benchmarks.models.sizes import DEMO
+from benchmarks.models.train import model_folder, train_family
+
+NAMESPACE = "admin"
+# Nobody reads a demonstration's hub while it cleans up: what would be kept for a while for the
+# sake of readers and of unfinished pushes may go at once.
+IMPATIENT = {"DELTAHUB_READ_LEASE_S": "0", "DELTAHUB_HOLD_TTL_S": "60"}
+
+
+@dataclass
+class Row:
+    """What happened to one model."""
+
+    name: str
+    folder: Path
+    pushed_bytes: int = 0
+    push_s: float = 0.0
+    empty_pull_bytes: int = 0  # into a cache with nothing in it
+    base_pull_bytes: int = 0  # into a cache with the base in it
+    pull_s: float = 0.0
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def size_bytes(self) -> int:
+        return models.size_bytes(self.folder)
+
+    @property
+    def repository(self) -> str:
+        return f"{NAMESPACE}/{self.name}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--models", type=Path, help="keep the trained models here and use them again"
+    )
+    arguments = parser.parse_args()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="deltahub demo ") as scratch_name:
+        scratch = Path(scratch_name)
+        trained = arguments.models or scratch / "models"
+        say(f"Training a base and {len(DEMO.fine_tunes)} fine-tunes (about two minutes) ...")
+        names = train_family(DEMO, trained, processes=2)
+        say(f"  trained in {time.monotonic() - began:.0f} s")
+        rows = [Row(name, model_folder(trained, name, DEMO.dtypes[0])) for name in names]
+        log_path = scratch / "hub.log"
+        try:
+            with EmbeddedHub(scratch / "data", log_path, **IMPATIENT) as hub:
+                say(f"The hub listens on {hub.url}")
+                push_all(hub, rows, scratch)
+                pull_all(hub, rows, scratch)
+                hub.collect_garbage()
+                stored, metadata = hub.stored()
+        except HubFailed as exc:
+            say(f"\nFAILED: {exc}")
+            if log_path.exists():
+                say(f"--- the hub's log\n{log_path.read_text(errors='replace')[-4000:]}")
+            return 1
+    print_table(rows, stored, metadata, time.monotonic() - began)
+    return 0 if all(not row.faults for row in rows) else 1
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def push_all(hub: EmbeddedHub, rows: list[Row], scratch: Path) -> None:
+    """The base first; then, as anybody who fine-tunes would, with the base pulled before."""
+    cache = scratch / "cache of the trainer"
+    environment = hub.client_environment(cache)
+    for row in rows:
+        say(f"pushing {row.repository} ...")
+        command = ["push", str(row.folder), row.repository, "-m", "demonstration"]
+        if row is not rows[0]:
+            command += ["--base", rows[0].repository]
+        before, began = hub.traffic(), time.monotonic()
+        run_cli(command, environment)
+        row.push_s = time.monotonic() - began
+        row.pushed_bytes = (hub.traffic() - before).received_bytes
+        if row is rows[0]:
+            run_cli(["pull", row.repository], environment)
+
+
+def pull_all(hub: EmbeddedHub, rows: list[Row], scratch: Path) -> None:
+    """Every model into an empty cache; then all into one cache, the base first."""
+    shared = scratch / "cache with the base"
+    for row in rows:
+        say(f"pulling {row.repository}, comparing files and logits ...")
+        row.empty_pull_bytes, _ = pull(hub, row, scratch / f"empty cache {row.name}")
+        row.base_pull_bytes, row.pull_s = pull(hub, row, shared)
+
+
+def pull(hub: EmbeddedHub, row: Row, cache: Path) -> tuple[int, float]:
+    """(bytes that the server sent, seconds); what differs from the original goes to row.faults."""
+    before, began = hub.traffic(), time.monotonic()
+    result = run_json(["pull", row.repository], hub.client_environment(cache))
+    elapsed_s = time.monotonic() - began
+    sent_bytes = (hub.traffic() - before).sent_bytes
+    row.faults += models.differences(row.folder, Path(result["path"]))
+    return sent_bytes, elapsed_s
+
+
+def print_table(rows: list[Row], stored: int, metadata: int, elapsed_s: float) -> None:
+    titles = [
+        "model",
+        "files",
+        "pushed",
+        "pull, empty",
+        "pull, base",
+        "push s",
+        "pull s",
+        "verified",
+    ]
+    lines = [
+        [
+            row.name,
+            megabytes(row.size_bytes),
+            megabytes(row.pushed_bytes),
+            megabytes(row.empty_pull_bytes),
+            "-" if row is rows[0] else megabytes(row.base_pull_bytes),
+            f"{row.push_s:.1f}",
+            f"{row.pull_s:.1f}",
+            "NO" if row.faults else "yes",
+        ]
+        for row in rows
+    ]
+    total = sum(row.size_bytes for row in rows)
+    verified = sum(1 for row in rows if not row.faults)
+    lines.append(
+        [
+            "total",
+            megabytes(total),
+            megabytes(sum(row.pushed_bytes for row in rows)),
+            megabytes(sum(row.empty_pull_bytes for row in rows)),
+            megabytes(sum(row.base_pull_bytes for row in rows[1:])),
+            f"{sum(row.push_s for row in rows):.1f}",
+            f"{sum(row.pull_s for row in rows):.1f}",
+            f"{verified} of {len(rows)}",
+        ]
+    )
+    say(
+        f"\nA base and {len(rows) - 1} fine-tunes ({DEMO.dtypes[0]}). Megabytes of 10^6; pushed "
+        "and pulled as counted\nat the server's sockets; a pull goes into an empty cache, or into "
+        "one with the base in it.\n"
+    )
+    widths = [max(len(line[i]) for line in [titles, *lines]) for i in range(len(titles))]
+    for line in [titles, *lines]:
+        first, *rest = (cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+        say("  ".join([line[0].ljust(len(first)), *rest]))
+    say(
+        f"\nstored after `deltahub gc --apply`: {megabytes(stored)} MB, "
+        f"{100 * stored / total:.1f} % of the files' bytes "
+        f"(metadata apart: {megabytes(metadata)} MB)\n"
+        f"verified {verified} of {len(rows)} models, every file's SHA-256 and every logit, "
+        f"twice each; {elapsed_s:.0f} s in all"
+    )
+    for row in rows:
+        for fault in row.faults:
+            say(f"NOT VERIFIED {row.name}: {fault}")
+    say(
+        "\nTo run the hub for real, and push a model of your own:\n"
+        "  .venv/bin/deltahub serve                 # prints an administrator's token once\n"
+        "  .venv/bin/deltahub login                 # asks for it\n"
+        "  .venv/bin/deltahub push ./my-model admin/my-model\n"
+        "  .venv/bin/deltahub push ./my-tune admin/my-tune --base admin/my-model\n"
+        "  .venv/bin/deltahub pull admin/my-tune"
+    )
+
+
+def megabytes(size: int) -> str:
+    return f"{size / 1e6:.2f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
