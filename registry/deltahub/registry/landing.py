@@ -197,11 +197,13 @@ def _complete(reg: Registry, upload: LandingStatus, file: SpoolFile) -> LandingS
 def _mark_complete(reg: Registry, upload: LandingStatus, hashes: Hashes) -> LandingStatus:
     with reg.db.write() as session:
         row = session.get(Landing, upload.id)
-        if row is not None:
+        if row is not None and row.state in ("receiving", "complete"):
             row.state = "complete"
             row.size = hashes.n_bytes
             row.git_blob_id = hashes.git_blob_id
             row.expires_at = utc_now() + timedelta(seconds=reg.settings.upload_ttl_s)
+        else:
+            row = None
     if row is None:
         # It expired while its last part came in; nothing may stay that no row knows.
         reg.store.delete(landing_key(upload.id))
