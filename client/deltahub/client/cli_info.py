@@ -1,0 +1,90 @@
+"""`deltahub info`: how a revision is stored."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from deltahub.client.cli_output import Output, hub_options, split_revision, table
+from deltahub.client.hub import Hub
+from deltahub.client.progress import human_size
+
+_NUMBERS = frozenset({1, 2, 3, 4})
+
+
+@click.command()
+@click.argument("name", metavar="NAMESPACE/NAME[@REVISION]")
+@click.option("--revision", help="A branch, tag or commit; by default main.")
+@click.option("--brief", is_flag=True, help="Leave the tensors out.")
+@hub_options
+def info(name: str, revision: str | None, brief: bool, hub: Hub, output: Output) -> None:
+    """Show files and tensors of a revision: codec and bytes of each, and its base.
+
+    own: bytes stored for this revision alone; shared: stored once, used by others too; base:
+    bytes of other models' tensors that its differences need.
+    """
+    name, revision = split_revision(name, revision)
+    found = hub.info(name, revision)
+    output.result(found, "\n".join(_describe(name, found, brief=brief)))
+
+
+def _describe(name: str, found: Mapping[str, Any], *, brief: bool) -> list[str]:
+    lines = [f"{name}@{found.get('commit', '')}"]
+    lines += _describe_base(found.get("base") or {})
+    rows = [["file", "size", "own", "shared", "base", "kind"]]
+    for file in found.get("files", []):
+        rows.append([str(file["path"]), *_sizes(file["size"], file.get("stored")), _kind(file)])
+    rows.append(["total", *_totals(found.get("totals") or {}), ""])
+    lines += ["", table(rows, right=_NUMBERS)]
+    for file in found.get("files", []):
+        if file.get("note"):
+            lines += ["", f"{file['path']}: {file['note']}"]
+        if not brief and file.get("tensors"):
+            lines += ["", str(file["path"]), _tensors(file["tensors"])]
+    return lines
+
+
+def _describe_base(base: Mapping[str, Any]) -> list[str]:
+    lines = []
+    if base.get("declared"):
+        status = base.get("declared_status")
+        lines.append(f"base declared: {base['declared']}" + (f" ({status})" if status else ""))
+    for each in base.get("measured") or []:
+        share = each.get("share")
+        share = f", {share:.0%} of the bytes" if isinstance(share, int | float) else ""
+        commit = str(each.get("commit") or "")[:12]
+        lines.append(f"base measured: {each.get('repository')}@{commit}{share}")
+    return lines or ["base: none declared, none found"]
+
+
+def _tensors(tensors: list[Mapping[str, Any]]) -> str:
+    rows = [["  tensor", "size", "stored", "depth", "codec", "dtype", "shape"]]
+    for each in tensors:
+        shape = "x".join(str(size) for size in each.get("shape") or ()) or "scalar"
+        depth = each.get("base_depth")
+        rows.append(
+            [
+                f"  {each.get('name') or '(bytes)'}",
+                human_size(each["size"]),
+                "shared" if each.get("shared") else human_size(each.get("stored") or 0),
+                "" if depth is None else str(depth),
+                str(each.get("codec") or ""),
+                str(each.get("dtype") or ""),
+                shape,
+            ]
+        )
+    return table(rows, right=frozenset({1, 2, 3}))
+
+
+def _kind(file: Mapping[str, Any]) -> str:
+    return str(file.get("kind") or file.get("state") or "")
+
+
+def _sizes(size: int, stored: Mapping[str, int] | None) -> list[str]:
+    if not stored:
+        return [human_size(size), "-", "-", "-"]
+    return [human_size(size), *(human_size(stored.get(k) or 0) for k in ("own", "shared", "base"))]
+
+
+def _totals(totals: Mapping[str, int]) -> list[str]:
+    return [human_size(totals.get(key) or 0) for key in ("size", "own", "shared", "base")]

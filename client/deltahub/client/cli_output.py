@@ -1,0 +1,121 @@
+"""What commands share: the hub's options, results as text or JSON, exit statuses."""
+
+import dataclasses
+import functools
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from deltahub.client.errors import (
+    Forbidden,
+    HubError,
+    HubUnreachable,
+    InvalidArgument,
+    NotFound,
+    Unauthorized,
+    VerificationFailed,
+)
+from deltahub.client.hub import Hub
+from deltahub.client.progress import Bars, Lines, Progress, Silent
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_NOT_FOUND = 3
+EXIT_REFUSED_TOKEN = 4
+EXIT_UNREACHABLE = 5
+EXIT_NOT_VERIFIED = 6
+EXIT_INTERRUPTED = 130
+
+_STATUS: tuple[tuple[type[HubError], int], ...] = (
+    (NotFound, EXIT_NOT_FOUND),
+    (Unauthorized, EXIT_REFUSED_TOKEN),
+    (Forbidden, EXIT_REFUSED_TOKEN),
+    (HubUnreachable, EXIT_UNREACHABLE),
+    (VerificationFailed, EXIT_NOT_VERIFIED),
+    (InvalidArgument, EXIT_USAGE),
+)
+
+
+def exit_status(error: HubError) -> int:
+    """The exit status that documents an error's class."""
+    return next((status for kind, status in _STATUS if isinstance(error, kind)), EXIT_FAILED)
+
+
+def fail(code: str, message: str, status: int, *, is_json: bool) -> NoReturn:
+    """Ends the process with one line on stderr."""
+    if is_json:
+        text = json.dumps({"error": {"code": code, "message": message}})
+    else:
+        text = f"deltahub: {message}"
+    print(text, file=sys.stderr)
+    sys.exit(status)
+
+
+class Output:
+    """Where a command's result and its progress go."""
+
+    def __init__(self, *, is_json: bool) -> None:
+        self.is_json = is_json
+
+    def progress(self) -> Progress:
+        """Bars on a terminal, lines in a pipe, nothing beside JSON."""
+        if self.is_json:
+            return Silent()
+        return Bars() if sys.stderr.isatty() else Lines()
+
+    def result(self, value: Any, text: str) -> None:
+        """One JSON object, or the text."""
+        click.echo(json.dumps(_plain(value), indent=2) if self.is_json else text)
+
+
+def hub_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds --url, --token and --json; the command gets `hub` and `output`."""
+
+    @click.option("--url", help="The hub's address; by default DELTAHUB_URL or `login`'s.")
+    @click.option("--token", help="Your token; by default DELTAHUB_TOKEN or `login`'s.")
+    @click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
+    @functools.wraps(command)
+    def with_hub(
+        *args: Any, url: str | None, token: str | None, is_json: bool, **more: Any
+    ) -> None:
+        with Hub(url, token) as hub:
+            command(*args, hub=hub, output=Output(is_json=is_json), **more)
+
+    return with_hub
+
+
+def split_revision(name: str, revision: str | None = None) -> tuple[str, str]:
+    """(`namespace/name`, revision) out of `namespace/name[@revision]` and an option."""
+    name, at, given = name.partition("@")
+    if at and revision is not None and revision != given:
+        raise click.UsageError(f"two revisions: {given} and {revision}")
+    return name, given or revision or "main"
+
+
+def table(rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> str:
+    """Rows in aligned columns; `right`: the columns of numbers."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    lines = (
+        "  ".join(
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
+    return "\n".join(lines)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,105 @@
+"""`deltahub push` and `deltahub pull`."""
+
+from pathlib import Path
+
+import click
+
+from deltahub.client.cli_output import Output, hub_options, split_revision
+from deltahub.client.hub import Hub
+from deltahub.client.progress import human_size
+
+
+@click.command()
+@click.argument("folder", type=click.Path(exists=True, path_type=Path))
+@click.argument("name", metavar="NAMESPACE/NAME[@BRANCH]")
+@click.option("--base", metavar="NAMESPACE/NAME[@REVISION]", help="What this was made from.")
+@click.option("--revision", help="The branch; by default main.")
+@click.option("-m", "--message", help="What changed.")
+@click.option("--mirror", is_flag=True, help="Also delete what FOLDER does not have.")
+@click.option("--private", is_flag=True, help="Create the repository for its members alone.")
+@click.option("--no-wait", is_flag=True, help="Return before the hub has verified everything.")
+@click.option("--path", "path_in_repository", help="Name in the repository, for a single file.")
+@hub_options
+def push(
+    folder: Path,
+    name: str,
+    base: str | None,
+    revision: str | None,
+    message: str | None,
+    mirror: bool,
+    private: bool,
+    no_wait: bool,
+    path_in_repository: str | None,
+    hub: Hub,
+    output: Output,
+) -> None:
+    """Push FOLDER (or one file) as the newest revision of a branch.
+
+    Adds and replaces files; creates the repository if there is none. Returns when the hub has
+    stored and verified everything. Repeat it after an interruption: what has arrived stays.
+    """
+    name, revision = split_revision(name, revision)
+    if folder.is_file():
+        if mirror:
+            raise click.UsageError("--mirror takes a folder, not a file")
+        result = hub.upload_file(
+            folder,
+            name,
+            path=path_in_repository,
+            base=base,
+            revision=revision,
+            message=message,
+            wait=not no_wait,
+            private=private or None,
+            progress=output.progress(),
+        )
+    else:
+        if path_in_repository is not None:
+            raise click.UsageError("--path takes a single file, not a folder")
+        result = hub.push(
+            folder,
+            name,
+            base=base,
+            revision=revision,
+            message=message,
+            mirror=mirror,
+            wait=not no_wait,
+            private=private or None,
+            progress=output.progress(),
+        )
+    what = "pushed" if result.changed else "unchanged"
+    output.result(
+        result,
+        f"{what} {name}@{revision} {result.commit[:12]}: {len(result.added)} files added, "
+        f"{len(result.deleted)} deleted, {result.unchanged} unchanged; "
+        f"{human_size(result.sent)} sent for {human_size(result.size)}; {result.state}",
+    )
+
+
+@click.command()
+@click.argument("name", metavar="NAMESPACE/NAME[@REVISION]")
+@click.option("--revision", help="A branch, tag or commit; by default main.")
+@click.option(
+    "--to", type=click.Path(path_type=Path, file_okay=False), help="A folder of ordinary files."
+)
+@click.option("--sha256", is_flag=True, help="Prove every whole file by its SHA-256, too.")
+@hub_options
+def pull(
+    name: str, revision: str | None, to: Path | None, sha256: bool, hub: Hub, output: Output
+) -> None:
+    """Pull a revision into the Hugging Face cache, or with --to into a folder.
+
+    What is on this machine already is not moved: a fine-tune costs its difference from the
+    base. Every byte is verified. Repeat it after an interruption: what has arrived stays.
+    """
+    name, revision = split_revision(name, revision)
+    result = hub.pull_with_report(
+        name, revision=revision, to=to, sha256=sha256, progress=output.progress()
+    )
+    if not output.is_json:
+        click.echo(
+            f"pulled {name}@{result.commit[:12]}: {len(result.fetched_files)} of {result.files} "
+            f"files, {human_size(result.received)} received, {human_size(result.reused)} reused",
+            err=True,
+        )
+    output.result(result, str(result.path))
