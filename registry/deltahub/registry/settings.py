@@ -40,6 +40,9 @@ class Settings(BaseSettings):
     max_query_tensors: int = Field(
         default=100_000, description="Most tensors in one query or frame request."
     )
+    max_decoded_bytes: int = Field(
+        default=16 * GIB, description="Most bytes that one uploaded pack may decode to."
+    )
 
     hold_ttl_s: int = Field(
         default=DAY_S, description="How long an acknowledged tensor is kept without a commit."
