@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from deltahub.codecs.base_plan import ReadBase
+from deltahub.codecs.casts import CASTABLE
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.frame import (
     BasePlan,
@@ -26,7 +27,7 @@ from deltahub.registry.locations import closure
 from deltahub.registry.model_sketches import sketch_revision
 from deltahub.registry.registry import Registry
 from deltahub.registry.restore import Restorer
-from deltahub.registry.sketching import Read
+from deltahub.registry.sketching import Read, nearness, to_bf16
 
 # A sample is three runs of this many elements: enough for the tables of a coder to pay off.
 RUN_ELEMENTS = 16 << 10
@@ -35,6 +36,8 @@ RUN_PLACES = (1 / 8, 1 / 2, 7 / 8)
 MIN_DELTA_BYTES = 1024
 # A delta ties the tensor to its base; it must be worth at least this.
 MUST_SAVE = 0.03
+# Weights of two trainings lie a quarter of an octave apart in some 7 % of places.
+MIN_NEARNESS = 0.25
 # Candidates are in order of trust; a later one must be smaller by this.
 MUST_BEAT = 0.02
 # A base by name that gets below this share of standing alone ends the search.
@@ -176,11 +179,24 @@ class _Trial:
         base = bytearray(len(self._sample))
         for (start, count), out in self._runs(base):
             assemble(option.plan, self._dtype, start, count, self._read_base, out)
+        if self._is_unrelated(base):
+            return
         ratio = self._coded_share("fm_delta", base)
         if ratio < self._limit:
             self.best, self.ratio = (option, candidate), ratio
             # Among near equals the first stays: candidates come in the order of trust.
             self._limit = ratio * (1 - MUST_BEAT)
+
+    def _is_unrelated(self, base: bytearray) -> bool:
+        """True for weights of another training, whose likeness is that of all weights.
+
+        A delta against them saves a few percent (the exponents are alike), which is no reason to
+        need them for ever.
+        """
+        if self._dtype not in CASTABLE:
+            return False
+        name = self._dtype.name
+        return nearness(to_bf16(name, self._sample), to_bf16(name, base)) < MIN_NEARNESS
 
     def _coded_share(self, codec: str, base: bytearray | None) -> float:
         # The ids stand for the sampled tensors in frames that nobody keeps.
