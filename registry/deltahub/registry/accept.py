@@ -9,17 +9,15 @@ one, which everybody will decode, are encoded anew by the hub.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from sqlalchemy import delete, exists, select
-
 from deltahub.registry import failpoints
-from deltahub.registry.db.models import File, Landing
-from deltahub.registry.db.session import WriteSession
+from deltahub.registry.db.models import Landing
 from deltahub.registry.decode_uploaded import FrameTaker
 from deltahub.registry.errors import DeltaCycle, InvalidFrame, LimitExceeded
 from deltahub.registry.holds import hold_for_user
 from deltahub.registry.landing import complete_upload
 from deltahub.registry.packs import PackSpool
 from deltahub.registry.permissions import Caller, require_writer
+from deltahub.registry.proof import drop_unused
 from deltahub.registry.publish import insert_tensors, make_live
 from deltahub.registry.registry import Registry
 from deltahub.registry.repositories import load_repository
@@ -82,7 +80,7 @@ def accept_pack(
         ids = insert_tensors(session, sealed, reg.settings.max_depth, is_foreign=batch.is_private)
         ttl_s = reg.settings.hold_ttl_s
         hold_for_user(session, ids.values(), caller.user_id, batch.repository_id, ttl_s)
-        dropped = _drop_landings(session, batch.used)
+        dropped = drop_unused(session, (landing.id for landing in batch.used))
         failpoints.reached("accept.publish.before_commit")
     failpoints.reached("accept.publish.after_commit")
     for landing_id in dropped:
@@ -196,14 +194,3 @@ def _check_bases(reg: Registry, caller: Caller, name: str, batch: _Batch) -> Map
                 f" {reg.settings.max_depth}: send it whole, or against another base"
             )
     return {content: base.size for content, base in bases.items()}
-
-
-def _drop_landings(session: WriteSession, landings: Iterable[Landing]) -> list[str]:
-    """Delete the rows of spent uploads that no file is read from; the ids of their objects."""
-    dropped = []
-    for landing in landings:
-        is_file = select(exists().where(File.landing_id == landing.id))
-        if not session.scalar(is_file):
-            session.execute(delete(Landing).where(Landing.id == landing.id))
-            dropped.append(landing.id)
-    return dropped

@@ -174,7 +174,7 @@ class Ingest:
         return missing
 
     def _items_of(self, file: File, scan: Scan) -> Iterator[_Item]:
-        landed = LandedFile(self._reg, file)
+        landed = LandedFile.of(self._reg, file)
         for start, ref in scan.placed_tensors():
             yield _Item(file.domain_id, ref, _reader_at(landed, start))
         data, size = scan.recipe_bytes, len(scan.recipe_bytes)

@@ -4,6 +4,7 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from blake3 import blake3
 
@@ -52,12 +53,16 @@ class Scan:
 class LandedFile:
     """The bytes of one complete upload."""
 
-    def __init__(self, reg: Registry, file: File) -> None:
+    def __init__(self, reg: Registry, landing_id: str, sha256: str) -> None:
+        self._store = reg.store
+        self._key = landing_key(landing_id)
+        self._sha256 = sha256
+
+    @classmethod
+    def of(cls, reg: Registry, file: File) -> Self:
         if file.landing_id is None:
             raise DataLost(f"file {file.sha256} has neither a recipe nor an upload")
-        self._store = reg.store
-        self._key = landing_key(file.landing_id)
-        self._sha256 = file.sha256
+        return cls(reg, file.landing_id, file.sha256)
 
     def read_into(self, start: int, out: memoryview) -> None:
         try:
@@ -92,7 +97,7 @@ def scan(
     kept = load(reg, file)
     if kept is not None:
         return kept
-    landed = LandedFile(reg, file)
+    landed = LandedFile.of(reg, file)
     found = _scan(reg, file, path, landed, progress)
     failpoints.reached("ingest.scan.before_plan")
     _keep(plan_path(reg, file), found)

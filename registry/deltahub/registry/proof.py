@@ -3,7 +3,7 @@
 A file that does not come back with its SHA-256 is never switched to.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from sqlalchemy import delete, exists, insert, select
 
@@ -57,15 +57,15 @@ def finish_file(
             f"file {file.sha256} comes back from its recipe as {hashes.sha256}; its upload has"
             " changed on the disk since it was proved"
         )
-    landing_id = None
+    dropped: list[str] = []
     with reg.db.write() as session:
         row = session.get(File, file.id)
         if row is not None and row.sha256 == file.sha256 and row.state == "landed":
             attach_recipe(session, row, scan.recipe, scan.recipe_id, scan.note)
-            landing_id = _drop_landing(session, row)
+            dropped = drop_landing(session, row)
         failpoints.reached("ingest.finish.before_commit")
     failpoints.reached("ingest.finish.after_commit")
-    if landing_id is not None:
+    for landing_id in dropped:
         reg.store.delete(landing_key(landing_id))
     failpoints.reached("ingest.finish.after_delete")
     ingest_plan.forget(reg, file)
@@ -92,13 +92,18 @@ def attach_recipe(
         )
 
 
-def _drop_landing(session: WriteSession, file: File) -> str | None:
-    """Take the landing from the file; its id if nothing else is read from it: delete the object."""
+def drop_landing(session: WriteSession, file: File) -> list[str]:
+    """Take the landing from a file that has a recipe; ids of objects to delete afterwards."""
     landing_id, file.landing_id = file.landing_id, None
     session.flush()
-    if landing_id is None:
-        return None
-    if session.scalar(select(exists().where(File.landing_id == landing_id))):
-        return None
-    session.execute(delete(Landing).where(Landing.id == landing_id))
-    return landing_id
+    return [] if landing_id is None else drop_unused(session, [landing_id])
+
+
+def drop_unused(session: WriteSession, landing_ids: Iterable[str]) -> list[str]:
+    """Delete the rows of landings that no file is read from; their objects are to follow."""
+    dropped = []
+    for landing_id in landing_ids:
+        if not session.scalar(select(exists().where(File.landing_id == landing_id))):
+            session.execute(delete(Landing).where(Landing.id == landing_id))
+            dropped.append(landing_id)
+    return dropped

@@ -1,0 +1,259 @@
+"""Recipes that clients send instead of a file's bytes: believed only once they were followed.
+
+Until then there is no file row: nothing unproved can be served, committed or shared.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import select
+
+from deltahub.codecs.errors import CodecError
+from deltahub.codecs.frame import tensor_spec
+from deltahub.codecs.recipe import Recipe
+from deltahub.registry import failpoints, jobs
+from deltahub.registry.db.models import File, Job, Landing, Repository, Tensor
+from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.encode import encode_tensor
+from deltahub.registry.errors import (
+    HashMismatch,
+    InvalidFrame,
+    LimitExceeded,
+    SizeMismatch,
+    TensorNotFound,
+)
+from deltahub.registry.holds import hold_for_job, hold_for_user, release_job
+from deltahub.registry.ingest_plan import LandedFile
+from deltahub.registry.landing import receive, upload_not_found
+from deltahub.registry.locations import resolve
+from deltahub.registry.packs import PackSpool, frame_limit
+from deltahub.registry.permissions import Caller, readable_file, require_writer
+from deltahub.registry.proof import attach_recipe, drop_landing, drop_unused, restore_hashes
+from deltahub.registry.publish import insert_tensors, make_live
+from deltahub.registry.registry import Registry
+from deltahub.registry.repositories import load_repository
+from deltahub.registry.restore import Restorer
+from deltahub.registry.spool import Hashes
+from deltahub.registry.store.keys import landing_key
+from deltahub.registry.tensors import find_readable
+
+JOB_KIND = "prove_recipe"
+# Tensors that a refusal names.
+SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """`ready`: the file can be committed. `proving`: it can once the job is done."""
+
+    state: str
+    job_id: str | None
+
+
+def submit_recipe(reg: Registry, caller: Caller | None, name: str, data: bytes) -> Submitted:
+    """Say how to build a file of the repository from tensors that the hub has.
+
+    TensorNotFound for tensors that are absent, not readable, or of another size; InvalidFrame for
+    bytes that are no recipe; LimitExceeded.
+    """
+    caller = require_writer(caller)
+    recipe = _parse(reg, data)
+    with reg.db.read() as session:
+        repository = load_repository(session, caller, name, "write")
+        if _is_ready(session, caller, repository, recipe):
+            return Submitted("ready", None)
+        _claimed(session, caller, repository, recipe)
+    # Kept like an upload until the job has followed it.
+    sha256 = hashlib.sha256(data).hexdigest()
+    upload = receive(reg, caller, sha256, len(data), 0, [data])
+    with reg.db.write() as session:
+        repository = load_repository(session, caller, name, "write")
+        if _is_ready(session, caller, repository, recipe):
+            return Submitted("ready", None)
+        tensors = _claimed(session, caller, repository, recipe)
+        job_id = _find_job(session, repository, upload.id) or jobs.enqueue(
+            session,
+            JOB_KIND,
+            {
+                "landing_id": upload.id,
+                "sha256": recipe.sha256.hex(),
+                "repository_id": repository.id,
+                "user_id": caller.user_id,
+            },
+            repository.id,
+            caller.user_id,
+        )
+        hold_for_job(session, (t.id for t in tensors), job_id, reg.settings.hold_ttl_s)
+    return Submitted("proving", job_id)
+
+
+def prove_recipe(
+    reg: Registry,
+    job_id: str,
+    payload: Mapping[str, Any],
+    *,
+    report: Callable[[str, int, int], None] = lambda stage, done, total: None,
+    check_cancel: Callable[[], None] = lambda: None,
+    restorer: Restorer | None = None,
+) -> None:
+    """Follow a submitted recipe; its file can be committed by who sent it, or HashMismatch.
+
+    payload: as submit_recipe wrote it. Safe to run twice, or to die at any line.
+    """
+    restorer = Restorer(reg) if restorer is None else restorer
+    with reg.db.read() as session:
+        landing = session.get(Landing, payload["landing_id"])
+        repository = session.get(Repository, payload["repository_id"])
+        if repository is None:
+            return  # deleted meanwhile: nobody waits for the file
+        if landing is None:
+            if _find_file(session, repository.domain_id, payload["sha256"]) is not None:
+                return  # an earlier run came to its end
+            raise upload_not_found(payload["sha256"])
+    data = LandedFile(reg, landing.id, landing.sha256).read_at(0, landing.size)
+    recipe = _parse(reg, data)
+
+    def progress(done: int, total: int) -> None:
+        check_cancel()
+        report("prove", done, total)
+
+    hashes = restore_hashes(restorer, repository.domain_id, recipe, progress)
+    if hashes.sha256 != recipe.sha256.hex():
+        with reg.db.write() as session:
+            release_job(session, job_id)
+            dropped = drop_unused(session, [landing.id])
+        _delete_objects(reg, dropped)
+        raise HashMismatch(
+            f"the recipe makes a file with SHA-256 {hashes.sha256}, not {recipe.sha256.hex()}"
+        )
+    recipe_id = recipe.id
+    _store_recipe(reg, restorer, job_id, repository.domain_id, recipe_id, data)
+    with reg.db.write() as session:
+        file, dropped = _proved_file(session, repository, recipe, recipe_id, hashes)
+        hold_for_user(
+            session,
+            [file.recipe_tensor_id] if file.recipe_tensor_id is not None else [],
+            payload["user_id"],
+            repository.id,
+            reg.settings.hold_ttl_s,
+        )
+        release_job(session, job_id)
+        dropped += drop_unused(session, [landing.id])
+        failpoints.reached("prove.finish.before_commit")
+    failpoints.reached("prove.finish.after_commit")
+    _delete_objects(reg, dropped)
+
+
+def _delete_objects(reg: Registry, landing_ids: Iterable[str]) -> None:
+    for landing_id in landing_ids:
+        reg.store.delete(landing_key(landing_id))
+
+
+def _parse(reg: Registry, data: bytes) -> Recipe:
+    if len(data) > reg.settings.max_recipe_bytes:
+        limit = reg.settings.max_recipe_bytes
+        raise LimitExceeded(f"a recipe of {len(data)} bytes; at most {limit} are allowed")
+    try:
+        recipe = Recipe.from_bytes(data)
+    except CodecError as exc:
+        raise InvalidFrame(f"this is no recipe: {exc}") from exc
+    if recipe.size > reg.settings.max_file_bytes:
+        limit = reg.settings.max_file_bytes
+        raise LimitExceeded(f"the file has {recipe.size} bytes; this hub takes at most {limit}")
+    return recipe
+
+
+def _is_ready(session: ReadSession, caller: Caller, repository: Repository, recipe: Recipe) -> bool:
+    file = readable_file(session, caller, repository, recipe.sha256.hex())
+    if file is not None and file.size != recipe.size:
+        raise SizeMismatch(f"{file.sha256} has {file.size} bytes, not {recipe.size}")
+    return file is not None
+
+
+def _claimed(
+    session: ReadSession, caller: Caller, repository: Repository, recipe: Recipe
+) -> list[Tensor]:
+    """The rows of the recipe's tensors; the same refusal for absent and for not readable."""
+    sizes = {ref.tensor: ref.size for ref in recipe.tensors()}
+    found = find_readable(session, caller, repository, sizes)
+    wrong = [t for t, size in sizes.items() if t not in found or found[t].size != size]
+    if wrong or any(sizes[ref.tensor] != ref.size for ref in recipe.tensors()):
+        shown = ", ".join(tensor.hex() for tensor in wrong[:SHOWN])
+        raise TensorNotFound(
+            f"{len(wrong)} tensors of the recipe are not here for you ({shown}); send them first"
+        )
+    return list(found.values())
+
+
+def _find_job(session: ReadSession, repository: Repository, landing_id: str) -> str | None:
+    """A job that has yet to begin with the same recipe for the same repository."""
+    return session.scalar(
+        select(Job.id).where(
+            Job.kind == JOB_KIND,
+            Job.state == "queued",
+            Job.repository_id == repository.id,
+            Job.payload["landing_id"].as_string() == landing_id,
+        )
+    )
+
+
+def _find_file(session: ReadSession, domain_id: int, sha256: str) -> File | None:
+    return session.scalar(select(File).where(File.domain_id == domain_id, File.sha256 == sha256))
+
+
+def _store_recipe(
+    reg: Registry,
+    restorer: Restorer,
+    job_id: str,
+    domain_id: int,
+    recipe_id: bytes,
+    data: bytes,
+) -> None:
+    """Store the recipe's bytes as a tensor, unless they are, and hold them for the job."""
+    with reg.db.write() as session:
+        found = resolve(session, domain_id, [recipe_id])
+        hold_for_job(session, (t.id for t in found.values()), job_id, reg.settings.hold_ttl_s)
+    if found:
+        return
+
+    def read(first_byte: int, out: memoryview) -> None:
+        out[:] = data[first_byte : first_byte + out.nbytes]
+
+    with PackSpool(reg, domain_id, restorer) as spool:
+        encode_tensor(
+            spool,
+            tensor_spec(recipe_id, "U8", (len(data),)),
+            read,
+            max_frame_bytes=frame_limit(reg.settings.pack_bytes),
+        )
+        sealed = spool.seal()
+    with reg.db.write() as session:
+        make_live(session, sealed)
+        ids = insert_tensors(session, sealed, reg.settings.max_depth)
+        hold_for_job(session, ids.values(), job_id, reg.settings.hold_ttl_s)
+
+
+def _proved_file(
+    session: WriteSession,
+    repository: Repository,
+    recipe: Recipe,
+    recipe_id: bytes,
+    hashes: Hashes,
+) -> tuple[File, list[str]]:
+    """The file's row, readable from a recipe, and landings whose objects are to be deleted."""
+    file = _find_file(session, repository.domain_id, hashes.sha256)
+    if file is not None and file.state == "ingested":
+        return file, []
+    if file is None:
+        file = File(
+            domain_id=repository.domain_id,
+            sha256=hashes.sha256,
+            size=hashes.n_bytes,
+            git_blob_id=hashes.git_blob_id,
+            state="proving",
+        )
+        session.add(file)
+    attach_recipe(session, file, recipe, recipe_id, None)
+    return file, drop_landing(session, file)
