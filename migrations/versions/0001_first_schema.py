@@ -7,8 +7,6 @@ from alembic import op
 
 revision: str = "0001"
 down_revision: str | Sequence[str] | None = None
-branch_labels: str | Sequence[str] | None = None
-depends_on: str | Sequence[str] | None = None
 
 # SQLite gives autoincrementing ids only to INTEGER.
 ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
@@ -247,8 +245,10 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("id", name="pk_jobs"),
     )
+    op.create_index("ix_jobs_created_at", "jobs", ["created_at"])
     op.create_index("ix_jobs_repository_id", "jobs", ["repository_id"])
     op.create_index("ix_jobs_state", "jobs", ["state"])
+    op.create_index("ix_jobs_user_id", "jobs", ["user_id"])
 
     op.create_table(
         "revisions",

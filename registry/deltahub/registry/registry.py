@@ -13,7 +13,7 @@ from deltahub.registry.settings import Settings
 from deltahub.registry.spool import Spool
 from deltahub.registry.store.base import Store
 from deltahub.registry.store.disk import Disk, Folders
-from deltahub.registry.store.files import FileStore
+from deltahub.registry.store.files import FileStore, translated
 
 
 class Registry:
@@ -39,14 +39,16 @@ class Registry:
     def open(cls, settings: Settings, disk: Disk | None = None) -> Self:
         """The registry below settings.data_dir, made or brought up to date first.
 
-        Several processes may open one folder at once. SchemaTooNew when a newer release wrote it.
+        Several processes may open one folder at once. SchemaTooNew when a newer release wrote it;
+        StoreError when the folder cannot be made, DataLost when the database is damaged.
         """
         disk = disk if disk is not None else Disk()
         data_dir = settings.data_dir.resolve()
-        data_dir.parent.mkdir(parents=True, exist_ok=True)
-        folders = Folders(disk, data_dir)
-        for folder in ("scratch", "spool", "objects"):
-            folders.ensure(data_dir / folder)
+        with translated(str(data_dir)):
+            data_dir.parent.mkdir(parents=True, exist_ok=True)
+            folders = Folders(disk, data_dir)
+            for folder in ("scratch", "spool", "objects"):
+                folders.ensure(data_dir / folder)
         database = Database(settings.effective_database_url)
         try:
             with _locked(data_dir / "migrate.lock"):

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
-from deltahub.registry.errors import StorageFull, Unavailable
+from deltahub.registry.errors import DataLost, StorageFull, Unavailable
 
 # What only reads also takes a writing session, never the other way round.
 ReadSession = NewType("ReadSession", Session)
@@ -49,7 +49,7 @@ class Database:
     def read(self) -> Iterator[ReadSession]:
         """One consistent view; whatever tries to write fails."""
         with (
-            _translated(),
+            translated(),
             Session(self._read_engine, expire_on_commit=False, autoflush=False) as session,
         ):
             yield ReadSession(session)
@@ -67,7 +67,7 @@ class Database:
             raise AssertionError("this thread has a write session open already")
         self._writing.is_open = True
         try:
-            with _translated(), Session(self.write_engine, expire_on_commit=False) as session:
+            with translated(), Session(self.write_engine, expire_on_commit=False) as session:
                 session.connection()  # take the lock now, so that what is read cannot go stale
                 yield WriteSession(ReadSession(session))
                 session.commit()
@@ -107,7 +107,8 @@ def _sqlite_engine(url: str, *, is_read_only: bool) -> Engine:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def translated() -> Iterator[None]:
+    """Turn what the database's machine says into our errors; wrong SQL stays what it is."""
     try:
         yield
     except PoolTimeout as exc:
@@ -120,4 +121,8 @@ def _translated() -> Iterator[None]:
             raise Unavailable(
                 f"the database stayed locked for {BUSY_TIMEOUT_S} s; try again"
             ) from exc
+        if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
+            raise Unavailable(f"the database cannot be reached: {exc.orig}") from exc
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise DataLost(f"the database is damaged, restore it: {exc.orig}") from exc
         raise
