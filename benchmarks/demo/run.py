@@ -157,10 +157,7 @@ def print_table(rows: list[Row], stored: int, metadata: int, elapsed_s: float) -
         "and pulled as counted\nat the server's sockets; a pull goes into an empty cache, or into "
         "one with the base in it.\n"
     )
-    widths = [max(len(line[i]) for line in [titles, *lines]) for i in range(len(titles))]
-    for line in [titles, *lines]:
-        first, *rest = (cell.rjust(width) for cell, width in zip(line, widths, strict=True))
-        say("  ".join([line[0].ljust(len(first)), *rest]))
+    print_columns(titles, lines)
     say(
         f"\nstored after `deltahub gc --apply`: {megabytes(stored)} MB, "
         f"{100 * stored / total:.1f} % of the files' bytes "
