@@ -1,0 +1,136 @@
+"""A loopback TCP proxy that damages what the server sends: flips, cuts, delays.
+
+with damaging_proxy(hub.address, flip_at=(5_000_000,)) as proxy:
+    Hub(proxy.url, token).pull(...)
+"""
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+
+class DamagingProxy:
+    """Counts the bytes that come from the server, over all connections, and acts at offsets.
+
+    flip_at: offsets of bytes to invert, each once. cut_at: offsets at which the connection is
+    closed, each once. cut_upload_at: the same for bytes to the server. delay_s: before each
+    block from the server.
+    """
+
+    def __init__(
+        self,
+        target: tuple[str, int],
+        *,
+        flip_at: tuple[int, ...] = (),
+        cut_at: tuple[int, ...] = (),
+        cut_upload_at: tuple[int, ...] = (),
+        delay_s: float = 0.0,
+    ) -> None:
+        self._target = target
+        self._flips = sorted(flip_at)
+        self._cuts = sorted(cut_at)
+        self._upload_cuts = sorted(cut_upload_at)
+        self.delay_s = delay_s
+        self.received = 0
+        self.sent = 0
+        self.n_connections = 0
+        self._lock = threading.Lock()
+        self._open: set[socket.socket] = set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._is_closed = False
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        host, port = self._listener.getsockname()[:2]
+        return f"http://{host}:{port}"
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether everything that was planned has been done."""
+        return not (self._flips or self._cuts or self._upload_cuts)
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._listener.close()
+        with self._lock:
+            for each in self._open:
+                _shut(each)
+
+    def _accept(self) -> None:
+        while not self._is_closed:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(self._target)
+            except OSError:
+                client.close()
+                continue
+            with self._lock:
+                self.n_connections += 1
+                self._open |= {client, server}
+            for source, sink, is_answer in ((client, server, False), (server, client, True)):
+                threading.Thread(
+                    target=self._pump, args=(source, sink, is_answer), daemon=True
+                ).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, is_answer: bool) -> None:
+        with contextlib.suppress(OSError):
+            while block := source.recv(1 << 16):
+                if is_answer and self.delay_s:
+                    time.sleep(self.delay_s)
+                block, is_cut = self._damaged(block, is_answer)
+                sink.sendall(block)
+                if is_cut:
+                    break
+        # Either end: the other side must learn of it.
+        for each in (source, sink):
+            _shut(each)
+        with self._lock:
+            self._open -= {source, sink}
+        source.close()
+
+    def _damaged(self, block: bytes, is_answer: bool) -> tuple[bytes, bool]:
+        with self._lock:
+            start = self.received if is_answer else self.sent
+            cuts = self._cuts if is_answer else self._upload_cuts
+            is_cut = bool(cuts) and cuts[0] < start + len(block)
+            if is_cut:
+                block = block[: max(0, cuts.pop(0) - start)]
+            end = start + len(block)
+            if is_answer:
+                data = bytearray(block)
+                while self._flips and self._flips[0] < end:
+                    data[max(0, self._flips.pop(0) - start)] ^= 0xFF
+                block = bytes(data)
+                self.received = end
+            else:
+                self.sent = end
+        return block, is_cut
+
+
+@contextlib.contextmanager
+def damaging_proxy(
+    target: tuple[str, int],
+    *,
+    flip_at: tuple[int, ...] = (),
+    cut_at: tuple[int, ...] = (),
+    cut_upload_at: tuple[int, ...] = (),
+    delay_s: float = 0.0,
+) -> Iterator[DamagingProxy]:
+    proxy = DamagingProxy(
+        target, flip_at=flip_at, cut_at=cut_at, cut_upload_at=cut_upload_at, delay_s=delay_s
+    )
+    try:
+        yield proxy
+    finally:
+        proxy.close()
+
+
+def _shut(each: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        each.shutdown(socket.SHUT_RDWR)
