@@ -62,13 +62,12 @@ class BackwardBits {
   bool is_sound_ = true;
 };
 
-constexpr std::uint64_t low_bits(unsigned n_bits) { return (std::uint64_t(1) << n_bits) - 1; }
-
 // One model made ready: immutable, shared by all threads.
 template <class Words>
 class Decoder {
  public:
   using Word = typename Words::Word;
+  using Wide = typename Words::Wide;
   static constexpr bool is_wide = Words::word_bits == 64;
 
   explicit Decoder(const Model& model) : table_log_(model.table_log) {
@@ -76,16 +75,21 @@ class Decoder {
     entries_.resize(model.contexts.size() * n_states);
     for (std::size_t i = 0; i < model.contexts.size(); ++i) {
       const Context& context = model.contexts[i];
+      std::array<decltype(Entry::least), n_symbols> least;
+      std::array<std::uint8_t, n_symbols> raw_bits;
+      for (int symbol = 0; symbol < n_symbols; ++symbol) {
+        least[symbol] = decltype(Entry::least)(least_delta(symbol, context.shift));
+        raw_bits[symbol] =
+            std::uint8_t(raw_bits_of(symbol, context.shift, Words::word_bits));
+      }
       std::array<std::uint16_t, n_symbols> next = context.frequencies;
       for_each_state(context, table_log_, [&](unsigned state, int symbol) {
         const unsigned rank = next[symbol]++;
         const unsigned n_bits = unsigned(table_log_ + 1 - std::bit_width(rank));
-        const unsigned n_raw = raw_bits_of(symbol, context.shift, Words::word_bits);
-        entries_[i * n_states + state] = {
-            .least = Word(least_delta(symbol, context.shift)),
-            .next_state = std::uint16_t((rank << n_bits) - n_states),
-            .state_bits = std::uint8_t(n_bits),
-            .all_bits = std::uint8_t(n_bits + n_raw)};
+        entries_[i * n_states + state] = {.least = least[symbol],
+                                          .next_state = std::uint16_t((rank << n_bits) - n_states),
+                                          .state_bits = std::uint8_t(n_bits),
+                                          .all_bits = std::uint8_t(n_bits + raw_bits[symbol])};
       });
     }
     table_of_key_.resize(Words::n_keys);
@@ -99,77 +103,94 @@ class Decoder {
   bool decode(const std::uint8_t* stream, std::size_t size, const std::uint8_t* base,
               std::uint8_t* out, std::size_t n) const {
     BackwardBits bits(stream, size);
-    std::uint16_t states[n_lanes] = {};
+    const Tables tables{entries_.data(), table_of_key_.data()};
+    std::uint32_t states[n_lanes] = {};
     const unsigned log = unsigned(table_log_);
     for (std::size_t lane = 0; lane < std::min(n, n_lanes); ++lane) {
       bits.skip(log);
-      states[lane] = std::uint16_t(bits.peek() & low_bits(log));
+      states[lane] = std::uint32_t(bits.peek() & low_masks[log]);
     }
     std::size_t i = 0;
-    constexpr std::size_t most_bits = n_lanes * (max_table_log + Words::word_bits);
     for (; i + n_lanes <= n && bits.is_sound(); i += n_lanes) {
-      if (bits.has_room(most_bits))
-        i = decode_fast(bits, states, base, out, i, n) - n_lanes;
+      if (bits.has_room(most_round_bits))
+        i = decode_fast(tables, bits, states, base, out, i, n) - n_lanes;
       else
         for (std::size_t lane = 0; lane < n_lanes; ++lane)
-          decode_word<true>(bits, states[lane], base, out, i + lane);
+          decode_words<1, true>(tables, bits, &states[lane], base, out, i + lane);
     }
     for (std::size_t lane = 0; i < n && bits.is_sound(); ++i, ++lane)
-      decode_word<true>(bits, states[lane], base, out, i);
-    std::uint16_t left = 0;
-    for (const std::uint16_t state : states) left |= state;
+      decode_words<1, true>(tables, bits, &states[lane], base, out, i);
+    std::uint32_t left = 0;
+    for (const std::uint32_t state : states) left |= state;
     return bits.is_finished() && left == 0;
   }
 
  private:
   struct Entry {
-    Word least;
+    std::conditional_t<is_wide, std::uint64_t, std::uint32_t> least;
     std::uint16_t next_state;
     std::uint8_t state_bits;
     std::uint8_t all_bits;
   };
+  // Plain pointers in registers: a store through `out` could alias the vectors' own.
+  struct Tables {
+    const Entry* entries;
+    const std::uint16_t* of_key;
+  };
+
+  static constexpr std::size_t most_round_bits = n_lanes * (max_table_log + Words::word_bits);
 
   // Rounds of eight words while there is room; returns where it stopped.
-  std::size_t decode_fast(BackwardBits& shared_bits, std::uint16_t* shared_states,
-                          const std::uint8_t* base, std::uint8_t* out, std::size_t i,
-                          std::size_t n) const {
-    constexpr std::size_t most_bits = n_lanes * (max_table_log + Words::word_bits);
+  static std::size_t decode_fast(const Tables tables, BackwardBits& shared_bits,
+                                 std::uint32_t* shared_states, const std::uint8_t* base,
+                                 std::uint8_t* out, std::size_t i, std::size_t n) {
     BackwardBits bits = shared_bits;
-    std::uint16_t states[n_lanes];
+    std::uint32_t states[n_lanes];
     std::copy_n(shared_states, n_lanes, states);
-    for (; i + n_lanes <= n && bits.has_room(most_bits); i += n_lanes) {
+    for (; i + n_lanes <= n && bits.has_room(most_round_bits); i += n_lanes) {
 #pragma GCC unroll 8
-      for (std::size_t lane = 0; lane < n_lanes; ++lane)
-        decode_word<false>(bits, states[lane], base, out, i + lane);
+      for (std::size_t lane = 0; lane < n_lanes; lane += together)
+        decode_words<together, false>(tables, bits, &states[lane], base, out, i + lane);
     }
     std::copy_n(states, n_lanes, shared_states);
     shared_bits = bits;
     return i;
   }
 
-  template <bool CHECKED>
-  void decode_word(BackwardBits& bits, std::uint16_t& state, const std::uint8_t* base,
-                   std::uint8_t* out, std::size_t i) const {
-    const Word from = load<Word>(base + i * sizeof(Word));
-    const Entry entry = entries_[table_of_key_[Words::key(from)] + state];
-    if constexpr (CHECKED)
-      bits.skip(entry.all_bits);
-    else
-      bits.skip_unchecked(entry.all_bits);
+  // As many words as one window of 57 bits surely holds, and no more than pay.
+  static constexpr std::size_t together = Words::word_bits + max_table_log <= 28 ? 2 : 1;
+
+  template <std::size_t COUNT, bool CHECKED>
+  static void decode_words(const Tables tables, BackwardBits& bits, std::uint32_t* states,
+                           const std::uint8_t* base, std::uint8_t* out, std::size_t i) {
+    Wide from[COUNT];
+    const Entry* entries[COUNT];
+    for (std::size_t k = 0; k < COUNT; ++k) {
+      from[k] = load<Word>(base + (i + k) * sizeof(Word));
+      entries[k] = &tables.entries[tables.of_key[Words::key(from[k])] + states[k]];
+      if constexpr (CHECKED)
+        bits.skip(entries[k]->all_bits);
+      else
+        bits.skip_unchecked(entries[k]->all_bits);
+    }
     const auto peek = [&](unsigned offset) {
       return CHECKED ? bits.peek(offset) : bits.peek_unchecked(offset);
     };
-    const std::uint64_t window = peek(0);
-    state = std::uint16_t(entry.next_state + (window & low_bits(entry.state_bits)));
-    const unsigned n_raw = entry.all_bits - entry.state_bits;
-    std::uint64_t raw;
-    if constexpr (is_wide) {  // up to 64 raw bits: two windows
-      raw = (peek(entry.state_bits) & low_bits(32)) | peek(entry.state_bits + 32u) << 32;
-      raw &= n_raw == 64 ? ~std::uint64_t(0) : low_bits(n_raw);
-    } else {
-      raw = window >> entry.state_bits & low_bits(n_raw);
+    std::uint64_t window = peek(0);
+    for (std::size_t k = COUNT; k-- > 0;) {  // the last word's bits are the lowest
+      const Entry& entry = *entries[k];
+      states[k] = entry.next_state + std::uint32_t(window & low_masks[entry.state_bits]);
+      std::uint64_t raw;
+      if constexpr (is_wide) {  // up to 64 raw bits: two windows
+        raw = (peek(entry.state_bits) & low_masks[32]) | peek(entry.state_bits + 32u) << 32;
+        raw &= low_masks[entry.all_bits - entry.state_bits];
+      } else {
+        raw = (window & low_masks[entry.all_bits]) >> entry.state_bits;
+        window >>= entry.all_bits;
+      }
+      const Wide word = Words::apply(from[k], Wide(entry.least + raw));
+      store<Word>(out + (i + k) * sizeof(Word), Word(word));
     }
-    store<Word>(out + i * sizeof(Word), Words::apply(from, Word(entry.least + raw)));
   }
 
   int table_log_;

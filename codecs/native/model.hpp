@@ -13,7 +13,7 @@
 namespace deltahub {
 
 inline constexpr int max_contexts = 16;
-inline constexpr int min_table_log = 6;   // a table has room for every symbol
+inline constexpr int min_table_log = 7;   // a table has room for every symbol
 inline constexpr int max_table_log = 11;  // 16 contexts of 2^11 states stay inside a level-2 cache
 inline constexpr int shift_field_bits = 6;
 inline constexpr int length_field_bits = 4;

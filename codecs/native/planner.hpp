@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "model.hpp"
@@ -17,8 +18,8 @@
 namespace deltahub {
 
 inline constexpr std::size_t sample_run = 64;  // words side by side
-inline constexpr std::size_t sample_least = std::size_t(1) << 18;
-inline constexpr std::size_t max_groups = 48;  // of keys, before they are merged into contexts
+inline constexpr std::size_t sample_least = std::size_t(1) << 17;
+inline constexpr std::size_t max_groups = 20;  // of keys, before they are merged into contexts
 
 // log2 of x in units of 2^-16, x >= 1: 8 bits of the mantissa from a table, the rest linearly.
 inline constexpr std::array<std::uint32_t, 257> log2_table = [] {
@@ -46,12 +47,10 @@ inline std::uint64_t log2_fixed(std::uint64_t x) {
 
 // Bins of magnitudes: 0..31 one by one, then sixteen an octave: fine enough to hold the cells of
 // every shift. The sign is the lowest bit of a bin.
-template <class W>
-inline unsigned bin_of(W magnitude, unsigned negative) {
-  const int k = std::bit_width(magnitude) - 1;
-  const unsigned bin = k < 5 ? unsigned(magnitude)
-                             : 16 + unsigned(k - 4) * 16 + unsigned(magnitude >> (k - 4) & 15);
-  return 2 * bin + negative;
+template <class Wide>
+inline unsigned bin_of(Wide magnitude, unsigned negative) {
+  const unsigned step = unsigned(std::bit_width(magnitude | 16)) - 5;
+  return 2 * (16 * step + unsigned(magnitude >> step)) + negative;
 }
 inline std::uint64_t bin_start(unsigned bin) {
   bin /= 2;
@@ -62,7 +61,7 @@ constexpr unsigned n_bins(int word_bits) { return unsigned(word_bits - 3) * 32; 
 struct Histogram {
   unsigned first_key = 0;
   std::uint64_t total = 0;
-  std::vector<std::uint32_t> bins;
+  std::vector<std::uint32_t> bins;  // up to the last that is not zero
 };
 
 // How a group of keys would be coded, and what that costs.
@@ -92,16 +91,20 @@ template <class Words>
 std::vector<Histogram> histograms_by_key(const Sample& sample, const std::uint8_t* source,
                                          const std::uint8_t* base) {
   using Word = typename Words::Word;
-  std::vector<Histogram> by_key(Words::n_keys);
+  using Wide = typename Words::Wide;
+  std::vector<std::vector<std::uint32_t>> bins_of_key(Words::n_keys);
+  std::vector<std::uint32_t*> bins(Words::n_keys);
   const auto count = [&](std::size_t begin, std::size_t end) {
     for (std::size_t i = begin; i < end; ++i) {
-      const Word from = load<Word>(base + i * sizeof(Word));
-      const Word delta = Words::delta(load<Word>(source + i * sizeof(Word)), from);
-      const unsigned negative = unsigned(delta >> (Words::word_bits - 1));
-      Histogram& histogram = by_key[Words::key(from)];
-      if (histogram.bins.empty()) histogram.bins.resize(n_bins(Words::word_bits));
-      ++histogram.bins[bin_of(Word(delta ^ (Word(0) - Word(negative))), negative)];
-      ++histogram.total;
+      const Wide from = load<Word>(base + i * sizeof(Word));
+      const Wide delta = Words::delta(load<Word>(source + i * sizeof(Word)), from);
+      const Wide negative = sign_mask(delta);
+      const unsigned key = Words::key(from);
+      if (bins[key] == nullptr) {
+        bins_of_key[key].resize(n_bins(Words::word_bits));
+        bins[key] = bins_of_key[key].data();
+      }
+      ++bins[key][bin_of(delta ^ negative, unsigned(negative & 1))];
     }
   };
   if (sample.is_whole()) {
@@ -114,9 +117,11 @@ std::vector<Histogram> histograms_by_key(const Sample& sample, const std::uint8_
   }
   std::vector<Histogram> groups;
   for (unsigned key = 0; key < Words::n_keys; ++key) {
-    if (by_key[key].total == 0) continue;
-    by_key[key].first_key = key;
-    groups.push_back(std::move(by_key[key]));
+    if (bins[key] == nullptr) continue;
+    auto& of_key = bins_of_key[key];
+    while (of_key.back() == 0) of_key.pop_back();
+    const std::uint64_t total = std::accumulate(of_key.begin(), of_key.end(), std::uint64_t(0));
+    groups.push_back({.first_key = key, .total = total, .bins = std::move(of_key)});
   }
   return groups;
 }
@@ -127,7 +132,8 @@ inline Coding coding_with(const Histogram& histogram, unsigned shift, std::uint6
   Coding coding{.shift = shift};
   for (unsigned bin = 0; bin < histogram.bins.size(); ++bin)
     if (histogram.bins[bin])
-      coding.counts[symbol_of(bin_start(bin), bin & 1, shift)] += histogram.bins[bin];
+      coding.counts[symbol_of_place(2 * cell_of(bin_start(bin) >> shift) + (bin & 1))] +=
+          histogram.bins[bin];
   std::uint64_t bits = 0, table_bits = 16;
   const std::uint64_t log_total = log2_fixed(histogram.total);
   int last = 0;
@@ -144,25 +150,24 @@ inline Coding coding_with(const Histogram& histogram, unsigned shift, std::uint6
   return coding;
 }
 
-// The best coding: shifts around the one that puts three quarters of the deltas in linear cells.
-inline Coding best_coding(const Histogram& histogram, std::uint64_t scale, int table_log,
-                          int word_bits) {
+// The shifts worth a try: around the one that puts three quarters of the deltas in linear cells,
+// and far below it, for sizes that differ much are better held by octaves.
+struct Shifts {
+  unsigned first, last;
+};
+inline Shifts shifts_for(const Histogram& histogram) {
   std::uint64_t below = 0;
   unsigned bin = 0;
   while (4 * below < 3 * histogram.total) below += histogram.bins[bin++];
   const unsigned width = unsigned(std::bit_width(bin_start(bin - 1)));
-  Coding best{.bits = std::numeric_limits<std::uint64_t>::max()};
-  for (unsigned shift = width > 5 ? width - 5 : 0; shift + 1 < std::max(width, 2u); ++shift) {
-    const Coding coding = coding_with(histogram, shift, scale, table_log, word_bits);
-    if (coding.bits < best.bits) best = coding;
-  }
-  return best;
+  return {.first = width > 12 ? width - 12 : 0, .last = width > 2 ? width - 2 : 0};
 }
 
 inline Histogram merged(const Histogram& a, const Histogram& b) {
   Histogram both = a;
   both.total += b.total;
-  for (std::size_t i = 0; i < both.bins.size(); ++i) both.bins[i] += b.bins[i];
+  both.bins.resize(std::max(a.bins.size(), b.bins.size()));
+  for (std::size_t i = 0; i < b.bins.size(); ++i) both.bins[i] += b.bins[i];
   return both;
 }
 
@@ -179,11 +184,21 @@ inline std::vector<Coding> merge_groups(std::vector<Histogram>& groups, std::uin
     groups[thinnest] = merged(groups[thinnest], groups[thinnest + 1]);
     groups.erase(groups.begin() + std::ptrdiff_t(thinnest) + 1);
   }
-  const auto code = [&](const Histogram& h) { return best_coding(h, scale, table_log, word_bits); };
+  const auto code = [&](const Histogram& histogram, Shifts shifts) {
+    Coding best{.bits = std::numeric_limits<std::uint64_t>::max()};
+    for (unsigned shift = shifts.first; shift <= shifts.last; ++shift) {
+      const Coding coding = coding_with(histogram, shift, scale, table_log, word_bits);
+      if (coding.bits < best.bits) best = coding;
+    }
+    return best;
+  };
   std::vector<Coding> codings, pairs;  // pairs[i]: groups i and i + 1 in one
-  for (std::size_t i = 0; i < groups.size(); ++i) codings.push_back(code(groups[i]));
-  for (std::size_t i = 0; i + 1 < groups.size(); ++i)
-    pairs.push_back(code(merged(groups[i], groups[i + 1])));
+  const auto code_pair = [&](std::size_t i) {
+    const auto [least, most] = std::minmax(codings[i].shift, codings[i + 1].shift);
+    return code(merged(groups[i], groups[i + 1]), {least, most});
+  };
+  for (const Histogram& group : groups) codings.push_back(code(group, shifts_for(group)));
+  for (std::size_t i = 0; i + 1 < groups.size(); ++i) pairs.push_back(code_pair(i));
   while (groups.size() > 1) {
     std::size_t best = 0;
     auto best_cost = std::numeric_limits<std::int64_t>::max();
@@ -198,8 +213,8 @@ inline std::vector<Coding> merge_groups(std::vector<Histogram>& groups, std::uin
     codings[best] = pairs[best];
     codings.erase(codings.begin() + at + 1);
     pairs.erase(pairs.begin() + at);
-    if (best < pairs.size()) pairs[best] = code(merged(groups[best], groups[best + 1]));
-    if (best > 0) pairs[best - 1] = code(merged(groups[best - 1], groups[best]));
+    if (best < pairs.size()) pairs[best] = code_pair(best);
+    if (best > 0) pairs[best - 1] = code_pair(best - 1);
   }
   return codings;
 }
@@ -247,7 +262,7 @@ Plan plan_model(const std::uint8_t* source, const std::uint8_t* base, std::size_
   const Sample sample(n);
   const std::uint64_t scale = n / sample.size();
   Plan plan;
-  plan.model.table_log = std::clamp(int(std::bit_width(n)) - 2, min_table_log, max_table_log);
+  plan.model.table_log = std::clamp(int(std::bit_width(n)) - 7, min_table_log, max_table_log);
   auto groups = histograms_by_key<Words>(sample, source, base);
   const auto codings = merge_groups(groups, scale, plan.model.table_log, Words::word_bits);
   std::uint64_t bits = 0;
