@@ -1,0 +1,264 @@
+"""How a revision is stored: codec and bytes of each tensor, what is shared, what its bases cost."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from sqlalchemy import exists, select
+
+from deltahub.codecs.recipe import Recipe
+from deltahub.registry.db.models import (
+    Entry,
+    File,
+    FileTensor,
+    LineageEdge,
+    Repository,
+    Revision,
+    Tensor,
+)
+from deltahub.registry.db.session import ReadSession
+from deltahub.registry.downloads import PlannedTensor, describe
+from deltahub.registry.entries import EntryInfo, list_entries
+from deltahub.registry.locations import batches, closure, locate, resolve
+from deltahub.registry.permissions import (
+    Caller,
+    allowed,
+    full_name,
+    readable_repositories,
+)
+from deltahub.registry.refs import resolve_revision
+from deltahub.registry.registry import Registry
+from deltahub.registry.repositories import DEFAULT_BRANCH, load_repository
+from deltahub.registry.restore import Restorer
+
+
+@dataclass
+class StoredBytes:
+    """Encoded bytes. own: of tensors that only this repository has, as far as the viewer may
+    know; shared: that others have too; base: of tensors outside the revision that decoding needs.
+    """
+
+    own: int = 0
+    shared: int = 0
+    base: int = 0
+
+
+@dataclass(frozen=True)
+class TensorReport:
+    """A tensor of a file. name: None for a chunk of other bytes. base_depth: deltas to decode."""
+
+    name: str | None
+    dtype: str
+    shape: tuple[int, ...]
+    size: int
+    codec: str
+    stored: int
+    base_depth: int
+    shared: bool
+
+
+@dataclass
+class FileReport:
+    """A file. tensors and kind are empty until it is ingested; note: why it is kept as bytes."""
+
+    path: str
+    size: int
+    sha256: str
+    state: str
+    kind: str | None
+    note: str | None
+    stored: StoredBytes
+    tensors: list[TensorReport] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class MeasuredBase:
+    """Where the weights come from. share: of the revision's tensor bytes."""
+
+    repository: str
+    commit: str
+    share: float | None
+
+
+@dataclass(frozen=True)
+class BaseReport:
+    """declared: what the pusher said. declared_status: `resolved`, or `absent` for a name that
+    was unknown, or not for the viewer to read, when the revision was made.
+    """
+
+    declared: str | None
+    declared_status: str | None
+    commit: str | None
+    measured: tuple[MeasuredBase, ...]
+
+
+@dataclass(frozen=True)
+class RevisionReport:
+    """All of a revision; `totals` count each tensor once, `size` each file once a path."""
+
+    commit: str
+    size: int
+    files: tuple[FileReport, ...]
+    totals: StoredBytes
+    base: BaseReport
+
+
+def report_revision(
+    reg: Registry,
+    restorer: Restorer,
+    caller: Caller | None,
+    name: str,
+    revision: str = DEFAULT_BRANCH,
+) -> RevisionReport:
+    """How a revision is stored, as far as the caller may know; RepositoryNotFound and so on."""
+    with reg.db.read() as session:
+        repository = load_repository(session, caller, name)
+        row = resolve_revision(session, repository, revision)
+        entries = list_entries(session, row)
+        base = _report_base(session, caller, row)
+        stored = _Stored(session, caller, repository, row)
+    files = [_report_file(reg, restorer, stored, entry) for entry in entries]
+    totals = stored.total(stored.described)
+    for entry in entries:
+        if entry.file.recipe_tensor_id is None:
+            totals.own += entry.file.size
+    return RevisionReport(row.commit, sum(file.size for file in files), tuple(files), totals, base)
+
+
+class _Stored:
+    """The tensors of a revision: how each is stored, who else has it, which bases it needs."""
+
+    def __init__(
+        self,
+        session: ReadSession,
+        caller: Caller | None,
+        repository: Repository,
+        revision: Revision,
+    ) -> None:
+        self.of_file: dict[int, list[int]] = {}
+        for file_id, tensor_id in session.execute(
+            select(FileTensor.file_id, FileTensor.tensor_id)
+            .join(Entry, Entry.file_id == FileTensor.file_id)
+            .where(Entry.revision_id == revision.id)
+            .distinct()
+        ):
+            self.of_file.setdefault(file_id, []).append(tensor_id)
+        own = {tensor for tensors in self.of_file.values() for tensor in tensors}
+        rows: list[Tensor] = []
+        for batch in batches(own):
+            rows += session.scalars(select(Tensor).where(Tensor.id.in_(batch)))
+        self.described: dict[int, PlannedTensor] = describe(session, rows)
+        self.shared = _shared(session, caller, repository, own)
+        self._graph = closure(session, own)
+        self._base_sizes = {
+            tensor_id: sum(frame.length for frame in tensor.frames)
+            for tensor_id, tensor in locate(session, self._graph.keys() - own).items()
+        }
+
+    def total(self, tensors: Iterable[int]) -> StoredBytes:
+        """The bytes of some of the revision's tensors, each once."""
+        stored = StoredBytes()
+        seen: set[int] = set()
+        waiting = list(dict.fromkeys(tensors))
+        for tensor in waiting:
+            size = self.described[tensor].encoded_size
+            if tensor in self.shared:
+                stored.shared += size
+            else:
+                stored.own += size
+        while waiting:
+            bases = self._graph.get(waiting.pop(), set()) - seen
+            seen |= bases
+            waiting += bases
+        stored.base = sum(self._base_sizes.get(base, 0) for base in seen)
+        return stored
+
+
+def _shared(
+    session: ReadSession,
+    caller: Caller | None,
+    repository: Repository,
+    tensors: Collection[int],
+) -> set[int]:
+    """Tensors that another repository has too, one that the viewer may read."""
+    elsewhere = exists(
+        select(FileTensor.tensor_id)
+        .join(Entry, Entry.file_id == FileTensor.file_id)
+        .join(Revision, Revision.id == Entry.revision_id)
+        .join(Repository, Repository.id == Revision.repository_id)
+        .where(
+            FileTensor.tensor_id == Tensor.id,
+            Repository.id != repository.id,
+            readable_repositories(caller),
+        )
+    )
+    found: set[int] = set()
+    for batch in batches(tensors):
+        found.update(session.scalars(select(Tensor.id).where(Tensor.id.in_(batch), elsewhere)))
+    return found
+
+
+def _report_file(
+    reg: Registry, restorer: Restorer, stored: _Stored, entry: EntryInfo
+) -> FileReport:
+    file = entry.file
+    report = FileReport(
+        entry.path, file.size, file.sha256, file.state, file.kind, file.note, StoredBytes()
+    )
+    if file.recipe_tensor_id is None:
+        report.stored.own = file.size  # as it was uploaded
+        return report
+    report.stored = stored.total(
+        tensor for tensor in stored.of_file.get(file.id, ()) if tensor in stored.described
+    )
+    recipe = Recipe.from_bytes(restorer.read_recipe(file))
+    rows = _rows(reg, file, recipe)
+    for ref in recipe.tensors():
+        planned = stored.described.get(rows.get(ref.tensor, -1))
+        if planned is not None:
+            report.tensors.append(
+                TensorReport(
+                    name=ref.name,
+                    dtype=ref.dtype,
+                    shape=ref.shape,
+                    size=ref.size,
+                    codec=planned.codec,
+                    stored=planned.encoded_size,
+                    base_depth=planned.depth,
+                    shared=rows[ref.tensor] in stored.shared,
+                )
+            )
+    return report
+
+
+def _rows(reg: Registry, file: File, recipe: Recipe) -> dict[bytes, int]:
+    with reg.db.read() as session:
+        found = resolve(session, file.domain_id, (ref.tensor for ref in recipe.tensors()))
+        return {content: tensor.id for content, tensor in found.items()}
+
+
+def _report_base(session: ReadSession, caller: Caller | None, revision: Revision) -> BaseReport:
+    status, commit = None, None
+    if revision.declared_base is not None:
+        status = "absent"
+        parent_id = revision.declared_base_revision_id
+        parent = None if parent_id is None else session.get(Revision, parent_id)
+        if parent is not None and _may_read(session, caller, parent):
+            status, commit = "resolved", parent.commit
+    edges = session.scalars(
+        select(LineageEdge).where(
+            LineageEdge.child_id == revision.id, LineageEdge.origin == "measured"
+        )
+    )
+    measured = []
+    for edge in sorted(edges, key=lambda edge: -(edge.share or 0.0)):
+        parent = session.get_one(Revision, edge.parent_id)
+        if _may_read(session, caller, parent):
+            repository = session.get_one(Repository, parent.repository_id)
+            name = full_name(session, repository)
+            measured.append(MeasuredBase(name, parent.commit, edge.share))
+    return BaseReport(revision.declared_base, status, commit, tuple(measured))
+
+
+def _may_read(session: ReadSession, caller: Caller | None, revision: Revision) -> bool:
+    repository = session.get_one(Repository, revision.repository_id)
+    return allowed(session, caller, "read", repository)
