@@ -76,6 +76,9 @@ _WIRE_CODE_OF: Mapping[str, str] = {
     "spool_busy": "unavailable",
     "object_not_found": "data_lost",
     "short_object": "data_lost",
+    "store_error": "internal_error",
+    "object_exists": "internal_error",
+    "invalid_key": "internal_error",
 }
 
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
@@ -85,6 +88,11 @@ class LengthRequired(Exception):
     """An upload that does not say how long it is."""
 
     code = "length_required"
+
+
+def wire_code(code: str) -> str:
+    """The code that clients see for an error with this code."""
+    return _WIRE_CODE_OF.get(code, code)
 
 
 def envelope(code: str, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
@@ -110,8 +118,7 @@ def install(app: FastAPI) -> None:
 
 
 def _coded(request: Request, error: Exception) -> Response:
-    code: str = getattr(error, "code", "internal_error")
-    code = _WIRE_CODE_OF.get(code, code)
+    code = wire_code(getattr(error, "code", "internal_error"))
     if code not in STATUS_OF:
         return _unexpected(request, error)
     if STATUS_OF[code] >= 500:

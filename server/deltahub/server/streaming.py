@@ -138,30 +138,29 @@ async def read_body(request: Request, max_bytes: int, idle_s: float) -> bytes:
 async def _blocks(request: Request, idle_s: float) -> AsyncIterator[bytes]:
     """The body in blocks of about BLOCK_BYTES: small reads would cost a thread hop each.
 
-    Raises BodyCut, after what came, when the client goes away or sends nothing for `idle_s`.
+    Raises BodyCut, after what came, when the client goes away or needs `idle_s` for a block.
     """
-    pieces: list[bytes] = []
-    n_bytes = 0
-    cut: str | None = None
     stream = request.stream()
-    while cut is None:
+    is_over = False
+    cut: str | None = None
+    while not is_over and cut is None:
+        pieces: list[bytes] = []
+        n_bytes = 0
         try:
             with anyio.fail_after(idle_s):
-                piece = await anext(stream, None)
+                while n_bytes < BLOCK_BYTES and not is_over:
+                    piece = await anext(stream, None)
+                    if piece is None:
+                        is_over = True
+                    else:
+                        pieces.append(piece)
+                        n_bytes += len(piece)
         except ClientDisconnect:
             cut = "the client went away before its body ended"
         except TimeoutError:
-            cut = f"the client sent nothing for {idle_s:g} s"
-        else:
-            if piece is None:
-                break
-            pieces.append(piece)
-            n_bytes += len(piece)
-            if n_bytes >= BLOCK_BYTES:
-                yield b"".join(pieces)
-                pieces, n_bytes = [], 0
-    if n_bytes:
-        yield b"".join(pieces)
+            cut = f"the client took more than {idle_s:g} s for {BLOCK_BYTES} bytes"
+        if n_bytes:
+            yield b"".join(pieces)
     if cut is not None:
         raise BodyCut(cut)
 

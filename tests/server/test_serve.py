@@ -1,0 +1,126 @@
+"""The command `deltahub serve`: its first start, its worker, and how both of them end."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.hub import ServedHub, served_hub
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 20) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def worker_of(hub: ServedHub, other_than: int = 0) -> int:
+    """The process id of the worker that holds the data folder."""
+    path = hub.data_dir / "worker.lock"
+
+    def holder() -> int:
+        text = path.read_text().strip() if path.exists() else ""
+        return int(text) if text else 0
+
+    wait_until(lambda: holder() not in (0, other_than) and not is_gone(holder()))
+    return holder()
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state in "ZX"
+
+
+def test_the_first_start_makes_a_hub_that_works_and_prints_its_token_once(tmp_path: Path) -> None:
+    data_dir = tmp_path / "with a space" / "data"
+    with served_hub(data_dir) as hub:
+        token = hub.admin_token
+        assert token.startswith("dh_")
+        assert hub.url.startswith("http://127.0.0.1:")
+        hub.create("admin/first")
+        made = hub.commit("admin/first", {"a.txt": b"kept"})
+        assert hub.wait_for_job(made["job_id"])["state"] == "done"
+        revision = hub.call("GET", "/v1/repositories/admin/first/revision").json()
+        assert revision["entries"][0]["state"] == "ingested"
+        worker = worker_of(hub)
+        maps = Path(f"/proc/{worker}/maps").read_text()
+        assert "libtorch" not in maps
+        hub.process.send_signal(signal.SIGTERM)
+        assert hub.process.wait(20) == 0
+        wait_until(lambda: is_gone(worker))
+    with served_hub(data_dir) as hub:
+        assert hub.admin_token == ""  # it is not printed again, and still good
+        assert hub.call("GET", "/v1/whoami", token=token).status == 200
+        path = "/v1/repositories/admin/first/files/a.txt"
+        assert hub.call("GET", path).body == b"kept"
+        hub.process.send_signal(signal.SIGINT)
+        assert hub.process.wait(20) == 0
+
+
+def test_a_worker_dies_with_its_server_and_is_replaced_when_it_dies_itself(tmp_path: Path) -> None:
+    with served_hub(tmp_path / "data") as hub:
+        first = worker_of(hub)
+        os.kill(first, signal.SIGKILL)
+        second = worker_of(hub, other_than=first)
+        hub.create("admin/later")
+        made = hub.commit("admin/later", {"a": b"1"})
+        assert hub.wait_for_job(made["job_id"])["state"] == "done"
+        hub.process.kill()  # the server alone: it cannot say good-bye
+        wait_until(lambda: is_gone(second))
+
+
+def test_a_hub_killed_in_the_middle_of_a_job_finishes_it_after_a_restart(tmp_path: Path) -> None:
+    data = os.urandom(3 << 20)
+    died = {"DELTAHUB_FAILPOINT": "ingest.publish.after_commit", "DELTAHUB_FAILPOINT_GROUP": "1"}
+    with served_hub(tmp_path / "data", environment=died) as hub:
+        token = hub.admin_token
+        hub.create("admin/killed")
+        job_id = hub.commit("admin/killed", {"model.bin": data})["job_id"]
+        assert hub.process.wait(30) == -signal.SIGKILL
+    with served_hub(tmp_path / "data", token=token) as hub:
+        job = hub.wait_for_job(job_id)
+        assert (job["state"], job["error"]) == ("done", None)
+        revision = hub.call("GET", "/v1/repositories/admin/killed/revision").json()
+        assert [entry["state"] for entry in revision["entries"]] == ["ingested"]
+        path = "/v1/repositories/admin/killed/files/model.bin"
+        assert hub.call("GET", path).body == data
+
+
+def test_a_port_that_is_taken_is_said_in_a_sentence(tmp_path: Path) -> None:
+    with served_hub(tmp_path / "data", arguments=("--no-worker",)) as hub:
+        command = [
+            sys.executable,
+            "-m",
+            "deltahub.server",
+            "--data-dir",
+            str(tmp_path / "other"),
+            "--port",
+            str(hub.address[1]),
+        ]
+        second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert second.returncode == 1
+    assert "cannot listen on 127.0.0.1" in second.stderr
+    assert "Traceback" not in second.stderr
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("command", ["deltahub.server", "deltahub.workers"])
+def test_help_is_quick_and_imports_nothing_heavy(command: str) -> None:
+    code = (
+        "import runpy, sys\n"
+        f"sys.argv = ['x', '--help']\n"
+        "try:\n"
+        f"    runpy.run_module({command!r}, run_name='__main__')\n"
+        "except SystemExit: pass\n"
+        "assert not {'fastapi', 'dbos', 'torch', 'sqlalchemy'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
