@@ -22,7 +22,7 @@ class Settings(BaseSettings):
         default=None, description="SQLAlchemy URL; by default a SQLite file in data_dir."
     )
     host: str = Field(default="127.0.0.1", description="Address that `deltahub serve` binds.")
-    port: int = Field(default=8080, ge=0, le=65535, description="Port; 0 takes a free one.")
+    port: int = Field(default=8377, ge=0, le=65535, description="Port; 0 takes a free one.")
 
     max_file_bytes: int = Field(default=1024 * GIB, ge=0, description="Largest file, in bytes.")
     max_header_bytes: int = Field(
