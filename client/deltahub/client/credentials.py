@@ -10,7 +10,7 @@ from typing import Any
 
 from deltahub.client.errors import InvalidArgument
 
-DEFAULT_URL = "http://127.0.0.1:8080"
+DEFAULT_URL = "http://127.0.0.1:8377"
 
 
 @dataclass(frozen=True)
