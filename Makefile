@@ -1,10 +1,11 @@
 # Everything runs from .venv, which the first target makes. Paths may hold spaces: nothing here is absolute.
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PY := .venv/bin/python
 STAMP := .venv/installed.stamp
 NATIVE := $(wildcard codecs/native/*)
 
 .PHONY: help install demo test check bench clean
+.DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    train a small base and three fine-tunes, push, pull, verify, print a table"
@@ -15,8 +16,9 @@ help:
 install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt $(NATIVE)
-	command -v $(PYTHON) >/dev/null || { echo "DeltaHub needs Python 3.11: set PYTHON=/path/to/python3.11"; exit 1; }
-	test -x $(PY) || $(PYTHON) -m venv .venv
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "DeltaHub needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 1; }
+	test -x $(PY) || "$(PYTHON)" -m venv .venv
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt torch scikit-build-core nanobind cmake ninja
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e '.[dev]'
 	touch $(STAMP)

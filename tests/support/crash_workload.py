@@ -1,0 +1,184 @@
+"""A real workload on one data folder, in processes that are killed: run as a module it is a zygote.
+
+It reads one JSON line a request, forks a child into a process group of its own, and answers with
+one JSON line. A fork of a process that has imported everything starts in milliseconds, so that
+hundreds of kills fit into a test.
+
+request: {"number", "failpoint": str | null, "kill_after_s": float | null}
+answer: {"killed": bool, "status": int}
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+from deltahub.registry import failpoints, jobs, users
+from deltahub.registry.accept import accept_pack
+from deltahub.registry.arrivals import after_ingest
+from deltahub.registry.collect import apply_gc
+from deltahub.registry.gc import plan_gc
+from deltahub.registry.ingest import Ingest
+from deltahub.registry.permissions import Caller
+from deltahub.registry.prove import prove_recipe, submit_recipe
+from deltahub.registry.registry import Registry
+from deltahub.registry.replan import Replanner
+from deltahub.registry.repositories import (
+    delete_repository,
+    ensure_repository,
+    list_repositories,
+)
+from deltahub.registry.revisions import AddFile, commit
+from deltahub.registry.settings import Settings
+from support.client_door import pack_and_recipe
+from support.registry import caller, push, sha256_of, upload
+
+# Repositories older than this many rounds are deleted and collected.
+ROUNDS_KEPT = 6
+
+
+@dataclass(frozen=True)
+class Journal:
+    """What was acknowledged, written by the children, one line a fact; survives their death."""
+
+    path: Path
+
+    def add(self, **fact: object) -> None:
+        fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(fd, json.dumps(fact).encode() + b"\n")
+        os.close(fd)
+
+    def acknowledged(self) -> dict[tuple[str, str], str]:
+        """(repository, path) -> SHA-256 of what must be there; what was being deleted need not."""
+        files: dict[tuple[str, str], str] = {}
+        for line in self.path.read_text().splitlines():
+            fact = json.loads(line)
+            if "deleting" in fact:
+                files = {key: sha for key, sha in files.items() if key[0] != fact["deleting"]}
+            else:
+                files[fact["repository"], fact["path"]] = fact["sha256"]
+        return files
+
+
+def run_jobs(reg: Registry) -> None:
+    """Every job that is queued, or was begun by a process that died, to its end."""
+    while True:
+        with reg.db.read() as session:
+            waiting = [*jobs.running(session), *jobs.next_queued(session)]
+        if not waiting:
+            return
+        for job in waiting:
+            with reg.db.write() as session:
+                jobs.mark_running(session, job.id)
+            if job.kind == "prove_recipe":
+                prove_recipe(reg, job.id, job.payload)
+            elif job.kind == "ingest":
+                Ingest(reg, job.payload["revision_id"], job.id).run()
+                after_ingest(reg, job.payload["revision_id"])
+            else:
+                position: int | None = 0
+                while position is not None:
+                    planner = Replanner(reg, job.payload["revision_id"])
+                    position = planner.step(position).next_position
+            with reg.db.write() as session:
+                jobs.mark_done(session, job.id, {})
+
+
+def round_of_work(data_dir: Path, models: Path, journal: Journal, number: int) -> None:
+    """Push a fine-tune and then its base, ingest, re-plan, delete what is old, collect garbage."""
+    family = number % len(list(models.glob("*.base")))
+    base = (models / f"{family}.base").read_bytes()
+    tuned = (models / f"{family}.tuned").read_bytes()
+    sent = (models / f"{family}.sent").read_bytes()
+    with Registry.open(Settings(data_dir=data_dir)) as reg:
+        who = caller(reg, "alice", scope="write")
+        run_jobs(reg)
+        _push(reg, who, journal, f"alice/tuned-{number}", tuned, base=f"alice/base-{number}")
+        run_jobs(reg)
+        _push(reg, who, journal, f"alice/base-{number}", base)
+        run_jobs(reg)
+        _send(reg, who, journal, f"alice/sent-{number}", sent, base)
+        for repository in list_repositories(reg, who, namespace="alice", limit=1000).items:
+            if int(repository.name.rsplit("-", 1)[1]) <= number - ROUNDS_KEPT:
+                journal.add(deleting=repository.name)
+                delete_repository(reg, who, repository.name)
+        collect_all(reg)
+    with Registry.open(Settings(data_dir=data_dir, upload_ttl_s=0)) as reg:
+        upload(reg, who, f"never committed {number}".encode())
+        collect_all(reg)
+
+
+def collect_all(reg: Registry) -> None:
+    """Garbage collection of a folder that nobody else uses: twice, since it condemns first."""
+    for _ in range(2):
+        apply_gc(reg, plan_gc(reg, lease_s=0, grace_s=0))
+
+
+def _push(
+    reg: Registry, who: Caller, journal: Journal, name: str, data: bytes, base: str | None = None
+) -> None:
+    files = {"model.safetensors": data, "config.json": f'{{"name": "{name}"}}'.encode()}
+    push(reg, who, name, files, base=base)
+    for path, content in files.items():
+        journal.add(repository=name, path=path, sha256=sha256_of(content))
+
+
+def _send(
+    reg: Registry, who: Caller, journal: Journal, name: str, data: bytes, base: bytes
+) -> None:
+    """Push as our client does: a pack of deltas and a recipe instead of the file."""
+    pack, recipe = pack_and_recipe(data, base)
+    ensure_repository(reg, who, name, private=True)
+    accept_pack(reg, who, name, upload(reg, who, pack))
+    submit_recipe(reg, who, name, recipe)
+    run_jobs(reg)
+    commit(reg, who, name, "main", [AddFile("model.safetensors", sha256_of(data), len(data))])
+    journal.add(repository=name, path="model.safetensors", sha256=sha256_of(data))
+
+
+def _child(folder: Path, request: dict[str, object]) -> None:
+    os.setpgid(0, 0)
+    os.environ["DELTAHUB_FAILPOINT_GROUP"] = "1"
+    if request["failpoint"]:
+        failpoints._trigger = failpoints._Trigger(str(request["failpoint"]))
+    try:
+        number = request["number"]
+        assert isinstance(number, int)
+        journal = Journal(folder / "journal")
+        round_of_work(folder / "data", folder / "models", journal, number)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    with Registry.open(Settings(data_dir=folder / "data")) as reg:
+        users.bootstrap_admin(reg)
+        caller(reg, "alice")
+    for line in sys.stdin:
+        request = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            _child(folder, request)
+        with contextlib.suppress(PermissionError, ProcessLookupError):  # the child was first
+            os.setpgid(pid, pid)
+        if request["kill_after_s"] is not None:
+            fd = os.pidfd_open(pid)
+            is_over, _, _ = select.select([fd], [], [], request["kill_after_s"])
+            os.close(fd)
+            if not is_over:
+                os.killpg(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+        killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        print(json.dumps({"killed": killed, "status": status}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
