@@ -124,7 +124,7 @@ def test_tensors_under_wholly_other_names_find_their_bases(reg: Registry, ann: C
 
 def test_a_fused_projection_is_a_delta_of_its_parts(reg: Registry, ann: Caller) -> None:
     tune = tiny.finetune(1e-5)["up.weight"]
-    parts = dict(zip("qkv", tiny.base()["up.weight"].split([96, 48, 48]), strict=True))
+    parts = dict(zip("qkv", torch.split(tiny.base()["up.weight"], [96, 48, 48]), strict=True))
     split = {f"a.{part}_proj.weight": rows for part, rows in parts.items()}
     base = push_model(reg, ann, "ann/split", split)
     made = push_model(reg, ann, "ann/fused", {"a.qkv_proj.weight": tune}, base="ann/split")
@@ -134,7 +134,9 @@ def test_a_fused_projection_is_a_delta_of_its_parts(reg: Registry, ann: Caller) 
 def test_parts_are_deltas_of_the_fused_projection(reg: Registry, ann: Caller) -> None:
     fused = {"a.qkv_proj.weight": tiny.base()["up.weight"]}
     base = push_model(reg, ann, "ann/fused", fused)
-    parts = dict(zip("qkv", tiny.finetune(1e-5)["up.weight"].split([96, 48, 48]), strict=True))
+    parts = dict(
+        zip("qkv", torch.split(tiny.finetune(1e-5)["up.weight"], [96, 48, 48]), strict=True)
+    )
     split = {f"a.{part}_proj.weight": rows for part, rows in parts.items()}
     made = push_model(reg, ann, "ann/split", split, base="ann/fused")
     for stored in made.values():

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
 from deltahub.codecs.registry import BY_NUMBER
 from deltahub.registry import Caller, Registry, jobs
@@ -110,7 +111,7 @@ def read_file(reg: Registry, revision: int, path: str) -> bytes:
     return b"".join(Restorer(reg).stream_file(file, 0, file.size))
 
 
-def _stored(session, row: Tensor) -> Stored:  # type: ignore[no-untyped-def]
+def _stored(session: Session, row: Tensor) -> Stored:
     codec = session.scalars(select(Frame.codec).where(Frame.tensor_id == row.id).limit(1)).one()
     length = session.scalar(select(func.sum(Frame.length)).where(Frame.tensor_id == row.id))
     bases = session.scalars(select(TensorBase.base_id).where(TensorBase.tensor_id == row.id))

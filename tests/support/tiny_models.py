@@ -1,4 +1,4 @@
-"""Really trained models of some 100,000 parameters: a base, fine-tunes and what people do to them."""
+"""Really trained models of some 100,000 parameters: a base, fine-tunes, what becomes of them."""
 
 import inspect
 import textwrap
@@ -26,7 +26,8 @@ class TinyModel(nn.Module):
 
     def forward(self, context: torch.Tensor) -> torch.Tensor:
         hidden = self.embedding(context).flatten(1)
-        return self.head(self.down(torch.relu(self.up(hidden))))
+        logits: torch.Tensor = self.head(self.down(torch.relu(self.up(hidden))))
+        return logits
 
 
 @cache
@@ -78,6 +79,6 @@ def _train(model: TinyModel, text: str, learning_rate: float, steps: int) -> Ten
         context = torch.stack([data[at + i] for i in range(4)], dim=1)
         loss = nn.functional.cross_entropy(model(context), data[at + 4])
         optimizer.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         optimizer.step()
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}

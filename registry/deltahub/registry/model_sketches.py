@@ -45,6 +45,8 @@ def sketch_stored(
         files = list(session.scalars(safetensors_files(revision_id)))
     tensors: list[Sketchable] = []
     rows: dict[str, int] = {}
+    # Remembers blocks and places; a sketch reads a tensor at 16 places.
+    read_stored = restorer.base_reader(target.domain_id)
     for file in files:
         refs = named_tensors(restorer, file)
         with reg.db.read() as session:
@@ -53,7 +55,7 @@ def sketch_stored(
             row = stored.get(ref.tensor)
             if row is not None and name not in rows:
                 rows[name] = row.id
-                read = partial(restorer.read_tensor_into, row.id)
+                read = partial(read_stored, ref.tensor)
                 tensors.append(Sketchable(name, ref.dtype, ref.shape, read))
     found = [(rows[tensor.name], sketch(tensor)) for tensor in choose(tensors)]
     return [(row_id, made) for row_id, made in found if made is not None]

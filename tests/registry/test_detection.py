@@ -1,0 +1,162 @@
+"""Sketches tell relatives from strangers, and lookups stay within what the owner may read."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import func, select
+
+from deltahub.registry import Caller, Registry
+from deltahub.registry.candidates import Target
+from deltahub.registry.db.models import Sketch
+from deltahub.registry.detection import MAX_FAMILIES, find_families
+from deltahub.registry.model_sketches import sketch_revision
+from deltahub.registry.restore import Restorer
+from deltahub.registry.sketching import (
+    Sketchable,
+    TensorSketch,
+    choose,
+    similarity,
+    sketch,
+    to_bf16,
+)
+from support import tiny_models as tiny
+from support.ingested import push_ingested
+from support.registry import caller, opened_registry
+
+
+def sketchable(name: str, tensor: torch.Tensor, dtype: str = "F32") -> Sketchable:
+    data = memoryview(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+
+    def read(first_byte: int, out: memoryview) -> None:
+        out[:] = data[first_byte : first_byte + out.nbytes]
+
+    return Sketchable(name, dtype, tuple(tensor.shape), read)
+
+
+def sketch_of(tensor: torch.Tensor, dtype: str = "F32") -> TensorSketch:
+    made = sketch(sketchable("w", tensor, dtype))
+    assert made is not None
+    return made
+
+
+@pytest.mark.parametrize("learning_rate", [1e-5, 1e-4])
+def test_a_fine_tune_is_near_its_base_and_far_from_a_stranger(learning_rate: float) -> None:
+    for name in ("embedding.weight", "up.weight", "head.weight"):
+        base = sketch_of(tiny.base()[name])
+        assert similarity(base, sketch_of(tiny.finetune(learning_rate)[name])) > 0.6
+        assert similarity(base, sketch_of(tiny.base(seed=1)[name])) < 0.3
+
+
+def test_a_cast_has_the_sketch_of_the_original() -> None:
+    weight = tiny.base()["up.weight"]
+    in_f32 = sketch_of(weight)
+    in_bf16 = sketch_of(weight.to(torch.bfloat16), "BF16")
+    in_f16 = sketch_of(weight.to(torch.float16), "F16")
+    assert (in_f32.positions == in_bf16.positions).all()
+    assert similarity(in_f32, in_f16) == 1.0
+
+
+def test_appended_rows_move_no_position() -> None:
+    longer = tiny.with_more_rows(tiny.base(), 5)["embedding.weight"]
+    assert (
+        sketch_of(tiny.base()["embedding.weight"]).positions == sketch_of(longer).positions
+    ).all()
+
+
+def test_a_tensor_that_is_all_alike_has_no_sketch() -> None:
+    assert sketch(sketchable("norm", torch.ones(8192))) is None
+
+
+def test_the_choice_is_the_same_whatever_the_order() -> None:
+    tensors = [sketchable(name, t) for name, t in tiny.base().items()]
+    chosen = [t.name for t in choose(tensors)]
+    assert chosen == [t.name for t in choose(reversed(tensors))]
+    assert chosen[0] == "up.weight"
+    assert all(tiny.base()[name].numel() >= 4096 for name in chosen)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, 0xFFFF), min_size=64, max_size=64))
+def test_sketches_survive_their_bytes(words: list[int]) -> None:
+    made = TensorSketch("1x4096", np.array(words, dtype=np.uint16))
+    again = TensorSketch.from_bytes("1x4096", made.to_bytes())
+    assert (again.positions == made.positions).all()
+    assert again.bands == made.bands
+    assert similarity(made, again) == 1.0
+
+
+def test_rounding_to_bf16_is_to_the_nearest() -> None:
+    values = torch.tensor([1.0, 1.00390625, 1.01171875, -0.0, float("inf"), 3e38])
+    expected = values.to(torch.bfloat16).view(torch.uint16).numpy()
+    assert (to_bf16("F32", values.numpy().tobytes()) == expected).all()
+
+
+@pytest.fixture
+def reg(tmp_path: Path) -> Iterator[Registry]:
+    with opened_registry(tmp_path) as registry:
+        yield registry
+
+
+@pytest.fixture
+def ann(reg: Registry) -> Caller:
+    return caller(reg, "ann")
+
+
+def families_of(reg: Registry, revision: int) -> list[int]:
+    sketches = sketch_revision(reg, Restorer(reg), revision)
+    with reg.db.read() as session:
+        target = Target.load(session, revision)
+        found = find_families(
+            session, sketches, target.domains, exclude_repository=target.repository_id
+        )
+    return [family.revision_id for family in found]
+
+
+def push_model(
+    reg: Registry, who: Caller, name: str, tensors: tiny.Tensors, *, private: bool = False
+) -> int:
+    files = {"model.safetensors": tiny.to_file(tensors)}
+    return push_ingested(reg, who, name, files, private=private)
+
+
+def test_a_lookup_finds_the_family_and_no_stranger(reg: Registry, ann: Caller) -> None:
+    base = push_model(reg, ann, "ann/base", tiny.base())
+    push_model(reg, ann, "ann/stranger", tiny.base(seed=1))
+    tune = push_model(reg, ann, "ann/tune", tiny.finetune(1e-5))
+    assert families_of(reg, tune) == [base]
+
+
+def test_at_most_five_families_come_back(reg: Registry, ann: Caller) -> None:
+    for number in range(MAX_FAMILIES + 2):
+        noise = torch.Generator().manual_seed(number)
+        tensors = {
+            name: tensor * (1 + 1e-4 * torch.randn(tensor.shape, generator=noise))
+            for name, tensor in tiny.base().items()
+        }
+        push_model(reg, ann, f"ann/m{number}", tensors)
+    tune = push_model(reg, ann, "ann/tune", tiny.finetune(1e-5))
+    assert len(families_of(reg, tune)) == MAX_FAMILIES
+
+
+def test_private_models_are_seen_in_their_own_namespace_alone(reg: Registry, ann: Caller) -> None:
+    bob = caller(reg, "bob")
+    base = push_model(reg, ann, "ann/base", tiny.base(), private=True)
+    strange = push_model(reg, bob, "bob/tune", tiny.finetune(1e-5), private=True)
+    public = push_model(reg, ann, "ann/public", tiny.finetune(1e-4))
+    own = push_model(reg, ann, "ann/tune", tiny.finetune(1e-5), private=True)
+    assert base in families_of(reg, own)
+    assert families_of(reg, public) == []
+    assert base not in families_of(reg, strange)
+
+
+def test_every_sketched_tensor_has_all_its_bands(reg: Registry, ann: Caller) -> None:
+    push_model(reg, ann, "ann/base", tiny.base())
+    with reg.db.read() as session:
+        counts = session.scalars(select(func.count(Sketch.band)).group_by(Sketch.tensor_id)).all()
+    assert counts
+    assert set(counts) == {16}
