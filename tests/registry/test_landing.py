@@ -374,3 +374,19 @@ def test_every_part_keeps_the_upload_for_longer(reg: Registry, alice: Caller) ->
     receive(reg, alice, SHA256, SIZE, 10, [DATA[10:20]])
     with reg.db.read() as reading:
         assert reading.scalars(select(Landing.expires_at)).one() > soon + timedelta(hours=1)
+
+
+def test_a_part_appended_to_the_file_of_a_killed_process_is_durable(tmp_path: Path) -> None:
+    disk = DurableDisk(tmp_path)
+    with opened_registry(tmp_path, disk) as reg:
+        alice = caller(reg, "alice")
+        state = begin(reg, alice, SHA256, SIZE)
+        # Made and written by a process that was killed before it fsynced anything.
+        fd = disk.open(reg.spool.path(state.id), os.O_CREAT | os.O_WRONLY)
+        disk.write(fd, DATA[:10])
+        disk.close(fd)
+        receive(reg, alice, SHA256, SIZE, 10, [DATA[10:1000]])
+        disk.crash()
+    with opened_registry(tmp_path, disk) as reg:
+        assert status(reg, alice, SHA256).received == 1000
+        assert receive(reg, alice, SHA256, SIZE, 1000, [DATA[1000:]]).is_complete

@@ -93,6 +93,8 @@ def commit(
     _check_request(reg.settings, ref, operations, message, base, commit_id)
     with reg.db.write() as session:
         repository = load_repository(session, caller, name, "write")
+        # One commit at a time; SQLite has locked everything already and ignores this.
+        session.refresh(repository, with_for_update=True)
         head = find_ref(session, repository, "branch", ref)
         parent = _parent(session, repository, ref, head, expected_parent)
         before = tree_of(session, parent)

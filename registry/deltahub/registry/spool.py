@@ -134,8 +134,9 @@ class SpoolFile:
             hashes = spool.take_state(upload_id)
             if hashes is None or hashes.n_bytes != size or hashes.total != total:
                 # Another process wrote it, or this one was restarted: what is in the file counts.
-                # It may hold bytes that were never acknowledged; make them durable first.
+                # Neither its bytes nor its name need be durable if that process was killed.
                 spool.disk.fsync(fd)
+                spool.disk.fsync_dir(spool.root)
                 hashes = _hashes_of(fd, total)
             os.lseek(fd, size, os.SEEK_SET)
             return cls(spool, upload_id, fd, hashes)
@@ -190,12 +191,9 @@ class SpoolFile:
 def _open_locked(spool: Spool, upload_id: str) -> int:
     path = spool.path(upload_id)
     while True:
-        is_new = not path.exists()
         fd = spool.disk.open(path, os.O_CREAT | os.O_RDWR)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if is_new:
-                spool.disk.fsync_dir(spool.root)
             if _is_same_file(fd, path):
                 return fd
         except BlockingIOError as exc:
