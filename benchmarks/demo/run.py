@@ -14,6 +14,7 @@ from benchmarks.demo import models
 from benchmarks.hub import EmbeddedHub, HubFailed, run_cli, run_json
 from benchmarks.models.sizes import DEMO
 from benchmarks.models.train import model_folder, train_family
+from benchmarks.results_file import print_columns
 
 NAMESPACE = "admin"
 # Nobody reads a demonstration's hub while it cleans up: what would be kept for a while for the

@@ -51,7 +51,7 @@ class Ours:
             pack.finish()
         # The hub's recipe names the file's SHA-256 too; hashing the file is not the codec's work.
         recipe = make_recipe(fine_tune.plan, bytes(32), ids, read_at).to_bytes()
-        packed = sink.getvalue()
+        packed = sink.getvalue() if pack.n_frames else b""
         return Encoded(len(packed) + len(recipe), (packed, recipe))
 
     def decode(self, encoded: Encoded, base: ModelFile) -> bytearray:
