@@ -233,6 +233,19 @@ def test_a_few_bytes_a_value_do_not_buy_much_memory() -> None:
             parse(text)
 
 
+def test_letters_beyond_ascii_count_four_times() -> None:
+    limits = HeaderLimits(max_header_bytes=1000)
+    for name in ("\u00e4" * 130, "a" * 800):
+        head = head_of({name: GOOD})
+        file_size = len(head) + DATA
+        if name.isascii():
+            assert len(parse_header(head, file_size, limits).tensors) == 1
+        else:
+            for document in (head, head_of({name: GOOD}, ensure_ascii=False)):
+                with pytest.raises(InvalidSafetensors, match="250 bytes"):
+                    parse_header(document, len(document) + DATA, limits)
+
+
 @given(junk=st.binary(max_size=100))
 def test_junk_is_refused_or_read_but_never_crashes(junk: bytes) -> None:
     for text in (junk, b'{"a":' + junk + b"}"):

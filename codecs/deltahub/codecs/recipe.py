@@ -18,7 +18,7 @@ from deltahub.codecs.protocol import Buffer
 RECIPE_MAGIC: Final = b"DHRC"
 RECIPE_VERSION: Final = 1
 MAX_RECIPE: Final = 64 << 20
-MAX_SEGMENTS: Final = 500_000
+MAX_SEGMENTS: Final = 250_000
 MAX_LITERAL: Final = 1 << 20
 MAX_DIMENSIONS: Final = 64
 _MAX_FILE: Final = 1 << 50

@@ -26,7 +26,7 @@ class HeaderLimits:
     """How large a header may be. Above that, a file is kept as opaque bytes."""
 
     max_header_bytes: int = 100_000_000
-    max_tensors: int = 250_000
+    max_tensors: int = 100_000
 
 
 DEFAULT_LIMITS: Final = HeaderLimits()
@@ -90,7 +90,7 @@ def parse_header(
     length = header_length(view, file_size, limits)
     if len(view) < length:
         raise InvalidSafetensors(f"{len(view)} bytes given of a header of {length}")
-    entries = _parse_json(bytes(view[LENGTH_BYTES:length]), limits)
+    entries = _parse_json(view[LENGTH_BYTES:length], limits)
     metadata = _checked_metadata(entries.pop(_METADATA, {}))
     tensors = [_checked_tensor(name, entry, length) for name, entry in entries.items()]
     tensors.sort(key=lambda tensor: (tensor.start, tensor.end, tensor.name))
@@ -117,9 +117,15 @@ def layout(header: SafetensorsHeader, file_size: int) -> list[Piece]:
     return pieces
 
 
-def _parse_json(text: bytes, limits: HeaderLimits) -> dict[str, object]:
+def _parse_json(view: memoryview, limits: HeaderLimits) -> dict[str, object]:
+    text = bytes(view)
     if not text.startswith(b"{"):
         raise InvalidSafetensors("the header's JSON does not begin with '{'")
+    # One letter beyond ASCII may make Python keep every letter of a string in four bytes.
+    if 4 * len(text) > limits.max_header_bytes and (not text.isascii() or b"\\u" in text):
+        raise InvalidSafetensors(
+            f"a header with letters beyond ASCII has at most {limits.max_header_bytes // 4} bytes"
+        )
     fault = json_fault(
         text,
         max_depth=3,
@@ -130,7 +136,9 @@ def _parse_json(text: bytes, limits: HeaderLimits) -> dict[str, object]:
     if fault is not None:
         raise InvalidSafetensors(f"the header's JSON is refused: {fault}")
     try:
-        value = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
+        letters = text.decode("utf-8")
+        del text  # it may be 100 MB, and what comes now more
+        value = json.loads(letters, object_pairs_hook=_unique)
     except UnicodeDecodeError as exc:
         raise InvalidSafetensors("the header is not UTF-8") from exc
     except (ValueError, RecursionError) as exc:
@@ -159,6 +167,8 @@ def _checked_metadata(value: object) -> dict[str, str]:
 
 
 def _check_text(text: str) -> None:
+    if text.isascii():
+        return
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as exc:  # \ud800 alone: JSON allows it, no file system or API does
@@ -166,8 +176,7 @@ def _check_text(text: str) -> None:
 
 
 def _checked_tensor(name: str, entry: object, data_begin: int) -> TensorInfo:
-    if not name.isascii():
-        _check_text(name)
+    _check_text(name)
     if not isinstance(entry, dict) or entry.keys() != _KEYS:
         raise InvalidSafetensors(f"{name!a} has not exactly dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
