@@ -1,12 +1,10 @@
 """The first schema: names, files, tensors, packs, jobs, lineage."""
 
-from collections.abc import Sequence
-
 import sqlalchemy as sa
 from alembic import op
 
 revision: str = "0001"
-down_revision: str | Sequence[str] | None = None
+down_revision: str | None = None
 
 # SQLite gives autoincrementing ids only to INTEGER.
 ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
@@ -116,6 +114,8 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_repositories"),
         sa.UniqueConstraint("namespace_id", "name", name="uq_repositories_namespace_id_name"),
     )
+    op.create_index("ix_repositories_newest", "repositories", ["namespace_id", "id"])
+
     op.create_table(
         "tensors",
         sa.Column("id", ID, nullable=False),
@@ -245,10 +245,10 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("id", name="pk_jobs"),
     )
-    op.create_index("ix_jobs_created_at", "jobs", ["created_at"])
+    op.create_index("ix_jobs_newest", "jobs", ["created_at", "id"])
+    op.create_index("ix_jobs_newest_of_user", "jobs", ["user_id", "created_at", "id"])
     op.create_index("ix_jobs_repository_id", "jobs", ["repository_id"])
     op.create_index("ix_jobs_state", "jobs", ["state"])
-    op.create_index("ix_jobs_user_id", "jobs", ["user_id"])
 
     op.create_table(
         "revisions",

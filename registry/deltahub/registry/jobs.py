@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
 
-from sqlalchemy import CursorResult, or_, select, true, update
+from sqlalchemy import CursorResult, select, update
 
 from deltahub.registry.db.models import Job, Repository, User, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
@@ -147,14 +147,15 @@ def list_jobs(
     limit: int = 100,
 ) -> list[JobInfo]:
     """The caller's own jobs, newest first; everybody's for a superuser."""
-    query = select(Job).order_by(Job.created_at.desc(), Job.id).limit(limit)
+    query = select(Job).order_by(Job.created_at.desc(), Job.id.desc()).limit(limit)
     if state is not None:
         query = query.where(Job.state == state)
     if repository_id is not None:
         query = query.where(Job.repository_id == repository_id)
     if caller is None:
         return []
-    query = query.where(or_(true() if caller.is_superuser else Job.user_id == caller.user_id))
+    if not caller.is_superuser:
+        query = query.where(Job.user_id == caller.user_id)
     with reg.db.read() as session:
         return [_info(session, job) for job in session.scalars(query)]
 

@@ -111,7 +111,10 @@ class Domain(Base):
 
 class Repository(Base):
     __tablename__ = "repositories"
-    __table_args__ = (UniqueConstraint("namespace_id", "name"),)
+    __table_args__ = (
+        UniqueConstraint("namespace_id", "name"),
+        Index("ix_repositories_newest", "namespace_id", "id"),
+    )
     id: Mapped[int] = mapped_column(Id, primary_key=True)
     namespace_id: Mapped[int] = mapped_column(ForeignKey("namespaces.id"))
     name: Mapped[str] = mapped_column(String(96))
@@ -316,6 +319,10 @@ class Job(Base):
     """Work asked for; the row is written in the transaction that needs it."""
 
     __tablename__ = "jobs"
+    __table_args__ = (
+        Index("ix_jobs_newest", "created_at", "id"),
+        Index("ix_jobs_newest_of_user", "user_id", "created_at", "id"),
+    )
     id: Mapped[str] = mapped_column(String(32), primary_key=True)  # random hex = workflow id
     kind: Mapped[str] = mapped_column(String(40))
     payload: Mapped[dict[str, Any]] = mapped_column(JSON)
@@ -328,10 +335,8 @@ class Job(Base):
     repository_id: Mapped[int | None] = mapped_column(
         ForeignKey("repositories.id", ondelete="SET NULL"), index=True
     )
-    user_id: Mapped[int | None] = mapped_column(
-        ForeignKey("users.id", ondelete="SET NULL"), index=True
-    )
-    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now, index=True)
+    user_id: Mapped[int | None] = mapped_column(ForeignKey("users.id", ondelete="SET NULL"))
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now)
     started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
