@@ -339,3 +339,14 @@ def test_a_job_is_seen_and_cancelled_by_its_owner_alone(hub: RunningHub) -> None
     assert hub.call("POST", f"{path}/cancel", token=owner).json()["state"] == "cancelled"
     # The file is there all the same: it is read as it came.
     assert hub.call("GET", "/v1/repositories/job-owner/r/files/a").body == b"job"
+
+
+def test_a_recipe_is_not_ready_before_the_ingest(hub: RunningHub) -> None:
+    hub.create("admin/waiting")
+    hub.commit("admin/waiting", {"model.bin": b"not ingested yet"})
+    for kind in ("recipes", "recipe-bytes"):
+        answer = hub.call("GET", f"/v1/repositories/admin/waiting/{kind}/model.bin")
+        assert (answer.status, answer.code) == (409, "not_ready")
+    info = hub.call("GET", "/v1/repositories/admin/waiting/info").json()
+    assert info["files"][0]["state"] == "landed"
+    assert info["totals"] == {"size": 16, "own": 16, "shared": 0, "base": 0}

@@ -8,7 +8,17 @@ from deltahub.server import errors
 from deltahub.server.hub import Hub
 from deltahub.server.limits import JsonBodyLimit
 from deltahub.server.metering import Traffic
-from deltahub.server.routes import files, jobs, repositories, revisions, system, uploads
+from deltahub.server.routes import (
+    files,
+    info,
+    jobs,
+    rebuilding,
+    repositories,
+    revisions,
+    system,
+    tensors,
+    uploads,
+)
 from deltahub.server.schemas.base import ErrorOut
 from deltahub.server.settings import ServerSettings
 
@@ -19,7 +29,7 @@ Send a token as `Authorization: Bearer dh_...`; public repositories can be read 
 Every refusal is `{"error": {"code", "message"}}`. What the caller may not read is absent.
 """
 
-_ROUTERS = (system, repositories, revisions, files, uploads, jobs)
+_ROUTERS = (system, repositories, revisions, info, files, rebuilding, uploads, tensors, jobs)
 
 
 def create_app(

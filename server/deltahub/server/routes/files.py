@@ -33,7 +33,7 @@ def head_file(
     revision: RevisionQuery = "main",
 ) -> Response:
     """What get_file would answer for the whole file, without the bytes."""
-    commit, entry = _find(hub, caller, f"{namespace}/{name}", revision, path)
+    commit, entry = find_file(hub, caller, f"{namespace}/{name}", revision, path)
     headers = _headers(commit, entry)
     if _is_unchanged(request, headers["ETag"]):
         return Response(status_code=304, headers=headers)
@@ -54,7 +54,7 @@ def get_file(
     ] = None,
 ) -> Response:
     """Stream a file, or the one range of it that is asked for."""
-    commit, entry = _find(hub, caller, f"{namespace}/{name}", revision, path)
+    commit, entry = find_file(hub, caller, f"{namespace}/{name}", revision, path)
     headers = _headers(commit, entry)
     etag = headers["ETag"]
     size = entry.file.size
@@ -77,9 +77,10 @@ def get_file(
     )
 
 
-def _find(
+def find_file(
     hub: Hub, caller: Caller | None, name: str, revision: str, path: str
 ) -> tuple[str, EntryInfo]:
+    """(commit, entry) of a path; RepositoryNotFound, RevisionNotFound, EntryNotFound."""
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, name)
         found = resolve_revision(session, repository, revision)

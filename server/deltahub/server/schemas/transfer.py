@@ -8,6 +8,9 @@ from pydantic import Field
 from deltahub.server.schemas.base import In, Out, Sha256, TensorId
 
 
+StrictSize = Annotated[int, Field(ge=1, strict=True)]
+
+
 class UploadOut(Out):
     sha256: str
     size: int
@@ -16,7 +19,8 @@ class UploadOut(Out):
 
 
 class TensorQueryIn(In):
-    tensors: list[tuple[TensorId, Annotated[int, Field(ge=0)]]] = Field(
+    # JSON has no tuples, so strictness would refuse every pair.
+    tensors: list[Annotated[tuple[TensorId, StrictSize], Field(strict=False)]] = Field(
         description="[BLAKE3-256 in hex, size in bytes] each"
     )
 
@@ -35,6 +39,7 @@ class PackIn(In):
 
 class PackOut(Out):
     tensors: int
+    waiting: int = Field(description="tensors of which further frames are still to be uploaded")
 
 
 class RecipeAcceptedOut(Out):

@@ -1,0 +1,29 @@
+"""How a revision is stored, and what its weights come from."""
+
+from fastapi import APIRouter
+
+from deltahub.registry.info import report_revision
+from deltahub.server.hub import CallerDep, HubDep
+from deltahub.server.routes.files import RevisionQuery
+from deltahub.server.schemas.info import BaseReportOut, FileReportOut, InfoOut, TotalsOut
+
+router = APIRouter(prefix="/repositories/{namespace}/{name}", tags=["revisions"])
+
+
+@router.get("/info")
+def get_info(
+    namespace: str, name: str, hub: HubDep, caller: CallerDep, revision: RevisionQuery = "main"
+) -> InfoOut:
+    """Show codec and bytes of every tensor, what is shared, and the declared and measured base."""
+    report = report_revision(hub.registry, hub.restorer, caller, f"{namespace}/{name}", revision)
+    return InfoOut(
+        commit=report.commit,
+        files=[FileReportOut.model_validate(file) for file in report.files],
+        totals=TotalsOut(
+            size=report.size,
+            own=report.totals.own,
+            shared=report.totals.shared,
+            base=report.totals.base,
+        ),
+        base=BaseReportOut.model_validate(report.base),
+    )

@@ -1,0 +1,96 @@
+"""What a client needs to rebuild a file itself: its recipe, and the frames that it lacks."""
+
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from deltahub.registry.downloads import plan_download, stream_frames
+from deltahub.registry.refs import resolve_revision
+from deltahub.registry.repositories import load_repository
+from deltahub.server.hub import CallerDep, HubDep
+from deltahub.server.routes.files import RevisionQuery, find_file
+from deltahub.server.schemas.transfer import FramesIn, PlannedTensorOut, RecipePlanOut
+from deltahub.server.streaming import ChunkStream, first_chunk
+
+router = APIRouter(prefix="/repositories/{namespace}/{name}", tags=["rebuilding"])
+
+_BYTES: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"application/octet-stream": {}}, "description": "the bytes"}
+}
+
+
+@router.get("/recipes/{path:path}")
+def get_recipe(
+    namespace: str,
+    name: str,
+    path: str,
+    hub: HubDep,
+    caller: CallerDep,
+    revision: RevisionQuery = "main",
+) -> RecipePlanOut:
+    """Show which tensors rebuild a file and how the hub keeps each; not_ready before its ingest."""
+    _, entry = find_file(hub, caller, f"{namespace}/{name}", revision, path)
+    plan = plan_download(hub.registry, hub.restorer, entry.file)
+    return RecipePlanOut(
+        recipe=plan.recipe.hex(),
+        size=plan.size,
+        sha256=plan.sha256,
+        tensors=[
+            PlannedTensorOut(
+                id=tensor.id.hex(),
+                size=tensor.size,
+                encoded_size=tensor.encoded_size,
+                codec=tensor.codec,
+                bases=[base.hex() for base in tensor.bases],
+                depth=tensor.depth,
+            )
+            for tensor in plan.tensors
+        ],
+    )
+
+
+@router.get("/recipe-bytes/{path:path}", response_class=Response, responses=_BYTES)
+def get_recipe_bytes(
+    namespace: str,
+    name: str,
+    path: str,
+    hub: HubDep,
+    caller: CallerDep,
+    revision: RevisionQuery = "main",
+) -> Response:
+    """Send the recipe itself; its BLAKE3 is the id that get_recipe names."""
+    _, entry = find_file(hub, caller, f"{namespace}/{name}", revision, path)
+    data = hub.restorer.read_recipe(entry.file)
+    return Response(data, media_type="application/octet-stream")
+
+
+@router.post("/frames", response_class=Response, responses=_BYTES)
+def get_frames(
+    namespace: str,
+    name: str,
+    body: FramesIn,
+    hub: HubDep,
+    caller: CallerDep,
+    revision: RevisionQuery = "main",
+) -> Response:
+    """Send the frames of tensors of this revision, back to back, each tensor's in order."""
+    with hub.registry.db.read() as session:
+        repository = load_repository(session, caller, f"{namespace}/{name}")
+        found = resolve_revision(session, repository, revision)
+    tensors = [bytes.fromhex(tensor) for tensor in body.tensors]
+    stream = stream_frames(hub.registry, hub.restorer, found, tensors)
+    return ChunkStream(
+        first_chunk(stream.chunks),
+        stream.chunks,
+        hub.decoding,
+        status_code=200,
+        headers={
+            "Content-Type": "application/octet-stream",
+            "Content-Length": str(stream.n_bytes),
+            "X-DeltaHub-Commit": found.commit,
+            "Cache-Control": "private, no-cache",
+        },
+        idle_s=hub.settings.idle_s,
+        label=f"{namespace}/{name}@{found.commit} frames",
+    )

@@ -1,0 +1,82 @@
+"""The smarter door: ask which tensors the hub has, send frames for the rest, then recipes."""
+
+from functools import partial
+from typing import Any
+
+import anyio.to_thread
+from fastapi import APIRouter, Request, Response
+
+from deltahub.registry import accept, prove, tensors
+from deltahub.registry.permissions import require_writer
+from deltahub.server.hub import CallerDep, HubDep
+from deltahub.server.schemas.transfer import (
+    PackIn,
+    PackOut,
+    RecipeAcceptedOut,
+    TensorQueryIn,
+    TensorQueryOut,
+)
+from deltahub.server.streaming import read_body
+
+router = APIRouter(prefix="/repositories/{namespace}/{name}", tags=["tensors"])
+
+_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+
+
+@router.post("/tensors/query")
+def query_tensors(
+    namespace: str, name: str, body: TensorQueryIn, hub: HubDep, caller: CallerDep
+) -> TensorQueryOut:
+    """Tell which of these tensors the hub has for this repository; it keeps them for a day."""
+    wanted = [(bytes.fromhex(tensor), size) for tensor, size in body.tensors]
+    have = tensors.query_and_hold(hub.registry, caller, f"{namespace}/{name}", wanted)
+    return TensorQueryOut(have=[tensor.hex() for tensor in have])
+
+
+@router.post("/packs")
+async def accept_pack(
+    namespace: str, name: str, body: PackIn, hub: HubDep, caller: CallerDep
+) -> PackOut:
+    """Take over the frames of an uploaded pack, every one decoded and hashed first."""
+    # Not a plain handler: a proof takes seconds, and few may run at once.
+    take = partial(
+        accept.accept_pack,
+        hub.registry,
+        caller,
+        f"{namespace}/{name}",
+        body.sha256,
+        hub.restorer,
+    )
+    taken = await anyio.to_thread.run_sync(take, limiter=hub.proving)
+    return PackOut(tensors=taken.n_tensors, waiting=taken.n_waiting)
+
+
+@router.post(
+    "/recipes",
+    openapi_extra=_BODY,
+    responses={202: {"model": RecipeAcceptedOut, "description": "a job proves it now"}},
+)
+async def accept_recipe(
+    namespace: str,
+    name: str,
+    request: Request,
+    response: Response,
+    hub: HubDep,
+    caller: CallerDep,
+) -> RecipeAcceptedOut:
+    """Say how to build a file from tensors that the hub has, in place of its bytes."""
+    request.state.has_unread_body = True
+    require_writer(caller)
+    body = await read_body(request, hub.registry.settings.max_recipe_bytes, hub.settings.idle_s)
+    request.state.has_unread_body = False
+    submit = partial(prove.submit_recipe, hub.registry, caller, f"{namespace}/{name}", body)
+    submitted = await anyio.to_thread.run_sync(submit, limiter=hub.proving)
+    if submitted.job_id is None:
+        return RecipeAcceptedOut(state="ready")
+    response.status_code = 202
+    return RecipeAcceptedOut(state="proving", job_id=submitted.job_id)

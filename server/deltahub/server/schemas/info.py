@@ -1,0 +1,59 @@
+"""How a revision is stored."""
+
+from pydantic import Field
+
+from deltahub.server.schemas.base import Out
+
+
+class StoredOut(Out):
+    """Encoded bytes: only here, shared with other repositories, and of bases outside."""
+
+    own: int
+    shared: int
+    base: int
+
+
+class TotalsOut(StoredOut):
+    size: int = Field(description="bytes of all files as they come back")
+
+
+class TensorReportOut(Out):
+    name: str | None = Field(description="null for a chunk of bytes that are no tensor")
+    dtype: str
+    shape: list[int]
+    size: int
+    codec: str
+    stored: int
+    base_depth: int = Field(description="deltas that are decoded one upon the other")
+    shared: bool
+
+
+class FileReportOut(Out):
+    path: str
+    size: int
+    sha256: str
+    state: str
+    kind: str | None = Field(description="safetensors or opaque, null until ingested")
+    note: str | None = Field(description="why a file is kept as plain bytes")
+    stored: StoredOut
+    tensors: list[TensorReportOut]
+
+
+class MeasuredOut(Out):
+    repository: str
+    commit: str
+    share: float | None = Field(description="of the bytes of the revision's tensors")
+
+
+class BaseReportOut(Out):
+    declared: str | None
+    declared_status: str | None = Field(description="resolved, or absent (unknown or unreadable)")
+    commit: str | None
+    measured: list[MeasuredOut]
+
+
+class InfoOut(Out):
+    commit: str
+    files: list[FileReportOut]
+    totals: TotalsOut
+    base: BaseReportOut

@@ -1,0 +1,25 @@
+"""The job `prove_recipe`: a client's recipe is followed, and believed if its SHA-256 comes out.
+
+payload as registry/prove.py wrote it; result {"sha256"}: the file that can be committed now.
+"""
+
+from functools import partial
+from typing import Any
+
+from deltahub.registry import prove
+from deltahub.workers.context import JobContext
+
+
+def prove_recipe(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
+    """Rebuild the file from the store, hash it, and make it committable."""
+    follow = partial(
+        prove.prove_recipe,
+        context.registry,
+        context.job_id,
+        payload,
+        report=context.report,
+        check_cancel=context.check_cancel,
+        restorer=context.restorer,
+    )
+    context.step("follow recipe", follow)
+    return {"sha256": payload["sha256"]}
