@@ -103,4 +103,4 @@ class Hub(RuleBasedStateMachine):
 
 
 TestHub = Hub.TestCase
-TestHub.settings = settings(max_examples=12, stateful_step_count=15, deadline=None)
+TestHub.settings = settings(max_examples=6, stateful_step_count=12, deadline=None)
