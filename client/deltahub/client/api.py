@@ -17,7 +17,7 @@ from deltahub.client.records import (
     WhoAmI,
     record,
 )
-from deltahub.client.transport import Transport
+from deltahub.client.transport import LONG_TIMEOUT_S, Transport
 from deltahub.client.wire import Reply
 
 # Well below what the hub takes at once; 65 bytes of JSON an id.
@@ -181,7 +181,8 @@ class Api:
 
     def accept_pack(self, name: str, sha256: str) -> None:
         path = f"{repository_path(name)}/packs"
-        self.transport.call("POST", path, json_body={"sha256": sha256})
+        body = {"sha256": sha256}
+        self.transport.call("POST", path, json_body=body, timeout_s=LONG_TIMEOUT_S)
 
     def put_recipe(self, name: str, recipe: bytes) -> str | None:
         """The id of the job that proves the file; None when the hub has the file already."""

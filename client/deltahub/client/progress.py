@@ -69,9 +69,8 @@ class Lines:
         count = _Count()
         yield count
         seconds = time.monotonic() - start
-        speed = f", {human_size(int(count.done / seconds))}/s" if count.done and seconds else ""
-        done = f" {human_size(count.done)}" if count.done else ""
-        print(f"{title}{done} done in {seconds:.1f} s{speed}", file=self._out, flush=True)
+        speed = f", {human_size(int(total / seconds))}/s" if total and seconds else ""
+        print(f"{title}{size} done in {seconds:.1f} s{speed}", file=self._out, flush=True)
 
     def note(self, text: str) -> None:
         print(text, file=self._out, flush=True)

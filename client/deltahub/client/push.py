@@ -36,6 +36,7 @@ class Push:
         self._index = index
         self._progress = progress
         self._options = options
+        self._has_branch = False
         self._sender = FileSender(api, index, progress, options)
 
     def run(self, files: Sequence[LocalFile]) -> PushResult:
@@ -48,7 +49,7 @@ class Push:
         options = self._options
         self._ensure_repository()
         hashed = self._hash(files)
-        head = self._api.find_revision(options.name, options.revision)
+        head = self._head()
         changed = _changed(hashed, head)
         in_head = {entry.sha256 for entry in head.entries} if head else set()
         to_send = {each.sha256: each for each in changed if each.sha256 not in in_head}
@@ -69,6 +70,15 @@ class Push:
             job_id=result.job_id,
             url=f"{self._api.transport.url}/v1/repositories/{options.name}",
         )
+
+    def _head(self) -> Revision | None:
+        """Where the branch is; for one that does not exist yet, main: it begins there."""
+        options = self._options
+        found = self._api.find_revision(options.name, options.revision)
+        self._has_branch = found is not None
+        if found is None and options.revision != "main":
+            found = self._api.find_revision(options.name, "main")
+        return found
 
     def _ensure_repository(self) -> None:
         options = self._options
@@ -135,7 +145,7 @@ class Push:
             added = tuple(each["path"] for each in operations if each["op"] == "add")
             deleted = tuple(each["path"] for each in operations if each["op"] == "delete")
             is_same_base = options.base is None or (head and head.base.declared == options.base)
-            if head is not None and not operations and is_same_base:
+            if head is not None and not operations and is_same_base and self._has_branch:
                 return CommitResult(head.commit, head.job_id, changed=False), added, deleted
             try:
                 result = self._api.commit(
@@ -149,7 +159,7 @@ class Push:
             except RefMoved:
                 if options.mirror or attempt == _COMMIT_TRIES:
                     raise
-                head = self._api.find_revision(options.name, options.revision)
+                head = self._head()
                 continue
             return result, added, deleted
         raise AssertionError("unreachable: the last try returns or raises")

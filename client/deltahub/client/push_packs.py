@@ -28,6 +28,10 @@ from deltahub.codecs.pack import MAX_PACK, PackWriter, read_index
 Refusal = (InvalidRequest, LimitExceeded, DeltaCycle, NotFound)
 
 
+# The hub decodes a pack before it acknowledges it: half a minute, not half an hour.
+_MAX_RAW_BYTES = 1 << 30
+
+
 class PackSender:
     """Sends tensors to one repository as packs. One at a time lies on disk.
 
@@ -115,6 +119,8 @@ class _Writing:
     def has_room(self, choice: Choice, length: int, *, is_new: bool) -> bool:
         """Whether the frame fits; for a tensor's first frame, whether the rest is likely to."""
         if not self._writer.fits(length):
+            return False
+        if is_new and self.raw_bytes + choice.tensor.size > _MAX_RAW_BYTES:
             return False
         expected = int(choice.expected_bytes * 1.1)
         return not is_new or expected >= MAX_PACK or self._writer.fits(max(length, expected))

@@ -18,8 +18,8 @@ from deltahub.client.wire import Answer, Reply, is_broken_wire, is_quiet, refuse
 _T = TypeVar("_T")
 _CONNECT_TIMEOUT_S = 15.0
 _READ_TIMEOUT_S = 120.0
-# The last byte of an upload is answered after the hub has synced it to its disk.
-_UPLOAD_TIMEOUT_S = 900.0
+# Where the hub works before it answers: it syncs an upload, or decodes a whole pack.
+LONG_TIMEOUT_S = 900.0
 _SEND_STEP = 8 << 20
 _TRANSIENT_STATUS = frozenset({429, 502, 503, 504})
 
@@ -71,6 +71,7 @@ class Transport:
         query: Query | None = None,
         body: bytes | None = None,
         json_body: Any = None,
+        timeout_s: float = _READ_TIMEOUT_S,
     ) -> Answer:
         """The answer to a request that is safe to repeat. HubError for any status from 300 on."""
         headers: dict[str, str] = {}
@@ -81,7 +82,9 @@ class Transport:
             headers["Content-Type"] = "application/octet-stream"
 
         def once() -> Answer:
-            with self.open(method, path, query=query, body=body, headers=headers) as reply:
+            with self.open(
+                method, path, query=query, body=body, headers=headers, timeout_s=timeout_s
+            ) as reply:
                 return reply.whole()
 
         return self.patiently(once)
@@ -107,7 +110,6 @@ class Transport:
             headers["Content-Range"] = f"bytes {start}-{total - 1}/{total}"
 
         def send(connection: http.client.HTTPConnection) -> None:
-            connection.sock.settimeout(_UPLOAD_TIMEOUT_S)
             offset = start
             while offset < total:
                 step = min(_SEND_STEP, total - offset)
@@ -117,7 +119,7 @@ class Transport:
                 if n != step:
                     raise LocalFileChanged(f"{file.name} became shorter while it was pushed")
 
-        with self.open("PUT", path, headers=headers, send=send) as reply:
+        with self.open("PUT", path, headers=headers, send=send, timeout_s=LONG_TIMEOUT_S) as reply:
             return reply.whole()
 
     # -- bodies on the wire ----------------------------------------------------------------
@@ -132,13 +134,14 @@ class Transport:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         send: Send | None = None,
+        timeout_s: float = _READ_TIMEOUT_S,
     ) -> Iterator[Reply]:
         """One attempt. Raises HubError for a status from 300 on, OSError for a broken wire."""
         connection = self._acquire()
         response: http.client.HTTPResponse | None = None
         is_sent = False
         try:
-            connection.sock.settimeout(_READ_TIMEOUT_S)
+            connection.sock.settimeout(timeout_s)
             is_sent = self._send(connection, method, path, query, body, headers, send)
             response = connection.getresponse()
             self._has_answered = True
