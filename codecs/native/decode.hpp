@@ -75,12 +75,12 @@ class Decoder {
     entries_.resize(model.contexts.size() * n_states);
     for (std::size_t i = 0; i < model.contexts.size(); ++i) {
       const Context& context = model.contexts[i];
-      std::array<decltype(Entry::least), n_symbols> least;
-      std::array<std::uint8_t, n_symbols> raw_bits;
+      std::array<decltype(Entry::least), n_symbols> least{};
+      std::array<std::uint8_t, n_symbols> raw_bits{};
       for (int symbol = 0; symbol < n_symbols; ++symbol) {
+        if (context.frequencies[symbol] == 0) continue;  // it may be out of the words' reach
         least[symbol] = decltype(Entry::least)(least_delta(symbol, context.shift));
-        raw_bits[symbol] =
-            std::uint8_t(raw_bits_of(symbol, context.shift, Words::word_bits));
+        raw_bits[symbol] = std::uint8_t(raw_bits_of(symbol, context.shift, Words::word_bits));
       }
       std::array<std::uint16_t, n_symbols> next = context.frequencies;
       for_each_state(context, table_log_, [&](unsigned state, int symbol) {
