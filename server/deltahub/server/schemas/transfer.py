@@ -7,7 +7,6 @@ from pydantic import Field
 
 from deltahub.server.schemas.base import In, Out, Sha256, TensorId
 
-
 StrictSize = Annotated[int, Field(ge=1, strict=True)]
 
 
