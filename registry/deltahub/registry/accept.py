@@ -17,11 +17,10 @@ from deltahub.registry.holds import hold_for_user
 from deltahub.registry.landing import complete_upload
 from deltahub.registry.packs import PackSpool
 from deltahub.registry.permissions import Caller, require_writer
-from deltahub.registry.proof import drop_unused
+from deltahub.registry.proof import delete_condemned, drop_unused
 from deltahub.registry.publish import insert_tensors, make_live
 from deltahub.registry.registry import Registry
 from deltahub.registry.repositories import load_repository
-from deltahub.registry.store.keys import landing_key
 from deltahub.registry.tensor_reader import TensorReader
 from deltahub.registry.tensors import find_readable
 from deltahub.registry.upload_pack import UploadedFrame, UploadedPack, cover, other_packs
@@ -83,8 +82,7 @@ def accept_pack(
         dropped = drop_unused(session, (landing.id for landing in batch.used))
         failpoints.reached("accept.publish.before_commit")
     failpoints.reached("accept.publish.after_commit")
-    for landing_id in dropped:
-        reg.store.delete(landing_key(landing_id))
+    delete_condemned(reg, dropped)
     return Accepted(len(ids) + len(batch.known), batch.n_waiting)
 
 

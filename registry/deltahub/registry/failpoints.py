@@ -52,6 +52,7 @@ ALL = (
     "replan.switch.after_commit",
     "arrivals.before_commit",
     "arrivals.after_commit",
+    "landing.delete.before_rows",
 )
 
 

@@ -3,9 +3,9 @@
 A file that does not come back with its SHA-256 is never switched to.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from sqlalchemy import delete, exists, insert, select
+from sqlalchemy import delete, exists, insert, select, update
 
 from deltahub.codecs.recipe import Recipe
 from deltahub.registry import failpoints, ingest_plan
@@ -65,8 +65,7 @@ def finish_file(
             dropped = drop_landing(session, row)
         failpoints.reached("ingest.finish.before_commit")
     failpoints.reached("ingest.finish.after_commit")
-    for landing_id in dropped:
-        reg.store.delete(landing_key(landing_id))
+    delete_condemned(reg, dropped)
     failpoints.reached("ingest.finish.after_delete")
     ingest_plan.forget(reg, file)
 
@@ -100,10 +99,31 @@ def drop_landing(session: WriteSession, file: File) -> list[str]:
 
 
 def drop_unused(session: WriteSession, landing_ids: Iterable[str]) -> list[str]:
-    """Delete the rows of landings that no file is read from; their objects are to follow."""
+    """Condemn landings that no file is read from; delete_condemned() is to follow the commit.
+
+    A condemned row gives up its name, so that the same bytes may be uploaded anew, and stays
+    until its object is gone: after a crash gc finds it, and no object is without a row.
+    """
     dropped = []
     for landing_id in landing_ids:
         if not session.scalar(select(exists().where(File.landing_id == landing_id))):
-            session.execute(delete(Landing).where(Landing.id == landing_id))
+            session.execute(
+                update(Landing)
+                .where(Landing.id == landing_id)
+                .values(state="condemned", sha256=f"condemned-{landing_id}", expires_at=utc_now())
+            )
             dropped.append(landing_id)
     return dropped
+
+
+def delete_condemned(reg: Registry, landing_ids: Sequence[str]) -> None:
+    """The objects of condemned landings, then their rows."""
+    for landing_id in landing_ids:
+        reg.store.delete(landing_key(landing_id))
+    failpoints.reached("landing.delete.before_rows")
+    if landing_ids:
+        with reg.db.write() as session:
+            for batch in batches(landing_ids):
+                session.execute(
+                    delete(Landing).where(Landing.id.in_(batch), Landing.state == "condemned")
+                )

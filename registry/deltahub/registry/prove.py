@@ -4,7 +4,7 @@ Until then there is no file row: nothing unproved can be served, committed or sh
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,13 +30,18 @@ from deltahub.registry.landing import receive, upload_not_found
 from deltahub.registry.locations import resolve
 from deltahub.registry.packs import PackSpool, frame_limit
 from deltahub.registry.permissions import Caller, readable_file, require_writer
-from deltahub.registry.proof import attach_recipe, drop_landing, drop_unused, restore_hashes
+from deltahub.registry.proof import (
+    attach_recipe,
+    delete_condemned,
+    drop_landing,
+    drop_unused,
+    restore_hashes,
+)
 from deltahub.registry.publish import insert_tensors, make_live
 from deltahub.registry.registry import Registry
 from deltahub.registry.repositories import load_repository
 from deltahub.registry.restore import Restorer
 from deltahub.registry.spool import Hashes
-from deltahub.registry.store.keys import landing_key
 from deltahub.registry.tensors import find_readable
 
 JOB_KIND = "prove_recipe"
@@ -124,7 +129,7 @@ def prove_recipe(
         with reg.db.write() as session:
             release_job(session, job_id)
             dropped = drop_unused(session, [landing.id])
-        _delete_objects(reg, dropped)
+        delete_condemned(reg, dropped)
         raise HashMismatch(
             f"the recipe makes a file with SHA-256 {hashes.sha256}, not {recipe.sha256.hex()}"
         )
@@ -143,12 +148,7 @@ def prove_recipe(
         dropped += drop_unused(session, [landing.id])
         failpoints.reached("prove.finish.before_commit")
     failpoints.reached("prove.finish.after_commit")
-    _delete_objects(reg, dropped)
-
-
-def _delete_objects(reg: Registry, landing_ids: Iterable[str]) -> None:
-    for landing_id in landing_ids:
-        reg.store.delete(landing_key(landing_id))
+    delete_condemned(reg, dropped)
 
 
 def _parse(reg: Registry, data: bytes) -> Recipe:
