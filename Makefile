@@ -35,7 +35,9 @@ check: $(STAMP)
 	$(PY) -m mypy
 	$(PY) -c "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
 
+# ZipNN is a rival in the table, and nothing of ours needs it.
 bench: $(STAMP)
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt zipnn
 	$(PY) -m benchmarks.run
 
 clean:

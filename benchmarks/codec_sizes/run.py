@@ -1,6 +1,7 @@
 """Sizes and speeds of codecs on the trained fine-tunes: `python -m benchmarks.codec_sizes.run`."""
 
 import argparse
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ _TITLES = ["codec", "size %", "encode MB/s", "(range)", "decode MB/s", "(range)"
 
 def run(models: Path = MODELS, repeats: int = REPEATS, results: Path | None = None) -> bool:
     """Trains what is missing, prints and writes the tables; whether our own rows are sound."""
+    if importlib.util.find_spec("zipnn") is None:
+        raise SystemExit("ZipNN is one of the codecs compared: run `make bench`, which installs it")
     names = train_family(BENCH, models, processes=2)
     rows: list[dict[str, Any]] = []
     for name in names[1:]:
