@@ -1,18 +1,12 @@
 """Commits: what a revision holds, who may make one, and what two at once do."""
 
-import os
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from sqlalchemy import select, update
 
-from deltahub.registry import Caller, Registry, audit, jobs, users
+from deltahub.registry import Caller, Registry, audit, jobs
 from deltahub.registry.db.models import File, Job, LineageEdge, Revision
 from deltahub.registry.errors import (
     Conflict,
@@ -28,7 +22,6 @@ from deltahub.registry.errors import (
     Unauthorized,
     UploadNotFound,
 )
-from deltahub.registry.paths import LFS_BYTES, validate_tree
 from deltahub.registry.refs import create_ref, delete_ref, list_refs
 from deltahub.registry.repositories import create_repository, get_repository, load_repository
 from deltahub.registry.revisions import (
@@ -36,15 +29,11 @@ from deltahub.registry.revisions import (
     DeleteFile,
     Operation,
     commit,
-    entry_mode,
     find_entry,
     list_entries,
-    resolve_revision,
-    validate_path,
 )
+from support.commits import NAME, add, files, revision
 from support.registry import caller, opened_registry, push, sha256_of, upload
-
-NAME = "alice/model"
 
 
 @pytest.fixture
@@ -56,27 +45,6 @@ def reg(tmp_path: Path) -> Iterator[Registry]:
 @pytest.fixture
 def alice(reg: Registry) -> Caller:
     return caller(reg, "alice")
-
-
-def revision(reg: Registry, name: str = NAME, rev: str = "main") -> Revision:
-    with reg.db.read() as session:
-        owner = caller_of(reg, name)
-        return resolve_revision(session, load_repository(session, owner, name), rev)
-
-
-def caller_of(reg: Registry, name: str) -> Caller:
-    user = next(u for u in users.list_users(reg) if u.name == name.partition("/")[0])
-    return Caller(user.id, user.name, user.is_admin, "admin")
-
-
-def files(reg: Registry, rev: str = "main", name: str = NAME) -> dict[str, str]:
-    row = revision(reg, name, rev)
-    with reg.db.read() as session:
-        return {entry.path: entry.file.sha256 for entry in list_entries(session, row)}
-
-
-def add(reg: Registry, who: Caller, path: str, data: bytes) -> AddFile:
-    return AddFile(path, upload(reg, who, data), len(data))
 
 
 def finish_ingest(reg: Registry) -> None:
@@ -252,41 +220,6 @@ def test_a_commit_on_a_moved_branch_is_refused(reg: Registry, alice: Caller) -> 
         push(reg, alice, "alice/new", {"a": b"3"}, expected_parent=first.commit)
 
 
-def test_of_commits_at_once_with_the_same_parent_one_wins(reg: Registry, alice: Caller) -> None:
-    first = push(reg, alice, NAME, {"a": b"1"})
-    operations = [add(reg, alice, f"f{n}", b"%d" % n) for n in range(6)]
-    outcomes: list[str] = []
-
-    def run(operation: AddFile) -> None:
-        try:
-            commit(reg, alice, NAME, "main", [operation], expected_parent=first.commit)
-            outcomes.append("committed")
-        except RefMoved:
-            outcomes.append("moved")
-
-    threads = [threading.Thread(target=run, args=(operation,)) for operation in operations]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(outcomes) == ["committed"] + ["moved"] * 5
-    assert len(files(reg)) == 2
-
-
-def test_commits_at_once_without_a_parent_all_come_in(reg: Registry, alice: Caller) -> None:
-    push(reg, alice, NAME, {"a": b"1"})
-    operations = [add(reg, alice, f"f{n}", b"%d" % n) for n in range(6)]
-    threads = [
-        threading.Thread(target=commit, args=(reg, alice, NAME, "main", [operation]))
-        for operation in operations
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(files(reg)) == 7
-
-
 def test_a_branch_begins_at_the_named_parent(reg: Registry, alice: Caller) -> None:
     first = push(reg, alice, NAME, {"a": b"1"})
     push(reg, alice, NAME, {"a": b"2"})
@@ -419,85 +352,3 @@ def test_a_commit_is_in_the_audit_log(reg: Registry, alice: Caller) -> None:
         event = audit.latest(session)[0]
     assert (event.user_name, event.action) == ("alice", "revision.commit")
     assert event.target == f"{NAME}@{result.commit}"
-
-
-DIES_IN_COMMIT = """
-import sys
-from pathlib import Path
-from deltahub.registry import Registry, Settings, users
-from deltahub.registry.revisions import AddFile, commit
-with Registry.open(Settings(data_dir=Path(sys.argv[1]))) as reg:
-    alice = users.authenticate(reg, sys.argv[2])
-    commit(reg, alice, "alice/model", "main", [AddFile("a", sys.argv[3], 1)])
-"""
-
-
-@pytest.mark.parametrize("place", ["before_commit", "after_commit"])
-def test_a_killed_commit_has_happened_whole_or_not_at_all(tmp_path: Path, place: str) -> None:
-    with opened_registry(tmp_path) as reg:
-        alice = caller(reg, "alice")
-        create_repository(reg, alice, NAME)
-        sha256 = upload(reg, alice, b"1")
-        secret = users.create_token(reg, "alice", "write")
-    died = subprocess.run(
-        [sys.executable, "-c", DIES_IN_COMMIT, str(tmp_path / "data"), secret, sha256],
-        env={**os.environ, "DELTAHUB_FAILPOINT": f"revisions.commit.{place}"},
-    )
-    assert died.returncode == -9
-    with opened_registry(tmp_path) as reg:
-        happened = place == "after_commit"
-        assert (get_repository(reg, alice, NAME).head is not None) == happened
-        with reg.db.read() as session:
-            assert len(jobs.next_queued(session)) == happened
-        assert push(reg, alice, NAME, {"a": b"1"}).changed is not happened
-        assert files(reg) == {"a": sha256}
-
-
-@pytest.mark.parametrize(
-    ("path", "problem"),
-    [
-        ("", "empty"), ("/a", "begins with a slash"), ("a//b", "empty part"), ("a/", "empty part"),
-        (".", "part ."), ("a/../b", r"\.\."), ("..", r"\.\."), ("a\\b", "backslash"),
-        ("a\0b", "control"), ("a\nb", "control"), ("a\x7f", "control"), ("a\x85b", "control"),
-        ("a\u2028b", "control"), ("\ud800", "Unicode"), ("x" * 256, "more than 255 bytes"),
-        ("é" * 128, "more than 255 bytes"), ("/".join(["x" * 200] * 6), "1205 bytes; the limit"),
-        (".git/config", ".git"), ("a/.GIT/b", ".git"), (".cache/x", ".cache"),
-        ("y" * 10_000, "10000 bytes"),
-    ],
-)  # fmt: skip
-def test_a_path_that_cannot_be_one_is_refused_with_the_reason(path: str, problem: str) -> None:
-    with pytest.raises(InvalidPath, match=problem) as raised:
-        validate_path(path)
-    assert len(str(raised.value)) < 600
-
-
-@pytest.mark.parametrize(
-    "path", ["a", ".gitattributes", "a b/c d.txt", "模型/权重.safetensors", "...", "x" * 255, "~"]
-)
-def test_an_ordinary_path_is_taken_as_it_is(path: str) -> None:
-    assert validate_path(path) == path
-
-
-@given(st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map("/".join)))
-def test_a_tree_is_refused_exactly_when_a_file_is_also_a_folder(paths: list[str]) -> None:
-    clash = any(one.startswith(other + "/") for one in paths for other in paths)
-    if clash:
-        with pytest.raises(InvalidPath):
-            validate_tree(paths)
-    else:
-        validate_tree(paths)
-
-
-@pytest.mark.parametrize(
-    ("path", "size", "mode"),
-    [
-        ("model.safetensors", 1, "lfs"), ("pytorch_model.bin", 0, "lfs"), ("a/b.gguf", 5, "lfs"),
-        ("x.tar.gz", 1, "lfs"), ("x.tar.custom", 1, "lfs"), ("events.out.tfevents.1", 1, "lfs"),
-        ("saved_model/assets/x.txt", 1, "lfs"), ("tokenizer.model", 1, "lfs"),
-        ("config.json", LFS_BYTES - 1, "regular"), ("config.json", LFS_BYTES, "lfs"),
-        ("README.md", 0, "regular"), ("bin", 1, "regular"), ("model.safetensors.index.json", 9,
-        "regular"), (".gitattributes", 1, "regular"),
-    ],
-)  # fmt: skip
-def test_the_mode_follows_from_the_name_and_the_size(path: str, size: int, mode: str) -> None:
-    assert entry_mode(path, size) == mode
