@@ -1,0 +1,87 @@
+"""Words to code with fm_delta: fine-tunes as training leaves them, and words at their limits."""
+
+import numpy as np
+import numpy.typing as npt
+
+from deltahub.codecs import BlockMode, DType, EncodedBody, Geometry
+from deltahub.codecs.fm_delta import FmDelta
+
+Words = npt.NDArray[np.unsignedinteger]
+
+# The last finite word of each float: what lies above it, up to the sign bit, is infinite or NaN.
+LAST_FINITE = {
+    DType.F64: 0x7FEF_FFFF_FFFF_FFFF,
+    DType.F32: 0x7F7F_FFFF,
+    DType.F16: 0x7BFF,
+    DType.BF16: 0x7F7F,
+    DType.F8_E4M3: 0x7E,
+    DType.F8_E5M2: 0x7B,
+}
+
+
+def fine_tune(dtype: DType, count: int, seed: int = 0, step: float = 2e-4) -> tuple[bytes, bytes]:
+    """(fine-tune, base): normal weights, and a step of one size for all, as optimizers take."""
+    random = np.random.default_rng(seed)
+    weights = random.standard_normal(count) * 0.02
+    tuned = weights + random.standard_normal(count) * step
+    if not dtype.is_float:
+        bits = 8 * dtype.itemsize
+        scale = 2.0 ** (bits - 3)
+        signed = np.dtype(f"<i{dtype.itemsize}")
+        base = np.clip(weights * 8 * scale, -scale, scale).astype(signed)
+        steps = np.rint(random.standard_normal(count) * min(scale / 20, 1000)).astype(signed)
+        return (base + steps).tobytes(), base.tobytes()
+    return _as_words(tuned, dtype).tobytes(), _as_words(weights, dtype).tobytes()
+
+
+def _as_words(values: npt.NDArray[np.float64], dtype: DType) -> Words:
+    if dtype in (DType.F64, DType.F32, DType.F16):
+        return values.astype(f"<f{dtype.itemsize}").view(f"<u{dtype.itemsize}")
+    if dtype is DType.F8_E4M3:  # F16 with a bias of 15, cut down to 4 + 3 bits and a bias of 7
+        halves = (values * 2.0**-8 * 16).astype("<f2").view("<u2")
+        return ((halves >> 8 & 0x80) | (halves >> 7 & 0x7F)).astype("u1")
+    if dtype is DType.F8_E5M2:
+        return (values.astype("<f2").view("<u2") >> 8).astype("u1")
+    return (values.astype("<f4").view("<u4") >> 16).astype("<u2")
+
+
+def special_words(dtype: DType) -> Words:
+    """Zeros, the smallest and largest of everything, infinities and NaNs, of both signs."""
+    bits = 8 * dtype.itemsize
+    last = LAST_FINITE.get(dtype, (1 << (bits - 1)) - 2)
+    positive = {0, 1, 2, last // 2, last - 1, last, last + 1, (1 << (bits - 1)) - 1}
+    both = sorted(positive | {word | 1 << (bits - 1) for word in positive})
+    return np.array(both, dtype=f"<u{dtype.itemsize}")
+
+
+def one_row(dtype: DType, count: int, n_blocks: int = 1) -> Geometry:
+    return Geometry(dtype, 1, count, 1, n_blocks)
+
+
+def encode(geometry: Geometry, source: bytes, base: bytes, threads: int = 1) -> EncodedBody:
+    return FmDelta().encode(geometry, memoryview(source), memoryview(base), threads)
+
+
+def decode(geometry: Geometry, body: EncodedBody, base: bytes, threads: int = 1) -> bytes:
+    out = bytearray(geometry.size_bytes)
+    FmDelta().decode(
+        geometry,
+        0,
+        memoryview(body.prelude),
+        0,
+        [int(mode) for mode, _ in body.blocks],
+        [len(stored) for _, stored in body.blocks],
+        memoryview(b"".join(bytes(stored) for _, stored in body.blocks)),
+        memoryview(base),
+        memoryview(out),
+        threads,
+    )
+    return bytes(out)
+
+
+def modes(body: EncodedBody) -> list[BlockMode]:
+    return [mode for mode, _ in body.blocks]
+
+
+def stored_bytes(body: EncodedBody) -> int:
+    return len(body.prelude) + sum(len(stored) for _, stored in body.blocks)
