@@ -28,16 +28,13 @@ class Row:
 
     name: str
     folder: Path
+    size_bytes: int
     pushed_bytes: int = 0
     push_s: float = 0.0
     empty_pull_bytes: int = 0  # into a cache with nothing in it
     base_pull_bytes: int = 0  # into a cache with the base in it
     pull_s: float = 0.0
     faults: list[str] = field(default_factory=list)
-
-    @property
-    def size_bytes(self) -> int:
-        return models.size_bytes(self.folder)
 
     @property
     def repository(self) -> str:
@@ -57,7 +54,8 @@ def main() -> int:
         say(f"Training a base and {len(DEMO.fine_tunes)} fine-tunes (about two minutes) ...")
         names = train_family(DEMO, trained, processes=2)
         say(f"  trained in {time.monotonic() - began:.0f} s")
-        rows = [Row(name, model_folder(trained, name, DEMO.dtypes[0])) for name in names]
+        folders = {name: model_folder(trained, name, DEMO.dtypes[0]) for name in names}
+        rows = [Row(name, path, models.size_bytes(path)) for name, path in folders.items()]
         log_path = scratch / "hub.log"
         try:
             with EmbeddedHub(scratch / "data", log_path, **IMPATIENT) as hub:

@@ -93,6 +93,8 @@ def _make_base(family: Family, out: Path) -> None:
 
 
 def _make_fine_tune(family: Family, tune: FineTune, out: Path) -> None:
+    import warnings
+
     import torch
     from peft import LoraConfig, PeftModel, get_peft_model
     from transformers import AutoTokenizer, LlamaForCausalLM
@@ -101,6 +103,8 @@ def _make_fine_tune(family: Family, tune: FineTune, out: Path) -> None:
     from benchmarks.models.text import load_corpus
 
     torch.set_num_threads(1)
+    # peft asks transformers in a way that transformers will drop; the versions are pinned.
+    warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
     start = model_folder(out, BASE, family.dtypes[0] if family.starts_from_saved else "F32")
     tokenizer = AutoTokenizer.from_pretrained(start)
     model = LlamaForCausalLM.from_pretrained(start, dtype=torch.float32)
