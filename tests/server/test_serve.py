@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -95,22 +96,27 @@ def test_a_hub_killed_in_the_middle_of_a_job_finishes_it_after_a_restart(tmp_pat
         assert hub.call("GET", path).body == data
 
 
+def serve(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "deltahub.server", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
 def test_a_port_that_is_taken_is_said_in_a_sentence(tmp_path: Path) -> None:
-    with served_hub(tmp_path / "data", arguments=("--no-worker",)) as hub:
-        command = [
-            sys.executable,
-            "-m",
-            "deltahub.server",
-            "--data-dir",
-            str(tmp_path / "other"),
-            "--port",
-            str(hub.address[1]),
-        ]
-        second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert second.returncode == 1
-    assert "cannot listen on 127.0.0.1" in second.stderr
-    assert "Traceback" not in second.stderr
-    assert not (tmp_path / "other").exists()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = serve("--data-dir", tmp_path / "data", "--port", port)
+    assert refused.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_data_folder_that_cannot_be_is_said_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    refused = serve("--data-dir", tmp_path / "file" / "data", "--port", 0)
+    assert refused.returncode == 1
+    assert "cannot open the data folder" in refused.stderr
+    assert "Traceback" not in refused.stderr
 
 
 @pytest.mark.parametrize("command", ["deltahub.server", "deltahub.workers"])

@@ -1,6 +1,6 @@
 """A worker process with jobs made for tests: `python engine_process.py DATA_DIR`.
 
-Jobs write a line to the file `steps` in the data folder for each step that really runs.
+Jobs write a line to the file `steps-<job>` in the data folder for each step that really runs.
 """
 
 import os
@@ -22,7 +22,7 @@ from deltahub.workers.settings import WorkerSettings
 
 
 def note(context: JobContext, line: str) -> int:
-    with (context.registry.data_dir / "steps").open("a") as log:
+    with (context.registry.data_dir / f"steps-{context.job_id}").open("a") as log:
         log.write(line + "\n")
     return len(line)
 
@@ -71,7 +71,15 @@ def broken(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
     return {"got": context.step("divide", lambda: 1 // payload["by"])}
 
 
-KINDS = {"count": count, "refuse": refuse, "flicker": flicker, "broken": broken}
+def poison(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    context.step("die", die)
+    return {}
+
+
+KINDS = {"poison": poison, "count": count, "refuse": refuse, "flicker": flicker, "broken": broken}
 
 
 def main(data_dir: Path) -> None:
@@ -79,7 +87,7 @@ def main(data_dir: Path) -> None:
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     registry = Registry.open(Settings(data_dir=data_dir))
     with DataFolderLock(registry.data_dir):
-        engine = Engine(registry, WorkerSettings(poll_interval_s=0.05), KINDS)
+        engine = Engine(registry, WorkerSettings(poll_interval_s=0.05, max_attempts=1), KINDS)
         engine.start()
         engine.run(stop)
         assert "torch" not in sys.modules

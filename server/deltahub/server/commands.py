@@ -44,15 +44,20 @@ def serve(
 
 def _serve(settings: Any, *, with_worker: bool, access_log: bool) -> None:
     from deltahub.registry import users
+    from deltahub.registry.errors import RegistryError
     from deltahub.registry.registry import Registry
+    from deltahub.registry.store.base import StoreError
     from deltahub.server.running import HubServer
     from deltahub.server.settings import ServerSettings
     from deltahub.server.supervisor import WorkerSupervisor
 
     server_settings = ServerSettings()
     listener = _bind(settings.host, settings.port)
-    registry = Registry.open(settings)
-    token = users.bootstrap_admin(registry)
+    try:
+        registry = Registry.open(settings)
+        token = users.bootstrap_admin(registry)
+    except (RegistryError, StoreError, OSError) as error:
+        raise click.ClickException(f"cannot open the data folder: {error}") from error
     if token is not None:
         click.echo(f"First start: user `admin` has the token {token}")
         click.echo("It is not shown again. Keep it: `deltahub login` asks for it.")

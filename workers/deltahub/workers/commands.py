@@ -6,9 +6,12 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
+
+if TYPE_CHECKING:
+    from deltahub.workers.engine import Engine
 
 EXIT_BUSY = 3
 
@@ -43,27 +46,42 @@ def worker(data_dir: Path | None, with_parent: bool) -> None:
 
 
 def _work(data_dir: Path | None, stop: threading.Event) -> None:
+    from deltahub.registry.errors import RegistryError
     from deltahub.registry.registry import Registry
     from deltahub.registry.settings import Settings
+    from deltahub.registry.store.base import StoreError
     from deltahub.workers.engine import Engine
     from deltahub.workers.kinds import KINDS
     from deltahub.workers.lock import DataFolderBusy, DataFolderLock
     from deltahub.workers.settings import WorkerSettings
 
     chosen: dict[str, Any] = {} if data_dir is None else {"data_dir": data_dir}
-    registry = Registry.open(Settings(**chosen))
+    try:
+        registry = Registry.open(Settings(**chosen))
+    except (RegistryError, StoreError, OSError) as error:
+        raise click.ClickException(f"cannot open the data folder: {error}") from error
     try:
         with DataFolderLock(registry.data_dir):
-            engine = Engine(registry, WorkerSettings(), KINDS)
-            engine.start()
-            logging.getLogger(__name__).info("worker is ready on %s", registry.data_dir)
-            engine.run(stop)
-            # Jobs in hand are parked in threads that nothing can join; they resume next time. The
-            # system drops the lock.
-            logging.shutdown()
-            os._exit(0)
+            _run(Engine(registry, WorkerSettings(), KINDS), stop)
     except DataFolderBusy as error:
         click.echo(f"deltahub worker: {error}", err=True)
-        sys.exit(EXIT_BUSY)
-    finally:
         registry.close()
+        sys.exit(EXIT_BUSY)
+
+
+def _run(engine: "Engine", stop: threading.Event) -> NoReturn:
+    """Never returns: jobs in hand are parked in threads that nothing can join.
+
+    They resume in the next worker; the system drops the lock.
+    """
+    log = logging.getLogger(__name__)
+    status = 1
+    try:
+        engine.start()
+        log.info("worker is ready")
+        engine.run(stop)
+        status = 0
+    except Exception:
+        log.exception("the worker gives up; whoever started it may start it again")
+    logging.shutdown()
+    os._exit(status)

@@ -18,7 +18,7 @@ from dbos import DBOS, DBOSConfig, Serializer, SetWorkflowID, WorkflowStatus
 
 from deltahub.registry import jobs
 from deltahub.registry.db.models import Job
-from deltahub.registry.errors import JobFailed
+from deltahub.registry.errors import JobFailed, Unavailable
 from deltahub.registry.registry import Registry
 from deltahub.registry.restore import Restorer
 from deltahub.workers.context import JobCancelled, JobContext, StepFailed
@@ -36,7 +36,7 @@ STEPS_VERSION = "1"
 # between restarts, or nobody would resume what this executor had begun.
 EXECUTOR_ID = "worker"
 DATABASE_NAME = "jobs.sqlite"
-HOUSEKEEPING_S = 10.0
+HOUSEKEEPING_S = 5.0
 
 
 class JsonSerializer(Serializer):
@@ -112,18 +112,25 @@ class Engine:
         their threads are parked for good.
         """
         while not stop.wait(self._settings.poll_interval_s):
-            with self._lock:
-                n_free = self._settings.concurrency - len(self._active)
-            if n_free > 0:
-                with self._registry.db.read() as session:
-                    queued = jobs.next_queued(session, n_free)
-                for job in queued:
-                    self._start_workflow(job.id, job.kind, job.payload)
-            self._keep_house()
+            try:
+                self._take_up()
+                self._keep_house()
+            except Unavailable as error:
+                log.warning("looking for jobs again later: %s", error)
         self._is_stopping.set()
         deadline = time.monotonic() + self._settings.stop_grace_s
         while self._n_steps and time.monotonic() < deadline:
             time.sleep(0.02)
+
+    def _take_up(self) -> None:
+        with self._lock:
+            n_free = self._settings.concurrency - len(self._active)
+        if n_free <= 0:
+            return
+        with self._registry.db.read() as session:
+            queued = jobs.next_queued(session, n_free)
+        for job in queued:
+            self._start_workflow(job.id, job.kind, job.payload)
 
     def _start_workflow(self, job_id: str, kind: str, payload: dict[str, Any]) -> None:
         with self._lock:
