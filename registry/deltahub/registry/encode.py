@@ -21,6 +21,8 @@ PlanOf = Callable[[FrameRange], BasePlan]
 
 # A delta that saves less than this of the raw bytes is compared with standing alone.
 POOR_DELTA = 0.1
+# zstd's own header and tables outweigh what it could save on less.
+MIN_ZSTD_BYTES = 128
 
 
 def encode_tensor(
@@ -43,13 +45,18 @@ def encode_tensor(
         source = bytearray(part.count * spec.dtype.itemsize)
         read(part.start * spec.dtype.itemsize, memoryview(source))
         if plan_of is None or read_base is None:
-            frame = encode_frame(spec, part, source, codec="zstd", threads=threads)
+            frame = _encode_alone(spec, part, source, threads)
         else:
             frame = _encode_delta(spec, part, source, plan_of(part), read_base, threads)
         size = len(source)
         del source
         spool.add(frame)
         progress(size)
+
+
+def _encode_alone(spec: TensorSpec, part: FrameRange, source: bytearray, threads: int) -> bytes:
+    codec = "raw" if len(source) < MIN_ZSTD_BYTES else "zstd"
+    return encode_frame(spec, part, source, codec=codec, threads=threads)
 
 
 def _encode_delta(
@@ -67,5 +74,5 @@ def _encode_delta(
     raw_length = raw_frame_length(spec.dtype, part.rows, part.columns)
     if len(delta) < raw_length * (1 - POOR_DELTA):
         return delta
-    alone = encode_frame(spec, part, source, codec="zstd", threads=threads)
+    alone = _encode_alone(spec, part, source, threads)
     return alone if len(alone) <= len(delta) else delta

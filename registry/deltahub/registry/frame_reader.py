@@ -1,16 +1,16 @@
 """Frames as they lie in packs: their parsed prefixes and the stored bytes of their blocks."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deltahub.codecs.errors import CodecError
-from deltahub.codecs.frame import FrameView, parse_header, peek_header_length
+from deltahub.codecs.frame import FrameHeader, FrameView, parse_header, peek_header_length
 from deltahub.registry.byte_cache import ByteCache
 from deltahub.registry.errors import DataLost
 from deltahub.registry.locations import FrameLocation
-from deltahub.registry.store.base import ShortObject
+from deltahub.registry.store.base import ObjectNotFound, ShortObject
 from deltahub.registry.store.keys import pack_key
 
 if TYPE_CHECKING:
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 PROBE_BYTES = 64 << 10
 # What frame.peek_header_length looks at.
 PEEK_BYTES = 16
+# Neighbours up to this long are fetched together, in reads of SPAN_BYTES with holes of GAP_BYTES.
+SMALL_BYTES = 8 << 10
+SPAN_BYTES = 1 << 20
+GAP_BYTES = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +71,30 @@ class FrameReader:
 
     def open(self, location: FrameLocation) -> OpenFrame:
         """The frame's prefix. ObjectNotFound if the pack is gone, DataLost if it does not check."""
-        key = (location.pack_id, location.offset)
-        opened = self._frames.get(key)
+        opened = self._frames.get((location.pack_id, location.offset))
         if opened is None:
             with damage_is_loss(location.pack_id):
                 opened = self._read_prefix(location)
-            self._frames.put(key, opened, opened.memory_bytes)
+            self._keep(opened)
         return opened
+
+    def prefetch(self, locations: Iterable[FrameLocation]) -> None:
+        """Read small frames that lie side by side, a span at a time; what fails is left out."""
+        small = sorted(
+            (each for each in locations if each.length <= SMALL_BYTES and not self._is_open(each)),
+            key=lambda each: (each.pack_id, each.offset),
+        )
+        for span in _spans(small):
+            first, last = span[0], span[-1]
+            data = bytearray(last.offset + last.length - first.offset)
+            try:
+                self._store.get_into(pack_key(first.pack_id), first.offset, memoryview(data))
+                for each in span:
+                    begin = each.offset - first.offset
+                    opened = _parse_whole(each, bytes(data[begin : begin + each.length]))
+                    self._keep(opened)
+            except (ObjectNotFound, ShortObject, CodecError, DataLost):
+                continue  # reading the frame itself will say what is wrong
 
     def stored(self, frame: OpenFrame, begin: int, stop: int) -> memoryview:
         """The stored bytes of blocks [begin, stop), in one read."""
@@ -97,18 +118,53 @@ class FrameReader:
             raise DataLost(f"pack {location.pack_id} is cut short; run deltahub fsck") from exc
         return out
 
+    def _is_open(self, location: FrameLocation) -> bool:
+        return self._frames.get((location.pack_id, location.offset)) is not None
+
+    def _keep(self, frame: OpenFrame) -> None:
+        key = (frame.location.pack_id, frame.location.offset)
+        self._frames.put(key, frame, frame.memory_bytes)
+
     def _read_prefix(self, location: FrameLocation) -> OpenFrame:
         head = self.read(location, 0, min(PROBE_BYTES, location.length))
+        if len(head) == location.length:
+            return _parse_whole(location, bytes(head))
         header_length = peek_header_length(head[:PEEK_BYTES])
         if header_length > len(head):
             head += self.read(location, len(head), header_length - len(head))
         header = parse_header(head[:header_length])
-        if header.frame_length != location.length or header.start_byte != location.start:
-            raise DataLost(
-                f"pack {location.pack_id} holds another frame at {location.offset} than its row"
-                " says; run deltahub fsck"
-            )
         if header.prefix_length > len(head):
             head += self.read(location, len(head), header.prefix_length - len(head))
         view = FrameView.parse(bytes(head[: header.prefix_length]))
-        return OpenFrame(location, view, bytes(head) if len(head) == location.length else b"")
+        _check_place(location, header)
+        return OpenFrame(location, view, b"")
+
+
+def _parse_whole(location: FrameLocation, data: bytes) -> OpenFrame:
+    view = FrameView.parse(data)
+    _check_place(location, view.header)
+    return OpenFrame(location, view, data)
+
+
+def _check_place(location: FrameLocation, header: FrameHeader) -> None:
+    if header.frame_length != location.length or header.start_byte != location.start:
+        raise DataLost(
+            f"pack {location.pack_id} holds another frame at {location.offset} than its row says;"
+            " run deltahub fsck"
+        )
+
+
+def _spans(ordered: Iterable[FrameLocation]) -> Iterator[list[FrameLocation]]:
+    """Frames in order of place, cut where one read should not go on."""
+    span: list[FrameLocation] = []
+    for each in ordered:
+        if span and (
+            each.pack_id != span[0].pack_id
+            or each.offset - (span[-1].offset + span[-1].length) > GAP_BYTES
+            or each.offset + each.length - span[0].offset > SPAN_BYTES
+        ):
+            yield span
+            span = []
+        span.append(each)
+    if len(span) > 1:
+        yield span

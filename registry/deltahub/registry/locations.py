@@ -77,6 +77,22 @@ def resolve(session: Session, domain_id: int, hashes: Iterable[bytes]) -> dict[b
     return found
 
 
+def resolve_ids(session: Session, domain_id: int, hashes: Iterable[bytes]) -> dict[bytes, int]:
+    """Like resolve, but only the rows' ids: several times quicker for many."""
+    domains = allowed_domains(session, domain_id)
+    found: dict[bytes, int] = {}
+    for batch in batches(dict.fromkeys(hashes)):
+        rows = session.execute(
+            select(Tensor.hash, Tensor.id, Tensor.domain_id).where(
+                Tensor.hash.in_(batch), Tensor.domain_id.in_(domains)
+            )
+        )
+        for content, row_id, domain in rows:
+            if content not in found or domain == domain_id:
+                found[content] = row_id
+    return found
+
+
 def locate(session: Session, tensor_ids: Iterable[int]) -> dict[int, TensorLocation]:
     """Where the frames of these tensors lie; a tensor that is gone is absent."""
     found: dict[int, TensorLocation] = {}

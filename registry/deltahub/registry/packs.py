@@ -27,6 +27,9 @@ from deltahub.registry.store.files import translated
 from deltahub.registry.store.keys import pack_key
 from deltahub.registry.tensor_reader import MIB, RUN_BYTES, TensorReader
 
+# Frames that are looked at together when a pack is proved.
+PREFETCHED = 256
+
 
 @dataclass
 class NewTensor:
@@ -198,7 +201,10 @@ class PackSpool:
         if self._is_decoded:
             return
         scratch = memoryview(bytearray(RUN_BYTES))
-        for tensor, location in pack.frames:
+        for i, (tensor, location) in enumerate(pack.frames):
+            if i % PREFETCHED == 0:
+                near = pack.frames[i : i + PREFETCHED]
+                self._reader.frames.prefetch(location for _, location in near)
             digest = self._hashes.setdefault(tensor.hash, blake3())
             scratch = self._hash_frame(location, digest, scratch)
             if location.start + location.size < tensor.size:

@@ -9,7 +9,7 @@ from deltahub.codecs.recipe import Recipe
 from deltahub.registry.byte_cache import ByteCache
 from deltahub.registry.db.models import File
 from deltahub.registry.errors import DataLost, EntryNotFound, NotReady
-from deltahub.registry.locations import TensorLocation, resolve
+from deltahub.registry.locations import TensorLocation, resolve_ids
 from deltahub.registry.recipe_index import Piece, RecipeIndex
 from deltahub.registry.store.base import ObjectNotFound, ShortObject
 from deltahub.registry.store.keys import landing_key
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from deltahub.registry.registry import Registry
 
 # Segments whose tensors are resolved and located by one short transaction.
-LOOK_AHEAD = 64
+LOOK_AHEAD = 256
 RECIPE_CACHE_BYTES = 8 * MIB
 
 
@@ -111,9 +111,10 @@ class Restorer(TensorReader):
     ) -> tuple[dict[bytes, int], dict[int, TensorLocation]]:
         wanted = [piece.tensor for piece in pieces if piece.literal is None]
         with self._registry.db.read() as session:
-            found = resolve(session, domain_id, wanted)
-        ids = {content: tensor.id for content, tensor in found.items()}
-        return ids, self.locate(ids.values())
+            ids = resolve_ids(session, domain_id, wanted)
+        located = self.locate(ids.values())
+        self.frames.prefetch(frame for tensor in located.values() for frame in tensor.frames)
+        return ids, located
 
     def _recipe_of(self, file: File) -> RecipeIndex:
         location = self._locate_recipe(file)
