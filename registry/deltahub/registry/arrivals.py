@@ -47,6 +47,10 @@ def after_ingest(reg: Registry, revision_id: int, restorer: Restorer | None = No
         store_sketches(session, ((t, sketch) for t, sketch in sketches if t in known))
         measure_lineage(session, revision_id)
         enqueued = enqueue_replans(session, revision_id)
+        if _stands_alone_by_a_client(session, revision_id):
+            # The client had no base at hand, or did not know of one that is here.
+            job = enqueue_replan(session, revision_id)
+            enqueued += [] if job is None else [job]
         reached("arrivals.before_commit")
     reached("arrivals.after_commit")
     return enqueued
@@ -127,6 +131,24 @@ def resolve_waiting(session: WriteSession, target: Target) -> set[int]:
         found.add(revision.id)
     session.flush()
     return found
+
+
+def _stands_alone_by_a_client(session: ReadSession, revision_id: int) -> bool:
+    """True where a client, who cannot look for bases as the hub can, stored a tensor alone."""
+    query = (
+        select(Tensor.id)
+        .join(FileTensor, FileTensor.tensor_id == Tensor.id)
+        .join(File, File.id == FileTensor.file_id)
+        .join(Entry, Entry.file_id == File.id)
+        .where(
+            Entry.revision_id == revision_id,
+            File.kind == "safetensors",
+            Tensor.is_foreign,
+            Tensor.depth == 0,
+        )
+        .limit(1)
+    )
+    return session.scalar(query) is not None
 
 
 def _author(session: ReadSession, revision: Revision) -> Caller | None:

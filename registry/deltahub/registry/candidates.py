@@ -25,7 +25,7 @@ MAX_SAME_TAIL = 3
 # How far back in a repository's own history to look.
 EARLIER_REVISIONS = 3
 # Names of all candidates together, some 600 bytes each: bounds what one planner holds.
-MAX_NAMES = 200_000
+MAX_NAMES = 100_000
 
 
 @dataclass(frozen=True)

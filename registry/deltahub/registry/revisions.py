@@ -259,14 +259,17 @@ def _row(revision: Revision, path: str, node: Node) -> dict[str, object]:
 
 
 def _enqueue_ingest(session: WriteSession, revision: Revision, tree: Tree) -> None:
+    """The job of a new revision. Where its files came as recipes it only finds relatives, and
+    nobody waits for it: then it is not the revision's ingest_job_id."""
+    job_id = jobs.enqueue(
+        session,
+        "ingest",
+        {"revision_id": revision.id},
+        revision.repository_id,
+        revision.author_id,
+    )
     if not all(node.is_ingested for node in tree.values()):
-        revision.ingest_job_id = jobs.enqueue(
-            session,
-            "ingest",
-            {"revision_id": revision.id},
-            revision.repository_id,
-            revision.author_id,
-        )
+        revision.ingest_job_id = job_id
 
 
 def _job_of(session: WriteSession, revision: Revision, tree: Tree) -> str | None:
