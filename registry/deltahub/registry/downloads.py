@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from sqlalchemy import select
 
-from deltahub.codecs.recipe import Recipe
 from deltahub.codecs.registry import BY_NUMBER
 from deltahub.registry.db.models import Entry, File, FileTensor, Revision, Tensor
 from deltahub.registry.db.session import ReadSession
@@ -51,8 +50,7 @@ class FileDownload:
 
 def plan_download(reg: Registry, restorer: Restorer, file: File) -> FileDownload:
     """How the tensors of an ingested file are stored now; NotReady before that, DataLost."""
-    data = restorer.read_recipe(file)
-    recipe = Recipe.from_bytes(data)
+    recipe = restorer.load_recipe(file)
     with reg.db.read() as session:
         rows = resolve(session, file.domain_id, (ref.tensor for ref in recipe.tensors()))
         stored = describe(session, rows.values())
@@ -185,4 +183,7 @@ def _read(
         frame.codec,
     ):
         raise DataLost(f"tensor {tensor.hash.hex()} was encoded anew while it was sent; ask again")
-    return restorer.frames.read(moved, start, n)
+    try:
+        return restorer.frames.read(moved, start, n)
+    except ObjectNotFound as exc:
+        raise DataLost(f"{exc}, and no row says where it went; run deltahub fsck") from exc

@@ -210,7 +210,7 @@ def _report_file(
     report.stored = stored.total(
         tensor for tensor in stored.of_file.get(file.id, ()) if tensor in stored.described
     )
-    recipe = Recipe.from_bytes(restorer.read_recipe(file))
+    recipe = restorer.load_recipe(file)
     rows = _rows(reg, file, recipe)
     for ref in recipe.tensors():
         planned = stored.described.get(rows.get(ref.tensor, -1))

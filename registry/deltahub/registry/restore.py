@@ -53,6 +53,16 @@ class Restorer(TensorReader):
         """The recipe of an ingested file; NotReady before that."""
         return self._read_recipe(self._locate_recipe(file))
 
+    def load_recipe(self, file: File) -> Recipe:
+        """The recipe of an ingested file, parsed; NotReady before that."""
+        return self._parse(file, self.read_recipe(file))
+
+    def _parse(self, file: File, data: bytes) -> Recipe:
+        try:
+            return Recipe.from_bytes(data)
+        except CodecError as exc:
+            raise DataLost(f"the recipe of file {file.sha256}: {exc}; run deltahub fsck") from exc
+
     def _locate_recipe(self, file: File) -> TensorLocation:
         if file.recipe_tensor_id is None:
             raise NotReady(f"file {file.sha256} is not ingested yet; wait for its job")
@@ -120,10 +130,7 @@ class Restorer(TensorReader):
         location = self._locate_recipe(file)
         index = self._recipes.get(location.hash)
         if index is None:
-            try:
-                index = RecipeIndex(Recipe.from_bytes(self._read_recipe(location)))
-            except CodecError as exc:
-                raise DataLost(f"the recipe of file {file.sha256}: {exc}") from exc
+            index = RecipeIndex(self._parse(file, self._read_recipe(location)))
             self._recipes.put(location.hash, index, index.memory_bytes)
         return index
 

@@ -1,0 +1,254 @@
+"""info and downloads: what a revision costs, what is whose, and the frames that rebuild it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from sqlalchemy import func, select
+
+from deltahub.codecs.frame import BasePlan, FrameView, assemble, decode_frame, peek_header_length
+from deltahub.codecs.ids import tensor_id
+from deltahub.codecs.recipe import Recipe
+from deltahub.registry import Caller, Registry
+from deltahub.registry.db.models import Entry, File, Frame, Pack, Revision
+from deltahub.registry.downloads import plan_download, stream_frames
+from deltahub.registry.errors import (
+    DataLost,
+    NotReady,
+    RepositoryNotFound,
+    RevisionNotFound,
+    TensorNotFound,
+)
+from deltahub.registry.info import RevisionReport, report_revision
+from deltahub.registry.repack import repack
+from deltahub.registry.restore import Restorer
+from deltahub.registry.store.keys import pack_key
+from support import tiny_models
+from support.client_packs import weights
+from support.ingested import push_ingested, read_file
+from support.registry import caller, opened_registry, push
+
+PATH = "model.safetensors"
+
+
+@pytest.fixture
+def reg(tmp_path: Path) -> Iterator[Registry]:
+    with opened_registry(tmp_path) as registry:
+        yield registry
+
+
+@pytest.fixture
+def ann(reg: Registry) -> Caller:
+    return caller(reg, "ann")
+
+
+@pytest.fixture(scope="module")
+def models() -> tuple[bytes, bytes]:
+    """(base, fine-tune) of a trained model in BF16; the fine-tune's head was frozen."""
+    base = tiny_models.cast(tiny_models.base(), torch.bfloat16)
+    tuned = tiny_models.cast(tiny_models.finetune(1e-4), torch.bfloat16)
+    tuned["head.weight"] = base["head.weight"]
+    return tiny_models.to_file(base), tiny_models.to_file(tuned)
+
+
+def report(reg: Registry, who: Caller | None, name: str, revision: str = "main") -> RevisionReport:
+    return report_revision(reg, Restorer(reg), who, name, revision)
+
+
+def frame_bytes(reg: Registry) -> int:
+    with reg.db.read() as session:
+        return session.scalar(select(func.sum(Frame.length))) or 0
+
+
+def file_of(reg: Registry, revision: int, path: str = PATH) -> File:
+    with reg.db.read() as session:
+        return session.scalars(
+            select(File)
+            .join(Entry, Entry.file_id == File.id)
+            .where(Entry.revision_id == revision, Entry.path == path)
+        ).one()
+
+
+def revision_of(reg: Registry, revision: int) -> Revision:
+    with reg.db.read() as session:
+        return session.get_one(Revision, revision)
+
+
+class TestInfo:
+    def test_a_base_alone_is_all_its_own(
+        self, reg: Registry, ann: Caller, models: tuple[bytes, bytes]
+    ) -> None:
+        files = {PATH: models[0], "notes.txt": b"n" * 3000, "copy.txt": b"n" * 3000}
+        push_ingested(reg, ann, "ann/base", files)
+        found = report(reg, ann, "ann/base")
+        assert found.totals.own == frame_bytes(reg)
+        assert (found.totals.shared, found.totals.base) == (0, 0)
+        assert found.size == len(models[0]) + 6000
+        by_path = {file.path: file for file in found.files}
+        assert [t.codec for t in by_path["notes.txt"].tensors] == ["zstd"]
+        assert by_path[PATH].kind == "safetensors"
+        assert {t.name for t in by_path[PATH].tensors} == set(tiny_models.base())
+        assert all(t.base_depth == 0 and not t.shared for t in by_path[PATH].tensors)
+        assert found.base.declared is None
+
+    def test_a_finetune_shows_its_difference_what_it_shares_and_its_base(
+        self, reg: Registry, ann: Caller, models: tuple[bytes, bytes]
+    ) -> None:
+        push_ingested(reg, ann, "ann/base", {PATH: models[0]})
+        base_bytes = frame_bytes(reg)
+        push_ingested(reg, ann, "ann/tuned", {PATH: models[1]}, base="ann/base")
+        found = report(reg, ann, "ann/tuned")
+        assert found.totals.own == frame_bytes(reg) - base_bytes
+        tensors = {t.name: t for t in found.files[0].tensors}
+        assert tensors["head.weight"].shared
+        assert tensors["head.weight"].stored == found.totals.shared
+        assert tensors["up.weight"].codec == "fm_delta"
+        assert tensors["up.weight"].base_depth == 1
+        assert 0 < found.totals.base < base_bytes
+        assert found.base.declared == "ann/base"
+        assert found.base.declared_status == "resolved"
+        assert [m.repository for m in found.base.measured] == ["ann/base"]
+        assert found.base.measured[0].share == pytest.approx(1, abs=0.1)
+        # Seen from the base, the frozen head is shared too.
+        assert report(reg, ann, "ann/base").totals.shared == found.totals.shared
+
+    def test_what_others_keep_private_does_not_show(
+        self, reg: Registry, ann: Caller, models: tuple[bytes, bytes]
+    ) -> None:
+        bob = caller(reg, "bob")
+        push_ingested(reg, ann, "ann/base", {PATH: models[0]})
+        push_ingested(reg, bob, "bob/secret", {PATH: models[1]}, private=True, base="ann/base")
+        assert report(reg, bob, "ann/base").totals.shared > 0
+        assert report(reg, ann, "ann/base").totals.shared == 0
+        with pytest.raises(RepositoryNotFound):
+            report(reg, ann, "bob/secret")
+        found = report(reg, bob, "bob/secret")
+        assert found.totals.base > 0
+        assert [m.repository for m in found.base.measured] == ["ann/base"]
+
+    def test_a_base_that_is_absent_or_not_readable_is_called_absent(
+        self, reg: Registry, ann: Caller, models: tuple[bytes, bytes]
+    ) -> None:
+        bob = caller(reg, "bob")
+        push_ingested(reg, bob, "bob/secret", {PATH: models[0]}, private=True)
+        push_ingested(reg, ann, "ann/one", {PATH: models[1]}, base="bob/secret")
+        push_ingested(reg, ann, "ann/two", {"a.txt": b"a"}, base="nobody/nothing")
+        for name in ("ann/one", "ann/two"):
+            base = report(reg, ann, name).base
+            assert (base.declared_status, base.commit, base.measured) == ("absent", None, ())
+
+    def test_a_revision_that_is_not_ingested_shows_what_was_uploaded(
+        self, reg: Registry, ann: Caller, models: tuple[bytes, bytes]
+    ) -> None:
+        push(reg, ann, "ann/base", {PATH: models[0]})
+        found = report(reg, ann, "ann/base")
+        assert found.files[0].state == "landed"
+        assert found.files[0].tensors == []
+        assert found.totals.own == found.files[0].stored.own == len(models[0])
+
+    def test_a_file_that_is_not_what_its_name_says_is_noted(
+        self, reg: Registry, ann: Caller
+    ) -> None:
+        push_ingested(reg, ann, "ann/odd", {PATH: b"not a header" * 300})
+        (file,) = report(reg, ann, "ann/odd").files
+        assert file.kind == "opaque"
+        assert file.note
+
+    def test_an_unknown_revision_is_said_so(self, reg: Registry, ann: Caller) -> None:
+        push_ingested(reg, ann, "ann/m", {"a.txt": b"a"})
+        with pytest.raises(RevisionNotFound):
+            report(reg, ann, "ann/m", "other")
+
+
+class TestDownloads:
+    @pytest.fixture(autouse=True)
+    def _pushed(self, reg: Registry, ann: Caller, models: tuple[bytes, bytes]) -> None:
+        push_ingested(reg, ann, "ann/base", {PATH: models[0]})
+        push_ingested(reg, ann, "ann/tuned", {PATH: models[1], "a.txt": b"a" * 2000})
+
+    def test_recipe_and_frames_rebuild_the_file(
+        self, reg: Registry, models: tuple[bytes, bytes]
+    ) -> None:
+        restorer, file = Restorer(reg), file_of(reg, 2)
+        plan = plan_download(reg, restorer, file)
+        data = restorer.read_recipe(file)
+        assert tensor_id(data) == plan.recipe
+        known = dict(self._decode(reg, 1, {}))
+        known.update(self._decode(reg, 2, known))
+        recipe = Recipe.from_bytes(data)
+        rebuilt = b"".join(
+            segment.data if hasattr(segment, "data") else known[segment.tensor]
+            for segment in recipe.segments
+        )
+        assert rebuilt == models[1]
+        assert any(tensor.bases for tensor in plan.tensors)
+
+    def _decode(
+        self, reg: Registry, revision: int, known: dict[bytes, bytes]
+    ) -> list[tuple[bytes, bytes]]:
+        """What a client makes of the frames of a revision's model."""
+        restorer = Restorer(reg)
+        plan = plan_download(reg, restorer, file_of(reg, revision))
+        ids = [tensor.id for tensor in plan.tensors]
+        stream = stream_frames(reg, restorer, revision_of(reg, revision), ids)
+        data = b"".join(stream.chunks)
+        assert len(data) == stream.n_bytes == sum(t.encoded_size for t in plan.tensors)
+        decoded = []
+        for tensor in plan.tensors:
+            out = b""
+            while len(out) < tensor.size:
+                view = FrameView.parse(data)
+                frame, data = data[: view.header.frame_length], data[view.header.frame_length :]
+                assert peek_header_length(frame[:16]) == view.header.header_length
+                out += decode_frame(frame, _base(view.header.base, view, known))
+            assert tensor_id(out) == tensor.id
+            decoded.append((tensor.id, out))
+        return decoded
+
+    def test_only_tensors_of_the_revision_are_handed_out(self, reg: Registry, ann: Caller) -> None:
+        push_ingested(reg, ann, "ann/other", {"b.bin": weights(5000)})
+        wanted = [tensor_id(weights(5000))]
+        assert stream_frames(reg, Restorer(reg), revision_of(reg, 3), wanted).n_bytes > 0
+        for revision in (1, 2):
+            with pytest.raises(TensorNotFound):
+                stream_frames(reg, Restorer(reg), revision_of(reg, revision), wanted)
+        with pytest.raises(TensorNotFound):
+            stream_frames(reg, Restorer(reg), revision_of(reg, 1), [bytes(32)])
+
+    def test_frames_go_on_from_a_copy_of_their_pack(self, reg: Registry) -> None:
+        ids = [t.id for t in plan_download(reg, Restorer(reg), file_of(reg, 1)).tensors]
+        whole = b"".join(stream_frames(reg, Restorer(reg), revision_of(reg, 1), ids).chunks)
+        stream = stream_frames(reg, Restorer(reg), revision_of(reg, 1), ids)
+        with reg.db.read() as session:
+            packs = session.scalars(select(Pack.id)).all()
+        repack(reg, packs)
+        for pack in packs:
+            reg.store.delete(pack_key(pack))
+        assert b"".join(stream.chunks) == whole
+
+    def test_frames_that_are_gone_are_data_loss(self, reg: Registry) -> None:
+        ids = [t.id for t in plan_download(reg, Restorer(reg), file_of(reg, 1)).tensors]
+        stream = stream_frames(reg, Restorer(reg), revision_of(reg, 1), ids)
+        for info in list(reg.store.list("packs/")):
+            reg.store.delete(info.key)
+        with pytest.raises(DataLost):
+            b"".join(stream.chunks)
+
+    def test_a_file_that_is_not_ingested_has_no_plan(self, reg: Registry, ann: Caller) -> None:
+        push(reg, ann, "ann/late", {"late.bin": weights(999)})
+        with pytest.raises(NotReady):
+            plan_download(reg, Restorer(reg), file_of(reg, 3, "late.bin"))
+        assert read_file(reg, 3, "late.bin") == weights(999)
+
+
+def _base(plan: BasePlan | None, view: FrameView, known: dict[bytes, bytes]) -> bytearray | None:
+    if plan is None:
+        return None
+    out = bytearray(view.header.size_bytes)
+
+    def read(tensor: bytes, first: int, into: memoryview) -> None:
+        into[:] = known[tensor][first : first + into.nbytes]
+
+    assemble(plan, view.header.dtype, 0, view.header.count, read, memoryview(out))
+    return out
