@@ -6,10 +6,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from sqlalchemy import select
 
 from deltahub.codecs.frame import tensor_spec
 from deltahub.registry import Caller, Registry, jobs
+from deltahub.registry.accept import accept_pack
 from deltahub.registry.arrivals import enqueue_replans
 from deltahub.registry.db.models import Job, LineageEdge, Revision, Tensor
 from deltahub.registry.encode import encode_tensor
@@ -18,10 +20,15 @@ from deltahub.registry.fsck import fsck
 from deltahub.registry.locations import FrameLocation, locate
 from deltahub.registry.measuring import measure_lineage
 from deltahub.registry.packs import PackSpool
+from deltahub.registry.prove import submit_recipe
 from deltahub.registry.publish import make_live, switch_tensor
 from deltahub.registry.replan import Replanner
+from deltahub.registry.repositories import ensure_repository
 from deltahub.registry.restore import Restorer
+from deltahub.registry.revisions import AddFile, commit
 from support import tiny_models as tiny
+from support.client_door import pack_and_recipe
+from support.crash_workload import run_jobs
 from support.ingested import (
     ingest,
     push_ingested,
@@ -30,7 +37,7 @@ from support.ingested import (
     run_replans,
     stored_tensors,
 )
-from support.registry import caller, opened_registry, push
+from support.registry import caller, opened_registry, push, sha256_of, upload
 
 MATRICES = ("embedding.weight", "up.weight", "down.weight", "head.weight")
 PATH = "model.safetensors"
@@ -265,3 +272,24 @@ def make_stand_alone(reg: Registry, revision: int) -> None:
         with reg.db.write() as session:
             make_live(session, sealed)
             switch_tensor(session, stored.id, sealed.tensors[row.hash].frames, set(), 2)
+
+
+def test_what_a_client_stored_alone_becomes_a_delta(reg: Registry, ann: Caller) -> None:
+    """The client did not have the base in its cache; the hub has it."""
+    base = push_model(reg, ann, "ann/base", tiny.base())
+    data = tiny.to_file(tiny.finetune(1e-5))
+    pack, recipe = pack_and_recipe(data, tiny.to_file({"unlike": torch.zeros(1)}))
+    ensure_repository(reg, ann, "ann/sent")
+    accept_pack(reg, ann, "ann/sent", upload(reg, ann, pack))
+    submit_recipe(reg, ann, "ann/sent", recipe)
+    run_jobs(reg)
+    add = AddFile(PATH, sha256_of(data), len(data))
+    pushed = commit(reg, ann, "ann/sent", "main", [add], base="ann/base")
+    assert pushed.job_id is None
+    run_jobs(reg)
+    with reg.db.read() as session:
+        sent = session.scalars(select(Revision.id).where(Revision.commit == pushed.commit)).one()
+    anchors = stored_tensors(reg, base)
+    for name in MATRICES:
+        assert stored_tensors(reg, sent)[name].bases == {anchors[name].id}
+    assert read_file(reg, sent, PATH) == data

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import exists, func, or_, select
 
 from deltahub.registry import jobs, lineage
 from deltahub.registry.candidates import Target
@@ -26,6 +26,7 @@ from deltahub.registry.failpoints import reached
 from deltahub.registry.measuring import measure_lineage
 from deltahub.registry.model_sketches import sketch_stored
 from deltahub.registry.permissions import Caller
+from deltahub.registry.prove import JOB_KIND as PROVE_KIND
 from deltahub.registry.registry import Registry
 from deltahub.registry.restore import Restorer
 
@@ -36,18 +37,20 @@ MAX_SIMILAR = 32
 def after_ingest(reg: Registry, revision_id: int, restorer: Restorer | None = None) -> list[str]:
     """Store the revision's sketches and measured lineage; enqueue the re-planning of its relatives.
 
-    Returns the new jobs. Safe to run again.
+    Returns the new jobs; none for a revision that has been deleted. Safe to run again.
     """
     restorer = restorer if restorer is not None else Restorer(reg)
     sketches = sketch_stored(reg, restorer, revision_id)
     with reg.db.write() as session:
+        if session.get(Revision, revision_id) is None:
+            return []
         known = set(
             session.scalars(select(Tensor.id).where(Tensor.id.in_([t for t, _ in sketches])))
         )
         store_sketches(session, ((t, sketch) for t, sketch in sketches if t in known))
         measure_lineage(session, revision_id)
         enqueued = enqueue_replans(session, revision_id)
-        if _stands_alone_by_a_client(session, revision_id):
+        if _was_sent_alone(session, Target.load(session, revision_id)):
             # The client had no base at hand, or did not know of one that is here.
             job = enqueue_replan(session, revision_id)
             enqueued += [] if job is None else [job]
@@ -133,18 +136,26 @@ def resolve_waiting(session: WriteSession, target: Target) -> set[int]:
     return found
 
 
-def _stands_alone_by_a_client(session: ReadSession, revision_id: int) -> bool:
-    """True where a client, who cannot look for bases as the hub can, stored a tensor alone."""
+def _was_sent_alone(session: ReadSession, target: Target) -> bool:
+    """True where a file came as a client's recipe, and a tensor of it stands alone."""
+    came_as_recipe = exists(
+        select(Job.id).where(
+            Job.kind == PROVE_KIND,
+            Job.repository_id == target.repository_id,
+            Job.payload["sha256"].as_string() == File.sha256,
+        )
+    )
     query = (
         select(Tensor.id)
         .join(FileTensor, FileTensor.tensor_id == Tensor.id)
         .join(File, File.id == FileTensor.file_id)
         .join(Entry, Entry.file_id == File.id)
         .where(
-            Entry.revision_id == revision_id,
+            Entry.revision_id == target.revision_id,
             File.kind == "safetensors",
-            Tensor.is_foreign,
             Tensor.depth == 0,
+            Tensor.id != File.recipe_tensor_id,
+            came_as_recipe,
         )
         .limit(1)
     )

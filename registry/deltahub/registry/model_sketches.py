@@ -41,8 +41,10 @@ def sketch_stored(
 ) -> list[tuple[int, TensorSketch]]:
     """(tensor row, sketch) of the tensors that stand for an ingested revision's model."""
     with reg.db.read() as session:
-        target = Target.load(session, revision_id)
         files = list(session.scalars(safetensors_files(revision_id)))
+        if not files:
+            return []
+        target = Target.load(session, revision_id)
     tensors: list[Sketchable] = []
     rows: dict[str, int] = {}
     # Remembers blocks and places; a sketch reads a tensor at 16 places.
