@@ -1,5 +1,6 @@
 """`deltahub serve`: the HTTP server, with a worker beside it."""
 
+import ctypes
 import logging
 import signal
 import socket
@@ -8,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import click
+
+_M_ARENA_MAX = -8
 
 
 @click.command()
@@ -51,6 +54,7 @@ def _serve(settings: Any, *, with_worker: bool, access_log: bool) -> None:
     from deltahub.server.settings import ServerSettings
     from deltahub.server.supervisor import WorkerSupervisor
 
+    _bound_heaps()
     server_settings = ServerSettings()
     listener = _bind(settings.host, settings.port)
     try:
@@ -78,6 +82,16 @@ def _serve(settings: Any, *, with_worker: bool, access_log: bool) -> None:
         if worker is not None:
             worker.stop()
         registry.close()
+
+
+def _bound_heaps() -> None:
+    """Two heaps for all threads: with one a thread, glibc keeps the buffers of each for itself."""
+    if sys.platform == "linux":
+        mallopt = getattr(
+            ctypes.CDLL(None), "mallopt", None
+        )  # other C libraries have no such thing
+        if mallopt is not None:
+            mallopt(_M_ARENA_MAX, 2)
 
 
 def _bind(host: str, port: int) -> socket.socket:

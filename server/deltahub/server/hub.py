@@ -1,5 +1,6 @@
 """What every handler works with: the open registry and what is shared between requests."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -13,6 +14,7 @@ from deltahub.registry.registry import Registry
 from deltahub.registry.restore import Restorer
 from deltahub.server.metering import Traffic
 from deltahub.server.settings import ServerSettings
+from deltahub.server.streaming import Chunk, ChunkStream, first_chunk
 
 
 @dataclass
@@ -24,14 +26,31 @@ class Hub:
     traffic: Traffic
     restorer: Restorer = field(init=False)
     decoding: anyio.CapacityLimiter = field(init=False)
+    streaming: anyio.CapacityLimiter = field(init=False)
     uploading: anyio.CapacityLimiter = field(init=False)
     proving: anyio.CapacityLimiter = field(init=False)
 
     def __post_init__(self) -> None:
         self.restorer = Restorer(self.registry)
         self.decoding = anyio.CapacityLimiter(self.settings.decode_threads)
+        self.streaming = anyio.CapacityLimiter(self.settings.max_streams)
         self.uploading = anyio.CapacityLimiter(self.settings.upload_threads)
         self.proving = anyio.CapacityLimiter(self.settings.proof_threads)
+
+    def stream(
+        self, chunks: Iterator[Chunk], *, status_code: int, headers: Mapping[str, str], label: str
+    ) -> ChunkStream:
+        """The response with these chunks; what fails before the first one raises here."""
+        return ChunkStream(
+            first_chunk(chunks),
+            chunks,
+            self.decoding,
+            self.streaming,
+            status_code=status_code,
+            headers=headers,
+            idle_s=self.settings.idle_s,
+            label=label,
+        )
 
 
 async def hub_of(request: Request) -> Hub:

@@ -12,6 +12,11 @@ class ServerSettings(BaseSettings):
     decode_threads: int = Field(
         default=4, ge=1, description="Chunks of downloads that are decoded at once."
     )
+    max_streams: int = Field(
+        default=40,
+        ge=1,
+        description="Downloads under way at once, of up to 8 MiB each; others wait.",
+    )
     upload_threads: int = Field(
         default=32, ge=1, description="Uploads that are received at once; others wait."
     )

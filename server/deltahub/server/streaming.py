@@ -47,7 +47,8 @@ def first_chunk(chunks: Iterator[Chunk]) -> Chunk:
 class ChunkStream(Response):
     """A response whose body is `first` followed by what `rest` yields; sizes are known before.
 
-    `rest` runs in threads, `limiter` of them at once over all responses. If it raises, the
+    `rest` runs in threads, `decoding` of them at once over all responses; `streaming` responses
+    are under way at once, which bounds what slow clients make the server hold. If it raises, the
     connection is cut: the client sees fewer bytes than announced, never padding. When the client
     goes away, `rest` is closed after the chunk in hand.
     """
@@ -56,7 +57,8 @@ class ChunkStream(Response):
         self,
         first: Chunk,
         rest: Iterator[Chunk],
-        limiter: anyio.CapacityLimiter,
+        decoding: anyio.CapacityLimiter,
+        streaming: anyio.CapacityLimiter,
         *,
         status_code: int,
         headers: Mapping[str, str],
@@ -67,13 +69,14 @@ class ChunkStream(Response):
         self._idle_s = idle_s
         self._first = first
         self._rest = rest
-        self._limiter = limiter
+        self._decoding = decoding
+        self._streaming = streaming
         self._label = label
         self._ahead: asyncio.Task[Chunk | None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            async with anyio.create_task_group() as group:
+            async with self._streaming, anyio.create_task_group() as group:
                 group.start_soon(self._watch, receive, group.cancel_scope)
                 await self._send_all(send)
                 group.cancel_scope.cancel()
@@ -113,7 +116,7 @@ class ChunkStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _next(self) -> Chunk | None:
-        return await anyio.to_thread.run_sync(next, self._rest, None, limiter=self._limiter)
+        return await anyio.to_thread.run_sync(next, self._rest, None, limiter=self._decoding)
 
 
 def _close(chunks: Iterator[Chunk]) -> None:

@@ -12,7 +12,6 @@ from deltahub.registry.refs import resolve_revision
 from deltahub.registry.repositories import load_repository
 from deltahub.server.hub import CallerDep, Hub, HubDep
 from deltahub.server.ranges import matches, requested_part
-from deltahub.server.streaming import ChunkStream, first_chunk
 
 router = APIRouter(prefix="/repositories/{namespace}/{name}", tags=["files"])
 
@@ -66,13 +65,10 @@ def get_file(
     if part is not None:
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
     chunks = hub.restorer.stream_file(entry.file, start, end)
-    return ChunkStream(
-        first_chunk(chunks),
+    return hub.stream(
         chunks,
-        hub.decoding,
         status_code=200 if part is None else 206,
         headers=headers,
-        idle_s=hub.settings.idle_s,
         label=f"{namespace}/{name}@{commit}/{path}",
     )
 

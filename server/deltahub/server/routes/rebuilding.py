@@ -11,7 +11,6 @@ from deltahub.registry.repositories import load_repository
 from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.routes.files import RevisionQuery, find_file
 from deltahub.server.schemas.transfer import FramesIn, PlannedTensorOut, RecipePlanOut
-from deltahub.server.streaming import ChunkStream, first_chunk
 
 router = APIRouter(prefix="/repositories/{namespace}/{name}", tags=["rebuilding"])
 
@@ -80,10 +79,8 @@ def get_frames(
         found = resolve_revision(session, repository, revision)
     tensors = [bytes.fromhex(tensor) for tensor in body.tensors]
     stream = stream_frames(hub.registry, hub.restorer, found, tensors)
-    return ChunkStream(
-        first_chunk(stream.chunks),
+    return hub.stream(
         stream.chunks,
-        hub.decoding,
         status_code=200,
         headers={
             "Content-Type": "application/octet-stream",
@@ -91,6 +88,5 @@ def get_frames(
             "X-DeltaHub-Commit": found.commit,
             "Cache-Control": "private, no-cache",
         },
-        idle_s=hub.settings.idle_s,
         label=f"{namespace}/{name}@{found.commit} frames",
     )
