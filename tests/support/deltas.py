@@ -31,7 +31,8 @@ def fine_tune(dtype: DType, count: int, seed: int = 0, step: float = 2e-4) -> tu
         base = np.clip(weights * 8 * scale, -scale, scale).astype(signed)
         steps = np.rint(random.standard_normal(count) * min(scale / 20, 1000)).astype(signed)
         return (base + steps).tobytes(), base.tobytes()
-    return _as_words(tuned, dtype).tobytes(), _as_words(weights, dtype).tobytes()
+    with np.errstate(over="ignore"):  # a large step makes infinities, and they are words too
+        return _as_words(tuned, dtype).tobytes(), _as_words(weights, dtype).tobytes()
 
 
 def _as_words(values: npt.NDArray[np.float64], dtype: DType) -> Words:
