@@ -1,14 +1,19 @@
 """Uploads: whole, in parts, wrong, cut off; what the hub says is what the hub has."""
 
+import errno
 import http.client
 import os
 import socket
 import time
 from hashlib import sha256
+from pathlib import Path
 
 import pytest
 
-from support.hub import Answer, RunningHub
+from deltahub.registry.store.base import Buffer
+from deltahub.registry.store.disk import Disk
+from deltahub.server.settings import ServerSettings
+from support.hub import Answer, RunningHub, running_hub
 
 
 def put(hub: RunningHub, digest: str, body: bytes, **headers: str) -> Answer:
@@ -216,3 +221,40 @@ def test_an_upload_without_a_token_is_refused(hub: RunningHub) -> None:
     answer = hub.call("PUT", f"/v1/uploads/{'ab' * 32}", body=b"x")
     assert (answer.status, answer.code) == (401, "unauthorized")
     assert "Bearer" in answer.headers["WWW-Authenticate"]
+
+
+class SmallDisk(Disk):
+    """A disk on which only so many bytes more can be written."""
+
+    room = 1 << 20
+
+    def write(self, fd: int, data: Buffer) -> None:
+        if self.room < memoryview(data).nbytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.room -= memoryview(data).nbytes
+        super().write(fd, data)
+
+
+def test_a_full_disk_is_said_so_and_leaves_nothing_half_written(tmp_path: Path) -> None:
+    disk = SmallDisk()
+    data = os.urandom(3 << 20)
+    with running_hub(tmp_path / "data", disk=disk) as hub:
+        answer = put(hub, digest_of(data), data)
+        assert (answer.status, answer.code) == (507, "storage_full")
+        assert offset_of(hub, digest_of(data)) == (0, False)
+        disk.room = 1 << 40
+        assert put(hub, digest_of(data), data).status == 201
+        assert offset_of(hub, digest_of(data)) == (len(data), True)
+
+
+def test_a_client_that_sends_nothing_more_is_cut_off(tmp_path: Path) -> None:
+    data = os.urandom(1000)
+    with running_hub(tmp_path / "data", server_settings=ServerSettings(idle_s=0.3)) as hub:
+        with begin_raw(hub, digest_of(data), "Content-Length: 1000") as connection:
+            connection.sendall(data[:600])
+            status, body = status_of(connection)
+        assert status == 400
+        assert b"body_cut" in body
+        assert offset_of(hub, digest_of(data)) == (600, False)
+        rest = put(hub, digest_of(data), data[600:], Content_Range="bytes 600-999/1000")
+        assert rest.status == 201

@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 from deltahub.registry import users
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
+from deltahub.registry.store.disk import Disk
 from deltahub.server.running import HubServer
 from deltahub.server.settings import ServerSettings
 from deltahub.server.supervisor import WorkerSupervisor
@@ -168,11 +169,15 @@ def running_hub(
     *,
     with_worker: bool = False,
     server_settings: ServerSettings | None = None,
+    disk: Disk | None = None,
     **settings: Any,
 ) -> Iterator[RunningHub]:
-    """A hub on a free port of loopback. settings: fields of the registry's Settings."""
+    """A hub on a free port of loopback. disk: one that fails, for tests.
+
+    settings: fields of the registry's Settings.
+    """
     server_settings = server_settings or ServerSettings(stop_grace_s=2)
-    with Registry.open(Settings(data_dir=data_dir, **settings)) as registry:
+    with Registry.open(Settings(data_dir=data_dir, **settings), disk) as registry:
         users.bootstrap_admin(registry)
         token = users.create_token(registry, "admin", "admin")
         worker = WorkerSupervisor(data_dir, 1.0, 5.0) if with_worker else None
