@@ -9,14 +9,15 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 
 class DamagingProxy:
     """Counts the bytes that come from the server, over all connections, and acts at offsets.
 
     flip_at: offsets of bytes to invert, each once. cut_at: offsets at which the connection is
-    closed, each once. cut_upload_at: the same for bytes to the server. delay_s: before each
-    block from the server.
+    closed, each once. cut_upload_at: the same for bytes to the server. delay_s, delay_upload_s:
+    before each block of at most 64 KiB from, or to, the server.
     """
 
     def __init__(
@@ -27,25 +28,29 @@ class DamagingProxy:
         cut_at: tuple[int, ...] = (),
         cut_upload_at: tuple[int, ...] = (),
         delay_s: float = 0.0,
+        delay_upload_s: float = 0.0,
+        port: int = 0,
     ) -> None:
         self._target = target
         self._flips = sorted(flip_at)
         self._cuts = sorted(cut_at)
         self._upload_cuts = sorted(cut_upload_at)
         self.delay_s = delay_s
+        self.delay_upload_s = delay_upload_s
         self.received = 0
         self.sent = 0
         self.n_connections = 0
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", port))
+        self.port: int = self._listener.getsockname()[1]
         self._is_closed = False
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     @property
     def url(self) -> str:
-        host, port = self._listener.getsockname()[:2]
-        return f"http://{host}:{port}"
+        return f"http://127.0.0.1:{self.port}"
 
     @property
     def is_spent(self) -> bool:
@@ -54,6 +59,8 @@ class DamagingProxy:
 
     def close(self) -> None:
         self._is_closed = True
+        _shut(self._listener)  # wakes the thread that accepts, which still holds the port
+        self._accepting.join(5)
         self._listener.close()
         with self._lock:
             for each in self._open:
@@ -81,8 +88,7 @@ class DamagingProxy:
     def _pump(self, source: socket.socket, sink: socket.socket, is_answer: bool) -> None:
         with contextlib.suppress(OSError):
             while block := source.recv(1 << 16):
-                if is_answer and self.delay_s:
-                    time.sleep(self.delay_s)
+                time.sleep(self.delay_s if is_answer else self.delay_upload_s)
                 block, is_cut = self._damaged(block, is_answer)
                 sink.sendall(block)
                 if is_cut:
@@ -114,17 +120,9 @@ class DamagingProxy:
 
 
 @contextlib.contextmanager
-def damaging_proxy(
-    target: tuple[str, int],
-    *,
-    flip_at: tuple[int, ...] = (),
-    cut_at: tuple[int, ...] = (),
-    cut_upload_at: tuple[int, ...] = (),
-    delay_s: float = 0.0,
-) -> Iterator[DamagingProxy]:
-    proxy = DamagingProxy(
-        target, flip_at=flip_at, cut_at=cut_at, cut_upload_at=cut_upload_at, delay_s=delay_s
-    )
+def damaging_proxy(target: tuple[str, int], **damage: Any) -> Iterator[DamagingProxy]:
+    """A proxy to `target` while the block runs. damage: as DamagingProxy takes it."""
+    proxy = DamagingProxy(target, **damage)
     try:
         yield proxy
     finally:

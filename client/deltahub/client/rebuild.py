@@ -17,6 +17,7 @@ from deltahub.client.places import read_at, write_at
 from deltahub.client.pull_plan import RebuildPlan, Slot, plan_rebuild
 from deltahub.client.records import Entry, PlannedTensor
 from deltahub.client.sources import MissingTensor, Sources
+from deltahub.client.wire import Reply, cut_short
 from deltahub.codecs.errors import CodecError
 from deltahub.codecs.recipe import Literal, Recipe, TensorRef
 
@@ -234,7 +235,7 @@ class Rebuild:
                     raise BadResponse(f"the hub answered {reply.status} to a range")
                 while pending:
                     slot = pending[0]
-                    self._stream(reply.read_into, slot, cursor)
+                    self._stream(reply, slot, cursor)
                     is_right = cursor.digest.digest() == slot.tensor
                     cursor.reset()
                     if is_right:
@@ -252,16 +253,16 @@ class Rebuild:
         while pending:
             self._api.transport.patiently(attempt, lambda: len(pending) + cursor.done)
 
-    def _stream(
-        self, read_into: Callable[[memoryview], None], slot: Slot, cursor: "_Cursor"
-    ) -> None:
+    def _stream(self, reply: Reply, slot: Slot, cursor: "_Cursor") -> None:
         while cursor.done < slot.size:
-            part = cursor.buffer[: min(_CHUNK, slot.size - cursor.done)]
-            read_into(part)
+            wanted = min(_CHUNK, slot.size - cursor.done)
+            part = cursor.buffer[: reply.read_up_to(cursor.buffer[:wanted])]
             write_at(self._target.fd, part, slot.start + cursor.done, self._target.path)
             cursor.digest.update(part)
             cursor.done += len(part)
             self._count_received(len(part))
+            if len(part) < wanted:
+                raise cut_short()
 
     def _count_received(self, size: int) -> None:
         with self._lock:

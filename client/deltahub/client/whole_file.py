@@ -9,7 +9,7 @@ from deltahub.client.errors import BadResponse, VerificationFailed
 from deltahub.client.journal import Journal
 from deltahub.client.places import read_at, write_at
 from deltahub.client.rebuild import Target
-from deltahub.client.wire import Reply
+from deltahub.client.wire import Reply, cut_short
 
 _CHUNK = 1 << 20
 _N_BUFFERS = 4
@@ -91,8 +91,8 @@ class WholeFile:
                 before = pending[turn]
                 if before is not None:
                     before.result()
-                part = ring[turn][: min(_CHUNK, self._target.entry.size - self._position)]
-                reply.read_into(part)
+                wanted = min(_CHUNK, self._target.entry.size - self._position)
+                part = ring[turn][: reply.read_up_to(ring[turn][:wanted])]
                 write_at(self._target.fd, part, self._position, self._target.path)
                 pending[turn] = hasher.submit(self._digest.update, part)
                 self._position += len(part)
@@ -102,6 +102,8 @@ class WholeFile:
                     self._journal.add(0, self._position)
                     marked = self._position
                 turn = (turn + 1) % _N_BUFFERS
+                if len(part) < wanted:
+                    raise cut_short()
         finally:
             # A later attempt goes on with this digest: it must have seen all that was counted.
             for task in pending:

@@ -43,12 +43,18 @@ class Reply:
 
     def read_into(self, out: memoryview) -> None:
         """Fills `out` exactly. ConnectionError when the body ends before that."""
+        if self.read_up_to(out) < len(out):
+            raise cut_short()
+
+    def read_up_to(self, out: memoryview) -> int:
+        """Fills `out`; fewer bytes only if the body ends before that."""
         done = 0
         while done < len(out):
             n = self._response.readinto(out[done:])
             if n <= 0:
-                raise ConnectionResetError("the connection closed in the middle of the body")
+                break
             done += n
+        return done
 
     def drain(self) -> None:
         """Reads the end of a body whose bytes have all come, so that the connection is kept."""
@@ -63,6 +69,10 @@ class Reply:
         if not self._response.isclosed() and self._response.read(1):
             raise BadResponse(f"the hub's answer is larger than {_MAX_ANSWER >> 20} MiB")
         return Answer(self.status, self.headers, body)
+
+
+def cut_short() -> ConnectionResetError:
+    return ConnectionResetError("the connection closed in the middle of the body")
 
 
 def refuse(answer: Answer, url: str) -> None:

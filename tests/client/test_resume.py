@@ -1,0 +1,161 @@
+"""A push or pull that is killed goes on in a later process; what has arrived stays."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from deltahub.client import Hub
+from support.client_process import deltahub, kill_when
+from support.hub import RunningHub
+from support.model_folders import contents
+from support.tcp_proxy import damaging_proxy
+
+MIB = 1 << 20
+N_TENSORS = 12
+
+
+def weights(seed: int) -> dict[str, np.ndarray]:
+    """12 MiB of F32 values as they are in models; too large to move before a kill."""
+    rng = np.random.default_rng(seed)
+    return {
+        f"layer.{i}.weight": rng.normal(0, 0.02, (512, 512)).astype(np.float32)
+        for i in range(N_TENSORS)
+    }
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A base and its fine-tune."""
+    base, tuned = (tmp_path_factory.mktemp("resume") / name for name in ("base", "tuned"))
+    tensors = weights(1)
+    rng = np.random.default_rng(2)
+    for folder in (base, tuned):
+        folder.mkdir()
+        save_file(tensors, folder / "model.safetensors")
+        tensors = {
+            key: value + rng.normal(0, 2e-5, value.shape).astype(np.float32)
+            for key, value in tensors.items()
+        }
+    return base, tuned
+
+
+def environment(hub: RunningHub, url: str | None = None) -> dict[str, str]:
+    return {"DELTAHUB_URL": url or hub.url, "DELTAHUB_TOKEN": hub.admin_token}
+
+
+def test_an_upload_goes_on_where_the_killed_process_stopped(
+    hub_server: RunningHub, hub: Hub, name: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "m"
+    folder.mkdir()
+    (folder / "weights.bin").write_bytes(np.random.default_rng(3).bytes(24 * MIB))
+    with damaging_proxy(hub_server.address, delay_upload_s=0.005) as proxy:
+        kill_when(
+            lambda: proxy.sent > 8 * MIB,
+            "push", str(folder), name, environment=environment(hub_server, proxy.url),
+        )  # fmt: skip
+    run = deltahub("push", str(folder), name, "--json", environment=environment(hub_server))
+    assert run.status == 0, run.err
+    assert 0 < run.json()["sent"] < 20 * MIB
+    assert contents(hub.pull(name)) == contents(folder)
+
+
+def test_differences_that_were_acknowledged_or_spooled_are_not_coded_again(
+    hub_server: RunningHub, hub: Hub, name: str, folders: tuple[Path, Path], home: Path
+) -> None:
+    base, tuned = folders
+    hub.push(base, f"{name}-base")
+    arguments = ("push", str(tuned), name, "--base", f"{name}-base")
+    with damaging_proxy(hub_server.address, delay_upload_s=0.01) as proxy:
+        kill_when(
+            lambda: proxy.sent > 2 * MIB, *arguments, environment=environment(hub_server, proxy.url)
+        )
+    (spooled,) = (home / "deltahub" / "spool").rglob("*.pack")
+    before = spooled.stat().st_size
+    # The spool belongs to the hub's address; the proxy had one of its own.
+    with damaging_proxy(hub_server.address, port=proxy.port) as again:
+        run = deltahub(*arguments, "--json", environment=environment(hub_server, again.url))
+    assert run.status == 0, run.err
+    assert 0 < run.json()["sent"] < before - MIB
+    assert not list((home / "deltahub" / "spool").rglob("*.pack"))
+    assert contents(hub.pull(name)) == contents(tuned)
+
+
+@pytest.mark.parametrize("is_base_here", [False, True])
+def test_a_rebuilt_file_goes_on_where_the_killed_process_stopped(
+    hub_server: RunningHub,
+    hub: Hub,
+    name: str,
+    folders: tuple[Path, Path],
+    other_machine: Callable[[], Path],
+    is_base_here: bool,
+) -> None:
+    base, tuned = folders
+    hub.push(base, f"{name}-base")
+    hub.push(tuned, name, base=f"{name}-base")
+    machine = other_machine()
+    if is_base_here:
+        hub.pull(f"{name}-base")
+    with damaging_proxy(hub_server.address, delay_s=0.01) as proxy:
+        kill_when(
+            lambda: proxy.received > 2 * MIB,
+            "pull", name, environment=environment(hub_server, proxy.url),
+        )  # fmt: skip
+    blobs = machine / "hf" / ("models--" + name.replace("/", "--")) / "blobs"
+    assert {path.suffix for path in blobs.iterdir()} == {
+        ".deltahub-incomplete",
+        ".deltahub-journal",
+    }
+    report = hub.pull_with_report(name)
+    assert contents(report.path) == contents(tuned)
+    assert report.reused >= MIB
+    assert report.received + report.reused <= report.size + MIB
+    assert len(list(blobs.iterdir())) == 1
+
+
+def test_a_streamed_file_goes_on_where_the_killed_process_stopped(
+    hub_server: RunningHub, hub: Hub, name: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "m"
+    folder.mkdir()
+    data = np.random.default_rng(4).bytes(80 * MIB)
+    (folder / "weights.bin").write_bytes(data)
+    hub.push(folder, name, wait=False)  # not ingested yet, or only just: no recipe is asked for
+    to = tmp_path / "to"
+    api = hub._api
+    entry = api.get_revision(name, "main").entries[0]
+    with damaging_proxy(hub_server.address, delay_s=0.002) as proxy:
+        kill_when(
+            lambda: proxy.received > 40 * MIB,
+            "pull", name, "--to", str(to), environment=environment(hub_server, proxy.url),
+        )  # fmt: skip
+    report = hub.pull_with_report(name, to=to)
+    assert contents(to) == contents(folder)
+    assert not (to / ".cache").exists()
+    if entry.state == "landed" and report.reused:
+        assert report.received <= entry.size - 32 * MIB
+
+
+def test_a_journal_that_lies_is_not_believed(
+    hub_server: RunningHub,
+    hub: Hub,
+    name: str,
+    folders: tuple[Path, Path],
+    other_machine: Callable[[], Path],
+) -> None:
+    """As after a power failure that kept the journal's lines and lost what they speak of."""
+    hub.push(folders[0], name)
+    machine = other_machine()
+    with damaging_proxy(hub_server.address, delay_s=0.01) as proxy:
+        kill_when(
+            lambda: proxy.received > 4 * MIB,
+            "pull", name, environment=environment(hub_server, proxy.url),
+        )  # fmt: skip
+    (work,) = (machine / "hf").rglob("*.deltahub-incomplete")
+    work.write_bytes(bytes(work.stat().st_size))
+    report = hub.pull_with_report(name)
+    assert report.reused == 0
+    assert contents(report.path) == contents(folders[0])

@@ -1,0 +1,70 @@
+"""The `deltahub` command in a process of its own, to be looked at or killed."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+COMMAND = (sys.executable, "-m", "deltahub.client.cli")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a command left."""
+
+    status: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    def error(self) -> dict[str, str]:
+        """The one JSON object that a refused command writes to stderr."""
+        found: dict[str, str] = json.loads(self.err)["error"]
+        return found
+
+
+def deltahub(
+    *arguments: str, environment: Mapping[str, str] | None = None, given: str = ""
+) -> Finished:
+    """Runs the command to its end. environment: on top of this process's; given: its input."""
+    run = subprocess.run(
+        [*COMMAND, *arguments],
+        env={**os.environ, **(environment or {})},
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    return Finished(run.returncode, run.stdout, run.stderr)
+
+
+def kill_when(
+    condition: Callable[[], bool],
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+) -> None:
+    """Starts the command and kills it (-9) as soon as the condition holds."""
+    process = subprocess.Popen(
+        [*COMMAND, *arguments],
+        env={**os.environ, **(environment or {})},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    deadline = time.monotonic() + 60
+    try:
+        while not condition():
+            assert process.poll() is None, f"it ended by itself: {process.stderr.read()}"
+            assert time.monotonic() < deadline, "what should be interrupted did not begin"
+            time.sleep(0.005)
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
