@@ -3,7 +3,8 @@
 What comes out is tried on a sample afterwards, so a wrong guess costs a little time and no bytes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 
 import numpy as np
 
@@ -29,10 +30,11 @@ from deltahub.registry.store.keys import pack_key
 # Elements in the middle of a tensor that are compared where names do not help.
 PROBE_ELEMENTS = 64
 MIN_NEARNESS = 0.5
-# Tensors of one shape that are probed for one that was renamed.
-MAX_PROBED = 64
-# Probes remembered, 128 bytes each.
-MAX_REMEMBERED = 20_000
+# Tensors of one shape that are probed for those that were renamed: a block is decoded for each.
+MAX_PROBED = 1024
+
+# Tensors of one shape, and their probes: shape (tensors, PROBE_ELEMENTS).
+_Probes = tuple[list[StoredTensor], U16]
 
 # What a fused projection stacks, by the names that model code gives them.
 _FUSED = (
@@ -49,7 +51,7 @@ class Matcher:
         self._reg = reg
         self._restorer = restorer
         self._domain_id = domain_id
-        self._probes: dict[int, U16] = {}
+        self._probes: dict[tuple[int, tuple[int, ...]], _Probes] = {}
 
     def named(self, info: TensorInfo, candidate: Candidate) -> BaseOption | None:
         """The candidate's tensor of the same name."""
@@ -108,28 +110,25 @@ class Matcher:
         )
 
     def _nearest(self, info: TensorInfo, candidate: Candidate, read: Read) -> StoredTensor | None:
+        """The tensor of this shape whose middle looks most like this one's, if any does."""
         if info.dtype not in FLOATS or info.count < PROBE_ELEMENTS:
             return None
-        fit = [t for t in candidate.by_shape.get(info.shape, ()) if t.dtype in FLOATS]
-        if not fit:
+        key = (candidate.revision_id, info.shape)
+        if key not in self._probes:
+            self._probes[key] = self._probe_all(candidate.by_shape.get(info.shape, ()), info.count)
+        tensors, probes = self._probes[key]
+        if not tensors:
             return None
-        wanted = _probe(info.dtype, info.count, read)
-        scored = [(nearness(wanted, self._probe_of(t, info.count)), t) for t in fit[:MAX_PROBED]]
-        score, tensor = max(scored, key=lambda pair: pair[0])
-        return tensor if score >= MIN_NEARNESS else None
+        near = nearness(_probe(info.dtype, info.count, read), probes)
+        best = int(near.argmax())
+        return tensors[best] if near[best] >= MIN_NEARNESS else None
 
-    def _probe_of(self, tensor: StoredTensor, count: int) -> U16:
-        probe = self._probes.get(tensor.id)
-        if probe is None:
-            read_base = self._restorer.base_reader(self._domain_id)
-
-            def read(first_byte: int, out: memoryview) -> None:
-                read_base(tensor.hash, first_byte, out)
-
-            probe = _probe(tensor.dtype, count, read)
-            if len(self._probes) < MAX_REMEMBERED:
-                self._probes[tensor.id] = probe
-        return probe
+    def _probe_all(self, tensors: Iterable[StoredTensor], count: int) -> _Probes:
+        fit = [tensor for tensor in tensors if tensor.dtype in FLOATS][:MAX_PROBED]
+        self._restorer.expect(self._domain_id, [tensor.id for tensor in fit])
+        read_base = self._restorer.base_reader(self._domain_id)
+        rows = [_probe(t.dtype, count, partial(read_base, t.hash)) for t in fit]
+        return fit, np.array(rows, dtype=np.uint16).reshape(len(fit), PROBE_ELEMENTS)
 
 
 def _probe(dtype: str, count: int, read: Read) -> U16:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Literal
 
 from sqlalchemy import Select, or_, select
@@ -26,6 +27,8 @@ MAX_SAME_TAIL = 3
 EARLIER_REVISIONS = 3
 # Names of all candidates together, some 600 bytes each: bounds what one planner holds.
 MAX_NAMES = 100_000
+# Tensors that are looked up at once, since one by one each costs a transaction.
+MAX_EXPECTED = 12_000
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,8 @@ def load_candidates(
         room -= len(candidate.by_name)
         if candidate.by_name:
             loaded.append(candidate)
+    likely = islice((t.id for c in loaded for t in c.by_name.values()), MAX_EXPECTED)
+    restorer.expect(target.domain_id, likely)
     return loaded
 
 

@@ -74,8 +74,8 @@ class Plan:
     def later_bytes(self) -> int:
         """What runs after the lease give back because of this one."""
         deleted = {item.id for item in self.delete}
-        waiting = [item for item in (*self.abandoned, *self.condemn) if item.id not in deleted]
-        return _total(waiting) + _total(self.repack)
+        condemned = (*self.abandoned, *self.condemn, *self.repack)
+        return _total(item for item in condemned if item.id not in deleted)
 
     def as_dict(self) -> dict[str, object]:
         """The plan as plain data, for JSON."""
@@ -134,7 +134,7 @@ def plan_gc(reg: Registry, *, lease_s: float | None = None, grace_s: float | Non
         leftovers = list(_leftovers(session, reg, moment))
         anchor_frames = _frame_bytes_by_pack(session, anchors)
     if moment.lease <= timedelta(0):
-        past_lease += [*abandoned, *empty]
+        past_lease += [*abandoned, *empty, *sparse]
     return Plan(
         made_at=moment.now.isoformat(),
         lease_s=moment.lease.total_seconds(),

@@ -196,7 +196,8 @@ class _Trial:
         if self._dtype not in CASTABLE:
             return False
         name = self._dtype.name
-        return nearness(to_bf16(name, self._sample), to_bf16(name, base)) < MIN_NEARNESS
+        near = nearness(to_bf16(name, self._sample), to_bf16(name, base))
+        return bool(near < MIN_NEARNESS)
 
     def _coded_share(self, codec: str, base: bytearray | None) -> float:
         # The ids stand for the sampled tensors in frames that nobody keeps.

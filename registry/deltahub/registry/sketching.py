@@ -5,7 +5,7 @@ BF16 first, so that a model and its cast have one sketch. The places depend on t
 dimensions and on the power of two below the first, so that a few appended rows move none of them.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import prod
 
@@ -108,14 +108,16 @@ def to_bf16(dtype: str, raw: bytes | bytearray | memoryview) -> U16:
 
 def similarity(one: TensorSketch, other: TensorSketch) -> float:
     """Share of the 64 elements that lie near each other: about 0.07 for unrelated weights."""
-    distance = np.abs(_in_order(one.positions) - _in_order(other.positions))
-    return float((distance <= NEAR_STEPS).mean())
+    return float(nearness(one.positions, other.positions))
 
 
-def nearness(one: Sequence[int] | U16, other: Sequence[int] | U16) -> float:
-    """The same for any two equally long runs of BF16 bit patterns."""
-    distance = np.abs(_in_order(np.asarray(one)) - _in_order(np.asarray(other)))
-    return float((distance <= NEAR_STEPS).mean())
+def nearness(one: U16, others: U16) -> npt.NDArray[np.float64]:
+    """Share of elements that lie near each other, for runs of BF16 bit patterns.
+
+    one: shape (n,). others: shape (n,), giving a number, or (m, n), giving m of them.
+    """
+    distance = np.abs(_in_order(one) - _in_order(others))
+    return np.asarray((distance <= NEAR_STEPS).mean(axis=-1))
 
 
 def _in_order(words: npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:

@@ -72,6 +72,11 @@ class TensorReader:
                     self._remember(located[tensor_id].domain_id, located[base])
         return located
 
+    def expect(self, domain_id: int, tensor_ids: Iterable[int]) -> None:
+        """Look up many tensors at once that base_reader(domain_id) will soon be asked for."""
+        for location in self.locate(tensor_ids).values():
+            self._remember(domain_id, location)
+
     def stream_tensor(
         self, located: dict[int, TensorLocation], tensor_id: int, first: int, end: int
     ) -> Iterator[memoryview]:
