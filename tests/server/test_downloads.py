@@ -163,7 +163,9 @@ def test_many_downloads_at_once_all_come_whole(hub: RunningHub, commit: str) -> 
         connection.close()
 
 
-def test_a_client_that_goes_away_stops_the_reading(hub: RunningHub, commit: str) -> None:
+def test_a_client_that_goes_away_stops_the_reading_without_a_word(
+    hub: RunningHub, commit: str, caplog: pytest.LogCaptureFixture
+) -> None:
     for _ in range(20):
         with socket.create_connection(hub.address) as connection:
             head = f"GET {FILES}/model.bin HTTP/1.1\r\nHost: hub\r\n\r\n"
@@ -174,6 +176,7 @@ def test_a_client_that_goes_away_stops_the_reading(hub: RunningHub, commit: str)
         assert time.monotonic() < deadline
         time.sleep(0.02)
     assert get(hub).body == DATA
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def test_bytes_that_are_gone_are_a_clean_error_and_never_padding(tmp_path: Path) -> None:

@@ -83,7 +83,8 @@ class ChunkStream(Response):
         finally:
             with anyio.CancelScope(shield=True):
                 if self._ahead is not None:
-                    await asyncio.wait({self._ahead})  # a generator in use cannot be closed
+                    # A generator in use cannot be closed. What it raised, nobody waits for.
+                    await asyncio.gather(self._ahead, return_exceptions=True)
                 await anyio.to_thread.run_sync(_close, self._rest)
 
     async def _watch(self, receive: Receive, scope: anyio.CancelScope) -> None:
@@ -108,7 +109,8 @@ class ChunkStream(Response):
                 self._ahead = asyncio.create_task(self._next())
                 with anyio.fail_after(self._idle_s):
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                chunk = await self._ahead
+                # Shielded: cancelling it would leave its thread running in the generator.
+                chunk = await asyncio.shield(self._ahead)
         except Exception as error:
             # Not completing the response makes the server cut the connection.
             log.error("stream=%s cut: %s: %s", self._label, type(error).__name__, error)
