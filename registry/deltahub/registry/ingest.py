@@ -22,15 +22,13 @@ from deltahub.registry.ingest_plan import LandedFile, Scan
 from deltahub.registry.locations import resolve
 from deltahub.registry.packs import PackSpool, frame_limit
 from deltahub.registry.planning import BaseChoice, BasePlanner
+from deltahub.registry.progress import Progress, Report
 from deltahub.registry.proof import finish_file
 from deltahub.registry.publish import BaseGone, insert_tensors, make_live
 from deltahub.registry.registry import Registry
 from deltahub.registry.restore import Restorer
 from deltahub.registry.store.base import ObjectNotFound
 from deltahub.registry.store.keys import landing_key
-
-Report = Callable[[str, int, int], None]
-"""report(stage, done bytes, total bytes); stages are scan, store, prove."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +43,9 @@ class _Item:
 class Ingest:
     """One revision on its way from the landing to packs. Not shared between threads.
 
-    report and check_cancel are called every few MiB; what check_cancel raises stops the step and
-    leaves garbage at most. Memory: three frames, and 1 KiB a tensor of the revision.
+    report is called every few MiB, with the stages scan, store and prove, check_cancel a few times
+    a second; what they raise stops the step and leaves garbage at most.
+    Memory: three frames, and 1 KiB a tensor of the revision.
     """
 
     def __init__(
@@ -62,8 +61,7 @@ class Ingest:
         self._reg = reg
         self._revision_id = revision_id
         self._job_id = job_id
-        self._report = report
-        self._check_cancel = check_cancel
+        self._progress = Progress(report, check_cancel)
         self._restorer = Restorer(reg) if restorer is None else restorer
         self._planner: BasePlanner | None = None
         # What is not stored yet, None while that is not known.
@@ -248,10 +246,6 @@ class Ingest:
         except ObjectNotFound:
             return any(file.landing_id == now.landing_id for now, _ in self._pending(file.id))
         return False
-
-    def _progress(self, stage: str, done: int, total: int) -> None:
-        self._check_cancel()
-        self._report(stage, done, total)
 
 
 def _reader_at(landed: LandedFile, start: int) -> Read:

@@ -6,6 +6,7 @@ Until then there is no file row: nothing unproved can be served, committed or sh
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sqlalchemy import select
@@ -30,6 +31,7 @@ from deltahub.registry.landing import receive, upload_not_found
 from deltahub.registry.locations import resolve
 from deltahub.registry.packs import PackSpool, frame_limit
 from deltahub.registry.permissions import Caller, readable_file, require_writer
+from deltahub.registry.progress import Progress, Report
 from deltahub.registry.proof import (
     attach_recipe,
     delete_condemned,
@@ -99,7 +101,7 @@ def prove_recipe(
     job_id: str,
     payload: Mapping[str, Any],
     *,
-    report: Callable[[str, int, int], None] = lambda stage, done, total: None,
+    report: Report = lambda stage, done, total: None,
     check_cancel: Callable[[], None] = lambda: None,
     restorer: Restorer | None = None,
 ) -> None:
@@ -120,10 +122,7 @@ def prove_recipe(
     data = LandedFile(reg, landing.id, landing.sha256).read_at(0, landing.size)
     recipe = _parse(reg, data)
 
-    def progress(done: int, total: int) -> None:
-        check_cancel()
-        report("prove", done, total)
-
+    progress = partial(Progress(report, check_cancel), "prove")
     hashes = restore_hashes(restorer, repository.domain_id, recipe, progress)
     if hashes.sha256 != recipe.sha256.hex():
         with reg.db.write() as session:
