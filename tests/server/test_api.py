@@ -1,6 +1,7 @@
 """Who may do what over HTTP, what bad requests get, and that errors always look the same."""
 
 import json
+import re
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -350,3 +351,13 @@ def test_a_recipe_is_not_ready_before_the_ingest(hub: RunningHub) -> None:
     info = hub.call("GET", "/v1/repositories/admin/waiting/info").json()
     assert info["files"][0]["state"] == "landed"
     assert info["totals"] == {"size": 16, "own": 16, "shared": 0, "base": 0}
+
+
+def test_the_documentation_page_loads_nothing_from_elsewhere(hub: RunningHub) -> None:
+    page = hub.call("GET", "/docs")
+    assert page.status == 200
+    links = re.findall(rb'(?:src|href)="([^"]+)"', page.body)
+    assert links
+    for link in links:
+        assert link.startswith(b"/docs-assets/"), link
+        assert hub.call("GET", link.decode()).status == 200

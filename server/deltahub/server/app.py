@@ -2,6 +2,7 @@
 
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
+from fastapi_offline import FastAPIOffline
 
 from deltahub.registry.registry import Registry
 from deltahub.server import errors
@@ -36,12 +37,14 @@ def create_app(
     registry: Registry, settings: ServerSettings | None = None, traffic: Traffic | None = None
 ) -> FastAPI:
     """The application on an open registry, which stays the caller's to close."""
-    app = FastAPI(
+    # /docs brings its own scripts: a hub behind a firewall has nobody to load them from.
+    app = FastAPIOffline(
         title="DeltaHub",
         version="1",
         description=DESCRIPTION,
         openapi_url="/openapi.json",
         redoc_url=None,
+        static_url="/docs-assets",
         generate_unique_id_function=_operation_id,
     )
     app.state.hub = Hub(registry, settings or ServerSettings(), traffic or Traffic())
