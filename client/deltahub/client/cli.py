@@ -2,7 +2,6 @@
 
 import importlib
 import sqlite3
-import sys
 from collections.abc import Sequence
 
 import click
@@ -37,6 +36,7 @@ class LazyGroup(click.Group):
         return [*_COMMANDS, *sorted(_entry_points())]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        ctx.meta["deltahub.command"] = cmd_name  # click's own is not set until it is loaded
         if cmd_name in _COMMANDS:
             return _load(_COMMANDS[cmd_name][0])
         path = _entry_points().get(cmd_name)
@@ -54,15 +54,19 @@ class LazyGroup(click.Group):
             with formatter.section("Commands of the service"):
                 formatter.write_dl(service)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta["deltahub.is_json"] = "--json" in args
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> None:
         """Runs the command; every error becomes one line and an exit status."""
-        is_json = "--json" in sys.argv[1:]
+        is_json = bool(ctx.meta["deltahub.is_json"])
         try:
             super().invoke(ctx)
         except HubError as exc:
             fail(exc.code, exc.message, exit_status(exc), is_json=is_json)
         except ModuleNotFoundError as exc:
-            name = ctx.invoked_subcommand or ""
+            name = ctx.meta.get("deltahub.command", "")
             if name not in _SERVICE or (exc.name or "").startswith("deltahub.client"):
                 raise
             fail("missing_extra", _extra_message(name, exc), EXIT_USAGE, is_json=is_json)

@@ -144,6 +144,6 @@ def _fits(base: BaseTensor, piece: FilePiece) -> bool:
 
 
 def _suffixes(name: str) -> list[str]:
-    """Endings of a dotted name, longest first, the whole name apart."""
+    """Endings of a dotted name, longest first: the whole name is one."""
     parts = name.split(".")
-    return [".".join(parts[i:]) for i in range(1, len(parts) - _MIN_SUFFIX + 1)]
+    return [".".join(parts[i:]) for i in range(len(parts) - _MIN_SUFFIX + 1)]

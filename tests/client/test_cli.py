@@ -1,0 +1,193 @@
+"""The command: what it prints, what it refuses, and with which exit status."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from deltahub.client import Hub, cli
+from support.client_process import Finished, deltahub
+from support.hub import RunningHub
+from support.model_folders import base_tensors, contents, tuned_tensors, write_model
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
+COMMANDS = ("push", "pull", "ls", "info", "rm", "login", "whoami")
+
+
+@pytest.fixture
+def run(hub_server: RunningHub, monkeypatch: pytest.MonkeyPatch) -> object:
+    monkeypatch.setenv("DELTAHUB_URL", hub_server.url)
+    monkeypatch.setenv("DELTAHUB_TOKEN", hub_server.admin_token)
+    return deltahub
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_model(tmp_path / "model", base_tensors())
+
+
+def ok(run: Finished) -> Finished:
+    assert run.status == 0, run.err
+    return run
+
+
+@pytest.mark.usefixtures("run")
+def test_a_day_with_the_command(folder: Path, tmp_path: Path, name: str) -> None:
+    pushed = ok(deltahub("push", str(folder), name, "-m", "first"))
+    assert pushed.out.startswith(f"pushed {name}@main ")
+    assert pushed.out.rstrip().endswith("proved")
+    assert "hash" in pushed.err
+    assert "done in" in pushed.err
+    assert "\r" not in pushed.err
+    assert "\x1b" not in pushed.err
+
+    again = ok(deltahub("push", str(folder), name, "--json"))
+    assert again.json()["changed"] is False
+    assert again.err == ""
+
+    tuned = write_model(tmp_path / "tuned", tuned_tensors())
+    ok(deltahub("push", str(tuned), f"{name}-tuned@main", "--base", name, "--no-wait"))
+
+    pulled = ok(deltahub("pull", name, "--to", str(tmp_path / "to"), "--sha256"))
+    assert pulled.out.strip() == str(tmp_path / "to")
+    assert "received" in pulled.err
+    assert contents(tmp_path / "to") == contents(folder)
+
+    assert f"{name} " in ok(deltahub("ls", "admin")).out
+    listed = ok(deltahub("ls", name, "--json")).json()
+    assert [entry["path"] for entry in listed["entries"]] == [
+        "README.md",
+        "config.json",
+        "model.safetensors",
+    ]
+    info = ok(deltahub("info", f"{name}@main")).out
+    assert "model.0.embedding.weight" in info
+    assert "none declared" in info
+    brief = ok(deltahub("info", f"{name}-tuned", "--brief")).out
+    assert f"base declared: {name}" in brief
+    assert "embedding" not in brief
+
+    ok(deltahub("rm", name, "README.md", "--yes"))
+    assert "README.md" not in ok(deltahub("ls", name)).out
+    assert ok(deltahub("rm", name, "--yes", "--json")).json() == {"deleted": name}
+    assert deltahub("ls", name).status == 3
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize(
+    ("arguments", "status", "code"),
+    [
+        (["pull", "admin/absent"], 3, "repository_not_found"),
+        (["ls", "admin/absent"], 3, "repository_not_found"),
+        (["info", "admin/absent"], 3, "repository_not_found"),
+        (["rm", "admin/absent", "--yes"], 3, "repository_not_found"),
+        (["rm", "admin/absent"], 2, "usage_error"),
+        (["whoami", "--token", "dh_wrong"], 4, "unauthorized"),
+        (["whoami", "--url", "http://127.0.0.1:9"], 5, "hub_unreachable"),
+        (["whoami", "--url", "ftp://x"], 2, "invalid_argument"),
+        (["pull", "noslash"], 2, "invalid_argument"),
+        (["pull", "a/b@x", "--revision", "y"], 2, "usage_error"),
+        (["push", "/nowhere", "a/b"], 2, "usage_error"),
+        (["push", "--mirror", __file__, "a/b"], 2, "usage_error"),
+        (["frobnicate"], 2, "usage_error"),
+        (["push", str(Path(__file__).parent), "bad name/x"], 1, "invalid_name"),
+    ],
+)
+def test_a_refusal_is_one_line_or_one_object_and_a_documented_status(
+    arguments: list[str], status: int, code: str
+) -> None:
+    runner = CliRunner()
+    as_json = runner.invoke(cli.group, [*arguments, "--json"])
+    assert (as_json.exit_code, as_json.stdout) == (status, ""), as_json.stderr
+    assert json.loads(as_json.stderr)["error"]["code"] == code
+    as_text = runner.invoke(cli.group, arguments)
+    assert as_text.exit_code == status
+    if code != "usage_error":
+        assert as_text.stderr.startswith("deltahub: ")
+        assert as_text.stderr.count("\n") == 1
+
+
+@pytest.mark.usefixtures("run")
+def test_a_token_without_the_right_to_write_is_status_4(
+    hub_server: RunningHub, folder: Path
+) -> None:
+    token = hub_server.user("looker", "read")
+    refused = deltahub("push", str(folder), "looker/x", "--token", token, "--json")
+    assert (refused.status, refused.error()["code"]) == (4, "forbidden")
+
+
+def test_login_stores_what_later_commands_use(hub_server: RunningHub, home: Path) -> None:
+    refused = deltahub("login", "--url", hub_server.url, "--token", "dh_wrong")
+    assert refused.status == 4
+    assert not (home / ".config").exists()
+    stored = ok(deltahub("login", "--url", hub_server.url, given=f"{hub_server.admin_token}\n"))
+    assert stored.out.startswith(f"admin at {hub_server.url}")
+    assert ok(deltahub("whoami", "--json")).json()["is_admin"] is True
+    assert deltahub("login", "--url", hub_server.url).status == 2
+
+
+@pytest.mark.usefixtures("run")
+def test_one_file_can_be_pushed_under_another_name(tmp_path: Path, name: str, hub: Hub) -> None:
+    (tmp_path / "x.txt").write_text("x")
+    ok(deltahub("push", str(tmp_path / "x.txt"), name, "--path", "sub/y.txt"))
+    assert contents(hub.pull(name)) == {"sub/y.txt": b"x"}
+
+
+def test_the_service_says_which_extra_is_missing(tmp_path: Path) -> None:
+    """Packages that cannot be imported stand for an install without the extra."""
+    for package in ("fastapi", "sqlalchemy", "pydantic", "pydantic_settings", "uvicorn", "dbos"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text(
+            f"raise ModuleNotFoundError('No module named {package}', name='{package}')"
+        )
+    environment = {"PYTHONPATH": str(tmp_path)}
+    data = str(tmp_path / "data")
+    for arguments, extra in (
+        (("serve", "--data-dir", data, "--port", "0"), "server"),
+        (("worker", "--data-dir", data), "worker"),
+        (("fsck", "--data-dir", data), "server"),
+    ):
+        run = deltahub(*arguments, environment=environment)
+        assert run.status == 2, run.err
+        assert f'pip install "deltahub[{extra}]"' in run.err
+        assert "Traceback" not in run.err
+    assert ok(deltahub("--help", environment=environment)).out.count("serve") == 1
+
+
+def test_help_names_every_command_and_loads_none() -> None:
+    shown = ok(deltahub("--help")).out
+    for command in (*COMMANDS, "serve", "worker", "user", "gc", "fsck"):
+        assert f"  {command} " in shown
+    for command in COMMANDS:
+        assert "--json" in ok(deltahub(command, "--help")).out
+
+
+def test_the_command_starts_without_loading_what_it_does_not_need() -> None:
+    probe = (
+        "import sys; from deltahub.client import cli; import deltahub.client.cli_transfer;"
+        "print([m for m in ('numpy', 'torch', 'rich', 'sqlite3', 'blake3', 'fastapi')"
+        " if m in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() in ("[]", "['sqlite3']")
+
+
+def test_every_command_and_option_is_documented() -> None:
+    text = DOCS.read_text()
+    for name in COMMANDS:
+        command = cli.group.get_command(click.Context(cli.group), name)
+        assert command is not None
+        assert f"`deltahub {name}" in text
+        for parameter in command.params:
+            for option in parameter.opts:
+                if option.startswith("--"):
+                    assert f"`{option}" in text, f"{name} {option}"
+
+
+def test_json_is_one_object(hub_server: RunningHub) -> None:
+    run = deltahub("ls", "--json", "--url", hub_server.url, "--token", hub_server.admin_token)
+    assert "items" in json.loads(ok(run).out)
