@@ -280,6 +280,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_revisions"),
         sa.UniqueConstraint("repository_id", "commit", name="uq_revisions_repository_id_commit"),
     )
+    op.create_index("ix_revisions_declared_base", "revisions", ["declared_base"])
     op.create_index(
         "ix_revisions_declared_base_revision_id", "revisions", ["declared_base_revision_id"]
     )

@@ -2,10 +2,10 @@
 
 from collections.abc import Collection, Iterable
 
-from sqlalchemy import exists, func, or_, select
+from sqlalchemy import exists, func, select
 
 from deltahub.registry import jobs, lineage
-from deltahub.registry.candidates import Target
+from deltahub.registry.candidates import Target, declares
 from deltahub.registry.db.models import (
     PUBLIC_DOMAIN_KEY,
     Domain,
@@ -107,13 +107,7 @@ def resolve_waiting(session: WriteSession, target: Target) -> set[int]:
     """
     found: set[int] = set()
     rows = session.scalars(
-        select(Revision).where(
-            Revision.declared_base_revision_id.is_(None),
-            or_(
-                Revision.declared_base == target.name,
-                Revision.declared_base.startswith(f"{target.name}@", autoescape=True),
-            ),
-        )
+        select(Revision).where(Revision.declared_base_revision_id.is_(None), declares(target.name))
     ).all()
     for revision in rows:
         assert revision.declared_base is not None, "the query asks for it"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Literal
 
-from sqlalchemy import Select, or_, select
+from sqlalchemy import ColumnElement, Select, and_, or_, select
 from sqlalchemy.orm import Session
 
 from deltahub.codecs.errors import CodecError
@@ -159,6 +159,13 @@ def _tail(name: str) -> str:
     return name.split(".", 1)[-1]
 
 
+def declares(name: str) -> ColumnElement[bool]:
+    """True for a revision that says its base is the repository `name`, at any revision."""
+    base = Revision.declared_base
+    # A range, which an index serves; LIKE is served by none in SQLite. "A" follows "@" in ASCII.
+    return or_(base == name, and_(base >= f"{name}@", base < f"{name}A"))
+
+
 def named_tensors(restorer: Restorer, file: File) -> list[tuple[str, TensorRef]]:
     """(name, tensor) of an ingested safetensors file, in the order of the file."""
     try:
@@ -212,9 +219,7 @@ def _earlier(session: Session, revision: Revision) -> list[int]:
 def _usable(session: Session, target: Target, found: Mapping[int, Origin]) -> set[int]:
     """Those in domains that the target may refer to, and not made from the target."""
     is_descendant = or_(
-        Revision.declared_base == target.name,
-        Revision.declared_base.startswith(f"{target.name}@", autoescape=True),
-        Revision.declared_base_revision_id == target.revision_id,
+        declares(target.name), Revision.declared_base_revision_id == target.revision_id
     )
     rows = session.execute(
         select(Revision.id, is_descendant)

@@ -136,7 +136,8 @@ class Revision(Base):
     message: Mapped[str] = mapped_column(Text, default="")
     author_id: Mapped[int | None] = mapped_column(ForeignKey("users.id", ondelete="SET NULL"))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now)
-    declared_base: Mapped[str | None] = mapped_column(String(300))  # "namespace/name[@revision]"
+    # "namespace/name[@revision]"; looked up when such a repository arrives
+    declared_base: Mapped[str | None] = mapped_column(String(300), index=True)
     declared_base_revision_id: Mapped[int | None] = mapped_column(
         ForeignKey("revisions.id", ondelete="SET NULL"), index=True
     )
