@@ -297,7 +297,7 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("tensor_id", "band", name="pk_sketches"),
     )
-    op.create_index("ix_sketches_lookup", "sketches", ["band", "value", "shape_class"])
+    op.create_index("ix_sketches_lookup", "sketches", ["band", "value", "shape_class", "tensor_id"])
 
     op.create_table(
         "tensor_bases",

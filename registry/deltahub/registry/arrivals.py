@@ -1,6 +1,6 @@
 """What follows when a revision is ingested: it can be found, and who waited for it is told."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from sqlalchemy import exists, func, select
 
@@ -23,6 +23,8 @@ from deltahub.registry.db.models import (
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.detection import find_similar_tensors, load_sketches, store_sketches
 from deltahub.registry.failpoints import reached
+from deltahub.registry.holders import find_holders
+from deltahub.registry.locations import batches
 from deltahub.registry.measuring import measure_lineage
 from deltahub.registry.model_sketches import sketch_stored
 from deltahub.registry.permissions import Caller
@@ -107,7 +109,11 @@ def resolve_waiting(session: WriteSession, target: Target) -> set[int]:
     """
     found: set[int] = set()
     rows = session.scalars(
-        select(Revision).where(Revision.declared_base_revision_id.is_(None), declares(target.name))
+        select(Revision).where(
+            declares(target.name),
+            # As an expression: the index of this column would lead through all without a base.
+            func.coalesce(Revision.declared_base_revision_id, 0) == 0,
+        )
     ).all()
     for revision in rows:
         assert revision.declared_base is not None, "the query asks for it"
@@ -182,29 +188,23 @@ def _alike(session: ReadSession, target: Target) -> set[int]:
 
 
 def _standing_alone(
-    session: ReadSession, target: Target, tensors: Collection[int], domains: Iterable[int]
+    session: ReadSession, target: Target, tensors: Collection[int], domains: Collection[int]
 ) -> set[int]:
-    rows = session.scalars(
-        select(func.max(Revision.id))
-        .join(Repository, Repository.id == Revision.repository_id)
-        .join(Entry, Entry.revision_id == Revision.id)
-        .join(File, File.id == Entry.file_id)
-        .join(FileTensor, FileTensor.file_id == File.id)
-        .join(Tensor, Tensor.id == FileTensor.tensor_id)
-        .where(
-            Tensor.id.in_(tensors),
-            Tensor.depth == 0,
-            # A public tensor in a private model is its public owner's to re-encode.
-            Tensor.domain_id == Repository.domain_id,
-            File.state == "ingested",
-            Repository.domain_id.in_(list(domains)),
-            Repository.id != target.repository_id,
+    alone: dict[int, int] = {}
+    for batch in batches(tensors):
+        rows = session.execute(
+            select(Tensor.id, Tensor.domain_id).where(Tensor.id.in_(batch), Tensor.depth == 0)
         )
-        .group_by(Repository.id)
-        .order_by(func.max(Revision.id).desc())
-        .limit(MAX_SIMILAR)
-    )
-    return set(rows)
+        alone.update((tensor, domain) for tensor, domain in rows)
+    newest: dict[int, int] = {}
+    for holder in find_holders(
+        session, sorted(alone), domains, exclude_repository=target.repository_id
+    ):
+        # A public tensor in a private model is its public owner's to re-encode.
+        if holder.domain_id == alone[holder.tensor_id]:
+            known = newest.get(holder.repository_id, 0)
+            newest[holder.repository_id] = max(known, holder.revision_id)
+    return set(sorted(newest.values(), reverse=True)[:MAX_SIMILAR])
 
 
 def _domains_that_may_refer(session: ReadSession, domain_id: int) -> list[int]:

@@ -3,18 +3,11 @@
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import delete, func, select
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
 
-from deltahub.registry.db.models import (
-    Entry,
-    File,
-    FileTensor,
-    Repository,
-    Revision,
-    Sketch,
-    Tensor,
-)
+from deltahub.registry.db.models import Sketch, Tensor
+from deltahub.registry.holders import find_holders
 from deltahub.registry.locations import batches
 from deltahub.registry.sketching import TensorSketch, similarity
 
@@ -107,11 +100,11 @@ def find_families(
     for sketch in sketches:
         similar = find_similar_tensors(session, sketch, domains)
         best: dict[int, float] = {}
-        for revision, repository, tensor in _revisions_of(session, similar, domains):
-            if repository == exclude_repository:
-                continue
-            repositories[revision] = repository
-            best[revision] = max(best.get(revision, 0.0), similar[tensor])
+        holders = find_holders(session, similar, domains, exclude_repository=exclude_repository)
+        for holder in holders:
+            repositories[holder.revision_id] = holder.repository_id
+            near = similar[holder.tensor_id]
+            best[holder.revision_id] = max(best.get(holder.revision_id, 0.0), near)
         for revision, score in best.items():
             scores[revision] = scores.get(revision, 0.0) + score
     ranked = sorted(scores, key=lambda revision: (-round(scores[revision], 2), revision))
@@ -141,25 +134,3 @@ def _tensors_in_band(
         return set(oldest)
     newest = session.scalars(matching.order_by(Sketch.tensor_id.desc()).limit(NEWEST_A_BAND))
     return {*oldest, *newest}
-
-
-def _revisions_of(
-    session: Session, tensors: Collection[int], domains: Collection[int]
-) -> list[tuple[int, int, int]]:
-    """(revision, repository, tensor): of each repository its first revision with the tensor."""
-    file = aliased(File)
-    rows = session.execute(
-        select(func.min(Revision.id), Revision.repository_id, FileTensor.tensor_id)
-        .join(Entry, Entry.revision_id == Revision.id)
-        .join(file, file.id == Entry.file_id)
-        .join(FileTensor, FileTensor.file_id == file.id)
-        .join(Repository, Repository.id == Revision.repository_id)
-        .where(
-            FileTensor.tensor_id.in_(tensors),
-            file.state == "ingested",
-            Repository.domain_id.in_(domains),
-        )
-        .group_by(Revision.repository_id, FileTensor.tensor_id)
-        .limit(1000)
-    )
-    return [(row[0], row[1], row[2]) for row in rows]

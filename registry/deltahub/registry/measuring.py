@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, select
 
 from deltahub.registry.db.models import (
     Entry,
@@ -14,11 +14,14 @@ from deltahub.registry.db.models import (
     Tensor,
 )
 from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.holders import find_holders
 from deltahub.registry.locations import allowed_domains, batches, closure
 
 # Less than this is chance: a common tokenizer, a tensor of zeros.
 MIN_SHARE = 0.05
 MAX_PARENTS = 5
+# Parents are looked for by the largest tensors; shares are then counted over all.
+TELLING_TENSORS = 64
 
 
 def measure_lineage(session: WriteSession, revision_id: int) -> dict[int, float]:
@@ -35,7 +38,9 @@ def measure_lineage(session: WriteSession, revision_id: int) -> dict[int, float]
         related = _related(session, sizes)
         wanted = {tensor for tensors in related.values() for tensor in tensors}
         revision = session.get_one(Revision, revision_id)
-        for parent in _parents(session, revision, sizes.keys(), wanted - sizes.keys()):
+        own = sorted(sizes, key=lambda tensor: (-sizes[tensor], tensor))[:TELLING_TENSORS]
+        bases = [base for tensor in own for base in sorted(related[tensor] - {tensor})]
+        for parent in _parents(session, revision, own, list(dict.fromkeys(bases))):
             held = _held_by(session, parent, wanted)
             shared = sum(
                 size for tensor, size in sizes.items() if not held.isdisjoint(related[tensor])
@@ -64,12 +69,12 @@ def measure_lineage(session: WriteSession, revision_id: int) -> dict[int, float]
 
 def _tensor_sizes(session: ReadSession, revision_id: int) -> dict[int, int]:
     """tensor -> bytes, of the revision's distinct tensors without its recipes."""
-    recipes = select(File.recipe_tensor_id).where(File.recipe_tensor_id.is_not(None))
     rows = session.execute(
         select(Tensor.id, Tensor.size)
         .join(FileTensor, FileTensor.tensor_id == Tensor.id)
-        .join(Entry, Entry.file_id == FileTensor.file_id)
-        .where(Entry.revision_id == revision_id, Tensor.id.not_in(recipes))
+        .join(File, File.id == FileTensor.file_id)
+        .join(Entry, Entry.file_id == File.id)
+        .where(Entry.revision_id == revision_id, Tensor.id != File.recipe_tensor_id)
         .distinct()
     )
     return {tensor: size for tensor, size in rows}
@@ -92,15 +97,23 @@ def _related(session: ReadSession, tensors: Iterable[int]) -> dict[int, set[int]
 def _parents(
     session: ReadSession, revision: Revision, own: Collection[int], bases: Collection[int]
 ) -> list[int]:
-    """Revisions of other repositories that were the first to hold one of these tensors.
+    """Revisions of other repositories that were the first to hold some of these tensors.
 
+    own, bases: the largest tell; looking at all would cost as much as the model has tensors.
     Of shared tensors only older revisions count; of bases, which say themselves who came from
     whom, newer ones too: a base may arrive after its fine-tunes.
     """
-    parents = dict.fromkeys(_first_holders(session, revision, bases))
-    for first in _first_holders(session, revision, own):
-        if first < revision.id:
-            parents[first] = None
+    domain_id = session.get_one(Repository, revision.repository_id).domain_id
+    domains = allowed_domains(session, domain_id)
+    parents: dict[int, None] = {}
+    for tensors, is_base in ((bases, True), (own, False)):
+        firsts: dict[int, int] = {}
+        for holder in find_holders(
+            session, tensors, domains, exclude_repository=revision.repository_id
+        ):
+            known = firsts.get(holder.tensor_id, holder.revision_id)
+            firsts[holder.tensor_id] = min(known, holder.revision_id)
+        parents.update((first, None) for first in firsts.values() if is_base or first < revision.id)
     declared = revision.declared_base_revision_id
     if declared is not None:
         base = session.get_one(Revision, declared)
@@ -110,29 +123,6 @@ def _parents(
         if named != revision.repository_id:
             parents[declared] = None
     return list(parents)
-
-
-def _first_holders(session: ReadSession, revision: Revision, tensors: Collection[int]) -> set[int]:
-    """The first revision, of any other repository that the owner may read, with each tensor."""
-    domain_id = session.get_one(Repository, revision.repository_id).domain_id
-    domains = allowed_domains(session, domain_id)
-    firsts: set[int] = set()
-    for batch in batches(sorted(tensors)):
-        firsts.update(
-            session.scalars(
-                select(func.min(Revision.id))
-                .join(Repository, Repository.id == Revision.repository_id)
-                .join(Entry, Entry.revision_id == Revision.id)
-                .join(FileTensor, FileTensor.file_id == Entry.file_id)
-                .where(
-                    FileTensor.tensor_id.in_(batch),
-                    Repository.id != revision.repository_id,
-                    Repository.domain_id.in_(domains),
-                )
-                .group_by(FileTensor.tensor_id)
-            )
-        )
-    return firsts
 
 
 def _repository_of(session: ReadSession, revision_id: int) -> int:

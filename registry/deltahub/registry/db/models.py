@@ -306,7 +306,7 @@ class Sketch(Base):
     """One band of a tensor's locality-sensitive sketch (DESIGN section 3, detection)."""
 
     __tablename__ = "sketches"
-    __table_args__ = (Index("ix_sketches_lookup", "band", "value", "shape_class"),)
+    __table_args__ = (Index("ix_sketches_lookup", "band", "value", "shape_class", "tensor_id"),)
     tensor_id: Mapped[int] = mapped_column(
         ForeignKey("tensors.id", ondelete="CASCADE"), primary_key=True
     )

@@ -1,0 +1,54 @@
+"""Who holds a tensor: a bounded look, for a popular one may be held a million times."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from deltahub.registry.db.models import Entry, File, FileTensor, Repository, Revision
+
+MAX_HOLDERS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A revision with an ingested file that holds the tensor."""
+
+    tensor_id: int
+    revision_id: int
+    repository_id: int
+    domain_id: int
+
+
+def find_holders(
+    session: Session,
+    tensors: Iterable[int],
+    domains: Collection[int],
+    *,
+    exclude_repository: int | None = None,
+) -> list[Holder]:
+    """Of every tensor, up to 64 of the revisions in these domains that held it first.
+
+    Cost: a short walk of indexes a tensor, however often the tensor is held.
+    """
+    return [
+        Holder(tensor, *row)
+        for tensor in tensors
+        for row in session.execute(
+            select(Revision.id, Revision.repository_id, Repository.domain_id)
+            .select_from(FileTensor)
+            .join(File, File.id == FileTensor.file_id)
+            .join(Entry, Entry.file_id == File.id)
+            .join(Revision, Revision.id == Entry.revision_id)
+            .join(Repository, Repository.id == Revision.repository_id)
+            .where(
+                FileTensor.tensor_id == tensor,
+                File.state == "ingested",
+                Repository.domain_id.in_(domains),
+                Repository.id != (exclude_repository or 0),
+            )
+            # In order of the index, that is of arrival; sorting would read all of them.
+            .limit(MAX_HOLDERS)
+        )
+    ]
