@@ -155,6 +155,18 @@ def test_a_chain_of_revisions_stays_within_the_depth(reg: Registry, ann: Caller)
         }
 
 
+def test_a_chain_that_drifts_from_its_anchor_begins_a_new_one(reg: Registry, ann: Caller) -> None:
+    """Every revision trains other rows, so that the distance to the anchor grows without end."""
+    weight, depths = tiny.base()["up.weight"].clone(), []
+    for step in range(7):
+        made = push_model(reg, ann, "ann/model", {"up.weight": weight})
+        depths.append(made["up.weight"].depth)
+        weight = weight.clone()
+        weight[step * 30 : step * 30 + 30] = tiny.base(seed=1)["up.weight"][step * 30 :][:30]
+    assert depths[:3] == [0, 1, 2]
+    assert 0 in depths[3:]
+
+
 def test_a_private_base_of_another_namespace_is_not_used(reg: Registry, ann: Caller) -> None:
     bob = caller(reg, "bob")
     data = tiny.to_file(tiny.base())

@@ -15,6 +15,7 @@ from deltahub.codecs.frame import (
     assemble,
     encode_frame,
 )
+from deltahub.registry.anchors import pays_as_anchor
 from deltahub.registry.base_matching import Matcher
 from deltahub.registry.base_options import BaseOption, TensorInfo, coded_as, slice_plan
 from deltahub.registry.candidates import (
@@ -115,7 +116,7 @@ class BasePlanner:
                 for option in self._matcher.renamed(info, candidate, read):
                     self._try(trial, option, candidate, tensor_id)
         self._n_plans += 1
-        if trial.best is None:
+        if trial.best is None or pays_as_anchor(trial.alone, trial.ratio, trial.too_deep):
             return None
         option, candidate = trial.best
         self._wins[candidate.revision_id] += 1
@@ -135,10 +136,13 @@ class BasePlanner:
         candidate: Candidate,
         tensor_id: int | None,
     ) -> None:
-        option = None if option is None else self._matcher.within_depth(trial.info, option)
         if option is None or (tensor_id is not None and self._needs(option, tensor_id)):
             return
-        trial.run(option, candidate)
+        reachable = self._matcher.within_depth(trial.info, option)
+        if reachable is not option:
+            trial.note_too_deep(option)
+        if reachable is not None:
+            trial.run(reachable, candidate)
 
     def _tried(self) -> list[Candidate]:
         if self._n_plans < TRIALS or not self._wins:
@@ -168,7 +172,7 @@ class _Trial:
         self.alone = self._coded_share("zstd", None)
         # What the next option has to stay below.
         self._limit = self.alone * (1 - MUST_SAVE)
-        self.ratio = self.alone
+        self.ratio = self.too_deep = self.alone
         self._seen: set[BasePlan] = set()
 
     def run(self, option: BaseOption, candidate: Candidate) -> None:
@@ -176,16 +180,23 @@ class _Trial:
         if option.plan in self._seen:
             return
         self._seen.add(option.plan)
-        base = bytearray(len(self._sample))
-        for (start, count), out in self._runs(base):
-            assemble(option.plan, self._dtype, start, count, self._read_base, out)
-        if self._is_unrelated(base):
-            return
-        ratio = self._coded_share("fm_delta", base)
-        if ratio < self._limit:
+        ratio = self._delta_share(option)
+        if ratio is not None and ratio < self._limit:
             self.best, self.ratio = (option, candidate), ratio
             # Among near equals the first stays: candidates come in the order of trust.
             self._limit = ratio * (1 - MUST_BEAT)
+
+    def note_too_deep(self, option: BaseOption) -> None:
+        """Remember what a base would give that the depth does not allow."""
+        ratio = self._delta_share(option)
+        if ratio is not None:
+            self.too_deep = min(self.too_deep, ratio)
+
+    def _delta_share(self, option: BaseOption) -> float | None:
+        base = bytearray(len(self._sample))
+        for (start, count), out in self._runs(base):
+            assemble(option.plan, self._dtype, start, count, self._read_base, out)
+        return None if self._is_unrelated(base) else self._coded_share("fm_delta", base)
 
     def _is_unrelated(self, base: bytearray) -> bool:
         """True for weights of another training, whose likeness is that of all weights.
