@@ -2,6 +2,10 @@
 
 import hashlib
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 _PROMPT = "def encode(self, values: list[int]) -> bytes:\n    return b''.join("
 
@@ -43,7 +47,7 @@ def _same_logits(original: Path, pulled: Path) -> bool:
     return same and torch.equal(first.view(torch.uint8), second.view(torch.uint8))
 
 
-def _logits(folder: Path):
+def _logits(folder: Path) -> "torch.Tensor":
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging

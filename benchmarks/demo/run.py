@@ -18,8 +18,8 @@ from benchmarks.results_file import print_columns
 
 NAMESPACE = "admin"
 # Nobody reads a demonstration's hub while it cleans up: what would be kept for a while for the
-# sake of readers and of unfinished pushes may go at once.
-IMPATIENT = {"DELTAHUB_READ_LEASE_S": "0", "DELTAHUB_HOLD_TTL_S": "60"}
+# sake of readers may go at once.
+IMPATIENT = {"DELTAHUB_READ_LEASE_S": "0"}
 
 
 @dataclass

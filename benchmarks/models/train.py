@@ -5,6 +5,7 @@ not trained again; a model appears whole or not at all.
 """
 
 import argparse
+import copy
 import dataclasses
 import hashlib
 import json
@@ -13,8 +14,13 @@ import shutil
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.models.sizes import FAMILIES, Family, FineTune
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 BASE = "base"
 
@@ -146,16 +152,16 @@ def _make_fine_tune(family: Family, tune: FineTune, out: Path) -> None:
     _publish(folder, out, tune.name, _fingerprint(family, tune))
 
 
-def _torch_dtype(name: str):
+def _torch_dtype(name: str) -> "torch.dtype":
     import torch
 
     return {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[name]
 
 
-def _save(model, tokenizer, folder: Path, dtype: str) -> None:
+def _save(
+    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", folder: Path, dtype: str
+) -> None:
     """Saves a copy rounded to the dtype; the model itself keeps its precision."""
-    import copy
-
     copy.deepcopy(model).to(_torch_dtype(dtype)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
