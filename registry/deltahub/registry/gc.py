@@ -246,14 +246,18 @@ def _missing_objects(session: Session, store: Store, objects: dict[str, int]) ->
 def _leftovers(session: Session, reg: Registry, moment: Moment) -> Iterator[Item]:
     """Local files that a dead process left: scratch files, and spooled bytes without an upload."""
     oldest = (moment.now - max(moment.lease, LEFTOVER_AGE)).timestamp()
-    for path in sorted(reg.scratch.iterdir()):
-        stat = path.stat()
-        if path.is_file() and stat.st_mtime < oldest:
-            yield Item(f"scratch/{path.name}", stat.st_size)
-    for upload in reg.spool.list():
-        path = reg.spool.path(upload)
-        if session.get(Landing, upload) is None and path.stat().st_mtime < oldest:
-            yield Item(f"spool/{upload}", path.stat().st_size)
+    scratch = sorted(reg.scratch.iterdir())
+    orphans = [u for u in reg.spool.list() if session.get(Landing, u) is None]
+    for name, path in [
+        *((f"scratch/{path.name}", path) for path in scratch),
+        *((f"spool/{upload}", reg.spool.path(upload)) for upload in orphans),
+    ]:
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            continue  # its owner was quicker
+        if path.is_file() and found.st_mtime < oldest:
+            yield Item(name, found.st_size)
 
 
 def _unknown_objects(session: Session, objects: dict[str, int]) -> list[Item]:
