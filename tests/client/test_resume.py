@@ -1,5 +1,6 @@
 """A push or pull that is killed goes on in a later process; what has arrived stays."""
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -137,6 +138,26 @@ def test_a_streamed_file_goes_on_where_the_killed_process_stopped(
     assert not (to / ".cache").exists()
     if entry.state == "landed" and report.reused:
         assert report.received <= entry.size - 32 * MIB
+
+
+def test_ctrl_c_ends_a_pull_at_once_with_its_own_status(
+    hub_server: RunningHub,
+    hub: Hub,
+    name: str,
+    folders: tuple[Path, Path],
+    other_machine: Callable[[], Path],
+) -> None:
+    hub.push(folders[0], name)
+    other_machine()
+    with damaging_proxy(hub_server.address, delay_s=0.01) as proxy:
+        run = kill_when(
+            lambda: proxy.received > 2 * MIB,
+            "pull", name,
+            environment=environment(hub_server, proxy.url), with_signal=signal.SIGINT,
+        )  # fmt: skip
+    assert run.status == 130
+    assert run.err.endswith("deltahub: interrupted; run it again to go on\n")
+    assert hub.pull_with_report(name).reused >= MIB
 
 
 def test_a_journal_that_lies_is_not_believed(

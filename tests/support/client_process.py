@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -48,12 +49,13 @@ def kill_when(
     condition: Callable[[], bool],
     *arguments: str,
     environment: Mapping[str, str] | None = None,
-) -> None:
-    """Starts the command and kills it (-9) as soon as the condition holds."""
+    with_signal: int = signal.SIGKILL,
+) -> Finished:
+    """Starts the command and kills it as soon as the condition holds; what it left."""
     process = subprocess.Popen(
         [*COMMAND, *arguments],
         env={**os.environ, **(environment or {})},
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -64,7 +66,10 @@ def kill_when(
             assert process.poll() is None, f"it ended by itself: {process.stderr.read()}"
             assert time.monotonic() < deadline, "what should be interrupted did not begin"
             time.sleep(0.005)
+        process.send_signal(with_signal)
+        out, err = process.communicate(timeout=60)
+        return Finished(process.returncode, out, err)
     finally:
-        process.kill()
-        process.wait()
-        process.stderr.close()
+        if process.poll() is None:
+            process.kill()
+        process.communicate()

@@ -1,12 +1,34 @@
 """`deltahub push` and `deltahub pull`."""
 
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
-from deltahub.client.cli_output import Output, hub_options, split_revision
+from deltahub.client.cli_output import EXIT_INTERRUPTED, Output, hub_options, split_revision
 from deltahub.client.hub import Hub
 from deltahub.client.progress import human_size
+
+
+@contextlib.contextmanager
+def _stopping_at_once() -> Iterator[None]:
+    """Ctrl-C ends the process now: both commands may die at any moment, so nobody waits."""
+
+    def stop(number: int, frame: object) -> None:
+        if sys.stderr.isatty():
+            sys.stderr.write("\x1b[?25h\n")  # a progress bar hides the cursor
+        print("deltahub: interrupted; run it again to go on", file=sys.stderr, flush=True)
+        os._exit(EXIT_INTERRUPTED)
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @click.command()
@@ -20,6 +42,7 @@ from deltahub.client.progress import human_size
 @click.option("--no-wait", is_flag=True, help="Return before the hub has verified everything.")
 @click.option("--path", "path_in_repository", help="Name in the repository, for a single file.")
 @hub_options
+@_stopping_at_once()
 def push(
     folder: Path,
     name: str,
@@ -84,6 +107,7 @@ def push(
 )
 @click.option("--sha256", is_flag=True, help="Prove every whole file by its SHA-256, too.")
 @hub_options
+@_stopping_at_once()
 def pull(
     name: str, revision: str | None, to: Path | None, sha256: bool, hub: Hub, output: Output
 ) -> None:

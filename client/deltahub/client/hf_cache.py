@@ -73,8 +73,8 @@ class RepositoryCache:
         return name
 
     def set_ref(self, revision: str, commit: str) -> None:
-        """refs/<revision>, for every revision that is not itself the commit."""
-        if revision == commit:
+        """refs/<revision>, for every revision that is not the commit or its beginning."""
+        if commit.startswith(revision) and len(revision) >= 7:
             return
         name = self.root / "refs" / checked_path(revision)
         name.parent.mkdir(parents=True, exist_ok=True)

@@ -197,12 +197,15 @@ class Pull:
         """The file's recipe and how its tensors are stored; None where bytes must do."""
         if entry.size < SMALL_FILE or entry.state != "ingested":
             return None
-        try:
-            return self._read_recipe(commit, entry)
-        except (BadResponse, VerificationFailed):
-            return self._read_recipe(commit, entry)  # once more: the wire may have done it
-        except NotReady:
-            return None
+        for is_last in (False, True):
+            try:
+                return self._read_recipe(commit, entry)
+            except NotReady:
+                return None
+            except (BadResponse, VerificationFailed):
+                if is_last:  # once is the wire's fault, perhaps
+                    raise
+        raise AssertionError("unreachable: the last try returns or raises")
 
     def _read_recipe(self, commit: str, entry: Entry) -> tuple[Recipe, dict[bytes, PlannedTensor]]:
         plan = self._api.get_recipe_plan(self._name, commit, entry.path)

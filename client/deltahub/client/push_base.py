@@ -6,11 +6,11 @@ from math import prod
 
 from deltahub.client.api import Api
 from deltahub.client.errors import NotReady
-from deltahub.client.records import Revision
+from deltahub.client.records import PlannedTensor, Revision
 from deltahub.client.sources import Sources
 from deltahub.codecs.base_plan import BasePlan, BaseSegment
 from deltahub.codecs.casts import CASTABLE
-from deltahub.codecs.dtypes import DType, coding_dtype
+from deltahub.codecs.dtypes import DType
 from deltahub.codecs.files import FilePiece
 from deltahub.codecs.ids import ZERO_ID
 from deltahub.codecs.recipe import Recipe
@@ -96,8 +96,8 @@ class BaseSet:
 def load_base(api: Api, sources: Sources, name: str, revision: Revision) -> BaseSet:
     """What the hub knows of a base and this machine holds; empty before its ingest.
 
-    Tensors that are deltas of the longest allowed chain are left out: the hub would refuse a
-    delta against them.
+    A tensor at the end of the longest allowed chain of deltas is replaced by the one that it is
+    coded against, if that is here: the hub would refuse one delta more.
     """
     usable: list[BaseTensor] = []
     for entry in revision.entries:
@@ -108,25 +108,28 @@ def load_base(api: Api, sources: Sources, name: str, revision: Revision) -> Base
             recipe = Recipe.from_bytes(api.get_recipe_bytes(name, revision.commit, entry.path))
         except NotReady:
             continue
-        depths = {bytes.fromhex(each.id): _depth(each.depth, each.bases) for each in plan.tensors}
+        stored = {bytes.fromhex(each.id): each for each in plan.tensors}
         refs = [
             ref
             for ref in recipe.tensors()
-            if ref.name is not None and depths.get(ref.tensor, 0) < _MAX_DEPTH
+            if ref.name is not None and ref.dtype in DType.__members__
         ]
-        sources.look_up(ref.tensor for ref in refs)
+        nearest = {ref.tensor: _nearest(ref.tensor, stored.get(ref.tensor)) for ref in refs}
+        sources.look_up(nearest.values())
         usable += [
-            BaseTensor(ref.tensor, ref.name or "", coding_dtype(ref.dtype), ref.shape)
+            BaseTensor(nearest[ref.tensor], ref.name or "", DType[ref.dtype], ref.shape)
             for ref in refs
-            if ref.tensor in sources and ref.dtype in DType.__members__
+            if nearest[ref.tensor] in sources and sources.size_of(nearest[ref.tensor]) == ref.size
         ]
     return BaseSet(usable)
 
 
-def _depth(depth: int | None, bases: tuple[str, ...]) -> int:
-    if depth is not None:
-        return depth
-    return 1 if bases else 0
+def _nearest(tensor: bytes, stored: PlannedTensor | None) -> bytes:
+    """The tensor, or the base it is coded against if the chain may not become longer."""
+    if stored is None or len(stored.bases) != 1:
+        return tensor
+    depth = 1 if stored.depth is None else stored.depth
+    return tensor if depth < _MAX_DEPTH else bytes.fromhex(stored.bases[0])
 
 
 def _fits(base: BaseTensor, piece: FilePiece) -> bool:

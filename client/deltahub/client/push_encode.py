@@ -72,6 +72,15 @@ class Choice:
         return int(self.ratio * self.tensor.size)
 
 
+@dataclass(frozen=True)
+class EncodedFrame:
+    """A frame of a tensor; raw_bytes: what it decodes to."""
+
+    choice: Choice
+    data: bytes
+    raw_bytes: int
+
+
 def choose(tensor: LocalTensor, bases: Sequence[BaseSet], sources: Sources) -> Choice:
     """The smallest of: alone, and a delta against what each base offers; by three samples."""
     spec = tensor.spec
@@ -101,9 +110,7 @@ def choose(tensor: LocalTensor, bases: Sequence[BaseSet], sources: Sources) -> C
     return best
 
 
-def encode_all(
-    choices: Sequence[Choice], sources: Sources
-) -> Generator[tuple[Choice, bytes], None, None]:
+def encode_all(choices: Sequence[Choice], sources: Sources) -> Generator[EncodedFrame, None, None]:
     """Every frame of the tensors, in order; coded by all cores, a bounded number at once."""
     n_workers = max(1, os.cpu_count() or 1)
     waiting: list[tuple[Choice, int, Future[bytes]]] = []
@@ -116,14 +123,14 @@ def encode_all(
                     size = part.count * spec.dtype.itemsize
                     while waiting and in_flight + size > _IN_FLIGHT_BYTES:
                         done, done_size, task = waiting.pop(0)
-                        yield done, task.result()
+                        yield EncodedFrame(done, task.result(), done_size)
                         in_flight -= done_size
                     threads = n_workers if size >= _IN_FLIGHT_BYTES // n_workers else 1
                     task = pool.submit(_encode, choice, spec, part, sources, threads)
                     waiting.append((choice, size, task))
                     in_flight += size
-            for done, _, task in waiting:
-                yield done, task.result()
+            for done, done_size, task in waiting:
+                yield EncodedFrame(done, task.result(), done_size)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 

@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,8 +18,9 @@ from deltahub.client.errors import (
     NotFound,
     UploadNotFound,
 )
+from deltahub.client.hashing import no_progress
 from deltahub.client.places import cache_folder, disk_full
-from deltahub.client.push_encode import Choice, encode_all
+from deltahub.client.push_encode import Choice, EncodedFrame, encode_all
 from deltahub.client.sources import Sources
 from deltahub.client.upload import Uploader
 from deltahub.codecs.errors import CorruptPack
@@ -33,7 +35,7 @@ _MAX_RAW_BYTES = 1 << 30
 
 
 class PackSender:
-    """Sends tensors to one repository as packs. One at a time lies on disk.
+    """Sends tensors to one repository as packs. Two at most lie on disk at a time.
 
     A pack's file is named by its SHA-256 once it is whole; what the hub has acknowledged is
     deleted. So whatever a later process finds is sent as it is, and nothing is coded twice.
@@ -52,57 +54,85 @@ class PackSender:
             if not tensors & missing.keys():
                 path.unlink()
                 continue
-            try:
+            # A refusal, e.g. because a base is gone meanwhile: coded anew below.
+            with contextlib.suppress(*Refusal):
                 self._send(path, path.stem, {t.hex(): missing.get(t, 0) for t in tensors})
-            except Refusal:
-                path.unlink()  # made against a base that is gone, say: coded anew below
         (self._folder / "writing").unlink(missing_ok=True)
 
     def send(
         self, choices: Sequence[Choice], sources: Sources, on_done: Callable[[int], None]
     ) -> None:
-        """Codes and sends the tensors. on_done: told of each tensor's raw bytes once."""
-        frames = encode_all(choices, sources)
-        with contextlib.closing(frames):
-            self._write_packs(frames, on_done)
+        """Codes and sends the tensors: the next pack is coded while the hub proves the last.
 
-    def _write_packs(
-        self, frames: Iterator[tuple[Choice, bytes]], on_done: Callable[[int], None]
-    ) -> None:
+        on_done: told of raw bytes, once each, as their pack goes over the wire.
+        """
+        with (
+            contextlib.closing(encode_all(choices, sources)) as frames,
+            ThreadPoolExecutor(1) as courier,
+        ):
+            on_its_way: Future[None] | None = None
+            for pack in self._write_packs(frames):
+                path, sha256 = pack.finish()
+                if on_its_way is not None:
+                    on_its_way.result()
+                on_its_way = courier.submit(
+                    self._send, path, sha256, pack.sizes(), pack.raw_bytes, on_done
+                )
+            if on_its_way is not None:
+                on_its_way.result()
+
+    def _write_packs(self, frames: Iterator[EncodedFrame]) -> Iterator["_Writing"]:
+        """Packs with as many of the frames as fit, not finished yet."""
         pack: _Writing | None = None
         current: Choice | None = None
         try:
-            for choice, frame in frames:
-                is_new = choice is not current
-                current = choice
-                if pack is not None and not pack.has_room(choice, len(frame), is_new=is_new):
-                    self._finish(pack, on_done)
+            for frame in frames:
+                is_new = frame.choice is not current
+                current = frame.choice
+                if pack is not None and not pack.has_room(frame, is_new=is_new):
+                    yield pack
                     pack = None
                 if pack is None:
                     pack = _Writing(self._folder / "writing")
-                pack.add(choice, frame)
+                pack.add(frame)
             if pack is not None:
-                self._finish(pack, on_done)
+                yield pack
                 pack = None
         finally:
             if pack is not None:
                 pack.discard()
 
-    def _finish(self, pack: "_Writing", on_done: Callable[[int], None]) -> None:
-        path, sha256 = pack.finish()
-        self._send(path, sha256, {t.hex(): size for t, size in pack.tensors.items()})
-        on_done(pack.raw_bytes)
-
-    def _send(self, path: Path, sha256: str, tensors: dict[str, int]) -> None:
+    def _send(
+        self,
+        path: Path,
+        sha256: str,
+        tensors: dict[str, int],
+        raw_bytes: int = 0,
+        on_done: Callable[[int], None] = no_progress,
+    ) -> None:
         size = path.stat().st_size
-        self._uploader.upload(path, sha256, size, lambda n: None)
+        sent = 0
+
+        def advance(n: int) -> None:
+            nonlocal sent
+            on_done(raw_bytes * (sent + n) // size - raw_bytes * sent // size)
+            sent += n
+
+        try:
+            self._uploader.upload(path, sha256, size, advance)
+            self._accept(sha256, tensors)
+        except Refusal:
+            path.unlink()  # a later push would only be refused again
+            raise
+        path.unlink()
+
+    def _accept(self, sha256: str, tensors: dict[str, int]) -> None:
         try:
             self._api.accept_pack(self._name, sha256)
         except UploadNotFound:
             # The answer to a first try may have been lost after the hub had taken the pack.
             if self._api.query_tensors(self._name, tensors) != tensors.keys():
                 raise
-        path.unlink()
 
 
 class _Writing:
@@ -113,11 +143,16 @@ class _Writing:
         self._file = path.open("w+b")
         self._hashing = _HashingSink(self._file, path)
         self._writer = PackWriter(self._hashing)  # type: ignore[arg-type]  # it only writes
-        self.tensors: dict[bytes, int] = {}
+        self._tensors: dict[bytes, int] = {}
         self.raw_bytes = 0
 
-    def has_room(self, choice: Choice, length: int, *, is_new: bool) -> bool:
+    def sizes(self) -> dict[str, int]:
+        """id in hex -> bytes, of the tensors that have frames here."""
+        return {tensor.hex(): size for tensor, size in self._tensors.items()}
+
+    def has_room(self, frame: EncodedFrame, *, is_new: bool) -> bool:
         """Whether the frame fits; for a tensor's first frame, whether the rest is likely to."""
+        choice, length = frame.choice, len(frame.data)
         if not self._writer.fits(length):
             return False
         if is_new and self.raw_bytes + choice.tensor.size > _MAX_RAW_BYTES:
@@ -125,11 +160,10 @@ class _Writing:
         expected = int(choice.expected_bytes * 1.1)
         return not is_new or expected >= MAX_PACK or self._writer.fits(max(length, expected))
 
-    def add(self, choice: Choice, frame: bytes) -> None:
-        self._writer.add(frame)
-        if choice.tensor.tensor not in self.tensors:
-            self.raw_bytes += choice.tensor.size
-        self.tensors[choice.tensor.tensor] = choice.tensor.size
+    def add(self, frame: EncodedFrame) -> None:
+        self._writer.add(frame.data)
+        self.raw_bytes += frame.raw_bytes
+        self._tensors[frame.choice.tensor.tensor] = frame.choice.tensor.size
 
     def finish(self) -> tuple[Path, str]:
         """The finished pack's path and SHA-256."""

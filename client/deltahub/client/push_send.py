@@ -67,9 +67,7 @@ class FileSender:
         try:
             self._send_frames(plan, have)
         except (*Refusal, JobFailed) as exc:
-            self._progress.note(
-                f"the hub does not take the difference ({exc}); sending whole files"
-            )
+            self._progress.note(f"sending whole files: the hub refuses the difference ({exc})")
             self._upload(plan.frames)
 
     def _plan(self, files: list[HashedFile], head: Revision | None) -> tuple[PushPlan, set[str]]:

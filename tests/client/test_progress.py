@@ -1,0 +1,68 @@
+"""Progress: bars on a terminal, lines in a pipe, nothing beside JSON."""
+
+import io
+import os
+import pty
+import re
+import subprocess
+from pathlib import Path
+
+from deltahub.client import Lines
+from deltahub.client.progress import human_size
+from support.client_process import COMMAND
+from support.hub import RunningHub
+
+
+def test_a_terminal_shows_a_bar_with_bytes_and_speed(
+    hub_server: RunningHub, name: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "m"
+    folder.mkdir()
+    (folder / "weights.bin").write_bytes(os.urandom(3_000_000))
+    main, terminal = pty.openpty()
+    try:
+        run = subprocess.run(
+            [*COMMAND, "push", str(folder), name],
+            env={
+                **os.environ,
+                "DELTAHUB_URL": hub_server.url,
+                "DELTAHUB_TOKEN": hub_server.admin_token,
+                "COLUMNS": "120",
+                "TERM": "xterm",
+            },
+            stdout=subprocess.PIPE,
+            stderr=terminal,
+            timeout=60,
+        )
+        os.close(terminal)
+        shown = b""
+        try:
+            while block := os.read(main, 65536):
+                shown += block
+        except OSError:
+            pass  # how a terminal says that nobody writes to it any more
+    finally:
+        os.close(main)
+    assert run.returncode == 0
+    assert run.stdout.startswith(b"pushed")
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+    assert re.search(r"upload .*3\.0/3\.0 MB", text)
+
+
+def test_a_pipe_gets_a_line_at_the_begin_and_the_end_of_a_stage() -> None:
+    out = io.StringIO()
+    lines = Lines(out)
+    with lines.stage("upload", 2_000_000) as stage:
+        stage.advance(1_000_000)
+        stage.set_position(5, 10, "hub: ingest")
+    lines.note("by the way")
+    first, second, third = out.getvalue().splitlines()
+    assert first == "upload 2.0 MB ..."
+    assert second.startswith("upload 2.0 MB done in 0.0 s")
+    assert third == "by the way"
+
+
+def test_sizes_for_people() -> None:
+    assert [human_size(n) for n in (0, 999, 1000, 999_949, 999_951, 1_234_567_890, 10**15)] == [
+        "0 B", "999 B", "1.0 kB", "999.9 kB", "1.0 MB", "1.2 GB", "1.0 PB",
+    ]  # fmt: skip
