@@ -28,9 +28,10 @@ def run_scenario(size_bytes: int, scratch_parent: Path | None) -> list[Step]:
         raise SystemExit(f"{parent} has {free / GIB:.0f} GiB free, this needs {need / GIB:.0f}")
     with tempfile.TemporaryDirectory(prefix="deltahub bench ", dir=scratch_parent) as name:
         scratch = Path(name)
-        say(f"generating a pair of {size_bytes / GIB:g} GiB models ...")
-        pair = write_pair(scratch / "models", size_bytes)
+        # The hub first: if it does not start, nobody waits for gigabytes in vain.
         with EmbeddedHub(scratch / "data", scratch / "hub.log") as hub:
+            say(f"generating a pair of {size_bytes / GIB:g} GiB models ...")
+            pair = write_pair(scratch / "models", size_bytes)
             return Scenario(hub, pair, scratch).run(say)
 
 
