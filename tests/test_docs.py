@@ -56,12 +56,12 @@ def test_every_codec_has_a_page_with_its_number() -> None:
 
 def test_every_command_and_option_is_described() -> None:
     page = (DOCS / "cli.md").read_text()
-    with click.Context(cli.main) as context:
-        names = cli.main.list_commands(context)
+    with click.Context(cli.group) as context:
+        names = cli.group.list_commands(context)
         assert {point.name for point in entry_points(group="deltahub.commands")} <= set(names)
         for name in names:
             assert f"deltahub {name}" in page
-            command = cli.main.get_command(context, name)
+            command = cli.group.get_command(context, name)
             assert command is not None
             for option in command.params:
                 if isinstance(option, click.Option) and option.name != "help":

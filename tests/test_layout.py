@@ -65,8 +65,13 @@ def test_the_base_install_needs_neither_torch_nor_the_service() -> None:
 
 
 def test_a_file_holds_one_idea() -> None:
-    lengths = {path: len(path.read_text().splitlines()) for path in PYTHON_FILES}
-    assert {str(path): n for path, n in lengths.items() if n > 400} == {}
+    # A migration is one idea however many tables it makes.
+    lengths = {
+        str(path.relative_to(ROOT)): len(path.read_text().splitlines())
+        for path in PYTHON_FILES
+        if "versions" not in path.parts
+    }
+    assert {path: n for path, n in lengths.items() if n > 400} == {}
 
 
 def test_the_sdk_loads_neither_torch_nor_the_service() -> None:

@@ -1,18 +1,16 @@
 """Garbage goes, and nothing that anybody needs goes with it."""
 
 import os
-import random
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import select, update
 
 from deltahub.registry import Caller, Registry, jobs
 from deltahub.registry.collect import Outcome, apply_gc
 from deltahub.registry.db.models import (
-    Entry,
     File,
     Frame,
     Hold,
@@ -23,16 +21,15 @@ from deltahub.registry.db.models import (
     utc_now,
 )
 from deltahub.registry.errors import Conflict
-from deltahub.registry.fsck import fsck
 from deltahub.registry.garbage import live_pack_bytes
 from deltahub.registry.gc import Plan, plan_gc
 from deltahub.registry.landing import begin, receive
 from deltahub.registry.repositories import delete_repository
-from deltahub.registry.restore import Restorer
 from deltahub.registry.revisions import AddFile, DeleteFile, commit
 from deltahub.registry.store.base import ObjectNotFound
 from deltahub.registry.store.keys import landing_key, pack_key
 from support import tiny_models as tiny
+from support.collecting import age_everything, collect, count, is_clean, n_objects
 from support.ingested import push_ingested, read_file, stored_tensors
 from support.registry import caller, opened_registry, push, upload
 
@@ -50,37 +47,6 @@ def reg(tmp_path: Path) -> Iterator[Registry]:
 @pytest.fixture
 def ann(reg: Registry) -> Caller:
     return caller(reg, "ann")
-
-
-def collect(reg: Registry, *, lease_s: float = 0, grace_s: float = 0) -> Outcome:
-    return apply_gc(reg, plan_gc(reg, lease_s=lease_s, grace_s=grace_s))
-
-
-def count(reg: Registry, table: type) -> int:
-    with reg.db.read() as session:
-        return session.scalar(select(func.count()).select_from(table)) or 0
-
-
-def n_objects(reg: Registry) -> int:
-    return len(list(reg.store.list("")))
-
-
-def is_clean(reg: Registry) -> bool:
-    return list(fsck(reg, read_data=True)) == []
-
-
-def age_everything(reg: Registry, days: float) -> None:
-    """Let all rows look so much older."""
-    past = utc_now() - timedelta(days=days)
-    with reg.db.write() as session:
-        for table in (File, Tensor, Pack, Landing):
-            session.execute(update(table).values(created_at=past))
-        session.execute(update(File).values(ingested_at=past))
-        session.execute(update(Landing).values(expires_at=past))
-        session.execute(update(Hold).values(expires_at=past))
-        session.execute(
-            update(Pack).where(Pack.condemned_at.is_not(None)).values(condemned_at=past)
-        )
 
 
 def test_a_hub_where_all_is_needed_has_an_empty_plan(reg: Registry, ann: Caller) -> None:
@@ -272,55 +238,6 @@ def test_a_crash_between_condemning_and_deleting_an_upload_is_made_good(
     assert is_clean(reg)
 
 
-def make_sparse(reg: Registry, ann: Caller) -> int:
-    """A pack of which a deleted file left most dead; returns a revision still in it."""
-    files = {f"{name}.bin": random.Random(name).randbytes(40_000) for name in "abcdef"}
-    push_ingested(reg, ann, "ann/all", files)
-    keep = push_ingested(reg, ann, "ann/keep", {"a.bin": files["a.bin"]})
-    delete_repository(reg, ann, "ann/all")
-    return keep
-
-
-def test_a_sparse_pack_is_written_anew(reg: Registry, ann: Caller) -> None:
-    keep = make_sparse(reg, ann)
-    data = read_file(reg, keep, "a.bin")
-    before = sum(item.size for item in reg.store.list("packs/"))
-    plan = plan_gc(reg, lease_s=0, grace_s=0)
-    assert len(plan.repack) == 1
-    outcome = apply_gc(reg, plan)
-    assert outcome.repacked == 1
-    assert read_file(reg, keep, "a.bin") == data
-    collect(reg)
-    after = sum(item.size for item in reg.store.list("packs/"))
-    assert before - after == plan.repack[0].size_bytes
-    assert is_clean(reg)
-    assert collect(reg) == Outcome()
-
-
-def test_a_reader_with_an_old_place_goes_on_through_a_repack(reg: Registry, ann: Caller) -> None:
-    keep = make_sparse(reg, ann)
-    data = read_file(reg, keep, "a.bin")
-    with reg.db.read() as session:
-        file = session.scalars(
-            select(File).join(Entry, Entry.file_id == File.id).where(Entry.revision_id == keep)
-        ).one()
-    stream = Restorer(reg).stream_file(file, 0, file.size, chunk_bytes=4096)
-    first = bytes(next(stream))
-    collect(reg)
-    collect(reg)
-    assert first + b"".join(stream) == data
-
-
-def test_a_sparse_pack_that_does_not_check_is_not_copied(reg: Registry, ann: Caller) -> None:
-    make_sparse(reg, ann)
-    plan = plan_gc(reg, lease_s=0, grace_s=0)
-    pack = plan.repack[0].id
-    flip_a_bit(reg, pack_key(pack), 200)
-    outcome = apply_gc(reg, plan)
-    assert outcome.repacked == 0
-    assert pack in outcome.notes[0]
-
-
 def test_a_pack_of_a_dead_writer_goes_and_that_of_a_running_job_stays(
     reg: Registry, ann: Caller
 ) -> None:
@@ -404,13 +321,6 @@ def test_live_pack_bytes_is_the_size_of_a_full_pack(reg: Registry, ann: Caller) 
         for pack in session.scalars(select(Pack)):
             lengths = session.scalars(select(Frame.length).where(Frame.pack_id == pack.id)).all()
             assert live_pack_bytes(len(lengths), sum(lengths)) == pack.size
-
-
-def flip_a_bit(reg: Registry, key: str, at: int) -> None:
-    data = bytearray(reg.store.size(key))
-    reg.store.get_into(key, 0, memoryview(data))
-    data[at] ^= 1
-    reg.store.put(key, [bytes(data)])
 
 
 def test_adding_a_file_again_after_gc_starts_afresh(reg: Registry, ann: Caller) -> None:

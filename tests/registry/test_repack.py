@@ -1,0 +1,94 @@
+"""Sparse packs are written anew, byte for byte, while readers go on."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from deltahub.registry import Caller, Registry
+from deltahub.registry.collect import Outcome, apply_gc
+from deltahub.registry.db.models import (
+    Entry,
+    File,
+)
+from deltahub.registry.gc import plan_gc
+from deltahub.registry.repositories import delete_repository
+from deltahub.registry.restore import Restorer
+from deltahub.registry.store.keys import pack_key
+from support import tiny_models as tiny
+from support.collecting import collect, is_clean
+from support.ingested import push_ingested, read_file
+from support.registry import caller, opened_registry
+
+PATH = "model.safetensors"
+BASE = tiny.to_file(tiny.base())
+TUNE = tiny.to_file(tiny.finetune(1e-5))
+
+
+@pytest.fixture
+def reg(tmp_path: Path) -> Iterator[Registry]:
+    with opened_registry(tmp_path) as registry:
+        yield registry
+
+
+@pytest.fixture
+def ann(reg: Registry) -> Caller:
+    return caller(reg, "ann")
+
+
+def make_sparse(reg: Registry, ann: Caller) -> int:
+    """A pack of which a deleted file left most dead; returns a revision still in it."""
+    files = {f"{name}.bin": random.Random(name).randbytes(40_000) for name in "abcdef"}
+    push_ingested(reg, ann, "ann/all", files)
+    keep = push_ingested(reg, ann, "ann/keep", {"a.bin": files["a.bin"]})
+    delete_repository(reg, ann, "ann/all")
+    return keep
+
+
+def test_a_sparse_pack_is_written_anew(reg: Registry, ann: Caller) -> None:
+    keep = make_sparse(reg, ann)
+    data = read_file(reg, keep, "a.bin")
+    before = sum(item.size for item in reg.store.list("packs/"))
+    plan = plan_gc(reg, lease_s=0, grace_s=0)
+    assert len(plan.repack) == 1
+    outcome = apply_gc(reg, plan)
+    assert outcome.repacked == 1
+    assert read_file(reg, keep, "a.bin") == data
+    collect(reg)
+    after = sum(item.size for item in reg.store.list("packs/"))
+    assert before - after == plan.repack[0].size_bytes
+    assert is_clean(reg)
+    assert collect(reg) == Outcome()
+
+
+def test_a_reader_with_an_old_place_goes_on_through_a_repack(reg: Registry, ann: Caller) -> None:
+    keep = make_sparse(reg, ann)
+    data = read_file(reg, keep, "a.bin")
+    with reg.db.read() as session:
+        file = session.scalars(
+            select(File).join(Entry, Entry.file_id == File.id).where(Entry.revision_id == keep)
+        ).one()
+    stream = Restorer(reg).stream_file(file, 0, file.size, chunk_bytes=4096)
+    first = bytes(next(stream))
+    collect(reg)
+    collect(reg)
+    assert first + b"".join(stream) == data
+
+
+def test_a_sparse_pack_that_does_not_check_is_not_copied(reg: Registry, ann: Caller) -> None:
+    make_sparse(reg, ann)
+    plan = plan_gc(reg, lease_s=0, grace_s=0)
+    pack = plan.repack[0].id
+    flip_a_bit(reg, pack_key(pack), 200)
+    outcome = apply_gc(reg, plan)
+    assert outcome.repacked == 0
+    assert pack in outcome.notes[0]
+
+
+def flip_a_bit(reg: Registry, key: str, at: int) -> None:
+    data = bytearray(reg.store.size(key))
+    reg.store.get_into(key, 0, memoryview(data))
+    data[at] ^= 1
+    reg.store.put(key, [bytes(data)])

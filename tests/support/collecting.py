@@ -1,0 +1,49 @@
+"""Collecting garbage, and looking at what is left."""
+
+from datetime import timedelta
+
+from sqlalchemy import func, select, update
+
+from deltahub.registry import Registry
+from deltahub.registry.collect import Outcome, apply_gc
+from deltahub.registry.db.models import (
+    File,
+    Hold,
+    Landing,
+    Pack,
+    Tensor,
+    utc_now,
+)
+from deltahub.registry.fsck import fsck
+from deltahub.registry.gc import plan_gc
+
+
+def collect(reg: Registry, *, lease_s: float = 0, grace_s: float = 0) -> Outcome:
+    return apply_gc(reg, plan_gc(reg, lease_s=lease_s, grace_s=grace_s))
+
+
+def count(reg: Registry, table: type) -> int:
+    with reg.db.read() as session:
+        return session.scalar(select(func.count()).select_from(table)) or 0
+
+
+def n_objects(reg: Registry) -> int:
+    return len(list(reg.store.list("")))
+
+
+def is_clean(reg: Registry) -> bool:
+    return list(fsck(reg, read_data=True)) == []
+
+
+def age_everything(reg: Registry, days: float) -> None:
+    """Let all rows look so much older."""
+    past = utc_now() - timedelta(days=days)
+    with reg.db.write() as session:
+        for table in (File, Tensor, Pack, Landing):
+            session.execute(update(table).values(created_at=past))
+        session.execute(update(File).values(ingested_at=past))
+        session.execute(update(Landing).values(expires_at=past))
+        session.execute(update(Hold).values(expires_at=past))
+        session.execute(
+            update(Pack).where(Pack.condemned_at.is_not(None)).values(condemned_at=past)
+        )
