@@ -64,7 +64,7 @@ def test_every_command_and_option_is_described() -> None:
             command = cli.group.get_command(context, name)
             assert command is not None
             for option in command.params:
-                if isinstance(option, click.Option) and option.name != "help":
+                if isinstance(option, click.Option) and not option.hidden:
                     assert max(option.opts, key=len) in page, f"{name} {option.opts}"
 
 
