@@ -10,6 +10,12 @@ from deltahub.client.hub import Hub
 from deltahub.client.progress import human_size
 
 _NUMBERS = frozenset({1, 2, 3, 4})
+# What a declared base's status means to who declared it.
+_STATUS = {
+    "resolved": "resolved",
+    "absent": "absent: there is none that you may read; used once it arrives",
+    "unused": "not used: nothing here is coded against its tensors",
+}
 
 
 @click.command()
@@ -47,7 +53,8 @@ def _describe(name: str, found: Mapping[str, Any], *, brief: bool) -> list[str]:
 def _describe_base(base: Mapping[str, Any]) -> list[str]:
     lines = []
     if base.get("declared"):
-        status = base.get("declared_status")
+        status = str(base.get("declared_status") or "")
+        status = _STATUS.get(status, status)
         lines.append(f"base declared: {base['declared']}" + (f" ({status})" if status else ""))
     for each in base.get("measured") or []:
         share = each.get("share")

@@ -81,8 +81,9 @@ class MeasuredBase:
 
 @dataclass(frozen=True)
 class BaseReport:
-    """declared: what the pusher said. declared_status: `resolved`, or `absent` for a name that
-    was unknown, or not for the viewer to read, when the revision was made.
+    """declared: what the pusher said. declared_status: `resolved`; `absent` for a name that is
+    unknown, or not for the viewer to read; `unused` for a base that nothing of the revision's
+    weights is shared with or coded against: of another architecture, say, or not looked at yet.
     """
 
     declared: str | None
@@ -114,8 +115,10 @@ def report_revision(
         repository = load_repository(session, caller, name)
         row = resolve_revision(session, repository, revision)
         entries = list_entries(session, row)
-        base = _report_base(session, caller, row)
         stored = _Stored(session, caller, repository, row)
+        is_ingested = all(entry.file.recipe_tensor_id is not None for entry in entries)
+        used = stored.tensors_used() if is_ingested else None
+        base = _report_base(session, caller, row, used)
     files = [_report_file(reg, restorer, stored, entry) for entry in entries]
     totals = stored.total(stored.described)
     for entry in entries:
@@ -153,6 +156,10 @@ class _Stored:
             tensor_id: sum(frame.length for frame in tensor.frames)
             for tensor_id, tensor in locate(session, self._graph.keys() - own).items()
         }
+
+    def tensors_used(self) -> set[int]:
+        """The revision's tensors and all that decoding them reads."""
+        return self.described.keys() | self._graph.keys()
 
     def total(self, tensors: Iterable[int]) -> StoredBytes:
         """The bytes of some of the revision's tensors, each once."""
@@ -236,14 +243,18 @@ def _rows(reg: Registry, file: File, recipe: Recipe) -> dict[bytes, int]:
         return {content: tensor.id for content, tensor in found.items()}
 
 
-def _report_base(session: ReadSession, caller: Caller | None, revision: Revision) -> BaseReport:
+def _report_base(
+    session: ReadSession, caller: Caller | None, revision: Revision, used: set[int] | None
+) -> BaseReport:
+    """used: the tensors that the revision is made of, None while not all of it is ingested."""
     status, commit = None, None
     if revision.declared_base is not None:
         status = "absent"
         parent_id = revision.declared_base_revision_id
         parent = None if parent_id is None else session.get(Revision, parent_id)
         if parent is not None and _may_read(session, caller, parent):
-            status, commit = "resolved", parent.commit
+            is_unused = used is not None and used.isdisjoint(_weights(session, parent))
+            status, commit = "unused" if is_unused else "resolved", parent.commit
     edges = session.scalars(
         select(LineageEdge).where(
             LineageEdge.child_id == revision.id, LineageEdge.origin == "measured"
@@ -257,6 +268,18 @@ def _report_base(session: ReadSession, caller: Caller | None, revision: Revision
             name = full_name(session, repository)
             measured.append(MeasuredBase(name, parent.commit, edge.share))
     return BaseReport(revision.declared_base, status, commit, tuple(measured))
+
+
+def _weights(session: ReadSession, revision: Revision) -> set[int]:
+    """The tensors of the revision's safetensors files."""
+    return set(
+        session.scalars(
+            select(FileTensor.tensor_id)
+            .join(File, File.id == FileTensor.file_id)
+            .join(Entry, Entry.file_id == File.id)
+            .where(Entry.revision_id == revision.id, File.kind == "safetensors")
+        )
+    )
 
 
 def _may_read(session: ReadSession, caller: Caller | None, revision: Revision) -> bool:

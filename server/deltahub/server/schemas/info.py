@@ -47,7 +47,9 @@ class MeasuredOut(Out):
 
 class BaseReportOut(Out):
     declared: str | None
-    declared_status: str | None = Field(description="resolved, or absent (unknown or unreadable)")
+    declared_status: str | None = Field(
+        description="resolved, absent (unknown or unreadable), or unused (nothing needs it)"
+    )
     commit: str | None
     measured: list[MeasuredOut]
 
