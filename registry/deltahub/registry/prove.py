@@ -161,6 +161,12 @@ def _parse(reg: Registry, data: bytes) -> Recipe:
     if recipe.size > reg.settings.max_file_bytes:
         limit = reg.settings.max_file_bytes
         raise LimitExceeded(f"the file has {recipe.size} bytes; this hub takes at most {limit}")
+    # A few kilobytes that name one tensor again and again would keep a worker busy for hours.
+    distinct = {ref.tensor: ref.size for ref in recipe.tensors()}
+    repeated = sum(ref.size for ref in recipe.tensors()) - sum(distinct.values())
+    if repeated > reg.settings.max_decoded_bytes:
+        limit = reg.settings.max_decoded_bytes
+        raise LimitExceeded(f"the recipe repeats {repeated} bytes; at most {limit} are allowed")
     return recipe
 
 
