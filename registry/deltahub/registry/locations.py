@@ -1,7 +1,7 @@
 """Where a tensor's frames lie now, and which stored tensor a content id means in a domain."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
@@ -31,13 +31,18 @@ class FrameLocation:
 
 @dataclass(frozen=True, slots=True)
 class TensorLocation:
-    """A stored tensor and its frames in order of start."""
+    """A stored tensor and its frames in order of start.
+
+    bases: the domain in which each base of these frames lies, by content id. With the same bytes
+    stored privately and publicly, the content id alone does not say which row the frames need.
+    """
 
     id: int
     domain_id: int
     hash: bytes
     size: int
     frames: tuple[FrameLocation, ...]
+    bases: Mapping[bytes, int]
 
     def frame_at(self, byte: int) -> FrameLocation | None:
         """The frame that holds this byte of the tensor."""
@@ -112,12 +117,21 @@ def locate(session: Session, tensor_ids: Iterable[int]) -> dict[int, TensorLocat
             .order_by(Frame.tensor_id, Frame.start)
         ):
             frames.setdefault(frame[0], []).append(FrameLocation(*frame[1:]))
+        bases: dict[int, dict[bytes, int]] = {}
+        for tensor_id, content, domain_id in session.execute(
+            select(TensorBase.tensor_id, Tensor.hash, Tensor.domain_id)
+            .join(Tensor, Tensor.id == TensorBase.base_id)
+            .where(TensorBase.tensor_id.in_(batch))
+        ):
+            bases.setdefault(tensor_id, {})[content] = domain_id
         for row in session.execute(
             select(Tensor.id, Tensor.domain_id, Tensor.hash, Tensor.size).where(
                 Tensor.id.in_(batch)
             )
         ):
-            found[row.id] = TensorLocation(*row, frames=tuple(frames.get(row.id, ())))
+            found[row.id] = TensorLocation(
+                *row, frames=tuple(frames.get(row.id, ())), bases=bases.get(row.id, {})
+            )
     return found
 
 

@@ -2,9 +2,11 @@
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from deltahub.codecs import base_plan
+from deltahub.codecs.base_plan import ReadBase
 from deltahub.registry.byte_cache import ByteCache
 from deltahub.registry.errors import DataLost
 from deltahub.registry.frame_reader import FrameReader, OpenFrame, damage_is_loss
@@ -44,7 +46,7 @@ class TensorReader:
         self.frames = FrameReader(registry, limit // 8)
         # (pack, offset of the frame, block) -> decoded bytes; packs never change.
         self._blocks: ByteCache[tuple[str, int, int], memoryview] = ByteCache(limit * 3 // 4)
-        # (domain whose data refers to it, content id) -> where it lies
+        # (a domain, content id) -> where what it means there lies: in that domain, else in public
         self._bases: ByteCache[tuple[int, bytes], TensorLocation] = ByteCache(limit // 8)
         self._threads = registry.settings.codec_threads
         self._chain = threading.local()
@@ -66,10 +68,8 @@ class TensorReader:
         with self._registry.db.read() as session:
             graph = closure(session, tensor_ids)
             located = locate(session, graph)
-        for tensor_id, bases in graph.items():
-            for base in bases & located.keys():
-                if tensor_id in located:
-                    self._remember(located[tensor_id].domain_id, located[base])
+        for base in {base for bases in graph.values() for base in bases} & located.keys():
+            self._remember(located[base].domain_id, located[base])
         return located
 
     def expect(self, domain_id: int, tensor_ids: Iterable[int]) -> None:
@@ -107,14 +107,34 @@ class TensorReader:
     def decode_blocks(
         self, domain_id: int, frame: OpenFrame, begin: int, stop: int, out: memoryview
     ) -> None:
-        """Fill `out` with blocks [begin, stop) of a frame of this domain; DataLost."""
-        stored = self.frames.stored(frame, begin, stop)
-        with damage_is_loss(frame.location.pack_id):
-            base = self._base_of(domain_id, frame, begin, stop)
-            frame.view.decode_into(begin, stop, stored, base, out, self._threads)
+        """Fill `out` with blocks [begin, stop) of a frame that no row names yet; DataLost.
 
-    def base_reader(self, domain_id: int) -> Callable[[bytes, int, memoryview], None]:
+        Its bases are what their content ids mean in this domain.
+        """
+        self._decode(frame, begin, stop, out, self.base_reader(domain_id))
+
+    def base_reader(self, domain_id: int) -> ReadBase:
         """A `read` for base_plan.assemble: content ids as data of this domain means them."""
+        return self._guarded(partial(self._read_base, domain_id, False))
+
+    def _named_bases(self, tensor: TensorLocation) -> ReadBase:
+        """A `read` for base_plan.assemble: the very rows that the tensor's row names as its bases.
+
+        Cycles and depths are checked on those. What a content id means in the domain may be
+        another row by now, of the same bytes, even one that is made from this tensor.
+        """
+
+        def read(base: bytes, first_byte: int, out: memoryview) -> None:
+            home = tensor.bases.get(base)
+            if home is not None:
+                self._read_base(home, True, base, first_byte, out)
+            else:  # damaged rows: any tensor of those bytes will do
+                self._read_base(tensor.domain_id, False, base, first_byte, out)
+
+        return self._guarded(read)
+
+    def _guarded(self, read_base: ReadBase) -> ReadBase:
+        """The same, but an error instead of no end where damaged rows form a cycle."""
 
         def read(tensor: bytes, first_byte: int, out: memoryview) -> None:
             depth = getattr(self._chain, "depth", 0)
@@ -122,7 +142,7 @@ class TensorReader:
                 raise DataLost(f"the bases of {tensor.hex()} form a cycle; run deltahub fsck")
             self._chain.depth = depth + 1
             try:
-                self._read_base(domain_id, tensor, first_byte, out)
+                read_base(tensor, first_byte, out)
             finally:
                 self._chain.depth = depth
 
@@ -135,11 +155,19 @@ class TensorReader:
         begin, stop = frame.run(first - location.start, want - location.start)
         low, high = frame.span(begin, stop)
         out = memoryview(bytearray(high - low))
-        self.decode_blocks(tensor.domain_id, frame, begin, stop, out)
+        self._decode(frame, begin, stop, out, self._named_bases(tensor))
         return out[first - location.start - low : min(end - location.start, high) - low]
 
+    def _decode(
+        self, frame: OpenFrame, begin: int, stop: int, out: memoryview, read_base: ReadBase
+    ) -> None:
+        stored = self.frames.stored(frame, begin, stop)
+        with damage_is_loss(frame.location.pack_id):
+            base = self._base_of(frame, begin, stop, read_base)
+            frame.view.decode_into(begin, stop, stored, base, out, self._threads)
+
     def _base_of(
-        self, domain_id: int, frame: OpenFrame, begin: int, stop: int
+        self, frame: OpenFrame, begin: int, stop: int, read_base: ReadBase
     ) -> memoryview | None:
         """The aligned base bytes of blocks [begin, stop)."""
         header = frame.view.header
@@ -152,17 +180,20 @@ class TensorReader:
             header.dtype,
             low // header.dtype.itemsize,
             (high - low) // header.dtype.itemsize,
-            self.base_reader(domain_id),
+            read_base,
             base,
         )
         return base
 
-    def _read_base(self, domain_id: int, tensor: bytes, first: int, out: memoryview) -> None:
+    def _read_base(
+        self, domain_id: int, is_exact: bool, tensor: bytes, first: int, out: memoryview
+    ) -> None:
+        """is_exact: the tensor of that domain itself, not one that may stand in for it."""
         position = 0
         while position < out.nbytes:
 
             def read(position: int = position) -> int:
-                base = self._find_base(domain_id, tensor)
+                base = self._find_base(domain_id, is_exact, tensor)
                 return self._copy_cached(base, first + position, out[position:])
 
             def look_again() -> None:
@@ -183,7 +214,7 @@ class TensorReader:
         low, high = frame.span(begin, stop)
         if decoded is None:
             decoded = memoryview(bytearray(high - low))
-            self.decode_blocks(tensor.domain_id, frame, begin, stop, decoded)
+            self._decode(frame, begin, stop, decoded, self._named_bases(tensor))
             for block in range(begin, stop):
                 a, b = frame.view.block_span(block)
                 self._blocks.put((*key, block), decoded[a - low : b - low], b - a)
@@ -192,20 +223,23 @@ class TensorReader:
         out[:n] = decoded[skip : skip + n]
         return n
 
-    def _find_base(self, domain_id: int, tensor: bytes) -> TensorLocation:
+    def _find_base(self, domain_id: int, is_exact: bool, tensor: bytes) -> TensorLocation:
         known = self._bases.get((domain_id, tensor))
-        if known is not None:
+        if known is not None and not (is_exact and known.domain_id != domain_id):
             return known
         with self._registry.db.read() as session:
             row = resolve(session, domain_id, [tensor]).get(tensor)
-            found = None if row is None else locate(session, [row.id]).get(row.id)
+            if row is None or (is_exact and row.domain_id != domain_id):
+                found = None
+            else:
+                found = locate(session, [row.id]).get(row.id)
         if found is None:
             raise DataLost(f"the base tensor {tensor.hex()} is gone; run deltahub fsck")
         self._remember(domain_id, found)
         return found
 
     def _remember(self, domain_id: int, tensor: TensorLocation) -> None:
-        size = 300 + 200 * len(tensor.frames)
+        size = 300 + 200 * (len(tensor.frames) + len(tensor.bases))
         self._bases.put((domain_id, tensor.hash), tensor, size)
 
 
