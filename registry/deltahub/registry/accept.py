@@ -21,6 +21,7 @@ from deltahub.registry.proof import delete_condemned, drop_unused
 from deltahub.registry.publish import insert_tensors, make_live
 from deltahub.registry.registry import Registry
 from deltahub.registry.repositories import load_repository
+from deltahub.registry.store.base import ObjectNotFound
 from deltahub.registry.tensor_reader import TensorReader
 from deltahub.registry.tensors import find_readable
 from deltahub.registry.upload_pack import UploadedFrame, UploadedPack, cover, other_packs
@@ -63,9 +64,20 @@ def accept_pack(
     UploadNotFound. Of a refused pack nothing is kept but the upload.
     """
     caller = require_writer(caller)
+    try:
+        return _accept(reg, caller, name, sha256, TensorReader(reg) if reader is None else reader)
+    except ObjectNotFound:
+        # A client that asks twice: the other request has taken the pack, and dropped the upload.
+        with reg.db.read() as session:
+            complete_upload(session, caller, sha256)
+        raise
+
+
+def _accept(
+    reg: Registry, caller: Caller, name: str, sha256: str, reader: TensorReader
+) -> Accepted:
     batch = _collect(reg, caller, name, sha256)
     base_sizes = _check_bases(reg, caller, name, batch)
-    reader = TensorReader(reg) if reader is None else reader
     with PackSpool(reg, batch.domain_id, reader, is_decoded=batch.is_private) as spool:
         taker = FrameTaker(
             reg, reader, spool, batch.domain_id, base_sizes, is_private=batch.is_private

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import exists, select
 
 from deltahub.codecs.errors import CodecError
 from deltahub.codecs.frame import tensor_spec
@@ -19,6 +19,7 @@ from deltahub.registry.db.models import File, Job, Landing, Repository, Tensor
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.encode import encode_tensor
 from deltahub.registry.errors import (
+    Conflict,
     HashMismatch,
     InvalidFrame,
     LimitExceeded,
@@ -27,7 +28,7 @@ from deltahub.registry.errors import (
 )
 from deltahub.registry.holds import hold_for_job, hold_for_user, release_job
 from deltahub.registry.ingest_plan import LandedFile
-from deltahub.registry.landing import receive, upload_not_found
+from deltahub.registry.landing import LandingStatus, receive, upload_not_found
 from deltahub.registry.locations import resolve
 from deltahub.registry.packs import PackSpool, frame_limit
 from deltahub.registry.permissions import Caller, readable_file, require_writer
@@ -49,6 +50,8 @@ from deltahub.registry.tensors import find_readable
 JOB_KIND = "prove_recipe"
 # Tensors that a refusal names.
 SHOWN = 5
+# How often a submitted recipe is kept anew when its upload goes with another job's end.
+RECEIVED_AT_MOST = 3
 
 
 @dataclass(frozen=True)
@@ -74,12 +77,26 @@ def submit_recipe(reg: Registry, caller: Caller | None, name: str, data: bytes) 
         _claimed(session, caller, repository, recipe)
     # Kept like an upload until the job has followed it.
     sha256 = hashlib.sha256(data).hexdigest()
-    upload = receive(reg, caller, sha256, len(data), 0, [data])
+    for _ in range(RECEIVED_AT_MOST):
+        upload = receive(reg, caller, sha256, len(data), 0, [data])
+        submitted = _enqueue(reg, caller, name, recipe, upload)
+        if submitted is not None:
+            return submitted
+    raise Conflict("other jobs keep finishing with this recipe; submit it again")
+
+
+def _enqueue(
+    reg: Registry, caller: Caller, name: str, recipe: Recipe, upload: LandingStatus
+) -> Submitted | None:
+    """The job that follows a recipe; None if another job has let go of its upload meanwhile."""
     with reg.db.write() as session:
         repository = load_repository(session, caller, name, "write")
         if _is_ready(session, caller, repository, recipe):
             return Submitted("ready", None)
         tensors = _claimed(session, caller, repository, recipe)
+        landing = session.get(Landing, upload.id)
+        if landing is None or landing.state != "complete":
+            return None
         job_id = _find_job(session, repository, upload.id) or jobs.enqueue(
             session,
             JOB_KIND,
@@ -127,7 +144,7 @@ def prove_recipe(
     if hashes.sha256 != recipe.sha256.hex():
         with reg.db.write() as session:
             release_job(session, job_id)
-            dropped = drop_unused(session, [landing.id])
+            dropped = _let_go(session, landing.id, job_id)
         delete_condemned(reg, dropped)
         raise HashMismatch(
             f"the recipe makes a file with SHA-256 {hashes.sha256}, not {recipe.sha256.hex()}"
@@ -144,7 +161,7 @@ def prove_recipe(
             reg.settings.hold_ttl_s,
         )
         release_job(session, job_id)
-        dropped += drop_unused(session, [landing.id])
+        dropped += _let_go(session, landing.id, job_id)
         failpoints.reached("prove.finish.before_commit")
     failpoints.reached("prove.finish.after_commit")
     delete_condemned(reg, dropped)
@@ -202,6 +219,17 @@ def _find_job(session: ReadSession, repository: Repository, landing_id: str) -> 
             Job.payload["landing_id"].as_string() == landing_id,
         )
     )
+
+
+def _let_go(session: WriteSession, landing_id: str, job_id: str) -> list[str]:
+    """Drop the recipe's upload, unless another job has yet to follow it for its repository."""
+    is_awaited = exists().where(
+        Job.kind == JOB_KIND,
+        Job.state.in_(jobs.ACTIVE),
+        Job.id != job_id,
+        Job.payload["landing_id"].as_string() == landing_id,
+    )
+    return [] if session.scalar(select(is_awaited)) else drop_unused(session, [landing_id])
 
 
 def _find_file(session: ReadSession, domain_id: int, sha256: str) -> File | None:
