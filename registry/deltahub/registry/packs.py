@@ -5,7 +5,7 @@ Nothing here makes a tensor visible: that is one transaction, in publish.py or o
 
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -104,7 +104,9 @@ class PackSpool:
         trace: TracebackType | None,
     ) -> None:
         if self._open is not None:
-            self._open.file.close()
+            # On a full disk, closing tries once more to write what it could not. It is not needed.
+            with suppress(OSError):
+                self._open.file.close()
             self._open.path.unlink(missing_ok=True)
             self._open = None
 
