@@ -1,0 +1,40 @@
+"""What a job's result tells who may see it: nothing of repositories that they may not know of."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from deltahub.registry.db.models import Job
+from deltahub.registry.restore import Restorer
+from deltahub.workers.context import JobContext
+from deltahub.workers.ingest import ingest
+from support import tiny_models as tiny
+from support.ingested import push_ingested
+from support.registry import caller, opened_registry, push
+
+T = TypeVar("T")
+
+
+def at_once(name: str, function: Callable[[], T]) -> T:
+    return function()
+
+
+def test_an_ingest_does_not_count_the_private_relatives_of_others(tmp_path: Path) -> None:
+    """Who publishes a guess at somebody's base must not learn that there is a fine-tune of it."""
+    results = []
+    for is_related in (False, True):
+        with opened_registry(tmp_path / str(is_related)) as reg:
+            ann, bob = caller(reg, "ann"), caller(reg, "bob")
+            if is_related:
+                secret = {"m.safetensors": tiny.to_file(tiny.finetune(1e-5))}
+                push_ingested(reg, bob, "bob/secret", secret, private=True, base="ann/base")
+            pushed = push(reg, ann, "ann/base", {"m.safetensors": tiny.to_file(tiny.base())})
+            assert pushed.job_id is not None
+            with reg.db.write() as session:
+                job = session.get_one(Job, pushed.job_id)
+                job.state = "running"
+            context = JobContext(reg, Restorer(reg), job.id, at_once)
+            results.append(ingest(context, job.payload))
+            with reg.db.read() as session:
+                assert bool(session.query(Job).filter_by(kind="replan").count()) == is_related
+    assert results[0] == results[1]
