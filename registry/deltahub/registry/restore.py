@@ -28,8 +28,8 @@ class Restorer(TensorReader):
 
     def __init__(self, registry: "Registry", cache_bytes: int | None = None) -> None:
         super().__init__(registry, cache_bytes)
-        # By content id: ids of rows are used again after a deletion.
-        self._recipes: ByteCache[bytes, RecipeIndex] = ByteCache(RECIPE_CACHE_BYTES)
+        # By contents of file and recipe: ids of rows are used again after a deletion.
+        self._recipes: ByteCache[tuple[str, bytes], RecipeIndex] = ByteCache(RECIPE_CACHE_BYTES)
 
     def stream_file(
         self, file: File, start: int, end: int, chunk_bytes: int = MIB
@@ -50,18 +50,24 @@ class Restorer(TensorReader):
         return _gathered(self._recipe_pieces(domain_id, recipe, start, end), chunk_bytes)
 
     def read_recipe(self, file: File) -> bytes:
-        """The recipe of an ingested file; NotReady before that."""
-        return self._read_recipe(self._locate_recipe(file))
+        """The recipe of an ingested file; NotReady before that, DataLost for another file's."""
+        data = self._read_recipe(self._locate_recipe(file))
+        self._parse(file, data)
+        return data
 
     def load_recipe(self, file: File) -> Recipe:
         """The recipe of an ingested file, parsed; NotReady before that."""
-        return self._parse(file, self.read_recipe(file))
+        return self._parse(file, self._read_recipe(self._locate_recipe(file)))
 
     def _parse(self, file: File, data: bytes) -> Recipe:
         try:
-            return Recipe.from_bytes(data)
+            recipe = Recipe.from_bytes(data)
         except CodecError as exc:
             raise DataLost(f"the recipe of file {file.sha256}: {exc}; run deltahub fsck") from exc
+        # The row may be older than a deletion, and its ids be another file's by now.
+        if recipe.sha256.hex() != file.sha256 or recipe.size != file.size:
+            raise DataLost(f"the recipe of file {file.sha256} is gone; run deltahub fsck")
+        return recipe
 
     def _locate_recipe(self, file: File) -> TensorLocation:
         if file.recipe_tensor_id is None:
@@ -123,15 +129,17 @@ class Restorer(TensorReader):
         with self._registry.db.read() as session:
             ids = resolve_ids(session, domain_id, wanted)
         located = self.locate(ids.values())
+        # Between the two, a row may have been deleted and its id given to another.
+        ids = {h: i for h, i in ids.items() if i in located and located[i].hash == h}
         self.frames.prefetch(frame for tensor in located.values() for frame in tensor.frames)
         return ids, located
 
     def _recipe_of(self, file: File) -> RecipeIndex:
         location = self._locate_recipe(file)
-        index = self._recipes.get(location.hash)
+        index = self._recipes.get((file.sha256, location.hash))
         if index is None:
             index = RecipeIndex(self._parse(file, self._read_recipe(location)))
-            self._recipes.put(location.hash, index, index.memory_bytes)
+            self._recipes.put((file.sha256, location.hash), index, index.memory_bytes)
         return index
 
     def _reload(self, file: File) -> File:
