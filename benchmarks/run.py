@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from benchmarks.codec_sizes import run as codec_sizes
+from benchmarks.hub import stop_in_order
 from benchmarks.memory import run as memory
 from benchmarks.service import run as service
 
@@ -15,6 +16,7 @@ def main() -> None:
     )
     parser.add_argument("--scratch", type=Path, help="folder with room for six times that size")
     arguments = parser.parse_args()
+    stop_in_order()
     print("== codecs: sizes and CPU time", flush=True)
     is_sound = codec_sizes.run()
     print("\n== service: push and pull through the server", flush=True)

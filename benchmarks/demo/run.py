@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.demo import models
-from benchmarks.hub import EmbeddedHub, HubFailed, run_cli, run_json
+from benchmarks.hub import EmbeddedHub, HubFailed, run_cli, run_json, stop_in_order
 from benchmarks.models.sizes import DEMO
 from benchmarks.models.train import model_folder, train_family
 from benchmarks.results_file import print_columns
@@ -47,6 +47,7 @@ def main() -> int:
         "--models", type=Path, help="keep the trained models here and use them again"
     )
     arguments = parser.parse_args()
+    stop_in_order()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="deltahub demo ") as scratch_name:
         scratch = Path(scratch_name)

@@ -6,6 +6,7 @@ Exit status 1 if the server, the worker or the client ever took more than 512 Mi
 import argparse
 from pathlib import Path
 
+from benchmarks.hub import stop_in_order
 from benchmarks.memory.pair import GIB
 from benchmarks.results_file import write_results
 from benchmarks.service.run import PACKAGES, ROLES, print_steps, rows_of, run_scenario, say
@@ -37,6 +38,7 @@ def main() -> None:
     parser.add_argument("--gib", type=float, default=8.0, help="size of each model")
     parser.add_argument("--scratch", type=Path, help="where to put models and data meanwhile")
     arguments = parser.parse_args()
+    stop_in_order()
     raise SystemExit(0 if run(arguments.gib, arguments.scratch) else 1)
 
 

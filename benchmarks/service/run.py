@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.hub import EmbeddedHub
+from benchmarks.hub import EmbeddedHub, stop_in_order
 from benchmarks.memory.pair import GIB, write_pair
 from benchmarks.results_file import print_columns, write_results
 from benchmarks.service.scenario import Scenario, Step
@@ -85,6 +85,7 @@ def main() -> None:
     parser.add_argument("--gib", type=float, default=1.0, help="size of each model")
     parser.add_argument("--scratch", type=Path, help="where to put models and data meanwhile")
     arguments = parser.parse_args()
+    stop_in_order()
     run(arguments.gib, arguments.scratch)
 
 
