@@ -41,6 +41,21 @@ def test_what_is_pushed_is_pulled_bit_for_bit_on_another_machine(
     assert hub.revision(name).message == "first"
 
 
+@pytest.mark.parametrize("size", [0, 5, 3 * MIB])
+def test_the_same_bytes_under_several_names_all_come_back(
+    hub: Hub, name: str, tmp_path: Path, size: int
+) -> None:
+    folder = tmp_path / "same"
+    folder.mkdir()
+    data = os.urandom(size)
+    for i in range(6):
+        (folder / f"{i}.bin").write_bytes(data)
+    hub.push(folder, name)
+    hub.pull(name, to=tmp_path / "back")
+    assert contents(tmp_path / "back") == contents(folder)
+    assert not (tmp_path / "back" / ".cache").exists()
+
+
 def test_a_repeated_push_sends_nothing_and_commits_nothing(
     hub: Hub, name: str, base_folder: Path
 ) -> None:

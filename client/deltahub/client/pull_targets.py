@@ -86,8 +86,9 @@ class FolderTarget:
         final = self.path / checked_path(entry.path)
         # The same folder tree that a push skips. The lock lies elsewhere: it can never be
         # removed safely, and should not stay in somebody's folder.
-        work = self.path / ".cache" / "deltahub" / entry.sha256
         key = hashlib.sha256(os.fsencode(final.absolute())).hexdigest()
+        # Named by place and contents: two paths with the same bytes are written at once.
+        work = self.path / ".cache" / "deltahub" / f"{entry.sha256}-{key[:16]}"
         return Place(
             final=final,
             work=work.with_name(f"{work.name}.incomplete"),
