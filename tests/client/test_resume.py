@@ -140,23 +140,28 @@ def test_a_streamed_file_goes_on_where_the_killed_process_stopped(
         assert report.received <= entry.size - 32 * MIB
 
 
+@pytest.mark.parametrize("is_json", [False, True])
 def test_ctrl_c_ends_a_pull_at_once_with_its_own_status(
     hub_server: RunningHub,
     hub: Hub,
     name: str,
     folders: tuple[Path, Path],
     other_machine: Callable[[], Path],
+    is_json: bool,
 ) -> None:
     hub.push(folders[0], name)
     other_machine()
     with damaging_proxy(hub_server.address, delay_s=0.01) as proxy:
         run = kill_when(
             lambda: proxy.received > 2 * MIB,
-            "pull", name,
+            "pull", name, *(["--json"] if is_json else []),
             environment=environment(hub_server, proxy.url), with_signal=signal.SIGINT,
         )  # fmt: skip
     assert run.status == 130
-    assert run.err.endswith("deltahub: interrupted; run it again to go on\n")
+    if is_json:
+        assert run.error()["code"] == "interrupted"
+    else:
+        assert run.err.endswith("deltahub: interrupted; run it again to go on\n")
     assert hub.pull_with_report(name).reused >= MIB
 
 

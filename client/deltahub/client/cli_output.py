@@ -47,12 +47,15 @@ def exit_status(error: HubError) -> int:
 
 def fail(code: str, message: str, status: int, *, is_json: bool) -> NoReturn:
     """Ends the process with one line on stderr."""
-    if is_json:
-        text = json.dumps({"error": {"code": code, "message": message}})
-    else:
-        text = f"deltahub: {message}"
-    print(text, file=sys.stderr)
+    print(error_line(code, message, is_json=is_json), file=sys.stderr)
     sys.exit(status)
+
+
+def error_line(code: str, message: str, *, is_json: bool) -> str:
+    """A refusal as a person or, with --json, a program reads it."""
+    if is_json:
+        return json.dumps({"error": {"code": code, "message": message}})
+    return f"deltahub: {message}"
 
 
 class Output:

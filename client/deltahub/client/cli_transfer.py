@@ -9,7 +9,13 @@ from pathlib import Path
 
 import click
 
-from deltahub.client.cli_output import EXIT_INTERRUPTED, Output, hub_options, split_revision
+from deltahub.client.cli_output import (
+    EXIT_INTERRUPTED,
+    Output,
+    error_line,
+    hub_options,
+    split_revision,
+)
 from deltahub.client.hub import Hub
 from deltahub.client.progress import human_size
 
@@ -21,7 +27,10 @@ def _stopping_at_once() -> Iterator[None]:
     def stop(number: int, frame: object) -> None:
         if sys.stderr.isatty():
             sys.stderr.write("\x1b[?25h\n")  # a progress bar hides the cursor
-        print("deltahub: interrupted; run it again to go on", file=sys.stderr, flush=True)
+        context = click.get_current_context(silent=True)
+        is_json = context is not None and bool(context.meta.get("deltahub.is_json"))
+        text = error_line("interrupted", "interrupted; run it again to go on", is_json=is_json)
+        print(text, file=sys.stderr, flush=True)
         os._exit(EXIT_INTERRUPTED)
 
     before = signal.signal(signal.SIGINT, stop)
