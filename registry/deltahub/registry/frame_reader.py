@@ -70,12 +70,17 @@ class FrameReader:
         self._frames: ByteCache[tuple[str, int], OpenFrame] = ByteCache(cache_bytes)
 
     def open(self, location: FrameLocation) -> OpenFrame:
-        """The frame's prefix. ObjectNotFound if the pack is gone, DataLost if it does not check."""
+        """The frame's prefix. ObjectNotFound if the pack is gone, DataLost if it does not check.
+
+        What does not check is also a sound frame of another tensor, or of another part of it.
+        """
         opened = self._frames.get((location.pack_id, location.offset))
         if opened is None:
             with damage_is_loss(location.pack_id):
                 opened = self._read_prefix(location)
             self._keep(opened)
+        elif opened.location != location:  # somebody else's row named this place before
+            _check_place(location, opened.view.header)
         return opened
 
     def prefetch(self, locations: Iterable[FrameLocation]) -> None:
@@ -147,7 +152,13 @@ def _parse_whole(location: FrameLocation, data: bytes) -> OpenFrame:
 
 
 def _check_place(location: FrameLocation, header: FrameHeader) -> None:
-    if header.frame_length != location.length or header.start_byte != location.start:
+    is_right = (
+        header.tensor == location.tensor
+        and header.start_byte == location.start
+        and header.size_bytes == location.size
+        and header.frame_length == location.length
+    )
+    if not is_right:
         raise DataLost(
             f"pack {location.pack_id} holds another frame at {location.offset} than its row says;"
             " run deltahub fsck"

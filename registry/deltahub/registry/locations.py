@@ -19,7 +19,7 @@ BATCH = 500
 
 @dataclass(frozen=True, slots=True)
 class FrameLocation:
-    """One frame: bytes [start, start + size) of its tensor, `length` bytes in a pack."""
+    """One frame: bytes [start, start + size) of `tensor` (a content id), `length` in a pack."""
 
     start: int
     size: int
@@ -27,6 +27,7 @@ class FrameLocation:
     offset: int
     length: int
     codec: int
+    tensor: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +103,14 @@ def locate(session: Session, tensor_ids: Iterable[int]) -> dict[int, TensorLocat
     """Where the frames of these tensors lie; a tensor that is gone is absent."""
     found: dict[int, TensorLocation] = {}
     for batch in batches(dict.fromkeys(tensor_ids)):
+        rows = session.execute(
+            select(Tensor.id, Tensor.domain_id, Tensor.hash, Tensor.size).where(
+                Tensor.id.in_(batch)
+            )
+        ).all()
+        contents = {row.id: row.hash for row in rows}
         frames: dict[int, list[FrameLocation]] = {}
-        for frame in session.execute(
+        for place in session.execute(
             select(
                 Frame.tensor_id,
                 Frame.start,
@@ -113,10 +120,11 @@ def locate(session: Session, tensor_ids: Iterable[int]) -> dict[int, TensorLocat
                 Frame.length,
                 Frame.codec,
             )
-            .where(Frame.tensor_id.in_(batch))
+            .where(Frame.tensor_id.in_(list(contents)))
             .order_by(Frame.tensor_id, Frame.start)
         ):
-            frames.setdefault(frame[0], []).append(FrameLocation(*frame[1:]))
+            frame = FrameLocation(*place[1:], contents[place[0]])
+            frames.setdefault(place[0], []).append(frame)
         bases: dict[int, dict[bytes, int]] = {}
         for tensor_id, content, domain_id in session.execute(
             select(TensorBase.tensor_id, Tensor.hash, Tensor.domain_id)
@@ -124,11 +132,7 @@ def locate(session: Session, tensor_ids: Iterable[int]) -> dict[int, TensorLocat
             .where(TensorBase.tensor_id.in_(batch))
         ):
             bases.setdefault(tensor_id, {})[content] = domain_id
-        for row in session.execute(
-            select(Tensor.id, Tensor.domain_id, Tensor.hash, Tensor.size).where(
-                Tensor.id.in_(batch)
-            )
-        ):
+        for row in rows:
             found[row.id] = TensorLocation(
                 *row, frames=tuple(frames.get(row.id, ())), bases=bases.get(row.id, {})
             )

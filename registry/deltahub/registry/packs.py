@@ -253,7 +253,9 @@ def frame_limit(pack_bytes: int) -> int:
 
 def _location(header: FrameHeader, pack_id: str, offset: int, length: int) -> FrameLocation:
     codec = BY_ID[header.codec].number
-    return FrameLocation(header.start_byte, header.size_bytes, pack_id, offset, length, codec)
+    return FrameLocation(
+        header.start_byte, header.size_bytes, pack_id, offset, length, codec, header.tensor
+    )
 
 
 def _chunks_of(path: Path) -> Iterator[bytes]:
