@@ -1,15 +1,16 @@
 """A client's recipe is believed only once the hub has followed it."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from deltahub.codecs.ids import tensor_id
 from deltahub.codecs.recipe import Recipe, TensorRef
 from deltahub.registry import Caller, Registry, jobs
-from deltahub.registry.db.models import File, Hold, Job, Landing
+from deltahub.registry.db.models import File, Hold, Job, Landing, utc_now
 from deltahub.registry.errors import (
     Forbidden,
     HashMismatch,
@@ -23,6 +24,7 @@ from deltahub.registry.repositories import ensure_repository
 from deltahub.registry.restore import Restorer
 from deltahub.registry.revisions import AddFile, commit
 from support.client_packs import file_of, frames_of, near, send_pack, weights
+from support.collecting import collect
 from support.ingested import push_ingested
 from support.registry import caller, opened_registry, sha256_of, upload
 
@@ -78,6 +80,26 @@ class TestRecipes:
         assert b"".join(Restorer(reg).stream_file(file, 0, file.size)) == data
         assert count(reg, Landing) == 0
         run_job_again(reg, submitted.job_id)
+
+    def test_a_file_that_is_said_to_be_ready_is_held_anew(self, reg: Registry, ann: Caller) -> None:
+        data, recipe = file_of([TUNED, BASE])
+        send_pack(reg, ann, "ann/m", frames_of(TUNED, BASE))
+        job_id = submit_recipe(reg, ann, "ann/m", recipe).job_id
+        assert job_id is not None
+        run_job(reg, job_id)
+        with reg.db.write() as session:
+            jobs.mark_done(session, job_id, {})
+            nearly = utc_now() + timedelta(seconds=5)
+            session.execute(update(Hold).values(expires_at=nearly))
+            session.execute(update(File).values(ingested_at=utc_now() - timedelta(days=9)))
+        assert submit_recipe(reg, ann, "ann/m", recipe).state == "ready"
+        with reg.db.write() as session:
+            expired = utc_now() - timedelta(seconds=5)
+            session.execute(
+                update(Hold).where(Hold.expires_at <= nearly).values(expires_at=expired)
+            )
+        collect(reg)
+        commit_file(reg, ann, "ann/m", data)
 
     def test_a_recipe_that_lies_about_its_file_makes_none(self, reg: Registry, ann: Caller) -> None:
         _, recipe = file_of([BASE])

@@ -1,7 +1,8 @@
 """One upload that several requests or jobs work on: who is first takes it from nobody."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import func, select
@@ -13,14 +14,17 @@ from deltahub.registry.accept import accept_pack
 from deltahub.registry.db.models import Job, Landing
 from deltahub.registry.decode_uploaded import FrameTaker
 from deltahub.registry.errors import HashMismatch, UploadNotFound
-from deltahub.registry.landing import LandingStatus, receive
+from deltahub.registry.ingest import Ingest
+from deltahub.registry.landing import LandingStatus, receive, status
 from deltahub.registry.prove import prove_recipe, submit_recipe
 from deltahub.registry.repositories import ensure_repository
 from deltahub.registry.revisions import AddFile, commit
 from deltahub.registry.tensors import query_and_hold
 from deltahub.registry.upload_pack import UploadedFrame
 from support.client_packs import file_of, frames_of, pack_of, send_pack, weights
-from support.registry import caller, opened_registry, sha256_of, upload
+from support.collecting import age_everything, collect, is_clean
+from support.ingested import read_file
+from support.registry import caller, opened_registry, push, sha256_of, upload
 
 DATA = weights(40_000)
 
@@ -93,10 +97,10 @@ def test_a_recipe_submitted_while_another_job_lets_go_of_it_is_kept_anew(
     job_id = submit_recipe(reg, ann, first, recipe).job_id
     n_received = 0
 
-    def receive_late(reg: Registry, who: Caller, sha256: str, *args: object) -> LandingStatus:
+    def receive_late(*args: Any, **options: Any) -> LandingStatus:
         nonlocal n_received
         n_received += 1
-        found = receive(reg, who, sha256, *args)  # type: ignore[arg-type]
+        found = receive(*args, **options)
         if n_received == 1:
             run_job(reg, job_id)
         return found
@@ -127,3 +131,54 @@ def test_a_pack_that_another_request_takes_meanwhile_is_gone_not_lost(
     with pytest.raises(UploadNotFound):
         accept_pack(reg, ann, "ann/m", sha256)
     assert query_and_hold(reg, ann, "ann/m", [(tensor_id(DATA), len(DATA))]) == [tensor_id(DATA)]
+
+
+def say_it_is_here_by_put(reg: Registry, who: Caller, sha256: str, data: bytes) -> None:
+    assert receive(reg, who, sha256, len(data), 0, []).is_complete
+
+
+def say_it_is_here_by_head(reg: Registry, who: Caller, sha256: str, data: bytes) -> None:
+    assert status(reg, who, sha256).is_complete
+
+
+@pytest.mark.parametrize("say_it_is_here", [say_it_is_here_by_put, say_it_is_here_by_head])
+def test_an_upload_that_is_said_to_be_here_stays_while_another_repository_ingests_it(
+    reg: Registry, ann: Caller, say_it_is_here: Callable[[Registry, Caller, str, bytes], None]
+) -> None:
+    """Two pushes of one user, to a private repository and to a public one: no domain in common."""
+    secret = push(reg, ann, "ann/secret", {"a.bin": DATA}, private=True)
+    assert secret.job_id is not None
+    say_it_is_here(reg, ann, sha256_of(DATA), DATA)
+    Ingest(reg, 1, secret.job_id).run()
+    assert n_landings(reg) == 1
+    ensure_repository(reg, ann, "ann/open")
+    add = AddFile("b.bin", sha256_of(DATA), len(DATA))
+    opened = commit(reg, ann, "ann/open", "main", [add])
+    assert opened.job_id is not None
+    Ingest(reg, 2, opened.job_id).run()
+    assert read_file(reg, 2, "b.bin") == DATA
+    age_everything(reg, 2)
+    collect(reg)
+    assert (n_landings(reg), list(reg.store.list("landing/"))) == (0, [])
+    assert is_clean(reg)
+
+
+def test_an_upload_that_nobody_else_was_told_of_goes_with_its_ingest(
+    reg: Registry, ann: Caller
+) -> None:
+    pushed = push(reg, ann, "ann/secret", {"a.bin": DATA}, private=True)
+    assert pushed.job_id is not None
+    Ingest(reg, 1, pushed.job_id).run()
+    assert (n_landings(reg), list(reg.store.list("landing/"))) == (0, [])
+
+
+def test_a_pack_that_is_said_to_be_here_can_still_be_named_after_another_request(
+    reg: Registry, ann: Caller
+) -> None:
+    for name in ("ann/one", "ann/two"):
+        ensure_repository(reg, ann, name, private=name == "ann/two")
+    pack = pack_of(frames_of(DATA))
+    sha256 = upload(reg, ann, pack)
+    say_it_is_here_by_put(reg, ann, sha256, pack)
+    for name in ("ann/one", "ann/two"):
+        assert accept_pack(reg, ann, name, sha256).n_tensors == 1

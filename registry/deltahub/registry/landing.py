@@ -44,11 +44,18 @@ class LandingStatus:
 
 
 def begin(
-    reg: Registry, caller: Caller | None, sha256: str, size: int, *, may_resize: bool = True
+    reg: Registry,
+    caller: Caller | None,
+    sha256: str,
+    size: int,
+    *,
+    may_resize: bool = True,
+    is_answer: bool = True,
 ) -> LandingStatus:
     """Announce an upload, or find one announced before and keep it for another upload_ttl_s.
 
     An unfinished one of another size takes the new size if may_resize, else SizeMismatch.
+    is_answer: somebody will be told that a complete one is here, see is_promised().
     Unauthorized, Forbidden, InvalidRequest, LimitExceeded.
     """
     caller = require_writer(caller)
@@ -71,18 +78,37 @@ def begin(
             if row.state == "complete" or not may_resize:
                 raise SizeMismatch(f"upload {sha256} has {row.size} bytes, not {size}")
             row.size = size
-        row.expires_at = expires_at
+        if is_answer or row.state != "complete":
+            row.expires_at = expires_at
     return _status(reg, row)
 
 
 def status(reg: Registry, caller: Caller | None, sha256: str) -> LandingStatus:
-    """How far the caller's upload is; UploadNotFound."""
+    """How far the caller's upload is; a complete one is kept for another upload_ttl_s.
+
+    UploadNotFound.
+    """
     validate_sha256(sha256)
+    if caller is None:
+        raise upload_not_found(sha256)
     with reg.db.read() as session:
-        row = None if caller is None else _find(session, caller, sha256)
+        row = _find(session, caller, sha256)
+    if row is not None and row.state == "complete":
+        with reg.db.write() as session:
+            row = _find(session, caller, sha256)
+            if row is not None:
+                row.expires_at = utc_now() + timedelta(seconds=reg.settings.upload_ttl_s)
     if row is None:
         raise upload_not_found(sha256)
     return _status(reg, row)
+
+
+def is_promised(upload: Landing, ttl_s: int) -> bool:
+    """Whether somebody was told that this complete upload need not be sent again, and may yet
+    commit it: its end was put off after the end that it got when it became whole.
+    """
+    put_off = upload.expires_at > upload.created_at + timedelta(seconds=ttl_s)
+    return put_off and upload.expires_at > utc_now()
 
 
 def receive(
@@ -94,6 +120,7 @@ def receive(
     chunks: Iterable[Buffer],
     *,
     length: int | None = None,
+    is_answer: bool = True,
 ) -> LandingStatus:
     """Append a part that begins at `offset`; the last one proves the hash and completes.
 
@@ -101,11 +128,12 @@ def receive(
     length: bytes that the part announces, None for "up to the end, or less". A longer body leaves
     the upload as it was; what came of a shorter one, or before `chunks` raised, is kept; both are
     SizeMismatch. HashMismatch drops the upload. StorageFull leaves it as it was. Conflict: another
-    connection is sending the same upload now. What is complete already needs no chunks.
+    connection is sending the same upload now. What is complete already needs no chunks; is_answer
+    as in begin().
     """
     if not 0 <= offset <= total_size or (length or 0) > total_size - offset:
         raise InvalidRequest(f"a part at {offset} does not lie in a file of {total_size} bytes")
-    upload = begin(reg, caller, sha256, total_size, may_resize=offset == 0)
+    upload = begin(reg, caller, sha256, total_size, may_resize=offset == 0, is_answer=is_answer)
     if upload.is_complete:
         return upload
     end = total_size if length is None else offset + length
@@ -201,7 +229,9 @@ def _mark_complete(reg: Registry, upload: LandingStatus, hashes: Hashes) -> Land
             row.state = "complete"
             row.size = hashes.n_bytes
             row.git_blob_id = hashes.git_blob_id
-            row.expires_at = utc_now() + timedelta(seconds=reg.settings.upload_ttl_s)
+            # What is_promised() compares with: from when on it is whole.
+            row.created_at = utc_now()
+            row.expires_at = row.created_at + timedelta(seconds=reg.settings.upload_ttl_s)
         else:
             row = None
     if row is None:

@@ -5,7 +5,7 @@ A file that does not come back with its SHA-256 is never switched to.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from sqlalchemy import delete, exists, insert, select, update
+from sqlalchemy import delete, exists, insert, select
 
 from deltahub.codecs.recipe import Recipe
 from deltahub.registry import failpoints, ingest_plan
@@ -13,6 +13,7 @@ from deltahub.registry.db.models import File, FileTensor, Landing, Tensor, utc_n
 from deltahub.registry.db.session import WriteSession
 from deltahub.registry.errors import Conflict, DataLost
 from deltahub.registry.ingest_plan import Scan
+from deltahub.registry.landing import is_promised
 from deltahub.registry.locations import batches, resolve
 from deltahub.registry.recipe_index import RecipeIndex
 from deltahub.registry.registry import Registry
@@ -62,7 +63,7 @@ def finish_file(
         row = session.get(File, file.id)
         if row is not None and row.sha256 == file.sha256 and row.state == "landed":
             attach_recipe(session, row, scan.recipe, scan.recipe_id, scan.note)
-            dropped = drop_landing(session, row)
+            dropped = drop_landing(session, row, reg.settings.upload_ttl_s)
         failpoints.reached("ingest.finish.before_commit")
     failpoints.reached("ingest.finish.after_commit")
     delete_condemned(reg, dropped)
@@ -91,28 +92,30 @@ def attach_recipe(
         )
 
 
-def drop_landing(session: WriteSession, file: File) -> list[str]:
+def drop_landing(session: WriteSession, file: File, upload_ttl_s: int) -> list[str]:
     """Take the landing from a file that has a recipe; ids of objects to delete afterwards."""
     landing_id, file.landing_id = file.landing_id, None
     session.flush()
-    return [] if landing_id is None else drop_unused(session, [landing_id])
+    return [] if landing_id is None else drop_unused(session, [landing_id], upload_ttl_s)
 
 
-def drop_unused(session: WriteSession, landing_ids: Iterable[str]) -> list[str]:
+def drop_unused(session: WriteSession, landing_ids: Iterable[str], upload_ttl_s: int) -> list[str]:
     """Condemn landings that no file is read from; delete_condemned() is to follow the commit.
 
-    A condemned row gives up its name, so that the same bytes may be uploaded anew, and stays
-    until its object is gone: after a crash gc finds it, and no object is without a row.
+    One that somebody was told is here stays until it expires: they may commit it elsewhere. A
+    condemned row gives up its name, so that the same bytes may be uploaded anew, and stays until
+    its object is gone: after a crash gc finds it, and no object is without a row.
     """
     dropped = []
     for landing_id in landing_ids:
+        row = session.get(Landing, landing_id, populate_existing=True)
+        if row is None or is_promised(row, upload_ttl_s):
+            continue
         if not session.scalar(select(exists().where(File.landing_id == landing_id))):
-            session.execute(
-                update(Landing)
-                .where(Landing.id == landing_id)
-                .values(state="condemned", sha256=f"condemned-{landing_id}", expires_at=utc_now())
-            )
+            row.state, row.sha256 = "condemned", f"condemned-{landing_id}"
+            row.expires_at = utc_now()
             dropped.append(landing_id)
+    session.flush()
     return dropped
 
 

@@ -70,15 +70,17 @@ def submit_recipe(reg: Registry, caller: Caller | None, name: str, data: bytes) 
     """
     caller = require_writer(caller)
     recipe = _parse(reg, data)
+    with reg.db.write() as session:
+        repository = load_repository(session, caller, name, "write")
+        if _is_ready(reg, session, caller, repository, recipe):
+            return Submitted("ready", None)
     with reg.db.read() as session:
         repository = load_repository(session, caller, name, "write")
-        if _is_ready(session, caller, repository, recipe):
-            return Submitted("ready", None)
         _claimed(session, caller, repository, recipe)
     # Kept like an upload until the job has followed it.
     sha256 = hashlib.sha256(data).hexdigest()
     for _ in range(RECEIVED_AT_MOST):
-        upload = receive(reg, caller, sha256, len(data), 0, [data])
+        upload = receive(reg, caller, sha256, len(data), 0, [data], is_answer=False)
         submitted = _enqueue(reg, caller, name, recipe, upload)
         if submitted is not None:
             return submitted
@@ -91,7 +93,7 @@ def _enqueue(
     """The job that follows a recipe; None if another job has let go of its upload meanwhile."""
     with reg.db.write() as session:
         repository = load_repository(session, caller, name, "write")
-        if _is_ready(session, caller, repository, recipe):
+        if _is_ready(reg, session, caller, repository, recipe):
             return Submitted("ready", None)
         tensors = _claimed(session, caller, repository, recipe)
         landing = session.get(Landing, upload.id)
@@ -144,7 +146,7 @@ def prove_recipe(
     if hashes.sha256 != recipe.sha256.hex():
         with reg.db.write() as session:
             release_job(session, job_id)
-            dropped = _let_go(session, landing.id, job_id)
+            dropped = _let_go(reg, session, landing.id, job_id)
         delete_condemned(reg, dropped)
         raise HashMismatch(
             f"the recipe makes a file with SHA-256 {hashes.sha256}, not {recipe.sha256.hex()}"
@@ -152,7 +154,7 @@ def prove_recipe(
     recipe_id = recipe.id
     _store_recipe(reg, restorer, job_id, repository.domain_id, recipe_id, data)
     with reg.db.write() as session:
-        file, dropped = _proved_file(session, repository, recipe, recipe_id, hashes)
+        file, dropped = _proved_file(reg, session, repository, recipe, recipe_id, hashes)
         hold_for_user(
             session,
             [file.recipe_tensor_id] if file.recipe_tensor_id is not None else [],
@@ -161,7 +163,7 @@ def prove_recipe(
             reg.settings.hold_ttl_s,
         )
         release_job(session, job_id)
-        dropped += _let_go(session, landing.id, job_id)
+        dropped += _let_go(reg, session, landing.id, job_id)
         failpoints.reached("prove.finish.before_commit")
     failpoints.reached("prove.finish.after_commit")
     delete_condemned(reg, dropped)
@@ -187,11 +189,18 @@ def _parse(reg: Registry, data: bytes) -> Recipe:
     return recipe
 
 
-def _is_ready(session: ReadSession, caller: Caller, repository: Repository, recipe: Recipe) -> bool:
+def _is_ready(
+    reg: Registry, session: WriteSession, caller: Caller, repository: Repository, recipe: Recipe
+) -> bool:
+    """Whether the file can be committed as it is; if so it is held, as any other answer is."""
     file = readable_file(session, caller, repository, recipe.sha256.hex())
-    if file is not None and file.size != recipe.size:
+    if file is None:
+        return False
+    if file.size != recipe.size:
         raise SizeMismatch(f"{file.sha256} has {file.size} bytes, not {recipe.size}")
-    return file is not None
+    held = [] if file.recipe_tensor_id is None else [file.recipe_tensor_id]
+    hold_for_user(session, held, caller.user_id, repository.id, reg.settings.hold_ttl_s)
+    return True
 
 
 def _claimed(
@@ -221,7 +230,7 @@ def _find_job(session: ReadSession, repository: Repository, landing_id: str) -> 
     )
 
 
-def _let_go(session: WriteSession, landing_id: str, job_id: str) -> list[str]:
+def _let_go(reg: Registry, session: WriteSession, landing_id: str, job_id: str) -> list[str]:
     """Drop the recipe's upload, unless another job has yet to follow it for its repository."""
     is_awaited = exists().where(
         Job.kind == JOB_KIND,
@@ -229,7 +238,9 @@ def _let_go(session: WriteSession, landing_id: str, job_id: str) -> list[str]:
         Job.id != job_id,
         Job.payload["landing_id"].as_string() == landing_id,
     )
-    return [] if session.scalar(select(is_awaited)) else drop_unused(session, [landing_id])
+    if session.scalar(select(is_awaited)):
+        return []
+    return drop_unused(session, [landing_id], reg.settings.upload_ttl_s)
 
 
 def _find_file(session: ReadSession, domain_id: int, sha256: str) -> File | None:
@@ -269,6 +280,7 @@ def _store_recipe(
 
 
 def _proved_file(
+    reg: Registry,
     session: WriteSession,
     repository: Repository,
     recipe: Recipe,
@@ -289,4 +301,4 @@ def _proved_file(
         )
         session.add(file)
     attach_recipe(session, file, recipe, recipe_id, None)
-    return file, drop_landing(session, file)
+    return file, drop_landing(session, file, reg.settings.upload_ttl_s)
