@@ -66,9 +66,11 @@ def test_a_day_with_the_command(folder: Path, tmp_path: Path, name: str) -> None
     ]
     info = ok(deltahub("info", f"{name}@main")).out
     assert "model.0.embedding.weight" in info
-    assert "none declared" in info
+    assert "base declared: none\nbase measured: none: no other model" in info
     brief = ok(deltahub("info", f"{name}-tuned", "--brief")).out
     assert f"base declared: {name}" in brief
+    assert f"base measured: {name}@" in brief
+    assert "% of the bytes here are its own or follow from it\n" in brief
     assert "embedding" not in brief
 
     ok(deltahub("rm", name, "README.md", "--yes"))
@@ -94,7 +96,13 @@ def test_a_day_with_the_command(folder: Path, tmp_path: Path, name: str) -> None
         (["push", "/nowhere", "a/b"], 2, "usage_error"),
         (["push", "--mirror", __file__, "a/b"], 2, "usage_error"),
         (["frobnicate"], 2, "usage_error"),
-        (["push", str(Path(__file__).parent), "bad name/x"], 1, "invalid_name"),
+        (["push", str(Path(__file__).parent), "bad name/x"], 2, "invalid_argument"),
+        (["pull", "a/b/c"], 2, "invalid_argument"),
+        (["info", "admin/-x"], 2, "invalid_argument"),
+        (["rm", "admin/x.git", "--yes"], 2, "invalid_argument"),
+        (["ls", "bad name"], 2, "invalid_argument"),
+        (["ls", "nobody"], 3, "not_found"),
+        (["push", str(Path(__file__).parent), "nobody/x"], 4, "forbidden"),
     ],
 )
 def test_a_refusal_is_one_line_or_one_object_and_a_documented_status(
@@ -130,6 +138,46 @@ def test_login_stores_what_later_commands_use(hub_server: RunningHub, home: Path
     assert deltahub("login", "--url", hub_server.url).status == 2
 
 
+def test_a_namespace_of_ones_own_may_be_empty(
+    hub_server: RunningHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DELTAHUB_URL", hub_server.url)
+    token = hub_server.user("newcomer")
+    shown = CliRunner().invoke(cli.group, ["ls", "newcomer", "--token", token])
+    assert (shown.exit_code, shown.stdout) == (0, "no repositories\n")
+    # To others it is as absent as one that nobody has.
+    assert CliRunner().invoke(cli.group, ["ls", "newcomer"]).exit_code == 3
+    shown = CliRunner().invoke(cli.group, ["ls", "newcomer", "--search", "x", "--token", token])
+    assert shown.exit_code == 0
+
+
+@pytest.mark.usefixtures("run")
+def test_mirroring_an_empty_folder_asks_first(name: str, tmp_path: Path, hub: Hub) -> None:
+    folder = tmp_path / "m"
+    folder.mkdir()
+    (folder / "f").write_text("f")
+    hub.push(folder, name)
+    (folder / "f").unlink()
+    arguments = ["push", "--mirror", str(folder), name]
+    refused = CliRunner().invoke(cli.group, [*arguments, "--json"])
+    assert refused.exit_code == 2
+    assert "needs --yes" in json.loads(refused.stderr)["error"]["message"]
+    assert len(hub.revision(name).entries) == 1
+    done = CliRunner().invoke(cli.group, [*arguments, "--yes"])
+    assert (done.exit_code, hub.revision(name).entries) == (0, ())
+
+
+@pytest.mark.usefixtures("run")
+def test_one_file_is_not_1_files(name: str, tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("f")
+    pushed = CliRunner().invoke(cli.group, ["push", str(tmp_path / "f"), name])
+    assert ": 1 file added, 0 deleted" in pushed.stdout
+    pulled = CliRunner().invoke(cli.group, ["pull", name, "--to", str(tmp_path / "to")])
+    assert "1 of 1 file, " in pulled.stderr
+    removed = CliRunner().invoke(cli.group, ["rm", name, "f", "--yes"])
+    assert removed.stdout.startswith(f"deleted 1 file of {name}@main;")
+
+
 @pytest.mark.usefixtures("run")
 def test_one_file_can_be_pushed_under_another_name(tmp_path: Path, name: str, hub: Hub) -> None:
     (tmp_path / "x.txt").write_text("x")
@@ -156,6 +204,21 @@ def test_the_service_says_which_extra_is_missing(tmp_path: Path) -> None:
         assert f'pip install "deltahub[{extra}]"' in run.err
         assert "Traceback" not in run.err
     assert ok(deltahub("--help", environment=environment)).out.count("serve") == 1
+
+
+def test_a_command_of_the_service_says_in_json_what_it_refuses(tmp_path: Path) -> None:
+    for arguments, status in ((["user", "list"], 1), (["gc"], 2)):
+        run = CliRunner().invoke(cli.group, [*arguments, "--data-dir", str(tmp_path), "--json"])
+        assert (run.exit_code, run.stdout) == (status, "")
+        assert json.loads(run.stderr)["error"]["code"] == "no_hub"
+
+
+@pytest.mark.usefixtures("run")
+def test_info_of_files_that_are_no_weights_says_so(name: str, tmp_path: Path, hub: Hub) -> None:
+    (tmp_path / "f").write_text("f")
+    hub.upload_file(tmp_path / "f", name)
+    shown = CliRunner().invoke(cli.group, ["info", name]).stdout
+    assert "base declared: none\nbase measured: none: there are no safetensors files here" in shown
 
 
 def test_help_names_every_command_and_loads_none() -> None:

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from sqlalchemy import select, update
 
-from deltahub.registry import Registry, audit, users
+from deltahub.registry import Registry, Settings, audit, users
 from deltahub.registry.commands import user as user_command
 from deltahub.registry.db.models import Token, utc_now
 from deltahub.registry.errors import (
@@ -121,8 +121,20 @@ def test_the_first_start_makes_an_administrator_once(reg: Registry) -> None:
     assert users.bootstrap_admin(reg) is None
 
 
-def test_a_hub_with_users_makes_no_administrator(reg: Registry) -> None:
-    users.create_user(reg, "alice")
+def test_a_hub_with_an_administrator_makes_no_other_and_shows_no_token(reg: Registry) -> None:
+    users.create_user(reg, "alice", is_admin=True)
+    assert users.bootstrap_admin(reg) is None
+
+
+def test_a_hub_whose_users_administer_nothing_gets_an_administrator(reg: Registry) -> None:
+    for name in ("alice", "admin"):
+        users.create_user(reg, name)
+    users.create_organization(reg, "admin-2")
+    secret = users.bootstrap_admin(reg)
+    assert secret is not None
+    made = users.authenticate(reg, secret)
+    assert (made.name, made.is_superuser) == ("admin-3", True)
+    assert {user.name: user.is_admin for user in users.list_users(reg)}["admin"] is False
     assert users.bootstrap_admin(reg) is None
 
 
@@ -143,7 +155,9 @@ def test_what_is_done_to_users_is_in_the_audit_log(reg: Registry) -> None:
 class Shell:
     """`deltahub user ...` on one data folder."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, *, is_new: bool = True) -> None:
+        if is_new:
+            Registry.open(Settings(data_dir=data_dir)).close()
         self.env = {"DELTAHUB_DATA_DIR": str(data_dir)}
 
     def run(self, *arguments: str) -> str:
@@ -191,7 +205,21 @@ def test_the_command_line_says_what_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_data_folder_can_be_named_on_the_command_line(tmp_path: Path) -> None:
-    shell = Shell(tmp_path / "unused")
+    shell = Shell(tmp_path / "unused", is_new=False)
+    Shell(tmp_path / "data")
     shell.run("add", "alice", "--data-dir", str(tmp_path / "data"))
     assert not (tmp_path / "unused").exists()
     assert shell.json("list", "--data-dir", str(tmp_path / "data"))[0]["name"] == "alice"
+
+
+@pytest.mark.parametrize("arguments", [("add", "alice"), ("list",), ("token", "list")])
+def test_a_folder_without_a_hub_is_refused_and_left_alone(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    (tmp_path / "data").mkdir()
+    said = Shell(tmp_path / "data", is_new=False).refused(*arguments)
+    assert f"there is no hub in the data folder {tmp_path / 'data'}" in said
+    assert "--data-dir" in said
+    assert "DELTAHUB_DATA_DIR" in said
+    assert "deltahub serve" in said
+    assert list((tmp_path / "data").iterdir()) == []

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from deltahub.registry.data_folder import SERVE_LOCK, DataFolderBusy, check_free
 from support.hub import ServedHub, served_hub
 
 
@@ -41,9 +42,17 @@ def is_gone(pid: int) -> bool:
     return state in "ZX"
 
 
+def ended_in_order(log: Path) -> bool:
+    said = log.read_text()
+    assert said.count("stopped") == 1, said
+    assert said.endswith("DeltaHub has stopped\n"), said
+    return "ERROR" not in said and "Traceback" not in said
+
+
 def test_the_first_start_makes_a_hub_that_works_and_prints_its_token_once(tmp_path: Path) -> None:
     data_dir = tmp_path / "with a space" / "data"
-    with served_hub(data_dir) as hub:
+    log = tmp_path / "log"
+    with log.open("wb") as sink, served_hub(data_dir, log=sink) as hub:
         token = hub.admin_token
         assert token.startswith("dh_")
         assert hub.url.startswith("http://127.0.0.1:")
@@ -55,16 +64,26 @@ def test_the_first_start_makes_a_hub_that_works_and_prints_its_token_once(tmp_pa
         worker = worker_of(hub)
         maps = Path(f"/proc/{worker}/maps").read_text()
         assert "libtorch" not in maps
-        hub.process.send_signal(signal.SIGTERM)
+        os.killpg(hub.process.pid, signal.SIGTERM)  # as service managers do
         assert hub.process.wait(20) == 0
         wait_until(lambda: is_gone(worker))
-    with served_hub(data_dir) as hub:
+    assert ended_in_order(log)
+    with log.open("wb") as sink, served_hub(data_dir, log=sink) as hub:
         assert hub.admin_token == ""  # it is not printed again, and still good
         assert hub.call("GET", "/v1/whoami", token=token).status == 200
         path = "/v1/repositories/admin/first/files/a.txt"
         assert hub.call("GET", path).body == b"kept"
-        hub.process.send_signal(signal.SIGINT)
+        worker = worker_of(hub, other_than=worker)
+        second = serve("--data-dir", data_dir, "--port", hub.url.rpartition(":")[2])
+        assert second.returncode == 3
+        assert f"another hub runs on the data folder {data_dir}" in second.stderr
+        assert f"process {hub.process.pid}" in second.stderr
+        assert "--data-dir" in second.stderr
+        wait_until(lambda: "worker is ready" in log.read_text())
+        os.killpg(hub.process.pid, signal.SIGINT)  # as a terminal's Ctrl-C does
         assert hub.process.wait(20) == 0
+        wait_until(lambda: is_gone(worker))
+    assert ended_in_order(log)
 
 
 def test_a_worker_dies_with_its_server_and_is_replaced_when_it_dies_itself(tmp_path: Path) -> None:
@@ -75,8 +94,11 @@ def test_a_worker_dies_with_its_server_and_is_replaced_when_it_dies_itself(tmp_p
         hub.create("admin/later")
         made = hub.commit("admin/later", {"a": b"1"})
         assert hub.wait_for_job(made["job_id"])["state"] == "done"
+        with pytest.raises(DataFolderBusy):
+            check_free(hub.data_dir, SERVE_LOCK)
         hub.process.kill()  # the server alone: it cannot say good-bye
         wait_until(lambda: is_gone(second))
+        check_free(hub.data_dir, SERVE_LOCK)
 
 
 def test_a_hub_killed_in_the_middle_of_a_job_finishes_it_after_a_restart(tmp_path: Path) -> None:

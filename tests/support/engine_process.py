@@ -11,13 +11,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from deltahub.registry.data_folder import WORKER_LOCK, DataFolderLock
 from deltahub.registry.errors import StorageFull
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 from deltahub.registry.store.base import StoreUnavailable
 from deltahub.workers.context import JobContext
 from deltahub.workers.engine import Engine
-from deltahub.workers.lock import DataFolderLock
 from deltahub.workers.settings import WorkerSettings
 
 
@@ -86,7 +86,7 @@ def main(data_dir: Path) -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     registry = Registry.open(Settings(data_dir=data_dir))
-    with DataFolderLock(registry.data_dir):
+    with DataFolderLock(registry.data_dir, WORKER_LOCK):
         engine = Engine(registry, WorkerSettings(poll_interval_s=0.05, max_attempts=1), KINDS)
         engine.start()
         engine.run(stop)

@@ -214,8 +214,12 @@ def served_hub(
     token: str = "",
     environment: Mapping[str, str] | None = None,
     arguments: tuple[str, ...] = (),
+    log: IO[bytes] | None = None,
 ) -> Iterator[ServedHub]:
-    """`deltahub serve` on a free port. token: of an earlier start; the first start prints one."""
+    """`deltahub serve` on a free port. token: of an earlier start; the first start prints one.
+
+    log: where its standard error goes, by default to ours.
+    """
     command = [
         sys.executable,
         "-m",
@@ -229,6 +233,7 @@ def served_hub(
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
+        stderr=log,
         text=True,
         env={**os.environ, **(environment or {})},
         start_new_session=True,

@@ -73,7 +73,8 @@ class LazyGroup(click.Group):
         except click.ClickException as exc:
             if not is_json:
                 raise
-            code = "usage_error" if isinstance(exc, click.UsageError) else "failed"
+            is_usage = isinstance(exc, click.UsageError)
+            code = "usage_error" if is_usage else str(getattr(exc, "code", "failed"))
             fail(code, exc.format_message(), exc.exit_code, is_json=True)
         except (KeyboardInterrupt, click.Abort):
             fail("interrupted", "interrupted", EXIT_INTERRUPTED, is_json=is_json)

@@ -9,6 +9,7 @@ from typing import Any, get_args
 import click
 
 from deltahub.registry import users
+from deltahub.registry.data_folder import NoHub, require_hub
 from deltahub.registry.errors import RegistryError
 from deltahub.registry.permissions import Role, Scope
 from deltahub.registry.registry import Registry
@@ -46,14 +47,24 @@ def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
+class Refused(click.ClickException):
+    """What the hub refuses an operator; --json shows the code of the error."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.code = str(getattr(error, "code", "failed"))
+
+
 @contextmanager
 def opened(data_dir: Path) -> Iterator[Registry]:
-    """The registry in the folder; what it refuses becomes a message and exit code 1."""
+    """The hub in the folder; what it refuses becomes a message and exit code 1."""
+    settings = Settings(data_dir=data_dir)
     try:
-        with Registry.open(Settings(data_dir=data_dir)) as reg:
+        require_hub(settings)
+        with Registry.open(settings) as reg:
             yield reg
-    except (RegistryError, StoreError) as exc:
-        raise click.ClickException(str(exc)) from exc
+    except (NoHub, RegistryError, StoreError) as exc:
+        raise Refused(exc) from exc
 
 
 def _print(as_json: bool, data: Any, text: str) -> None:

@@ -1,6 +1,7 @@
 """Users, their tokens, organizations and who belongs to them."""
 
 import hashlib
+import itertools
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -128,11 +129,16 @@ def namespaces_of(reg: Registry, caller: Caller) -> Mapping[str, str]:
 
 
 def bootstrap_admin(reg: Registry) -> str | None:
-    """On the very first start: the user `admin` and its token, returned this once; else None."""
+    """The token of a new administrator if the hub has none, returned this once; else None.
+
+    It is called `admin`, or `admin-2` and so on: nobody who has the name already is raised.
+    """
     with reg.db.write() as session:
-        if session.scalar(select(exists(select(User.id)))):
+        if session.scalar(select(exists(select(User.id).where(User.is_admin)))):
             return None
-        admin = _add_user(session, "admin", is_admin=True)
+        names = itertools.chain(["admin"], (f"admin-{i}" for i in itertools.count(2)))
+        name = next(name for name in names if not _is_taken(session, name))
+        admin = _add_user(session, name, is_admin=True)
         return _add_token(session, admin, "admin", "first start", None)
 
 
@@ -154,8 +160,12 @@ def _add_user(session: WriteSession, name: str, *, is_admin: bool) -> User:
     return user
 
 
+def _is_taken(session: ReadSession, name: str) -> bool:
+    return session.scalar(select(Namespace.id).where(Namespace.name == name)) is not None
+
+
 def _add_namespace(session: WriteSession, name: str, kind: str) -> Namespace:
-    if session.scalar(select(Namespace.id).where(Namespace.name == name)) is not None:
+    if _is_taken(session, name):
         raise NameTaken(f"{quoted(name)} is the name of a user or organization already")
     namespace = Namespace(name=name, kind=kind)
     session.add(namespace)

@@ -5,10 +5,15 @@ import logging
 import signal
 import socket
 import sys
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from deltahub.registry.registry import Registry
+    from deltahub.registry.settings import Settings
 
 _M_ARENA_MAX = -8
 
@@ -26,10 +31,11 @@ _M_ARENA_MAX = -8
 def serve(
     data_dir: Path | None, host: str | None, port: int | None, no_worker: bool, access_log: bool
 ) -> None:
-    """Run the hub until stopped.
+    """Run the hub until stopped by Ctrl-C or SIGTERM.
 
     The first start creates the data folder and prints an administrator's token, once. Background
-    jobs run in a worker process of its own, started here.
+    jobs run in a worker process of its own, started here. Exit status: 0 stopped; 1 could not
+    start; 3 another hub runs on the data folder.
     """
     from deltahub.registry.settings import Settings
 
@@ -45,43 +51,86 @@ def serve(
     _serve(Settings(**chosen), with_worker=not no_worker, access_log=access_log)
 
 
-def _serve(settings: Any, *, with_worker: bool, access_log: bool) -> None:
-    from deltahub.registry import users
+class FolderTaken(click.ClickException):
+    """Another hub runs on the data folder."""
+
+    exit_code = 3  # EXIT_BUSY of the registry, which `--help` does not load
+
+
+def _serve(settings: "Settings", *, with_worker: bool, access_log: bool) -> None:
+    from deltahub.registry.data_folder import (
+        SERVE_LOCK,
+        DataFolderBusy,
+        DataFolderLock,
+        check_free,
+    )
     from deltahub.registry.errors import RegistryError
     from deltahub.registry.registry import Registry
     from deltahub.registry.store.base import StoreError
+
+    _bound_heaps()
+    with ExitStack() as stack:
+        try:
+            # Asked before the port, which the other hub most likely has too, and before the
+            # database is brought up to date under it.
+            check_free(settings.data_dir, SERVE_LOCK)
+            listener = _bind(settings.host, settings.port)
+            registry = stack.enter_context(Registry.open(settings))
+            stack.enter_context(DataFolderLock(registry.data_dir, SERVE_LOCK))
+            _make_administrator(registry)
+        except DataFolderBusy as error:
+            raise FolderTaken(
+                f"another hub runs on the data folder {error.folder} (process {error.holder}): "
+                "stop that one, or give this one a folder of its own with --data-dir"
+            ) from error
+        except (RegistryError, StoreError, OSError) as error:
+            raise click.ClickException(f"cannot open the data folder: {error}") from error
+        _run(registry, listener, with_worker=with_worker, access_log=access_log)
+    click.echo("DeltaHub has stopped", err=True)
+
+
+def _make_administrator(registry: "Registry") -> None:
+    """Gives a hub that has none its administrator, and prints the token, this once."""
+    from deltahub.registry import users
+
+    token = users.bootstrap_admin(registry)
+    if token is not None:
+        name = users.authenticate(registry, token).name
+        click.echo(f"User `{name}` administers this hub, with the token {token}")
+        click.echo("It is not shown again. Keep it: `deltahub login` asks for it.")
+
+
+def _run(
+    registry: "Registry", listener: socket.socket, *, with_worker: bool, access_log: bool
+) -> None:
+    """Server and worker, until stopped; both hear of a stop at once."""
     from deltahub.server.running import HubServer
     from deltahub.server.settings import ServerSettings
     from deltahub.server.supervisor import WorkerSupervisor
 
-    _bound_heaps()
-    server_settings = ServerSettings()
-    listener = _bind(settings.host, settings.port)
-    try:
-        registry = Registry.open(settings)
-        token = users.bootstrap_admin(registry)
-    except (RegistryError, StoreError, OSError) as error:
-        raise click.ClickException(f"cannot open the data folder: {error}") from error
-    if token is not None:
-        click.echo(f"First start: user `admin` has the token {token}")
-        click.echo("It is not shown again. Keep it: `deltahub login` asks for it.")
+    settings = ServerSettings()
     worker = None
-    if with_worker and server_settings.has_embedded_worker:
+    if with_worker and settings.has_embedded_worker:
         worker = WorkerSupervisor(
-            registry.data_dir, server_settings.worker_restart_max_s, server_settings.stop_grace_s
+            registry.data_dir, settings.worker_restart_max_s, settings.stop_grace_s
         )
-        worker.start()
-    # The server raises the signal that ended it once more when it is done; we go on to clean up.
+    server = HubServer(
+        registry,
+        settings,
+        access_log=access_log,
+        on_signal=None if worker is None else worker.ask_to_stop,
+    )
+    # Until the server runs, these handlers are ours; and when it is done it raises the signal that
+    # ended it once more, while we go on to clean up.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
+        signal.signal(number, lambda *_: server.stop())
+    if worker is not None:
+        worker.start()
     try:
-        HubServer(registry, server_settings, access_log=access_log).run_on(
-            listener, lambda url: click.echo(f"DeltaHub is listening on {url}")
-        )
+        server.run_on(listener, lambda url: click.echo(f"DeltaHub is listening on {url}"))
     finally:
         if worker is not None:
             worker.stop()
-        registry.close()
 
 
 def _bound_heaps() -> None:

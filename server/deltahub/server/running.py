@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable
+from types import FrameType
 
 import uvicorn
 
@@ -15,8 +16,15 @@ class HubServer(uvicorn.Server):
     """Serves one registry. Stops gracefully on SIGTERM and SIGINT, or when told to."""
 
     def __init__(
-        self, registry: Registry, settings: ServerSettings, *, access_log: bool = False
+        self,
+        registry: Registry,
+        settings: ServerSettings,
+        *,
+        access_log: bool = False,
+        on_signal: Callable[[], None] | None = None,
     ) -> None:
+        """on_signal: called when a signal asks it to end, before transfers are waited for."""
+        self._on_signal = on_signal
         self.traffic = Traffic()
         config = uvicorn.Config(
             create_app(registry, settings, self.traffic),
@@ -42,6 +50,11 @@ class HubServer(uvicorn.Server):
         await super().startup(sockets)
         if self.started and sockets:
             self._on_ready(url_of(sockets[0]))
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._on_signal is not None:
+            self._on_signal()
+        super().handle_exit(sig, frame)
 
     def stop(self) -> None:
         """Asks it to end; safe from any thread."""

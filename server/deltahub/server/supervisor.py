@@ -2,11 +2,14 @@
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+
+from deltahub.registry.data_folder import EXIT_BUSY
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +34,8 @@ class WorkerSupervisor:
         self._stop_grace_s = stop_grace_s
         self._is_stopping = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
-        self._lock = threading.Lock()
+        # A signal handler may ask to stop while its own thread is here already.
+        self._lock = threading.RLock()
         # The kernel ties the worker's life to the *thread* that starts it: this one lives as long
         # as the server does.
         self._thread = threading.Thread(target=self._keep_running, name="worker", daemon=True)
@@ -45,27 +49,41 @@ class WorkerSupervisor:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
-        """Asks the worker to end, waits for the step in hand, and then insists."""
+    def ask_to_stop(self) -> None:
+        """Asks the worker to end after the step in hand. Does not wait; for signal handlers too."""
         self._is_stopping.set()
         with self._lock:
             if self._process is not None:
                 self._process.terminate()
+
+    def stop(self) -> None:
+        """Asks the worker to end, waits for the step in hand, and then insists."""
+        self.ask_to_stop()
         self._thread.join()
 
     def _keep_running(self) -> None:
+        # Ctrl-C goes to the whole process group. The worker inherits this mask and is deaf to it:
+        # it ends when we say so.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         pause_s = _FIRST_PAUSE_S
         while not self._is_stopping.is_set():
             began = time.monotonic()
             status = self._run_once()
-            if self._is_stopping.is_set():
-                return
             lived_s = time.monotonic() - began
+            # A SIGTERM for the whole process group may reach the worker before it reaches us.
+            if self._is_stopping.wait(_FIRST_PAUSE_S):
+                return
             pause_s = _FIRST_PAUSE_S if lived_s > _HEALTHY_S else pause_s
-            log.error(
-                "worker ended status=%d after_s=%.1f restart_in_s=%.1f", status, lived_s, pause_s
-            )
-            self._is_stopping.wait(pause_s)
+            if status == EXIT_BUSY:
+                log.warning(
+                    "another worker runs the jobs of this data folder look_again_in_s=%.1f", pause_s
+                )
+            else:
+                log.error(
+                    "worker ended status=%d after_s=%.1f restart_in_s=%.1f",
+                    status, lived_s, pause_s - _FIRST_PAUSE_S,
+                )  # fmt: skip
+            self._is_stopping.wait(pause_s - _FIRST_PAUSE_S)
             pause_s = min(pause_s * 2, self._restart_max_s)
 
     def _run_once(self) -> int:

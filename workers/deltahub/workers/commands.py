@@ -13,8 +13,6 @@ import click
 if TYPE_CHECKING:
     from deltahub.workers.engine import Engine
 
-EXIT_BUSY = 3
-
 
 @click.command()
 @click.option(
@@ -46,13 +44,18 @@ def worker(data_dir: Path | None, with_parent: bool) -> None:
 
 
 def _work(data_dir: Path | None, stop: threading.Event) -> None:
+    from deltahub.registry.data_folder import (
+        EXIT_BUSY,
+        WORKER_LOCK,
+        DataFolderBusy,
+        DataFolderLock,
+    )
     from deltahub.registry.errors import RegistryError
     from deltahub.registry.registry import Registry
     from deltahub.registry.settings import Settings
     from deltahub.registry.store.base import StoreError
     from deltahub.workers.engine import Engine
     from deltahub.workers.kinds import KINDS
-    from deltahub.workers.lock import DataFolderBusy, DataFolderLock
     from deltahub.workers.settings import WorkerSettings
 
     chosen: dict[str, Any] = {} if data_dir is None else {"data_dir": data_dir}
@@ -61,10 +64,14 @@ def _work(data_dir: Path | None, stop: threading.Event) -> None:
     except (RegistryError, StoreError, OSError) as error:
         raise click.ClickException(f"cannot open the data folder: {error}") from error
     try:
-        with DataFolderLock(registry.data_dir):
+        with DataFolderLock(registry.data_dir, WORKER_LOCK):
             _run(Engine(registry, WorkerSettings(), KINDS), stop)
     except DataFolderBusy as error:
-        click.echo(f"deltahub worker: {error}", err=True)
+        click.echo(
+            f"deltahub worker: {error.folder} already has a worker (process {error.holder}); "
+            "stop it, or `deltahub serve` that started it, before starting another",
+            err=True,
+        )
         registry.close()
         sys.exit(EXIT_BUSY)
 
