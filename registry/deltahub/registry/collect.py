@@ -37,6 +37,7 @@ from deltahub.registry.gc import Item, Plan, is_known, moment_now
 from deltahub.registry.locations import batches
 from deltahub.registry.registry import Registry
 from deltahub.registry.repack import repack
+from deltahub.registry.sizes import human_size
 from deltahub.registry.store.keys import landing_key, pack_key
 
 
@@ -69,7 +70,7 @@ class Outcome:
         )
         yield from (f"{text}: {count}" for text, count in counts if count)
         yield from self.notes
-        yield f"freed {self.freed_bytes} bytes"
+        yield f"freed {human_size(self.freed_bytes)}"
 
 
 def apply_gc(reg: Registry, plan: Plan, *, delete_unknown: bool = False) -> Outcome:

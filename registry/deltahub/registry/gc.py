@@ -5,10 +5,12 @@ is condemned, and deleted once no reader can still be reading it. A crash leaves
 next run finds again, never a row without its object.
 """
 
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from stat import S_ISREG
 
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
@@ -25,14 +27,16 @@ from deltahub.registry.garbage import (
 )
 from deltahub.registry.locations import batches
 from deltahub.registry.registry import Registry
+from deltahub.registry.sizes import human_size
 from deltahub.registry.store.base import ObjectNotFound, Store
 from deltahub.registry.store.keys import LANDINGS, PACKS, landing_key, pack_key
+from deltahub.registry.waiting import Waiting, find_waiting
 
 # A pack is written anew once less than this share of it is still needed.
 REPACK_BELOW = 0.7
 # A clock that ran this far back would make everything look older than it is.
 CLOCK_SLACK = timedelta(minutes=5)
-# Local files younger than this may belong to a step that is still running.
+# Local files younger than this may belong to a step that is still running (docs/cli.md).
 LEFTOVER_AGE = timedelta(days=1)
 
 
@@ -46,7 +50,10 @@ class Item:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a collection would do, in the order in which it would do it."""
+    """What a collection would do, in the order in which it would do it; then what it leaves.
+
+    sparse: live packs with dead bytes in them, too few or too young to write the packs anew.
+    """
 
     made_at: str
     lease_s: float
@@ -63,6 +70,8 @@ class Plan:
     unknown: tuple[Item, ...] = ()
     anchors: int = 0
     anchor_bytes: int = 0
+    sparse: tuple[Item, ...] = ()
+    waiting: tuple[Waiting, ...] = ()
     doubts: tuple[str, ...] = field(default=())
 
     @property
@@ -77,9 +86,18 @@ class Plan:
         condemned = (*self.abandoned, *self.condemn, *self.repack)
         return _total(item for item in condemned if item.id not in deleted)
 
+    @property
+    def waiting_bytes(self) -> int:
+        """What later runs take unless something refers to it by then."""
+        return _total(self.waiting)
+
     def as_dict(self) -> dict[str, object]:
         """The plan as plain data, for JSON."""
-        totals = {"freed_bytes": self.freed_bytes, "later_bytes": self.later_bytes}
+        totals = {
+            "freed_bytes": self.freed_bytes,
+            "later_bytes": self.later_bytes,
+            "waiting_bytes": self.waiting_bytes,
+        }
         return {**asdict(self), **totals}
 
     def lines(self) -> Iterator[str]:
@@ -94,12 +112,22 @@ class Plan:
             ("condemned packs to delete", len(self.delete), _total(self.delete)),
             ("leftover local files to delete", len(self.leftovers), _total(self.leftovers)),
             ("unnamed anchors kept because deltas need them", self.anchors, self.anchor_bytes),
+            ("packs that keep dead bytes for now", len(self.sparse), _total(self.sparse)),
             ("objects that no row knows (reported only)", len(self.unknown), _total(self.unknown)),
         )
         for text, count, size in rows:
             if count:
-                yield f"{text}: {count} ({size} bytes)"
-        yield f"frees {self.freed_bytes} bytes now, {self.later_bytes} bytes after the lease"
+                yield f"{text}: {count} ({human_size(size)})"
+        for item in self.waiting:
+            until = datetime.fromisoformat(item.until)
+            yield (
+                f"waiting, {item.what}: {item.count} ({human_size(item.size_bytes)}), "
+                f"until {until:%F %T} UTC"
+            )
+        yield (
+            f"frees {human_size(self.freed_bytes)} now, {human_size(self.later_bytes)} after the "
+            f"lease; {human_size(self.waiting_bytes)} wait"
+        )
         for doubt in self.doubts:
             yield f"doubt: {doubt}"
 
@@ -124,17 +152,22 @@ def plan_gc(reg: Registry, *, lease_s: float | None = None, grace_s: float | Non
         dead_frames = _frame_bytes_by_pack(session, dead)
         abandoned = _items(session, pack_is_abandoned(moment))
         past_lease = _items(session, pack_is_past_lease(moment))
-        empty, sparse = _packs_after(session, moment, dead_frames)
+        packs = _packs_after(session, moment, dead_frames)
+
+        def upload_bytes(upload: str) -> int:
+            return objects.get(landing_key(upload), 0) + (reg.spool.size(upload) or 0)
+
         uploads = [
-            Item(upload, objects.get(landing_key(upload), 0) + (reg.spool.size(upload) or 0))
+            Item(upload, upload_bytes(upload))
             for upload in session.scalars(select(Landing.id).where(landing_is_dead(moment)))
         ]
+        waiting = list(find_waiting(session, moment, upload_bytes))
         files = tuple(session.scalars(select(File.id).where(file_is_dead(moment))))
         unknown = _unknown_objects(session, objects)
-        leftovers = list(_leftovers(session, reg, moment))
+        leftovers, young = _leftovers(session, reg, moment)
         anchor_frames = _frame_bytes_by_pack(session, anchors)
     if moment.lease <= timedelta(0):
-        past_lease += [*abandoned, *empty, *sparse]
+        past_lease += [*abandoned, *packs.empty, *packs.mostly_dead]
     return Plan(
         made_at=moment.now.isoformat(),
         lease_s=moment.lease.total_seconds(),
@@ -144,13 +177,15 @@ def plan_gc(reg: Registry, *, lease_s: float | None = None, grace_s: float | Non
         tensors=tuple(dead),
         tensor_bytes=sum(size for _, size in dead_frames.values()),
         abandoned=tuple(abandoned),
-        condemn=tuple(empty),
-        repack=tuple(sparse),
+        condemn=tuple(packs.empty),
+        repack=tuple(packs.mostly_dead),
         delete=tuple(past_lease),
         leftovers=tuple(leftovers),
         unknown=tuple(unknown),
         anchors=len(anchors),
         anchor_bytes=sum(size for _, size in anchor_frames.values()),
+        sparse=tuple(packs.sparse),
+        waiting=(*waiting, *young),
         doubts=tuple(doubts),
     )
 
@@ -167,7 +202,7 @@ def is_known(session: Session, key: str) -> bool:
     return key.startswith(LANDINGS) and session.get(Landing, row_id) is not None
 
 
-def _total(items: Iterable[Item]) -> int:
+def _total(items: Iterable[Item | Waiting]) -> int:
     return sum(item.size_bytes for item in items)
 
 
@@ -191,27 +226,39 @@ def _frame_bytes_by_pack(session: Session, tensors: Iterable[int]) -> dict[str, 
     return found
 
 
-def _packs_after(
-    session: Session, moment: Moment, dead: dict[str, tuple[int, int]]
-) -> tuple[list[Item], list[Item]]:
-    """(empty, sparse): live packs as they will be without the dead tensors' frames."""
-    empty: list[Item] = []
-    sparse: list[Item] = []
+@dataclass(frozen=True)
+class _Packs:
+    """Live packs with dead bytes. sparse: those that stay as they are for now."""
+
+    empty: list[Item] = field(default_factory=list)
+    mostly_dead: list[Item] = field(default_factory=list)
+    sparse: list[Item] = field(default_factory=list)
+
+
+def _packs_after(session: Session, moment: Moment, dead: dict[str, tuple[int, int]]) -> _Packs:
+    """Live packs as they will be without the dead tensors' frames."""
+    packs = _Packs()
     rows = session.execute(
-        select(Pack.id, Pack.size, func.count(Frame.pack_id), func.sum(Frame.length))
+        select(
+            Pack.id, Pack.size, Pack.created_at, func.count(Frame.pack_id), func.sum(Frame.length)
+        )
         .outerjoin(Frame, Frame.pack_id == Pack.id)
-        .where(Pack.state == "live", Pack.created_at < moment.lease_start)
-        .group_by(Pack.id, Pack.size)
+        .where(Pack.state == "live")
+        .group_by(Pack.id, Pack.size, Pack.created_at)
         .order_by(Pack.id)
     )
-    for pack_id, size, count, frame_bytes in rows:
+    for pack_id, size, created_at, count, frame_bytes in rows:
         dead_count, dead_bytes = dead.get(pack_id, (0, 0))
         needed = live_pack_bytes(count - dead_count, (frame_bytes or 0) - dead_bytes)
-        if count == dead_count:
-            empty.append(Item(pack_id, size))
-        elif needed < REPACK_BELOW * size:
-            sparse.append(Item(pack_id, size - needed))
-    return empty, sparse
+        # A young one may still be filling with rows: the transaction after the object's.
+        may_act = created_at < moment.lease_start
+        if may_act and count == dead_count:
+            packs.empty.append(Item(pack_id, size))
+        elif may_act and needed < REPACK_BELOW * size:
+            packs.mostly_dead.append(Item(pack_id, size - needed))
+        elif needed < size:
+            packs.sparse.append(Item(pack_id, size - needed))
+    return packs
 
 
 def _clock_doubts(session: Session, moment: Moment) -> Iterator[str]:
@@ -243,9 +290,14 @@ def _missing_objects(session: Session, store: Store, objects: dict[str, int]) ->
         )
 
 
-def _leftovers(session: Session, reg: Registry, moment: Moment) -> Iterator[Item]:
-    """Local files that a dead process left: scratch files, and spooled bytes without an upload."""
-    oldest = (moment.now - max(moment.lease, LEFTOVER_AGE)).timestamp()
+def _leftovers(session: Session, reg: Registry, moment: Moment) -> tuple[list[Item], list[Waiting]]:
+    """(old, young): local files without a row, scratch files and spooled bytes.
+
+    A dead process left the old ones; those that are younger may have an owner.
+    """
+    age = max(moment.lease, LEFTOVER_AGE)
+    old: list[Item] = []
+    young: list[os.stat_result] = []
     scratch = sorted(reg.scratch.iterdir())
     orphans = [u for u in reg.spool.list() if session.get(Landing, u) is None]
     for name, path in [
@@ -256,8 +308,17 @@ def _leftovers(session: Session, reg: Registry, moment: Moment) -> Iterator[Item
             found = path.stat()
         except FileNotFoundError:
             continue  # its owner was quicker
-        if path.is_file() and found.st_mtime < oldest:
-            yield Item(name, found.st_size)
+        if S_ISREG(found.st_mode):
+            if found.st_mtime < (moment.now - age).timestamp():
+                old.append(Item(name, found.st_size))
+            else:
+                young.append(found)
+    if not young:
+        return old, []
+    last = datetime.fromtimestamp(max(found.st_mtime for found in young), UTC) + age
+    size = sum(found.st_size for found in young)
+    until = last.isoformat(timespec="seconds")
+    return old, [Waiting("local files without an owner, perhaps", len(young), size, until)]
 
 
 def _unknown_objects(session: Session, objects: dict[str, int]) -> list[Item]:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,7 +11,16 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from deltahub.registry import fsck as checks
 from deltahub.registry.collect import apply_gc
-from deltahub.registry.commands import data_dir_option, json_option
+from deltahub.registry.commands import Refused, data_dir_option, json_option
+from deltahub.registry.data_folder import (
+    EXIT_BUSY,
+    SERVE_LOCK,
+    WORKER_LOCK,
+    DataFolderBusy,
+    DataFolderLock,
+    NoHub,
+    require_hub,
+)
 from deltahub.registry.errors import RegistryError
 from deltahub.registry.gc import plan_gc
 from deltahub.registry.registry import Registry
@@ -24,32 +33,61 @@ EXIT_ERROR = 2
 _CODES = "\n".join(f"  {code}: {meaning}" for code, meaning in checks.CODES.items())
 
 
-class CannotRun(click.ClickException):
+class CannotRun(Refused):
     """The data folder could not be opened or read to its end."""
 
     exit_code = EXIT_ERROR
 
 
+class InUse(click.ClickException):
+    """What may only be done while the hub is stopped."""
+
+    exit_code = EXIT_BUSY
+    code = DataFolderBusy.code
+
+
 @contextmanager
 def _opened(data_dir: Path) -> Iterator[Registry]:
-    if not data_dir.is_dir():
-        raise CannotRun(f"there is no data folder {data_dir}; name it with --data-dir")
+    settings = Settings(data_dir=data_dir)
     try:
-        with Registry.open(Settings(data_dir=data_dir)) as reg:
+        require_hub(settings)
+        with Registry.open(settings) as reg:
             yield reg
-    except (RegistryError, StoreError, SQLAlchemyError, OSError) as exc:
-        raise CannotRun(str(exc)) from exc
+    except (NoHub, RegistryError, StoreError, SQLAlchemyError, OSError) as exc:
+        raise CannotRun(exc) from exc
+
+
+@contextmanager
+def _readers_kept_out(reg: Registry, lease_s: float | None) -> Iterator[None]:
+    """Neither hub nor worker runs while the lease is shorter than the one that they count on."""
+    needed_s = reg.settings.read_lease_s
+    if lease_s is None or lease_s >= needed_s:
+        yield
+        return
+    with ExitStack() as stack:
+        try:
+            for name in (SERVE_LOCK, WORKER_LOCK):
+                stack.enter_context(DataFolderLock(reg.data_dir, name))
+        except DataFolderBusy as exc:
+            raise InUse(
+                f"a hub runs on the data folder {exc.folder} (process {exc.holder}), and its "
+                f"readers may need a condemned pack for {needed_s} s (DELTAHUB_READ_LEASE_S): "
+                f"stop it before collecting with --lease {lease_s:g}, or leave --lease out"
+            ) from exc
+        yield
 
 
 @click.command()
 @click.option("--apply", "is_applied", is_flag=True, help="Carry the plan out.")
 @click.option(
     "--lease", "lease_s", type=click.FloatRange(min=0), metavar="SECONDS",
-    help="How long condemned packs wait for their readers; 0 only while the hub is stopped.",
+    help="How long condemned packs wait for their readers (DELTAHUB_READ_LEASE_S); less only while "
+    "the hub is stopped.",
 )  # fmt: skip
 @click.option(
     "--grace", "grace_s", type=click.FloatRange(min=0), metavar="SECONDS",
-    help="How long files and tensors wait for the commit that will name them.",
+    help="How long files and tensors wait for the commit that will name them "
+    "(DELTAHUB_HOLD_TTL_S).",
 )  # fmt: skip
 @click.option("--delete-unknown", is_flag=True, help="Also delete objects that no row knows.")
 @data_dir_option
@@ -64,9 +102,10 @@ def gc(
 ) -> None:
     """Plan what is garbage, and with --apply collect it.
 
-    Exit status: 0 planned or done; 1 refused, for the plan has doubts; 2 could not run.
+    Exit status: 0 planned or done; 1 refused, for the plan has doubts; 2 could not run; 3 a hub
+    runs on the data folder, and the lease is too short for that.
     """
-    with _opened(data_dir) as reg:
+    with _opened(data_dir) as reg, _readers_kept_out(reg, lease_s):
         plan = plan_gc(reg, lease_s=lease_s, grace_s=grace_s)
         outcome = None
         if is_applied and not plan.doubts:

@@ -41,7 +41,8 @@ class Settings(BaseSettings):
         default=100_000, description="Most tensors in one query or frame request."
     )
     max_decoded_bytes: int = Field(
-        default=16 * GIB, description="Most bytes that one uploaded pack may decode to."
+        default=16 * GIB,
+        description="Most bytes that one uploaded pack may decode to, or one recipe repeat.",
     )
 
     hold_ttl_s: int = Field(
