@@ -258,3 +258,13 @@ def test_a_client_that_sends_nothing_more_is_cut_off(tmp_path: Path) -> None:
         assert offset_of(hub, digest_of(data)) == (600, False)
         rest = put(hub, digest_of(data), data[600:], Content_Range="bytes 600-999/1000")
         assert rest.status == 201
+        with socket.create_connection(hub.address, timeout=20) as connection:
+            head = "POST /v1/repositories HTTP/1.1\r\nHost: hub\r\nContent-Length: 1000\r\n\r\n{"
+            connection.sendall(head.encode())
+            for _ in range(4):  # a byte now and then does not keep it open
+                time.sleep(0.06)
+                connection.sendall(b" ")
+            status, body = status_of(connection)
+            assert status == 400
+            assert b"body_cut" in body
+            assert connection.recv(1) == b""

@@ -3,6 +3,7 @@
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
+from starlette.responses import RedirectResponse
 
 from deltahub.registry.registry import Registry
 from deltahub.server import errors
@@ -49,11 +50,21 @@ def create_app(
     )
     app.state.hub = Hub(registry, settings or ServerSettings(), traffic or Traffic())
     errors.install(app)
-    app.add_middleware(JsonBodyLimit, max_bytes=registry.settings.max_request_json_bytes)
+    app.add_middleware(
+        JsonBodyLimit,
+        max_bytes=registry.settings.max_request_json_bytes,
+        idle_s=app.state.hub.settings.idle_s,
+    )
     v1 = APIRouter(prefix="/v1", responses={"default": {"model": ErrorOut}})
     for module in _ROUTERS:
         v1.include_router(module.router)
     app.include_router(v1)
+
+    @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
+    async def get_root() -> RedirectResponse:
+        # Whoever opens the hub in a browser finds out what it is.
+        return RedirectResponse("/docs")
+
     return app
 
 

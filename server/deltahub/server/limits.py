@@ -1,16 +1,22 @@
 """A cap on JSON bodies, before anything parses them."""
 
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deltahub.server.errors import envelope
+from deltahub.server.streaming import BodyCut, BodyLimit, read_body
 
 
 class JsonBodyLimit:
-    """Reads small bodies whole and refuses larger ones; streamed routes set their own limits."""
+    """Reads small bodies whole, and refuses those that are too large or come too slowly.
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+    Streamed routes set their own limits.
+    """
+
+    def __init__(self, app: ASGIApp, max_bytes: int, idle_s: float) -> None:
         self._app = app
         self._max_bytes = max_bytes
+        self._idle_s = idle_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"]) if scope["type"] == "http" else {}
@@ -18,24 +24,16 @@ class JsonBodyLimit:
         if not has_body or is_streamed(scope["method"], scope["path"]):
             await self._app(scope, receive, send)
             return
-        # The HTTP parser has checked that the number is one.
-        n_bytes = int(headers.get(b"content-length", b"0"))
-        body = bytearray()
-        while n_bytes <= self._max_bytes:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return
-            body += message.get("body", b"")
-            n_bytes = max(n_bytes, len(body))
-            if not message.get("more_body", False):
-                await self._app(scope, _replay(bytes(body), receive), send)
-                return
-        refusal = envelope(
-            "limit_exceeded",
-            f"the body is larger than the limit of {self._max_bytes} bytes",
-            {"Connection": "close"},
-        )
-        await refusal(scope, receive, send)
+        try:
+            # The HTTP parser has checked that the number is one.
+            if int(headers.get(b"content-length", b"0")) > self._max_bytes:
+                raise BodyLimit(f"the body is larger than the limit of {self._max_bytes} bytes")
+            body = await read_body(Request(scope, receive), self._max_bytes, self._idle_s)
+        except (BodyLimit, BodyCut) as error:
+            refusal = envelope(error.code, str(error), {"Connection": "close"})
+            await refusal(scope, receive, send)
+        else:
+            await self._app(scope, _replay(body, receive), send)
 
 
 def is_streamed(method: str, path: str) -> bool:

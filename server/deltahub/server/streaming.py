@@ -131,7 +131,7 @@ async def read_body(request: Request, max_bytes: int, idle_s: float) -> bytes:
     """A whole small body. Raises BodyLimit when it is larger than `max_bytes`, BodyCut."""
     pieces: list[bytes] = []
     n_bytes = 0
-    async for block in _blocks(request, idle_s):
+    async for block in _blocks(request, idle_s, min(BLOCK_BYTES, max_bytes + 1)):
         n_bytes += len(block)
         if n_bytes > max_bytes:
             request.state.has_unread_body = True
@@ -140,8 +140,10 @@ async def read_body(request: Request, max_bytes: int, idle_s: float) -> bytes:
     return b"".join(pieces)
 
 
-async def _blocks(request: Request, idle_s: float) -> AsyncIterator[bytes]:
-    """The body in blocks of about BLOCK_BYTES: small reads would cost a thread hop each.
+async def _blocks(
+    request: Request, idle_s: float, block_bytes: int = BLOCK_BYTES
+) -> AsyncIterator[bytes]:
+    """The body in blocks of at least `block_bytes`: small reads would cost a thread hop each.
 
     Raises BodyCut, after what came, when the client goes away or needs `idle_s` for a block.
     """
@@ -153,7 +155,7 @@ async def _blocks(request: Request, idle_s: float) -> AsyncIterator[bytes]:
         n_bytes = 0
         try:
             with anyio.fail_after(idle_s):
-                while n_bytes < BLOCK_BYTES and not is_over:
+                while n_bytes < block_bytes and not is_over:
                     piece = await anext(stream, None)
                     if piece is None:
                         is_over = True
@@ -163,7 +165,7 @@ async def _blocks(request: Request, idle_s: float) -> AsyncIterator[bytes]:
         except ClientDisconnect:
             cut = "the client went away before its body ended"
         except TimeoutError:
-            cut = f"the client took more than {idle_s:g} s for {BLOCK_BYTES} bytes"
+            cut = f"the client took more than {idle_s:g} s for {block_bytes} bytes"
         if n_bytes:
             yield b"".join(pieces)
     if cut is not None:
