@@ -3,22 +3,31 @@
 The rows of tensor_bases are what cycles and depths are checked on, so decoding must follow them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import delete, select
 
 from deltahub.codecs.ids import tensor_id
 from deltahub.registry import Caller, Registry
-from deltahub.registry.db.models import Frame, Tensor, TensorBase
+from deltahub.registry.db.models import FileTensor, Frame, Hold, Tensor, TensorBase
+from deltahub.registry.decode_uploaded import FrameTaker
+from deltahub.registry.encode import encode_tensor
+from deltahub.registry.errors import DataLost, InvalidFrame
 from deltahub.registry.fsck import fsck
+from deltahub.registry.packs import PackSpool
+from deltahub.registry.publish import make_live, switch_tensor
 from deltahub.registry.repack import repack
 from deltahub.registry.repositories import delete_repository, ensure_repository
 from deltahub.registry.restore import Restorer
 from deltahub.registry.store.keys import pack_key
+from deltahub.registry.upload_pack import UploadedFrame
+from support import tiny_models as tiny
 from support.client_packs import frames_of, near, send_pack, weights
-from support.ingested import push_ingested
+from support.collecting import age_everything, collect, is_clean
+from support.ingested import push_ingested, read_file, stored_tensors
 from support.registry import caller, opened_registry
 
 BASE = weights(40_000)
@@ -91,3 +100,107 @@ def test_a_reader_finds_a_base_that_has_moved_by_the_rows_too(
         reg.store.delete(pack_key(pack_id))
     pieces = restorer.stream_tensor(located, tuned.id, 0, tuned.size)
     assert b"".join(pieces) == TUNED
+
+
+def store_alone(reg: Registry, row: Tensor, data: bytes) -> None:
+    """Write a delta anew, without its base."""
+    with PackSpool(reg, row.domain_id) as spool:
+        for frame in frames_of(data):
+            spool.add(frame)
+        sealed = spool.seal()
+    with reg.db.write() as session:
+        make_live(session, sealed)
+        switch_tensor(session, row.id, sealed.tensors[row.hash].frames, set(), 2)
+
+
+def drop_rows(reg: Registry, row: Tensor) -> None:
+    """What gc does to a tensor that nothing needs any more, but for its pack, which may stay."""
+    with reg.db.write() as session:
+        session.execute(delete(Hold).where(Hold.tensor_id == row.id))
+        session.execute(delete(FileTensor).where(FileTensor.tensor_id == row.id))
+        session.execute(delete(Tensor).where(Tensor.id == row.id))
+
+
+@pytest.mark.parametrize("is_a_base", [False, True])
+def test_a_reader_that_knows_an_old_encoding_finds_the_new_one_when_its_base_is_gone(
+    reg: Registry, bob: Caller, tuned: Tensor, is_a_base: bool
+) -> None:
+    """The old frames are still there, but not what they were coded against."""
+    (base,) = rows_of(reg, BASE)
+    wanted, data = tuned, TUNED
+    if is_a_base:  # what is read is itself a delta of the tensor that was encoded anew
+        data = near(TUNED, seed=5)
+        send_pack(reg, bob, "bob/m", frames_of(data, TUNED))
+        (wanted,) = rows_of(reg, data)
+    restorer = Restorer(reg)
+    located = restorer.locate([wanted.id])
+    store_alone(reg, tuned, TUNED)
+    drop_rows(reg, base)
+    pieces = restorer.stream_tensor(located, wanted.id, 0, wanted.size)
+    assert b"".join(pieces) == data
+
+
+def test_a_reader_goes_on_in_another_row_of_the_same_contents(reg: Registry, bob: Caller) -> None:
+    """Deleted, collected and sent again, while somebody was reading."""
+    ensure_repository(reg, bob, "bob/m", private=True)
+    send_pack(reg, bob, "bob/m", frames_of(BASE))
+    (row,) = rows_of(reg, BASE)
+    restorer = Restorer(reg)
+    located = restorer.locate([row.id])
+    drop_rows(reg, row)
+    for info in list(reg.store.list("packs/")):
+        reg.store.delete(info.key)
+    send_pack(reg, bob, "bob/m", frames_of(TUNED))  # takes the old row's id
+    send_pack(reg, bob, "bob/m", frames_of(BASE))
+    assert rows_of(reg, BASE)[0].id != row.id
+    assert b"".join(restorer.stream_tensor(located, row.id, 0, row.size)) == BASE
+
+
+def test_what_is_really_lost_is_said_so(reg: Registry, tuned: Tensor) -> None:
+    (base,) = rows_of(reg, BASE)
+    with reg.db.read() as session:
+        frame = session.scalars(select(Frame).where(Frame.tensor_id == base.id)).one()
+    reg.store.delete(pack_key(frame.pack_id))
+    with pytest.raises(DataLost, match="fsck"):
+        read(Restorer(reg), tuned)
+
+
+def test_frames_against_a_base_that_vanishes_meanwhile_are_refused(
+    reg: Registry, bob: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensure_repository(reg, bob, "bob/m", private=True)
+    send_pack(reg, bob, "bob/m", frames_of(BASE))
+    take = FrameTaker.take
+
+    def take_late(self: FrameTaker, tensor: bytes, frames: Sequence[UploadedFrame]) -> None:
+        drop_rows(reg, rows_of(reg, BASE)[0])
+        take(self, tensor, frames)
+
+    monkeypatch.setattr(FrameTaker, "take", take_late)
+    with pytest.raises(InvalidFrame, match="not here for you"):
+        send_pack(reg, bob, "bob/m", frames_of(TUNED, BASE))
+
+
+def test_an_ingest_whose_base_vanishes_meanwhile_stores_without_it(
+    reg: Registry, bob: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = tiny.to_file(tiny.base())
+    tune = tiny.to_file(tiny.finetune(1e-5))
+    push_ingested(reg, bob, "bob/base", {"m.safetensors": base})
+    encode, is_first = encode_tensor, True
+
+    def encode_late(*args: Any, **options: Any) -> None:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            delete_repository(reg, bob, "bob/base")
+            age_everything(reg, 2)
+            collect(reg)
+        encode(*args, **options)
+
+    monkeypatch.setattr("deltahub.registry.ingest.encode_tensor", encode_late)
+    revision = push_ingested(reg, bob, "bob/tune", {"m.safetensors": tune}, base="bob/base")
+    assert not is_first
+    assert {stored.depth for stored in stored_tensors(reg, revision).values()} == {0}
+    assert read_file(reg, revision, "m.safetensors") == tune
+    assert is_clean(reg)

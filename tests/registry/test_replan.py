@@ -13,21 +13,29 @@ from deltahub.codecs.frame import tensor_spec
 from deltahub.registry import Caller, Registry, jobs
 from deltahub.registry.accept import accept_pack
 from deltahub.registry.arrivals import enqueue_replans
-from deltahub.registry.db.models import Job, LineageEdge, Revision, Tensor
+from deltahub.registry.db.models import (
+    PUBLIC_DOMAIN_KEY,
+    Domain,
+    Job,
+    LineageEdge,
+    Revision,
+    Tensor,
+)
 from deltahub.registry.encode import encode_tensor
 from deltahub.registry.errors import DeltaCycle
 from deltahub.registry.fsck import fsck
 from deltahub.registry.locations import FrameLocation, locate
 from deltahub.registry.measuring import measure_lineage
-from deltahub.registry.packs import PackSpool
+from deltahub.registry.packs import PackSpool, SealedPacks
 from deltahub.registry.prove import submit_recipe
 from deltahub.registry.publish import make_live, switch_tensor
 from deltahub.registry.replan import Replanner
-from deltahub.registry.repositories import ensure_repository
+from deltahub.registry.repositories import delete_repository, ensure_repository
 from deltahub.registry.restore import Restorer
 from deltahub.registry.revisions import AddFile, commit
 from support import tiny_models as tiny
 from support.client_door import pack_and_recipe
+from support.collecting import collect
 from support.crash_workload import run_jobs
 from support.ingested import (
     ingest,
@@ -293,3 +301,49 @@ def test_what_a_client_stored_alone_becomes_a_delta(reg: Registry, ann: Caller) 
     for name in MATRICES:
         assert stored_tensors(reg, sent)[name].bases == {anchors[name].id}
     assert read_file(reg, sent, PATH) == data
+
+
+def test_a_tensor_whose_row_became_a_public_one_is_left_alone(
+    reg: Registry, ann: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite gives a deleted row's id to the next one, which may have the same contents."""
+    tune = push_model(reg, ann, "ann/tune", tiny.finetune(1e-5), base="ann/base", private=True)
+    push_model(reg, ann, "ann/base", tiny.base(), private=True)
+    victim = stored_tensors(reg, tune)["up.weight"].id
+    private, seal = row_of(reg, victim).domain_id, PackSpool.seal
+
+    def move(domain: int) -> None:
+        with reg.db.write() as session:
+            session.get_one(Tensor, victim).domain_id = domain
+
+    def seal_late(spool: PackSpool) -> SealedPacks:
+        move(public_domain(reg))
+        return seal(spool)
+
+    monkeypatch.setattr(PackSpool, "seal", seal_late)
+    assert Replanner(reg, tune).step(0).switched >= len(MATRICES) - 1
+    assert row_of(reg, victim).depth == 0
+    move(private)
+
+
+def public_domain(reg: Registry) -> int:
+    with reg.db.write() as session:
+        found = session.scalar(select(Domain.id).where(Domain.key == PUBLIC_DOMAIN_KEY))
+        if found is None:
+            domain = Domain(key=PUBLIC_DOMAIN_KEY)
+            session.add(domain)
+            session.flush()
+            found = domain.id
+        return found
+
+
+def test_a_base_that_vanishes_under_way_is_planned_without(reg: Registry, ann: Caller) -> None:
+    tune = push_model(reg, ann, "ann/tune", tiny.finetune(1e-5), base="ann/base")
+    push_model(reg, ann, "ann/base", tiny.base())
+    data = read_file(reg, tune, PATH)
+    replanner = Replanner(reg, tune, Restorer(reg, 0))
+    delete_repository(reg, ann, "ann/base")
+    collect(reg)
+    step = replanner.step(0)
+    assert (step.next_position, step.switched) == (None, 0)
+    assert read_file(reg, tune, PATH) == data

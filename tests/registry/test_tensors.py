@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import Connection, event, func, select
 
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.frame import BasePlan, BaseSegment, FrameRange, TensorSpec, encode_frame
@@ -287,3 +287,28 @@ def forge_base(frame: bytes, base: bytes) -> bytes:
     """The frame as if it had been coded against another base."""
     segment = forge_segments((tensor_id(base), DType.BF16.code, 0, len(base) // 2))
     return forge_header(frame, segments=segment)
+
+
+def test_a_pack_of_very_many_frames_holds_the_lock_for_a_few_of_them_at_a_time(
+    reg: Registry, ann: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deltahub.registry.publish.PART_TENSORS", 10)
+    monkeypatch.setattr("deltahub.registry.accept.PART_TENSORS", 10)
+    tensors = [weights(8, seed) for seed in range(25)]
+    ensure_repository(reg, ann, "ann/m", private=True)
+    rows = [0]
+
+    def count_rows(connection: Connection, *args: object) -> None:
+        """At the end of each write, how many tensors there are."""
+        rows.append(connection.execute(select(func.count()).select_from(Tensor)).scalar_one())
+
+    event.listen(reg.db.write_engine, "commit", count_rows)
+    accepted = send_pack(reg, ann, "ann/m", [f for data in tensors for f in frames_of(data)])
+    event.remove(reg.db.write_engine, "commit", count_rows)
+    assert accepted.n_tensors == 25
+    assert sorted(set(rows)) == [0, 10, 20, 25]
+    assert have(reg, ann, "ann/m", *tensors) == [True] * 25
+    # Sent again it is known, and taken from nobody.
+    again = send_pack(reg, ann, "ann/m", [f for data in tensors for f in frames_of(data)])
+    assert again.n_tensors == 25
+    assert [stored_bytes(reg, data) for data in tensors] == tensors

@@ -15,14 +15,21 @@ from deltahub.registry.decode_uploaded import FrameTaker
 from deltahub.registry.errors import DeltaCycle, InvalidFrame, LimitExceeded
 from deltahub.registry.holds import hold_for_user
 from deltahub.registry.landing import complete_upload
-from deltahub.registry.packs import PackSpool
+from deltahub.registry.locations import batches
+from deltahub.registry.packs import PackSpool, SealedPacks
 from deltahub.registry.permissions import Caller, require_writer
 from deltahub.registry.proof import delete_condemned, drop_unused
-from deltahub.registry.publish import insert_tensors, make_live
+from deltahub.registry.publish import (
+    PART_TENSORS,
+    check_live,
+    in_parts,
+    insert_tensors,
+    make_live,
+)
 from deltahub.registry.registry import Registry
 from deltahub.registry.repositories import load_repository
 from deltahub.registry.store.base import ObjectNotFound
-from deltahub.registry.tensor_reader import TensorReader
+from deltahub.registry.tensor_reader import TensorGone, TensorReader
 from deltahub.registry.tensors import find_readable
 from deltahub.registry.upload_pack import UploadedFrame, UploadedPack, cover, other_packs
 
@@ -42,7 +49,7 @@ class _Batch:
     repository_id: int
     domain_id: int
     is_private: bool
-    known: dict[bytes, int]  # claimable already: row ids
+    known: dict[bytes, int] = field(default_factory=dict)  # claimable already: row ids
     whole: dict[bytes, list[UploadedFrame]] = field(default_factory=dict)
     n_waiting: int = 0
     # Uploads that nothing more is needed from once `whole` is stored.
@@ -61,7 +68,8 @@ def accept_pack(
     A tensor whose frames go over several packs is taken when the last of them is accepted; until
     then the uploads are kept. InvalidFrame for anything that does not decode to what it says, or
     is coded against what the caller may not read; DeltaCycle for a chain too deep; LimitExceeded;
-    UploadNotFound. Of a refused pack nothing is kept but the upload.
+    UploadNotFound. Of a refused pack nothing is kept but the upload; only where a base vanishes or
+    moves while its thousands of tensors are made known may some of them stay.
     """
     caller = require_writer(caller)
     try:
@@ -82,38 +90,48 @@ def _accept(
         taker = FrameTaker(
             reg, reader, spool, batch.domain_id, base_sizes, is_private=batch.is_private
         )
-        for tensor, frames in batch.whole.items():
-            taker.take(tensor, frames)
+        try:
+            for tensor, frames in batch.whole.items():
+                taker.take(tensor, frames)
+        except TensorGone:
+            # Deleted since it was looked up? Then it is not here for the caller any more.
+            _check_bases(reg, caller, name, batch)
+            raise
         sealed = spool.seal()
+    _publish(reg, caller, name, batch, sealed)
     with reg.db.write() as session:
-        load_repository(session, caller, name, "write")
-        make_live(session, sealed)
-        ids = insert_tensors(session, sealed, reg.settings.max_depth, is_foreign=batch.is_private)
-        ttl_s = reg.settings.hold_ttl_s
-        hold_for_user(session, ids.values(), caller.user_id, batch.repository_id, ttl_s)
-        dropped = drop_unused(session, (landing.id for landing in batch.used))
+        used = [landing.id for landing in batch.used]
+        dropped = drop_unused(session, used, reg.settings.upload_ttl_s)
         failpoints.reached("accept.publish.before_commit")
     failpoints.reached("accept.publish.after_commit")
     delete_condemned(reg, dropped)
-    return Accepted(len(ids) + len(batch.known), batch.n_waiting)
+    return Accepted(len(batch.whole) + len(batch.known), batch.n_waiting)
+
+
+def _publish(reg: Registry, caller: Caller, name: str, batch: _Batch, sealed: SealedPacks) -> None:
+    """Make the tensors known and hold them, some at a time: a pack may have very many."""
+    for number, part in enumerate(in_parts(sealed)):
+        with reg.db.write() as session:
+            load_repository(session, caller, name, "write")
+            check = check_live if number else make_live
+            check(session, part)
+            ids = insert_tensors(session, part, reg.settings.max_depth, is_foreign=batch.is_private)
+            ttl_s = reg.settings.hold_ttl_s
+            hold_for_user(session, ids.values(), caller.user_id, batch.repository_id, ttl_s)
 
 
 def _collect(reg: Registry, caller: Caller, name: str, sha256: str) -> _Batch:
     """Sort an upload's frames by tensor; what the caller may claim already is held at once."""
     with reg.db.read() as session:
-        load_repository(session, caller, name, "write")
+        repository = load_repository(session, caller, name, "write")
         landing = complete_upload(session, caller, sha256)
         others = other_packs(session, caller, landing)
+        batch = _Batch(repository.id, repository.domain_id, repository.is_private)
     frames = _by_tensor(UploadedPack(reg, landing).frames())
-    with reg.db.write() as session:
-        repository = load_repository(session, caller, name, "write")
-        known = {
-            content: tensor.id
-            for content, tensor in find_readable(session, caller, repository, frames).items()
-        }
-        ttl_s = reg.settings.hold_ttl_s
-        hold_for_user(session, known.values(), caller.user_id, repository.id, ttl_s)
-        batch = _Batch(repository.id, repository.domain_id, repository.is_private, known)
+    # Some at a time, each in a short transaction: a pack may name very many.
+    for part in batches(frames, PART_TENSORS):
+        batch.known |= _hold_known(reg, caller, name, part)
+    known = batch.known
     groups = {tensor: [group] for tensor, group in frames.items() if tensor not in known}
     _check_expansion(reg, groups)
     partial = {tensor for tensor, found in groups.items() if cover(found) is None}
@@ -126,6 +144,18 @@ def _collect(reg: Registry, caller: Caller, name: str, sha256: str) -> _Batch:
             batch.whole[tensor] = ordered
     batch.used = _used(reg, caller, name, batch, [landing, *contributing])
     return batch
+
+
+def _hold_known(
+    reg: Registry, caller: Caller, name: str, tensors: Iterable[bytes]
+) -> dict[bytes, int]:
+    with reg.db.write() as session:
+        repository = load_repository(session, caller, name, "write")
+        found = find_readable(session, caller, repository, tensors)
+        known = {content: tensor.id for content, tensor in found.items()}
+        ttl_s = reg.settings.hold_ttl_s
+        hold_for_user(session, known.values(), caller.user_id, repository.id, ttl_s)
+    return known
 
 
 def _by_tensor(frames: Iterable[UploadedFrame]) -> dict[bytes, list[UploadedFrame]]:

@@ -26,6 +26,7 @@ from deltahub.registry.restore import Restorer
 from deltahub.registry.sketching import FLOATS, U16, Read, nearness, to_bf16
 from deltahub.registry.store.base import ObjectNotFound
 from deltahub.registry.store.keys import pack_key
+from deltahub.registry.tensor_reader import TensorGone
 
 # Elements in the middle of a tensor that are compared where names do not help.
 PROBE_ELEMENTS = 64
@@ -127,8 +128,15 @@ class Matcher:
         fit = [tensor for tensor in tensors if tensor.dtype in FLOATS][:MAX_PROBED]
         self._restorer.expect(self._domain_id, [tensor.id for tensor in fit])
         read_base = self._restorer.base_reader(self._domain_id)
-        rows = [_probe(t.dtype, count, partial(read_base, t.hash)) for t in fit]
-        return fit, np.array(rows, dtype=np.uint16).reshape(len(fit), PROBE_ELEMENTS)
+        probed: list[StoredTensor] = []
+        rows: list[U16] = []
+        for tensor in fit:
+            try:
+                rows.append(_probe(tensor.dtype, count, partial(read_base, tensor.hash)))
+            except TensorGone:
+                continue  # deleted since the candidates were loaded
+            probed.append(tensor)
+        return probed, np.array(rows, dtype=np.uint16).reshape(len(rows), PROBE_ELEMENTS)
 
 
 def _probe(dtype: str, count: int, read: Read) -> U16:

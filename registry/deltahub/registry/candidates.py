@@ -13,7 +13,7 @@ from deltahub.codecs.recipe import Recipe, TensorRef
 from deltahub.registry.base_options import StoredTensor
 from deltahub.registry.db.models import Entry, File, Namespace, Repository, Revision
 from deltahub.registry.detection import find_families
-from deltahub.registry.errors import DataLost
+from deltahub.registry.errors import DataLost, EntryNotFound
 from deltahub.registry.locations import allowed_domains, resolve
 from deltahub.registry.registry import Registry
 from deltahub.registry.restore import Restorer
@@ -139,7 +139,10 @@ def _load(
             .where(Revision.id == wanted.revision_id)
         )
     for file in files:
-        refs = named_tensors(restorer, file)[: room - len(candidate.by_name)]
+        try:
+            refs = named_tensors(restorer, file)[: room - len(candidate.by_name)]
+        except EntryNotFound:
+            continue  # its repository has just been deleted
         with reg.db.read() as session:
             stored = resolve(session, target.domain_id, (ref.tensor for _, ref in refs))
         for name, ref in refs:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 
 from deltahub.codecs.registry import BY_NUMBER
-from deltahub.registry.db.models import Entry, File, FileTensor, Revision, Tensor
+from deltahub.registry.db.models import Entry, File, FileTensor, Repository, Revision, Tensor
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.errors import DataLost, LimitExceeded, TensorNotFound
 from deltahub.registry.locations import (
@@ -15,7 +15,6 @@ from deltahub.registry.locations import (
     bases_of,
     batches,
     locate,
-    resolve,
 )
 from deltahub.registry.registry import Registry
 from deltahub.registry.restore import Restorer
@@ -49,17 +48,27 @@ class FileDownload:
 
 
 def plan_download(reg: Registry, restorer: Restorer, file: File) -> FileDownload:
-    """How the tensors of an ingested file are stored now; NotReady before that, DataLost."""
+    """How the tensors of an ingested file are stored now.
+
+    NotReady before that, EntryNotFound once the file is gone, DataLost.
+    """
     recipe = restorer.load_recipe(file)
     with reg.db.read() as session:
-        rows = resolve(session, file.domain_id, (ref.tensor for ref in recipe.tensors()))
+        # The file's own rows, as stream_frames sends them: the same bytes may lie in two domains.
+        tensors_of_file = session.scalars(
+            select(Tensor)
+            .join(FileTensor, FileTensor.tensor_id == Tensor.id)
+            .where(FileTensor.file_id == file.id)
+        )
+        rows = {tensor.hash: tensor for tensor in tensors_of_file}
         stored = describe(session, rows.values())
     missing = [ref.tensor for ref in recipe.tensors() if ref.tensor not in rows]
     if missing:
+        restorer.check_is_there(file)
         raise DataLost(f"tensor {missing[0].hex()} is gone; run deltahub fsck")
     ordered = dict.fromkeys(ref.tensor for ref in recipe.tensors())
-    tensors = tuple(stored[rows[content].id] for content in ordered)
-    return FileDownload(recipe.id, file.size, file.sha256, tensors)
+    planned = tuple(stored[rows[content].id] for content in ordered)
+    return FileDownload(recipe.id, file.size, file.sha256, planned)
 
 
 def describe(session: ReadSession, tensors: Iterable[Tensor]) -> dict[int, PlannedTensor]:
@@ -129,15 +138,19 @@ def stream_frames(
 def _tensors_of(
     session: ReadSession, revision: Revision, tensors: Sequence[bytes]
 ) -> dict[bytes, int]:
+    """content id -> row; where the revision has it twice, the row of its repository's domain."""
+    own = session.get_one(Repository, revision.repository_id).domain_id
     found: dict[bytes, int] = {}
     for batch in batches(dict.fromkeys(tensors)):
         rows = session.execute(
-            select(Tensor.hash, Tensor.id)
+            select(Tensor.hash, Tensor.id, Tensor.domain_id)
             .join(FileTensor, FileTensor.tensor_id == Tensor.id)
             .join(Entry, Entry.file_id == FileTensor.file_id)
             .where(Entry.revision_id == revision.id, Tensor.hash.in_(batch))
         )
-        found.update((content, row_id) for content, row_id in rows)
+        for content, row_id, domain_id in rows:
+            if content not in found or domain_id == own:
+                found[content] = row_id
     return found
 
 

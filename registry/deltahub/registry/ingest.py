@@ -4,6 +4,7 @@ Steps, each safe to run twice and to die in at any line: scan every file; store 
 nothing is missing; finish every file. Until a file is finished it is read from its landing.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,11 +25,20 @@ from deltahub.registry.packs import PackSpool, frame_limit
 from deltahub.registry.planning import BaseChoice, BasePlanner
 from deltahub.registry.progress import Progress, Report
 from deltahub.registry.proof import finish_file
-from deltahub.registry.publish import BaseGone, insert_tensors, make_live
+from deltahub.registry.publish import (
+    BaseGone,
+    check_live,
+    in_parts,
+    insert_tensors,
+    make_live,
+)
 from deltahub.registry.registry import Registry
 from deltahub.registry.restore import Restorer
 from deltahub.registry.store.base import ObjectNotFound
 from deltahub.registry.store.keys import landing_key
+from deltahub.registry.tensor_reader import TensorGone
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +192,9 @@ class Ingest:
     def _store(self, todo: deque[_Item]) -> None:
         try:
             self._store_pack(todo, with_bases=True)
-        except (BaseGone, DeltaCycle):
+        except (BaseGone, DeltaCycle, TensorGone) as exc:
             # A base was deleted or moved deeper since it was chosen: these stand alone.
+            log.info("job=%s stores a pack without bases: %s", self._job_id, exc)
             self._store_pack(todo, with_bases=False)
 
     def _store_pack(self, todo: deque[_Item], *, with_bases: bool) -> None:
@@ -220,11 +231,13 @@ class Ingest:
                 n_taken += 1
                 raw_bytes += item.ref.size
             sealed = spool.seal()
-        with self._reg.db.write() as session:
-            make_live(session, sealed)
-            ids = insert_tensors(session, sealed, settings.max_depth)
-            hold_for_job(session, ids.values(), self._job_id, settings.hold_ttl_s)
-            failpoints.reached("ingest.publish.before_commit")
+        for number, part in enumerate(in_parts(sealed)):
+            with self._reg.db.write() as session:
+                check = check_live if number else make_live
+                check(session, part)
+                ids = insert_tensors(session, part, settings.max_depth)
+                hold_for_job(session, ids.values(), self._job_id, settings.hold_ttl_s)
+                failpoints.reached("ingest.publish.before_commit")
         failpoints.reached("ingest.publish.after_commit")
         for _ in range(n_taken):
             todo.popleft()

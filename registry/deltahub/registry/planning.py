@@ -29,6 +29,7 @@ from deltahub.registry.model_sketches import sketch_revision
 from deltahub.registry.registry import Registry
 from deltahub.registry.restore import Restorer
 from deltahub.registry.sketching import Read, nearness, to_bf16
+from deltahub.registry.tensor_reader import TensorGone
 
 # A sample is three runs of this many elements: enough for the tables of a coder to pay off.
 RUN_ELEMENTS = 16 << 10
@@ -194,8 +195,11 @@ class _Trial:
 
     def _delta_share(self, option: BaseOption) -> float | None:
         base = bytearray(len(self._sample))
-        for (start, count), out in self._runs(base):
-            assemble(option.plan, self._dtype, start, count, self._read_base, out)
+        try:
+            for (start, count), out in self._runs(base):
+                assemble(option.plan, self._dtype, start, count, self._read_base, out)
+        except TensorGone:
+            return None  # deleted since the candidates were loaded
         return None if self._is_unrelated(base) else self._coded_share("fm_delta", base)
 
     def _is_unrelated(self, base: bytearray) -> bool:

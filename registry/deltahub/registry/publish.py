@@ -4,7 +4,8 @@ Every function here belongs to the caller's write transaction; a pack that gc ha
 the meantime, a base that is gone, a cycle or a chain too deep undo all of it.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 from sqlalchemy import CursorResult, delete, insert, select, update
@@ -15,6 +16,9 @@ from deltahub.registry.errors import Conflict, DeltaCycle, TensorNotFound
 from deltahub.registry.locations import FrameLocation, bases_of, batches, resolve
 from deltahub.registry.packs import NewTensor, SealedPacks
 from deltahub.registry.tensor_reader import MAX_CHAIN
+
+# What one transaction makes known: a fraction of a second of SQLite's only lock.
+PART_TENSORS = 2000
 
 
 class BaseGone(Conflict):
@@ -29,6 +33,27 @@ def make_live(session: WriteSession, sealed: SealedPacks) -> None:
         )
         if cast(CursorResult[Any], session.execute(statement)).rowcount != 1:
             raise Conflict(f"pack {pack_id} was collected before it was used; repeat the step")
+
+
+def check_live(session: WriteSession, sealed: SealedPacks) -> None:
+    """Conflict unless these packs, made live before, still are."""
+    states = session.scalars(
+        select(Pack.state).where(Pack.id.in_(sealed.pack_ids)).with_for_update()
+    ).all()
+    if states.count("live") != len(sealed.pack_ids):
+        raise Conflict("a pack was collected while its tensors were made known; repeat the step")
+
+
+def in_parts(sealed: SealedPacks) -> Iterator[SealedPacks]:
+    """The same packs with some of their tensors at a time, at least once.
+
+    A transaction for each keeps nobody else waiting for long: the first begins with make_live,
+    the others with check_live. A crash between them leaves part of the tensors known.
+    """
+    for batch in batches(sealed.tensors.items(), PART_TENSORS):
+        yield replace(sealed, tensors=dict(batch))
+    if not sealed.tensors:
+        yield sealed
 
 
 def insert_tensors(

@@ -5,6 +5,7 @@ becomes a delta of what is made from it: the planner does not offer it, and the 
 switches a tensor checks again.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +24,9 @@ from deltahub.registry.planning import MUST_SAVE, BasePlanner
 from deltahub.registry.publish import BaseGone, make_live, switch_tensor
 from deltahub.registry.registry import Registry
 from deltahub.registry.restore import Restorer
+from deltahub.registry.tensor_reader import TensorGone
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,15 @@ class Replanner:
         progress(done_bytes, total_bytes) is called between tensors; what it raises ends the step
         without a trace.
         """
+        try:
+            return self._step(position, progress)
+        except TensorGone as exc:
+            # A base, or a tensor of the revision, was deleted under way; what is lost stays lost.
+            log.info("revision %d is planned anew: %s", self._revision_id, exc)
+            self._planner = BasePlanner(self._reg, self._revision_id, self._restorer)
+            return self._step(position, progress)
+
+    def _step(self, position: int, progress: Callable[[int, int], None] | None) -> ReplanStep:
         batch: dict[bytes, _Stored] = {}
         done = sum(tensor.size for tensor in self._tensors[:position])
         with PackSpool(self._reg, self._target.domain_id, self._restorer) as spool:
@@ -95,7 +108,7 @@ class Replanner:
         return ReplanStep(following, switched, saved, done, self._total)
 
     def _encode(self, spool: PackSpool, batch: dict[bytes, _Stored], tensor: _Stored) -> None:
-        if not tensor.is_alone or tensor.hash in spool:
+        if not tensor.is_alone or tensor.hash in spool or not self._is_there(tensor):
             return
         read = partial(self._restorer.read_tensor_into, tensor.id)
         choice = self._planner.plan(tensor.name, tensor.dtype, tensor.shape, read, tensor.id)
@@ -112,6 +125,16 @@ class Replanner:
         )
         batch[tensor.hash] = tensor
 
+    def _is_there(self, tensor: _Stored) -> bool:
+        with self._reg.db.read() as session:
+            return self._is_row_of(tensor, session.get(Tensor, tensor.id))
+
+    def _is_row_of(self, tensor: _Stored, row: Tensor | None) -> bool:
+        """Whether the row is still the tensor's: ids of deleted rows are given out again."""
+        if row is None:
+            return False
+        return (row.hash, row.domain_id) == (tensor.hash, self._target.domain_id)
+
     def _switch(self, sealed: SealedPacks, batch: dict[bytes, _Stored]) -> tuple[int, int]:
         """(tensors switched, bytes saved): one transaction; who would close a cycle stays alone."""
         switched, saved = 0, 0
@@ -124,7 +147,7 @@ class Replanner:
                 # Frames that are not switched to are dead bytes of the new pack, gc's to collect.
                 if not tensor.bases or n_bytes > stored.worth_bytes:
                     continue
-                if row is None or row.hash != content or row.depth > 0:
+                if row is None or not self._is_row_of(stored, row) or row.depth > 0:
                     continue
                 try:
                     with session.begin_nested():

@@ -1,8 +1,8 @@
 """Whole files and their ranges: from the landing while not ingested, then from the recipe."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from deltahub.codecs.errors import CodecError
 from deltahub.codecs.recipe import Recipe
@@ -13,10 +13,12 @@ from deltahub.registry.locations import TensorLocation, resolve_ids
 from deltahub.registry.recipe_index import Piece, RecipeIndex
 from deltahub.registry.store.base import ObjectNotFound, ShortObject
 from deltahub.registry.store.keys import landing_key
-from deltahub.registry.tensor_reader import MIB, TensorReader
+from deltahub.registry.tensor_reader import MIB, TensorGone, TensorReader
 
 if TYPE_CHECKING:
     from deltahub.registry.registry import Registry
+
+T = TypeVar("T")
 
 # Segments whose tensors are resolved and located by one short transaction.
 LOOK_AHEAD = 256
@@ -50,14 +52,41 @@ class Restorer(TensorReader):
         return _gathered(self._recipe_pieces(domain_id, recipe, start, end), chunk_bytes)
 
     def read_recipe(self, file: File) -> bytes:
-        """The recipe of an ingested file; NotReady before that, DataLost for another file's."""
+        """The recipe of an ingested file, in bytes; as load_recipe."""
+        return self._current(self._recipe_bytes, file)
+
+    def load_recipe(self, file: File) -> Recipe:
+        """The recipe of an ingested file, parsed.
+
+        NotReady before that, EntryNotFound once the file is gone, DataLost.
+        """
+        return self._current(self._recipe_as_of, file)
+
+    def check_is_there(self, file: File) -> File:
+        """The file's row as it is now; EntryNotFound if it was deleted since it was read."""
+        with self._registry.db.read() as session:
+            fresh = session.get(File, file.id)
+        if fresh is None or fresh.sha256 != file.sha256 or fresh.domain_id != file.domain_id:
+            raise EntryNotFound(f"file {file.sha256} has been deleted")
+        return fresh
+
+    def _current(self, read: Callable[[File], T], file: File) -> T:
+        """What `read` makes of the file, once more if its row was too old for that."""
+        try:
+            return read(file)
+        except DataLost:
+            fresh = self.check_is_there(file)
+            if fresh.recipe_tensor_id == file.recipe_tensor_id:
+                raise
+        return read(fresh)
+
+    def _recipe_as_of(self, file: File) -> Recipe:
+        return self._parse(file, self._read_recipe(self._locate_recipe(file)))
+
+    def _recipe_bytes(self, file: File) -> bytes:
         data = self._read_recipe(self._locate_recipe(file))
         self._parse(file, data)
         return data
-
-    def load_recipe(self, file: File) -> Recipe:
-        """The recipe of an ingested file, parsed; NotReady before that."""
-        return self._parse(file, self._read_recipe(self._locate_recipe(file)))
 
     def _parse(self, file: File, data: bytes) -> Recipe:
         try:
@@ -92,9 +121,14 @@ class Restorer(TensorReader):
             except ObjectNotFound:
                 # Ingested since the row was read: the rest comes from the recipe.
                 file = self._reload(file)
-        if position < end:
-            recipe = self._recipe_of(file)
+        if position == end:
+            return
+        recipe = self._current(self._recipe_of, file)
+        try:
             yield from self._recipe_pieces(file.domain_id, recipe, position, end)
+        except TensorGone:
+            self.check_is_there(file)
+            raise
 
     def _landing_pieces(self, file: File, start: int, end: int) -> Iterator[memoryview]:
         if file.landing_id is None:
@@ -120,7 +154,7 @@ class Restorer(TensorReader):
                     tensor_id = ids[piece.tensor]
                     yield from self.stream_tensor(located, tensor_id, piece.first, piece.end)
                 else:
-                    raise DataLost(f"tensor {piece.tensor.hex()} is gone; run deltahub fsck")
+                    raise TensorGone(f"tensor {piece.tensor.hex()} is gone; run deltahub fsck")
 
     def _locate_pieces(
         self, domain_id: int, pieces: Iterable[Piece]
@@ -143,10 +177,7 @@ class Restorer(TensorReader):
         return index
 
     def _reload(self, file: File) -> File:
-        with self._registry.db.read() as session:
-            fresh = session.get(File, file.id)
-        if fresh is None or fresh.sha256 != file.sha256:
-            raise EntryNotFound(f"file {file.sha256} has been deleted")
+        fresh = self.check_is_there(file)
         if fresh.recipe_tensor_id is None:
             raise DataLost(f"the upload of {file.sha256} is gone; run deltahub fsck")
         return fresh

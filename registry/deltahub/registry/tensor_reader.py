@@ -1,9 +1,9 @@
 """Any range of a stored tensor, decoded block by block in bounded memory."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from deltahub.codecs import base_plan
 from deltahub.codecs.base_plan import ReadBase
@@ -22,8 +22,6 @@ from deltahub.registry.store.base import ObjectNotFound
 if TYPE_CHECKING:
     from deltahub.registry.registry import Registry
 
-T = TypeVar("T")
-
 MIB = 1 << 20
 # One read of the store: enough to hide its latency, little enough to hold a few.
 RUN_BYTES = 4 * MIB
@@ -31,6 +29,13 @@ RUN_BYTES = 4 * MIB
 FIRST_RUN_BYTES = MIB
 # Far above every policy: a longer chain can only be a cycle in damaged rows.
 MAX_CHAIN = 32
+
+
+class TensorGone(DataLost):
+    """A tensor without a row, or whose object is not where its row says.
+
+    Who found its place through rows that are older looks at those again before it says so.
+    """
 
 
 class TensorReader:
@@ -54,7 +59,7 @@ class TensorReader:
     def read_tensor_into(self, tensor_id: int, first_byte: int, out: memoryview) -> None:
         """Fill `out` with the tensor's bytes from `first_byte`.
 
-        DataLost when the tensor or its object is gone, or when stored bytes do not check.
+        TensorGone when the tensor or its object is gone, DataLost when stored bytes do not check.
         """
         position = 0
         located = self.locate([tensor_id])
@@ -86,20 +91,14 @@ class TensorReader:
         """
         limit = FIRST_RUN_BYTES
         while first < end:
-
-            def read(first: int = first, want: int = min(end, first + limit)) -> memoryview:
-                if tensor_id not in located:
-                    raise DataLost(f"tensor {tensor_id} has no row; run deltahub fsck")
-                return self._read_run(located[tensor_id], first, want, end)
-
-            def look_again() -> None:
-                stale = located.pop(tensor_id)
-                fresh = self.locate([tensor_id]).get(tensor_id)
-                # SQLite gives the id of a deleted row to the next one.
-                if fresh is not None and fresh.hash == stale.hash:
-                    located[tensor_id] = fresh
-
-            piece = _twice(read, look_again)
+            tensor = located.get(tensor_id)
+            if tensor is None:
+                raise TensorGone(f"tensor {tensor_id} has no row; run deltahub fsck")
+            try:
+                piece = self._read_run(tensor, first, min(end, first + limit), end)
+            except (ObjectNotFound, TensorGone) as exc:
+                located[tensor_id] = self._moved(tensor, self._relocate(tensor), exc)
+                continue
             yield piece
             first += piece.nbytes
             limit = RUN_BYTES
@@ -189,17 +188,13 @@ class TensorReader:
         self, domain_id: int, is_exact: bool, tensor: bytes, first: int, out: memoryview
     ) -> None:
         """is_exact: the tensor of that domain itself, not one that may stand in for it."""
+        base = self._find_base(domain_id, is_exact, tensor)
         position = 0
         while position < out.nbytes:
-
-            def read(position: int = position) -> int:
-                base = self._find_base(domain_id, is_exact, tensor)
-                return self._copy_cached(base, first + position, out[position:])
-
-            def look_again() -> None:
-                self._bases.forget((domain_id, tensor))
-
-            position += _twice(read, look_again)
+            try:
+                position += self._copy_cached(base, first + position, out[position:])
+            except (ObjectNotFound, TensorGone) as exc:
+                base = self._moved(base, self._look_up_base(domain_id, is_exact, tensor), exc)
 
     def _copy_cached(self, tensor: TensorLocation, first: int, out: memoryview) -> int:
         """Copy the tensor's bytes from `first` on, a run of blocks at most; how many."""
@@ -227,6 +222,10 @@ class TensorReader:
         known = self._bases.get((domain_id, tensor))
         if known is not None and not (is_exact and known.domain_id != domain_id):
             return known
+        return self._look_up_base(domain_id, is_exact, tensor)
+
+    def _look_up_base(self, domain_id: int, is_exact: bool, tensor: bytes) -> TensorLocation:
+        """Where the base lies at this moment; TensorGone."""
         with self._registry.db.read() as session:
             row = resolve(session, domain_id, [tensor]).get(tensor)
             if row is None or (is_exact and row.domain_id != domain_id):
@@ -234,9 +233,29 @@ class TensorReader:
             else:
                 found = locate(session, [row.id]).get(row.id)
         if found is None:
-            raise DataLost(f"the base tensor {tensor.hex()} is gone; run deltahub fsck")
+            self._bases.forget((domain_id, tensor))
+            raise TensorGone(f"the base tensor {tensor.hex()} is gone; run deltahub fsck")
         self._remember(domain_id, found)
         return found
+
+    def _relocate(self, stale: TensorLocation) -> TensorLocation | None:
+        """Where the tensor lies at this moment: its row, or another one of its contents."""
+        fresh = self.locate([stale.id]).get(stale.id)
+        # SQLite gives the id of a deleted row to the next one.
+        if fresh is not None and fresh.hash == stale.hash and fresh.domain_id == stale.domain_id:
+            return fresh
+        with self._registry.db.read() as session:
+            row = resolve(session, stale.domain_id, [stale.hash]).get(stale.hash)
+            return None if row is None else locate(session, [row.id]).get(row.id)
+
+    @staticmethod
+    def _moved(
+        stale: TensorLocation, fresh: TensorLocation | None, exc: Exception
+    ) -> TensorLocation:
+        """The fresh place, for another try; TensorGone where it is the one that was tried."""
+        if fresh is None or fresh == stale:
+            raise TensorGone(f"{exc}, and no row says where it went; run deltahub fsck") from exc
+        return fresh
 
     def _remember(self, domain_id: int, tensor: TensorLocation) -> None:
         size = 300 + 200 * (len(tensor.frames) + len(tensor.bases))
@@ -250,15 +269,3 @@ def _frame_at(tensor: TensorLocation, byte: int) -> FrameLocation:
             f"no frame holds byte {byte} of tensor {tensor.hash.hex()}; run deltahub fsck"
         )
     return frame
-
-
-def _twice(read: Callable[[], T], look_again: Callable[[], None]) -> T:
-    """What `read` returns; when an object is not there, once more after looking where it is now."""
-    try:
-        return read()
-    except ObjectNotFound:
-        look_again()
-    try:
-        return read()
-    except ObjectNotFound as exc:
-        raise DataLost(f"{exc}, and no row says where it went; run deltahub fsck") from exc
