@@ -5,6 +5,7 @@ import http.client
 import os
 import socket
 import time
+from contextlib import ExitStack
 from hashlib import sha256
 from pathlib import Path
 
@@ -245,6 +246,23 @@ def test_a_full_disk_is_said_so_and_leaves_nothing_half_written(tmp_path: Path) 
         disk.room = 1 << 40
         assert put(hub, digest_of(data), data).status == 201
         assert offset_of(hub, digest_of(data)) == (len(data), True)
+
+
+def test_the_slow_uploads_of_one_user_leave_room_for_others(tmp_path: Path) -> None:
+    slow = [os.urandom(1000), os.urandom(1000), os.urandom(1000)]
+    settings = ServerSettings(upload_threads=2, uploads_per_user=1)
+    with running_hub(tmp_path / "data", server_settings=settings) as hub, ExitStack() as stack:
+        connections = []
+        for data in slow:
+            connection = begin_raw(hub, digest_of(data), "Content-Length: 1000")
+            connections.append(stack.enter_context(connection))
+            connection.sendall(data[:500])
+        other = hub.user("quick")
+        assert hub.call("HEAD", f"/v1/uploads/{'ab' * 32}", token=other).status == 404
+        hub.upload(b"quick", other)
+        for data, connection in zip(slow, connections, strict=True):
+            connection.sendall(data[500:])
+        assert [status_of(connection)[0] for connection in connections] == [201, 201, 201]
 
 
 def test_a_client_that_sends_nothing_more_is_cut_off(tmp_path: Path) -> None:

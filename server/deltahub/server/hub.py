@@ -29,6 +29,7 @@ class Hub:
     streaming: anyio.CapacityLimiter = field(init=False)
     uploading: anyio.CapacityLimiter = field(init=False)
     proving: anyio.CapacityLimiter = field(init=False)
+    _uploading_by_user: dict[int | None, anyio.CapacityLimiter] = field(init=False)
 
     def __post_init__(self) -> None:
         self.restorer = Restorer(self.registry)
@@ -36,6 +37,15 @@ class Hub:
         self.streaming = anyio.CapacityLimiter(self.settings.max_streams)
         self.uploading = anyio.CapacityLimiter(self.settings.upload_threads)
         self.proving = anyio.CapacityLimiter(self.settings.proof_threads)
+        self._uploading_by_user = {}
+
+    def uploading_by(self, caller: Caller | None) -> anyio.CapacityLimiter:
+        """What bounds the uploads of one user: slow ones must not take every thread."""
+        user = None if caller is None else caller.user_id
+        if user not in self._uploading_by_user:
+            limit = anyio.CapacityLimiter(self.settings.uploads_per_user)
+            self._uploading_by_user[user] = limit
+        return self._uploading_by_user[user]
 
     def stream(
         self, chunks: Iterator[Chunk], *, status_code: int, headers: Mapping[str, str], label: str

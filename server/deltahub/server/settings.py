@@ -20,6 +20,9 @@ class ServerSettings(BaseSettings):
     upload_threads: int = Field(
         default=32, ge=1, description="Uploads that are received at once; others wait."
     )
+    uploads_per_user: int = Field(
+        default=16, ge=1, description="Uploads of one user that are received at once; others wait."
+    )
     proof_threads: int = Field(
         default=2, ge=1, description="Packs and recipes of clients that are checked at once."
     )

@@ -74,7 +74,8 @@ async def put_upload(
             length=length,
         )
         try:
-            found = await anyio.to_thread.run_sync(receive, limiter=hub.uploading)
+            async with hub.uploading_by(caller):
+                found = await anyio.to_thread.run_sync(receive, limiter=hub.uploading)
         finally:
             request.state.has_unread_body = feed.has_unread_body and length > 0
     if feed.has_unread_body and length > 0:
