@@ -7,10 +7,11 @@ import pytest
 import torch
 from sqlalchemy import func, select
 
+from deltahub.codecs.dtypes import DType
 from deltahub.codecs.frame import BasePlan, FrameView, assemble, decode_frame, peek_header_length
 from deltahub.codecs.ids import tensor_id
 from deltahub.codecs.recipe import Recipe
-from deltahub.registry import Caller, Registry
+from deltahub.registry import Caller, Registry, jobs
 from deltahub.registry.db.models import Entry, File, Frame, Pack, Revision
 from deltahub.registry.downloads import plan_download, stream_frames
 from deltahub.registry.errors import (
@@ -23,11 +24,12 @@ from deltahub.registry.errors import (
 from deltahub.registry.info import RevisionReport, report_revision
 from deltahub.registry.repack import repack
 from deltahub.registry.restore import Restorer
+from deltahub.registry.revisions import AddFile, commit
 from deltahub.registry.store.keys import pack_key
 from support import tiny_models
 from support.client_packs import weights
-from support.ingested import push_ingested, read_file
-from support.registry import caller, opened_registry, push
+from support.ingested import push_ingested, read_file, run_replans
+from support.registry import caller, opened_registry, push, sha256_of
 
 PATH = "model.safetensors"
 
@@ -112,6 +114,38 @@ class TestInfo:
         assert found.base.measured[0].share == pytest.approx(1, abs=0.1)
         # Seen from the base, the frozen head is shared too.
         assert report(reg, ann, "ann/base").totals.shared == found.totals.shared
+
+    def test_a_declared_base_that_gives_nothing_is_shown_with_its_share(
+        self, reg: Registry, ann: Caller, models: tuple[bytes, bytes]
+    ) -> None:
+        other = tiny_models.to_file(tiny_models.base(seed=1))
+        licence = b"you may " * 400
+        push_ingested(reg, ann, "ann/other", {PATH: other, "LICENCE": licence})
+        files = {PATH: models[0], "LICENCE": licence}
+        push_ingested(reg, ann, "ann/tuned", files, base="ann/other")
+        base = report(reg, ann, "ann/tuned").base
+        assert (base.declared_status, base.declared_share) == ("unused", 0.0)
+        assert (base.measured, base.pending_job_id) == ((), None)
+
+    def test_files_that_are_no_weights_are_no_base(self, reg: Registry, ann: Caller) -> None:
+        push_ingested(reg, ann, "ann/one", {"LICENCE": b"you may " * 400})
+        push_ingested(reg, ann, "ann/two", {"LICENCE": b"you may " * 400})
+        assert report(reg, ann, "ann/two").base.measured == ()
+
+    def test_a_late_base_is_pending_until_it_was_planned_with(
+        self, reg: Registry, ann: Caller, models: tuple[bytes, bytes]
+    ) -> None:
+        push_ingested(reg, ann, "ann/tuned", {PATH: models[1]}, base="ann/base")
+        assert report(reg, ann, "ann/tuned").base.pending_job_id is None
+        push_ingested(reg, ann, "ann/base", {PATH: models[0]})
+        with reg.db.read() as session:
+            (waiting,) = jobs.next_queued(session, kinds=["replan"])
+        base = report(reg, ann, "ann/tuned").base
+        assert (base.declared_status, base.pending_job_id) == ("resolved", waiting.id)
+        run_replans(reg)
+        base = report(reg, ann, "ann/tuned").base
+        assert (base.declared_status, base.pending_job_id) == ("resolved", None)
+        assert base.declared_share == base.measured[0].share
 
     def test_what_others_keep_private_does_not_show(
         self, reg: Registry, ann: Caller, models: tuple[bytes, bytes]
@@ -234,6 +268,19 @@ class TestDownloads:
             reg.store.delete(info.key)
         with pytest.raises(DataLost):
             b"".join(stream.chunks)
+
+    def test_bytes_of_two_domains_come_from_the_repositorys_own(
+        self, reg: Registry, ann: Caller
+    ) -> None:
+        bob, tensor = caller(reg, "bob"), tiny_models.base(seed=1)["up.weight"]
+        shared, model = tensor.numpy().tobytes(), tiny_models.to_file({"w": tensor})
+        push_ingested(reg, bob, "bob/hidden", {"x.bin": shared}, private=True)
+        push_ingested(reg, ann, "ann/open", {PATH: model})
+        push_ingested(reg, bob, "bob/mixed", {"x.bin": shared}, private=True)
+        commit(reg, bob, "bob/mixed", "main", [AddFile(PATH, sha256_of(model), len(model))])
+        assert file_of(reg, 6, "x.bin").domain_id != file_of(reg, 6).domain_id
+        stream = stream_frames(reg, Restorer(reg), revision_of(reg, 6), [tensor_id(shared)])
+        assert FrameView.parse(b"".join(stream.chunks)).header.dtype is DType.U8
 
     def test_a_file_that_is_not_ingested_has_no_plan(self, reg: Registry, ann: Caller) -> None:
         push(reg, ann, "ann/late", {"late.bin": weights(999)})

@@ -3,13 +3,14 @@
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from sqlalchemy import exists, select
+from sqlalchemy import ColumnElement, exists, select
 
-from deltahub.codecs.recipe import Recipe
+from deltahub.registry import jobs
 from deltahub.registry.db.models import (
     Entry,
     File,
     FileTensor,
+    Job,
     LineageEdge,
     Repository,
     Revision,
@@ -18,7 +19,7 @@ from deltahub.registry.db.models import (
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.downloads import PlannedTensor, describe
 from deltahub.registry.entries import EntryInfo, list_entries
-from deltahub.registry.locations import batches, closure, locate, resolve
+from deltahub.registry.locations import batches, closure, locate
 from deltahub.registry.permissions import (
     Caller,
     allowed,
@@ -72,7 +73,7 @@ class FileReport:
 
 @dataclass(frozen=True)
 class MeasuredBase:
-    """Where the weights come from. share: of the revision's tensor bytes."""
+    """Where the weights come from. share: of the bytes of the revision's weights."""
 
     repository: str
     commit: str
@@ -83,13 +84,18 @@ class MeasuredBase:
 class BaseReport:
     """declared: what the pusher said. declared_status: `resolved`; `absent` for a name that is
     unknown, or not for the viewer to read; `unused` for a base that nothing of the revision's
-    weights is shared with or coded against: of another architecture, say, or not looked at yet.
+    weights is shared with or coded against: of another architecture, say. declared_share: of the
+    bytes of the revision's weights, as for a measured base; None where the base is not resolved,
+    or the revision not ingested. pending_job_id: the ingest or re-planning that is still to change
+    all of this; until it is done, a base is not called unused.
     """
 
     declared: str | None
     declared_status: str | None
     commit: str | None
     measured: tuple[MeasuredBase, ...]
+    declared_share: float | None = None
+    pending_job_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -117,9 +123,8 @@ def report_revision(
         entries = list_entries(session, row)
         stored = _Stored(session, caller, repository, row)
         is_ingested = all(entry.file.recipe_tensor_id is not None for entry in entries)
-        used = stored.tensors_used() if is_ingested else None
-        base = _report_base(session, caller, row, used)
-    files = [_report_file(reg, restorer, stored, entry) for entry in entries]
+        base = _report_base(session, caller, row, stored if is_ingested else None)
+    files = [_report_file(restorer, stored, entry) for entry in entries]
     totals = stored.total(stored.described)
     for entry in entries:
         if entry.file.recipe_tensor_id is None:
@@ -138,13 +143,17 @@ class _Stored:
         revision: Revision,
     ) -> None:
         self.of_file: dict[int, list[int]] = {}
-        for file_id, tensor_id in session.execute(
-            select(FileTensor.file_id, FileTensor.tensor_id)
-            .join(Entry, Entry.file_id == FileTensor.file_id)
+        self._weights: set[int] = set()
+        for file_id, tensor_id, is_weight in session.execute(
+            select(FileTensor.file_id, FileTensor.tensor_id, _is_weight())
+            .join(File, File.id == FileTensor.file_id)
+            .join(Entry, Entry.file_id == File.id)
             .where(Entry.revision_id == revision.id)
             .distinct()
         ):
             self.of_file.setdefault(file_id, []).append(tensor_id)
+            if is_weight:
+                self._weights.add(tensor_id)
         own = {tensor for tensors in self.of_file.values() for tensor in tensors}
         rows: list[Tensor] = []
         for batch in batches(own):
@@ -157,9 +166,23 @@ class _Stored:
             for tensor_id, tensor in locate(session, self._graph.keys() - own).items()
         }
 
-    def tensors_used(self) -> set[int]:
-        """The revision's tensors and all that decoding them reads."""
-        return self.described.keys() | self._graph.keys()
+    def uses_any(self, tensors: Collection[int]) -> bool:
+        """Whether the revision has one of these, or needs it for decoding."""
+        return not self._graph.keys().isdisjoint(tensors)
+
+    def share_of(self, tensors: Collection[int]) -> float:
+        """Bytes of weights that are among these or decoded from them, over those of all weights."""
+        of_weights = {tensor: self.described[tensor].size for tensor in self._weights}
+        total = sum(of_weights.values())
+        made = sum(size for tensor, size in of_weights.items() if self._reads(tensor, tensors))
+        return made / total if total else 0.0
+
+    def _reads(self, tensor: int, tensors: Collection[int]) -> bool:
+        seen, level = {tensor}, {tensor}
+        while level:
+            level = {base for one in level for base in self._graph.get(one, ())} - seen
+            seen |= level
+        return not seen.isdisjoint(tensors)
 
     def total(self, tensors: Iterable[int]) -> StoredBytes:
         """The bytes of some of the revision's tensors, each once."""
@@ -204,9 +227,7 @@ def _shared(
     return found
 
 
-def _report_file(
-    reg: Registry, restorer: Restorer, stored: _Stored, entry: EntryInfo
-) -> FileReport:
+def _report_file(restorer: Restorer, stored: _Stored, entry: EntryInfo) -> FileReport:
     file = entry.file
     report = FileReport(
         entry.path, file.size, file.sha256, file.state, file.kind, file.note, StoredBytes()
@@ -218,7 +239,12 @@ def _report_file(
         tensor for tensor in stored.of_file.get(file.id, ()) if tensor in stored.described
     )
     recipe = restorer.load_recipe(file)
-    rows = _rows(reg, file, recipe)
+    # The file's own rows: the same bytes may lie in another domain, too.
+    rows = {
+        stored.described[row].id: row
+        for row in stored.of_file.get(file.id, ())
+        if row in stored.described
+    }
     for ref in recipe.tensors():
         planned = stored.described.get(rows.get(ref.tensor, -1))
         if planned is not None:
@@ -237,24 +263,23 @@ def _report_file(
     return report
 
 
-def _rows(reg: Registry, file: File, recipe: Recipe) -> dict[bytes, int]:
-    with reg.db.read() as session:
-        found = resolve(session, file.domain_id, (ref.tensor for ref in recipe.tensors()))
-        return {content: tensor.id for content, tensor in found.items()}
-
-
 def _report_base(
-    session: ReadSession, caller: Caller | None, revision: Revision, used: set[int] | None
+    session: ReadSession, caller: Caller | None, revision: Revision, stored: _Stored | None
 ) -> BaseReport:
-    """used: the tensors that the revision is made of, None while not all of it is ingested."""
-    status, commit = None, None
+    """stored: None while not all of the revision is ingested."""
+    status, commit, share = None, None, None
+    pending = _pending_job(session, revision)
     if revision.declared_base is not None:
         status = "absent"
         parent_id = revision.declared_base_revision_id
         parent = None if parent_id is None else session.get(Revision, parent_id)
         if parent is not None and _may_read(session, caller, parent):
-            is_unused = used is not None and used.isdisjoint(_weights(session, parent))
-            status, commit = "unused" if is_unused else "resolved", parent.commit
+            status, commit = "resolved", parent.commit
+            if stored is not None:
+                weights = _weights(session, parent)
+                share = stored.share_of(weights)
+                if pending is None and not stored.uses_any(weights):
+                    status = "unused"
     edges = session.scalars(
         select(LineageEdge).where(
             LineageEdge.child_id == revision.id, LineageEdge.origin == "measured"
@@ -267,7 +292,26 @@ def _report_base(
             repository = session.get_one(Repository, parent.repository_id)
             name = full_name(session, repository)
             measured.append(MeasuredBase(name, parent.commit, edge.share))
-    return BaseReport(revision.declared_base, status, commit, tuple(measured))
+    return BaseReport(revision.declared_base, status, commit, tuple(measured), share, pending)
+
+
+def _pending_job(session: ReadSession, revision: Revision) -> str | None:
+    """The job that has yet to decide how this revision is stored, the first of them."""
+    return session.scalar(
+        select(Job.id)
+        .where(
+            Job.state.in_(jobs.ACTIVE),
+            Job.kind.in_(("ingest", "replan")),
+            Job.payload["revision_id"].as_integer() == revision.id,
+        )
+        .order_by(Job.created_at, Job.id)
+        .limit(1)
+    )
+
+
+def _is_weight() -> ColumnElement[bool]:
+    """True for a tensor of a safetensors file (joined: File, FileTensor) that is no recipe."""
+    return (File.kind == "safetensors") & (FileTensor.tensor_id != File.recipe_tensor_id)
 
 
 def _weights(session: ReadSession, revision: Revision) -> set[int]:
@@ -277,7 +321,7 @@ def _weights(session: ReadSession, revision: Revision) -> set[int]:
             select(FileTensor.tensor_id)
             .join(File, File.id == FileTensor.file_id)
             .join(Entry, Entry.file_id == File.id)
-            .where(Entry.revision_id == revision.id, File.kind == "safetensors")
+            .where(Entry.revision_id == revision.id, _is_weight())
         )
     )
 

@@ -27,9 +27,11 @@ TELLING_TENSORS = 64
 def measure_lineage(session: WriteSession, revision_id: int) -> dict[int, float]:
     """parent revision -> share; writes the measured edges of the revision anew.
 
-    share: bytes of the revision's distinct tensors that are also the parent's, or are decoded
-    from tensors that are, over the bytes of all. Parents lie in other repositories that the
-    owner may read: the declared base, and the first holders of what is shared.
+    share: bytes of the revision's distinct weights (the tensors of its safetensors files) that
+    are also the parent's, or are decoded from tensors that are, over the bytes of all. A licence
+    or a tokenizer in common says nothing of where weights come from. Parents lie in other
+    repositories that the owner may read: the declared base, and the first holders of what is
+    shared.
     """
     sizes = _tensor_sizes(session, revision_id)
     total = sum(sizes.values())
@@ -68,13 +70,17 @@ def measure_lineage(session: WriteSession, revision_id: int) -> dict[int, float]
 
 
 def _tensor_sizes(session: ReadSession, revision_id: int) -> dict[int, int]:
-    """tensor -> bytes, of the revision's distinct tensors without its recipes."""
+    """tensor -> bytes, of the distinct tensors of the revision's safetensors files."""
     rows = session.execute(
         select(Tensor.id, Tensor.size)
         .join(FileTensor, FileTensor.tensor_id == Tensor.id)
         .join(File, File.id == FileTensor.file_id)
         .join(Entry, Entry.file_id == File.id)
-        .where(Entry.revision_id == revision_id, Tensor.id != File.recipe_tensor_id)
+        .where(
+            Entry.revision_id == revision_id,
+            File.kind == "safetensors",
+            Tensor.id != File.recipe_tensor_id,
+        )
         .distinct()
     )
     return {tensor: size for tensor, size in rows}

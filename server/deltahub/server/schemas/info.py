@@ -42,7 +42,7 @@ class FileReportOut(Out):
 class MeasuredOut(Out):
     repository: str
     commit: str
-    share: float | None = Field(description="of the bytes of the revision's tensors")
+    share: float | None = Field(description="of the bytes of the revision's weights")
 
 
 class BaseReportOut(Out):
@@ -52,6 +52,13 @@ class BaseReportOut(Out):
     )
     commit: str | None
     measured: list[MeasuredOut]
+    declared_share: float | None = Field(
+        description="of the bytes of the revision's weights, 0 where the declared base gives"
+        " nothing; null unless it is resolved and the revision ingested"
+    )
+    pending_job_id: str | None = Field(
+        description="the ingest or re-planning that has yet to change this, null when all is done"
+    )
 
 
 class InfoOut(Out):
