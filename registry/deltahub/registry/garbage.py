@@ -50,10 +50,14 @@ class Moment:
 
 
 def file_is_dead(moment: Moment, file: type[File] = File) -> ColumnElement[bool]:
-    """True for a file that no revision lists, older than the grace, that no open job works on.
+    """True for a file that nobody needs: no revision lists it, no open job works on it, nobody was
+    told that it need not be sent (a live hold on its recipe), and it is older than the grace.
 
     file: the class or an alias of it, where the statement around names files already.
     """
+    is_promised = exists(
+        select(Hold.id).where(Hold.tensor_id == file.recipe_tensor_id, hold_is_live(moment))
+    )
     is_listed = exists(select(Entry.file_id).where(Entry.file_id == file.id))
     is_worked_on = exists(
         select(Job.id).where(
@@ -61,7 +65,7 @@ def file_is_dead(moment: Moment, file: type[File] = File) -> ColumnElement[bool]
         )
     )
     last_touched = func.coalesce(file.ingested_at, file.created_at)
-    return ~is_listed & ~is_worked_on & (last_touched < moment.grace_start)
+    return ~is_listed & ~is_worked_on & ~is_promised & (last_touched < moment.grace_start)
 
 
 def dead_files(moment: Moment) -> Select[int]:

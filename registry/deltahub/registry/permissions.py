@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from sqlalchemy import ColumnElement, Select, and_, exists, false, or_, select, true
 
@@ -27,6 +27,7 @@ Action = Literal["read", "write", "admin"]
 Scope = Literal["read", "write", "admin"]
 Role = Literal["read", "write", "admin"]
 
+_Hash = TypeVar("_Hash", str, bytes)
 _RANK = {"read": 0, "write": 1, "admin": 2}
 # What a hash lookup may bind at once, far below SQLite's limit of variables.
 _CHUNK = 5000
@@ -157,27 +158,40 @@ def _held(caller: Caller | None, repository: Repository) -> ColumnElement[bool]:
     )
 
 
-def readable_file(
-    session: ReadSession, caller: Caller | None, repository: Repository, sha256: str
-) -> File | None:
-    """A committable file of these bytes that the repository may refer to and the caller may know.
+def readable_files(
+    session: ReadSession, caller: Caller | None, repository: Repository, hashes: Collection[str]
+) -> dict[str, File]:
+    """SHA-256 -> committable file that the repository may refer to and the caller may know.
 
-    Known is: an entry of a repository that the caller may read; or proved by the caller for this
-    repository, which is a hold on the file's recipe tensor.
+    Known is: an entry of a repository that the caller may read; or acknowledged to the caller for
+    this repository, which is a hold on the file's recipe tensor. A file of the repository's own
+    domain is preferred to a public one.
     """
     domains = sharing_domains(session, repository)
     visible = or_(
         exists(_readable_entry(caller).where(Entry.file_id == File.id)),
         exists().where(Hold.tensor_id == File.recipe_tensor_id, _held(caller, repository)),
     )
-    query = select(File).where(
-        File.sha256 == sha256,
-        File.domain_id.in_(domains),
-        File.state.in_(("landed", "ingested")),
-        visible,
-    )
-    files = session.scalars(query).all()
-    return min(files, key=lambda file: domains.index(file.domain_id), default=None)
+    found: dict[str, File] = {}
+    for chunk in _chunks(sorted(set(hashes))):
+        query = select(File).where(
+            File.sha256.in_(chunk),
+            File.domain_id.in_(domains),
+            File.state.in_(("landed", "ingested")),
+            visible,
+        )
+        for file in session.scalars(query):
+            known = found.get(file.sha256)
+            if known is None or file.domain_id == repository.domain_id:
+                found[file.sha256] = file
+    return found
+
+
+def readable_file(
+    session: ReadSession, caller: Caller | None, repository: Repository, sha256: str
+) -> File | None:
+    """One of readable_files."""
+    return readable_files(session, caller, repository, [sha256]).get(sha256)
 
 
 def readable_tensors(
@@ -222,5 +236,5 @@ def readable_tensor(
     return tensor if tensor is not None and size in (None, tensor.size) else None
 
 
-def _chunks(hashes: Sequence[bytes]) -> list[Sequence[bytes]]:
+def _chunks(hashes: Sequence[_Hash]) -> list[Sequence[_Hash]]:
     return [hashes[i : i + _CHUNK] for i in range(0, len(hashes), _CHUNK)]

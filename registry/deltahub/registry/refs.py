@@ -10,7 +10,7 @@ from deltahub.registry.db.models import Ref, Repository, Revision
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.errors import Conflict, InvalidRequest, RevisionNotFound
 from deltahub.registry.paths import quoted, validate_ref
-from deltahub.registry.permissions import Caller
+from deltahub.registry.permissions import Caller, full_name
 from deltahub.registry.registry import Registry
 from deltahub.registry.repositories import DEFAULT_BRANCH, load_repository
 
@@ -118,10 +118,11 @@ def _by_commit(session: ReadSession, repository: Repository, prefix: str) -> Rev
 
 
 def _why_not_found(session: ReadSession, repository: Repository, revision: str) -> str:
+    name = full_name(session, repository)
     if is_empty(session, repository):
-        return f"{repository.name} is empty: nothing has been committed yet"
+        return f"{name} is empty: nothing has been committed yet"
     return (
-        f"{repository.name} has no branch, tag or commit {quoted(revision)}"
+        f"{name} has no branch, tag or commit {quoted(revision)}"
         f" (a shortened commit needs {MIN_PREFIX} digits and one match)"
     )
 

@@ -81,7 +81,7 @@ def apply_operations(
     """
     tree = dict(before)
     adds = [operation for operation in operations if isinstance(operation, AddFile)]
-    uploads = _uploads(session, caller, {add.sha256 for add in adds})
+    uploads = complete_uploads(session, caller, {add.sha256 for add in adds})
     for operation in operations:
         path = operation.path
         if isinstance(operation, DeleteFile):
@@ -101,8 +101,10 @@ def apply_operations(
     return tree
 
 
-def _uploads(session: ReadSession, caller: Caller, hashes: Collection[str]) -> dict[str, Landing]:
-    """The caller's complete uploads among the asked."""
+def complete_uploads(
+    session: ReadSession, caller: Caller, hashes: Collection[str]
+) -> dict[str, Landing]:
+    """The caller's own uploads, whole and proved, among the asked."""
     found: dict[str, Landing] = {}
     ordered = sorted(hashes)
     for i in range(0, len(ordered), _CHUNK):
