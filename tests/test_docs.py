@@ -70,7 +70,15 @@ def test_every_command_and_option_is_described() -> None:
 
 def test_every_route_is_in_the_snapshot_and_every_walkthrough_names_real_routes() -> None:
     paths = json.loads((DOCS / "openapi.json").read_text())["paths"]
-    for named in ("uploads/{sha256}", "tensors/query", "packs", "recipes", "commits", "files/"):
+    for named in (
+        "uploads/{sha256}",
+        "files/query",
+        "tensors/query",
+        "packs",
+        "recipes",
+        "commits",
+        "files/",
+    ):
         assert any(named in path for path in paths), named
 
 

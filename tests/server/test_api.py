@@ -54,6 +54,9 @@ def test_the_documentation_is_served(hub: RunningHub) -> None:
     answer = hub.call("GET", "/docs")
     assert answer.status == 200
     assert b"/openapi.json" in answer.body
+    for method in ("GET", "HEAD"):
+        root = hub.call(method, "/")
+        assert (root.status, root.headers["Location"]) == (307, "/docs")
 
 
 def test_the_hub_says_that_it_is_well(hub: RunningHub) -> None:
@@ -113,6 +116,9 @@ def test_a_public_repository_can_be_read_by_all_and_written_by_few(hub: RunningH
     body = {"operations": [{"op": "delete", "path": "a.txt"}]}
     assert hub.call("POST", f"{path}/commits", token=other, body=body).status == 403
     assert hub.call("POST", f"{path}/commits", body=body).status == 401
+    for asked in ({"files": []}, {"files": [{"sha256": "ab" * 32, "size": 1}]}):
+        assert hub.call("POST", f"{path}/files/query", token=other, body=asked).status == 403
+        assert hub.call("POST", f"{path}/files/query", body=asked).status == 401
     assert hub.call("DELETE", path, token=other).status == 403
     reading = users.create_token(hub.registry, "publisher", "read")
     assert hub.call("POST", f"{path}/commits", token=reading, body=body).code == "forbidden"
@@ -211,6 +217,20 @@ def test_a_commit_cannot_name_what_was_not_uploaded(hub: RunningHub) -> None:
         assert (answer.status, answer.code) == (404, "upload_not_found")
 
 
+def test_a_hub_says_which_files_need_not_be_uploaded(hub: RunningHub) -> None:
+    hub.create("admin/source")
+    hub.create("admin/sink")
+    hub.commit("admin/source", {"a": b"committed"})
+    wanted = [hub.upload(b"uploaded"), *(sha256(x).hexdigest() for x in (b"committed", b"absent"))]
+    path = "/v1/repositories/admin/sink/files/query"
+    sizes = (8, 9, 6)
+    body = {"files": [{"sha256": wanted[i], "size": sizes[i]} for i in range(3)]}
+    assert hub.call("POST", path, token=hub.admin_token, body=body).json() == {"have": wanted[:2]}
+    for wrong in ({"files": [["ab" * 32, 1]]}, {"files": [{"sha256": "AB" * 32, "size": 1}]}, {}):
+        answer = hub.call("POST", path, token=hub.admin_token, body=wrong)
+        assert (answer.status, answer.code) == (422, "invalid_request")
+
+
 @pytest.mark.parametrize(
     "path", ["../a", "/etc/passwd", "a/../b", "a\0b", "a" * 10_000, "", "a//b", "./a", "\ud800"]
 )
@@ -282,7 +302,7 @@ def test_a_huge_body_in_pieces_is_refused_too(hub: RunningHub) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [
-        ("GET", "/", 404, "not_found"),
+        ("GET", "/nothing", 404, "not_found"),
         ("GET", "/v2/whatever", 404, "not_found"),
         ("GET", "/v1/repositories/a/b/nothing", 404, "not_found"),
         ("PATCH", "/v1/repositories", 405, "method_not_allowed"),

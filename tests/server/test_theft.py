@@ -128,6 +128,9 @@ def test_a_recipe_that_names_a_private_tensor_is_refused_like_an_absent_one(thie
 def test_a_commit_that_names_a_private_file_is_refused_like_an_absent_one(thief: Thief) -> None:
     said = []
     for data in (SECRET, ABSENT):
+        wanted = [{"sha256": sha256_of(data), "size": len(data)}]
+        answer = thief.post("files/query", {"files": wanted})
+        assert (answer.status, answer.json()) == (200, {"have": []})
         answer = thief.commit(data)
         assert (answer.status, answer.code) == (404, "upload_not_found")
         said.append(answer.message.replace(sha256_of(data), "<file>"))

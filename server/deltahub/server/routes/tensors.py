@@ -1,4 +1,4 @@
-"""The smarter door: ask which tensors the hub has, send frames for the rest, then recipes."""
+"""The smarter door: ask which files and tensors the hub has, send frames, then recipes."""
 
 from functools import partial
 from typing import Any
@@ -6,10 +6,12 @@ from typing import Any
 import anyio.to_thread
 from fastapi import APIRouter, Request, Response
 
-from deltahub.registry import accept, prove, tensors
+from deltahub.registry import accept, known_files, prove, tensors
 from deltahub.registry.permissions import require_writer
 from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.schemas.transfer import (
+    FileQueryIn,
+    FileQueryOut,
     PackIn,
     PackOut,
     RecipeAcceptedOut,
@@ -26,6 +28,16 @@ _BODY: dict[str, Any] = {
         "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
     }
 }
+
+
+@router.post("/files/query")
+def query_files(
+    namespace: str, name: str, body: FileQueryIn, hub: HubDep, caller: CallerDep
+) -> FileQueryOut:
+    """Tell which of these files a commit to this repository may name without an upload."""
+    wanted = [(file.sha256, file.size) for file in body.files]
+    have = known_files.query_and_keep(hub.registry, caller, f"{namespace}/{name}", wanted)
+    return FileQueryOut(have=have)
 
 
 @router.post("/tensors/query")

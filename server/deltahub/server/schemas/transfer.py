@@ -1,4 +1,4 @@
-"""Uploads, tensors, packs, recipes and jobs."""
+"""Uploads, files, tensors, packs, recipes and jobs."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -15,6 +15,21 @@ class UploadOut(Out):
     size: int
     received: int
     complete: bool
+
+
+class KnownFileIn(In):
+    sha256: Sha256
+    size: Annotated[int, Field(ge=0)]
+
+
+class FileQueryIn(In):
+    files: list[KnownFileIn]
+
+
+class FileQueryOut(Out):
+    have: list[str] = Field(
+        description="kept for a day for this repository; what is not named is to be uploaded"
+    )
 
 
 class TensorQueryIn(In):
