@@ -48,8 +48,10 @@ def test_an_absent_base_is_told_and_used_once_it_arrives(
     base, tuned = f"{name}-base", write_model(tmp_path / "tuned", finetune(1e-4, seed=31))
     assert hub.push(tuned, name, base=base).state == "proved"
     before = hub.info(name)
-    assert before["base"] | {"declared": None} == {
+    assert before["base"] | {"declared": None, "pending_job_id": None} == {
         "declared": None,
+        "declared_share": None,
+        "pending_job_id": None,
         "declared_status": "absent",
         "commit": None,
         "measured": [],
@@ -67,8 +69,8 @@ def test_an_absent_base_is_told_and_used_once_it_arrives(
     )
     assert after["totals"]["own"] < 0.7 * before["totals"]["own"]
     shown = told(hub_server, hub_server.admin_token, name)
-    assert f"base declared: {base} (resolved)" in shown
-    assert f"base measured: {base}@{pushed.commit[:12]}" in shown
+    assert f"base declared: {base} (resolved: 100% of the weights)" in shown
+    assert f"base measured: {base}@{pushed.commit[:12]}: 100% of the weights" in shown
     other_machine()
     assert contents(hub.pull(name, sha256=True)) == contents(tuned)
 

@@ -339,3 +339,27 @@ def test_an_empty_folder_is_not_pushed(hub: Hub, name: str, tmp_path: Path) -> N
     (tmp_path / "nothing").mkdir()
     with pytest.raises(InvalidArgument, match="no files"):
         hub.push(tmp_path / "nothing", name)
+
+
+def test_an_empty_folder_is_mirrored_only_when_that_is_meant(
+    hub: Hub, name: str, tmp_path: Path
+) -> None:
+    nothing, folder = tmp_path / "nothing", tmp_path / "m"
+    nothing.mkdir()
+    folder.mkdir()
+    (folder / "f").write_text("f")
+    with pytest.raises(RepositoryNotFound):
+        hub.push(nothing, name, mirror=True, allow_empty=True)
+    hub.create(name)
+    with pytest.raises(NotFound, match=f"{name} is empty"):
+        hub.pull(name)
+    hub.push(folder, name)
+    with pytest.raises(NotFound, match=f"{name} has no branch"):
+        hub.pull(name, revision="absent")
+    with pytest.raises(InvalidArgument, match=f"every file of {name}@main"):
+        hub.push(nothing, name, mirror=True)
+    with pytest.raises(InvalidArgument, match="no files"):
+        hub.push(nothing, name, allow_empty=True)
+    assert contents(hub.pull(name)) == {"f": b"f"}
+    emptied = hub.push(nothing, name, mirror=True, allow_empty=True)
+    assert (emptied.deleted, hub.revision(name).entries) == (("f",), ())

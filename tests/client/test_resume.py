@@ -1,5 +1,6 @@
 """A push or pull that is killed goes on in a later process; what has arrived stays."""
 
+import io
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from deltahub.client import Hub
+from deltahub.client import Hub, Lines
 from support.client_process import deltahub, kill_when
 from support.hub import RunningHub
 from support.model_folders import contents
@@ -78,9 +79,11 @@ def test_differences_that_were_acknowledged_or_spooled_are_not_coded_again(
     before = spooled.stat().st_size
     # The spool belongs to the hub's address; the proxy had one of its own.
     with damaging_proxy(hub_server.address, port=proxy.port) as again:
-        run = deltahub(*arguments, "--json", environment=environment(hub_server, again.url))
-    assert run.status == 0, run.err
-    assert 0 < run.json()["sent"] < before - MIB
+        shown = io.StringIO()
+        with Hub(again.url, hub_server.admin_token) as later:
+            pushed = later.push(tuned, name, base=f"{name}-base", progress=Lines(shown))
+    assert 0 < pushed.sent < before - MIB
+    assert "send differences coded before" in shown.getvalue()
     assert not list((home / "deltahub" / "spool").rglob("*.pack"))
     assert contents(hub.pull(name)) == contents(tuned)
 
@@ -118,13 +121,18 @@ def test_a_rebuilt_file_goes_on_where_the_killed_process_stopped(
 
 
 def test_a_streamed_file_goes_on_where_the_killed_process_stopped(
-    hub_server: RunningHub, hub: Hub, name: str, tmp_path: Path
+    hub_server: RunningHub,
+    hub: Hub,
+    name: str,
+    tmp_path: Path,
+    other_machine: Callable[[], Path],
 ) -> None:
     folder = tmp_path / "m"
     folder.mkdir()
     data = np.random.default_rng(4).bytes(80 * MIB)
     (folder / "weights.bin").write_bytes(data)
     hub.push(folder, name, wait=False)  # not ingested yet, or only just: no recipe is asked for
+    other_machine()
     to = tmp_path / "to"
     api = hub._api
     entry = api.get_revision(name, "main").entries[0]

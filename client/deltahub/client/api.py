@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, BinaryIO
 
-from deltahub.client.errors import BadResponse, InvalidArgument, NotFound
+from deltahub.client.errors import BadResponse, NotFound
+from deltahub.client.names import namespace_name, repository_path
 from deltahub.client.records import (
     CommitResult,
     Entry,
@@ -22,14 +23,6 @@ from deltahub.client.wire import Reply
 
 # Well below what the hub takes at once; 65 bytes of JSON an id.
 _QUERY_BATCH = 10_000
-
-
-def repository_path(name: str) -> str:
-    """The URL path of `namespace/name`. InvalidArgument when it is not of that form."""
-    parts = name.split("/")
-    if len(parts) != 2 or not all(parts) or any(part in (".", "..") for part in parts):
-        raise InvalidArgument(f"{name!r} is not the name of a repository: use NAMESPACE/NAME")
-    return f"/v1/repositories/{name}"
 
 
 class Api:
@@ -60,6 +53,8 @@ class Api:
     ) -> Iterator[Repository]:
         """Every repository that the caller may read, page by page."""
         cursor: str | None = None
+        if namespace is not None:
+            namespace_name(namespace)
         while True:
             query = {"namespace": namespace, "search": search, "limit": 200, "cursor": cursor}
             page = _object(self.transport.call("GET", "/v1/repositories", query=query).json())
@@ -167,6 +162,23 @@ class Api:
         path = f"/v1/uploads/{sha256}"
         answer = self.transport.send_file(path, file, start, size, on_sent=on_sent)
         return answer.status in (200, 201)
+
+    def require_write(self, name: str) -> None:
+        """Unauthorized or Forbidden unless we may push to the repository."""
+        # A question about nothing: the hub answers it only to those who may write.
+        path = f"{repository_path(name)}/files/query"
+        self.transport.call("POST", path, json_body={"files": []})
+
+    def query_files(self, name: str, files: Mapping[str, int]) -> set[str]:
+        """Those of the files (SHA-256 -> size) that a commit may name without sending them."""
+        found: set[str] = set()
+        items = list(files.items())
+        path = f"{repository_path(name)}/files/query"
+        for i in range(0, len(items), _QUERY_BATCH):
+            asked = [{"sha256": key, "size": size} for key, size in items[i : i + _QUERY_BATCH]]
+            answer = _object(self.transport.call("POST", path, json_body={"files": asked}).json())
+            found.update(str(item) for item in _list(answer, "have"))
+        return found & files.keys()
 
     def query_tensors(self, name: str, tensors: Mapping[str, int]) -> set[str]:
         """Those of the tensors (id -> size) that the hub has for us and holds for a day."""

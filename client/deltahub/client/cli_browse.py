@@ -1,12 +1,11 @@
 """`deltahub ls` and `deltahub rm`."""
 
-import sys
-
 import click
 
-from deltahub.client.cli_output import Output, hub_options, split_revision, table
+from deltahub.client.cli_output import Output, confirm, hub_options, split_revision, table
+from deltahub.client.errors import NotFound, Unauthorized
 from deltahub.client.hub import Hub
-from deltahub.client.progress import human_size
+from deltahub.client.progress import count_of, human_size
 
 
 @click.command()
@@ -19,11 +18,23 @@ def ls(name: str | None, search: str | None, hub: Hub, output: Output) -> None:
         _list_files(*split_revision(name), hub, output)
         return
     found = hub.list(name, search=search)
+    if not found and name is not None and not _is_namespace(name, hub):
+        raise NotFound(f"there is no namespace {name} with a repository that you may read")
     rows = [
         [each.name, "private" if each.private else "public", each.role or "", each.head or "empty"]
         for each in found
     ]
     output.result({"items": found}, table(rows) if rows else "no repositories")
+
+
+def _is_namespace(name: str, hub: Hub) -> bool:
+    """Whether it is the caller's own, or holds something that the caller may read."""
+    try:
+        if any(each.name == name for each in hub.whoami().namespaces):
+            return True
+    except Unauthorized:
+        pass  # nobody in particular: no namespace of their own
+    return bool(hub.list(name))
 
 
 def _list_files(name: str, revision: str, hub: Hub, output: Output) -> None:
@@ -56,11 +67,9 @@ def rm(
     if not paths and ("@" in name or revision is not None):
         raise click.UsageError("name the PATHs to delete from that branch")
     name, branch = split_revision(name, revision)
-    what = f"{len(paths)} files of {name}@{branch}" if paths else f"{name} with all its revisions"
-    if not yes:
-        if output.is_json or not sys.stdin.isatty():
-            raise click.UsageError(f"deleting {what} needs --yes here: nobody can be asked")
-        click.confirm(f"Delete {what}?", abort=True)
+    files = f"{count_of(len(paths), 'file')} of {name}@{branch}"
+    what = files if paths else f"{name} with all its revisions"
+    confirm(what, output, is_yes=yes)
     if paths:
         result = hub.delete_files(name, paths, revision=branch, message=message)
         output.result(result, f"deleted {what}; now at {result.commit[:12]}")

@@ -1,6 +1,6 @@
 """`deltahub info`: how a revision is stored."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -36,7 +36,7 @@ def info(name: str, revision: str | None, brief: bool, hub: Hub, output: Output)
 
 def _describe(name: str, found: Mapping[str, Any], *, brief: bool) -> list[str]:
     lines = [f"{name}@{found.get('commit', '')}"]
-    lines += _describe_base(found.get("base") or {})
+    lines += _describe_base(found.get("base") or {}, found.get("files") or [])
     rows = [["file", "size", "own", "shared", "base", "kind"]]
     for file in found.get("files", []):
         rows.append([str(file["path"]), *_sizes(file["size"], file.get("stored")), _kind(file)])
@@ -50,18 +50,40 @@ def _describe(name: str, found: Mapping[str, Any], *, brief: bool) -> list[str]:
     return lines
 
 
-def _describe_base(base: Mapping[str, Any]) -> list[str]:
-    lines = []
-    if base.get("declared"):
-        status = str(base.get("declared_status") or "")
-        status = _STATUS.get(status, status)
-        lines.append(f"base declared: {base['declared']}" + (f" ({status})" if status else ""))
-    for each in base.get("measured") or []:
-        share = each.get("share")
-        share = f", {share:.0%} of the bytes" if isinstance(share, int | float) else ""
-        commit = str(each.get("commit") or "")[:12]
-        lines.append(f"base measured: {each.get('repository')}@{commit}{share}")
-    return lines or ["base: none declared, none found"]
+def _describe_base(base: Mapping[str, Any], files: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What was declared, then each base that the weights themselves show, one line each."""
+    declared = base.get("declared")
+    lines = [f"base declared: {declared}{_status_of(base)}" if declared else "base declared: none"]
+    measured = base.get("measured") or []
+    for each in measured:
+        name = f"{each.get('repository')}@{str(each.get('commit') or '')[:12]}"
+        lines.append(f"base measured: {name}: {_share(each.get('share'))} of the weights")
+    if not measured:
+        lines.append(f"base measured: none{_why_unmeasured(base, files)}")
+    return lines
+
+
+def _status_of(base: Mapping[str, Any]) -> str:
+    status = str(base.get("declared_status") or "")
+    text = _STATUS.get(status, status)
+    if status == "resolved" and base.get("declared_share"):
+        text += f": {_share(base['declared_share'])} of the weights"
+    return f" ({text})" if text else ""
+
+
+def _share(share: object) -> str:
+    """Of the bytes of the weights: those that a base has too, or that are differences from it."""
+    return f"{share:.0%}" if isinstance(share, int | float) else "an unknown part"
+
+
+def _why_unmeasured(base: Mapping[str, Any], files: Sequence[Mapping[str, Any]]) -> str:
+    if any(file.get("state") != "ingested" for file in files):
+        return " yet: the hub has not stored every file"
+    if not any(file.get("kind") == "safetensors" for file in files):
+        return ": there are no safetensors files here"
+    if base.get("pending_job_id"):
+        return " yet: the hub is still at work on this revision"
+    return ": no other model that you may read has these weights, or ones near them"
 
 
 def _tensors(tensors: list[Mapping[str, Any]]) -> str:

@@ -91,6 +91,15 @@ def hub_options(command: Callable[..., None]) -> Callable[..., None]:
     return with_hub
 
 
+def confirm(what: str, output: Output, *, is_yes: bool) -> None:
+    """Asks whether to delete `what`, unless that was said already. UsageError without a person."""
+    if is_yes:
+        return
+    if output.is_json or not sys.stdin.isatty():
+        raise click.UsageError(f"deleting {what} needs --yes here: nobody can be asked")
+    click.confirm(f"Delete {what}?", abort=True)
+
+
 def split_revision(name: str, revision: str | None = None) -> tuple[str, str]:
     """(`namespace/name`, revision) out of `namespace/name[@revision]` and an option."""
     name, at, given = name.partition("@")

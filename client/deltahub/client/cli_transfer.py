@@ -12,12 +12,13 @@ import click
 from deltahub.client.cli_output import (
     EXIT_INTERRUPTED,
     Output,
+    confirm,
     error_line,
     hub_options,
     split_revision,
 )
 from deltahub.client.hub import Hub
-from deltahub.client.progress import human_size
+from deltahub.client.progress import count_of, human_size
 
 
 @contextlib.contextmanager
@@ -47,6 +48,7 @@ def _stopping_at_once() -> Iterator[None]:
 @click.option("--revision", help="The branch; by default main.")
 @click.option("-m", "--message", help="What changed.")
 @click.option("--mirror", is_flag=True, help="Also delete what FOLDER does not have.")
+@click.option("--yes", is_flag=True, help="Do not ask before --mirror of nothing deletes all.")
 @click.option("--private", is_flag=True, help="Create the repository for its members alone.")
 @click.option("--no-wait", is_flag=True, help="Return before the hub has verified everything.")
 @click.option("--path", "path_in_repository", help="Name in the repository, for a single file.")
@@ -59,6 +61,7 @@ def push(
     revision: str | None,
     message: str | None,
     mirror: bool,
+    yes: bool,
     private: bool,
     no_wait: bool,
     path_in_repository: str | None,
@@ -88,6 +91,10 @@ def push(
     else:
         if path_in_repository is not None:
             raise click.UsageError("--path takes a single file, not a folder")
+        is_empty = mirror and _is_empty(folder)
+        if is_empty:
+            what = f"every file of {name}@{revision} ({folder} has none)"
+            confirm(what, output, is_yes=yes)
         result = hub.push(
             folder,
             name,
@@ -95,17 +102,25 @@ def push(
             revision=revision,
             message=message,
             mirror=mirror,
+            allow_empty=is_empty,
             wait=not no_wait,
             private=private or None,
             progress=output.progress(),
         )
     what = "pushed" if result.changed else "unchanged"
+    added = count_of(len(result.added), "file")
     output.result(
         result,
-        f"{what} {name}@{revision} {result.commit[:12]}: {len(result.added)} files added, "
+        f"{what} {name}@{revision} {result.commit[:12]}: {added} added, "
         f"{len(result.deleted)} deleted, {result.unchanged} unchanged; "
         f"{human_size(result.sent)} sent for {human_size(result.size)}; {result.state}",
     )
+
+
+def _is_empty(folder: Path) -> bool:
+    from deltahub.client.folder import list_folder
+
+    return not list_folder(folder).files
 
 
 @click.command()
@@ -130,9 +145,7 @@ def pull(
         name, revision=revision, to=to, sha256=sha256, progress=output.progress()
     )
     if not output.is_json:
-        click.echo(
-            f"pulled {name}@{result.commit[:12]}: {len(result.fetched_files)} of {result.files} "
-            f"files, {human_size(result.received)} received, {human_size(result.reused)} reused",
-            err=True,
-        )
+        files = f"{len(result.fetched_files)} of {count_of(result.files, 'file')}"
+        sizes = f"{human_size(result.received)} received, {human_size(result.reused)} reused"
+        click.echo(f"pulled {name}@{result.commit[:12]}: {files}, {sizes}", err=True)
     output.result(result, str(result.path))

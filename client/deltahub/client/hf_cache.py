@@ -96,6 +96,11 @@ class RepositoryCache:
                 yield name.relative_to(folder).as_posix(), real
 
 
+def blob_folders() -> list[Path]:
+    """Where the files of every repository in the cache lie, by ETag."""
+    return sorted(hf_cache_folder().glob("models--*/blobs"))
+
+
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Holds an advisory lock on `path`: others that use it wait, also in other processes."""

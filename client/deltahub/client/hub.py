@@ -71,6 +71,7 @@ class Hub:
         revision: str = "main",
         message: str | None = None,
         mirror: bool = False,
+        allow_empty: bool = False,
         wait: bool = True,
         private: bool | None = None,
         progress: Progress | None = None,
@@ -79,9 +80,11 @@ class Hub:
 
         name: `namespace/name`, created if it does not exist (private: its visibility then).
         base: `namespace/name[@revision]` that this was fine-tuned from; declared to the hub.
-        mirror: also delete what the folder does not have. wait: return only when the hub has
+        mirror: also delete what the folder does not have; all of it for a folder without files,
+        which is refused (InvalidArgument) without allow_empty. wait: return only when the hub has
         stored and verified everything (JobFailed if it could not), else right after the commit.
-        Files that the hub has are not sent. A push that was interrupted is simply repeated.
+        Files that the hub has, in any repository that you may read, are not sent. A push that was
+        interrupted is simply repeated.
         """
         from deltahub.client.folder import list_folder
         from deltahub.client.push_parent import find_parent
@@ -90,6 +93,11 @@ class Hub:
         listed = list_folder(Path(folder))
         if not listed.files and not mirror:
             raise InvalidArgument(f"{folder} has no files to push")
+        if not listed.files and not allow_empty:
+            raise InvalidArgument(
+                f"{folder} has no files: mirroring it would delete every file of "
+                f"{name}@{revision}; allow_empty says that this is meant"
+            )
         told = progress or Silent()
         for path in listed.skipped:
             told.note(f"skipped {path}: a link that leaves the folder")
@@ -220,7 +228,7 @@ class Hub:
         """The job once it is done. JobFailed with the job's own text if it does not succeed."""
         from deltahub.client.jobs import wait_for_job
 
-        return wait_for_job(self._api, job_id, progress or Silent(), "hub")
+        return wait_for_job(self._api, job_id, progress or Silent())
 
     def cancel_job(self, job_id: str) -> None:
         self._api.cancel_job(job_id)

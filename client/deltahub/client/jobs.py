@@ -11,11 +11,16 @@ _FIRST_POLL_S = 0.05
 _LONGEST_POLL_S = 1.0
 
 
-def wait_for_job(api: Api, job_id: str, progress: Progress, title: str) -> Job:
+# What a person who waits is told: by kind of the job, and by the stage that it reports.
+_WORK = {"ingest": "store", "prove_recipe": "verify", "replan": "find better bases"}
+_STAGES = {"scan": "read", "store": "store", "prove": "verify", "replan": "find better bases"}
+
+
+def wait_for_job(api: Api, job_id: str, progress: Progress) -> Job:
     """The job once it is done, its progress shown meanwhile. JobFailed with the job's own text."""
     job = api.get_job(job_id)
     if not job.is_over:
-        with progress.stage(title, None) as stage:
+        with progress.stage(f"{_WORK.get(job.kind, job.kind)} at the hub", None) as stage:
             pause = _FIRST_POLL_S
             while not job.is_over:
                 time.sleep(pause)
@@ -24,7 +29,8 @@ def wait_for_job(api: Api, job_id: str, progress: Progress, title: str) -> Job:
                 told = job.progress or {}
                 done, total = told.get("done_bytes"), told.get("total_bytes")
                 if isinstance(done, int) and isinstance(total, int):
-                    stage.set_position(done, total, f"{title}: {told.get('stage', job.kind)}")
+                    work = str(told.get("stage", job.kind))
+                    stage.set_position(done, total, f"{_STAGES.get(work, work)} at the hub")
     if job.state == "done":
         return job
     if job.error is None:

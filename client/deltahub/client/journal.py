@@ -43,9 +43,6 @@ class Journal:
     def close(self) -> None:
         os.close(self._fd)
 
-    def remove(self) -> None:
-        self.path.unlink(missing_ok=True)
-
     def _append(self, line: bytes) -> None:
         try:
             os.write(self._fd, line)

@@ -150,6 +150,16 @@ class LocalIndex:
         self._forget_all(path for path, is_fresh in fresh.items() if not is_fresh)
         return found
 
+    def find_files(self, sha256: str) -> list[str]:
+        """Files with this SHA-256 that are still as they were."""
+        with self._lock:
+            rows = self._db.execute(
+                "SELECT path, size, mtime_ns, inode FROM files WHERE sha256 = ?", (sha256,)
+            ).fetchall()
+        fresh = {path: _is_fresh(path, Stamp(*stamp)) for path, *stamp in rows}
+        self._forget_all(path for path, is_fresh in fresh.items() if not is_fresh)
+        return [path for path, is_fresh in fresh.items() if is_fresh]
+
     def forget(self, path: str | Path) -> None:
         """Drops a file, e.g. because its bytes are not what its rows say."""
         self._forget_all([str(path)])
@@ -216,6 +226,8 @@ def _connect(path: Path) -> sqlite3.Connection:
             for statement in _SCHEMA.split(";"):
                 db.execute(statement)
             db.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+        # Not in the schema: an index that was made before needs nothing else to be hashed again.
+        db.execute("CREATE INDEX IF NOT EXISTS files_by_sha256 ON files(sha256)")
         db.execute("COMMIT")
     except BaseException:
         db.close()

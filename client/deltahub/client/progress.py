@@ -130,3 +130,8 @@ def human_size(size: int) -> str:
         if scaled < 999.95:
             return f"{scaled:.1f} {unit}"
     return f"{scaled / 1000:.1f} PB"
+
+
+def count_of(n: int, what: str) -> str:
+    """`1 file`, `2 files`."""
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from deltahub.client.api import Api
+from deltahub.client.copies import LocalCopies
 from deltahub.client.errors import BadResponse, NotReady, VerificationFailed
 from deltahub.client.hashing import index_file, index_snapshot
 from deltahub.client.hf_cache import RepositoryCache, checked_path, locked
@@ -50,6 +51,7 @@ class Pull:
         self._revision = revision
         self._is_sha256_asked = is_sha256_asked
         self._sources = Sources(index)
+        self._copies = LocalCopies(index)
         self._lock = threading.Lock()
         self._received = 0
         self._reused = 0
@@ -85,6 +87,7 @@ class Pull:
         for entry in found.entries:
             if self._is_present(entry, target):
                 target.publish(entry)
+                self._count(0, entry.size)
             else:
                 missing.append(entry)
         if not missing:
@@ -132,6 +135,7 @@ class Pull:
         with locked(place.lock):
             if target.is_present(entry) and not self._is_sha256_asked:
                 on_done(entry.size)  # another process was quicker
+                self._count(0, entry.size)
             else:
                 self._make(commit, entry, place, on_done)
         target.publish(entry)
@@ -139,15 +143,14 @@ class Pull:
     def _make(
         self, commit: str, entry: Entry, place: Place, on_done: Callable[[int], None]
     ) -> None:
-        recipe = self._recipe(commit, entry)
-        identity = recipe[0].id.hex() if recipe else f"sha256:{entry.sha256}"
         fd = os.open(place.work, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            journal = Journal(place.journal, identity)
-            try:
-                tensors = self._fill(fd, commit, entry, place, journal, recipe, on_done)
-            finally:
-                journal.close()
+            tensors: list[PlacedTensor] | None = None
+            if self._copy(entry, fd, place):
+                on_done(entry.size)
+                self._count(0, entry.size)
+            else:
+                tensors = self._fetch_into(fd, commit, entry, place, on_done)
             os.fsync(fd)
             stamp_inode = os.fstat(fd)
         except VerificationFailed:
@@ -159,12 +162,33 @@ class Pull:
             os.close(fd)
         os.replace(place.work, place.final)
         sync_folder(place.final.parent)
-        journal.remove()
+        place.journal.unlink(missing_ok=True)
         self._sources.moved(place.work, place.final)
         final = place.final.resolve()
         self._index.remember(final, Stamp.of(stamp_inode), sha256=entry.sha256, tensors=tensors)
         if tensors is None and entry.size >= SMALL_FILE:
             index_file(final, entry.path, self._index)
+
+    def _copy(self, entry: Entry, fd: int, place: Place) -> bool:
+        """Whether the whole file was here, under whatever name, and is in its place now."""
+        if place.journal.exists():
+            return False  # some of it is there already
+        if _has_recipe(entry) and entry.path.endswith(".safetensors"):
+            # Copying tensors is quicker than proving the whole file by its SHA-256.
+            self._copies.index_tensors(entry)
+            return False
+        return self._copies.copy(entry, fd, place.work)
+
+    def _fetch_into(
+        self, fd: int, commit: str, entry: Entry, place: Place, on_done: Callable[[int], None]
+    ) -> list[PlacedTensor] | None:
+        recipe = self._recipe(commit, entry)
+        identity = recipe[0].id.hex() if recipe else f"sha256:{entry.sha256}"
+        journal = Journal(place.journal, identity)
+        try:
+            return self._fill(fd, commit, entry, place, journal, recipe, on_done)
+        finally:
+            journal.close()
 
     def _fill(
         self,
@@ -195,7 +219,7 @@ class Pull:
         self, commit: str, entry: Entry
     ) -> tuple[Recipe, dict[bytes, PlannedTensor]] | None:
         """The file's recipe and how its tensors are stored; None where bytes must do."""
-        if entry.size < SMALL_FILE or entry.state != "ingested":
+        if not _has_recipe(entry):
             return None
         for is_last in (False, True):
             try:
@@ -239,3 +263,7 @@ class Pull:
         with self._lock:
             self._received += received
             self._reused += reused
+
+
+def _has_recipe(entry: Entry) -> bool:
+    return entry.size >= SMALL_FILE and entry.state == "ingested"

@@ -12,6 +12,7 @@ from deltahub.client.errors import (
     RefMoved,
     RepositoryExists,
     RepositoryNotFound,
+    UploadNotFound,
 )
 from deltahub.client.folder import LocalFile
 from deltahub.client.hashing import plan_of, sha256_of, tensors_of
@@ -47,14 +48,12 @@ class Push:
 
     def _run(self, files: Sequence[LocalFile]) -> PushResult:
         options = self._options
-        self._ensure_repository()
+        self._ensure_repository(files)
         hashed = self._hash(files)
         head = self._head()
-        changed = _changed(hashed, head)
-        in_head = {entry.sha256 for entry in head.entries} if head else set()
-        to_send = {each.sha256: each for each in changed if each.sha256 not in in_head}
-        if to_send:
-            self._sender.send(list(to_send.values()), head)
+        missing = self._unknown(hashed, head)
+        if missing:
+            self._sender.send(missing, head)
         result, added, deleted = self._commit(hashed, head)
         return PushResult(
             repository=options.name,
@@ -71,6 +70,14 @@ class Push:
             url=f"{self._api.transport.url}/v1/repositories/{options.name}",
         )
 
+    def _unknown(self, files: Iterable[HashedFile], head: Revision | None) -> list[HashedFile]:
+        """The changed files that the hub would not find by their hash: the ones to send."""
+        in_head = {entry.sha256 for entry in head.entries} if head else set()
+        asked = {each.sha256: each for each in _changed(files, head) if each.sha256 not in in_head}
+        sizes = {sha256: each.file.size for sha256, each in asked.items()}
+        known = self._api.query_files(self._options.name, sizes)
+        return [each for sha256, each in asked.items() if sha256 not in known]
+
     def _head(self) -> Revision | None:
         """Where the branch is; for one that does not exist yet, main: it begins there."""
         options = self._options
@@ -80,11 +87,14 @@ class Push:
             found = self._api.find_revision(options.name, "main")
         return found
 
-    def _ensure_repository(self) -> None:
+    def _ensure_repository(self, files: Sequence[LocalFile]) -> None:
+        """Makes the repository if there is none. Forbidden before any file has been read."""
         options = self._options
         try:
             found = self._api.get_repository(options.name)
         except RepositoryNotFound:
+            if not files:
+                raise  # there is nothing to delete either
             try:
                 self._api.create_repository(options.name, private=bool(options.private))
                 return
@@ -93,6 +103,7 @@ class Push:
         if options.private is not None and options.private != found.private:
             kind = "private" if found.private else "public"
             raise InvalidArgument(f"{options.name} exists and is {kind}; a push does not change it")
+        self._api.require_write(options.name)
 
     def _hash(self, files: Sequence[LocalFile]) -> list[HashedFile]:
         """Hashes of all files; SHA-256 and tensors of one file run side by side."""
@@ -137,7 +148,8 @@ class Push:
         """The commit and the paths that it added and deleted.
 
         Somebody else's commit in between: read again and add to that, unless this is a mirror,
-        which would delete what it has not seen.
+        which would delete what it has not seen. What the hub had when it was asked may be gone by
+        now; then it is sent after all.
         """
         options = self._options
         for attempt in range(1, _COMMIT_TRIES + 1):
@@ -161,6 +173,11 @@ class Push:
                     raise
                 head = self._head()
                 continue
+            except UploadNotFound:
+                if attempt == _COMMIT_TRIES:
+                    raise
+                self._sender.upload(self._unknown(files, head))
+                continue
             return result, added, deleted
         raise AssertionError("unreachable: the last try returns or raises")
 
@@ -172,7 +189,7 @@ class Push:
         if not options.wait:
             return "committed"
         try:
-            wait_for_job(self._api, result.job_id, self._progress, "hub")
+            wait_for_job(self._api, result.job_id, self._progress)
         except JobNotFound:
             # Another user's commit had this content already; its job is not ours to see.
             found = self._api.get_revision(options.name, result.commit)

@@ -5,7 +5,7 @@ import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
@@ -18,7 +18,6 @@ from deltahub.client.errors import (
     NotFound,
     UploadNotFound,
 )
-from deltahub.client.hashing import no_progress
 from deltahub.client.places import cache_folder, disk_full
 from deltahub.client.push_encode import Choice, EncodedFrame, encode_all
 from deltahub.client.sources import Sources
@@ -47,17 +46,33 @@ class PackSender:
         self._name = name
         self._folder = folder
 
-    def resume(self, missing: dict[bytes, int]) -> None:
-        """Sends what an earlier process had ready, of the tensors id -> size that are missing."""
-        for path in sorted(self._folder.glob("*.pack")):
-            tensors = _tensors_of(path)
-            if not tensors & missing.keys():
-                path.unlink()
-                continue
-            # A refusal, e.g. because a base is gone meanwhile: coded anew below.
-            with contextlib.suppress(*Refusal):
-                self._send(path, path.stem, {t.hex(): missing.get(t, 0) for t in tensors})
+    def spooled(self, missing: Mapping[bytes, int]) -> list[Path]:
+        """What an earlier process had ready, of the tensors id -> size that are missing.
+
+        Anything else that it left is deleted.
+        """
         (self._folder / "writing").unlink(missing_ok=True)
+        found = []
+        for path in sorted(self._folder.glob("*.pack")):
+            if _tensors_of(path) & missing.keys():
+                found.append(path)
+            else:
+                path.unlink()
+        return found
+
+    def resume(
+        self,
+        packs: Iterable[Path],
+        missing: Mapping[bytes, int],
+        on_done: Callable[[int], None],
+    ) -> None:
+        """Sends packs of an earlier process. on_done: told of their bytes."""
+        for path in packs:
+            tensors = {tensor.hex(): missing.get(tensor, 0) for tensor in _tensors_of(path)}
+            size = path.stat().st_size
+            # A refusal, e.g. because a base is gone meanwhile: coded anew by the caller.
+            with contextlib.suppress(*Refusal):
+                self._send(path, path.stem, tensors, size, on_done)
 
     def send(
         self, choices: Sequence[Choice], sources: Sources, on_done: Callable[[int], None]
@@ -107,8 +122,8 @@ class PackSender:
         path: Path,
         sha256: str,
         tensors: dict[str, int],
-        raw_bytes: int = 0,
-        on_done: Callable[[int], None] = no_progress,
+        raw_bytes: int,
+        on_done: Callable[[int], None],
     ) -> None:
         size = path.stat().st_size
         sent = 0

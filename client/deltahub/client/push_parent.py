@@ -4,8 +4,9 @@ import json
 import re
 from pathlib import Path
 
+from deltahub.client.names import is_repository_name
+
 _SNAPSHOT = re.compile(r"models--([^/]+?)--([^/]+)/snapshots/([0-9a-f]{40})(?:/|$)")
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _KEYS = {"config.json": "_name_or_path", "adapter_config.json": "base_model_name_or_path"}
 _MAX_CONFIG = 1 << 20
 
@@ -27,8 +28,8 @@ def find_parent(folder: Path) -> tuple[str, str] | None:
         if not isinstance(value, str):
             continue
         snapshot = _SNAPSHOT.search(value)
-        if snapshot:
+        if snapshot and is_repository_name(f"{snapshot[1]}/{snapshot[2]}"):
             return f"{snapshot[1]}/{snapshot[2]}", snapshot[3]
-        if _NAME.fullmatch(value):
+        if is_repository_name(value):
             return value, "main"
     return None

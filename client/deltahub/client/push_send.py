@@ -61,14 +61,14 @@ class FileSender:
     def send(self, files: list[HashedFile], head: Revision | None) -> None:
         """Makes the hub have every file's bytes, one way or another."""
         plan, have = self._plan(files, head)
-        self._upload(plan.whole)
+        self.upload(plan.whole)
         if not plan.frames:
             return
         try:
             self._send_frames(plan, have)
         except (*Refusal, JobFailed) as exc:
             self._progress.note(f"sending whole files: the hub refuses the difference ({exc})")
-            self._upload(plan.frames)
+            self.upload(plan.frames)
 
     def _plan(self, files: list[HashedFile], head: Revision | None) -> tuple[PushPlan, set[str]]:
         tensors = {t.tensor.hex(): t.size for each in files for t in each.tensors}
@@ -98,7 +98,8 @@ class FileSender:
         known = self._api.query_tensors(options.name, sizes) if sizes else set()
         return [each for each in (base.only(known) for base in bases) if len(each)]
 
-    def _upload(self, files: Iterable[HashedFile]) -> None:
+    def upload(self, files: Iterable[HashedFile]) -> None:
+        """Sends the files whole, from where an earlier upload of each ended."""
         todo = list(files)
         total = sum(each.file.size for each in todo)
         if not todo:
@@ -117,8 +118,11 @@ class FileSender:
         with spool_folder(self._api.transport.url, name) as folder:
             sender = PackSender(self._api, self._uploader, name, folder)
             missing = {choice.tensor.tensor: choice.tensor.size for choice in choices}
-            if any(folder.glob("*.pack")):
-                sender.resume(missing)
+            spooled = sender.spooled(missing)
+            if spooled:
+                size = sum(path.stat().st_size for path in spooled)
+                with self._progress.stage("send differences coded before", size) as stage:
+                    sender.resume(spooled, missing, stage.advance)
                 sizes = {tensor.hex(): size for tensor, size in missing.items()}
                 have = have | self._api.query_tensors(name, sizes)
                 choices = [each for each in choices if each.tensor.tensor.hex() not in have]
@@ -129,7 +133,7 @@ class FileSender:
         jobs = [self._put_recipe(each) for each in plan.frames]
         for job_id in jobs:
             if job_id is not None:
-                wait_for_job(self._api, job_id, self._progress, "hub")
+                wait_for_job(self._api, job_id, self._progress)
 
     def _put_recipe(self, each: HashedFile) -> str | None:
         assert each.plan is not None

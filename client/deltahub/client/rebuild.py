@@ -118,7 +118,7 @@ class Rebuild:
         missing: list[Slot] = []
         for slot in slots:
             if self._journal.done.get(slot.start) == slot.size and self._is_written(slot):
-                self._finish(slot, reused=True, is_new=False)
+                self._finish(slot, reused=slot.size, is_new=False)
             else:
                 self._journal.done.pop(slot.start, None)
                 missing.append(slot)
@@ -134,7 +134,7 @@ class Rebuild:
             except MissingTensor:
                 is_right = False
             if is_right:
-                self._finish(slot, reused=True)
+                self._finish(slot, reused=slot.size)
                 return 0
             self._sources.forget(slot.tensor)
             return 1
@@ -155,12 +155,17 @@ class Rebuild:
             return False
         return digest.digest() == slot.tensor
 
-    def _finish(self, slot: Slot, *, reused: bool, is_new: bool = True) -> None:
+    def _spared_by_bases(self, slot: Slot) -> int:
+        """Bytes of a slot that came as a difference which were taken from its base here."""
+        stored = self._stored[slot.tensor]
+        return max(0, slot.size - stored.encoded_size) if stored.bases else 0
+
+    def _finish(self, slot: Slot, *, reused: int, is_new: bool = True) -> None:
+        """Notes a slot as done. reused: bytes of it that did not have to be sent."""
         with self._lock:
             if is_new:
                 self._journal.add(slot.start, slot.size)
-            if reused:
-                self.reused += slot.size
+            self.reused += reused
         self._sources.add(slot.tensor, self._target.path, slot.start, slot.size)
         self._on_done(slot.size)
 
@@ -204,7 +209,7 @@ class Rebuild:
                         raise _Damaged(slot) from exc
                     if not self._is_written(slot):
                         raise _Damaged(slot)
-                    self._finish(pending.pop(0), reused=False)
+                    self._finish(pending.pop(0), reused=self._spared_by_bases(slot))
                 reply.drain()
 
         while pending:
@@ -239,7 +244,7 @@ class Rebuild:
                     is_right = cursor.digest.digest() == slot.tensor
                     cursor.reset()
                     if is_right:
-                        self._finish(pending.pop(0), reused=False)
+                        self._finish(pending.pop(0), reused=0)
                     elif slot.start in failed:
                         raise VerificationFailed(
                             f"{target.entry.path}: bytes {slot.start} to {slot.end} were wrong "

@@ -165,7 +165,11 @@ class PushResult:
 
 @dataclass(frozen=True)
 class PullResult:
-    """What a pull did. received: bytes of bodies; reused: bytes taken from this machine."""
+    """What a pull did. received: bytes of bodies; reused: bytes that did not have to be sent.
+
+    Reused are files that were in their place, copies of files and tensors from elsewhere on this
+    machine, and of a tensor that came as a difference what its base spared.
+    """
 
     repository: str
     revision: str
