@@ -5,7 +5,6 @@ is condemned, and deleted once no reader can still be reading it. A crash leaves
 next run finds again, never a row without its object.
 """
 
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -30,7 +29,7 @@ from deltahub.registry.registry import Registry
 from deltahub.registry.sizes import human_size
 from deltahub.registry.store.base import ObjectNotFound, Store
 from deltahub.registry.store.keys import LANDINGS, PACKS, landing_key, pack_key
-from deltahub.registry.waiting import Waiting, find_waiting
+from deltahub.registry.waiting import Waiting, find_waiting, in_one
 
 # A pack is written anew once less than this share of it is still needed.
 REPACK_BELOW = 0.7
@@ -52,7 +51,7 @@ class Item:
 class Plan:
     """What a collection would do, in the order in which it would do it; then what it leaves.
 
-    sparse: live packs with dead bytes in them, too few or too young to write the packs anew.
+    sparse: live packs with dead bytes in them, too few to write the packs anew.
     """
 
     made_at: str
@@ -112,7 +111,7 @@ class Plan:
             ("condemned packs to delete", len(self.delete), _total(self.delete)),
             ("leftover local files to delete", len(self.leftovers), _total(self.leftovers)),
             ("unnamed anchors kept because deltas need them", self.anchors, self.anchor_bytes),
-            ("packs that keep dead bytes for now", len(self.sparse), _total(self.sparse)),
+            ("packs with too few dead bytes to write anew", len(self.sparse), _total(self.sparse)),
             ("objects that no row knows (reported only)", len(self.unknown), _total(self.unknown)),
         )
         for text, count, size in rows:
@@ -162,9 +161,11 @@ def plan_gc(reg: Registry, *, lease_s: float | None = None, grace_s: float | Non
             for upload in session.scalars(select(Landing.id).where(landing_is_dead(moment)))
         ]
         waiting = list(find_waiting(session, moment, upload_bytes))
+        waiting += in_one("young packs, mostly dead", packs.young)
         files = tuple(session.scalars(select(File.id).where(file_is_dead(moment))))
         unknown = _unknown_objects(session, objects)
-        leftovers, young = _leftovers(session, reg, moment)
+        leftovers, young_files = _leftovers(session, reg, moment)
+        waiting += in_one("local files without an owner, perhaps", young_files)
         anchor_frames = _frame_bytes_by_pack(session, anchors)
     if moment.lease <= timedelta(0):
         past_lease += [*abandoned, *packs.empty, *packs.mostly_dead]
@@ -185,7 +186,7 @@ def plan_gc(reg: Registry, *, lease_s: float | None = None, grace_s: float | Non
         anchors=len(anchors),
         anchor_bytes=sum(size for _, size in anchor_frames.values()),
         sparse=tuple(packs.sparse),
-        waiting=(*waiting, *young),
+        waiting=tuple(waiting),
         doubts=tuple(doubts),
     )
 
@@ -228,11 +229,12 @@ def _frame_bytes_by_pack(session: Session, tensors: Iterable[int]) -> dict[str, 
 
 @dataclass(frozen=True)
 class _Packs:
-    """Live packs with dead bytes. sparse: those that stay as they are for now."""
+    """Live packs with dead bytes. sparse: too few of them; young: (dead bytes, due when)."""
 
     empty: list[Item] = field(default_factory=list)
     mostly_dead: list[Item] = field(default_factory=list)
     sparse: list[Item] = field(default_factory=list)
+    young: list[tuple[int, datetime]] = field(default_factory=list)
 
 
 def _packs_after(session: Session, moment: Moment, dead: dict[str, tuple[int, int]]) -> _Packs:
@@ -250,14 +252,17 @@ def _packs_after(session: Session, moment: Moment, dead: dict[str, tuple[int, in
     for pack_id, size, created_at, count, frame_bytes in rows:
         dead_count, dead_bytes = dead.get(pack_id, (0, 0))
         needed = live_pack_bytes(count - dead_count, (frame_bytes or 0) - dead_bytes)
-        # A young one may still be filling with rows: the transaction after the object's.
-        may_act = created_at < moment.lease_start
-        if may_act and count == dead_count:
-            packs.empty.append(Item(pack_id, size))
-        elif may_act and needed < REPACK_BELOW * size:
-            packs.mostly_dead.append(Item(pack_id, size - needed))
-        elif needed < size:
-            packs.sparse.append(Item(pack_id, size - needed))
+        is_empty = count == dead_count
+        item = Item(pack_id, size if is_empty else size - needed)
+        if not is_empty and needed >= REPACK_BELOW * size:
+            if needed < size:
+                packs.sparse.append(item)
+        elif created_at >= moment.lease_start:
+            packs.young.append((item.size_bytes, created_at + moment.lease))
+        elif is_empty:
+            packs.empty.append(item)
+        else:
+            packs.mostly_dead.append(item)
     return packs
 
 
@@ -290,14 +295,16 @@ def _missing_objects(session: Session, store: Store, objects: dict[str, int]) ->
         )
 
 
-def _leftovers(session: Session, reg: Registry, moment: Moment) -> tuple[list[Item], list[Waiting]]:
-    """(old, young): local files without a row, scratch files and spooled bytes.
+def _leftovers(
+    session: Session, reg: Registry, moment: Moment
+) -> tuple[list[Item], list[tuple[int, datetime]]]:
+    """(old, young): scratch files, and spooled bytes without an upload. young: (bytes, due when).
 
     A dead process left the old ones; those that are younger may have an owner.
     """
     age = max(moment.lease, LEFTOVER_AGE)
     old: list[Item] = []
-    young: list[os.stat_result] = []
+    young: list[tuple[int, datetime]] = []
     scratch = sorted(reg.scratch.iterdir())
     orphans = [u for u in reg.spool.list() if session.get(Landing, u) is None]
     for name, path in [
@@ -308,17 +315,12 @@ def _leftovers(session: Session, reg: Registry, moment: Moment) -> tuple[list[It
             found = path.stat()
         except FileNotFoundError:
             continue  # its owner was quicker
-        if S_ISREG(found.st_mode):
-            if found.st_mtime < (moment.now - age).timestamp():
-                old.append(Item(name, found.st_size))
-            else:
-                young.append(found)
-    if not young:
-        return old, []
-    last = datetime.fromtimestamp(max(found.st_mtime for found in young), UTC) + age
-    size = sum(found.st_size for found in young)
-    until = last.isoformat(timespec="seconds")
-    return old, [Waiting("local files without an owner, perhaps", len(young), size, until)]
+        due = datetime.fromtimestamp(found.st_mtime, UTC) + age
+        if S_ISREG(found.st_mode) and due < moment.now:
+            old.append(Item(name, found.st_size))
+        elif S_ISREG(found.st_mode):
+            young.append((found.st_size, due))
+    return old, young
 
 
 def _unknown_objects(session: Session, objects: dict[str, int]) -> list[Item]:

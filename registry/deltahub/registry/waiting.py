@@ -3,7 +3,7 @@
 It is found by asking what will be garbage in the far future if nobody refers to it meanwhile.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -76,6 +76,14 @@ def find_waiting(
         yield Waiting("tensors that nothing needs", len(tensors), size, until)
 
     yield from _waiting_packs(session, moment, far)
+
+
+def in_one(what: str, items: Sequence[tuple[int, datetime]]) -> list[Waiting]:
+    """Things given as (bytes, due when) in one, or in none where there are none."""
+    if not items:
+        return []
+    until = max(due for _, due in items).isoformat(timespec="seconds")
+    return [Waiting(what, len(items), sum(size for size, _ in items), until)]
 
 
 def _waiting_packs(session: Session, moment: Moment, far: Moment) -> Iterator[Waiting]:
