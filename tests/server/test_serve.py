@@ -11,7 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from deltahub.registry.data_folder import SERVE_LOCK, DataFolderBusy, check_free
+from deltahub.registry import Registry, Settings
+from deltahub.registry.data_folder import (
+    SERVE_LOCK,
+    WORKER_LOCK,
+    DataFolderBusy,
+    DataFolderLock,
+    check_free,
+)
+from deltahub.server.supervisor import WorkerSupervisor
 from support.hub import ServedHub, served_hub
 
 
@@ -99,6 +107,20 @@ def test_a_worker_dies_with_its_server_and_is_replaced_when_it_dies_itself(tmp_p
         hub.process.kill()  # the server alone: it cannot say good-bye
         wait_until(lambda: is_gone(second))
         check_free(hub.data_dir, SERVE_LOCK)
+
+
+def test_a_worker_that_runs_apart_is_no_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        Registry.open(Settings(data_dir=tmp_path / "data")) as reg,
+        DataFolderLock(reg.data_dir, WORKER_LOCK),
+    ):
+        supervisor = WorkerSupervisor(reg.data_dir, 1, 5)
+        supervisor.start()
+        wait_until(lambda: "another worker runs" in caplog.text)
+        supervisor.stop()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 def test_a_hub_killed_in_the_middle_of_a_job_finishes_it_after_a_restart(tmp_path: Path) -> None:
