@@ -1,5 +1,6 @@
 """Who may do what over HTTP, what bad requests get, and that errors always look the same."""
 
+import contextlib
 import json
 import re
 import socket
@@ -297,6 +298,15 @@ def test_a_huge_body_in_pieces_is_refused_too(hub: RunningHub) -> None:
         for _ in range(3):
             connection.sendall(b"c350\r\n" + b"[" * 50_000 + b"\r\n")
         assert connection.recv(1000).startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_head_without_an_end_is_refused(hub: RunningHub) -> None:
+    with socket.create_connection(hub.address, timeout=20) as connection:
+        connection.sendall(b"GET /v1/health HTTP/1.1\r\nHost: hub\r\n")
+        with contextlib.suppress(ConnectionError):  # refused before all of it was read
+            for _ in range(100):
+                connection.sendall(b"X-Filler: " + b"x" * 2000 + b"\r\n")
+            assert connection.recv(1000).startswith(b"HTTP/1.1 400 ")
 
 
 @pytest.mark.parametrize(

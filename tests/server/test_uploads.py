@@ -286,3 +286,7 @@ def test_a_client_that_sends_nothing_more_is_cut_off(tmp_path: Path) -> None:
             assert status == 400
             assert b"body_cut" in body
             assert connection.recv(1) == b""
+        for head in (b"", b"\r\n", b"GET /v1/health HTTP/1.1\r\nHost: h"):
+            with socket.create_connection(hub.address, timeout=20) as connection:
+                connection.sendall(head)
+                assert connection.recv(1) == b""

@@ -1,4 +1,4 @@
-"""Bytes as they cross the server's sockets, headers included: what `/v1/metrics` reports."""
+"""The server's connections: bytes counted for `/v1/metrics`, and heads that come to an end."""
 
 import asyncio
 from dataclasses import dataclass
@@ -31,9 +31,12 @@ class _CountingTransport:
         return getattr(self._transport, name)
 
 
+# A request's line and headers; uvicorn itself would collect them without end.
+MAX_HEAD_BYTES = 64 << 10
+
 _NOT_HTTP_BODY = (
     b'{"error":{"code":"invalid_request","message":'
-    b'"this is not HTTP, or the body before it was longer than announced"}}'
+    b'"this is not HTTP, its headers are too large, or the body before was longer than announced"}}'
 )
 _NOT_HTTP = b"\r\n".join(
     [
@@ -47,21 +50,62 @@ _NOT_HTTP = b"\r\n".join(
 )
 
 
-def metered_protocol(traffic: Traffic) -> type[asyncio.Protocol]:
-    """uvicorn's HTTP protocol, adding to `traffic` what goes through each connection."""
+def metered_protocol(traffic: Traffic, head_s: float) -> type[asyncio.Protocol]:
+    """uvicorn's HTTP protocol, adding to `traffic` what goes through each connection.
+
+    head_s: longest that a client may take for a request's line and headers.
+    """
 
     class MeteredProtocol(HttpToolsProtocol):
+        _head_bytes = 0
+        _is_in_body = False
+        _head_timer: asyncio.TimerHandle | None = None
+
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             counting = _CountingTransport(cast(asyncio.Transport, transport), traffic)
             super().connection_made(cast(asyncio.Transport, counting))
+            self._wait_for_head()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._forget_head()
+            super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
             traffic.received_bytes += len(data)
+            self._head_bytes += len(data)
             super().data_received(data)
+            if self._is_in_body or self.transport.is_closing():
+                self._forget_head()
+            elif self._head_bytes > MAX_HEAD_BYTES:
+                self.send_400_response("")
+            elif self._head_bytes and self._head_timer is None:
+                self._wait_for_head()
 
         def on_headers_complete(self) -> None:
             traffic.requests += 1
+            self._is_in_body = True
+            self._forget_head()
             super().on_headers_complete()
+
+        def on_message_complete(self) -> None:
+            self._is_in_body = False
+            self._forget_head()
+            super().on_message_complete()
+
+        def _wait_for_head(self) -> None:
+            self._head_timer = self.loop.call_later(head_s, self._end_of_patience)
+
+        def _forget_head(self) -> None:
+            self._head_bytes = 0
+            if self._head_timer is not None:
+                self._head_timer.cancel()
+                self._head_timer = None
+
+        def _end_of_patience(self) -> None:
+            if self.cycle is not None and not self.cycle.response_complete:
+                self._wait_for_head()  # of a request that waits for the answer to the one before
+            else:
+                self.transport.close()
 
         def send_400_response(self, msg: str) -> None:
             self.transport.write(_NOT_HTTP)

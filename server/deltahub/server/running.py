@@ -28,7 +28,7 @@ class HubServer(uvicorn.Server):
         self.traffic = Traffic()
         config = uvicorn.Config(
             create_app(registry, settings, self.traffic),
-            http=metered_protocol(self.traffic),
+            http=metered_protocol(self.traffic, settings.idle_s),
             ws="none",
             loop="uvloop",
             lifespan="off",

@@ -27,7 +27,9 @@ class ServerSettings(BaseSettings):
         default=2, ge=1, description="Packs and recipes of clients that are checked at once."
     )
     idle_s: float = Field(
-        default=120.0, gt=0, description="Longest wait for a client to send or take a block."
+        default=120.0,
+        gt=0,
+        description="Longest wait for a client to send headers, or to send or take a block.",
     )
     has_embedded_worker: bool = Field(
         default=True, description="Start a worker process next to the server."
