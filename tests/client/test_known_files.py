@@ -125,8 +125,7 @@ def test_who_may_not_push_is_refused_before_a_file_is_read(
     assert (run.status, run.error()["code"]) == (4, "forbidden")
 
 
-@pytest.mark.parametrize("is_indexed", [True, False])
-@pytest.mark.parametrize("to_folder", [True, False])
+@pytest.mark.parametrize(("is_indexed", "to_folder"), [(True, True), (False, False)])
 def test_files_that_came_with_another_repository_are_not_fetched_again(
     hub: Hub,
     name: str,
@@ -167,12 +166,3 @@ def test_a_local_copy_that_was_damaged_is_not_used(
     report = hub.pull_with_report(f"{name}-copy")
     assert contents(report.path) == contents(folder)
     assert report.received >= SMALL + LARGE
-
-
-def test_a_pull_of_what_is_here_counts_all_of_it_as_reused(
-    hub: Hub, name: str, folder: Path
-) -> None:
-    hub.push(folder, name)
-    hub.pull(name)
-    again = hub.pull_with_report(name)
-    assert (again.received, again.reused) == (0, again.size)

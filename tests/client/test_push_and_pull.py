@@ -222,7 +222,7 @@ def test_a_pull_of_what_is_here_moves_nothing(hub: Hub, name: str, base_folder: 
     hub.push(base_folder, name)
     hub.pull(name)
     again = hub.pull_with_report(name)
-    assert (again.received, again.fetched_files) == (0, ())
+    assert (again.received, again.reused, again.fetched_files) == (0, again.size, ())
 
 
 def test_a_folder_is_completed_and_damaged_files_in_it_are_replaced(
