@@ -102,15 +102,16 @@ def test_a_reader_finds_a_base_that_has_moved_by_the_rows_too(
     assert b"".join(pieces) == TUNED
 
 
-def store_alone(reg: Registry, row: Tensor, data: bytes) -> None:
-    """Write a delta anew, without its base."""
+def store_anew(reg: Registry, row: Tensor, data: bytes, base: bytes | None = None) -> None:
+    """Write a tensor anew, alone or against another base."""
     with PackSpool(reg, row.domain_id) as spool:
-        for frame in frames_of(data):
+        for frame in frames_of(data, base):
             spool.add(frame)
         sealed = spool.seal()
     with reg.db.write() as session:
         make_live(session, sealed)
-        switch_tensor(session, row.id, sealed.tensors[row.hash].frames, set(), 2)
+        new = sealed.tensors[row.hash]
+        switch_tensor(session, row.id, new.frames, new.bases, 2)
 
 
 def drop_rows(reg: Registry, row: Tensor) -> None:
@@ -134,10 +135,29 @@ def test_a_reader_that_knows_an_old_encoding_finds_the_new_one_when_its_base_is_
         (wanted,) = rows_of(reg, data)
     restorer = Restorer(reg)
     located = restorer.locate([wanted.id])
-    store_alone(reg, tuned, TUNED)
+    store_anew(reg, tuned, TUNED)
     drop_rows(reg, base)
     pieces = restorer.stream_tensor(located, wanted.id, 0, wanted.size)
     assert b"".join(pieces) == data
+
+
+def test_a_reader_that_knows_a_base_from_before_it_became_the_delta_meets_no_cycle(
+    reg: Registry, bob: Caller
+) -> None:
+    ensure_repository(reg, bob, "bob/m", private=True)
+    send_pack(reg, bob, "bob/m", frames_of(BASE))
+    (base,) = rows_of(reg, BASE)
+    (old,) = reg.store.list("packs/")
+    data = near(TUNED, seed=5)
+    send_pack(reg, bob, "bob/m", frames_of(TUNED, BASE))
+    send_pack(reg, bob, "bob/m", frames_of(data, TUNED))
+    (tuned,), (wanted,) = rows_of(reg, TUNED), rows_of(reg, data)
+    restorer = Restorer(reg)
+    located = restorer.locate([wanted.id])
+    store_anew(reg, tuned, TUNED)
+    store_anew(reg, base, BASE, TUNED)
+    reg.store.delete(old.key)
+    assert b"".join(restorer.stream_tensor(located, wanted.id, 0, wanted.size)) == data
 
 
 def test_a_reader_goes_on_in_another_row_of_the_same_contents(reg: Registry, bob: Caller) -> None:

@@ -294,6 +294,7 @@ def test_a_pack_of_very_many_frames_holds_the_lock_for_a_few_of_them_at_a_time(
 ) -> None:
     monkeypatch.setattr("deltahub.registry.publish.PART_TENSORS", 10)
     monkeypatch.setattr("deltahub.registry.accept.PART_TENSORS", 10)
+    monkeypatch.setattr("deltahub.registry.tensors.PART_TENSORS", 10)
     tensors = [weights(8, seed) for seed in range(25)]
     ensure_repository(reg, ann, "ann/m", private=True)
     rows = [0]

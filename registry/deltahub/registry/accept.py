@@ -15,17 +15,11 @@ from deltahub.registry.decode_uploaded import FrameTaker
 from deltahub.registry.errors import DeltaCycle, InvalidFrame, LimitExceeded
 from deltahub.registry.holds import hold_for_user
 from deltahub.registry.landing import complete_upload
-from deltahub.registry.locations import batches
+from deltahub.registry.locations import PART_TENSORS, batches
 from deltahub.registry.packs import PackSpool, SealedPacks
 from deltahub.registry.permissions import Caller, require_writer
 from deltahub.registry.proof import delete_condemned, drop_unused
-from deltahub.registry.publish import (
-    PART_TENSORS,
-    check_live,
-    in_parts,
-    insert_tensors,
-    make_live,
-)
+from deltahub.registry.publish import check_live, in_parts, insert_tensors, make_live
 from deltahub.registry.registry import Registry
 from deltahub.registry.repositories import load_repository
 from deltahub.registry.store.base import ObjectNotFound

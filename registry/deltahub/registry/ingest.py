@@ -20,7 +20,7 @@ from deltahub.registry.encode import Read, encode_tensor
 from deltahub.registry.errors import DataLost, DeltaCycle
 from deltahub.registry.holds import hold_for_job, release_job
 from deltahub.registry.ingest_plan import LandedFile, Scan
-from deltahub.registry.locations import resolve
+from deltahub.registry.locations import PART_TENSORS, batches, resolve
 from deltahub.registry.packs import PackSpool, frame_limit
 from deltahub.registry.planning import BaseChoice, BasePlanner
 from deltahub.registry.progress import Progress, Report
@@ -170,15 +170,12 @@ class Ingest:
         # A pack holds one domain's frames. (Sorting is stable: the files' order stays.)
         for domain_id in sorted({domain for domain, _ in items}):
             hashes = [content for domain, content in items if domain == domain_id]
-            with self._reg.db.write() as session:
-                found = resolve(session, domain_id, hashes)
-                hold_for_job(
-                    session,
-                    (tensor.id for tensor in found.values()),
-                    self._job_id,
-                    self._reg.settings.hold_ttl_s,
-                )
-            missing.extend(items[domain_id, h] for h in hashes if h not in found)
+            for part in batches(hashes, PART_TENSORS):
+                with self._reg.db.write() as session:
+                    found = resolve(session, domain_id, part)
+                    ids = [tensor.id for tensor in found.values()]
+                    hold_for_job(session, ids, self._job_id, self._reg.settings.hold_ttl_s)
+                missing.extend(items[domain_id, h] for h in part if h not in found)
         return missing
 
     def _items_of(self, file: File, scan: Scan) -> Iterator[_Item]:

@@ -15,7 +15,7 @@ from deltahub.codecs.errors import CodecError
 from deltahub.codecs.frame import tensor_spec
 from deltahub.codecs.recipe import Recipe
 from deltahub.registry import failpoints, jobs
-from deltahub.registry.db.models import File, Job, Landing, Repository, Tensor
+from deltahub.registry.db.models import File, Job, Landing, Repository
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.encode import encode_tensor
 from deltahub.registry.errors import (
@@ -29,7 +29,7 @@ from deltahub.registry.errors import (
 from deltahub.registry.holds import hold_for_job, hold_for_user, release_job
 from deltahub.registry.ingest_plan import LandedFile
 from deltahub.registry.landing import LandingStatus, receive, upload_not_found
-from deltahub.registry.locations import resolve
+from deltahub.registry.locations import PART_TENSORS, batches, resolve
 from deltahub.registry.packs import PackSpool, frame_limit
 from deltahub.registry.permissions import Caller, readable_file, require_writer
 from deltahub.registry.progress import Progress, Report
@@ -74,15 +74,15 @@ def submit_recipe(reg: Registry, caller: Caller | None, name: str, data: bytes) 
         repository = load_repository(session, caller, name, "write")
         if _is_ready(reg, session, caller, repository, recipe):
             return Submitted("ready", None)
-    with reg.db.read() as session:
-        repository = load_repository(session, caller, name, "write")
-        _claimed(session, caller, repository, recipe)
+    tensors = _claim(reg, caller, name, recipe)
     # Kept like an upload until the job has followed it.
     sha256 = hashlib.sha256(data).hexdigest()
     for _ in range(RECEIVED_AT_MOST):
         upload = receive(reg, caller, sha256, len(data), 0, [data], is_answer=False)
         submitted = _enqueue(reg, caller, name, recipe, upload)
         if submitted is not None:
+            if submitted.job_id is not None:
+                _hold(reg, tensors, submitted.job_id)
             return submitted
     raise Conflict("other jobs keep finishing with this recipe; submit it again")
 
@@ -95,7 +95,6 @@ def _enqueue(
         repository = load_repository(session, caller, name, "write")
         if _is_ready(reg, session, caller, repository, recipe):
             return Submitted("ready", None)
-        tensors = _claimed(session, caller, repository, recipe)
         landing = session.get(Landing, upload.id)
         if landing is None or landing.state != "complete":
             return None
@@ -111,8 +110,14 @@ def _enqueue(
             repository.id,
             caller.user_id,
         )
-        hold_for_job(session, (t.id for t in tensors), job_id, reg.settings.hold_ttl_s)
     return Submitted("proving", job_id)
+
+
+def _hold(reg: Registry, tensors: list[int], job_id: str) -> None:
+    """Keep the tensors until the job is over, however late; until then the caller holds them."""
+    for part in batches(tensors, PART_TENSORS):
+        with reg.db.write() as session:
+            hold_for_job(session, part, job_id, reg.settings.hold_ttl_s)
 
 
 def prove_recipe(
@@ -203,19 +208,29 @@ def _is_ready(
     return True
 
 
-def _claimed(
-    session: ReadSession, caller: Caller, repository: Repository, recipe: Recipe
-) -> list[Tensor]:
-    """The rows of the recipe's tensors; the same refusal for absent and for not readable."""
+def _claim(reg: Registry, caller: Caller, name: str, recipe: Recipe) -> list[int]:
+    """The rows of the recipe's tensors, held for the caller from now on.
+
+    TensorNotFound; the same refusal for absent and for not readable.
+    """
     sizes = {ref.tensor: ref.size for ref in recipe.tensors()}
-    found = find_readable(session, caller, repository, sizes)
-    wrong = [t for t, size in sizes.items() if t not in found or found[t].size != size]
+    rows: list[int] = []
+    wrong: list[bytes] = []
+    for part in batches(sizes, PART_TENSORS):
+        with reg.db.write() as session:
+            repository = load_repository(session, caller, name, "write")
+            found = find_readable(session, caller, repository, part)
+            wrong += [t for t in part if t not in found or found[t].size != sizes[t]]
+            ids = [tensor.id for tensor in found.values()]
+            ttl_s = reg.settings.hold_ttl_s
+            hold_for_user(session, ids, caller.user_id, repository.id, ttl_s)
+        rows += ids
     if wrong or any(sizes[ref.tensor] != ref.size for ref in recipe.tensors()):
         shown = ", ".join(tensor.hex() for tensor in wrong[:SHOWN])
         raise TensorNotFound(
             f"{len(wrong)} tensors of the recipe are not here for you ({shown}); send them first"
         )
-    return list(found.values())
+    return rows
 
 
 def _find_job(session: ReadSession, repository: Repository, landing_id: str) -> str | None:

@@ -13,12 +13,9 @@ from sqlalchemy import CursorResult, delete, insert, select, update
 from deltahub.registry.db.models import Frame, Pack, Tensor, TensorBase
 from deltahub.registry.db.session import WriteSession
 from deltahub.registry.errors import Conflict, DeltaCycle, TensorNotFound
-from deltahub.registry.locations import FrameLocation, bases_of, batches, resolve
+from deltahub.registry.locations import PART_TENSORS, FrameLocation, bases_of, batches, resolve
 from deltahub.registry.packs import NewTensor, SealedPacks
 from deltahub.registry.tensor_reader import MAX_CHAIN
-
-# What one transaction makes known: a fraction of a second of SQLite's only lock.
-PART_TENSORS = 2000
 
 
 class BaseGone(Conflict):

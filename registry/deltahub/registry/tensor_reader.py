@@ -32,7 +32,7 @@ MAX_CHAIN = 32
 
 
 class TensorGone(DataLost):
-    """A tensor without a row, or whose object is not where its row says.
+    """A tensor without a row, without an object where its row says, or that needs itself.
 
     Who found its place through rows that are older looks at those again before it says so.
     """
@@ -133,12 +133,14 @@ class TensorReader:
         return self._guarded(read)
 
     def _guarded(self, read_base: ReadBase) -> ReadBase:
-        """The same, but an error instead of no end where damaged rows form a cycle."""
+        """The same, but an error instead of no end where rows form a cycle: damaged ones, or of
+        different ages, since what was a tensor's base may be made from it by now.
+        """
 
         def read(tensor: bytes, first_byte: int, out: memoryview) -> None:
             depth = getattr(self._chain, "depth", 0)
             if depth >= MAX_CHAIN:
-                raise DataLost(f"the bases of {tensor.hex()} form a cycle; run deltahub fsck")
+                raise TensorGone(f"the bases of {tensor.hex()} form a cycle; run deltahub fsck")
             self._chain.depth = depth + 1
             try:
                 read_base(tensor, first_byte, out)

@@ -6,6 +6,7 @@ from deltahub.registry.db.models import Repository, Tensor
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.errors import InvalidRequest, LimitExceeded
 from deltahub.registry.holds import hold_for_user
+from deltahub.registry.locations import PART_TENSORS, batches
 from deltahub.registry.permissions import Caller, readable_tensors, require_writer
 from deltahub.registry.registry import Registry
 from deltahub.registry.repositories import load_repository
@@ -36,15 +37,18 @@ def query_and_hold(
         raise LimitExceeded(f"a query names at most {limit} tensors, not {len(tensors)}")
     if any(len(content) != HASH_BYTES or size < 1 for content, size in tensors):
         raise InvalidRequest("a tensor is named by 32 bytes of BLAKE3 and a size of 1 or more")
-    with reg.db.write() as session:
-        repository = load_repository(session, caller, name, "write")
-        found = find_readable(session, caller, repository, (content for content, _ in tensors))
-        have = {
-            content: found[content].id for content, size in tensors if _has(found, content, size)
-        }
-        hold_for_user(
-            session, have.values(), caller.user_id, repository.id, reg.settings.hold_ttl_s
-        )
+    have: dict[bytes, int] = {}
+    # An empty query, too, finds out that there is no such repository.
+    for part in batches(tensors, PART_TENSORS) if tensors else ([],):
+        with reg.db.write() as session:
+            repository = load_repository(session, caller, name, "write")
+            found = find_readable(session, caller, repository, (content for content, _ in part))
+            here = {
+                content: found[content].id for content, size in part if _has(found, content, size)
+            }
+            ttl_s = reg.settings.hold_ttl_s
+            hold_for_user(session, here.values(), caller.user_id, repository.id, ttl_s)
+        have |= here
     return list(have)
 
 
