@@ -21,7 +21,7 @@ from deltahub.registry.db.models import (
     utc_now,
 )
 from deltahub.registry.errors import Conflict
-from deltahub.registry.garbage import PACK_INDEX_BYTES, live_pack_bytes
+from deltahub.registry.garbage import live_pack_bytes
 from deltahub.registry.gc import Plan, plan_gc
 from deltahub.registry.landing import begin, receive
 from deltahub.registry.repositories import delete_repository
@@ -100,75 +100,6 @@ def test_what_is_younger_than_the_grace_stays(reg: Registry, ann: Caller) -> Non
     plan = plan_gc(reg)
     assert plan.files == ()
     assert plan.tensors == ()
-
-
-def test_a_plan_says_how_much_waits_for_its_grace_and_until_when(
-    reg: Registry, ann: Caller
-) -> None:
-    push_ingested(reg, ann, "ann/base", {PATH: BASE})
-    assert plan_gc(reg, lease_s=0, grace_s=0).waiting == ()
-    upload(reg, ann, b"never committed" * 1000)
-    (reg.scratch / "young.pack").write_bytes(b"x" * 100)
-    delete_repository(reg, ann, "ann/base")
-    plan = plan_gc(reg, lease_s=3600)
-    assert plan.freed_bytes == plan.later_bytes == 0
-    waiting = {item.what: item for item in plan.waiting}
-    uploads, tensors = (
-        waiting["uploads that no revision needs"],
-        waiting["tensors that nothing needs"],
-    )
-    assert (uploads.count, uploads.size_bytes) == (1, 15_000)
-    assert tensors.count == count(reg, Tensor)
-    assert waiting["files that no revision lists"].count == 1
-    assert waiting["local files without an owner, perhaps"].size_bytes == 100
-    with reg.db.read() as session:
-        assert tensors.size_bytes == sum(session.scalars(select(Frame.length)))
-        last = max(
-            *session.scalars(select(Tensor.created_at)), *session.scalars(select(File.ingested_at))
-        )
-    assert tensors.until == (last + timedelta(days=1)).isoformat(timespec="seconds")
-    assert plan.as_dict()["waiting_bytes"] == tensors.size_bytes + 15_100
-    lines = "\n".join(plan.lines())
-    assert f"waiting, uploads that no revision needs: 1 (15.0 kB), until {utc_now().year}" in lines
-    assert "frees 0 B now" in lines
-    later = plan_gc(reg, lease_s=0, grace_s=0)
-    assert len(later.tensors) == tensors.count
-
-
-def test_dead_bytes_of_a_young_pack_are_said_to_wait(reg: Registry, ann: Caller) -> None:
-    push_ingested(reg, ann, "ann/base", {PATH: BASE})
-    delete_repository(reg, ann, "ann/base")
-    (waiting,) = plan_gc(reg, lease_s=3600, grace_s=0).waiting
-    with reg.db.read() as session:
-        packs = session.scalars(select(Pack)).all()
-    assert (waiting.what, waiting.count) == ("young packs, mostly dead", len(packs))
-    assert waiting.size_bytes == sum(pack.size for pack in packs)
-
-
-def test_a_condemned_pack_is_said_to_wait_for_its_lease(reg: Registry, ann: Caller) -> None:
-    push_ingested(reg, ann, "ann/base", {PATH: BASE})
-    delete_repository(reg, ann, "ann/base")
-    age_everything(reg, days=2)
-    collect(reg, lease_s=3600)
-    (waiting,) = plan_gc(reg, lease_s=3600).waiting
-    with reg.db.read() as session:
-        packs = session.scalars(select(Pack)).all()
-    assert (waiting.what, waiting.count) == ("condemned packs", len(packs))
-    assert waiting.size_bytes == sum(pack.size for pack in packs)
-    last = max(pack.condemned_at for pack in packs if pack.condemned_at is not None)
-    assert waiting.until == (last + timedelta(hours=1)).isoformat(timespec="seconds")
-
-
-def test_a_plan_shows_dead_bytes_that_live_packs_keep(reg: Registry, ann: Caller) -> None:
-    push_ingested(reg, ann, "ann/m", {"a.bin": b"a" * 4000, "b.bin": os.urandom(90_000)})
-    with reg.db.write() as session:
-        frame = session.scalars(select(Frame).order_by(Frame.length)).first()
-        assert frame is not None
-        dead = frame.length
-        session.delete(frame)  # as a re-planned tensor leaves its old frame behind
-    (item,) = plan_gc(reg, lease_s=0, grace_s=0).sparse
-    assert item.size_bytes == dead + PACK_INDEX_BYTES
-    assert any("packs with too few dead bytes" in line for line in plan_gc(reg).lines())
 
 
 def test_a_base_stays_as_an_unnamed_anchor_while_deltas_need_it(reg: Registry, ann: Caller) -> None:
