@@ -201,6 +201,7 @@ def test_the_service_says_which_extra_is_missing(tmp_path: Path) -> None:
         assert run.status == 2, run.err
         assert f'pip install "deltahub[{extra}]"' in run.err
         assert "Traceback" not in run.err
+        assert not (tmp_path / "data").exists()
     assert ok(deltahub("--help", environment=environment)).out.count("serve") == 1
 
 

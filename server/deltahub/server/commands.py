@@ -14,6 +14,9 @@ import click
 if TYPE_CHECKING:
     from deltahub.registry.registry import Registry
     from deltahub.registry.settings import Settings
+    from deltahub.server.running import HubServer
+    from deltahub.server.settings import ServerSettings
+    from deltahub.server.supervisor import WorkerSupervisor
 
 _M_ARENA_MAX = -8
 
@@ -68,7 +71,12 @@ def _serve(settings: "Settings", *, with_worker: bool, access_log: bool) -> None
     from deltahub.registry.registry import Registry
     from deltahub.registry.store.base import StoreError
 
+    # Before anything is made: an extra that is missing, or a setting that is wrong, is said here.
+    from deltahub.server.running import HubServer
+    from deltahub.server.settings import ServerSettings
+
     _bound_heaps()
+    server_settings = ServerSettings()
     with ExitStack() as stack:
         try:
             # Asked before the port, which the other hub most likely has too, and before the
@@ -85,7 +93,16 @@ def _serve(settings: "Settings", *, with_worker: bool, access_log: bool) -> None
             ) from error
         except (RegistryError, StoreError, OSError) as error:
             raise click.ClickException(f"cannot open the data folder: {error}") from error
-        _run(registry, listener, with_worker=with_worker, access_log=access_log)
+        worker = None
+        if with_worker and server_settings.has_embedded_worker:
+            worker = _worker(registry, server_settings)
+        server = HubServer(
+            registry,
+            server_settings,
+            access_log=access_log,
+            on_signal=None if worker is None else worker.ask_to_stop,
+        )
+        _run(server, listener, worker)
     click.echo("DeltaHub has stopped", err=True)
 
 
@@ -100,26 +117,14 @@ def _make_administrator(registry: "Registry") -> None:
         click.echo("It is not shown again. Keep it: `deltahub login` asks for it.")
 
 
-def _run(
-    registry: "Registry", listener: socket.socket, *, with_worker: bool, access_log: bool
-) -> None:
-    """Server and worker, until stopped; both hear of a stop at once."""
-    from deltahub.server.running import HubServer
-    from deltahub.server.settings import ServerSettings
+def _worker(registry: "Registry", settings: "ServerSettings") -> "WorkerSupervisor":
     from deltahub.server.supervisor import WorkerSupervisor
 
-    settings = ServerSettings()
-    worker = None
-    if with_worker and settings.has_embedded_worker:
-        worker = WorkerSupervisor(
-            registry.data_dir, settings.worker_restart_max_s, settings.stop_grace_s
-        )
-    server = HubServer(
-        registry,
-        settings,
-        access_log=access_log,
-        on_signal=None if worker is None else worker.ask_to_stop,
-    )
+    return WorkerSupervisor(registry.data_dir, settings.worker_restart_max_s, settings.stop_grace_s)
+
+
+def _run(server: "HubServer", listener: socket.socket, worker: "WorkerSupervisor | None") -> None:
+    """Server and worker, until stopped; both hear of a stop at once."""
     # Until the server runs, these handlers are ours; and when it is done it raises the signal that
     # ended it once more, while we go on to clean up.
     for number in (signal.SIGTERM, signal.SIGINT):
