@@ -11,7 +11,7 @@ from sqlalchemy import select
 from deltahub.registry import Registry
 from deltahub.registry.collect import apply_gc
 from deltahub.registry.db.models import Entry, File
-from deltahub.registry.errors import DataLost
+from deltahub.registry.errors import DataLost, EntryNotFound
 from deltahub.registry.gc import plan_gc
 from deltahub.registry.locations import TensorLocation
 from deltahub.registry.repositories import delete_repository
@@ -47,9 +47,9 @@ def test_a_recipe_that_is_another_files_is_not_followed(tmp_path: Path) -> None:
         mine = push_mine(reg)
         assert replace_by_secret(reg).recipe_tensor_id == mine.recipe_tensor_id
         restorer = Restorer(reg)
-        with pytest.raises(DataLost):
+        with pytest.raises(EntryNotFound):
             b"".join(restorer.stream_file(mine, 0, mine.size))
-        with pytest.raises(DataLost):
+        with pytest.raises(EntryNotFound):
             restorer.read_recipe(mine)
 
 
