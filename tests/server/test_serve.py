@@ -106,6 +106,7 @@ def test_a_worker_dies_with_its_server_and_is_replaced_when_it_dies_itself(tmp_p
             check_free(hub.data_dir, SERVE_LOCK)
         hub.process.kill()  # the server alone: it cannot say good-bye
         wait_until(lambda: is_gone(second))
+        hub.process.wait(20)  # the worker may be quicker
         check_free(hub.data_dir, SERVE_LOCK)
 
 
