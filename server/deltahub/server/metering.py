@@ -31,7 +31,7 @@ class _CountingTransport:
         return getattr(self._transport, name)
 
 
-# A request's line and headers; uvicorn itself would collect them without end.
+# A request's line and headers, or trailers; uvicorn itself would collect them without end.
 MAX_HEAD_BYTES = 64 << 10
 
 _NOT_HTTP_BODY = (
@@ -74,11 +74,11 @@ def metered_protocol(traffic: Traffic, head_s: float) -> type[asyncio.Protocol]:
             traffic.received_bytes += len(data)
             self._head_bytes += len(data)
             super().data_received(data)
-            if self._is_in_body or self.transport.is_closing():
+            if self.transport.is_closing():
                 self._forget_head()
             elif self._head_bytes > MAX_HEAD_BYTES:
                 self.send_400_response("")
-            elif self._head_bytes and self._head_timer is None:
+            elif self._head_bytes and self._head_timer is None and not self._is_in_body:
                 self._wait_for_head()
 
         def on_headers_complete(self) -> None:
@@ -86,6 +86,10 @@ def metered_protocol(traffic: Traffic, head_s: float) -> type[asyncio.Protocol]:
             self._is_in_body = True
             self._forget_head()
             super().on_headers_complete()
+
+        def on_body(self, body: bytes) -> None:
+            self._head_bytes = 0  # what comes without a body is headers, after it too: trailers
+            super().on_body(body)
 
         def on_message_complete(self) -> None:
             self._is_in_body = False

@@ -28,7 +28,8 @@ class FileQueryIn(In):
 
 class FileQueryOut(Out):
     have: list[str] = Field(
-        description="kept for a day for this repository; what is not named is to be uploaded"
+        description="kept for a day for this repository, but for a file whose ingest is not over: "
+        "keep yours until the commit; what is not named is to be uploaded"
     )
 
 
