@@ -11,6 +11,7 @@ NATIVE = Path(__file__).parents[2] / "codecs" / "native"
 COMPILER = shutil.which(os.environ.get("CXX", "g++"))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     COMPILER is None, reason="no C++ compiler (CXX or g++) to build the fuzzer with"
 )

@@ -74,6 +74,7 @@ def run_on_small_disk(tmp_path: Path, size: str) -> None:
     assert run.returncode == 0, run.stdout + run.stderr
 
 
+@pytest.mark.long
 def test_a_real_disk_that_is_full_stops_uploads_ingests_and_commits_cleanly(
     tmp_path: Path,
 ) -> None:

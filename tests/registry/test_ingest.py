@@ -133,6 +133,7 @@ def test_equal_tensors_are_stored_once_whatever_they_are_called(reg: Registry) -
     assert read_file(reg, revision, "x.safetensors") == two
 
 
+@pytest.mark.long
 def test_ten_thousand_tensors_come_back(reg: Registry) -> None:
     tensors = {
         f"layers.{i}.scale": ("F32", [4], struct.pack("<4I", i, i * 7, 1 << 30, 5))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import pytest
 from safetensors.numpy import save
 from sqlalchemy import event
 
@@ -117,6 +118,7 @@ def check(folder: Path, promises: Promises, *, goes_on: bool) -> None:
         assert list(fsck(reg, read_data=True)) == []
 
 
+@pytest.mark.long
 def test_the_power_may_fail_at_any_moment(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     disk = WatchedDisk(tmp_path / "data")

@@ -34,7 +34,7 @@ KILLS = int(os.environ.get("DELTAHUB_KILLS", "200"))
 N_FAMILIES = 12
 
 # A campaign is one test: minutes by nature, and more of them beside other tests.
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")

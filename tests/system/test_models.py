@@ -90,6 +90,7 @@ def stock_logits(tmp_path: Path, name: str, machine: Path) -> torch.Tensor:
     return logits
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_tied", [False, True])
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_sharded_models_come_back_and_load_by_name(

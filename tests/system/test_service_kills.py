@@ -45,6 +45,7 @@ def wait_for_all_jobs(data_dir: Path) -> None:
             time.sleep(0.1)
 
 
+@pytest.mark.long
 def test_a_service_killed_in_mid_work_keeps_every_acknowledged_push(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

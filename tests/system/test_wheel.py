@@ -66,6 +66,7 @@ def hub(python: Path, tmp_path: Path, environment: dict[str, str]) -> Iterator[d
         assert server.wait(timeout=60) == 0
 
 
+@pytest.mark.long
 def test_the_wheel_serves_pushes_and_pulls(
     python: Path, hub: dict[str, str], tmp_path: Path
 ) -> None:
@@ -91,6 +92,7 @@ def test_the_wheel_serves_pushes_and_pulls(
     assert (tmp_path / "back" / "config.json").read_text() == '{"architectures": []}'
 
 
+@pytest.mark.long
 def test_the_base_install_says_which_extra_is_missing(
     python: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:

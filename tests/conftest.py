@@ -1,0 +1,8 @@
+"""Hooks for the whole suite."""
+
+import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the long tests, so that no process is left alone with one at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
