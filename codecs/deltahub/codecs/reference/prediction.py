@@ -1,0 +1,63 @@
+"""What a low-rank step makes of a base's word, in integers: every machine makes the same.
+
+Format: codecs/spec/fm_delta.md, "Prediction".
+"""
+
+from collections.abc import Sequence
+
+from deltahub.codecs.dtypes import DType
+from deltahub.codecs.reference.words import Words, signed
+
+# Bits below the last one of a mantissa that sums keep, where low rank is allowed at all.
+GUARD_BITS = {
+    Words.of(DType.BF16): 14,
+    Words.of(DType.F16): 11,
+    Words.of(DType.F32): 6,
+}
+LARGEST_STEP = 1 << 30
+
+
+def product(left: Sequence[int], right: Sequence[int]) -> int:
+    """The sum of products as a 32-bit two's complement number, which wraps around."""
+    return signed(sum(a * b for a, b in zip(left, right, strict=True)), 32)
+
+
+def predicted(words: Words, base: int, step: int, c0: int) -> int:
+    """The base's word plus step * 2^(c0 - guard bits) last places of exponent field 1, rounded.
+
+    To the nearest, ties to even. A base that is infinite or NaN stays, and so does one whose sum
+    would be infinite.
+    """
+    guard, mantissa_bits = GUARD_BITS[words], words.mantissa_bits
+    exponent = words.exponent(base)
+    if exponent == words.max_exponent:
+        return base
+    mantissa = words.mantissa(base) + (1 << mantissa_bits if exponent > 0 else 0)
+    exponent = max(exponent, 1)
+
+    common = max(exponent, c0)
+    step >>= min(common - c0, 31)
+    step = min(max(step, -LARGEST_STEP), LARGEST_STEP - 1)
+    if step == 0:
+        return base
+    magnitude = (mantissa << guard) >> min(common - exponent, 31)
+    total = (-magnitude if base & words.sign else magnitude) + step
+    if total == 0:
+        return base & words.sign
+
+    n_bits = abs(total).bit_length()
+    exponent = max(common + n_bits - (mantissa_bits + 1 + guard), 1)
+    mantissa = _rounded(abs(total), exponent + guard - common)
+    magnitude = ((exponent - 1) << mantissa_bits) + mantissa
+    if magnitude >= words.max_exponent << mantissa_bits:
+        return base
+    return magnitude | (words.sign if total < 0 else 0)
+
+
+def _rounded(magnitude: int, drop: int) -> int:
+    """magnitude / 2^drop to the nearest integer, ties to even."""
+    if drop <= 0:
+        return magnitude << -drop
+    whole, rest = divmod(magnitude, 1 << drop)
+    half = 1 << (drop - 1)
+    return whole + (rest > half or (rest == half and whole % 2 == 1))
