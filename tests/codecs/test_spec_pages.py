@@ -7,6 +7,7 @@ import pytest
 
 from deltahub.codecs import (
     BY_ID,
+    DType,
     Literal,
     Recipe,
     decode_frame,
@@ -21,12 +22,20 @@ from deltahub.codecs.frame import TensorSpec
 from deltahub.codecs.frame_header import FRAME_VERSION
 from deltahub.codecs.pack import PACK_VERSION
 from deltahub.codecs.recipe import RECIPE_VERSION
+from deltahub.codecs.reference import fm_delta, neuzip_lossless
+from deltahub.codecs.reference.bits import BitReader
+from deltahub.codecs.reference.coder import N_LANES, Coder, Context, Numbers, read_table
+from deltahub.codecs.reference.fm_delta_model import ALPHABET
+from deltahub.codecs.reference.words import Words
 
 SPEC = Path(__file__).parents[2] / "codecs" / "spec"
 VERSIONS = {
     "frame": FRAME_VERSION,
     "pack": PACK_VERSION,
     "recipe": RECIPE_VERSION,
+    "coder": 1,
+    "fm_delta": 1,
+    "neuzip_lossless": 1,
     **{codec.codec_id: codec.version for codec in BY_ID.values()},
 }
 
@@ -72,6 +81,95 @@ def test_the_recipe_on_the_page_is_the_one_described() -> None:
     text = page("recipe")
     assert recipe.id.hex() in text
     assert data[12 : 12 + data[8]].decode() in text
+
+
+def table(name: str, header: str) -> list[list[str]]:
+    """The cells of the page's one table whose header begins so, row by row."""
+    (rows,) = re.findall(rf"^\| {header} \|.*\n\|[-:|]+\|\n((?:\|.*\n)*)", page(name), re.MULTILINE)
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows.splitlines()]
+
+
+def total(cell: str) -> int:
+    """What a cell such as `-4 + 3` comes to."""
+    return sum(int(part) for part in cell.split(" + "))
+
+
+def follow(coder: Coder, steps: list[list[str]]) -> bytes:
+    """The stream that a table tells of: lane, state, symbol, raw digits, digits, ..., next state.
+
+    A lane's state is the one in which its number before left it; at last all are in state 0.
+    """
+    first, now, digits = [0] * N_LANES, [-1] * N_LANES, ""
+    for lane, state, symbol, raw, low, *_, after in steps:
+        i = int(lane)
+        if now[i] == -1:
+            first[i] = now[i] = int(state)
+        assert now[i] == int(state)
+        assert any(table.states[now[i]].symbol == int(symbol) for table in coder.tables)
+        now[i] = total(after)
+        digits += raw + low
+    assert max(now) == 0
+    text = "1" + "".join(f"{state:0{coder.table_log}b}" for state in first) + digits
+    return int(text, 2).to_bytes((len(text) + 7) // 8, "little")
+
+
+def test_the_streams_of_the_coders_page_are_those_of_its_tables() -> None:
+    reader = BitReader(hex_block("coder", "table"))
+    coder = Coder(ALPHABET, (read_table(reader, 7, ALPHABET),))
+    assert reader.take_rest() == b""
+    assert coder.tables[0].frequencies == (1, 1, 60, 40, 26, *[0] * 77)
+    steps = table("coder", "sequence")
+    numbers = [total(step[6]) for step in steps]
+    stream = hex_block("coder", "stream")
+    assert follow(coder, [step[1:] for step in steps]) == stream
+    sequences = [
+        Numbers(16, [Context(0, shift)] * n, numbers[at : at + n])
+        for shift, at, n in ((2, 0, 6), (0, 6, 3))
+    ]
+    assert coder.encode(sequences) == stream
+    opened = coder.open(stream)
+    for sequence in sequences:
+        assert opened.take_sequence(16, sequence.contexts) == sequence.numbers
+    opened.finish()
+
+
+def test_the_block_of_the_fm_delta_page_decodes_to_what_the_page_says() -> None:
+    prelude, stream, base = (hex_block("fm_delta", n) for n in ("prelude", "stream", "base"))
+    decoded = hex_block("fm_delta", "decoded")
+    model = fm_delta.parse_prelude(Words.of(DType.BF16), 4, prelude)
+    assert fm_delta.write_prelude(model) == prelude
+    shape = fm_delta.BlockShape(2, 4)
+    assert fm_delta.decode_block(model, stream, base, shape) == decoded
+    sides = fm_delta.Sides(scales=(0, 1), left=((2, 0),))
+    assert fm_delta.encode_block(model, decoded, base, shape, sides) == stream
+
+    steps = table("fm_delta", "sequence")
+    assert follow(model.coder, [step[1:] for step in steps]) == stream
+    numbers = [total(step[6]) for step in steps]
+    sequences = fm_delta.block_sequences(model, decoded, base, shape, sides)
+    assert numbers == [number for sequence in sequences for number in sequence.numbers]
+    words, elements = model.words, table("fm_delta", "row")
+    assert [int(element[1], 16) for element in elements] == words.read(base)
+    assert [int(element[8], 16) for element in elements] == words.read(decoded)
+    expected = list(fm_delta.expectations(model, words.read(base), shape, sides))
+    assert [int(element[4], 16) for element in elements] == [word for word, _ in expected]
+    assert [model.classes[int(element[6])] for element in elements] == [c for _, c in expected]
+    assert [int(element[7]) for element in elements] == sequences[-1].numbers
+
+
+def test_the_block_of_the_neuzip_page_decodes_to_what_the_page_says() -> None:
+    prelude, stream, decoded = (
+        hex_block("neuzip_lossless", name) for name in ("prelude", "stream", "decoded")
+    )
+    model = neuzip_lossless.parse_prelude(Words.of(DType.BF16), prelude)
+    assert neuzip_lossless.write_prelude(model) == prelude
+    assert neuzip_lossless.decode_block(model, stream, 8) == decoded
+    assert neuzip_lossless.encode_block(model, decoded) == stream
+    rows = table("neuzip_lossless", "lane")
+    assert follow(model.coder, rows) == stream
+    words = [int(row[6], 16) for row in rows]
+    assert words == model.words.read(decoded)
+    assert [total(row[5]) for row in rows] == [model.number(word) for word in words]
 
 
 @pytest.mark.parametrize("name", list(VERSIONS))
