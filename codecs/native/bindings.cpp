@@ -1,16 +1,17 @@
-// The Python face of the kernels: checks sizes, owns buffers, drops the GIL, raises.
+// The Python face of the codecs: checks sizes, owns buffers, drops the GIL, raises.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
-#include <cstring>
 #include <memory>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
-#include "decode.hpp"
-#include "encode.hpp"
-#include "model.hpp"
-#include "planner.hpp"
-#include "words.hpp"
+#include "delta_codec.hpp"
+#include "dispatch.hpp"
+#include "float_codec.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -21,121 +22,123 @@ namespace {
 using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using WritableBytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-WordKind word_kind(int number) {
-  if (number < 0 || number > int(WordKind::int64)) throw nb::value_error("no such kind of words");
-  return WordKind(number);
+std::vector<std::string> kernel_names() {
+  std::vector<std::string> names;
+  for (const Kernels* kernels : supported_kernels()) names.push_back(kernels->name);
+  return names;
 }
 
-// Type-erased, so that Python sees one class for all kinds of words.
-struct AnyEncoder {
-  virtual ~AnyEncoder() = default;
-  virtual std::size_t word_bytes() const = 0;
-  virtual std::size_t bound_bytes(std::size_t n) const = 0;
-  virtual std::size_t encode(const std::uint8_t* source, const std::uint8_t* base, std::size_t n,
-                             std::uint8_t* out) const = 0;
-};
+void use_kernels(const std::string& name) {
+  for (const Kernels* kernels : supported_kernels())
+    if (name == kernels->name) {
+      chosen_kernels() = kernels;
+      return;
+    }
+  throw nb::value_error("this processor has no such kernels");
+}
 
-template <class Words>
-struct EncoderOf final : AnyEncoder {
-  explicit EncoderOf(const Model& model) : kernel(model) {}
-  std::size_t word_bytes() const override { return sizeof(typename Words::Word); }
-  std::size_t bound_bytes(std::size_t n) const override { return kernel.bound_bytes(n); }
-  std::size_t encode(const std::uint8_t* source, const std::uint8_t* base, std::size_t n,
-                     std::uint8_t* out) const override {
-    return kernel.encode(source, base, n, out);
-  }
-  Encoder<Words> kernel;
-};
+nb::object stored_or_none(const std::vector<std::uint8_t>& stream, std::size_t plain_bytes) {
+  // What the tables lack is a fault of the planner's, never of the caller's.
+  if (stream.empty()) throw std::runtime_error("the planned tables do not hold the block's words");
+  if (stream.size() >= plain_bytes) return nb::none();
+  return nb::bytes(stream.data(), stream.size());
+}
 
-struct AnyDecoder {
-  virtual ~AnyDecoder() = default;
-  virtual std::size_t word_bytes() const = 0;
-  virtual bool decode(const std::uint8_t* stream, std::size_t size, const std::uint8_t* base,
-                      std::uint8_t* out, std::size_t n) const = 0;
-};
-
-template <class Words>
-struct DecoderOf final : AnyDecoder {
-  explicit DecoderOf(const Model& model) : kernel(model) {}
-  std::size_t word_bytes() const override { return sizeof(typename Words::Word); }
-  bool decode(const std::uint8_t* stream, std::size_t size, const std::uint8_t* base,
-              std::uint8_t* out, std::size_t n) const override {
-    return kernel.decode(stream, size, base, out, n);
-  }
-  Decoder<Words> kernel;
-};
-
-void require_words(std::size_t size, std::size_t other, std::size_t word_bytes) {
-  if (size == 0 || size != other || size % word_bytes != 0)
-    throw nb::value_error("source and base must be the same, whole, positive number of words");
+nb::bytes as_bytes(const std::vector<std::uint8_t>& bytes) {
+  return nb::bytes(bytes.data(), bytes.size());
 }
 
 class FmDeltaEncoder {
  public:
-  FmDeltaEncoder(int kind, const Bytes& source, const Bytes& base) {
+  FmDeltaEncoder(int kind, const Bytes& source, const Bytes& base, std::size_t rows,
+                 std::size_t columns, int effort, const Bytes& left, const Bytes& right, int floor) {
     nb::gil_scoped_release unlocked;
-    with_words(word_kind(kind), [&]<class Words>(Words) {
-      constexpr std::size_t word_bytes = sizeof(typename Words::Word);
-      require_words(source.size(), base.size(), word_bytes);
-      const Plan plan = plan_model<Words>(source.data(), base.data(), source.size() / word_bytes);
-      estimated_bytes_ = plan.estimated_bytes;
-      prelude_ = write_prelude(plan.model, Words::key_bits);
-      kernel_ = std::make_unique<EncoderOf<Words>>(plan.model);
-    });
+    codec_ = planned_deltas(kind, {source.data(), source.size()}, {base.data(), base.size()}, rows,
+                            columns, effort, {left.data(), left.size()},
+                            {right.data(), right.size()}, floor);
   }
 
-  nb::bytes prelude() const { return nb::bytes(prelude_.data(), prelude_.size()); }
-  std::uint64_t estimated_bytes() const { return estimated_bytes_; }
+  nb::bytes prelude() const { return as_bytes(codec_->prelude); }
+  std::uint64_t estimated_bytes() const { return codec_->estimated_bytes; }
 
-  nb::object encode(const Bytes& source, const Bytes& base) const {
-    const std::size_t word_bytes = kernel_->word_bytes();
-    require_words(source.size(), base.size(), word_bytes);
-    const std::size_t n = source.size() / word_bytes;
-    bool is_unchanged = false;
-    std::unique_ptr<std::uint8_t[]> out;
-    std::size_t size = 0;
+  nb::object encode(const Bytes& source, const Bytes& base, std::size_t row, std::size_t column,
+                    std::size_t rows, std::size_t columns) const {
+    std::vector<std::uint8_t> stream;
     {
       nb::gil_scoped_release unlocked;
-      is_unchanged = std::memcmp(source.data(), base.data(), source.size()) == 0;
-      if (!is_unchanged) {
-        out = std::make_unique_for_overwrite<std::uint8_t[]>(kernel_->bound_bytes(n));
-        size = kernel_->encode(source.data(), base.data(), n, out.get());
-      }
+      codec_->check_block(source.size(), base.size(), row, column, rows, columns);
+      if (std::memcmp(source.data(), base.data(), source.size()) != 0)
+        stream = codec_->encode(source.data(), base.data(), row, {rows, columns, column});
+      else
+        return unchanged();
     }
-    if (size >= source.size()) return nb::none();
-    return nb::bytes(out.get(), size);
+    return stored_or_none(stream, source.size());
   }
 
  private:
-  std::unique_ptr<AnyEncoder> kernel_;
-  std::vector<std::uint8_t> prelude_;
-  std::uint64_t estimated_bytes_ = 0;
+  static nb::object unchanged() {
+    nb::gil_scoped_acquire locked;
+    return nb::bytes("", 0);
+  }
+  std::unique_ptr<DeltaEncoder> codec_;
 };
 
 class FmDeltaDecoder {
  public:
-  FmDeltaDecoder(int kind, const Bytes& prelude) {
-    with_words(word_kind(kind), [&]<class Words>(Words) {
-      const auto model =
-          parse_prelude(prelude.data(), prelude.size(), Words::key_bits, Words::word_bits);
-      if (!model) throw nb::value_error("no encoder writes such a prelude");
-      kernel_ = std::make_unique<DecoderOf<Words>>(*model);
-    });
+  FmDeltaDecoder(int kind, const Bytes& prelude, std::size_t rows, std::size_t columns) {
+    nb::gil_scoped_release unlocked;
+    codec_ = parsed_deltas(kind, {prelude.data(), prelude.size()}, rows, columns);
   }
 
-  void decode(const Bytes& stream, const Bytes& base, const WritableBytes& out) const {
-    require_words(out.size(), base.size(), kernel_->word_bytes());
-    bool is_sound = false;
-    {
-      nb::gil_scoped_release unlocked;
-      is_sound = kernel_->decode(stream.data(), stream.size(), base.data(), out.data(),
-                                 out.size() / kernel_->word_bytes());
-    }
-    if (!is_sound) throw nb::value_error("no encoder writes such a block");
+  void decode(const Bytes& stream, const Bytes& base, const WritableBytes& out, std::size_t column,
+              std::size_t rows, std::size_t columns) const {
+    nb::gil_scoped_release unlocked;
+    codec_->check_block(out.size(), base.size(), 0, column, rows, columns);
+    if (!codec_->decode(stream.data(), stream.size(), base.data(), out.data(),
+                        {rows, columns, column}))
+      throw std::invalid_argument("no encoder writes such a block");
   }
 
  private:
-  std::unique_ptr<AnyDecoder> kernel_;
+  std::unique_ptr<DeltaDecoder> codec_;
+};
+
+class NeuzipEncoder {
+ public:
+  NeuzipEncoder(int kind, const Bytes& source) {
+    nb::gil_scoped_release unlocked;
+    codec_ = planned_floats(kind, {source.data(), source.size()});
+  }
+
+  nb::bytes prelude() const { return as_bytes(codec_->prelude); }
+  std::uint64_t estimated_bytes() const { return codec_->estimated_bytes; }
+
+  nb::object encode(const Bytes& source) const {
+    std::vector<std::uint8_t> stream;
+    {
+      nb::gil_scoped_release unlocked;
+      stream = codec_->encode({source.data(), source.size()});
+    }
+    return stored_or_none(stream, source.size());
+  }
+
+ private:
+  std::unique_ptr<FloatEncoder> codec_;
+};
+
+class NeuzipDecoder {
+ public:
+  NeuzipDecoder(int kind, const Bytes& prelude)
+      : codec_(parsed_floats(kind, {prelude.data(), prelude.size()})) {}
+
+  void decode(const Bytes& stream, const WritableBytes& out) const {
+    nb::gil_scoped_release unlocked;
+    if (!codec_->decode({stream.data(), stream.size()}, out.data(), out.size()))
+      throw std::invalid_argument("no encoder writes such a block");
+  }
+
+ private:
+  std::unique_ptr<FloatDecoder> codec_;
 };
 
 }  // namespace
@@ -148,25 +151,64 @@ NB_MODULE(_native, m) {
   using namespace deltahub;
   m.doc() = "Native kernels of deltahub.codecs.";
 
+  m.def("kernel_names", &kernel_names,
+        "The sets of kernels that this processor can run, from the slowest to the fastest.");
+  m.def("use_kernels", &use_kernels, "name"_a,
+        "From now on encoders and decoders that are made use these kernels. ValueError where the\n"
+        "processor cannot run them. All sets write and read the same bytes.");
+
   nb::class_<FmDeltaEncoder>(m, "FmDeltaEncoder",
                              "The model of one frame, ready to encode its blocks.")
-      .def(nb::init<int, const Bytes&, const Bytes&>(), "kind"_a, "source"_a, "base"_a,
-           nb::sig("def __init__(self, kind: int, source: " BUFFER ", base: " BUFFER ") -> None"),
-           "Plans the model from all words of a frame. kind: see fm_delta.WORD_KINDS.\n\n"
-           "ValueError unless source and base are as many words, at least one.")
+      .def(nb::init<int, const Bytes&, const Bytes&, std::size_t, std::size_t, int, const Bytes&,
+                    const Bytes&, int>(),
+           "kind"_a, "source"_a, "base"_a, "rows"_a, "columns"_a, "effort"_a, "left"_a, "right"_a,
+           "floor"_a,
+           nb::sig("def __init__(self, kind: int, source: " BUFFER ", base: " BUFFER
+                   ", rows: int, columns: int, effort: int, left: " BUFFER ", right: " BUFFER
+                   ", floor: int) -> None"),
+           "Plans the model from the words of a frame. kind: see fm_delta.WORD_KINDS. effort: 1 to\n"
+           "3. left, right: int16 factors, rows x rank and rank x columns, or empty; floor: the\n"
+           "exponent of their unit.\n\n"
+           "ValueError unless source and base are rows x columns words, at least one.")
       .def_prop_ro("prelude", &FmDeltaEncoder::prelude)
       .def_prop_ro("estimated_bytes", &FmDeltaEncoder::estimated_bytes,
-                   "What prelude and coded blocks will take, from a sample.")
-      .def("encode", &FmDeltaEncoder::encode, "source"_a, "base"_a,
-           nb::sig("def encode(self, source: " BUFFER ", base: " BUFFER ") -> bytes | None"),
-           "One block's stream: empty where it equals its base, None where coding does not pay.");
+                   "About what prelude and coded blocks will take.")
+      .def("encode", &FmDeltaEncoder::encode, "source"_a, "base"_a, "row"_a, "column"_a, "rows"_a,
+           "columns"_a,
+           nb::sig("def encode(self, source: " BUFFER ", base: " BUFFER
+                   ", row: int, column: int, rows: int, columns: int) -> bytes | None"),
+           "The stream of a block: a rectangle of the frame, whose words are given. Empty where it\n"
+           "equals its base, None where coding does not pay.");
 
-  nb::class_<FmDeltaDecoder>(m, "FmDeltaDecoder", "A prelude's tables, ready to decode blocks.")
+  nb::class_<FmDeltaDecoder>(m, "FmDeltaDecoder", "A prelude's model, ready to decode blocks.")
+      .def(nb::init<int, const Bytes&, std::size_t, std::size_t>(), "kind"_a, "prelude"_a, "rows"_a,
+           "columns"_a,
+           nb::sig("def __init__(self, kind: int, prelude: " BUFFER
+                   ", rows: int, columns: int) -> None"),
+           "ValueError where no encoder writes such a prelude for a frame of rows x columns words.")
+      .def("decode", &FmDeltaDecoder::decode, "stream"_a, "base"_a, "out"_a, "column"_a, "rows"_a,
+           "columns"_a,
+           nb::sig("def decode(self, stream: " BUFFER ", base: " BUFFER
+                   ", out: bytearray | memoryview, column: int, rows: int, columns: int) -> None"),
+           "Fills `out` with one block of rows x columns words, from a column of the frame on.\n"
+           "ValueError where no encoder writes such a stream.");
+
+  nb::class_<NeuzipEncoder>(m, "NeuzipEncoder", "The exponent table of one frame.")
+      .def(nb::init<int, const Bytes&>(), "kind"_a, "source"_a,
+           nb::sig("def __init__(self, kind: int, source: " BUFFER ") -> None"),
+           "Counts the exponents of a frame. ValueError for words that are no floats, and where\n"
+           "they have more exponents than a table holds.")
+      .def_prop_ro("prelude", &NeuzipEncoder::prelude)
+      .def_prop_ro("estimated_bytes", &NeuzipEncoder::estimated_bytes)
+      .def("encode", &NeuzipEncoder::encode, "source"_a,
+           nb::sig("def encode(self, source: " BUFFER ") -> bytes | None"),
+           "The stream of a block; None where coding does not pay.");
+
+  nb::class_<NeuzipDecoder>(m, "NeuzipDecoder", "A prelude's table, ready to decode blocks.")
       .def(nb::init<int, const Bytes&>(), "kind"_a, "prelude"_a,
            nb::sig("def __init__(self, kind: int, prelude: " BUFFER ") -> None"),
            "ValueError where no encoder writes such a prelude.")
-      .def("decode", &FmDeltaDecoder::decode, "stream"_a, "base"_a, "out"_a,
-           nb::sig("def decode(self, stream: " BUFFER ", base: " BUFFER
-                   ", out: bytearray | memoryview) -> None"),
+      .def("decode", &NeuzipDecoder::decode, "stream"_a, "out"_a,
+           nb::sig("def decode(self, stream: " BUFFER ", out: bytearray | memoryview) -> None"),
            "Fills `out` with one block. ValueError where no encoder writes such a stream.");
 }

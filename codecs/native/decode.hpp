@@ -1,201 +1,265 @@
-// Decoding of fm_delta blocks: tables from a model, then eight interleaved tANS lanes over one stream.
+// Decoding of fm_delta and neuzip_lossless blocks: preludes made ready, and one block at a time.
 #pragma once
 
-#include <bit>
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "kernels.hpp"
 #include "model.hpp"
 #include "words.hpp"
 
 namespace deltahub {
 
-inline constexpr std::size_t n_lanes = 8;
+inline constexpr std::size_t chunk = 1024;  // words that go through all passes while they are near
 
-// Reads a stream from its last bit to its first. `position` is the number of bits not yet read.
-class BackwardBits {
+// The kernel for numbers of a word's size.
+template <class Number>
+Kernels::Numbers numbers_kernel(const Kernels& kernels) {
+  return kernels.numbers[std::bit_width(sizeof(Number)) - 1];
+}
+
+// A stream that is being read, sequence by sequence.
+class Sequences {
  public:
-  BackwardBits(const std::uint8_t* bytes, std::size_t size) : bytes_(bytes), size_(size) {
-    // The highest set bit of the last byte marks the end; it must be there.
-    if (size > 0 && bytes[size - 1] != 0)
-      position_ = 8 * (size - 1) + std::size_t(std::bit_width(bytes[size - 1])) - 1;
-    else
-      is_sound_ = false;
+  Sequences(const Kernels& kernels, const std::vector<Entry>& entries, int table_log,
+            const std::uint8_t* bytes, std::size_t size)
+      : kernels_(kernels), tables_{entries.data(), table_log} {
+    kernels.begin(state_, bytes, size, table_log);
   }
 
-  bool is_sound() const { return is_sound_; }
-  bool is_finished() const { return is_sound_ && position_ == 0; }
-  // Whether `n_bits` can be skipped and 16 bytes be loaded at every position after it.
-  bool has_room(std::size_t n_bits) const {
-    return position_ >= n_bits && position_ / 8 + 16 <= size_;
+  template <class Number>
+  void read(const Context* contexts, std::size_t n, std::uint8_t* out) {
+    if (state_.is_sound) numbers_kernel<Number>(kernels_)(state_, tables_, contexts, n, out);
   }
-
-  // The n bits before the position become readable by `peek`. Too few of them: no longer sound.
-  void skip(unsigned n_bits) {
-    if (n_bits > position_) {
-      is_sound_ = false;
-      position_ = 0;
-    } else {
-      position_ -= n_bits;
-    }
+  // A whole sequence in one context.
+  template <class Number>
+  std::vector<Number> read(Context context, std::size_t n) {
+    std::vector<Number> numbers(n);
+    const std::vector<Context> contexts(std::min(n, chunk), context);
+    for (std::size_t i = 0; i < n && state_.is_sound; i += chunk)
+      read<Number>(contexts.data(), std::min(chunk, n - i),
+                   reinterpret_cast<std::uint8_t*>(numbers.data() + i));
+    return numbers;
   }
-  void skip_unchecked(unsigned n_bits) { position_ -= n_bits; }
-
-  // At least 57 bits from `offset` above the position on; the unchecked one needs `has_room`.
-  std::uint64_t peek_unchecked(unsigned offset = 0) const {
-    const std::size_t at = position_ + offset;
-    return load<std::uint64_t>(bytes_ + at / 8) >> at % 8;
-  }
-  std::uint64_t peek(unsigned offset = 0) const {
-    const std::size_t at = position_ + offset;
-    std::uint64_t value = 0;
-    for (std::size_t i = 0; i < 8 && at / 8 + i < size_; ++i)
-      value |= std::uint64_t(bytes_[at / 8 + i]) << 8 * i;
-    return value >> at % 8;
+  bool is_sound() const { return state_.is_sound; }
+  // Every digit was read, and every lane came to rest.
+  bool is_finished() const {
+    std::uint32_t left = 0;
+    for (const std::uint32_t state : state_.states) left |= state;
+    return state_.is_sound && state_.position == 0 && left == 0;
   }
 
  private:
-  const std::uint8_t* bytes_;
-  std::size_t size_;
-  std::size_t position_ = 0;
-  bool is_sound_ = true;
+  const Kernels& kernels_;
+  Kernels::Tables tables_;
+  StreamState state_;
 };
 
-// One model made ready: immutable, shared by all threads.
+inline bool are_scales(const std::vector<std::int16_t>& scales) {
+  return std::ranges::all_of(scales,
+                             [](int scale) { return scale >= -scale_end && scale < scale_end; });
+}
+
+// The rectangle of a frame that a block holds.
+struct BlockShape {
+  std::size_t rows = 0, columns = 0;
+  std::size_t first_column = 0;
+};
+
+// What a block says of its rows.
+struct RowSides {
+  std::vector<std::int16_t> scales, flags;
+  std::vector<std::int16_t> left;  // rows x rank, rank made even with zeros
+};
+
+// What `predict` works in: one for each thread.
 template <class Words>
-class Decoder {
+struct Workspace {
+  alignas(64) std::uint8_t words[chunk * sizeof(typename Words::Word)];
+  // Products of up to four whole rows, or of a piece of one.
+  std::vector<std::int32_t> products;
+  std::size_t first_row = 0, n_rows = 0;
+  bool is_sequential = true;  // false: calls skip most of the rows
+};
+
+// A frame's prelude made ready: immutable, shared by all threads.
+template <class Words>
+class FrameModel {
  public:
   using Word = typename Words::Word;
-  using Wide = typename Words::Wide;
-  static constexpr bool is_wide = Words::word_bits == 64;
 
-  explicit Decoder(const Model& model) : table_log_(model.table_log) {
-    const std::size_t n_states = std::size_t(1) << table_log_;
-    entries_.resize(model.contexts.size() * n_states);
-    for (std::size_t i = 0; i < model.contexts.size(); ++i) {
-      const Context& context = model.contexts[i];
-      std::array<decltype(Entry::least), n_symbols> least{};
-      std::array<std::uint8_t, n_symbols> raw_bits{};
-      for (int symbol = 0; symbol < n_symbols; ++symbol) {
-        if (context.frequencies[symbol] == 0) continue;  // it may be out of the words' reach
-        least[symbol] = decltype(Entry::least)(least_delta(symbol, context.shift));
-        raw_bits[symbol] = std::uint8_t(raw_bits_of(symbol, context.shift, Words::word_bits));
+  FrameModel(const Kernels& kernels, Model&& model) : kernels_(kernels), model_(std::move(model)) {
+    for (const Frequencies& table : model_.tables)
+      append_entries(entries_, table, model_.table_log, delta_symbol);
+    classes_ = model_.classes;
+    classes_.resize(max_classes, classes_.back());
+  }
+
+  // The column stream; false where no encoder wrote it.
+  bool read_columns(const std::uint8_t* bytes, std::size_t size, std::size_t columns) {
+    if (!model_.has_column_stream()) return size == 0;
+    Sequences in = sequences(bytes, size);
+    if (model_.column_scales)
+      column_scales_ = in.read<std::int16_t>(*model_.column_scales, columns);
+    if (model_.staircase_bits > 0) {
+      stairs_ = in.read<Word>(model_.stairs, std::size_t(1) << model_.staircase_bits);
+      for (std::size_t i = 1; i < stairs_.size(); ++i) stairs_[i] += stairs_[i - 1];
+    }
+    if (model_.rank() > 0) {
+      std::vector<std::int16_t> right;
+      for (const Component& component : model_.components) {
+        if (!in.is_sound()) return false;
+        const auto row = in.read<std::int16_t>(component.right, columns);
+        right.insert(right.end(), row.begin(), row.end());
       }
-      std::array<std::uint16_t, n_symbols> next = context.frequencies;
-      for_each_state(context, table_log_, [&](unsigned state, int symbol) {
-        const unsigned rank = next[symbol]++;
-        const unsigned n_bits = unsigned(table_log_ + 1 - std::bit_width(rank));
-        entries_[i * n_states + state] = {.least = least[symbol],
-                                          .next_state = std::uint16_t((rank << n_bits) - n_states),
-                                          .state_bits = std::uint8_t(n_bits),
-                                          .all_bits = std::uint8_t(n_bits + raw_bits[symbol])};
-      });
+      set_right(right, columns);
     }
-    table_of_key_.resize(Words::n_keys);
-    const auto context_of = contexts_by_key(model, Words::n_keys);
-    for (unsigned key = 0; key < Words::n_keys; ++key)
-      table_of_key_[key] = std::uint16_t(context_of[key] * n_states);
+    return in.is_finished() && are_scales(column_scales_);
+  }
+  // What the column stream says, where it is known already.
+  void set_column_scales(std::vector<std::int16_t> scales) { column_scales_ = std::move(scales); }
+  void set_stairs(std::vector<Word> stairs) { stairs_ = std::move(stairs); }
+  // right: rank x columns.
+  void set_right(const std::vector<std::int16_t>& right, std::size_t columns) {
+    stride_ = columns;
+    pairs_.assign(even_rank() * columns, 0);
+    for (std::size_t k = 0; k < std::size_t(model_.rank()); ++k)
+      for (std::size_t j = 0; j < columns; ++j)
+        pairs_[2 * (k / 2 * columns + j) + k % 2] = right[k * columns + j];
   }
 
-  // base, out: n words; stream: size bytes that do not overlap `out`. Whatever the stream holds,
-  // nothing else is read or written. False: no encoder wrote that stream; `out` is then arbitrary.
-  bool decode(const std::uint8_t* stream, std::size_t size, const std::uint8_t* base,
-              std::uint8_t* out, std::size_t n) const {
-    BackwardBits bits(stream, size);
-    const Tables tables{entries_.data(), table_of_key_.data()};
-    std::uint32_t states[n_lanes] = {};
-    const unsigned log = unsigned(table_log_);
-    for (std::size_t lane = 0; lane < std::min(n, n_lanes); ++lane) {
-      bits.skip(log);
-      states[lane] = std::uint32_t(bits.peek() & low_masks[log]);
-    }
-    std::size_t i = 0;
-    for (; i + n_lanes <= n && bits.is_sound(); i += n_lanes) {
-      if (bits.has_room(most_round_bits))
-        i = decode_fast(tables, bits, states, base, out, i, n) - n_lanes;
-      else
-        for (std::size_t lane = 0; lane < n_lanes; ++lane)
-          decode_words<1, true>(tables, bits, &states[lane], base, out, i + lane);
-    }
-    for (std::size_t lane = 0; i < n && bits.is_sound(); ++i, ++lane)
-      decode_words<1, true>(tables, bits, &states[lane], base, out, i);
-    std::uint32_t left = 0;
-    for (const std::uint32_t state : states) left |= state;
-    return bits.is_finished() && left == 0;
+  const Model& model() const { return model_; }
+  std::size_t even_rank() const { return std::size_t(model_.rank() + 1) / 2 * 2; }
+  Sequences sequences(const std::uint8_t* bytes, std::size_t size) const {
+    return Sequences(kernels_, entries_, model_.table_log, bytes, size);
   }
+
+  // The block's own sequences before its elements; false where no encoder wrote them.
+  bool read_rows(Sequences& in, std::size_t rows, RowSides& sides) const {
+    if (model_.row_scales) sides.scales = in.read<std::int16_t>(*model_.row_scales, rows);
+    if (model_.staircase_bits > 0) sides.flags = in.read<std::int16_t>(model_.flags, rows);
+    if (model_.rank() > 0) {
+      sides.left.resize(rows * even_rank());
+      for (std::size_t k = 0; k < model_.components.size() && in.is_sound(); ++k) {
+        const auto column = in.read<std::int16_t>(model_.components[k].left, rows);
+        for (std::size_t i = 0; i < rows; ++i) sides.left[i * even_rank() + k] = column[i];
+      }
+    }
+    return in.is_sound() && are_scales(sides.scales) &&
+           std::ranges::all_of(sides.flags, [](int flag) { return flag == 0 || flag == 1; });
+  }
+
+  // Contexts of n <= chunk elements from `first` on of a block, and what they are predicted to be:
+  // the base itself, or words of the workspace. Calls for one block go from its begin to its end.
+  const std::uint8_t* predict(const BlockShape& shape, const RowSides& sides, std::size_t first,
+                              std::size_t n, const std::uint8_t* base, Context* contexts,
+                              Workspace<Words>& space) const {
+    const bool is_moved = model_.staircase_bits > 0 || model_.rank() > 0;
+    if (sides.scales.empty() && column_scales_.empty() && !is_moved) {
+      contexts_kernel()(base, n, model_.offset, nullptr, classes_.data(), last_class(), contexts);
+      return base;
+    }
+    if (first == 0) space.n_rows = 0;
+    for (std::size_t done = 0; done < n;) {
+      const std::size_t row = (first + done) / shape.columns, column = (first + done) % shape.columns;
+      const std::size_t width = std::min(shape.columns - column, n - done);
+      const std::size_t at = shape.first_column + column;
+      const int scale = sides.scales.empty() ? 0 : sides.scales[row];
+      const std::uint8_t* words = base + done * sizeof(Word);
+      std::uint8_t* const moved = space.words + done * sizeof(Word);
+      if (!sides.flags.empty() && sides.flags[row]) {
+        descend(words, width, moved);
+        std::fill_n(contexts + done, width, classes_[std::size_t(std::clamp(scale, 0, last_class()))]);
+      } else {
+        if (model_.rank() > 0) {
+          const std::int32_t* product = products(shape, sides, row, column, width, space);
+          kernels_.predict[kind_of<Words>](words, product, width, model_.floor, moved);
+          words = moved;
+        } else if (is_moved) {
+          std::memcpy(moved, words, width * sizeof(Word));
+        }
+        const std::int16_t* columns = column_scales_.empty() ? nullptr : &column_scales_[at];
+        contexts_kernel()(words, width, scale + model_.offset, columns, classes_.data(),
+                          last_class(), contexts + done);
+      }
+      done += width;
+    }
+    return is_moved ? space.words : base;
+  }
+
+  Kernels::Apply apply_kernel() const { return kernels_.apply[kind_of<Words>]; }
 
  private:
-  struct Entry {
-    std::conditional_t<is_wide, std::uint64_t, std::uint32_t> least;
-    std::uint16_t next_state;
-    std::uint8_t state_bits;
-    std::uint8_t all_bits;
-  };
-  // Plain pointers in registers: a store through `out` could alias the vectors' own.
-  struct Tables {
-    const Entry* entries;
-    const std::uint16_t* of_key;
-  };
+  Kernels::Contexts contexts_kernel() const { return kernels_.contexts[kind_of<Words>]; }
+  int last_class() const { return int(model_.classes.size()) - 1; }
 
-  static constexpr std::size_t most_round_bits = n_lanes * (max_table_log + Words::word_bits);
-
-  // Rounds of eight words while there is room; returns where it stopped.
-  static std::size_t decode_fast(const Tables tables, BackwardBits& shared_bits,
-                                 std::uint32_t* shared_states, const std::uint8_t* base,
-                                 std::uint8_t* out, std::size_t i, std::size_t n) {
-    BackwardBits bits = shared_bits;
-    std::uint32_t states[n_lanes];
-    std::copy_n(shared_states, n_lanes, states);
-    for (; i + n_lanes <= n && bits.has_room(most_round_bits); i += n_lanes) {
-#pragma GCC unroll 8
-      for (std::size_t lane = 0; lane < n_lanes; lane += together)
-        decode_words<together, false>(tables, bits, &states[lane], base, out, i + lane);
-    }
-    std::copy_n(states, n_lanes, shared_states);
-    shared_bits = bits;
-    return i;
-  }
-
-  // As many words as one window of 57 bits surely holds, and no more than pay.
-  static constexpr std::size_t together = Words::word_bits + max_table_log <= 28 ? 2 : 1;
-
-  template <std::size_t COUNT, bool CHECKED>
-  static void decode_words(const Tables tables, BackwardBits& bits, std::uint32_t* states,
-                           const std::uint8_t* base, std::uint8_t* out, std::size_t i) {
-    Wide from[COUNT];
-    const Entry* entries[COUNT];
-    for (std::size_t k = 0; k < COUNT; ++k) {
-      from[k] = load<Word>(base + (i + k) * sizeof(Word));
-      entries[k] = &tables.entries[tables.of_key[Words::key(from[k])] + states[k]];
-      if constexpr (CHECKED)
-        bits.skip(entries[k]->all_bits);
-      else
-        bits.skip_unchecked(entries[k]->all_bits);
-    }
-    const auto peek = [&](unsigned offset) {
-      return CHECKED ? bits.peek(offset) : bits.peek_unchecked(offset);
+  // The products of one row from `column` on.
+  const std::int32_t* products(const BlockShape& shape, const RowSides& sides, std::size_t row,
+                               std::size_t column, std::size_t width,
+                               Workspace<Words>& space) const {
+    constexpr std::size_t most_columns = 8 * chunk;
+    const auto multiply = [&](std::size_t n_rows, std::size_t left, std::size_t n) {
+      space.products.resize(std::max(space.products.size(), n_rows * n));
+      kernels_.product(&sides.left[row * even_rank()], n_rows, int(even_rank()),
+                       &pairs_[2 * (shape.first_column + left)], stride_, n, space.products.data());
     };
-    std::uint64_t window = peek(0);
-    for (std::size_t k = COUNT; k-- > 0;) {  // the last word's bits are the lowest
-      const Entry& entry = *entries[k];
-      states[k] = entry.next_state + std::uint32_t(window & low_masks[entry.state_bits]);
-      std::uint64_t raw;
-      if constexpr (is_wide) {  // up to 64 raw bits: two windows
-        raw = (peek(entry.state_bits) & low_masks[32]) | peek(entry.state_bits + 32u) << 32;
-        raw &= low_masks[entry.all_bits - entry.state_bits];
-      } else {
-        raw = (window & low_masks[entry.all_bits]) >> entry.state_bits;
-        window >>= entry.all_bits;
-      }
-      const Wide word = Words::apply(from[k], Wide(entry.least + raw));
-      store<Word>(out + (i + k) * sizeof(Word), Word(word));
+    if (shape.columns > most_columns || !space.is_sequential) {
+      multiply(1, column, width);
+      return space.products.data();
+    }
+    if (row < space.first_row || row >= space.first_row + space.n_rows) {
+      space.first_row = row;
+      space.n_rows = std::min<std::size_t>(4, shape.rows - row);
+      multiply(space.n_rows, 0, shape.columns);
+    }
+    return &space.products[(row - space.first_row) * shape.columns + column];
+  }
+
+  // Words of a row that only decayed: each one moved by what its highest mantissa digits say.
+  void descend(const std::uint8_t* words, std::size_t n, std::uint8_t* out) const {
+    const int below = Words::mantissa_bits - model_.staircase_bits;
+    const std::size_t mask = stairs_.size() - 1;
+    for (std::size_t j = 0; j < n; ++j) {
+      const Word word = load<Word>(words + j * sizeof(Word));
+      store<Word>(out + j * sizeof(Word), Words::moved(word, stairs_[std::size_t(word >> below) & mask]));
     }
   }
 
-  int table_log_;
+  const Kernels& kernels_;
+  Model model_;
   std::vector<Entry> entries_;
-  std::vector<std::uint16_t> table_of_key_;
+  std::vector<Context> classes_;  // filled up to 64
+  std::vector<std::int16_t> column_scales_;
+  std::vector<Word> stairs_;
+  std::vector<std::int16_t> pairs_;  // the right factor, two components side by side
+  std::size_t stride_ = 0;
 };
+
+// base, out: the block's words; stream: size bytes that do not overlap `out`. Whatever the stream
+// holds, nothing else is read or written. False: no encoder wrote it; `out` is then arbitrary.
+template <class Words>
+bool decode_block(const FrameModel<Words>& frame, const BlockShape& shape,
+                  const std::uint8_t* stream, std::size_t size, const std::uint8_t* base,
+                  std::uint8_t* out) {
+  using Word = typename Words::Word;
+  Sequences in = frame.sequences(stream, size);
+  RowSides sides;
+  if (!frame.read_rows(in, shape.rows, sides)) return false;
+  Context contexts[chunk];
+  alignas(64) std::uint8_t deltas[chunk * sizeof(Word)];
+  Workspace<Words> space;
+  const std::size_t count = shape.rows * shape.columns;
+  for (std::size_t first = 0; first < count && in.is_sound(); first += chunk) {
+    const std::size_t n = std::min(chunk, count - first);
+    const std::uint8_t* words = frame.predict(shape, sides, first, n, base + first * sizeof(Word),
+                                              contexts, space);
+    in.read<Word>(contexts, n, deltas);
+    frame.apply_kernel()(words, deltas, n, out + first * sizeof(Word));
+  }
+  return in.is_finished();
+}
 
 }  // namespace deltahub

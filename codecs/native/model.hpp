@@ -1,149 +1,149 @@
-// The model of a frame: contexts and their frequencies, as the prelude stores them.
+// What a frame's prelude says: tables, classes and their contexts, scales, staircase, right factor.
 #pragma once
 
-#include <array>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
-#include "symbols.hpp"
+#include "prediction.hpp"
+#include "tables.hpp"
+#include "words.hpp"
 
 namespace deltahub {
 
-inline constexpr int max_contexts = 16;
-inline constexpr int min_table_log = 7;   // a table has room for every symbol
-inline constexpr int max_table_log = 11;  // 16 contexts of 2^11 states stay inside a level-2 cache
-inline constexpr int shift_field_bits = 6;
-inline constexpr int length_field_bits = 4;
+inline constexpr int max_classes = 64;
+inline constexpr int max_rank = 64;
+inline constexpr int max_staircase_bits = 10;
+inline constexpr int scale_end = 8192;  // scales and the offset lie in [-scale_end, scale_end)
+inline constexpr unsigned side_bits = 16;
 
-struct Context {
-  unsigned first_key = 0;  // the context holds the keys from here to the next context's first
-  unsigned shift = 0;      // low bits of a delta that are always raw
-  std::array<std::uint16_t, n_symbols> frequencies{};
+struct Component {
+  Context left = 0, right = 0;
 };
 
 struct Model {
   int table_log = max_table_log;
-  std::vector<Context> contexts;
+  std::vector<Frequencies> tables;
+  std::vector<Context> classes;
+  int offset = 0;
+  std::optional<Context> row_scales, column_scales;
+  int staircase_bits = 0;
+  Context flags = 0, stairs = 0;
+  int floor = 0;                      // of exponents, for the product
+  std::vector<Component> components;  // as many as the rank
+
+  int rank() const { return int(components.size()); }
+  bool has_column_stream() const { return column_scales || staircase_bits > 0 || rank() > 0; }
 };
 
-class BitWriter {
- public:
-  void put(unsigned value, int n_bits) {
-    for (int i = 0; i < n_bits; ++i, ++position_) {
-      if (position_ % 8 == 0) bytes_.push_back(0);
-      bytes_.back() |= std::uint8_t((value >> i & 1) << position_ % 8);
-    }
-  }
-  std::vector<std::uint8_t> take() { return std::move(bytes_); }
-
- private:
-  std::vector<std::uint8_t> bytes_;
-  std::size_t position_ = 0;
+// Where the fields of a prelude end and the column stream begins.
+struct ParsedPrelude {
+  Model model;
+  std::size_t stream_begin = 0;
 };
 
-// Reads least significant bits first. Past the end it reads zeros and is no longer `is_whole`.
-class BitReader {
- public:
-  BitReader(const std::uint8_t* bytes, std::size_t size) : bytes_(bytes), n_bits_(8 * size) {}
+namespace detail {
 
-  unsigned get(int n_bits) {
-    unsigned value = 0;
-    for (int i = 0; i < n_bits; ++i, ++position_)
-      if (position_ < n_bits_)
-        value |= unsigned(bytes_[position_ / 8] >> position_ % 8 & 1) << i;
-    return value;
-  }
-  bool is_whole() const { return position_ <= n_bits_; }
-  // Nothing is left but the zero bits that fill the last byte.
-  bool is_finished() {
-    return is_whole() && n_bits_ - position_ < 8 && get(int(n_bits_ - position_)) == 0;
-  }
+inline void put_context(BitWriter& out, Context context) {
+  out.put(context_table(context), 4);
+  out.put(context_shift(context), 6);
+}
 
- private:
-  const std::uint8_t* bytes_;
-  std::size_t n_bits_;
-  std::size_t position_ = 0;
+// Reads contexts and remembers which tables they use.
+struct ContextReader {
+  BitReader& in;
+  unsigned n_tables;
+  unsigned used = 0;
+  bool is_sound = true;
+
+  Context get(unsigned number_bits) {
+    const unsigned table = in.get(4), shift = in.get(6);
+    if (table >= n_tables || shift >= number_bits) is_sound = false;
+    used |= 1u << table;
+    return context_of(table, shift);
+  }
 };
 
-inline std::vector<std::uint8_t> write_prelude(const Model& model, int key_bits) {
+}  // namespace detail
+
+inline std::vector<std::uint8_t> write_fields(const Model& model) {
+  using detail::put_context;
   BitWriter out;
   out.put(unsigned(model.table_log), 4);
-  out.put(unsigned(model.contexts.size() - 1), 4);
-  for (std::size_t i = 0; i < model.contexts.size(); ++i) {
-    const Context& context = model.contexts[i];
-    if (i > 0) out.put(context.first_key, key_bits);
-    out.put(context.shift, shift_field_bits);
-    unsigned left = 1u << model.table_log;
-    for (int symbol = 0; left > 0; ++symbol) {
-      const unsigned frequency = context.frequencies[symbol];
-      const int length = std::bit_width(frequency);
-      out.put(unsigned(length), length_field_bits);
-      if (length > 1) out.put(frequency - (1u << (length - 1)), length - 1);
-      left -= frequency;
-    }
+  out.put(model.tables.size() - 1, 4);
+  for (const Frequencies& table : model.tables) write_frequencies(out, table, model.table_log, 2);
+  out.put(model.classes.size() - 1, 6);
+  for (std::size_t z = 0; z < model.classes.size(); ++z) {
+    const bool is_same = z > 0 && model.classes[z] == model.classes[z - 1];
+    if (z > 0) out.put(is_same, 1);
+    if (!is_same) put_context(out, model.classes[z]);
+  }
+  out.put(std::uint64_t(model.offset) & 0xffff, 16);
+  for (const auto& scales : {model.row_scales, model.column_scales}) {
+    out.put(scales.has_value(), 1);
+    if (scales) put_context(out, *scales);
+  }
+  out.put(unsigned(model.staircase_bits), 4);
+  if (model.staircase_bits > 0) {
+    put_context(out, model.flags);
+    put_context(out, model.stairs);
+  }
+  out.put(model.components.size(), 7);
+  if (model.rank() > 0) out.put(unsigned(model.floor), 8);
+  for (const Component& component : model.components) {
+    put_context(out, component.left);
+    put_context(out, component.right);
   }
   return out.take();
 }
 
-// The model, or nothing where the bytes are not exactly what `write_prelude` writes for some model.
-inline std::optional<Model> parse_prelude(const std::uint8_t* bytes, std::size_t size, int key_bits,
-                                          int word_bits) {
+// The fields of a prelude, or nothing where no encoder writes them. rows, columns: of the frame; a
+// rank is at most as large as both, so that no prelude asks for more memory than its frame.
+template <class Words>
+std::optional<ParsedPrelude> parse_fields(const std::uint8_t* bytes, std::size_t size,
+                                          std::size_t rows, std::size_t columns) {
   BitReader in(bytes, size);
-  Model model;
+  ParsedPrelude parsed;
+  Model& model = parsed.model;
   model.table_log = int(in.get(4));
   if (model.table_log < min_table_log || model.table_log > max_table_log) return {};
-  model.contexts.resize(in.get(4) + 1);
-  for (std::size_t i = 0; i < model.contexts.size(); ++i) {
-    Context& context = model.contexts[i];
-    if (i > 0) {
-      context.first_key = in.get(key_bits);
-      if (context.first_key <= model.contexts[i - 1].first_key) return {};
-    }
-    context.shift = in.get(shift_field_bits);
-    if (context.shift >= unsigned(word_bits)) return {};
-    unsigned left = 1u << model.table_log;
-    for (int symbol = 0; left > 0; ++symbol) {
-      if (symbol == n_symbols) return {};
-      const int length = int(in.get(length_field_bits));
-      if (length > max_table_log + 1) return {};
-      if (length == 0) continue;
-      const unsigned frequency = (1u << (length - 1)) + in.get(length - 1);
-      if (frequency > left || !is_reachable(symbol, context.shift, word_bits)) return {};
-      context.frequencies[symbol] = std::uint16_t(frequency);
-      left -= frequency;
-    }
-    if (context.frequencies[0] == 0 || !in.is_whole()) return {};
+  model.tables.resize(in.get(4) + 1);
+  for (Frequencies& table : model.tables)
+    if (!read_frequencies(in, table, n_delta_symbols, model.table_log, 2)) return {};
+  detail::ContextReader contexts{.in = in, .n_tables = unsigned(model.tables.size())};
+  model.classes.resize(in.get(6) + 1);
+  for (std::size_t z = 0; z < model.classes.size(); ++z) {
+    const bool is_same = z > 0 && in.get(1);
+    model.classes[z] = is_same ? model.classes[z - 1] : contexts.get(Words::word_bits);
+    if (z > 0 && !is_same && model.classes[z] == model.classes[z - 1]) return {};
   }
-  if (!in.is_finished()) return {};
-  return model;
-}
-
-// Calls visit(state, symbol) for every state of a table, in rising order.
-template <class Visit>
-void for_each_state(const Context& context, int table_log, Visit&& visit) {
-  const unsigned n_states = 1u << table_log;
-  const unsigned step = (n_states >> 1) + (n_states >> 3) + 3;
-  std::array<std::uint8_t, 1u << max_table_log> symbol_of_state;
-  unsigned at = 0;
-  for (int symbol = 0; symbol < n_symbols; ++symbol)
-    for (unsigned i = 0; i < context.frequencies[symbol]; ++i, at = (at + step) & (n_states - 1))
-      symbol_of_state[at] = std::uint8_t(symbol);
-  for (unsigned state = 0; state < n_states; ++state) visit(state, symbol_of_state[state]);
-}
-
-// context_of[key]: the number of the context that holds the key.
-inline std::vector<std::uint8_t> contexts_by_key(const Model& model, unsigned n_keys) {
-  std::vector<std::uint8_t> context_of(n_keys);
-  std::uint8_t context = 0;
-  for (unsigned key = 0; key < n_keys; ++key) {
-    while (context + 1u < model.contexts.size() && model.contexts[context + 1].first_key <= key)
-      ++context;
-    context_of[key] = context;
+  model.offset = std::int16_t(in.get(16));
+  if (model.offset < -scale_end || model.offset >= scale_end) return {};
+  if (in.get(1)) model.row_scales = contexts.get(side_bits);
+  if (in.get(1)) model.column_scales = contexts.get(side_bits);
+  model.staircase_bits = int(in.get(4));
+  if (model.staircase_bits > std::min(max_staircase_bits, Words::mantissa_bits)) return {};
+  if (model.staircase_bits > 0) {
+    model.flags = contexts.get(side_bits);
+    model.stairs = contexts.get(Words::word_bits);
   }
-  return context_of;
+  const unsigned rank = in.get(7);
+  if (rank > std::min<std::size_t>({max_rank, rows, columns})) return {};
+  if (rank > 0 && guard_bits(Words::mantissa_bits) == 0) return {};
+  if (rank > 0) {
+    model.floor = int(in.get(8));
+    if (model.floor < 1 || model.floor > (1 << Words::exponent_bits) - 2) return {};
+    for (unsigned k = 0; k < rank; ++k) {
+      const Context left = contexts.get(side_bits);
+      model.components.push_back({.left = left, .right = contexts.get(side_bits)});
+    }
+  }
+  if (!in.align() || !contexts.is_sound || contexts.used != (1u << model.tables.size()) - 1)
+    return {};
+  parsed.stream_begin = in.byte_position();
+  if (!model.has_column_stream() && parsed.stream_begin != size) return {};
+  return parsed;
 }
 
 }  // namespace deltahub

@@ -1,280 +1,337 @@
-// Planning: from a sample of a frame's deltas to the model that codes them in few bits.
-//
-// Everything is integer arithmetic, so that every machine and the NumPy reference choose the same.
+// Planning: from a frame's words to the model that codes them in few bits. Not part of the format:
+// another choice makes other frames, and every decoder reads them.
 #pragma once
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <numeric>
+#include <utility>
 #include <vector>
 
-#include "model.hpp"
-#include "words.hpp"
+#include "clustering.hpp"
+#include "decode.hpp"
+#include "encode.hpp"
+#include "scales.hpp"
 
 namespace deltahub {
 
-inline constexpr std::size_t sample_run = 64;  // words side by side
-inline constexpr std::size_t sample_least = std::size_t(1) << 17;
-inline constexpr std::size_t max_groups = 20;  // of keys, before they are merged into contexts
+enum class Effort { fast = 1, balanced = 2, max = 3 };
 
-// log2 of x in units of 2^-16, x >= 1: 8 bits of the mantissa from a table, the rest linearly.
-inline constexpr std::array<std::uint32_t, 257> log2_table = [] {
-  std::array<std::uint32_t, 257> table{};
-  for (std::uint32_t i = 0; i <= 256; ++i) {
-    std::uint64_t y = std::uint64_t(256 + i) << 22;  // 1 <= y / 2^30 <= 2, squared bit by bit
-    std::uint32_t log = 0;
-    for (int bit = 0; bit < 17; ++bit) {
-      const std::uint64_t over = y >> 31;
-      log = log * 2 + std::uint32_t(over);
-      y >>= over;
-      y = y * y >> 30;
-    }
-    table[i] = log;
-  }
-  return table;
-}();
-
-inline std::uint64_t log2_fixed(std::uint64_t x) {
-  const int k = std::bit_width(x) - 1;
-  const std::uint64_t fraction = k >= 16 ? x >> (k - 16) & 0xffff : (x << (16 - k)) & 0xffff;
-  const std::uint64_t low = log2_table[fraction >> 8], high = log2_table[(fraction >> 8) + 1];
-  return (std::uint64_t(k) << 16) + low + ((high - low) * (fraction & 0xff) >> 8);
-}
-
-// Bins of magnitudes: 0..31 one by one, then sixteen an octave: fine enough to hold the cells of
-// every shift. The sign is the lowest bit of a bin.
-template <class Wide>
-inline unsigned bin_of(Wide magnitude, unsigned negative) {
-  const unsigned step = unsigned(std::bit_width(magnitude | 16)) - 5;
-  return 2 * (16 * step + unsigned(magnitude >> step)) + negative;
-}
-inline std::uint64_t bin_start(unsigned bin) {
-  bin /= 2;
-  return bin < 32 ? bin : std::uint64_t(16 + bin % 16) << (bin / 16 - 1);
-}
-constexpr unsigned n_bins(int word_bits) { return unsigned(word_bits - 3) * 32; }
-
-struct Histogram {
-  unsigned first_key = 0;
-  std::uint64_t total = 0;
-  std::vector<std::uint32_t> bins;  // up to the last that is not zero
-};
-
-// How a group of keys would be coded, and what that costs.
-struct Coding {
-  unsigned shift = 0;
-  std::uint64_t bits = 0;
-  std::array<std::uint64_t, n_symbols> counts{};
-};
-
-// The positions of the sample's runs: one at a hashed place in each of `n_runs` equal strata.
-struct Sample {
-  std::size_t n = 0, n_runs = 0, n_strata = 0;
-
-  explicit Sample(std::size_t n_words) : n(n_words), n_runs(n_words / sample_run) {
-    const std::size_t wanted = std::max(sample_least, n_words / 32) / sample_run;
-    n_strata = n_runs > wanted ? wanted : 0;
-  }
-  bool is_whole() const { return n_strata == 0; }
-  std::size_t size() const { return is_whole() ? n : n_strata * sample_run; }
-  std::size_t run_start(std::size_t stratum) const {
-    const std::uint64_t jitter = std::uint32_t(stratum * 2654435761u) >> 16;
-    return ((std::uint64_t(stratum) << 16 | jitter) * n_runs / n_strata >> 16) * sample_run;
-  }
+// A low-rank part of the differences, found elsewhere. left: rows x rank; right: rank x columns.
+struct LowRank {
+  int rank = 0;
+  int floor = 0;
+  std::vector<std::int16_t> left, right;
 };
 
 template <class Words>
-std::vector<Histogram> histograms_by_key(const Sample& sample, const std::uint8_t* source,
-                                         const std::uint8_t* base) {
-  using Word = typename Words::Word;
-  using Wide = typename Words::Wide;
-  std::vector<std::vector<std::uint32_t>> bins_of_key(Words::n_keys);
-  std::vector<std::uint32_t*> bins(Words::n_keys);
-  const auto count = [&](std::size_t begin, std::size_t end) {
-    for (std::size_t i = begin; i < end; ++i) {
-      const Wide from = load<Word>(base + i * sizeof(Word));
-      const Wide delta = Words::delta(load<Word>(source + i * sizeof(Word)), from);
-      const Wide negative = sign_mask(delta);
-      const unsigned key = Words::key(from);
-      if (bins[key] == nullptr) {
-        bins_of_key[key].resize(n_bins(Words::word_bits));
-        bins[key] = bins_of_key[key].data();
-      }
-      ++bins[key][bin_of(delta ^ negative, unsigned(negative & 1))];
-    }
-  };
-  if (sample.is_whole()) {
-    count(0, sample.n);
-  } else {
-    for (std::size_t stratum = 0; stratum < sample.n_strata; ++stratum) {
-      const std::size_t start = sample.run_start(stratum);
-      count(start, start + sample_run);
-    }
-  }
-  std::vector<Histogram> groups;
-  for (unsigned key = 0; key < Words::n_keys; ++key) {
-    if (bins[key] == nullptr) continue;
-    auto& of_key = bins_of_key[key];
-    while (of_key.back() == 0) of_key.pop_back();
-    const std::uint64_t total = std::accumulate(of_key.begin(), of_key.end(), std::uint64_t(0));
-    groups.push_back({.first_key = key, .total = total, .bins = std::move(of_key)});
-  }
-  return groups;
-}
-
-// The coding with one shift. scale: words of the frame for each one of the sample.
-inline Coding coding_with(const Histogram& histogram, unsigned shift, std::uint64_t scale,
-                          int table_log, int word_bits) {
-  Coding coding{.shift = shift};
-  for (unsigned bin = 0; bin < histogram.bins.size(); ++bin)
-    if (histogram.bins[bin])
-      coding.counts[symbol_of_place(2 * cell_of(bin_start(bin) >> shift) + (bin & 1))] +=
-          histogram.bins[bin];
-  std::uint64_t bits = 0, table_bits = 16;
-  const std::uint64_t log_total = log2_fixed(histogram.total);
-  int last = 0;
-  for (int symbol = 0; symbol < n_symbols; ++symbol) {
-    const std::uint64_t count = coding.counts[symbol];
-    if (count == 0) continue;
-    const std::uint64_t raw = std::uint64_t(raw_bits_of(symbol, shift, word_bits)) << 16;
-    bits += count * (log_total - log2_fixed(count) + raw);
-    table_bits += unsigned(table_log) / 2;
-    last = symbol;
-  }
-  table_bits += unsigned(last + 1) * length_field_bits;
-  coding.bits = (bits >> 16) * scale + table_bits;
-  return coding;
-}
-
-// The shifts worth a try: around the one that puts three quarters of the deltas in linear cells,
-// and far below it, for sizes that differ much are better held by octaves.
-struct Shifts {
-  unsigned first, last;
-};
-inline Shifts shifts_for(const Histogram& histogram) {
-  std::uint64_t below = 0;
-  unsigned bin = 0;
-  while (4 * below < 3 * histogram.total) below += histogram.bins[bin++];
-  const unsigned width = unsigned(std::bit_width(bin_start(bin - 1)));
-  return {.first = width > 12 ? width - 12 : 0, .last = width > 2 ? width - 2 : 0};
-}
-
-inline Histogram merged(const Histogram& a, const Histogram& b) {
-  Histogram both = a;
-  both.total += b.total;
-  both.bins.resize(std::max(a.bins.size(), b.bins.size()));
-  for (std::size_t i = 0; i < b.bins.size(); ++i) both.bins[i] += b.bins[i];
-  return both;
-}
-
-// Neighbours are merged as long as there are too many contexts or a merge saves bits: always the
-// pair that costs least.
-inline std::vector<Coding> merge_groups(std::vector<Histogram>& groups, std::uint64_t scale,
-                                        int table_log, int word_bits) {
-  while (groups.size() > max_groups) {  // keys of little use first
-    std::size_t thinnest = 0;
-    for (std::size_t i = 1; i + 1 < groups.size(); ++i)
-      if (groups[i].total + groups[i + 1].total <
-          groups[thinnest].total + groups[thinnest + 1].total)
-        thinnest = i;
-    groups[thinnest] = merged(groups[thinnest], groups[thinnest + 1]);
-    groups.erase(groups.begin() + std::ptrdiff_t(thinnest) + 1);
-  }
-  const auto code = [&](const Histogram& histogram, Shifts shifts) {
-    Coding best{.bits = std::numeric_limits<std::uint64_t>::max()};
-    for (unsigned shift = shifts.first; shift <= shifts.last; ++shift) {
-      const Coding coding = coding_with(histogram, shift, scale, table_log, word_bits);
-      if (coding.bits < best.bits) best = coding;
-    }
-    return best;
-  };
-  std::vector<Coding> codings, pairs;  // pairs[i]: groups i and i + 1 in one
-  const auto code_pair = [&](std::size_t i) {
-    const auto [least, most] = std::minmax(codings[i].shift, codings[i + 1].shift);
-    return code(merged(groups[i], groups[i + 1]), {least, most});
-  };
-  for (const Histogram& group : groups) codings.push_back(code(group, shifts_for(group)));
-  for (std::size_t i = 0; i + 1 < groups.size(); ++i) pairs.push_back(code_pair(i));
-  while (groups.size() > 1) {
-    std::size_t best = 0;
-    auto best_cost = std::numeric_limits<std::int64_t>::max();
-    for (std::size_t i = 0; i < pairs.size(); ++i) {
-      const auto cost = std::int64_t(pairs[i].bits - codings[i].bits - codings[i + 1].bits);
-      if (cost < best_cost) best = i, best_cost = cost;
-    }
-    if (groups.size() <= std::size_t(max_contexts) && best_cost > 0) break;
-    const auto at = std::ptrdiff_t(best);
-    groups[best] = merged(groups[best], groups[best + 1]);
-    groups.erase(groups.begin() + at + 1);
-    codings[best] = pairs[best];
-    codings.erase(codings.begin() + at + 1);
-    pairs.erase(pairs.begin() + at);
-    if (best < pairs.size()) pairs[best] = code_pair(best);
-    if (best > 0) pairs[best - 1] = code_pair(best - 1);
-  }
-  return codings;
-}
-
-// Counts scaled to a sum of 2^table_log, each at least 1 where the count is; the escape always.
-inline std::array<std::uint16_t, n_symbols> normalized(
-    const std::array<std::uint64_t, n_symbols>& counts, int table_log) {
-  std::uint64_t total = 0;
-  for (const std::uint64_t count : counts) total += count;
-  std::array<std::int64_t, n_symbols> scaled{};
-  std::int64_t left = std::int64_t(1) << table_log;
-  for (int i = 0; i < n_symbols; ++i) {
-    if (counts[i]) scaled[i] = std::int64_t(std::max<std::uint64_t>(
-        1, ((counts[i] << table_log) + total / 2) / total));
-    if (i == 0) scaled[i] = std::max<std::int64_t>(scaled[i], 1);
-    left -= scaled[i];
-  }
-  // One step at a time, where it gains most or costs least: count * log2(bigger / smaller).
-  for (; left != 0; left += left > 0 ? -1 : 1) {
-    int best = -1;
-    std::uint64_t best_change = 0;
-    for (int i = 0; i < n_symbols; ++i) {
-      const std::int64_t smaller = left > 0 ? scaled[i] : scaled[i] - 1;
-      if (smaller < 1) continue;
-      const std::uint64_t change =
-          counts[i] * (log2_fixed(std::uint64_t(smaller) + 1) - log2_fixed(std::uint64_t(smaller)));
-      if (best < 0 || (left > 0 ? change > best_change : change < best_change))
-        best = i, best_change = change;
-    }
-    scaled[best] += left > 0 ? 1 : -1;
-  }
-  std::array<std::uint16_t, n_symbols> frequencies{};
-  for (int i = 0; i < n_symbols; ++i) frequencies[i] = std::uint16_t(scaled[i]);
-  return frequencies;
-}
-
 struct Plan {
   Model model;
+  ColumnSides<Words> columns;
+  RowSides rows;  // of the whole frame
   std::uint64_t estimated_bytes = 0;
 };
 
-// source, base: n >= 1 words each.
+// A frame's words, its rectangle and what predicts them, while the model is still being made.
 template <class Words>
-Plan plan_model(const std::uint8_t* source, const std::uint8_t* base, std::size_t n) {
-  const Sample sample(n);
-  const std::uint64_t scale = n / sample.size();
-  Plan plan;
-  plan.model.table_log = std::clamp(int(std::bit_width(n)) - 7, min_table_log, max_table_log);
-  auto groups = histograms_by_key<Words>(sample, source, base);
-  const auto codings = merge_groups(groups, scale, plan.model.table_log, Words::word_bits);
-  std::uint64_t bits = 0;
-  for (std::size_t i = 0; i < codings.size(); ++i) {
-    bits += codings[i].bits;
-    plan.model.contexts.push_back({.first_key = i == 0 ? 0 : groups[i].first_key,
-                                   .shift = codings[i].shift,
-                                   .frequencies = normalized(codings[i].counts,
-                                                             plan.model.table_log)});
+class Planner {
+ public:
+  using Word = typename Words::Word;
+  using Wide = typename Words::Wide;
+
+  Planner(const Kernels& kernels, const std::uint8_t* source, const std::uint8_t* base,
+          std::size_t rows, std::size_t columns, Effort effort, const LowRank& low_rank)
+      : kernels_(kernels), source_(source), base_(base), shape_{rows, columns, 0},
+        effort_(effort), low_rank_(low_rank) {}
+
+  Plan<Words> plan() {
+    Plan<Words> plan;
+    plan.model = trial_model();
+    find_rows_that_decayed(plan);
+    const std::size_t all = shape_.rows * shape_.columns;
+    const std::size_t most = effort_ == Effort::fast ? trial_words : all;
+    Option best;
+    if (shape_.rows < least_for_scales || shape_.columns < least_for_scales) {
+      best = opened({}, false, false, most);
+    } else {
+      // Which scales pay is seen on a sample, with a table for each class.
+      const Scales scales = measured(plan);
+      best.bits = ~std::uint64_t(0);
+      for (const bool by_row : {false, true}) {
+        for (const bool by_column : {false, true}) {
+          Option option = opened(scales, by_row, by_column, trial_words);
+          if (option.bits < best.bits) best = std::move(option);
+        }
+      }
+      if (most > trial_words) best = opened(scales, best.by_row, best.by_column, most);
+    }
+    finish(plan, best);
+    return plan;
   }
-  plan.estimated_bytes = (bits + 7) / 8;
-  return plan;
-}
+
+ private:
+  static constexpr std::size_t trial_words = std::size_t(1) << 16;
+  static constexpr std::size_t least_for_scales = 32;  // rows and columns
+  static constexpr std::uint64_t least_in_class = 64;
+  static constexpr int middle =
+      Words::exponent_bits == 0 ? 0 : (1 << std::max(Words::exponent_bits - 1, 0)) - 1;
+
+  struct Scales {
+    ScaleSums::Scales rows, columns;
+  };
+  // A way to make classes, and what the differences look like in them.
+  struct Option {
+    bool by_row = false, by_column = false;
+    int offset = 0;
+    RowSides rows;
+    std::vector<std::int16_t> columns;
+    std::vector<Histogram> classes;
+    std::uint64_t counted = 0;
+    std::uint64_t bits = 0;
+  };
+
+  // A model whose classes are told apart and have no scales, for counting.
+  Model trial_model() const {
+    Model model;
+    model.table_log = min_table_log;
+    model.tables.emplace_back(Frequencies(n_delta_symbols));
+    model.tables[0][2] = 1u << min_table_log;
+    for (unsigned z = 0; z < max_classes; ++z) model.classes.push_back(Context(z));
+    model.floor = low_rank_.floor;
+    model.components.resize(std::size_t(low_rank_.rank));
+    return model;
+  }
+  FrameModel<Words> counting_frame(const Plan<Words>& plan, int offset) const {
+    Model model = trial_model();
+    model.staircase_bits = plan.model.staircase_bits;
+    model.offset = offset;
+    FrameModel<Words> frame(kernels_, std::move(model));
+    if (plan.model.staircase_bits > 0) frame.set_stairs(plan.columns.stairs);
+    if (low_rank_.rank > 0) frame.set_right(low_rank_.right, shape_.columns);
+    return frame;
+  }
+  RowSides sides_of(const Plan<Words>& plan) const {
+    RowSides sides;
+    sides.flags = plan.rows.flags;
+    if (low_rank_.rank == 0) return sides;
+    const std::size_t rank = std::size_t(low_rank_.rank), even = (rank + 1) / 2 * 2;
+    sides.left.resize(shape_.rows * even);
+    for (std::size_t i = 0; i < shape_.rows; ++i)
+      std::copy_n(&low_rank_.left[i * rank], rank, &sides.left[i * even]);
+    return sides;
+  }
+
+  // Calls visit(row, first column, n, classes, predicted words) for pieces of the rows, which hold
+  // every `step`-th piece of all words.
+  template <class Visit>
+  void for_each_piece(const FrameModel<Words>& frame, const RowSides& sides, std::size_t step,
+                      Visit&& visit) const {
+    Context classes[chunk];
+    Workspace<Words> space;
+    space.is_sequential = step == 1;
+    const std::size_t count = shape_.rows * shape_.columns;
+    const std::size_t piece = step == 1 ? chunk : 64;
+    for (std::size_t at = 0, number = 0; at < count; ++number) {
+      const std::size_t column = at % shape_.columns;
+      const std::size_t n = std::min({piece, shape_.columns - column, count - at});
+      if (step == 1 || number * 2654435761u % (std::uint64_t(1) << 32) >> 16 < (65536 / step)) {
+        const std::uint8_t* words =
+            frame.predict(shape_, sides, at, n, base_ + at * sizeof(Word), classes, space);
+        visit(at / shape_.columns, column, n, classes, words);
+      }
+      at += n;
+    }
+  }
+
+  Wide delta_at(std::size_t row, std::size_t column, const std::uint8_t* words, std::size_t j) const {
+    const std::size_t at = row * shape_.columns + column + j;
+    return Words::delta(load<Word>(source_ + at * sizeof(Word)), load<Word>(words + j * sizeof(Word)));
+  }
+  static int exponent_at(const std::uint8_t* words, std::size_t j) {
+    return Words::exponent_bits == 0
+               ? 0
+               : std::max(int(Words::exponent(load<Word>(words + j * sizeof(Word)))), 1);
+  }
+  static double size_of(Wide delta) {
+    const Wide negative = sign_mask(delta);
+    return double(std::int64_t(std::uint64_t(delta ^ negative) & low_masks[63])) +
+           double(negative & 1);
+  }
+
+  void find_rows_that_decayed(Plan<Words>&) const {}
+
+  Scales measured(const Plan<Words>& plan) const {
+    ScaleSums sums(shape_.rows, shape_.columns);
+    std::vector<double> powers(std::size_t(1) << Words::exponent_bits);
+    for (std::size_t e = 0; e < powers.size(); ++e)
+      powers[e] = power_of_two(std::clamp(int(e) - middle, -500, 500));
+    std::vector<double> sizes(shape_.columns);
+    const RowSides sides = sides_of(plan);
+    for_each_piece(counting_frame(plan, 0), sides, 1,
+                   [&](std::size_t row, std::size_t column, std::size_t n, const Context*,
+                       const std::uint8_t* words) {
+                     for (std::size_t j = 0; j < n; ++j)
+                       sizes[column + j] = size_of(delta_at(row, column, words, j)) *
+                                           powers[std::size_t(exponent_at(words, j))];
+                     if (column + n == shape_.columns) sums.add_row(row, sizes);
+                   });
+    return {.rows = sums.rows(), .columns = sums.columns()};
+  }
+
+  // The classes of one option, over about so many words; and about how many bits they take.
+  Option opened(const Scales& scales, bool by_row, bool by_column, std::size_t n_words) const {
+    Option option;
+    option.by_row = by_row, option.by_column = by_column;
+    Plan<Words> none;
+    option.rows = sides_of(none);
+    if (by_row) option.rows.scales = scales.rows.around;
+    if (by_column) option.columns = scales.columns.around;
+    const std::size_t count = shape_.rows * shape_.columns;
+    const std::size_t step = std::max<std::size_t>(count / std::max<std::size_t>(n_words, 1), 1);
+    option.offset = offset_for(option, scales.rows.mean);
+    FrameModel<Words> frame = counting_frame(none, option.offset);
+    frame.set_column_scales(option.columns);
+    option.classes.assign(max_classes, Histogram(n_bins(Words::word_bits)));
+    for_each_piece(frame, option.rows, step,
+                   [&](std::size_t row, std::size_t column, std::size_t n, const Context* classes,
+                       const std::uint8_t* words) {
+                     for (std::size_t j = 0; j < n; ++j) {
+                       const Wide delta = delta_at(row, column, words, j);
+                       const Wide negative = sign_mask(delta);
+                       ++option.classes[classes[j]][bin_of(Wide(delta ^ negative), unsigned(negative & 1))];
+                     }
+                     option.counted += n;
+                   });
+    const std::uint64_t scale = std::max<std::uint64_t>(count / std::max<std::uint64_t>(option.counted, 1), 1);
+    for (const Histogram& histogram : option.classes) option.bits += alone(histogram, Words::word_bits) * scale;
+    if (by_row) option.bits += alone(counted(option.rows.scales, 1), 16);
+    if (by_column) option.bits += alone(counted(option.columns, 1), 16);
+    return option;
+  }
+
+  // The offset that puts the largest classes, but for a few words, at the upper end.
+  int offset_for(const Option& option, int mean) const {
+    // 4 * log2 of the expected number of units: scale + 4 * middle - 4 * exponent.
+    const int at_zero = mean + 4 * middle;
+    std::vector<std::uint64_t> seen;
+    constexpr int lowest = -20000;
+    seen.assign(40000, 0);
+    std::uint64_t total = 0;
+    const std::size_t count = shape_.rows * shape_.columns;
+    const std::size_t step = std::max<std::size_t>(count / 16384, 1);
+    for (std::size_t at = 0; at < count; at += step) {
+      const std::size_t row = at / shape_.columns, column = at % shape_.columns;
+      int z = at_zero - 4 * exponent_at(base_ + at * sizeof(Word), 0) * (Words::exponent_bits > 0);
+      if (option.by_row) z += option.rows.scales[row];
+      if (option.by_column) z += option.columns[column];
+      ++seen[std::size_t(std::clamp(z - lowest, 0, 39999))];
+      ++total;
+    }
+    std::uint64_t above = 0;
+    int z = 39999;
+    while (z > 0 && (above += seen[std::size_t(z)]) * 512 < total) --z;
+    return std::clamp(at_zero + max_classes - 1 - (z + lowest), -scale_end, scale_end - 1);
+  }
+
+  static Histogram counted(const std::vector<std::int16_t>& numbers, std::size_t step) {
+    Histogram histogram(n_bins(16));
+    for (std::size_t i = 0; i < numbers.size(); i += step) count_into(histogram, numbers[i]);
+    return histogram;
+  }
+  static void count_into(Histogram& histogram, std::int16_t number) {
+    const std::int16_t negative = std::int16_t(number >> 15);
+    ++histogram[bin_of(std::uint32_t(std::uint16_t(number ^ negative)), unsigned(negative & 1))];
+  }
+  static std::uint64_t alone(const Histogram& histogram, int number_bits) {
+    Counts counts{};
+    const unsigned shift = total_of(histogram) ? shift_for(histogram) : 0;
+    add_counts(counts, histogram, shift);
+    return (entropy_bits(counts) >> 16) + raw_bits(counts, shift, number_bits);
+  }
+
+  // Contexts share tables; then everything is known.
+  void finish(Plan<Words>& plan, Option& option) const {
+    const std::size_t count = shape_.rows * shape_.columns;
+    const std::uint64_t scale = std::max<std::uint64_t>(count / std::max<std::uint64_t>(option.counted, 1), 1);
+    std::vector<Member> members;
+    const std::vector<std::size_t> owner = absorb_thin(option.classes);
+    for (Histogram& histogram : option.classes)
+      members.push_back({.histogram = std::move(histogram), .number_bits = Words::word_bits, .scale = scale});
+    const auto add_side = [&](Histogram histogram) {
+      members.push_back({.histogram = std::move(histogram), .number_bits = 16});
+      return members.size() - 1;
+    };
+    std::size_t row_at = 0, column_at = 0;
+    if (option.by_row) row_at = add_side(counted(option.rows.scales, 1));
+    if (option.by_column) column_at = add_side(counted(option.columns, 1));
+    const std::size_t rank = std::size_t(low_rank_.rank);
+    std::vector<std::size_t> component_at;
+    for (std::size_t k = 0; k < rank; ++k) {
+      Histogram left(n_bins(16)), right(n_bins(16));
+      for (std::size_t i = 0; i < shape_.rows; ++i) count_into(left, low_rank_.left[i * rank + k]);
+      for (std::size_t j = 0; j < shape_.columns; ++j)
+        count_into(right, low_rank_.right[k * shape_.columns + j]);
+      component_at.push_back(add_side(std::move(left)));
+      add_side(std::move(right));
+    }
+    Model& model = plan.model;
+    model.table_log = std::clamp(int(std::bit_width(count)) - 6, min_table_log, max_table_log);
+    const Clustering clustering = cluster(members, model.table_log, most_tables());
+    const auto context = [&](std::size_t i) { return context_of(members[i].table, members[i].shift); };
+    const bool is_exact = scale == 1 && option.counted == count;
+    model.tables.clear();
+    for (const Counts& counts : clustering.tables)
+      model.tables.push_back(normalized({counts.begin(), counts.end()}, model.table_log, !is_exact));
+    model.offset = option.offset;
+    model.classes.clear();
+    for (std::size_t z = 0; z < max_classes; ++z) model.classes.push_back(context(owner[z]));
+    if (option.by_row) model.row_scales = context(row_at);
+    if (option.by_column) model.column_scales = context(column_at);
+    for (std::size_t k = 0; k < rank; ++k)
+      model.components[k] = {.left = context(component_at[k]), .right = context(component_at[k] + 1)};
+    plan.rows = std::move(option.rows);
+    plan.columns.scales = std::move(option.columns);
+    plan.columns.right = low_rank_.right;
+    plan.estimated_bytes = (clustering.bits + 7) / 8;
+  }
+
+  std::size_t most_tables() const { return effort_ == Effort::max ? max_tables : 12; }
+
+  // Classes of few words are counted with a neighbour, whose context they take. The result: the
+  // class whose context each one takes.
+  static std::vector<std::size_t> absorb_thin(std::vector<Histogram>& classes) {
+    std::vector<std::size_t> owner(classes.size());
+    std::size_t z = 0;
+    while (z < classes.size()) {
+      std::size_t last = z;
+      std::uint64_t total = total_of(classes[z]);
+      while (total < least_in_class && last + 1 < classes.size()) {
+        ++last;
+        total += total_of(classes[last]);
+        add(classes[z], classes[last]);
+      }
+      std::size_t into = z;
+      if (total < least_in_class && z > 0) {
+        into = owner[z - 1];
+        add(classes[into], classes[z]);
+        classes[z].assign(classes[z].size(), 0);
+      }
+      for (; z <= last; ++z) owner[z] = into;
+    }
+    return owner;
+  }
+  // Moves the counts of `from`.
+  static void add(Histogram& to, Histogram& from) {
+    for (std::size_t bin = 0; bin < to.size(); ++bin) to[bin] += std::exchange(from[bin], 0);
+  }
+
+  const Kernels& kernels_;
+  const std::uint8_t* source_;
+  const std::uint8_t* base_;
+  BlockShape shape_;
+  Effort effort_;
+  const LowRank& low_rank_;
+};
 
 }  // namespace deltahub

@@ -1,4 +1,4 @@
-// Words: how an element of each dtype becomes a key (what its base says about the step) and a delta.
+// Words: an element of each dtype as a whole number, its exponent, and steps between two of them.
 #pragma once
 
 #include <array>
@@ -8,7 +8,9 @@
 #include <cstring>
 #include <type_traits>
 
-namespace deltahub {
+#include "isa.hpp"
+
+DELTAHUB_BEGIN
 
 static_assert(std::endian::native == std::endian::little, "tensors and streams are little endian");
 
@@ -55,51 +57,87 @@ struct FloatWords {
   using Word = W;
   using Wide = WideOf<W>;
   static constexpr int word_bits = 8 * sizeof(W);
-  static constexpr int key_bits = EXPONENT_BITS;
-  static constexpr unsigned n_keys = 1u << key_bits;
+  static constexpr int exponent_bits = EXPONENT_BITS;
+  static constexpr int mantissa_bits = word_bits - 1 - exponent_bits;
   static constexpr Wide top = Wide(1) << (word_bits - 1);
 
-  static unsigned key(Wide base) {
-    return unsigned(base >> (word_bits - 1 - key_bits)) & (n_keys - 1);
+  static unsigned exponent(Wide word) {
+    return unsigned(word >> mantissa_bits) & ((1u << exponent_bits) - 1);
   }
   static Wide delta(Wide word, Wide base) {
     const Wide on_side = sign_extended<W>(word ^ (base & top));
     return sign_extended<W>((on_side ^ (sign_mask(on_side) & (top - 1))) - (base & (top - 1)));
   }
-  // Bits above the word's are arbitrary.
-  static Wide apply(Wide base, Wide delta) {
-    const Wide count = sign_extended<W>((base & (top - 1)) + delta);
-    return count ^ (sign_mask(count) & (top - 1)) ^ (base & top);
+  // The word with its exponent first and its sign behind it, and back.
+  static Word split(Word word) {
+    const Word low = Word((Word(1) << mantissa_bits) - 1), sign = Word(word >> (word_bits - 1));
+    const Word exponent = Word(Word(word << 1) >> (mantissa_bits + 1));
+    return Word(Word(exponent << (mantissa_bits + 1)) | Word(sign << mantissa_bits) | (word & low));
+  }
+  static Word joined(Word number) {
+    const Word low = Word((Word(1) << mantissa_bits) - 1), sign = Word(number >> mantissa_bits & 1);
+    const Word exponent = Word(number >> (mantissa_bits + 1));
+    return Word(Word(sign << (word_bits - 1)) | Word(exponent << mantissa_bits) | (number & low));
+  }
+  // In the word's own width, so that vectors hold as many as they can.
+  static Word moved(Word base, Word delta) {
+    const Word low = Word(top - 1), count = Word((base & low) + delta);
+    const Word below = Word(std::make_signed_t<Word>(count) >> (word_bits - 1));
+    return Word(count ^ (below & low) ^ (base & Word(top)));
   }
 };
 
-// An integer: one key, the delta modulo 2^bits. The sign's offset cancels in the difference.
+// An integer: no exponent, the delta modulo 2^bits. The sign's offset cancels in the difference.
 template <class W>
 struct IntegerWords {
   using Word = W;
   using Wide = WideOf<W>;
   static constexpr int word_bits = 8 * sizeof(W);
-  static constexpr int key_bits = 0;
-  static constexpr unsigned n_keys = 1;
+  static constexpr int exponent_bits = 0;
+  static constexpr int mantissa_bits = 0;
 
-  static unsigned key(Wide) { return 0; }
+  static unsigned exponent(Wide) { return 0; }
   static Wide delta(Wide word, Wide base) { return sign_extended<W>(word - base); }
-  static Wide apply(Wide base, Wide delta) { return base + delta; }
+  static Word moved(Word base, Word delta) { return Word(base + delta); }
 };
+
+using F64Words = FloatWords<std::uint64_t, 11>;
+using F32Words = FloatWords<std::uint32_t, 8>;
+using F16Words = FloatWords<std::uint16_t, 5>;
+using Bf16Words = FloatWords<std::uint16_t, 8>;
+using F8E4M3Words = FloatWords<std::uint8_t, 4>;
+using F8E5M2Words = FloatWords<std::uint8_t, 5>;
 
 // The kinds of words, numbered for the binding.
 enum class WordKind : int { f64, f32, f16, bf16, f8_e4m3, f8_e5m2, int8, int16, int32, int64 };
+
+template <class Words>
+inline constexpr int kind_of = -1;
+template <>
+inline constexpr int kind_of<F64Words> = 0;
+template <>
+inline constexpr int kind_of<F32Words> = 1;
+template <>
+inline constexpr int kind_of<F16Words> = 2;
+template <>
+inline constexpr int kind_of<Bf16Words> = 3;
+template <>
+inline constexpr int kind_of<F8E4M3Words> = 4;
+template <>
+inline constexpr int kind_of<F8E5M2Words> = 5;
+template <class W>
+inline constexpr int kind_of<IntegerWords<W>> = 6 + std::countr_zero(sizeof(W));
 
 // Calls `visit` with a value of the words' type. Precondition: `kind` is one of the enumerators.
 template <class Visit>
 auto with_words(WordKind kind, Visit&& visit) {
   switch (kind) {
-    case WordKind::f64: return visit(FloatWords<std::uint64_t, 11>{});
-    case WordKind::f32: return visit(FloatWords<std::uint32_t, 8>{});
-    case WordKind::f16: return visit(FloatWords<std::uint16_t, 5>{});
-    case WordKind::bf16: return visit(FloatWords<std::uint16_t, 8>{});
-    case WordKind::f8_e4m3: return visit(FloatWords<std::uint8_t, 4>{});
-    case WordKind::f8_e5m2: return visit(FloatWords<std::uint8_t, 5>{});
+    case WordKind::f64: return visit(F64Words{});
+    case WordKind::f32: return visit(F32Words{});
+    case WordKind::f16: return visit(F16Words{});
+    case WordKind::bf16: return visit(Bf16Words{});
+    case WordKind::f8_e4m3: return visit(F8E4M3Words{});
+    case WordKind::f8_e5m2: return visit(F8E5M2Words{});
     case WordKind::int8: return visit(IntegerWords<std::uint8_t>{});
     case WordKind::int16: return visit(IntegerWords<std::uint16_t>{});
     case WordKind::int32: return visit(IntegerWords<std::uint32_t>{});
@@ -107,4 +145,4 @@ auto with_words(WordKind kind, Visit&& visit) {
   }
 }
 
-}  // namespace deltahub
+DELTAHUB_END

@@ -149,7 +149,7 @@ def _encode(
             raw = raw_frame_length(spec.dtype, part.rows, part.columns)
             if len(delta) < raw * (1 - _MUST_SAVE):
                 return delta
-    return encode_frame(spec, part, source, codec="zstd", threads=threads)
+    return encode_frame(spec, part, source, threads=threads)
 
 
 def _read_runs(
@@ -168,7 +168,7 @@ def _share(dtype: DType, sample: bytearray, base: bytearray | None) -> float:
     spec = TensorSpec(b"\x01" * 32, dtype, 1, count)
     part = FrameRange(0, count, 1, count)
     if base is None:
-        return len(encode_frame(spec, part, sample, codec="zstd")) / len(sample)
+        return len(encode_frame(spec, part, sample)) / len(sample)
     plan = BasePlan((BaseSegment(b"\x02" * 32, dtype, 0, count),), is_cast=False)
     return len(encode_frame(spec, part, sample, base, plan, "fm_delta")) / len(sample)
 

@@ -2,14 +2,27 @@
 
 
 
+def kernel_names() -> list[str]:
+    """
+    The sets of kernels that this processor can run, from the slowest to the fastest.
+    """
+
+def use_kernels(name: str) -> None:
+    """
+    From now on encoders and decoders that are made use these kernels. ValueError where the
+    processor cannot run them. All sets write and read the same bytes.
+    """
+
 class FmDeltaEncoder:
     """The model of one frame, ready to encode its blocks."""
 
-    def __init__(self, kind: int, source: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview) -> None:
+    def __init__(self, kind: int, source: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, rows: int, columns: int, effort: int, left: bytes | bytearray | memoryview, right: bytes | bytearray | memoryview, floor: int) -> None:
         """
-        Plans the model from all words of a frame. kind: see fm_delta.WORD_KINDS.
+        Plans the model from the words of a frame. kind: see fm_delta.WORD_KINDS. effort: 1 to
+        3. left, right: int16 factors, rows x rank and rank x columns, or empty; floor: the
+        exponent of their unit.
 
-        ValueError unless source and base are as many words, at least one.
+        ValueError unless source and base are rows x columns words, at least one.
         """
 
     @property
@@ -17,20 +30,53 @@ class FmDeltaEncoder:
 
     @property
     def estimated_bytes(self) -> int:
-        """What prelude and coded blocks will take, from a sample."""
+        """About what prelude and coded blocks will take."""
 
-    def encode(self, source: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview) -> bytes | None:
+    def encode(self, source: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, row: int, column: int, rows: int, columns: int) -> bytes | None:
         """
-        One block's stream: empty where it equals its base, None where coding does not pay.
+        The stream of a block: a rectangle of the frame, whose words are given. Empty where it
+        equals its base, None where coding does not pay.
         """
 
 class FmDeltaDecoder:
-    """A prelude's tables, ready to decode blocks."""
+    """A prelude's model, ready to decode blocks."""
+
+    def __init__(self, kind: int, prelude: bytes | bytearray | memoryview, rows: int, columns: int) -> None:
+        """
+        ValueError where no encoder writes such a prelude for a frame of rows x columns words.
+        """
+
+    def decode(self, stream: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, out: bytearray | memoryview, column: int, rows: int, columns: int) -> None:
+        """
+        Fills `out` with one block of rows x columns words, from a column of the frame on.
+        ValueError where no encoder writes such a stream.
+        """
+
+class NeuzipEncoder:
+    """The exponent table of one frame."""
+
+    def __init__(self, kind: int, source: bytes | bytearray | memoryview) -> None:
+        """
+        Counts the exponents of a frame. ValueError for words that are no floats, and where
+        they have more exponents than a table holds.
+        """
+
+    @property
+    def prelude(self) -> bytes: ...
+
+    @property
+    def estimated_bytes(self) -> int: ...
+
+    def encode(self, source: bytes | bytearray | memoryview) -> bytes | None:
+        """The stream of a block; None where coding does not pay."""
+
+class NeuzipDecoder:
+    """A prelude's table, ready to decode blocks."""
 
     def __init__(self, kind: int, prelude: bytes | bytearray | memoryview) -> None:
         """ValueError where no encoder writes such a prelude."""
 
-    def decode(self, stream: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, out: bytearray | memoryview) -> None:
+    def decode(self, stream: bytes | bytearray | memoryview, out: bytearray | memoryview) -> None:
         """
         Fills `out` with one block. ValueError where no encoder writes such a stream.
         """

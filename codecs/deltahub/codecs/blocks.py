@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import xxhash
 
+from deltahub.codecs.errors import CorruptFrame
 from deltahub.codecs.protocol import BlockMode, Buffer, Geometry
 
 T = TypeVar("T")
@@ -15,6 +16,21 @@ T = TypeVar("T")
 def block_checksum(decoded: Buffer, index: int) -> int:
     """XXH3-64 of a block's decoded bytes, seeded with its index so that swapped blocks show."""
     return xxhash.xxh3_64_intdigest(decoded, seed=index)
+
+
+GUARD_BYTES: Final = 4
+
+
+def guard(stored: Buffer) -> bytes:
+    """What stands before a coded block whose bits do not all show in what it decodes to."""
+    return (xxhash.xxh3_64_intdigest(stored) & 0xFFFFFFFF).to_bytes(GUARD_BYTES, "little")
+
+
+def unguarded(stored: memoryview) -> memoryview:
+    """What follows the guard; CorruptFrame where it does not match."""
+    if stored[:GUARD_BYTES] != guard(stored[GUARD_BYTES:]):
+        raise CorruptFrame("a block has a wrong guard")
+    return stored[GUARD_BYTES:]
 
 
 def plain_block(mode: int, stored: memoryview, base: memoryview | None, out: memoryview) -> bool:

@@ -6,6 +6,7 @@ from math import prod
 
 import xxhash
 
+from deltahub.codecs.auto import choose_codec
 from deltahub.codecs.base_plan import MAX_TENSOR_BYTES, BasePlan
 from deltahub.codecs.dtypes import HEADER_BITS, DType, coding_dtype
 from deltahub.codecs.errors import InvalidInput, TooLarge
@@ -22,7 +23,7 @@ from deltahub.codecs.frame_header import (
     raw_frame_length,
 )
 from deltahub.codecs.ids import ID_BYTES
-from deltahub.codecs.protocol import BlockMode, Buffer, Codec, EncodedBody, Geometry
+from deltahub.codecs.protocol import BlockMode, Buffer, Codec, Effort, EncodedBody, Geometry
 from deltahub.codecs.registry import get_codec
 
 
@@ -107,21 +108,29 @@ def encode_frame(
     source: Buffer,
     base: Buffer | None = None,
     plan: BasePlan | None = None,
-    codec: str = "raw",
+    codec: str = "auto",
     threads: int = 1,
+    effort: Effort = Effort.DEFAULT,
 ) -> bytes:
     """One frame of a tensor's elements. Never larger than a raw frame: it falls back to one.
+
+    codec: "auto" takes what a sample says is smallest, the base or none.
 
     source: the part's bytes, in the coding dtype. base, plan: the aligned base bytes, of the same
     size, and where they come from; both if the codec needs a base, else neither. The result is
     the same for any number of threads.
     """
     view = memoryview(source).cast("B")
+    if codec == "auto":
+        near = None if base is None else memoryview(base).cast("B")
+        codec = choose_codec(spec.dtype, view, near)
+        if not get_codec(codec).needs_base:
+            base = plan = None
     coder = get_codec(codec)
     _check_arguments(spec, part, view)
     aligned = _checked_base(coder, spec, part, base, plan)
     geometry = choose_geometry(coder, spec.dtype, part.rows, part.columns)
-    body = coder.encode(geometry, view, aligned, threads)
+    body = coder.encode(geometry, view, aligned, effort, threads)
     if codec != "raw" and _is_too_large(geometry, body, plan):
         return encode_frame(spec, part, source, codec="raw", threads=threads)
     return _write(spec, part, coder, geometry, body, plan)
@@ -197,7 +206,7 @@ def _write(
         parts_per_row=geometry.parts_per_row,
         n_blocks=geometry.n_blocks,
         base=plan,
-        effort=0,
+        effort=body.effort,
         header_length=FIXED.size + n_segments * SEGMENT.size + CHECKSUM.size,
         prelude_length=len(body.prelude),
         body_length=sum(len(data) for _, data in body.blocks),

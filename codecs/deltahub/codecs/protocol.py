@@ -17,6 +17,14 @@ class BlockMode(IntEnum):
     CODED = 2  # the codec's own form: at least 1 byte, and fewer than the decoded bytes
 
 
+class Effort(IntEnum):
+    """How much work an encoder spends. Frames record it; decoders need not know."""
+
+    FAST = 1  # sampled statistics, no search for low rank
+    DEFAULT = 2
+    MAX = 3
+
+
 @dataclass(frozen=True)
 class Geometry:
     """How a frame's rows x columns elements fall into blocks: whole rows, or parts of one row.
@@ -59,6 +67,14 @@ class Geometry:
         row = index * self.rows_per_block
         return row * self.columns, min(self.rows_per_block, self.rows - row) * self.columns
 
+    def block_rectangle(self, index: int) -> tuple[int, int, int, int]:
+        """(first row, first column, rows, columns) of a block."""
+        first, count = self.block_elements(index)
+        row, column = divmod(first, self.columns)
+        if self.parts_per_row > 1:
+            return row, column, 1, count
+        return row, 0, count // self.columns, self.columns
+
     def block_bytes(self, index: int) -> tuple[int, int]:
         """(begin, end) of a block in the frame's decoded bytes."""
         first, count = self.block_elements(index)
@@ -72,6 +88,7 @@ class EncodedBody:
     prelude: bytes  # what all blocks need, at most MAX_PRELUDE bytes
     blocks: list[tuple[BlockMode, Buffer]]  # one a block of the geometry, in order
     checksums: list[int]  # XXH3-64 of each block's decoded bytes, seeded with its index
+    effort: int = 0  # for the header: 0 where the codec knows no levels of effort
 
 
 class Codec(Protocol):
@@ -92,7 +109,12 @@ class Codec(Protocol):
         ...
 
     def encode(
-        self, geometry: Geometry, source: memoryview, base: memoryview | None, threads: int
+        self,
+        geometry: Geometry,
+        source: memoryview,
+        base: memoryview | None,
+        effort: Effort,
+        threads: int,
     ) -> EncodedBody:
         """The elements of one frame, block by block.
 

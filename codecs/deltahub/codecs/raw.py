@@ -5,7 +5,7 @@ from typing import ClassVar
 from deltahub.codecs.blocks import block_checksum, decoded_spans, map_blocks, stored_spans
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.errors import CorruptFrame
-from deltahub.codecs.protocol import BlockMode, EncodedBody, Geometry
+from deltahub.codecs.protocol import BlockMode, Effort, EncodedBody, Geometry
 
 
 class Raw:
@@ -20,7 +20,12 @@ class Raw:
         return 1 << 20
 
     def encode(
-        self, geometry: Geometry, source: memoryview, base: memoryview | None, threads: int
+        self,
+        geometry: Geometry,
+        source: memoryview,
+        base: memoryview | None,
+        effort: Effort,
+        threads: int,
     ) -> EncodedBody:
         spans = list(decoded_spans(geometry, 0, geometry.n_blocks))
         checksums = map_blocks(

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 from deltahub.codecs.errors import UnknownCodec, UnsupportedVersion
 from deltahub.codecs.fm_delta import FmDelta
+from deltahub.codecs.kernels import choose_kernels
+from deltahub.codecs.neuzip_lossless import NeuzipLossless
 from deltahub.codecs.protocol import Codec
 from deltahub.codecs.raw import Raw
 from deltahub.codecs.zstd import Zstd
@@ -17,7 +19,8 @@ def _index(codecs: Sequence[Codec]) -> tuple[dict[str, Codec], dict[int, Codec]]
     return by_id, by_number
 
 
-BY_ID, BY_NUMBER = _index([Raw(), Zstd(), FmDelta()])
+choose_kernels()
+BY_ID, BY_NUMBER = _index([Raw(), Zstd(), FmDelta(), NeuzipLossless()])
 
 
 def get_codec(codec_id: str) -> Codec:

@@ -5,24 +5,25 @@ The format page is codecs/spec/zstd.md.
 
 from typing import ClassVar, Final
 
-import xxhash
 import zstandard
 
 from deltahub.codecs.blocks import (
+    GUARD_BYTES,
     block_checksum,
     decoded_spans,
+    guard,
     map_blocks,
     plain_block,
     stored_spans,
+    unguarded,
 )
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.errors import CorruptFrame
-from deltahub.codecs.protocol import BlockMode, Buffer, EncodedBody, Geometry
+from deltahub.codecs.protocol import BlockMode, Buffer, Effort, EncodedBody, Geometry
 
 LEVEL: Final = 3
 WINDOW_LOG: Final = 23  # a match may reach back to the begin of any block
 MAX_BLOCK: Final = 1 << WINDOW_LOG  # 8 MiB decoded
-GUARD_BYTES: Final = 4
 
 
 class Zstd:
@@ -40,7 +41,12 @@ class Zstd:
         return MAX_BLOCK
 
     def encode(
-        self, geometry: Geometry, source: memoryview, base: memoryview | None, threads: int
+        self,
+        geometry: Geometry,
+        source: memoryview,
+        base: memoryview | None,
+        effort: Effort,
+        threads: int,
     ) -> EncodedBody:
         spans = list(decoded_spans(geometry, 0, geometry.n_blocks))
 
@@ -82,6 +88,11 @@ class Zstd:
         map_blocks(decode_block, len(modes), threads)
 
 
+def compressed_size(sample: Buffer) -> int:
+    """About how many bytes a block of these bytes takes."""
+    return GUARD_BYTES + len(zstandard.ZstdCompressor(level=LEVEL).compress(sample))
+
+
 def zstd_header(size_bytes: int) -> bytes:
     """The only zstd frame header allowed before `size_bytes` of content.
 
@@ -94,10 +105,6 @@ def zstd_header(size_bytes: int) -> bytes:
     if size_bytes < 65536 + 256:
         return magic + b"\x60" + (size_bytes - 256).to_bytes(2, "little")
     return magic + b"\xa0" + size_bytes.to_bytes(4, "little")
-
-
-def _guard(zstd_frame: Buffer) -> bytes:
-    return (xxhash.xxh3_64_intdigest(zstd_frame) & 0xFFFFFFFF).to_bytes(GUARD_BYTES, "little")
 
 
 def _compress(decoded: memoryview) -> tuple[BlockMode, Buffer]:
@@ -115,16 +122,15 @@ def _compress(decoded: memoryview) -> tuple[BlockMode, Buffer]:
         return BlockMode.RAW, decoded
     if not compressed.startswith(zstd_header(len(decoded))):
         raise AssertionError("zstd wrote a frame header that our decoder refuses")
-    return BlockMode.CODED, _guard(compressed) + compressed
+    return BlockMode.CODED, guard(compressed) + compressed
 
 
 def _decompress(stored: memoryview, out: memoryview) -> None:
-    guard, compressed = stored[:GUARD_BYTES], stored[GUARD_BYTES:]
     if len(out) > MAX_BLOCK:
         raise CorruptFrame(f"a zstd block of {len(out)} bytes; at most {MAX_BLOCK} are allowed")
-    header = zstd_header(len(out))
-    if compressed[: len(header)] != header or guard != _guard(compressed):
-        raise CorruptFrame("a zstd block has a damaged header or a wrong guard")
+    compressed, header = unguarded(stored), zstd_header(len(out))
+    if compressed[: len(header)] != header:
+        raise CorruptFrame("a zstd block has a damaged header")
     try:
         decoded = zstandard.ZstdDecompressor(max_window_size=MAX_BLOCK).decompress(
             compressed, max_output_size=len(out), allow_extra_data=False

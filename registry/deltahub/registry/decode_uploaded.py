@@ -104,7 +104,7 @@ class FrameTaker:
         digest.update(out)
         spec = TensorSpec(header.tensor, header.dtype, 1, header.tensor_count)
         part = FrameRange(header.start, header.count, header.rows, header.columns)
-        codec = "zstd" if base is None else "fm_delta"
+        codec = "auto" if base is None else "fm_delta"
         return encode_frame(spec, part, out, base, header.base, codec, self._threads)
 
     def _base(self, view: FrameView, low: int, high: int) -> bytearray | None:

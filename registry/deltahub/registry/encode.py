@@ -21,8 +21,6 @@ PlanOf = Callable[[FrameRange], BasePlan]
 
 # A delta that saves less than this of the raw bytes is compared with standing alone.
 POOR_DELTA = 0.1
-# zstd's own header and tables outweigh what it could save on less.
-MIN_ZSTD_BYTES = 128
 
 
 def encode_tensor(
@@ -55,8 +53,7 @@ def encode_tensor(
 
 
 def _encode_alone(spec: TensorSpec, part: FrameRange, source: bytearray, threads: int) -> bytes:
-    codec = "raw" if len(source) < MIN_ZSTD_BYTES else "zstd"
-    return encode_frame(spec, part, source, codec=codec, threads=threads)
+    return encode_frame(spec, part, source, threads=threads)
 
 
 def _encode_delta(

@@ -170,7 +170,7 @@ class _Trial:
         self._sample = bytearray(self._count * dtype.itemsize)
         for (start, _), out in self._runs(self._sample):
             read(start * dtype.itemsize, out)
-        self.alone = self._coded_share("zstd", None)
+        self.alone = self._coded_share("auto", None)
         # What the next option has to stay below.
         self._limit = self.alone * (1 - MUST_SAVE)
         self.ratio = self.too_deep = self.alone

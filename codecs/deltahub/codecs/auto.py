@@ -1,0 +1,55 @@
+"""Which codec makes a tensor smallest, by a sample of it."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from deltahub.codecs._native import FmDeltaEncoder
+from deltahub.codecs.dtypes import DType
+from deltahub.codecs.neuzip_lossless import plan as plan_alone
+from deltahub.codecs.protocol import Effort
+from deltahub.codecs.words import WORD_KINDS
+from deltahub.codecs.zstd import compressed_size
+
+# A sample is three runs of this many elements: enough for the tables of a coder to pay off.
+RUN_ELEMENTS: Final = 1 << 14
+RUN_PLACES: Final = (1 / 8, 1 / 2, 7 / 8)
+# Frames have at least so many bytes beside their blocks, which a codec has to save.
+LEAST_BYTES: Final = 128
+
+
+def sample_runs(count: int) -> Iterator[tuple[int, int]]:
+    """(first element, elements) of the runs that stand for a tensor of `count` elements."""
+    if count <= len(RUN_PLACES) * RUN_ELEMENTS:
+        yield 0, count
+        return
+    for place in RUN_PLACES:
+        yield int(count * place) - RUN_ELEMENTS // 2, RUN_ELEMENTS
+
+
+def choose_codec(dtype: DType, source: memoryview, base: memoryview | None) -> str:
+    """The id of the codec that should take the fewest bytes for these elements.
+
+    source, base: as many bytes, whole elements; no base: only codecs without one. Costs about as
+    much as planning 48 thousand elements three times.
+    """
+    if len(source) < LEAST_BYTES:
+        return "raw"
+    sample = _sample(dtype, source)
+    sizes = {"raw": len(sample), "zstd": compressed_size(sample)}
+    alone = plan_alone(dtype, sample)
+    if alone is not None:
+        sizes["neuzip_lossless"] = alone.estimated_bytes
+    if base is not None:
+        near = _sample(dtype, base)
+        count = len(sample) // dtype.itemsize
+        delta = FmDeltaEncoder(
+            WORD_KINDS[dtype], sample, near, 1, count, Effort.FAST, b"", b"", 0
+        )
+        sizes["fm_delta"] = delta.estimated_bytes
+    return min(sizes, key=lambda codec: (sizes[codec], codec))
+
+
+def _sample(dtype: DType, source: memoryview) -> bytes:
+    size = dtype.itemsize
+    runs = sample_runs(len(source) // size)
+    return b"".join([source[start * size : (start + n) * size] for start, n in runs])

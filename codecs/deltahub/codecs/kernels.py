@@ -1,0 +1,28 @@
+"""Which of the native kernels run: the fastest that the processor has, or the one asked for.
+
+All of them write and read the same bytes. The environment variable DELTAHUB_KERNELS (portable,
+avx2) asks for one, to compare or to work around a processor's fault.
+"""
+
+import os
+from typing import Final
+
+from deltahub.codecs._native import kernel_names, use_kernels
+from deltahub.codecs.errors import InvalidInput
+
+VARIABLE: Final = "DELTAHUB_KERNELS"
+
+
+def choose_kernels() -> str:
+    """Use the kernels that the environment names, else the fastest; returns their name.
+
+    InvalidInput where this processor cannot run them.
+    """
+    names = kernel_names()
+    wanted = os.environ.get(VARIABLE) or names[-1]
+    if wanted not in names:
+        raise InvalidInput(
+            f"{VARIABLE}={wanted}: this processor runs {', '.join(names)}; unset it for the fastest"
+        )
+    use_kernels(wanted)
+    return wanted

@@ -1,0 +1,117 @@
+"""neuzip_lossless: floats on their own, the exponent coded, sign and mantissa raw.
+
+Format: codecs/spec/neuzip_lossless.md. The work is done by the native kernels.
+"""
+
+from typing import ClassVar, Final
+
+from deltahub.codecs._native import NeuzipDecoder, NeuzipEncoder
+from deltahub.codecs.blocks import (
+    GUARD_BYTES,
+    block_checksum,
+    decoded_spans,
+    guard,
+    map_blocks,
+    plain_block,
+    stored_spans,
+    unguarded,
+)
+from deltahub.codecs.dtypes import DType
+from deltahub.codecs.errors import CorruptFrame
+from deltahub.codecs.protocol import BlockMode, Buffer, Effort, EncodedBody, Geometry
+from deltahub.codecs.words import WORD_KINDS
+
+BLOCK_ELEMENTS: Final = 1 << 17
+
+
+class NeuzipLossless:
+    """The standalone codec of floats. Integers are stored raw."""
+
+    codec_id: ClassVar[str] = "neuzip_lossless"
+    number: ClassVar[int] = 3
+    version: ClassVar[int] = 1
+    needs_base: ClassVar[bool] = False
+
+    def block_bytes(self, dtype: DType) -> int:
+        return BLOCK_ELEMENTS * dtype.itemsize
+
+    def encode(
+        self,
+        geometry: Geometry,
+        source: memoryview,
+        base: memoryview | None,
+        effort: Effort,
+        threads: int,
+    ) -> EncodedBody:
+        encoder = plan(geometry.dtype, source)
+        if encoder is not None and encoder.estimated_bytes >= geometry.size_bytes:
+            encoder = None
+
+        def encode_block(index: int) -> tuple[BlockMode, Buffer, int]:
+            begin, end = geometry.block_bytes(index)
+            words = source[begin:end]
+            checksum = block_checksum(words, index)
+            stream = encoder.encode(words) if encoder is not None else None
+            if stream is None or GUARD_BYTES + len(stream) >= len(words):
+                return BlockMode.RAW, words, checksum
+            return BlockMode.CODED, guard(stream) + stream, checksum
+
+        done = map_blocks(encode_block, geometry.n_blocks, threads)
+        is_coded = any(mode == BlockMode.CODED for mode, _, _ in done)
+        prelude = encoder.prelude if encoder is not None and is_coded else b""
+        return EncodedBody(
+            prelude,
+            [(mode, stored) for mode, stored, _ in done],
+            [checksum for _, _, checksum in done],
+        )
+
+    def decode(
+        self,
+        geometry: Geometry,
+        version: int,
+        prelude: memoryview,
+        first: int,
+        modes: list[int],
+        lengths: list[int],
+        payload: memoryview,
+        base: memoryview | None,
+        out: memoryview,
+        threads: int,
+    ) -> None:
+        decoder = _decoder(geometry.dtype, prelude)
+        spans = list(decoded_spans(geometry, first, len(modes)))
+        stored = stored_spans(lengths)
+
+        def decode_block(i: int) -> None:
+            words = out[spans[i][0] : spans[i][1]]
+            stream = payload[stored[i][0] : stored[i][1]]
+            if plain_block(modes[i], stream, None, words):
+                return
+            if decoder is None:
+                raise CorruptFrame("a coded block, but the frame has no table")
+            try:
+                decoder.decode(unguarded(stream), words)
+            except ValueError as exc:
+                raise CorruptFrame(f"block {first + i}: {exc}") from exc
+
+        map_blocks(decode_block, len(modes), threads)
+
+
+def plan(dtype: DType, source: Buffer) -> NeuzipEncoder | None:
+    """The exponent table of some floats; None where there is none to be had."""
+    if not dtype.is_float:
+        return None
+    try:
+        return NeuzipEncoder(WORD_KINDS[dtype], source)
+    except ValueError:  # more exponents than a table holds, as in random bits
+        return None
+
+
+def _decoder(dtype: DType, prelude: memoryview) -> NeuzipDecoder | None:
+    """None for an empty prelude, which an encoder writes where no block is coded."""
+    if len(prelude) == 0:
+        return None
+    try:
+        return NeuzipDecoder(WORD_KINDS[dtype], prelude)
+    except ValueError as exc:
+        raise CorruptFrame(f"neuzip_lossless prelude: {exc}") from exc

@@ -1,0 +1,24 @@
+// What both codecs' type-erased faces share.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+
+#include "words.hpp"
+
+namespace deltahub {
+
+using View = std::span<const std::uint8_t>;
+
+inline void require(bool is_met, const char* fault) {
+  if (!is_met) throw std::invalid_argument(fault);
+}
+
+inline WordKind word_kind(int number) {
+  require(number >= 0 && number <= int(WordKind::int64), "no such kind of words");
+  return WordKind(number);
+}
+
+}  // namespace deltahub

@@ -1,0 +1,155 @@
+// fm_delta for any kind of words: plans, preludes and blocks behind plain interfaces.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "codec.hpp"
+#include "decode.hpp"
+#include "dispatch.hpp"
+#include "encode.hpp"
+#include "planner.hpp"
+
+namespace deltahub {
+
+// The rectangle that a frame is; blocks lie within it.
+struct FrameShape {
+  std::size_t rows, columns, word_bytes;
+
+  void check_block(std::size_t size, std::size_t base_size, std::size_t row, std::size_t column,
+                   std::size_t n_rows, std::size_t n_columns) const {
+    require(n_rows > 0 && n_rows <= rows && row <= rows - n_rows && n_columns > 0 &&
+                n_columns <= columns && column <= columns - n_columns,
+            "a block outside of its frame");
+    require(size == n_rows * n_columns * word_bytes && base_size == size,
+            "a block's words and its base must be rows x columns words");
+  }
+};
+
+struct DeltaEncoder : FrameShape {
+  explicit DeltaEncoder(const FrameShape& shape) : FrameShape(shape) {}
+  virtual ~DeltaEncoder() = default;
+  virtual std::vector<std::uint8_t> encode(const std::uint8_t* source, const std::uint8_t* base,
+                                           std::size_t row, const BlockShape& shape) const = 0;
+  std::vector<std::uint8_t> prelude;
+  std::uint64_t estimated_bytes = 0;
+};
+
+struct DeltaDecoder : FrameShape {
+  explicit DeltaDecoder(const FrameShape& shape) : FrameShape(shape) {}
+  virtual ~DeltaDecoder() = default;
+  virtual bool decode(const std::uint8_t* stream, std::size_t size, const std::uint8_t* base,
+                      std::uint8_t* out, const BlockShape& shape) const = 0;
+};
+
+namespace detail {
+
+template <class Words>
+class DeltaEncoderOf final : public DeltaEncoder {
+ public:
+  DeltaEncoderOf(const FrameShape& shape, Plan<Words>&& plan)
+      : DeltaEncoder(shape),
+        frame_(*chosen_kernels(), Model(plan.model)),
+        tables_(plan.model.tables, plan.model.table_log),
+        rows_(std::move(plan.rows)) {
+    prelude = write_fields(plan.model);
+    const auto stream = encode_columns<Words>(plan.model, tables_, plan.columns, columns);
+    if (plan.model.has_column_stream() && stream.empty())
+      throw std::runtime_error("the planned tables do not hold the frame's columns");
+    prelude.insert(prelude.end(), stream.begin(), stream.end());
+    estimated_bytes = plan.estimated_bytes;
+    frame_.set_column_scales(std::move(plan.columns.scales));
+    frame_.set_stairs(std::move(plan.columns.stairs));
+    if (plan.model.rank() > 0) frame_.set_right(plan.columns.right, columns);
+  }
+
+  std::vector<std::uint8_t> encode(const std::uint8_t* source, const std::uint8_t* base,
+                                   std::size_t row, const BlockShape& shape) const override {
+    const auto slice = [&](const std::vector<std::int16_t>& all, std::size_t each) {
+      if (all.empty()) return std::vector<std::int16_t>();
+      const auto begin = all.begin() + std::ptrdiff_t(row * each);
+      return std::vector<std::int16_t>(begin, begin + std::ptrdiff_t(shape.rows * each));
+    };
+    const RowSides sides{.scales = slice(rows_.scales, 1),
+                         .flags = slice(rows_.flags, 1),
+                         .left = slice(rows_.left, frame_.even_rank())};
+    return encode_block(frame_, tables_, shape, sides, source, base);
+  }
+
+ private:
+  FrameModel<Words> frame_;
+  DeltaRows tables_;
+  RowSides rows_;
+};
+
+template <class Words>
+class DeltaDecoderOf final : public DeltaDecoder {
+ public:
+  DeltaDecoderOf(const FrameShape& shape, FrameModel<Words>&& frame)
+      : DeltaDecoder(shape), frame_(std::move(frame)) {}
+  bool decode(const std::uint8_t* stream, std::size_t size, const std::uint8_t* base,
+              std::uint8_t* out, const BlockShape& shape) const override {
+    return decode_block(frame_, shape, stream, size, base, out);
+  }
+
+ private:
+  FrameModel<Words> frame_;
+};
+
+inline LowRank low_rank_of(View left, View right, int floor, std::size_t rows, std::size_t columns) {
+  LowRank found;
+  if (left.empty() && right.empty()) return found;
+  found.rank = int(left.size() / (2 * rows));
+  found.floor = floor;
+  require(found.rank >= 1 && found.rank <= max_rank && std::size_t(found.rank) <= rows &&
+              std::size_t(found.rank) <= columns &&
+              left.size() == 2 * rows * std::size_t(found.rank) &&
+              right.size() == 2 * columns * std::size_t(found.rank),
+          "factors must be rows x rank and rank x columns numbers of 16 bits");
+  found.left.resize(left.size() / 2);
+  found.right.resize(right.size() / 2);
+  std::memcpy(found.left.data(), left.data(), left.size());
+  std::memcpy(found.right.data(), right.data(), right.size());
+  return found;
+}
+
+}  // namespace detail
+
+// Plans the model of a frame. std::invalid_argument where sizes do not fit each other.
+inline std::unique_ptr<DeltaEncoder> planned_deltas(int kind, View source, View base,
+                                                    std::size_t rows, std::size_t columns,
+                                                    int effort, View left, View right, int floor) {
+  return with_words(word_kind(kind), [&]<class Words>(Words) -> std::unique_ptr<DeltaEncoder> {
+    const FrameShape shape{rows, columns, sizeof(typename Words::Word)};
+    shape.check_block(source.size(), base.size(), 0, 0, rows, columns);
+    require(effort >= int(Effort::fast) && effort <= int(Effort::max), "no such effort");
+    const LowRank low_rank = detail::low_rank_of(left, right, floor, rows, columns);
+    require(low_rank.rank == 0 || guard_bits(Words::mantissa_bits) > 0,
+            "factors for words that cannot be predicted");
+    require(low_rank.rank == 0 || (floor >= 1 && floor <= (1 << Words::exponent_bits) - 2),
+            "a floor that is no exponent");
+    Planner<Words> planner(*chosen_kernels(), source.data(), base.data(), rows, columns,
+                           Effort(effort), low_rank);
+    return std::make_unique<detail::DeltaEncoderOf<Words>>(shape, planner.plan());
+  });
+}
+
+// std::invalid_argument where no encoder writes such a prelude for such a frame.
+inline std::unique_ptr<DeltaDecoder> parsed_deltas(int kind, View prelude, std::size_t rows,
+                                                   std::size_t columns) {
+  return with_words(word_kind(kind), [&]<class Words>(Words) -> std::unique_ptr<DeltaDecoder> {
+    constexpr const char* fault = "no encoder writes such a prelude";
+    require(rows > 0 && columns > 0, "a frame without words");
+    auto parsed = parse_fields<Words>(prelude.data(), prelude.size(), rows, columns);
+    require(parsed.has_value(), fault);
+    FrameModel<Words> frame(*chosen_kernels(), std::move(parsed->model));
+    const View stream = prelude.subspan(parsed->stream_begin);
+    require(frame.read_columns(stream.data(), stream.size(), columns), fault);
+    return std::make_unique<detail::DeltaDecoderOf<Words>>(
+        FrameShape{rows, columns, sizeof(typename Words::Word)}, std::move(frame));
+  });
+}
+
+}  // namespace deltahub

@@ -1,0 +1,93 @@
+// neuzip_lossless for any kind of floats: tables and blocks behind plain interfaces.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "codec.hpp"
+#include "dispatch.hpp"
+#include "neuzip.hpp"
+
+namespace deltahub {
+
+struct FloatEncoder {
+  virtual ~FloatEncoder() = default;
+  virtual std::vector<std::uint8_t> encode(View words) const = 0;
+  std::vector<std::uint8_t> prelude;
+  std::uint64_t estimated_bytes = 0;
+};
+
+struct FloatDecoder {
+  virtual ~FloatDecoder() = default;
+  virtual bool decode(View stream, std::uint8_t* out, std::size_t size) const = 0;
+};
+
+namespace detail {
+
+template <class Words>
+std::size_t words_in(std::size_t size) {
+  require(size > 0 && size % sizeof(typename Words::Word) == 0, "not a whole number of words");
+  return size / sizeof(typename Words::Word);
+}
+
+template <class Words>
+class FloatEncoderOf final : public FloatEncoder {
+ public:
+  FloatEncoderOf(const FloatModel& model, std::size_t n)
+      : table_(*chosen_kernels(), model), rows_(table_, model) {
+    prelude = write_float_prelude(model);
+    estimated_bytes =
+        estimated_float_bytes(model, n, float_raw_bits<Words>(model.zero_bits), prelude.size());
+  }
+  std::vector<std::uint8_t> encode(View words) const override {
+    return rows_.encode(words.data(), words_in<Words>(words.size()));
+  }
+
+ private:
+  FloatTable<Words> table_;
+  FloatRows<Words> rows_;
+};
+
+template <class Words>
+class FloatDecoderOf final : public FloatDecoder {
+ public:
+  explicit FloatDecoderOf(const FloatModel& model) : table_(*chosen_kernels(), model) {}
+  bool decode(View stream, std::uint8_t* out, std::size_t size) const override {
+    return table_.decode(stream.data(), stream.size(), out, words_in<Words>(size));
+  }
+
+ private:
+  FloatTable<Words> table_;
+};
+
+}  // namespace detail
+
+// Counts the exponents of a frame. std::invalid_argument for words without them, or with more of
+// them than a table holds.
+inline std::unique_ptr<FloatEncoder> planned_floats(int kind, View source) {
+  return with_words(word_kind(kind), [&]<class Words>(Words) -> std::unique_ptr<FloatEncoder> {
+    if constexpr (Words::exponent_bits == 0) {
+      throw std::invalid_argument("integers have no exponents");
+    } else {
+      const std::size_t n = detail::words_in<Words>(source.size());
+      const auto model = plan_floats<Words>(source.data(), n);
+      require(model.has_value(), "more exponents than a table holds");
+      return std::make_unique<detail::FloatEncoderOf<Words>>(*model, n);
+    }
+  });
+}
+
+// std::invalid_argument where no encoder writes such a prelude.
+inline std::unique_ptr<FloatDecoder> parsed_floats(int kind, View prelude) {
+  return with_words(word_kind(kind), [&]<class Words>(Words) -> std::unique_ptr<FloatDecoder> {
+    if constexpr (Words::exponent_bits == 0) {
+      throw std::invalid_argument("integers have no exponents");
+    } else {
+      const auto model = parse_float_prelude<Words>(prelude.data(), prelude.size());
+      require(model.has_value(), "no encoder writes such a prelude");
+      return std::make_unique<detail::FloatDecoderOf<Words>>(*model);
+    }
+  });
+}
+
+}  // namespace deltahub

@@ -1,0 +1,115 @@
+// One set of kernels; built once for each instruction set, with -DDELTAHUB_ISA=its name.
+#include "kernels.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "entries.hpp"
+#include "numbers.hpp"
+#include "prediction.hpp"
+#include "stream.hpp"
+#include "words.hpp"
+#if defined(__AVX512F__)
+#include "kernels_avx512.hpp"
+#elif defined(__AVX2__)
+#include "kernels_avx2.hpp"
+#endif
+
+DELTAHUB_BEGIN
+namespace {
+
+void begin(StreamState& stream, const std::uint8_t* bytes, std::size_t size, int table_log) {
+  BackwardBits bits(bytes, size);
+  stream = {.bytes = bytes, .size = size};
+  for (std::size_t lane = 0; lane < n_lanes && bits.is_sound(); ++lane) {
+    bits.skip(unsigned(table_log));
+    stream.states[lane] = std::uint32_t(bits.peek() & low_masks[unsigned(table_log)]);
+  }
+  stream.position = bits.position();
+  stream.is_sound = bits.is_sound();
+}
+
+template <class Words>
+void contexts(const std::uint8_t* words, std::size_t n, int scale, const std::int16_t* columns,
+              const std::uint16_t* classes, int last, std::uint16_t* out) {
+  using Word = typename Words::Word;
+  std::size_t j = 0;
+#ifdef DELTAHUB_HAS_CONTEXTS
+  if constexpr (Words::exponent_bits > 0 && (Words::word_bits == 16 || Words::word_bits == 32))
+    j = fast_contexts<Words>(words, n, scale, columns, classes, last, out);
+#endif
+  for (; j < n; ++j) {
+    int z = scale + (columns ? columns[j] : 0);
+    if constexpr (Words::exponent_bits > 0)
+      z -= 4 * std::max(int(Words::exponent(load<Word>(words + j * sizeof(Word)))), 1);
+    out[j] = classes[std::clamp(z, 0, last)];
+  }
+}
+
+template <class Words>
+void apply(const std::uint8_t* words, const std::uint8_t* deltas, std::size_t n, std::uint8_t* out) {
+  using Word = typename Words::Word;
+  for (std::size_t j = 0; j < n; ++j) {
+    const Word word = load<Word>(words + j * sizeof(Word));
+    const Word delta = load<Word>(deltas + j * sizeof(Word));
+    store<Word>(out + j * sizeof(Word), Words::moved(word, delta));
+  }
+}
+
+template <class Words>
+void join(const std::uint8_t* numbers, std::size_t n, int zero_bits, std::uint8_t* words) {
+  using Word = typename Words::Word;
+  for (std::size_t j = 0; j < n; ++j) {
+    const Word number = Word(load<Word>(numbers + j * sizeof(Word)) << zero_bits);
+    store<Word>(words + j * sizeof(Word), Words::joined(number));
+  }
+}
+
+void product(const std::int16_t* left, std::size_t n_rows, int rank, const std::int16_t* pairs,
+             std::size_t stride, std::size_t n, std::int32_t* out) {
+  std::size_t j = 0;
+#ifdef DELTAHUB_HAS_PRODUCT
+  j = fast_product(left, n_rows, rank, pairs, stride, n, out);
+#endif
+  for (std::size_t row = 0; row < n_rows; ++row, left += rank, out += n) {
+    std::fill(out + j, out + n, 0);
+    for (int k = 0; k < rank; k += 2) {
+      const std::int16_t* const pair = pairs + 2 * std::size_t(k / 2) * stride;
+      for (std::size_t i = j; i < n; ++i)
+        out[i] = std::int32_t(std::uint32_t(out[i]) + std::uint32_t(left[k] * pair[2 * i]) +
+                              std::uint32_t(left[k + 1] * pair[2 * i + 1]));
+    }
+  }
+}
+
+}  // namespace
+DELTAHUB_END
+
+namespace deltahub {
+
+#define DELTAHUB_NAME_OF(isa) #isa
+#define DELTAHUB_NAME(isa) DELTAHUB_NAME_OF(isa)
+#define DELTAHUB_KERNELS_OF(isa) isa##_kernels
+#define DELTAHUB_KERNELS(isa) DELTAHUB_KERNELS_OF(isa)
+#define DELTAHUB_ALL_KINDS(kernel)                                                              \
+  {kernel<F64Words>,    kernel<F32Words>,    kernel<F16Words>, kernel<Bf16Words>,               \
+   kernel<F8E4M3Words>, kernel<F8E5M2Words>, kernel<IntegerWords<std::uint8_t>>,                \
+   kernel<IntegerWords<std::uint16_t>>, kernel<IntegerWords<std::uint32_t>>,                    \
+   kernel<IntegerWords<std::uint64_t>>}
+
+const Kernels DELTAHUB_KERNELS(DELTAHUB_ISA) = {
+    .name = DELTAHUB_NAME(DELTAHUB_ISA),
+    .begin = begin,
+    .numbers = {numbers<std::uint8_t>, numbers<std::uint16_t>, numbers<std::uint32_t>,
+                numbers<std::uint64_t>},
+    .contexts = DELTAHUB_ALL_KINDS(contexts),
+    .apply = DELTAHUB_ALL_KINDS(apply),
+    .predict = {nullptr, predict<F32Words>, predict<F16Words>, predict<Bf16Words>, nullptr, nullptr,
+                nullptr, nullptr, nullptr, nullptr},
+    .join = {join<F64Words>, join<F32Words>, join<F16Words>, join<Bf16Words>, join<F8E4M3Words>,
+             join<F8E5M2Words>, nullptr, nullptr, nullptr, nullptr},
+    .product = product,
+};
+
+}  // namespace deltahub

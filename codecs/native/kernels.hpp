@@ -1,0 +1,64 @@
+// The inner loops of decoding, for one instruction set each; all give the same bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace deltahub {
+
+// A stream in mid-reading. The interface of kernels is plain memory: see isa.hpp.
+struct StreamState {
+  const std::uint8_t* bytes = nullptr;
+  std::size_t size = 0;
+  std::size_t position = 0;  // bits not yet read
+  bool is_sound = false;
+  std::uint32_t states[32] = {};
+};
+
+struct Kernels {
+  const char* name;
+
+  // Reads the marker and the first states. numbers_*: one sequence of n numbers; out of range reads
+  // nothing and makes the stream unsound.
+  void (*begin)(StreamState& stream, const std::uint8_t* bytes, std::size_t size, int table_log);
+  struct Tables {
+    const std::uint32_t* entries;
+    int table_log;
+  };
+  using Numbers = void (*)(StreamState& stream, Tables tables, const std::uint16_t* contexts,
+                           std::size_t n, std::uint8_t* out);
+  Numbers numbers[4];  // of 8, 16, 32 and 64 bits
+
+  // For each kind of words (see WordKind):
+  // contexts[j] = classes[clamp(scale + columns[j] - 4 * max(exponent of words[j], 1), 0, last)];
+  // columns may be null. classes: 64 entries.
+  using Contexts = void (*)(const std::uint8_t* words, std::size_t n, int scale,
+                            const std::int16_t* columns, const std::uint16_t* classes, int last,
+                            std::uint16_t* contexts);
+  Contexts contexts[10];
+  // out = words moved by the deltas. May be in place.
+  using Apply = void (*)(const std::uint8_t* words, const std::uint8_t* deltas, std::size_t n,
+                         std::uint8_t* out);
+  Apply apply[10];
+  // predicted = words + product, rounded to the dtype. Null for a kind without prediction.
+  using Predict = void (*)(const std::uint8_t* words, const std::int32_t* product, std::size_t n,
+                           int floor, std::uint8_t* predicted);
+  Predict predict[10];
+  // words of numbers as neuzip_lossless codes them: exponent, sign, mantissa. Null for integers.
+  using Join = void (*)(const std::uint8_t* numbers, std::size_t n, int zero_bits,
+                        std::uint8_t* words);
+  Join join[10];
+  // product[i][j] = sum over k of left[i][k] * right[k][j], modulo 2^32, for n_rows <= 4 rows of
+  // `rank` factors (even) and n columns. pairs[k / 2][j] = (right[k][j], right[k + 1][j]), in rows
+  // of `stride`; product: rows of n.
+  void (*product)(const std::int16_t* left, std::size_t n_rows, int rank, const std::int16_t* pairs,
+                  std::size_t stride, std::size_t n, std::int32_t* product);
+};
+
+extern const Kernels portable_kernels;
+#ifdef __x86_64__
+extern const Kernels avx2_kernels;
+extern const Kernels avx512_kernels;
+#endif
+
+}  // namespace deltahub

@@ -1,0 +1,95 @@
+// Decoding of a sequence of numbers: 32 interleaved tANS lanes over one stream.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "entries.hpp"
+#include "kernels.hpp"
+#include "stream.hpp"
+#include "words.hpp"
+
+#if defined(__AVX512F__)
+#include "numbers_avx512.hpp"
+#elif defined(__AVX2__)
+#include "numbers_avx2.hpp"
+#endif
+
+DELTAHUB_BEGIN
+namespace {
+
+// COUNT numbers whose digits one window of 57 bits surely holds (or one number of 64 bits).
+template <class Number, std::size_t COUNT, bool CHECKED>
+inline void read_numbers(Kernels::Tables tables, BackwardBits& bits, std::uint32_t* states,
+                         const std::uint16_t* contexts, std::uint8_t* out) {
+  constexpr unsigned number_bits = 8 * sizeof(Number);
+  Entry entries[COUNT];
+  unsigned raws[COUNT];
+  for (std::size_t k = 0; k < COUNT; ++k) {
+    const Context context = contexts[k];
+    entries[k] = tables.entries[(context_table(context) << tables.table_log) + states[k]];
+    raws[k] = raw_digits(entry_width(entries[k]), context_shift(context), number_bits);
+    const unsigned all = entry_digits(entries[k]) + raws[k];
+    if constexpr (CHECKED)
+      bits.skip(all);
+    else
+      bits.skip_unchecked(all);
+  }
+  const auto peek = [&](unsigned offset) {
+    return CHECKED ? bits.peek(offset) : bits.peek_unchecked(offset);
+  };
+  std::uint64_t window = peek(0);
+  for (std::size_t k = COUNT; k-- > 0;) {  // the last number's digits are the lowest
+    const unsigned digits = entry_digits(entries[k]);
+    states[k] = entry_next(entries[k]) + std::uint32_t(window & low_masks[digits]);
+    std::uint64_t raw;
+    if constexpr (number_bits == 64)  // up to 63 digits: two windows
+      raw = (peek(digits) & low_masks[32]) | peek(digits + 32) << 32;
+    else
+      raw = window >> digits;
+    raw &= low_masks[raws[k]];
+    if constexpr (COUNT > 1) window >>= digits + raws[k];
+    const std::uint64_t high = std::uint64_t(std::int64_t(entry_mant(entries[k]))) << raws[k];
+    store<Number>(out + k * sizeof(Number), Number(high + raw));
+  }
+}
+
+template <class Number>
+void numbers(StreamState& stream, Kernels::Tables tables, const std::uint16_t* contexts,
+             std::size_t n, std::uint8_t* out) {
+  constexpr std::size_t size = sizeof(Number);
+  constexpr std::size_t most_round_digits = n_lanes * (max_table_log + 8 * size - 1);
+  constexpr std::size_t together = size <= 2 ? 2 : 1;
+  BackwardBits bits = BackwardBits::resumed(stream.bytes, stream.size, stream.position);
+  std::uint32_t states[n_lanes];
+  std::copy_n(stream.states, n_lanes, states);
+  std::size_t i = 0;
+  while (i + n_lanes <= n && bits.is_sound()) {
+    if (bits.has_room(most_round_digits)) {
+#ifdef DELTAHUB_HAS_NUMBERS
+      if constexpr (size <= 4) {
+        i = fast_numbers<Number>(tables, bits, states, contexts, out, i, n);
+        continue;
+      }
+#endif
+#pragma GCC unroll 16
+      for (std::size_t lane = 0; lane < n_lanes; lane += together)
+        read_numbers<Number, together, false>(tables, bits, &states[lane], contexts + i + lane,
+                                              out + (i + lane) * size);
+    } else {
+      for (std::size_t lane = 0; lane < n_lanes; ++lane)
+        read_numbers<Number, 1, true>(tables, bits, &states[lane], contexts + i + lane,
+                                      out + (i + lane) * size);
+    }
+    i += n_lanes;
+  }
+  for (std::size_t lane = 0; i < n && bits.is_sound(); ++i, ++lane)
+    read_numbers<Number, 1, true>(tables, bits, &states[lane], contexts + i, out + i * size);
+  std::copy_n(states, n_lanes, stream.states);
+  stream.position = bits.position();
+  stream.is_sound = bits.is_sound();
+}
+
+}  // namespace
+DELTAHUB_END

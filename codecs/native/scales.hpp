@@ -1,0 +1,82 @@
+// Row and column scales: how large the differences of a row and of a column are, in quarter octaves.
+//
+// A fine-tune's steps are of about one size where the unit in the last place doubles with every
+// exponent: a difference times its unit, averaged over its row, and over its column after that, says
+// how many units are to be expected elsewhere in them.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace deltahub {
+
+// 4 * log2(x), rounded, for x > 0; by comparison, so that every machine rounds alike.
+inline int quarter_log2(double x) {
+  const auto bits = std::bit_cast<std::uint64_t>(x);
+  const int exponent = int(bits >> 52) - 1023;
+  const std::uint64_t fraction = bits & ((std::uint64_t(1) << 52) - 1);
+  // The fractions of 2^(1/8), 2^(3/8), 2^(5/8), 2^(7/8).
+  constexpr std::uint64_t bounds[] = {0x172b83c7d517b, 0x4bfdad5362a27, 0x8ace5422aa0db,
+                                      0xd5818dcfba487};
+  int quarter = 0;
+  for (const std::uint64_t bound : bounds) quarter += fraction >= bound;
+  return 4 * exponent + quarter;
+}
+
+// 2^e, for -1022 <= e <= 1023.
+inline double power_of_two(int e) { return std::bit_cast<double>(std::uint64_t(e + 1023) << 52); }
+
+// Collects |difference| * 2^exponent of whole rows, then gives scales.
+class ScaleSums {
+ public:
+  ScaleSums(std::size_t rows, std::size_t columns) : rows_(rows, 0.0), columns_(columns, 0.0) {}
+
+  // sizes: one row's |difference| * 2^(exponent - some constant), which the call may change.
+  void add_row(std::size_t row, const std::vector<double>& sizes) {
+    double sum = 0;
+    for (const double size : sizes) sum += size;
+    rows_[row] = sum / double(sizes.size());
+    if (sum == 0) return;
+    const double inverse = 1 / rows_[row];
+    for (std::size_t j = 0; j < sizes.size(); ++j) columns_[j] += sizes[j] * inverse;
+    ++n_rows_;
+  }
+
+  // Around zero, the mean being told apart; a row or column without any difference gets the least.
+  struct Scales {
+    int mean = 0;
+    std::vector<std::int16_t> around;
+  };
+  Scales rows() const { return scales_of(rows_, 1.0); }
+  Scales columns() const { return scales_of(columns_, double(std::max<std::size_t>(n_rows_, 1))); }
+
+ private:
+  static Scales scales_of(const std::vector<double>& sums, double n) {
+    Scales scales;
+    std::int64_t total = 0, counted = 0;
+    int least = 0;
+    std::vector<int> logs(sums.size(), nothing);
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      if (sums[i] <= 0) continue;
+      logs[i] = quarter_log2(sums[i] / n);
+      total += logs[i];
+      least = counted++ == 0 ? logs[i] : std::min(least, logs[i]);
+    }
+    if (counted > 0) scales.mean = int(total / counted);
+    scales.around.reserve(sums.size());
+    for (const int log : logs) {
+      const int around = log == nothing ? least - scales.mean - 48 : log - scales.mean;
+      scales.around.push_back(std::int16_t(std::clamp(around, -2048, 2047)));
+    }
+    return scales;
+  }
+
+  static constexpr int nothing = 1 << 30;
+  std::vector<double> rows_, columns_;
+  std::size_t n_rows_ = 0;
+};
+
+}  // namespace deltahub

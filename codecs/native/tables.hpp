@@ -1,0 +1,123 @@
+// tANS tables: frequencies of symbols, the entries that decode them, the rows that encode them.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "alphabet.hpp"
+#include "bits.hpp"
+#include "entries.hpp"
+
+namespace deltahub {
+
+// One table: a frequency for each symbol of an alphabet, 2^table_log in all.
+using Frequencies = std::vector<std::uint16_t>;
+
+// Calls visit(state, symbol) for every state of a table, in rising order.
+template <class Visit>
+void for_each_state(const Frequencies& frequencies, int table_log, Visit&& visit) {
+  const unsigned n_states = 1u << table_log;
+  const unsigned step = (n_states >> 1) + (n_states >> 3) + 3;
+  std::uint16_t symbol_of_state[1u << max_table_log];
+  unsigned at = 0;
+  for (std::size_t symbol = 0; symbol < frequencies.size(); ++symbol)
+    for (unsigned i = 0; i < frequencies[symbol]; ++i, at = (at + step) & (n_states - 1))
+      symbol_of_state[at] = std::uint16_t(symbol);
+  for (unsigned state = 0; state < n_states; ++state) visit(state, symbol_of_state[state]);
+}
+
+// Appends the table's 2^table_log entries. symbol_at(i): the alphabet.
+template <class SymbolAt>
+void append_entries(std::vector<Entry>& entries, const Frequencies& frequencies, int table_log,
+                    SymbolAt&& symbol_at) {
+  Frequencies next = frequencies;
+  for_each_state(frequencies, table_log, [&](unsigned, unsigned symbol) {
+    const unsigned rank = next[symbol]++;
+    const unsigned digits = unsigned(table_log + 1 - std::bit_width(rank));
+    entries.push_back(
+        entry_of(digits, symbol_at(int(symbol)), (rank << digits) - (1u << table_log)));
+  });
+}
+
+// How a symbol is encoded: state -> (state + add_for_digits) >> 16 digits to write, then
+// next_states[(state >> digits) + first]. States run from 2^table_log to 2^(table_log + 1) - 1.
+struct Row {
+  std::uint32_t add_for_digits;
+  std::int32_t first;
+  std::uint16_t width;
+  std::uint16_t is_missing;  // neither the symbol nor its escape is in the table
+};
+
+// rows[place] for n_rows places, each of which stands for a symbol; where the table lacks that, for
+// the escape of its sign. next_states: shared by all tables, appended to.
+template <class SymbolOf, class SymbolAt>
+void append_rows(std::vector<Row>& rows, std::vector<std::uint16_t>& next_states,
+                 const Frequencies& frequencies, int table_log, unsigned n_rows,
+                 SymbolOf&& symbol_of, SymbolAt&& symbol_at) {
+  const std::uint32_t n_states = 1u << table_log;
+  std::vector<std::uint32_t> start(frequencies.size());
+  std::uint32_t end = std::uint32_t(next_states.size());
+  for (std::size_t symbol = 0; symbol < frequencies.size(); ++symbol) {
+    start[symbol] = end;
+    end += frequencies[symbol];
+  }
+  for (unsigned place = 0; place < n_rows; ++place) {
+    int symbol = symbol_of(place);
+    if (frequencies[std::size_t(symbol)] == 0) symbol = symbol_at(symbol).mant < 0;
+    const std::uint32_t frequency = std::max<std::uint32_t>(frequencies[std::size_t(symbol)], 1);
+    const unsigned most =
+        frequency > 1 ? unsigned(table_log + 1 - std::bit_width(frequency - 1)) : unsigned(table_log);
+    rows.push_back(
+        {.add_for_digits = (most << 16) - (frequency << most),
+         .first = std::int32_t(start[std::size_t(symbol)]) - std::int32_t(frequency),
+         .width = symbol_at(symbol).width,
+         .is_missing = frequencies[std::size_t(symbol)] == 0});
+  }
+  next_states.resize(end);
+  for_each_state(frequencies, table_log, [&](unsigned state, unsigned symbol) {
+    next_states[start[symbol]++] = std::uint16_t(n_states + state);
+  });
+}
+
+// Frequencies as a prelude stores them: each length as a step from the length `stride` symbols
+// before, in unary; then the digits below the leading one; until the table is full.
+inline void write_frequencies(BitWriter& out, const Frequencies& frequencies, int table_log,
+                              int stride) {
+  unsigned left = 1u << table_log;
+  for (int symbol = 0; left > 0; ++symbol) {
+    const unsigned frequency = frequencies[symbol];
+    const int length = std::bit_width(frequency);
+    const int step = length - (symbol < stride ? 0 : std::bit_width(frequencies[symbol - stride]));
+    for (int ones = step > 0 ? 2 * step : -2 * step; ones > (step < 0); --ones) out.put(1, 1);
+    out.put(0, 1);
+    if (length > 1) out.put(frequency - (1u << (length - 1)), length - 1);
+    left -= frequency;
+  }
+}
+
+// False where no encoder writes such a table. Zigzag: 0, -1, +1, -2, +2 ... are 0, 1, 2, 3, 4 ...
+inline bool read_frequencies(BitReader& in, Frequencies& frequencies, int n_symbols, int table_log,
+                             int stride) {
+  frequencies.assign(std::size_t(n_symbols), 0);
+  unsigned left = 1u << table_log;
+  for (int symbol = 0; left > 0; ++symbol) {
+    if (symbol == n_symbols || !in.is_whole()) return false;
+    int ones = 0;
+    while (in.get(1))
+      if (++ones > 2 * (max_table_log + 1)) return false;
+    const int step = ones % 2 ? -(ones + 1) / 2 : ones / 2;
+    const int length =
+        step + (symbol < stride ? 0 : std::bit_width(frequencies[std::size_t(symbol - stride)]));
+    if (length < 0 || length > table_log + 1) return false;
+    if (length == 0) continue;
+    const unsigned frequency = (1u << (length - 1)) + in.get(length - 1);
+    if (frequency > left) return false;
+    frequencies[std::size_t(symbol)] = std::uint16_t(frequency);
+    left -= frequency;
+  }
+  return in.is_whole();
+}
+
+}  // namespace deltahub
