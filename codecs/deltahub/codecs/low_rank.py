@@ -1,0 +1,132 @@
+"""A prediction of fine-tuned words from base words and two thin factors of small integers.
+
+What `predict` computes is part of the format (codecs/spec/fm_delta.md) and is integer arithmetic
+only. How factors are found is not: see low_rank_search.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deltahub.codecs.dtypes import DType
+
+Words: TypeAlias = NDArray[np.unsignedinteger[Any]]
+I16: TypeAlias = NDArray[np.int16]
+I64: TypeAlias = NDArray[np.int64]
+
+MAX_RANK: Final = 64
+MAX_PRODUCT: Final = 1 << 30  # of the magnitude of a product that the format can use
+
+
+@dataclass(frozen=True)
+class FloatWords:
+    """How words of a dtype are floats, and how many guard bits a product has below their last."""
+
+    exponent_bits: int
+    mantissa_bits: int
+    guard_bits: int
+
+    @property
+    def max_exponent(self) -> int:
+        """The exponent field of Inf and NaN."""
+        return (1 << self.exponent_bits) - 1
+
+    @property
+    def bias(self) -> int:
+        return self.max_exponent >> 1
+
+    @property
+    def sign(self) -> int:
+        """The word that is the sign bit alone."""
+        return 1 << (self.exponent_bits + self.mantissa_bits)
+
+    def exponents(self, words: Words) -> I64:
+        """The exponent fields."""
+        return (words.astype(np.int64) >> self.mantissa_bits) & self.max_exponent
+
+
+FLOAT_WORDS: Final = {
+    DType.BF16: FloatWords(8, 7, 14),
+    DType.F16: FloatWords(5, 10, 11),
+    DType.F32: FloatWords(8, 23, 6),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class LowRank:
+    """Integers whose product, in units of 2^(floor - bias - mantissa bits - guard bits), is added.
+
+    left: (rows, rank), right: (rank, columns), C-contiguous. floor: the exponent field of base
+    words below which a product has no finer digits, 1 to the dtype's greatest less one.
+    """
+
+    left: I16
+    right: I16
+    floor: int
+
+    @property
+    def rank(self) -> int:
+        return int(self.left.shape[1])
+
+    def product(self, rows: slice | NDArray[np.intp] = slice(None)) -> I64:
+        """The rows' products as the format has them, modulo 2^32 from -2^31 on."""
+        # Float64 is exact below 2^53; 64 products of int16 stay below 2^36.
+        exact = self.left[rows].astype(np.float64) @ self.right.astype(np.float64)
+        return exact.astype(np.int64).astype(np.int32).astype(np.int64)
+
+
+def predict(
+    dtype: DType, base: Words, low_rank: LowRank, rows: slice | NDArray[np.intp] = slice(None)
+) -> Words:
+    """The base words moved by the product and rounded to the dtype, to nearest, ties to even.
+
+    dtype: a key of FLOAT_WORDS. base: (rows, columns) words of the rows asked for, unsigned.
+    """
+    words = FLOAT_WORDS[dtype]
+    mantissa_bits, guard_bits = words.mantissa_bits, words.guard_bits
+    stored = words.exponents(base)
+    exponent = np.maximum(stored, 1)
+    aligned = np.maximum(exponent, low_rank.floor)
+    moved = low_rank.product(rows) >> np.minimum(aligned - low_rank.floor, 31)
+    moved = np.clip(moved, -MAX_PRODUCT, MAX_PRODUCT - 1)
+    mantissa = base.astype(np.int64) & ((1 << mantissa_bits) - 1)
+    mantissa |= (stored > 0).astype(np.int64) << mantissa_bits
+    magnitude = (mantissa << guard_bits) >> np.minimum(aligned - exponent, 31)
+    is_negative = (base & words.sign) != 0
+    total = np.where(is_negative, -magnitude, magnitude) + moved
+    rounded = _rounded(np.abs(total), aligned, words)
+    predicted = np.where(total < 0, rounded | words.sign, rounded)
+    predicted = np.where(total == 0, np.where(is_negative, words.sign, 0), predicted)
+    is_kept = (stored == words.max_exponent) | (moved == 0)
+    is_kept |= rounded >> mantissa_bits == words.max_exponent
+    return np.where(is_kept, base, predicted.astype(base.dtype))
+
+
+def _rounded(magnitude: I64, aligned: I64, words: FloatWords) -> I64:
+    """Words without sign of magnitudes in guard units at the aligned exponents."""
+    length = np.frexp(magnitude.astype(np.float64))[1].astype(np.int64)  # exact: below 2^53
+    digits = words.mantissa_bits + 1 + words.guard_bits
+    exponent = np.maximum(aligned + length - digits, 1)
+    drop = exponent + words.guard_bits - aligned
+    down, up = np.maximum(drop, 0), np.maximum(-drop, 0)
+    quotient = magnitude >> down
+    rest, half = magnitude - (quotient << down), (1 << down) >> 1
+    # Without digits to drop both are 0: nothing is rounded up.
+    rounds_up = (rest > half) | ((rest == half) & (half > 0) & (quotient % 2 == 1))
+    magnitudes: I64 = ((exponent - 1) << words.mantissa_bits) + ((quotient + rounds_up) << up)
+    return magnitudes
+
+
+def deltas(dtype: DType, source: Words, base: Words) -> I64:
+    """How many words each source word is from its base word, counted from zero on its side."""
+    sign = FLOAT_WORDS[dtype].sign
+    sources, bases = source.astype(np.int64), base.astype(np.int64)
+    side = bases & sign
+    moved: I64 = _counts(sources ^ side, sign) - _counts(bases ^ side, sign)
+    return moved
+
+
+def _counts(on_side: I64, sign: int) -> I64:
+    return np.where(on_side >= sign, sign - 1 - on_side, on_side)
