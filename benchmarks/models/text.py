@@ -24,7 +24,7 @@ def load_corpus(corpus: Corpus, max_bytes: int) -> str:
     """At most `max_bytes` characters of text, the same on every run of one Python installation."""
     parts: list[str] = []
     size = 0
-    for path in _files(corpus):
+    for path in files_of(corpus):
         text = path.read_text(encoding="utf-8", errors="replace")
         parts.append(text)
         size += len(text)
@@ -39,7 +39,7 @@ def load_corpus(corpus: Corpus, max_bytes: int) -> str:
     return joined
 
 
-def _files(corpus: Corpus) -> Iterator[Path]:
+def files_of(corpus: Corpus) -> Iterator[Path]:
     paths = sysconfig.get_paths()
     stdlib = Path(paths["stdlib"])
     match corpus:
