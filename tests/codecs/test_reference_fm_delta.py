@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from deltahub.codecs import CorruptFrame, DType, Geometry
 from deltahub.codecs.reference.bits import Field, write_fields
-from deltahub.codecs.reference.coder import Context, Table, table_fields
+from deltahub.codecs.reference.coder import Context, Table, guarded, table_fields, unguarded
 from deltahub.codecs.reference.fm_delta import (
     BlockShape,
     Columns,
@@ -35,7 +35,8 @@ every_dtype = pytest.mark.parametrize("dtype", list(DType), ids=lambda dtype: dt
 
 def assert_comes_back(tensor: Tensor) -> None:
     prelude = write_prelude(tensor.model)
-    model = parse_prelude(tensor.model.words, tensor.geometry.columns, prelude)
+    geometry = tensor.geometry
+    model = parse_prelude(tensor.model.words, geometry.rows, geometry.columns, prelude)
     assert model == tensor.model
     for index, (shape, sides) in enumerate(zip(tensor.shapes, tensor.sides, strict=True)):
         source, base = tensor.block(index)
@@ -73,7 +74,7 @@ def tensors(draw: st.DrawFn) -> Tensor:
         rows=draw(st.booleans()),
         columns=draw(st.booleans()),
         staircase_bits=draw(st.integers(0, min(10, words.mantissa_bits))),
-        rank=draw(st.integers(0, 4)) if words in GUARD_BITS else 0,
+        rank=draw(st.integers(0, min(4, rows, columns))) if words in GUARD_BITS else 0,
     )
 
 
@@ -86,13 +87,17 @@ def test_what_a_made_model_codes_comes_back(tensor: Tensor) -> None:
 @every_dtype
 @pytest.mark.parametrize("special", [False, True])
 def test_every_dtype_comes_back_with_all_parts_of_a_model(dtype: DType, special: bool) -> None:
-    for geometry in (Geometry(dtype, 7, 11, 3, 1), Geometry(dtype, 2, 70, 1, 3)):
+    for geometry in (Geometry(dtype, 7, 11, 3, 1), Geometry(dtype, 3, 70, 1, 3)):
         assert_comes_back(make_tensor(geometry, special=special, **all_parts(dtype)))
 
 
-@pytest.mark.parametrize("dtype", [DType.BF16, DType.F16, DType.F32], ids=lambda dtype: dtype.name)
-def test_sixty_four_components_come_back(dtype: DType) -> None:
-    assert_comes_back(make_tensor(Geometry(dtype, 3, 5, 2, 1), rank=64, columns=True, rows=True))
+def test_sixty_four_components_come_back_and_no_more_than_rows_or_columns() -> None:
+    tensor = make_tensor(Geometry(DType.BF16, 64, 64, 30, 1), rank=64)
+    assert_comes_back(tensor)
+    words, prelude = tensor.model.words, write_prelude(tensor.model)
+    for shape in ((63, 64), (64, 63), (1, 1 << 25)):
+        with pytest.raises(CorruptFrame, match="product of rank 64"):
+            parse_prelude(words, *shape, prelude)
 
 
 def test_a_word_is_coded_in_the_class_of_its_expected_correction() -> None:
@@ -166,34 +171,45 @@ def cut(data: bytes) -> list[bytes]:
 
 
 @every_small
-def test_a_damaged_stream_is_refused_or_is_another(tensor: Tensor) -> None:
+def test_a_damaged_block_is_refused(tensor: Tensor) -> None:
     (shape,), (sides,) = tensor.shapes, tensor.sides
-    stream = encode_block(tensor.model, tensor.source, tensor.base, shape, sides)
+    block = encode_block(tensor.model, tensor.source, tensor.base, shape, sides)
+    for data in cut(block) + flipped(block) + [block + tail for tail in (b"\0", b"\1", block)]:
+        with pytest.raises(CorruptFrame, match="the guard does not match"):
+            decode_block(tensor.model, data, tensor.base, shape)
+
+
+@every_small
+def test_a_stream_of_other_digits_is_refused_or_is_another(tensor: Tensor) -> None:
+    """Behind a guard of its own: what somebody hostile would send."""
+    (shape,), (sides,) = tensor.shapes, tensor.sides
+    stream = unguarded(encode_block(tensor.model, tensor.source, tensor.base, shape, sides))
     told = read_sides(tensor.model, tensor.model.coder.open(stream), shape)
-    damaged = cut(stream) + flipped(stream) + [stream + tail for tail in (b"\0", b"\1", stream)]
+    changed = cut(stream) + flipped(stream) + [stream + tail for tail in (b"\0", b"\1", stream)]
     n_refused = 0
-    for data in damaged:
+    for data in changed:
         try:
-            decoded = decode_block(tensor.model, data, tensor.base, shape)
+            decoded = decode_block(tensor.model, guarded(data), tensor.base, shape)
         except CorruptFrame:
             n_refused += 1
         else:
             if decoded == tensor.source:  # other side numbers may lead to the same classes
                 reader = tensor.model.coder.open(data)
                 assert read_sides(tensor.model, reader, shape) != told
-    assert n_refused > len(damaged) // 4
+    assert n_refused > len(changed) // 4
 
 
 @every_small
 def test_a_damaged_prelude_is_refused_or_is_another(tensor: Tensor) -> None:
     """Damage to tables and fields makes another model, in that model's one form."""
-    words, n_columns = tensor.model.words, tensor.geometry.columns
+    words = tensor.model.words
+    n_rows, n_columns = tensor.geometry.rows, tensor.geometry.columns
     prelude = write_prelude(tensor.model)
     damaged = cut(prelude) + flipped(prelude) + [prelude + tail for tail in (b"\0", b"\1")]
     n_refused = 0
     for data in damaged:
         try:
-            model = parse_prelude(words, n_columns, data)
+            model = parse_prelude(words, n_rows, n_columns, data)
         except CorruptFrame:
             n_refused += 1
         else:
@@ -207,7 +223,7 @@ def test_a_damaged_prelude_is_refused_or_is_another(tensor: Tensor) -> None:
 @given(junk=st.binary(max_size=120), dtype=st.sampled_from(list(DType)))
 def test_a_prelude_of_junk_is_refused_or_has_its_one_form(junk: bytes, dtype: DType) -> None:
     try:
-        model = parse_prelude(Words.of(dtype), 3, junk)
+        model = parse_prelude(Words.of(dtype), 3, 3, junk)
     except CorruptFrame:
         return
     assert write_prelude(model)[:8] == junk[:8]
@@ -234,7 +250,7 @@ def prelude_of(
 
 def test_the_prelude_without_faults_is_the_yardstick() -> None:
     words = Words.of(DType.BF16)
-    model = parse_prelude(words, 3, prelude_of())
+    model = parse_prelude(words, 3, 3, prelude_of())
     assert model == Model(words, (TABLE,), (Context(0, 3),))
     assert write_prelude(model) == prelude_of()
 
@@ -277,28 +293,28 @@ FAULTY_PRELUDES = {
 @pytest.mark.parametrize("fault", list(FAULTY_PRELUDES))
 def test_a_faulty_prelude_is_refused(fault: str) -> None:
     with pytest.raises(CorruptFrame, match=fault):
-        parse_prelude(Words.of(DType.BF16), 3, FAULTY_PRELUDES[fault])
+        parse_prelude(Words.of(DType.BF16), 3, 3, FAULTY_PRELUDES[fault])
 
 
 def test_limits_are_those_of_the_words() -> None:
     f32, f64, i16 = (Words.of(dtype) for dtype in (DType.F32, DType.F64, DType.I16))
     steep = prelude_of(parts=parts((3, [(11, 4), *CONTEXT, *CONTEXT])))
     with pytest.raises(CorruptFrame, match="over 11 bits"):
-        parse_prelude(f32, 3, steep)
+        parse_prelude(f32, 3, 3, steep)
     staircase = prelude_of(parts=parts((3, [(1, 4), *CONTEXT, *CONTEXT])))
     with pytest.raises(CorruptFrame, match="over 1 bits"):
-        parse_prelude(i16, 3, staircase)
+        parse_prelude(i16, 3, 3, staircase)
     product = prelude_of(parts=parts((4, [(1, 7), (9, 8), *CONTEXT * 2])))
     for words in (f64, i16):
         with pytest.raises(CorruptFrame, match="product of rank 1"):
-            parse_prelude(words, 3, product)
+            parse_prelude(words, 3, 3, product)
     halves = prelude_of(parts=parts((4, [(1, 7), (31, 8), *CONTEXT * 2])))
     with pytest.raises(CorruptFrame, match="field 31"):
-        parse_prelude(Words.of(DType.F16), 3, halves)
+        parse_prelude(Words.of(DType.F16), 3, 3, halves)
     wide = prelude_of(classes=((0, 6), (0, 4), (63, 6)))
-    assert parse_prelude(f64, 3, wide).classes == (Context(0, 63),)
+    assert parse_prelude(f64, 3, 3, wide).classes == (Context(0, 63),)
     with pytest.raises(CorruptFrame, match="63 bits in numbers of 32"):
-        parse_prelude(f32, 3, wide)
+        parse_prelude(f32, 3, 3, wide)
 
 
 @pytest.mark.parametrize("scale", [8192, -8193, 32767, -32768])
@@ -309,7 +325,7 @@ def test_a_scale_out_of_range_is_refused(scale: int) -> None:
         decode_block(model, stream, bytes(4), BlockShape(1, 2))
     columns = replace(model, rows=None, columns=Columns(Context(0, 12), (0, scale)))
     with pytest.raises(CorruptFrame, match="a column scale"):
-        parse_prelude(model.words, 2, write_prelude(columns))
+        parse_prelude(model.words, 1, 2, write_prelude(columns))
 
 
 @pytest.mark.parametrize("flag", [2, -1, 256])
@@ -329,4 +345,4 @@ def test_a_column_stream_of_another_width_is_refused() -> None:
     prelude = write_prelude(model)
     for n_columns in (1, 4, 6, 50):
         with pytest.raises(CorruptFrame):
-            parse_prelude(model.words, n_columns, prelude)
+            parse_prelude(model.words, 3, n_columns, prelude)

@@ -24,7 +24,14 @@ from deltahub.codecs.pack import PACK_VERSION
 from deltahub.codecs.recipe import RECIPE_VERSION
 from deltahub.codecs.reference import fm_delta, neuzip_lossless
 from deltahub.codecs.reference.bits import BitReader
-from deltahub.codecs.reference.coder import N_LANES, Coder, Context, Numbers, read_table
+from deltahub.codecs.reference.coder import (
+    N_LANES,
+    Coder,
+    Context,
+    Numbers,
+    read_table,
+    unguarded,
+)
 from deltahub.codecs.reference.fm_delta_model import ALPHABET
 from deltahub.codecs.reference.words import Words
 
@@ -134,17 +141,17 @@ def test_the_streams_of_the_coders_page_are_those_of_its_tables() -> None:
 
 
 def test_the_block_of_the_fm_delta_page_decodes_to_what_the_page_says() -> None:
-    prelude, stream, base = (hex_block("fm_delta", n) for n in ("prelude", "stream", "base"))
-    decoded = hex_block("fm_delta", "decoded")
-    model = fm_delta.parse_prelude(Words.of(DType.BF16), 4, prelude)
+    prelude, block = hex_block("fm_delta", "prelude"), hex_block("fm_delta", "block")
+    base, decoded = hex_block("fm_delta", "base"), hex_block("fm_delta", "decoded")
+    model = fm_delta.parse_prelude(Words.of(DType.BF16), 2, 4, prelude)
     assert fm_delta.write_prelude(model) == prelude
     shape = fm_delta.BlockShape(2, 4)
-    assert fm_delta.decode_block(model, stream, base, shape) == decoded
+    assert fm_delta.decode_block(model, block, base, shape) == decoded
     sides = fm_delta.Sides(scales=(0, 1), left=((2, 0),))
-    assert fm_delta.encode_block(model, decoded, base, shape, sides) == stream
+    assert fm_delta.encode_block(model, decoded, base, shape, sides) == block
 
     steps = table("fm_delta", "sequence")
-    assert follow(model.coder, [step[1:] for step in steps]) == stream
+    assert follow(model.coder, [step[1:] for step in steps]) == unguarded(block)
     numbers = [total(step[6]) for step in steps]
     sequences = fm_delta.block_sequences(model, decoded, base, shape, sides)
     assert numbers == [number for sequence in sequences for number in sequence.numbers]
@@ -158,15 +165,15 @@ def test_the_block_of_the_fm_delta_page_decodes_to_what_the_page_says() -> None:
 
 
 def test_the_block_of_the_neuzip_page_decodes_to_what_the_page_says() -> None:
-    prelude, stream, decoded = (
-        hex_block("neuzip_lossless", name) for name in ("prelude", "stream", "decoded")
+    prelude, block, decoded = (
+        hex_block("neuzip_lossless", name) for name in ("prelude", "block", "decoded")
     )
     model = neuzip_lossless.parse_prelude(Words.of(DType.BF16), prelude)
     assert neuzip_lossless.write_prelude(model) == prelude
-    assert neuzip_lossless.decode_block(model, stream, 8) == decoded
-    assert neuzip_lossless.encode_block(model, decoded) == stream
+    assert neuzip_lossless.decode_block(model, block, 8) == decoded
+    assert neuzip_lossless.encode_block(model, decoded) == block
     rows = table("neuzip_lossless", "lane")
-    assert follow(model.coder, rows) == stream
+    assert follow(model.coder, rows) == unguarded(block)
     words = [int(row[6], 16) for row in rows]
     assert words == model.words.read(decoded)
     assert [total(row[5]) for row in rows] == [model.number(word) for word in words]

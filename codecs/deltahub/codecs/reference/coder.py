@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import xxhash
+
 from deltahub.codecs.errors import InvalidInput
 from deltahub.codecs.protocol import Buffer
 from deltahub.codecs.reference.bits import BitReader, Field, require
 from deltahub.codecs.reference.words import signed
 
 N_LANES = 32
+GUARD_BYTES = 4
 TABLE_LOGS = range(7, 11)
 ESCAPE, NEGATIVE_ESCAPE = 0, 1  # of numbers >= 0, and of those below
 ESCAPES = ((0, 63), (-1, 63))
@@ -173,6 +176,23 @@ class StreamReader:
     def finish(self) -> None:
         require(self._at == len(self._text), "the stream goes on")
         require(not any(self._states), "the stream ends in another state")
+
+
+def guarded(stream: bytes) -> bytes:
+    """A coded block: its stream behind a guard, so that no damage can be decoded."""
+    return _guard(stream) + stream
+
+
+def unguarded(block: Buffer) -> bytes:
+    """The stream of a coded block; CorruptFrame where the guard does not match."""
+    guard, stream = bytes(block[:GUARD_BYTES]), bytes(block[GUARD_BYTES:])
+    require(guard == _guard(stream), "the guard does not match")
+    return stream
+
+
+def _guard(stream: bytes) -> bytes:
+    low = xxhash.xxh3_64_intdigest(stream) % (1 << 8 * GUARD_BYTES)
+    return low.to_bytes(GUARD_BYTES, "little")
 
 
 def _digits(value: int, n_digits: int) -> str:

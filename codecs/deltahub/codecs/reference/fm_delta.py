@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from deltahub.codecs.protocol import Buffer, Geometry
 from deltahub.codecs.reference.bits import require
-from deltahub.codecs.reference.coder import Context, Numbers, StreamReader
+from deltahub.codecs.reference.coder import Context, Numbers, StreamReader, guarded, unguarded
 from deltahub.codecs.reference.fm_delta_model import (
     SIDE_BITS,
     Columns,
@@ -114,8 +114,9 @@ def block_sequences(
 def encode_block(
     model: Model, source: Buffer, base: Buffer, shape: BlockShape, sides: Sides | None = None
 ) -> bytes:
-    """One block's stream. It may be as long as the block or longer; then the block is kept raw."""
-    return model.coder.encode(block_sequences(model, source, base, shape, sides or Sides()))
+    """One coded block. It may be as long as the block or longer; then the block is kept raw."""
+    sequences = block_sequences(model, source, base, shape, sides or Sides())
+    return guarded(model.coder.encode(sequences))
 
 
 def read_sides(model: Model, reader: StreamReader, shape: BlockShape) -> Sides:
@@ -135,9 +136,9 @@ def read_sides(model: Model, reader: StreamReader, shape: BlockShape) -> Sides:
     return Sides(scales, flags, left)
 
 
-def decode_block(model: Model, stream: Buffer, base: Buffer, shape: BlockShape) -> bytes:
-    """The block that a stream holds; CorruptFrame where no encoder writes such a stream."""
-    reader = model.coder.open(stream)
+def decode_block(model: Model, block: Buffer, base: Buffer, shape: BlockShape) -> bytes:
+    """The words of a coded block; CorruptFrame where no encoder writes such a block."""
+    reader = model.coder.open(unguarded(block))
     sides = read_sides(model, reader, shape)
     expected = list(expectations(model, model.words.read(base), shape, sides))
     deltas = reader.take_sequence(model.words.bits, [context for _, context in expected])

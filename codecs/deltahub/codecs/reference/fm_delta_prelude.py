@@ -76,8 +76,8 @@ def column_sequences(model: Model) -> list[Numbers]:
     return sequences
 
 
-def parse_prelude(words: Words, n_columns: int, prelude: Buffer) -> Model:
-    """The model of a frame of n_columns columns; CorruptFrame where no encoder writes it."""
+def parse_prelude(words: Words, n_rows: int, n_columns: int, prelude: Buffer) -> Model:
+    """The model of a frame of n_rows x n_columns words; CorruptFrame where no encoder writes it."""
     reader = BitReader(prelude)
     table_log = read_table_log(reader)
     n_tables = reader.take(4) + 1
@@ -101,7 +101,10 @@ def parse_prelude(words: Words, n_columns: int, prelude: Buffer) -> Model:
     low_rank = None
     rank = reader.take(7)
     if rank > 0:
-        require(rank <= MAX_RANK and words in GUARD_BITS, f"a product of rank {rank}")
+        # A product with more components than its rows or columns would ask for more memory than
+        # the frame itself.
+        most = min(MAX_RANK, n_rows, n_columns) if words in GUARD_BITS else 0
+        require(rank <= most, f"a product of rank {rank}")
         c0 = reader.take(8)
         require(1 <= c0 < words.max_exponent, f"a product whose unit has exponent field {c0}")
         contexts = [(read_side(), read_side()) for _ in range(rank)]

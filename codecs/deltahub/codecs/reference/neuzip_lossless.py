@@ -15,9 +15,11 @@ from deltahub.codecs.reference.coder import (
     Context,
     Numbers,
     Table,
+    guarded,
     read_table,
     read_table_log,
     table_fields,
+    unguarded,
 )
 from deltahub.codecs.reference.words import Words
 
@@ -73,7 +75,7 @@ def parse_prelude(words: Words, prelude: Buffer) -> Model:
     reader = BitReader(prelude)
     table_log = read_table_log(reader)
     zero_bits = reader.take(6)
-    require(zero_bits < words.mantissa_bits, f"{zero_bits} zero bits in every mantissa")
+    require(zero_bits <= words.mantissa_bits, f"{zero_bits} zero bits in every mantissa")
     table = read_table(reader, table_log, alphabet(words, zero_bits))
     require(reader.take_rest() == b"", "the prelude goes on")
     return Model(words, zero_bits, table)
@@ -85,13 +87,13 @@ def block_numbers(model: Model, source: Buffer) -> Numbers:
 
 
 def encode_block(model: Model, source: Buffer) -> bytes:
-    """One block's stream. It may be as long as the block or longer; then the block is kept raw."""
-    return model.coder.encode([block_numbers(model, source)])
+    """One coded block. It may be as long as the block or longer; then the block is kept raw."""
+    return guarded(model.coder.encode([block_numbers(model, source)]))
 
 
-def decode_block(model: Model, stream: Buffer, n_words: int) -> bytes:
-    """The block that a stream holds; CorruptFrame where no encoder writes such a stream."""
-    reader = model.coder.open(stream)
+def decode_block(model: Model, block: Buffer, n_words: int) -> bytes:
+    """The words of a coded block; CorruptFrame where no encoder writes such a block."""
+    reader = model.coder.open(unguarded(block))
     numbers = reader.take_sequence(model.words.bits, [CONTEXT] * n_words)
     reader.finish()
     return model.words.write([model.word(number) for number in numbers])
