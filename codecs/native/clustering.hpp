@@ -15,10 +15,17 @@ namespace deltahub {
 struct Member {
   Histogram histogram;
   int number_bits;
-  std::uint64_t scale = 1;  // numbers of the frame for each one that was counted
+  std::uint64_t counted = 1, count = 1;  // numbers that were counted, and that there are
   unsigned shift = 0;       // set by clustering
   unsigned table = 0;       // set by clustering
 };
+
+// What was seen of a sample, for the whole.
+inline std::uint64_t scaled(std::uint64_t seen, std::uint64_t count, std::uint64_t counted) {
+  return counted == count || counted == 0
+             ? seen
+             : std::uint64_t(double(seen) * (double(count) / double(counted)));
+}
 
 struct Clustering {
   std::vector<Counts> tables;
@@ -44,7 +51,8 @@ inline Clustering cluster(std::vector<Member>& members, int table_log, std::size
     member.shift = shift_for(member.histogram);
     Group group;
     add_counts(group.counts, member.histogram, member.shift);
-    for (std::uint64_t& count : group.counts) count *= member.scale;
+    for (std::uint64_t& count : group.counts)
+      count = count ? std::max<std::uint64_t>(scaled(count, member.count, member.counted), 1) : 0;
     result.bits += raw_bits(group.counts, member.shift, member.number_bits);
     group.cost = cost_of(group.counts, table_log);
     group.members.push_back(i);

@@ -203,8 +203,8 @@ class Planner {
                      }
                      option.counted += n;
                    });
-    const std::uint64_t scale = std::max<std::uint64_t>(count / std::max<std::uint64_t>(option.counted, 1), 1);
-    for (const Histogram& histogram : option.classes) option.bits += alone(histogram, Words::word_bits) * scale;
+    for (const Histogram& histogram : option.classes)
+      option.bits += scaled(alone(histogram, Words::word_bits), count, option.counted);
     if (by_row) option.bits += alone(counted(option.rows.scales, 1), 16);
     if (by_column) option.bits += alone(counted(option.columns, 1), 16);
     return option;
@@ -253,11 +253,12 @@ class Planner {
   // Contexts share tables; then everything is known.
   void finish(Plan<Words>& plan, Option& option) const {
     const std::size_t count = shape_.rows * shape_.columns;
-    const std::uint64_t scale = std::max<std::uint64_t>(count / std::max<std::uint64_t>(option.counted, 1), 1);
     std::vector<Member> members;
     const std::vector<std::size_t> owner = absorb_thin(option.classes);
     for (Histogram& histogram : option.classes)
-      members.push_back({.histogram = std::move(histogram), .number_bits = Words::word_bits, .scale = scale});
+      members.push_back({.histogram = std::move(histogram), .number_bits = Words::word_bits,
+                         .counted = option.counted,
+                         .count = count});
     const auto add_side = [&](Histogram histogram) {
       members.push_back({.histogram = std::move(histogram), .number_bits = 16});
       return members.size() - 1;
@@ -279,7 +280,7 @@ class Planner {
     model.table_log = std::clamp(int(std::bit_width(count)) - 6, min_table_log, max_table_log);
     const Clustering clustering = cluster(members, model.table_log, most_tables());
     const auto context = [&](std::size_t i) { return context_of(members[i].table, members[i].shift); };
-    const bool is_exact = scale == 1 && option.counted == count;
+    const bool is_exact = option.counted == count;
     model.tables.clear();
     for (const Counts& counts : clustering.tables)
       model.tables.push_back(normalized({counts.begin(), counts.end()}, model.table_log, !is_exact));

@@ -21,6 +21,7 @@ from deltahub.codecs import (
     tensor_id,
 )
 from deltahub.codecs.frame_header import MAX_HEADER
+from support.deltas import fine_tune
 from support.frames import (
     BASE_ID,
     forge_header,
@@ -40,7 +41,14 @@ TEXT = b"the quick brown fox jumps over the lazy dog, " * 20
 RAW = make_frame("raw", DType.U8, 1, len(TEXT), TEXT, TEXT)
 ZSTD = make_frame("zstd", DType.U8, 20, len(TEXT) // 20, TEXT, TEXT)
 DELTA = make_frame("fm_delta", DType.F32, 20, 20, SOURCE, BASE)
-FRAMES = {"raw": (RAW, None), "zstd": (ZSTD, None), "fm_delta": (DELTA, BASE)}
+WEIGHTS, _ = fine_tune(DType.BF16, COUNT)
+ALONE = make_frame("neuzip_lossless", DType.BF16, 20, 20, WEIGHTS, WEIGHTS)
+FRAMES = {
+    "raw": (RAW, None),
+    "zstd": (ZSTD, None),
+    "fm_delta": (DELTA, BASE),
+    "neuzip_lossless": (ALONE, None),
+}
 
 
 def test_the_frames_under_test_are_of_their_codecs() -> None:
@@ -187,7 +195,7 @@ def test_a_header_is_refused_that_has(fault: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
-        ({"codec": 3}, UnknownCodec),
+        ({"codec": 4}, UnknownCodec),
         ({"codec": 255}, UnknownCodec),
         ({"codec_version": 0}, UnsupportedVersion),
         ({"codec_version": 2}, UnsupportedVersion),
