@@ -2,23 +2,43 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltahub.codecs import BlockMode, DType, Geometry, WrongBase
-from deltahub.codecs.fm_delta import BLOCK_ELEMENTS, FmDelta, estimate_bytes
+from deltahub.codecs import (
+    BY_ID,
+    BlockMode,
+    DType,
+    FrameView,
+    Geometry,
+    TensorSpec,
+    WrongBase,
+    decode_frame,
+    encode_frame,
+    split_frames,
+    tensor_id,
+)
+from deltahub.codecs._native import FmDeltaEncoder
+from deltahub.codecs.fm_delta import BLOCK_ELEMENTS, plan
+from deltahub.codecs.protocol import Effort
+from deltahub.codecs.reference.fm_delta import Words, parse_prelude
 from support.deltas import (
     decode,
     encode,
     fine_tune,
     modes,
     one_row,
+    scaled_fine_tune,
     special_words,
     stored_bytes,
 )
+from support.frames import plan_on
+from support.tiny_lora import RANK, merged_lora
 
 dtypes = st.sampled_from(list(DType))
 every_dtype = pytest.mark.parametrize("dtype", list(DType), ids=lambda dtype: dtype.name)
+every_effort = pytest.mark.parametrize("effort", list(Effort), ids=lambda effort: effort.name)
 
 
 @given(dtype=dtypes, count=st.integers(1, 300), seed=st.integers(0, 99), data=st.data())
@@ -53,7 +73,9 @@ def test_every_special_word_comes_back_against_every_other(dtype: DType) -> None
 
 
 @every_dtype
-@pytest.mark.parametrize("count", [1, 7, 8, 9, BLOCK_ELEMENTS - 1, BLOCK_ELEMENTS])
+@pytest.mark.parametrize(
+    "count", [1, 31, 32, 33, 64, 1023, 1024, 1025, BLOCK_ELEMENTS - 1, BLOCK_ELEMENTS]
+)
 def test_the_seams_of_a_block(dtype: DType, count: int) -> None:
     source, base = fine_tune(dtype, count)
     body = encode(one_row(dtype, count), source, base)
@@ -73,7 +95,7 @@ def test_buffers_need_no_alignment() -> None:
     source, base = fine_tune(DType.F64, 1000)
     geometry = one_row(DType.F64, 1000)
     shifted = memoryview(b"x" + source)[1:], memoryview(b"xyz" + base)[3:]
-    body = FmDelta().encode(geometry, *shifted, 1)
+    body = BY_ID["fm_delta"].encode(geometry, *shifted, Effort.DEFAULT, 1)
     assert modes(body) == [BlockMode.CODED]
     assert decode(geometry, body, base) == source
 
@@ -85,6 +107,25 @@ def test_the_number_of_threads_does_not_show(threads: int) -> None:
     body = encode(geometry, source, base)
     assert encode(geometry, source, base, threads) == body
     assert decode(geometry, body, base, threads) == source
+
+
+@every_effort
+def test_every_effort_comes_back_and_is_recorded(effort: Effort) -> None:
+    source, base = fine_tune(DType.BF16, 96 * 700)
+    geometry = Geometry(DType.BF16, 96, 700, 30, 1)
+    body = encode(geometry, source, base, effort=effort)
+    assert body.effort == effort
+    assert encode(geometry, source, base, 2, effort) == body
+    assert decode(geometry, body, base) == source
+
+
+@pytest.mark.parametrize("parts", [2, 3, 7])
+def test_parts_of_rows_come_back(parts: int) -> None:
+    geometry = Geometry(DType.F32, 40, 700, 1, parts)
+    source, base = scaled_fine_tune(DType.F32, 40, 700)
+    body = encode(geometry, source, base)
+    assert set(modes(body)) == {BlockMode.CODED}
+    assert decode(geometry, body, base, threads=2) == source
 
 
 def test_a_block_that_equals_its_base_takes_no_bytes() -> None:
@@ -140,28 +181,95 @@ def test_a_fine_tune_is_small(dtype: DType, limit: float) -> None:
 def test_rows_that_moved_far_and_rows_that_hardly_did_share_a_frame() -> None:
     far, base = fine_tune(DType.F32, 1 << 16, step=1e-4)
     near, _ = fine_tune(DType.F32, 1 << 16, step=1e-7)
-    geometry = Geometry(DType.F32, 2, 1 << 16, 1, 1)
+    geometry = Geometry(DType.F32, 64, 1 << 11, 32, 1)
     body = encode(geometry, far + near, base + base)
     (_, first), (_, second) = body.blocks
     assert len(second) < 0.7 * len(first)
     assert decode(geometry, body, base + base) == far + near
 
 
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.F16, DType.F32], ids=lambda d: d.name)
+def test_rows_and_columns_of_their_own_step_sizes_are_smaller_for_being_told_apart(
+    dtype: DType,
+) -> None:
+    """The same differences, once as rows and columns and once as one row, which has no scales."""
+    rows, columns = 256, 512
+    source, base = scaled_fine_tune(dtype, rows, columns)
+    scaled = encode(Geometry(dtype, rows, columns, rows, 1), source, base)
+    flat = encode(one_row(dtype, rows * columns), source, base)
+    a_third_of_a_bit_each = rows * columns // 24
+    assert stored_bytes(scaled) < stored_bytes(flat) - a_third_of_a_bit_each
+    assert decode(Geometry(dtype, rows, columns, rows, 1), scaled, base) == source
+    model = parse_prelude(Words.of(dtype), rows, columns, scaled.prelude)
+    assert model.rows is not None
+    assert model.columns is not None
+
+
+def test_a_merged_adapter_is_predicted() -> None:
+    merged, before = merged_lora()
+    rows, columns = before.shape
+    adapter_bytes = 2 * RANK * (rows + columns)
+    base = before.view(torch.uint8).numpy().tobytes()
+    source = merged.to(torch.bfloat16).view(torch.uint8).numpy().tobytes()
+    spec = TensorSpec(tensor_id(source), DType.BF16, rows, columns)
+    (part,) = split_frames(spec)
+    plan_of_base = plan_on(base, DType.BF16)
+    fast, default, most = (
+        encode_frame(spec, part, source, base, plan_of_base, "fm_delta", 1, effort)
+        for effort in Effort
+    )
+    assert len(fast) > 4 * adapter_bytes
+    assert len(default) < 2 * adapter_bytes
+    assert len(most) < 1.02 * len(default)
+    for frame, is_low_rank in ((fast, False), (default, True), (most, True)):
+        assert decode_frame(frame, base) == source
+        model = parse_prelude(Words.of(DType.BF16), rows, columns, FrameView.parse(frame).prelude)
+        assert (model.low_rank is not None) == is_low_rank
+
+
 @pytest.mark.parametrize("count", [1000, 1 << 16, 1 << 19])
-def test_the_estimate_is_near_the_truth(count: int) -> None:
+@every_effort
+def test_the_estimate_is_near_the_truth(count: int, effort: Effort) -> None:
     source, base = fine_tune(DType.BF16, count)
-    body = encode(one_row(DType.BF16, count, -(-count // BLOCK_ELEMENTS)), source, base)
-    assert estimate_bytes(DType.BF16, source, base) == pytest.approx(stored_bytes(body), rel=0.03)
+    geometry = one_row(DType.BF16, count, -(-count // BLOCK_ELEMENTS))
+    body = encode(geometry, source, base, effort=effort)
+    encoder = plan(geometry, memoryview(source), memoryview(base), effort)
+    n_states = 40 * geometry.n_blocks  # bytes of states and guards, which no estimate counts
+    assert encoder.estimated_bytes == pytest.approx(stored_bytes(body) - n_states, rel=0.04)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "left", "right", "floor"),
+    [(4, 6, 8, 11, 5), (4, 6, 8, 0, 5), (4, 6, 40, 60, 5), (4, 6, 8, 12, 0), (4, 6, 8, 12, 255)],
+)
+def test_factors_that_do_not_fit_are_refused(
+    rows: int, columns: int, left: int, right: int, floor: int
+) -> None:
+    source, base = fine_tune(DType.BF16, rows * columns)
+    FmDeltaEncoder(3, source, base, rows, columns, 2, bytes(2 * 4), bytes(2 * 6), 5)
+    with pytest.raises(ValueError, match=r"factors|floor"):
+        FmDeltaEncoder(3, source, base, rows, columns, 2, bytes(left), bytes(right), floor)
+
+
+@pytest.mark.parametrize("place", [(0, 0, 5, 6), (3, 0, 2, 6), (0, 3, 1, 4), (0, 7, 1, 1)])
+def test_a_block_outside_of_its_frame_is_refused(place: tuple[int, int, int, int]) -> None:
+    source, base = fine_tune(DType.BF16, 24)
+    encoder = FmDeltaEncoder(3, source, base, 4, 6, 2, b"", b"", 0)
+    with pytest.raises(ValueError, match="outside of its frame"):
+        encoder.encode(source, base, *place)
+    with pytest.raises(ValueError, match="rows x columns words"):
+        encoder.encode(source, base, 0, 0, 2, 6)
 
 
 def test_without_a_base_there_is_no_delta() -> None:
     source, base = fine_tune(DType.BF16, 10)
     geometry = one_row(DType.BF16, 10)
+    codec = BY_ID["fm_delta"]
     with pytest.raises(WrongBase):
-        FmDelta().encode(geometry, memoryview(source), None, 1)
+        codec.encode(geometry, memoryview(source), None, Effort.DEFAULT, 1)
     body = encode(geometry, source, base)
     with pytest.raises(WrongBase):
-        FmDelta().decode(
-            geometry, 0, memoryview(body.prelude), 0, [1], [20], memoryview(source), None,
+        codec.decode(
+            geometry, 1, memoryview(body.prelude), 0, [1], [20], memoryview(source), None,
             memoryview(bytearray(20)), 1,
         )  # fmt: skip

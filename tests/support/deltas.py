@@ -1,10 +1,10 @@
-"""Words to code with fm_delta: fine-tunes as training leaves them, and words at their limits."""
+"""Words to code: fine-tunes as training leaves them, words at their limits; and bodies of them."""
 
 import numpy as np
 import numpy.typing as npt
 
-from deltahub.codecs import BlockMode, DType, EncodedBody, Geometry
-from deltahub.codecs.fm_delta import FmDelta
+from deltahub.codecs import BY_ID, BlockMode, DType, EncodedBody, Geometry
+from deltahub.codecs.protocol import Effort
 
 Words = npt.NDArray[np.unsignedinteger]
 
@@ -35,6 +35,17 @@ def fine_tune(dtype: DType, count: int, seed: int = 0, step: float = 2e-4) -> tu
         return _as_words(tuned, dtype).tobytes(), _as_words(weights, dtype).tobytes()
 
 
+def scaled_fine_tune(
+    dtype: DType, rows: int, columns: int, seed: int = 0, step: float = 2e-4
+) -> tuple[bytes, bytes]:
+    """(fine-tune, base) of a float, whose rows and columns have steps of sizes of their own."""
+    random = np.random.default_rng(seed)
+    weights = random.standard_normal((rows, columns)) * 0.02
+    sizes = np.exp(random.standard_normal((rows, 1)) + random.standard_normal((1, columns)))
+    tuned = weights + random.standard_normal((rows, columns)) * sizes * step
+    return _as_words(tuned, dtype).tobytes(), _as_words(weights, dtype).tobytes()
+
+
 def _as_words(values: npt.NDArray[np.float64], dtype: DType) -> Words:
     if dtype in (DType.F64, DType.F32, DType.F16):
         return values.astype(f"<f{dtype.itemsize}").view(f"<u{dtype.itemsize}")
@@ -59,21 +70,36 @@ def one_row(dtype: DType, count: int, n_blocks: int = 1) -> Geometry:
     return Geometry(dtype, 1, count, 1, n_blocks)
 
 
-def encode(geometry: Geometry, source: bytes, base: bytes, threads: int = 1) -> EncodedBody:
-    return FmDelta().encode(geometry, memoryview(source), memoryview(base), threads)
+def encode(
+    geometry: Geometry,
+    source: bytes,
+    base: bytes,
+    threads: int = 1,
+    effort: Effort = Effort.DEFAULT,
+) -> EncodedBody:
+    """The body that fm_delta makes."""
+    views = memoryview(source), memoryview(base)
+    return BY_ID["fm_delta"].encode(geometry, *views, effort, threads)
 
 
-def decode(geometry: Geometry, body: EncodedBody, base: bytes, threads: int = 1) -> bytes:
+def encode_alone(geometry: Geometry, source: bytes, threads: int = 1) -> EncodedBody:
+    """The body that neuzip_lossless makes."""
+    codec = BY_ID["neuzip_lossless"]
+    return codec.encode(geometry, memoryview(source), None, Effort.DEFAULT, threads)
+
+
+def decode(geometry: Geometry, body: EncodedBody, base: bytes | None, threads: int = 1) -> bytes:
+    """What the codec with a base, or without one, makes of a body."""
     out = bytearray(geometry.size_bytes)
-    FmDelta().decode(
+    BY_ID["neuzip_lossless" if base is None else "fm_delta"].decode(
         geometry,
-        0,
+        1,
         memoryview(body.prelude),
         0,
         [int(mode) for mode, _ in body.blocks],
         [len(stored) for _, stored in body.blocks],
         memoryview(b"".join(bytes(stored) for _, stored in body.blocks)),
-        memoryview(base),
+        None if base is None else memoryview(base),
         memoryview(out),
         threads,
     )
