@@ -16,7 +16,8 @@ from deltahub.codecs import (
 )
 from deltahub.codecs._native import NeuzipDecoder, NeuzipEncoder
 from deltahub.codecs.neuzip_lossless import BLOCK_ELEMENTS
-from deltahub.codecs.reference.neuzip_lossless import Words, parse_prelude
+from deltahub.codecs.reference.neuzip_lossless import parse_prelude
+from deltahub.codecs.reference.words import Words
 from deltahub.codecs.words import WORD_KINDS
 from support.deltas import (
     decode,

@@ -1,0 +1,368 @@
+"""Every set of kernels, and the reference, write the same bytes and read the same bytes."""
+
+import ctypes
+import ctypes.util
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deltahub.codecs import BlockMode, DType, Geometry
+from deltahub.codecs._native import FmDeltaEncoder, kernel_names, use_kernels
+from deltahub.codecs.kernels import VARIABLE
+from deltahub.codecs.low_rank import FLOAT_WORDS, LowRank, predict
+from deltahub.codecs.reference import fm_delta, neuzip_lossless
+from deltahub.codecs.reference.coder import guarded
+from deltahub.codecs.reference.fm_delta import BlockShape
+from deltahub.codecs.reference.words import Words
+from deltahub.codecs.words import WORD_KINDS
+from support.deltas import (
+    decode,
+    encode,
+    encode_alone,
+    fine_tune,
+    modes,
+    one_row,
+    scaled_fine_tune,
+    special_words,
+)
+from support.kernels import (
+    NAMES,
+    delta_outcome,
+    every_kernel,
+    float_outcome,
+    run_delta,
+    running,
+)
+from support.reference_models import Tensor, make_tensor
+
+every_dtype = pytest.mark.parametrize("dtype", list(DType), ids=lambda dtype: dtype.name)
+FLOATS = [dtype for dtype in DType if dtype.is_float]
+
+
+def pair_of(dtype: DType, rows: int, columns: int) -> tuple[bytes, bytes]:
+    if dtype.is_float:
+        return scaled_fine_tune(dtype, rows, columns)
+    return fine_tune(dtype, rows * columns)
+
+
+# --- kernels against kernels
+
+
+@every_dtype
+@pytest.mark.parametrize("parts", [1, 3])
+def test_all_kernels_write_and_read_the_same_deltas(dtype: DType, parts: int) -> None:
+    rows, columns = 70, 331
+    geometry = Geometry(dtype, rows, columns, 1 if parts > 1 else 33, parts)
+    source, base = pair_of(dtype, rows, columns)
+    bodies = []
+    for name in NAMES:
+        with running(name):
+            bodies.append(encode(geometry, source, base))
+    assert BlockMode.CODED in modes(bodies[0])
+    assert all(body == bodies[0] for body in bodies)
+    for name in NAMES:
+        with running(name):
+            assert decode(geometry, bodies[0], base) == source
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: dtype.name)
+def test_all_kernels_write_and_read_the_same_floats(dtype: DType) -> None:
+    _, words = fine_tune(dtype, 20_011)
+    geometry = one_row(dtype, 20_011, 3)
+    bodies = []
+    for name in NAMES:
+        with running(name):
+            bodies.append(encode_alone(geometry, words))
+    assert BlockMode.CODED in modes(bodies[0])
+    assert all(body == bodies[0] for body in bodies)
+    for name in NAMES:
+        with running(name):
+            assert decode(geometry, bodies[0], None) == words
+
+
+@pytest.mark.parametrize("dtype", list(FLOAT_WORDS), ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("rank", [1, 2, 7, 64])
+def test_all_kernels_predict_the_same_words_from_any_factors(dtype: DType, rank: int) -> None:
+    """Factors at their limits, so that products wrap around; words of every kind."""
+    random = np.random.default_rng(rank)
+    rows, columns = 66, 130
+    special = special_words(dtype)
+    near = np.frombuffer(fine_tune(dtype, rows * columns)[1], special.dtype)
+    base = np.where(random.random(near.size) < 0.1, random.choice(special, near.size), near)
+    base = base.reshape(rows, columns)
+    limits = np.array([-(2**15), 2**15 - 1, 0, 1, -1])
+
+    def factor(*shape: int) -> npt.NDArray[np.int16]:
+        small = random.integers(-40, 40, shape)
+        at_limits = random.random(shape) < 0.05
+        return np.where(at_limits, random.choice(limits, shape), small).astype("<i2")
+
+    left, right = factor(rows, rank), factor(rank, columns)
+    for floor in (1, FLOAT_WORDS[dtype].max_exponent // 2, FLOAT_WORDS[dtype].max_exponent - 1):
+        source = predict(dtype, base, LowRank(left, right, floor))
+        source[::7] += np.array(3, source.dtype)
+        words = source.tobytes(), base.tobytes()
+        encoded = set()
+        for name in NAMES:
+            with running(name):
+                encoder = FmDeltaEncoder(
+                    WORD_KINDS[dtype], *words, rows, columns, 2,
+                    left.tobytes(), right.tobytes(), floor,
+                )  # fmt: skip
+                encoded.add((encoder.prelude, encoder.encode(*words, 0, 0, rows, columns)))
+        ((prelude, stream),) = encoded
+        assert stream is not None
+        for name in NAMES:
+            shape = BlockShape(rows, columns)
+            decoded = run_delta(name, dtype, (rows, columns), prelude, stream, words[1], shape)
+            assert decoded == words[0], name
+
+
+# --- which kernels run
+
+DIGEST = """
+import hashlib, sys
+from deltahub.codecs.kernels import choose_kernels
+sys.path.insert(0, sys.argv[1])
+from support.deltas import encode, fine_tune, one_row
+from deltahub.codecs import DType
+body = encode(one_row(DType.BF16, 5000), *fine_tune(DType.BF16, 5000))
+print(choose_kernels(), hashlib.sha256(body.prelude + bytes(body.blocks[0][1])).hexdigest())
+"""
+
+
+def run_with(kernels: str) -> subprocess.CompletedProcess[str]:
+    support = os.path.join(os.path.dirname(__file__), "..")
+    environment = {**os.environ, VARIABLE: kernels}
+    return subprocess.run(
+        [sys.executable, "-c", DIGEST, support],
+        env=environment, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def test_the_environment_names_the_kernels() -> None:
+    body = encode(one_row(DType.BF16, 5000), *fine_tune(DType.BF16, 5000))
+    digest = hashlib.sha256(body.prelude + bytes(body.blocks[0][1])).hexdigest()
+    for asked, used in [*zip(NAMES, NAMES, strict=True), ("", NAMES[-1])]:
+        run = run_with(asked)
+        assert run.stdout.split() == [used, digest], run.stderr
+
+
+def test_unknown_kernels_are_refused() -> None:
+    run = run_with("abacus")
+    assert run.returncode != 0
+    expected = f"{VARIABLE}=abacus: this processor runs {', '.join(NAMES)}"
+    assert expected in run.stderr
+    with pytest.raises(ValueError, match="no such kernels"):
+        use_kernels("abacus")
+
+
+def test_the_portable_kernels_run_everywhere() -> None:
+    assert kernel_names()[0] == "portable"
+
+
+# --- kernels against the reference
+
+
+@st.composite
+def made_tensors(draw: st.DrawFn) -> Tensor:
+    """Tensors whose model has any parts, coded by the reference's own encoder."""
+    dtype = draw(st.sampled_from(list(DType)))
+    rows, columns = draw(st.integers(1, 6)), draw(st.sampled_from([1, 3, 31, 32, 33, 70]))
+    if draw(st.booleans()):
+        geometry = Geometry(dtype, rows, columns, draw(st.integers(1, rows)), 1)
+    else:
+        parts = draw(st.integers(1, min(3, columns)))
+        while -(-columns // -(-columns // parts)) < parts:  # no part may be empty
+            parts -= 1
+        geometry = Geometry(dtype, rows, columns, 1, parts)
+    words = Words.of(dtype)
+    most_rank = min(5, rows, columns) if dtype in FLOAT_WORDS else 0
+    return make_tensor(
+        geometry,
+        seed=draw(st.integers(0, 99)),
+        special=draw(st.booleans()),
+        table_log=draw(st.integers(7, 10)),
+        n_classes=draw(st.sampled_from([1, 2, 5, 64])),
+        rows=draw(st.booleans()),
+        columns=draw(st.booleans()),
+        staircase_bits=draw(st.integers(0, min(words.mantissa_bits, 5))),
+        rank=draw(st.integers(0, most_rank)),
+    )
+
+
+@settings(max_examples=60)
+@given(tensor=made_tensors())
+def test_kernels_read_what_the_reference_writes(tensor: Tensor) -> None:
+    geometry = tensor.geometry
+    prelude = fm_delta.write_prelude(tensor.model)
+    for index, (shape, sides) in enumerate(zip(tensor.shapes, tensor.sides, strict=True)):
+        source, base = tensor.block(index)
+        stream = fm_delta.encode_block(tensor.model, source, base, shape, sides)[4:]
+        for name in NAMES:
+            frame = geometry.rows, geometry.columns
+            decoded = run_delta(name, geometry.dtype, frame, prelude, stream, base, shape)
+            assert decoded == source, name
+
+
+@every_dtype
+@pytest.mark.parametrize("columns", [1000, 1024, 1056, 1100])
+def test_kernels_read_long_blocks_of_the_reference(dtype: DType, columns: int) -> None:
+    """Long enough for whole rounds of lanes and for chunks that end within a row."""
+    words = Words.of(dtype)
+    geometry = Geometry(dtype, 3, columns, 3, 1)
+    rank = 3 if dtype in FLOAT_WORDS else 0
+    tensor = make_tensor(
+        geometry, rows=True, columns=True, staircase_bits=min(words.mantissa_bits, 4), rank=rank
+    )
+    prelude = fm_delta.write_prelude(tensor.model)
+    (shape,), (sides,) = tensor.shapes, tensor.sides
+    stream = fm_delta.encode_block(tensor.model, tensor.source, tensor.base, shape, sides)[4:]
+    for name in NAMES:
+        frame = 3, columns
+        decoded = run_delta(name, dtype, frame, prelude, stream, tensor.base, shape)
+        assert decoded == tensor.source, name
+
+
+@every_dtype
+@pytest.mark.parametrize("with_factors", [False, True])
+def test_the_reference_reads_and_writes_what_kernels_write(
+    dtype: DType, with_factors: bool
+) -> None:
+    rows, columns, words = 34, 65, Words.of(dtype)
+    source, base = pair_of(dtype, rows, columns)
+    factors = b"", b"", 0
+    if with_factors and dtype in FLOAT_WORDS:
+        random = np.random.default_rng(0)
+        left = random.integers(-30, 30, 3 * rows).astype("<i2").tobytes()
+        right = random.integers(-30, 30, 3 * columns).astype("<i2").tobytes()
+        factors = left, right, FLOAT_WORDS[dtype].max_exponent // 2 - 6
+    encoder = FmDeltaEncoder(WORD_KINDS[dtype], source, base, rows, columns, 2, *factors)
+    model = fm_delta.parse_prelude(words, rows, columns, encoder.prelude)
+    assert (model.low_rank is not None) == (factors[0] != b"")
+    assert fm_delta.write_prelude(model) == encoder.prelude
+    geometry = Geometry(dtype, rows, columns, 20, 1)
+    for index in range(geometry.n_blocks):
+        begin, end = geometry.block_bytes(index)
+        row, column, n_rows, n_columns = geometry.block_rectangle(index)
+        block = source[begin:end], base[begin:end]
+        stream = encoder.encode(*block, row, column, n_rows, n_columns)
+        assert stream is not None
+        shape = BlockShape(n_rows, n_columns, column)
+        assert fm_delta.decode_block(model, guarded(stream), block[1], shape) == block[0]
+        sides = fm_delta.read_sides(model, model.coder.open(stream), shape)
+        assert fm_delta.encode_block(model, *block, shape, sides) == guarded(stream)
+
+
+@settings(max_examples=50)
+@given(
+    dtype=st.sampled_from(FLOATS),
+    count=st.sampled_from([1, 31, 32, 33, 64, 400, 1025]),
+    zero_bits=st.integers(0, 60),
+    seed=st.integers(0, 99),
+    data=st.data(),
+)
+def test_the_reference_and_kernels_agree_on_floats(
+    dtype: DType, count: int, zero_bits: int, seed: int, data: st.DataObject
+) -> None:
+    words = Words.of(dtype)
+    zero_bits = min(zero_bits, words.mantissa_bits)
+    special = special_words(dtype)
+    values = np.frombuffer(fine_tune(dtype, count, seed)[1], special.dtype)
+    if data.draw(st.booleans()):
+        values = np.resize(special, count)
+    source = (values >> zero_bits << zero_bits).astype(special.dtype).tobytes()
+    with running(data.draw(st.sampled_from(NAMES))):
+        plan = encode_alone(one_row(dtype, count), source)
+    if modes(plan) != [BlockMode.CODED]:
+        return
+    stream = bytes(plan.blocks[0][1])[4:]
+    assert float_outcome(dtype, plan.prelude, stream, count) == source
+    model = neuzip_lossless.parse_prelude(words, plan.prelude)
+    assert neuzip_lossless.write_prelude(model) == plan.prelude
+    assert neuzip_lossless.encode_block(model, source) == guarded(stream)
+
+
+@settings(max_examples=30)
+@given(tensor=made_tensors(), junk=st.binary(max_size=400))
+def test_the_reference_and_kernels_agree_on_junk(tensor: Tensor, junk: bytes) -> None:
+    """A stream of any bits, under a sound model: the same words or the same refusal."""
+    geometry, shape = tensor.geometry, tensor.shapes[0]
+    prelude = fm_delta.write_prelude(tensor.model)
+    frame, base = (geometry.rows, geometry.columns), tensor.block(0)[1]
+    delta_outcome(geometry.dtype, frame, prelude, junk, base, shape)
+
+
+# --- the processor's modes
+
+ROUNDING = {"down": 0x400, "up": 0x800, "to zero": 0xC00}  # FE_* of x86
+
+
+@contextmanager
+def in_mode(mode: str) -> Iterator[None]:
+    """This thread rounds otherwise; or subnormal results and operands count as zero."""
+    libm = ctypes.CDLL(ctypes.util.find_library("m"))
+    if mode in ROUNDING:
+        assert libm.fesetround(ROUNDING[mode]) == 0
+    else:
+        assert torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+        assert libm.fesetround(0) == 0
+
+
+def is_changed() -> bool:
+    """Whether the processor counts otherwise than it does at first."""
+    one, tiny = np.float32(1), np.float32(1e-40)
+    sums = one + np.float32(2**-25), -one - np.float32(2**-25), one - np.float32(2**-26)
+    return tiny * one == 0 or sums != (one, -one, one)
+
+
+@pytest.mark.parametrize("mode", ["flush to zero", *ROUNDING])
+@every_kernel
+def test_the_modes_of_the_processor_do_not_show(kernels: str, mode: str) -> None:
+    """Predictions are the only part that a rounding mode could touch."""
+    random = np.random.default_rng(5)
+    rows, columns, rank = 33, 64, 4
+    shape, frame = BlockShape(rows, columns), (rows, columns)
+    left = random.integers(-3000, 3000, rows * rank).astype("<i2").reshape(rows, rank)
+    right = random.integers(-3000, 3000, rank * columns).astype("<i2").reshape(rank, columns)
+    assert not is_changed()
+    for dtype, floats in FLOAT_WORDS.items():
+        # Subnormal words among them: in every other row all exponents are zero.
+        near = np.frombuffer(fine_tune(dtype, rows * columns)[1], special_words(dtype).dtype)
+        rest = near.reshape(rows, columns) & (floats.sign - 1) >> floats.exponent_bits
+        base = np.where(np.arange(rows)[:, None] % 2, near.reshape(rows, columns), rest)
+        for floor in (1, floats.max_exponent // 2 - 8):
+            factors = LowRank(left, right, floor)
+            words = predict(dtype, base, factors).tobytes(), base.tobytes()
+            encoders, streams = [], []
+            for setting in (nullcontext(), in_mode(mode)):
+                with setting, running(kernels):
+                    encoder = FmDeltaEncoder(
+                        WORD_KINDS[dtype], *words, rows, columns, 2,
+                        left.tobytes(), right.tobytes(), floor,
+                    )  # fmt: skip
+                    encoders.append(encoder)
+                    streams.append(encoder.encode(*words, 0, 0, rows, columns))
+            for encoder, stream in zip(encoders, streams, strict=True):
+                assert stream is not None
+                prelude = encoder.prelude
+                with in_mode(mode):
+                    assert is_changed()
+                    changed = run_delta(kernels, dtype, frame, prelude, stream, words[1], shape)
+                assert changed == words[0]
+                assert run_delta(kernels, dtype, frame, prelude, stream, words[1], shape) == changed
+    assert not is_changed()

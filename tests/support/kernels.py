@@ -1,0 +1,92 @@
+"""The native kernels, set by set, at the level of preludes and streams: without guards."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from deltahub.codecs import CorruptFrame, DType
+from deltahub.codecs._native import FmDeltaDecoder, NeuzipDecoder, kernel_names, use_kernels
+from deltahub.codecs.kernels import choose_kernels
+from deltahub.codecs.protocol import Buffer
+from deltahub.codecs.reference import fm_delta, neuzip_lossless
+from deltahub.codecs.reference.coder import guarded
+from deltahub.codecs.reference.fm_delta import BlockShape
+from deltahub.codecs.reference.words import Words
+from deltahub.codecs.words import WORD_KINDS
+
+NAMES = kernel_names()
+every_kernel = pytest.mark.parametrize("kernels", NAMES)
+
+
+@contextmanager
+def running(kernels: str) -> Iterator[None]:
+    """Encoders and decoders that are made meanwhile run on these kernels."""
+    use_kernels(kernels)
+    try:
+        yield
+    finally:
+        choose_kernels()
+
+
+def run_delta(
+    kernels: str,
+    dtype: DType,
+    frame: tuple[int, int],
+    prelude: Buffer,
+    stream: Buffer,
+    base: bytes,
+    shape: BlockShape,
+) -> bytes | None:
+    """What some kernels make of a block of a frame of (rows, columns); None where they refuse."""
+    out = bytearray(len(base))
+    with running(kernels):
+        try:
+            decoder = FmDeltaDecoder(WORD_KINDS[dtype], prelude, *frame)
+            decoder.decode(stream, base, out, shape.left, shape.rows, shape.columns)
+        except ValueError:
+            return None
+    return bytes(out)
+
+
+def run_floats(
+    kernels: str, dtype: DType, prelude: Buffer, stream: Buffer, n_words: int
+) -> bytes | None:
+    out = bytearray(n_words * dtype.itemsize)
+    with running(kernels):
+        try:
+            NeuzipDecoder(WORD_KINDS[dtype], prelude).decode(stream, out)
+        except ValueError:
+            return None
+    return bytes(out)
+
+
+def delta_outcome(
+    dtype: DType,
+    frame: tuple[int, int],
+    prelude: bytes,
+    stream: bytes,
+    base: bytes,
+    shape: BlockShape,
+) -> bytes | None:
+    """What the reference and all kernels make of a block, which is the same."""
+    try:
+        model = fm_delta.parse_prelude(Words.of(dtype), *frame, prelude)
+        expected = fm_delta.decode_block(model, guarded(stream), base, shape)
+    except CorruptFrame:
+        expected = None
+    for name in NAMES:
+        decoded = run_delta(name, dtype, frame, prelude, stream, base, shape)
+        assert decoded == expected, name
+    return expected
+
+
+def float_outcome(dtype: DType, prelude: bytes, stream: bytes, n_words: int) -> bytes | None:
+    try:
+        model = neuzip_lossless.parse_prelude(Words.of(dtype), prelude)
+        expected = neuzip_lossless.decode_block(model, guarded(stream), n_words)
+    except CorruptFrame:
+        expected = None
+    for name in NAMES:
+        assert run_floats(name, dtype, prelude, stream, n_words) == expected, name
+    return expected
