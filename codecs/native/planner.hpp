@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "clustering.hpp"
+#include "decayed_rows.hpp"
 #include "decode.hpp"
 #include "encode.hpp"
 #include "scales.hpp"
@@ -48,30 +49,40 @@ class Planner {
   Plan<Words> plan() {
     Plan<Words> plan;
     plan.model = trial_model();
-    find_rows_that_decayed(plan);
-    const std::size_t all = shape_.rows * shape_.columns;
-    const std::size_t most = effort_ == Effort::fast ? trial_words : all;
+    DecayedRows<Words> decayed =
+        find_decayed_rows<Words>(source_, base_, shape_.rows, shape_.columns);
+    plan.model.staircase_bits = decayed.staircase_bits;
+    plan.rows.flags = std::move(decayed.flags);
+    plan.columns.stairs = std::move(decayed.stairs);
     Option best;
     if (shape_.rows < least_for_scales || shape_.columns < least_for_scales) {
-      best = opened({}, false, false, most);
+      best = opened(plan, {}, false, false, counted_words());
     } else {
       // Which scales pay is seen on a sample, with a table for each class.
       const Scales scales = measured(plan);
+      const std::size_t tried = counted_words() / 4;
       best.bits = ~std::uint64_t(0);
       for (const bool by_row : {false, true}) {
+        // The class of a row that decayed is its scale.
+        if (!by_row && plan.model.staircase_bits > 0) continue;
         for (const bool by_column : {false, true}) {
-          Option option = opened(scales, by_row, by_column, trial_words);
+          Option option = opened(plan, scales, by_row, by_column, tried);
           if (option.bits < best.bits) best = std::move(option);
         }
       }
-      if (most > trial_words) best = opened(scales, best.by_row, best.by_column, most);
+      if (best.counted < all()) best = opened(plan, scales, best.by_row, best.by_column, counted_words());
     }
     finish(plan, best);
     return plan;
   }
 
  private:
-  static constexpr std::size_t trial_words = std::size_t(1) << 16;
+  std::size_t all() const { return shape_.rows * shape_.columns; }
+  // How many words the statistics should see; the greatest effort sees all of them.
+  std::size_t counted_words() const {
+    if (effort_ == Effort::max) return all();
+    return effort_ == Effort::fast ? std::size_t(1) << 16 : std::size_t(1) << 18;
+  }
   static constexpr std::size_t least_for_scales = 32;  // rows and columns
   static constexpr std::uint64_t least_in_class = 64;
   static constexpr int middle =
@@ -122,25 +133,24 @@ class Planner {
     return sides;
   }
 
-  // Calls visit(row, first column, n, classes, predicted words) for pieces of the rows, which hold
-  // every `step`-th piece of all words.
+  // Calls visit(row, first column, n, classes, predicted words) for one in `step` pieces of the rows,
+  // on diagonals, so that each row and each column is seen as often.
   template <class Visit>
   void for_each_piece(const FrameModel<Words>& frame, const RowSides& sides, std::size_t step,
                       Visit&& visit) const {
     Context classes[chunk];
     Workspace<Words> space;
     space.is_sequential = step == 1;
-    const std::size_t count = shape_.rows * shape_.columns;
     const std::size_t piece = step == 1 ? chunk : 64;
-    for (std::size_t at = 0, number = 0; at < count; ++number) {
-      const std::size_t column = at % shape_.columns;
-      const std::size_t n = std::min({piece, shape_.columns - column, count - at});
-      if (step == 1 || number * 2654435761u % (std::uint64_t(1) << 32) >> 16 < (65536 / step)) {
+    const std::size_t n_pieces = (shape_.columns + piece - 1) / piece;
+    for (std::size_t row = 0; row < shape_.rows; ++row) {
+      for (std::size_t i = (step - row % step) % step; i < n_pieces; i += step) {
+        const std::size_t column = i * piece, n = std::min(piece, shape_.columns - column);
+        const std::size_t at = row * shape_.columns + column;
         const std::uint8_t* words =
             frame.predict(shape_, sides, at, n, base_ + at * sizeof(Word), classes, space);
-        visit(at / shape_.columns, column, n, classes, words);
+        visit(row, column, n, classes, words);
       }
-      at += n;
     }
   }
 
@@ -159,38 +169,49 @@ class Planner {
            double(negative & 1);
   }
 
-  void find_rows_that_decayed(Plan<Words>&) const {}
-
   Scales measured(const Plan<Words>& plan) const {
     ScaleSums sums(shape_.rows, shape_.columns);
     std::vector<double> powers(std::size_t(1) << Words::exponent_bits);
     for (std::size_t e = 0; e < powers.size(); ++e)
       powers[e] = power_of_two(std::clamp(int(e) - middle, -500, 500));
-    std::vector<double> sizes(shape_.columns);
     const RowSides sides = sides_of(plan);
-    for_each_piece(counting_frame(plan, 0), sides, 1,
+    // A few hundred words of each row and column tell their scale to an eighth of an octave.
+    const std::size_t enough = effort_ == Effort::fast ? 128 : 256;
+    const std::size_t step =
+        effort_ == Effort::max ? 1 : std::max<std::size_t>(std::min(shape_.rows, shape_.columns) / enough, 1);
+    std::size_t last_row = 0;
+    const auto has_decayed = [&](std::size_t row) {
+      return !sides.flags.empty() && sides.flags[row] != 0;
+    };
+    const auto finish = [&](std::size_t row) { sums.finish_row(row, !has_decayed(row)); };
+    for_each_piece(counting_frame(plan, 0), sides, step,
                    [&](std::size_t row, std::size_t column, std::size_t n, const Context*,
                        const std::uint8_t* words) {
-                     for (std::size_t j = 0; j < n; ++j)
-                       sizes[column + j] = size_of(delta_at(row, column, words, j)) *
-                                           powers[std::size_t(exponent_at(words, j))];
-                     if (column + n == shape_.columns) sums.add_row(row, sizes);
+                     if (row != last_row) finish(std::exchange(last_row, row));
+                     const bool is_decayed = has_decayed(row);
+                     for (std::size_t j = 0; j < n; ++j) {
+                       const double size = size_of(delta_at(row, column, words, j));
+                       const double unit = powers[std::size_t(exponent_at(words, j))];
+                       sums.add(column + j, is_decayed ? size : size * unit);
+                     }
                    });
+    finish(last_row);
     return {.rows = sums.rows(), .columns = sums.columns()};
   }
 
   // The classes of one option, over about so many words; and about how many bits they take.
-  Option opened(const Scales& scales, bool by_row, bool by_column, std::size_t n_words) const {
+  Option opened(const Plan<Words>& plan, const Scales& scales, bool by_row, bool by_column,
+                std::size_t n_words) const {
     Option option;
     option.by_row = by_row, option.by_column = by_column;
-    Plan<Words> none;
-    option.rows = sides_of(none);
+    option.rows = sides_of(plan);
     if (by_row) option.rows.scales = scales.rows.around;
     if (by_column) option.columns = scales.columns.around;
     const std::size_t count = shape_.rows * shape_.columns;
     const std::size_t step = std::max<std::size_t>(count / std::max<std::size_t>(n_words, 1), 1);
     option.offset = offset_for(option, scales.rows.mean);
-    FrameModel<Words> frame = counting_frame(none, option.offset);
+    if (plan.model.staircase_bits > 0) set_decayed_scales(option, scales.rows.mean);
+    FrameModel<Words> frame = counting_frame(plan, option.offset);
     frame.set_column_scales(option.columns);
     option.classes.assign(max_classes, Histogram(n_bins(Words::word_bits)));
     for_each_piece(frame, option.rows, step,
@@ -210,6 +231,16 @@ class Planner {
     return option;
   }
 
+  // A row that decayed has the class of its differences' size itself, whatever the exponent: what
+  // was measured of it is moved by as much as others get by exponent and offset.
+  void set_decayed_scales(Option& option, int mean) const {
+    for (std::size_t row = 0; row < shape_.rows; ++row) {
+      if (!option.rows.flags[row]) continue;
+      const int z = option.rows.scales[row] + mean + option.offset - (mean + 4 * middle);
+      option.rows.scales[row] = std::int16_t(std::clamp(z, -scale_end, scale_end - 1));
+    }
+  }
+
   // The offset that puts the largest classes, but for a few words, at the upper end.
   int offset_for(const Option& option, int mean) const {
     // 4 * log2 of the expected number of units: scale + 4 * middle - 4 * exponent.
@@ -222,6 +253,7 @@ class Planner {
     const std::size_t step = std::max<std::size_t>(count / 16384, 1);
     for (std::size_t at = 0; at < count; at += step) {
       const std::size_t row = at / shape_.columns, column = at % shape_.columns;
+      if (!option.rows.flags.empty() && option.rows.flags[row]) continue;
       int z = at_zero - 4 * exponent_at(base_ + at * sizeof(Word), 0) * (Words::exponent_bits > 0);
       if (option.by_row) z += option.rows.scales[row];
       if (option.by_column) z += option.columns[column];
@@ -237,6 +269,16 @@ class Planner {
   static Histogram counted(const std::vector<std::int16_t>& numbers, std::size_t step) {
     Histogram histogram(n_bins(16));
     for (std::size_t i = 0; i < numbers.size(); i += step) count_into(histogram, numbers[i]);
+    return histogram;
+  }
+  static Histogram counted_stairs(const std::vector<Word>& stairs) {
+    Histogram histogram(n_bins(Words::word_bits));
+    Wide before = 0;
+    for (const Word stair : stairs) {
+      const Wide step = sign_extended<Word>(Wide(stair - std::exchange(before, stair)));
+      const Wide negative = sign_mask(step);
+      ++histogram[bin_of(Wide(step ^ negative), unsigned(negative & 1))];
+    }
     return histogram;
   }
   static void count_into(Histogram& histogram, std::int16_t number) {
@@ -266,6 +308,12 @@ class Planner {
     std::size_t row_at = 0, column_at = 0;
     if (option.by_row) row_at = add_side(counted(option.rows.scales, 1));
     if (option.by_column) column_at = add_side(counted(option.columns, 1));
+    std::size_t flags_at = 0;
+    if (plan.model.staircase_bits > 0) {
+      flags_at = add_side(counted(option.rows.flags, 1));
+      members.push_back({.histogram = counted_stairs(plan.columns.stairs),
+                         .number_bits = Words::word_bits});
+    }
     const std::size_t rank = std::size_t(low_rank_.rank);
     std::vector<std::size_t> component_at;
     for (std::size_t k = 0; k < rank; ++k) {
@@ -289,6 +337,8 @@ class Planner {
     for (std::size_t z = 0; z < max_classes; ++z) model.classes.push_back(context(owner[z]));
     if (option.by_row) model.row_scales = context(row_at);
     if (option.by_column) model.column_scales = context(column_at);
+    if (model.staircase_bits > 0)
+      model.flags = context(flags_at), model.stairs = context(flags_at + 1);
     for (std::size_t k = 0; k < rank; ++k)
       model.components[k] = {.left = context(component_at[k]), .right = context(component_at[k] + 1)};
     plan.rows = std::move(option.rows);

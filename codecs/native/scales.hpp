@@ -29,20 +29,29 @@ inline int quarter_log2(double x) {
 // 2^e, for -1022 <= e <= 1023.
 inline double power_of_two(int e) { return std::bit_cast<double>(std::uint64_t(e + 1023) << 52); }
 
-// Collects |difference| * 2^exponent of whole rows, then gives scales.
+// Collects |difference| * 2^exponent of rows, or of pieces of them, then gives scales.
 class ScaleSums {
  public:
-  ScaleSums(std::size_t rows, std::size_t columns) : rows_(rows, 0.0), columns_(columns, 0.0) {}
+  ScaleSums(std::size_t rows, std::size_t columns) : rows_(rows, 0.0), columns_(columns) {}
 
-  // sizes: one row's |difference| * 2^(exponent - some constant), which the call may change.
-  void add_row(std::size_t row, const std::vector<double>& sizes) {
-    double sum = 0;
-    for (const double size : sizes) sum += size;
-    rows_[row] = sum / double(sizes.size());
-    if (sum == 0) return;
-    const double inverse = 1 / rows_[row];
-    for (std::size_t j = 0; j < sizes.size(); ++j) columns_[j] += sizes[j] * inverse;
-    ++n_rows_;
+  // What was seen of one row: sizes at columns, in any number of pieces.
+  void add(std::size_t column, double size) {
+    sizes_.push_back({column, size});
+    sum_ += size;
+  }
+  // has_columns: whether the row says something of its columns, too.
+  void finish_row(std::size_t row, bool has_columns) {
+    if (sum_ > 0) {
+      rows_[row] = sum_ / double(sizes_.size());
+      const double inverse = 1 / rows_[row];
+      for (const auto& [column, size] : sizes_) {
+        if (!has_columns) break;
+        columns_[column].sum += size * inverse;
+        columns_[column].n += 1;
+      }
+    }
+    sizes_.clear();
+    sum_ = 0;
   }
 
   // Around zero, the mean being told apart; a row or column without any difference gets the least.
@@ -50,23 +59,27 @@ class ScaleSums {
     int mean = 0;
     std::vector<std::int16_t> around;
   };
-  Scales rows() const { return scales_of(rows_, 1.0); }
-  Scales columns() const { return scales_of(columns_, double(std::max<std::size_t>(n_rows_, 1))); }
+  Scales rows() const { return scales_of(rows_); }
+  Scales columns() const {
+    std::vector<double> means;
+    for (const auto& [sum, n] : columns_) means.push_back(n > 0 ? sum / n : 0);
+    return scales_of(means);
+  }
 
  private:
-  static Scales scales_of(const std::vector<double>& sums, double n) {
+  static Scales scales_of(const std::vector<double>& means) {
     Scales scales;
     std::int64_t total = 0, counted = 0;
     int least = 0;
-    std::vector<int> logs(sums.size(), nothing);
-    for (std::size_t i = 0; i < sums.size(); ++i) {
-      if (sums[i] <= 0) continue;
-      logs[i] = quarter_log2(sums[i] / n);
+    std::vector<int> logs(means.size(), nothing);
+    for (std::size_t i = 0; i < means.size(); ++i) {
+      if (means[i] <= 0) continue;
+      logs[i] = quarter_log2(means[i]);
       total += logs[i];
       least = counted++ == 0 ? logs[i] : std::min(least, logs[i]);
     }
     if (counted > 0) scales.mean = int(total / counted);
-    scales.around.reserve(sums.size());
+    scales.around.reserve(means.size());
     for (const int log : logs) {
       const int around = log == nothing ? least - scales.mean - 48 : log - scales.mean;
       scales.around.push_back(std::int16_t(std::clamp(around, -2048, 2047)));
@@ -75,8 +88,17 @@ class ScaleSums {
   }
 
   static constexpr int nothing = 1 << 30;
-  std::vector<double> rows_, columns_;
-  std::size_t n_rows_ = 0;
+  struct Mean {
+    double sum = 0, n = 0;
+  };
+  struct Size {
+    std::size_t column;
+    double size;
+  };
+  std::vector<double> rows_;
+  std::vector<Mean> columns_;
+  std::vector<Size> sizes_;  // of the row in hand
+  double sum_ = 0;
 };
 
 }  // namespace deltahub

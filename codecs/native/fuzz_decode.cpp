@@ -1,0 +1,207 @@
+// Fuzzers of both decoders, for builds with sanitizers. kernels.cpp is linked once for each
+// instruction set, as in the module, and all sets must agree.
+//
+//   as a libFuzzer target (make fuzz):  -DDELTAHUB_FUZZ=deltas or -DDELTAHUB_FUZZ=floats
+//   as a program of its own (tests/codecs/test_sanitized.py):
+//       fuzz_decode deltas|floats SEED ROUNDS FILE...
+//     runs every file, then ROUNDS mutations of each.
+//
+// Every buffer is a heap block of exactly the size that the decoder is told, so that one byte read or
+// written outside of it ends the program.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "delta_codec.hpp"
+#include "float_codec.hpp"
+
+namespace deltahub {
+namespace {
+
+using Bytes = std::vector<std::uint8_t>;
+
+constexpr std::size_t most_rows = 256, most_columns = 4096;
+constexpr std::size_t most_words = std::size_t(1) << 14;  // of a block: enough for many rounds
+
+[[noreturn]] void fail(const char* what) {
+  std::fprintf(stderr, "%s\n", what);
+  std::abort();
+}
+
+// An exact copy: vectors may have capacity to spare.
+struct Exact {
+  explicit Exact(std::size_t n) : size(n), data(new std::uint8_t[n]) {}
+  explicit Exact(View bytes) : Exact(bytes.size()) {
+    std::copy(bytes.begin(), bytes.end(), data.get());
+  }
+  View view() const { return {data.get(), size}; }
+  std::size_t size;
+  std::unique_ptr<std::uint8_t[]> data;
+};
+
+// What an input asks for: its numbers first, in this order, of 16 bits; then the bytes.
+class Input {
+ public:
+  explicit Input(View bytes) : rest_(bytes) {}
+
+  std::size_t number(std::size_t end) {
+    const View two = bytes(2);
+    std::size_t value = 0;
+    for (std::size_t i = 0; i < two.size(); ++i) value |= std::size_t(two[i]) << 8 * i;
+    return value % end;
+  }
+  View bytes(std::size_t n) {
+    const View taken = rest_.first(std::min(n, rest_.size()));
+    rest_ = rest_.subspan(taken.size());
+    return taken;
+  }
+  View rest() { return bytes(rest_.size()); }
+
+ private:
+  View rest_;
+};
+
+// decode(): whether it was accepted. All kernels must say the same, and of what they accept, make
+// the same words.
+template <class Decode>
+void compare(std::size_t out_bytes, Decode&& decode) {
+  Bytes expected;
+  int n_accepted = 0, n_refused = 0;
+  for (const Kernels* kernels : supported_kernels()) {
+    chosen_kernels() = kernels;
+    Exact out(out_bytes);
+    std::memset(out.data.get(), 0xee, out_bytes);
+    bool is_accepted = false;
+    try {
+      is_accepted = decode(out.data.get());
+    } catch (const std::invalid_argument&) {
+    }
+    (is_accepted ? n_accepted : n_refused)++;
+    if (!is_accepted) continue;
+    const Bytes words(out.view().begin(), out.view().end());
+    if (n_accepted > 1 && words != expected) fail("two kernels make different words");
+    expected = words;
+  }
+  if (n_accepted > 0 && n_refused > 0) fail("one kernel accepts what another one refuses");
+}
+
+void check_one_form(int kind, View prelude, std::size_t rows, std::size_t columns) {
+  with_words(word_kind(kind), [&]<class Words>(Words) {
+    const auto parsed = parse_fields<Words>(prelude.data(), prelude.size(), rows, columns);
+    if (!parsed) return;
+    const View fields = prelude.first(parsed->stream_begin);
+    if (write_fields(parsed->model) != Bytes(fields.begin(), fields.end()))
+      fail("two preludes for one model");
+  });
+}
+
+[[maybe_unused]] void deltas(View bytes) {
+  Input in(bytes);
+  const int kind = int(in.number(std::size_t(WordKind::int64) + 1));
+  const std::size_t rows = in.number(most_rows) + 1, columns = in.number(most_columns) + 1;
+  BlockShape shape;
+  shape.rows = in.number(rows) + 1;
+  shape.first_column = shape.rows == 1 ? in.number(columns) : in.number(1);
+  const std::size_t left = columns - shape.first_column;
+  shape.columns = shape.rows == 1 ? left - in.number(left) : columns;
+  if (shape.rows > 1)
+    shape.rows = std::clamp<std::size_t>(most_words / columns, 1, shape.rows);
+  const std::size_t prelude_bytes = in.number(65536), base_bytes = in.number(65536);
+  const Exact prelude(in.bytes(prelude_bytes));
+  const View some_base = in.bytes(base_bytes);
+  const Exact stream(in.rest());
+
+  const std::size_t word_bytes = with_words(word_kind(kind), []<class Words>(Words) {
+    return sizeof(typename Words::Word);
+  });
+  Exact base(shape.rows * shape.columns * word_bytes);
+  for (std::size_t i = 0; i < base.size; ++i)
+    base.data[i] = some_base.empty() ? 0 : some_base[i % some_base.size()];
+
+  check_one_form(kind, prelude.view(), rows, columns);
+  compare(base.size, [&](std::uint8_t* out) {
+    const auto decoder = parsed_deltas(kind, prelude.view(), rows, columns);
+    return decoder->decode(stream.data.get(), stream.size, base.data.get(), out, shape);
+  });
+}
+
+[[maybe_unused]] void floats(View bytes) {
+  Input in(bytes);
+  const int kind = int(in.number(std::size_t(WordKind::int8)));
+  const std::size_t count = in.number(most_words) + 1;
+  const Exact prelude(in.bytes(in.number(65536)));
+  const Exact stream(in.rest());
+  with_words(word_kind(kind), [&]<class Words>(Words) {
+    if constexpr (Words::exponent_bits > 0) {
+      const auto model = parse_float_prelude<Words>(prelude.data.get(), prelude.size);
+      const View whole = prelude.view();
+      if (model && write_float_prelude(*model) != Bytes(whole.begin(), whole.end()))
+        fail("two preludes for one table");
+    }
+  });
+  const std::size_t size = count * with_words(word_kind(kind), []<class Words>(Words) {
+                             return sizeof(typename Words::Word);
+                           });
+  compare(size, [&](std::uint8_t* out) {
+    return parsed_floats(kind, prelude.view())->decode(stream.view(), out, size);
+  });
+}
+
+#ifndef DELTAHUB_FUZZ
+
+std::mt19937_64 random_engine;
+
+std::uint64_t below(std::uint64_t end) { return random_engine() % end; }
+
+Bytes mutated(Bytes bytes) {
+  for (auto n = below(3) + 1; n > 0; --n) {
+    const auto at = bytes.empty() ? 0 : below(bytes.size());
+    switch (bytes.empty() ? 4 : below(6)) {
+      case 0: bytes[at] ^= std::uint8_t(1 << below(8)); break;
+      case 1: bytes[at] = std::uint8_t(random_engine()); break;
+      case 2: bytes.resize(bytes.size() - below(std::min<std::size_t>(bytes.size(), 64))); break;
+      case 3: bytes.erase(bytes.begin() + std::ptrdiff_t(at)); break;
+      case 4: bytes.insert(bytes.begin() + std::ptrdiff_t(at), std::uint8_t(random_engine())); break;
+      default: for (auto i = at; i < bytes.size(); ++i) bytes[i] = std::uint8_t(random_engine());
+    }
+  }
+  return bytes;
+}
+
+int run(int n_arguments, char** arguments) {
+  if (n_arguments < 5) return 2;
+  const std::string decoder = arguments[1];
+  if (decoder != "deltas" && decoder != "floats") return 2;
+  const auto fuzz = decoder == "deltas" ? deltas : floats;
+  random_engine.seed(std::strtoull(arguments[2], nullptr, 10));
+  const long rounds = std::strtol(arguments[3], nullptr, 10);
+  for (int i = 4; i < n_arguments; ++i) {
+    std::ifstream file(arguments[i], std::ios::binary);
+    if (!file) fail("a file that cannot be read");
+    const Bytes bytes{std::istreambuf_iterator<char>(file), {}};
+    fuzz(bytes);
+    for (long round = 0; round < rounds; ++round) fuzz(mutated(bytes));
+  }
+  std::puts("sound");
+  return 0;
+}
+
+#endif
+
+}  // namespace
+}  // namespace deltahub
+
+#ifdef DELTAHUB_FUZZ
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
+  deltahub::DELTAHUB_FUZZ({bytes, size});
+  return 0;
+}
+#else
+int main(int n_arguments, char** arguments) { return deltahub::run(n_arguments, arguments); }
+#endif
