@@ -49,6 +49,7 @@ class FrameTaker:
         self._base_sizes = base_sizes
         self._is_private = is_private
         self._threads = reg.settings.codec_threads
+        self._effort = reg.settings.effort
 
     def take(self, tensor: bytes, frames: Sequence[UploadedFrame]) -> None:
         """Add all frames of a tensor; InvalidFrame unless they decode to the bytes it names."""
@@ -105,7 +106,7 @@ class FrameTaker:
         spec = TensorSpec(header.tensor, header.dtype, 1, header.tensor_count)
         part = FrameRange(header.start, header.count, header.rows, header.columns)
         codec = "auto" if base is None else "fm_delta"
-        return encode_frame(spec, part, out, base, header.base, codec, self._threads)
+        return encode_frame(spec, part, out, base, header.base, codec, self._threads, self._effort)
 
     def _base(self, view: FrameView, low: int, high: int) -> bytearray | None:
         """The aligned base of decoded bytes [low, high) of the frame."""

@@ -11,6 +11,7 @@ from deltahub.codecs.frame import (
     raw_frame_length,
     split_frames,
 )
+from deltahub.codecs.protocol import Effort
 from deltahub.registry.packs import PackSpool
 
 Read = Callable[[int, memoryview], None]
@@ -32,6 +33,7 @@ def encode_tensor(
     plan_of: PlanOf | None = None,
     read_base: ReadBase | None = None,
     threads: int = 1,
+    effort: Effort = Effort.DEFAULT,
     progress: Callable[[int], None] = lambda n: None,
 ) -> None:
     """Add all frames of a tensor to a spool. Memory: three frames of max_frame_bytes.
@@ -43,17 +45,19 @@ def encode_tensor(
         source = bytearray(part.count * spec.dtype.itemsize)
         read(part.start * spec.dtype.itemsize, memoryview(source))
         if plan_of is None or read_base is None:
-            frame = _encode_alone(spec, part, source, threads)
+            frame = _encode_alone(spec, part, source, effort, threads)
         else:
-            frame = _encode_delta(spec, part, source, plan_of(part), read_base, threads)
+            frame = _encode_delta(spec, part, source, plan_of(part), read_base, effort, threads)
         size = len(source)
         del source
         spool.add(frame)
         progress(size)
 
 
-def _encode_alone(spec: TensorSpec, part: FrameRange, source: bytearray, threads: int) -> bytes:
-    return encode_frame(spec, part, source, threads=threads)
+def _encode_alone(
+    spec: TensorSpec, part: FrameRange, source: bytearray, effort: Effort, threads: int
+) -> bytes:
+    return encode_frame(spec, part, source, effort=effort, threads=threads)
 
 
 def _encode_delta(
@@ -62,14 +66,15 @@ def _encode_delta(
     source: bytearray,
     plan: BasePlan,
     read_base: ReadBase,
+    effort: Effort,
     threads: int,
 ) -> bytes:
     base = bytearray(len(source))
     assemble(plan, spec.dtype, 0, part.count, read_base, memoryview(base))
-    delta = encode_frame(spec, part, source, base, plan, "fm_delta", threads)
+    delta = encode_frame(spec, part, source, base, plan, "fm_delta", threads, effort)
     del base
     raw_length = raw_frame_length(spec.dtype, part.rows, part.columns)
     if len(delta) < raw_length * (1 - POOR_DELTA):
         return delta
-    alone = _encode_alone(spec, part, source, threads)
+    alone = _encode_alone(spec, part, source, effort, threads)
     return alone if len(alone) <= len(delta) else delta

@@ -223,6 +223,7 @@ class Ingest:
                     plan_of=None if choice is None else choice.frame_plan,
                     read_base=self._restorer.base_reader(domain_id),
                     threads=settings.codec_threads,
+                    effort=settings.effort,
                     progress=progress,
                 )
                 n_taken += 1

@@ -122,6 +122,7 @@ class Replanner:
             plan_of=choice.frame_plan,
             read_base=self._restorer.base_reader(self._target.domain_id),
             threads=self._reg.settings.codec_threads,
+            effort=self._reg.settings.effort,
         )
         batch[tensor.hash] = tensor
 

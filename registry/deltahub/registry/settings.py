@@ -1,9 +1,12 @@
 """Everything that can be configured, with its unit and default; read from DELTAHUB_* once."""
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from deltahub.codecs.protocol import Effort
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -61,6 +64,13 @@ class Settings(BaseSettings):
         default=64 * MIB, description="Decoded blocks that one process keeps, in bytes."
     )
     codec_threads: int = Field(default=1, ge=1, description="Threads that code one frame.")
+    codec_effort: Literal["fast", "default", "max"] = Field(
+        default="default", description="Work that is spent on coding a frame smaller."
+    )
+
+    @property
+    def effort(self) -> Effort:
+        return Effort[self.codec_effort.upper()]
 
     @property
     def effective_database_url(self) -> str:
