@@ -38,6 +38,11 @@ class FloatWords:
         return self.max_exponent >> 1
 
     @property
+    def unit_of_floor(self) -> int:
+        """A low rank's floor less log2 of its product's unit."""
+        return self.bias + self.mantissa_bits + self.guard_bits
+
+    @property
     def sign(self) -> int:
         """The word that is the sign bit alone."""
         return 1 << (self.exponent_bits + self.mantissa_bits)
