@@ -1,0 +1,133 @@
+"""A fine-tuned and a base tensor as floats, and the strongest directions of their difference."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deltahub.codecs.dtypes import DType
+from deltahub.codecs.low_rank import FLOAT_WORDS, FloatWords, Words
+
+Floats: TypeAlias = NDArray[np.floating[Any]]
+F64: TypeAlias = NDArray[np.float64]
+
+_CHUNK: Final = 1 << 20  # elements that are floats at a time
+_KEPT: Final = 1 << 24  # elements of a tensor whose differences are kept between passes
+
+
+class Pair:
+    """A fine-tuned and a base tensor of the same dtype, as floats where they are asked for."""
+
+    def __init__(self, dtype: DType, source: Words, base: Words) -> None:
+        self.dtype, self.source, self.base = dtype, source, base
+        self.words: FloatWords = FLOAT_WORDS[dtype]
+        self.rows, self.columns = source.shape
+        # Float32 would round what the last digits of F32 words say of a product.
+        self.real = np.dtype(np.float64 if dtype is DType.F32 else np.float32)
+        self._kept: Floats | None = None
+
+    @property
+    def size(self) -> int:
+        return int(self.source.size)
+
+    def differences(self, rows: slice) -> Floats:
+        """Source less base; 0 where either is no number."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            difference = self._floats(self.source[rows]) - self._floats(self.base[rows])
+            is_sound = np.isfinite(difference.sum())
+        if not is_sound:
+            difference[~np.isfinite(difference)] = 0
+        return difference
+
+    def chunks(self) -> Iterator[tuple[slice, Floats]]:
+        """All rows, some at a time, with their differences."""
+        if self._kept is None and self.size <= _KEPT:
+            self._kept = np.empty((self.rows, self.columns), self.real)
+            for rows in self.row_slices():
+                self._kept[rows] = self.differences(rows)
+        for rows in self.row_slices():
+            yield rows, self.differences(rows) if self._kept is None else self._kept[rows]
+
+    def row_slices(self) -> Iterator[slice]:
+        n_rows = max(1, _CHUNK // self.columns)
+        for start in range(0, self.rows, n_rows):
+            yield slice(start, min(start + n_rows, self.rows))
+
+    def part(self, rows: slice) -> "Pair":
+        """These rows of the pair; itself where they are all."""
+        if rows.step == 1:
+            return self
+        return Pair(self.dtype, self.source[rows].copy(), self.base[rows].copy())
+
+    def ulps(self, rows: slice) -> Floats:
+        """The distance of a source word to the next."""
+        exponents = np.arange(self.words.max_exponent + 1)
+        exponents = np.maximum(exponents, 1) - self.words.bias - self.words.mantissa_bits
+        by_exponent = np.ldexp(self.real.type(1), exponents.astype(np.int32))
+        return by_exponent[self.words.exponents(self.source[rows])]
+
+    def ulp_shares(self) -> tuple[F64, F64]:
+        """The ulps that occur in some of the rows, and how often: shares of 1."""
+        ulps, counts = np.unique(
+            self.ulps(slice(None, None, -(-self.rows // 64))), return_counts=True
+        )
+        return ulps.astype(np.float64), counts / counts.sum()
+
+    def _floats(self, words: Words) -> Floats:
+        if self.dtype is DType.BF16:
+            return (words.astype(np.uint32) << 16).view(np.float32)
+        return words.view(np.float16 if self.dtype is DType.F16 else np.float32).astype(self.real)
+
+
+@dataclass(frozen=True)
+class Factors:
+    """left * strengths @ right: orthonormal columns and rows, strengths falling."""
+
+    left: F64
+    strengths: F64
+    right: F64
+
+    @classmethod
+    def of_product(cls, left: F64, right: F64) -> "Factors":
+        """left @ right, of any columns and rows."""
+        columns = orthonormal(left)
+        core = (columns.T @ left) @ right
+        squares, turn = np.linalg.eigh(core @ core.T)
+        strengths, turn = np.sqrt(np.maximum(squares[::-1], 1e-300)), turn[:, ::-1]
+        return cls(columns @ turn, strengths, (turn.T @ core) / strengths[:, None])
+
+
+def sketch(pair: Pair, n_directions: int, powers: int) -> tuple[Factors, float]:
+    """The strongest directions of the difference, and its sum of squares.
+
+    The row space is found on part of the rows, by powers; then all rows are looked at twice.
+    n_directions: at most half of the rows and of the columns.
+    """
+    step = 1 if powers > 1 else max(1, min(4, pair.rows // (4 * n_directions)))
+    step = max(step, -(-pair.size // _KEPT))
+    part = pair.differences(slice(None, None, step))
+    start = np.random.default_rng(0).standard_normal((len(part), n_directions))
+    basis = orthonormal(part.T @ start.astype(pair.real))
+    for _ in range(powers):
+        basis = orthonormal(part.T @ (part @ basis))
+    left = np.empty((pair.rows, n_directions), pair.real)
+    energy = 0.0
+    for rows, difference in pair.chunks():
+        left[rows] = difference @ basis
+        energy += float(np.vdot(difference, difference))
+    left = orthonormal(left)
+    right = np.zeros((n_directions, pair.columns), pair.real)
+    for rows, difference in pair.chunks():
+        right += left[rows].T @ difference
+    return Factors.of_product(left.astype(np.float64), right.astype(np.float64)), energy
+
+
+def orthonormal(columns: Floats) -> Floats:
+    """An orthonormal basis, strongest direction first. Some ten times faster than a QR."""
+    exact = columns.astype(np.float64)
+    squares, turn = np.linalg.eigh(exact.T @ exact)
+    lengths = np.sqrt(np.maximum(squares, 1e-14 * squares[-1]))
+    basis: Floats = (exact @ (turn / lengths)[:, ::-1]).astype(columns.dtype)
+    return basis

@@ -1,0 +1,97 @@
+"""How many components of a product to keep, and how coarse their integers may be."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deltahub.codecs.low_rank import MAX_RANK, LowRank
+from deltahub.codecs.low_rank_pair import F64, Factors, Floats, Pair
+
+_NOISES: Final = np.arange(-12, 3)  # log2 of a component's noise, of what the error would allow
+_STRIDES: Final = (0, 2, 4, 6)  # log2 of the coarsest unit of a plan, in its finest
+# Magnitudes of normal numbers of variance 1, each as likely as the others.
+_NORMAL: Final = np.array(
+    [0.04, 0.12, 0.2, 0.28, 0.36, 0.45, 0.53, 0.63, 0.72, 0.83, 0.95, 1.08, 1.23, 1.42, 1.68, 2.15]
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Components to keep, and log2 of the unit of each one's product."""
+
+    units: NDArray[np.int64]  # (rank,); none is finer than the first
+    bits: float  # about what the tensor takes
+
+    @property
+    def rank(self) -> int:
+        return len(self.units)
+
+
+def plan_components(pair: Pair, strengths: F64, error: F64, least_rank: int = 1) -> list[Plan]:
+    """The plans of fewest bits by a simple model of sizes, from the finest to the coarsest.
+
+    strengths: of components, falling. error: element i is the mean square of what i + 1 components
+    leave, less what rounding the source has added. The noise of a rounded component grows with its
+    strength and with its unit. So the strongest gets the finest unit, and the weaker ones multiples
+    of it by powers of two, up to some power.
+    """
+    strengths = np.maximum(strengths[:MAX_RANK], 1e-300)
+    error = error[: len(strengths)]
+    steps, shares = pair.ulp_shares()
+    root, n_values = np.sqrt(pair.size), pair.rows + pair.columns
+    least_unit = 1 - pair.words.unit_of_floor
+    plans = []
+    for noise in np.ldexp(error[len(error) // 2] * n_values / pair.size, _NOISES):
+        finest = np.log2(6 * noise * root / strengths)
+        best: Plan | None = None
+        for most in _STRIDES:
+            unit = max(int(np.rint(finest[0])), least_unit)
+            strides = np.clip(np.rint(finest - unit), 0, most).astype(np.int64)
+            added = np.cumsum(np.ldexp(strengths, unit + strides)) / (6 * root)
+            values = np.sqrt(strengths / root / np.ldexp(1.0, unit))
+            variances = (error + added)[:, None] / steps**2
+            bits = pair.size * (shares * _bits_of(variances)).sum(axis=1)
+            bits += n_values * np.cumsum(_factor_bits(values, strides))
+            rank = least_rank + int(np.argmin(bits[least_rank - 1 :]))
+            if best is None or bits[rank - 1] < best.bits:
+                best = Plan(unit + strides[:rank], float(bits[rank - 1]))
+        if best is not None:
+            plans.append(best)
+    return plans
+
+
+def _bits_of(variance: Floats) -> Floats:
+    """About the entropy of a rounded number, from its variance before it is rounded."""
+    bits: Floats = 0.5 * np.log2(1 + 17 * variance)
+    return bits
+
+
+def _factor_bits(values: F64, strides: NDArray[np.int64]) -> F64:
+    """Bits a value, from the root mean squares of integers that are multiples of 2^(strides / 2).
+
+    Where an integer has raw digits, those below its stride are coded though they are 0.
+    """
+    sizes = values[:, None] * _NORMAL
+    widths = np.where(sizes < 16, 0, np.log2(np.maximum(sizes, 16)) - 1)
+    wasted = np.minimum(widths, strides[:, None] / 2).mean(axis=1)
+    bits: F64 = _bits_of(np.ldexp(values**2, -strides)) + wasted
+    return bits
+
+
+def rounded(pair: Pair, factors: Factors, plan: Plan) -> LowRank:
+    """The factors' strongest components in integers, as the plan has it."""
+    words, rank, unit = pair.words, plan.rank, int(plan.units.min())
+    balance = (pair.rows / pair.columns) ** 0.25
+    scales = np.sqrt(factors.strengths[:rank] / np.ldexp(1.0, plan.units))
+    strides = plan.units - unit
+    left = _integers(factors.left[:, :rank] * (scales * balance), (strides + 1) // 2)
+    right = _integers(factors.right[:rank].T * (scales / balance), strides // 2).T
+    return LowRank(left, np.ascontiguousarray(right), unit + words.unit_of_floor)
+
+
+def _integers(values: F64, strides: NDArray[np.int64]) -> NDArray[np.int16]:
+    most = 32767 >> strides
+    integers = np.clip(np.rint(values), -most, most).astype(np.int64)
+    return (integers << strides).astype(np.int16)
