@@ -1,4 +1,4 @@
-"""Trains a family once: `python -m benchmarks.models.train --family bench --out .cache/models`.
+"""Trains a family once: `python -m benchmarks.models.train --family demo --out .cache/demo-models`.
 
 Each model lies in `<out>/<name>/<dtype>/`, as `save_pretrained` writes it. What is there already is
 not trained again; a model appears whole or not at all.
@@ -175,8 +175,8 @@ def _scratch(out: Path, name: str) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--family", choices=sorted(FAMILIES), default="bench")
-    parser.add_argument("--out", type=Path, default=Path(".cache/models"))
+    parser.add_argument("--family", choices=sorted(FAMILIES), default="demo")
+    parser.add_argument("--out", type=Path, default=Path(".cache/demo-models"))
     parser.add_argument("--processes", type=int, default=1)
     arguments = parser.parse_args()
     train_family(FAMILIES[arguments.family], arguments.out, processes=arguments.processes)

@@ -35,12 +35,16 @@ def library() -> ctypes.CDLL:
     return loaded
 
 
+def digest() -> str:
+    """Of the sources, the flags and the processor that they are built for."""
+    found = hashlib.sha256("\0".join([*_FLAGS, processor(), platform.machine()]).encode())
+    for source in sorted(_SOURCES.iterdir()):
+        found.update(source.read_bytes())
+    return found.hexdigest()[:16]
+
+
 def _built() -> Path:
-    sources = sorted(_SOURCES.iterdir())
-    digest = hashlib.sha256("\0".join([*_FLAGS, processor(), platform.machine()]).encode())
-    for source in sources:
-        digest.update(source.read_bytes())
-    path = CACHE / f"rivals-{digest.hexdigest()[:16]}.so"
+    path = CACHE / f"rivals-{digest()}.so"
     if not path.exists():
         compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
         if compiler is None:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.codec_sizes.contenders.ours import Ours
-from benchmarks.codec_sizes.model_file import ModelFile
+from benchmarks.codecs.model_file import ModelFile
+from benchmarks.codecs.ours import OURS
+from benchmarks.codecs.tensors import PairOfFiles
 from benchmarks.memory.pair import GIB, from_bf16, shapes, to_bf16, write_pair
 
 SIZE = 6 << 20
@@ -30,7 +31,8 @@ def test_the_fine_tune_costs_about_what_real_ones_cost(tmp_path: Path) -> None:
     base = ModelFile.load(pair.base / "model.safetensors")
     fine_tune = ModelFile.load(pair.fine_tune / "model.safetensors")
     assert base.plan.kind == fine_tune.plan.kind == "safetensors"
-    share = Ours().encode(fine_tune, base).size / len(fine_tune.data)
+    files = PairOfFiles.load(pair.base / "model.safetensors", pair.fine_tune / "model.safetensors")
+    share = OURS[0].stored(files).size_bytes / files.file_bytes
     assert 0.1 < share < 0.4
 
 

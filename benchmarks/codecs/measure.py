@@ -1,0 +1,206 @@
+"""One codec on one pair, in a process of its own, pinned to one core; prints JSON.
+
+A rival that corrupts its input or crashes then spoils nobody else's figures.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.codecs.ours import OURS, STANDALONE, NotLossless, Ours, Stored
+from benchmarks.codecs.tensors import FLOATS, PairOfFiles, Tensor
+from benchmarks.rivals.all import BY_NAME
+from benchmarks.rivals.rival import Rival
+
+BUFFER_BYTES = 256 << 20
+REPEATS = 7
+_TIMEOUT_S = 3600
+_LENGTH_BYTES = 4  # a rival's container names the length of each stream
+_OURS = {codec.name: codec for codec in (*OURS, STANDALONE)}
+
+
+class Failed(Exception):
+    """The codec crashed, or did not give the tensors back."""
+
+
+def measure(
+    what: str, codec: str, files: tuple[Path, Path], *, kernels: str = "", **options: int
+) -> dict[str, Any]:
+    """Runs main() elsewhere; what it printed. files: (base, fine-tune). Failed with its last line.
+
+    what: size, speed, threads or memory. kernels: which of ours; empty for the fastest.
+    """
+    command = [sys.executable, "-m", "benchmarks.codecs.measure", what, codec, *map(str, files)]
+    for name, value in options.items():
+        command += [f"--{name.replace('_', '-')}", str(value)]
+    environment = {**os.environ, **({"DELTAHUB_KERNELS": kernels} if kernels else {})}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=_TIMEOUT_S, env=environment
+    )
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no word"])[-1]
+        raise Failed(f"exit status {done.returncode}: {last}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _codec(name: str) -> "Ours | _Tensorwise":
+    return _OURS[name] if name in _OURS else _Tensorwise(BY_NAME[name])
+
+
+class _Tensorwise:
+    """A rival behind the calls that ours has. What is no float goes to zstd, for every rival."""
+
+    def __init__(self, rival: Rival) -> None:
+        self.rival = rival
+
+    def encode(self, tensor: Tensor) -> list[bytes]:
+        if tensor.dtype not in FLOATS:
+            return [BY_NAME["zstd-3"].encode(tensor.words, tensor.base, tensor.dtype)]
+        return [self.rival.encode(tensor.words, tensor.base, tensor.dtype)]
+
+    def decode(self, encoded: list[bytes], tensor: Tensor, out: Any) -> None:
+        rival = self.rival if tensor.dtype in FLOATS else BY_NAME["zstd-3"]
+        rival.decode(encoded[0], tensor.base, tensor.dtype, out)
+
+    def stored(self, pair: PairOfFiles) -> Stored:
+        """Header, streams and their lengths; a store keeps a tensor that is the base's by name."""
+        size = pair.header_bytes
+        for tensor in pair.tensors:
+            if tensor.is_unchanged and self.rival.takes_base:
+                continue
+            encoded = self.encode(tensor)
+            out = np.ones_like(tensor.words)
+            self.decode(encoded, tensor, out)
+            if not np.array_equal(out, tensor.words):
+                raise NotLossless(f"{self.rival.name} changed {tensor.name}")
+            size += sum(len(stream) + _LENGTH_BYTES for stream in encoded)
+        return Stored(size)
+
+
+def _decode(codec: "Ours | _Tensorwise", encoded: list[bytes], tensor: Tensor, out: Any) -> None:
+    if isinstance(codec, Ours):
+        codec.decode(encoded, tensor.base, out)
+    else:
+        codec.decode(encoded, tensor, out)
+
+
+def _cpu_s(work: Callable[[], Any]) -> tuple[float, Any]:
+    """User and system seconds of this process, and the result."""
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    result = work()
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, result
+
+
+def _size(codec: "Ours | _Tensorwise", pair: PairOfFiles) -> dict[str, Any]:
+    stored = codec.stored(pair)
+    return {
+        "file_bytes": pair.file_bytes,
+        "stored_bytes": stored.size_bytes,
+        "worst_excess_bytes": stored.worst_excess,
+    }
+
+
+def _speed(
+    codec: "Ours | _Tensorwise", pair: PairOfFiles, buffer_bytes: int, repeats: int
+) -> dict[str, Any]:
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    tensors = pair.buffers(buffer_bytes)
+    outs = [np.ones_like(tensor.words) for tensor in tensors]
+    encode_s: list[float] = []
+    decode_s: list[float] = []
+    for repetition in range(repeats + 1):
+        spent_s, encoded = _cpu_s(lambda: [codec.encode(tensor) for tensor in tensors])
+        for out in outs:
+            out.fill(1)
+
+        def decode(streams: list[list[bytes]] = encoded) -> None:
+            for stream, tensor, out in zip(streams, tensors, outs, strict=True):
+                _decode(codec, stream, tensor, out)
+
+        back_s, _ = _cpu_s(decode)
+        for tensor, out in zip(tensors, outs, strict=True):
+            if not np.array_equal(out, tensor.words):
+                raise NotLossless(f"{tensor.name} came back changed")
+        if repetition > 0:  # the first one pays for imports and for fresh pages
+            encode_s.append(spent_s)
+            decode_s.append(back_s)
+    n_bytes = sum(tensor.words.nbytes for tensor in tensors)
+    return {"bytes": n_bytes, "encode_cpu_s": encode_s, "decode_cpu_s": decode_s}
+
+
+def _threads(codec: Ours, pair: PairOfFiles, buffer_bytes: int, repeats: int) -> dict[str, Any]:
+    """Wall seconds with one thread and with two, the fastest of the repetitions, not pinned."""
+    tensors = pair.buffers(buffer_bytes)
+    outs = [np.ones_like(tensor.words) for tensor in tensors]
+    best: dict[str, float] = {}
+
+    def keep(key: str, began: float) -> None:
+        best[key] = min(best.get(key, float("inf")), time.perf_counter() - began)
+
+    for _ in range(repeats):
+        for n in (1, 2):
+            began = time.perf_counter()
+            encoded = [codec.encode(tensor, threads=n) for tensor in tensors]
+            keep(f"encode_{n}", began)
+            began = time.perf_counter()
+            for stream, tensor, out in zip(encoded, tensors, outs, strict=True):
+                codec.decode(stream, tensor.base, out, threads=n)
+            keep(f"decode_{n}", began)
+    return {"wall_s": best}
+
+
+def _memory(codec: Ours, pair: PairOfFiles) -> dict[str, Any]:
+    """Bytes by which resident memory rises above what is held before, decoding one tensor."""
+    tensor = max(pair.tensors, key=lambda tensor: tensor.words.nbytes)
+    frames = codec.encode(tensor)
+    out = np.ones_like(tensor.words)
+    codec.decode(frames, tensor.base, out)  # fresh arenas of the allocator are not the codec's
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _status_bytes("VmRSS")
+    codec.decode(frames, tensor.base, out)
+    return {"tensor_bytes": tensor.words.nbytes, "extra_bytes": _status_bytes("VmHWM") - before}
+
+
+def _status_bytes(key: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{key}:"):
+            return int(line.split()[1]) * 1024
+    raise LookupError(f"/proc/self/status has no {key}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["size", "speed", "threads", "memory"])
+    parser.add_argument("codec", choices=sorted([*_OURS, *BY_NAME]))
+    parser.add_argument("base", type=Path)
+    parser.add_argument("fine_tune", type=Path)
+    parser.add_argument("--repeats", type=int, default=REPEATS)
+    parser.add_argument("--buffer-bytes", type=int, default=BUFFER_BYTES)
+    a = parser.parse_args()
+    codec, pair = _codec(a.codec), PairOfFiles.load(a.base, a.fine_tune)
+    if a.what == "size":
+        found = _size(codec, pair)
+    elif a.what == "speed":
+        found = _speed(codec, pair, a.buffer_bytes, a.repeats)
+    elif not isinstance(codec, Ours):
+        parser.error(f"{a.what} is only asked of our own codec")
+    elif a.what == "threads":
+        found = _threads(codec, pair, a.buffer_bytes, a.repeats)
+    else:
+        found = _memory(codec, pair)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,266 @@
+"""`make bench-codecs`: our codecs and their rivals on the pairs of benchmarks/pairs.toml.
+
+Prints the tables, writes two CSV files and the section of docs/benchmarks.md with its picture.
+`--quick` measures one pair in small buffers and writes nothing; `--only NAME` measures some pairs.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.codecs import page
+from benchmarks.codecs.figures import (
+    DECODE,
+    ENCODE,
+    Figure,
+    Size,
+    Sizes,
+    Speed,
+    excess_figure,
+    size_figures,
+    speed_figures,
+    standalone_figure,
+    threads_figures,
+)
+from benchmarks.codecs.measure import BUFFER_BYTES, REPEATS, Failed, measure
+from benchmarks.codecs.ours import JUDGED, OURS, PACKAGES, STANDALONE
+from benchmarks.pairs.layout import DEFAULT_CACHE, REPORT, Cache, is_made
+from benchmarks.pairs.recipes import DTYPES, Pair, load_recipes
+from benchmarks.results_file import print_columns, write_results
+from benchmarks.rivals.all import RIVALS
+from benchmarks.rivals.rival import Rival
+from deltahub.codecs._native import kernel_names
+
+# The whole matrix would take a day: these are timed, in these dtypes; all are measured for size.
+TIMED = (
+    ("llama-full-1e-5-wd0.01", "BF16"),
+    ("llama-full-1e-5-wd0.01", "F16"),
+    ("llama-full-1e-5-wd0.01", "F32"),
+    ("llama-lora-f32-adapter", "BF16"),
+    ("minilm-contrastive-2e-5-wd0.01", "BF16"),
+    ("minilm-contrastive-2e-5-wd0.01", "F32"),
+    ("wide-lora-f32-adapter", "BF16"),
+)
+_QUICK_BYTES = 16 << 20
+
+
+class Bench:
+    """One run over some pairs."""
+
+    def __init__(self, cache: Cache, pairs: Sequence[Pair], *, is_quick: bool) -> None:
+        self.cache = cache
+        self.pairs = pairs
+        self.is_quick = is_quick
+        self.repeats = 1 if is_quick else REPEATS
+        self.buffer_bytes = _QUICK_BYTES if is_quick else BUFFER_BYTES
+        self.dtypes = ("BF16",) if is_quick else DTYPES
+        self.sizes: list[Size] = []
+        self.speeds: list[Speed] = []
+        self.excess: dict[str, int] = {}
+        self.memory: dict[str, Any] = {}
+        self.threads: dict[str, float] = {}
+        self.failures: list[str] = []
+        self._known = KnownSizes(cache.root / "rival_sizes.json")
+
+    def run(self) -> None:
+        for pair in self.pairs:
+            for dtype in self.dtypes:
+                self._measure_sizes(pair, dtype)
+                is_timed = self.is_quick or (pair.name, dtype) in TIMED
+                if is_timed:
+                    self._measure_speeds(pair, dtype)
+        first = [pair for pair in self.pairs if self.is_quick or (pair.name, "BF16") in TIMED][:1]
+        for pair in first:
+            self._measure_threads(pair)
+
+    def _measure_sizes(self, pair: Pair, dtype: str) -> None:
+        files = self.cache.files(pair, dtype)
+        for codec in (*OURS, STANDALONE):
+            found = self._try("size", codec.name, files)
+            if found is None:
+                continue
+            self._add_size(pair, dtype, codec.name, found)
+            if codec == JUDGED:
+                self.excess[f"{pair.name} {dtype}"] = found["worst_excess_bytes"]
+        for rival in RIVALS:
+            key = f"{self.cache.pair(pair).name} {dtype} {rival.name} {_versions(rival)}"
+            found = self._known.get(key) or self._try("size", rival.name, files)
+            if found is not None:
+                self._known.put(key, found)
+                self._add_size(pair, dtype, rival.name, found)
+
+    def _add_size(self, pair: Pair, dtype: str, codec: str, found: dict[str, Any]) -> None:
+        size = Size(pair, dtype, codec, found["file_bytes"], found["stored_bytes"])
+        self.sizes.append(size)
+        print(f"{pair.name} {dtype}, {codec}: {size.percent:.2f} %", flush=True)
+
+    def _measure_speeds(self, pair: Pair, dtype: str) -> None:
+        for codec in (*OURS, STANDALONE):
+            for kernels in kernel_names():
+                self._add_speed(pair, dtype, codec.name, kernels)
+        for rival in RIVALS:
+            self._add_speed(pair, dtype, rival.name, "")
+
+    def _add_speed(self, pair: Pair, dtype: str, codec: str, kernels: str) -> None:
+        found = self._try(
+            "speed",
+            codec,
+            self.cache.files(pair, dtype),
+            kernels=kernels,
+            repeats=self.repeats,
+            buffer_bytes=self.buffer_bytes,
+        )
+        if found is None:
+            return
+        for way in (ENCODE, DECODE):
+            speeds = [found["bytes"] / 1e6 / max(s, 1e-9) for s in found[f"{way}_cpu_s"]]
+            speed = Speed(
+                pair, dtype, codec, kernels, way, median(speeds), min(speeds), max(speeds)
+            )
+            self.speeds.append(speed)
+            print(f"{pair.name} {dtype}, {codec} {kernels}, {way}: {speed.mb_per_s:.0f} MB/s")
+
+    def _measure_threads(self, pair: Pair) -> None:
+        files = self.cache.files(pair, "BF16")
+        options = {"repeats": self.repeats, "buffer_bytes": self.buffer_bytes}
+        found = self._try("threads", JUDGED.name, files, **options)
+        self.threads = {} if found is None else found["wall_s"]
+        self.memory = self._try("memory", JUDGED.name, files) or {}
+
+    def _try(
+        self, what: str, codec: str, files: tuple[Path, Path], kernels: str = "", **options: int
+    ) -> dict[str, Any] | None:
+        try:
+            return measure(what, codec, files, kernels=kernels, **options)
+        except Failed as exc:
+            self.failures.append(f"{what} of {codec} on {files[1].parent}: {exc}")
+            print(self.failures[-1], flush=True)
+            return None
+
+    def figures(self) -> list[Figure]:
+        sizes = Sizes(self.sizes)
+        adapters: dict[str, int] = {}
+        for pair in self.pairs:
+            report = json.loads((self.cache.pair(pair) / REPORT).read_text())
+            if "adapter_bytes" in report:
+                adapters[pair.name] = report["adapter_bytes"]
+        extra = self.memory.get("extra_bytes")
+        return [
+            *size_figures(sizes, adapters),
+            excess_figure(self.excess),
+            *speed_figures(self.speeds, kernel_names()),
+            standalone_figure(sizes),
+            *threads_figures(self.threads),
+            # Blocks hold at most 1 MiB; a few of them a thread.
+            Figure(
+                "decode: memory beyond input and output",
+                8,
+                None if extra is None else extra / (1 << 20),
+                False,
+                "MiB",
+            ),
+        ]
+
+
+class KnownSizes:
+    """Sizes that rivals had in earlier runs: neither they nor the pairs have changed since."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+
+    def get(self, key: str) -> dict[str, Any] | None:
+        return self._found.get(key)
+
+    def put(self, key: str, value: dict[str, Any]) -> None:
+        if self._found.get(key) != value:
+            self._found[key] = value
+            scratch = self._path.with_suffix(".new")
+            scratch.write_text(json.dumps(self._found, indent=1))
+            os.replace(scratch, self._path)
+
+
+def _versions(rival: Rival) -> str:
+    from benchmarks.rivals.build import digest
+
+    return " ".join([digest(), *(f"{name} {metadata.version(name)}" for name in rival.packages)])
+
+
+def _check_packages() -> None:
+    for package in ("zipnn", "pcodec", "openzl"):
+        if importlib.util.find_spec(package) is None:
+            raise SystemExit(f"{package} is one of the rivals: `make bench-codecs` installs it")
+
+
+def run(cache: Cache, names: Sequence[str], *, is_quick: bool, has_all: bool) -> bool:
+    """Measures the pairs; whether every figure that was measured is reached."""
+    _check_packages()
+    bench = Bench(cache, [cache.recipes.pairs[name] for name in names], is_quick=is_quick)
+    bench.run()
+    sizes, figures = Sizes(bench.sizes), bench.figures()
+    print()
+    print_columns(page.SIZE_TITLES, page.size_rows(sizes, bench.dtypes))
+    print()
+    print_columns(page.SPEED_TITLES, page.speed_rows(bench.speeds))
+    print()
+    print_columns(page.FIGURE_TITLES, page.figure_rows(figures))
+    for failure in bench.failures:
+        print(f"FAILED: {failure}")
+    if not is_quick:
+        sources = _write(bench, sizes, figures)
+        if has_all:
+            page.write_page(sizes, bench.speeds, figures, sources)
+    return not bench.failures and all(figure.verdict != "fail" for figure in figures)
+
+
+def _write(bench: Bench, sizes: Sizes, figures: Sequence[Figure]) -> list[Path]:
+    packages = sorted({*PACKAGES, *(name for rival in RIVALS for name in rival.packages)})
+    notes = [f"{codec.name}: {codec.about}" for codec in (*OURS, STANDALONE)]
+    notes += [f"{rival.name}: {rival.about}" for rival in RIVALS]
+    notes += [
+        "stored: ours a pack, its index and a recipe; rivals the header, streams, 4 bytes a stream",
+        "MB/s: 10^6 bytes of the fine-tune a CPU second (user + system) of one pinned process",
+        f"speeds: median, slowest and fastest of {bench.repeats} after one that does not count, "
+        f"over copies of the changed tensors of {bench.buffer_bytes >> 20} MiB or more",
+        *(f"failed: {failure}" for failure in bench.failures),
+    ]
+    rows = page.csv_rows(sizes, bench.speeds, bench.dtypes)
+    titles = ["figure", "wanted", "found", "unit", "where", "verdict"]
+    held = [dict(zip(titles, row, strict=True)) for row in page.figure_rows(figures)]
+    return [
+        write_results("codecs", rows, packages, notes),
+        write_results("codecs-figures", held, packages, notes),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", action="append", metavar="NAME", help="a pair; may be repeated")
+    parser.add_argument("--made", action="store_true", help="only pairs that are in the cache")
+    parser.add_argument("--quick", action="store_true", help="one pair, one repetition, no files")
+    parser.add_argument("--cache", type=Path, default=DEFAULT_CACHE)
+    arguments = parser.parse_args()
+    cache = Cache(arguments.cache, load_recipes())
+    names = arguments.only or list(cache.recipes.pairs)
+    missing = [name for name in names if not is_made(cache.pair(cache.recipes.pairs[name]))]
+    if arguments.made or arguments.quick:
+        names = [name for name in names if name not in missing]
+    elif missing:
+        parser.error(f"not in the cache: {', '.join(missing)}; `make bench-pairs` trains them")
+    if not names:
+        parser.error("no pair is in the cache; `make bench-pairs` trains them")
+    if arguments.quick:
+        names = names[:1]
+    has_all = len(names) == len(cache.recipes.pairs)
+    is_reached = run(cache, names, is_quick=arguments.quick, has_all=has_all)
+    raise SystemExit(0 if is_reached else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""What the codec benchmark measures with, on small files made here."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from benchmarks.codecs.figures import Figure, Size, Sizes, Speed, size_figures, speed_figures
+from benchmarks.codecs.measure import measure
+from benchmarks.codecs.ours import JUDGED, OURS, STANDALONE, Ours, verify
+from benchmarks.codecs.picture import Point, draw
+from benchmarks.codecs.tensors import PairOfFiles
+from benchmarks.pairs.recipes import load_recipes
+
+BASE = {"a": (64, 96), "same": (32, 32), "odd": (333,), "vocabulary": (40, 24)}
+TUNED = {**BASE, "vocabulary": (48, 24), "new": (7,)}
+
+
+def write(path: Path, dtype: str, shapes: dict[str, tuple[int, ...]], moves: float) -> None:
+    """A file whose tensors are those of any other such file, moved a little."""
+    header: dict[str, object] = {}
+    parts: list[bytes] = []
+    for name, shape in shapes.items():
+        random = np.random.default_rng(len(name))
+        values = (random.standard_normal(shape) * 0.02).astype(np.float32)
+        if name != "same":
+            values += (random.standard_normal(shape) * moves).astype(np.float32)
+        if dtype == "BF16":
+            data = (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()
+        else:
+            data = values.astype({"F32": np.float32, "F16": np.float16}[dtype]).tobytes()
+        begin = sum(map(len, parts))
+        header[name] = {
+            "dtype": dtype,
+            "shape": shape,
+            "data_offsets": [begin, begin + len(data)],
+        }
+        parts.append(data)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(parts))
+
+
+@pytest.fixture(params=["F32", "F16", "BF16"])
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path]:
+    paths = tmp_path / "base.safetensors", tmp_path / "fine_tune.safetensors"
+    write(paths[0], request.param, BASE, 0.0)
+    write(paths[1], request.param, TUNED, 1e-4)
+    return paths
+
+
+def test_a_longer_vocabulary_has_the_base_for_its_old_rows(files: tuple[Path, Path]) -> None:
+    tensors = {tensor.name: tensor for tensor in PairOfFiles.load(*files).tensors}
+    known = {name: tensor.n_base for name, tensor in tensors.items()}
+    assert known == {"a": 6144, "same": 1024, "odd": 333, "vocabulary": 960, "new": 0}
+    assert not tensors["vocabulary"].base[960:].any()
+    assert [name for name, tensor in tensors.items() if tensor.is_unchanged] == ["same"]
+
+
+@pytest.mark.parametrize("codec", [*OURS, STANDALONE], ids=lambda codec: codec.name)
+def test_ours_gives_every_tensor_back(codec: Ours, files: tuple[Path, Path]) -> None:
+    pair = PairOfFiles.load(*files)
+    for tensor in pair.tensors:
+        verify(codec, tensor, codec.encode(tensor))
+    assert 0 < codec.stored(pair).size_bytes < pair.file_bytes
+
+
+def test_buffers_are_copies_of_what_changed(files: tuple[Path, Path]) -> None:
+    pair = PairOfFiles.load(*files)
+    buffers = pair.buffers(3 * pair.file_bytes)
+    assert sum(tensor.words.nbytes for tensor in buffers) >= 3 * pair.file_bytes
+    assert len({tensor.words.ctypes.data for tensor in buffers}) == len(buffers)
+    assert {tensor.name for tensor in buffers} == set(TUNED) - {"same"}
+
+
+def test_a_codec_is_measured_in_a_process_of_its_own(tmp_path: Path) -> None:
+    files = tmp_path / "base.safetensors", tmp_path / "fine_tune.safetensors"
+    write(files[0], "BF16", BASE, 0.0)
+    write(files[1], "BF16", TUNED, 1e-4)
+    options = {"repeats": 2, "buffer_bytes": 1 << 16}
+    for codec in (JUDGED.name, "FM-Delta"):
+        found = measure("speed", codec, files, **options)
+        assert found["bytes"] >= 1 << 16
+        assert len(found["encode_cpu_s"]) == len(found["decode_cpu_s"]) == 2
+    size = measure("size", JUDGED.name, files)
+    assert size["file_bytes"] == files[1].stat().st_size > size["stored_bytes"]
+    assert size["worst_excess_bytes"] <= 0
+
+
+def test_figures_are_passed_failed_or_not_measured() -> None:
+    recipes = load_recipes()
+    good, bad = recipes.pairs["llama-full-1e-5-wd0"], recipes.pairs["llama-full-1e-4-wd0"]
+    sizes = Sizes(
+        [
+            Size(good, "BF16", JUDGED.name, 1000, 100),
+            Size(good, "BF16", "FM-Delta", 1000, 200),
+            Size(good, "BF16", "TensorX", 1000, 150),
+            Size(bad, "BF16", JUDGED.name, 1000, 300),
+            Size(bad, "BF16", "FM-Delta", 1000, 310),
+        ]
+    )
+    every, mean, f16, *_ = size_figures(sizes, {})
+    assert (every.verdict, every.where) == ("fail", bad.name)
+    assert mean.found == pytest.approx((100 / 3 + 100 / 31) / 2)
+    assert f16.verdict == "not measured"
+    speed = Speed(good, "BF16", OURS[0].name, "avx2", "decode", 1300.0, 1200.0, 1400.0)
+    by_name = {figure.name: figure for figure in speed_figures([speed], ["portable", "avx2"])}
+    assert by_name["BF16: decode, without prediction, avx2"].verdict == "pass"
+    missing = by_name["BF16: decode, without prediction, avx512 (this processor has none)"]
+    assert missing.verdict == "not measured"
+    assert Figure("", 2, 2.5, False, "times").verdict == "fail"
+
+
+def test_the_picture_is_xml_with_a_point_for_every_codec() -> None:
+    points = [Point("deltahub <fast>", 10.6, 1500, True), Point("zstd-3", 78.2, 500, False)]
+    root = ElementTree.fromstring(draw(points, "a pair & its rivals"))
+    space = "{http://www.w3.org/2000/svg}"
+    assert len(root.findall(f"{space}circle")) == 2
+    texts = [text.text for text in root.iter(f"{space}text")]
+    assert "deltahub <fast> (10.6 %)" in texts
