@@ -21,8 +21,9 @@ class Point:
 def draw(points: Sequence[Point], title: str) -> str:
     """Size to the right on a linear axis, speed upwards on a logarithmic one: best is top left."""
     most = 10 * math.ceil(max(p.size_percent for p in points) / 10)
-    low = 10 ** math.floor(math.log10(min(p.decode_mb_per_s for p in points)))
-    high = 10 ** math.ceil(math.log10(max(p.decode_mb_per_s for p in points)))
+    steps = [factor * 10.0**power for power in range(6) for factor in (1, 2, 5)]
+    low = max(s for s in steps if s <= max(1, min(p.decode_mb_per_s for p in points)))
+    high = min(s for s in steps if s > max(low, *(p.decode_mb_per_s for p in points)))
 
     def x(percent: float) -> float:
         return _LEFT + (_WIDTH - _LEFT - _RIGHT) * percent / most
@@ -45,31 +46,29 @@ def draw(points: Sequence[Point], title: str) -> str:
         at = x(percent)
         parts.append(_line(at, _TOP, at, _HEIGHT - _BOTTOM))
         parts.append(_text(at, _HEIGHT - _BOTTOM + 18, str(percent), "middle"))
-    decade = low
-    while decade <= high:
-        for factor in (1, 2, 5):
-            if decade * factor <= high:
-                at = y(decade * factor)
-                parts.append(_line(_LEFT, at, _WIDTH - _RIGHT, at))
-                parts.append(_text(_LEFT - 8, at + 4, f"{decade * factor:g}", "end"))
-        decade *= 10
-    taken: list[tuple[float, float]] = []
+    for step in (step for step in steps if low <= step <= high):
+        at = y(step)
+        parts.append(_line(_LEFT, at, _WIDTH - _RIGHT, at))
+        parts.append(_text(_LEFT - 8, at + 4, f"{step:g}", "end"))
+    # Names of the crowded left stand in a column of their own, each with a line to its point.
+    column = x(most / 2)
+    lowest = 0.0
     for point in sorted(points, key=lambda p: -p.decode_mb_per_s):
         px, py = x(point.size_percent), y(point.decode_mb_per_s)
         colour = _OURS if point.is_ours else _RIVAL
+        at, label_x = py, px + 12
+        if point.size_percent < 0.45 * most:
+            at = lowest = max(py, lowest + 17)
+            label_x = column
+            parts.append(_line(px, py, column - 6, at, colour))
         parts.append(f'<circle cx="{px:.1f}" cy="{py:.1f}" r="6" fill="{colour}"/>')
-        # Names of near points go below each other.
-        at = py + 4
-        while any(abs(at - other) < 15 and abs(px - where) < 150 for where, other in taken):
-            at += 5
-        taken.append((px, at))
         label = f"{point.name} ({point.size_percent:.1f} %)"
-        parts.append(_text(px + 10, at, label, weight="bold" if point.is_ours else "normal"))
+        parts.append(_text(label_x, at + 4, label, weight="bold" if point.is_ours else "normal"))
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _line(x1: float, y1: float, x2: float, y2: float) -> str:
-    return f'<path d="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}" stroke="{_GRID}"/>'
+def _line(x1: float, y1: float, x2: float, y2: float, colour: str = _GRID) -> str:
+    return f'<path d="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}" stroke="{colour}"/>'
 
 
 def _text(
