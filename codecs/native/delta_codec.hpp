@@ -52,7 +52,7 @@ class DeltaEncoderOf final : public DeltaEncoder {
   DeltaEncoderOf(const FrameShape& shape, Plan<Words>&& plan)
       : DeltaEncoder(shape),
         frame_(*chosen_kernels(), Model(plan.model)),
-        tables_(plan.model.tables, plan.model.table_log),
+        tables_(*chosen_kernels(), plan.model.tables, plan.model.table_log),
         rows_(std::move(plan.rows)) {
     prelude = write_fields(plan.model);
     const auto stream = encode_columns<Words>(plan.model, tables_, plan.columns, columns);

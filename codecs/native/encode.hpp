@@ -16,7 +16,8 @@ namespace deltahub {
 // Tables made ready for differences: immutable, shared by all threads.
 class DeltaRows {
  public:
-  DeltaRows(const std::vector<Frequencies>& tables, int table_log) : table_log_(table_log) {
+  DeltaRows(const Kernels& kernels, const std::vector<Frequencies>& tables, int table_log)
+      : kernels_(kernels), table_log_(table_log) {
     for (const Frequencies& table : tables)
       append_rows(rows_, next_states_, table, table_log, n_places,
                   [](unsigned place) { return symbol_of_place(place); }, delta_symbol);
@@ -24,15 +25,16 @@ class DeltaRows {
   int table_log() const { return table_log_; }
 
   template <class Number>
-  const Row& row_of(Context context, std::make_signed_t<Number> number) const {
-    const auto negative = std::make_signed_t<Number>(number >> (8 * sizeof(Number) - 1));
-    const Number magnitude = Number(number ^ negative);
-    const unsigned cell = cell_of(std::uint64_t(magnitude) >> context_shift(context));
-    return rows_[context_table(context) * n_places + 2 * cell + unsigned(negative & 1)];
+  void find_places(const Context* contexts, const Number* numbers, std::size_t n,
+                   std::uint16_t* places) const {
+    kernels_.places[std::bit_width(sizeof(Number)) - 1](
+        reinterpret_cast<const std::uint8_t*>(numbers), contexts, n, places);
   }
+  const Row* rows() const { return rows_.data(); }
   const std::uint16_t* next_states() const { return next_states_.data(); }
 
  private:
+  const Kernels& kernels_;
   int table_log_;
   std::vector<Row> rows_;
   std::vector<std::uint16_t> next_states_;
@@ -53,30 +55,13 @@ class StreamWriter {
 
   template <class Number>
   void write(const Context* contexts, const Number* numbers, std::size_t n) {
-    using Signed = std::make_signed_t<Number>;
-    ForwardBits bits = bits_;
-    std::uint32_t missing = 0;
-    const std::uint16_t* const next_states = rows_.next_states();
-    for (std::size_t i = n; i-- > 0;) {
-      std::uint32_t& state = states_[i % n_lanes];
-      const Context context = contexts[i];
-      const Row& row = rows_.template row_of<Number>(context, Signed(numbers[i]));
-      const unsigned raw = raw_digits(row.width, context_shift(context), 8 * sizeof(Number));
-      const unsigned digits = (state + row.add_for_digits) >> 16;
-      const std::uint64_t low = state & low_masks[digits];
-      const std::uint64_t rest = std::uint64_t(numbers[i]) & low_masks[raw];
-      missing |= row.is_missing;
-      state = next_states[std::int64_t(state >> digits) + row.first];
-      if constexpr (sizeof(Number) == 8) {
-        const unsigned n_low = std::min(raw, 32u);
-        bits.put(low | (rest & low_masks[n_low]) << digits, digits + n_low);
-        bits.put(rest >> n_low, raw - n_low);
-      } else {
-        bits.put(low | rest << digits, digits + raw);
-      }
+    std::uint16_t places[chunk];
+    for (std::size_t end = n; end > 0;) {
+      const std::size_t first = (end - 1) / chunk * chunk, part = end - first;
+      rows_.find_places(contexts + first, numbers + first, part, places);
+      write_part(contexts + first, numbers + first, places, part);
+      end = first;
     }
-    is_complete_ &= missing == 0;
-    bits_ = bits;
   }
   template <class Number>
   void write(Context context, const Number* numbers, std::size_t n) {
@@ -92,6 +77,67 @@ class StreamWriter {
   }
 
  private:
+  // Numbers whose digits one `put` surely takes.
+  template <class Number>
+  static constexpr std::size_t together = sizeof(Number) <= 2 ? 2 : 1;
+
+  // The first number is of lane 0.
+  template <class Number>
+  void write_part(const Context* contexts, const Number* numbers, const std::uint16_t* places,
+                  std::size_t n) {
+    ForwardBits bits = bits_;
+    const Row* const rows = rows_.rows();
+    const std::uint16_t* const next_states = rows_.next_states();
+    std::uint32_t missing = 0;
+    std::size_t i = n;
+    for (; i % n_lanes != 0; --i)
+      missing |= write_numbers<Number, 1>(bits, rows, next_states, &states_[(i - 1) % n_lanes],
+                                          contexts + i - 1, numbers + i - 1, places + i - 1);
+    std::uint32_t states[n_lanes];
+    std::copy_n(states_, n_lanes, states);
+    constexpr std::size_t count = together<Number>;
+    while (i > 0)
+#pragma GCC unroll 16
+      for (std::size_t lane = n_lanes; lane > 0;) {
+        lane -= count, i -= count;
+        missing |= write_numbers<Number, count>(bits, rows, next_states, &states[lane],
+                                                contexts + i, numbers + i, places + i);
+      }
+    std::copy_n(states, n_lanes, states_);
+    is_complete_ &= missing == 0;
+    bits_ = bits;
+  }
+
+  // COUNT numbers side by side, from the last to the first; nonzero where a table lacks one.
+  template <class Number, std::size_t COUNT>
+  static std::uint32_t write_numbers(ForwardBits& bits, const Row* rows,
+                                     const std::uint16_t* next_states, std::uint32_t* states,
+                                     const Context* contexts, const Number* numbers,
+                                     const std::uint16_t* places) {
+    std::uint64_t pending = 0;
+    unsigned n_pending = 0;
+    std::uint32_t missing = 0;
+    for (std::size_t k = COUNT; k-- > 0;) {
+      const Row row = rows[places[k]];
+      const unsigned raw = raw_digits(row.width, context_shift(contexts[k]), 8 * sizeof(Number));
+      const unsigned digits = (states[k] + row.add_for_digits) >> 16;
+      const std::uint64_t low = states[k] & low_masks[digits];
+      const std::uint64_t rest = std::uint64_t(numbers[k]) & low_masks[raw];
+      missing |= row.is_missing;
+      states[k] = next_states[std::int64_t(states[k] >> digits) + row.first];
+      if constexpr (sizeof(Number) == 8) {
+        const unsigned n_low = std::min(raw, 32u);
+        bits.put(low | (rest & low_masks[n_low]) << digits, digits + n_low);
+        bits.put(rest >> n_low, raw - n_low);
+      } else {
+        pending |= (low | rest << digits) << n_pending;
+        n_pending += digits + raw;
+      }
+    }
+    if constexpr (sizeof(Number) != 8) bits.put(pending, n_pending);
+    return missing;
+  }
+
   const Rows& rows_;
   ForwardBits bits_;
   std::uint32_t states_[n_lanes];

@@ -15,16 +15,19 @@
 #include <iterator>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "delta_codec.hpp"
-#include "float_codec.hpp"
+#include "decode.hpp"
+#include "model.hpp"
+#include "neuzip.hpp"
 
 namespace deltahub {
 namespace {
 
 using Bytes = std::vector<std::uint8_t>;
+using View = std::span<const std::uint8_t>;
 
 constexpr std::size_t most_rows = 256, most_columns = 4096;
 constexpr std::size_t most_words = std::size_t(1) << 14;  // of a block: enough for many rounds
@@ -67,21 +70,25 @@ class Input {
   View rest_;
 };
 
-// decode(): whether it was accepted. All kernels must say the same, and of what they accept, make
-// the same words.
+std::vector<const Kernels*> all_kernels() {
+  std::vector<const Kernels*> found = {&portable_kernels};
+#ifdef __x86_64__
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2"))
+    found.push_back(&avx2_kernels);
+#endif
+  return found;
+}
+
+// decode(kernels, out): whether it was accepted. All kernels must say the same, and of what they
+// accept, make the same words.
 template <class Decode>
 void compare(std::size_t out_bytes, Decode&& decode) {
   Bytes expected;
   int n_accepted = 0, n_refused = 0;
-  for (const Kernels* kernels : supported_kernels()) {
-    chosen_kernels() = kernels;
+  for (const Kernels* kernels : all_kernels()) {
     Exact out(out_bytes);
     std::memset(out.data.get(), 0xee, out_bytes);
-    bool is_accepted = false;
-    try {
-      is_accepted = decode(out.data.get());
-    } catch (const std::invalid_argument&) {
-    }
+    const bool is_accepted = decode(*kernels, out.data.get());
     (is_accepted ? n_accepted : n_refused)++;
     if (!is_accepted) continue;
     const Bytes words(out.view().begin(), out.view().end());
@@ -91,65 +98,60 @@ void compare(std::size_t out_bytes, Decode&& decode) {
   if (n_accepted > 0 && n_refused > 0) fail("one kernel accepts what another one refuses");
 }
 
-void check_one_form(int kind, View prelude, std::size_t rows, std::size_t columns) {
-  with_words(word_kind(kind), [&]<class Words>(Words) {
-    const auto parsed = parse_fields<Words>(prelude.data(), prelude.size(), rows, columns);
-    if (!parsed) return;
-    const View fields = prelude.first(parsed->stream_begin);
-    if (write_fields(parsed->model) != Bytes(fields.begin(), fields.end()))
-      fail("two preludes for one model");
+bool is_same(View view, const Bytes& bytes) { return std::ranges::equal(view, bytes); }
+
+template <class Words>
+void decode_deltas(Input& in) {
+  const std::size_t rows = in.number(most_rows) + 1, columns = in.number(most_columns) + 1;
+  BlockShape shape;
+  shape.rows = std::min(in.number(rows) + 1, std::max<std::size_t>(most_words / columns, 1));
+  shape.columns = columns - in.number(shape.rows == 1 ? columns : 1);
+  shape.first_column = in.number(columns - shape.columns + 1);
+  const std::size_t prelude_bytes = in.number(65536), base_bytes = in.number(65536);
+  const Exact prelude(in.bytes(prelude_bytes));
+  const View some_base = in.bytes(base_bytes);
+  const Exact stream(in.rest());
+  Exact base(shape.rows * shape.columns * sizeof(typename Words::Word));
+  for (std::size_t i = 0; i < base.size; ++i)
+    base.data[i] = some_base.empty() ? 0 : some_base[i % some_base.size()];
+
+  const auto parsed = parse_fields<Words>(prelude.data.get(), prelude.size, rows, columns);
+  if (!parsed) return;
+  if (!is_same(prelude.view().first(parsed->stream_begin), write_fields(parsed->model)))
+    fail("two preludes for one model");
+  const Exact columns_stream(prelude.view().subspan(parsed->stream_begin));
+  compare(base.size, [&](const Kernels& kernels, std::uint8_t* out) {
+    FrameModel<Words> frame(kernels, Model(parsed->model));
+    return frame.read_columns(columns_stream.data.get(), columns_stream.size, columns) &&
+           decode_block(frame, shape, stream.data.get(), stream.size, base.data.get(), out);
+  });
+}
+
+template <class Words>
+void decode_floats(Input& in) {
+  const std::size_t count = in.number(most_words) + 1;
+  const std::size_t prelude_bytes = in.number(65536);
+  const Exact prelude(in.bytes(prelude_bytes));
+  const Exact stream(in.rest());
+  const auto model = parse_float_prelude<Words>(prelude.data.get(), prelude.size);
+  if (!model) return;
+  if (!is_same(prelude.view(), write_float_prelude(*model))) fail("two preludes for one table");
+  compare(count * sizeof(typename Words::Word), [&](const Kernels& kernels, std::uint8_t* out) {
+    return FloatTable<Words>(kernels, *model).decode(stream.data.get(), stream.size, out, count);
   });
 }
 
 [[maybe_unused]] void deltas(View bytes) {
   Input in(bytes);
-  const int kind = int(in.number(std::size_t(WordKind::int64) + 1));
-  const std::size_t rows = in.number(most_rows) + 1, columns = in.number(most_columns) + 1;
-  BlockShape shape;
-  shape.rows = in.number(rows) + 1;
-  shape.first_column = shape.rows == 1 ? in.number(columns) : in.number(1);
-  const std::size_t left = columns - shape.first_column;
-  shape.columns = shape.rows == 1 ? left - in.number(left) : columns;
-  if (shape.rows > 1)
-    shape.rows = std::clamp<std::size_t>(most_words / columns, 1, shape.rows);
-  const std::size_t prelude_bytes = in.number(65536), base_bytes = in.number(65536);
-  const Exact prelude(in.bytes(prelude_bytes));
-  const View some_base = in.bytes(base_bytes);
-  const Exact stream(in.rest());
-
-  const std::size_t word_bytes = with_words(word_kind(kind), []<class Words>(Words) {
-    return sizeof(typename Words::Word);
-  });
-  Exact base(shape.rows * shape.columns * word_bytes);
-  for (std::size_t i = 0; i < base.size; ++i)
-    base.data[i] = some_base.empty() ? 0 : some_base[i % some_base.size()];
-
-  check_one_form(kind, prelude.view(), rows, columns);
-  compare(base.size, [&](std::uint8_t* out) {
-    const auto decoder = parsed_deltas(kind, prelude.view(), rows, columns);
-    return decoder->decode(stream.data.get(), stream.size, base.data.get(), out, shape);
-  });
+  const auto kind = WordKind(in.number(std::size_t(WordKind::int64) + 1));
+  with_words(kind, [&]<class Words>(Words) { decode_deltas<Words>(in); });
 }
 
 [[maybe_unused]] void floats(View bytes) {
   Input in(bytes);
-  const int kind = int(in.number(std::size_t(WordKind::int8)));
-  const std::size_t count = in.number(most_words) + 1;
-  const Exact prelude(in.bytes(in.number(65536)));
-  const Exact stream(in.rest());
-  with_words(word_kind(kind), [&]<class Words>(Words) {
-    if constexpr (Words::exponent_bits > 0) {
-      const auto model = parse_float_prelude<Words>(prelude.data.get(), prelude.size);
-      const View whole = prelude.view();
-      if (model && write_float_prelude(*model) != Bytes(whole.begin(), whole.end()))
-        fail("two preludes for one table");
-    }
-  });
-  const std::size_t size = count * with_words(word_kind(kind), []<class Words>(Words) {
-                             return sizeof(typename Words::Word);
-                           });
-  compare(size, [&](std::uint8_t* out) {
-    return parsed_floats(kind, prelude.view())->decode(stream.view(), out, size);
+  const auto kind = WordKind(in.number(std::size_t(WordKind::int8)));
+  with_words(kind, [&]<class Words>(Words) {
+    if constexpr (Words::exponent_bits > 0) decode_floats<Words>(in);
   });
 }
 

@@ -30,6 +30,27 @@ void begin(StreamState& stream, const std::uint8_t* bytes, std::size_t size, int
   stream.is_sound = bits.is_sound();
 }
 
+template <class Number>
+void places(const std::uint8_t* numbers, const std::uint16_t* contexts, std::size_t n,
+            std::uint16_t* out) {
+  using Wide = std::conditional_t<sizeof(Number) == 8, std::uint64_t, std::uint32_t>;
+  for (std::size_t j = 0; j < n; ++j) {
+    const Context context = contexts[j];
+    const Wide number = sign_extended<Number>(load<Number>(numbers + j * sizeof(Number)));
+    const Wide negative = sign_mask(number);
+    const Wide shifted = (number ^ negative) >> context_shift(context);
+    const auto magnitude = std::int32_t(std::min(std::make_signed_t<Wide>(shifted),
+                                                 std::make_signed_t<Wide>(cells_end)));
+    // A float's exponent and first mantissa digit are the octave and its half.
+    const auto halves = std::int32_t(std::bit_cast<std::uint32_t>(float(magnitude)) >> 22);
+    const std::int32_t is_high = -std::int32_t(magnitude >= n_linear);  // no branch: vectors
+    const std::int32_t cell = (magnitude & ~is_high) | ((halves - 2 * 131 + n_linear) & is_high);
+    const auto sign = std::int32_t(negative & 1);
+    out[j] = std::uint16_t(std::int32_t(context_table(context)) * std::int32_t(n_places) +
+                           2 * cell + sign);
+  }
+}
+
 template <class Words>
 void contexts(const std::uint8_t* words, std::size_t n, int scale, const std::int16_t* columns,
               const std::uint16_t* classes, int last, std::uint16_t* out) {
@@ -103,6 +124,8 @@ const Kernels DELTAHUB_KERNELS(DELTAHUB_ISA) = {
     .begin = begin,
     .numbers = {numbers<std::uint8_t>, numbers<std::uint16_t>, numbers<std::uint32_t>,
                 numbers<std::uint64_t>},
+    .places = {places<std::uint8_t>, places<std::uint16_t>, places<std::uint32_t>,
+               places<std::uint64_t>},
     .contexts = DELTAHUB_ALL_KINDS(contexts),
     .apply = DELTAHUB_ALL_KINDS(apply),
     .predict = {nullptr, predict<F32Words>, predict<F16Words>, predict<Bf16Words>, nullptr, nullptr,

@@ -29,6 +29,11 @@ struct Kernels {
                            std::size_t n, std::uint8_t* out);
   Numbers numbers[4];  // of 8, 16, 32 and 64 bits
 
+  // places[j]: the row of the number in its context's table: 82 rows a table, two a cell.
+  using Places = void (*)(const std::uint8_t* numbers, const std::uint16_t* contexts, std::size_t n,
+                          std::uint16_t* places);
+  Places places[4];
+
   // For each kind of words (see WordKind):
   // contexts[j] = classes[clamp(scale + columns[j] - 4 * max(exponent of words[j], 1), 0, last)];
   // columns may be null. classes: 64 entries.

@@ -124,17 +124,23 @@ class FloatRows {
                 [](unsigned place) { return int(place) + n_escapes; }, table.symbol_at());
   }
   int table_log() const { return model_.table_log; }
-  template <class Number, class Signed>
-  const Row& row_of(Context, Signed number) const {
-    return rows_[std::size_t(Number(number) >> float_raw_bits<Words>(model_.zero_bits))];
+  void find_places(const Context*, const Word* numbers, std::size_t n, std::uint16_t* places) const {
+    const int raw = float_raw_bits<Words>(model_.zero_bits);
+    for (std::size_t i = 0; i < n; ++i) places[i] = std::uint16_t(numbers[i] >> raw);
   }
+  const Row* rows() const { return rows_.data(); }
   const std::uint16_t* next_states() const { return next_states_.data(); }
 
-  // The stream of one block; empty where the table lacks an exponent.
+  // The stream of one block; empty where the words are not among those that were planned.
   std::vector<std::uint8_t> encode(const std::uint8_t* words, std::size_t n) const {
     std::vector<Word> numbers(n);
-    for (std::size_t i = 0; i < n; ++i)
-      numbers[i] = Word(Words::split(load<Word>(words + i * sizeof(Word))) >> model_.zero_bits);
+    Word seen = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+      const Word word = load<Word>(words + i * sizeof(Word));
+      seen |= word;
+      numbers[i] = Word(Words::split(word) >> model_.zero_bits);
+    }
+    if (std::countr_zero(seen) < model_.zero_bits) return {};  // not the words of the plan
     std::vector<std::uint8_t> out(stream_bound(n, Words::word_bits));
     StreamWriter<FloatRows> writer(*this, out.data());
     writer.write(Context(0), numbers.data(), n);

@@ -45,9 +45,9 @@ void append_entries(std::vector<Entry>& entries, const Frequencies& frequencies,
 // next_states[(state >> digits) + first]. States run from 2^table_log to 2^(table_log + 1) - 1.
 struct Row {
   std::uint32_t add_for_digits;
-  std::int32_t first;
-  std::uint16_t width;
-  std::uint16_t is_missing;  // neither the symbol nor its escape is in the table
+  std::int16_t first;
+  std::uint8_t width;
+  std::uint8_t is_missing;  // neither the symbol nor its escape is in the table
 };
 
 // rows[place] for n_rows places, each of which stands for a symbol; where the table lacks that, for
@@ -71,7 +71,7 @@ void append_rows(std::vector<Row>& rows, std::vector<std::uint16_t>& next_states
         frequency > 1 ? unsigned(table_log + 1 - std::bit_width(frequency - 1)) : unsigned(table_log);
     rows.push_back(
         {.add_for_digits = (most << 16) - (frequency << most),
-         .first = std::int32_t(start[std::size_t(symbol)]) - std::int32_t(frequency),
+         .first = std::int16_t(std::int32_t(start[std::size_t(symbol)]) - std::int32_t(frequency)),
          .width = symbol_at(symbol).width,
          .is_missing = frequencies[std::size_t(symbol)] == 0});
   }

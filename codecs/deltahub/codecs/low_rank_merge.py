@@ -48,7 +48,7 @@ def _left(pair: Pair, right: Floats, share: float) -> F64:
     return left
 
 
-def _right(pair: Pair, left: Floats, share: float) -> F64:
+def _right(pair: Pair, left: Floats, share: float) -> Floats:
     """The right factor that fits best given the left one."""
     weights, given = _weights(pair, share), left.astype(pair.real)
     rank = left.shape[1]
@@ -67,13 +67,13 @@ def _pairs(columns: Floats) -> Floats:
     return columns[:, first] * columns[:, second]
 
 
-def _solved(squares: Floats, targets: Floats) -> F64:
+def _solved(squares: Floats, targets: Floats) -> Floats:
     """Each row's solution of its normal equations."""
     rank = targets.shape[1]
     first, second = np.triu_indices(rank)
     matrices = np.empty((len(targets), rank, rank))
     matrices[:, first, second] = matrices[:, second, first] = squares
-    diagonal: Floats = np.einsum("ijj->ij", matrices)
-    diagonal += 1e-7 * diagonal.mean(axis=1, keepdims=True) + 1e-300
-    solved: F64 = np.linalg.solve(matrices, targets[:, :, None].astype(np.float64))[:, :, 0]
+    ridge = 1e-12 * np.einsum("ijj->i", matrices) / rank + 1e-300
+    matrices += ridge[:, None, None] * np.eye(rank)
+    solved: Floats = np.linalg.solve(matrices, targets[:, :, None].astype(np.float64))[:, :, 0]
     return solved

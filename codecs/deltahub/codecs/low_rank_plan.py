@@ -10,6 +10,7 @@ from deltahub.codecs.low_rank import MAX_RANK, LowRank
 from deltahub.codecs.low_rank_pair import F64, Factors, Floats, Pair
 
 _NOISES: Final = np.arange(-12, 3)  # log2 of a component's noise, of what the error would allow
+_REACH: Final = 12  # how many times the root mean square product the greatest may be
 _STRIDES: Final = (0, 2, 4, 6)  # log2 of the coarsest unit of a plan, in its finest
 # Magnitudes of normal numbers of variance 1, each as likely as the others.
 _NORMAL: Final = np.array(
@@ -29,25 +30,42 @@ class Plan:
         return len(self.units)
 
 
-def plan_components(pair: Pair, strengths: F64, error: F64, least_rank: int = 1) -> list[Plan]:
+def least_unit(pair: Pair, factors: Factors) -> NDArray[np.int64]:
+    """log2 of the finest unit in which this many components, from one on, fit the format."""
+    balance = (pair.rows / pair.columns) ** 0.25
+    left = np.abs(factors.left).max(axis=0) * balance
+    right = np.abs(factors.right).max(axis=1) / balance
+    largest = np.maximum(left, right)
+    # Less than a unit above what is left of the greatest product, and of the greatest integers.
+    of_product = _log2(np.sqrt(np.cumsum(factors.strengths**2)) * _REACH / np.sqrt(pair.size))
+    of_integers = _log2(np.maximum.accumulate(factors.strengths * largest**2)) - 30
+    units = np.ceil(np.maximum(of_product - 30, of_integers) + 0.01).astype(np.int64)
+    return np.maximum(units, 1 - pair.words.unit_of_floor)
+
+
+def _log2(x: F64) -> F64:
+    return np.log2(np.maximum(x, 1e-300))
+
+
+def plan_components(pair: Pair, factors: Factors, error: F64, least_rank: int = 1) -> list[Plan]:
     """The plans of fewest bits by a simple model of sizes, from the finest to the coarsest.
 
-    strengths: of components, falling. error: element i is the mean square of what i + 1 components
+    error: element i is the mean square of what i + 1 components
     leave, less what rounding the source has added. The noise of a rounded component grows with its
     strength and with its unit. So the strongest gets the finest unit, and the weaker ones multiples
     of it by powers of two, up to some power.
     """
-    strengths = np.maximum(strengths[:MAX_RANK], 1e-300)
+    strengths = np.maximum(factors.strengths[:MAX_RANK], 1e-300)
+    finest_unit = int(least_unit(pair, factors)[len(strengths) - 1])
     error = error[: len(strengths)]
     steps, shares = pair.ulp_shares()
     root, n_values = np.sqrt(pair.size), pair.rows + pair.columns
-    least_unit = 1 - pair.words.unit_of_floor
     plans = []
     for noise in np.ldexp(error[len(error) // 2] * n_values / pair.size, _NOISES):
         finest = np.log2(6 * noise * root / strengths)
         best: Plan | None = None
         for most in _STRIDES:
-            unit = max(int(np.rint(finest[0])), least_unit)
+            unit = max(int(np.rint(finest[0])), finest_unit)
             strides = np.clip(np.rint(finest - unit), 0, most).astype(np.int64)
             added = np.cumsum(np.ldexp(strengths, unit + strides)) / (6 * root)
             values = np.sqrt(strengths / root / np.ldexp(1.0, unit))
@@ -89,6 +107,25 @@ def rounded(pair: Pair, factors: Factors, plan: Plan) -> LowRank:
     left = _integers(factors.left[:, :rank] * (scales * balance), (strides + 1) // 2)
     right = _integers(factors.right[:rank].T * (scales / balance), strides // 2).T
     return LowRank(left, np.ascontiguousarray(right), unit + words.unit_of_floor)
+
+
+def rounded_twice(pair: Pair, factors: Factors, unit: int) -> LowRank:
+    """All components in integers, and two more for each, of what rounding its factors has lost."""
+    balance = (pair.rows / pair.columns) ** 0.25
+    scales = np.sqrt(np.ldexp(factors.strengths, -unit))
+    lefts, rights = factors.left * (scales * balance), factors.right.T * (scales / balance)
+    left, right = np.rint(lefts), np.rint(rights)
+    # What is lost is below 1/2: it is multiplied, and what it belongs to divided, so that the
+    # integers of both are as coarse.
+    gains = np.maximum(np.sqrt(scales / pair.size**0.25 * 3.5), 1)
+    all_left = np.hstack([left, (lefts - left) * gains, left / gains])
+    all_right = np.hstack([right, rights / gains, (rights - right) * gains]).T
+    none = np.zeros(1, np.int64)
+    return LowRank(
+        _integers(all_left, none),
+        np.ascontiguousarray(_integers(all_right, none)),
+        unit + pair.words.unit_of_floor,
+    )
 
 
 def _integers(values: F64, strides: NDArray[np.int64]) -> NDArray[np.int16]:

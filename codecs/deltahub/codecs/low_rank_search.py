@@ -12,7 +12,7 @@ from deltahub.codecs.dtypes import DType
 from deltahub.codecs.low_rank import FLOAT_WORDS, MAX_RANK, LowRank, Words, deltas, predict
 from deltahub.codecs.low_rank_merge import sharpened
 from deltahub.codecs.low_rank_pair import F64, Factors, Pair, sketch
-from deltahub.codecs.low_rank_plan import Plan, plan_components, rounded
+from deltahub.codecs.low_rank_plan import Plan, least_unit, plan_components, rounded, rounded_twice
 from deltahub.codecs.low_rank_sizes import factor_bits, residual_bits, scale_classes
 
 Effort: TypeAlias = Literal["default", "max"]
@@ -97,6 +97,7 @@ class Trial:
     def __init__(self, pair: Pair, n_elements: int) -> None:
         n_rows = min(pair.rows, max(16, n_elements // pair.columns))
         self._rows = np.linspace(0, pair.rows - 1, n_rows).astype(np.intp)
+        self._share = pair.rows / n_rows
         self._pair = pair
         self._source, self._base = pair.source[self._rows], pair.base[self._rows]
 
@@ -107,7 +108,7 @@ class Trial:
             predicted = predict(dtype, self._base, low_rank, self._rows)
         d = deltas(dtype, self._source, predicted)
         classes = scale_classes(d, self._pair.words.exponents(predicted))
-        bits = residual_bits(d, classes) * (self._pair.rows / len(self._rows))
+        bits = float(residual_bits(d, classes) * self._share)
         if low_rank is not None:
             bits += factor_bits(low_rank.left) + factor_bits(low_rank.right.T)
         return bits
@@ -118,15 +119,21 @@ def _fit_components(
 ) -> tuple[float, LowRank]:
     floor = _rounding(pair)
     error = np.maximum(_left(factors, energy) / pair.size - floor, 1e-3 * floor)
-    plans = plan_components(pair, factors.strengths, error)
+    plans = plan_components(pair, factors, error)
     return _best(pair, factors, plans, trial, 1 if effort == "default" else 5)
 
 
 def _fit_merge(pair: Pair, factors: Factors, trial: Trial) -> tuple[float, LowRank]:
     rank = len(factors.strengths)
     error = np.full(rank, 0.01 * _rounding(pair))
-    plans = plan_components(pair, factors.strengths, error, least_rank=rank)
-    return _best(pair, factors, plans, trial, 6)
+    plans = plan_components(pair, factors, error, least_rank=rank)
+    best = _best(pair, factors, plans, trial, 6)
+    if pair.dtype is DType.F32 and 3 * rank <= MAX_RANK:  # 16 bits a factor are too few
+        unit = least_unit(pair, factors)[rank - 1]
+        for more in (0, 2, 4):
+            fit = rounded_twice(pair, factors, unit + more)
+            best = min(best, (trial.bits(fit), fit), key=lambda fit: fit[0])
+    return best
 
 
 def _best(

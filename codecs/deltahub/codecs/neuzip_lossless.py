@@ -57,12 +57,15 @@ class NeuzipLossless:
             return BlockMode.CODED, guard(stream) + stream, checksum
 
         done = map_blocks(encode_block, geometry.n_blocks, threads)
-        is_coded = any(mode == BlockMode.CODED for mode, _, _ in done)
-        prelude = encoder.prelude if encoder is not None and is_coded else b""
+        blocks = [(mode, stored) for mode, stored, _ in done]
+        checksums = [checksum for _, _, checksum in done]
+        spans = [geometry.block_bytes(index) for index in range(geometry.n_blocks)]
+        saved = geometry.size_bytes - sum(len(stored) for _, stored in blocks)
+        if encoder is not None and saved > len(encoder.prelude):
+            return EncodedBody(encoder.prelude, blocks, checksums)
+        # The table costs more than it saves, as in a tensor of a few elements.
         return EncodedBody(
-            prelude,
-            [(mode, stored) for mode, stored, _ in done],
-            [checksum for _, _, checksum in done],
+            b"", [(BlockMode.RAW, source[begin:end]) for begin, end in spans], checksums
         )
 
     def decode(
