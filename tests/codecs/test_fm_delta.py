@@ -182,7 +182,8 @@ def test_rows_that_moved_far_and_rows_that_hardly_did_share_a_frame() -> None:
     far, base = fine_tune(DType.F32, 1 << 16, step=1e-4)
     near, _ = fine_tune(DType.F32, 1 << 16, step=1e-7)
     geometry = Geometry(DType.F32, 64, 1 << 11, 32, 1)
-    body = encode(geometry, far + near, base + base)
+    # The same noise at two sizes is of low rank, which only the least effort does not look for.
+    body = encode(geometry, far + near, base + base, effort=Effort.FAST)
     (_, first), (_, second) = body.blocks
     assert len(second) < 0.7 * len(first)
     assert decode(geometry, body, base + base) == far + near
