@@ -1,201 +1,297 @@
-"""What no encoder writes is refused, or decodes to bytes that the checksum does not match."""
+"""What no encoder writes is refused: by frames, and by kernels and reference alike.
+
+Frames guard every block, so that damage never shows. Somebody hostile sends sound guards: below
+them, kernels and reference accept the same bytes and make the same words of them.
+"""
 
 import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltahub.codecs import BlockMode, CorruptFrame, DType, EncodedBody, decode_frame, open_frame
-from deltahub.codecs._native import FmDeltaDecoder
-from deltahub.codecs.fm_delta import WORD_KINDS
-from deltahub.codecs.fm_delta_reference import (
-    ESCAPE,
-    N_SYMBOLS,
-    Context,
+from deltahub.codecs import BlockMode, CodecError, CorruptFrame, DType, Geometry, decode_frame
+from deltahub.codecs.reference import fm_delta, neuzip_lossless
+from deltahub.codecs.reference.bits import Field, write_fields
+from deltahub.codecs.reference.coder import Context, Table, table_fields
+from deltahub.codecs.reference.fm_delta import (
+    BlockShape,
+    Columns,
+    LowRank,
     Model,
+    Sides,
+    Staircase,
     Words,
-    decode_block,
-    encode_block,
-    parse_prelude,
-    write_prelude,
 )
-from support.deltas import decode, encode, fine_tune, modes, one_row
-from support.frames import make_frame
+from support.coded_frames import CodedFrame, all_parts, delta_frame, float_frame, made_frame
+from support.deltas import fine_tune, modes, one_row, scaled_fine_tune
+from support.kernels import delta_outcome, float_outcome
+from support.reference_models import table_for
 
-CASES = {
-    "BF16": (DType.BF16, 250, 2e-4),
-    "F32": (DType.F32, 150, 1e-5),
-    "F64": (DType.F64, 150, 1e-5),
-    "I16": (DType.I16, 200, 1e-4),
-    "F8_E5M2": (DType.F8_E5M2, 400, 1e-3),
+DELTAS = {
+    "BF16": delta_frame(one_row(DType.BF16, 250), *fine_tune(DType.BF16, 250)),
+    "F64": delta_frame(one_row(DType.F64, 150, 2), *fine_tune(DType.F64, 150, step=1e-9)),
+    "I16": delta_frame(one_row(DType.I16, 200), *fine_tune(DType.I16, 200)),
+    "F8_E5M2": delta_frame(one_row(DType.F8_E5M2, 400), *fine_tune(DType.F8_E5M2, 400, step=1e-3)),
+    "BF16 with scales": delta_frame(
+        Geometry(DType.BF16, 32, 32, 20, 1), *scaled_fine_tune(DType.BF16, 32, 32, step=2e-5)
+    ),
+    "BF16 with all parts": made_frame(all_parts(Geometry(DType.BF16, 14, 50, 9, 1))),
+    "F32 with all parts": made_frame(all_parts(Geometry(DType.F32, 4, 130, 1, 2))),
+    "F64 with all parts": made_frame(all_parts(Geometry(DType.F64, 3, 40, 3, 1))),
 }
-every_case = pytest.mark.parametrize("case", list(CASES))
+FLOATS = {
+    "floats, BF16": float_frame(DType.BF16, 600, 2),
+    "floats, F32": float_frame(DType.F32, 250),
+    "floats, F16": float_frame(DType.F16, 250),
+    "floats, F8_E4M3": float_frame(DType.F8_E4M3, 400),
+}
+CASES = DELTAS | FLOATS
+every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+every_delta = pytest.mark.parametrize("case", DELTAS.values(), ids=DELTAS.keys())
+every_float = pytest.mark.parametrize("case", FLOATS.values(), ids=FLOATS.keys())
 
 
-def coded(case: str) -> tuple[DType, int, bytes, bytes, bytes, bytes]:
-    """(dtype, count, source, base, prelude, stream) of one coded block."""
-    dtype, count, step = CASES[case]
-    source, base = fine_tune(dtype, count, step=step)
-    body = encode(one_row(dtype, count), source, base)
-    assert modes(body) == [BlockMode.CODED]
-    return dtype, count, source, base, body.prelude, bytes(body.blocks[0][1])
+def cut(data: bytes) -> list[bytes]:
+    return [data[:length] for length in range(len(data))]
 
 
-def with_stream(prelude: bytes, stream: bytes) -> EncodedBody:
-    return EncodedBody(prelude, [(BlockMode.CODED, stream)], [0])
-
-
-def outcome(dtype: DType, count: int, prelude: bytes, stream: bytes, base: bytes) -> bytes | None:
-    """What kernel and reference both make of it: the decoded bytes, or None for a refusal."""
-    words = Words.of(dtype)
-    try:
-        expected = decode_block(words, parse_prelude(prelude, words), stream, base)
-    except CorruptFrame:
-        expected = None
-    try:
-        decoded = decode(one_row(dtype, count), with_stream(prelude, stream), base)
-    except CorruptFrame:
-        decoded = None
-    assert decoded == expected
-    return decoded
-
-
-@every_case
-def test_every_truncation_of_a_stream_is_refused(case: str) -> None:
-    dtype, count, source, base, prelude, stream = coded(case)
-    for length in range(len(stream)):
-        # A cut may leave a stream of other words, as short as it is; never of the same.
-        assert outcome(dtype, count, prelude, stream[:length], base) != source
-    for tail in (b"\0", b"\1", b"\xff", stream):
-        assert outcome(dtype, count, prelude, stream + tail, base) is None
-
-
-@every_case
-def test_every_flipped_bit_of_a_stream_shows(case: str) -> None:
-    dtype, _, source, base, prelude, stream = coded(case)
-    n_refused = 0
-    decoder = FmDeltaDecoder(WORD_KINDS[dtype], prelude)
-    for bit in range(8 * len(stream)):
-        damaged = bytearray(stream)
+def flipped(data: bytes) -> Iterator[bytes]:
+    for bit in range(8 * len(data)):
+        damaged = bytearray(data)
         damaged[bit // 8] ^= 1 << bit % 8
-        out = bytearray(len(source))
-        try:
-            decoder.decode(damaged, base, out)
-        except ValueError:
-            n_refused += 1
-        else:
-            assert out != source
-    assert n_refused > 0
+        yield bytes(damaged)
+
+
+def first_shape(case: CodedFrame) -> BlockShape:
+    return BlockShape.of(case.geometry, 0)
+
+
+def delta_of(case: CodedFrame, prelude: bytes, stream: bytes) -> bytes | None:
+    """What kernels and reference both make of the first block."""
+    assert case.base is not None
+    begin, end = case.geometry.block_bytes(0)
+    frame = case.geometry.rows, case.geometry.columns
+    return delta_outcome(
+        case.dtype, frame, prelude, stream, case.base[begin:end], first_shape(case)
+    )
+
+
+def first_block(case: CodedFrame) -> bytes:
+    begin, end = case.geometry.block_bytes(0)
+    return case.source[begin:end]
+
+
+# --- whole frames
 
 
 @every_case
-def test_every_flipped_bit_of_a_prelude_shows(case: str) -> None:
-    dtype, count, _, base, prelude, stream = coded(case)
-    words = Words.of(dtype)
-    for bit in range(8 * len(prelude)):
-        damaged = bytearray(prelude)
-        damaged[bit // 8] ^= 1 << bit % 8
-        try:
-            model = parse_prelude(damaged, words)
-        except CorruptFrame:
-            with pytest.raises(CorruptFrame):
-                decode(one_row(dtype, count), with_stream(bytes(damaged), stream), base)
-        else:  # tables of another encoder: well-formed, in their only form
-            assert write_prelude(model, words) == damaged
+def test_the_frames_under_test_are_coded(case: CodedFrame) -> None:
+    assert modes(case.body)[0] == BlockMode.CODED
+    assert decode_frame(case.frame, case.base) == case.source
 
 
 @every_case
-def test_every_truncation_of_a_prelude_is_refused(case: str) -> None:
-    dtype, count, _, base, prelude, stream = coded(case)
-    for changed in [prelude[:length] for length in range(len(prelude))] + [prelude + b"\0"]:
-        with pytest.raises(CorruptFrame):
-            decode(one_row(dtype, count), with_stream(changed, stream), base)
+def test_every_truncation_of_a_frame_is_refused(case: CodedFrame) -> None:
+    frame = case.frame
+    for changed in [*cut(frame), frame + b"\0"]:
+        with pytest.raises(CodecError):
+            decode_frame(changed, case.base)
 
 
 @every_case
-def test_a_frame_with_any_bit_of_its_body_flipped_is_refused(case: str) -> None:
-    dtype, count, source, base, _, _ = coded(case)
-    frame = make_frame("fm_delta", dtype, 1, count, source, base)
-    view, _ = open_frame(frame)
-    assert view.header.codec == "fm_delta"
-    for bit in range(8 * view.header.header_length, 8 * len(frame)):
-        damaged = bytearray(frame)
-        damaged[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(CorruptFrame):
-            decode_frame(damaged, base)
+def test_every_flipped_bit_of_a_frame_is_refused(case: CodedFrame) -> None:
+    for changed in flipped(case.frame):
+        with pytest.raises(CodecError):
+            decode_frame(changed, case.base)
 
 
-@every_case
-def test_another_base_is_refused(case: str) -> None:
-    dtype, count, source, base, _, _ = coded(case)
-    frame = make_frame("fm_delta", dtype, 1, count, source, base)
-    chooser = random.Random(0)
-    for _ in range(100):
-        other = bytearray(base)
-        other[chooser.randrange(len(base))] ^= 1 << chooser.randrange(8)
+@every_delta
+def test_another_base_is_refused(case: CodedFrame) -> None:
+    assert case.base is not None
+    chooser, frame = random.Random(0), case.frame
+    for _ in range(60):
+        other = bytearray(case.base)
+        other[chooser.randrange(len(other))] ^= 1 << chooser.randrange(8)
         with pytest.raises(CorruptFrame):
             decode_frame(frame, other)
 
 
-@every_case
-@settings(max_examples=60)
-@given(junk=st.binary(max_size=300), keep=st.booleans())
-def test_junk_is_refused_by_kernel_and_reference_alike(case: str, junk: bytes, keep: bool) -> None:
-    dtype, count, source, base, prelude, _ = coded(case)
-    assert outcome(dtype, count, prelude if keep else junk, junk, base) != source
+# --- below the guards
 
 
-def prelude_of(dtype: DType, *contexts: Context, table_log: int = 7) -> bytes:
-    return write_prelude(Model(table_log, contexts), Words.of(dtype))
+def is_told_apart(case: CodedFrame, stream: bytes) -> bool:
+    """Whether the stream tells other side numbers than the block's, which may decode alike."""
+    model, shape = case.model, first_shape(case)
+    readers = model.coder.open(stream), model.coder.open(case.stream())
+    mine, theirs = (fm_delta.read_sides(model, reader, shape) for reader in readers)
+    return mine != theirs
 
 
-def frequencies(**changes: int) -> tuple[int, ...]:
-    """128 in all: the escape once, the rest to a delta of zero, unless said otherwise (s2=5)."""
-    counts = [0] * N_SYMBOLS
-    counts[ESCAPE], counts[1] = 1, 127
-    for symbol, count in changes.items():
-        counts[int(symbol[1:])] = count
-    return tuple(counts)
+@every_delta
+def test_a_changed_stream_of_deltas_is_refused_or_another_by_all_alike(case: CodedFrame) -> None:
+    stream = case.stream()
+    assert delta_of(case, case.body.prelude, stream) == first_block(case)
+    changed = cut(stream) + list(flipped(stream))
+    changed = random.Random(1).sample(changed, 60)
+    changed += [stream + tail for tail in (b"\0", b"\1", b"\xff", stream)]
+    n_refused = 0
+    for data in changed:
+        decoded = delta_of(case, case.body.prelude, data)
+        n_refused += decoded is None
+        assert decoded != first_block(case) or is_told_apart(case, data)
+    assert n_refused > len(changed) // 4
 
 
-GOOD = Context(0, 3, frequencies())
-# One fault each; words of 16 bits reach the cell from 2^15 on with no shift, not with a shift of 3.
-FAULTY_PRELUDES = {
-    "no tables at all": b"",
-    "a table too small": prelude_of(DType.BF16, GOOD, table_log=6),
-    "a table too large": prelude_of(DType.BF16, GOOD, table_log=12),
-    "frequencies above the sum": prelude_of(DType.BF16, Context(0, 3, frequencies(s2=1, s1=128))),
-    "frequencies below the sum": prelude_of(DType.BF16, Context(0, 3, frequencies(s1=120))),
-    "no escape": prelude_of(DType.BF16, Context(0, 3, frequencies(s0=0, s1=128))),
-    "a shift of all bits": prelude_of(DType.BF16, Context(0, 16, frequencies())),
-    "a symbol out of reach": prelude_of(
-        DType.BF16, Context(0, 3, frequencies(s1=126, s71=1))
+@every_float
+def test_a_changed_stream_of_floats_is_refused_or_another_by_all_alike(case: CodedFrame) -> None:
+    stream, prelude = case.stream(), case.body.prelude
+    n_words = len(first_block(case)) // case.dtype.itemsize
+    assert float_outcome(case.dtype, prelude, stream, n_words) == first_block(case)
+    changed = cut(stream) + list(flipped(stream))
+    changed = random.Random(1).sample(changed, 150)
+    changed += [stream + tail for tail in (b"\0", b"\1", b"\xff", stream)]
+    for data in changed:
+        assert float_outcome(case.dtype, prelude, data, n_words) != first_block(case)
+
+
+@every_delta
+def test_a_changed_prelude_of_deltas_is_refused_or_another_by_all_alike(case: CodedFrame) -> None:
+    prelude, stream = case.body.prelude, case.stream()
+    changed = random.Random(2).sample(cut(prelude) + list(flipped(prelude)), 100)
+    n_refused = 0
+    for data in [*changed, prelude + b"\0", prelude + b"\1"]:
+        decoded = delta_of(case, data, stream)
+        n_refused += decoded is None
+    assert n_refused > len(changed) // 5
+
+
+@every_float
+def test_a_changed_prelude_of_floats_is_refused_or_another_by_all_alike(case: CodedFrame) -> None:
+    prelude, stream = case.body.prelude, case.stream()
+    n_words = len(first_block(case)) // case.dtype.itemsize
+    for data in [*cut(prelude), prelude + b"\0"]:
+        assert float_outcome(case.dtype, data, stream, n_words) is None
+    for data in flipped(prelude):
+        float_outcome(case.dtype, data, stream, n_words)
+
+
+@settings(max_examples=100)
+@given(case=st.sampled_from(list(CASES.values())), junk=st.binary(max_size=300), keep=st.booleans())
+def test_junk_is_refused_or_another_by_all_alike(case: CodedFrame, junk: bytes, keep: bool) -> None:
+    prelude = case.body.prelude if keep else junk
+    if case.base is None:
+        n_words = len(first_block(case)) // case.dtype.itemsize
+        assert float_outcome(case.dtype, prelude, junk, n_words) != first_block(case)
+    else:
+        assert delta_of(case, prelude, junk) != first_block(case)
+
+
+# --- one fault each
+
+TABLE = table_for(Counter({2: 6, 3: 2, 4: 1}), 82, 7)
+CONTEXT: list[Field] = [(0, 4), (3, 6)]  # table 0, shift 3
+CLASSES: list[Field] = [(0, 6), *CONTEXT]
+OTHER: list[Field] = [(0, 4), (4, 6)]
+# Behind the classes: offset, row scales, column scales, staircase, rank.
+PARTS: list[list[Field]] = [[(0, 16)], [(0, 1)], [(0, 1)], [(0, 4)], [(0, 7)]]
+
+
+def prelude_of(
+    *parts: tuple[int, list[Field]],
+    table_log: int = 7,
+    tables: tuple[Table, ...] = (TABLE,),
+    classes: list[Field] = CLASSES,
+) -> bytes:
+    """A prelude's fields, sound but for what is given; parts: what takes the place of a part."""
+    fields: list[Field] = [(table_log, 4), (len(tables) - 1, 4)]
+    for table in tables:
+        fields += table_fields(table, 2)
+    chosen = dict(enumerate(PARTS)) | dict(parts)
+    return write_fields([*fields, *classes, *(field for part in chosen.values() for field in part)])
+
+
+def rank(n: int, c0: int) -> tuple[int, list[Field]]:
+    return 4, [(n, 7), (c0, 8), *CONTEXT * (2 * n)]
+
+
+def unary(*ones: int) -> list[Field]:
+    return [((1 << n) - 1, n + 1) for n in ones]
+
+
+def table_told(*fields: Field) -> bytes:
+    """A prelude whose only table is told by these fields."""
+    rest = [*CLASSES, *(field for part in PARTS for field in part)]
+    return write_fields([(7, 4), (0, 4), *fields, *rest])
+
+
+FAULTY_PRELUDES: dict[str, tuple[DType, bytes]] = {
+    "a table too small": (DType.BF16, prelude_of(table_log=6)),
+    "a table too large": (DType.BF16, prelude_of(table_log=11)),
+    "frequencies above the sum": (
+        DType.BF16, prelude_of(tables=(Table(7, (100, 29, *[0] * 80)),))
     ),
-    "contexts out of order": prelude_of(DType.BF16, GOOD, Context(9, 3, GOOD.frequencies), GOOD),
-    "a context twice": prelude_of(
-        DType.BF16, GOOD, Context(9, 3, GOOD.frequencies), Context(9, 3, GOOD.frequencies)
+    "frequencies below the sum": (
+        DType.BF16, prelude_of(tables=(Table(7, (100, 27, *[0] * 80)),))
     ),
-    "a second context before the first": prelude_of(DType.BF16, GOOD, GOOD),
-    "bits after the end": prelude_of(DType.BF16, GOOD) + b"\0",
+    "a frequency of nine bits": (DType.BF16, table_told(*unary(18), (0, 8))),
+    "a frequency of minus one bit": (DType.BF16, table_told(*unary(1))),
+    "a step of 23 ones": (DType.BF16, table_told(*unary(23))),
+    "frequencies that fall below no bits": (DType.BF16, table_told(*unary(2, 0, 3))),
+    "a table that no context uses": (DType.BF16, prelude_of(tables=(TABLE, TABLE))),
+    "a context without a table": (DType.BF16, prelude_of(classes=[(0, 6), (1, 4), (3, 6)])),
+    "a shift of all bits": (DType.BF16, prelude_of(classes=[(0, 6), (0, 4), (16, 6)])),
+    "a shift of all bits of an F8": (DType.F8_E4M3, prelude_of(classes=[(0, 6), (0, 4), (8, 6)])),
+    "a class like the one before": (
+        DType.BF16, prelude_of(classes=[(1, 6), *CONTEXT, (0, 1), *CONTEXT])
+    ),
+    "a class like the one before the same": (
+        DType.BF16,
+        prelude_of(classes=[(3, 6), *CONTEXT, (0, 1), *OTHER, (1, 1), (0, 1), *OTHER]),
+    ),
+    "an offset above": (DType.BF16, prelude_of((0, [(8192, 16)]))),
+    "an offset below": (DType.BF16, prelude_of((0, [(-8193, 16)]))),
+    "a shift of all bits of a row scale": (
+        DType.F32, prelude_of((1, [(1, 1), (0, 4), (16, 6)]))
+    ),
+    "row scales of a table that is not there": (
+        DType.F32, prelude_of((1, [(1, 1), (1, 4), (0, 6)]))
+    ),
+    "a staircase over the sign": (DType.BF16, prelude_of((3, [(8, 4), *CONTEXT, *CONTEXT]))),
+    "a staircase of eleven bits": (DType.F32, prelude_of((3, [(11, 4), *CONTEXT, *CONTEXT]))),
+    "a staircase of integers": (DType.I16, prelude_of((3, [(1, 4), *CONTEXT, *CONTEXT]))),
+    "a rank of 65": (DType.BF16, prelude_of(rank(65, 9))),
+    "a rank above the rows": (DType.BF16, prelude_of(rank(6, 9))),
+    "a rank of F64": (DType.F64, prelude_of(rank(1, 9))),
+    "a rank of integers": (DType.I32, prelude_of(rank(1, 9))),
+    "a unit of exponent 0": (DType.BF16, prelude_of(rank(1, 0))),
+    "a unit of the greatest exponent": (DType.BF16, prelude_of(rank(1, 255))),
+    "a unit of the greatest exponent of F16": (DType.F16, prelude_of(rank(1, 31))),
+    "a set bit that fills a byte": (DType.BF16, prelude_of((4, [(0, 7), (1, 1)]))),
+    "a byte after the end": (DType.BF16, prelude_of() + b"\0"),
+    "no columns": (DType.BF16, prelude_of((2, [(1, 1), *CONTEXT]))),
+    "columns of junk": (DType.BF16, prelude_of((2, [(1, 1), *CONTEXT])) + b"\1" * 60),
 }  # fmt: skip
+STREAM = fm_delta.encode_block(
+    fm_delta.parse_prelude(Words.of(DType.BF16), 5, 20, prelude_of()),
+    bytes(200), bytes(200), BlockShape(5, 20),
+)[4:]  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", list(FAULTY_PRELUDES))
 def test_a_faulty_prelude_is_refused(fault: str) -> None:
-    assert outcome(DType.BF16, 100, FAULTY_PRELUDES[fault], b"\1" * 20, bytes(200)) is None
-
-
-def test_integers_have_one_context() -> None:
-    twice = prelude_of(DType.I16, GOOD, GOOD)
-    assert outcome(DType.I16, 100, twice, b"\1" * 20, bytes(200)) is None
+    dtype, prelude = FAULTY_PRELUDES[fault]
+    base = bytes(100 * dtype.itemsize)
+    assert delta_outcome(dtype, (5, 20), prelude, STREAM, base, BlockShape(5, 20)) is None
 
 
 def test_a_prelude_without_faults_is_the_yardstick() -> None:
-    words, base = Words.of(DType.BF16), bytes(200)
-    model = Model(7, (GOOD,))
-    stream = encode_block(words, model, base, base)
-    assert outcome(DType.BF16, 100, write_prelude(model, words), stream, base) == base
+    for prelude in (prelude_of(), table_told(*table_fields(TABLE, 2))):
+        decoded = delta_outcome(DType.BF16, (5, 20), prelude, STREAM, bytes(200), BlockShape(5, 20))
+        assert decoded == bytes(200)
 
 
 @pytest.mark.parametrize(
@@ -204,25 +300,97 @@ def test_a_prelude_without_faults_is_the_yardstick() -> None:
         ("empty", b""),
         ("no marker bit", b"\0"),
         ("only a marker bit", b"\1"),
-        ("zero bytes after the marker", b"\1\0"),
+        ("states alone", b"\0" * 28 + b"\1"),
+        ("zero bytes after the marker", STREAM + b"\0"),
         ("all ones", b"\xff" * 64),
     ],
 )
 def test_a_faulty_stream_is_refused(fault: str, stream: bytes) -> None:
-    prelude = prelude_of(DType.BF16, GOOD)
-    assert outcome(DType.BF16, 100, prelude, stream, bytes(200)) is None, fault
+    shape = BlockShape(5, 20)
+    decoded = delta_outcome(DType.BF16, (5, 20), prelude_of(), stream, bytes(200), shape)
+    assert decoded is None, fault
 
 
 def test_a_stream_that_ends_in_another_state_is_refused() -> None:
-    """The lanes' last states are prescribed, so that words have one stream only."""
-    words, base = Words.of(DType.BF16), bytes(200)
-    model = Model(7, (GOOD,))
-    prelude = write_prelude(model, words)
-    stream = int.from_bytes(encode_block(words, model, base, base), "little")
-    refused = 0
-    for lane in range(8):
-        n_bits = stream.bit_length() - 1
-        changed = stream ^ 1 << (n_bits - 7 * (lane + 1))
+    """The lanes' last states are prescribed, so that words have few streams."""
+    stream = int.from_bytes(STREAM, "little")
+    n_digits = stream.bit_length() - 1
+    for lane in range(32):
+        changed = stream ^ 1 << (n_digits - 7 * (lane + 1))
         data = changed.to_bytes((changed.bit_length() + 7) // 8, "little")
-        refused += outcome(DType.BF16, 100, prelude, data, base) is None
-    assert refused == 8
+        shape = BlockShape(5, 20)
+        decoded = delta_outcome(DType.BF16, (5, 20), prelude_of(), data, bytes(200), shape)
+        assert decoded is None, lane
+
+
+WIDE_TABLE = table_for(Counter({2: 6, 3: 2, 4: 1, 40: 1}), 82, 7)
+PLAIN = Model(Words.of(DType.BF16), (WIDE_TABLE,), (Context(0, 0),))
+SMALL = BlockShape(2, 40)
+
+
+def plain_outcome(model: Model, sides: Sides) -> bytes | None:
+    stream = fm_delta.encode_block(model, bytes(160), bytes(160), SMALL, sides)[4:]
+    prelude = fm_delta.write_prelude(model)
+    return delta_outcome(DType.BF16, (2, 40), prelude, stream, bytes(160), SMALL)
+
+
+@pytest.mark.parametrize("scale", [-8193, -8192, 8191, 8192, 32767, -32768])
+def test_scales_lie_within_their_limits(scale: int) -> None:
+    expected = bytes(160) if -8192 <= scale <= 8191 else None
+    rows = replace(PLAIN, rows=Context(0, 12))
+    assert plain_outcome(rows, Sides((0, scale))) == expected
+    columns = replace(PLAIN, columns=Columns(Context(0, 12), (*[0] * 39, scale)))
+    assert plain_outcome(columns, Sides()) == expected
+
+
+@pytest.mark.parametrize("flag", [0, 1, 2, -1, 256])
+def test_flags_are_zero_or_one(flag: int) -> None:
+    model = replace(PLAIN, staircase=Staircase(1, Context(0, 0), Context(0, 0), (0, 1)))
+    expected = bytes(160) if flag in (0, 1) else None
+    assert plain_outcome(model, Sides((), (1, flag))) == expected
+
+
+@pytest.mark.parametrize("n_numbers", [39, 40, 41])
+def test_columns_are_as_many_as_the_frame_has(n_numbers: int) -> None:
+    expected = bytes(160) if n_numbers == 40 else None
+    scales = replace(PLAIN, columns=Columns(Context(0, 0), (3,) * n_numbers))
+    product = replace(PLAIN, low_rank=LowRank(9, (Context(0, 0),), (Context(0, 0),), ((7,) * 40,)))
+    right = ((7,) * n_numbers,)
+    short = replace(product, low_rank=LowRank(9, (Context(0, 0),), (Context(0, 0),), right))
+    streams = (
+        (scales, replace(scales, columns=Columns(Context(0, 0), (3,) * 40)), Sides()),
+        (short, product, Sides((), (), ((0, 0),))),
+    )
+    for told, coded, sides in streams:
+        stream = fm_delta.encode_block(coded, bytes(160), bytes(160), SMALL, sides)[4:]
+        prelude = fm_delta.write_prelude(told)
+        decoded = delta_outcome(DType.BF16, (2, 40), prelude, stream, bytes(160), SMALL)
+        assert decoded == expected
+
+
+FLOAT_MODEL = neuzip_lossless.parse_prelude(
+    Words.of(DType.BF16), FLOATS["floats, BF16"].body.prelude
+)
+FAULTY_FLOATS = {
+    "a table too small": replace(FLOAT_MODEL, table=Table(6, FLOAT_MODEL.table.frequencies)),
+    "a table too large": replace(FLOAT_MODEL, table=Table(11, FLOAT_MODEL.table.frequencies)),
+    "more zero bits than a mantissa has": replace(FLOAT_MODEL, zero_bits=8),
+    "63 zero bits": replace(FLOAT_MODEL, zero_bits=63),
+    "frequencies above the sum": replace(FLOAT_MODEL, table=Table(7, (100, 29, *[0] * 256))),
+    "frequencies below the sum": replace(FLOAT_MODEL, table=Table(7, (100, 27, *[0] * 256))),
+}
+
+
+@pytest.mark.parametrize("fault", list(FAULTY_FLOATS))
+def test_a_faulty_prelude_of_floats_is_refused(fault: str) -> None:
+    prelude = neuzip_lossless.write_prelude(FAULTY_FLOATS[fault])
+    stream = FLOATS["floats, BF16"].stream()
+    assert float_outcome(DType.BF16, prelude, stream, 300) is None
+
+
+def test_a_prelude_of_floats_without_faults_is_the_yardstick() -> None:
+    prelude = neuzip_lossless.write_prelude(FLOAT_MODEL)
+    case = FLOATS["floats, BF16"]
+    assert float_outcome(DType.BF16, prelude, case.stream(), 300) == first_block(case)
+    whole = replace(FLOAT_MODEL, zero_bits=7)
+    float_outcome(DType.BF16, neuzip_lossless.write_prelude(whole), case.stream(), 300)
