@@ -23,6 +23,7 @@ class DeltaRows {
                   [](unsigned place) { return symbol_of_place(place); }, delta_symbol);
   }
   int table_log() const { return table_log_; }
+  const Kernels& kernels() const { return kernels_; }
 
   template <class Number>
   void find_places(const Context* contexts, const Number* numbers, std::size_t n,
@@ -49,8 +50,10 @@ inline std::size_t stream_bound(std::size_t n, unsigned number_bits) {
 template <class Rows>
 class StreamWriter {
  public:
-  StreamWriter(const Rows& rows, std::uint8_t* out) : rows_(rows), bits_(out) {
-    std::fill_n(states_, n_lanes, 1u << rows.table_log());
+  StreamWriter(const Kernels& kernels, const Rows& rows, std::uint8_t* out)
+      : kernels_(kernels), rows_(rows), begin_(out) {
+    state_.at = out;
+    std::fill_n(state_.states, n_lanes, 1u << rows.table_log());
   }
 
   template <class Number>
@@ -59,7 +62,9 @@ class StreamWriter {
     for (std::size_t end = n; end > 0;) {
       const std::size_t first = (end - 1) / chunk * chunk, part = end - first;
       rows_.find_places(contexts + first, numbers + first, part, places);
-      write_part(contexts + first, numbers + first, places, part);
+      kernels_.write[std::bit_width(sizeof(Number)) - 1](
+          state_, rows_.rows(), rows_.next_states(), contexts + first,
+          reinterpret_cast<const std::uint8_t*>(numbers + first), places, part);
       end = first;
     }
   }
@@ -70,78 +75,18 @@ class StreamWriter {
   }
   // The stream's size in bytes; zero where the tables lack a number.
   std::size_t finish() {
+    ForwardBits bits(state_.at, state_.pending, state_.n_pending);
     for (std::size_t lane = n_lanes; lane-- > 0;)
-      bits_.put(states_[lane] - (1u << rows_.table_log()), unsigned(rows_.table_log()));
-    const std::size_t size = bits_.finish();
-    return is_complete_ ? size : 0;
+      bits.put(state_.states[lane] - (1u << rows_.table_log()), unsigned(rows_.table_log()));
+    const std::uint8_t* const end = bits.finish();
+    return state_.is_missing ? 0 : std::size_t(end - begin_);
   }
 
  private:
-  // Numbers whose digits one `put` surely takes.
-  template <class Number>
-  static constexpr std::size_t together = sizeof(Number) <= 2 ? 2 : 1;
-
-  // The first number is of lane 0.
-  template <class Number>
-  void write_part(const Context* contexts, const Number* numbers, const std::uint16_t* places,
-                  std::size_t n) {
-    ForwardBits bits = bits_;
-    const Row* const rows = rows_.rows();
-    const std::uint16_t* const next_states = rows_.next_states();
-    std::uint32_t missing = 0;
-    std::size_t i = n;
-    for (; i % n_lanes != 0; --i)
-      missing |= write_numbers<Number, 1>(bits, rows, next_states, &states_[(i - 1) % n_lanes],
-                                          contexts + i - 1, numbers + i - 1, places + i - 1);
-    std::uint32_t states[n_lanes];
-    std::copy_n(states_, n_lanes, states);
-    constexpr std::size_t count = together<Number>;
-    while (i > 0)
-#pragma GCC unroll 16
-      for (std::size_t lane = n_lanes; lane > 0;) {
-        lane -= count, i -= count;
-        missing |= write_numbers<Number, count>(bits, rows, next_states, &states[lane],
-                                                contexts + i, numbers + i, places + i);
-      }
-    std::copy_n(states, n_lanes, states_);
-    is_complete_ &= missing == 0;
-    bits_ = bits;
-  }
-
-  // COUNT numbers side by side, from the last to the first; nonzero where a table lacks one.
-  template <class Number, std::size_t COUNT>
-  static std::uint32_t write_numbers(ForwardBits& bits, const Row* rows,
-                                     const std::uint16_t* next_states, std::uint32_t* states,
-                                     const Context* contexts, const Number* numbers,
-                                     const std::uint16_t* places) {
-    std::uint64_t pending = 0;
-    unsigned n_pending = 0;
-    std::uint32_t missing = 0;
-    for (std::size_t k = COUNT; k-- > 0;) {
-      const Row row = rows[places[k]];
-      const unsigned raw = raw_digits(row.width, context_shift(contexts[k]), 8 * sizeof(Number));
-      const unsigned digits = (states[k] + row.add_for_digits) >> 16;
-      const std::uint64_t low = states[k] & low_masks[digits];
-      const std::uint64_t rest = std::uint64_t(numbers[k]) & low_masks[raw];
-      missing |= row.is_missing;
-      states[k] = next_states[std::int64_t(states[k] >> digits) + row.first];
-      if constexpr (sizeof(Number) == 8) {
-        const unsigned n_low = std::min(raw, 32u);
-        bits.put(low | (rest & low_masks[n_low]) << digits, digits + n_low);
-        bits.put(rest >> n_low, raw - n_low);
-      } else {
-        pending |= (low | rest << digits) << n_pending;
-        n_pending += digits + raw;
-      }
-    }
-    if constexpr (sizeof(Number) != 8) bits.put(pending, n_pending);
-    return missing;
-  }
-
+  const Kernels& kernels_;
   const Rows& rows_;
-  ForwardBits bits_;
-  std::uint32_t states_[n_lanes];
-  bool is_complete_ = true;
+  std::uint8_t* begin_;
+  WriterState state_;
 };
 
 // What the column stream holds.
@@ -158,7 +103,7 @@ std::vector<std::uint8_t> encode_columns(const Model& model, const DeltaRows& ro
   if (!model.has_column_stream()) return {};
   std::vector<std::uint8_t> out(stream_bound(
       columns * std::size_t(1 + model.rank()) + sides.stairs.size(), Words::word_bits + 16));
-  StreamWriter<DeltaRows> writer(rows, out.data());
+  StreamWriter<DeltaRows> writer(rows.kernels(), rows, out.data());
   using Unsigned = std::uint16_t;
   for (std::size_t k = model.components.size(); k-- > 0;)
     writer.write(model.components[k].right,
@@ -197,7 +142,7 @@ std::vector<std::uint8_t> encode_block(const FrameModel<Words>& frame, const Del
   const Model& model = frame.model();
   const std::size_t n_sides = shape.rows * std::size_t(2 + model.rank());
   std::vector<std::uint8_t> out(stream_bound(count, Words::word_bits) + stream_bound(n_sides, 16));
-  StreamWriter<DeltaRows> writer(rows, out.data());
+  StreamWriter<DeltaRows> writer(rows.kernels(), rows, out.data());
   writer.write(contexts.get(), deltas.get(), count);
   std::vector<Unsigned> column(shape.rows);
   for (std::size_t k = model.components.size(); k-- > 0;) {

@@ -34,7 +34,7 @@ template <class Words>
 class FloatEncoderOf final : public FloatEncoder {
  public:
   FloatEncoderOf(const FloatModel& model, std::size_t n)
-      : table_(*chosen_kernels(), model), rows_(table_, model) {
+      : table_(*chosen_kernels(), model), rows_(*chosen_kernels(), table_, model) {
     prelude = write_float_prelude(model);
     estimated_bytes =
         estimated_float_bytes(model, n, float_raw_bits<Words>(model.zero_bits), prelude.size());

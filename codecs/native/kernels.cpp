@@ -7,6 +7,7 @@
 
 #include "entries.hpp"
 #include "numbers.hpp"
+#include "numbers_write.hpp"
 #include "prediction.hpp"
 #include "stream.hpp"
 #include "words.hpp"
@@ -126,6 +127,8 @@ const Kernels DELTAHUB_KERNELS(DELTAHUB_ISA) = {
                 numbers<std::uint64_t>},
     .places = {places<std::uint8_t>, places<std::uint16_t>, places<std::uint32_t>,
                places<std::uint64_t>},
+    .write = {write<std::uint8_t>, write<std::uint16_t>, write<std::uint32_t>,
+              write<std::uint64_t>},
     .contexts = DELTAHUB_ALL_KINDS(contexts),
     .apply = DELTAHUB_ALL_KINDS(apply),
     .predict = {nullptr, predict<F32Words>, predict<F16Words>, predict<Bf16Words>, nullptr, nullptr,

@@ -15,6 +15,24 @@ struct StreamState {
   std::uint32_t states[32] = {};
 };
 
+// How a symbol is encoded: state -> (state + add_for_digits) >> 16 digits to write, then
+// next_states[(state >> digits) + first]. States run from 2^table_log to 2^(table_log + 1) - 1.
+struct Row {
+  std::uint32_t add_for_digits;
+  std::int16_t first;
+  std::uint8_t width;
+  std::uint8_t is_missing;  // neither the symbol nor its escape is in the table
+};
+
+// A stream in mid-writing.
+struct WriterState {
+  std::uint8_t* at = nullptr;  // 8 bytes can be written from here on
+  std::uint64_t pending = 0;   // fewer than 8 bits that are not yet written
+  unsigned n_pending = 0;
+  std::uint32_t is_missing = 0;  // a number was in no table
+  std::uint32_t states[32] = {};
+};
+
 struct Kernels {
   const char* name;
 
@@ -33,6 +51,11 @@ struct Kernels {
   using Places = void (*)(const std::uint8_t* numbers, const std::uint16_t* contexts, std::size_t n,
                           std::uint16_t* places);
   Places places[4];
+  // Writes n numbers, the first of which is of lane 0, from the last to the first.
+  using Write = void (*)(WriterState& stream, const Row* rows, const std::uint16_t* next_states,
+                         const std::uint16_t* contexts, const std::uint8_t* numbers,
+                         const std::uint16_t* places, std::size_t n);
+  Write write[4];
 
   // For each kind of words (see WordKind):
   // contexts[j] = classes[clamp(scale + columns[j] - 4 * max(exponent of words[j], 1), 0, last)];

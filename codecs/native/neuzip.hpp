@@ -119,7 +119,8 @@ class FloatRows {
  public:
   using Word = typename Words::Word;
 
-  FloatRows(const FloatTable<Words>& table, const FloatModel& model) : model_(model) {
+  FloatRows(const Kernels& kernels, const FloatTable<Words>& table, const FloatModel& model)
+      : kernels_(kernels), model_(model) {
     append_rows(rows_, next_states_, model.table, model.table_log, 1u << Words::exponent_bits,
                 [](unsigned place) { return int(place) + n_escapes; }, table.symbol_at());
   }
@@ -142,13 +143,14 @@ class FloatRows {
     }
     if (std::countr_zero(seen) < model_.zero_bits) return {};  // not the words of the plan
     std::vector<std::uint8_t> out(stream_bound(n, Words::word_bits));
-    StreamWriter<FloatRows> writer(*this, out.data());
+    StreamWriter<FloatRows> writer(kernels_, *this, out.data());
     writer.write(Context(0), numbers.data(), n);
     out.resize(writer.finish());
     return out;
   }
 
  private:
+  const Kernels& kernels_;
   FloatModel model_;
   std::vector<Row> rows_;
   std::vector<std::uint16_t> next_states_;

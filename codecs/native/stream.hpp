@@ -73,7 +73,10 @@ class BackwardBits {
 // Appends bits, lowest first. The caller's buffer has 8 bytes to spare after the last bit.
 class ForwardBits {
  public:
-  explicit ForwardBits(std::uint8_t* out) : begin_(out), at_(out) {}
+  explicit ForwardBits(std::uint8_t* out) : at_(out) {}
+  // A stream whose first bits were written by another.
+  ForwardBits(std::uint8_t* at, std::uint64_t pending, unsigned n_pending)
+      : at_(at), pending_(pending), n_pending_(n_pending) {}
 
   // n_bits <= 56, value < 2^n_bits.
   void put(std::uint64_t value, unsigned n_bits) {
@@ -84,15 +87,17 @@ class ForwardBits {
     pending_ >>= n_pending_ & ~7u;
     n_pending_ &= 7;
   }
-  // Ends the stream with its marker bit; returns its size in bytes.
-  std::size_t finish() {
+  // Ends the stream with its marker bit; returns where it ends.
+  std::uint8_t* finish() {
     put(1, 1);
     if (n_pending_ > 0) *at_++ = std::uint8_t(pending_);
-    return std::size_t(at_ - begin_);
+    return at_;
   }
+  std::uint8_t* at() const { return at_; }
+  std::uint64_t pending() const { return pending_; }
+  unsigned n_pending() const { return n_pending_; }
 
  private:
-  std::uint8_t* begin_;
   std::uint8_t* at_;
   std::uint64_t pending_ = 0;
   unsigned n_pending_ = 0;

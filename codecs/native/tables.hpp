@@ -9,6 +9,7 @@
 #include "alphabet.hpp"
 #include "bits.hpp"
 #include "entries.hpp"
+#include "kernels.hpp"
 
 namespace deltahub {
 
@@ -40,15 +41,6 @@ void append_entries(std::vector<Entry>& entries, const Frequencies& frequencies,
         entry_of(digits, symbol_at(int(symbol)), (rank << digits) - (1u << table_log)));
   });
 }
-
-// How a symbol is encoded: state -> (state + add_for_digits) >> 16 digits to write, then
-// next_states[(state >> digits) + first]. States run from 2^table_log to 2^(table_log + 1) - 1.
-struct Row {
-  std::uint32_t add_for_digits;
-  std::int16_t first;
-  std::uint8_t width;
-  std::uint8_t is_missing;  // neither the symbol nor its escape is in the table
-};
 
 // rows[place] for n_rows places, each of which stands for a symbol; where the table lacks that, for
 // the escape of its sign. next_states: shared by all tables, appended to.
