@@ -14,7 +14,7 @@ inline std::vector<const Kernels*> supported_kernels() {
   std::vector<const Kernels*> found = {&portable_kernels};
 #ifdef __x86_64__
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
-      __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("lzcnt"))
+      __builtin_cpu_supports("bmi2"))
     found.push_back(&avx2_kernels);
 #endif
   return found;
