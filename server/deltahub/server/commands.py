@@ -38,7 +38,7 @@ def serve(
 
     The first start creates the data folder and prints an administrator's token, once. Background
     jobs run in a worker process of its own, started here. Exit status: 0 stopped; 1 could not
-    start; 3 another hub runs on the data folder.
+    start; 3 another hub, or `deltahub gc`, has the data folder.
     """
     from deltahub.registry.settings import Settings
 
@@ -55,13 +55,15 @@ def serve(
 
 
 class FolderTaken(click.ClickException):
-    """Another hub runs on the data folder."""
+    """Another hub runs on the data folder, or garbage is collected in it."""
 
     exit_code = 3  # EXIT_BUSY of the registry, which `--help` does not load
 
 
 def _serve(settings: "Settings", *, with_worker: bool, access_log: bool) -> None:
     from deltahub.registry.data_folder import (
+        GC,
+        SERVE,
         SERVE_LOCK,
         DataFolderBusy,
         DataFolderLock,
@@ -84,11 +86,16 @@ def _serve(settings: "Settings", *, with_worker: bool, access_log: bool) -> None
             check_free(settings.data_dir, SERVE_LOCK)
             listener = _bind(settings.host, settings.port)
             registry = stack.enter_context(Registry.open(settings))
-            stack.enter_context(DataFolderLock(registry.data_dir, SERVE_LOCK))
+            stack.enter_context(DataFolderLock(registry.data_dir, SERVE_LOCK, SERVE))
             _make_administrator(registry)
         except DataFolderBusy as error:
+            if error.command == GC:
+                raise FolderTaken(
+                    f"`{GC}` has the data folder {error.folder} to itself ({error.holder}): "
+                    "start the hub when it has ended"
+                ) from error
             raise FolderTaken(
-                f"another hub runs on the data folder {error.folder} (process {error.holder}): "
+                f"another hub runs on the data folder {error.folder} ({error.holder}): "
                 "stop that one, or give this one a folder of its own with --data-dir"
             ) from error
         except (RegistryError, StoreError, OSError) as error:
