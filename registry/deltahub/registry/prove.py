@@ -75,30 +75,44 @@ def submit_recipe(reg: Registry, caller: Caller | None, name: str, data: bytes) 
         if _is_ready(reg, session, caller, repository, recipe):
             return Submitted("ready", None)
     tensors = _claim(reg, caller, name, recipe)
+    job_id = jobs.new_id()
+    _hold(reg, tensors, job_id)
     # Kept like an upload until the job has followed it.
     sha256 = hashlib.sha256(data).hexdigest()
     for _ in range(RECEIVED_AT_MOST):
         upload = receive(reg, caller, sha256, len(data), 0, [data], is_answer=False)
-        submitted = _enqueue(reg, caller, name, recipe, upload)
+        submitted = _enqueue(reg, caller, name, recipe, upload, job_id)
         if submitted is not None:
-            if submitted.job_id is not None:
-                _hold(reg, tensors, submitted.job_id)
             return submitted
     raise Conflict("other jobs keep finishing with this recipe; submit it again")
 
 
 def _enqueue(
-    reg: Registry, caller: Caller, name: str, recipe: Recipe, upload: LandingStatus
+    reg: Registry,
+    caller: Caller,
+    name: str,
+    recipe: Recipe,
+    upload: LandingStatus,
+    job_id: str,
 ) -> Submitted | None:
-    """The job that follows a recipe; None if another job has let go of its upload meanwhile."""
+    """The job that follows a recipe; None if another job has let go of its upload meanwhile.
+
+    job_id: what the recipe's tensors are held for, and what a job that is made here is called.
+    """
     with reg.db.write() as session:
         repository = load_repository(session, caller, name, "write")
         if _is_ready(reg, session, caller, repository, recipe):
+            release_job(session, job_id)
             return Submitted("ready", None)
         landing = session.get(Landing, upload.id)
         if landing is None or landing.state != "complete":
             return None
-        job_id = _find_job(session, repository, upload.id) or jobs.enqueue(
+        other = _find_job(session, repository, upload.id)
+        if other is not None:
+            # It holds the same tensors: they are those of the same recipe.
+            release_job(session, job_id)
+            return Submitted("proving", other)
+        jobs.enqueue(
             session,
             JOB_KIND,
             {
@@ -109,12 +123,16 @@ def _enqueue(
             },
             repository.id,
             caller.user_id,
+            job_id=job_id,
         )
     return Submitted("proving", job_id)
 
 
 def _hold(reg: Registry, tensors: list[int], job_id: str) -> None:
-    """Keep the tensors until the job is over, however late; until then the caller holds them."""
+    """Keep the tensors until the job is over, however late, before anybody can take it up.
+
+    A crash before there is a job leaves holds that end by themselves.
+    """
     for part in batches(tensors, PART_TENSORS):
         with reg.db.write() as session:
             hold_for_job(session, part, job_id, reg.settings.hold_ttl_s)
