@@ -95,7 +95,7 @@ def _accept(
     _publish(reg, caller, name, batch, sealed)
     with reg.db.write() as session:
         used = [landing.id for landing in batch.used]
-        dropped = drop_unused(session, used, reg.settings.upload_ttl_s)
+        dropped = drop_unused(session, used)
         failpoints.reached("accept.publish.before_commit")
     failpoints.reached("accept.publish.after_commit")
     delete_condemned(reg, dropped)

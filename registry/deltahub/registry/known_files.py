@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 
-from deltahub.registry.db.models import File, Landing, Repository, utc_now
+from deltahub.registry.db.models import File, Landing, Repository
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.errors import InvalidRequest, LimitExceeded
 from deltahub.registry.holds import hold_for_user
+from deltahub.registry.landing import promise
 from deltahub.registry.locations import PART_TENSORS, batches
 from deltahub.registry.paths import validate_sha256
 from deltahub.registry.permissions import Caller, readable_files, require_writer
@@ -68,7 +68,7 @@ def _keep(reg: Registry, caller: Caller, name: str, sizes: Mapping[str, int]) ->
     with reg.db.write() as session:
         found = _find(session, caller, name, sizes)
         for upload in found.uploads:
-            upload.expires_at = utc_now() + timedelta(seconds=reg.settings.upload_ttl_s)
+            promise(upload, reg.settings.upload_ttl_s)
         ttl_s = reg.settings.hold_ttl_s
         hold_for_user(session, found.recipes, caller.user_id, found.repository.id, ttl_s)
     return found.have

@@ -169,7 +169,7 @@ def prove_recipe(
     if hashes.sha256 != recipe.sha256.hex():
         with reg.db.write() as session:
             release_job(session, job_id)
-            dropped = _let_go(reg, session, landing.id, job_id)
+            dropped = _let_go(session, landing.id, job_id)
         delete_condemned(reg, dropped)
         raise HashMismatch(
             f"the recipe makes a file with SHA-256 {hashes.sha256}, not {recipe.sha256.hex()}"
@@ -177,7 +177,7 @@ def prove_recipe(
     recipe_id = recipe.id
     _store_recipe(reg, restorer, job_id, repository.domain_id, recipe_id, data)
     with reg.db.write() as session:
-        file, dropped = _proved_file(reg, session, repository, recipe, recipe_id, hashes)
+        file, dropped = _proved_file(session, repository, recipe, recipe_id, hashes)
         hold_for_user(
             session,
             [file.recipe_tensor_id] if file.recipe_tensor_id is not None else [],
@@ -186,7 +186,7 @@ def prove_recipe(
             reg.settings.hold_ttl_s,
         )
         release_job(session, job_id)
-        dropped += _let_go(reg, session, landing.id, job_id)
+        dropped += _let_go(session, landing.id, job_id)
         failpoints.reached("prove.finish.before_commit")
     failpoints.reached("prove.finish.after_commit")
     delete_condemned(reg, dropped)
@@ -263,7 +263,7 @@ def _find_job(session: ReadSession, repository: Repository, landing_id: str) -> 
     )
 
 
-def _let_go(reg: Registry, session: WriteSession, landing_id: str, job_id: str) -> list[str]:
+def _let_go(session: WriteSession, landing_id: str, job_id: str) -> list[str]:
     """Drop the recipe's upload, unless another job has yet to follow it for its repository."""
     is_awaited = exists().where(
         Job.kind == JOB_KIND,
@@ -273,7 +273,7 @@ def _let_go(reg: Registry, session: WriteSession, landing_id: str, job_id: str) 
     )
     if session.scalar(select(is_awaited)):
         return []
-    return drop_unused(session, [landing_id], reg.settings.upload_ttl_s)
+    return drop_unused(session, [landing_id])
 
 
 def _find_file(session: ReadSession, domain_id: int, sha256: str) -> File | None:
@@ -313,7 +313,6 @@ def _store_recipe(
 
 
 def _proved_file(
-    reg: Registry,
     session: WriteSession,
     repository: Repository,
     recipe: Recipe,
@@ -334,4 +333,4 @@ def _proved_file(
         )
         session.add(file)
     attach_recipe(session, file, recipe, recipe_id, None)
-    return file, drop_landing(session, file, reg.settings.upload_ttl_s)
+    return file, drop_landing(session, file)
