@@ -108,8 +108,8 @@ def gc(
 ) -> None:
     """Plan what is garbage, and with --apply collect it.
 
-    Exit status: 0 planned or done; 1 refused, for the plan has doubts; 2 could not run; 3 a hub
-    runs on the data folder, and the lease is too short for --apply beside it.
+    Exit status: 0 planned or done; 1 refused, for the plan has doubts; 2 could not run; 3 a hub,
+    a worker or another gc has the data folder, and the lease is too short for --apply beside it.
     """
     # A plan deletes nothing, so it keeps nobody out.
     with _opened(data_dir) as reg, _readers_kept_out(reg, lease_s if is_applied else None):
