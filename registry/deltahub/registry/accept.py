@@ -105,6 +105,8 @@ def _accept(
 def _publish(reg: Registry, caller: Caller, name: str, batch: _Batch, sealed: SealedPacks) -> None:
     """Make the tensors known and hold them, some at a time: a pack may have very many."""
     for number, part in enumerate(in_parts(sealed)):
+        if number:
+            failpoints.reached("accept.publish.between_parts")
         with reg.db.write() as session:
             load_repository(session, caller, name, "write")
             check = check_live if number else make_live
