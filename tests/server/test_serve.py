@@ -173,6 +173,8 @@ def test_a_port_that_is_taken_is_said_in_a_sentence(tmp_path: Path) -> None:
         refused = serve("--data-dir", tmp_path / "data", "--port", port)
     assert refused.returncode == 1
     assert f"cannot listen on 127.0.0.1:{port}" in refused.stderr
+    assert "--port" in refused.stderr
+    assert refused.stderr.startswith("DeltaHub is starting\n")
     assert "Traceback" not in refused.stderr
     assert not (tmp_path / "data").exists()
 

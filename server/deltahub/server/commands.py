@@ -40,6 +40,8 @@ def serve(
     jobs run in a worker process of its own, started here. Exit status: 0 stopped; 1 could not
     start; 3 another hub, or `deltahub gc`, has the data folder.
     """
+    # Before the imports, which take a second or more.
+    click.echo("DeltaHub is starting", err=True)
     from deltahub.registry.settings import Settings
 
     logging.basicConfig(
@@ -164,5 +166,8 @@ def _bind(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
     except OSError as exc:
-        raise click.ClickException(f"cannot listen on {host}:{port}: {exc.strerror}") from exc
+        raise click.ClickException(
+            f"cannot listen on {host}:{port}: {exc.strerror}; choose another address with --host, "
+            "another port with --port (0 takes a free one)"
+        ) from exc
     return listener
