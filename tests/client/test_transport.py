@@ -16,6 +16,7 @@ import pytest
 
 from deltahub.client.errors import (
     BadResponse,
+    Busy,
     Forbidden,
     HubError,
     HubUnreachable,
@@ -146,6 +147,28 @@ def test_a_busy_hub_is_tried_again_and_its_error_shown_in_the_end(
     server.script = [(503, error_body("unavailable", "still busy"), {})]
     with pytest.raises(HubError, match="still busy"):
         transport.call("GET", "/v1/x")
+
+
+def test_a_hub_that_is_merely_busy_costs_no_patience_but_not_for_ever(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport = Transport(server.url, None, patience_s=0)
+    busy = (503, error_body("busy", "16 uploads of yours are under way"), {"Retry-After": "0"})
+    server.script = [busy] * 5 + [(200, b"2", {})]
+    assert transport.call("PUT", "/v1/x", body=b"data").json() == 2
+    monkeypatch.setattr("deltahub.client.transport.BUSY_PATIENCE_S", 0.5)
+    server.script = [busy]
+    with pytest.raises(Busy, match="16 uploads"):
+        transport.call("PUT", "/v1/x", body=b"data")
+    assert len(server.seen) < 20
+    transport.close()
+
+
+def test_the_pause_that_a_hub_asks_for_is_kept(server: Server, transport: Transport) -> None:
+    server.script = [(503, error_body("busy", "wait"), {"Retry-After": "1"}), (200, b"2", {})]
+    start = time.monotonic()
+    assert transport.call("GET", "/v1/x").json() == 2
+    assert time.monotonic() - start >= 1
 
 
 def test_a_kept_connection_that_the_hub_closed_is_replaced_unnoticed(

@@ -5,7 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import Connection, event, func, select, update
 
 from deltahub.codecs.ids import tensor_id
 from deltahub.codecs.recipe import Recipe, TensorRef
@@ -170,6 +170,28 @@ class TestRecipes:
         _, recipe = file_of([BASE])
         ids = {submit_recipe(reg, ann, "ann/m", recipe).job_id for _ in range(3)}
         assert len(ids) == 1
+        with reg.db.read() as session:
+            holding = set(session.scalars(select(Hold.job_id).where(Hold.job_id.is_not(None))))
+            assert ids <= holding <= set(session.scalars(select(Job.id)))
+
+    def test_from_when_on_there_is_a_job_it_holds_all_that_its_recipe_needs(
+        self, reg: Registry, ann: Caller, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("deltahub.registry.prove.PART_TENSORS", 1)
+        _, recipe = file_of([TUNED, BASE])
+        send_pack(reg, ann, "ann/m", frames_of(TUNED, BASE))
+        n_held: list[int] = []
+
+        def look(connection: Connection) -> None:
+            """At the end of each write, how many tensors the job holds, if there is one."""
+            held = select(func.count()).where(Hold.job_id == Job.id).scalar_subquery()
+            n_held.extend(connection.scalars(select(held).where(Job.kind == "prove_recipe")))
+
+        event.listen(reg.db.write_engine, "commit", look)
+        submitted = submit_recipe(reg, ann, "ann/m", recipe)
+        event.remove(reg.db.write_engine, "commit", look)
+        assert submitted.job_id is not None
+        assert n_held == [2]
 
     @pytest.mark.parametrize("data", [b"", b"nonsense", b"DHRC" + bytes(60)])
     def test_bytes_that_are_no_recipe_are_refused(

@@ -16,7 +16,7 @@ from sqlalchemy import select
 
 from deltahub.codecs.frame import parse_header
 from deltahub.registry import Registry, Settings
-from deltahub.registry.data_folder import SERVE_LOCK, WORKER_LOCK, DataFolderLock
+from deltahub.registry.data_folder import GC, SERVE, SERVE_LOCK, WORKER_LOCK, DataFolderLock
 from deltahub.registry.db.models import Frame, Landing, Pack, Tensor
 from deltahub.registry.errors import DataLost
 from deltahub.registry.findings import CODES, Finding
@@ -336,14 +336,23 @@ def test_no_hub_is_made_where_there_is_none(command: click.Command, tmp_path: Pa
 @pytest.mark.parametrize("name", [SERVE_LOCK, WORKER_LOCK])
 def test_gc_with_a_short_lease_wants_the_hub_stopped(reg: Registry, name: str) -> None:
     folder = ["--data-dir", str(reg.data_dir)]
-    with DataFolderLock(reg.data_dir, name):
+    with DataFolderLock(reg.data_dir, name, SERVE):
         refused = run(gc_command, *folder, "--apply", "--lease", "0")
         assert refused.exit_code == 3
-        assert f"process {os.getpid()}" in refused.stderr
+        assert f"process {os.getpid()}, `deltahub serve`" in refused.stderr
         assert "--lease" in refused.stderr
         assert run(gc_command, *folder).exit_code == 0
+        assert run(gc_command, *folder, "--lease", "0").exit_code == 0, "a plan touches nothing"
         assert run(gc_command, *folder, "--lease", "3600").exit_code == 0
     assert run(gc_command, *folder, "--apply", "--lease", "0").exit_code == 0
+
+
+def test_one_of_two_collections_that_want_the_folder_is_told_of_the_other(reg: Registry) -> None:
+    with DataFolderLock(reg.data_dir, SERVE_LOCK, GC):
+        refused = run(gc_command, "--data-dir", str(reg.data_dir), "--apply", "--lease", "0")
+    assert refused.exit_code == 3
+    assert "another `deltahub gc`" in refused.stderr
+    assert "hub runs" not in refused.stderr
 
 
 def test_the_gc_command_plans_first_and_acts_when_told(reg: Registry) -> None:

@@ -5,7 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import Connection, event, func, select, update
 
 from deltahub.registry import Caller, Registry
 from deltahub.registry.db.models import File, Hold, Landing, utc_now
@@ -139,6 +139,30 @@ def test_who_may_not_write_is_refused_before_anything_is_told(
         query_and_keep(reg, bob, "ann/secret", [])
     with pytest.raises(Unauthorized):
         query_and_keep(reg, None, "ann/model", [])
+
+
+def test_a_query_locks_for_a_few_files_at_a_time_and_not_at_all_for_what_is_not_here(
+    reg: Registry, ann: Caller, bob: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deltahub.registry.known_files.PART_TENSORS", 1)
+    known = [b"one", b"two"]
+    push_ingested(reg, ann, "ann/model", {"1.bin": known[0], "2.bin": known[1]})
+    n_held = []
+
+    def count_holds(connection: Connection) -> None:
+        """At the end of each write, how many files are held."""
+        holds = select(func.count()).select_from(Hold).where(Hold.repository_id.is_not(None))
+        n_held.append(connection.execute(holds).scalar_one())
+
+    event.listen(reg.db.write_engine, "commit", count_holds)
+    for wanted in ([], [(sha256_of(b"absent"), 6), (sha256_of(b"never sent"), 10)]):
+        assert query_and_keep(reg, bob, "bob/open", wanted) == []
+        assert n_held == []
+    asked = [(sha256_of(data), len(data)) for data in (known[0], b"absent", known[1])]
+    have = query_and_keep(reg, bob, "bob/open", asked)
+    event.remove(reg.db.write_engine, "commit", count_holds)
+    assert have == [sha256_of(data) for data in known]
+    assert n_held == [1, 2]
 
 
 def test_a_query_is_bounded_and_its_hashes_are_hashes(reg: Registry, bob: Caller) -> None:

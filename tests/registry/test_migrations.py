@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import PrimaryKeyConstraint, UniqueConstraint, text
@@ -43,6 +44,28 @@ def test_upgrading_twice_changes_nothing(database: Database) -> None:
     with database.write_engine.connect() as connection:
         assert connection.execute(text("SELECT sql FROM sqlite_master")).all() == before
     assert schema.current(database) == schema.head()
+    database.close()
+
+
+def test_uploads_of_an_older_release_are_kept_as_if_they_were_promised(database: Database) -> None:
+    with database.write_engine.connect() as connection:
+        config = schema._config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        connection.execute(text("INSERT INTO users VALUES (1, 'ann', 0, '2020-01-01 00:00:00')"))
+        for state in ("complete", "receiving"):
+            connection.execute(
+                text(
+                    "INSERT INTO landings (id, user_id, sha256, size, state, created_at, "
+                    "expires_at) VALUES (:it, 1, :it, 9, :it, '2020-01-01', '2020-01-02')"
+                ),
+                {"it": state},
+            )
+        connection.commit()
+    schema.upgrade(database)
+    with database.write_engine.connect() as connection:
+        rows = connection.execute(text("SELECT state, promised_until FROM landings ORDER BY 1"))
+        assert rows.all() == [("complete", "2020-01-02"), ("receiving", None)]
     database.close()
 
 

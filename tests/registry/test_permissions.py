@@ -117,6 +117,14 @@ def test_a_refusal_says_what_is_missing(hub: Hub) -> None:
             require(session, hub["adminer with scope read"], "write", row)
         with pytest.raises(Forbidden, match="needs the role admin in the namespace of lab/public"):
             require(session, hub["writeer"], "admin", row)
+        with pytest.raises(Forbidden, match="org member lab reader --role write`"):
+            require(session, hub["reader"], "write", row)
+    theirs = push(hub.reg, caller(hub.reg, "stranger"), "stranger/model", {"f": b"f"})
+    assert theirs.changed
+    with hub.reg.db.read() as session, pytest.raises(Forbidden, match="is stranger's own"):
+        load_repository(session, hub["reader"], "stranger/model", "write")
+    with pytest.raises(Forbidden, match=r"'root', or there is no such.*may in: lab, writeer$"):
+        create_repository(hub.reg, hub["writeer"], "root/model")
 
 
 def test_only_writers_of_a_namespace_make_repositories_in_it(hub: Hub) -> None:

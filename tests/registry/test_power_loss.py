@@ -104,7 +104,7 @@ def check(folder: Path, promises: Promises, *, goes_on: bool) -> None:
         if not goes_on or not (promises.files or promises.uploads):
             return
         ann = next(user for user in users.list_users(reg) if user.name == "ann")
-        who = users.authenticate(reg, users.create_token(reg, ann.name, "admin"))
+        who = users.authenticate(reg, users.create_token(reg, ann.name, "write"))
         for sha256 in promises.uploads:
             assert status(reg, who, sha256).is_complete
         run_jobs(reg)

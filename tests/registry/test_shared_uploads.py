@@ -15,6 +15,7 @@ from deltahub.registry.db.models import Job, Landing
 from deltahub.registry.decode_uploaded import FrameTaker
 from deltahub.registry.errors import HashMismatch, UploadNotFound
 from deltahub.registry.ingest import Ingest
+from deltahub.registry.known_files import query_and_keep
 from deltahub.registry.landing import LandingStatus, receive, status
 from deltahub.registry.prove import prove_recipe, submit_recipe
 from deltahub.registry.repositories import ensure_repository
@@ -141,14 +142,34 @@ def say_it_is_here_by_head(reg: Registry, who: Caller, sha256: str, data: bytes)
     assert status(reg, who, sha256).is_complete
 
 
-@pytest.mark.parametrize("say_it_is_here", [say_it_is_here_by_put, say_it_is_here_by_head])
+def say_it_is_here_by_query(reg: Registry, who: Caller, sha256: str, data: bytes) -> None:
+    assert query_and_keep(reg, who, "ann/secret", [(sha256, len(data))]) == [sha256]
+
+
+DAY_S = 86400
+WORKERS_TTL_S = [0, DAY_S, 30 * DAY_S]
+
+
+def go_on_as_worker(reg: Registry, upload_ttl_s: int) -> None:
+    """From here on as in a process with another setting than the one that took the upload."""
+    reg.settings = reg.settings.model_copy(update={"upload_ttl_s": upload_ttl_s})
+
+
+@pytest.mark.parametrize("upload_ttl_s", WORKERS_TTL_S)
+@pytest.mark.parametrize(
+    "say_it_is_here", [say_it_is_here_by_put, say_it_is_here_by_head, say_it_is_here_by_query]
+)
 def test_an_upload_that_is_said_to_be_here_stays_while_another_repository_ingests_it(
-    reg: Registry, ann: Caller, say_it_is_here: Callable[[Registry, Caller, str, bytes], None]
+    reg: Registry,
+    ann: Caller,
+    say_it_is_here: Callable[[Registry, Caller, str, bytes], None],
+    upload_ttl_s: int,
 ) -> None:
     """Two pushes of one user, to a private repository and to a public one: no domain in common."""
     secret = push(reg, ann, "ann/secret", {"a.bin": DATA}, private=True)
     assert secret.job_id is not None
     say_it_is_here(reg, ann, sha256_of(DATA), DATA)
+    go_on_as_worker(reg, upload_ttl_s)
     Ingest(reg, 1, secret.job_id).run()
     assert n_landings(reg) == 1
     ensure_repository(reg, ann, "ann/open")
@@ -163,11 +184,13 @@ def test_an_upload_that_is_said_to_be_here_stays_while_another_repository_ingest
     assert is_clean(reg)
 
 
+@pytest.mark.parametrize("upload_ttl_s", WORKERS_TTL_S)
 def test_an_upload_that_nobody_else_was_told_of_goes_with_its_ingest(
-    reg: Registry, ann: Caller
+    reg: Registry, ann: Caller, upload_ttl_s: int
 ) -> None:
     pushed = push(reg, ann, "ann/secret", {"a.bin": DATA}, private=True)
     assert pushed.job_id is not None
+    go_on_as_worker(reg, upload_ttl_s)
     Ingest(reg, 1, pushed.job_id).run()
     assert (n_landings(reg), list(reg.store.list("landing/"))) == (0, [])
 

@@ -93,6 +93,40 @@ def test_users_and_organizations_share_their_names(reg: Registry) -> None:
             users.create_organization(reg, name)
 
 
+def test_names_that_differ_only_in_case_are_refused(reg: Registry) -> None:
+    users.create_user(reg, "alice")
+    users.create_organization(reg, "Lab")
+    for name, taken in (("ALICE", "alice"), ("lab", "Lab")):
+        with pytest.raises(NameTaken, match=f"'{name}' differs only in .* case from '{taken}'"):
+            users.create_user(reg, name)
+        with pytest.raises(NameTaken, match="case"):
+            users.create_organization(reg, name)
+    users.create_user(reg, "Admin")
+    assert users.bootstrap_admin(reg) is not None
+    assert [user.name for user in users.list_users(reg)] == ["Admin", "admin-2", "alice"]
+
+
+def test_scope_admin_is_for_administrators(reg: Registry) -> None:
+    users.create_user(reg, "bob")
+    with pytest.raises(InvalidRequest, match="bob is no administrator"):
+        users.create_token(reg, "bob", "admin")
+    assert users.list_tokens(reg) == []
+
+
+def test_a_member_can_be_removed(reg: Registry) -> None:
+    users.create_organization(reg, "lab")
+    users.create_organization(reg, "empty")
+    for name in ("bob", "alice"):
+        users.create_user(reg, name)
+        users.add_member(reg, "lab", name, "read")
+    users.remove_member(reg, "lab", "bob")
+    found = {each.name: dict(each.members) for each in users.list_organizations(reg)}
+    assert found == {"empty": {}, "lab": {"alice": "read"}}
+    for organization in ("lab", "nope", "alice"):
+        with pytest.raises(NotFound, match="user org list"):
+            users.remove_member(reg, organization, "bob")
+
+
 def test_a_user_belongs_to_their_own_namespace_and_to_organizations(reg: Registry) -> None:
     users.create_user(reg, "alice")
     users.create_organization(reg, "lab")
@@ -168,9 +202,9 @@ class Shell:
     def json(self, *arguments: str) -> Any:
         return json.loads(self.run(*arguments, "--json"))
 
-    def refused(self, *arguments: str) -> str:
+    def refused(self, *arguments: str, status: int = 1) -> str:
         result = CliRunner(env=self.env).invoke(user_command, arguments)
-        assert result.exit_code == 1, result.output
+        assert result.exit_code == status, result.output
         return result.output
 
 
@@ -178,15 +212,18 @@ def test_the_command_line_manages_users_tokens_and_organizations(tmp_path: Path)
     shell = Shell(tmp_path / "data")
     assert shell.json("add", "alice") == {"name": "alice", "is_admin": False}
     assert "made user root" in shell.run("add", "root", "--admin")
-    assert [row["name"] for row in shell.json("list")] == ["alice", "root"]
+    assert [row["name"] for row in shell.json("list")["items"]] == ["alice", "root"]
     assert "root  (admin)" in shell.run("list")
     made = shell.json("token", "create", "alice", "--scope", "read", "--ttl-days", "0.5")
     secret = shell.run("token", "create", "root", "--scope", "admin", "--label", "ci").strip()
-    first, second = shell.json("token", "list")
+    first, second = shell.json("token", "list")["items"]
     assert (first["user"], first["scope"], second["label"]) == ("alice", "read", "ci")
     assert made["token"] not in shell.run("token", "list", "alice")
     assert shell.json("org", "add", "lab") == {"name": "lab"}
     assert shell.json("org", "member", "lab", "alice", "--role", "admin")["role"] == "admin"
+    members = [{"user": "alice", "role": "admin"}]
+    assert shell.json("org", "list") == {"items": [{"name": "lab", "members": members}]}
+    assert shell.run("org", "list") == "lab: alice (admin)\n"
     with opened_registry(tmp_path) as reg:
         assert users.authenticate(reg, secret).is_superuser
         alice = users.authenticate(reg, made["token"])
@@ -198,10 +235,20 @@ def test_the_command_line_manages_users_tokens_and_organizations(tmp_path: Path)
 
 def test_the_command_line_says_what_is_refused(tmp_path: Path) -> None:
     shell = Shell(tmp_path / "data")
-    assert "no user 'bob'" in shell.refused("token", "create", "bob")
-    shell.run("add", "bob")
+    assert "no user 'bob'" in shell.refused("token", "create", "bob", status=3)
+    assert "`deltahub user token create bob`" in shell.run("add", "bob")
     assert "'bob' is the name of a user" in shell.refused("add", "bob")
-    assert "there is no token 7" in shell.refused("token", "revoke", "7")
+    assert "there is no token 7" in shell.refused("token", "revoke", "7", status=3)
+    assert "user org add" in shell.refused("org", "member", "nope", "bob", status=3)
+    assert "1 to 96 letters" in shell.refused("add", "Bad Name!", status=2)
+    said = shell.refused("token", "create", "bob", "--scope", "admin", status=2)
+    assert "bob is no administrator" in said
+    assert shell.run("org", "list") == "there are no organizations\n"
+    shell.run("org", "add", "lab")
+    assert shell.run("org", "list") == "lab: no members\n"
+    shell.run("org", "member", "lab", "bob")
+    assert "no member" in shell.run("org", "remove", "lab", "bob")
+    assert "no member" in shell.refused("org", "remove", "lab", "bob", status=3)
 
 
 def test_a_data_folder_can_be_named_on_the_command_line(tmp_path: Path) -> None:
@@ -209,7 +256,7 @@ def test_a_data_folder_can_be_named_on_the_command_line(tmp_path: Path) -> None:
     Shell(tmp_path / "data")
     shell.run("add", "alice", "--data-dir", str(tmp_path / "data"))
     assert not (tmp_path / "unused").exists()
-    assert shell.json("list", "--data-dir", str(tmp_path / "data"))[0]["name"] == "alice"
+    assert shell.json("list", "--data-dir", str(tmp_path / "data"))["items"][0]["name"] == "alice"
 
 
 @pytest.mark.parametrize("arguments", [("add", "alice"), ("list",), ("token", "list")])

@@ -7,13 +7,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from deltahub.registry import Registry, Settings
 from deltahub.registry.data_folder import (
+    GC,
     SERVE_LOCK,
+    WORKER,
     WORKER_LOCK,
     DataFolderBusy,
     DataFolderLock,
@@ -35,8 +38,8 @@ def worker_of(hub: ServedHub, other_than: int = 0) -> int:
     path = hub.data_dir / "worker.lock"
 
     def holder() -> int:
-        text = path.read_text().strip() if path.exists() else ""
-        return int(text) if text else 0
+        words = path.read_text().split() if path.exists() else []
+        return int(words[0]) if words else 0
 
     wait_until(lambda: holder() not in (0, other_than) and not is_gone(holder()))
     return holder()
@@ -85,7 +88,7 @@ def test_the_first_start_makes_a_hub_that_works_and_prints_its_token_once(tmp_pa
         second = serve("--data-dir", data_dir, "--port", hub.url.rpartition(":")[2])
         assert second.returncode == 3
         assert f"another hub runs on the data folder {data_dir}" in second.stderr
-        assert f"process {hub.process.pid}" in second.stderr
+        assert f"process {hub.process.pid}, `deltahub serve`" in second.stderr
         assert "--data-dir" in second.stderr
         wait_until(lambda: "worker is ready" in log.read_text())
         os.killpg(hub.process.pid, signal.SIGINT)  # as a terminal's Ctrl-C does
@@ -115,7 +118,7 @@ def test_a_worker_that_runs_apart_is_no_error(
 ) -> None:
     with (
         Registry.open(Settings(data_dir=tmp_path / "data")) as reg,
-        DataFolderLock(reg.data_dir, WORKER_LOCK),
+        DataFolderLock(reg.data_dir, WORKER_LOCK, WORKER),
     ):
         supervisor = WorkerSupervisor(reg.data_dir, 1, 5)
         supervisor.start()
@@ -142,8 +145,26 @@ def test_a_hub_killed_in_the_middle_of_a_job_finishes_it_after_a_restart(tmp_pat
 
 
 def serve(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "deltahub.server", *map(str, arguments)]
+    return run("deltahub.server", *arguments)
+
+
+def run(module: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", module, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_beside_a_collection_that_wants_the_folder_for_itself_neither_hub_nor_worker_starts(
+    tmp_path: Path,
+) -> None:
+    with Registry.open(Settings(data_dir=tmp_path / "data")) as reg, ExitStack() as stack:
+        for name in (SERVE_LOCK, WORKER_LOCK):
+            stack.enter_context(DataFolderLock(reg.data_dir, name, GC))
+        for module in ("deltahub.server", "deltahub.workers"):
+            refused = run(module, "--data-dir", reg.data_dir)
+            assert refused.returncode == 3
+            assert f"`deltahub gc` has the data folder {reg.data_dir} to itself" in refused.stderr
+            assert f"process {os.getpid()}" in refused.stderr
+            assert "another" not in refused.stderr
 
 
 def test_a_port_that_is_taken_is_said_in_a_sentence(tmp_path: Path) -> None:
@@ -152,6 +173,8 @@ def test_a_port_that_is_taken_is_said_in_a_sentence(tmp_path: Path) -> None:
         refused = serve("--data-dir", tmp_path / "data", "--port", port)
     assert refused.returncode == 1
     assert f"cannot listen on 127.0.0.1:{port}" in refused.stderr
+    assert "--port" in refused.stderr
+    assert refused.stderr.startswith("DeltaHub is starting\n")
     assert "Traceback" not in refused.stderr
     assert not (tmp_path / "data").exists()
 

@@ -1,16 +1,23 @@
 """Uploads: whole, in parts, wrong, cut off; what the hub says is what the hub has."""
 
+import contextlib
 import errno
 import http.client
+import json
 import os
 import socket
+import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
+from deltahub.client.api import Api
+from deltahub.client.transport import Transport
+from deltahub.client.upload import Uploader
 from deltahub.registry.store.base import Buffer
 from deltahub.registry.store.disk import Disk
 from deltahub.server.settings import ServerSettings
@@ -251,7 +258,10 @@ def test_a_full_disk_is_said_so_and_leaves_nothing_half_written(tmp_path: Path) 
 def test_the_slow_uploads_of_one_user_leave_room_for_others(tmp_path: Path) -> None:
     slow = [os.urandom(1000), os.urandom(1000), os.urandom(1000)]
     settings = ServerSettings(upload_threads=2, uploads_per_user=1)
-    with running_hub(tmp_path / "data", server_settings=settings) as hub, ExitStack() as stack:
+    with (
+        running_hub(tmp_path / "data", server_settings=settings) as hub,
+        contextlib.ExitStack() as stack,
+    ):
         connections = []
         for data in slow:
             connection = begin_raw(hub, digest_of(data), "Content-Length: 1000")
@@ -286,7 +296,72 @@ def test_a_client_that_sends_nothing_more_is_cut_off(tmp_path: Path) -> None:
             assert status == 400
             assert b"body_cut" in body
             assert connection.recv(1) == b""
-        for head in (b"", b"\r\n", b"GET /v1/health HTTP/1.1\r\nHost: h"):
+        for silence in (b"", b"\r\n"):  # nothing asked, so nothing is answered
             with socket.create_connection(hub.address, timeout=20) as connection:
-                connection.sendall(head)
+                connection.sendall(silence)
                 assert connection.recv(1) == b""
+        for head in (b"GE", b"GET /v1/health HTTP/1.1\r\nHost: h"):
+            with socket.create_connection(hub.address, timeout=20) as connection:
+                connection.sendall(b"GET /v1/health HTTP/1.1\r\nHost: hub\r\n\r\n")
+                assert status_of(connection)[0] == 200
+                connection.sendall(head)
+                status, body = status_of(connection)
+                assert (status, json.loads(body)["error"]["code"]) == (408, "request_timeout")
+                assert connection.recv(1) == b""
+
+
+class SlowUpload(threading.Thread):
+    """An upload of a block every 0.1 s, in time, until the rest of it is asked for."""
+
+    def __init__(self, hub: RunningHub) -> None:
+        super().__init__()
+        self.data = bytes(40 << 20)
+        self.is_enough = threading.Event()
+        self.status: int | None = None
+        self._connection = begin_raw(hub, digest_of(self.data), f"Content-Length: {40 << 20}")
+
+    def run(self) -> None:
+        with self._connection as connection:
+            for start in range(0, len(self.data), 1 << 20):
+                connection.sendall(self.data[start : start + (1 << 20)])
+                self.is_enough.wait(0.1)
+            self.status, _ = status_of(connection)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_an_upload_that_has_no_turn_in_time_is_told_to_come_again_and_our_client_does(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = os.urandom(3 << 20)
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    settings = ServerSettings(uploads_per_user=1, idle_s=0.7)
+    with running_hub(tmp_path / "data", server_settings=settings) as hub:
+        slow = SlowUpload(hub)
+        slow.start()
+        head = f"/v1/uploads/{digest_of(slow.data)}"
+        wait_until(lambda: hub.call("HEAD", head, token=hub.admin_token).status == 200)
+        with begin_raw(hub, "ab" * 32, f"Content-Length: {len(data)}") as connection:
+            response = http.client.HTTPResponse(connection)
+            response.begin()
+            refusal = json.loads(response.read())["error"]
+            assert (response.status, refusal["code"]) == (503, "busy")
+            assert int(response.headers["Retry-After"]) > 0
+            assert "receives 1 uploads of one user at once" in refusal["message"]
+            assert connection.recv(1) == b"", "its body is not waited for"
+        transport = Transport(hub.url, hub.admin_token, patience_s=0)
+        with contextlib.closing(transport), ThreadPoolExecutor(1) as pool:
+            uploader = Uploader(Api(transport))
+            sent = pool.submit(uploader.upload, path, digest_of(data), len(data), lambda n: None)
+            wait_until(lambda: f"{digest_of(data)} code=busy" in caplog.text)
+            slow.is_enough.set()
+            sent.result()
+        slow.join()
+        assert slow.status == 201
+        assert offset_of(hub, digest_of(data)) == (len(data), True)

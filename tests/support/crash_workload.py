@@ -18,7 +18,8 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-from deltahub.registry import failpoints, jobs, users
+from deltahub.codecs.files import plan_file
+from deltahub.registry import failpoints, jobs, publish, users
 from deltahub.registry.accept import accept_pack
 from deltahub.registry.arrivals import after_ingest
 from deltahub.registry.collect import apply_gc
@@ -40,6 +41,8 @@ from support.registry import caller, push, sha256_of, upload
 
 # Repositories older than this many rounds are deleted and collected.
 ROUNDS_KEPT = 6
+# Tensors that a transaction makes known: so few that a tiny model's pack needs several.
+PART_TENSORS = 2
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ def round_of_work(data_dir: Path, models: Path, journal: Journal, number: int) -
     family = number % len(list(models.glob("*.base")))
     base = (models / f"{family}.base").read_bytes()
     tuned = (models / f"{family}.tuned").read_bytes()
-    sent = (models / f"{family}.sent").read_bytes()
+    sent = _of_its_own((models / f"{family}.sent").read_bytes(), number)
     with Registry.open(Settings(data_dir=data_dir)) as reg:
         who = caller(reg, "alice", scope="write")
         run_jobs(reg)
@@ -111,6 +114,15 @@ def round_of_work(data_dir: Path, models: Path, journal: Journal, number: int) -
     with Registry.open(Settings(data_dir=data_dir, upload_ttl_s=0)) as reg:
         upload(reg, who, f"never committed {number}".encode())
         collect_all(reg)
+
+
+def _of_its_own(data: bytes, number: int) -> bytes:
+    """The model with another first word in each tensor: no earlier round has left any of them."""
+    changed = bytearray(data)
+    plan = plan_file(lambda start, n: data[start : start + n], len(data), "m.safetensors")
+    for piece in plan.tensor_pieces():
+        changed[piece.start : piece.start + 2] = number.to_bytes(2, "little")
+    return bytes(changed)
 
 
 def collect_all(reg: Registry) -> None:
@@ -159,6 +171,7 @@ def _child(folder: Path, request: dict[str, object]) -> None:
 
 def main() -> None:
     folder = Path(sys.argv[1])
+    publish.PART_TENSORS = PART_TENSORS
     with Registry.open(Settings(data_dir=folder / "data")) as reg:
         users.bootstrap_admin(reg)
         caller(reg, "alice")

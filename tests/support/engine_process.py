@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from deltahub.registry.data_folder import WORKER_LOCK, DataFolderLock
+from deltahub.registry.data_folder import WORKER, WORKER_LOCK, DataFolderLock
 from deltahub.registry.errors import StorageFull
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
@@ -86,7 +86,7 @@ def main(data_dir: Path) -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     registry = Registry.open(Settings(data_dir=data_dir))
-    with DataFolderLock(registry.data_dir, WORKER_LOCK):
+    with DataFolderLock(registry.data_dir, WORKER_LOCK, WORKER):
         engine = Engine(registry, WorkerSettings(poll_interval_s=0.05, max_attempts=1), KINDS)
         engine.start()
         engine.run(stop)

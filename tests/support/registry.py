@@ -23,11 +23,14 @@ def opened_registry(
         yield reg
 
 
-def caller(reg: Registry, name: str, *, is_admin: bool = False, scope: Scope = "admin") -> Caller:
-    """The user, made if absent, as authenticated by a new token."""
-    if name not in [user.name for user in users.list_users(reg)]:
-        users.create_user(reg, name, is_admin=is_admin)
-    return users.authenticate(reg, users.create_token(reg, name, scope))
+def caller(
+    reg: Registry, name: str, *, is_admin: bool = False, scope: Scope | None = None
+) -> Caller:
+    """The user, made if absent, as authenticated by a new token; by default of the widest scope."""
+    user = next((user for user in users.list_users(reg) if user.name == name), None)
+    user = user or users.create_user(reg, name, is_admin=is_admin)
+    widest: Scope = "admin" if user.is_admin else "write"
+    return users.authenticate(reg, users.create_token(reg, name, scope or widest))
 
 
 def sha256_of(data: bytes) -> str:

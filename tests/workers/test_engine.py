@@ -219,6 +219,7 @@ def test_a_second_worker_is_refused_and_told_who_holds_the_folder(working: Regis
     command = [sys.executable, "-m", "deltahub.workers", "--data-dir", str(working.data_dir)]
     second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert second.returncode == 3
-    holder = (working.data_dir / "worker.lock").read_text().strip()
-    assert f"process {holder}" in second.stderr
+    pid, _, command = (working.data_dir / "worker.lock").read_text().strip().partition(" ")
+    assert f"process {pid}, `{command}`" in second.stderr
+    assert command == "deltahub worker"
     wait_for(working, enqueue(working, "broken", by=1), "done")

@@ -24,6 +24,7 @@ class HubError(Exception):
         super().__init__(message)
         self.message = message
         self.status = status
+        self.retry_after_s = 0.0  # how long the hub asks to wait before the next try
         if code is not None:
             self.code = code
 
@@ -140,6 +141,12 @@ class Unavailable(HubError):
     """The hub's database or store did not answer; nothing was changed."""
 
     code = "unavailable"
+
+
+class Busy(Unavailable):
+    """The hub does as much at once as it can; who waits has its turn."""
+
+    code = "busy"
 
 
 class SchemaTooNew(HubError):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
-from deltahub.client.errors import HubError, InvalidArgument, LocalFileChanged
+from deltahub.client.errors import Busy, HubError, InvalidArgument, LocalFileChanged
 from deltahub.client.wire import Answer, Reply, is_broken_wire, is_quiet, refuse, unreachable
 
 _T = TypeVar("_T")
@@ -21,7 +21,11 @@ _READ_TIMEOUT_S = 120.0
 # Where the hub works before it answers: it syncs an upload, or decodes a whole pack.
 LONG_TIMEOUT_S = 900.0
 _SEND_STEP = 8 << 20
-_TRANSIENT_STATUS = frozenset({429, 502, 503, 504})
+# How long a hub is waited for that only says that it is busy, and the longest pause that it may
+# ask for in between.
+BUSY_PATIENCE_S = 3600.0
+_LONGEST_PAUSE_S = 60.0
+_TRANSIENT_STATUS = frozenset({408, 429, 502, 503, 504})
 
 Query = Mapping[str, str | int | None]
 Send = Callable[[http.client.HTTPConnection], None]
@@ -157,13 +161,15 @@ class Transport:
                 connection.close()
 
     def patiently(self, attempt: Callable[[], _T], progress: Callable[[], int] = lambda: 0) -> _T:
-        """What `attempt` returns, tried again while the wire breaks or the hub is busy.
+        """What `attempt` returns, tried again while the wire breaks or the hub cannot answer.
 
         HubUnreachable when patience ends; it starts afresh whenever `progress` has changed, so
-        that a transfer of hours survives any number of short breaks.
+        that a transfer of hours survives any number of short breaks. It does not run while the
+        hub says that it is merely busy; that has a bound of its own.
         Only for what is safe to repeat.
         """
         start = time.monotonic()
+        busy_since: float | None = None
         tries = 0
         reached = progress()
         while True:
@@ -179,15 +185,25 @@ class Transport:
                 if isinstance(exc, ssl.SSLCertVerificationError | socket.gaierror):
                     raise unreachable(exc, self.url) from exc
                 failure = exc
-            if progress() != reached:
+            if isinstance(failure, Busy):
+                # A busy hub has taken nothing of this attempt, whatever was put on the wire.
+                start, reached = time.monotonic(), progress()
+                busy_since = start if busy_since is None else busy_since
+                if start - busy_since >= BUSY_PATIENCE_S:
+                    raise failure
+                tries = 0
+            elif progress() != reached:
                 start, tries, reached = time.monotonic(), 0, progress()
+                busy_since = None
             tries += 1
             allowed = self._patience_s if self._has_answered else 0.5
             if tries > 1 and time.monotonic() - start >= allowed:
                 if isinstance(failure, HubError):
                     raise failure
                 raise unreachable(failure, self.url) from failure
-            time.sleep(min(0.1 * 2**tries, 4.0) * random.uniform(0.5, 1.0))
+            pause = min(0.1 * 2**tries, 4.0) * random.uniform(0.5, 1.0)
+            asked = failure.retry_after_s if isinstance(failure, HubError) else 0.0
+            time.sleep(max(pause, min(asked, _LONGEST_PAUSE_S)))
 
     # -- connections -----------------------------------------------------------------------
 

@@ -83,11 +83,15 @@ def refuse(answer: Answer, url: str) -> None:
     code: str | None = None
     message = f"the hub answered {answer.status} {http.client.responses.get(answer.status, '')}"
     try:
-        error = json.loads(answer.body)["error"]
-        code, message = str(error["code"]), str(error["message"])
+        said = json.loads(answer.body)["error"]
+        code, message = str(said["code"]), str(said["message"])
     except (ValueError, KeyError, TypeError):
         pass  # a proxy's page or the answer to a HEAD: the status must do
-    raise error_of(code, message.strip(), answer.status)
+    error = error_of(code, message.strip(), answer.status)
+    seconds = answer.headers.get("Retry-After", "")
+    if seconds.isascii() and seconds.isdecimal() and len(seconds) < 6:
+        error.retry_after_s = float(seconds)
+    raise error
 
 
 def is_broken_wire(exc: BaseException) -> bool:

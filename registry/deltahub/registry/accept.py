@@ -95,7 +95,7 @@ def _accept(
     _publish(reg, caller, name, batch, sealed)
     with reg.db.write() as session:
         used = [landing.id for landing in batch.used]
-        dropped = drop_unused(session, used, reg.settings.upload_ttl_s)
+        dropped = drop_unused(session, used)
         failpoints.reached("accept.publish.before_commit")
     failpoints.reached("accept.publish.after_commit")
     delete_condemned(reg, dropped)
@@ -105,6 +105,8 @@ def _accept(
 def _publish(reg: Registry, caller: Caller, name: str, batch: _Batch, sealed: SealedPacks) -> None:
     """Make the tensors known and hold them, some at a time: a pack may have very many."""
     for number, part in enumerate(in_parts(sealed)):
+        if number:
+            failpoints.reached("accept.publish.between_parts")
         with reg.db.write() as session:
             load_repository(session, caller, name, "write")
             check = check_live if number else make_live

@@ -10,13 +10,16 @@ import click
 
 from deltahub.registry import users
 from deltahub.registry.data_folder import NoHub, require_hub
-from deltahub.registry.errors import RegistryError
+from deltahub.registry.errors import InvalidRequest, NotFound, RegistryError
 from deltahub.registry.permissions import Role, Scope
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 from deltahub.registry.store.base import StoreError
 
 DAY_S = 86400
+# What every command means by these (docs/cli.md); the rest is click's 1.
+_EXIT_USAGE = 2
+_EXIT_NOT_FOUND = 3
 
 
 def __getattr__(name: str) -> click.Command:
@@ -44,7 +47,7 @@ def data_dir_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """The option --json, as the argument as_json: bool."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(command)
 
 
 class Refused(click.ClickException):
@@ -55,14 +58,26 @@ class Refused(click.ClickException):
         self.code = str(getattr(error, "code", "failed"))
 
 
+class _Malformed(Refused):
+    exit_code = _EXIT_USAGE
+
+
+class _Absent(Refused):
+    exit_code = _EXIT_NOT_FOUND
+
+
 @contextmanager
 def opened(data_dir: Path) -> Iterator[Registry]:
-    """The hub in the folder; what it refuses becomes a message and exit code 1."""
+    """The hub in the folder; what it refuses becomes a message and an exit status."""
     settings = Settings(data_dir=data_dir)
     try:
         require_hub(settings)
         with Registry.open(settings) as reg:
             yield reg
+    except InvalidRequest as exc:
+        raise _Malformed(exc) from exc
+    except NotFound as exc:
+        raise _Absent(exc) from exc
     except (NoHub, RegistryError, StoreError) as exc:
         raise Refused(exc) from exc
 
@@ -85,7 +100,11 @@ def add_user(name: str, is_admin: bool, data_dir: Path, as_json: bool) -> None:
     """Make the user NAME and the namespace of the same name."""
     with opened(data_dir) as reg:
         made = users.create_user(reg, name, is_admin=is_admin)
-    _print(as_json, {"name": made.name, "is_admin": made.is_admin}, f"made user {made.name}")
+    text = (
+        f"made user {made.name}; to log in they need a token, which\n"
+        f"`deltahub user token create {made.name}` makes"
+    )
+    _print(as_json, {"name": made.name, "is_admin": made.is_admin}, text)
 
 
 @user.command("list")
@@ -100,7 +119,7 @@ def list_users(data_dir: Path, as_json: bool) -> None:
         for row in found
     ]
     text = "\n".join(f"{row.name}{'  (admin)' if row.is_admin else ''}" for row in found)
-    _print(as_json, rows, text or "there are no users")
+    _print(as_json, {"items": rows}, text or "there are no users")
 
 
 @user.group()
@@ -150,7 +169,7 @@ def list_tokens(name: str | None, data_dir: Path, as_json: bool) -> None:
         f"  {row.label}".rstrip()
         for row in found
     )
-    _print(as_json, rows, "\n".join(lines) or "there are no tokens")
+    _print(as_json, {"items": rows}, "\n".join(lines) or "there are no tokens")
 
 
 @token.command("revoke")
@@ -177,7 +196,29 @@ def add_organization(name: str, data_dir: Path, as_json: bool) -> None:
     """Make the organization NAME."""
     with opened(data_dir) as reg:
         made = users.create_organization(reg, name)
-    _print(as_json, {"name": made.name}, f"made organization {made.name}")
+    text = f"made organization {made.name}; `deltahub user org member {made.name} USER` adds to it"
+    _print(as_json, {"name": made.name}, text)
+
+
+@org.command("list")
+@data_dir_option
+@json_option
+def list_organizations(data_dir: Path, as_json: bool) -> None:
+    """List all organizations with their members."""
+    with opened(data_dir) as reg:
+        found = users.list_organizations(reg)
+    rows = [
+        {
+            "name": each.name,
+            "members": [{"user": user, "role": role} for user, role in each.members.items()],
+        }
+        for each in found
+    ]
+    lines = []
+    for each in found:
+        members = ", ".join(f"{user} ({role})" for user, role in each.members.items())
+        lines.append(f"{each.name}: {members or 'no members'}")
+    _print(as_json, {"items": rows}, "\n".join(lines) or "there are no organizations")
 
 
 @org.command("member")
@@ -195,3 +236,16 @@ def add_member(organization: str, name: str, role: Role, data_dir: Path, as_json
         users.add_member(reg, organization, name, role)
     data = {"organization": organization, "user": name, "role": role}
     _print(as_json, data, f"{name} has role {role} in {organization}")
+
+
+@org.command("remove")
+@click.argument("organization")
+@click.argument("name")
+@data_dir_option
+@json_option
+def remove_member(organization: str, name: str, data_dir: Path, as_json: bool) -> None:
+    """Take the role of the user NAME in ORGANIZATION away."""
+    with opened(data_dir) as reg:
+        users.remove_member(reg, organization, name)
+    data = {"organization": organization, "removed": name}
+    _print(as_json, data, f"{name} is no member of {organization} any more")

@@ -10,11 +10,15 @@ from types import TracebackType
 
 from deltahub.registry.settings import Settings
 
-# Held by `deltahub serve` and by the worker as long as they live.
+# Held by `deltahub serve` and by the worker as long as they live, and by a `deltahub gc` that
+# needs them stopped.
 SERVE_LOCK = "serve.lock"
 WORKER_LOCK = "worker.lock"
 # Of every command that needs the data folder, or its jobs, to itself.
 EXIT_BUSY = 3
+SERVE = "deltahub serve"
+WORKER = "deltahub worker"
+GC = "deltahub gc"
 
 
 class NoHub(Exception):
@@ -24,28 +28,37 @@ class NoHub(Exception):
 
 
 class DataFolderBusy(Exception):
-    """Another process holds a lock of the data folder. holder: its process id, as text."""
+    """Another process holds a lock of the data folder.
+
+    command: what it is, `deltahub gc` for one; "" if it does not say. holder: the same in words,
+    with its process id.
+    """
 
     code = "data_folder_busy"
 
-    def __init__(self, path: Path, holder: str) -> None:
-        super().__init__(f"process {holder} holds {path}")
+    def __init__(self, path: Path, pid: str, command: str) -> None:
         self.folder = path.parent
-        self.holder = holder
+        self.command = command
+        self.holder = f"process {pid}, `{command}`" if command else f"process {pid}"
+        super().__init__(f"{path} is held ({self.holder})")
 
 
 class DataFolderLock:
-    """One of the locks of a data folder that exists, held while the context is open."""
+    """One of the locks of a data folder that exists, held while the context is open.
 
-    def __init__(self, data_dir: Path, name: str) -> None:
+    command: who holds it, for those that find it held.
+    """
+
+    def __init__(self, data_dir: Path, name: str, command: str) -> None:
         self._path = data_dir / name
+        self._command = command
         self._descriptor: int | None = None
 
     def __enter__(self) -> "DataFolderLock":
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         _lock(descriptor, self._path, fcntl.LOCK_EX)
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        os.pwrite(descriptor, f"{os.getpid()} {self._command}\n".encode(), 0)
         self._descriptor = descriptor
         return self
 
@@ -88,6 +101,6 @@ def _lock(descriptor: int, path: Path, how: int) -> None:
     try:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)
     except BlockingIOError as exc:
-        holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        pid, _, command = os.pread(descriptor, 80, 0).decode("ascii", "replace").partition(" ")
         os.close(descriptor)
-        raise DataFolderBusy(path, holder) from exc
+        raise DataFolderBusy(path, pid.strip() or "unknown", command.strip()) from exc

@@ -9,6 +9,7 @@ RegistryError
  |- LimitExceeded         larger than a configured limit
  |- StorageFull           the disk has no room
  |- Unavailable           the database or the store did not answer; trying again may help
+ |   |- Busy               as much as the hub takes at once is under way already
  |- SchemaTooNew          the data folder was written by a newer release
  |- DataLost              stored bytes do not check; the operator must run fsck
 """
@@ -132,6 +133,12 @@ class Unavailable(RegistryError):
     """Nothing was changed; the same request may succeed later."""
 
     code = "unavailable"
+
+
+class Busy(Unavailable):
+    """Nothing is wrong: whoever waits and asks again has its turn."""
+
+    code = "busy"
 
 
 class SchemaTooNew(RegistryError):

@@ -44,6 +44,7 @@ ALL = (
     "ingest.finish.before_commit",
     "ingest.finish.after_commit",
     "ingest.finish.after_delete",
+    "accept.publish.between_parts",
     "accept.publish.before_commit",
     "accept.publish.after_commit",
     "prove.finish.before_commit",

@@ -43,16 +43,25 @@ class JobInfo:
     finished_at: datetime | None
 
 
+def new_id() -> str:
+    return secrets.token_hex(16)
+
+
 def enqueue(
     session: WriteSession,
     kind: str,
     payload: Mapping[str, Any],
     repository_id: int | None = None,
     user_id: int | None = None,
+    *,
+    job_id: str | None = None,
 ) -> str:
-    """The id of a new queued job; it exists once the transaction commits."""
+    """The id of a new queued job; it exists once the transaction commits.
+
+    job_id: of new_id(), where something was to be held for the job before it exists.
+    """
     job = Job(
-        id=secrets.token_hex(16),
+        id=job_id or new_id(),
         kind=kind,
         payload=dict(payload),
         state="queued",

@@ -1,16 +1,34 @@
 """Which files a caller need not send because a commit would find them here."""
 
-from collections.abc import Sequence
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from deltahub.registry.db.models import utc_now
+from deltahub.registry.db.models import File, Landing, Repository
+from deltahub.registry.db.session import ReadSession
 from deltahub.registry.errors import InvalidRequest, LimitExceeded
 from deltahub.registry.holds import hold_for_user
+from deltahub.registry.landing import promise
+from deltahub.registry.locations import PART_TENSORS, batches
 from deltahub.registry.paths import validate_sha256
 from deltahub.registry.permissions import Caller, readable_files, require_writer
 from deltahub.registry.registry import Registry
 from deltahub.registry.repositories import load_repository
 from deltahub.registry.trees import complete_uploads
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What of the asked files is here for the caller."""
+
+    repository: Repository
+    have: list[str]  # SHA-256
+    uploads: list[Landing]
+    files: list[File]
+
+    @property
+    def recipes(self) -> list[int]:
+        """What a hold on the files is a hold on."""
+        return [file.recipe_tensor_id for file in self.files if file.recipe_tensor_id is not None]
 
 
 def query_and_keep(
@@ -33,20 +51,40 @@ def query_and_keep(
         validate_sha256(sha256)
         if size < 0:
             raise InvalidRequest(f"a file cannot have {size} bytes")
-    hashes = {sha256 for sha256, _ in files}
-    with reg.db.write() as session:
-        repository = load_repository(session, caller, name, "write")
-        uploads = complete_uploads(session, caller, hashes)
-        known = readable_files(session, caller, repository, hashes - uploads.keys())
-        sizes = {sha256: upload.size for sha256, upload in uploads.items()}
-        sizes |= {sha256: file.size for sha256, file in known.items()}
-        have = [sha256 for sha256, size in dict(files).items() if sizes.get(sha256) == size]
-        expires_at = utc_now() + timedelta(seconds=reg.settings.upload_ttl_s)
-        recipes = []
-        for sha256 in have:
-            if sha256 in uploads:
-                uploads[sha256].expires_at = expires_at
-            elif (recipe := known[sha256].recipe_tensor_id) is not None:
-                recipes.append(recipe)
-        hold_for_user(session, recipes, caller.user_id, repository.id, reg.settings.hold_ttl_s)
+    have: list[str] = []
+    # Some at a time, each in a short transaction. An empty query, too, finds out that there is no
+    # such repository, or that the caller may not write to it.
+    for part in batches(dict(files).items(), PART_TENSORS) if files else ([],):
+        have += _keep(reg, caller, name, dict(part))
     return have
+
+
+def _keep(reg: Registry, caller: Caller, name: str, sizes: Mapping[str, int]) -> list[str]:
+    with reg.db.read() as session:
+        found = _find(session, caller, name, sizes)
+    if not found.uploads and not found.recipes:
+        return found.have
+    # Looked at once more: what goes meanwhile is not promised.
+    with reg.db.write() as session:
+        found = _find(session, caller, name, sizes)
+        for upload in found.uploads:
+            promise(upload, reg.settings.upload_ttl_s)
+        ttl_s = reg.settings.hold_ttl_s
+        hold_for_user(session, found.recipes, caller.user_id, found.repository.id, ttl_s)
+    return found.have
+
+
+def _find(session: ReadSession, caller: Caller, name: str, sizes: Mapping[str, int]) -> _Found:
+    repository = load_repository(session, caller, name, "write")
+    uploads = complete_uploads(session, caller, sizes.keys())
+    files = readable_files(session, caller, repository, sizes.keys() - uploads.keys())
+    here: dict[str, Landing | File] = {**uploads, **files}
+    have = [
+        sha256 for sha256, size in sizes.items() if sha256 in here and here[sha256].size == size
+    ]
+    return _Found(
+        repository,
+        have,
+        [uploads[sha256] for sha256 in have if sha256 in uploads],
+        [files[sha256] for sha256 in have if sha256 in files],
+    )

@@ -78,8 +78,10 @@ def begin(
             if row.state == "complete" or not may_resize:
                 raise SizeMismatch(f"upload {sha256} has {row.size} bytes, not {size}")
             row.size = size
-        if is_answer or row.state != "complete":
+        if row.state != "complete":
             row.expires_at = expires_at
+        elif is_answer:
+            promise(row, reg.settings.upload_ttl_s)
     return _status(reg, row)
 
 
@@ -97,18 +99,23 @@ def status(reg: Registry, caller: Caller | None, sha256: str) -> LandingStatus:
         with reg.db.write() as session:
             row = _find(session, caller, sha256)
             if row is not None:
-                row.expires_at = utc_now() + timedelta(seconds=reg.settings.upload_ttl_s)
+                promise(row, reg.settings.upload_ttl_s)
     if row is None:
         raise upload_not_found(sha256)
     return _status(reg, row)
 
 
-def is_promised(upload: Landing, ttl_s: int) -> bool:
-    """Whether somebody was told that this complete upload need not be sent again, and may yet
-    commit it: its end was put off after the end that it got when it became whole.
+def promise(upload: Landing, ttl_s: int) -> None:
+    """Keep a complete upload for ttl_s more: somebody is told that it need not be sent again."""
+    upload.promised_until = upload.expires_at = utc_now() + timedelta(seconds=ttl_s)
+
+
+def is_promised(upload: Landing) -> bool:
+    """Whether somebody was told that this upload need not be sent again, and may yet commit it.
+
+    Who tells and who asks are different processes, perhaps with different settings: the row says.
     """
-    put_off = upload.expires_at > upload.created_at + timedelta(seconds=ttl_s)
-    return put_off and upload.expires_at > utc_now()
+    return upload.promised_until is not None and upload.promised_until > utc_now()
 
 
 def receive(
@@ -229,9 +236,7 @@ def _mark_complete(reg: Registry, upload: LandingStatus, hashes: Hashes) -> Land
             row.state = "complete"
             row.size = hashes.n_bytes
             row.git_blob_id = hashes.git_blob_id
-            # What is_promised() compares with: from when on it is whole.
-            row.created_at = utc_now()
-            row.expires_at = row.created_at + timedelta(seconds=reg.settings.upload_ttl_s)
+            row.expires_at = utc_now() + timedelta(seconds=reg.settings.upload_ttl_s)
         else:
             row = None
     if row is None:

@@ -15,7 +15,8 @@ T = TypeVar("T")
 
 # Bound parameters a statement; SQLite allows 32,766 and its planner prefers fewer.
 BATCH = 500
-# Tensors that one transaction makes known or holds: a fraction of a second of SQLite's only lock.
+# Tensors (or whole files) that one transaction makes known or holds: a fraction of a second of
+# SQLite's only lock.
 PART_TENSORS = 2000
 
 

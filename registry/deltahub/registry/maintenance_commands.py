@@ -14,6 +14,7 @@ from deltahub.registry.collect import apply_gc
 from deltahub.registry.commands import Refused, data_dir_option, json_option
 from deltahub.registry.data_folder import (
     EXIT_BUSY,
+    GC,
     SERVE_LOCK,
     WORKER_LOCK,
     DataFolderBusy,
@@ -59,7 +60,7 @@ def _opened(data_dir: Path) -> Iterator[Registry]:
 
 @contextmanager
 def _readers_kept_out(reg: Registry, lease_s: float | None) -> Iterator[None]:
-    """Neither hub nor worker runs while the lease is shorter than the one that they count on."""
+    """Neither hub nor worker runs while packs go after less than the lease that they count on."""
     needed_s = reg.settings.read_lease_s
     if lease_s is None or lease_s >= needed_s:
         yield
@@ -67,10 +68,15 @@ def _readers_kept_out(reg: Registry, lease_s: float | None) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             for name in (SERVE_LOCK, WORKER_LOCK):
-                stack.enter_context(DataFolderLock(reg.data_dir, name))
+                stack.enter_context(DataFolderLock(reg.data_dir, name, GC))
         except DataFolderBusy as exc:
+            if exc.command == GC:
+                raise InUse(
+                    f"another `{GC}` has the data folder {exc.folder} to itself ({exc.holder}): "
+                    "wait for its end"
+                ) from exc
             raise InUse(
-                f"a hub runs on the data folder {exc.folder} (process {exc.holder}), and its "
+                f"a hub runs on the data folder {exc.folder} ({exc.holder}), and its "
                 f"readers may need a condemned pack for {needed_s} s (DELTAHUB_READ_LEASE_S): "
                 f"stop it before collecting with --lease {lease_s:g}, or leave --lease out"
             ) from exc
@@ -81,8 +87,8 @@ def _readers_kept_out(reg: Registry, lease_s: float | None) -> Iterator[None]:
 @click.option("--apply", "is_applied", is_flag=True, help="Carry the plan out.")
 @click.option(
     "--lease", "lease_s", type=click.FloatRange(min=0), metavar="SECONDS",
-    help="How long condemned packs wait for their readers (DELTAHUB_READ_LEASE_S); less only while "
-    "the hub is stopped.",
+    help="How long condemned packs wait for their readers (DELTAHUB_READ_LEASE_S); --apply with "
+    "less only while the hub is stopped.",
 )  # fmt: skip
 @click.option(
     "--grace", "grace_s", type=click.FloatRange(min=0), metavar="SECONDS",
@@ -102,10 +108,11 @@ def gc(
 ) -> None:
     """Plan what is garbage, and with --apply collect it.
 
-    Exit status: 0 planned or done; 1 refused, for the plan has doubts; 2 could not run; 3 a hub
-    runs on the data folder, and the lease is too short for that.
+    Exit status: 0 planned or done; 1 refused, for the plan has doubts; 2 could not run; 3 a hub,
+    a worker or another gc has the data folder, and the lease is too short for --apply beside it.
     """
-    with _opened(data_dir) as reg, _readers_kept_out(reg, lease_s):
+    # A plan deletes nothing, so it keeps nobody out.
+    with _opened(data_dir) as reg, _readers_kept_out(reg, lease_s if is_applied else None):
         plan = plan_gc(reg, lease_s=lease_s, grace_s=grace_s)
         outcome = None
         if is_applied and not plan.doubts:

@@ -56,12 +56,16 @@ class Caller:
 
 
 ANONYMOUS: Caller | None = None
+NO_TOKEN = (
+    "this needs a token: `deltahub login` stores yours; the hub's operator makes one with"
+    " `deltahub user token create`"
+)
 
 
 def require_writer(caller: Caller | None) -> Caller:
     """The caller, if their token may change anything at all; else Unauthorized, Forbidden."""
     if caller is None:
-        raise Unauthorized("this needs a token: make one with `deltahub user token create`")
+        raise Unauthorized(NO_TOKEN)
     if not caller.may_write:
         raise Forbidden(f"the token of {caller.name} has scope read; this needs scope write")
     return caller
@@ -78,6 +82,18 @@ def namespace_role(session: ReadSession, caller: Caller | None, namespace_id: in
         if membership.role == role:
             return role
     raise AssertionError(f"a membership has the unknown role {membership.role!r}")
+
+
+def writable_namespaces(session: ReadSession, caller: Caller, limit: int) -> list[str]:
+    """The first names of namespaces where the caller may write by membership."""
+    query = (
+        select(Namespace.name)
+        .join(Membership, Membership.namespace_id == Namespace.id)
+        .where(Membership.user_id == caller.user_id, Membership.role.in_(("write", "admin")))
+        .order_by(Namespace.name)
+        .limit(limit)
+    )
+    return list(session.scalars(query))
 
 
 def allowed(
@@ -104,7 +120,20 @@ def require(
     if not allowed(session, caller, "read", repository):
         raise repository_not_found(name)
     caller = require_writer(caller)
-    raise Forbidden(f"{caller.name} needs the role {action} in the namespace of {name} for this")
+    raise Forbidden(
+        f"{caller.name} needs the role {action} in the namespace of {name} for this"
+        + _way_to_role(session, repository.namespace_id, caller.name, action)
+    )
+
+
+def _way_to_role(session: ReadSession, namespace_id: int, user: str, role: str) -> str:
+    namespace = session.get_one(Namespace, namespace_id)
+    if namespace.kind != "organization":
+        return f": the namespace is {namespace.name}'s own, and only an organization's is shared"
+    return (
+        "; the hub's operator gives it with"
+        f" `deltahub user org member {namespace.name} {user} --role {role}`"
+    )
 
 
 def repository_not_found(name: str) -> RepositoryNotFound:

@@ -63,7 +63,7 @@ def finish_file(
         row = session.get(File, file.id)
         if row is not None and row.sha256 == file.sha256 and row.state == "landed":
             attach_recipe(session, row, scan.recipe, scan.recipe_id, scan.note)
-            dropped = drop_landing(session, row, reg.settings.upload_ttl_s)
+            dropped = drop_landing(session, row)
         failpoints.reached("ingest.finish.before_commit")
     failpoints.reached("ingest.finish.after_commit")
     delete_condemned(reg, dropped)
@@ -92,14 +92,14 @@ def attach_recipe(
         )
 
 
-def drop_landing(session: WriteSession, file: File, upload_ttl_s: int) -> list[str]:
+def drop_landing(session: WriteSession, file: File) -> list[str]:
     """Take the landing from a file that has a recipe; ids of objects to delete afterwards."""
     landing_id, file.landing_id = file.landing_id, None
     session.flush()
-    return [] if landing_id is None else drop_unused(session, [landing_id], upload_ttl_s)
+    return [] if landing_id is None else drop_unused(session, [landing_id])
 
 
-def drop_unused(session: WriteSession, landing_ids: Iterable[str], upload_ttl_s: int) -> list[str]:
+def drop_unused(session: WriteSession, landing_ids: Iterable[str]) -> list[str]:
     """Condemn landings that no file is read from; delete_condemned() is to follow the commit.
 
     One that somebody was told is here stays until it expires: they may commit it elsewhere. A
@@ -109,7 +109,7 @@ def drop_unused(session: WriteSession, landing_ids: Iterable[str], upload_ttl_s:
     dropped = []
     for landing_id in landing_ids:
         row = session.get(Landing, landing_id, populate_existing=True)
-        if row is None or is_promised(row, upload_ttl_s):
+        if row is None or is_promised(row):
             continue
         if not session.scalar(select(exists().where(File.landing_id == landing_id))):
             row.state, row.sha256 = "condemned", f"condemned-{landing_id}"

@@ -75,30 +75,44 @@ def submit_recipe(reg: Registry, caller: Caller | None, name: str, data: bytes) 
         if _is_ready(reg, session, caller, repository, recipe):
             return Submitted("ready", None)
     tensors = _claim(reg, caller, name, recipe)
+    job_id = jobs.new_id()
+    _hold(reg, tensors, job_id)
     # Kept like an upload until the job has followed it.
     sha256 = hashlib.sha256(data).hexdigest()
     for _ in range(RECEIVED_AT_MOST):
         upload = receive(reg, caller, sha256, len(data), 0, [data], is_answer=False)
-        submitted = _enqueue(reg, caller, name, recipe, upload)
+        submitted = _enqueue(reg, caller, name, recipe, upload, job_id)
         if submitted is not None:
-            if submitted.job_id is not None:
-                _hold(reg, tensors, submitted.job_id)
             return submitted
     raise Conflict("other jobs keep finishing with this recipe; submit it again")
 
 
 def _enqueue(
-    reg: Registry, caller: Caller, name: str, recipe: Recipe, upload: LandingStatus
+    reg: Registry,
+    caller: Caller,
+    name: str,
+    recipe: Recipe,
+    upload: LandingStatus,
+    job_id: str,
 ) -> Submitted | None:
-    """The job that follows a recipe; None if another job has let go of its upload meanwhile."""
+    """The job that follows a recipe; None if another job has let go of its upload meanwhile.
+
+    job_id: what the recipe's tensors are held for, and what a job that is made here is called.
+    """
     with reg.db.write() as session:
         repository = load_repository(session, caller, name, "write")
         if _is_ready(reg, session, caller, repository, recipe):
+            release_job(session, job_id)
             return Submitted("ready", None)
         landing = session.get(Landing, upload.id)
         if landing is None or landing.state != "complete":
             return None
-        job_id = _find_job(session, repository, upload.id) or jobs.enqueue(
+        other = _find_job(session, repository, upload.id)
+        if other is not None:
+            # It holds the same tensors: they are those of the same recipe.
+            release_job(session, job_id)
+            return Submitted("proving", other)
+        jobs.enqueue(
             session,
             JOB_KIND,
             {
@@ -109,12 +123,16 @@ def _enqueue(
             },
             repository.id,
             caller.user_id,
+            job_id=job_id,
         )
     return Submitted("proving", job_id)
 
 
 def _hold(reg: Registry, tensors: list[int], job_id: str) -> None:
-    """Keep the tensors until the job is over, however late; until then the caller holds them."""
+    """Keep the tensors until the job is over, however late, before anybody can take it up.
+
+    A crash before there is a job leaves holds that end by themselves.
+    """
     for part in batches(tensors, PART_TENSORS):
         with reg.db.write() as session:
             hold_for_job(session, part, job_id, reg.settings.hold_ttl_s)
@@ -151,7 +169,7 @@ def prove_recipe(
     if hashes.sha256 != recipe.sha256.hex():
         with reg.db.write() as session:
             release_job(session, job_id)
-            dropped = _let_go(reg, session, landing.id, job_id)
+            dropped = _let_go(session, landing.id, job_id)
         delete_condemned(reg, dropped)
         raise HashMismatch(
             f"the recipe makes a file with SHA-256 {hashes.sha256}, not {recipe.sha256.hex()}"
@@ -159,7 +177,7 @@ def prove_recipe(
     recipe_id = recipe.id
     _store_recipe(reg, restorer, job_id, repository.domain_id, recipe_id, data)
     with reg.db.write() as session:
-        file, dropped = _proved_file(reg, session, repository, recipe, recipe_id, hashes)
+        file, dropped = _proved_file(session, repository, recipe, recipe_id, hashes)
         hold_for_user(
             session,
             [file.recipe_tensor_id] if file.recipe_tensor_id is not None else [],
@@ -168,7 +186,7 @@ def prove_recipe(
             reg.settings.hold_ttl_s,
         )
         release_job(session, job_id)
-        dropped += _let_go(reg, session, landing.id, job_id)
+        dropped += _let_go(session, landing.id, job_id)
         failpoints.reached("prove.finish.before_commit")
     failpoints.reached("prove.finish.after_commit")
     delete_condemned(reg, dropped)
@@ -245,7 +263,7 @@ def _find_job(session: ReadSession, repository: Repository, landing_id: str) -> 
     )
 
 
-def _let_go(reg: Registry, session: WriteSession, landing_id: str, job_id: str) -> list[str]:
+def _let_go(session: WriteSession, landing_id: str, job_id: str) -> list[str]:
     """Drop the recipe's upload, unless another job has yet to follow it for its repository."""
     is_awaited = exists().where(
         Job.kind == JOB_KIND,
@@ -255,7 +273,7 @@ def _let_go(reg: Registry, session: WriteSession, landing_id: str, job_id: str) 
     )
     if session.scalar(select(is_awaited)):
         return []
-    return drop_unused(session, [landing_id], reg.settings.upload_ttl_s)
+    return drop_unused(session, [landing_id])
 
 
 def _find_file(session: ReadSession, domain_id: int, sha256: str) -> File | None:
@@ -295,7 +313,6 @@ def _store_recipe(
 
 
 def _proved_file(
-    reg: Registry,
     session: WriteSession,
     repository: Repository,
     recipe: Recipe,
@@ -316,4 +333,4 @@ def _proved_file(
         )
         session.add(file)
     attach_recipe(session, file, recipe, recipe_id, None)
-    return file, drop_landing(session, file, reg.settings.upload_ttl_s)
+    return file, drop_landing(session, file)

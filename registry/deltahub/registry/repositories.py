@@ -27,12 +27,15 @@ from deltahub.registry.permissions import (
     repository_not_found,
     require,
     require_writer,
+    writable_namespaces,
 )
 from deltahub.registry.registry import Registry
 
 DEFAULT_BRANCH = "main"
 ROLES = ("base", "finetune", "adapter", "merge", "export")
 MAX_PAGE = 1000
+# A message does not list more namespaces than that.
+_MOST_NAMED = 10
 
 
 @dataclass(frozen=True)
@@ -181,7 +184,11 @@ def _writable_namespace(session: ReadSession, caller: Caller, name: str) -> Name
         caller.is_superuser or namespace_role(session, caller, namespace.id) in ("write", "admin")
     ):
         return namespace
-    raise Forbidden(f"{caller.name} may not create repositories in {quoted(namespace_name)}")
+    where = ", ".join(writable_namespaces(session, caller, _MOST_NAMED)) or "no namespace"
+    raise Forbidden(
+        f"{caller.name} may not create repositories in {quoted(namespace_name)}, or there is no"
+        f" such namespace; {caller.name} may in: {where}"
+    )
 
 
 def _create(

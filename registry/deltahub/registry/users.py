@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import get_args
 
-from sqlalchemy import exists, select
+from sqlalchemy import delete, exists, func, select
 
 from deltahub.registry import audit
 from deltahub.registry.db.models import Membership, Namespace, Token, User, utc_now
@@ -34,6 +34,14 @@ class TokenInfo:
     expires_at: datetime | None
 
 
+@dataclass(frozen=True)
+class OrganizationInfo:
+    """An organization and the roles of its members, by name."""
+
+    name: str
+    members: Mapping[str, str]
+
+
 def create_user(reg: Registry, name: str, *, is_admin: bool = False) -> User:
     """A new user with the namespace of the same name; InvalidName, NameTaken."""
     validate_name(name, "user")
@@ -50,9 +58,18 @@ def list_users(reg: Registry) -> list[User]:
 def create_token(
     reg: Registry, user_name: str, scope: Scope, label: str = "", ttl_s: int | None = None
 ) -> str:
-    """The secret of a new token, shown this once; ttl_s None never expires."""
+    """The secret of a new token, shown this once; ttl_s None never expires.
+
+    InvalidRequest for scope admin of a user who is no administrator: it would allow nothing more.
+    """
     with reg.db.write() as session:
-        return _add_token(session, user_named(session, user_name), scope, label, ttl_s)
+        user = user_named(session, user_name)
+        if scope == "admin" and not user.is_admin:
+            raise InvalidRequest(
+                f"{user.name} is no administrator: scope admin would allow them no more than"
+                " scope write does"
+            )
+        return _add_token(session, user, scope, label, ttl_s)
 
 
 def list_tokens(reg: Registry, user_name: str | None = None) -> list[TokenInfo]:
@@ -106,14 +123,45 @@ def add_member(reg: Registry, organization: str, user_name: str, role: Role) -> 
     """Give a user a role in an organization, in place of the one they have, if any."""
     _check_choice("role", role, get_args(Role))
     with reg.db.write() as session:
-        namespace = session.scalar(select(Namespace).where(Namespace.name == organization))
-        if namespace is None or namespace.kind != "organization":
-            raise NotFound(f"there is no organization {quoted(organization)}")
+        namespace = _organization_named(session, organization)
         user = user_named(session, user_name)
         session.merge(Membership(namespace_id=namespace.id, user_id=user.id, role=role))
         audit.append(
             session, None, "organization.member", organization, {"user": user.name, "role": role}
         )
+
+
+def remove_member(reg: Registry, organization: str, user_name: str) -> None:
+    """Take a user's role in an organization away; NotFound, also for one who has none."""
+    with reg.db.write() as session:
+        namespace = _organization_named(session, organization)
+        user = user_named(session, user_name)
+        of_user = (Membership.namespace_id == namespace.id) & (Membership.user_id == user.id)
+        if session.scalar(select(Membership.role).where(of_user)) is None:
+            raise NotFound(
+                f"{user.name} is no member of {namespace.name};"
+                " `deltahub user org list` shows who is"
+            )
+        session.execute(delete(Membership).where(of_user))
+        audit.append(session, None, "organization.remove", organization, {"user": user.name})
+
+
+def list_organizations(reg: Registry) -> list[OrganizationInfo]:
+    """All organizations with their members, by name."""
+    query = (
+        select(Namespace.name, User.name, Membership.role)
+        .outerjoin(Membership, Membership.namespace_id == Namespace.id)
+        .outerjoin(User, User.id == Membership.user_id)
+        .where(Namespace.kind == "organization")
+        .order_by(Namespace.name, User.name)
+    )
+    found: dict[str, dict[str, str]] = {}
+    with reg.db.read() as session:
+        for name, user, role in session.execute(query):
+            members = found.setdefault(name, {})
+            if user is not None:
+                members[user] = role
+    return [OrganizationInfo(name, members) for name, members in found.items()]
 
 
 def namespaces_of(reg: Registry, caller: Caller) -> Mapping[str, str]:
@@ -137,7 +185,7 @@ def bootstrap_admin(reg: Registry) -> str | None:
         if session.scalar(select(exists(select(User.id).where(User.is_admin)))):
             return None
         names = itertools.chain(["admin"], (f"admin-{i}" for i in itertools.count(2)))
-        name = next(name for name in names if not _is_taken(session, name))
+        name = next(name for name in names if _taken_by(session, name) is None)
         admin = _add_user(session, name, is_admin=True)
         return _add_token(session, admin, "admin", "first start", None)
 
@@ -160,13 +208,32 @@ def _add_user(session: WriteSession, name: str, *, is_admin: bool) -> User:
     return user
 
 
-def _is_taken(session: ReadSession, name: str) -> bool:
-    return session.scalar(select(Namespace.id).where(Namespace.name == name)) is not None
+def _organization_named(session: ReadSession, name: str) -> Namespace:
+    namespace = session.scalar(select(Namespace).where(Namespace.name == name))
+    if namespace is None or namespace.kind != "organization":
+        raise NotFound(
+            f"there is no organization {quoted(name)}; `deltahub user org list` shows them,"
+            " `deltahub user org add` makes one"
+        )
+    return namespace
+
+
+def _taken_by(session: ReadSession, name: str) -> str | None:
+    """The name of the user or organization that has this name, in whatever case."""
+    same = func.lower(Namespace.name) == name.lower()
+    exact_first = (Namespace.name != name, Namespace.name)
+    return session.scalar(select(Namespace.name).where(same).order_by(*exact_first).limit(1))
 
 
 def _add_namespace(session: WriteSession, name: str, kind: str) -> Namespace:
-    if _is_taken(session, name):
+    taken = _taken_by(session, name)
+    if taken == name:
         raise NameTaken(f"{quoted(name)} is the name of a user or organization already")
+    if taken is not None:
+        raise NameTaken(
+            f"{quoted(name)} differs only in upper and lower case from {quoted(taken)}, a user or"
+            " organization: choose a name that nobody mistakes for it"
+        )
     namespace = Namespace(name=name, kind=kind)
     session.add(namespace)
     session.flush()

@@ -38,8 +38,10 @@ def serve(
 
     The first start creates the data folder and prints an administrator's token, once. Background
     jobs run in a worker process of its own, started here. Exit status: 0 stopped; 1 could not
-    start; 3 another hub runs on the data folder.
+    start; 3 another hub, or `deltahub gc`, has the data folder.
     """
+    # Before the imports, which take a second or more.
+    click.echo("DeltaHub is starting", err=True)
     from deltahub.registry.settings import Settings
 
     logging.basicConfig(
@@ -55,13 +57,15 @@ def serve(
 
 
 class FolderTaken(click.ClickException):
-    """Another hub runs on the data folder."""
+    """Another hub runs on the data folder, or garbage is collected in it."""
 
     exit_code = 3  # EXIT_BUSY of the registry, which `--help` does not load
 
 
 def _serve(settings: "Settings", *, with_worker: bool, access_log: bool) -> None:
     from deltahub.registry.data_folder import (
+        GC,
+        SERVE,
         SERVE_LOCK,
         DataFolderBusy,
         DataFolderLock,
@@ -84,11 +88,16 @@ def _serve(settings: "Settings", *, with_worker: bool, access_log: bool) -> None
             check_free(settings.data_dir, SERVE_LOCK)
             listener = _bind(settings.host, settings.port)
             registry = stack.enter_context(Registry.open(settings))
-            stack.enter_context(DataFolderLock(registry.data_dir, SERVE_LOCK))
+            stack.enter_context(DataFolderLock(registry.data_dir, SERVE_LOCK, SERVE))
             _make_administrator(registry)
         except DataFolderBusy as error:
+            if error.command == GC:
+                raise FolderTaken(
+                    f"`{GC}` has the data folder {error.folder} to itself ({error.holder}): "
+                    "start the hub when it has ended"
+                ) from error
             raise FolderTaken(
-                f"another hub runs on the data folder {error.folder} (process {error.holder}): "
+                f"another hub runs on the data folder {error.folder} ({error.holder}): "
                 "stop that one, or give this one a folder of its own with --data-dir"
             ) from error
         except (RegistryError, StoreError, OSError) as error:
@@ -157,5 +166,8 @@ def _bind(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
     except OSError as exc:
-        raise click.ClickException(f"cannot listen on {host}:{port}: {exc.strerror}") from exc
+        raise click.ClickException(
+            f"cannot listen on {host}:{port}: {exc.strerror}; choose another address with --host, "
+            "another port with --port (0 takes a free one)"
+        ) from exc
     return listener

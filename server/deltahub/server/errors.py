@@ -47,6 +47,7 @@ STATUS_OF: Mapping[str, int] = {
     "limit_exceeded": 413,
     "storage_full": 507,
     "unavailable": 503,
+    "busy": 503,
     "schema_too_new": 500,
     "data_lost": 500,
     "job_failed": 500,
@@ -64,6 +65,7 @@ STATUS_OF: Mapping[str, int] = {
     # HTTP itself
     "body_cut": 400,
     "length_required": 411,
+    "request_timeout": 408,
     "method_not_allowed": 405,
     "range_not_satisfiable": 416,
     "internal_error": 500,

@@ -1,20 +1,24 @@
 """What every handler works with: the open registry and what is shared between requests."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import anyio
+import anyio.to_thread
 from fastapi import Depends, Request
 
 from deltahub.registry import users
-from deltahub.registry.errors import Unauthorized
+from deltahub.registry.errors import Busy, Unauthorized
 from deltahub.registry.permissions import ANONYMOUS, Caller
 from deltahub.registry.registry import Registry
 from deltahub.registry.restore import Restorer
 from deltahub.server.metering import Traffic
 from deltahub.server.settings import ServerSettings
 from deltahub.server.streaming import Chunk, ChunkStream, first_chunk
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -27,20 +31,39 @@ class Hub:
     restorer: Restorer = field(init=False)
     decoding: anyio.CapacityLimiter = field(init=False)
     streaming: anyio.CapacityLimiter = field(init=False)
-    uploading: anyio.CapacityLimiter = field(init=False)
     proving: anyio.CapacityLimiter = field(init=False)
+    _uploading: anyio.CapacityLimiter = field(init=False)
     _uploading_by_user: dict[int | None, anyio.CapacityLimiter] = field(init=False)
+    _upload_threads: anyio.CapacityLimiter = field(init=False)
 
     def __post_init__(self) -> None:
         self.restorer = Restorer(self.registry)
         self.decoding = anyio.CapacityLimiter(self.settings.decode_threads)
         self.streaming = anyio.CapacityLimiter(self.settings.max_streams)
-        self.uploading = anyio.CapacityLimiter(self.settings.upload_threads)
         self.proving = anyio.CapacityLimiter(self.settings.proof_threads)
+        self._uploading = anyio.CapacityLimiter(self.settings.upload_threads)
         self._uploading_by_user = {}
+        self._upload_threads = anyio.CapacityLimiter(self.settings.upload_threads)
 
-    def uploading_by(self, caller: Caller | None) -> anyio.CapacityLimiter:
-        """What bounds the uploads of one user: slow ones must not take every thread."""
+    async def upload(self, caller: Caller | None, receive: Callable[[], T]) -> T:
+        """What `receive` returns, run in a thread once it is this upload's turn; else Busy.
+
+        All uploads have a bound, and those of one user: slow ones must not take every thread.
+        """
+        async with AsyncExitStack() as stack:
+            with anyio.move_on_after(self.settings.idle_s) as patience:
+                for limit in (self._uploading_by(caller), self._uploading):
+                    await stack.enter_async_context(limit)
+            if patience.cancelled_caught:
+                raise Busy(
+                    f"no turn within {self.settings.idle_s:g} s: this hub receives"
+                    f" {self.settings.uploads_per_user} uploads of one user at once, and"
+                    f" {self.settings.upload_threads} of all; wait and send it again"
+                )
+            # As many threads as turns: here nobody waits any more.
+            return await anyio.to_thread.run_sync(receive, limiter=self._upload_threads)
+
+    def _uploading_by(self, caller: Caller | None) -> anyio.CapacityLimiter:
         user = None if caller is None else caller.user_id
         if user not in self._uploading_by_user:
             limit = anyio.CapacityLimiter(self.settings.uploads_per_user)

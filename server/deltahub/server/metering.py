@@ -1,6 +1,7 @@
 """The server's connections: bytes counted for `/v1/metrics`, and heads that come to an end."""
 
 import asyncio
+import json
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -34,19 +35,23 @@ class _CountingTransport:
 # A request's line and headers, or trailers; uvicorn itself would collect them without end.
 MAX_HEAD_BYTES = 64 << 10
 
-_NOT_HTTP_BODY = (
-    b'{"error":{"code":"invalid_request","message":'
-    b'"this is not HTTP, its headers are too large, or the body before was longer than announced"}}'
-)
-_NOT_HTTP = b"\r\n".join(
-    [
-        b"HTTP/1.1 400 Bad Request",
-        b"content-type: application/json",
-        b"content-length: %d" % len(_NOT_HTTP_BODY),
-        b"connection: close",
-        b"",
-        _NOT_HTTP_BODY,
+
+def _last_answer(status: str, code: str, message: str) -> bytes:
+    """What a connection ends with whose request has no handler."""
+    body = json.dumps({"error": {"code": code, "message": message}}).encode()
+    head = [
+        f"HTTP/1.1 {status}",
+        "content-type: application/json",
+        f"content-length: {len(body)}",
+        "connection: close",
     ]
+    return "\r\n".join([*head, "", ""]).encode() + body
+
+
+_NOT_HTTP = _last_answer(
+    "400 Bad Request",
+    "invalid_request",
+    "this is not HTTP, its headers are too large, or the body before was longer than announced",
 )
 
 
@@ -55,9 +60,15 @@ def metered_protocol(traffic: Traffic, head_s: float) -> type[asyncio.Protocol]:
 
     head_s: longest that a client may take for a request's line and headers.
     """
+    too_slow = _last_answer(
+        "408 Request Timeout",
+        "request_timeout",
+        f"the line and headers of a request took longer than {head_s:g} s; send it again",
+    )
 
     class MeteredProtocol(HttpToolsProtocol):
         _head_bytes = 0
+        _is_in_head = False
         _is_in_body = False
         _head_timer: asyncio.TimerHandle | None = None
 
@@ -81,8 +92,13 @@ def metered_protocol(traffic: Traffic, head_s: float) -> type[asyncio.Protocol]:
             elif self._head_bytes and self._head_timer is None and not self._is_in_body:
                 self._wait_for_head()
 
+        def on_message_begin(self) -> None:
+            self._is_in_head = True
+            super().on_message_begin()
+
         def on_headers_complete(self) -> None:
             traffic.requests += 1
+            self._is_in_head = False
             self._is_in_body = True
             self._forget_head()
             super().on_headers_complete()
@@ -109,6 +125,9 @@ def metered_protocol(traffic: Traffic, head_s: float) -> type[asyncio.Protocol]:
             if self.cycle is not None and not self.cycle.response_complete:
                 self._wait_for_head()  # of a request that waits for the answer to the one before
             else:
+                # To who has asked nothing yet, an answer would be one to what they ask next.
+                if self._is_in_head:
+                    self.transport.write(too_slow)
                 self.transport.close()
 
         def send_400_response(self, msg: str) -> None:

@@ -18,10 +18,12 @@ class ServerSettings(BaseSettings):
         description="Downloads under way at once, of up to 8 MiB each; others wait.",
     )
     upload_threads: int = Field(
-        default=32, ge=1, description="Uploads that are received at once; others wait."
+        default=32, ge=1, description="Uploads that are received at once; others wait for idle_s."
     )
     uploads_per_user: int = Field(
-        default=16, ge=1, description="Uploads of one user that are received at once; others wait."
+        default=16,
+        ge=1,
+        description="Uploads of one user that are received at once; others wait for idle_s.",
     )
     proof_threads: int = Field(
         default=2, ge=1, description="Packs and recipes of clients that are checked at once."
@@ -29,7 +31,8 @@ class ServerSettings(BaseSettings):
     idle_s: float = Field(
         default=120.0,
         gt=0,
-        description="Longest wait for a client to send headers, or to send or take a block.",
+        description="Longest wait for a client to send headers, or to send or take a block; "
+        "and of an upload for its turn.",
     )
     has_embedded_worker: bool = Field(
         default=True, description="Start a worker process next to the server."

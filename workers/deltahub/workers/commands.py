@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 def worker(data_dir: Path | None, with_parent: bool) -> None:
     """Run the hub's background jobs until stopped.
 
-    `deltahub serve` starts one by itself. A folder takes one worker: a second exits with status 3.
+    `deltahub serve` starts one by itself. A folder takes one worker: a second exits with status 3,
+    as does one beside a `deltahub gc` that needs the folder to itself.
     """
     from deltahub.workers.parent import die_with_parent
 
@@ -46,6 +47,8 @@ def worker(data_dir: Path | None, with_parent: bool) -> None:
 def _work(data_dir: Path | None, stop: threading.Event) -> None:
     from deltahub.registry.data_folder import (
         EXIT_BUSY,
+        GC,
+        WORKER,
         WORKER_LOCK,
         DataFolderBusy,
         DataFolderLock,
@@ -64,14 +67,17 @@ def _work(data_dir: Path | None, stop: threading.Event) -> None:
     except (RegistryError, StoreError, OSError) as error:
         raise click.ClickException(f"cannot open the data folder: {error}") from error
     try:
-        with DataFolderLock(registry.data_dir, WORKER_LOCK):
+        with DataFolderLock(registry.data_dir, WORKER_LOCK, WORKER):
             _run(Engine(registry, WorkerSettings(), KINDS), stop)
     except DataFolderBusy as error:
-        click.echo(
-            f"deltahub worker: {error.folder} already has a worker (process {error.holder}); "
-            "stop it, or `deltahub serve` that started it, before starting another",
-            err=True,
+        way_out = (
+            f"`{GC}` has the data folder {error.folder} to itself ({error.holder}); "
+            "start a worker when that has ended"
+            if error.command == GC
+            else f"{error.folder} already has a worker ({error.holder}); "
+            "stop it, or `deltahub serve` that started it, before starting another"
         )
+        click.echo(f"deltahub worker: {way_out}", err=True)
         registry.close()
         sys.exit(EXIT_BUSY)
 

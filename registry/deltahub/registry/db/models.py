@@ -181,6 +181,8 @@ class Landing(Base):
     state: Mapped[str] = mapped_column(String(16))  # receiving | complete
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now)
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    # Until then somebody who was told that the hub has these bytes may commit them.
+    promised_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
 class File(Base):

@@ -6,6 +6,7 @@ from fastapi import APIRouter
 
 from deltahub.registry import users
 from deltahub.registry.errors import Forbidden, Unauthorized
+from deltahub.registry.permissions import NO_TOKEN
 from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.schemas.system import HealthOut, MetricsOut, NamespaceRoleOut, WhoAmIOut
 
@@ -24,7 +25,7 @@ async def get_health() -> HealthOut:
 def get_whoami(hub: HubDep, caller: CallerDep) -> WhoAmIOut:
     """Whose token this is, and where it may write."""
     if caller is None:
-        raise Unauthorized("this needs a token: make one with `deltahub user token create`")
+        raise Unauthorized(NO_TOKEN)
     roles = users.namespaces_of(hub.registry, caller)
     return WhoAmIOut(
         name=caller.name,

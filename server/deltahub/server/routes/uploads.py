@@ -3,7 +3,6 @@
 from functools import partial
 from typing import Annotated
 
-import anyio.to_thread
 from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
 
@@ -74,8 +73,7 @@ async def put_upload(
             length=length,
         )
         try:
-            async with hub.uploading_by(caller):
-                found = await anyio.to_thread.run_sync(receive, limiter=hub.uploading)
+            found = await hub.upload(caller, receive)
         finally:
             request.state.has_unread_body = feed.has_unread_body and length > 0
     if feed.has_unread_body and length > 0:
