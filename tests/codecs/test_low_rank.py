@@ -1,5 +1,8 @@
 """Thin factors predict what really trained models became, and are left out where they cannot."""
 
+import inspect
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -8,8 +11,8 @@ from hypothesis import strategies as st
 
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.low_rank import FLOAT_WORDS, LowRank, Words, deltas, predict
-from deltahub.codecs.low_rank_search import fit_low_rank
-from deltahub.codecs.low_rank_sizes import residual_bits
+from deltahub.codecs.low_rank_search import Effort, fit_low_rank
+from deltahub.codecs.low_rank_sizes import factor_bits, residual_bits
 from support.tiny_models import base, cast, finetune
 
 TORCH = {DType.BF16: torch.bfloat16, DType.F16: torch.float16, DType.F32: torch.float32}
@@ -75,28 +78,62 @@ def test_a_prediction_is_what_the_format_says(dtype: DType, data: st.DataObject)
     assert predict(dtype, base_words, low_rank).ravel().tolist() == expected
 
 
-@every_dtype
-def test_a_fine_tune_is_predicted_in_fewer_bits(dtype: DType) -> None:
-    name = "up.weight"
-    before, after = words_of(base()[name], dtype), words_of(finetune(1e-4)[name], dtype)
-    for effort in ("default", "max"):
-        fit = fit_low_rank(dtype, after, before, *before.shape, effort)
-        if fit is None:
-            continue
-        one_class = np.zeros(before.shape, np.int64)
-        without = residual_bits(deltas(dtype, after, before), one_class)
-        predicted = predict(dtype, before, fit)
-        assert residual_bits(deltas(dtype, after, predicted), one_class) < without
+def coded_bits(dtype: DType, after: Words, predicted: Words) -> float:
+    return residual_bits(deltas(dtype, after, predicted), np.zeros(after.shape, np.int64))
+
+
+@pytest.mark.parametrize("effort", ["default", "max"])
+def test_a_fine_tune_is_predicted_in_fewer_bits(effort: Effort) -> None:
+    before, after = (words_of(t["up.weight"], DType.BF16) for t in (base(), finetune(1e-4)))
+    fit = fit_low_rank(DType.BF16, after, before, *before.shape, effort)
+    assert fit is not None
+    factors = factor_bits(fit.left) + factor_bits(fit.right.T)
+    coded = coded_bits(DType.BF16, after, predict(DType.BF16, before, fit))
+    assert factors + coded < coded_bits(DType.BF16, after, before)
+
+
+@cache
+def merged_adapter(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A trained layer in BF16, and what an adapter trained for another text adds to it, F32."""
+    torch.manual_seed(5)
+    layer = base()["up.weight"].to(torch.bfloat16)
+    embedding, target = base()["embedding.weight"], finetune(1e-3)["up.weight"]
+    text = torch.tensor(list(inspect.getsource(inspect)[:20_000].encode()))
+    left = torch.zeros(layer.shape[0], rank, requires_grad=True)
+    right = torch.randn(rank, layer.shape[1]).mul_(0.05).requires_grad_()
+    optimizer = torch.optim.AdamW([left, right], lr=5e-3)
+    for _ in range(60):
+        at = torch.randint(0, len(text) - 4, (256,))
+        hidden = embedding[torch.stack([text[at + i] for i in range(4)], dim=1)].flatten(1)
+        error = hidden @ (layer.float() + left @ right - target).T
+        optimizer.zero_grad()
+        torch.autograd.backward(error.square().mean())
+        optimizer.step()
+    return layer, (left @ right).detach()
+
+
+def test_a_merged_adapter_is_found_behind_the_rounding() -> None:
+    layer, product = merged_adapter(rank=4)
+    before = words_of(layer, DType.BF16)
+    after = words_of(layer.float() + product, DType.BF16)
+    fit = fit_low_rank(DType.BF16, after, before, *before.shape)
+    assert fit is not None
+    assert fit.rank <= 5
+    predicted = predict(DType.BF16, before, fit)
+    assert (predicted == after).mean() > 0.9
+    factors = factor_bits(fit.left) + factor_bits(fit.right.T)
+    adapter = 16 * 4 * sum(before.shape)
+    assert factors + coded_bits(DType.BF16, after, predicted) < 2 * adapter
 
 
 def test_the_same_input_has_the_same_fit() -> None:
     before, after = (words_of(t["up.weight"], DType.BF16) for t in (base(), finetune(1e-4)))
     one, other = (fit_low_rank(DType.BF16, after, before, *before.shape) for _ in range(2))
-    assert (one is None) == (other is None)
-    if one is not None and other is not None:
-        assert one.floor == other.floor
-        assert np.array_equal(one.left, other.left)
-        assert np.array_equal(one.right, other.right)
+    assert one is not None
+    assert other is not None
+    assert one.floor == other.floor
+    assert np.array_equal(one.left, other.left)
+    assert np.array_equal(one.right, other.right)
 
 
 @every_dtype

@@ -10,17 +10,21 @@ from typing import Final
 
 import numpy as np
 
+from deltahub.codecs.dtypes import DType
 from deltahub.codecs.low_rank_pair import F64, Factors, Floats, Pair, orthonormal
 
 # Ulps below these shares of the typical one count no more. Too low a share from the start, and a
 # few fine words would rule before the factors are near.
-_SHARES: Final = (0.25, 0.06, 0.03, 0.015)
+_SHARES: Final[tuple[float, ...]] = (0.25, 0.06, 0.03, 0.015)
 _SHARES_MAX: Final = (0.25, 0.06, 0.03, 0.015, 0.015, 0.008, 0.008, 0.004)
+_SHARES_F32: Final = (0.25, 0.25)  # merging in F32 rounds products too, about so much
 
 
 def sharpened(pair: Pair, factors: Factors, rank: int, is_thorough: bool) -> Factors:
     """The strongest `rank` components, fitted again."""
     shares = _SHARES_MAX if is_thorough else _SHARES
+    if pair.dtype is DType.F32:
+        shares = _SHARES_F32
     step = max(1, pair.rows // (8192 if is_thorough else 2048))
     part = pair.part(slice(None, None, step))
     right: Floats = factors.right[:rank]

@@ -89,13 +89,18 @@ class Factors:
     strengths: F64
     right: F64
 
+    def first(self, rank: int) -> "Factors":
+        """The strongest components."""
+        return Factors(self.left[:, :rank], self.strengths[:rank], self.right[:rank])
+
     @classmethod
     def of_product(cls, left: F64, right: F64) -> "Factors":
         """left @ right, of any columns and rows."""
         columns = orthonormal(left)
         core = (columns.T @ left) @ right
         squares, turn = np.linalg.eigh(core @ core.T)
-        strengths, turn = np.sqrt(np.maximum(squares[::-1], 1e-300)), turn[:, ::-1]
+        squares, turn = np.maximum(squares, max(1e-20 * squares[-1], 1e-300))[::-1], turn[:, ::-1]
+        strengths = np.sqrt(squares)
         return cls(columns @ turn, strengths, (turn.T @ core) / strengths[:, None])
 
 

@@ -18,8 +18,9 @@ from deltahub.codecs.low_rank_sizes import factor_bits, residual_bits, scale_cla
 Effort: TypeAlias = Literal["default", "max"]
 
 MIN_SIDE: Final = 64
-_TRIAL: Final = {"default": 1 << 16, "max": 1 << 18}  # elements coded to see what a fit saves
+_TRIAL: Final = {"default": 1 << 16, "max": 1 << 17}  # elements coded to see what a fit saves
 _DIRECTIONS: Final = {"default": 40, "max": 80}  # looked at
+_RANKS: Final = (2, 4, 8, 12, 16, 20, 24, 32, 40, 48, 56, 64)  # tried where time allows
 _LEAST_GAIN: Final = 0.01  # of the size without a prediction
 
 
@@ -119,8 +120,22 @@ def _fit_components(
 ) -> tuple[float, LowRank]:
     floor = _rounding(pair)
     error = np.maximum(_left(factors, energy) / pair.size - floor, 1e-3 * floor)
-    plans = plan_components(pair, factors, error)
-    return _best(pair, factors, plans, trial, 1 if effort == "default" else 5)
+    best = _best(pair, factors, plan_components(pair, factors, error), trial, 1)
+    if effort == "default":
+        return best
+    # The model of sizes is right within some percent: trials say where to stop.
+    at = best[1].rank
+    smaller = [rank for rank in reversed(_RANKS) if rank < at]
+    larger = [rank for rank in _RANKS if at < rank <= len(factors.strengths)]
+    for ranks in (smaller, larger):
+        for rank in ranks:
+            first = factors.first(rank)
+            plans = plan_components(pair, first, error[:rank], least_rank=rank)
+            fit = _best(pair, first, plans, trial, 3)
+            if fit[0] >= best[0]:
+                break
+            best = fit
+    return best
 
 
 def _fit_merge(pair: Pair, factors: Factors, trial: Trial) -> tuple[float, LowRank]:
