@@ -31,7 +31,7 @@ from benchmarks.codecs.figures import (
 from benchmarks.codecs.measure import BUFFER_BYTES, REPEATS, Failed, measure
 from benchmarks.codecs.ours import JUDGED, OURS, PACKAGES, STANDALONE
 from benchmarks.pairs.layout import DEFAULT_CACHE, REPORT, Cache, is_made
-from benchmarks.pairs.recipes import DTYPES, Pair, load_recipes
+from benchmarks.pairs.recipes import DTYPES, RECIPES, Pair, load_recipes
 from benchmarks.results_file import print_columns, write_results
 from benchmarks.rivals.all import RIVALS
 from benchmarks.rivals.rival import Rival
@@ -245,8 +245,9 @@ def main() -> None:
     parser.add_argument("--made", action="store_true", help="only pairs that are in the cache")
     parser.add_argument("--quick", action="store_true", help="one pair, one repetition, no files")
     parser.add_argument("--cache", type=Path, default=DEFAULT_CACHE)
+    parser.add_argument("--recipes", type=Path, default=RECIPES)
     arguments = parser.parse_args()
-    cache = Cache(arguments.cache, load_recipes())
+    cache = Cache(arguments.cache, load_recipes(arguments.recipes))
     names = arguments.only or list(cache.recipes.pairs)
     missing = [name for name in names if not is_made(cache.pair(cache.recipes.pairs[name]))]
     if arguments.made or arguments.quick:

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from benchmarks.codecs import page
 from benchmarks.codecs.figures import Figure, Size, Sizes, Speed, size_figures, speed_figures
 from benchmarks.codecs.measure import measure
 from benchmarks.codecs.ours import JUDGED, OURS, STANDALONE, Ours, verify
@@ -111,6 +112,34 @@ def test_figures_are_passed_failed_or_not_measured() -> None:
     missing = by_name["BF16: decode, without prediction, avx512 (this processor has none)"]
     assert missing.verdict == "not measured"
     assert Figure("", 2, 2.5, False, "times").verdict == "fail"
+
+
+def test_a_run_rewrites_its_section_of_the_page_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = load_recipes().pairs["llama-full-1e-5-wd0"]
+    sizes = Sizes([Size(pair, "BF16", name, 1000, 100) for name in (JUDGED.name, "FM-Delta")])
+    speeds = [
+        Speed(pair, "BF16", JUDGED.name, kernels, "decode", speed, speed, speed)
+        for kernels, speed in (("portable", 300.0), ("avx2", 1300.0))
+    ]
+    speeds.append(Speed(pair, "BF16", "FM-Delta", "", "decode", 115.0, 110.0, 120.0))
+    before, after = "# Page\n<!-- codecs: begin -->\n", "<!-- codecs: end -->\nrest\n"
+    document = tmp_path / "benchmarks.md"
+    document.write_text(f"{before}old | table\n{after}")
+    monkeypatch.setattr(page, "_PAGE", document)
+    monkeypatch.setattr(page, "_PICTURE", tmp_path / "benchmarks.svg")
+    figures = [Figure("a promise", 15, 20.0, True, "%", pair.name)]
+    page.write_page(sizes, speeds, figures, [Path("results/2026-a.csv")])
+    text = document.read_text()
+    assert text.startswith(before)
+    assert text.endswith(after)
+    assert "old | table" not in text
+    assert "| a promise | >= 15 | 20.00 | % | llama-full-1e-5-wd0 | pass |" in text
+    assert "(../benchmarks/results/2026-a.csv)" in text
+    assert (tmp_path / "benchmarks.svg").read_text().count("<circle") == 2
+    columns = page.csv_rows(sizes, speeds, ["BF16"])
+    assert [row["kernels"] for row in columns] == ["avx2", "portable", ""]
 
 
 def test_the_picture_is_xml_with_a_point_for_every_codec() -> None:
