@@ -86,8 +86,15 @@ def _noise_strength(pair: Pair) -> float:
 
 def _merged_rank(pair: Pair, factors: Factors, energy: float) -> int:
     """How many components leave nothing but rounding; 0 where they leave more."""
-    rank = int((factors.strengths[:MAX_RANK] > 1.1 * _noise_strength(pair)).sum())
-    if rank == 0 or _left(factors, energy)[rank - 1] > 1.4 * _rounding(pair) * pair.size:
+    strengths = factors.strengths
+    rank = int((strengths > 1.1 * _noise_strength(pair)).sum())
+    # The components of an adapter end at once; those of other fine-tunes fade into noise.
+    if not 0 < rank <= min(MAX_RANK, len(strengths) - 1):
+        return 0
+    if (
+        strengths[rank - 1] < 1.15 * strengths[rank]
+        or _left(factors, energy)[rank - 1] > 1.4 * _rounding(pair) * pair.size
+    ):
         return 0
     return rank
 
@@ -122,6 +129,13 @@ def _fit_components(
     error = np.maximum(_left(factors, energy) / pair.size - floor, 1e-3 * floor)
     best = _best(pair, factors, plan_components(pair, factors, error), trial, 1)
     if effort == "default":
+        if best[1].rank > 8 and best[0] > (1 - _LEAST_GAIN) * trial.bits(None):
+            first = factors.first(8)  # where few rows changed, the model keeps too many
+            best = min(
+                best,
+                _best(pair, first, plan_components(pair, first, error[:8]), trial, 1),
+                key=lambda fit: fit[0],
+            )
         return best
     # The model of sizes is right within some percent: trials say where to stop.
     at = best[1].rank
