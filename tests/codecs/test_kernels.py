@@ -3,11 +3,13 @@
 import ctypes
 import ctypes.util
 import hashlib
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +18,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltahub.codecs import BlockMode, DType, Geometry
+from deltahub.codecs import BlockMode, CorruptFrame, DType, Geometry, decode_frame
 from deltahub.codecs._native import FmDeltaEncoder, kernel_names, use_kernels
 from deltahub.codecs.kernels import VARIABLE
 from deltahub.codecs.low_rank import FLOAT_WORDS, LowRank, predict
@@ -366,3 +368,23 @@ def test_the_modes_of_the_processor_do_not_show(kernels: str, mode: str) -> None
                 assert changed == words[0]
                 assert run_delta(kernels, dtype, frame, prelude, stream, words[1], shape) == changed
     assert not is_changed()
+
+
+VECTORS = Path(__file__).parents[1] / "vectors"
+
+
+@every_kernel
+def test_every_vector_is_read_alike(kernels: str) -> None:
+    """What is good comes back, what is not is refused, as with the kernels that run otherwise."""
+    paths = [*VECTORS.glob("fm_delta/v*/*"), *VECTORS.glob("neuzip_lossless/v*/*")]
+    assert len(paths) > 100
+    for path in paths:
+        vector = json.loads(path.read_text())
+        base = bytes.fromhex(vector["base"]) if "base" in vector else None
+        with running(kernels):
+            try:
+                decoded = decode_frame(bytes.fromhex(vector["frame"]), base)
+            except CorruptFrame:
+                assert vector["expect"] == "corrupt_frame", path
+            else:
+                assert (vector["expect"], vector["raw"]) == ("ok", decoded.hex()), path
