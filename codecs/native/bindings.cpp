@@ -51,11 +51,12 @@ nb::bytes as_bytes(const std::vector<std::uint8_t>& bytes) {
 class FmDeltaEncoder {
  public:
   FmDeltaEncoder(int kind, const Bytes& source, const Bytes& base, std::size_t rows,
-                 std::size_t columns, int effort, const Bytes& left, const Bytes& right, int floor) {
+                 std::size_t columns, int effort, const Bytes& left, const Bytes& right, int floor,
+                 bool is_rounded) {
     nb::gil_scoped_release unlocked;
     codec_ = planned_deltas(kind, {source.data(), source.size()}, {base.data(), base.size()}, rows,
                             columns, effort, {left.data(), left.size()},
-                            {right.data(), right.size()}, floor);
+                            {right.data(), right.size()}, floor, is_rounded);
   }
 
   nb::bytes prelude() const { return as_bytes(codec_->prelude); }
@@ -160,15 +161,15 @@ NB_MODULE(_native, m) {
   nb::class_<FmDeltaEncoder>(m, "FmDeltaEncoder",
                              "The model of one frame, ready to encode its blocks.")
       .def(nb::init<int, const Bytes&, const Bytes&, std::size_t, std::size_t, int, const Bytes&,
-                    const Bytes&, int>(),
+                    const Bytes&, int, bool>(),
            "kind"_a, "source"_a, "base"_a, "rows"_a, "columns"_a, "effort"_a, "left"_a, "right"_a,
-           "floor"_a,
+           "floor"_a, "is_rounded"_a,
            nb::sig("def __init__(self, kind: int, source: " BUFFER ", base: " BUFFER
                    ", rows: int, columns: int, effort: int, left: " BUFFER ", right: " BUFFER
-                   ", floor: int) -> None"),
+                   ", floor: int, is_rounded: bool) -> None"),
            "Plans the model from the words of a frame. kind: see fm_delta.WORD_KINDS. effort: 1 to\n"
            "3. left, right: int16 factors, rows x rank and rank x columns, or empty; floor: the\n"
-           "exponent of their unit.\n\n"
+           "exponent of their unit; is_rounded: their product is rounded before it is added.\n\n"
            "ValueError unless source and base are rows x columns words, at least one.")
       .def_prop_ro("prelude", &FmDeltaEncoder::prelude)
       .def_prop_ro("estimated_bytes", &FmDeltaEncoder::estimated_bytes,

@@ -112,8 +112,8 @@ class FrameModel {
       std::vector<std::int16_t> right;
       for (const Component& component : model_.components) {
         if (!in.is_sound()) return false;
-        const auto row = in.read<std::int16_t>(component.right, columns);
-        right.insert(right.end(), row.begin(), row.end());
+        for (const std::int16_t number : in.read<std::int16_t>(component.right.context, columns))
+          right.push_back(std::int16_t(std::uint16_t(number) << component.right.stride));
       }
       set_right(right, columns);
     }
@@ -144,8 +144,11 @@ class FrameModel {
     if (model_.rank() > 0) {
       sides.left.resize(rows * even_rank());
       for (std::size_t k = 0; k < model_.components.size() && in.is_sound(); ++k) {
-        const auto column = in.read<std::int16_t>(model_.components[k].left, rows);
-        for (std::size_t i = 0; i < rows; ++i) sides.left[i * even_rank() + k] = column[i];
+        const Factor& factor = model_.components[k].left;
+        const auto column = in.read<std::int16_t>(factor.context, rows);
+        for (std::size_t i = 0; i < rows; ++i)
+          sides.left[i * even_rank() + k] =
+              std::int16_t(std::uint16_t(column[i]) << factor.stride);
       }
     }
     return in.is_sound() && are_scales(sides.scales) &&
@@ -205,6 +208,8 @@ class FrameModel {
       space.products.resize(std::max(space.products.size(), n_rows * n));
       kernels_.product(&sides.left[row * even_rank()], n_rows, int(even_rank()),
                        &pairs_[2 * (shape.first_column + left)], stride_, n, space.products.data());
+      if (model_.is_product_rounded)
+        kernels_.round(space.products.data(), n_rows * n, Words::mantissa_bits + 1);
     };
     if (shape.columns > most_columns || !space.is_sequential) {
       multiply(1, column, width);

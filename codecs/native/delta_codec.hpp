@@ -98,11 +98,13 @@ class DeltaDecoderOf final : public DeltaDecoder {
   FrameModel<Words> frame_;
 };
 
-inline LowRank low_rank_of(View left, View right, int floor, std::size_t rows, std::size_t columns) {
+inline LowRank low_rank_of(View left, View right, int floor, bool is_rounded, std::size_t rows,
+                          std::size_t columns) {
   LowRank found;
   if (left.empty() && right.empty()) return found;
   found.rank = int(left.size() / (2 * rows));
   found.floor = floor;
+  found.is_rounded = is_rounded;
   require(found.rank >= 1 && found.rank <= max_rank && std::size_t(found.rank) <= rows &&
               std::size_t(found.rank) <= columns &&
               left.size() == 2 * rows * std::size_t(found.rank) &&
@@ -120,12 +122,13 @@ inline LowRank low_rank_of(View left, View right, int floor, std::size_t rows, s
 // Plans the model of a frame. std::invalid_argument where sizes do not fit each other.
 inline std::unique_ptr<DeltaEncoder> planned_deltas(int kind, View source, View base,
                                                     std::size_t rows, std::size_t columns,
-                                                    int effort, View left, View right, int floor) {
+                                                    int effort, View left, View right, int floor,
+                                                    bool is_rounded) {
   return with_words(word_kind(kind), [&]<class Words>(Words) -> std::unique_ptr<DeltaEncoder> {
     const FrameShape shape{rows, columns, sizeof(typename Words::Word)};
     shape.check_block(source.size(), base.size(), 0, 0, rows, columns);
     require(effort >= int(Effort::fast) && effort <= int(Effort::max), "no such effort");
-    const LowRank low_rank = detail::low_rank_of(left, right, floor, rows, columns);
+    const LowRank low_rank = detail::low_rank_of(left, right, floor, is_rounded, rows, columns);
     require(low_rank.rank == 0 || guard_bits(Words::mantissa_bits) > 0,
             "factors for words that cannot be predicted");
     require(low_rank.rank == 0 || (floor >= 1 && floor <= (1 << Words::exponent_bits) - 2),

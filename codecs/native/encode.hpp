@@ -105,9 +105,13 @@ std::vector<std::uint8_t> encode_columns(const Model& model, const DeltaRows& ro
       columns * std::size_t(1 + model.rank()) + sides.stairs.size(), Words::word_bits + 16));
   StreamWriter<DeltaRows> writer(rows.kernels(), rows, out.data());
   using Unsigned = std::uint16_t;
-  for (std::size_t k = model.components.size(); k-- > 0;)
-    writer.write(model.components[k].right,
-                 reinterpret_cast<const Unsigned*>(&sides.right[k * columns]), columns);
+  std::vector<Unsigned> row(columns);
+  for (std::size_t k = model.components.size(); k-- > 0;) {
+    const Factor& factor = model.components[k].right;
+    for (std::size_t j = 0; j < columns; ++j)
+      row[j] = Unsigned(sides.right[k * columns + j] >> factor.stride);
+    writer.write(factor.context, row.data(), columns);
+  }
   if (model.staircase_bits > 0) {
     auto steps = sides.stairs;
     for (std::size_t i = steps.size(); i-- > 1;) steps[i] -= steps[i - 1];
@@ -146,9 +150,10 @@ std::vector<std::uint8_t> encode_block(const FrameModel<Words>& frame, const Del
   writer.write(contexts.get(), deltas.get(), count);
   std::vector<Unsigned> column(shape.rows);
   for (std::size_t k = model.components.size(); k-- > 0;) {
+    const Factor& factor = model.components[k].left;
     for (std::size_t i = 0; i < shape.rows; ++i)
-      column[i] = Unsigned(sides.left[i * frame.even_rank() + k]);
-    writer.write(model.components[k].left, column.data(), shape.rows);
+      column[i] = Unsigned(sides.left[i * frame.even_rank() + k] >> factor.stride);
+    writer.write(factor.context, column.data(), shape.rows);
   }
   if (model.staircase_bits > 0)
     writer.write(model.flags, reinterpret_cast<const Unsigned*>(sides.flags.data()), shape.rows);

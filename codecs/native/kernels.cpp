@@ -135,6 +135,7 @@ const Kernels DELTAHUB_KERNELS(DELTAHUB_ISA) = {
                 nullptr, nullptr, nullptr, nullptr},
     .join = {join<F64Words>, join<F32Words>, join<F16Words>, join<Bf16Words>, join<F8E4M3Words>,
              join<F8E5M2Words>, nullptr, nullptr, nullptr, nullptr},
+    .round = round_products,
     .product = product,
 };
 

@@ -76,6 +76,8 @@ struct Kernels {
   using Join = void (*)(const std::uint8_t* numbers, std::size_t n, int zero_bits,
                         std::uint8_t* words);
   Join join[10];
+  // Rounds products to so many binary digits, to nearest, ties to even, modulo 2^32.
+  void (*round)(std::int32_t* products, std::size_t n, int digits);
   // product[i][j] = sum over k of left[i][k] * right[k][j], modulo 2^32, for n_rows <= 4 rows of
   // `rank` factors (even) and n columns. pairs[k / 2][j] = (right[k][j], right[k + 1][j]), in rows
   // of `stride`; product: rows of n.

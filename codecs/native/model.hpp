@@ -18,8 +18,13 @@ inline constexpr int max_staircase_bits = 10;
 inline constexpr int scale_end = 8192;  // scales and the offset lie in [-scale_end, scale_end)
 inline constexpr unsigned side_bits = 16;
 
+// One factor of a component: its numbers are multiples of 2^stride, and coded without these digits.
+struct Factor {
+  Context context = 0;
+  unsigned stride = 0;
+};
 struct Component {
-  Context left = 0, right = 0;
+  Factor left, right;
 };
 
 struct Model {
@@ -31,6 +36,7 @@ struct Model {
   int staircase_bits = 0;
   Context flags = 0, stairs = 0;
   int floor = 0;                      // of exponents, for the product
+  bool is_product_rounded = false;    // to the dtype's digits, before it is added
   std::vector<Component> components;  // as many as the rank
 
   int rank() const { return int(components.size()); }
@@ -90,10 +96,15 @@ inline std::vector<std::uint8_t> write_fields(const Model& model) {
     put_context(out, model.stairs);
   }
   out.put(model.components.size(), 7);
-  if (model.rank() > 0) out.put(unsigned(model.floor), 8);
+  if (model.rank() > 0) {
+    out.put(unsigned(model.floor), 8);
+    out.put(model.is_product_rounded, 1);
+  }
   for (const Component& component : model.components) {
-    put_context(out, component.left);
-    put_context(out, component.right);
+    for (const Factor& factor : {component.left, component.right}) {
+      put_context(out, factor.context);
+      out.put(factor.stride, 4);
+    }
   }
   return out.take();
 }
@@ -134,9 +145,13 @@ std::optional<ParsedPrelude> parse_fields(const std::uint8_t* bytes, std::size_t
   if (rank > 0) {
     model.floor = int(in.get(8));
     if (model.floor < 1 || model.floor > (1 << Words::exponent_bits) - 2) return {};
-    for (unsigned k = 0; k < rank; ++k) {
-      const Context left = contexts.get(side_bits);
-      model.components.push_back({.left = left, .right = contexts.get(side_bits)});
+    model.is_product_rounded = in.get(1);
+    model.components.resize(rank);
+    for (Component& component : model.components) {
+      for (Factor* factor : {&component.left, &component.right}) {
+        factor->context = contexts.get(side_bits);
+        factor->stride = in.get(4);
+      }
     }
   }
   if (!in.align() || !contexts.is_sound || contexts.used != (1u << model.tables.size()) - 1)

@@ -23,6 +23,7 @@ enum class Effort { fast = 1, balanced = 2, max = 3 };
 struct LowRank {
   int rank = 0;
   int floor = 0;
+  bool is_rounded = false;  // the product, before it is added
   std::vector<std::int16_t> left, right;
 };
 
@@ -110,6 +111,7 @@ class Planner {
     model.tables[0][2] = 1u << min_table_log;
     for (unsigned z = 0; z < max_classes; ++z) model.classes.push_back(Context(z));
     model.floor = low_rank_.floor;
+    model.is_product_rounded = low_rank_.is_rounded;
     model.components.resize(std::size_t(low_rank_.rank));
     return model;
   }
@@ -271,6 +273,17 @@ class Planner {
     for (std::size_t i = 0; i < numbers.size(); i += step) count_into(histogram, numbers[i]);
     return histogram;
   }
+  // n numbers, one in every `step`, without the low digits that none of them has: `stride` of them.
+  static Histogram counted_factor(const std::int16_t* numbers, std::size_t n, std::size_t step,
+                                  unsigned& stride) {
+    std::uint16_t seen = 0;
+    for (std::size_t i = 0; i < n; ++i) seen |= std::uint16_t(numbers[i * step]);
+    stride = seen ? unsigned(std::countr_zero(seen)) : 0;
+    Histogram histogram(n_bins(16));
+    for (std::size_t i = 0; i < n; ++i)
+      count_into(histogram, std::int16_t(numbers[i * step] >> stride));
+    return histogram;
+  }
   static Histogram counted_stairs(const std::vector<Word>& stairs) {
     Histogram histogram(n_bins(Words::word_bits));
     Wide before = 0;
@@ -317,12 +330,11 @@ class Planner {
     const std::size_t rank = std::size_t(low_rank_.rank);
     std::vector<std::size_t> component_at;
     for (std::size_t k = 0; k < rank; ++k) {
-      Histogram left(n_bins(16)), right(n_bins(16));
-      for (std::size_t i = 0; i < shape_.rows; ++i) count_into(left, low_rank_.left[i * rank + k]);
-      for (std::size_t j = 0; j < shape_.columns; ++j)
-        count_into(right, low_rank_.right[k * shape_.columns + j]);
-      component_at.push_back(add_side(std::move(left)));
-      add_side(std::move(right));
+      Component& component = plan.model.components[k];
+      component_at.push_back(
+          add_side(counted_factor(&low_rank_.left[k], shape_.rows, rank, component.left.stride)));
+      add_side(counted_factor(&low_rank_.right[k * shape_.columns], shape_.columns, 1,
+                              component.right.stride));
     }
     Model& model = plan.model;
     model.table_log = std::clamp(int(std::bit_width(count)) - 6, min_table_log, max_table_log);
@@ -340,7 +352,8 @@ class Planner {
     if (model.staircase_bits > 0)
       model.flags = context(flags_at), model.stairs = context(flags_at + 1);
     for (std::size_t k = 0; k < rank; ++k)
-      model.components[k] = {.left = context(component_at[k]), .right = context(component_at[k] + 1)};
+      model.components[k].left.context = context(component_at[k]),
+      model.components[k].right.context = context(component_at[k] + 1);
     plan.rows = std::move(option.rows);
     plan.columns.scales = std::move(option.columns);
     plan.columns.right = low_rank_.right;

@@ -21,7 +21,8 @@ namespace {
 inline std::int32_t bit_length(std::uint32_t value) {
   // Exact in every rounding mode: below the highest bit of such a number there is a zero.
   const float above = float(std::int32_t(value & ~(value >> 1)));
-  return std::max(std::int32_t(std::bit_cast<std::uint32_t>(above) >> 23) - 126, 0);
+  // Of 2^31 alone the float is negative; its sign is not looked at.
+  return std::max(std::int32_t(std::bit_cast<std::uint32_t>(above) >> 23 & 255) - 126, 0);
 }
 
 // |product| below 2^30 counts in units of the last guard digit at exponent `floor`.
@@ -51,6 +52,20 @@ inline std::uint32_t predicted(std::uint32_t word, std::int32_t product, std::in
   const bool is_kept =
       (field == most) | (t == 0) | (magnitude >= std::uint32_t(most) << m);  // no branch: vectors
   return is_kept ? word : magnitude | (side & top);
+}
+
+// To nearest, ties to even, modulo 2^32.
+inline void round_products(std::int32_t* products, std::size_t n, int digits) {
+  for (std::size_t j = 0; j < n; ++j) {
+    const auto product = std::uint32_t(products[j]);
+    const std::uint32_t is_negative = 0u - (product >> 31);
+    const std::uint32_t size = (product ^ is_negative) - is_negative;
+    const std::int32_t down = std::max(bit_length(size) - digits, 0);
+    const std::uint32_t has_half = 0u - std::uint32_t(down > 0);
+    const std::uint32_t half = ((1u << down >> 1) - 1 + (size >> down & 1)) & has_half;
+    const std::uint32_t rounded = (size + half) >> down << down;
+    products[j] = std::int32_t((rounded ^ is_negative) - is_negative);
+  }
 }
 
 template <class Words>

@@ -247,15 +247,15 @@ def test_factors_that_do_not_fit_are_refused(
     rows: int, columns: int, left: int, right: int, floor: int
 ) -> None:
     source, base = fine_tune(DType.BF16, rows * columns)
-    FmDeltaEncoder(3, source, base, rows, columns, 2, bytes(2 * 4), bytes(2 * 6), 5)
+    FmDeltaEncoder(3, source, base, rows, columns, 2, bytes(2 * 4), bytes(2 * 6), 5, False)
     with pytest.raises(ValueError, match=r"factors|floor"):
-        FmDeltaEncoder(3, source, base, rows, columns, 2, bytes(left), bytes(right), floor)
+        FmDeltaEncoder(3, source, base, rows, columns, 2, bytes(left), bytes(right), floor, False)
 
 
 @pytest.mark.parametrize("place", [(0, 0, 5, 6), (3, 0, 2, 6), (0, 3, 1, 4), (0, 7, 1, 1)])
 def test_a_block_outside_of_its_frame_is_refused(place: tuple[int, int, int, int]) -> None:
     source, base = fine_tune(DType.BF16, 24)
-    encoder = FmDeltaEncoder(3, source, base, 4, 6, 2, b"", b"", 0)
+    encoder = FmDeltaEncoder(3, source, base, 4, 6, 2, b"", b"", 0, False)
     with pytest.raises(ValueError, match="outside of its frame"):
         encoder.encode(source, base, *place)
     with pytest.raises(ValueError, match="rows x columns words"):

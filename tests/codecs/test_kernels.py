@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -110,8 +111,9 @@ def test_all_kernels_predict_the_same_words_from_any_factors(dtype: DType, rank:
         return np.where(at_limits, random.choice(limits, shape), small).astype("<i2")
 
     left, right = factor(rows, rank), factor(rank, columns)
-    for floor in (1, FLOAT_WORDS[dtype].max_exponent // 2, FLOAT_WORDS[dtype].max_exponent - 1):
-        source = predict(dtype, base, LowRank(left, right, floor))
+    most = FLOAT_WORDS[dtype].max_exponent
+    for floor, is_rounded in product((1, most // 2, most - 1), (False, True)):
+        source = predict(dtype, base, LowRank(left, right, floor, is_rounded))
         source[::7] += np.array(3, source.dtype)
         words = source.tobytes(), base.tobytes()
         encoded = set()
@@ -119,7 +121,7 @@ def test_all_kernels_predict_the_same_words_from_any_factors(dtype: DType, rank:
             with running(name):
                 encoder = FmDeltaEncoder(
                     WORD_KINDS[dtype], *words, rows, columns, 2,
-                    left.tobytes(), right.tobytes(), floor,
+                    left.tobytes(), right.tobytes(), floor, is_rounded,
                 )  # fmt: skip
                 encoded.add((encoder.prelude, encoder.encode(*words, 0, 0, rows, columns)))
         ((prelude, stream),) = encoded
@@ -243,12 +245,13 @@ def test_the_reference_reads_and_writes_what_kernels_write(
 ) -> None:
     rows, columns, words = 34, 65, Words.of(dtype)
     source, base = pair_of(dtype, rows, columns)
-    factors = b"", b"", 0
+    factors: tuple[bytes, bytes, int, bool] = b"", b"", 0, False
     if with_factors and dtype in FLOAT_WORDS:
         random = np.random.default_rng(0)
-        left = random.integers(-30, 30, 3 * rows).astype("<i2").tobytes()
+        left = (2 * random.integers(-30, 30, 3 * rows)).astype("<i2").tobytes()
         right = random.integers(-30, 30, 3 * columns).astype("<i2").tobytes()
-        factors = left, right, FLOAT_WORDS[dtype].max_exponent // 2 - 6
+        # The left numbers are even, which the model tells apart.
+        factors = left, right, FLOAT_WORDS[dtype].max_exponent // 2 - 6, True
     encoder = FmDeltaEncoder(WORD_KINDS[dtype], source, base, rows, columns, 2, *factors)
     model = fm_delta.parse_prelude(words, rows, columns, encoder.prelude)
     assert (model.low_rank is not None) == (factors[0] != b"")
@@ -355,7 +358,7 @@ def test_the_modes_of_the_processor_do_not_show(kernels: str, mode: str) -> None
                 with setting, running(kernels):
                     encoder = FmDeltaEncoder(
                         WORD_KINDS[dtype], *words, rows, columns, 2,
-                        left.tobytes(), right.tobytes(), floor,
+                        left.tobytes(), right.tobytes(), floor, False,
                     )  # fmt: skip
                     encoders.append(encoder)
                     streams.append(encoder.encode(*words, 0, 0, rows, columns))

@@ -16,11 +16,11 @@ def use_kernels(name: str) -> None:
 class FmDeltaEncoder:
     """The model of one frame, ready to encode its blocks."""
 
-    def __init__(self, kind: int, source: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, rows: int, columns: int, effort: int, left: bytes | bytearray | memoryview, right: bytes | bytearray | memoryview, floor: int) -> None:
+    def __init__(self, kind: int, source: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, rows: int, columns: int, effort: int, left: bytes | bytearray | memoryview, right: bytes | bytearray | memoryview, floor: int, is_rounded: bool) -> None:
         """
         Plans the model from the words of a frame. kind: see fm_delta.WORD_KINDS. effort: 1 to
         3. left, right: int16 factors, rows x rank and rank x columns, or empty; floor: the
-        exponent of their unit.
+        exponent of their unit; is_rounded: their product is rounded before it is added.
 
         ValueError unless source and base are rows x columns words, at least one.
         """

@@ -42,7 +42,9 @@ def choose_codec(dtype: DType, source: memoryview, base: memoryview | None) -> s
     if base is not None:
         near = _sample(dtype, base)
         count = len(sample) // dtype.itemsize
-        delta = FmDeltaEncoder(WORD_KINDS[dtype], sample, near, 1, count, Effort.FAST, b"", b"", 0)
+        delta = FmDeltaEncoder(
+            WORD_KINDS[dtype], sample, near, 1, count, Effort.FAST, b"", b"", 0, False
+        )
         sizes["fm_delta"] = delta.estimated_bytes
     return min(sizes, key=lambda codec: (sizes[codec], codec))
 

@@ -125,7 +125,7 @@ def plan(
 ) -> FmDeltaEncoder:
     """The model of a frame, with its low-rank part where the effort allows to look for one."""
     left = right = b""
-    floor = 0
+    floor, is_rounded = 0, False
     if effort > Effort.FAST and geometry.dtype in FLOAT_WORDS:
         unsigned = f"<u{geometry.dtype.itemsize}"
         found = fit_low_rank(
@@ -137,11 +137,11 @@ def plan(
             "max" if effort == Effort.MAX else "default",
         )
         if found is not None:
-            left, right, floor = found.left.tobytes(), found.right.tobytes(), found.floor
+            left, right = found.left.tobytes(), found.right.tobytes()
+            floor, is_rounded = found.floor, found.is_rounded
     kind = WORD_KINDS[geometry.dtype]
-    return FmDeltaEncoder(
-        kind, source, base, geometry.rows, geometry.columns, effort, left, right, floor
-    )
+    shape = (geometry.rows, geometry.columns)
+    return FmDeltaEncoder(kind, source, base, *shape, effort, left, right, floor, is_rounded)
 
 
 def _size(geometry: Geometry, index: int) -> int:

@@ -65,11 +65,14 @@ class LowRank:
 
     left: (rows, rank), right: (rank, columns), C-contiguous. floor: the exponent field of base
     words below which a product has no finer digits, 1 to the dtype's greatest less one.
+    is_rounded: the product is rounded to the dtype's digits before it is added, as an adapter's
+    is whose product was made in that dtype.
     """
 
     left: I16
     right: I16
     floor: int
+    is_rounded: bool = False
 
     @property
     def rank(self) -> int:
@@ -94,7 +97,10 @@ def predict(
     stored = words.exponents(base)
     exponent = np.maximum(stored, 1)
     aligned = np.maximum(exponent, low_rank.floor)
-    moved = low_rank.product(rows) >> np.minimum(aligned - low_rank.floor, 31)
+    product = low_rank.product(rows)
+    if low_rank.is_rounded:
+        product = _rounded_product(product, mantissa_bits + 1)
+    moved = product >> np.minimum(aligned - low_rank.floor, 31)
     moved = np.clip(moved, -MAX_PRODUCT, MAX_PRODUCT - 1)
     mantissa = base.astype(np.int64) & ((1 << mantissa_bits) - 1)
     mantissa |= (stored > 0).astype(np.int64) << mantissa_bits
@@ -107,6 +113,18 @@ def predict(
     is_kept = (stored == words.max_exponent) | (moved == 0)
     is_kept |= rounded >> mantissa_bits == words.max_exponent
     return np.where(is_kept, base, predicted.astype(base.dtype))
+
+
+def _rounded_product(product: I64, digits: int) -> I64:
+    """Products of 32 bits with at most so many significant digits, ties to even."""
+    size = np.abs(product)
+    length = np.frexp(size.astype(np.float64))[1].astype(np.int64)
+    down = np.maximum(length - digits, 0)
+    quotient = size >> down
+    rest, half = size - (quotient << down), (1 << down) >> 1
+    rounds_up = (rest > half) | ((rest == half) & (half > 0) & (quotient % 2 == 1))
+    signed: I64 = np.sign(product) * ((quotient + rounds_up) << down)
+    return signed.astype(np.int32).astype(np.int64)  # modulo 2^32
 
 
 def _rounded(magnitude: I64, aligned: I64, words: FloatWords) -> I64:

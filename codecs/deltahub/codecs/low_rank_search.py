@@ -4,6 +4,7 @@ Nothing here is part of the format. The difference of the two tensors is sketche
 projections; its strongest directions are kept while they save more than their factors take.
 """
 
+from dataclasses import replace
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
@@ -162,7 +163,9 @@ def _fit_merge(pair: Pair, factors: Factors, trial: Trial) -> tuple[float, LowRa
         for more in (0, 2, 4):
             fit = rounded_twice(pair, factors, unit + more)
             best = min(best, (trial.bits(fit), fit), key=lambda fit: fit[0])
-    return best
+    # An adapter of 16 bits is multiplied in 16 bits, too.
+    fit = replace(best[1], is_rounded=True)
+    return min(best, (trial.bits(fit), fit), key=lambda fit: fit[0])
 
 
 def _best(

@@ -19,8 +19,8 @@ from deltahub.codecs.reference.fm_delta_model import (
     require_scales,
 )
 from deltahub.codecs.reference.fm_delta_prelude import parse_prelude, write_prelude
-from deltahub.codecs.reference.prediction import predicted, product
-from deltahub.codecs.reference.words import Words
+from deltahub.codecs.reference.prediction import predicted, product, rounded_product
+from deltahub.codecs.reference.words import Words, signed
 
 __all__ = [
     "BlockShape",
@@ -80,7 +80,10 @@ def expectations(
                 if model.low_rank is not None:
                     left = [component[i] for component in sides.left]
                     right = [row[shape.left + j] for row in model.low_rank.right]
-                    word = predicted(model.words, base, product(left, right), model.low_rank.c0)
+                    step = product(left, right)
+                    if model.low_rank.is_rounded:
+                        step = rounded_product(model.words, step)
+                    word = predicted(model.words, base, step, model.low_rank.c0)
                 z = row_scale + model.offset
                 if model.columns is not None:
                     z += model.columns.scales[shape.left + j]
@@ -99,8 +102,11 @@ def block_sequences(
     if model.staircase is not None:
         sequences.append(Numbers(SIDE_BITS, [model.staircase.flags] * shape.rows, sides.flags))
     if model.low_rank is not None:
-        for context, left in zip(model.low_rank.left_contexts, sides.left, strict=True):
-            sequences.append(Numbers(SIDE_BITS, [context] * shape.rows, left))
+        low_rank = model.low_rank
+        strides = [left for left, _ in low_rank.strides()]
+        for context, stride, left in zip(low_rank.left_contexts, strides, sides.left, strict=True):
+            numbers = [number >> stride for number in left]
+            sequences.append(Numbers(SIDE_BITS, [context] * shape.rows, numbers))
     words = model.words
     expected = list(expectations(model, words.read(base), shape, sides))
     deltas = [
@@ -131,8 +137,10 @@ def read_sides(model: Model, reader: StreamReader, shape: BlockShape) -> Sides:
         flags = reader.take_sequence(SIDE_BITS, [model.staircase.flags] * shape.rows)
         require(all(flag in (0, 1) for flag in flags), "a row flag is neither 0 nor 1")
     if model.low_rank is not None:
-        for context in model.low_rank.left_contexts:
-            left.append(reader.take_sequence(SIDE_BITS, [context] * shape.rows))
+        strides = [stride for stride, _ in model.low_rank.strides()]
+        for context, stride in zip(model.low_rank.left_contexts, strides, strict=True):
+            numbers = reader.take_sequence(SIDE_BITS, [context] * shape.rows)
+            left.append([signed(number << stride, SIDE_BITS) for number in numbers])
     return Sides(scales, flags, left)
 
 

@@ -57,6 +57,16 @@ class LowRank:
     left_contexts: Sequence[Context]  # one a component
     right_contexts: Sequence[Context]
     right: Sequence[Sequence[int]]  # one a component, of one number a column of the frame
+    # All numbers of a factor are multiples of 2^stride; empty: all strides are 0.
+    left_strides: Sequence[int] = ()
+    right_strides: Sequence[int] = ()
+    is_rounded: bool = False  # the product, to the dtype's digits, before it is added
+
+    def strides(self) -> list[tuple[int, int]]:
+        """(left, right) of each component."""
+        none = [0] * len(self.left_contexts)
+        left, right = self.left_strides or none, self.right_strides or none
+        return list(zip(left, right, strict=True))
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from deltahub.codecs.reference.words import Words, signed
 
 MAX_STAIRCASE_BITS = 10
 MAX_RANK = 64
+STRIDE_BITS = 4
 
 
 def write_prelude(model: Model) -> bytes:
@@ -54,9 +55,11 @@ def model_fields(model: Model) -> list[Field]:
     low_rank = model.low_rank
     fields.append((0 if low_rank is None else len(low_rank.right), 7))
     if low_rank is not None:
-        fields.append((low_rank.c0, 8))
-        for left, right in zip(low_rank.left_contexts, low_rank.right_contexts, strict=True):
-            fields += [*_context(left), *_context(right)]
+        fields += [(low_rank.c0, 8), (int(low_rank.is_rounded), 1)]
+        contexts = zip(low_rank.left_contexts, low_rank.right_contexts, strict=True)
+        for pair, strides in zip(contexts, low_rank.strides(), strict=True):
+            for context, stride in zip(pair, strides, strict=True):
+                fields += [*_context(context), (stride, STRIDE_BITS)]
     return fields
 
 
@@ -71,8 +74,13 @@ def column_sequences(model: Model) -> list[Numbers]:
         rises = [signed(step - before, bits) for before, step in pairwise([0, *steps])]
         sequences.append(Numbers(bits, [model.staircase.context] * len(steps), rises))
     if model.low_rank is not None:
-        for context, right in zip(model.low_rank.right_contexts, model.low_rank.right, strict=True):
-            sequences.append(Numbers(SIDE_BITS, [context] * len(right), right))
+        low_rank = model.low_rank
+        strides = [right for _, right in low_rank.strides()]
+        for context, stride, right in zip(
+            low_rank.right_contexts, strides, low_rank.right, strict=True
+        ):
+            numbers = [number >> stride for number in right]
+            sequences.append(Numbers(SIDE_BITS, [context] * len(right), numbers))
     return sequences
 
 
@@ -107,9 +115,11 @@ def parse_prelude(words: Words, n_rows: int, n_columns: int, prelude: Buffer) ->
         require(rank <= most, f"a product of rank {rank}")
         c0 = reader.take(8)
         require(1 <= c0 < words.max_exponent, f"a product whose unit has exponent field {c0}")
-        contexts = [(read_side(), read_side()) for _ in range(rank)]
-        lefts, rights = zip(*contexts, strict=True)
-        low_rank = LowRank(c0, lefts, rights, ())
+        is_rounded = reader.take(1) == 1
+        factors = [(read_side(), reader.take(STRIDE_BITS)) for _ in range(2 * rank)]
+        lefts, left_strides = zip(*factors[::2], strict=True)
+        rights, right_strides = zip(*factors[1::2], strict=True)
+        low_rank = LowRank(c0, lefts, rights, (), left_strides, right_strides, is_rounded)
 
     model = Model(words, tables, classes, offset, rows, columns, staircase, low_rank)
     used = {context.table for context in model.contexts()}
@@ -134,8 +144,13 @@ def _with_column_stream(model: Model, n_columns: int, stream: bytes) -> Model:
         staircase = replace(staircase, steps=steps)
     if low_rank is not None:
         right = tuple(
-            tuple(reader.take_sequence(SIDE_BITS, [context] * n_columns))
-            for context in low_rank.right_contexts
+            tuple(
+                signed(number << stride, SIDE_BITS)
+                for number in reader.take_sequence(SIDE_BITS, [context] * n_columns)
+            )
+            for context, (_, stride) in zip(
+                low_rank.right_contexts, low_rank.strides(), strict=True
+            )
         )
         low_rank = replace(low_rank, right=right)
     reader.finish()
