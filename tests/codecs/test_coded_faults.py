@@ -45,7 +45,12 @@ def prelude_of(
 
 
 def rank(n: int, c0: int) -> tuple[int, list[Field]]:
-    return 4, [(n, 7), (c0, 8), *CONTEXT * (2 * n)]
+    return 4, [(n, 7), (c0, 8), (0, 1), *[*CONTEXT, (0, 4)] * (2 * n)]
+
+
+def factor(*context: Field) -> tuple[int, list[Field]]:
+    """A product of rank 1 whose right factor has this context."""
+    return 4, [(1, 7), (9, 8), (0, 1), *CONTEXT, (0, 4), *context, (0, 4)]
 
 
 def unary(*ones: int) -> list[Field]:
@@ -97,6 +102,8 @@ FAULTY_PRELUDES: dict[str, tuple[DType, bytes]] = {
     "a rank above the rows": (DType.BF16, prelude_of(rank(6, 9))),
     "a rank of F64": (DType.F64, prelude_of(rank(1, 9))),
     "a rank of integers": (DType.I32, prelude_of(rank(1, 9))),
+    "a factor of a table that is not there": (DType.BF16, prelude_of(factor((1, 4), (0, 6)))),
+    "a shift of all bits of a factor": (DType.F32, prelude_of(factor((0, 4), (16, 6)))),
     "a unit of exponent 0": (DType.BF16, prelude_of(rank(1, 0))),
     "a unit of the greatest exponent": (DType.BF16, prelude_of(rank(1, 255))),
     "a unit of the greatest exponent of F16": (DType.F16, prelude_of(rank(1, 31))),

@@ -28,6 +28,7 @@ from deltahub.codecs.reference.coder import guarded
 from deltahub.codecs.reference.fm_delta import BlockShape
 from deltahub.codecs.reference.words import Words
 from deltahub.codecs.words import WORD_KINDS
+from support.coded_frames import with_strides
 from support.deltas import (
     decode,
     encode,
@@ -192,7 +193,7 @@ def made_tensors(draw: st.DrawFn) -> Tensor:
         geometry = Geometry(dtype, rows, columns, 1, parts)
     words = Words.of(dtype)
     most_rank = min(5, rows, columns) if dtype in FLOAT_WORDS else 0
-    return make_tensor(
+    tensor = make_tensor(
         geometry,
         seed=draw(st.integers(0, 99)),
         special=draw(st.booleans()),
@@ -203,6 +204,7 @@ def made_tensors(draw: st.DrawFn) -> Tensor:
         staircase_bits=draw(st.integers(0, min(words.mantissa_bits, 5))),
         rank=draw(st.integers(0, most_rank)),
     )
+    return with_strides(tensor, draw(st.booleans())) if draw(st.booleans()) else tensor
 
 
 @settings(max_examples=60)
@@ -350,8 +352,8 @@ def test_the_modes_of_the_processor_do_not_show(kernels: str, mode: str) -> None
         near = np.frombuffer(fine_tune(dtype, rows * columns)[1], special_words(dtype).dtype)
         rest = near.reshape(rows, columns) & (floats.sign - 1) >> floats.exponent_bits
         base = np.where(np.arange(rows)[:, None] % 2, near.reshape(rows, columns), rest)
-        for floor in (1, floats.max_exponent // 2 - 8):
-            factors = LowRank(left, right, floor)
+        for floor, is_rounded in ((1, False), (floats.max_exponent // 2 - 8, True)):
+            factors = LowRank(left, right, floor, is_rounded)
             words = predict(dtype, base, factors).tobytes(), base.tobytes()
             encoders, streams = [], []
             for setting in (nullcontext(), in_mode(mode)):

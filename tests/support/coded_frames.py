@@ -98,15 +98,14 @@ def all_parts(geometry: Geometry) -> Tensor:
     """Scales of rows and columns, a staircase and, where the dtype may, a product of rank 3."""
     words = Words.of(geometry.dtype)
     has_product = geometry.dtype in (DType.BF16, DType.F16, DType.F32)
-    return near_its_predictions(
-        make_tensor(
-            geometry,
-            rows=True,
-            columns=True,
-            staircase_bits=min(words.mantissa_bits, 4),
-            rank=3 if has_product else 0,
-        )
+    tensor = make_tensor(
+        geometry,
+        rows=True,
+        columns=True,
+        staircase_bits=min(words.mantissa_bits, 4),
+        rank=3 if has_product else 0,
     )
+    return near_its_predictions(with_strides(tensor, is_rounded=True))
 
 
 def near_its_predictions(tensor: Tensor) -> Tensor:
@@ -118,7 +117,38 @@ def near_its_predictions(tensor: Tensor) -> Tensor:
         expected = fm_delta.expectations(model, base, shape, sides)
         block = [model.words.apply(word, next(steps)) for word, _ in expected]
         source += model.words.write(block)
-    tensor = replace(tensor, source=source)
+    return with_tables(replace(tensor, source=source))
+
+
+def with_strides(tensor: Tensor, is_rounded: bool) -> Tensor:
+    """The same with factors that are multiples of powers of two, if it has a product."""
+    low_rank = tensor.model.low_rank
+    if low_rank is None:
+        return tensor
+    strides = [(3 * k % 7, (5 * k + 1) % 9) for k in range(len(low_rank.right))]
+    right = tuple(
+        tuple(number >> stride << stride for number in row)
+        for (_, stride), row in zip(strides, low_rank.right, strict=True)
+    )
+    low_rank = replace(
+        low_rank,
+        right=right,
+        left_strides=tuple(left for left, _ in strides),
+        right_strides=tuple(right for _, right in strides),
+        is_rounded=is_rounded,
+    )
+    sides = []
+    for block in tensor.sides:
+        pairs = zip(strides, block.left, strict=True)
+        left = tuple(tuple(n >> stride << stride for n in row) for (stride, _), row in pairs)
+        sides.append(replace(block, left=left))
+    model = replace(tensor.model, low_rank=low_rank)
+    return with_tables(replace(tensor, model=model, sides=tuple(sides)))
+
+
+def with_tables(tensor: Tensor) -> Tensor:
+    """The same with tables from what it codes."""
+    model = tensor.model
     sequences = column_sequences(model)
     for index, (shape, sides) in enumerate(zip(tensor.shapes, tensor.sides, strict=True)):
         sequences += fm_delta.block_sequences(model, *tensor.block(index), shape, sides)
