@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "decode.hpp"
+#include "dispatch.hpp"
 #include "model.hpp"
 #include "neuzip.hpp"
 
@@ -29,7 +30,7 @@ namespace {
 using Bytes = std::vector<std::uint8_t>;
 using View = std::span<const std::uint8_t>;
 
-constexpr std::size_t most_rows = 256, most_columns = 4096;
+constexpr std::size_t most_rows = 256, most_columns = 16384;
 constexpr std::size_t most_words = std::size_t(1) << 14;  // of a block: enough for many rounds
 
 [[noreturn]] void fail(const char* what) {
@@ -70,22 +71,13 @@ class Input {
   View rest_;
 };
 
-std::vector<const Kernels*> all_kernels() {
-  std::vector<const Kernels*> found = {&portable_kernels};
-#ifdef __x86_64__
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2"))
-    found.push_back(&avx2_kernels);
-#endif
-  return found;
-}
-
 // decode(kernels, out): whether it was accepted. All kernels must say the same, and of what they
 // accept, make the same words.
 template <class Decode>
 void compare(std::size_t out_bytes, Decode&& decode) {
   Bytes expected;
   int n_accepted = 0, n_refused = 0;
-  for (const Kernels* kernels : all_kernels()) {
+  for (const Kernels* kernels : supported_kernels()) {
     Exact out(out_bytes);
     std::memset(out.data.get(), 0xee, out_bytes);
     const bool is_accepted = decode(*kernels, out.data.get());

@@ -105,11 +105,11 @@ void check_deltas(int kind, std::size_t rows, std::size_t columns, const Exact& 
   const bool has_factors = guard_bits(Words::mantissa_bits) > 0 && below(2);
   const std::size_t rank = has_factors ? below(std::min<std::size_t>({rows, columns, 6})) + 1 : 0;
   const Exact left = factor(rows * rank), right = factor(rank * columns);
-  const int floor = int(below((std::uint64_t(1) << Words::exponent_bits) - 2 + 1)) + 1;
+  const int floor = has_factors ? int(below((1u << Words::exponent_bits) - 2)) + 1 : 0;
   use_any_kernels();
   const auto encoder = planned_deltas(
       kind, source.view(), base.view(), rows, columns, int(below(3)) + 1, left.view(),
-      right.view(), std::min(floor, (1 << Words::exponent_bits) - 2));
+      right.view(), floor, below(2) == 0);
   use_any_kernels();
   const Exact prelude{View(encoder->prelude)};
   const auto decoder = parsed_deltas(kind, prelude.view(), rows, columns);

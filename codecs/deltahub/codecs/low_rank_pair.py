@@ -32,6 +32,20 @@ class Pair:
     def size(self) -> int:
         return int(self.source.size)
 
+    def is_wild(self) -> bool:
+        """Whether a finite word is so large (2^30 and more) that squares of sums may overflow.
+
+        No trained weight is: words that are, are random bits or no floats at all.
+        """
+        large = min(self.words.bias + 31, self.words.max_exponent) << self.words.mantissa_bits
+        infinite = self.words.max_exponent << self.words.mantissa_bits
+        for words in (self.source, self.base):
+            for rows in self.row_slices():
+                magnitudes = words[rows] & words.dtype.type(self.words.sign - 1)
+                if ((magnitudes >= large) & (magnitudes < infinite)).any():
+                    return True
+        return False
+
     def differences(self, rows: slice) -> Floats:
         """Source less base; 0 where either is no number."""
         with np.errstate(invalid="ignore", over="ignore"):

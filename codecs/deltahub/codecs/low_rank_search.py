@@ -35,7 +35,7 @@ def fit_low_rank(
     if dtype not in FLOAT_WORDS or rows < MIN_SIDE or columns < MIN_SIDE:
         return None
     pair = Pair(dtype, source.reshape(rows, columns), base.reshape(rows, columns))
-    if not _has_directions(pair):
+    if pair.is_wild() or not _has_directions(pair):
         return None
     factors, energy = _sketched(pair, effort)
     trial = Trial(pair, _TRIAL[effort])
