@@ -4,7 +4,7 @@ PY := .venv/bin/python
 STAMP := .venv/installed.stamp
 NATIVE := $(wildcard codecs/native/*)
 
-.PHONY: help install demo test check bench bench-pairs bench-codecs clean
+.PHONY: help install demo test check bench bench-pairs bench-codecs fuzz clean
 .DEFAULT_GOAL := help
 
 help:
@@ -14,6 +14,8 @@ help:
 	@echo "make bench   all that follows, speed through the server, peak memory"
 	@echo "make bench-pairs   train the bases and fine-tunes of benchmarks/pairs.toml, once"
 	@echo "make bench-codecs  sizes and speeds of the codecs and their rivals on those pairs"
+
+	@echo "make fuzz    look for inputs that the native decoders mistake, FUZZ_SECONDS=600 each (needs clang)"
 
 install: $(STAMP)
 
@@ -51,6 +53,31 @@ bench-codecs: bench-pairs
 
 bench: bench-codecs
 	$(PY) -m benchmarks.run
+
+# libFuzzer on each decoder. What it finds stays in build/fuzz/found; the small part of it that adds
+# coverage is taken into tests/corpus, which every run of the tests replays, with
+#   build/fuzz/deltas -merge=1 tests/corpus/deltas build/fuzz/found/deltas
+FUZZ_SECONDS ?= 600
+FUZZ_CXX ?= clang++
+FUZZ_FLAGS := -std=c++20 -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all
+FUZZ_KERNELS := portable $(if $(filter x86_64 amd64,$(shell uname -m)),avx2)
+FUZZ_FLAGS_avx2 := -mavx2 -mbmi -mbmi2 -mlzcnt
+
+fuzz:
+	@command -v "$(FUZZ_CXX)" > /dev/null || { echo "make fuzz needs clang with libFuzzer:" \
+		"install clang, or say make fuzz FUZZ_CXX=/path/to/clang++"; exit 1; }
+	mkdir -p build/fuzz/found/deltas build/fuzz/found/floats
+	$(foreach isa,$(FUZZ_KERNELS),$(FUZZ_CXX) $(FUZZ_FLAGS) $(FUZZ_FLAGS_$(isa)) \
+		-fsanitize=fuzzer-no-link -DDELTAHUB_ISA=$(isa) -c codecs/native/kernels.cpp \
+		-o build/fuzz/$(isa).o &&) true
+	for decoder in deltas floats; do \
+		$(FUZZ_CXX) $(FUZZ_FLAGS) -fsanitize=fuzzer -DDELTAHUB_FUZZ=$$decoder \
+			codecs/native/fuzz_decode.cpp $(FUZZ_KERNELS:%=build/fuzz/%.o) \
+			-o build/fuzz/$$decoder && \
+		build/fuzz/$$decoder -max_total_time=$(FUZZ_SECONDS) -max_len=6000 -timeout=20 \
+			-print_final_stats=1 -artifact_prefix=build/fuzz/$$decoder- \
+			build/fuzz/found/$$decoder tests/corpus/$$decoder || exit 1; \
+	done
 
 clean:
 	rm -rf build .venv

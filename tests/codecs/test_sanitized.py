@@ -1,0 +1,80 @@
+"""No input makes the native codecs read or write outside of their buffers.
+
+The corpus in tests/corpus was found by `make fuzz` and is replayed here, with some mutations of
+each file; every set of kernels must make the same of it.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from deltahub.codecs._native import kernel_names
+
+TESTS = Path(__file__).parents[1]
+NATIVE = TESTS.parent / "codecs" / "native"
+CORPUS = TESTS / "corpus"
+COMPILER = shutil.which(os.environ.get("CXX", "g++"))
+FLAGS = ["-std=c++20", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+# As codecs/native/CMakeLists.txt builds them.
+KERNELS = {"portable": [], "avx2": ["-mavx2", "-mbmi", "-mbmi2", "-mlzcnt"]}
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (CXX or g++) to build with"),
+]
+
+
+def compiled(source: str, target: Path, flags: Sequence[str]) -> str:
+    command = [str(COMPILER), *FLAGS, *flags, "-c", str(NATIVE / source), "-o", str(target)]
+    subprocess.run(command, check=True, timeout=600)
+    return str(target)
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with both fuzzers."""
+    folder = tmp_path_factory.mktemp("sanitized")
+    with ThreadPoolExecutor(2) as pool:
+        fuzzers = [
+            pool.submit(compiled, f"{name}.cpp", folder / f"{name}.o", ["-O0"])
+            for name in ("fuzz_encode", "fuzz_decode")
+        ]
+        kernels = [
+            pool.submit(
+                compiled, "kernels.cpp", folder / f"{isa}.o",
+                ["-O1", f"-DDELTAHUB_ISA={isa}", *KERNELS[isa]],
+            )
+            for isa in KERNELS
+        ]  # fmt: skip
+        objects = [made.result() for made in kernels]
+        for name, fuzzer in zip(("fuzz_encode", "fuzz_decode"), fuzzers, strict=True):
+            command = [str(COMPILER), *FLAGS, fuzzer.result(), *objects]
+            subprocess.run([*command, "-o", str(folder / name)], check=True, timeout=600)
+    return folder
+
+
+def assert_sound(command: Sequence[str | Path]) -> None:
+    run = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert (run.returncode, run.stdout) == (0, "sound\n"), run.stderr
+
+
+def test_every_set_of_kernels_is_under_test() -> None:
+    assert set(kernel_names()) <= set(KERNELS)
+
+
+@pytest.mark.parametrize("decoder", ["deltas", "floats"])
+def test_the_corpus_and_mutations_of_it_are_decoded_or_refused(
+    programs: Path, decoder: str
+) -> None:
+    files = sorted((CORPUS / decoder).iterdir())
+    assert len(files) > 50
+    assert_sound([programs / "fuzz_decode", decoder, "1", "3", *files])
+
+
+def test_whatever_is_encoded_is_decoded(programs: Path) -> None:
+    assert_sound([programs / "fuzz_encode", "1", "30"])
