@@ -94,6 +94,10 @@ def test_a_day_with_the_command(folder: Path, tmp_path: Path, name: str) -> None
         (["push", "/nowhere", "a/b"], 2, "usage_error"),
         (["push", "--mirror", __file__, "a/b"], 2, "usage_error"),
         (["frobnicate"], 2, "usage_error"),
+        (["--frobnicate"], 2, "usage_error"),
+        (["push", str(Path(__file__).parent), "admin/x@bad..name"], 2, "invalid_argument"),
+        (["push", str(Path(__file__).parent), "admin/x", "--base", "x"], 2, "invalid_argument"),
+        (["rm", "admin/x@bad..name", "f", "--yes"], 2, "invalid_argument"),
         (["push", str(Path(__file__).parent), "bad name/x"], 2, "invalid_argument"),
         (["pull", "a/b/c"], 2, "invalid_argument"),
         (["info", "admin/-x"], 2, "invalid_argument"),
@@ -112,9 +116,8 @@ def test_a_refusal_is_one_line_or_one_object_and_a_documented_status(
     assert json.loads(as_json.stderr)["error"]["code"] == code
     as_text = runner.invoke(cli.group, arguments)
     assert as_text.exit_code == status
-    if code != "usage_error":
-        assert as_text.stderr.startswith("deltahub: ")
-        assert as_text.stderr.count("\n") == 1
+    assert as_text.stderr.startswith("deltahub: ")
+    assert as_text.stderr.count("\n") == 1
 
 
 @pytest.mark.usefixtures("run")
@@ -132,7 +135,8 @@ def test_login_stores_what_later_commands_use(hub_server: RunningHub, home: Path
     assert not (home / ".config").exists()
     stored = ok(deltahub("login", "--url", hub_server.url, given=f"{hub_server.admin_token}\n"))
     assert stored.out.startswith(f"admin at {hub_server.url}")
-    assert ok(deltahub("whoami", "--json")).json()["is_admin"] is True
+    told = ok(deltahub("whoami", "--json")).json()
+    assert (told["is_admin"], told["url"]) == (True, hub_server.url)
     assert deltahub("login", "--url", hub_server.url).status == 2
 
 
@@ -174,6 +178,56 @@ def test_one_file_is_not_1_files(name: str, tmp_path: Path) -> None:
     assert "1 of 1 file, " in pulled.stderr
     removed = CliRunner().invoke(cli.group, ["rm", name, "f", "--yes"])
     assert removed.stdout.startswith(f"deleted 1 file of {name}@main;")
+
+
+@pytest.mark.usefixtures("run")
+def test_a_base_that_is_not_there_is_said_and_can_be_taken_back(name: str, tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("f")
+    push = ["push", str(tmp_path / "f"), name]
+    named = CliRunner().invoke(cli.group, [*push, "--base", "admin/nosuch"])
+    assert (named.exit_code, named.stderr.count("\n")) == (0, 3)  # hash, and this
+    assert "warning: there is no admin/nosuch that you may read here" in named.stderr
+    again = json.loads(CliRunner().invoke(cli.group, [*push, "--json"]).stdout)
+    assert (again["changed"], again["base"], again["base_state"]) == (False, None, None)
+    changed = CliRunner().invoke(cli.group, [*push, "--base", "admin/nosuch2"])
+    assert "1 file unchanged, base declared: admin/nosuch2; 0 B sent" in changed.stdout
+    assert "hash" not in changed.stderr  # nothing was read
+    told = CliRunner().invoke(cli.group, [*push, "--base", "admin/nosuch2", "--json"])
+    assert json.loads(told.stdout)["base_state"] == "absent"
+    taken = CliRunner().invoke(cli.group, [*push, "--base", "none"])
+    assert "base declared: none" in taken.stdout
+    assert "warning" not in taken.stderr
+    assert "base declared: none" in CliRunner().invoke(cli.group, ["info", name]).stdout
+
+
+@pytest.mark.usefixtures("run")
+def test_a_pull_into_a_folder_replaces_what_pulls_left_there_and_nothing_else(
+    name: str, tmp_path: Path, hub: Hub
+) -> None:
+    source, to = tmp_path / "m", tmp_path / "to"
+    for folder in (source, to):
+        folder.mkdir()
+    (source / "a").write_text("first")
+    (source / "b").write_text("first")
+    hub.push(source, name)
+    (to / "a").write_text("mine!")
+    pull = ["pull", name, "--to", str(to)]
+    refused = CliRunner().invoke(cli.group, pull)
+    assert (refused.exit_code, contents(to)) == (2, {"a": b"mine!"})
+    assert "1 file that no pull left so, and this one would replace: a; --ov" in refused.stderr
+    forced = CliRunner().invoke(cli.group, [*pull, "--overwrite"])
+    assert (forced.exit_code, contents(to)) == (0, contents(source))
+    assert "replaced yours: a\n" in forced.stderr
+
+    (source / "a").write_text("second")
+    (source / "b").unlink()
+    hub.push(source, name, mirror=True)
+    pulled = CliRunner().invoke(cli.group, pull)
+    assert (pulled.exit_code, contents(to)) == (0, {"a": b"second", "b": b"first"})
+    assert "left there by an earlier pull: b\n" in pulled.stderr
+    (to / "a").write_text("edited")
+    assert CliRunner().invoke(cli.group, pull).exit_code == 2
+    assert contents(to)["a"] == b"edited"
 
 
 @pytest.mark.usefixtures("run")

@@ -58,6 +58,7 @@ def test_a_folder_that_the_hub_has_is_not_sent_to_a_second_repository(
     assert first.titles[:2] == ["hash", "upload"]
     assert set(first.titles[2:]) <= {
         "send differences",
+        "send tensors",
         "verify at the hub",
         "store at the hub",
     }

@@ -5,9 +5,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from deltahub.client.errors import InvalidArgument
-from deltahub.client.names import is_name, repository_path
+from deltahub.client.names import is_branch, is_name, repository_path
 from deltahub.registry.errors import InvalidName
-from deltahub.registry.paths import MAX_NAME, validate_name
+from deltahub.registry.paths import MAX_NAME, MAX_REF, validate_name, validate_ref
 
 
 @given(st.text("aZ9._-/ é\n", max_size=8) | st.text(max_size=4))
@@ -23,6 +23,20 @@ def test_client_and_hub_have_the_same_rule_for_a_name(name: str) -> None:
         assert not is_name(name)
     else:
         assert is_name(name)
+
+
+@given(st.text("af09./-+ é\n", max_size=8) | st.text(max_size=4))
+@example("a" * MAX_REF)
+@example("z" * (MAX_REF + 1))
+@example("a" * 40)
+@example("a.lock")
+def test_client_and_hub_have_the_same_rule_for_a_branch(name: str) -> None:
+    try:
+        validate_ref(name)
+    except InvalidName:
+        assert not is_branch(name)
+    else:
+        assert is_branch(name)
 
 
 @pytest.mark.parametrize("name", ["", "a", "a/", "/a", "a/b/c", "a/..", "a b/c", "a/b?x", "../a"])

@@ -173,7 +173,7 @@ def test_a_folder_that_names_the_model_it_was_loaded_from_needs_no_base(
 
 def test_a_base_that_does_not_exist_is_no_obstacle(hub: Hub, name: str, tuned_folder: Path) -> None:
     pushed = hub.push(tuned_folder, name, base="admin/nobody-has-this")
-    assert pushed.state == "proved"
+    assert (pushed.state, pushed.base_state) == ("proved", "absent")
     assert hub.revision(name).base.declared == "admin/nobody-has-this"
 
 
@@ -235,8 +235,11 @@ def test_a_folder_is_completed_and_damaged_files_in_it_are_replaced(
     (to / "config.json").write_text(" " * (to / "config.json").stat().st_size)
     (to / "README.md").unlink()
     (to / "mine.txt").write_text("kept")
-    report = hub.pull_with_report(name, to=to)
+    with pytest.raises(InvalidArgument, match=r"no pull left so.*: config.json; "):
+        hub.pull(name, to=to)  # it may be somebody's work
+    report = hub.pull_with_report(name, to=to, overwrite=True)
     assert report.fetched_files == ("README.md", "config.json")
+    assert report.replaced == ("config.json",)
     assert contents(to) == {**contents(base_folder), "mine.txt": b"kept"}
 
 

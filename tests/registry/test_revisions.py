@@ -116,6 +116,11 @@ def test_a_new_base_of_the_same_contents_makes_a_revision(reg: Registry, alice: 
     assert push(reg, alice, NAME, {"a": b"1"}, base="alice/base").changed
     assert not push(reg, alice, NAME, {"a": b"1"}, base="alice/base").changed
     assert not push(reg, alice, NAME, {"a": b"1"}).changed
+    assert declared(reg, NAME) == ("alice/base", None, 0)
+    assert push(reg, alice, NAME, {"a": b"1"}, base="none").changed
+    assert declared(reg, NAME) == (None, None, 0)
+    assert not push(reg, alice, NAME, {"a": b"1"}, base="none").changed
+    assert not push(reg, alice, NAME, {"a": b"1"}).changed
 
 
 def test_new_files_are_ingested_by_one_job(reg: Registry, alice: Caller) -> None:

@@ -1,21 +1,29 @@
 """Revisions pushed and ingested as a worker does it, and what became of their tensors."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from deltahub.codecs.registry import BY_NUMBER
 from deltahub.registry import Caller, Registry, jobs
+from deltahub.registry.accept import accept_pack
 from deltahub.registry.arrivals import after_ingest
 from deltahub.registry.candidates import named_tensors, safetensors_files
-from deltahub.registry.db.models import Entry, File, Frame, Revision, Tensor, TensorBase
+from deltahub.registry.db.models import Entry, File, Frame, Job, Revision, Tensor, TensorBase
 from deltahub.registry.ingest import Ingest
 from deltahub.registry.locations import resolve
-from deltahub.registry.measuring import measure_lineage
+from deltahub.registry.measuring import measure_affected
+from deltahub.registry.prove import prove_recipe, submit_recipe
 from deltahub.registry.replan import Replanner
+from deltahub.registry.repositories import ensure_repository
 from deltahub.registry.restore import Restorer
-from support.registry import push
+from deltahub.registry.revisions import AddFile, Operation, commit
+from support.client_door import pack_and_recipe
+from support.registry import push, sha256_of, upload
+from support.tiny_models import to_file
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,53 @@ def push_ingested(
         ).one()
     if pushed.job_id is not None:
         ingest(reg, revision, pushed.job_id)
+    return revision
+
+
+def send_ingested(
+    reg: Registry,
+    who: Caller,
+    name: str,
+    data: bytes,
+    *,
+    private: bool = False,
+    base: str | None = None,
+) -> int:
+    """The row of a new revision with this model, sent as our client does that has no base at hand.
+
+    Frames that stand alone and a recipe; proved, ingested, its followers' jobs queued.
+    """
+    pack, recipe = pack_and_recipe(data, to_file({"unlike": torch.zeros(1)}))
+    ensure_repository(reg, who, name, private=private)
+    accept_pack(reg, who, name, upload(reg, who, pack))
+    submitted = submit_recipe(reg, who, name, recipe)
+    if submitted.job_id is not None:
+        with reg.db.write() as session:
+            assert jobs.mark_running(session, submitted.job_id)
+            payload = dict(session.get_one(Job, submitted.job_id).payload)
+        prove_recipe(reg, submitted.job_id, payload)
+        with reg.db.write() as session:
+            jobs.mark_done(session, submitted.job_id, {})
+    return declare(reg, who, name, base, [AddFile("model.safetensors", sha256_of(data), len(data))])
+
+
+def declare(
+    reg: Registry,
+    who: Caller,
+    name: str,
+    base: str | None,
+    operations: Sequence[Operation] = (),
+) -> int:
+    """The row of a new revision that names this base, its job done, its followers' jobs queued."""
+    pushed = commit(reg, who, name, "main", operations, base=base)
+    with reg.db.read() as session:
+        revision = session.scalars(
+            select(Revision.id).where(Revision.commit == pushed.commit)
+        ).one()
+        waiting = jobs.next_queued(session, 10, kinds=["ingest"])
+    for job in waiting:
+        if job.payload["revision_id"] == revision:
+            ingest(reg, revision, job.id)
     return revision
 
 
@@ -82,8 +137,7 @@ def replan(reg: Registry, revision: int) -> int:
     while position is not None:
         step = replanner.step(position)
         position, switched = step.next_position, switched + step.switched
-    with reg.db.write() as session:
-        measure_lineage(session, revision)
+    measure_affected(reg, revision)
     return switched
 
 

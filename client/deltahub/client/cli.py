@@ -3,6 +3,7 @@
 import importlib
 import sqlite3
 from collections.abc import Sequence
+from typing import NoReturn
 
 import click
 
@@ -56,7 +57,12 @@ class LazyGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta["deltahub.is_json"] = "--json" in args
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.exceptions.NoArgsIsHelpError:
+            raise  # it shows the help
+        except click.UsageError as exc:
+            _refuse(exc, is_json="--json" in args)
 
     def invoke(self, ctx: click.Context) -> None:
         """Runs the command; every error becomes one line and an exit status."""
@@ -70,12 +76,10 @@ class LazyGroup(click.Group):
             if name not in _SERVICE or (exc.name or "").startswith("deltahub.client"):
                 raise
             fail("missing_extra", _extra_message(name, exc), EXIT_USAGE, is_json=is_json)
+        except click.exceptions.NoArgsIsHelpError:
+            raise
         except click.ClickException as exc:
-            if not is_json:
-                raise
-            is_usage = isinstance(exc, click.UsageError)
-            code = "usage_error" if is_usage else str(getattr(exc, "code", "failed"))
-            fail(code, exc.format_message(), exc.exit_code, is_json=True)
+            _refuse(exc, is_json=is_json)
         except (KeyboardInterrupt, click.Abort):
             fail("interrupted", "interrupted", EXIT_INTERRUPTED, is_json=is_json)
         except BrokenPipeError:
@@ -86,6 +90,16 @@ class LazyGroup(click.Group):
         except sqlite3.Error as exc:
             # Only ours: the service's commands translate their own.
             fail("local_error", f"the local index: {exc}", EXIT_FAILED, is_json=is_json)
+
+
+def _refuse(exc: click.ClickException, *, is_json: bool) -> NoReturn:
+    """What click or a command of the service refuses, as the client's own refusals look."""
+    message = exc.format_message().rstrip(".")
+    if not isinstance(exc, click.UsageError):
+        fail(str(getattr(exc, "code", "failed")), message, exc.exit_code, is_json=is_json)
+    if exc.ctx is not None and not is_json:
+        message += f" (see `{exc.ctx.command_path} --help`)"
+    fail("usage_error", message, exc.exit_code, is_json=is_json)
 
 
 def _entry_points() -> dict[str, str]:

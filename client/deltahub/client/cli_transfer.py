@@ -19,6 +19,7 @@ from deltahub.client.cli_output import (
 )
 from deltahub.client.hub import Hub
 from deltahub.client.progress import count_of, human_size
+from deltahub.client.records import PushResult
 
 
 @contextlib.contextmanager
@@ -44,7 +45,9 @@ def _stopping_at_once() -> Iterator[None]:
 @click.command()
 @click.argument("folder", type=click.Path(exists=True, path_type=Path))
 @click.argument("name", metavar="NAMESPACE/NAME[@BRANCH]")
-@click.option("--base", metavar="NAMESPACE/NAME[@REVISION]", help="What this was made from.")
+@click.option(
+    "--base", metavar="NAMESPACE/NAME[@REVISION]", help="What this was made from; none: nothing."
+)
 @click.option("--revision", help="The branch; by default main.")
 @click.option("-m", "--message", help="What changed.")
 @click.option("--mirror", is_flag=True, help="Also delete what FOLDER does not have.")
@@ -108,13 +111,19 @@ def push(
             progress=output.progress(),
         )
     what = "pushed" if result.changed else "unchanged"
-    added = count_of(len(result.added), "file")
     output.result(
         result,
-        f"{what} {name}@{revision} {result.commit[:12]}: {added} added, "
-        f"{len(result.deleted)} deleted, {result.unchanged} unchanged; "
+        f"{what} {name}@{revision} {result.commit[:12]}: {_changes(result, base)}; "
         f"{human_size(result.sent)} sent for {human_size(result.size)}; {result.state}",
     )
+
+
+def _changes(result: PushResult, base: str | None) -> str:
+    if result.changed and not result.added and not result.deleted:
+        files = f"{count_of(result.unchanged, 'file')} unchanged"
+        return f"{files}, base declared: {base}" if base is not None else f"{files}, a new branch"
+    added = count_of(len(result.added), "file")
+    return f"{added} added, {len(result.deleted)} deleted, {result.unchanged} unchanged"
 
 
 def _is_empty(folder: Path) -> bool:
@@ -129,11 +138,18 @@ def _is_empty(folder: Path) -> bool:
 @click.option(
     "--to", type=click.Path(path_type=Path, file_okay=False), help="A folder of ordinary files."
 )
+@click.option("--overwrite", is_flag=True, help="Replace files in DIR that no pull left so.")
 @click.option("--sha256", is_flag=True, help="Prove every whole file by its SHA-256, too.")
 @hub_options
 @_stopping_at_once()
 def pull(
-    name: str, revision: str | None, to: Path | None, sha256: bool, hub: Hub, output: Output
+    name: str,
+    revision: str | None,
+    to: Path | None,
+    overwrite: bool,
+    sha256: bool,
+    hub: Hub,
+    output: Output,
 ) -> None:
     """Pull a revision into the Hugging Face cache, or with --to into a folder.
 
@@ -142,10 +158,19 @@ def pull(
     """
     name, revision = split_revision(name, revision)
     result = hub.pull_with_report(
-        name, revision=revision, to=to, sha256=sha256, progress=output.progress()
+        name,
+        revision=revision,
+        to=to,
+        overwrite=overwrite,
+        sha256=sha256,
+        progress=output.progress(),
     )
     if not output.is_json:
         files = f"{len(result.fetched_files)} of {count_of(result.files, 'file')}"
         sizes = f"{human_size(result.received)} received, {human_size(result.reused)} reused"
         click.echo(f"pulled {name}@{result.commit[:12]}: {files}, {sizes}", err=True)
+        if result.replaced:
+            click.echo(f"replaced yours: {', '.join(result.replaced)}", err=True)
+        if result.left:
+            click.echo(f"left there by an earlier pull: {', '.join(result.left)}", err=True)
     output.result(result, str(result.path))

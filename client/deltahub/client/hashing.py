@@ -23,10 +23,12 @@ def no_progress(size: int) -> None:
 def sha256_of(
     path: Path, stamp: Stamp, index: LocalIndex, on_read: Callable[[int], None] = no_progress
 ) -> str:
-    """The file's SHA-256 in hex. LocalFileChanged when it is written to meanwhile."""
+    """The file's SHA-256 in hex. LocalFileChanged when it is written to meanwhile.
+
+    on_read: told of bytes as they are read; of none where the index knows the hash.
+    """
     known = index.sha256_of(path, stamp)
     if known is not None:
-        on_read(stamp.size)
         return known
     digest = hashlib.sha256()
     _feed(path, stamp, 0, stamp.size, digest.update, on_read)
@@ -63,7 +65,6 @@ def tensors_of(
     known = index.tensors_of(path, stamp)
     wanted = [(piece.start, piece.size) for piece in pieces]
     if known is not None and [(each.start, each.size) for each in known] == wanted:
-        on_read(sum(piece.size for piece in pieces))
         return known
     found = []
     for piece in pieces:

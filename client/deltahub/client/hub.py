@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from deltahub.client.api import Api
 from deltahub.client.credentials import find_credentials
 from deltahub.client.errors import InvalidArgument
+from deltahub.client.names import branch_name
 from deltahub.client.progress import Progress, Silent
 from deltahub.client.records import (
     CommitResult,
@@ -80,6 +81,7 @@ class Hub:
 
         name: `namespace/name`, created if it does not exist (private: its visibility then).
         base: `namespace/name[@revision]` that this was fine-tuned from; declared to the hub.
+        `none` takes back what was declared before.
         mirror: also delete what the folder does not have; all of it for a folder without files,
         which is refused (InvalidArgument) without allow_empty. wait: return only when the hub has
         stored and verified everything (JobFailed if it could not), else right after the commit.
@@ -142,19 +144,27 @@ class Hub:
         *,
         revision: str = "main",
         to: str | Path | None = None,
+        overwrite: bool = False,
         sha256: bool = False,
         progress: Progress | None = None,
     ) -> Path:
         """The local folder of a revision, every file of it present and verified.
 
         By default in the Hugging Face cache (HF_HUB_CACHE, HF_HOME), where transformers finds
-        it; to: a folder of ordinary files instead. Only what is not on this machine is moved,
-        tensors of a fine-tune as the difference from its base. Files rebuilt from tensors are
-        proved by BLAKE3 of each tensor; sha256: prove every whole file by its SHA-256, too.
+        it; to: a folder of ordinary files instead. A file there that no pull left so is replaced
+        with overwrite alone; without it InvalidArgument comes before anything is changed. Only
+        what is not on this machine is moved, tensors of a fine-tune as the difference from its
+        base. Files rebuilt from tensors are proved by BLAKE3 of each tensor; sha256: prove every
+        whole file by its SHA-256, too.
         VerificationFailed when the bytes are wrong twice; DiskFull; never a damaged file.
         """
         return self.pull_with_report(
-            name, revision=revision, to=to, sha256=sha256, progress=progress
+            name,
+            revision=revision,
+            to=to,
+            overwrite=overwrite,
+            sha256=sha256,
+            progress=progress,
         ).path
 
     def pull_with_report(
@@ -163,6 +173,7 @@ class Hub:
         *,
         revision: str = "main",
         to: str | Path | None = None,
+        overwrite: bool = False,
         sha256: bool = False,
         progress: Progress | None = None,
     ) -> PullResult:
@@ -175,7 +186,7 @@ class Hub:
             pull = Pull(
                 self._api, index, progress or Silent(), name, revision, is_sha256_asked=sha256
             )
-            return pull.run(None if to is None else Path(to))
+            return pull.run(None if to is None else Path(to), is_overwriting=overwrite)
         finally:
             index.close()
 
@@ -188,6 +199,7 @@ class Hub:
         message: str | None = None,
     ) -> CommitResult:
         """Commit a revision of the branch without these files; earlier revisions keep them."""
+        branch_name(revision)
         operations = [{"op": "delete", "path": path} for path in paths]
         if not operations:
             raise InvalidArgument("no paths to delete were given")

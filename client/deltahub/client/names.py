@@ -5,7 +5,10 @@ import re
 from deltahub.client.errors import InvalidArgument
 
 MAX_NAME = 96
+MAX_BRANCH = 250
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_BRANCH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]*")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def is_name(name: str) -> bool:
@@ -18,6 +21,23 @@ def is_repository_name(name: str) -> bool:
     """Whether this is `namespace/name`."""
     namespace, slash, short = name.partition("/")
     return bool(slash) and is_name(namespace) and is_name(short)
+
+
+def is_branch(name: str) -> bool:
+    """Whether a branch may have this name."""
+    is_reserved = ".." in name or "//" in name or name.endswith(("/", ".", ".lock"))
+    is_formed = len(name) <= MAX_BRANCH and _BRANCH.fullmatch(name) is not None
+    return is_formed and not is_reserved and _COMMIT.fullmatch(name) is None
+
+
+def branch_name(name: str) -> str:
+    """The name itself. InvalidArgument when no branch can have it."""
+    if not is_branch(name):
+        raise InvalidArgument(
+            f"{name!r} is not the name of a branch: letters, digits and ._-+/, beginning with a "
+            "letter or digit, without .. or //, and no commit"
+        )
+    return name
 
 
 def repository_path(name: str) -> str:

@@ -56,7 +56,7 @@ class Pull:
         self._received = 0
         self._reused = 0
 
-    def run(self, to: Path | None) -> PullResult:
+    def run(self, to: Path | None, *, is_overwriting: bool = False) -> PullResult:
         found = self._api.get_revision(self._name, self._revision)
         for entry in found.entries:
             checked_path(entry.path)
@@ -66,10 +66,12 @@ class Pull:
             else FolderTarget(to, self._index)
         )
         try:
-            fetched = self._pull_files(found, target)
+            missing = self._missing(found, target)
+            replaced = target.begin(missing, is_overwriting=is_overwriting)
+            self._pull_files(found, missing, target)
         finally:
             self._sources.close()
-        target.finish(self._revision)
+        left = target.finish(self._revision, found.entries)
         return PullResult(
             repository=self._name,
             revision=self._revision,
@@ -79,10 +81,13 @@ class Pull:
             size=sum(entry.size for entry in found.entries),
             received=self._received,
             reused=self._reused,
-            fetched_files=tuple(sorted(fetched)),
+            fetched_files=tuple(sorted(entry.path for entry in missing)),
+            replaced=replaced,
+            left=left,
         )
 
-    def _pull_files(self, found: Revision, target: PullTarget) -> list[str]:
+    def _missing(self, found: Revision, target: PullTarget) -> list[Entry]:
+        """The entries that are not in their place; those that are get published."""
         missing = []
         for entry in found.entries:
             if self._is_present(entry, target):
@@ -90,9 +95,12 @@ class Pull:
                 self._count(0, entry.size)
             else:
                 missing.append(entry)
+        return missing
+
+    def _pull_files(self, found: Revision, missing: list[Entry], target: PullTarget) -> None:
         if not missing:
             self._progress.note(f"{self._name}@{found.commit[:12]} is here already")
-            return []
+            return
         if any(entry.size >= SMALL_FILE for entry in missing):
             self._index_base(found)
         total = sum(entry.size for entry in missing)
@@ -107,7 +115,6 @@ class Pull:
                 list(pool.map(fetch, small))
             for entry in large:
                 fetch(entry)
-        return [entry.path for entry in missing]
 
     def _is_present(self, entry: Entry, target: PullTarget) -> bool:
         if not target.is_present(entry):

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -12,7 +13,12 @@ from deltahub.client.hashing import sha256_of
 from deltahub.client.hf_cache import RepositoryCache, checked_path
 from deltahub.client.local_index import LocalIndex, Stamp
 from deltahub.client.places import cache_folder
+from deltahub.client.progress import count_of
+from deltahub.client.pulled import PulledFiles
 from deltahub.client.records import Entry
+
+# A refusal does not name more files than that.
+_MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -38,9 +44,16 @@ class PullTarget(Protocol):
 
     def is_present(self, entry: Entry) -> bool: ...
 
+    def begin(self, missing: Sequence[Entry], *, is_overwriting: bool) -> tuple[str, ...]:
+        """The paths of somebody's own files that the pull will replace. InvalidArgument if there
+        are some and they are to stay."""
+        ...
+
     def publish(self, entry: Entry) -> None: ...
 
-    def finish(self, revision: str) -> None: ...
+    def finish(self, revision: str, entries: Sequence[Entry]) -> tuple[str, ...]:
+        """Ends the pull of these entries; paths of an earlier one that are none of them."""
+        ...
 
 
 class CacheTarget:
@@ -65,22 +78,30 @@ class CacheTarget:
         blob = self._cache.blob(entry.etag)
         return blob.is_file() and blob.stat().st_size == entry.size
 
+    def begin(self, missing: Sequence[Entry], *, is_overwriting: bool) -> tuple[str, ...]:
+        return ()  # nobody's own files lie among the cache's
+
     def publish(self, entry: Entry) -> None:
         self._cache.link(self._commit, entry.path, entry.etag)
 
-    def finish(self, revision: str) -> None:
+    def finish(self, revision: str, entries: Sequence[Entry]) -> tuple[str, ...]:
         self.path.mkdir(parents=True, exist_ok=True)
         self._cache.set_ref(revision, self._commit)
+        return ()
 
 
 class FolderTarget:
-    """A folder of ordinary files. What is there with the right SHA-256 is kept."""
+    """A folder of ordinary files. What is there with the right SHA-256 is kept; what a pull left
+    there is replaced, and somebody's own files only when that was asked for.
+    """
 
     def __init__(self, folder: Path, index: LocalIndex) -> None:
         if folder.exists() and not folder.is_dir():
             raise InvalidArgument(f"{folder} is not a folder")
         self.path = folder
         self._index = index
+        key = hashlib.sha256(os.fsencode(folder.absolute())).hexdigest()
+        self._pulled = PulledFiles(key)
 
     def place(self, entry: Entry) -> Place:
         final = self.path / checked_path(entry.path)
@@ -102,11 +123,39 @@ class FolderTarget:
             return False
         return sha256_of(final, Stamp.of(final.stat()), self._index) == entry.sha256
 
+    def begin(self, missing: Sequence[Entry], *, is_overwriting: bool) -> tuple[str, ...]:
+        foreign = tuple(entry.path for entry in missing if self._is_foreign(entry))
+        if foreign and not is_overwriting:
+            names = ", ".join(foreign[:_MOST_NAMED]) + (", ..." if foreign[_MOST_NAMED:] else "")
+            raise InvalidArgument(
+                f"{self.path} has {count_of(len(foreign), 'file')} that no pull left so, and this "
+                f"one would replace: {names}; --overwrite (overwrite=True) says that this is meant"
+            )
+        # Before the first is replaced: a pull that dies then has not made them somebody's own.
+        self._pulled.add((entry.path, entry.sha256) for entry in missing)
+        return foreign
+
+    def _is_foreign(self, entry: Entry) -> bool:
+        """Whether something else lies in the entry's place, not as a pull left it."""
+        final = self.place(entry).final
+        if not os.path.lexists(final):
+            return False
+        if not final.is_file():
+            return True
+        # Another pull may have put the very file there since we looked.
+        known = self._pulled.known.get(entry.path, frozenset()) | {entry.sha256}
+        return sha256_of(final, Stamp.of(final.stat()), self._index) not in known
+
     def publish(self, entry: Entry) -> None:
         pass
 
-    def finish(self, revision: str) -> None:
+    def finish(self, revision: str, entries: Sequence[Entry]) -> tuple[str, ...]:
         self.path.mkdir(parents=True, exist_ok=True)
+        files = {entry.path: entry.sha256 for entry in entries}
+        earlier = self._pulled.known.keys() - files.keys()
+        left = tuple(sorted(path for path in earlier if os.path.lexists(self.path / path)))
+        self._pulled.replace(files, left)
         for folder in (self.path / ".cache" / "deltahub", self.path / ".cache"):
             with contextlib.suppress(OSError):  # not there, or not empty: unfinished files
                 folder.rmdir()
+        return left

@@ -18,10 +18,11 @@ from deltahub.client.folder import LocalFile
 from deltahub.client.hashing import plan_of, sha256_of, tensors_of
 from deltahub.client.jobs import wait_for_job
 from deltahub.client.local_index import LocalIndex
-from deltahub.client.progress import Progress
+from deltahub.client.names import branch_name
+from deltahub.client.progress import Progress, Silent
 from deltahub.client.push_encode import LocalTensor
 from deltahub.client.push_plan import SMALL_FILE, HashedFile
-from deltahub.client.push_send import FileSender, PushOptions
+from deltahub.client.push_send import NO_BASE, FileSender, PushOptions, parse_base
 from deltahub.client.records import CommitResult, PushResult, Revision
 
 _COMMIT_TRIES = 5
@@ -48,12 +49,14 @@ class Push:
 
     def _run(self, files: Sequence[LocalFile]) -> PushResult:
         options = self._options
+        branch_name(options.revision)
+        base = self._find_base()
         self._ensure_repository(files)
         hashed = self._hash(files)
         head = self._head()
         missing = self._unknown(hashed, head)
         if missing:
-            self._sender.send(missing, head)
+            self._sender.send(missing, head, base)
         result, added, deleted = self._commit(hashed, head)
         return PushResult(
             repository=options.name,
@@ -68,7 +71,25 @@ class Push:
             sent=self._sender.sent,
             job_id=result.job_id,
             url=f"{self._api.transport.url}/v1/repositories/{options.name}",
+            base=None if options.base == NO_BASE else options.base,
+            base_state=_base_state(options, base),
         )
+
+    def _find_base(self) -> Revision | None:
+        """The declared base, None where there is none; said if the hub has it not, or not for us:
+        a name that is misspelt looks no other.
+        """
+        base = self._options.base
+        if base is None or base == NO_BASE:
+            return None
+        found = self._api.find_revision(*parse_base(base))
+        if found is None:
+            self._progress.note(
+                f"warning: there is no {base} that you may read here: it is declared as the base "
+                "all the same, and used once it arrives; another --base changes it, "
+                f"--base {NO_BASE} takes it away"
+            )
+        return found
 
     def _unknown(self, files: Iterable[HashedFile], head: Revision | None) -> list[HashedFile]:
         """The changed files that the hub would not find by their hash: the ones to send."""
@@ -102,15 +123,20 @@ class Push:
                 found = self._api.get_repository(options.name)  # made by another push just now
         if options.private is not None and options.private != found.private:
             kind = "private" if found.private else "public"
-            raise InvalidArgument(f"{options.name} exists and is {kind}; a push does not change it")
+            raise InvalidArgument(
+                f"{options.name} exists and is {kind}, which cannot be changed: push to another "
+                "name, or delete the repository and push it again"
+            )
         self._api.require_write(options.name)
 
     def _hash(self, files: Sequence[LocalFile]) -> list[HashedFile]:
         """Hashes of all files; SHA-256 and tensors of one file run side by side."""
-        total = sum(file.size for file in files)
+        index = self._index
+        total = sum(file.size for file in files if not index.sha256_of(file.source, file.stamp))
         workers = max(2, os.cpu_count() or 1)
+        progress = self._progress if total else Silent()  # nothing is read where all is known
         with (
-            self._progress.stage("hash", total) as stage,
+            progress.stage("hash", total) as stage,
             ThreadPoolExecutor(workers) as pool,
         ):
 
@@ -156,7 +182,8 @@ class Push:
             operations = _operations(files, head, is_mirror=options.mirror)
             added = tuple(each["path"] for each in operations if each["op"] == "add")
             deleted = tuple(each["path"] for each in operations if each["op"] == "delete")
-            is_same_base = options.base is None or (head and head.base.declared == options.base)
+            wanted = None if options.base == NO_BASE else options.base
+            is_same_base = options.base is None or (head and head.base.declared == wanted)
             if head is not None and not operations and is_same_base and self._has_branch:
                 return CommitResult(head.commit, head.job_id, changed=False), added, deleted
             try:
@@ -196,6 +223,12 @@ class Push:
             is_done = all(entry.state == "ingested" for entry in found.entries)
             return "proved" if is_done else "committed"
         return "proved"
+
+
+def _base_state(options: PushOptions, found: Revision | None) -> str | None:
+    if options.base in (None, NO_BASE):
+        return None
+    return "absent" if found is None else "resolved"
 
 
 def _changed(files: Iterable[HashedFile], head: Revision | None) -> list[HashedFile]:

@@ -20,11 +20,14 @@ from deltahub.client.upload import Uploader
 from deltahub.codecs.files import make_recipe
 
 _UPLOADERS = 4
+NO_BASE = "none"
 
 
 @dataclass(frozen=True)
 class PushOptions:
-    """What a caller asks for. base: `namespace/name[@revision]`. parent: a hint, not declared."""
+    """What a caller asks for. base: `namespace/name[@revision]`, or NO_BASE to declare that there
+    is none. parent: a hint, not declared.
+    """
 
     name: str
     revision: str = "main"
@@ -58,9 +61,9 @@ class FileSender:
     def close(self) -> None:
         self._sources.close()
 
-    def send(self, files: list[HashedFile], head: Revision | None) -> None:
-        """Makes the hub have every file's bytes, one way or another."""
-        plan, have = self._plan(files, head)
+    def send(self, files: list[HashedFile], head: Revision | None, base: Revision | None) -> None:
+        """Makes the hub have every file's bytes, one way or another. base: the declared one."""
+        plan, have = self._plan(files, head, base)
         self.upload(plan.whole)
         if not plan.frames:
             return
@@ -70,24 +73,26 @@ class FileSender:
             self._progress.note(f"sending whole files: the hub refuses the difference ({exc})")
             self.upload(plan.frames)
 
-    def _plan(self, files: list[HashedFile], head: Revision | None) -> tuple[PushPlan, set[str]]:
+    def _plan(
+        self, files: list[HashedFile], head: Revision | None, base: Revision | None
+    ) -> tuple[PushPlan, set[str]]:
         tensors = {t.tensor.hex(): t.size for each in files for t in each.tensors}
         if not tensors:
             return plan_push(files, set(), (), self._sources), set()
         have = self._api.query_tensors(self._options.name, tensors)
-        bases = self._bases(head) if len(have) < len(tensors) else []
+        bases = self._bases(head, base) if len(have) < len(tensors) else []
         return plan_push(files, have, bases, self._sources), have
 
-    def _bases(self, head: Revision | None) -> list[BaseSet]:
+    def _bases(self, head: Revision | None, base: Revision | None) -> list[BaseSet]:
         """The bases to try: declared, loaded from, the branch's own head. Only what is here."""
         options = self._options
         wanted: list[tuple[str, Revision]] = []
-        for named in (_parse_base(options.base), options.parent):
-            found = self._api.find_revision(*named) if named else None
-            if named and found and all(found.commit != each.commit for _, each in wanted):
-                wanted.append((named[0], found))
-        if options.base and not wanted:
-            self._progress.note(f"the hub has no {options.base} to read: pushing without it")
+        if options.base is not None and base is not None:
+            wanted.append((parse_base(options.base)[0], base))
+        if options.parent is not None:
+            found = self._api.find_revision(*options.parent)
+            if found is not None and all(found.commit != each.commit for _, each in wanted):
+                wanted.append((options.parent[0], found))
         if head is not None:
             wanted.append((options.name, head))
         for name, revision in wanted:
@@ -121,14 +126,16 @@ class FileSender:
             spooled = sender.spooled(missing)
             if spooled:
                 size = sum(path.stat().st_size for path in spooled)
-                with self._progress.stage("send differences coded before", size) as stage:
+                with self._progress.stage("send what was coded before", size) as stage:
                     sender.resume(spooled, missing, stage.advance)
                 sizes = {tensor.hex(): size for tensor, size in missing.items()}
                 have = have | self._api.query_tensors(name, sizes)
                 choices = [each for each in choices if each.tensor.tensor.hex() not in have]
             total = sum(choice.tensor.size for choice in choices)
             if choices:
-                with self._progress.stage("send differences", total) as stage:
+                is_any_based = any(choice.base is not None for choice in choices)
+                title = "send differences" if is_any_based else "send tensors"
+                with self._progress.stage(title, total) as stage:
                     sender.send(choices, self._sources, stage.advance)
         jobs = [self._put_recipe(each) for each in plan.frames]
         for job_id in jobs:
@@ -149,8 +156,7 @@ class FileSender:
         return self._api.put_recipe(self._options.name, recipe)
 
 
-def _parse_base(base: str | None) -> tuple[str, str] | None:
-    if base is None:
-        return None
+def parse_base(base: str) -> tuple[str, str]:
+    """(`namespace/name`, revision) of a declared base."""
     name, _, revision = base.partition("@")
     return name, revision or "main"

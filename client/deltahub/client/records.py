@@ -146,7 +146,8 @@ class PushResult:
     """What a push did. sent: bytes that went over the wire as bodies of uploads and recipes.
 
     state: `proved` when the hub has verified and stored everything, `committed` when it was not
-    waited for.
+    waited for. base: what was named as the base, and base_state whether the hub has it for the
+    caller: `resolved` or `absent`; both None where none was named.
     """
 
     repository: str
@@ -161,6 +162,8 @@ class PushResult:
     sent: int = 0
     job_id: str | None = None
     url: str = ""
+    base: str | None = None
+    base_state: str | None = None
 
 
 @dataclass(frozen=True)
@@ -168,7 +171,9 @@ class PullResult:
     """What a pull did. received: bytes of bodies; reused: bytes that did not have to be sent.
 
     Reused are files that were in their place, copies of files and tensors from elsewhere on this
-    machine, and of a tensor that came as a difference what its base spared.
+    machine, and of a tensor that came as a difference what its base spared. replaced: files of
+    the caller's in the folder that were overwritten because that was asked for; left: files of an
+    earlier pull that this revision does not have.
     """
 
     repository: str
@@ -180,6 +185,8 @@ class PullResult:
     received: int
     reused: int
     fetched_files: tuple[str, ...] = field(default=())
+    replaced: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
 
 
 def record(kind: type[_T], value: Any) -> _T:

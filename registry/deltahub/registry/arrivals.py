@@ -1,6 +1,6 @@
 """What follows when a revision is ingested: it can be found, and who waited for it is told."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from sqlalchemy import exists, func, select
 
@@ -34,6 +34,8 @@ from deltahub.registry.restore import Restorer
 
 # Revisions that one arrival may have re-planned because their weights are alike.
 MAX_SIMILAR = 32
+# Norms and other small tensors stand alone whatever the base: planning again changes nothing.
+ENOUGH_SHARED = 0.95
 
 
 def after_ingest(reg: Registry, revision_id: int, restorer: Restorer | None = None) -> list[str]:
@@ -50,10 +52,11 @@ def after_ingest(reg: Registry, revision_id: int, restorer: Restorer | None = No
             session.scalars(select(Tensor.id).where(Tensor.id.in_([t for t, _ in sketches])))
         )
         store_sketches(session, ((t, sketch) for t, sketch in sketches if t in known))
-        measure_lineage(session, revision_id)
+        shares = measure_lineage(session, revision_id)
         enqueued = enqueue_replans(session, revision_id)
-        if _was_sent_alone(session, Target.load(session, revision_id)):
-            # The client had no base at hand, or did not know of one that is here.
+        target = Target.load(session, revision_id)
+        # The client had no base at hand, or did not know of one that is here; or it is named now.
+        if _was_sent_alone(session, target) or _was_declared_late(session, revision_id, shares):
             job = enqueue_replan(session, revision_id)
             enqueued += [] if job is None else [job]
         reached("arrivals.before_commit")
@@ -76,9 +79,9 @@ def enqueue_replans(session: WriteSession, revision_id: int) -> list[str]:
     )
     children |= _alike(session, target)
     children.discard(revision_id)
-    return [
-        job for child in sorted(children) if (job := enqueue_replan(session, child)) is not None
-    ]
+    # The newest first: they may be made from the older ones, whose chains must not become too long.
+    newest_first = sorted(children, reverse=True)
+    return [job for child in newest_first if (job := enqueue_replan(session, child)) is not None]
 
 
 def enqueue_replan(session: WriteSession, revision_id: int) -> str | None:
@@ -162,6 +165,28 @@ def _was_sent_alone(session: ReadSession, target: Target) -> bool:
     return session.scalar(query) is not None
 
 
+def _was_declared_late(session: ReadSession, revision_id: int, shares: Mapping[int, float]) -> bool:
+    """True where weights that were there before are not made from the base that is named now.
+
+    shares: what is, see measure_lineage.
+    """
+    revision = session.get_one(Revision, revision_id)
+    base = revision.declared_base_revision_id
+    if base is None or shares.get(base, 0.0) >= ENOUGH_SHARED:
+        return False
+    query = (
+        select(File.id)
+        .join(Entry, Entry.file_id == File.id)
+        .where(
+            Entry.revision_id == revision_id,
+            File.kind == "safetensors",
+            File.ingested_at < revision.created_at,
+        )
+        .limit(1)
+    )
+    return session.scalar(query) is not None
+
+
 def _author(session: ReadSession, revision: Revision) -> Caller | None:
     """The author as a caller without administrator's powers: what they may read by role."""
     if revision.author_id is None:
@@ -171,7 +196,10 @@ def _author(session: ReadSession, revision: Revision) -> Caller | None:
 
 
 def _alike(session: ReadSession, target: Target) -> set[int]:
-    """The newest revision of each repository with tensors that stand alone and resemble these."""
+    """The newest revision of each repository with tensors that stand alone and resemble these.
+
+    Those that were in the same domain before are not made from what came after them.
+    """
     tensors = (
         select(FileTensor.tensor_id)
         .join(Entry, Entry.file_id == FileTensor.file_id)
@@ -179,29 +207,43 @@ def _alike(session: ReadSession, target: Target) -> set[int]:
     )
     own = set(session.scalars(tensors))
     domains = _domains_that_may_refer(session, target.domain_id)
+    sketches = load_sketches(session, sorted(own))
     similar: set[int] = set()
-    for sketch in load_sketches(session, sorted(own)).values():
+    for sketch in sketches.values():
         similar |= find_similar_tensors(session, sketch, domains).keys() - own
     # What the new tensors are made from cannot be made from them.
     bases = select(TensorBase.base_id).where(TensorBase.tensor_id.in_(tensors))
-    return _standing_alone(session, target, similar - set(session.scalars(bases)), domains)
-
-
-def _standing_alone(
-    session: ReadSession, target: Target, tensors: Collection[int], domains: Collection[int]
-) -> set[int]:
+    similar -= set(session.scalars(bases))
+    first = session.scalar(select(func.min(Tensor.created_at)).where(Tensor.id.in_(sketches)))
     alone: dict[int, int] = {}
-    for batch in batches(tensors):
+    for batch in batches(similar):
         rows = session.execute(
-            select(Tensor.id, Tensor.domain_id).where(Tensor.id.in_(batch), Tensor.depth == 0)
+            select(Tensor.id, Tensor.domain_id, Tensor.created_at).where(
+                Tensor.id.in_(batch), Tensor.depth == 0
+            )
         )
-        alone.update((tensor, domain) for tensor, domain in rows)
+        for tensor, domain, created_at in rows:
+            if domain != target.domain_id or (first is not None and created_at >= first):
+                alone[tensor] = domain
+    return newest_holders(session, alone, domains, target.repository_id)
+
+
+def newest_holders(
+    session: ReadSession,
+    tensors: Mapping[int, int],
+    domains: Collection[int],
+    exclude_repository: int | None = None,
+) -> set[int]:
+    """The newest revision of each repository that holds some of these, at most MAX_SIMILAR.
+
+    tensors: row -> its domain; a public tensor in a private model is its public owner's to
+    encode anew, so that model's revision is not among them.
+    """
     newest: dict[int, int] = {}
     for holder in find_holders(
-        session, sorted(alone), domains, exclude_repository=target.repository_id
+        session, sorted(tensors), domains, exclude_repository=exclude_repository
     ):
-        # A public tensor in a private model is its public owner's to re-encode.
-        if holder.domain_id == alone[holder.tensor_id]:
+        if holder.domain_id == tensors[holder.tensor_id]:
             known = newest.get(holder.repository_id, 0)
             newest[holder.repository_id] = max(known, holder.revision_id)
     return set(sorted(newest.values(), reverse=True)[:MAX_SIMILAR])

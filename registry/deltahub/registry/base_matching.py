@@ -71,9 +71,11 @@ class Matcher:
         if option is not None:
             yield option
 
-    def within_depth(self, info: TensorInfo, option: BaseOption) -> BaseOption | None:
+    def within_depth(
+        self, info: TensorInfo, option: BaseOption, max_depth: int
+    ) -> BaseOption | None:
         """The option, or one nearer to the anchor where its chain would be too long."""
-        while option.depth > self._reg.settings.max_depth:
+        while option.depth > max_depth:
             if len(option.tensors) != 1:
                 return None
             nearer = self._base_of(option.tensors[0])

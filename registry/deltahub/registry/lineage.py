@@ -11,6 +11,8 @@ from deltahub.registry.refs import resolve_revision
 from deltahub.registry.repositories import DEFAULT_BRANCH, load_repository
 
 MAX_DECLARED = 300
+# What a commit names to declare that there is no base; no repository can have this name.
+NO_BASE = "none"
 _KIND_OF_ROLE = {"adapter": "adapter", "merge": "merge", "export": "export"}
 
 

@@ -130,7 +130,7 @@ def gc(
             click.echo("nothing was changed; --apply carries the plan out")
     if plan.doubts:
         if not as_json:
-            click.echo("gc touches nothing while in doubt", err=True)
+            click.echo("deltahub: gc touches nothing while in doubt", err=True)
         raise SystemExit(EXIT_REFUSED)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable
 from sqlalchemy import delete, select
 
 from deltahub.registry.db.models import (
+    Domain,
     Entry,
     File,
     FileTensor,
@@ -12,16 +13,21 @@ from deltahub.registry.db.models import (
     Repository,
     Revision,
     Tensor,
+    TensorBase,
 )
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.holders import find_holders
 from deltahub.registry.locations import allowed_domains, batches, closure
+from deltahub.registry.registry import Registry
 
 # Less than this is chance: a common tokenizer, a tensor of zeros.
 MIN_SHARE = 0.05
 MAX_PARENTS = 5
 # Parents are looked for by the largest tensors; shares are then counted over all.
 TELLING_TENSORS = 64
+# A look at the family of a revision that is stored anew.
+AFFECTED_TENSORS = 8
+MAX_AFFECTED = 200
 
 
 def measure_lineage(session: WriteSession, revision_id: int) -> dict[int, float]:
@@ -67,6 +73,38 @@ def measure_lineage(session: WriteSession, revision_id: int) -> dict[int, float]
         )
     session.flush()
     return {parent: shares[parent] for parent in best}
+
+
+def find_affected(session: ReadSession, revision_id: int) -> list[int]:
+    """Revisions whose measured lineage may change with how this one is stored, itself first.
+
+    They hold some of its largest tensors, or what is made from those. A bounded look.
+    """
+    sizes = _tensor_sizes(session, revision_id)
+    level = set(sorted(sizes, key=lambda tensor: (-sizes[tensor], tensor))[:AFFECTED_TENSORS])
+    tensors: dict[int, None] = {}
+    while level:
+        tensors.update(dict.fromkeys(sorted(level)))
+        made = select(TensorBase.tensor_id).where(TensorBase.base_id.in_(level))
+        level = set(session.scalars(made.limit(MAX_AFFECTED))) - tensors.keys()
+        if len(tensors) + len(level) > MAX_AFFECTED:
+            break
+    domains = list(session.scalars(select(Domain.id)))
+    found = {revision_id: None}
+    for holder in find_holders(session, tensors, domains):
+        found.setdefault(holder.revision_id)
+    return list(found)[:MAX_AFFECTED]
+
+
+def measure_affected(reg: Registry, revision_id: int) -> None:
+    """Measure the revision again, and those whose lineage goes through its tensors."""
+    with reg.db.read() as session:
+        affected = find_affected(session, revision_id)
+    for each in affected:
+        # One transaction each: nobody waits for the whole family.
+        with reg.db.write() as session:
+            if session.get(Revision, each) is not None:
+                measure_lineage(session, each)
 
 
 def _tensor_sizes(session: ReadSession, revision_id: int) -> dict[int, int]:

@@ -17,14 +17,20 @@ from deltahub.codecs.frame import (
 )
 from deltahub.registry.anchors import pays_as_anchor
 from deltahub.registry.base_matching import Matcher
-from deltahub.registry.base_options import BaseOption, TensorInfo, coded_as, slice_plan
+from deltahub.registry.base_options import (
+    BaseOption,
+    StoredTensor,
+    TensorInfo,
+    coded_as,
+    slice_plan,
+)
 from deltahub.registry.candidates import (
     Candidate,
     Target,
     find_candidates,
     load_candidates,
 )
-from deltahub.registry.locations import closure
+from deltahub.registry.directions import Directions
 from deltahub.registry.model_sketches import sketch_revision
 from deltahub.registry.registry import Registry
 from deltahub.registry.restore import Restorer
@@ -55,7 +61,8 @@ class BaseChoice:
 
     plan: over the whole tensor; frame_plan() cuts out one frame's part. bases: rows of the
     tensors it reads. depth: what the tensor's depth will be. ratio: sampled size of the delta as
-    a share of the raw bytes. revision_id: the candidate that it was found in.
+    a share of the raw bytes. revision_id: the candidate that it was found in. turned: those of
+    the bases that are made from the tensor now, and must stand alone before it can be switched.
     """
 
     plan: BasePlan
@@ -64,10 +71,24 @@ class BaseChoice:
     ratio: float
     revision_id: int
     dtype: DType
+    turned: tuple[int, ...] = ()
 
     def frame_plan(self, part: FrameRange) -> BasePlan:
         """The plan for one frame of the tensor."""
         return slice_plan(self.plan, self.dtype, part.start, part.count)
+
+
+@dataclass(frozen=True)
+class StoredAs:
+    """How a tensor that looks for a better base is stored.
+
+    height: deltas one upon the other that depend on it; its own depth leaves room for them.
+    may_turn: as if they could be made to stand alone, and what of its base is made from it, too.
+    """
+
+    id: int
+    height: int = 0
+    may_turn: bool = False
 
 
 class BasePlanner:
@@ -88,6 +109,7 @@ class BasePlanner:
         self.candidates = load_candidates(reg, self._restorer, self.target, wanted)
         self._read_base = self._restorer.base_reader(self.target.domain_id)
         self._matcher = Matcher(reg, self._restorer, self.target.domain_id)
+        self._directions = Directions(reg, self.target)
         self._wins: Counter[int] = Counter()
         self._n_plans = 0
 
@@ -97,12 +119,11 @@ class BasePlanner:
         dtype: str,
         shape: Sequence[int],
         read: Read,
-        tensor_id: int | None = None,
+        stored: StoredAs | None = None,
     ) -> BaseChoice | None:
         """The base that makes this tensor smallest, or None where standing alone is smaller.
 
-        read(first_byte, out): the tensor's own bytes. tensor_id: its row, if it is stored
-        already; tensors that are made from it are no bases for it.
+        read(first_byte, out): the tensor's own bytes. stored: how it is stored, if it is already.
         """
         info = TensorInfo(name, dtype, tuple(shape))
         coded = coded_as(dtype)
@@ -110,17 +131,18 @@ class BasePlanner:
             return None
         trial = _Trial(info, coded, read, self._read_base)
         for candidate in self._tried():
-            self._try(trial, self._matcher.named(info, candidate), candidate, tensor_id)
+            self._try(trial, self._matcher.named(info, candidate), candidate, stored)
         # A name is only a hint; but where nothing was a relative so far, nothing will be.
         if trial.ratio > GOOD_ENOUGH * trial.alone and (self._wins or self._n_plans < TRIALS):
             for candidate in self._tried():
                 for option in self._matcher.renamed(info, candidate, read):
-                    self._try(trial, option, candidate, tensor_id)
+                    self._try(trial, option, candidate, stored)
         self._n_plans += 1
         if trial.best is None or pays_as_anchor(trial.alone, trial.ratio, trial.too_deep):
             return None
         option, candidate = trial.best
         self._wins[candidate.revision_id] += 1
+        turned = self._turned(option, candidate, stored)
         return BaseChoice(
             plan=option.plan,
             bases=tuple(dict.fromkeys(tensor.id for tensor in option.tensors)),
@@ -128,6 +150,7 @@ class BasePlanner:
             ratio=trial.ratio,
             revision_id=candidate.revision_id,
             dtype=coded,
+            turned=tuple(tensor.id for tensor in turned),
         )
 
     def _try(
@@ -135,26 +158,34 @@ class BasePlanner:
         trial: "_Trial",
         option: BaseOption | None,
         candidate: Candidate,
-        tensor_id: int | None,
+        stored: StoredAs | None,
     ) -> None:
-        if option is None or (tensor_id is not None and self._needs(option, tensor_id)):
+        if option is None:
             return
-        reachable = self._matcher.within_depth(trial.info, option)
+        room = self._reg.settings.max_depth - (0 if stored is None else stored.height)
+        if not self._directions.allows(option, candidate, None if stored is None else stored.id):
+            turned = self._turned(option, candidate, stored)
+            if not turned:
+                return
+            option = option.as_if_alone(turned)
+        reachable = self._matcher.within_depth(trial.info, option, room)
         if reachable is not option:
             trial.note_too_deep(option)
         if reachable is not None:
             trial.run(reachable, candidate)
+
+    def _turned(
+        self, option: BaseOption, candidate: Candidate, stored: StoredAs | None
+    ) -> tuple[StoredTensor, ...]:
+        if stored is None or not stored.may_turn:
+            return ()
+        return self._directions.turned(option, candidate, stored.id)
 
     def _tried(self) -> list[Candidate]:
         if self._n_plans < TRIALS or not self._wins:
             return self.candidates
         kept = {revision for revision, _ in self._wins.most_common(KEPT_CANDIDATES)}
         return [c for c in self.candidates if c.revision_id in kept]
-
-    def _needs(self, option: BaseOption, tensor_id: int) -> bool:
-        """True where the option is made from the tensor itself."""
-        with self._reg.db.read() as session:
-            return tensor_id in closure(session, [tensor.id for tensor in option.tensors])
 
 
 class _Trial:

@@ -1,8 +1,9 @@
-"""Re-encoding what stands alone as deltas of a base that came later, or was named later.
+"""Re-encoding what is stored as deltas of a base that came later, or was named later.
 
-The stored tensors change their frames and nothing else: readers never notice. A base never
-becomes a delta of what is made from it: the planner does not offer it, and the transaction that
-switches a tensor checks again.
+What stands alone becomes a delta of whatever fits; what is a delta of something else only of the
+base that is named. The stored tensors change their frames and nothing else: readers never notice.
+A base never becomes a delta of what is made from it: the planner does not offer it, and the
+transaction that switches a tensor checks again.
 """
 
 import logging
@@ -13,14 +14,15 @@ from functools import partial
 from sqlalchemy import func, select
 
 from deltahub.codecs.frame import tensor_spec
+from deltahub.registry.aside import encode_alone, find_aside, find_dependents, switch_alone
 from deltahub.registry.candidates import named_tensors, safetensors_files
 from deltahub.registry.db.models import Frame, Tensor
 from deltahub.registry.encode import encode_tensor
 from deltahub.registry.errors import DeltaCycle, TensorNotFound
 from deltahub.registry.failpoints import reached
-from deltahub.registry.locations import batches, resolve
+from deltahub.registry.locations import batches, closure, resolve
 from deltahub.registry.packs import PackSpool, SealedPacks, frame_limit
-from deltahub.registry.planning import MUST_SAVE, BasePlanner
+from deltahub.registry.planning import MUST_BEAT, MUST_SAVE, BaseChoice, BasePlanner, StoredAs
 from deltahub.registry.publish import BaseGone, make_live, switch_tensor
 from deltahub.registry.registry import Registry
 from deltahub.registry.restore import Restorer
@@ -33,7 +35,8 @@ log = logging.getLogger(__name__)
 class ReplanStep:
     """What one step did. next_position: where the next begins, None when there is none.
 
-    Positions count the revision's tensors in a fixed order, so that a step may be repeated.
+    Positions count the revision's tensors in a fixed order, so that a step may be repeated: once
+    for what is in their way, once for themselves.
     """
 
     next_position: int | None
@@ -58,8 +61,12 @@ class _Stored:
 
     @property
     def worth_bytes(self) -> float:
-        """A delta up to this size is worth having."""
-        return self.stored_bytes * (1 - MUST_SAVE)
+        """A delta up to this size is worth having.
+
+        That of a named base also where it is hardly smaller than the one there is: who knows it
+        has that base.
+        """
+        return self.stored_bytes * (1 - MUST_SAVE if self.is_alone else 1 + MUST_BEAT)
 
 
 class Replanner:
@@ -69,10 +76,17 @@ class Replanner:
         self._reg = reg
         self._revision_id = revision_id
         self._restorer = restorer if restorer is not None else Restorer(reg)
-        self._planner = BasePlanner(reg, revision_id, self._restorer)
+        self._load_planner()
         self._target = self._planner.target
         self._tensors = self._list_tensors()
         self._total = sum(tensor.size for tensor in self._tensors)
+
+    def _load_planner(self) -> None:
+        """The candidates as they are stored now."""
+        self._planner = BasePlanner(self._reg, self._revision_id, self._restorer)
+        self._named = next((c for c in self._planner.candidates if c.origin == "declared"), None)
+        named = () if self._named is None else self._named.by_name.values()
+        self._named_ids = frozenset(base.id for base in named)
 
     def step(self, position: int, progress: Callable[[int, int], None] | None = None) -> ReplanStep:
         """Go on at `position` until a pack is full or all tensors were looked at.
@@ -85,10 +99,52 @@ class Replanner:
         except TensorGone as exc:
             # A base, or a tensor of the revision, was deleted under way; what is lost stays lost.
             log.info("revision %d is planned anew: %s", self._revision_id, exc)
-            self._planner = BasePlanner(self._reg, self._revision_id, self._restorer)
+            self._load_planner()
             return self._step(position, progress)
 
     def _step(self, position: int, progress: Callable[[int, int], None] | None) -> ReplanStep:
+        n_tensors = len(self._tensors)
+        if position < n_tensors and self._named is not None:
+            return self._clear_way(position, progress)
+        return self._plan_anew(max(position - n_tensors, 0), progress)
+
+    def _clear_way(self, position: int, progress: Callable[[int, int], None] | None) -> ReplanStep:
+        """Let stand alone what keeps tensors from becoming deltas of the named base."""
+        rows: set[int] = set()
+        with PackSpool(self._reg, self._target.domain_id, self._restorer) as spool:
+            while position < len(self._tensors):
+                if spool.size_bytes >= self._reg.settings.pack_bytes // 2:
+                    break
+                if progress is not None:
+                    progress(0, self._total)
+                for row_id in sorted(self._find_aside(self._tensors[position]) - rows):
+                    if encode_alone(self._reg, self._restorer, spool, row_id):
+                        rows.add(row_id)
+                position += 1
+            if not spool.is_empty:
+                sealed = spool.seal()
+                with self._reg.db.write() as session:
+                    switch_alone(session, sealed, sorted(rows))
+                    reached("replan.switch.before_commit")
+                reached("replan.switch.after_commit")
+                self._load_planner()
+        if not rows and position == len(self._tensors):
+            return self._plan_anew(0, progress)
+        return ReplanStep(position, total_bytes=self._total)
+
+    def _find_aside(self, tensor: _Stored) -> set[int]:
+        with self._reg.db.read() as session:
+            dependents = find_dependents(session, tensor.id)
+        if dependents is None or not dependents.distances or not self._may_move(tensor):
+            return set()
+        choice = self._choose(tensor, StoredAs(tensor.id, may_turn=True))
+        if choice is None or self._named is None or choice.revision_id != self._named.revision_id:
+            return set()
+        with self._reg.db.read() as session:
+            found = find_aside(session, tensor.id, choice, self._reg.settings.max_depth)
+        return found or set()
+
+    def _plan_anew(self, position: int, progress: Callable[[int, int], None] | None) -> ReplanStep:
         batch: dict[bytes, _Stored] = {}
         done = sum(tensor.size for tensor in self._tensors[:position])
         with PackSpool(self._reg, self._target.domain_id, self._restorer) as spool:
@@ -104,16 +160,21 @@ class Replanner:
             switched, saved = 0, 0
             if not spool.is_empty:
                 switched, saved = self._switch(spool.seal(), batch)
-        following = position if position < len(self._tensors) else None
+        n_tensors = len(self._tensors)
+        following = n_tensors + position if position < n_tensors else None
         return ReplanStep(following, switched, saved, done, self._total)
 
     def _encode(self, spool: PackSpool, batch: dict[bytes, _Stored], tensor: _Stored) -> None:
-        if not tensor.is_alone or tensor.hash in spool or not self._is_there(tensor):
+        if tensor.hash in spool or not self._may_move(tensor):
+            return
+        with self._reg.db.read() as session:
+            dependents = find_dependents(session, tensor.id)
+        if dependents is None:
+            return
+        choice = self._choose(tensor, StoredAs(tensor.id, dependents.height))
+        if choice is None:
             return
         read = partial(self._restorer.read_tensor_into, tensor.id)
-        choice = self._planner.plan(tensor.name, tensor.dtype, tensor.shape, read, tensor.id)
-        if choice is None or choice.ratio * tensor.size > tensor.worth_bytes:
-            return
         encode_tensor(
             spool,
             tensor_spec(tensor.hash, tensor.dtype, tensor.shape),
@@ -125,6 +186,26 @@ class Replanner:
             effort=self._reg.settings.effort,
         )
         batch[tensor.hash] = tensor
+
+    def _choose(self, tensor: _Stored, stored: StoredAs) -> BaseChoice | None:
+        """The base that is worth a switch."""
+        read = partial(self._restorer.read_tensor_into, tensor.id)
+        choice = self._planner.plan(tensor.name, tensor.dtype, tensor.shape, read, stored)
+        if choice is None or choice.ratio * tensor.size > tensor.worth_bytes:
+            return None
+        named = None if self._named is None else self._named.revision_id
+        return choice if tensor.is_alone or choice.revision_id == named else None
+
+    def _may_move(self, tensor: _Stored) -> bool:
+        """Whether the tensor is there and stands alone, or is a delta but not of the named base."""
+        if not self._is_there(tensor):
+            return False
+        if tensor.is_alone:
+            return True
+        if self._named is None:
+            return False
+        with self._reg.db.read() as session:
+            return self._named_ids.isdisjoint(closure(session, [tensor.id]))
 
     def _is_there(self, tensor: _Stored) -> bool:
         with self._reg.db.read() as session:
@@ -148,8 +229,10 @@ class Replanner:
                 # Frames that are not switched to are dead bytes of the new pack, gc's to collect.
                 if not tensor.bases or n_bytes > stored.worth_bytes:
                     continue
-                if row is None or not self._is_row_of(stored, row) or row.depth > 0:
+                if row is None or not self._is_row_of(stored, row):
                     continue
+                if stored.is_alone and row.depth > 0:
+                    continue  # another job was first
                 try:
                     with session.begin_nested():
                         switch_tensor(

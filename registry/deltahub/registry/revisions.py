@@ -85,12 +85,14 @@ def commit(
 
     expected_parent: RefMoved unless the branch is there; for a branch that does not exist yet in
     a repository with revisions, the revision to begin it at. base: what this was made from, as
-    `namespace/name[@revision]`; kept even if nothing here has that name. commit_id: for mirrors,
+    `namespace/name[@revision]`; kept even if nothing here has that name; lineage.NO_BASE declares
+    that there is none, None says nothing of it. commit_id: for mirrors,
     the id to give. UploadNotFound for a SHA-256 that the caller has neither uploaded nor may read
     in a repository that shares storage with this one.
     """
     caller = require_writer(caller)
     _check_request(reg.settings, ref, operations, message, base, commit_id)
+    declared = None if base == lineage.NO_BASE else base
     with reg.db.write() as session:
         repository = load_repository(session, caller, name, "write")
         # One commit at a time; SQLite has locked everything already and ignores this.
@@ -103,11 +105,12 @@ def commit(
             limit = reg.settings.max_entries
             raise LimitExceeded(f"the revision would have {len(tree)} files; at most {limit}")
         validate_tree(tree)
-        if head is not None and tree == before and base in (None, head.declared_base):
+        is_same_base = head is not None and (base is None or declared == head.declared_base)
+        if head is not None and tree == before and is_same_base:
             return CommitResult(head.commit, _job_of(session, head, tree), changed=False)
         if parent is None and not tree:
             raise InvalidRequest("the first commit of a repository must add a file")
-        revision = _revision(session, caller, repository, parent, message, base)
+        revision = _revision(session, caller, repository, parent, message, declared)
         revision.commit = commit_id or _commit_id(name, caller, revision, tree)
         if find_commit(session, repository, revision.commit) is not None:
             raise Conflict(f"{name} has a revision {revision.commit} already")

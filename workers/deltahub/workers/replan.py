@@ -1,4 +1,4 @@
-"""The job `replan`: tensors that stand alone become deltas of a base that came after them.
+"""The job `replan`: tensors become deltas of a base that came, or was named, after them.
 
 payload {"revision_id"}; result {"switched", "saved_bytes"}: tensors, and bytes they shrank by.
 """
@@ -7,14 +7,14 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from deltahub.registry.measuring import measure_lineage
+from deltahub.registry.measuring import measure_affected
 from deltahub.registry.replan import Replanner
 from deltahub.workers.context import JobContext
 from deltahub.workers.ingest import revision_exists
 
 
 def replan(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
-    """Go through the revision a pack at a time, then measure what it is made from again."""
+    """Go through the revision a pack at a time, then measure again what its family is made from."""
     revision_id: int = payload["revision_id"]
     planner: Replanner | None = None
 
@@ -33,8 +33,7 @@ def replan(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
 
     def measure() -> None:
         if revision_exists(context, revision_id):
-            with context.registry.db.write() as session:
-                measure_lineage(session, revision_id)
+            measure_affected(context.registry, revision_id)
 
     position: int | None = 0
     switched, saved_bytes = 0, 0

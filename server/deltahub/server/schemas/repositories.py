@@ -80,7 +80,9 @@ class CommitIn(In):
     parent: Commit | None = Field(
         default=None, description="the head that the branch must have; null: not checked"
     )
-    base: str | None = Field(default=None, description="namespace/name[@revision]")
+    base: str | None = Field(
+        default=None, description="namespace/name[@revision]; `none`: there is no base"
+    )
     operations: list[Annotated[AddIn | DeleteIn, Field(discriminator="op")]]
 
 

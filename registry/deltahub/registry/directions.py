@@ -1,0 +1,153 @@
+"""Which of two models is made from the other: what was declared, else what was there first.
+
+Weights alone do not say it: the difference is as small one way as the other. One order for all
+keeps every pair of models from being turned round again and again, and makes a base the anchor
+of its fine-tunes whenever they came.
+"""
+
+from collections.abc import Iterable
+
+from sqlalchemy import select
+
+from deltahub.registry.base_options import BaseOption, StoredTensor
+from deltahub.registry.candidates import Candidate, Target, declares
+from deltahub.registry.db.models import Entry, FileTensor, Namespace, Repository, Revision, Tensor
+from deltahub.registry.db.session import ReadSession
+from deltahub.registry.holders import find_holders
+from deltahub.registry.locations import batches, closure
+from deltahub.registry.registry import Registry
+
+# Revisions that say they were made from the target, or from one that was; the newest are kept.
+MAX_DESCENDANTS = 500
+
+
+class Directions:
+    """What one revision's tensors may be made from. Not shared between threads.
+
+    What it says is advice, as all of planning; the switch refuses cycles by itself.
+    """
+
+    def __init__(self, reg: Registry, target: Target) -> None:
+        self._reg = reg
+        self._target = target
+        with reg.db.read() as session:
+            self._descendants, self._repositories = _find_descendants(session, target)
+        self._leads_down: dict[int, bool] = {}
+
+    def allows(self, option: BaseOption, candidate: Candidate, tensor_id: int | None) -> bool:
+        """Whether a tensor may become a difference from this option as it is stored now.
+
+        tensor_id: the tensor's row, None for one that is not stored yet. Refused are options that
+        are made from the tensor itself; that came after it, unless its own side names them as the
+        base or they are public and it is private; and, unless named, what was made from a model
+        that says its base is this one.
+        """
+        is_named = candidate.origin == "declared"
+        may_lead_down = candidate.origin == "detected" and bool(self._descendants)
+        if tensor_id is None and not may_lead_down:
+            return True
+        with self._reg.db.read() as session:
+            if tensor_id is not None and tensor_id in closure(session, _ids(option)):
+                return False
+            if (
+                tensor_id is not None
+                and candidate.origin != "earlier"
+                and _is_younger(session, option, tensor_id)
+                and not (is_named and self._is_own(session, tensor_id))
+            ):
+                return False
+            return not may_lead_down or not any(
+                self._leads_to_descendant(session, one) for one in _ids(option)
+            )
+
+    def turned(
+        self, option: BaseOption, candidate: Candidate, tensor_id: int
+    ) -> tuple[StoredTensor, ...]:
+        """Tensors of the option that are made from the tensor, and should be the other way round.
+
+        Only for the base that is named, by those who had the tensor first, and not where that
+        base names them in turn. Nothing where there is no such reason.
+        """
+        if candidate.origin != "declared":
+            return ()
+        with self._reg.db.read() as session:
+            base = session.get(Revision, candidate.revision_id)
+            if base is None or base.repository_id in self._repositories:
+                return ()
+            if not self._is_own(session, tensor_id):
+                return ()
+            return tuple(
+                tensor for tensor in option.tensors if tensor_id in closure(session, [tensor.id])
+            )
+
+    def _is_own(self, session: ReadSession, tensor_id: int) -> bool:
+        """Whether the namespace had the tensor first: what a copy says counts for nothing."""
+        holders = find_holders(session, [tensor_id], self._target.domains)
+        first = min(holders, key=lambda holder: holder.revision_id, default=None)
+        if first is None:
+            return True  # the target itself has yet to be ingested
+        repository = session.get_one(Repository, first.repository_id)
+        return repository.namespace_id == self._target.namespace_id
+
+    def _leads_to_descendant(self, session: ReadSession, tensor_id: int) -> bool:
+        known = self._leads_down.get(tensor_id)
+        if known is None:
+            read = list(closure(session, [tensor_id]))
+            known = self._leads_down[tensor_id] = any(
+                session.scalar(
+                    select(FileTensor.tensor_id)
+                    .join(Entry, Entry.file_id == FileTensor.file_id)
+                    .where(FileTensor.tensor_id.in_(read), Entry.revision_id.in_(batch))
+                    .limit(1)
+                )
+                is not None
+                for batch in batches(self._descendants)
+            )
+        return known
+
+
+def _ids(option: BaseOption) -> list[int]:
+    return [tensor.id for tensor in option.tensors]
+
+
+def _is_younger(session: ReadSession, option: BaseOption, tensor_id: int) -> bool:
+    """Whether some tensor of the option came after this one, to the same domain."""
+    tensor = session.get(Tensor, tensor_id)
+    rows: Iterable[Tensor] = session.scalars(select(Tensor).where(Tensor.id.in_(_ids(option))))
+    return tensor is not None and any(
+        row.domain_id == tensor.domain_id
+        and (row.created_at, row.id) > (tensor.created_at, tensor.id)
+        for row in rows
+    )
+
+
+def _find_descendants(session: ReadSession, target: Target) -> tuple[list[int], set[int]]:
+    """(revisions, their repositories) that name the target as their base, or one of these.
+
+    Only where the target's data may refer to: what is private elsewhere changes nothing here.
+    """
+    revisions: dict[int, None] = {}
+    repositories: set[int] = set()
+    names, seen = [target.name], {target.name}
+    for name in names:  # grows while it is walked
+        rows = session.execute(
+            select(Revision.id, Repository.id, Namespace.name + "/" + Repository.name)
+            .join(Repository, Repository.id == Revision.repository_id)
+            .join(Namespace, Namespace.id == Repository.namespace_id)
+            .where(
+                declares(name),
+                Repository.domain_id.in_(target.domains),
+                Repository.id != target.repository_id,
+            )
+            .order_by(Revision.id.desc())
+            .limit(MAX_DESCENDANTS - len(revisions))
+        )
+        for revision, repository, full_name in rows:
+            revisions[revision] = None
+            repositories.add(repository)
+            if full_name not in seen:
+                seen.add(full_name)
+                names.append(full_name)
+        if len(revisions) >= MAX_DESCENDANTS:
+            break
+    return list(revisions), repositories
