@@ -14,7 +14,6 @@ help:
 	@echo "make bench   all that follows, speed through the server, peak memory"
 	@echo "make bench-pairs   train the bases and fine-tunes of benchmarks/pairs.toml, once"
 	@echo "make bench-codecs  sizes and speeds of the codecs and their rivals on those pairs"
-
 	@echo "make fuzz    look for inputs that the native decoders mistake, FUZZ_SECONDS=600 each (needs clang)"
 
 install: $(STAMP)
@@ -61,7 +60,7 @@ FUZZ_SECONDS ?= 600
 FUZZ_CXX ?= clang++
 FUZZ_FLAGS := -std=c++20 -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all
 FUZZ_KERNELS := portable $(if $(filter x86_64 amd64,$(shell uname -m)),avx2)
-FUZZ_FLAGS_avx2 := -mavx2 -mbmi -mbmi2 -mlzcnt
+FUZZ_FLAGS_avx2 := -mavx2 -mbmi -mbmi2
 
 fuzz:
 	@command -v "$(FUZZ_CXX)" > /dev/null || { echo "make fuzz needs clang with libFuzzer:" \

@@ -13,39 +13,13 @@ from deltahub.codecs.dtypes import DType
 from deltahub.codecs.low_rank import FLOAT_WORDS, LowRank, Words, deltas, predict
 from deltahub.codecs.low_rank_search import Effort, fit_low_rank
 from deltahub.codecs.low_rank_sizes import factor_bits, residual_bits
+from deltahub.codecs.reference.prediction import predicted, rounded_product
+from deltahub.codecs.reference.words import Words as ReferenceWords
+from deltahub.codecs.reference.words import signed
 from support.tiny_models import base, cast, finetune
 
 TORCH = {DType.BF16: torch.bfloat16, DType.F16: torch.float16, DType.F32: torch.float32}
 every_dtype = pytest.mark.parametrize("dtype", list(FLOAT_WORDS), ids=lambda dtype: dtype.name)
-
-
-def predicted_word(dtype: DType, word: int, product: int, floor: int) -> int:
-    """One word's prediction, as the format says it, in Python's integers."""
-    floats = FLOAT_WORDS[dtype]
-    digits, guard = floats.mantissa_bits, floats.guard_bits
-    product = (product + 2**31) % 2**32 - 2**31
-    stored = (word >> digits) & floats.max_exponent
-    exponent = max(stored, 1)
-    aligned = max(exponent, floor)
-    moved = min(max(product >> min(aligned - floor, 31), -(2**30)), 2**30 - 1)
-    if stored == floats.max_exponent or moved == 0:
-        return word
-    mantissa = word % (1 << digits) + ((stored > 0) << digits)
-    magnitude = (mantissa << guard) >> min(aligned - exponent, 31)
-    total = (-magnitude if word & floats.sign else magnitude) + moved
-    if total == 0:
-        return word & floats.sign
-    result = max(aligned + abs(total).bit_length() - (digits + 1 + guard), 1)
-    drop = result + guard - aligned
-    if drop > 0:
-        rounded, rest = divmod(abs(total), 1 << drop)
-        rounded += rest > 1 << (drop - 1) or (rest == 1 << (drop - 1) and rounded % 2 == 1)
-    else:
-        rounded = abs(total) << -drop
-    rounded += (result - 1) << digits
-    if rounded >> digits == floats.max_exponent:
-        return word
-    return rounded | (floats.sign if total < 0 else 0)
 
 
 def words_of(tensor: torch.Tensor, dtype: DType) -> Words:
@@ -68,13 +42,17 @@ def test_a_prediction_is_what_the_format_says(dtype: DType, data: st.DataObject)
         np.array(left, np.int16).reshape(rows, rank),
         np.array(right, np.int16).reshape(rank, columns),
         floor,
+        data.draw(st.booleans()),
     )
     base_words = np.array(words, f"<u{dtype.itemsize}").reshape(rows, columns)
     products = low_rank.left.astype(object) @ low_rank.right.astype(object)
-    expected = [
-        predicted_word(dtype, word, product, floor)
-        for word, product in zip(words, products.ravel().tolist(), strict=True)
-    ]
+    reference = ReferenceWords.of(dtype)
+    expected = []
+    for word, step in zip(words, products.ravel().tolist(), strict=True):
+        step = signed(step, 32)
+        if low_rank.is_rounded:
+            step = rounded_product(reference, step)
+        expected.append(predicted(reference, word, step, floor))
     assert predict(dtype, base_words, low_rank).ravel().tolist() == expected
 
 

@@ -21,7 +21,7 @@ CORPUS = TESTS / "corpus"
 COMPILER = shutil.which(os.environ.get("CXX", "g++"))
 FLAGS = ["-std=c++20", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 # As codecs/native/CMakeLists.txt builds them.
-KERNELS = {"portable": [], "avx2": ["-mavx2", "-mbmi", "-mbmi2", "-mlzcnt"]}
+KERNELS = {"portable": [], "avx2": ["-mavx2", "-mbmi", "-mbmi2"]}
 
 pytestmark = [
     pytest.mark.long,

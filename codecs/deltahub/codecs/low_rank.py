@@ -111,7 +111,7 @@ def predict(
     predicted = np.where(total < 0, rounded | words.sign, rounded)
     predicted = np.where(total == 0, np.where(is_negative, words.sign, 0), predicted)
     is_kept = (stored == words.max_exponent) | (moved == 0)
-    is_kept |= rounded >> mantissa_bits == words.max_exponent
+    is_kept |= rounded >= words.max_exponent << mantissa_bits
     return np.where(is_kept, base, predicted.astype(base.dtype))
 
 
