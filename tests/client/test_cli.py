@@ -70,6 +70,13 @@ def test_a_day_with_the_command(folder: Path, tmp_path: Path, name: str) -> None
     brief = ok(deltahub("info", f"{name}-tuned", "--brief")).out
     assert f"base declared: {name}" in brief
     assert "embedding" not in brief
+    (without,) = [
+        file
+        for file in ok(deltahub("info", f"{name}-tuned", "--brief", "--json")).json()["files"]
+        if file["kind"] == "safetensors"
+    ]
+    assert "tensors" not in without
+    assert without["stored"]
 
     ok(deltahub("rm", name, "README.md", "--yes"))
     assert "README.md" not in ok(deltahub("ls", name)).out

@@ -12,6 +12,7 @@ from deltahub.codecs.frame import BasePlan, FrameView, assemble, decode_frame, p
 from deltahub.codecs.ids import tensor_id
 from deltahub.codecs.recipe import Recipe
 from deltahub.registry import Caller, Registry, jobs
+from deltahub.registry.arrivals import after_ingest
 from deltahub.registry.db.models import Entry, File, Frame, Pack, Revision
 from deltahub.registry.downloads import plan_download, stream_frames
 from deltahub.registry.errors import (
@@ -126,6 +127,18 @@ class TestInfo:
         base = report(reg, ann, "ann/tuned").base
         assert (base.declared_status, base.declared_share) == ("unused", 0.0)
         assert (base.measured, base.pending_job_id) == ((), None)
+
+    def test_a_copy_is_told_from_a_difference(
+        self, reg: Registry, ann: Caller, models: tuple[bytes, bytes]
+    ) -> None:
+        push_ingested(reg, ann, "ann/base", {PATH: models[0]})
+        after_ingest(reg, push_ingested(reg, ann, "ann/copy", {PATH: models[0]}))
+        push_ingested(reg, ann, "ann/tuned", {PATH: models[1]})
+        (copied,) = report(reg, ann, "ann/copy").base.measured
+        assert (copied.repository, copied.share, copied.identical) == ("ann/base", 1.0, 1.0)
+        (tuned,) = report(reg, ann, "ann/tuned").base.measured[:1]
+        assert 0 < tuned.identical < 0.5 < (tuned.share or 0.0)
+        assert report(reg, ann, "ann/base").base.measured == ()
 
     def test_files_that_are_no_weights_are_no_base(self, reg: Registry, ann: Caller) -> None:
         push_ingested(reg, ann, "ann/one", {"LICENCE": b"you may " * 400})

@@ -49,7 +49,7 @@ def test_a_new_repository_is_public_and_empty(reg: Registry, alice: Caller) -> N
         "base",
         None,
     )
-    assert get_repository(reg, None, "alice/model") == made
+    assert get_repository(reg, alice, "alice/model") == made
 
 
 def test_a_name_is_given_once(reg: Registry, alice: Caller) -> None:
@@ -79,6 +79,19 @@ def test_a_name_that_cannot_be_one_is_refused(reg: Registry, alice: Caller, name
         create_repository(reg, alice, name)
     with pytest.raises(InvalidName):
         get_repository(reg, alice, name)
+
+
+def test_a_repository_says_what_the_caller_may_do_with_it(reg: Registry, alice: Caller) -> None:
+    made = create_repository(reg, alice, "alice/model")
+    reader = caller(reg, "alice", scope="read")
+    root = caller(reg, "root", is_admin=True)
+    shown = [
+        get_repository(reg, who, "alice/model").caller_role
+        for who in (alice, reader, root, caller(reg, "bob"), None)
+    ]
+    assert [made.caller_role, *shown] == ["admin", "admin", "read", "admin", "read", "read"]
+    (listed,) = list_repositories(reg, alice).items
+    assert listed.caller_role == "admin"
 
 
 def test_an_unknown_role_is_refused(reg: Registry, alice: Caller) -> None:

@@ -31,10 +31,12 @@ def info(name: str, revision: str | None, brief: bool, hub: Hub, output: Output)
     """
     name, revision = split_revision(name, revision)
     found = hub.info(name, revision)
-    output.result(found, "\n".join(_describe(name, found, brief=brief)))
+    if brief:
+        found = {**found, "files": [_without_tensors(file) for file in found.get("files", [])]}
+    output.result(found, "\n".join(_describe(name, found)))
 
 
-def _describe(name: str, found: Mapping[str, Any], *, brief: bool) -> list[str]:
+def _describe(name: str, found: Mapping[str, Any]) -> list[str]:
     lines = [f"{name}@{found.get('commit', '')}"]
     lines += _describe_base(found.get("base") or {}, found.get("files") or [])
     rows = [["file", "size", "own", "shared", "base", "kind"]]
@@ -45,9 +47,13 @@ def _describe(name: str, found: Mapping[str, Any], *, brief: bool) -> list[str]:
     for file in found.get("files", []):
         if file.get("note"):
             lines += ["", f"{file['path']}: {file['note']}"]
-        if not brief and file.get("tensors"):
+        if file.get("tensors"):
             lines += ["", str(file["path"]), _tensors(file["tensors"])]
     return lines
+
+
+def _without_tensors(file: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in file.items() if key != "tensors"}
 
 
 def _describe_base(base: Mapping[str, Any], files: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -57,7 +63,9 @@ def _describe_base(base: Mapping[str, Any], files: Sequence[Mapping[str, Any]]) 
     measured = base.get("measured") or []
     for each in measured:
         name = f"{each.get('repository')}@{str(each.get('commit') or '')[:12]}"
-        lines.append(f"base measured: {name}: {_share(each.get('share'))} of the weights")
+        copied = each.get("identical") or 0.0
+        how = f", {_share(copied)} as identical copies" if copied else ""
+        lines.append(f"base measured: {name}: {_share(each.get('share'))} of the weights{how}")
     if not measured:
         lines.append(f"base measured: none{_why_unmeasured(base, files)}")
     return lines
@@ -83,7 +91,7 @@ def _why_unmeasured(base: Mapping[str, Any], files: Sequence[Mapping[str, Any]])
         return ": there are no safetensors files here"
     if base.get("pending_job_id"):
         return " yet: the hub is still at work on this revision"
-    return ": no other model that you may read has these weights, or ones near them"
+    return ": the weights are no copy of an older model's, nor stored as a difference from another"
 
 
 def _tensors(tensors: list[Mapping[str, Any]]) -> str:

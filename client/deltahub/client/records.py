@@ -13,7 +13,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Repository:
-    """A repository as `list` and `create` show it. head: commit of `main`, None when empty."""
+    """A repository as `list` and `create` show it. head: commit of `main`, None when empty.
+
+    role: what the caller may do with it, in the words of whoami: read, write or admin.
+    """
 
     name: str
     private: bool = False

@@ -73,11 +73,14 @@ class FileReport:
 
 @dataclass(frozen=True)
 class MeasuredBase:
-    """Where the weights come from. share: of the bytes of the revision's weights."""
+    """Where the weights come from. share: of the bytes of the revision's weights, those that are
+    the base's tensors or are decoded from them; identical: those that are its tensors.
+    """
 
     repository: str
     commit: str
     share: float | None
+    identical: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -176,6 +179,12 @@ class _Stored:
         total = sum(of_weights.values())
         made = sum(size for tensor, size in of_weights.items() if self._reads(tensor, tensors))
         return made / total if total else 0.0
+
+    def copied_of(self, tensors: Collection[int]) -> float:
+        """Bytes of weights that are among these, over those of all weights."""
+        sizes = {tensor: self.described[tensor].size for tensor in self._weights}
+        total = sum(sizes.values())
+        return sum(sizes[tensor] for tensor in self._weights & set(tensors)) / (total or 1)
 
     def _reads(self, tensor: int, tensors: Collection[int]) -> bool:
         seen, level = {tensor}, {tensor}
@@ -291,7 +300,8 @@ def _report_base(
         if _may_read(session, caller, parent):
             repository = session.get_one(Repository, parent.repository_id)
             name = full_name(session, repository)
-            measured.append(MeasuredBase(name, parent.commit, edge.share))
+            copied = 0.0 if stored is None else stored.copied_of(_weights(session, parent))
+            measured.append(MeasuredBase(name, parent.commit, edge.share, copied))
     return BaseReport(revision.declared_base, status, commit, tuple(measured), share, pending)
 
 

@@ -84,6 +84,17 @@ def namespace_role(session: ReadSession, caller: Caller | None, namespace_id: in
     raise AssertionError(f"a membership has the unknown role {membership.role!r}")
 
 
+def role_for(session: ReadSession, caller: Caller | None, namespace_id: int) -> Role:
+    """The most that the caller may do with the namespace's repositories, once they can be read.
+
+    As allowed() says it: by membership and the token's scope, `admin` for a superuser.
+    """
+    if caller is not None and caller.is_superuser:
+        return "admin"
+    role = namespace_role(session, caller, namespace_id)
+    return "read" if role is None or caller is None or not caller.may_write else role
+
+
 def writable_namespaces(session: ReadSession, caller: Caller, limit: int) -> list[str]:
     """The first names of namespaces where the caller may write by membership."""
     query = (

@@ -22,11 +22,13 @@ from deltahub.registry.paths import quoted, split_name
 from deltahub.registry.permissions import (
     Action,
     Caller,
+    Role,
     namespace_role,
     readable_repositories,
     repository_not_found,
     require,
     require_writer,
+    role_for,
     writable_namespaces,
 )
 from deltahub.registry.registry import Registry
@@ -40,7 +42,11 @@ _MOST_NAMED = 10
 
 @dataclass(frozen=True)
 class RepositoryInfo:
-    """A repository as shown; `head` is the commit of the branch main, None while empty."""
+    """A repository as shown; `head` is the commit of the branch main, None while empty.
+
+    role: what it holds, one of ROLES, None where nobody has said. caller_role: what the caller may
+    do with it, in the words of a namespace's members.
+    """
 
     id: int
     name: str  # namespace/name
@@ -48,6 +54,7 @@ class RepositoryInfo:
     role: str | None
     created_at: datetime
     head: str | None
+    caller_role: Role
 
 
 @dataclass(frozen=True)
@@ -88,7 +95,7 @@ def ensure_repository(
         repository = _find(session, name)
         if repository is not None:
             require(session, caller, "write", repository)
-            return _info(session, repository)
+            return _info(session, caller, repository)
         namespace = _writable_namespace(session, require_writer(caller), name)
         return _create(session, caller, namespace, name, private=private, role=role)
 
@@ -96,7 +103,7 @@ def ensure_repository(
 def get_repository(reg: Registry, caller: Caller | None, name: str) -> RepositoryInfo:
     """The repository, if the caller may read it; else RepositoryNotFound."""
     with reg.db.read() as session:
-        return _info(session, load_repository(session, caller, name))
+        return _info(session, caller, load_repository(session, caller, name))
 
 
 def load_repository(
@@ -133,7 +140,10 @@ def list_repositories(
         query = query.where(Repository.id < _parse_cursor(cursor))
     query = query.order_by(Repository.id.desc()).limit(limit + 1)
     with reg.db.read() as session:
-        items = [_as_info(*row) for row in session.execute(query)]
+        found = session.execute(query).all()
+        namespaces = {row[0].namespace_id for row in found}
+        roles = {each: role_for(session, caller, each) for each in namespaces}
+        items = [_as_info(*row, roles[row[0].namespace_id]) for row in found]
     more = len(items) > limit
     return RepositoryPage(items[:limit], str(items[limit - 1].id) if more else None)
 
@@ -212,7 +222,8 @@ def _create(
     session.add(repository)
     session.flush()
     audit.append(session, caller, "repository.create", name, {"is_private": private})
-    return _as_info(repository, namespace.name, None)
+    caller_role = role_for(session, caller, namespace.id)
+    return _as_info(repository, namespace.name, None, caller_role)
 
 
 def _with_names() -> Select[Repository, str, str | None]:
@@ -229,12 +240,14 @@ def _with_names() -> Select[Repository, str, str | None]:
     )
 
 
-def _info(session: ReadSession, repository: Repository) -> RepositoryInfo:
+def _info(session: ReadSession, caller: Caller | None, repository: Repository) -> RepositoryInfo:
     row = session.execute(_with_names().where(Repository.id == repository.id)).one()
-    return _as_info(*row)
+    return _as_info(*row, role_for(session, caller, repository.namespace_id))
 
 
-def _as_info(repository: Repository, namespace: str, head: str | None) -> RepositoryInfo:
+def _as_info(
+    repository: Repository, namespace: str, head: str | None, caller_role: Role
+) -> RepositoryInfo:
     return RepositoryInfo(
         id=repository.id,
         name=f"{namespace}/{repository.name}",
@@ -242,6 +255,7 @@ def _as_info(repository: Repository, namespace: str, head: str | None) -> Reposi
         role=repository.role,
         created_at=repository.created_at,
         head=head,
+        caller_role=caller_role,
     )
 
 

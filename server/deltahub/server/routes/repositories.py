@@ -64,7 +64,7 @@ def _shown(info: RepositoryInfo) -> RepositoryOut:
     return RepositoryOut(
         name=info.name,
         private=info.is_private,
-        role=info.role,
+        role=info.caller_role,
         created_at=info.created_at,
         head=info.head,
     )

@@ -42,7 +42,10 @@ class FileReportOut(Out):
 class MeasuredOut(Out):
     repository: str
     commit: str
-    share: float | None = Field(description="of the bytes of the revision's weights")
+    share: float | None = Field(
+        description="of the bytes of the revision's weights: copies of its tensors, and differences"
+    )
+    identical: float = Field(description="of the same bytes: those that are copies of its tensors")
 
 
 class BaseReportOut(Out):

@@ -16,7 +16,9 @@ class RepositoryIn(In):
 class RepositoryOut(Out):
     name: str
     private: bool
-    role: str | None
+    role: str = Field(
+        description="what the caller may do here, in the words of whoami: read, write or admin"
+    )
     created_at: datetime
     head: str | None = Field(description="commit of the branch `main`, null while empty")
 
