@@ -87,9 +87,11 @@ inline Clustering cluster(std::vector<Member>& members, int table_log, std::size
     groups[a].members.insert(groups[a].members.end(), groups[b].members.begin(),
                              groups[b].members.end());
     is_gone[b] = true;
-    for (std::size_t i = 0; i < groups.size(); ++i)
-      if (!is_gone[i] && i != a)
-        extras[std::min(i, a)][std::max(i, a)] = extra(groups[std::min(i, a)], groups[std::max(i, a)]);
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      if (is_gone[i] || i == a) continue;
+      const std::size_t first = std::min(i, a), second = std::max(i, a);
+      extras[first][second] = extra(groups[first], groups[second]);
+    }
   }
   for (std::size_t i = 0; i < groups.size(); ++i) {
     if (is_gone[i]) continue;

@@ -1,5 +1,5 @@
-// Rows that only decayed: tokens that never occurred move by weight decay alone, f = p * (1 - c), so
-// that a difference is nearly a function of the base's mantissa.
+// Rows that only decayed: tokens that never occurred move by weight decay alone, f = p * (1 - c),
+// so that a difference is nearly a function of the base's mantissa.
 #pragma once
 
 #include <algorithm>

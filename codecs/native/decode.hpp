@@ -167,7 +167,8 @@ class FrameModel {
     }
     if (first == 0) space.n_rows = 0;
     for (std::size_t done = 0; done < n;) {
-      const std::size_t row = (first + done) / shape.columns, column = (first + done) % shape.columns;
+      const std::size_t row = (first + done) / shape.columns;
+      const std::size_t column = (first + done) % shape.columns;
       const std::size_t width = std::min(shape.columns - column, n - done);
       const std::size_t at = shape.first_column + column;
       const int scale = sides.scales.empty() ? 0 : sides.scales[row];
@@ -175,7 +176,8 @@ class FrameModel {
       std::uint8_t* const moved = space.words + done * sizeof(Word);
       if (!sides.flags.empty() && sides.flags[row]) {
         descend(words, width, moved);
-        std::fill_n(contexts + done, width, classes_[std::size_t(std::clamp(scale, 0, last_class()))]);
+        const int z = std::clamp(scale, 0, last_class());
+        std::fill_n(contexts + done, width, classes_[std::size_t(z)]);
       } else {
         if (model_.rank() > 0) {
           const std::int32_t* product = products(shape, sides, row, column, width, space);
@@ -229,7 +231,8 @@ class FrameModel {
     const std::size_t mask = stairs_.size() - 1;
     for (std::size_t j = 0; j < n; ++j) {
       const Word word = load<Word>(words + j * sizeof(Word));
-      store<Word>(out + j * sizeof(Word), Words::moved(word, stairs_[std::size_t(word >> below) & mask]));
+      const Word stair = stairs_[std::size_t(word >> below) & mask];
+      store<Word>(out + j * sizeof(Word), Words::moved(word, stair));
     }
   }
 

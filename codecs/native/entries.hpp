@@ -9,7 +9,8 @@
 DELTAHUB_BEGIN
 
 inline constexpr int min_table_log = 7;
-inline constexpr int max_table_log = 10;  // with 15 raw digits, a number of 16 bits takes at most 25
+// With 15 raw digits, a number of 16 bits takes at most 25.
+inline constexpr int max_table_log = 10;
 inline constexpr int max_tables = 16;
 inline constexpr std::size_t n_lanes = 32;
 

@@ -105,8 +105,8 @@ inline std::uint64_t raw_bits(const Counts& counts, unsigned shift, int number_b
   return bits;
 }
 
-// Counts scaled to a sum of 2^table_log, each at least 1 where the count is, or where it is an escape
-// and `has_escapes`.
+// Counts scaled to a sum of 2^table_log, each at least 1 where the count is, or where it is an
+// escape and `has_escapes`.
 inline Frequencies normalized(const std::vector<std::uint64_t>& counts, int table_log,
                               bool has_escapes) {
   const std::uint64_t total = std::max<std::uint64_t>(

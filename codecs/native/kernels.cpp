@@ -70,7 +70,8 @@ void contexts(const std::uint8_t* words, std::size_t n, int scale, const std::in
 }
 
 template <class Words>
-void apply(const std::uint8_t* words, const std::uint8_t* deltas, std::size_t n, std::uint8_t* out) {
+void apply(const std::uint8_t* words, const std::uint8_t* deltas, std::size_t n,
+           std::uint8_t* out) {
   using Word = typename Words::Word;
   for (std::size_t j = 0; j < n; ++j) {
     const Word word = load<Word>(words + j * sizeof(Word));

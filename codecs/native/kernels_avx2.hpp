@@ -79,7 +79,7 @@ std::size_t fast_contexts(const std::uint8_t* words, std::size_t n, int scale,
             z[v], _mm256_loadu_si256(reinterpret_cast<const __m256i*>(columns + j + 16 * v)));
       z[v] = _mm256_min_epi16(_mm256_max_epi16(z[v], _mm256_setzero_si256()), most);
     }
-    // The two halves' bytes interleave by eights; so do the planes again when they are put together.
+    // The two halves' bytes interleave by eights, and so do the planes when they are put together.
     const __m256i index = _mm256_packus_epi16(z[0], z[1]);
     const __m256i low = looked_up(low_plane, index), high = looked_up(high_plane, index);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + j), _mm256_unpacklo_epi8(low, high));

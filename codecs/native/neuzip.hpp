@@ -63,7 +63,7 @@ std::optional<FloatModel> plan_floats(const std::uint8_t* words, std::size_t n) 
   FloatModel model;
   model.zero_bits = std::min(std::countr_zero(seen), Words::mantissa_bits);
   model.table_log = std::clamp(int(std::bit_width(n)) - 3, min_table_log, max_table_log);
-  const auto used = std::size_t(std::ranges::count_if(counts, [](auto count) { return count > 0; }));
+  const auto used = counts.size() - std::size_t(std::ranges::count(counts, std::uint64_t(0)));
   while (used > std::size_t(1) << model.table_log)
     if (++model.table_log > max_table_log) return {};
   model.table = normalized(counts, model.table_log, false);
@@ -91,7 +91,8 @@ class FloatTable {
     append_entries(entries_, model.table, model.table_log, symbol_at());
   }
 
-  bool decode(const std::uint8_t* stream, std::size_t size, std::uint8_t* out, std::size_t n) const {
+  bool decode(const std::uint8_t* stream, std::size_t size, std::uint8_t* out,
+              std::size_t n) const {
     Sequences in(kernels_, entries_, model_.table_log, stream, size);
     const Context contexts[chunk] = {};
     alignas(64) std::uint8_t numbers[chunk * sizeof(Word)];
@@ -125,7 +126,8 @@ class FloatRows {
                 [](unsigned place) { return int(place) + n_escapes; }, table.symbol_at());
   }
   int table_log() const { return model_.table_log; }
-  void find_places(const Context*, const Word* numbers, std::size_t n, std::uint16_t* places) const {
+  void find_places(const Context*, const Word* numbers, std::size_t n,
+                   std::uint16_t* places) const {
     const int raw = float_raw_bits<Words>(model_.zero_bits);
     for (std::size_t i = 0; i < n; ++i) places[i] = std::uint16_t(numbers[i] >> raw);
   }

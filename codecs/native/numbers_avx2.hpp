@@ -1,5 +1,5 @@
-// Eight lanes at a time: one gather for the entries, one (two of 64 bits for numbers of 32 bits) for
-// the digits, whose places are a prefix sum.
+// Eight lanes at a time: one gather for the entries, one (two of 64 bits for numbers of 32 bits)
+// for the digits, whose places are a prefix sum.
 #pragma once
 
 #include <immintrin.h>

@@ -12,28 +12,10 @@
 #include "clustering.hpp"
 #include "decayed_rows.hpp"
 #include "decode.hpp"
-#include "encode.hpp"
+#include "plan.hpp"
 #include "scales.hpp"
 
 namespace deltahub {
-
-enum class Effort { fast = 1, balanced = 2, max = 3 };
-
-// A low-rank part of the differences, found elsewhere. left: rows x rank; right: rank x columns.
-struct LowRank {
-  int rank = 0;
-  int floor = 0;
-  bool is_rounded = false;  // the product, before it is added
-  std::vector<std::int16_t> left, right;
-};
-
-template <class Words>
-struct Plan {
-  Model model;
-  ColumnSides<Words> columns;
-  RowSides rows;  // of the whole frame
-  std::uint64_t estimated_bytes = 0;
-};
 
 // A frame's words, its rectangle and what predicts them, while the model is still being made.
 template <class Words>
@@ -71,7 +53,8 @@ class Planner {
           if (option.bits < best.bits) best = std::move(option);
         }
       }
-      if (best.counted < all()) best = opened(plan, scales, best.by_row, best.by_column, counted_words());
+      if (best.counted < all())
+        best = opened(plan, scales, best.by_row, best.by_column, counted_words());
     }
     finish(plan, best);
     return plan;
@@ -135,8 +118,8 @@ class Planner {
     return sides;
   }
 
-  // Calls visit(row, first column, n, classes, predicted words) for one in `step` pieces of the rows,
-  // on diagonals, so that each row and each column is seen as often.
+  // Calls visit(row, first column, n, classes, predicted words) for one in `step` pieces of the
+  // rows, on diagonals, so that each row and each column is seen as often.
   template <class Visit>
   void for_each_piece(const FrameModel<Words>& frame, const RowSides& sides, std::size_t step,
                       Visit&& visit) const {
@@ -156,9 +139,11 @@ class Planner {
     }
   }
 
-  Wide delta_at(std::size_t row, std::size_t column, const std::uint8_t* words, std::size_t j) const {
+  Wide delta_at(std::size_t row, std::size_t column, const std::uint8_t* words,
+                std::size_t j) const {
     const std::size_t at = row * shape_.columns + column + j;
-    return Words::delta(load<Word>(source_ + at * sizeof(Word)), load<Word>(words + j * sizeof(Word)));
+    return Words::delta(load<Word>(source_ + at * sizeof(Word)),
+                        load<Word>(words + j * sizeof(Word)));
   }
   static int exponent_at(const std::uint8_t* words, std::size_t j) {
     return Words::exponent_bits == 0
@@ -179,8 +164,9 @@ class Planner {
     const RowSides sides = sides_of(plan);
     // A few hundred words of each row and column tell their scale to an eighth of an octave.
     const std::size_t enough = effort_ == Effort::fast ? 128 : 256;
+    const std::size_t least_side = std::min(shape_.rows, shape_.columns);
     const std::size_t step =
-        effort_ == Effort::max ? 1 : std::max<std::size_t>(std::min(shape_.rows, shape_.columns) / enough, 1);
+        effort_ == Effort::max ? 1 : std::max<std::size_t>(least_side / enough, 1);
     std::size_t last_row = 0;
     const auto has_decayed = [&](std::size_t row) {
       return !sides.flags.empty() && sides.flags[row] != 0;
@@ -222,7 +208,9 @@ class Planner {
                      for (std::size_t j = 0; j < n; ++j) {
                        const Wide delta = delta_at(row, column, words, j);
                        const Wide negative = sign_mask(delta);
-                       ++option.classes[classes[j]][bin_of(Wide(delta ^ negative), unsigned(negative & 1))];
+                       const unsigned bin =
+                           bin_of(Wide(delta ^ negative), unsigned(negative & 1));
+                       ++option.classes[classes[j]][bin];
                      }
                      option.counted += n;
                    });
@@ -339,11 +327,14 @@ class Planner {
     Model& model = plan.model;
     model.table_log = std::clamp(int(std::bit_width(count)) - 6, min_table_log, max_table_log);
     const Clustering clustering = cluster(members, model.table_log, most_tables());
-    const auto context = [&](std::size_t i) { return context_of(members[i].table, members[i].shift); };
+    const auto context = [&](std::size_t i) {
+      return context_of(members[i].table, members[i].shift);
+    };
     const bool is_exact = option.counted == count;
     model.tables.clear();
     for (const Counts& counts : clustering.tables)
-      model.tables.push_back(normalized({counts.begin(), counts.end()}, model.table_log, !is_exact));
+      model.tables.push_back(
+          normalized({counts.begin(), counts.end()}, model.table_log, !is_exact));
     model.offset = option.offset;
     model.classes.clear();
     for (std::size_t z = 0; z < max_classes; ++z) model.classes.push_back(context(owner[z]));

@@ -1,8 +1,9 @@
-// Row and column scales: how large the differences of a row and of a column are, in quarter octaves.
+// Row and column scales: how large the differences of a row and of a column are, in quarters of an
+// octave.
 //
 // A fine-tune's steps are of about one size where the unit in the last place doubles with every
-// exponent: a difference times its unit, averaged over its row, and over its column after that, says
-// how many units are to be expected elsewhere in them.
+// exponent: a difference times its unit, averaged over its row, and over its column after that,
+// says how many units are to be expected elsewhere in them.
 #pragma once
 
 #include <algorithm>

@@ -59,10 +59,9 @@ void append_rows(std::vector<Row>& rows, std::vector<std::uint16_t>& next_states
     int symbol = symbol_of(place);
     if (frequencies[std::size_t(symbol)] == 0) symbol = symbol_at(symbol).mant < 0;
     const std::uint32_t frequency = std::max<std::uint32_t>(frequencies[std::size_t(symbol)], 1);
-    const unsigned most =
-        frequency > 1 ? unsigned(table_log + 1 - std::bit_width(frequency - 1)) : unsigned(table_log);
+    const int most = frequency > 1 ? table_log + 1 - std::bit_width(frequency - 1) : table_log;
     rows.push_back(
-        {.add_for_digits = (most << 16) - (frequency << most),
+        {.add_for_digits = (std::uint32_t(most) << 16) - (frequency << most),
          .first = std::int16_t(std::int32_t(start[std::size_t(symbol)]) - std::int32_t(frequency)),
          .width = symbol_at(symbol).width,
          .is_missing = frequencies[std::size_t(symbol)] == 0});
