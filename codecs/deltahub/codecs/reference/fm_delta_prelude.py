@@ -119,6 +119,8 @@ def parse_prelude(words: Words, n_rows: int, n_columns: int, prelude: Buffer) ->
         factors = [(read_side(), reader.take(STRIDE_BITS)) for _ in range(2 * rank)]
         lefts, left_strides = zip(*factors[::2], strict=True)
         rights, right_strides = zip(*factors[1::2], strict=True)
+        if not any((*left_strides, *right_strides)):
+            left_strides = right_strides = ()
         low_rank = LowRank(c0, lefts, rights, (), left_strides, right_strides, is_rounded)
 
     model = Model(words, tables, classes, offset, rows, columns, staircase, low_rank)
