@@ -10,6 +10,7 @@ from deltahub.client.errors import LocalFileChanged
 from deltahub.client.places import read_at
 from deltahub.client.push_base import BaseSet, BaseTensor
 from deltahub.client.sources import Sources
+from deltahub.codecs.auto import sample_runs
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.files import FilePiece
 from deltahub.codecs.frame import (
@@ -26,8 +27,6 @@ from deltahub.codecs.frame import (
 # A quarter of the largest frame: source, base and result of several at once stay small.
 _FRAME_BYTES = 16 << 20
 _IN_FLIGHT_BYTES = 48 << 20
-_RUN_ELEMENTS = 16 << 10
-_RUN_PLACES = (1 / 8, 1 / 2, 7 / 8)
 # Below this a delta's header and tables outweigh what it can save.
 _MIN_DELTA_BYTES = 1024
 # A delta ties the tensor to its base; it must be worth at least this share of the raw bytes.
@@ -84,7 +83,7 @@ class EncodedFrame:
 def choose(tensor: LocalTensor, bases: Sequence[BaseSet], sources: Sources) -> Choice:
     """The smallest of: alone, and a delta against what each base offers; by three samples."""
     spec = tensor.spec
-    ranges = _sample_ranges(spec.count)
+    ranges = list(sample_runs(spec.count))
     sample = bytearray(sum(count for _, count in ranges) * spec.dtype.itemsize)
     _read_runs(tensor, ranges, spec.dtype, sample)
     best = Choice(tensor, None, min(1.0, _share(spec.dtype, sample, None)))
@@ -171,10 +170,3 @@ def _share(dtype: DType, sample: bytearray, base: bytearray | None) -> float:
         return len(encode_frame(spec, part, sample)) / len(sample)
     plan = BasePlan((BaseSegment(b"\x02" * 32, dtype, 0, count),), is_cast=False)
     return len(encode_frame(spec, part, sample, base, plan, "fm_delta")) / len(sample)
-
-
-def _sample_ranges(count: int) -> list[tuple[int, int]]:
-    """(first element, elements) of the runs that stand for a tensor of `count` elements."""
-    if count <= len(_RUN_PLACES) * _RUN_ELEMENTS:
-        return [(0, count)]
-    return [(int(count * place) - _RUN_ELEMENTS // 2, _RUN_ELEMENTS) for place in _RUN_PLACES]

@@ -55,6 +55,34 @@ def map_blocks(work: Callable[[int], T], n_blocks: int, threads: int) -> list[T]
         return list(pool.map(work, range(n_blocks)))
 
 
+def decode_blocks(
+    decode_coded: Callable[[int, memoryview, memoryview, memoryview], None],
+    geometry: Geometry,
+    first: int,
+    modes: list[int],
+    lengths: list[int],
+    payload: memoryview,
+    base: memoryview | None,
+    out: memoryview,
+    threads: int,
+) -> None:
+    """Fill `out` with blocks [first, first + len(modes)), on `threads` threads.
+
+    decode_coded(block, stored bytes, base, out) does those that are coded; without a base it gets
+    an empty one. The rest is what Codec.decode has.
+    """
+    spans = list(decoded_spans(geometry, first, len(modes)))
+    stored = stored_spans(lengths)
+
+    def decode_block(i: int) -> None:
+        decoded, source = slice(*spans[i]), payload[slice(*stored[i])]
+        near = None if base is None else base[decoded]
+        if not plain_block(modes[i], source, near, out[decoded]):
+            decode_coded(first + i, source, memoryview(b"") if near is None else near, out[decoded])
+
+    map_blocks(decode_block, len(modes), threads)
+
+
 def decoded_spans(geometry: Geometry, first: int, n_blocks: int) -> Iterator[tuple[int, int]]:
     """(begin, end) of blocks first.. in a buffer that begins with block `first`."""
     origin = geometry.block_bytes(first)[0]

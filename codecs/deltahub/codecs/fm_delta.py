@@ -12,11 +12,9 @@ from deltahub.codecs._native import FmDeltaDecoder, FmDeltaEncoder
 from deltahub.codecs.blocks import (
     GUARD_BYTES,
     block_checksum,
-    decoded_spans,
+    decode_blocks,
     guard,
     map_blocks,
-    plain_block,
-    stored_spans,
     unguarded,
 )
 from deltahub.codecs.dtypes import DType
@@ -100,24 +98,17 @@ class FmDelta:
         if base is None:
             raise WrongBase("an fm_delta frame decodes against its base, and none was given")
         decoder = _decoder(geometry, prelude)
-        spans = list(decoded_spans(geometry, first, len(modes)))
-        stored = stored_spans(lengths)
 
-        def decode_block(i: int) -> None:
-            words = out[spans[i][0] : spans[i][1]]
-            from_base = base[spans[i][0] : spans[i][1]]
-            stream = payload[stored[i][0] : stored[i][1]]
-            if plain_block(modes[i], stream, from_base, words):
-                return
+        def decode_block(i: int, stored: memoryview, near: memoryview, words: memoryview) -> None:
             if decoder is None:
                 raise CorruptFrame("a coded block, but the frame has no tables")
-            _, column, rows, columns = geometry.block_rectangle(first + i)
+            _, column, rows, columns = geometry.block_rectangle(i)
             try:
-                decoder.decode(unguarded(stream), from_base, words, column, rows, columns)
+                decoder.decode(unguarded(stored), near, words, column, rows, columns)
             except ValueError as exc:
-                raise CorruptFrame(f"block {first + i}: {exc}") from exc
+                raise CorruptFrame(f"block {i}: {exc}") from exc
 
-        map_blocks(decode_block, len(modes), threads)
+        decode_blocks(decode_block, geometry, first, modes, lengths, payload, base, out, threads)
 
 
 def plan(

@@ -114,20 +114,22 @@ def encode_frame(
 ) -> bytes:
     """One frame of a tensor's elements. Never larger than a raw frame: it falls back to one.
 
-    codec: "auto" takes what a sample says is smallest, the base or none.
-
     source: the part's bytes, in the coding dtype. base, plan: the aligned base bytes, of the same
-    size, and where they come from; both if the codec needs a base, else neither. The result is
-    the same for any number of threads.
+    size, and where they come from; both if the codec needs a base, else neither. codec: "auto"
+    takes what a sample says is smallest, with the base, where one is given, or without. The result
+    is the same for any number of threads. InvalidInput where these do not fit each other; TooLarge
+    for more than MAX_FRAME bytes.
     """
     view = memoryview(source).cast("B")
+    _check_arguments(spec, part, view)
     if codec == "auto":
-        near = None if base is None else memoryview(base).cast("B")
+        near = None
+        if base is not None or plan is not None:
+            near = _checked_base(get_codec("fm_delta"), spec, part, base, plan)
         codec = choose_codec(spec.dtype, view, near)
         if not get_codec(codec).needs_base:
             base = plan = None
     coder = get_codec(codec)
-    _check_arguments(spec, part, view)
     aligned = _checked_base(coder, spec, part, base, plan)
     geometry = choose_geometry(coder, spec.dtype, part.rows, part.columns)
     body = coder.encode(geometry, view, aligned, effort, threads)

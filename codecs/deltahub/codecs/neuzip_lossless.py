@@ -9,11 +9,9 @@ from deltahub.codecs._native import NeuzipDecoder, NeuzipEncoder
 from deltahub.codecs.blocks import (
     GUARD_BYTES,
     block_checksum,
-    decoded_spans,
+    decode_blocks,
     guard,
     map_blocks,
-    plain_block,
-    stored_spans,
     unguarded,
 )
 from deltahub.codecs.dtypes import DType
@@ -82,22 +80,16 @@ class NeuzipLossless:
         threads: int,
     ) -> None:
         decoder = _decoder(geometry.dtype, prelude)
-        spans = list(decoded_spans(geometry, first, len(modes)))
-        stored = stored_spans(lengths)
 
-        def decode_block(i: int) -> None:
-            words = out[spans[i][0] : spans[i][1]]
-            stream = payload[stored[i][0] : stored[i][1]]
-            if plain_block(modes[i], stream, None, words):
-                return
+        def decode_block(i: int, stored: memoryview, near: memoryview, words: memoryview) -> None:
             if decoder is None:
                 raise CorruptFrame("a coded block, but the frame has no table")
             try:
-                decoder.decode(unguarded(stream), words)
+                decoder.decode(unguarded(stored), words)
             except ValueError as exc:
-                raise CorruptFrame(f"block {first + i}: {exc}") from exc
+                raise CorruptFrame(f"block {i}: {exc}") from exc
 
-        map_blocks(decode_block, len(modes), threads)
+        decode_blocks(decode_block, geometry, first, modes, lengths, payload, None, out, threads)
 
 
 def plan(dtype: DType, source: Buffer) -> NeuzipEncoder | None:

@@ -10,11 +10,10 @@ import zstandard
 from deltahub.codecs.blocks import (
     GUARD_BYTES,
     block_checksum,
+    decode_blocks,
     decoded_spans,
     guard,
     map_blocks,
-    plain_block,
-    stored_spans,
     unguarded,
 )
 from deltahub.codecs.dtypes import DType
@@ -77,15 +76,11 @@ class Zstd:
     ) -> None:
         if len(prelude) != 0:
             raise CorruptFrame("a zstd frame has no prelude")
-        stored = stored_spans(lengths)
-        decoded = list(decoded_spans(geometry, first, len(modes)))
 
-        def decode_block(i: int) -> None:
-            source, target = payload[slice(*stored[i])], out[slice(*decoded[i])]
-            if not plain_block(modes[i], source, None, target):
-                _decompress(source, target)
+        def decode_block(i: int, stored: memoryview, near: memoryview, words: memoryview) -> None:
+            _decompress(stored, words)
 
-        map_blocks(decode_block, len(modes), threads)
+        decode_blocks(decode_block, geometry, first, modes, lengths, payload, None, out, threads)
 
 
 def compressed_size(sample: Buffer) -> int:

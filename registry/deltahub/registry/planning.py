@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from deltahub.codecs.auto import sample_runs
 from deltahub.codecs.base_plan import ReadBase
 from deltahub.codecs.casts import CASTABLE
 from deltahub.codecs.dtypes import DType
@@ -37,9 +38,6 @@ from deltahub.registry.restore import Restorer
 from deltahub.registry.sketching import Read, nearness, to_bf16
 from deltahub.registry.tensor_reader import TensorGone
 
-# A sample is three runs of this many elements: enough for the tables of a coder to pay off.
-RUN_ELEMENTS = 16 << 10
-RUN_PLACES = (1 / 8, 1 / 2, 7 / 8)
 # Below this a delta's header and tables outweigh what it can save.
 MIN_DELTA_BYTES = 1024
 # A delta ties the tensor to its base; it must be worth at least this.
@@ -196,7 +194,7 @@ class _Trial:
         self.best: tuple[BaseOption, Candidate] | None = None
         self._dtype = dtype
         self._read_base = read_base
-        self._ranges = _sample_ranges(info.count)
+        self._ranges = list(sample_runs(info.count))
         self._count = sum(count for _, count in self._ranges)
         self._sample = bytearray(self._count * dtype.itemsize)
         for (start, _), out in self._runs(self._sample):
@@ -259,10 +257,3 @@ class _Trial:
             size = count * self._dtype.itemsize
             yield (start, count), memoryview(buffer)[position : position + size]
             position += size
-
-
-def _sample_ranges(count: int) -> list[tuple[int, int]]:
-    """(first element, elements) of the runs that stand for a tensor of `count` elements."""
-    if count <= len(RUN_PLACES) * RUN_ELEMENTS:
-        return [(0, count)]
-    return [(int(count * place) - RUN_ELEMENTS // 2, RUN_ELEMENTS) for place in RUN_PLACES]

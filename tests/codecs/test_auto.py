@@ -1,0 +1,40 @@
+"""Left to itself, an encoder takes the codec that makes a tensor smallest."""
+
+import numpy as np
+import pytest
+
+from deltahub.codecs import DType, FrameView, InvalidInput, TensorSpec, encode_frame, tensor_id
+from deltahub.codecs.frame_encode import split_frames
+from support.deltas import fine_tune
+from support.frames import plan_on
+
+COUNT = 1 << 16
+
+
+def codec_of(dtype: DType, source: bytes, base: bytes | None = None) -> str:
+    spec = TensorSpec(tensor_id(source), dtype, 1, len(source) // dtype.itemsize)
+    (part,) = split_frames(spec)
+    plan = None if base is None else plan_on(base, dtype)
+    return FrameView.parse(encode_frame(spec, part, source, base, plan)).header.codec
+
+
+def test_what_a_tensor_is_decides_its_codec() -> None:
+    tuned, base = fine_tune(DType.BF16, COUNT)
+    noise = np.random.default_rng(0).bytes(2 * COUNT)
+    assert codec_of(DType.BF16, tuned, base) == "fm_delta"
+    assert codec_of(DType.BF16, tuned) == "neuzip_lossless"
+    assert codec_of(DType.U8, b"all work and no play makes a dull boy. " * 3000) == "zstd"
+    assert codec_of(DType.U8, noise) == "raw"
+    assert codec_of(DType.BF16, tuned[:64], base[:64]) == "raw"
+
+
+def test_a_base_that_does_not_fit_is_refused_before_anything_is_coded() -> None:
+    tuned, base = fine_tune(DType.BF16, 1000)
+    with pytest.raises(InvalidInput, match="base segments hold 2000 elements"):
+        codec_of(DType.BF16, tuned, base + base)
+    spec = TensorSpec(tensor_id(tuned), DType.BF16, 1, 1000)
+    (part,) = split_frames(spec)
+    with pytest.raises(InvalidInput, match="half a base"):
+        encode_frame(spec, part, tuned, base)
+    with pytest.raises(InvalidInput, match="for 1000 elements"):
+        encode_frame(spec, part, tuned[:-1])
