@@ -1,10 +1,14 @@
 // Fields of bits: how a prelude stores its numbers.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
+
+#include "words.hpp"
 
 namespace deltahub {
 
@@ -27,22 +31,39 @@ class BitWriter {
 // Past the end it reads zeros and is no longer `is_whole`.
 class BitReader {
  public:
-  BitReader(const std::uint8_t* bytes, std::size_t size) : bytes_(bytes), n_bits_(8 * size) {}
+  BitReader(const std::uint8_t* bytes, std::size_t size) : bytes_(bytes), size_(size) {}
 
+  // n_bits <= 32.
   unsigned get(int n_bits) {
-    unsigned value = 0;
-    for (int i = 0; i < n_bits; ++i, ++position_)
-      if (position_ < n_bits_) value |= unsigned(bytes_[position_ / 8] >> position_ % 8 & 1) << i;
-    return value;
+    const std::uint64_t value = window() & low_masks[std::size_t(n_bits)];
+    position_ += std::size_t(n_bits);
+    return unsigned(value);
   }
-  bool is_whole() const { return position_ <= n_bits_; }
+  // Ones up to a zero, which is read too; more than `most` (<= 50) of them are not counted on.
+  int get_ones(int most) {
+    const int ones = std::min(std::countr_one(window()), most + 1);
+    position_ += std::size_t(ones) + (ones <= most);
+    return ones;
+  }
+  bool is_whole() const { return position_ <= 8 * size_; }
   // Skips to a whole byte; false where a bit skipped is set or the end was passed.
   bool align() { return get(int(-position_ & 7)) == 0 && is_whole(); }
   std::size_t byte_position() const { return position_ / 8; }
 
  private:
+  // At least 57 bits from the position on.
+  std::uint64_t window() const {
+    const std::size_t at = position_ / 8;
+    std::uint64_t bits = 0;
+    if (at + 8 <= size_)
+      bits = load<std::uint64_t>(bytes_ + at);
+    else
+      for (std::size_t i = at; i < size_; ++i) bits |= std::uint64_t(bytes_[i]) << 8 * (i - at);
+    return bits >> position_ % 8;
+  }
+
   const std::uint8_t* bytes_;
-  std::size_t n_bits_;
+  std::size_t size_;
   std::size_t position_ = 0;
 };
 

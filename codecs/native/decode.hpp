@@ -92,10 +92,11 @@ class FrameModel {
   using Word = typename Words::Word;
 
   FrameModel(const Kernels& kernels, Model&& model) : kernels_(kernels), model_(std::move(model)) {
+    static const std::vector<Entry> symbols = entries_of(n_delta_symbols, delta_symbol);
     for (const Frequencies& table : model_.tables)
-      append_entries(entries_, table, model_.table_log, delta_symbol);
-    classes_ = model_.classes;
-    classes_.resize(max_classes, classes_.back());
+      append_entries(entries_, table, model_.table_log, symbols);
+    for (std::size_t z = 0; z < max_classes; ++z)
+      classes_.set(z, model_.classes[std::min(z, model_.classes.size() - 1)]);
   }
 
   // The column stream; false where no encoder wrote it.
@@ -155,17 +156,17 @@ class FrameModel {
            std::ranges::all_of(sides.flags, [](int flag) { return flag == 0 || flag == 1; });
   }
 
-  // Contexts of n <= chunk elements from `first` on of a block, and what they are predicted to be:
-  // the base itself, or words of the workspace. Calls for one block go from its begin to its end.
+  // Contexts (where they are asked for) of n <= chunk elements from `first` on of a block, and what
+  // they are predicted to be: the base itself, or words of the workspace, which is one block's.
   const std::uint8_t* predict(const BlockShape& shape, const RowSides& sides, std::size_t first,
                               std::size_t n, const std::uint8_t* base, Context* contexts,
                               Workspace<Words>& space) const {
     const bool is_moved = model_.staircase_bits > 0 || model_.rank() > 0;
     if (sides.scales.empty() && column_scales_.empty() && !is_moved) {
-      contexts_kernel()(base, n, model_.offset, nullptr, classes_.data(), last_class(), contexts);
+      if (contexts)
+        contexts_kernel()(base, n, model_.offset, nullptr, classes_, last_class(), contexts);
       return base;
     }
-    if (first == 0) space.n_rows = 0;
     for (std::size_t done = 0; done < n;) {
       const std::size_t row = (first + done) / shape.columns;
       const std::size_t column = (first + done) % shape.columns;
@@ -177,7 +178,7 @@ class FrameModel {
       if (!sides.flags.empty() && sides.flags[row]) {
         descend(words, width, moved);
         const int z = std::clamp(scale, 0, last_class());
-        std::fill_n(contexts + done, width, classes_[std::size_t(z)]);
+        if (contexts) std::fill_n(contexts + done, width, classes_.contexts[z]);
       } else {
         if (model_.rank() > 0) {
           const std::int32_t* product = products(shape, sides, row, column, width, space);
@@ -187,8 +188,9 @@ class FrameModel {
           std::memcpy(moved, words, width * sizeof(Word));
         }
         const std::int16_t* columns = column_scales_.empty() ? nullptr : &column_scales_[at];
-        contexts_kernel()(words, width, scale + model_.offset, columns, classes_.data(),
-                          last_class(), contexts + done);
+        if (contexts)
+          contexts_kernel()(words, width, scale + model_.offset, columns, classes_, last_class(),
+                            contexts + done);
       }
       done += width;
     }
@@ -206,21 +208,22 @@ class FrameModel {
                                std::size_t column, std::size_t width,
                                Workspace<Words>& space) const {
     constexpr std::size_t most_columns = 8 * chunk;
-    const auto multiply = [&](std::size_t n_rows, std::size_t left, std::size_t n) {
+    const auto multiply = [&](std::size_t from, std::size_t n_rows, std::size_t left,
+                              std::size_t n) {
       space.products.resize(std::max(space.products.size(), n_rows * n));
-      kernels_.product(&sides.left[row * even_rank()], n_rows, int(even_rank()),
+      kernels_.product(&sides.left[from * even_rank()], n_rows, int(even_rank()),
                        &pairs_[2 * (shape.first_column + left)], stride_, n, space.products.data());
       if (model_.is_product_rounded)
         kernels_.round(space.products.data(), n_rows * n, Words::mantissa_bits + 1);
     };
     if (shape.columns > most_columns || !space.is_sequential) {
-      multiply(1, column, width);
+      multiply(row, 1, column, width);
       return space.products.data();
     }
     if (row < space.first_row || row >= space.first_row + space.n_rows) {
-      space.first_row = row;
-      space.n_rows = std::min<std::size_t>(4, shape.rows - row);
-      multiply(space.n_rows, 0, shape.columns);
+      space.first_row = row / 4 * 4;
+      space.n_rows = std::min<std::size_t>(4, shape.rows - space.first_row);
+      multiply(space.first_row, space.n_rows, 0, shape.columns);
     }
     return &space.products[(row - space.first_row) * shape.columns + column];
   }
@@ -239,7 +242,7 @@ class FrameModel {
   const Kernels& kernels_;
   Model model_;
   std::vector<Entry> entries_;
-  std::vector<Context> classes_;  // filled up to 64
+  ClassTable classes_;  // filled up with the last one
   std::vector<std::int16_t> column_scales_;
   std::vector<Word> stairs_;
   std::vector<std::int16_t> pairs_;  // the right factor, two components side by side

@@ -32,13 +32,13 @@ class DeltaRows {
         reinterpret_cast<const std::uint8_t*>(numbers), contexts, n, places);
   }
   const Row* rows() const { return rows_.data(); }
-  const std::uint16_t* next_states() const { return next_states_.data(); }
+  const std::uint32_t* next_states() const { return next_states_.data(); }
 
  private:
   const Kernels& kernels_;
   int table_log_;
   std::vector<Row> rows_;
-  std::vector<std::uint16_t> next_states_;
+  std::vector<std::uint32_t> next_states_;
 };
 
 // How large a buffer takes a stream of so many digits' worth of numbers.
@@ -124,6 +124,19 @@ std::vector<std::uint8_t> encode_columns(const Model& model, const DeltaRows& ro
   return out;
 }
 
+// Memory that a thread keeps from block to block: fresh pages cost as much as coding does.
+class ReusedBytes {
+ public:
+  std::uint8_t* of(std::size_t size) {
+    if (size > size_) bytes_ = std::make_unique_for_overwrite<std::uint8_t[]>(size_ = size);
+    return bytes_.get();
+  }
+
+ private:
+  std::unique_ptr<std::uint8_t[]> bytes_;
+  std::size_t size_ = 0;
+};
+
 // The stream of one block, which has at least one element. Empty where the tables lack a number.
 template <class Words>
 std::vector<std::uint8_t> encode_block(const FrameModel<Words>& frame, const DeltaRows& rows,
@@ -132,22 +145,24 @@ std::vector<std::uint8_t> encode_block(const FrameModel<Words>& frame, const Del
   using Word = typename Words::Word;
   using Unsigned = std::uint16_t;
   const std::size_t count = shape.rows * shape.columns;
-  const auto contexts = std::make_unique_for_overwrite<Context[]>(count);
-  const auto deltas = std::make_unique_for_overwrite<Word[]>(count);
-  Workspace<Words> space;
-  for (std::size_t first = 0; first < count; first += chunk) {
-    const std::size_t n = std::min(chunk, count - first);
-    const std::uint8_t* words = frame.predict(shape, sides, first, n, base + first * sizeof(Word),
-                                              &contexts[first], space);
-    for (std::size_t j = 0; j < n; ++j)
-      deltas[first + j] = Word(Words::delta(load<Word>(source + (first + j) * sizeof(Word)),
-                                            load<Word>(words + j * sizeof(Word))));
-  }
   const Model& model = frame.model();
   const std::size_t n_sides = shape.rows * std::size_t(2 + model.rank());
-  std::vector<std::uint8_t> out(stream_bound(count, Words::word_bits) + stream_bound(n_sides, 16));
-  StreamWriter<DeltaRows> writer(rows.kernels(), rows, out.data());
-  writer.write(contexts.get(), deltas.get(), count);
+  thread_local ReusedBytes reused;
+  std::uint8_t* const out =
+      reused.of(stream_bound(count, Words::word_bits) + stream_bound(n_sides, 16));
+  StreamWriter<DeltaRows> writer(rows.kernels(), rows, out);
+  Workspace<Words> space;
+  Context contexts[chunk];
+  Word deltas[chunk];
+  for (std::size_t end = count; end > 0;) {
+    const std::size_t first = (end - 1) / chunk * chunk, n = end - first;
+    const std::uint8_t* words = frame.predict(shape, sides, first, n, base + first * sizeof(Word),
+                                              contexts, space);
+    rows.kernels().deltas[kind_of<Words>](source + first * sizeof(Word), words, n,
+                                          reinterpret_cast<std::uint8_t*>(deltas));
+    writer.write(contexts, deltas, n);
+    end = first;
+  }
   std::vector<Unsigned> column(shape.rows);
   for (std::size_t k = model.components.size(); k-- > 0;) {
     const Factor& factor = model.components[k].left;
@@ -160,8 +175,7 @@ std::vector<std::uint8_t> encode_block(const FrameModel<Words>& frame, const Del
   if (model.row_scales)
     writer.write(*model.row_scales, reinterpret_cast<const Unsigned*>(sides.scales.data()),
                  shape.rows);
-  out.resize(writer.finish());
-  return out;
+  return {out, out + writer.finish()};
 }
 
 }  // namespace deltahub

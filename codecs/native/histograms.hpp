@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "alphabet.hpp"
@@ -53,15 +54,17 @@ inline std::uint64_t bin_start(unsigned bin) {
 }
 constexpr unsigned n_bins(int number_bits) { return unsigned(number_bits - 3) * 32; }
 
+// One count a bin; bins beyond the end are empty.
 using Histogram = std::vector<std::uint32_t>;
+using Bins = std::span<const std::uint32_t>;
 
-inline std::uint64_t total_of(const Histogram& histogram) {
+inline std::uint64_t total_of(Bins histogram) {
   return std::accumulate(histogram.begin(), histogram.end(), std::uint64_t(0));
 }
 
 using Counts = std::array<std::uint64_t, n_delta_symbols>;
 
-inline void add_counts(Counts& counts, const Histogram& histogram, unsigned shift) {
+inline void add_counts(Counts& counts, Bins histogram, unsigned shift) {
   for (unsigned bin = 0; bin < histogram.size(); ++bin)
     if (histogram[bin])
       counts[std::size_t(symbol_of_place(2 * cell_of(bin_start(bin) >> shift) + (bin & 1)))] +=
@@ -69,7 +72,7 @@ inline void add_counts(Counts& counts, const Histogram& histogram, unsigned shif
 }
 
 // The shift that puts three quarters of the numbers into the lower half of the linear cells.
-inline unsigned shift_for(const Histogram& histogram) {
+inline unsigned shift_for(Bins histogram) {
   const std::uint64_t total = total_of(histogram);
   std::uint64_t below = 0;
   unsigned bin = 0;
@@ -89,19 +92,27 @@ inline std::uint64_t entropy_bits(const Counts& counts) {
   return bits;
 }
 
-// About what a table costs in a prelude, in bits.
-inline std::uint64_t table_bits(const Counts& counts, int table_log) {
-  std::uint64_t bits = 0;
-  for (const std::uint64_t count : counts) bits += count ? unsigned(table_log) / 2 : 1;
-  return bits;
-}
-
 // Raw digits of the symbols at a shift.
 inline std::uint64_t raw_bits(const Counts& counts, unsigned shift, int number_bits) {
   std::uint64_t bits = 0;
   for (int symbol = 0; symbol < n_delta_symbols; ++symbol)
     bits += counts[std::size_t(symbol)] *
             raw_digits(delta_symbol(symbol).width, shift, unsigned(number_bits));
+  return bits;
+}
+
+// About how many bits the numbers take with a table of their own.
+inline std::uint64_t bits_alone(Bins histogram, int number_bits) {
+  Counts counts{};
+  const unsigned shift = total_of(histogram) ? shift_for(histogram) : 0;
+  add_counts(counts, histogram, shift);
+  return (entropy_bits(counts) >> 16) + raw_bits(counts, shift, number_bits);
+}
+
+// About what a table costs in a prelude, in bits.
+inline std::uint64_t table_bits(const Counts& counts, int table_log) {
+  std::uint64_t bits = 0;
+  for (const std::uint64_t count : counts) bits += count ? unsigned(table_log) / 2 : 1;
   return bits;
 }
 

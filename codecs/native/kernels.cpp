@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "entries.hpp"
@@ -54,7 +55,7 @@ void places(const std::uint8_t* numbers, const std::uint16_t* contexts, std::siz
 
 template <class Words>
 void contexts(const std::uint8_t* words, std::size_t n, int scale, const std::int16_t* columns,
-              const std::uint16_t* classes, int last, std::uint16_t* out) {
+              const ClassTable& classes, int last, std::uint16_t* out) {
   using Word = typename Words::Word;
   std::size_t j = 0;
 #ifdef DELTAHUB_HAS_CONTEXTS
@@ -65,8 +66,45 @@ void contexts(const std::uint8_t* words, std::size_t n, int scale, const std::in
     int z = scale + (columns ? columns[j] : 0);
     if constexpr (Words::exponent_bits > 0)
       z -= 4 * std::max(int(Words::exponent(load<Word>(words + j * sizeof(Word)))), 1);
-    out[j] = classes[std::clamp(z, 0, last)];
+    out[j] = classes.contexts[std::clamp(z, 0, last)];
   }
+}
+
+template <class Words>
+void deltas(const std::uint8_t* words, const std::uint8_t* base, std::size_t n,
+            std::uint8_t* out) {
+  using Word = typename Words::Word;
+  for (std::size_t j = 0; j < n; ++j)
+    store<Word>(out + j * sizeof(Word), Words::step(load<Word>(words + j * sizeof(Word)),
+                                                    load<Word>(base + j * sizeof(Word))));
+}
+
+template <class Words>
+float sizes(const std::uint8_t* words, const std::uint8_t* base, std::size_t n, bool is_weighted,
+            float* out) {
+  using Word = typename Words::Word;
+  using Signed = std::make_signed_t<typename Words::Wide>;
+  const std::int32_t weighted = is_weighted ? -1 : 0;
+  for (std::size_t j = 0; j < n; ++j) {
+    const Word from = load<Word>(base + j * sizeof(Word));
+    const Word step = Words::step(load<Word>(words + j * sizeof(Word)), from);
+    const float size = std::fabs(float(Signed(std::make_signed_t<Word>(step))));
+    std::int32_t power = 0;
+    if constexpr (Words::exponent_bits > 0) {
+      constexpr std::int32_t least = middle_exponent<Words> - 60, most = middle_exponent<Words> + 60;
+      const auto exponent = std::int32_t(Words::exponent(from));
+      const std::int32_t bounded = exponent < 1 ? 1 : exponent;
+      power = (bounded < least ? least : bounded > most ? most : bounded) - middle_exponent<Words>;
+    }
+    out[j] = size * std::bit_cast<float>(((power & weighted) + 127) << 23);
+  }
+  float sums[8] = {};
+  std::size_t j = 0;
+  for (; j + 8 <= n; j += 8)
+    for (std::size_t k = 0; k < 8; ++k) sums[k] += out[j + k];
+  for (; j < n; ++j) sums[j % 8] += out[j];
+  for (std::size_t k = 1; k < 8; ++k) sums[0] += sums[k];
+  return sums[0];
 }
 
 template <class Words>
@@ -131,6 +169,8 @@ const Kernels DELTAHUB_KERNELS(DELTAHUB_ISA) = {
     .write = {write<std::uint8_t>, write<std::uint16_t>, write<std::uint32_t>,
               write<std::uint64_t>},
     .contexts = DELTAHUB_ALL_KINDS(contexts),
+    .deltas = DELTAHUB_ALL_KINDS(deltas),
+    .sizes = DELTAHUB_ALL_KINDS(sizes),
     .apply = DELTAHUB_ALL_KINDS(apply),
     .predict = {nullptr, predict<F32Words>, predict<F16Words>, predict<Bf16Words>, nullptr, nullptr,
                 nullptr, nullptr, nullptr, nullptr},

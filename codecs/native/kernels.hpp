@@ -33,6 +33,18 @@ struct WriterState {
   std::uint32_t states[32] = {};
 };
 
+// The context of each class, whole and as planes of bytes.
+struct ClassTable {
+  std::uint16_t contexts[64] = {};
+  std::uint8_t low[64] = {}, high[64] = {};
+
+  void set(std::size_t z, std::uint16_t context) {
+    contexts[z] = context;
+    low[z] = std::uint8_t(context);
+    high[z] = std::uint8_t(context >> 8);
+  }
+};
+
 struct Kernels {
   const char* name;
 
@@ -52,18 +64,28 @@ struct Kernels {
                           std::uint16_t* places);
   Places places[4];
   // Writes n numbers, the first of which is of lane 0, from the last to the first.
-  using Write = void (*)(WriterState& stream, const Row* rows, const std::uint16_t* next_states,
+  using Write = void (*)(WriterState& stream, const Row* rows, const std::uint32_t* next_states,
                          const std::uint16_t* contexts, const std::uint8_t* numbers,
                          const std::uint16_t* places, std::size_t n);
   Write write[4];
 
   // For each kind of words (see WordKind):
   // contexts[j] = classes[clamp(scale + columns[j] - 4 * max(exponent of words[j], 1), 0, last)];
-  // columns may be null. classes: 64 entries.
+  // columns may be null.
   using Contexts = void (*)(const std::uint8_t* words, std::size_t n, int scale,
-                            const std::int16_t* columns, const std::uint16_t* classes, int last,
+                            const std::int16_t* columns, const ClassTable& classes, int last,
                             std::uint16_t* contexts);
   Contexts contexts[10];
+  // deltas[j]: from base[j] to words[j].
+  using Deltas = void (*)(const std::uint8_t* words, const std::uint8_t* base, std::size_t n,
+                          std::uint8_t* deltas);
+  Deltas deltas[10];
+  // sizes[j] = |from base[j] to words[j]|, times 2^(exponent of base[j] - middle) where they are
+  // `weighted`; returns their sum. For planning: exponents further than 60 from the middle count as
+  // 60, and sums are rounded, but alike in all kernels.
+  using Sizes = float (*)(const std::uint8_t* words, const std::uint8_t* base, std::size_t n,
+                          bool is_weighted, float* sizes);
+  Sizes sizes[10];
   // out = words moved by the deltas. May be in place.
   using Apply = void (*)(const std::uint8_t* words, const std::uint8_t* deltas, std::size_t n,
                          std::uint8_t* out);

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels.hpp"
 #include "words.hpp"
 
 #define DELTAHUB_HAS_CONTEXTS
@@ -51,21 +52,18 @@ inline __m256i looked_up(const __m256i (&table)[4], __m256i index) {
 // As many of the words as are whole vectors; the rest is the caller's.
 template <class Words>
 std::size_t fast_contexts(const std::uint8_t* words, std::size_t n, int scale,
-                          const std::int16_t* columns, const std::uint16_t* classes, int last,
+                          const std::int16_t* columns, const ClassTable& classes, int last,
                           std::uint16_t* out) {
   constexpr std::size_t size = sizeof(typename Words::Word);
   if (n < 32) return 0;
   __m256i low_plane[4], high_plane[4];
   for (int part = 0; part < 4; ++part) {
-    alignas(16) std::uint8_t low[16], high[16];
-    for (int i = 0; i < 16; ++i) {
-      low[i] = std::uint8_t(classes[16 * part + i]);
-      high[i] = std::uint8_t(classes[16 * part + i] >> 8);
-    }
-    low_plane[part] =
-        _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(low)));
-    high_plane[part] =
-        _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(high)));
+    const auto plane = [part](const std::uint8_t* bytes) {
+      return _mm256_broadcastsi128_si256(
+          _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes) + part));
+    };
+    low_plane[part] = plane(classes.low);
+    high_plane[part] = plane(classes.high);
   }
   const __m256i from_row = _mm256_set1_epi16(short(scale));
   const __m256i most = _mm256_set1_epi16(short(last));

@@ -88,7 +88,8 @@ class FloatTable {
   using Word = typename Words::Word;
 
   FloatTable(const Kernels& kernels, const FloatModel& model) : kernels_(kernels), model_(model) {
-    append_entries(entries_, model.table, model.table_log, symbol_at());
+    append_entries(entries_, model.table, model.table_log,
+                   entries_of(n_float_symbols(Words::exponent_bits), symbol_at()));
   }
 
   bool decode(const std::uint8_t* stream, std::size_t size, std::uint8_t* out,
@@ -132,7 +133,7 @@ class FloatRows {
     for (std::size_t i = 0; i < n; ++i) places[i] = std::uint16_t(numbers[i] >> raw);
   }
   const Row* rows() const { return rows_.data(); }
-  const std::uint16_t* next_states() const { return next_states_.data(); }
+  const std::uint32_t* next_states() const { return next_states_.data(); }
 
   // The stream of one block; empty where the words are not among those that were planned.
   std::vector<std::uint8_t> encode(const std::uint8_t* words, std::size_t n) const {
@@ -155,7 +156,7 @@ class FloatRows {
   const Kernels& kernels_;
   FloatModel model_;
   std::vector<Row> rows_;
-  std::vector<std::uint16_t> next_states_;
+  std::vector<std::uint32_t> next_states_;
 };
 
 }  // namespace deltahub

@@ -1,5 +1,6 @@
-// Eight lanes at a time: one gather for the entries, one (two of 64 bits for numbers of 32 bits)
-// for the digits, whose places are a prefix sum.
+// Eight lanes at a time. Entries are loaded one by one, which costs half of what a gather does. The
+// digits of four numbers (of two, where a number has 32 bits) lie within 16 bytes: one load brings
+// them, and a shuffle gives each number the bytes in which its own begin.
 #pragma once
 
 #include <immintrin.h>
@@ -17,22 +18,8 @@
 DELTAHUB_BEGIN
 namespace {
 
-inline __m256i prefix_sum(__m256i x) {
-  x = _mm256_add_epi32(x, _mm256_slli_si256(x, 4));
-  x = _mm256_add_epi32(x, _mm256_slli_si256(x, 8));
-  const __m256i low_total = _mm256_shuffle_epi32(_mm256_permute2x128_si256(x, x, 0x08), 0xff);
-  return _mm256_add_epi32(x, low_total);
-}
-
 inline __m256i low_digits(__m256i value, __m256i n_digits) {
   return _mm256_andnot_si256(_mm256_sllv_epi32(_mm256_set1_epi32(-1), n_digits), value);
-}
-
-// The low halves of eight values of 64 bits.
-inline __m256i narrowed(__m256i low, __m256i high) {
-  const __m256 both =
-      _mm256_shuffle_ps(_mm256_castsi256_ps(low), _mm256_castsi256_ps(high), 0x88);
-  return _mm256_permute4x64_epi64(_mm256_castps_si256(both), 0xd8);
 }
 
 template <class Number>
@@ -61,66 +48,179 @@ inline void store_numbers(std::uint8_t* out, const __m256i (&values)[4]) {
   }
 }
 
+inline __m256i pair_of(__m128i low, __m128i high) {
+  return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+}
+
+// entries[index] of eight lanes.
+inline __m256i entries_at(const std::uint32_t* entries, __m256i index) {
+  const auto two = [&](std::uint64_t pair) {
+    return _mm_unpacklo_epi32(_mm_cvtsi32_si128(int(entries[std::uint32_t(pair)])),
+                              _mm_cvtsi32_si128(int(entries[pair >> 32])));
+  };
+  const auto four = [&](__m128i at) {
+    return _mm_unpacklo_epi64(two(std::uint64_t(_mm_cvtsi128_si64(at))),
+                              two(std::uint64_t(_mm_extract_epi64(at, 1))));
+  };
+  return pair_of(four(_mm256_castsi256_si128(index)), four(_mm256_extracti128_si256(index, 1)));
+}
+
+// The bits below a whole byte of a position, in every element of a vector.
+template <class Element>
+inline constexpr auto bits_in_byte = [] {
+  struct alignas(16) {
+    Element elements[8][16 / sizeof(Element)];
+  } table{};
+  for (unsigned bit = 0; bit < 8; ++bit)
+    for (Element& element : table.elements[bit]) element = bit;
+  return table;
+}();
+
+// Where digits are read from: a position that moves towards the beginning.
+struct Position {
+  const std::uint8_t* bytes;
+  std::size_t bit;
+
+  __m128i data() const {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes + bit / 8));
+  }
+  template <class Element>
+  __m128i within_byte() const {
+    return _mm_load_si128(
+        reinterpret_cast<const __m128i*>(bits_in_byte<Element>.elements[bit % 8]));
+  }
+  void skip(std::uint32_t n_bits) { bit -= n_bits; }
+};
+
+// The digits of eight numbers, as read: those of the states lowest.
+struct Digits {
+  __m256i state, raw;
+};
+
+// Eight numbers of at most 25 digits each: where they lie, and then what they are. Two steps, so
+// that a round's long waits for memory overlap.
+struct Spans16 {
+  __m256i below;  // digits of the same four numbers that lie below each number's own
+  Position low, high;
+
+  Spans16(Position& position, __m256i used) {
+    below = _mm256_srli_si256(used, 4);
+    below = _mm256_add_epi32(below, _mm256_srli_si256(below, 4));
+    below = _mm256_add_epi32(below, _mm256_srli_si256(below, 8));
+    const __m256i all = _mm256_add_epi32(below, used);
+    position.skip(std::uint32_t(_mm256_cvtsi256_si32(all)));
+    low = position;
+    position.skip(std::uint32_t(_mm_cvtsi128_si32(_mm256_extracti128_si256(all, 1))));
+    high = position;
+  }
+  Digits read(__m256i n_low) const {
+    const __m256i offset = _mm256_add_epi32(
+        below, pair_of(low.within_byte<std::uint32_t>(), high.within_byte<std::uint32_t>()));
+    const __m256i lowest_byte = _mm256_setr_epi8(            //
+        0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12,  //
+        0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12);
+    const __m256i bytes =
+        _mm256_add_epi8(_mm256_shuffle_epi8(_mm256_srli_epi32(offset, 3), lowest_byte),
+                        _mm256_set1_epi32(0x03020100));
+    const __m256i window =
+        _mm256_srlv_epi32(_mm256_shuffle_epi8(pair_of(low.data(), high.data()), bytes),
+                          _mm256_and_si256(offset, _mm256_set1_epi32(7)));
+    return {window, _mm256_srlv_epi32(window, n_low)};
+  }
+};
+
+// The low halves of eight values of 64 bits.
+inline __m256i narrowed(__m256i low, __m256i high) {
+  const __m256 both =
+      _mm256_shuffle_ps(_mm256_castsi256_ps(low), _mm256_castsi256_ps(high), 0x88);
+  return _mm256_permute4x64_epi64(_mm256_castps_si256(both), 0xd8);
+}
+
+// The same for numbers of at most 41 digits, two within 16 bytes, in elements of 64 bits.
+struct Spans32 {
+  __m256i below;
+  Position at[4];
+
+  Spans32(Position& position, __m256i used) {
+    below = _mm256_srli_epi64(used, 32);
+    const __m256i all = _mm256_add_epi32(below, used);
+    const __m128i halves[2] = {_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1)};
+    for (int half = 0; half < 2; ++half) {
+      position.skip(std::uint32_t(_mm_cvtsi128_si32(halves[half])));
+      at[2 * half] = position;
+      position.skip(std::uint32_t(_mm_extract_epi64(halves[half], 1)));
+      at[2 * half + 1] = position;
+    }
+  }
+  Digits read(__m256i n_low) const {
+    const Digits a = four(at[0], at[1], _mm256_castsi256_si128(below),
+                          _mm256_castsi256_si128(n_low));
+    const Digits b = four(at[2], at[3], _mm256_extracti128_si256(below, 1),
+                          _mm256_extracti128_si256(n_low, 1));
+    return {narrowed(a.state, b.state), narrowed(a.raw, b.raw)};
+  }
+
+ private:
+  static Digits four(const Position& low, const Position& high, __m128i below, __m128i n_low) {
+    const __m256i offset = _mm256_add_epi64(
+        _mm256_cvtepu32_epi64(below),
+        pair_of(low.within_byte<std::uint64_t>(), high.within_byte<std::uint64_t>()));
+    const __m256i lowest_byte = _mm256_setr_epi8(        //
+        0, 0, 0, 0, 0, 0, 0, 0, 8, 8, 8, 8, 8, 8, 8, 8,  //
+        0, 0, 0, 0, 0, 0, 0, 0, 8, 8, 8, 8, 8, 8, 8, 8);
+    const __m256i bytes =
+        _mm256_add_epi8(_mm256_shuffle_epi8(_mm256_srli_epi64(offset, 3), lowest_byte),
+                        _mm256_set1_epi64x(0x0706050403020100));
+    const __m256i window =
+        _mm256_srlv_epi64(_mm256_shuffle_epi8(pair_of(low.data(), high.data()), bytes),
+                          _mm256_and_si256(offset, _mm256_set1_epi64x(7)));
+    return {window, _mm256_srlv_epi64(window, _mm256_cvtepu32_epi64(n_low))};
+  }
+};
+
 // Rounds of 32 numbers while there is room; returns where it stopped.
 template <class Number>
 std::size_t fast_numbers(Kernels::Tables tables, BackwardBits& shared_bits,
                          std::uint32_t* shared_states, const std::uint16_t* contexts,
                          std::uint8_t* out, std::size_t i, std::size_t n) {
   constexpr int number_bits = 8 * int(sizeof(Number));
-  constexpr int most_digits = 8 * (max_table_log + number_bits - 1);  // of eight numbers
-  constexpr std::size_t back_bytes = (most_digits + 7) / 8;
+  constexpr int most_digits = int(n_lanes) * (max_table_log + number_bits - 1);  // of a round
+  using Spans = std::conditional_t<number_bits <= 16, Spans16, Spans32>;
   BackwardBits bits = shared_bits;
-  const int* const entries = reinterpret_cast<const int*>(tables.entries);
   const __m128i log = _mm_cvtsi32_si128(tables.table_log);
   __m256i states[4];
   for (int v = 0; v < 4; ++v)
     states[v] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(shared_states) + v);
-  for (; i + n_lanes <= n && bits.has_room(4 * most_digits); i += n_lanes) {
-    __m256i values[4];
+  for (; i + n_lanes <= n && bits.has_room(most_digits); i += n_lanes) {
+    __m256i context[4], entry[4], digits[4], raw[4], values[4];
 #pragma GCC unroll 4
     for (int v = 0; v < 4; ++v) {
-      const __m256i context = _mm256_cvtepu16_epi32(
+      context[v] = _mm256_cvtepu16_epi32(
           _mm_loadu_si128(reinterpret_cast<const __m128i*>(contexts + i) + v));
-      const __m256i table = _mm256_sll_epi32(_mm256_srli_epi32(context, 12), log);
-      const __m256i entry = _mm256_i32gather_epi32(entries, _mm256_add_epi32(table, states[v]), 4);
-      const __m256i digits = _mm256_and_si256(entry, _mm256_set1_epi32(15));
-      const __m256i width = _mm256_and_si256(_mm256_srli_epi32(entry, 4), _mm256_set1_epi32(63));
-      const __m256i shift = _mm256_and_si256(context, _mm256_set1_epi32(63));
-      const __m256i raw =
+      const __m256i table = _mm256_sll_epi32(_mm256_srli_epi32(context[v], 12), log);
+      entry[v] = entries_at(tables.entries, _mm256_add_epi32(table, states[v]));
+    }
+    Position position{bits.bytes(), bits.position()};
+    const auto located = [&](int v) {
+      digits[v] = _mm256_and_si256(entry[v], _mm256_set1_epi32(15));
+      const __m256i width = _mm256_and_si256(_mm256_srli_epi32(entry[v], 4), _mm256_set1_epi32(63));
+      const __m256i shift = _mm256_and_si256(context[v], _mm256_set1_epi32(63));
+      raw[v] =
           _mm256_min_epi32(_mm256_add_epi32(width, shift), _mm256_set1_epi32(number_bits - 1));
-      const __m256i ends = prefix_sum(_mm256_add_epi32(digits, raw));
-      const std::uint8_t* const from = bits.bytes() + bits.position() / 8 - back_bytes;
-      const __m256i at = _mm256_sub_epi32(
-          _mm256_set1_epi32(int(bits.position() % 8 + 8 * back_bytes)), ends);
-      const __m256i byte = _mm256_srli_epi32(at, 3);
-      const __m256i bit = _mm256_and_si256(at, _mm256_set1_epi32(7));
-      __m256i window, rest;
-      if constexpr (number_bits <= 16) {
-        window = _mm256_srlv_epi32(
-            _mm256_i32gather_epi32(reinterpret_cast<const int*>(from), byte, 1), bit);
-        rest = _mm256_srlv_epi32(window, digits);
-      } else {
-        __m256i half[2], half_rest[2];
-        for (int h = 0; h < 2; ++h) {
-          const auto part = [h](__m256i x) {
-            return h == 0 ? _mm256_castsi256_si128(x) : _mm256_extracti128_si256(x, 1);
-          };
-          half[h] = _mm256_srlv_epi64(
-              _mm256_i32gather_epi64(reinterpret_cast<const long long*>(from), part(byte), 1),
-              _mm256_cvtepu32_epi64(part(bit)));
-          half_rest[h] = _mm256_srlv_epi64(half[h], _mm256_cvtepu32_epi64(part(digits)));
-        }
-        window = narrowed(half[0], half[1]);
-        rest = narrowed(half_rest[0], half_rest[1]);
-      }
+      return Spans(position, _mm256_add_epi32(digits[v], raw[v]));
+    };
+    const Spans spans[4] = {located(0), located(1), located(2), located(3)};
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v) {
+      const Digits read = spans[v].read(digits[v]);
       const __m256i next =
-          _mm256_and_si256(_mm256_srli_epi32(entry, 10), _mm256_set1_epi32(2047));
-      states[v] = _mm256_add_epi32(next, low_digits(window, digits));
-      values[v] = _mm256_add_epi32(_mm256_sllv_epi32(_mm256_srai_epi32(entry, 21), raw),
-                                   low_digits(rest, raw));
-      bits.skip_unchecked(unsigned(_mm256_extract_epi32(ends, 7)));
+          _mm256_and_si256(_mm256_srli_epi32(entry[v], 10), _mm256_set1_epi32(2047));
+      states[v] = _mm256_add_epi32(next, low_digits(read.state, digits[v]));
+      values[v] = _mm256_add_epi32(_mm256_sllv_epi32(_mm256_srai_epi32(entry[v], 21), raw[v]),
+                                   low_digits(read.raw, raw[v]));
     }
     store_numbers<Number>(out + i * sizeof(Number), values);
+    bits.skip_unchecked(bits.position() - position.bit);
   }
   for (int v = 0; v < 4; ++v)
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(shared_states) + v, states[v]);

@@ -10,13 +10,17 @@
 #include "stream.hpp"
 #include "words.hpp"
 
+#ifdef __AVX2__
+#include "numbers_write_avx2.hpp"
+#endif
+
 DELTAHUB_BEGIN
 namespace {
 
 // COUNT numbers side by side, from the last to the first; nonzero where a table lacks one.
 template <class Number, std::size_t COUNT>
 inline std::uint32_t write_numbers(ForwardBits& bits, const Row* rows,
-                                   const std::uint16_t* next_states, std::uint32_t* states,
+                                   const std::uint32_t* next_states, std::uint32_t* states,
                                    const std::uint16_t* contexts, const std::uint8_t* numbers,
                                    const std::uint16_t* places) {
   std::uint64_t pending = 0;
@@ -44,7 +48,7 @@ inline std::uint32_t write_numbers(ForwardBits& bits, const Row* rows,
 }
 
 template <class Number>
-void write(WriterState& stream, const Row* rows, const std::uint16_t* next_states,
+void write(WriterState& stream, const Row* rows, const std::uint32_t* next_states,
            const std::uint16_t* contexts, const std::uint8_t* numbers, const std::uint16_t* places,
            std::size_t n) {
   constexpr std::size_t size = sizeof(Number);
@@ -58,6 +62,12 @@ void write(WriterState& stream, const Row* rows, const std::uint16_t* next_state
     missing |= write_numbers<Number, 1>(bits, rows, next_states, &states[i % n_lanes], contexts + i,
                                         numbers + i * size, places + i);
   }
+#ifdef DELTAHUB_HAS_WRITE
+  if constexpr (size <= 4) {
+    fast_write<Number>(bits, rows, next_states, states, contexts, numbers, places, i, missing);
+    i = 0;
+  }
+#endif
   while (i > 0) {
 #pragma GCC unroll 16
     for (std::size_t lane = n_lanes; lane > 0;) {

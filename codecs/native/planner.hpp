@@ -13,6 +13,7 @@
 #include "decayed_rows.hpp"
 #include "decode.hpp"
 #include "plan.hpp"
+#include "sample.hpp"
 #include "scales.hpp"
 
 namespace deltahub {
@@ -37,26 +38,10 @@ class Planner {
     plan.model.staircase_bits = decayed.staircase_bits;
     plan.rows.flags = std::move(decayed.flags);
     plan.columns.stairs = std::move(decayed.stairs);
-    Option best;
-    if (shape_.rows < least_for_scales || shape_.columns < least_for_scales) {
-      best = opened(plan, {}, false, false, counted_words());
-    } else {
-      // Which scales pay is seen on a sample, with a table for each class.
-      const Scales scales = measured(plan);
-      const std::size_t tried = counted_words() / 4;
-      best.bits = ~std::uint64_t(0);
-      for (const bool by_row : {false, true}) {
-        // The class of a row that decayed is its scale.
-        if (!by_row && plan.model.staircase_bits > 0) continue;
-        for (const bool by_column : {false, true}) {
-          Option option = opened(plan, scales, by_row, by_column, tried);
-          if (option.bits < best.bits) best = std::move(option);
-        }
-      }
-      if (best.counted < all())
-        best = opened(plan, scales, best.by_row, best.by_column, counted_words());
-    }
-    finish(plan, best);
+    const RowAndColumnScales scales = measured(plan);
+    const Sample::Option best = chosen(plan, scales);
+    Classes classes = counted(plan, scales, best);
+    finish(plan, classes);
     return plan;
   }
 
@@ -65,25 +50,20 @@ class Planner {
   // How many words the statistics should see; the greatest effort sees all of them.
   std::size_t counted_words() const {
     if (effort_ == Effort::max) return all();
-    return effort_ == Effort::fast ? std::size_t(1) << 16 : std::size_t(1) << 18;
+    return effort_ == Effort::fast ? std::size_t(1) << 15 : std::size_t(1) << 18;
   }
   static constexpr std::size_t least_for_scales = 32;  // rows and columns
   static constexpr std::uint64_t least_in_class = 64;
-  static constexpr int middle =
-      Words::exponent_bits == 0 ? 0 : (1 << std::max(Words::exponent_bits - 1, 0)) - 1;
+  static constexpr int middle = middle_exponent<Words>;
 
-  struct Scales {
-    ScaleSums::Scales rows, columns;
-  };
-  // A way to make classes, and what the differences look like in them.
-  struct Option {
+  // What the differences look like in each class.
+  struct Classes {
     bool by_row = false, by_column = false;
     int offset = 0;
     RowSides rows;
     std::vector<std::int16_t> columns;
-    std::vector<Histogram> classes;
+    std::vector<Histogram> histograms;
     std::uint64_t counted = 0;
-    std::uint64_t bits = 0;
   };
 
   // A model whose classes are told apart and have no scales, for counting.
@@ -118,142 +98,145 @@ class Planner {
     return sides;
   }
 
-  // Calls visit(row, first column, n, classes, predicted words) for one in `step` pieces of the
-  // rows, on diagonals, so that each row and each column is seen as often.
+  // Calls visit(row, first column, n, predicted words) for one in `step` pieces of the rows, on
+  // diagonals, so that each row and each column is seen as often. contexts: null, or those of the
+  // piece in hand.
   template <class Visit>
   void for_each_piece(const FrameModel<Words>& frame, const RowSides& sides, std::size_t step,
-                      Visit&& visit) const {
-    Context classes[chunk];
+                      Context* contexts, Visit&& visit) const {
     Workspace<Words> space;
     space.is_sequential = step == 1;
     const std::size_t piece = step == 1 ? chunk : 64;
     const std::size_t n_pieces = (shape_.columns + piece - 1) / piece;
+    const auto first_of = [step](std::size_t row) { return (step - row % step) % step; };
     for (std::size_t row = 0; row < shape_.rows; ++row) {
-      for (std::size_t i = (step - row % step) % step; i < n_pieces; i += step) {
+      if (step > 1) fetch_early(row + 8, first_of(row + 8) * piece, piece);
+      for (std::size_t i = first_of(row); i < n_pieces; i += step) {
         const std::size_t column = i * piece, n = std::min(piece, shape_.columns - column);
         const std::size_t at = row * shape_.columns + column;
-        const std::uint8_t* words =
-            frame.predict(shape_, sides, at, n, base_ + at * sizeof(Word), classes, space);
-        visit(row, column, n, classes, words);
+        visit(row, column, n,
+              frame.predict(shape_, sides, at, n, base_ + at * sizeof(Word), contexts, space));
       }
     }
   }
 
-  Wide delta_at(std::size_t row, std::size_t column, const std::uint8_t* words,
-                std::size_t j) const {
-    const std::size_t at = row * shape_.columns + column + j;
-    return Words::delta(load<Word>(source_ + at * sizeof(Word)),
-                        load<Word>(words + j * sizeof(Word)));
+  // Pieces far apart would each wait for memory.
+  void fetch_early(std::size_t row, std::size_t column, std::size_t n) const {
+    if (row >= shape_.rows || column >= shape_.columns) return;
+    const std::size_t at = (row * shape_.columns + column) * sizeof(Word);
+    for (std::size_t byte = 0; byte < n * sizeof(Word); byte += 64) {
+      __builtin_prefetch(source_ + at + byte);
+      __builtin_prefetch(base_ + at + byte);
+    }
+  }
+  const std::uint8_t* source_at(std::size_t row, std::size_t column) const {
+    return source_ + (row * shape_.columns + column) * sizeof(Word);
+  }
+  static unsigned bin_at(const std::uint8_t* source, const std::uint8_t* words, std::size_t j) {
+    const Wide delta = Words::delta(load<Word>(source + j * sizeof(Word)),
+                                    load<Word>(words + j * sizeof(Word)));
+    const Wide negative = sign_mask(delta);
+    return bin_of(Wide(delta ^ negative), unsigned(negative & 1));
   }
   static int exponent_at(const std::uint8_t* words, std::size_t j) {
     return Words::exponent_bits == 0
                ? 0
                : std::max(int(Words::exponent(load<Word>(words + j * sizeof(Word)))), 1);
   }
-  static double size_of(Wide delta) {
-    const Wide negative = sign_mask(delta);
-    return double(std::int64_t(std::uint64_t(delta ^ negative) & low_masks[63])) +
-           double(negative & 1);
+  bool is_scaled() const {
+    return shape_.rows >= least_for_scales && shape_.columns >= least_for_scales;
+  }
+  static bool has_decayed(const RowSides& sides, std::size_t row) {
+    return !sides.flags.empty() && sides.flags[row] != 0;
   }
 
-  Scales measured(const Plan<Words>& plan) const {
+  // Empty where the frame is too small for scales.
+  RowAndColumnScales measured(const Plan<Words>& plan) const {
+    if (!is_scaled()) return {};
     ScaleSums sums(shape_.rows, shape_.columns);
-    std::vector<double> powers(std::size_t(1) << Words::exponent_bits);
-    for (std::size_t e = 0; e < powers.size(); ++e)
-      powers[e] = power_of_two(std::clamp(int(e) - middle, -500, 500));
     const RowSides sides = sides_of(plan);
     // A few hundred words of each row and column tell their scale to an eighth of an octave.
-    const std::size_t enough = effort_ == Effort::fast ? 128 : 256;
+    const std::size_t enough = effort_ == Effort::fast ? 64 : 256;
     const std::size_t least_side = std::min(shape_.rows, shape_.columns);
     const std::size_t step =
         effort_ == Effort::max ? 1 : std::max<std::size_t>(least_side / enough, 1);
     std::size_t last_row = 0;
-    const auto has_decayed = [&](std::size_t row) {
-      return !sides.flags.empty() && sides.flags[row] != 0;
-    };
-    const auto finish = [&](std::size_t row) { sums.finish_row(row, !has_decayed(row)); };
-    for_each_piece(counting_frame(plan, 0), sides, step,
-                   [&](std::size_t row, std::size_t column, std::size_t n, const Context*,
+    const auto finish = [&](std::size_t row) { sums.finish_row(row, !has_decayed(sides, row)); };
+    for_each_piece(counting_frame(plan, 0), sides, step, nullptr,
+                   [&](std::size_t row, std::size_t column, std::size_t n,
                        const std::uint8_t* words) {
                      if (row != last_row) finish(std::exchange(last_row, row));
-                     const bool is_decayed = has_decayed(row);
-                     for (std::size_t j = 0; j < n; ++j) {
-                       const double size = size_of(delta_at(row, column, words, j));
-                       const double unit = powers[std::size_t(exponent_at(words, j))];
-                       sums.add(column + j, is_decayed ? size : size * unit);
-                     }
+                     sums.added(double(kernels_.sizes[kind_of<Words>](
+                         source_at(row, column), words, n, !has_decayed(sides, row),
+                         sums.piece(column, n))));
                    });
     finish(last_row);
     return {.rows = sums.rows(), .columns = sums.columns()};
   }
 
-  // The classes of one option, over about so many words; and about how many bits they take.
-  Option opened(const Plan<Words>& plan, const Scales& scales, bool by_row, bool by_column,
-                std::size_t n_words) const {
-    Option option;
-    option.by_row = by_row, option.by_column = by_column;
-    option.rows = sides_of(plan);
-    if (by_row) option.rows.scales = scales.rows.around;
-    if (by_column) option.columns = scales.columns.around;
-    const std::size_t count = shape_.rows * shape_.columns;
-    const std::size_t step = std::max<std::size_t>(count / std::max<std::size_t>(n_words, 1), 1);
-    option.offset = offset_for(option, scales.rows.mean);
-    if (plan.model.staircase_bits > 0) set_decayed_scales(option, scales.rows.mean);
-    FrameModel<Words> frame = counting_frame(plan, option.offset);
-    frame.set_column_scales(option.columns);
-    option.classes.assign(max_classes, Histogram(n_bins(Words::word_bits)));
-    for_each_piece(frame, option.rows, step,
-                   [&](std::size_t row, std::size_t column, std::size_t n, const Context* classes,
+  // Which scales pay, as a sample says.
+  Sample::Option chosen(const Plan<Words>& plan, const RowAndColumnScales& scales) const {
+    const RowSides sides = sides_of(plan);
+    Sample sample(Words::word_bits, middle);
+    const std::size_t tried = counted_words() / 4;
+    for_each_piece(counting_frame(plan, 0), sides, std::max<std::size_t>(all() / tried, 1), nullptr,
+                   [&](std::size_t row, std::size_t column, std::size_t n,
                        const std::uint8_t* words) {
+                     const Sample::Room room = sample.add(row, column, n, has_decayed(sides, row));
+                     const std::uint8_t* const source = source_at(row, column);
                      for (std::size_t j = 0; j < n; ++j) {
-                       const Wide delta = delta_at(row, column, words, j);
-                       const Wide negative = sign_mask(delta);
-                       const unsigned bin =
-                           bin_of(Wide(delta ^ negative), unsigned(negative & 1));
-                       ++option.classes[classes[j]][bin];
+                       room.bins[j] = std::uint16_t(bin_at(source, words, j));
+                       room.exponents[j] = std::int16_t(exponent_at(words, j));
                      }
-                     option.counted += n;
                    });
-    for (const Histogram& histogram : option.classes)
-      option.bits += scaled(alone(histogram, Words::word_bits), count, option.counted);
-    if (by_row) option.bits += alone(counted(option.rows.scales, 1), 16);
-    if (by_column) option.bits += alone(counted(option.columns, 1), 16);
-    return option;
+    if (!is_scaled()) return sample.tried(scales, false, false);
+    Sample::Option best;
+    for (const bool by_row : {false, true}) {
+      // The class of a row that decayed is its scale.
+      if (!by_row && plan.model.staircase_bits > 0) continue;
+      for (const bool by_column : {false, true}) {
+        const Sample::Option option = sample.tried(scales, by_row, by_column);
+        if (best.bits == 0 || bits_of(option, scales) < bits_of(best, scales))
+          best = option;
+      }
+    }
+    return best;
   }
 
-  // A row that decayed has the class of its differences' size itself, whatever the exponent: what
-  // was measured of it is moved by as much as others get by exponent and offset.
-  void set_decayed_scales(Option& option, int mean) const {
-    for (std::size_t row = 0; row < shape_.rows; ++row) {
-      if (!option.rows.flags[row]) continue;
-      const int z = option.rows.scales[row] + mean + option.offset - (mean + 4 * middle);
-      option.rows.scales[row] = std::int16_t(std::clamp(z, -scale_end, scale_end - 1));
-    }
+  // Bits of the whole frame with that option, and of its scales.
+  std::uint64_t bits_of(const Sample::Option& option, const RowAndColumnScales& scales) const {
+    std::uint64_t bits = scaled(option.bits, all(), option.counted);
+    if (option.by_row) bits += bits_alone(counted(scales.rows.around, 1), 16);
+    if (option.by_column) bits += bits_alone(counted(scales.columns.around, 1), 16);
+    return bits;
   }
 
-  // The offset that puts the largest classes, but for a few words, at the upper end.
-  int offset_for(const Option& option, int mean) const {
-    // 4 * log2 of the expected number of units: scale + 4 * middle - 4 * exponent.
-    const int at_zero = mean + 4 * middle;
-    std::vector<std::uint64_t> seen;
-    constexpr int lowest = -20000;
-    seen.assign(40000, 0);
-    std::uint64_t total = 0;
-    const std::size_t count = shape_.rows * shape_.columns;
-    const std::size_t step = std::max<std::size_t>(count / 16384, 1);
-    for (std::size_t at = 0; at < count; at += step) {
-      const std::size_t row = at / shape_.columns, column = at % shape_.columns;
-      if (!option.rows.flags.empty() && option.rows.flags[row]) continue;
-      int z = at_zero - 4 * exponent_at(base_ + at * sizeof(Word), 0) * (Words::exponent_bits > 0);
-      if (option.by_row) z += option.rows.scales[row];
-      if (option.by_column) z += option.columns[column];
-      ++seen[std::size_t(std::clamp(z - lowest, 0, 39999))];
-      ++total;
-    }
-    std::uint64_t above = 0;
-    int z = 39999;
-    while (z > 0 && (above += seen[std::size_t(z)]) * 512 < total) --z;
-    return std::clamp(at_zero + max_classes - 1 - (z + lowest), -scale_end, scale_end - 1);
+  // The differences of more words, by class.
+  Classes counted(const Plan<Words>& plan, const RowAndColumnScales& scales,
+                  const Sample::Option& option) const {
+    Classes classes;
+    classes.by_row = option.by_row, classes.by_column = option.by_column;
+    classes.offset = std::clamp(option.offset, -scale_end, scale_end - 1);
+    classes.rows = sides_of(plan);
+    if (option.by_row) classes.rows.scales = scales.rows.around;
+    if (option.by_column) classes.columns = scales.columns.around;
+    for (std::size_t row = 0; row < classes.rows.flags.size(); ++row)
+      if (classes.rows.flags[row])  // its class is its scale alone
+        classes.rows.scales[row] = std::int16_t(std::clamp(
+            classes.rows.scales[row] + classes.offset - 4 * middle, -scale_end, scale_end - 1));
+    FrameModel<Words> frame = counting_frame(plan, classes.offset);
+    frame.set_column_scales(classes.columns);
+    classes.histograms.assign(max_classes, Histogram(n_bins(Words::word_bits)));
+    Context z[chunk];
+    for_each_piece(frame, classes.rows, std::max<std::size_t>(all() / counted_words(), 1), z,
+                   [&](std::size_t row, std::size_t column, std::size_t n,
+                       const std::uint8_t* words) {
+                     const std::uint8_t* const source = source_at(row, column);
+                     for (std::size_t j = 0; j < n; ++j)
+                       ++classes.histograms[z[j]][bin_at(source, words, j)];
+                     classes.counted += n;
+                   });
+    return classes;
   }
 
   static Histogram counted(const std::vector<std::int16_t>& numbers, std::size_t step) {
@@ -286,32 +269,25 @@ class Planner {
     const std::int16_t negative = std::int16_t(number >> 15);
     ++histogram[bin_of(std::uint32_t(std::uint16_t(number ^ negative)), unsigned(negative & 1))];
   }
-  static std::uint64_t alone(const Histogram& histogram, int number_bits) {
-    Counts counts{};
-    const unsigned shift = total_of(histogram) ? shift_for(histogram) : 0;
-    add_counts(counts, histogram, shift);
-    return (entropy_bits(counts) >> 16) + raw_bits(counts, shift, number_bits);
-  }
-
   // Contexts share tables; then everything is known.
-  void finish(Plan<Words>& plan, Option& option) const {
+  void finish(Plan<Words>& plan, Classes& classes) const {
     const std::size_t count = shape_.rows * shape_.columns;
     std::vector<Member> members;
-    const std::vector<std::size_t> owner = absorb_thin(option.classes);
-    for (Histogram& histogram : option.classes)
+    const std::vector<std::size_t> owner = absorb_thin(classes.histograms);
+    for (Histogram& histogram : classes.histograms)
       members.push_back({.histogram = std::move(histogram), .number_bits = Words::word_bits,
-                         .counted = option.counted,
+                         .counted = classes.counted,
                          .count = count});
     const auto add_side = [&](Histogram histogram) {
       members.push_back({.histogram = std::move(histogram), .number_bits = 16});
       return members.size() - 1;
     };
     std::size_t row_at = 0, column_at = 0;
-    if (option.by_row) row_at = add_side(counted(option.rows.scales, 1));
-    if (option.by_column) column_at = add_side(counted(option.columns, 1));
+    if (classes.by_row) row_at = add_side(counted(classes.rows.scales, 1));
+    if (classes.by_column) column_at = add_side(counted(classes.columns, 1));
     std::size_t flags_at = 0;
     if (plan.model.staircase_bits > 0) {
-      flags_at = add_side(counted(option.rows.flags, 1));
+      flags_at = add_side(counted(classes.rows.flags, 1));
       members.push_back({.histogram = counted_stairs(plan.columns.stairs),
                          .number_bits = Words::word_bits});
     }
@@ -326,31 +302,35 @@ class Planner {
     }
     Model& model = plan.model;
     model.table_log = std::clamp(int(std::bit_width(count)) - 6, min_table_log, max_table_log);
-    const Clustering clustering = cluster(members, model.table_log, most_tables());
+    const Clustering clustering = cluster(members, model.table_log, most_tables(), reach());
     const auto context = [&](std::size_t i) {
       return context_of(members[i].table, members[i].shift);
     };
-    const bool is_exact = option.counted == count;
+    const bool is_exact = classes.counted == count;
     model.tables.clear();
     for (const Counts& counts : clustering.tables)
       model.tables.push_back(
           normalized({counts.begin(), counts.end()}, model.table_log, !is_exact));
-    model.offset = option.offset;
+    model.offset = classes.offset;
     model.classes.clear();
     for (std::size_t z = 0; z < max_classes; ++z) model.classes.push_back(context(owner[z]));
-    if (option.by_row) model.row_scales = context(row_at);
-    if (option.by_column) model.column_scales = context(column_at);
+    if (classes.by_row) model.row_scales = context(row_at);
+    if (classes.by_column) model.column_scales = context(column_at);
     if (model.staircase_bits > 0)
       model.flags = context(flags_at), model.stairs = context(flags_at + 1);
     for (std::size_t k = 0; k < rank; ++k)
       model.components[k].left.context = context(component_at[k]),
       model.components[k].right.context = context(component_at[k] + 1);
-    plan.rows = std::move(option.rows);
-    plan.columns.scales = std::move(option.columns);
+    plan.rows = std::move(classes.rows);
+    plan.columns.scales = std::move(classes.columns);
     plan.columns.right = low_rank_.right;
     plan.estimated_bytes = (clustering.bits + 7) / 8;
   }
 
+  // How far clustering looks for what is alike.
+  std::size_t reach() const {
+    return effort_ == Effort::fast ? 3 : effort_ == Effort::max ? max_classes : 8;
+  }
   std::size_t most_tables() const { return effort_ == Effort::max ? max_tables : 12; }
 
   // Classes of few words are counted with a neighbour, whose context they take. The result: the

@@ -27,31 +27,34 @@ inline int quarter_log2(double x) {
   return 4 * exponent + quarter;
 }
 
-// 2^e, for -1022 <= e <= 1023.
-inline double power_of_two(int e) { return std::bit_cast<double>(std::uint64_t(e + 1023) << 52); }
-
 // Collects |difference| * 2^exponent of rows, or of pieces of them, then gives scales.
 class ScaleSums {
  public:
-  ScaleSums(std::size_t rows, std::size_t columns) : rows_(rows, 0.0), columns_(columns) {}
+  ScaleSums(std::size_t rows, std::size_t columns)
+      : rows_(rows, 0.0), column_sums_(columns), column_counts_(columns) {}
 
-  // What was seen of one row: sizes at columns, in any number of pieces.
-  void add(std::size_t column, double size) {
-    sizes_.push_back({column, size});
-    sum_ += size;
+  // Where the n sizes of a piece of the row in hand go; then `added` says their sum.
+  float* piece(std::size_t column, std::size_t n) {
+    pieces_.push_back({column, sizes_.size(), n});
+    sizes_.resize(sizes_.size() + n);
+    return sizes_.data() + pieces_.back().first;
   }
+  void added(double sum) { sum_ += sum; }
   // has_columns: whether the row says something of its columns, too.
   void finish_row(std::size_t row, bool has_columns) {
     if (sum_ > 0) {
       rows_[row] = sum_ / double(sizes_.size());
-      const double inverse = 1 / rows_[row];
-      for (const auto& [column, size] : sizes_) {
+      const float inverse = float(1 / rows_[row]);
+      for (const auto& [column, first, n] : pieces_) {
         if (!has_columns) break;
-        columns_[column].sum += size * inverse;
-        columns_[column].n += 1;
+        for (std::size_t j = 0; j < n; ++j) {
+          column_sums_[column + j] += sizes_[first + j] * inverse;
+          column_counts_[column + j] += 1;
+        }
       }
     }
     sizes_.clear();
+    pieces_.clear();
     sum_ = 0;
   }
 
@@ -63,7 +66,8 @@ class ScaleSums {
   Scales rows() const { return scales_of(rows_); }
   Scales columns() const {
     std::vector<double> means;
-    for (const auto& [sum, n] : columns_) means.push_back(n > 0 ? sum / n : 0);
+    for (std::size_t j = 0; j < column_sums_.size(); ++j)
+      means.push_back(column_counts_[j] > 0 ? double(column_sums_[j] / column_counts_[j]) : 0);
     return scales_of(means);
   }
 
@@ -89,16 +93,13 @@ class ScaleSums {
   }
 
   static constexpr int nothing = 1 << 30;
-  struct Mean {
-    double sum = 0, n = 0;
-  };
-  struct Size {
-    std::size_t column;
-    double size;
+  struct Piece {
+    std::size_t column, first, n;
   };
   std::vector<double> rows_;
-  std::vector<Mean> columns_;
-  std::vector<Size> sizes_;  // of the row in hand
+  std::vector<float> column_sums_, column_counts_;
+  std::vector<float> sizes_;  // of the row in hand
+  std::vector<Piece> pieces_;
   double sum_ = 0;
 };
 

@@ -29,23 +29,43 @@ void for_each_state(const Frequencies& frequencies, int table_log, Visit&& visit
   for (unsigned state = 0; state < n_states; ++state) visit(state, symbol_of_state[state]);
 }
 
-// Appends the table's 2^table_log entries. symbol_at(i): the alphabet.
+// An alphabet as entries hold it: the parts of each symbol that no state changes.
 template <class SymbolAt>
-void append_entries(std::vector<Entry>& entries, const Frequencies& frequencies, int table_log,
-                    SymbolAt&& symbol_at) {
-  Frequencies next = frequencies;
-  for_each_state(frequencies, table_log, [&](unsigned, unsigned symbol) {
-    const unsigned rank = next[symbol]++;
-    const unsigned digits = unsigned(table_log + 1 - std::bit_width(rank));
-    entries.push_back(
-        entry_of(digits, symbol_at(int(symbol)), (rank << digits) - (1u << table_log)));
+std::vector<Entry> entries_of(int n_symbols, SymbolAt&& symbol_at) {
+  std::vector<Entry> symbols;
+  for (int i = 0; i < n_symbols; ++i) symbols.push_back(entry_of(0, symbol_at(i), 0));
+  return symbols;
+}
+
+// Appends the table's 2^table_log entries. symbols: the alphabet, from `entries_of`.
+inline void append_entries(std::vector<Entry>& entries, const Frequencies& frequencies,
+                           int table_log, const std::vector<Entry>& symbols) {
+  const std::size_t begin = entries.size();
+  entries.resize(begin + (std::size_t(1) << table_log));
+  Entry* const out = entries.data() + begin;
+  // A symbol's ranks run from its frequency on; from the next power of two on they take one digit
+  // less.
+  struct Next {
+    std::uint32_t rank, power, digits;
+    Entry symbol;
+  };
+  std::vector<Next> next;
+  for (std::size_t symbol = 0; symbol < frequencies.size(); ++symbol) {
+    const auto width = unsigned(std::bit_width(frequencies[symbol]));
+    next.push_back(
+        {frequencies[symbol], 1u << width, unsigned(table_log) + 1 - width, symbols[symbol]});
+  }
+  for_each_state(frequencies, table_log, [&](unsigned state, unsigned symbol) {
+    Next& own = next[symbol];
+    const unsigned rank = own.rank++, digits = own.digits - (rank >= own.power);
+    out[state] = own.symbol | entry_of(digits, {}, (rank << digits) - (1u << table_log));
   });
 }
 
 // rows[place] for n_rows places, each of which stands for a symbol; where the table lacks that, for
 // the escape of its sign. next_states: shared by all tables, appended to.
 template <class SymbolOf, class SymbolAt>
-void append_rows(std::vector<Row>& rows, std::vector<std::uint16_t>& next_states,
+void append_rows(std::vector<Row>& rows, std::vector<std::uint32_t>& next_states,
                  const Frequencies& frequencies, int table_log, unsigned n_rows,
                  SymbolOf&& symbol_of, SymbolAt&& symbol_at) {
   const std::uint32_t n_states = 1u << table_log;
@@ -68,7 +88,7 @@ void append_rows(std::vector<Row>& rows, std::vector<std::uint16_t>& next_states
   }
   next_states.resize(end);
   for_each_state(frequencies, table_log, [&](unsigned state, unsigned symbol) {
-    next_states[start[symbol]++] = std::uint16_t(n_states + state);
+    next_states[start[symbol]++] = n_states + state;
   });
 }
 
@@ -95,9 +115,9 @@ inline bool read_frequencies(BitReader& in, Frequencies& frequencies, int n_symb
   unsigned left = 1u << table_log;
   for (int symbol = 0; left > 0; ++symbol) {
     if (symbol == n_symbols || !in.is_whole()) return false;
-    int ones = 0;
-    while (in.get(1))
-      if (++ones > 2 * (max_table_log + 1)) return false;
+    constexpr int most = 2 * (max_table_log + 1);
+    const int ones = in.get_ones(most);
+    if (ones > most) return false;
     const int step = ones % 2 ? -(ones + 1) / 2 : ones / 2;
     const int length =
         step + (symbol < stride ? 0 : std::bit_width(frequencies[std::size_t(symbol - stride)]));

@@ -1,6 +1,7 @@
 // Words: an element of each dtype as a whole number, its exponent, and steps between two of them.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -64,10 +65,7 @@ struct FloatWords {
   static unsigned exponent(Wide word) {
     return unsigned(word >> mantissa_bits) & ((1u << exponent_bits) - 1);
   }
-  static Wide delta(Wide word, Wide base) {
-    const Wide on_side = sign_extended<W>(word ^ (base & top));
-    return sign_extended<W>((on_side ^ (sign_mask(on_side) & (top - 1))) - (base & (top - 1)));
-  }
+  static Wide delta(Wide word, Wide base) { return sign_extended<W>(step(Word(word), Word(base))); }
   // The word with its exponent first and its sign behind it, and back.
   static Word split(Word word) {
     const Word low = Word((Word(1) << mantissa_bits) - 1), sign = Word(word >> (word_bits - 1));
@@ -79,7 +77,12 @@ struct FloatWords {
     const Word exponent = Word(number >> (mantissa_bits + 1));
     return Word(Word(sign << (word_bits - 1)) | Word(exponent << mantissa_bits) | (number & low));
   }
-  // In the word's own width, so that vectors hold as many as they can.
+  // The delta and what it makes, in the word's own width, so that vectors hold as many as they can.
+  static Word step(Word word, Word base) {
+    const Word low = Word(top - 1), on_side = Word(word ^ (base & Word(top)));
+    const Word below = Word(std::make_signed_t<Word>(on_side) >> (word_bits - 1));
+    return Word((on_side ^ (below & low)) - (base & low));
+  }
   static Word moved(Word base, Word delta) {
     const Word low = Word(top - 1), count = Word((base & low) + delta);
     const Word below = Word(std::make_signed_t<Word>(count) >> (word_bits - 1));
@@ -98,6 +101,7 @@ struct IntegerWords {
 
   static unsigned exponent(Wide) { return 0; }
   static Wide delta(Wide word, Wide base) { return sign_extended<W>(word - base); }
+  static Word step(Word word, Word base) { return Word(word - base); }
   static Word moved(Word base, Word delta) { return Word(base + delta); }
 };
 
@@ -107,6 +111,11 @@ using F16Words = FloatWords<std::uint16_t, 5>;
 using Bf16Words = FloatWords<std::uint16_t, 8>;
 using F8E4M3Words = FloatWords<std::uint8_t, 4>;
 using F8E5M2Words = FloatWords<std::uint8_t, 5>;
+
+// The stored exponent of one, about which those of weights lie.
+template <class Words>
+inline constexpr int middle_exponent =
+    Words::exponent_bits == 0 ? 0 : (1 << std::max(Words::exponent_bits - 1, 0)) - 1;
 
 // The kinds of words, numbered for the binding.
 enum class WordKind : int { f64, f32, f16, bf16, f8_e4m3, f8_e5m2, int8, int16, int32, int64 };

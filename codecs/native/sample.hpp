@@ -1,0 +1,103 @@
+// A sample of a frame's differences, and what ways to make classes of them would cost.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "histograms.hpp"
+#include "model.hpp"
+#include "scales.hpp"
+
+namespace deltahub {
+
+struct RowAndColumnScales {
+  ScaleSums::Scales rows, columns;
+};
+
+// A class is scale + offset - 4 * exponent of what is predicted; the class of a row that decayed is
+// the size of its differences itself, whatever the exponent.
+class Sample {
+ public:
+  // middle: see middle_exponent.
+  Sample(int number_bits, int middle) : number_bits_(number_bits), middle_(middle) {}
+
+  // Room for the bins and the exponents of n words of a row, which follow one another.
+  struct Room {
+    std::uint16_t* bins;
+    std::int16_t* exponents;
+  };
+  Room add(std::size_t row, std::size_t column, std::size_t n, bool is_decayed) {
+    pieces_.push_back({row, column, bins_.size(), n, is_decayed});
+    bins_.resize(bins_.size() + n);
+    exponents_.resize(bins_.size());
+    return {bins_.data() + pieces_.back().first, exponents_.data() + pieces_.back().first};
+  }
+
+  struct Option {
+    bool by_row = false, by_column = false;
+    int offset = 0;
+    std::uint64_t bits = 0;     // of the sample, with a table for each class
+    std::uint64_t counted = 0;  // the sample's words
+  };
+  // The offset puts the largest classes, but for a few words, at the upper end.
+  Option tried(const RowAndColumnScales& scales, bool by_row, bool by_column) {
+    Option option{.by_row = by_row, .by_column = by_column};
+    levels_.resize(bins_.size());
+    int least = scale_end, most = -scale_end;
+    for (const Piece& piece : pieces_) {
+      const int from_row = by_row ? scales.rows.around[piece.row] : 0;
+      std::int32_t* const levels = levels_.data() + piece.first;
+      for (std::size_t j = 0; j < piece.n; ++j)
+        levels[j] = from_row - 4 * (piece.is_decayed ? middle_ : exponents_[piece.first + j]);
+      if (piece.is_decayed) continue;
+      if (by_column)
+        for (std::size_t j = 0; j < piece.n; ++j)
+          levels[j] += scales.columns.around[piece.column + j];
+      for (std::size_t j = 0; j < piece.n; ++j)
+        least = std::min(least, levels[j]), most = std::max(most, levels[j]);
+    }
+    if (least <= most) option.offset = max_classes - 1 - high_level(least, most);
+    const std::size_t end = 1u + *std::ranges::max_element(bins_);
+    Histogram classes(max_classes * end);
+    for (std::size_t i = 0; i < bins_.size(); ++i) {
+      const int z = std::clamp(levels_[i] + option.offset, 0, max_classes - 1);
+      ++classes[std::size_t(z) * end + bins_[i]];
+    }
+    for (std::size_t z = 0; z < max_classes; ++z)
+      option.bits += bits_alone(Bins(classes).subspan(z * end, end), number_bits_);
+    option.counted = bins_.size();
+    return option;
+  }
+
+ private:
+  struct Piece {
+    std::size_t row, column, first, n;
+    bool is_decayed;
+  };
+
+  // The highest level that is not above all but one in 512.
+  int high_level(int least, int most) const {
+    std::vector<std::uint32_t> seen(std::size_t(most - least) + 1);
+    std::uint64_t total = 0;
+    for (const Piece& piece : pieces_) {
+      if (piece.is_decayed) continue;
+      for (std::size_t j = 0; j < piece.n; ++j)
+        ++seen[std::size_t(levels_[piece.first + j] - least)];
+      total += piece.n;
+    }
+    std::uint64_t above = 0;
+    std::size_t level = seen.size() - 1;
+    while (level > 0 && (above += seen[level]) * 512 < total) --level;
+    return int(level) + least;
+  }
+
+  int number_bits_, middle_;
+  std::vector<Piece> pieces_;
+  std::vector<std::uint16_t> bins_;
+  std::vector<std::int16_t> exponents_;
+  std::vector<std::int32_t> levels_;
+};
+
+}  // namespace deltahub
