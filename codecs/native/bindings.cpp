@@ -84,6 +84,11 @@ class FmDeltaEncoder {
   std::unique_ptr<DeltaEncoder> codec_;
 };
 
+std::uint64_t estimate_deltas(int kind, const Bytes& source, const Bytes& base) {
+  nb::gil_scoped_release unlocked;
+  return estimated_deltas(kind, {source.data(), source.size()}, {base.data(), base.size()});
+}
+
 class FmDeltaDecoder {
  public:
   FmDeltaDecoder(int kind, const Bytes& prelude, std::size_t rows, std::size_t columns) {
@@ -157,6 +162,11 @@ NB_MODULE(_native, m) {
   m.def("use_kernels", &use_kernels, "name"_a,
         "From now on encoders and decoders that are made use these kernels. ValueError where the\n"
         "processor cannot run them. All sets write and read the same bytes.");
+
+  m.def("estimate_deltas", &estimate_deltas, "kind"_a, "source"_a, "base"_a,
+        nb::sig("def estimate_deltas(kind: int, source: " BUFFER ", base: " BUFFER ") -> int"),
+        "About how many bytes fm_delta takes for one row of words, found by counting alone.\n"
+        "kind: see fm_delta.WORD_KINDS. ValueError unless both are as many words, at least one.");
 
   nb::class_<FmDeltaEncoder>(m, "FmDeltaEncoder",
                              "The model of one frame, ready to encode its blocks.")

@@ -139,6 +139,20 @@ inline std::unique_ptr<DeltaEncoder> planned_deltas(int kind, View source, View 
   });
 }
 
+// About how many bytes one row of words takes against its base, planned with the least effort.
+// std::invalid_argument where sizes do not fit each other.
+inline std::uint64_t estimated_deltas(int kind, View source, View base) {
+  return with_words(word_kind(kind), [&]<class Words>(Words) -> std::uint64_t {
+    const FrameShape shape{1, source.size() / sizeof(typename Words::Word),
+                           sizeof(typename Words::Word)};
+    shape.check_block(source.size(), base.size(), 0, 0, 1, shape.columns);
+    const LowRank none;
+    return Planner<Words>(*chosen_kernels(), source.data(), base.data(), 1, shape.columns,
+                          Effort::fast, none)
+        .estimated_bytes();
+  });
+}
+
 // std::invalid_argument where no encoder writes such a prelude for such a frame.
 inline std::unique_ptr<DeltaDecoder> parsed_deltas(int kind, View prelude, std::size_t rows,
                                                    std::size_t columns) {

@@ -45,6 +45,16 @@ class Planner {
     return plan;
   }
 
+  // About how many bytes the frame takes, from counting alone: with a table for each class, whose
+  // own size stands for those that classes would share.
+  std::uint64_t estimated_bytes() const {
+    Plan<Words> plan;
+    plan.model = trial_model();
+    const Sample::Option option = chosen(plan, measured(plan));
+    const std::uint64_t tables = std::min<std::uint64_t>(option.n_classes, most_tables());
+    return (bits_of(option, {}) + tables * bits_of_a_table + 7) / 8;
+  }
+
  private:
   std::size_t all() const { return shape_.rows * shape_.columns; }
   // How many words the statistics should see; the greatest effort sees all of them.
@@ -54,6 +64,7 @@ class Planner {
   }
   static constexpr std::size_t least_for_scales = 32;  // rows and columns
   static constexpr std::uint64_t least_in_class = 64;
+  static constexpr std::uint64_t bits_of_a_table = 256;
   static constexpr int middle = middle_exponent<Words>;
 
   // What the differences look like in each class.

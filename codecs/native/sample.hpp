@@ -40,6 +40,7 @@ class Sample {
     int offset = 0;
     std::uint64_t bits = 0;     // of the sample, with a table for each class
     std::uint64_t counted = 0;  // the sample's words
+    std::uint64_t n_classes = 0;
   };
   // The offset puts the largest classes, but for a few words, at the upper end.
   Option tried(const RowAndColumnScales& scales, bool by_row, bool by_column) {
@@ -65,8 +66,11 @@ class Sample {
       const int z = std::clamp(levels_[i] + option.offset, 0, max_classes - 1);
       ++classes[std::size_t(z) * end + bins_[i]];
     }
-    for (std::size_t z = 0; z < max_classes; ++z)
-      option.bits += bits_alone(Bins(classes).subspan(z * end, end), number_bits_);
+    for (std::size_t z = 0; z < max_classes; ++z) {
+      const Bins one = Bins(classes).subspan(z * end, end);
+      option.bits += bits_alone(one, number_bits_);
+      option.n_classes += total_of(one) > 0;
+    }
     option.counted = bins_.size();
     return option;
   }

@@ -13,6 +13,12 @@ def use_kernels(name: str) -> None:
     processor cannot run them. All sets write and read the same bytes.
     """
 
+def estimate_deltas(kind: int, source: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview) -> int:
+    """
+    About how many bytes fm_delta takes for one row of words, found by counting alone.
+    kind: see fm_delta.WORD_KINDS. ValueError unless both are as many words, at least one.
+    """
+
 class FmDeltaEncoder:
     """The model of one frame, ready to encode its blocks."""
 

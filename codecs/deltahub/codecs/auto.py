@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from deltahub.codecs._native import FmDeltaEncoder
+from deltahub.codecs._native import FmDeltaEncoder, estimate_deltas
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.neuzip_lossless import plan as plan_alone
 from deltahub.codecs.protocol import Effort
@@ -29,24 +29,36 @@ def sample_runs(count: int) -> Iterator[tuple[int, int]]:
 def choose_codec(dtype: DType, source: memoryview, base: memoryview | None) -> str:
     """The id of the codec that should take the fewest bytes for these elements.
 
-    source, base: as many bytes, whole elements; no base: only codecs without one. Costs about as
-    much as planning 48 thousand elements three times.
+    source, base: as many bytes, whole elements; no base: only codecs without one. Counts at most
+    48 thousand elements.
     """
     if len(source) < LEAST_BYTES:
         return "raw"
     sample = _sample(dtype, source)
-    sizes = {"raw": len(sample), "zstd": compressed_size(sample)}
+    sizes = {"raw": len(sample)}
     alone = plan_alone(dtype, sample)
     if alone is not None:
         sizes["neuzip_lossless"] = alone.estimated_bytes
     if base is not None:
-        near = _sample(dtype, base)
-        count = len(sample) // dtype.itemsize
-        delta = FmDeltaEncoder(
-            WORD_KINDS[dtype], sample, near, 1, count, Effort.FAST, b"", b"", 0, False
-        )
-        sizes["fm_delta"] = delta.estimated_bytes
+        sizes["fm_delta"] = _delta_size(dtype, sample, _sample(dtype, base), len(source))
+    sizes["zstd"] = _zstd_size(sample, min(sizes.values()))
     return min(sizes, key=lambda codec: (sizes[codec], codec))
+
+
+def _delta_size(dtype: DType, sample: bytes, base: bytes, whole_bytes: int) -> int:
+    """A tensor that is its own sample is worth a plan, since tables weigh much in it."""
+    if len(sample) < whole_bytes:
+        return estimate_deltas(WORD_KINDS[dtype], sample, base)
+    count = len(sample) // dtype.itemsize
+    return FmDeltaEncoder(
+        WORD_KINDS[dtype], sample, base, 1, count, Effort.FAST, b"", b"", 0, False
+    ).estimated_bytes
+
+
+def _zstd_size(sample: bytes, best: int) -> int:
+    """Where a third of the sample is far from the best, that is all there is to know."""
+    third = compressed_size(sample[: len(sample) // 3]) * 3
+    return third if third > 1.5 * best else compressed_size(sample)
 
 
 def _sample(dtype: DType, source: memoryview) -> bytes:
