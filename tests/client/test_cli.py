@@ -9,7 +9,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from deltahub.client import Hub, cli
+from deltahub.client import Hub
+from deltahub.client import cli_group as cli
 from support.client_process import Finished, deltahub
 from support.hub import RunningHub
 from support.model_folders import base_tensors, contents, tuned_tensors, write_model
@@ -292,7 +293,7 @@ def test_help_names_every_command_and_loads_none() -> None:
 
 def test_the_command_starts_without_loading_what_it_does_not_need() -> None:
     probe = (
-        "import sys; from deltahub.client import cli; import deltahub.client.cli_transfer;"
+        "import sys; from deltahub.client import cli_group, cli_transfer;"
         "print([m for m in ('numpy', 'torch', 'rich', 'sqlite3', 'blake3', 'fastapi')"
         " if m in sys.modules])"
     )
