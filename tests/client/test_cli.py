@@ -285,7 +285,7 @@ def test_info_of_files_that_are_no_weights_says_so(name: str, tmp_path: Path, hu
 
 def test_help_names_every_command_and_loads_none() -> None:
     shown = ok(deltahub("--help")).out
-    for command in (*COMMANDS, "serve", "worker", "user", "gc", "fsck"):
+    for command in (*COMMANDS, "serve", "worker", "user", "gc", "fsck", "recompress"):
         assert f"  {command} " in shown
     for command in COMMANDS:
         assert "--json" in ok(deltahub(command, "--help")).out

@@ -26,6 +26,7 @@ _SERVICE = {
     "worker": ("worker", "Run background jobs for a hub's data folder."),
     "user": ("server", "Manage users, organizations and tokens."),
     "gc": ("server", "Plan or carry out garbage collection."),
+    "recompress": ("server", "Code stored frames smaller, with today's encoders."),
     "fsck": ("server", "Check a hub's data folder."),
 }
 
