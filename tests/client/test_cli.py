@@ -202,6 +202,10 @@ def test_a_base_that_is_not_there_is_said_and_can_be_taken_back(name: str, tmp_p
     assert "hash" not in changed.stderr  # nothing was read
     told = CliRunner().invoke(cli.group, [*push, "--base", "admin/nosuch2", "--json"])
     assert json.loads(told.stdout)["base_state"] == "absent"
+    (tmp_path / "f").write_text("another f")
+    assert CliRunner().invoke(cli.group, push).exit_code == 0
+    shown = CliRunner().invoke(cli.group, ["info", name]).stdout
+    assert "base declared: admin/nosuch2 (absent" in shown
     taken = CliRunner().invoke(cli.group, [*push, "--base", "none"])
     assert "base declared: none" in taken.stdout
     assert "warning" not in taken.stderr
