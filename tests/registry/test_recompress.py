@@ -12,7 +12,7 @@ import click
 import pytest
 import torch
 from click.testing import CliRunner, Result
-from sqlalchemy import select, text
+from sqlalchemy import select, text, update
 
 from deltahub.registry import Registry, failpoints
 from deltahub.registry.commands import gc as gc_command  # type: ignore[attr-defined]  # on demand
@@ -150,9 +150,10 @@ def test_a_plan_counts_by_codec_version_and_effort_and_changes_nothing(
     plan = plan_recompress(reg)
     frames = {(group.codec, group.version, group.effort): group.frames for group in plan.groups}
     assert frames["fm_delta", 1, "fast"] == 2
-    assert frames["zstd", 1, ""] >= 2
-    assert frames["neuzip_lossless", 1, ""] >= 2
-    assert plan.total_bytes > 4 * 128 * 192 * 2
+    assert frames["zstd", 1, ""] == 2
+    assert set(frames) <= {("fm_delta", 1, "fast"), ("zstd", 1, ""), ("raw", 1, "")}
+    assert plan.total_bytes >= 4 * 128 * 192 * 2
+    assert plan.up_to_date.frames > 2, "no effort makes what stands alone smaller"
     assert (rows(reg), sorted(reg.store.list(""), key=lambda item: item.key)) == before
     shown = run("--data-dir", str(reg.data_dir))
     assert shown.exit_code == 0, shown.output
@@ -162,6 +163,8 @@ def test_a_plan_counts_by_codec_version_and_effort_and_changes_nothing(
 
 
 def test_a_second_run_finds_nothing_to_look_at(reg: Registry, hub: OldHub) -> None:
+    with reg.db.write() as session:  # as an older release leaves them
+        session.execute(update(Frame).values(tried=0))
     assert recompress(reg).not_smaller > 0
     before = rows(reg), len(list(reg.store.list("")))
     plan = plan_recompress(reg)
@@ -180,7 +183,9 @@ def test_what_the_hub_writes_itself_is_up_to_date_at_its_effort(tmp_path: Path) 
     with opened_registry(tmp_path, codec_effort="fast") as reg:
         assert plan_recompress(reg).tensors == {}
     with opened_registry(tmp_path, codec_effort="max") as reg:
-        assert len(plan_recompress(reg).tensors) > 4
+        assert len(plan_recompress(reg).tensors) == 2, "what stands alone cannot become smaller"
+        assert recompress(reg).replanned == 0
+        assert plan_recompress(reg).tensors == {}
 
 
 def test_only_the_named_repository_is_brought_up_to_date(reg: Registry, hub: OldHub) -> None:
@@ -228,15 +233,18 @@ def test_one_at_a_time_and_none_beside_a_gc_that_waits_for_no_reader(reg: Regist
 
 
 @pytest.mark.parametrize(
-    "place",
+    ("place", "n_left"),
     [
-        "packs.put.after_put",
-        "replan.switch.before_commit",
-        "recompress.switch.before_commit",
-        "recompress.switch.after_commit:2",
+        ("packs.put.after_put", 4),
+        ("replan.switch.before_commit", 4),
+        ("recompress.replan.done", 2),
+        ("recompress.switch.before_commit", 2),
+        ("recompress.switch.after_commit", 0),
     ],
 )
-def test_a_killed_run_loses_nothing_and_the_next_goes_on(hub: OldHub, place: str) -> None:
+def test_a_killed_run_loses_nothing_and_the_next_goes_on(
+    hub: OldHub, place: str, n_left: int
+) -> None:
     child = os.fork()
     if child == 0:
         failpoints._trigger = failpoints._Trigger(place)
@@ -248,10 +256,7 @@ def test_a_killed_run_loses_nothing_and_the_next_goes_on(hub: OldHub, place: str
     assert os.WTERMSIG(status) == signal.SIGKILL
     with opened_registry(hub.folder) as reg:
         check(reg, hub)
-        left = plan_recompress(reg).tensors
-        assert left
-        if place == "recompress.switch.after_commit:2":
-            assert len(left) <= 6, "what was done is not done again"
+        assert len(plan_recompress(reg).tensors) == n_left, "what was done is not done again"
         recompress(reg)
         assert plan_recompress(reg).tensors == {}
         assert stored_tensors(reg, hub.revisions["ann/sent"])["a.weight"].codec == "fm_delta"
@@ -270,6 +275,8 @@ def make_unreadable(reg: Registry, tensor_id: int) -> None:
     )
     path.chmod(0o600)
     path.write_bytes(data)
+    with reg.db.write() as session:
+        session.execute(update(Frame).where(Frame.tensor_id == tensor_id).values(tried=0))
 
 
 def test_frames_that_no_release_reads_are_named_and_left_and_the_rest_is_done(

@@ -12,7 +12,7 @@ from deltahub.codecs.frame import (
     split_frames,
 )
 from deltahub.codecs.protocol import Effort
-from deltahub.registry.encoders import rank_of
+from deltahub.registry.encoders import rank_alone, rank_of
 from deltahub.registry.packs import PackSpool
 
 Read = Callable[[int, memoryview], None]
@@ -49,7 +49,7 @@ def encode_tensor(
         frame = encode_part(spec, part, source, plan, read_base, effort, threads)
         size = len(source)
         del source
-        spool.add(frame, rank_of(effort))
+        spool.add(frame, rank_alone() if plan is None else rank_of(effort))
         progress(size)
 
 

@@ -19,6 +19,11 @@ def rank_of(effort: Effort) -> int:
     return sum(codec.version for codec in BY_ID.values()) * _EFFORTS + effort
 
 
+def rank_alone() -> int:
+    """The rank of a frame that was to have no base: no effort makes those smaller."""
+    return rank_of(max(Effort))
+
+
 def is_newest(codec: str, version: int, effort: int, wanted: Effort) -> bool:
     """Whether a frame's own header says that coding it anew at the effort cannot change it.
 

@@ -10,13 +10,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from deltahub.codecs.frame import FrameRange, TensorSpec
 from deltahub.codecs.registry import BY_ID
 from deltahub.registry.db.models import Tensor
 from deltahub.registry.db.session import WriteSession
 from deltahub.registry.encode import encode_part
-from deltahub.registry.encoders import is_newest, rank_of
+from deltahub.registry.encoders import is_newest, rank_alone, rank_of
 from deltahub.registry.errors import Conflict, DataLost, DeltaCycle, TensorNotFound
 from deltahub.registry.failpoints import reached
 from deltahub.registry.locations import (
@@ -156,7 +157,7 @@ class Recoder:
 
     def _code(self, spool: PackSpool, location: TensorLocation) -> _Coded:
         """Add the tensor's frames to the spool, if at least one of them is better than it was."""
-        rank = rank_of(self._effort)
+        rank = self._rank(location)
         kept: list[FrameLocation] = []
         is_new = False
         for frame in location.frames:
@@ -173,6 +174,10 @@ class Recoder:
             if is_new:
                 spool.add(self._stored(location, frame), rank)
         return _Coded(location, is_new, bool(kept))
+
+    def _rank(self, location: TensorLocation) -> int:
+        """What is remembered of a tensor that was looked at."""
+        return rank_of(self._effort) if location.bases else rank_alone()
 
     def _code_frame(self, location: TensorLocation, frame: FrameLocation) -> bytes | None:
         """The same elements in a better frame, if there is one. Memory: three frames."""
@@ -195,7 +200,7 @@ class Recoder:
     def _switch(self, sealed: SealedPacks | None, coded: list[_Coded]) -> None:
         """One transaction: what is stored as it was when it was read is read anew from now on."""
         done = Recoded()
-        stale: list[int] = []
+        stale: list[TensorLocation] = []
         with self._reg.db.write() as session:
             if sealed is not None:
                 make_live(session, sealed)
@@ -205,16 +210,17 @@ class Recoder:
                 if not _is_as_read(each.location, now.get(each.location.id)):
                     done.changed += 1
                 elif sealed is None or not each.is_new:
-                    stale.append(each.location.id)
+                    stale.append(each.location)
                 elif self._switch_one(session, sealed, each):
                     done.replaced += 1
                     done.saved_bytes += _stored_bytes(each.location.frames) - _stored_bytes(
                         sealed.tensors[each.location.hash].frames
                     )
                 else:
-                    stale.append(each.location.id)
+                    stale.append(each.location)
             done.not_smaller += len(stale)
-            mark_tried(session, stale, rank_of(self._effort))
+            for rank, tensors in groupby(sorted(stale, key=self._rank), self._rank):
+                mark_tried(session, (tensor.id for tensor in tensors), rank)
             reached("recompress.switch.before_commit")
         reached("recompress.switch.after_commit")
         self._done.replaced += done.replaced

@@ -15,12 +15,12 @@ from sqlalchemy.exc import NoResultFound
 from deltahub.codecs.protocol import Effort
 from deltahub.registry.db.models import Entry, FileTensor, Namespace, Repository, Revision, Tensor
 from deltahub.registry.encoders import rank_of
-from deltahub.registry.errors import DataLost
+from deltahub.registry.errors import DataLost, RepositoryNotFound
 from deltahub.registry.failpoints import reached
 from deltahub.registry.locations import batches
 from deltahub.registry.measuring import measure_affected
 from deltahub.registry.outdated import Count, mark_tried, outdated_among, survey
-from deltahub.registry.permissions import repository_not_found
+from deltahub.registry.paths import quoted
 from deltahub.registry.recode import Recoder
 from deltahub.registry.registry import Registry
 from deltahub.registry.replan import Replanner
@@ -126,7 +126,7 @@ def plan_recompress(reg: Registry, repository: str | None = None) -> Plan:
         with reg.db.read() as session:
             row = find_repository(session, repository)
         if row is None:
-            raise repository_not_found(repository)
+            raise RepositoryNotFound(f"there is no repository {quoted(repository)}")
         repository_id = row.id
     found = survey(reg, effort, repository_id)
     groups = tuple(

@@ -19,7 +19,7 @@ from deltahub.registry.data_folder import (
 )
 from deltahub.registry.errors import InvalidRequest, NotFound
 from deltahub.registry.maintenance_commands import EXIT_REFUSED, InUse, opened_folder
-from deltahub.registry.recompress import Plan, apply_recompress, plan_recompress
+from deltahub.registry.recompress import Outcome, Plan, apply_recompress, plan_recompress
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 from deltahub.registry.sizes import human_size
@@ -89,7 +89,7 @@ def recompress(
         if outcome is not None:
             _show_lines(outcome.lines())
         _show_lines(_unreadable_lines(unreadable))
-        click.echo(_last_line(plan, is_applied))
+        click.echo(_last_line(plan, outcome))
     if unreadable:
         if not as_json:
             click.echo("deltahub: some tensors cannot be read; nothing of them changed", err=True)
@@ -128,14 +128,18 @@ def _unreadable_lines(unreadable: Iterable[Unreadable]) -> Iterator[str]:
         yield f"cannot be read: {where}: {what} ({each.reason}): {names}{rest}"
 
 
-def _last_line(plan: Plan, is_applied: bool) -> str:
+def _last_line(plan: Plan, outcome: Outcome | None) -> str:
     if plan.unreadable:
         return (
             "what cannot be read must be pushed again: delete these repositories, collect with "
             "`deltahub gc --apply`, and push them from where they came"
         )
-    if not is_applied:
+    if not plan.tensors:
+        return "there is nothing to do"
+    if outcome is None:
         return "nothing was changed; --apply carries the plan out"
+    if outcome.saved_bytes == 0:
+        return "nothing could be made smaller"
     return "old frames are garbage now: `deltahub gc --apply` gives their bytes back"
 
 
@@ -146,19 +150,26 @@ class _Shown:
         self._began_at = time.monotonic()
         self._shown_at = 0.0
         self._stage = ""
+        self._last = (0, 0)
         self._is_terminal = sys.stderr.isatty()
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         now = time.monotonic()
+        self._last = (done, total)
         is_due = now - self._shown_at >= SHOWN_EVERY_S if self._is_terminal else False
-        if stage == self._stage and not is_due:
-            return
-        self._stage, self._shown_at = stage, now
-        speed = human_size(int(done / max(now - self._began_at, 1e-3)))
-        text = f"{human_size(done)} of {human_size(total)}, {speed}/s: {stage}"
-        line = f"\r\033[K{text[:120]}" if self._is_terminal else text
-        click.echo(line, nl=not self._is_terminal, err=True)
+        if stage != self._stage or is_due:
+            self._stage, self._shown_at = stage, now
+            self._show(stage)
 
     def end(self) -> None:
         if self._is_terminal and self._stage:
             click.echo("\r\033[K", nl=False, err=True)
+        elif self._stage:
+            self._show("done")
+
+    def _show(self, stage: str) -> None:
+        done, total = self._last
+        speed = human_size(int(done / max(time.monotonic() - self._began_at, 1e-3)))
+        text = f"{human_size(done)} of {human_size(total)}, {speed}/s: {stage}"
+        line = f"\r\033[K{text[:120]}" if self._is_terminal else text
+        click.echo(line, nl=not self._is_terminal, err=True)
