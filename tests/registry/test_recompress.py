@@ -219,6 +219,13 @@ def test_a_name_that_is_no_repository_is_refused(
     assert getattr(error.exception, "code", None) == code
 
 
+def test_no_hub_is_made_where_there_is_none(tmp_path: Path) -> None:
+    refused = run("--data-dir", str(tmp_path / "nothing"), "--apply")
+    assert refused.exit_code == 2
+    assert "there is no hub" in refused.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_one_at_a_time_and_none_beside_a_gc_that_waits_for_no_reader(reg: Registry) -> None:
     folder = ("--data-dir", str(reg.data_dir))
     with DataFolderLock(reg.data_dir, RECOMPRESS_LOCK, RECOMPRESS):

@@ -13,7 +13,15 @@ from sqlalchemy import select
 from sqlalchemy.exc import NoResultFound
 
 from deltahub.codecs.protocol import Effort
-from deltahub.registry.db.models import Entry, FileTensor, Namespace, Repository, Revision, Tensor
+from deltahub.registry.db.models import (
+    Entry,
+    File,
+    FileTensor,
+    Namespace,
+    Repository,
+    Revision,
+    Tensor,
+)
 from deltahub.registry.encoders import rank_of
 from deltahub.registry.errors import DataLost, RepositoryNotFound
 from deltahub.registry.failpoints import reached
@@ -207,17 +215,24 @@ class _Work:
                 .join(Revision, Revision.repository_id == Repository.id)
                 .where(Revision.id == revision_id)
             )
+            # What the re-planner looks at: weights of the repository's own domain.
+            is_own_weight = (
+                (File.kind == "safetensors")
+                & (File.recipe_tensor_id != Tensor.id)
+                & (File.domain_id == Tensor.domain_id)
+            )
             rows = session.execute(
-                select(Tensor.id, Tensor.domain_id, Tensor.depth)
+                select(Tensor.id, Tensor.domain_id, Tensor.depth, is_own_weight.label("is_weight"))
                 .join(FileTensor, FileTensor.tensor_id == Tensor.id)
-                .join(Entry, Entry.file_id == FileTensor.file_id)
+                .join(File, File.id == FileTensor.file_id)
+                .join(Entry, Entry.file_id == File.id)
                 .where(Entry.revision_id == revision_id)
                 .distinct()
             ).all()
         rows = [row for row in rows if row.id in self._todo]
         if name is None or not rows:
             return  # deleted since, or done with a newer revision
-        alone = {row.id for row in rows if row.depth == 0}
+        alone = {row.id for row in rows if row.depth == 0 and row.is_weight}
         if alone:
             self._replan(name, revision_id, alone)
             reached("recompress.replan.done")
