@@ -5,18 +5,16 @@ projections; its strongest directions are kept while they save more than their f
 """
 
 from dataclasses import replace
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 import numpy as np
 
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.low_rank import FLOAT_WORDS, MAX_RANK, LowRank, Words, deltas, predict
-from deltahub.codecs.low_rank_merge import sharpened
+from deltahub.codecs.low_rank_merge import Effort, Merge, sharpened
 from deltahub.codecs.low_rank_pair import F64, Factors, Pair, sketch
 from deltahub.codecs.low_rank_plan import Plan, least_unit, plan_components, rounded, rounded_twice
 from deltahub.codecs.low_rank_sizes import factor_bits, residual_bits, scale_classes
-
-Effort: TypeAlias = Literal["default", "max"]
 
 MIN_SIDE: Final = 64
 _TRIAL: Final = {"default": 1 << 16, "max": 1 << 17}  # elements coded to see what a fit saves
@@ -40,8 +38,9 @@ def fit_low_rank(
     factors, energy = _sketched(pair, effort)
     trial = Trial(pair, _TRIAL[effort])
     fits = [_fit_components(pair, factors, energy, trial, effort)]
-    if rank := _merged_rank(pair, factors, energy):
-        fits.append(_fit_merge(pair, sharpened(pair, factors, rank, effort == "max"), trial))
+    rank = _most_merged(pair, factors, energy)
+    if rank and (merge := sharpened(pair, factors.first(rank), effort)):
+        fits.append(_fit_merge(pair, merge, trial))
     bits, best = min(fits, key=lambda fit: fit[0])
     return best if bits < (1 - _LEAST_GAIN) * trial.bits(None) else None
 
@@ -85,15 +84,13 @@ def _noise_strength(pair: Pair) -> float:
     return float(np.sqrt(_rounding(pair)) * (np.sqrt(pair.rows) + np.sqrt(pair.columns)))
 
 
-def _merged_rank(pair: Pair, factors: Factors, energy: float) -> int:
-    """How many components leave nothing but rounding; 0 where they leave more."""
-    strengths = factors.strengths
-    rank = int((strengths > 1.1 * _noise_strength(pair)).sum())
-    # The components of an adapter end at once; those of other fine-tunes fade into noise.
-    if not 0 < rank <= min(MAX_RANK, len(strengths) - 1):
-        return 0
+def _most_merged(pair: Pair, factors: Factors, energy: float) -> int:
+    """How many components an adapter may have whose sum was rounded; 0: this is no such sum."""
+    found = int((factors.strengths > 1.1 * _noise_strength(pair)).sum())
+    # Weak components may be hidden: they show once the words are weighed.
+    rank = min(found + 2 + found // 8, MAX_RANK, len(factors.strengths) - 1)
     if (
-        strengths[rank - 1] < 1.15 * strengths[rank]
+        not 0 < found <= rank
         or _left(factors, energy)[rank - 1] > 1.4 * _rounding(pair) * pair.size
     ):
         return 0
@@ -153,28 +150,34 @@ def _fit_components(
     return best
 
 
-def _fit_merge(pair: Pair, factors: Factors, trial: Trial) -> tuple[float, LowRank]:
+def _fit_merge(pair: Pair, merge: Merge, trial: Trial) -> tuple[float, LowRank]:
+    factors = merge.factors
     rank = len(factors.strengths)
-    error = np.full(rank, 0.01 * _rounding(pair))
-    plans = plan_components(pair, factors, error, least_rank=rank)
-    best = _best(pair, factors, plans, trial, 6)
+    energy = float((factors.strengths**2).sum())
+    error = _left(factors, energy) / pair.size + 0.01 * _rounding(pair)
+    plans = plan_components(pair, factors, error)
+    best = _best(pair, factors, plans, trial, 8, merge.is_rounded)
     if pair.dtype is DType.F32 and 3 * rank <= MAX_RANK:  # 16 bits a factor are too few
         unit = least_unit(pair, factors)[rank - 1]
         for more in (0, 2, 4):
             fit = rounded_twice(pair, factors, unit + more)
             best = min(best, (trial.bits(fit), fit), key=lambda fit: fit[0])
-    # An adapter of 16 bits is multiplied in 16 bits, too.
-    fit = replace(best[1], is_rounded=True)
+    fit = replace(best[1], is_rounded=not merge.is_rounded)
     return min(best, (trial.bits(fit), fit), key=lambda fit: fit[0])
 
 
 def _best(
-    pair: Pair, factors: Factors, plans: list[Plan], trial: Trial, n_trials: int
+    pair: Pair,
+    factors: Factors,
+    plans: list[Plan],
+    trial: Trial,
+    n_trials: int,
+    is_rounded: bool = False,
 ) -> tuple[float, LowRank]:
     """The fit that a trial finds smallest, walking from the plan that should be: bits and fit."""
 
     def tried(i: int) -> tuple[float, LowRank]:
-        fit = rounded(pair, factors, plans[i])
+        fit = replace(rounded(pair, factors, plans[i]), is_rounded=is_rounded)
         return trial.bits(fit), fit
 
     at = min(range(len(plans)), key=lambda i: plans[i].bits)
