@@ -3,19 +3,16 @@
 import json
 import os
 import shutil
-import signal
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
-import torch
 from click.testing import CliRunner, Result
 from sqlalchemy import select, text, update
 
-from deltahub.registry import Registry, failpoints
-from deltahub.registry.commands import gc as gc_command  # type: ignore[attr-defined]  # on demand
+from deltahub.registry import Registry
+from deltahub.registry.commands import gc as gc_command
 from deltahub.registry.data_folder import RECOMPRESS, RECOMPRESS_LOCK, DataFolderLock
 from deltahub.registry.db.models import Frame, Tensor
 from deltahub.registry.fsck import fsck
@@ -26,61 +23,14 @@ from deltahub.registry.store.keys import pack_key
 from support.client_packs import frames_of, near, send_pack, weights
 from support.collecting import collect
 from support.frames import forge_header
-from support.ingested import (
-    Stored,
-    push_ingested,
-    read_file,
-    run_replans,
-    send_ingested,
-    stored_tensors,
-)
+from support.ingested import push_ingested, read_file, stored_tensors
+from support.old_hub import FILES, MATRICES, PATH, OldHub, check, make_old_hub, recompress, stored
 from support.registry import caller, opened_registry
-from support.tiny_models import Tensors, to_file
-
-PATH = "model.safetensors"
-MATRICES = ("a.weight", "b.weight")
-
-
-def model(*, merged: int | None = None) -> Tensors:
-    """Two matrices and a bias in BF16. merged: the seed of a low-rank update upon them."""
-    generator = torch.Generator().manual_seed(1)
-    tensors = {name: torch.randn(128, 192, generator=generator) * 0.02 for name in MATRICES}
-    tensors["bias"] = torch.randn(64, generator=generator)
-    if merged is not None:
-        generator.manual_seed(merged)
-        for name in MATRICES:
-            left = torch.randn(128, 2, generator=generator)
-            tensors[name] += left @ torch.randn(2, 192, generator=generator) * 1e-3
-    return {name: tensor.to(torch.bfloat16) for name, tensor in tensors.items()}
-
-
-FILES = {
-    "ann/base": to_file(model()),
-    "ann/tune": to_file(model(merged=2)),
-    "ann/sent": to_file(model(merged=3)),
-}
-
-
-@dataclass(frozen=True)
-class OldHub:
-    """A data folder that was written at effort fast, and by a client; the revisions by name."""
-
-    folder: Path
-    revisions: dict[str, int]
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> OldHub:
-    folder = tmp_path_factory.mktemp("old")
-    with opened_registry(folder, codec_effort="fast") as reg:
-        ann = caller(reg, "ann")
-        base, tune, sent = FILES.values()
-        revisions = {
-            "ann/base": push_ingested(reg, ann, "ann/base", {PATH: base}),
-            "ann/tune": push_ingested(reg, ann, "ann/tune", {PATH: tune}, base="ann/base"),
-            "ann/sent": send_ingested(reg, ann, "ann/sent", sent, private=True),
-        }
-    return OldHub(folder, revisions)
+    return make_old_hub(tmp_path_factory.mktemp("old"))
 
 
 @pytest.fixture
@@ -95,25 +45,10 @@ def reg(hub: OldHub) -> Iterator[Registry]:
         yield registry
 
 
-def stored(reg: Registry, hub: OldHub) -> dict[str, dict[str, Stored]]:
-    return {name: stored_tensors(reg, revision) for name, revision in hub.revisions.items()}
-
-
-def check(reg: Registry, hub: OldHub, *names: str) -> None:
-    """The files come back bit for bit, and fsck finds nothing."""
-    for name in names or FILES:
-        assert read_file(reg, hub.revisions[name], PATH) == FILES[name]
-    assert list(fsck(reg, read_data=True)) == []
-
-
 def rows(reg: Registry) -> list[object]:
     with reg.db.read() as session:
         tables = session.scalars(text("SELECT name FROM sqlite_master WHERE type = 'table'")).all()
         return [session.execute(text(f"SELECT * FROM {table}")).all() for table in tables]
-
-
-def recompress(reg: Registry) -> Outcome:
-    return apply_recompress(reg, plan_recompress(reg))
 
 
 def run(*arguments: str, of: click.Command = command) -> Result:
@@ -239,37 +174,6 @@ def test_one_at_a_time_and_none_beside_a_gc_that_waits_for_no_reader(reg: Regist
         assert run(*folder, "--apply", of=gc_command).exit_code == 0
 
 
-@pytest.mark.parametrize(
-    ("place", "n_left"),
-    [
-        ("packs.put.after_put", 4),
-        ("replan.switch.before_commit", 4),
-        ("recompress.replan.done", 2),
-        ("recompress.switch.before_commit", 2),
-        ("recompress.switch.after_commit", 0),
-    ],
-)
-def test_a_killed_run_loses_nothing_and_the_next_goes_on(
-    hub: OldHub, place: str, n_left: int
-) -> None:
-    child = os.fork()
-    if child == 0:
-        failpoints._trigger = failpoints._Trigger(place)
-        with opened_registry(hub.folder) as reg:
-            recompress(reg)
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status)
-    assert os.WTERMSIG(status) == signal.SIGKILL
-    with opened_registry(hub.folder) as reg:
-        check(reg, hub)
-        assert len(plan_recompress(reg).tensors) == n_left, "what was done is not done again"
-        recompress(reg)
-        assert plan_recompress(reg).tensors == {}
-        assert stored_tensors(reg, hub.revisions["ann/sent"])["a.weight"].codec == "fm_delta"
-        check(reg, hub)
-
-
 def make_unreadable(reg: Registry, tensor_id: int) -> None:
     """Let the tensor's frame be one of fm_delta version 0, which no release reads any more."""
     with reg.db.read() as session:
@@ -340,52 +244,6 @@ def test_damage_is_reported_and_the_rest_is_done(reg: Registry, hub: OldHub) -> 
     assert "fsck" in failed.reason
     assert outcome.replaced >= 1
     assert stored_tensors(reg, hub.revisions["ann/tune"])["a.weight"].id == damaged
-
-
-Race = Callable[[Registry], object]
-
-
-def delete_sent(reg: Registry) -> None:
-    delete_repository(reg, caller(reg, "ann"), "ann/sent")
-    collect(reg)
-    collect(reg)
-
-
-def push_more(reg: Registry) -> None:
-    ann = caller(reg, "ann")
-    push_ingested(reg, ann, "ann/more", {PATH: to_file(model(merged=9))}, base="ann/tune")
-
-
-@pytest.mark.parametrize(
-    ("race", "at"),
-    [
-        (delete_sent, 1),
-        (delete_sent, 3),
-        (delete_sent, 5),
-        (push_more, 4),
-        (run_replans, 3),
-        (recompress, 5),
-    ],
-)
-def test_what_others_do_meanwhile_is_respected(
-    reg: Registry, hub: OldHub, race: Race, at: int
-) -> None:
-    left = at
-
-    def report(stage: str, done: int, total: int) -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            race(reg)
-
-    apply_recompress(reg, plan_recompress(reg), report)
-    assert left <= 0
-    assert plan_recompress(reg).tensors == {}
-    names = [name for name in FILES if not (race is delete_sent and name == "ann/sent")]
-    check(reg, hub, *names)
-    collect(reg)
-    collect(reg)
-    check(reg, hub, *names)
 
 
 def test_a_client_s_frames_that_stay_are_still_the_client_s(tmp_path: Path) -> None:
