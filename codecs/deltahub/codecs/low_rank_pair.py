@@ -16,6 +16,7 @@ I32: TypeAlias = NDArray[np.int32]
 
 _CHUNK: Final = 1 << 18  # elements that are floats at a time: they stay in a core's caches
 _SKETCHED: Final = 1 << 22  # elements whose differences a sketch keeps
+_SAMPLED: Final = 1 << 20  # elements, about, that are looked at all at once
 
 
 class Pair:
@@ -72,10 +73,13 @@ class Pair:
             yield slice(start, min(start + n_rows, self.rows))
 
     def part(self, rows: slice) -> "Pair":
-        """These rows of the pair; itself where they are all."""
-        if rows.step == 1:
-            return self
-        return Pair(self.dtype, self.source[rows].copy(), self.base[rows].copy())
+        """These rows of the pair, not copied."""
+        return Pair(self.dtype, self.source[rows], self.base[rows])
+
+    def sample(self) -> slice:
+        """Some of the rows, to look at them all at once."""
+        n_rows = max(1, min(64, _SAMPLED // self.columns))
+        return slice(None, None, -(-self.rows // n_rows))
 
     def exponents(self, words: Words) -> I32:
         """Exponent fields, at least 1: so they tell the distance of a word to the next."""
@@ -85,7 +89,7 @@ class Pair:
 
     def ulp_shares(self) -> tuple[F64, F64]:
         """The ulps that occur in some of the rows, and how often: shares of 1."""
-        counts = np.bincount(self.exponents(self.source[:: -(-self.rows // 64)]).ravel())
+        counts = np.bincount(self.exponents(self.source[self.sample()]).ravel())
         exponents = np.flatnonzero(counts)
         ulps = np.ldexp(1.0, exponents - self.words.bias - self.words.mantissa_bits)
         return ulps, counts[exponents] / counts.sum()

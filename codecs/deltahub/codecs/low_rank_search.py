@@ -19,6 +19,7 @@ from deltahub.codecs.low_rank_sizes import factor_bits, residual_bits, scale_cla
 MIN_SIDE: Final = 64
 _TRIAL: Final = {"default": 1 << 16, "max": 1 << 17}  # elements coded to see what a fit saves
 _DIRECTIONS: Final = {"default": 40, "max": 80}  # looked at
+_FACTORS: Final = 1 << 21  # numbers in one factor, at most
 _RANKS: Final = (2, 4, 8, 12, 16, 20, 24, 32, 40, 48, 56, 64)  # tried where time allows
 _LEAST_GAIN: Final = 0.01  # of the size without a prediction
 
@@ -60,7 +61,7 @@ def _has_directions(pair: Pair) -> bool:
 
 
 def _sketched(pair: Pair, effort: Effort) -> tuple[Factors, float]:
-    most = min(pair.rows, pair.columns) // 2
+    most = min(min(pair.rows, pair.columns) // 2, _FACTORS // max(pair.rows, pair.columns))
     factors, energy = sketch(pair, min(_DIRECTIONS[effort], most), 1 if effort == "default" else 3)
     is_cut = factors.strengths[-1] > 3 * _noise_strength(pair)
     if effort == "default" and is_cut and _left(factors, energy)[-1] < energy / 100:
@@ -101,7 +102,8 @@ class Trial:
     """Some rows of a pair, coded for a try."""
 
     def __init__(self, pair: Pair, n_elements: int) -> None:
-        n_rows = min(pair.rows, max(16, n_elements // pair.columns))
+        least = min(16, max(1, 4 * n_elements // pair.columns))
+        n_rows = min(pair.rows, max(least, n_elements // pair.columns))
         self._rows = np.linspace(0, pair.rows - 1, n_rows).astype(np.intp)
         self._share = pair.rows / n_rows
         self._pair = pair

@@ -17,6 +17,7 @@ from deltahub.codecs.low_rank_pair import I32, Floats, Pair
 
 _MANTISSA: Final = 23  # bits of a float32
 _BIAS: Final = 127
+_AT_ONCE: Final = 1 << 21  # numbers in the matrices that are solved at once
 _MOST_WORK: Final = 1 << 31  # words times pairs of components that a half step looks at
 
 
@@ -62,28 +63,36 @@ class Steps:
         right = np.ascontiguousarray(product.right[:, columns])
         given = np.ascontiguousarray(right.T, np.float32)
         pairs = _pairs(given)
-        squares = np.empty((self.pair.rows, pairs.shape[1]), np.float32)
-        targets = np.empty((self.pair.rows, product.rank), np.float32)
+        left = np.empty_like(product.left)
         for rows in self.pair.row_slices(right.shape[1]):
             weights, pulls = self._asked(rows, columns, product.left[rows] @ right, rule)
-            np.matmul(weights, pairs, out=squares[rows])
-            np.matmul(pulls, given, out=targets[rows])
-        return Product(product.left + _solved(squares, targets, right.dtype), product.right)
+            left[rows] = product.left[rows] + _solved(weights @ pairs, pulls @ given, right.dtype)
+        return Product(left, product.right)
 
     def right(self, product: Product, rule: Rule) -> Product:
         """The product with the right factor that fits best."""
+        n_columns = max(1, _AT_ONCE // product.rank**2)
+        right = np.empty_like(product.right)
+        for first in range(0, self.pair.columns, n_columns):
+            columns = slice(first, min(first + n_columns, self.pair.columns))
+            right[:, columns] = self._right(product, rule, columns)
+        return Product(product.left, right)
+
+    def _right(self, product: Product, rule: Rule, columns: slice) -> Floats:
+        """These columns of the right factor that fits best."""
         stride = self._stride(self.pair.rows, product.rank)
+        right = product.right[:, columns]
         n_pairs = product.rank * (product.rank + 1) // 2
-        squares = np.zeros((self.pair.columns, n_pairs), np.float32)
-        targets = np.zeros((self.pair.columns, product.rank), np.float32)
-        for chunk in self.pair.row_slices():
+        squares = np.zeros((right.shape[1], n_pairs), np.float32)
+        targets = np.zeros((right.shape[1], product.rank), np.float32)
+        for chunk in self.pair.row_slices(right.shape[1]):
             rows = slice(chunk.start + -chunk.start % stride, chunk.stop, stride)
             left = product.left[rows]
-            weights, pulls = self._asked(rows, slice(None), left @ product.right, rule)
+            weights, pulls = self._asked(rows, columns, left @ right, rule)
             given = left.astype(np.float32, copy=False)
             squares += weights.T @ _pairs(given)
             targets += pulls.T @ given
-        return Product(product.left, product.right + _solved(squares, targets, left.dtype).T)
+        return right + _solved(squares, targets, left.dtype).T
 
     def noise(self, rule: Rule) -> float:
         """The root mean square that rounding leaves in what `rule` weighs."""
@@ -93,7 +102,7 @@ class Steps:
 
     def error(self, product: Product, rule: Rule) -> float:
         """The mean square of what a product leaves, in ulps, of what rounding alone leaves."""
-        rows = slice(None, None, -(-self.pair.rows // 64))
+        rows = self.pair.sample()
         weights, pulls = self._asked(rows, slice(None), product.left[rows] @ product.right, rule)
         ulp = 2.0 ** (self.typical - self._below_first)
         return float((pulls.astype(np.float64) ** 2 / weights).mean()) * 12 / ulp**2
@@ -204,8 +213,14 @@ def _solved(squares: Floats, targets: Floats, real: np.dtype[np.floating]) -> Fl
     """Each row's solution of its normal equations."""
     rank = targets.shape[1]
     first, second = _triangle(rank)
-    matrices = np.empty((len(targets), rank, rank))
-    matrices[:, first, second] = matrices[:, second, first] = squares
-    ridge = 1e-7 * np.einsum("ijj->i", matrices) / rank + 1e-300  # of sums of float32
-    matrices[:, range(rank), range(rank)] += ridge[:, None]
-    return np.linalg.solve(matrices, targets[:, :, None].astype(np.float64))[:, :, 0].astype(real)
+    solved = np.empty(targets.shape, real)
+    n_rows = max(1, _AT_ONCE // rank**2)
+    for start in range(0, len(targets), n_rows):
+        rows = slice(start, start + n_rows)
+        matrices = np.empty((len(targets[rows]), rank, rank))
+        matrices[:, first, second] = matrices[:, second, first] = squares[rows]
+        ridge = 1e-7 * np.einsum("ijj->i", matrices) / rank + 1e-300  # of sums of float32
+        matrices[:, range(rank), range(rank)] += ridge[:, None]
+        columns = targets[rows, :, None].astype(np.float64)
+        solved[rows] = np.linalg.solve(matrices, columns)[:, :, 0]
+    return solved
