@@ -57,7 +57,7 @@ def test_a_prediction_is_what_the_format_says(dtype: DType, data: st.DataObject)
 
 
 def coded_bits(dtype: DType, after: Words, predicted: Words) -> float:
-    return residual_bits(deltas(dtype, after, predicted), np.zeros(after.shape, np.int64))
+    return residual_bits(deltas(after, predicted), np.zeros(after.shape, np.int64))
 
 
 @pytest.mark.parametrize("effort", ["default", "max"])

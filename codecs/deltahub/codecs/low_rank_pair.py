@@ -66,11 +66,14 @@ class Pair:
         for rows in self.row_slices():
             yield rows, self.differences(rows)
 
-    def row_slices(self, columns: int | None = None) -> Iterator[slice]:
-        """All rows, some at a time; more of them where only so many columns are looked at."""
-        n_rows = max(1, _CHUNK // (columns or self.columns))
+    def row_slices(self, columns: int | None = None, stride: int = 1) -> Iterator[slice]:
+        """All rows, or one in every stride, some at a time: so many that their floats are few.
+
+        columns: how many of them are looked at, where it is not all.
+        """
+        n_rows = max(1, _CHUNK // (columns or self.columns)) * stride
         for start in range(0, self.rows, n_rows):
-            yield slice(start, min(start + n_rows, self.rows))
+            yield slice(start, min(start + n_rows, self.rows), stride)
 
     def part(self, rows: slice) -> "Pair":
         """These rows of the pair, not copied."""

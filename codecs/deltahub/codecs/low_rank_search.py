@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.low_rank import FLOAT_WORDS, MAX_RANK, LowRank, Words, deltas, predict
+from deltahub.codecs.low_rank import FLOAT_WORDS, MAX_RANK, LowRank, Words, deltas
 from deltahub.codecs.low_rank_merge import Effort, Merge, sharpened
 from deltahub.codecs.low_rank_pair import F64, Factors, Pair, sketch
 from deltahub.codecs.low_rank_plan import Plan, least_unit, plan_components, rounded, rounded_twice
@@ -20,8 +20,11 @@ MIN_SIDE: Final = 64
 _TRIAL: Final = {"default": 1 << 16, "max": 1 << 17}  # elements coded to see what a fit saves
 _DIRECTIONS: Final = {"default": 40, "max": 80}  # looked at
 _FACTORS: Final = 1 << 21  # numbers in one factor, at most
-_RANKS: Final = (2, 4, 8, 12, 16, 20, 24, 32, 40, 48, 56, 64)  # tried where time allows
-_LEAST_GAIN: Final = 0.01  # of the size without a prediction
+_RANKS: Final[dict[Effort, tuple[int, ...]]] = {  # tried beside the one that a model says
+    "default": (4, 8, 16, 24, 32, 48),
+    "max": (2, 4, 8, 12, 16, 20, 24, 32, 40, 48, 56, 64),
+}
+_LEAST_GAIN: Final = 0.02  # of the size without a prediction
 
 
 def fit_low_rank(
@@ -105,21 +108,35 @@ class Trial:
         least = min(16, max(1, 4 * n_elements // pair.columns))
         n_rows = min(pair.rows, max(least, n_elements // pair.columns))
         self._rows = np.linspace(0, pair.rows - 1, n_rows).astype(np.intp)
-        self._share = pair.rows / n_rows
+        self._share: float = pair.rows / n_rows
         self._pair = pair
         self._source, self._base = pair.source[self._rows], pair.base[self._rows]
+        self._numbers = pair.floats(self._base).astype(np.float64)
 
     def bits(self, low_rank: LowRank | None) -> float:
         """About what the whole tensor takes, factors included."""
-        dtype, predicted = self._pair.dtype, self._base
-        if low_rank is not None:
-            predicted = predict(dtype, self._base, low_rank, self._rows)
-        d = deltas(dtype, self._source, predicted)
-        classes = scale_classes(d, self._pair.words.exponents(predicted))
-        bits = float(residual_bits(d, classes) * self._share)
+        predicted = self._base if low_rank is None else self._predicted(low_rank)
+        d = deltas(self._source, predicted)
+        classes = scale_classes(d, self._pair.exponents(predicted))
+        bits = self._share * residual_bits(d, classes)
         if low_rank is not None:
             bits += factor_bits(low_rank.left) + factor_bits(low_rank.right.T)
         return bits
+
+    def _predicted(self, low_rank: LowRank) -> Words:
+        """What the format predicts, but for one word in thousands: in floats, far sooner.
+
+        Base words that are no numbers stay, as in the format.
+        """
+        pair = self._pair
+        unit = 2.0 ** (low_rank.floor - pair.words.unit_of_floor)
+        added = low_rank.product(self._rows).astype(np.float64)
+        if low_rank.is_rounded:
+            added = pair.floats(pair.rounded(added * unit)).astype(np.float64) / unit
+        with np.errstate(invalid="ignore", over="ignore"):
+            added += np.trunc(self._numbers / unit)  # what is finer than the unit is cut to it
+            added *= unit
+        return np.where(np.isfinite(added), pair.rounded(added), self._base)
 
 
 def _fit_components(
@@ -128,24 +145,16 @@ def _fit_components(
     floor = _rounding(pair)
     error = np.maximum(_left(factors, energy) / pair.size - floor, 1e-3 * floor)
     best = _best(pair, factors, plan_components(pair, factors, error), trial, 1)
-    if effort == "default":
-        if best[1].rank > 8 and best[0] > (1 - _LEAST_GAIN) * trial.bits(None):
-            first = factors.first(8)  # where few rows changed, the model keeps too many
-            best = min(
-                best,
-                _best(pair, first, plan_components(pair, first, error[:8]), trial, 1),
-                key=lambda fit: fit[0],
-            )
-        return best
-    # The model of sizes is right within some percent: trials say where to stop.
+    # The model of sizes knows no rows that did not change: trials say where to stop.
     at = best[1].rank
-    smaller = [rank for rank in reversed(_RANKS) if rank < at]
-    larger = [rank for rank in _RANKS if at < rank <= len(factors.strengths)]
-    for ranks in (smaller, larger):
+    smaller = [rank for rank in reversed(_RANKS[effort]) if rank < at]
+    larger = [rank for rank in _RANKS[effort] if at < rank <= len(factors.strengths)]
+    pays = best[0] < (1 - _LEAST_GAIN) * trial.bits(None)
+    for ranks in (smaller, larger if pays else []):
         for rank in ranks:
             first = factors.first(rank)
             plans = plan_components(pair, first, error[:rank], least_rank=rank)
-            fit = _best(pair, first, plans, trial, 3)
+            fit = _best(pair, first, plans, trial, 1 if effort == "default" else 3)
             if fit[0] >= best[0]:
                 break
             best = fit

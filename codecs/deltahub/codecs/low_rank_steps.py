@@ -13,11 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deltahub.codecs.low_rank import Words
-from deltahub.codecs.low_rank_pair import I32, Floats, Pair
+from deltahub.codecs.low_rank_pair import F64, I32, Floats, Pair
 
 _MANTISSA: Final = 23  # bits of a float32
 _BIAS: Final = 127
 _AT_ONCE: Final = 1 << 21  # numbers in the matrices that are solved at once
+_MOST_SUMS: Final = 1 << 21  # normal equations' numbers at a time
+_SOLVED: Final = 1 << 10  # normal equations that are solved at a time
 _MOST_WORK: Final = 1 << 31  # words times pairs of components that a half step looks at
 
 
@@ -63,36 +65,31 @@ class Steps:
         right = np.ascontiguousarray(product.right[:, columns])
         given = np.ascontiguousarray(right.T, np.float32)
         pairs = _pairs(given)
-        left = np.empty_like(product.left)
+        left = product.left.copy()
         for rows in self.pair.row_slices(right.shape[1]):
-            weights, pulls = self._asked(rows, columns, product.left[rows] @ right, rule)
-            left[rows] = product.left[rows] + _solved(weights @ pairs, pulls @ given, right.dtype)
+            weights, pulls = self._asked(rows, columns, left[rows] @ right, rule)
+            left[rows] += _solved(weights @ pairs, pulls @ given)
         return Product(left, product.right)
 
     def right(self, product: Product, rule: Rule) -> Product:
         """The product with the right factor that fits best."""
-        n_columns = max(1, _AT_ONCE // product.rank**2)
-        right = np.empty_like(product.right)
-        for first in range(0, self.pair.columns, n_columns):
-            columns = slice(first, min(first + n_columns, self.pair.columns))
-            right[:, columns] = self._right(product, rule, columns)
-        return Product(product.left, right)
-
-    def _right(self, product: Product, rule: Rule, columns: slice) -> Floats:
-        """These columns of the right factor that fits best."""
         stride = self._stride(self.pair.rows, product.rank)
-        right = product.right[:, columns]
         n_pairs = product.rank * (product.rank + 1) // 2
-        squares = np.zeros((right.shape[1], n_pairs), np.float32)
-        targets = np.zeros((right.shape[1], product.rank), np.float32)
-        for chunk in self.pair.row_slices(right.shape[1]):
-            rows = slice(chunk.start + -chunk.start % stride, chunk.stop, stride)
-            left = product.left[rows]
-            weights, pulls = self._asked(rows, columns, left @ right, rule)
-            given = left.astype(np.float32, copy=False)
-            squares += weights.T @ _pairs(given)
-            targets += pulls.T @ given
-        return right + _solved(squares, targets, left.dtype).T
+        right = product.right.copy()
+        width = max(1, _MOST_SUMS // n_pairs)
+        for begin in range(0, self.pair.columns, width):
+            columns = slice(begin, min(begin + width, self.pair.columns))
+            n_columns = columns.stop - begin
+            squares = np.zeros((n_columns, n_pairs), np.float32)
+            targets = np.zeros((n_columns, product.rank), np.float32)
+            for rows in self.pair.row_slices(n_columns, stride):
+                left = product.left[rows]
+                weights, pulls = self._asked(rows, columns, left @ right[:, columns], rule)
+                given = left.astype(np.float32, copy=False)
+                squares += weights.T @ _pairs(given)
+                targets += pulls.T @ given
+            right[:, columns] += _solved(squares, targets).T
+        return Product(product.left, right)
 
     def noise(self, rule: Rule) -> float:
         """The root mean square that rounding leaves in what `rule` weighs."""
@@ -209,18 +206,16 @@ def _pairs(columns: Floats) -> Floats:
     return columns[:, first] * columns[:, second]
 
 
-def _solved(squares: Floats, targets: Floats, real: np.dtype[np.floating]) -> Floats:
+def _solved(squares: Floats, targets: Floats) -> F64:
     """Each row's solution of its normal equations."""
-    rank = targets.shape[1]
+    n, rank = targets.shape
     first, second = _triangle(rank)
-    solved = np.empty(targets.shape, real)
-    n_rows = max(1, _AT_ONCE // rank**2)
-    for start in range(0, len(targets), n_rows):
-        rows = slice(start, start + n_rows)
+    solved = np.empty((n, rank))
+    for start in range(0, n, _SOLVED):
+        rows = slice(start, start + _SOLVED)
         matrices = np.empty((len(targets[rows]), rank, rank))
         matrices[:, first, second] = matrices[:, second, first] = squares[rows]
         ridge = 1e-7 * np.einsum("ijj->i", matrices) / rank + 1e-300  # of sums of float32
         matrices[:, range(rank), range(rank)] += ridge[:, None]
-        columns = targets[rows, :, None].astype(np.float64)
-        solved[rows] = np.linalg.solve(matrices, columns)[:, :, 0]
+        solved[rows] = np.linalg.solve(matrices, targets[rows, :, None].astype(np.float64))[..., 0]
     return solved
