@@ -168,10 +168,11 @@ def _fit_merge(pair: Pair, merge: Merge, trial: Trial) -> tuple[float, LowRank]:
     error = _left(factors, energy) / pair.size + 0.01 * _rounding(pair)
     plans = plan_components(pair, factors, error)
     best = _best(pair, factors, plans, trial, 8, merge.is_rounded)
-    if pair.dtype is DType.F32 and 3 * rank <= MAX_RANK:  # 16 bits a factor are too few
-        unit = least_unit(pair, factors)[rank - 1]
+    # 16 bits a factor may be too few for words that have more than 8 significant ones.
+    if pair.dtype is not DType.BF16 and 3 * rank <= MAX_RANK:
+        unit = int(least_unit(pair, factors)[rank - 1])
         for more in (0, 2, 4):
-            fit = rounded_twice(pair, factors, unit + more)
+            fit = replace(rounded_twice(pair, factors, unit + more), is_rounded=merge.is_rounded)
             best = min(best, (trial.bits(fit), fit), key=lambda fit: fit[0])
     fit = replace(best[1], is_rounded=not merge.is_rounded)
     return min(best, (trial.bits(fit), fit), key=lambda fit: fit[0])
