@@ -26,6 +26,7 @@ from deltahub.client.errors import (
     RefMoved,
 )
 from deltahub.client.transport import Transport
+from support.needed import lacking
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -210,7 +211,7 @@ def test_a_server_that_speaks_no_tls_is_reported(server: Server) -> None:
 def self_signed(folder: Path) -> Path:
     """A certificate of localhost and its key in one file."""
     if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed: no certificate to test TLS with")
+        lacking("openssl is not installed: no certificate to test TLS with")
     key, certificate = folder / "key.pem", folder / "certificate.pem"
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
     names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]

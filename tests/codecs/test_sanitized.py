@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from deltahub.codecs._native import kernel_names
+from support.needed import lacking
 
 TESTS = Path(__file__).parents[1]
 NATIVE = TESTS.parent / "codecs" / "native"
@@ -23,10 +24,7 @@ FLAGS = ["-std=c++20", "-fsanitize=address,undefined", "-fno-sanitize-recover=al
 # As codecs/native/CMakeLists.txt builds them.
 KERNELS = {"portable": [], "avx2": ["-mavx2", "-mbmi", "-mbmi2"]}
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (CXX or g++) to build with"),
-]
+pytestmark = pytest.mark.long
 
 
 def compiled(source: str, target: Path, flags: Sequence[str]) -> str:
@@ -38,6 +36,8 @@ def compiled(source: str, target: Path, flags: Sequence[str]) -> str:
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with both fuzzers."""
+    if COMPILER is None:
+        lacking("there is no C++ compiler (CXX or g++) to build the fuzzers with")
     folder = tmp_path_factory.mktemp("sanitized")
     with ThreadPoolExecutor(2) as pool:
         fuzzers = [

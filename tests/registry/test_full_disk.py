@@ -20,6 +20,7 @@ from deltahub.registry.store.base import StoreFull
 from support import tiny_models
 from support.commits import files
 from support.ingested import push_ingested, read_file
+from support.needed import lacking
 from support.registry import caller, opened_registry, push, sha256_of, upload
 
 PATH = "model.safetensors"
@@ -36,7 +37,8 @@ def test_a_commit_without_room_for_its_rows_changes_nothing(reg: Registry) -> No
     ann = caller(reg, "ann")
     push(reg, ann, "ann/model", {"a.txt": b"first"})
     paths = [f"folder/{i:05}-{'x' * 200}.txt" for i in range(300)]
-    adds = [AddFile(path, upload(reg, ann, b"second"), 6) for path in paths]
+    second = upload(reg, ann, b"second")
+    adds = [AddFile(path, second, 6) for path in paths]
 
     def limit(n_pages: int) -> None:
         with reg.db.write() as session:
@@ -63,7 +65,7 @@ def run_on_small_disk(tmp_path: Path, size: str) -> None:
     try:
         subprocess.run([*in_namespace, mount + "true", "-", str(folder)], check=True, timeout=20)
     except (OSError, subprocess.CalledProcessError):
-        pytest.skip("this machine lets nobody mount a small file system")
+        lacking("this machine lets nobody mount a small file system (unshare --user --mount)")
     run = subprocess.run(
         [*in_namespace, mount + 'exec "$2" "$3" "$1"', "-", folder, sys.executable, __file__],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
@@ -136,7 +138,8 @@ def on_small_disk(folder: Path) -> None:
         Ingest(reg, 2, job_id).run()
         assert read_file(reg, 2, PATH) == tuned
 
-        adds = [AddFile(f"{i}-{'x' * 200}", upload(reg, ann, b"s"), 1) for i in range(3000)]
+        small = upload(reg, ann, b"s")
+        adds = [AddFile(f"{i}-{'x' * 200}", small, 1) for i in range(3000)]
         with closing(sqlite3.connect(reg.data_dir / "deltahub.sqlite3")) as database:
             # Room in the log of earlier transactions is room too.
             database.execute("PRAGMA wal_checkpoint(TRUNCATE)")

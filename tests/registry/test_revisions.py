@@ -268,9 +268,9 @@ def test_a_mirror_gives_the_commit_its_own_id(reg: Registry, alice: Caller) -> N
         commit(reg, alice, NAME, "main", [other], commit_id="HEAD")
 
 
-def declared(reg: Registry, name: str) -> tuple[str | None, str | None, int]:
+def declared(reg: Registry, name: str, rev: str = "main") -> tuple[str | None, str | None, int]:
     """What was said, the commit it was resolved to, and the number of edges."""
-    row = revision(reg, name)
+    row = revision(reg, name, rev)
     with reg.db.read() as session:
         edges = session.scalars(select(LineageEdge).where(LineageEdge.child_id == row.id)).all()
         base_id = row.declared_base_revision_id
@@ -287,6 +287,26 @@ def test_a_declared_base_is_resolved_at_that_moment(reg: Registry, alice: Caller
     push(reg, alice, "alice/pinned", {"a": b"4"}, base=f"alice/base@{first[:10]}")
     assert declared(reg, "alice/tuned") == ("alice/base", first, 1)
     assert declared(reg, "alice/pinned") == (f"alice/base@{first[:10]}", first, 1)
+
+
+def test_a_revision_that_says_nothing_of_a_base_keeps_the_one_before_it(
+    reg: Registry, alice: Caller
+) -> None:
+    first = push(reg, alice, "alice/base", {"a": b"1"}).commit
+    tuned = push(reg, alice, "alice/tuned", {"a": b"2"}, base="alice/base").commit
+    push(reg, alice, "alice/base", {"a": b"3"})
+    push(reg, alice, "alice/tuned", {"a": b"4"})
+    assert declared(reg, "alice/tuned") == ("alice/base", first, 1)
+    push(reg, alice, "alice/tuned", {"a": b"5"}, ref="branch", expected_parent=tuned)
+    assert declared(reg, "alice/tuned", "branch") == ("alice/base", first, 1)
+    push(reg, alice, "alice/early", {"a": b"6"}, base="alice/later")
+    later = push(reg, alice, "alice/later", {"a": b"7"}).commit
+    push(reg, alice, "alice/early", {"a": b"8"})
+    assert declared(reg, "alice/early") == ("alice/later", later, 1)
+    push(reg, alice, "alice/tuned", {"a": b"9"}, base="none")
+    assert declared(reg, "alice/tuned") == (None, None, 0)
+    push(reg, alice, "alice/tuned", {"a": b"10"})
+    assert declared(reg, "alice/tuned") == (None, None, 0)
 
 
 def test_an_unreadable_base_is_treated_exactly_like_an_absent_one(

@@ -4,17 +4,21 @@ It reads one JSON line a request, forks a child into a process group of its own,
 one JSON line. A fork of a process that has imported everything starts in milliseconds, so that
 hundreds of kills fit into a test.
 
-request: {"number", "failpoint": str | null, "kill_after_s": float | null}
+request: {"number", "failpoint": str | null, "kill_after_s": float | null, "is_counted": bool}
 answer: {"killed": bool, "status": int}
+
+A round that is counted leaves in the file `hits` how often it passed each failpoint.
 """
 
 import contextlib
+import gc
 import json
 import os
 import select
 import signal
 import sys
 import traceback
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +31,7 @@ from deltahub.registry.gc import plan_gc
 from deltahub.registry.ingest import Ingest
 from deltahub.registry.permissions import Caller
 from deltahub.registry.prove import prove_recipe, submit_recipe
+from deltahub.registry.recompress import apply_recompress, plan_recompress
 from deltahub.registry.registry import Registry
 from deltahub.registry.replan import Replanner
 from deltahub.registry.repositories import (
@@ -40,7 +45,7 @@ from support.client_door import pack_and_recipe
 from support.registry import caller, push, sha256_of, upload
 
 # Repositories older than this many rounds are deleted and collected.
-ROUNDS_KEPT = 6
+ROUNDS_KEPT = 2
 # Tensors that a transaction makes known: so few that a tiny model's pack needs several.
 PART_TENSORS = 2
 
@@ -93,7 +98,9 @@ def run_jobs(reg: Registry) -> None:
 
 
 def round_of_work(data_dir: Path, models: Path, journal: Journal, number: int) -> None:
-    """Push a fine-tune and then its base, ingest, re-plan, delete what is old, collect garbage."""
+    """Push a fine-tune and then its base, ingest, re-plan, recompress what a client has sent,
+    delete what is old, collect garbage.
+    """
     family = number % len(list(models.glob("*.base")))
     base = (models / f"{family}.base").read_bytes()
     tuned = (models / f"{family}.tuned").read_bytes()
@@ -106,6 +113,7 @@ def round_of_work(data_dir: Path, models: Path, journal: Journal, number: int) -
         _push(reg, who, journal, f"alice/base-{number}", base)
         run_jobs(reg)
         _send(reg, who, journal, f"alice/sent-{number}", sent, base)
+        apply_recompress(reg, plan_recompress(reg))
         for repository in list_repositories(reg, who, namespace="alice", limit=1000).items:
             if int(repository.name.rsplit("-", 1)[1]) <= number - ROUNDS_KEPT:
                 journal.add(deleting=repository.name)
@@ -153,16 +161,33 @@ def _send(
     journal.add(repository=name, path="model.safetensors", sha256=sha256_of(data))
 
 
+class _Counting:
+    """Stands in the place of a trigger: compared with each failpoint's name, it takes note."""
+
+    def __init__(self) -> None:
+        self.hits: Counter[str] = Counter()
+        self.name = self
+
+    def __eq__(self, name: object) -> bool:
+        self.hits[str(name)] += 1
+        return False
+
+
 def _child(folder: Path, request: dict[str, object]) -> None:
     os.setpgid(0, 0)
     os.environ["DELTAHUB_FAILPOINT_GROUP"] = "1"
-    if request["failpoint"]:
+    counting = _Counting()
+    if request["is_counted"]:
+        failpoints._trigger = counting  # type: ignore[assignment]  # has all that is asked of it
+    elif request["failpoint"]:
         failpoints._trigger = failpoints._Trigger(str(request["failpoint"]))
     try:
         number = request["number"]
         assert isinstance(number, int)
         journal = Journal(folder / "journal")
         round_of_work(folder / "data", folder / "models", journal, number)
+        if request["is_counted"]:
+            (folder / "hits").write_text(json.dumps(counting.hits))
     except BaseException:
         traceback.print_exc()
         os._exit(1)
@@ -175,6 +200,7 @@ def main() -> None:
     with Registry.open(Settings(data_dir=folder / "data")) as reg:
         users.bootstrap_admin(reg)
         caller(reg, "alice")
+    gc.freeze()  # the children share these pages as long as no collection writes to them
     for line in sys.stdin:
         request = json.loads(line)
         pid = os.fork()

@@ -1,39 +1,43 @@
 """The Python SDK of DeltaHub: `Hub`, what its methods return, and what they raise."""
 
-from deltahub.client.errors import (
-    BadResponse,
-    ClientError,
-    Conflict,
-    DiskFull,
-    Forbidden,
-    HubError,
-    HubUnreachable,
-    InvalidArgument,
-    InvalidRequest,
-    JobFailed,
-    LimitExceeded,
-    LocalFileChanged,
-    NotFound,
-    RefMoved,
-    RepositoryNotFound,
-    RevisionNotFound,
-    StorageFull,
-    Unauthorized,
-    VerificationFailed,
-)
-from deltahub.client.hub import Hub
-from deltahub.client.progress import Bars, Lines, Progress, Silent, Stage
-from deltahub.client.records import (
-    CommitResult,
-    Entry,
-    Job,
-    PullResult,
-    PushResult,
-    Ref,
-    Repository,
-    Revision,
-    WhoAmI,
-)
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from deltahub.client.errors import (
+        BadResponse,
+        ClientError,
+        Conflict,
+        DiskFull,
+        Forbidden,
+        HubError,
+        HubUnreachable,
+        InvalidArgument,
+        InvalidRequest,
+        JobFailed,
+        LimitExceeded,
+        LocalFileChanged,
+        NotFound,
+        RefMoved,
+        RepositoryNotFound,
+        RevisionNotFound,
+        StorageFull,
+        Unauthorized,
+        VerificationFailed,
+    )
+    from deltahub.client.hub import Hub
+    from deltahub.client.progress import Bars, Lines, Progress, Silent, Stage
+    from deltahub.client.records import (
+        CommitResult,
+        Entry,
+        Job,
+        PullResult,
+        PushResult,
+        Ref,
+        Repository,
+        Revision,
+        WhoAmI,
+    )
 
 __all__ = [
     "BadResponse",
@@ -71,3 +75,18 @@ __all__ = [
     "VerificationFailed",
     "WhoAmI",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """A public name, loaded when it is asked for: the command has to start before all that is."""
+    if name in __all__:
+        for module in ("errors", "records", "progress", "hub"):
+            found = vars(importlib.import_module(f"{__name__}.{module}")).get(name)
+            if found is not None:
+                globals()[name] = found
+                return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(globals().keys() | set(__all__))

@@ -28,7 +28,6 @@ EXIT_NOT_FOUND = 3
 EXIT_REFUSED_TOKEN = 4
 EXIT_UNREACHABLE = 5
 EXIT_NOT_VERIFIED = 6
-EXIT_INTERRUPTED = 130
 
 _STATUS: tuple[tuple[type[HubError], int], ...] = (
     (NotFound, EXIT_NOT_FOUND),

@@ -9,15 +9,9 @@ from pathlib import Path
 
 import click
 
-from deltahub.client.cli_output import (
-    EXIT_INTERRUPTED,
-    Output,
-    confirm,
-    error_line,
-    hub_options,
-    split_revision,
-)
+from deltahub.client.cli_output import Output, confirm, error_line, hub_options, split_revision
 from deltahub.client.hub import Hub
+from deltahub.client.interrupts import EXIT_INTERRUPTED
 from deltahub.client.progress import count_of, human_size
 from deltahub.client.records import PushResult
 

@@ -80,8 +80,8 @@ class Hub:
         """Make the folder's files the newest revision of a branch; what the hub did.
 
         name: `namespace/name`, created if it does not exist (private: its visibility then).
-        base: `namespace/name[@revision]` that this was fine-tuned from; declared to the hub.
-        `none` takes back what was declared before.
+        base: `namespace/name[@revision]` that this was fine-tuned from; declared to the hub. None
+        leaves what was declared before, `none` takes it back.
         mirror: also delete what the folder does not have; all of it for a folder without files,
         which is refused (InvalidArgument) without allow_empty. wait: return only when the hub has
         stored and verified everything (JobFailed if it could not), else right after the commit.

@@ -17,7 +17,8 @@ from deltahub.client.wire import Answer, Reply, is_broken_wire, is_quiet, refuse
 
 _T = TypeVar("_T")
 _CONNECT_TIMEOUT_S = 15.0
-_READ_TIMEOUT_S = 120.0
+# More than the hub waits for a download's turn before it says that it is busy.
+_READ_TIMEOUT_S = 180.0
 # Where the hub works before it answers: it syncs an upload, or decodes a whole pack.
 LONG_TIMEOUT_S = 900.0
 _SEND_STEP = 8 << 20

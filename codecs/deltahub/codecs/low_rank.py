@@ -15,6 +15,7 @@ from deltahub.codecs.dtypes import DType
 Words: TypeAlias = NDArray[np.unsignedinteger[Any]]
 I16: TypeAlias = NDArray[np.int16]
 I64: TypeAlias = NDArray[np.int64]
+Integers: TypeAlias = NDArray[np.signedinteger[Any]]
 
 MAX_RANK: Final = 64
 MAX_PRODUCT: Final = 1 << 30  # of the magnitude of a product that the format can use
@@ -142,14 +143,14 @@ def _rounded(magnitude: I64, aligned: I64, words: FloatWords) -> I64:
     return magnitudes
 
 
-def deltas(dtype: DType, source: Words, base: Words) -> I64:
+def deltas(source: Words, base: Words) -> Integers:
     """How many words each source word is from its base word, counted from zero on its side."""
-    sign = FLOAT_WORDS[dtype].sign
-    sources, bases = source.astype(np.int64), base.astype(np.int64)
-    side = bases & sign
-    moved: I64 = _counts(sources ^ side, sign) - _counts(bases ^ side, sign)
+    bits = 8 * base.itemsize
+    below_sign = (1 << (bits - 1)) - 1
+    signed = np.dtype(f"i{base.itemsize}")
+    sources, bases = source.view(signed), base.view(signed)
+    wide = np.dtype(f"i{2 * base.itemsize}")
+    moved: Integers = (sources ^ ((sources >> (bits - 1)) & below_sign)).astype(wide)
+    moved -= bases ^ ((bases >> (bits - 1)) & below_sign)
+    np.negative(moved, out=moved, where=bases < 0)
     return moved
-
-
-def _counts(on_side: I64, sign: int) -> I64:
-    return np.where(on_side >= sign, sign - 1 - on_side, on_side)

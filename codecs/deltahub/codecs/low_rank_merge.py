@@ -1,83 +1,113 @@
 """Sharpens the factors of a difference that is of low rank but for the rounding of its words.
 
-A merged adapter is such a difference. A word tells its product as exactly as the word itself is
-fine, so the small ones tell most: the factors are fitted again by alternating least squares, with
-weights of 1 / (rounding error)^2.
+A merged adapter is such a difference: the factors are fitted again by alternating half steps, first
+to the differences, then to the intervals that the words tell.
 """
 
-from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.low_rank_pair import F64, Factors, Floats, Pair, orthonormal
+from deltahub.codecs.low_rank_pair import Factors, Pair, orthonormal
+from deltahub.codecs.low_rank_steps import Product, Rule, Steps
 
-# Ulps below these shares of the typical one count no more. Too low a share from the start, and a
-# few fine words would rule before the factors are near.
-_SHARES: Final[tuple[float, ...]] = (0.25, 0.06, 0.03, 0.015)
-_SHARES_MAX: Final = (0.25, 0.06, 0.03, 0.015, 0.015, 0.008, 0.008, 0.004)
-_SHARES_F32: Final = (0.25, 0.25)  # merging in F32 rounds products too, about so much
+Effort: TypeAlias = Literal["default", "max"]
 
-
-def sharpened(pair: Pair, factors: Factors, rank: int, is_thorough: bool) -> Factors:
-    """The strongest `rank` components, fitted again."""
-    shares = _SHARES_MAX if is_thorough else _SHARES
-    if pair.dtype is DType.F32:
-        shares = _SHARES_F32
-    step = max(1, pair.rows // (8192 if is_thorough else 2048))
-    part = pair.part(slice(None, None, step))
-    right: Floats = factors.right[:rank]
-    for share in shares:
-        left = orthonormal(_left(part, right, share))
-        right = _right(part, left, share)
-        right = orthonormal(right.T).T
-    return Factors.of_product(_left(pair, right, shares[-1]), right.astype(np.float64))
+_SAMPLED: Final = 1 << 20  # words of the rows that the first steps look at
+_MOST_ERROR: Final = 1.5  # of what rounding alone leaves
 
 
-def _weights(pair: Pair, share: float) -> Callable[[slice], Floats]:
-    ulps, shares = pair.ulp_shares()
-    typical = np.sqrt((shares * ulps**2).sum())
-    return lambda rows: 1 / ((pair.ulps(rows) / typical) ** 2 + pair.real.type(share**2))
+class Ladder(NamedTuple):
+    """What is tried in turn: at both factors on a sample, then at right and left ones on all."""
+
+    sampled: tuple[Rule, ...]
+    all: tuple[Rule, ...]
 
 
-def _left(pair: Pair, right: Floats, share: float) -> F64:
-    """The left factor that fits best given the right one."""
-    weights, given = _weights(pair, share), right.astype(pair.real)
-    pairs = _pairs(given.T)
-    left = np.empty((pair.rows, len(right)))
-    for rows, difference in pair.chunks():
-        weight = weights(rows)
-        left[rows] = _solved(weight @ pairs, (weight * difference) @ given.T)
-    return left
+_NEARER: Final = (Rule(3), Rule(5), Rule(6), Rule(7))
+_INSIDE: Final = (Rule(8, 0.1, 0.1), Rule(8, 0.1, 0.1))
+_LADDERS: Final[dict[Effort, Ladder]] = {
+    "default": Ladder((Rule(2),), (*_NEARER, *_INSIDE)),
+    "max": Ladder(
+        (Rule(2),),
+        (
+            *_NEARER,
+            *_INSIDE,
+            *(Rule(8, margin, 0.03) for margin in (0.1, 0.1, 0.05, 0.05)),
+            *(Rule(8, 0.02, 0.01) for _ in range(4)),
+        ),
+    ),
+}
+# Merging in F32 rounds sums of products too, about so much.
+_LADDER_F32: Final = Ladder((Rule(2), Rule(2)), ())
 
 
-def _right(pair: Pair, left: Floats, share: float) -> Floats:
-    """The right factor that fits best given the left one."""
-    weights, given = _weights(pair, share), left.astype(pair.real)
-    rank = left.shape[1]
-    squares = np.zeros((pair.columns, rank * (rank + 1) // 2), pair.real)
-    targets = np.zeros((pair.columns, rank), pair.real)
-    for rows, difference in pair.chunks():
-        weight = weights(rows)
-        squares += weight.T @ _pairs(given[rows])
-        targets += (weight * difference).T @ given[rows]
-    return _solved(squares, targets).T
+class Merge(NamedTuple):
+    """is_rounded: the product fits better where it is rounded before it is added."""
+
+    factors: Factors
+    is_rounded: bool
 
 
-def _pairs(columns: Floats) -> Floats:
-    """The products of all pairs of columns, each pair once."""
-    first, second = np.triu_indices(columns.shape[1])
-    return columns[:, first] * columns[:, second]
+def sharpened(pair: Pair, factors: Factors, effort: Effort) -> Merge | None:
+    """The factors fitted again; None where they leave more than rounding does.
+
+    factors: as many components as an adapter may have; those that are noise are left out.
+    """
+    ladder = _LADDER_F32 if pair.dtype is DType.F32 else _LADDERS[effort]
+    sampled = max(8 * len(factors.strengths), _SAMPLED // pair.columns)
+    every = slice(None, None, max(1, pair.rows // sampled))
+    part = pair.part(every)
+    steps = Steps(part, is_rounded=False)
+    left = (factors.left * factors.strengths).astype(pair.real)
+    product = Product(left[every], factors.right.astype(pair.real))
+    for rule in ladder.sampled:
+        product = steps.right(_left_orthonormal(steps.left(product, rule)), rule)
+        product = _without_noise(product, steps.noise(rule))
+    if steps.error(product, ladder.sampled[-1]) > _MOST_ERROR:
+        return None
+    is_rounded = pair.dtype is not DType.F32 and _is_rounded(part, product)
+    steps = Steps(pair, is_rounded)
+    # The sketch tells left factors of all rows, but for the rows' turn.
+    turned = (left @ (factors.right @ product.right.T)).astype(pair.real)
+    product = steps.left(Product(turned, product.right), ladder.sampled[-1])
+    for i, rule in enumerate(ladder.all):
+        if i % 2 == 0:
+            product = steps.right(_left_orthonormal(product), rule)
+        else:
+            product = steps.left(_right_orthonormal(product), rule)
+    exact = product.left.astype(np.float64), product.right.astype(np.float64)
+    return Merge(Factors.of_product(*exact), is_rounded)
 
 
-def _solved(squares: Floats, targets: Floats) -> Floats:
-    """Each row's solution of its normal equations."""
-    rank = targets.shape[1]
-    first, second = np.triu_indices(rank)
-    matrices = np.empty((len(targets), rank, rank))
-    matrices[:, first, second] = matrices[:, second, first] = squares
-    ridge = 1e-12 * np.einsum("ijj->i", matrices) / rank + 1e-300
-    matrices += ridge[:, None, None] * np.eye(rank)
-    solved: Floats = np.linalg.solve(matrices, targets[:, :, None].astype(np.float64))[:, :, 0]
-    return solved
+def _left_orthonormal(product: Product) -> Product:
+    left = orthonormal(product.left)
+    return Product(left, (left.T @ product.left) @ product.right)
+
+
+def _right_orthonormal(product: Product) -> Product:
+    right = orthonormal(product.right.T).T
+    return Product(product.left @ (product.right @ right.T), np.ascontiguousarray(right))
+
+
+def _without_noise(product: Product, noise: float) -> Product:
+    """The product without components that noise of this size would have, its right orthonormal."""
+    left, right = product.left.astype(np.float64), product.right.astype(np.float64)
+    found = Factors.of_product(left, right)
+    edge = noise * (np.sqrt(len(left)) + np.sqrt(right.shape[1]))
+    kept = found.first(max(1, int((found.strengths > 1.2 * edge).sum())))
+    real = product.left.dtype
+    return Product((kept.left * kept.strengths).astype(real), kept.right.astype(real))
+
+
+def _is_rounded(part: Pair, product: Product) -> bool:
+    """Whether products that are rounded before they are added make more of the words."""
+    rows = part.sample()
+    products = product.left[rows] @ product.right
+    base = part.floats(part.base[rows]).astype(np.float64)
+    equal = [
+        int(np.count_nonzero(part.rounded(base + added) == part.source[rows]))
+        for added in (products, part.floats(part.rounded(products)))
+    ]
+    return equal[1] > equal[0]

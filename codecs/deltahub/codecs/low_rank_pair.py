@@ -12,9 +12,11 @@ from deltahub.codecs.low_rank import FLOAT_WORDS, FloatWords, Words
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 F64: TypeAlias = NDArray[np.float64]
+I32: TypeAlias = NDArray[np.int32]
 
-_CHUNK: Final = 1 << 20  # elements that are floats at a time
-_KEPT: Final = 1 << 24  # elements of a tensor whose differences are kept between passes
+_CHUNK: Final = 1 << 18  # elements that are floats at a time: they stay in a core's caches
+_SKETCHED: Final = 1 << 22  # elements whose differences a sketch keeps
+_SAMPLED: Final = 1 << 20  # elements, about, that are looked at all at once
 
 
 class Pair:
@@ -26,7 +28,6 @@ class Pair:
         self.rows, self.columns = source.shape
         # Float32 would round what the last digits of F32 words say of a product.
         self.real = np.dtype(np.float64 if dtype is DType.F32 else np.float32)
-        self._kept: Floats | None = None
 
     @property
     def size(self) -> int:
@@ -42,14 +43,19 @@ class Pair:
         for words in (self.source, self.base):
             for rows in self.row_slices():
                 magnitudes = words[rows] & words.dtype.type(self.words.sign - 1)
-                if ((magnitudes >= large) & (magnitudes < infinite)).any():
+                if (
+                    magnitudes.max() >= large
+                    and ((magnitudes >= large) & (magnitudes < infinite)).any()
+                ):
                     return True
         return False
 
-    def differences(self, rows: slice) -> Floats:
+    def differences(self, rows: slice, columns: slice = slice(None)) -> Floats:
         """Source less base; 0 where either is no number."""
+        source, base = self.source[rows, columns], self.base[rows, columns]
         with np.errstate(invalid="ignore", over="ignore"):
-            difference = self._floats(self.source[rows]) - self._floats(self.base[rows])
+            difference = self.floats(source)
+            difference -= self.floats(base)
             is_sound = np.isfinite(difference.sum())
         if not is_sound:
             difference[~np.isfinite(difference)] = 0
@@ -57,42 +63,58 @@ class Pair:
 
     def chunks(self) -> Iterator[tuple[slice, Floats]]:
         """All rows, some at a time, with their differences."""
-        if self._kept is None and self.size <= _KEPT:
-            self._kept = np.empty((self.rows, self.columns), self.real)
-            for rows in self.row_slices():
-                self._kept[rows] = self.differences(rows)
         for rows in self.row_slices():
-            yield rows, self.differences(rows) if self._kept is None else self._kept[rows]
+            yield rows, self.differences(rows)
 
-    def row_slices(self) -> Iterator[slice]:
-        n_rows = max(1, _CHUNK // self.columns)
+    def row_slices(self, columns: int | None = None, stride: int = 1) -> Iterator[slice]:
+        """All rows, or one in every stride, some at a time: so many that their floats are few.
+
+        columns: how many of them are looked at, where it is not all.
+        """
+        n_rows = max(1, _CHUNK // (columns or self.columns)) * stride
         for start in range(0, self.rows, n_rows):
-            yield slice(start, min(start + n_rows, self.rows))
+            yield slice(start, min(start + n_rows, self.rows), stride)
 
     def part(self, rows: slice) -> "Pair":
-        """These rows of the pair; itself where they are all."""
-        if rows.step == 1:
-            return self
-        return Pair(self.dtype, self.source[rows].copy(), self.base[rows].copy())
+        """These rows of the pair, not copied."""
+        return Pair(self.dtype, self.source[rows], self.base[rows])
 
-    def ulps(self, rows: slice) -> Floats:
-        """The distance of a source word to the next."""
-        exponents = np.arange(self.words.max_exponent + 1)
-        exponents = np.maximum(exponents, 1) - self.words.bias - self.words.mantissa_bits
-        by_exponent = np.ldexp(self.real.type(1), exponents.astype(np.int32))
-        return by_exponent[self.words.exponents(self.source[rows])]
+    def sample(self) -> slice:
+        """Some of the rows, to look at them all at once."""
+        n_rows = max(1, min(64, _SAMPLED // self.columns))
+        return slice(None, None, -(-self.rows // n_rows))
+
+    def exponents(self, words: Words) -> I32:
+        """Exponent fields, at least 1: so they tell the distance of a word to the next."""
+        exponents = (words >> words.dtype.type(self.words.mantissa_bits)).astype(np.int32)
+        exponents &= self.words.max_exponent
+        return np.maximum(exponents, 1, out=exponents)
 
     def ulp_shares(self) -> tuple[F64, F64]:
         """The ulps that occur in some of the rows, and how often: shares of 1."""
-        ulps, counts = np.unique(
-            self.ulps(slice(None, None, -(-self.rows // 64))), return_counts=True
-        )
-        return ulps.astype(np.float64), counts / counts.sum()
+        counts = np.bincount(self.exponents(self.source[self.sample()]).ravel())
+        exponents = np.flatnonzero(counts)
+        ulps = np.ldexp(1.0, exponents - self.words.bias - self.words.mantissa_bits)
+        return ulps, counts[exponents] / counts.sum()
 
-    def _floats(self, words: Words) -> Floats:
+    def floats(self, words: Words) -> Floats:
+        """The words as numbers, in an array of their own."""
         if self.dtype is DType.BF16:
-            return (words.astype(np.uint32) << 16).view(np.float32)
+            wide = words.astype(np.uint32)
+            wide <<= 16
+            return wide.view(np.float32)
         return words.view(np.float16 if self.dtype is DType.F16 else np.float32).astype(self.real)
+
+    def rounded(self, numbers: Floats) -> Words:
+        """The words nearest to numbers; about so: those of BF16 are rounded to F32 before."""
+        if self.dtype is DType.F16:
+            return numbers.astype(np.float16).view(np.uint16)
+        words = numbers.astype(np.float32).view(np.uint32)
+        if self.dtype is DType.F32:
+            return words
+        words += 0x7FFF + ((words >> 16) & 1)
+        words >>= 16
+        return words.astype(np.uint16)
 
 
 @dataclass(frozen=True)
@@ -125,7 +147,7 @@ def sketch(pair: Pair, n_directions: int, powers: int) -> tuple[Factors, float]:
     n_directions: at most half of the rows and of the columns.
     """
     step = 1 if powers > 1 else max(1, min(4, pair.rows // (4 * n_directions)))
-    step = max(step, -(-pair.size // _KEPT))
+    step = max(step, -(-pair.size // _SKETCHED))
     part = pair.differences(slice(None, None, step))
     start = np.random.default_rng(0).standard_normal((len(part), n_directions))
     basis = orthonormal(part.T @ start.astype(pair.real))

@@ -11,7 +11,7 @@ from deltahub.codecs.low_rank_pair import F64, Factors, Floats, Pair
 
 _NOISES: Final = np.arange(-12, 3)  # log2 of a component's noise, of what the error would allow
 _REACH: Final = 12  # how many times the root mean square product the greatest may be
-_STRIDES: Final = (0, 2, 4, 6)  # log2 of the coarsest unit of a plan, in its finest
+_STRIDES: Final = np.array([0, 2, 4, 6])  # log2 of the coarsest unit of a plan, in its finest
 # Magnitudes of normal numbers of variance 1, each as likely as the others.
 _NORMAL: Final = np.array(
     [0.04, 0.12, 0.2, 0.28, 0.36, 0.45, 0.53, 0.63, 0.72, 0.83, 0.95, 1.08, 1.23, 1.42, 1.68, 2.15]
@@ -56,27 +56,26 @@ def plan_components(pair: Pair, factors: Factors, error: F64, least_rank: int = 
     of it by powers of two, up to some power.
     """
     strengths = np.maximum(factors.strengths[:MAX_RANK], 1e-300)
-    finest_unit = int(least_unit(pair, factors)[len(strengths) - 1])
-    error = error[: len(strengths)]
+    rank = len(strengths)
     steps, shares = pair.ulp_shares()
     root, n_values = np.sqrt(pair.size), pair.rows + pair.columns
+    noises = np.ldexp(error[rank // 2] * n_values / pair.size, _NOISES)
+    # Axes: noises, coarsest strides, components.
+    finest = np.log2(6 * noises[:, None, None] * root / strengths)
+    units = np.maximum(np.rint(finest[..., :1]), least_unit(pair, factors)[rank - 1])
+    strides = np.clip(np.rint(finest - units), 0, _STRIDES[:, None]).astype(np.int64)
+    units = units.astype(np.int64)
+    added = np.cumsum(np.ldexp(strengths, units + strides), axis=-1) / (6 * root)
+    variances = (error[:rank] + added)[..., None] / steps**2
+    bits = pair.size * (_bits_of(variances) @ shares)
+    values = np.sqrt(np.ldexp(strengths / root, -units))
+    bits += n_values * np.cumsum(_factor_bits(values, strides), axis=-1)
+    ranks = least_rank + np.argmin(bits[..., least_rank - 1 :], axis=-1)
     plans = []
-    for noise in np.ldexp(error[len(error) // 2] * n_values / pair.size, _NOISES):
-        finest = np.log2(6 * noise * root / strengths)
-        best: Plan | None = None
-        for most in _STRIDES:
-            unit = max(int(np.rint(finest[0])), finest_unit)
-            strides = np.clip(np.rint(finest - unit), 0, most).astype(np.int64)
-            added = np.cumsum(np.ldexp(strengths, unit + strides)) / (6 * root)
-            values = np.sqrt(strengths / root / np.ldexp(1.0, unit))
-            variances = (error + added)[:, None] / steps**2
-            bits = pair.size * (shares * _bits_of(variances)).sum(axis=1)
-            bits += n_values * np.cumsum(_factor_bits(values, strides))
-            rank = least_rank + int(np.argmin(bits[least_rank - 1 :]))
-            if best is None or bits[rank - 1] < best.bits:
-                best = Plan(unit + strides[:rank], float(bits[rank - 1]))
-        if best is not None:
-            plans.append(best)
+    for i in range(len(noises)):
+        of_stride = [bits[i, k, ranks[i, k] - 1] for k in range(len(_STRIDES))]
+        k = int(np.argmin(of_stride))
+        plans.append(Plan((units[i, 0] + strides[i, k])[: ranks[i, k]], float(of_stride[k])))
     return plans
 
 
@@ -91,9 +90,9 @@ def _factor_bits(values: F64, strides: NDArray[np.int64]) -> F64:
 
     Where an integer has raw digits, those below its stride are coded though they are 0.
     """
-    sizes = values[:, None] * _NORMAL
+    sizes = values[..., None] * _NORMAL
     widths = np.where(sizes < 16, 0, np.log2(np.maximum(sizes, 16)) - 1)
-    wasted = np.minimum(widths, strides[:, None] / 2).mean(axis=1)
+    wasted = np.minimum(widths, strides[..., None] / 2).mean(axis=-1)
     bits: F64 = _bits_of(np.ldexp(values**2, -strides)) + wasted
     return bits
 

@@ -5,24 +5,26 @@ projections; its strongest directions are kept while they save more than their f
 """
 
 from dataclasses import replace
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 import numpy as np
 
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.low_rank import FLOAT_WORDS, MAX_RANK, LowRank, Words, deltas, predict
-from deltahub.codecs.low_rank_merge import sharpened
+from deltahub.codecs.low_rank import FLOAT_WORDS, MAX_RANK, LowRank, Words, deltas
+from deltahub.codecs.low_rank_merge import Effort, Merge, sharpened
 from deltahub.codecs.low_rank_pair import F64, Factors, Pair, sketch
 from deltahub.codecs.low_rank_plan import Plan, least_unit, plan_components, rounded, rounded_twice
 from deltahub.codecs.low_rank_sizes import factor_bits, residual_bits, scale_classes
 
-Effort: TypeAlias = Literal["default", "max"]
-
 MIN_SIDE: Final = 64
 _TRIAL: Final = {"default": 1 << 16, "max": 1 << 17}  # elements coded to see what a fit saves
 _DIRECTIONS: Final = {"default": 40, "max": 80}  # looked at
-_RANKS: Final = (2, 4, 8, 12, 16, 20, 24, 32, 40, 48, 56, 64)  # tried where time allows
-_LEAST_GAIN: Final = 0.01  # of the size without a prediction
+_FACTORS: Final = 1 << 21  # numbers in one factor, at most
+_RANKS: Final[dict[Effort, tuple[int, ...]]] = {  # tried beside the one that a model says
+    "default": (4, 8, 16, 24, 32, 48),
+    "max": (2, 4, 8, 12, 16, 20, 24, 32, 40, 48, 56, 64),
+}
+_LEAST_GAIN: Final = 0.02  # of the size without a prediction
 
 
 def fit_low_rank(
@@ -40,8 +42,9 @@ def fit_low_rank(
     factors, energy = _sketched(pair, effort)
     trial = Trial(pair, _TRIAL[effort])
     fits = [_fit_components(pair, factors, energy, trial, effort)]
-    if rank := _merged_rank(pair, factors, energy):
-        fits.append(_fit_merge(pair, sharpened(pair, factors, rank, effort == "max"), trial))
+    rank = _most_merged(pair, factors, energy)
+    if rank and (merge := sharpened(pair, factors.first(rank), effort)):
+        fits.append(_fit_merge(pair, merge, trial))
     bits, best = min(fits, key=lambda fit: fit[0])
     return best if bits < (1 - _LEAST_GAIN) * trial.bits(None) else None
 
@@ -61,7 +64,7 @@ def _has_directions(pair: Pair) -> bool:
 
 
 def _sketched(pair: Pair, effort: Effort) -> tuple[Factors, float]:
-    most = min(pair.rows, pair.columns) // 2
+    most = min(min(pair.rows, pair.columns) // 2, _FACTORS // max(pair.rows, pair.columns))
     factors, energy = sketch(pair, min(_DIRECTIONS[effort], most), 1 if effort == "default" else 3)
     is_cut = factors.strengths[-1] > 3 * _noise_strength(pair)
     if effort == "default" and is_cut and _left(factors, energy)[-1] < energy / 100:
@@ -85,15 +88,13 @@ def _noise_strength(pair: Pair) -> float:
     return float(np.sqrt(_rounding(pair)) * (np.sqrt(pair.rows) + np.sqrt(pair.columns)))
 
 
-def _merged_rank(pair: Pair, factors: Factors, energy: float) -> int:
-    """How many components leave nothing but rounding; 0 where they leave more."""
-    strengths = factors.strengths
-    rank = int((strengths > 1.1 * _noise_strength(pair)).sum())
-    # The components of an adapter end at once; those of other fine-tunes fade into noise.
-    if not 0 < rank <= min(MAX_RANK, len(strengths) - 1):
-        return 0
+def _most_merged(pair: Pair, factors: Factors, energy: float) -> int:
+    """How many components an adapter may have whose sum was rounded; 0: this is no such sum."""
+    found = int((factors.strengths > 1.1 * _noise_strength(pair)).sum())
+    # Weak components may be hidden: they show once the words are weighed.
+    rank = min(found + 2 + found // 8, MAX_RANK, len(factors.strengths) - 1)
     if (
-        strengths[rank - 1] < 1.15 * strengths[rank]
+        not 0 < found <= rank
         or _left(factors, energy)[rank - 1] > 1.4 * _rounding(pair) * pair.size
     ):
         return 0
@@ -104,23 +105,38 @@ class Trial:
     """Some rows of a pair, coded for a try."""
 
     def __init__(self, pair: Pair, n_elements: int) -> None:
-        n_rows = min(pair.rows, max(16, n_elements // pair.columns))
+        least = min(16, max(1, 4 * n_elements // pair.columns))
+        n_rows = min(pair.rows, max(least, n_elements // pair.columns))
         self._rows = np.linspace(0, pair.rows - 1, n_rows).astype(np.intp)
-        self._share = pair.rows / n_rows
+        self._share: float = pair.rows / n_rows
         self._pair = pair
         self._source, self._base = pair.source[self._rows], pair.base[self._rows]
+        self._numbers = pair.floats(self._base).astype(np.float64)
 
     def bits(self, low_rank: LowRank | None) -> float:
         """About what the whole tensor takes, factors included."""
-        dtype, predicted = self._pair.dtype, self._base
-        if low_rank is not None:
-            predicted = predict(dtype, self._base, low_rank, self._rows)
-        d = deltas(dtype, self._source, predicted)
-        classes = scale_classes(d, self._pair.words.exponents(predicted))
-        bits = float(residual_bits(d, classes) * self._share)
+        predicted = self._base if low_rank is None else self._predicted(low_rank)
+        d = deltas(self._source, predicted)
+        classes = scale_classes(d, self._pair.exponents(predicted))
+        bits = self._share * residual_bits(d, classes)
         if low_rank is not None:
             bits += factor_bits(low_rank.left) + factor_bits(low_rank.right.T)
         return bits
+
+    def _predicted(self, low_rank: LowRank) -> Words:
+        """What the format predicts, but for one word in thousands: in floats, far sooner.
+
+        Base words that are no numbers stay, as in the format.
+        """
+        pair = self._pair
+        unit = 2.0 ** (low_rank.floor - pair.words.unit_of_floor)
+        added = low_rank.product(self._rows).astype(np.float64)
+        if low_rank.is_rounded:
+            added = pair.floats(pair.rounded(added * unit)).astype(np.float64) / unit
+        with np.errstate(invalid="ignore", over="ignore"):
+            added += np.trunc(self._numbers / unit)  # what is finer than the unit is cut to it
+            added *= unit
+        return np.where(np.isfinite(added), pair.rounded(added), self._base)
 
 
 def _fit_components(
@@ -129,52 +145,51 @@ def _fit_components(
     floor = _rounding(pair)
     error = np.maximum(_left(factors, energy) / pair.size - floor, 1e-3 * floor)
     best = _best(pair, factors, plan_components(pair, factors, error), trial, 1)
-    if effort == "default":
-        if best[1].rank > 8 and best[0] > (1 - _LEAST_GAIN) * trial.bits(None):
-            first = factors.first(8)  # where few rows changed, the model keeps too many
-            best = min(
-                best,
-                _best(pair, first, plan_components(pair, first, error[:8]), trial, 1),
-                key=lambda fit: fit[0],
-            )
-        return best
-    # The model of sizes is right within some percent: trials say where to stop.
+    # The model of sizes knows no rows that did not change: trials say where to stop.
     at = best[1].rank
-    smaller = [rank for rank in reversed(_RANKS) if rank < at]
-    larger = [rank for rank in _RANKS if at < rank <= len(factors.strengths)]
-    for ranks in (smaller, larger):
+    smaller = [rank for rank in reversed(_RANKS[effort]) if rank < at]
+    larger = [rank for rank in _RANKS[effort] if at < rank <= len(factors.strengths)]
+    pays = best[0] < (1 - _LEAST_GAIN) * trial.bits(None)
+    for ranks in (smaller, larger if pays else []):
         for rank in ranks:
             first = factors.first(rank)
             plans = plan_components(pair, first, error[:rank], least_rank=rank)
-            fit = _best(pair, first, plans, trial, 3)
+            fit = _best(pair, first, plans, trial, 1 if effort == "default" else 3)
             if fit[0] >= best[0]:
                 break
             best = fit
     return best
 
 
-def _fit_merge(pair: Pair, factors: Factors, trial: Trial) -> tuple[float, LowRank]:
+def _fit_merge(pair: Pair, merge: Merge, trial: Trial) -> tuple[float, LowRank]:
+    factors = merge.factors
     rank = len(factors.strengths)
-    error = np.full(rank, 0.01 * _rounding(pair))
-    plans = plan_components(pair, factors, error, least_rank=rank)
-    best = _best(pair, factors, plans, trial, 6)
-    if pair.dtype is DType.F32 and 3 * rank <= MAX_RANK:  # 16 bits a factor are too few
-        unit = least_unit(pair, factors)[rank - 1]
+    energy = float((factors.strengths**2).sum())
+    error = _left(factors, energy) / pair.size + 0.01 * _rounding(pair)
+    plans = plan_components(pair, factors, error)
+    best = _best(pair, factors, plans, trial, 8, merge.is_rounded)
+    # 16 bits a factor may be too few for words that have more than 8 significant ones.
+    if pair.dtype is not DType.BF16 and 3 * rank <= MAX_RANK:
+        unit = int(least_unit(pair, factors)[rank - 1])
         for more in (0, 2, 4):
-            fit = rounded_twice(pair, factors, unit + more)
+            fit = replace(rounded_twice(pair, factors, unit + more), is_rounded=merge.is_rounded)
             best = min(best, (trial.bits(fit), fit), key=lambda fit: fit[0])
-    # An adapter of 16 bits is multiplied in 16 bits, too.
-    fit = replace(best[1], is_rounded=True)
+    fit = replace(best[1], is_rounded=not merge.is_rounded)
     return min(best, (trial.bits(fit), fit), key=lambda fit: fit[0])
 
 
 def _best(
-    pair: Pair, factors: Factors, plans: list[Plan], trial: Trial, n_trials: int
+    pair: Pair,
+    factors: Factors,
+    plans: list[Plan],
+    trial: Trial,
+    n_trials: int,
+    is_rounded: bool = False,
 ) -> tuple[float, LowRank]:
     """The fit that a trial finds smallest, walking from the plan that should be: bits and fit."""
 
     def tried(i: int) -> tuple[float, LowRank]:
-        fit = rounded(pair, factors, plans[i])
+        fit = replace(rounded(pair, factors, plans[i]), is_rounded=is_rounded)
         return trial.bits(fit), fit
 
     at = min(range(len(plans)), key=lambda i: plans[i].bits)

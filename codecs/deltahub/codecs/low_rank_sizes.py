@@ -5,61 +5,84 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from deltahub.codecs.low_rank import I64
+from deltahub.codecs.low_rank import Integers
+from deltahub.codecs.low_rank_pair import I32
 
 _N_SYMBOLS: Final = 256
 _LINEAR: Final = 16  # magnitudes with a symbol of their own
 _CLASSES_PER_OCTAVE: Final = 2
 
 
-def residual_bits(d: I64, classes: I64) -> float:
+def residual_bits(d: Integers, classes: Integers) -> float:
     """The entropy of the numbers d, each class with a distribution of its own.
 
     d: how many words each word is from its prediction. classes: of d's shape, see scale_classes.
     """
-    symbols, raw_bits = _symbols(d)
-    keys = (classes - classes.min()).ravel() * _N_SYMBOLS + symbols.ravel()
-    table = _table(keys)
+    symbols, widths = _symbols(d)
+    keys = (classes - classes.min()) * np.int32(_N_SYMBOLS) + symbols
+    table = _table(keys.ravel())
     of_class = table.sum(axis=1)
     bits = _information(of_class) - _information(table)
     # What an adaptive code would pay to learn the distributions.
     learning = np.log2(of_class + 1) * (table > 0).sum(axis=1) / 2
-    return bits + float(np.minimum(learning, 4 * of_class).sum()) + float(raw_bits.sum())
+    return (
+        bits + float(np.minimum(learning, 4 * of_class).sum()) + float(widths.sum(dtype=np.int64))
+    )
 
 
-def scale_classes(d: I64, exponents: I64) -> I64:
+def scale_classes(d: Integers, exponents: I32) -> I32:
     """Classes of like expected magnitude, from the exponent fields and the rows' mean magnitudes.
 
-    d, exponents: (rows, columns).
+    d, exponents: (rows, columns); exponents at least 1.
     """
-    exponents = np.maximum(exponents, 1)
-    top = exponents.max()
-    sizes = np.ldexp(np.abs(d).astype(np.float64), np.maximum(exponents - top, -60))
-    row = np.log2(sizes.mean(axis=1, keepdims=True) + 2.0**-40)
-    expected = row + (top - exponents)
-    classes: I64 = np.rint(np.clip(expected, -4, 40) * _CLASSES_PER_OCTAVE).astype(np.int64)
+    top = int(exponents.max())
+    sizes = np.abs(d).astype(np.float32)
+    sizes *= np.ldexp(np.float32(1), np.maximum(np.arange(top + 1) - top, -60)).take(exponents)
+    rows = np.log2(sizes.mean(axis=1, keepdims=True, dtype=np.float64) + 2.0**-40)
+    expected = (rows + top).astype(np.float32) - exponents
+    np.clip(expected, -4, 40, out=expected)
+    expected *= _CLASSES_PER_OCTAVE
+    classes: I32 = np.rint(expected).astype(np.int32)
     return classes
 
 
 def factor_bits(values: NDArray[np.int16]) -> float:
     """The entropy of factors, each column one component with a distribution of its own.
 
-    values: (n, rank).
+    values: (n, rank). The low digits that all values of a column have in common, 0, are free.
     """
-    return sum(residual_bits(column, np.zeros_like(column)) for column in values.T.astype(np.int64))
+    digits = np.bitwise_or.reduce(values, axis=0).astype(np.int32)
+    strides = np.log2(np.maximum(digits & -digits, 1)).astype(np.int32)
+    components = np.arange(values.shape[1], dtype=np.int32)
+    return residual_bits(values >> strides, np.broadcast_to(components, values.shape))
 
 
-def _symbols(d: I64) -> tuple[I64, I64]:
-    magnitude = np.where(d < 0, ~d, d)
-    octave = np.frexp(np.maximum(magnitude, 1).astype(np.float64))[1].astype(np.int64) - 1
+def _cells(magnitudes: Integers) -> tuple[Integers, Integers]:
+    """Which cell of the alphabet each magnitude is in, and the raw digits it has there."""
+    octave = np.frexp(np.maximum(magnitudes, 1).astype(np.float64))[1] - 1
     width = np.maximum(octave - 1, 0)
-    coarse = _LINEAR + 2 * (octave - 4) + ((magnitude >> width) & 1)
-    is_small = magnitude < _LINEAR
-    cell = np.where(is_small, magnitude, np.minimum(coarse, _N_SYMBOLS // 2 - 1))
-    return 2 * cell + (d < 0), np.where(is_small, 0, width)
+    coarse = _LINEAR + 2 * (octave - 4) + ((magnitudes >> width) & 1)
+    is_small = magnitudes < _LINEAR
+    cell = np.where(is_small, magnitudes, np.minimum(coarse, _N_SYMBOLS // 2 - 1))
+    return cell.astype(np.uint8), np.where(is_small, 0, width).astype(np.uint8)
 
 
-def _table(keys: I64) -> NDArray[np.float64]:
+_KNOWN_CELLS, _KNOWN_WIDTHS = _cells(np.arange(1 << 12))
+
+
+def _symbols(d: Integers) -> tuple[I32, Integers]:
+    magnitudes = d ^ (d >> (8 * d.itemsize - 1))
+    if magnitudes.max(initial=0) < len(_KNOWN_CELLS):
+        cells, widths = _KNOWN_CELLS.take(magnitudes), _KNOWN_WIDTHS.take(magnitudes)
+    else:
+        cells, widths = _cells(magnitudes)
+    symbols = cells.astype(np.int32)
+    symbols *= 2
+    symbols += d < 0
+    return symbols, widths
+
+
+def _table(keys: Integers) -> NDArray[np.float64]:
     counts = np.bincount(keys, minlength=_N_SYMBOLS)
     padded = np.zeros(-(-len(counts) // _N_SYMBOLS) * _N_SYMBOLS)
     padded[: len(counts)] = counts

@@ -102,6 +102,7 @@ def encode_alone(reg: Registry, restorer: Restorer, spool: PackSpool, tensor_id:
         partial(restorer.read_tensor_into, tensor_id),
         max_frame_bytes=frame_limit(reg.settings.pack_bytes),
         threads=reg.settings.codec_threads,
+        effort=reg.settings.effort,
     )
     return tensor_id
 

@@ -20,13 +20,13 @@ from deltahub.registry.base_options import (
     fuse,
 )
 from deltahub.registry.candidates import Candidate
+from deltahub.registry.errors import DataLost
 from deltahub.registry.locations import locate, resolve
 from deltahub.registry.registry import Registry
 from deltahub.registry.restore import Restorer
 from deltahub.registry.sketching import FLOATS, U16, Read, nearness, to_bf16
 from deltahub.registry.store.base import ObjectNotFound
 from deltahub.registry.store.keys import pack_key
-from deltahub.registry.tensor_reader import TensorGone
 
 # Elements in the middle of a tensor that are compared where names do not help.
 PROBE_ELEMENTS = 64
@@ -135,8 +135,8 @@ class Matcher:
         for tensor in fit:
             try:
                 rows.append(_probe(tensor.dtype, count, partial(read_base, tensor.hash)))
-            except TensorGone:
-                continue  # deleted since the candidates were loaded
+            except DataLost:
+                continue  # deleted since the candidates were loaded, or not to be read
             probed.append(tensor)
         return probed, np.array(rows, dtype=np.uint16).reshape(len(rows), PROBE_ELEMENTS)
 

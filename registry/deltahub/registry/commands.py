@@ -30,6 +30,10 @@ def __getattr__(name: str) -> click.Command:
         command = getattr(maintenance_commands, name)
         assert isinstance(command, click.Command), name
         return command
+    if name == "recompress":
+        from deltahub.registry import recompress_command
+
+        return recompress_command.recompress
     raise AttributeError(name)
 
 

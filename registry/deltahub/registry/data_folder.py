@@ -14,11 +14,14 @@ from deltahub.registry.settings import Settings
 # needs them stopped.
 SERVE_LOCK = "serve.lock"
 WORKER_LOCK = "worker.lock"
+# Held by a `deltahub recompress` at work, of which there is one at a time, and by such a gc.
+RECOMPRESS_LOCK = "recompress.lock"
 # Of every command that needs the data folder, or its jobs, to itself.
 EXIT_BUSY = 3
 SERVE = "deltahub serve"
 WORKER = "deltahub worker"
 GC = "deltahub gc"
+RECOMPRESS = "deltahub recompress"
 
 
 class NoHub(Exception):

@@ -15,6 +15,7 @@ from deltahub.codecs.frame import (
     open_frame,
 )
 from deltahub.codecs.ids import ZERO_ID
+from deltahub.registry.encoders import rank_alone, rank_of
 from deltahub.registry.errors import InvalidFrame
 from deltahub.registry.packs import PackSpool
 from deltahub.registry.registry import Registry
@@ -72,7 +73,8 @@ class FrameTaker:
             self._hash(view, body, digest)
             self._spool.add(stored)
         else:
-            self._spool.add(self._encode(view, body, digest))
+            rank = rank_alone() if view.header.base is None else rank_of(self._effort)
+            self._spool.add(self._encode(view, body, digest), rank)
 
     def _check_segments(self, view: FrameView) -> None:
         for segment in view.header.base.segments if view.header.base is not None else ():

@@ -12,6 +12,7 @@ from deltahub.codecs.frame import (
     split_frames,
 )
 from deltahub.codecs.protocol import Effort
+from deltahub.registry.encoders import rank_alone, rank_of
 from deltahub.registry.packs import PackSpool
 
 Read = Callable[[int, memoryview], None]
@@ -44,31 +45,26 @@ def encode_tensor(
     for part in split_frames(spec, max_frame_bytes):
         source = bytearray(part.count * spec.dtype.itemsize)
         read(part.start * spec.dtype.itemsize, memoryview(source))
-        if plan_of is None or read_base is None:
-            frame = _encode_alone(spec, part, source, effort, threads)
-        else:
-            frame = _encode_delta(spec, part, source, plan_of(part), read_base, effort, threads)
+        plan = None if plan_of is None else plan_of(part)
+        frame = encode_part(spec, part, source, plan, read_base, effort, threads)
         size = len(source)
         del source
-        spool.add(frame)
+        spool.add(frame, rank_alone() if plan is None else rank_of(effort))
         progress(size)
 
 
-def _encode_alone(
-    spec: TensorSpec, part: FrameRange, source: bytearray, effort: Effort, threads: int
-) -> bytes:
-    return encode_frame(spec, part, source, effort=effort, threads=threads)
-
-
-def _encode_delta(
+def encode_part(
     spec: TensorSpec,
     part: FrameRange,
     source: bytearray,
-    plan: BasePlan,
-    read_base: ReadBase,
+    plan: BasePlan | None,
+    read_base: ReadBase | None,
     effort: Effort,
     threads: int,
 ) -> bytes:
+    """One frame of these elements: a delta of the planned base, or alone where that is as small."""
+    if plan is None or read_base is None:
+        return encode_frame(spec, part, source, effort=effort, threads=threads)
     base = bytearray(len(source))
     assemble(plan, spec.dtype, 0, part.count, read_base, memoryview(base))
     delta = encode_frame(spec, part, source, base, plan, "fm_delta", threads, effort)
@@ -76,5 +72,5 @@ def _encode_delta(
     raw_length = raw_frame_length(spec.dtype, part.rows, part.columns)
     if len(delta) < raw_length * (1 - POOR_DELTA):
         return delta
-    alone = _encode_alone(spec, part, source, effort, threads)
+    alone = encode_frame(spec, part, source, effort=effort, threads=threads)
     return alone if len(alone) <= len(delta) else delta

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
 
@@ -22,7 +22,10 @@ PART_TENSORS = 2000
 
 @dataclass(frozen=True, slots=True)
 class FrameLocation:
-    """One frame: bytes [start, start + size) of `tensor` (a content id), `length` in a pack."""
+    """One frame: bytes [start, start + size) of `tensor` (a content id), `length` in a pack.
+
+    tried: of a frame that no row names yet, the rank of the encoders that made it (encoders.py).
+    """
 
     start: int
     size: int
@@ -31,6 +34,7 @@ class FrameLocation:
     length: int
     codec: int
     tensor: bytes
+    tried: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

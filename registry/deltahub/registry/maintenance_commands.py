@@ -15,6 +15,8 @@ from deltahub.registry.commands import Refused, data_dir_option, json_option
 from deltahub.registry.data_folder import (
     EXIT_BUSY,
     GC,
+    RECOMPRESS,
+    RECOMPRESS_LOCK,
     SERVE_LOCK,
     WORKER_LOCK,
     DataFolderBusy,
@@ -48,8 +50,8 @@ class InUse(click.ClickException):
 
 
 @contextmanager
-def _opened(data_dir: Path) -> Iterator[Registry]:
-    settings = Settings(data_dir=data_dir)
+def opened_folder(settings: Settings) -> Iterator[Registry]:
+    """The hub in the folder, which must be there; what cannot be read becomes status 2."""
     try:
         require_hub(settings)
         with Registry.open(settings) as reg:
@@ -67,13 +69,19 @@ def _readers_kept_out(reg: Registry, lease_s: float | None) -> Iterator[None]:
         return
     with ExitStack() as stack:
         try:
-            for name in (SERVE_LOCK, WORKER_LOCK):
+            for name in (SERVE_LOCK, WORKER_LOCK, RECOMPRESS_LOCK):
                 stack.enter_context(DataFolderLock(reg.data_dir, name, GC))
         except DataFolderBusy as exc:
             if exc.command == GC:
                 raise InUse(
                     f"another `{GC}` has the data folder {exc.folder} to itself ({exc.holder}): "
                     "wait for its end"
+                ) from exc
+            if exc.command == RECOMPRESS:
+                raise InUse(
+                    f"`{RECOMPRESS}` is at work in the data folder {exc.folder} ({exc.holder}): "
+                    f"wait for its end before collecting with --lease {lease_s:g}, or leave "
+                    "--lease out"
                 ) from exc
             raise InUse(
                 f"a hub runs on the data folder {exc.folder} ({exc.holder}), and its "
@@ -112,7 +120,10 @@ def gc(
     a worker or another gc has the data folder, and the lease is too short for --apply beside it.
     """
     # A plan deletes nothing, so it keeps nobody out.
-    with _opened(data_dir) as reg, _readers_kept_out(reg, lease_s if is_applied else None):
+    with (
+        opened_folder(Settings(data_dir=data_dir)) as reg,
+        _readers_kept_out(reg, lease_s if is_applied else None),
+    ):
         plan = plan_gc(reg, lease_s=lease_s, grace_s=grace_s)
         outcome = None
         if is_applied and not plan.doubts:
@@ -144,7 +155,7 @@ def fsck(read_data: bool, data_dir: Path, as_json: bool) -> None:
     Exit status: 0 clean; 1 something was found; 2 could not run.
     """
     found = []
-    with _opened(data_dir) as reg:
+    with opened_folder(Settings(data_dir=data_dir)) as reg:
         for finding in checks.fsck(reg, read_data=read_data, progress=_show_stage):
             found.append(finding)
             if not as_json:

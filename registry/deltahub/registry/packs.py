@@ -19,6 +19,7 @@ from deltahub.codecs.pack import PackWriter, verify_pack_hash
 from deltahub.codecs.registry import BY_ID
 from deltahub.registry import failpoints
 from deltahub.registry.db.models import Pack
+from deltahub.registry.encoders import NOT_TRIED
 from deltahub.registry.errors import DataLost
 from deltahub.registry.landing import translated_store_errors
 from deltahub.registry.locations import FrameLocation
@@ -122,8 +123,8 @@ class PackSpool:
     def __contains__(self, tensor: object) -> bool:
         return tensor in self._tensors
 
-    def add(self, frame: bytes | bytearray) -> None:
-        """Append the next frame of its tensor."""
+    def add(self, frame: bytes | bytearray, tried: int = NOT_TRIED) -> None:
+        """Append the next frame of its tensor. tried: the rank of the encoders that made it."""
         header = parse_header(frame)
         tensor = self._tensors.setdefault(
             header.tensor, NewTensor(header.tensor, header.tensor_size_bytes)
@@ -135,7 +136,7 @@ class PackSpool:
         pack = self._open or self._begin_pack()
         with _disk_errors(pack.path):
             offset = pack.writer.add(frame)
-        location = _location(header, pack.id, offset, len(frame))
+        location = _location(header, pack.id, offset, len(frame), tried)
         pack.frames.append((tensor, location))
         tensor.frames.append(location)
         if header.base is not None:
@@ -251,10 +252,12 @@ def frame_limit(pack_bytes: int) -> int:
     return max(8, min(MAX_FRAME, pack_bytes // 2))
 
 
-def _location(header: FrameHeader, pack_id: str, offset: int, length: int) -> FrameLocation:
+def _location(
+    header: FrameHeader, pack_id: str, offset: int, length: int, tried: int
+) -> FrameLocation:
     codec = BY_ID[header.codec].number
     return FrameLocation(
-        header.start_byte, header.size_bytes, pack_id, offset, length, codec, header.tensor
+        header.start_byte, header.size_bytes, pack_id, offset, length, codec, header.tensor, tried
     )
 
 

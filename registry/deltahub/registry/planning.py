@@ -1,5 +1,6 @@
 """Choosing the base of each tensor of a revision, by coding a sample against every candidate."""
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,11 +33,14 @@ from deltahub.registry.candidates import (
     load_candidates,
 )
 from deltahub.registry.directions import Directions
+from deltahub.registry.errors import DataLost
 from deltahub.registry.model_sketches import sketch_revision
 from deltahub.registry.registry import Registry
 from deltahub.registry.restore import Restorer
 from deltahub.registry.sketching import Read, nearness, to_bf16
 from deltahub.registry.tensor_reader import TensorGone
+
+log = logging.getLogger(__name__)
 
 # Below this a delta's header and tables outweigh what it can save.
 MIN_DELTA_BYTES = 1024
@@ -229,6 +233,9 @@ class _Trial:
                 assemble(option.plan, self._dtype, start, count, self._read_base, out)
         except TensorGone:
             return None  # deleted since the candidates were loaded
+        except DataLost as exc:
+            log.warning("a base that cannot be read is not used: %s", exc)
+            return None
         return None if self._is_unrelated(base) else self._coded_share("fm_delta", base)
 
     def _is_unrelated(self, base: bytearray) -> bool:

@@ -205,6 +205,7 @@ def _insert_frames(session: WriteSession, frames: Mapping[int, Iterable[FrameLoc
             "offset": frame.offset,
             "length": frame.length,
             "codec": frame.codec,
+            "tried": frame.tried,
         }
         for tensor_id, located in frames.items()
         for frame in located

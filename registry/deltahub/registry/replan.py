@@ -7,7 +7,7 @@ transaction that switches a tensor checks again.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 
@@ -70,15 +70,24 @@ class _Stored:
 
 
 class Replanner:
-    """Re-plans one revision, a pack at a time. Safe to run twice, or to die at any line."""
+    """Re-plans one revision, a pack at a time. Safe to run twice, or to die at any line.
 
-    def __init__(self, reg: Registry, revision_id: int, restorer: Restorer | None = None) -> None:
+    only: rows of the tensors to look at; by default all that the revision has.
+    """
+
+    def __init__(
+        self,
+        reg: Registry,
+        revision_id: int,
+        restorer: Restorer | None = None,
+        only: Collection[int] | None = None,
+    ) -> None:
         self._reg = reg
         self._revision_id = revision_id
         self._restorer = restorer if restorer is not None else Restorer(reg)
         self._load_planner()
         self._target = self._planner.target
-        self._tensors = self._list_tensors()
+        self._tensors = [t for t in self._list_tensors() if only is None or t.id in only]
         self._total = sum(tensor.size for tensor in self._tensors)
 
     def _load_planner(self) -> None:

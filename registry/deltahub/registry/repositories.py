@@ -77,7 +77,7 @@ def create_repository(
     """
     with reg.db.write() as session:
         namespace = _writable_namespace(session, require_writer(caller), name)
-        if _find(session, name) is not None:
+        if find_repository(session, name) is not None:
             raise RepositoryExists(f"{name} exists already")
         return _create(session, caller, namespace, name, private=private, role=role)
 
@@ -92,7 +92,7 @@ def ensure_repository(
 ) -> RepositoryInfo:
     """The repository, made if absent; one that exists keeps its visibility and role."""
     with reg.db.write() as session:
-        repository = _find(session, name)
+        repository = find_repository(session, name)
         if repository is not None:
             require(session, caller, "write", repository)
             return _info(session, caller, repository)
@@ -110,7 +110,7 @@ def load_repository(
     session: ReadSession, caller: Caller | None, name: str, action: Action = "read"
 ) -> Repository:
     """The row, if the caller may do that; RepositoryNotFound, Unauthorized, Forbidden."""
-    repository = _find(session, name)
+    repository = find_repository(session, name)
     if repository is None:
         raise repository_not_found(name)
     require(session, caller, action, repository)
@@ -178,7 +178,8 @@ def domain_of(session: WriteSession, namespace_id: int, *, private: bool) -> Dom
     return domain
 
 
-def _find(session: ReadSession, name: str) -> Repository | None:
+def find_repository(session: ReadSession, name: str) -> Repository | None:
+    """The row of this name, whoever may see it; InvalidName."""
     namespace, short = split_name(name)
     return session.scalar(
         select(Repository)

@@ -86,13 +86,12 @@ def commit(
     expected_parent: RefMoved unless the branch is there; for a branch that does not exist yet in
     a repository with revisions, the revision to begin it at. base: what this was made from, as
     `namespace/name[@revision]`; kept even if nothing here has that name; lineage.NO_BASE declares
-    that there is none, None says nothing of it. commit_id: for mirrors,
-    the id to give. UploadNotFound for a SHA-256 that the caller has neither uploaded nor may read
+    that there is none, None leaves what the parent declared. commit_id: for mirrors, the id to
+    give. UploadNotFound for a SHA-256 that the caller has neither uploaded nor may read
     in a repository that shares storage with this one.
     """
     caller = require_writer(caller)
     _check_request(reg.settings, ref, operations, message, base, commit_id)
-    declared = None if base == lineage.NO_BASE else base
     with reg.db.write() as session:
         repository = load_repository(session, caller, name, "write")
         # One commit at a time; SQLite has locked everything already and ignores this.
@@ -105,12 +104,13 @@ def commit(
             limit = reg.settings.max_entries
             raise LimitExceeded(f"the revision would have {len(tree)} files; at most {limit}")
         validate_tree(tree)
-        is_same_base = head is not None and (base is None or declared == head.declared_base)
+        declared = _declared(session, caller, base, parent)
+        is_same_base = head is not None and declared[0] == head.declared_base
         if head is not None and tree == before and is_same_base:
             return CommitResult(head.commit, _job_of(session, head, tree), changed=False)
         if parent is None and not tree:
             raise InvalidRequest("the first commit of a repository must add a file")
-        revision = _revision(session, caller, repository, parent, message, declared)
+        revision = _revision(caller, repository, parent, message, declared)
         revision.commit = commit_id or _commit_id(name, caller, revision, tree)
         if find_commit(session, repository, revision.commit) is not None:
             raise Conflict(f"{name} has a revision {revision.commit} already")
@@ -185,23 +185,35 @@ def _parent(
     return start
 
 
+def _declared(
+    session: ReadSession, caller: Caller, base: str | None, parent: Revision | None
+) -> tuple[str | None, int | None]:
+    """The base that a new revision declares, and the row of the revision that it stands for."""
+    if base is None and parent is not None:
+        if parent.declared_base_revision_id is not None:
+            return parent.declared_base, parent.declared_base_revision_id
+        base = parent.declared_base  # which may have come meanwhile
+    if base is None or base == lineage.NO_BASE:
+        return None, None
+    found = lineage.resolve_declared(session, caller, base)
+    return base, None if found is None else found.id
+
+
 def _revision(
-    session: WriteSession,
     caller: Caller,
     repository: Repository,
     parent: Revision | None,
     message: str,
-    base: str | None,
+    declared: tuple[str | None, int | None],
 ) -> Revision:
-    base_revision = None if base is None else lineage.resolve_declared(session, caller, base)
     return Revision(
         repository_id=repository.id,
         parent_commit=None if parent is None else parent.commit,
         message=message,
         author_id=caller.user_id,
         created_at=utc_now(),
-        declared_base=base,
-        declared_base_revision_id=None if base_revision is None else base_revision.id,
+        declared_base=declared[0],
+        declared_base_revision_id=declared[1],
     )
 
 

@@ -1,7 +1,7 @@
 """What every handler works with: the open registry and what is shared between requests."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Annotated, TypeVar
 
@@ -10,13 +10,14 @@ import anyio.to_thread
 from fastapi import Depends, Request
 
 from deltahub.registry import users
-from deltahub.registry.errors import Busy, Unauthorized
+from deltahub.registry.errors import Unauthorized
 from deltahub.registry.permissions import ANONYMOUS, Caller
 from deltahub.registry.registry import Registry
 from deltahub.registry.restore import Restorer
 from deltahub.server.metering import Traffic
 from deltahub.server.settings import ServerSettings
-from deltahub.server.streaming import Chunk, ChunkStream, first_chunk
+from deltahub.server.streaming import Chunk, ChunkStream
+from deltahub.server.turns import turn
 
 T = TypeVar("T")
 
@@ -29,39 +30,41 @@ class Hub:
     settings: ServerSettings
     traffic: Traffic
     restorer: Restorer = field(init=False)
-    decoding: anyio.CapacityLimiter = field(init=False)
-    streaming: anyio.CapacityLimiter = field(init=False)
-    proving: anyio.CapacityLimiter = field(init=False)
+    _decoding: anyio.CapacityLimiter = field(init=False)
+    _streaming: anyio.CapacityLimiter = field(init=False)
+    _proving: anyio.CapacityLimiter = field(init=False)
     _uploading: anyio.CapacityLimiter = field(init=False)
     _uploading_by_user: dict[int | None, anyio.CapacityLimiter] = field(init=False)
-    _upload_threads: anyio.CapacityLimiter = field(init=False)
+    _with_turn: anyio.CapacityLimiter = field(init=False)
 
     def __post_init__(self) -> None:
         self.restorer = Restorer(self.registry)
-        self.decoding = anyio.CapacityLimiter(self.settings.decode_threads)
-        self.streaming = anyio.CapacityLimiter(self.settings.max_streams)
-        self.proving = anyio.CapacityLimiter(self.settings.proof_threads)
+        self._decoding = anyio.CapacityLimiter(self.settings.decode_threads)
+        self._streaming = anyio.CapacityLimiter(self.settings.max_streams)
+        self._proving = anyio.CapacityLimiter(self.settings.proof_threads)
         self._uploading = anyio.CapacityLimiter(self.settings.upload_threads)
         self._uploading_by_user = {}
-        self._upload_threads = anyio.CapacityLimiter(self.settings.upload_threads)
+        # Who has a turn needs no other bound.
+        self._with_turn = anyio.CapacityLimiter(math.inf)
 
     async def upload(self, caller: Caller | None, receive: Callable[[], T]) -> T:
         """What `receive` returns, run in a thread once it is this upload's turn; else Busy.
 
         All uploads have a bound, and those of one user: slow ones must not take every thread.
         """
-        async with AsyncExitStack() as stack:
-            with anyio.move_on_after(self.settings.idle_s) as patience:
-                for limit in (self._uploading_by(caller), self._uploading):
-                    await stack.enter_async_context(limit)
-            if patience.cancelled_caught:
-                raise Busy(
-                    f"no turn within {self.settings.idle_s:g} s: this hub receives"
-                    f" {self.settings.uploads_per_user} uploads of one user at once, and"
-                    f" {self.settings.upload_threads} of all; wait and send it again"
-                )
-            # As many threads as turns: here nobody waits any more.
-            return await anyio.to_thread.run_sync(receive, limiter=self._upload_threads)
+        bounds = (
+            f"receives {self.settings.uploads_per_user} uploads of one user at once, and"
+            f" {self.settings.upload_threads} of all"
+        )
+        limits = self._uploading_by(caller), self._uploading
+        async with turn(self.settings.idle_s, bounds, *limits):
+            return await anyio.to_thread.run_sync(receive, limiter=self._with_turn)
+
+    async def prove(self, check: Callable[[], T]) -> T:
+        """What `check` returns, run in a thread once it is its turn; else Busy."""
+        bounds = f"checks {self.settings.proof_threads} packs and recipes at once"
+        async with turn(self.settings.idle_s, bounds, self._proving):
+            return await anyio.to_thread.run_sync(check, limiter=self._with_turn)
 
     def _uploading_by(self, caller: Caller | None) -> anyio.CapacityLimiter:
         user = None if caller is None else caller.user_id
@@ -73,12 +76,12 @@ class Hub:
     def stream(
         self, chunks: Iterator[Chunk], *, status_code: int, headers: Mapping[str, str], label: str
     ) -> ChunkStream:
-        """The response with these chunks; what fails before the first one raises here."""
+        """The response with these chunks, once it is its turn; else Busy."""
+        bounds = f"sends {self.settings.max_streams} downloads at once"
         return ChunkStream(
-            first_chunk(chunks),
             chunks,
-            self.decoding,
-            self.streaming,
+            self._decoding,
+            lambda: turn(self.settings.idle_s, bounds, self._streaming),
             status_code=status_code,
             headers=headers,
             idle_s=self.settings.idle_s,

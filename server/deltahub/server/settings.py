@@ -15,7 +15,7 @@ class ServerSettings(BaseSettings):
     max_streams: int = Field(
         default=40,
         ge=1,
-        description="Downloads under way at once, of up to 8 MiB each; others wait.",
+        description="Downloads under way at once, of up to 8 MiB each; others wait for idle_s.",
     )
     upload_threads: int = Field(
         default=32, ge=1, description="Uploads that are received at once; others wait for idle_s."
@@ -26,13 +26,16 @@ class ServerSettings(BaseSettings):
         description="Uploads of one user that are received at once; others wait for idle_s.",
     )
     proof_threads: int = Field(
-        default=2, ge=1, description="Packs and recipes of clients that are checked at once."
+        default=2,
+        ge=1,
+        description="Packs and recipes of clients that are checked at once; "
+        "others wait for idle_s.",
     )
     idle_s: float = Field(
         default=120.0,
         gt=0,
         description="Longest wait for a client to send headers, or to send or take a block; "
-        "and of an upload for its turn.",
+        "and of an upload, a download or a check for its turn.",
     )
     has_embedded_worker: bool = Field(
         default=True, description="Start a worker process next to the server."

@@ -8,7 +8,8 @@ holds the faster one back, and nothing else grows.
 import asyncio
 import logging
 import queue
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Self
 
 import anyio
@@ -39,26 +40,21 @@ class BodyLimit(Exception):
     code = "limit_exceeded"
 
 
-def first_chunk(chunks: Iterator[Chunk]) -> Chunk:
-    """The first chunk, so that what cannot be read fails before any header is sent."""
-    return next(chunks, b"")
-
-
 class ChunkStream(Response):
-    """A response whose body is `first` followed by what `rest` yields; sizes are known before.
+    """A response whose body is what `chunks` yields; its size is known before.
 
-    `rest` runs in threads, `decoding` of them at once over all responses; `streaming` responses
-    are under way at once, which bounds what slow clients make the server hold. If it raises, the
-    connection is cut: the client sees fewer bytes than announced, never padding. When the client
-    goes away, `rest` is closed after the chunk in hand.
+    `chunks` runs in threads, `decoding` of them at once over all responses, from when there is a
+    `turn` for this one: that bounds what slow clients make the server hold. What fails before the
+    first chunk is there raises. If it fails later, the connection is cut: the client sees fewer
+    bytes than announced, never padding. When the client goes away, `chunks` is closed after the
+    one in hand.
     """
 
     def __init__(
         self,
-        first: Chunk,
-        rest: Iterator[Chunk],
+        chunks: Iterator[Chunk],
         decoding: anyio.CapacityLimiter,
-        streaming: anyio.CapacityLimiter,
+        turn: Callable[[], AbstractAsyncContextManager[None]],
         *,
         status_code: int,
         headers: Mapping[str, str],
@@ -67,25 +63,26 @@ class ChunkStream(Response):
     ) -> None:
         super().__init__(status_code=status_code, headers=dict(headers))
         self._idle_s = idle_s
-        self._first = first
-        self._rest = rest
+        self._chunks = chunks
         self._decoding = decoding
-        self._streaming = streaming
+        self._turn = turn
         self._label = label
         self._ahead: asyncio.Task[Chunk | None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            async with self._streaming, anyio.create_task_group() as group:
-                group.start_soon(self._watch, receive, group.cancel_scope)
-                await self._send_all(send)
-                group.cancel_scope.cancel()
+            async with self._turn():
+                first = await self._next()
+                async with anyio.create_task_group() as group:
+                    group.start_soon(self._watch, receive, group.cancel_scope)
+                    await self._send_all(send, b"" if first is None else first)
+                    group.cancel_scope.cancel()
         finally:
             with anyio.CancelScope(shield=True):
                 if self._ahead is not None:
                     # A generator in use cannot be closed. What it raised, nobody waits for.
                     await asyncio.gather(self._ahead, return_exceptions=True)
-                await anyio.to_thread.run_sync(_close, self._rest)
+                await anyio.to_thread.run_sync(_close, self._chunks)
 
     async def _watch(self, receive: Receive, scope: anyio.CancelScope) -> None:
         while True:
@@ -94,7 +91,7 @@ class ChunkStream(Response):
                 scope.cancel()
                 return
 
-    async def _send_all(self, send: Send) -> None:
+    async def _send_all(self, send: Send, first: Chunk) -> None:
         await send(
             {
                 "type": "http.response.start",
@@ -102,7 +99,7 @@ class ChunkStream(Response):
                 "headers": self.raw_headers,
             }
         )
-        chunk: Chunk | None = self._first
+        chunk: Chunk | None = first
         try:
             while chunk is not None:
                 # One chunk is decoded while the one before it goes through the socket.
@@ -118,7 +115,7 @@ class ChunkStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _next(self) -> Chunk | None:
-        return await anyio.to_thread.run_sync(next, self._rest, None, limiter=self._decoding)
+        return await anyio.to_thread.run_sync(next, self._chunks, None, limiter=self._decoding)
 
 
 def _close(chunks: Iterator[Chunk]) -> None:

@@ -41,6 +41,9 @@ def worker(data_dir: Path | None, with_parent: bool) -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    # Before numpy is loaded: threads of its linear algebra cost the search for low rank more than
+    # they give.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     _work(data_dir, stop)
 
 

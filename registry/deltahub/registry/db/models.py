@@ -262,6 +262,9 @@ class Frame(Base):
     offset: Mapped[int] = mapped_column(BigInteger)  # in the pack
     length: Mapped[int] = mapped_column(BigInteger)  # bytes in the pack
     codec: Mapped[int] = mapped_column()
+    # Rank of the best encoders that made it, or could not make it smaller; 0: a client did, or an
+    # older release (see encoders.py).
+    tried: Mapped[int] = mapped_column(default=0, server_default="0")
 
 
 class TensorBase(Base):

@@ -3,7 +3,6 @@
 from functools import partial
 from typing import Any
 
-import anyio.to_thread
 from fastapi import APIRouter, Request, Response
 
 from deltahub.registry import accept, known_files, prove, tensors
@@ -64,7 +63,7 @@ async def accept_pack(
         body.sha256,
         hub.restorer,
     )
-    taken = await anyio.to_thread.run_sync(take, limiter=hub.proving)
+    taken = await hub.prove(take)
     return PackOut(tensors=taken.n_tensors, waiting=taken.n_waiting)
 
 
@@ -87,7 +86,7 @@ async def accept_recipe(
     body = await read_body(request, hub.registry.settings.max_recipe_bytes, hub.settings.idle_s)
     request.state.has_unread_body = False
     submit = partial(prove.submit_recipe, hub.registry, caller, f"{namespace}/{name}", body)
-    submitted = await anyio.to_thread.run_sync(submit, limiter=hub.proving)
+    submitted = await hub.prove(submit)
     if submitted.job_id is None:
         return RecipeAcceptedOut(state="ready")
     response.status_code = 202

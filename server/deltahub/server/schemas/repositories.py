@@ -83,7 +83,9 @@ class CommitIn(In):
         default=None, description="the head that the branch must have; null: not checked"
     )
     base: str | None = Field(
-        default=None, description="namespace/name[@revision]; `none`: there is no base"
+        default=None,
+        description="namespace/name[@revision]; `none`: there is no base; "
+        "without it, the one that the parent declared",
     )
     operations: list[Annotated[AddIn | DeleteIn, Field(discriminator="op")]]
 

@@ -1,0 +1,32 @@
+"""How far this release's encoders have got, as one number that rows remember of their frames."""
+
+from typing import Final
+
+from deltahub.codecs.protocol import Effort
+from deltahub.codecs.registry import BY_ID
+
+# Above every effort that there is, or will be.
+_EFFORTS: Final = 16
+NOT_TRIED: Final = 0
+
+
+def rank_of(effort: Effort) -> int:
+    """What the encoders can do at this effort: higher with each codec and version, then by effort.
+
+    A frame of a lower rank may become smaller. Codecs are never removed and their versions only
+    grow, so no later release has a lower rank for the same effort.
+    """
+    return sum(codec.version for codec in BY_ID.values()) * _EFFORTS + effort
+
+
+def rank_alone() -> int:
+    """The rank of a frame that was to have no base: no effort makes those smaller."""
+    return rank_of(max(Effort))
+
+
+def is_newest(codec: str, version: int, effort: int, wanted: Effort) -> bool:
+    """Whether a frame's own header says that coding it anew at the effort cannot change it.
+
+    Codecs that know no effort (0) never say so: another codec may have learnt to do better.
+    """
+    return version == BY_ID[codec].version and effort >= wanted
