@@ -102,7 +102,7 @@ def merged_words(dtype: DType, rank: int, *, is_rounded: bool) -> tuple[Words, W
 
 @pytest.mark.parametrize("effort", ["default", "max"])
 @pytest.mark.parametrize("is_rounded", [False, True])
-@pytest.mark.parametrize(("dtype", "most"), [(DType.BF16, 1.4), (DType.F16, 2)])
+@pytest.mark.parametrize(("dtype", "most"), [(DType.BF16, 1.6), (DType.F16, 2)])
 def test_a_merged_adapter_is_found_behind_the_rounding(
     dtype: DType, most: float, is_rounded: bool, effort: Effort
 ) -> None:

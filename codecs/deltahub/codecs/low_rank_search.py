@@ -24,7 +24,7 @@ _RANKS: Final[dict[Effort, tuple[int, ...]]] = {  # tried beside the one that a 
     "default": (4, 8, 16, 24, 32, 48),
     "max": (2, 4, 8, 12, 16, 20, 24, 32, 40, 48, 56, 64),
 }
-_LEAST_GAIN: Final = 0.02  # of the size without a prediction
+_LEAST_GAIN: Final = 0.01  # of the size without a prediction
 
 
 def fit_low_rank(
