@@ -110,16 +110,16 @@ class Planner {
   }
 
   // Calls visit(row, first column, n, predicted words) for one in `step` pieces of the rows, on
-  // diagonals, so that each row and each column is seen as often. contexts: null, or those of the
-  // piece in hand.
+  // diagonals from piece `phase` of row 0 on, so that each row and each column is seen as often.
+  // contexts: null, or those of the piece in hand.
   template <class Visit>
   void for_each_piece(const FrameModel<Words>& frame, const RowSides& sides, std::size_t step,
-                      Context* contexts, Visit&& visit) const {
+                      std::size_t phase, Context* contexts, Visit&& visit) const {
     Workspace<Words> space;
     space.is_sequential = step == 1;
     const std::size_t piece = step == 1 ? chunk : 64;
     const std::size_t n_pieces = (shape_.columns + piece - 1) / piece;
-    const auto first_of = [step](std::size_t row) { return (step - row % step) % step; };
+    const auto first_of = [&](std::size_t row) { return (step + phase - row % step) % step; };
     for (std::size_t row = 0; row < shape_.rows; ++row) {
       if (step > 1) fetch_early(row + 8, first_of(row + 8) * piece, piece);
       for (std::size_t i = first_of(row); i < n_pieces; i += step) {
@@ -173,7 +173,7 @@ class Planner {
         effort_ == Effort::max ? 1 : std::max<std::size_t>(least_side / enough, 1);
     std::size_t last_row = 0;
     const auto finish = [&](std::size_t row) { sums.finish_row(row, !has_decayed(sides, row)); };
-    for_each_piece(counting_frame(plan, 0), sides, step, nullptr,
+    for_each_piece(counting_frame(plan, 0), sides, step, 0, nullptr,
                    [&](std::size_t row, std::size_t column, std::size_t n,
                        const std::uint8_t* words) {
                      if (row != last_row) finish(std::exchange(last_row, row));
@@ -189,8 +189,9 @@ class Planner {
   Sample::Option chosen(const Plan<Words>& plan, const RowAndColumnScales& scales) const {
     const RowSides sides = sides_of(plan);
     Sample sample(Words::word_bits, middle);
-    const std::size_t tried = counted_words() / 4;
-    for_each_piece(counting_frame(plan, 0), sides, std::max<std::size_t>(all() / tried, 1), nullptr,
+    const std::size_t step = std::max<std::size_t>(4 * all() / counted_words(), 1);
+    // Not where the scales were measured: there they would seem to say more than they do.
+    for_each_piece(counting_frame(plan, 0), sides, step, step / 2, nullptr,
                    [&](std::size_t row, std::size_t column, std::size_t n,
                        const std::uint8_t* words) {
                      const Sample::Room room = sample.add(row, column, n, has_decayed(sides, row));
@@ -239,7 +240,8 @@ class Planner {
     frame.set_column_scales(classes.columns);
     classes.histograms.assign(max_classes, Histogram(n_bins(Words::word_bits)));
     Context z[chunk];
-    for_each_piece(frame, classes.rows, std::max<std::size_t>(all() / counted_words(), 1), z,
+    const std::size_t step = std::max<std::size_t>(all() / counted_words(), 1);
+    for_each_piece(frame, classes.rows, step, step / 2, z,
                    [&](std::size_t row, std::size_t column, std::size_t n,
                        const std::uint8_t* words) {
                      const std::uint8_t* const source = source_at(row, column);
