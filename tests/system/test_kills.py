@@ -1,15 +1,18 @@
 """Killed at any step, nothing that was acknowledged is lost and fsck finds nothing.
 
 Half of the kills are at named failpoints, half at random moments of a real workload; each takes
-the whole process group with SIGKILL. DELTAHUB_KILLS raises their number for a longer campaign.
+the whole process group with SIGKILL. Both halves are dealt out to campaigns, each with a data
+folder of its own, that run side by side. DELTAHUB_KILLS raises the number for longer ones.
 """
 
 import hashlib
+import itertools
 import json
 import os
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,11 +30,16 @@ from deltahub.registry.repositories import load_repository
 from deltahub.registry.restore import Restorer
 from deltahub.registry.settings import Settings
 from support import tiny_models
-from support.crash_workload import Journal, collect_all, run_jobs
+from support.crash_workload import ROUNDS_KEPT, Journal, collect_all, run_jobs
 from support.registry import caller
 
 KILLS = int(os.environ.get("DELTAHUB_KILLS", "200"))
-N_FAMILIES = 12
+N_FAMILIES, N_TRAINED = 12, 2
+FAILPOINT_CAMPAIGNS = 4
+RANDOM_CAMPAIGNS = 2
+# Two weights, of which fine-tunes are deltas, and a bias too small for that: what a round costs
+# grows with the number of tensors, not with their sizes, and three are several parts of a pack.
+TENSORS = ("embedding.weight", "head.weight", "down.bias")
 
 # A campaign is one test: minutes by nature, and more of them beside other tests.
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
@@ -41,13 +49,17 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     for i in range(N_FAMILIES):
+        seed, n_rolled = i % N_TRAINED, i // N_TRAINED
         kinds = {
-            "base": tiny_models.base(i),
-            "tuned": tiny_models.finetune(1e-5, i),
-            "sent": tiny_models.finetune(1e-4, i),
+            "base": tiny_models.base(seed),
+            "tuned": tiny_models.finetune(1e-5, seed),
+            "sent": tiny_models.finetune(1e-4, seed),
         }
         for kind, tensors in kinds.items():
-            data = tiny_models.to_file(tiny_models.cast(tensors, torch.bfloat16))
+            # What has moved by a word is no relative, word for word, of what stayed.
+            kept = {name: tensors[name].flatten().roll(n_rolled).view_as(tensors[name])
+                    for name in TENSORS}  # fmt: skip
+            data = tiny_models.to_file(tiny_models.cast(kept, torch.bfloat16))
             (folder / f"{i}.{kind}").write_bytes(data)
     return folder
 
@@ -61,9 +73,19 @@ class Zygote:
     number: int = 0
     n_killed: int = 0
 
-    def work(self, failpoint: str | None = None, kill_after_s: float | None = None) -> bool:
+    def work(
+        self,
+        failpoint: str | None = None,
+        kill_after_s: float | None = None,
+        is_counted: bool = False,
+    ) -> bool:
         """One round in a new process; whether it was killed."""
-        request = {"number": self.number, "failpoint": failpoint, "kill_after_s": kill_after_s}
+        request = {
+            "number": self.number,
+            "failpoint": failpoint,
+            "kill_after_s": kill_after_s,
+            "is_counted": is_counted,
+        }
         self.number += 1
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -73,6 +95,12 @@ class Zygote:
         assert answer["killed"] or answer["status"] == 0, (request, answer)
         self.n_killed += answer["killed"]
         return bool(answer["killed"])
+
+    def count_hits(self) -> dict[str, int]:
+        """How often a round that nobody kills passes each failpoint."""
+        assert not self.work(is_counted=True)
+        hits: dict[str, int] = json.loads((self.folder / "hits").read_text())
+        return hits
 
 
 @contextmanager
@@ -119,26 +147,42 @@ def assert_readable(reg: Registry, files: dict[tuple[str, str], str]) -> None:
         assert digest.hexdigest() == sha256, f"{name}/{path}"
 
 
-def test_kills_at_every_failpoint_lose_nothing(tmp_path: Path, models: Path) -> None:
+def share_of(n: int, share: int, n_shares: int) -> int:
+    """n things dealt out: how many of them this share has."""
+    return len(range(n)[share::n_shares])
+
+
+@pytest.mark.parametrize("share", range(FAILPOINT_CAMPAIGNS))
+def test_kills_at_every_failpoint_lose_nothing(tmp_path: Path, models: Path, share: int) -> None:
+    names = failpoints.ALL[share::FAILPOINT_CAMPAIGNS]
+    n_kills = share_of(KILLS // 2, share, FAILPOINT_CAMPAIGNS)
     with zygote(tmp_path, models) as workers:
-        reached = {name for name in failpoints.ALL if workers.work(name)}
-        assert reached == set(failpoints.ALL)
+        left = list(names)
+        for _ in range(3):  # what one round has nothing to do for, a later one has
+            left = [name for name in left if not workers.work(name)]
+        assert left == []
         # Later hits of a place are in the middle of other steps.
-        at = 2
-        while workers.n_killed < KILLS // 2:
-            for name in failpoints.ALL:
-                workers.work(f"{name}:{at}")
-            at += 1
+        hits = workers.count_hits()
+        later = [(at, name) for name in names for at in range(2, hits.get(name, 0) + 1)]
+        for at, name in itertools.cycle(sorted(later)):
+            if workers.n_killed >= n_kills:
+                break
+            workers.work(f"{name}:{at}")
         workers.work()
         assert check(tmp_path) > 0
 
 
-def test_kills_at_random_moments_lose_nothing(tmp_path: Path, models: Path) -> None:
-    chance = random.Random(7)
+@pytest.mark.parametrize("share", range(RANDOM_CAMPAIGNS))
+def test_kills_at_random_moments_lose_nothing(tmp_path: Path, models: Path, share: int) -> None:
+    chance = random.Random(7 + share)
+    n_kills = share_of(KILLS - KILLS // 2, share, RANDOM_CAMPAIGNS)
     with zygote(tmp_path, models) as workers:
-        for _ in range(8):
+        for _ in range(ROUNDS_KEPT + 1):
+            begun = time.monotonic()
             workers.work()
-        while workers.n_killed < KILLS - KILLS // 2:
-            workers.work(kill_after_s=chance.uniform(0.01, 1.5))
+            round_s = time.monotonic() - begun
+        while workers.n_killed < n_kills:
+            # A round begins with what the one before has left; few would live to the end.
+            workers.work(kill_after_s=chance.uniform(0.01, 0.6 * round_s))
         workers.work()
         assert check(tmp_path) > 0

@@ -21,9 +21,10 @@ LOAD = """
 import sys, torch
 from transformers import AutoModelForCausalLM
 torch.set_num_threads(1)
-model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
+models = [AutoModelForCausalLM.from_pretrained(name) for name in sys.argv[2:]]
 with torch.no_grad():
-    torch.save(model(input_ids=torch.arange(24).reshape(2, 12)).logits, sys.argv[2])
+    ids = torch.arange(24).reshape(2, 12)
+    torch.save([model(input_ids=ids).logits for model in models], sys.argv[1])
 """
 
 
@@ -50,7 +51,7 @@ def new_llama(is_tied: bool) -> LlamaForCausalLM:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=160, hidden_size=256, intermediate_size=640, num_hidden_layers=3,
+        vocab_size=160, hidden_size=256, intermediate_size=640, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=is_tied,
     )  # fmt: skip
     return LlamaForCausalLM(config)
@@ -78,15 +79,15 @@ def hashes(folder: Path) -> dict[str, str]:
     }
 
 
-def stock_logits(tmp_path: Path, name: str, machine: Path) -> torch.Tensor:
-    """The logits of a model as stock transformers loads it offline, by name or from a folder."""
+def stock_logits(tmp_path: Path, names: list[str], machine: Path) -> list[torch.Tensor]:
+    """The logits of models as stock transformers loads them offline, by name or from a folder."""
     out = tmp_path / "logits.pt"
     subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", LOAD, name, str(out)],
+        [sys.executable, "-W", "ignore", "-c", LOAD, str(out), *names],
         env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(machine / "hf")},
         check=True,
     )
-    logits: torch.Tensor = torch.load(out)
+    logits: list[torch.Tensor] = torch.load(out)
     return logits
 
 
@@ -115,8 +116,9 @@ def test_sharded_models_come_back_and_load_by_name(
     assert hashes(pulled) == hashes(tmp_path / "base")
     assert hashes(report.path) == hashes(tmp_path / "tune")
     assert report.received < 0.6 * report.size
-    by_name = stock_logits(tmp_path, f"{name}-tune", machine)
-    assert torch.equal(by_name, stock_logits(tmp_path, str(tmp_path / "tune"), machine))
+    names = [f"{name}-tune", str(tmp_path / "tune")]
+    by_name, from_folder = stock_logits(tmp_path, names, machine)
+    assert torch.equal(by_name, from_folder)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

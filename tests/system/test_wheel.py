@@ -21,13 +21,23 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An interpreter whose only packages are the wheel with [server] and what it needs."""
     place = tmp_path_factory.mktemp("wheel test")  # a path with a space in it
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    build = ["wheel", "--no-deps", "--no-build-isolation", f"-Cbuild-dir={place / 'build'}"]
+    # Everything is built again, from the sources alone, in a folder of its own: what is left out
+    # of the wheel cannot come from the checkout's build. Only the compiler need not optimize.
+    build = [
+        "wheel", "--no-deps", "--no-build-isolation", f"-Cbuild-dir={place / 'build'}",
+        "-Ccmake.build-type=Debug", "-Ccmake.define.CMAKE_CXX_FLAGS_DEBUG=-O0",
+    ]  # fmt: skip
     subprocess.run([*pip, *build, "-w", str(place), str(ROOT)], check=True, cwd=place)
     wheel = next(place.glob("deltahub-*.whl"))
-    subprocess.run([sys.executable, "-m", "venv", str(place / "env")], check=True)
+    # pip works from outside, as below: a second one would take as long as all the rest.
+    environment = [sys.executable, "-m", "venv", "--without-pip", str(place / "env")]
+    subprocess.run(environment, check=True)
     interpreter = place / "env" / "bin" / "python"
     requirement = f"deltahub[server] @ {wheel.as_uri()}"
-    install = ["--python", str(interpreter), "install", "-c", str(ROOT / "constraints.txt")]
+    install = [
+        "--python", str(interpreter), "install", "--no-compile",
+        "-c", str(ROOT / "constraints.txt"),
+    ]  # fmt: skip
     subprocess.run([*pip, *install, requirement], check=True, cwd=place)
     return interpreter
 
