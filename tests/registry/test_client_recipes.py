@@ -1,5 +1,6 @@
 """A client's recipe is believed only once the hub has followed it."""
 
+import os
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -9,7 +10,7 @@ from sqlalchemy import Connection, event, func, select, update
 
 from deltahub.codecs.ids import tensor_id
 from deltahub.codecs.recipe import Recipe, TensorRef
-from deltahub.registry import Caller, Registry, jobs
+from deltahub.registry import Caller, Registry, failpoints, jobs
 from deltahub.registry.db.models import File, Hold, Job, Landing, utc_now
 from deltahub.registry.errors import (
     Forbidden,
@@ -60,6 +61,24 @@ class TestRecipes:
     def _repository(self, reg: Registry, ann: Caller) -> None:
         push_ingested(reg, ann, "ann/base", {"a.bin": BASE})
         ensure_repository(reg, ann, "ann/m")
+
+    def test_a_job_that_died_when_its_upload_was_deleted_ends_well_when_it_is_run_again(
+        self, reg: Registry, ann: Caller, tmp_path: Path
+    ) -> None:
+        data, recipe = file_of([TUNED, BASE])
+        send_pack(reg, ann, "ann/m", frames_of(TUNED, BASE))
+        job_id = submit_recipe(reg, ann, "ann/m", recipe).job_id
+        assert job_id is not None
+        child = os.fork()
+        if child == 0:
+            failpoints._trigger = failpoints._Trigger("landing.delete.before_rows")
+            with opened_registry(tmp_path) as own:
+                run_job(own, job_id)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        assert os.WIFSIGNALED(status)
+        run_job_again(reg, job_id)
+        commit_file(reg, ann, "ann/m", data)
 
     def test_a_proved_recipe_makes_a_file_that_its_sender_can_commit(
         self, reg: Registry, ann: Caller

@@ -157,7 +157,7 @@ def prove_recipe(
         repository = session.get(Repository, payload["repository_id"])
         if repository is None:
             return  # deleted meanwhile: nobody waits for the file
-        if landing is None:
+        if landing is None or landing.state != "complete":
             if _find_file(session, repository.domain_id, payload["sha256"]) is not None:
                 return  # an earlier run came to its end
             raise upload_not_found(payload["sha256"])
