@@ -168,6 +168,7 @@ def test_kills_at_every_failpoint_lose_nothing(tmp_path: Path, models: Path, sha
             if workers.n_killed >= n_kills:
                 break
             workers.work(f"{name}:{at}")
+        assert workers.n_killed >= n_kills
         workers.work()
         assert check(tmp_path) > 0
 
