@@ -131,6 +131,12 @@ class Planner {
     }
   }
 
+  // The phase of pieces that lie elsewhere than those on which scales were measured: there they
+  // would seem to say more than they do. At least one piece remains.
+  std::size_t away(std::size_t step) const {
+    const std::size_t phase = step / 2;
+    return shape_.rows >= step || shape_.columns > 64 * phase ? phase : 0;
+  }
   // Pieces far apart would each wait for memory.
   void fetch_early(std::size_t row, std::size_t column, std::size_t n) const {
     if (row >= shape_.rows || column >= shape_.columns) return;
@@ -190,8 +196,7 @@ class Planner {
     const RowSides sides = sides_of(plan);
     Sample sample(Words::word_bits, middle);
     const std::size_t step = std::max<std::size_t>(4 * all() / counted_words(), 1);
-    // Not where the scales were measured: there they would seem to say more than they do.
-    for_each_piece(counting_frame(plan, 0), sides, step, step / 2, nullptr,
+    for_each_piece(counting_frame(plan, 0), sides, step, away(step), nullptr,
                    [&](std::size_t row, std::size_t column, std::size_t n,
                        const std::uint8_t* words) {
                      const Sample::Room room = sample.add(row, column, n, has_decayed(sides, row));
@@ -241,7 +246,7 @@ class Planner {
     classes.histograms.assign(max_classes, Histogram(n_bins(Words::word_bits)));
     Context z[chunk];
     const std::size_t step = std::max<std::size_t>(all() / counted_words(), 1);
-    for_each_piece(frame, classes.rows, step, step / 2, z,
+    for_each_piece(frame, classes.rows, step, away(step), z,
                    [&](std::size_t row, std::size_t column, std::size_t n,
                        const std::uint8_t* words) {
                      const std::uint8_t* const source = source_at(row, column);
