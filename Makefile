@@ -14,8 +14,8 @@ help:
 	@echo "make demo    train a small base and three fine-tunes, push, pull, verify, print a table"
 	@echo "make test    install and run the whole test suite"
 	@echo "make check   ruff, mypy --strict, import-linter"
-	@echo "make bench   all that follows, speed through the server, peak memory"
-	@echo "make bench-pairs   train the bases and fine-tunes of benchmarks/pairs.toml, once"
+	@echo "make bench   the codecs beside others, speed through the server, peak memory: an hour"
+	@echo "make bench-pairs   train the bases and fine-tunes of benchmarks/pairs.toml, once: two hours"
 	@echo "make bench-codecs  sizes and speeds of the codecs and their rivals on those pairs"
 	@echo "make fuzz    look for inputs that the native decoders mistake, FUZZ_SECONDS=600 each (needs clang)"
 
@@ -60,7 +60,8 @@ bench-codecs: bench-pairs
 		zipnn==0.5.4 pcodec==1.1.0 openzl==0.3.0
 	$(PY) -m benchmarks.codecs.run
 
-bench: bench-codecs
+bench: $(STAMP)
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt zipnn==0.5.4
 	$(PY) -m benchmarks.run
 
 # libFuzzer on each decoder. What it finds stays in build/fuzz/found; the small part of it that adds
