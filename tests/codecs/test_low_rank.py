@@ -163,3 +163,16 @@ def test_small_tensors_and_other_dtypes_have_no_factors() -> None:
     narrow = [cast(t, torch.bfloat16)["head.weight"][:63] for t in (base(), finetune(1e-4))]
     before, after = (words_of(tensor, DType.BF16) for tensor in narrow)
     assert fit_low_rank(DType.BF16, after, before, *before.shape) is None
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_few_words_of_any_bits_do_not_make_factors_that_the_format_lacks(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    before = random.standard_normal((126, 71)) * 0.02
+    after = before + random.standard_normal((126, 5)) @ random.standard_normal((5, 71)) * 0.02
+    pair = [values.astype(np.float16).view(np.uint16) for values in (after, before)]
+    for words in pair:
+        odd = random.random(words.shape) < 0.05
+        words[odd] = random.integers(0, 1 << 16, odd.sum(), dtype=np.uint16)
+    found = fit_low_rank(DType.F16, pair[0], pair[1], 126, 71)
+    assert found is None or 1 <= found.floor <= 30

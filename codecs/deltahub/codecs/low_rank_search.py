@@ -27,6 +27,7 @@ _RANKS: Final[dict[Effort, tuple[int, ...]]] = {  # tried beside the one that a 
 _LEAST_GAIN: Final = 0.01  # of the size without a prediction
 
 
+@np.errstate(all="ignore")  # what overflows is a fit that does not pay
 def fit_low_rank(
     dtype: DType, source: Words, base: Words, rows: int, columns: int, effort: Effort = "default"
 ) -> LowRank | None:
@@ -45,7 +46,10 @@ def fit_low_rank(
     rank = _most_merged(pair, factors, energy)
     if rank and (merge := sharpened(pair, factors.first(rank), effort)):
         fits.append(_fit_merge(pair, merge, trial))
-    bits, best = min(fits, key=lambda fit: fit[0])
+    # Of values near the end of a short dtype's range, a product's unit may have no exponent.
+    floors = range(1, (1 << pair.words.exponent_bits) - 1)
+    fits = [(bits, found) for bits, found in fits if found is None or found.floor in floors]
+    bits, best = min(fits, key=lambda fit: fit[0], default=(0.0, None))
     return best if bits < (1 - _LEAST_GAIN) * trial.bits(None) else None
 
 
