@@ -61,7 +61,7 @@ bench-codecs: bench-pairs
 	$(PY) -m benchmarks.codecs.run
 
 bench: $(STAMP)
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt zipnn==0.5.4
+	$(PIP) -c constraints.txt zipnn==0.5.4
 	$(PY) -m benchmarks.run
 
 # libFuzzer on each decoder. What it finds stays in build/fuzz/found; the small part of it that adds
