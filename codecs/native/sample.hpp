@@ -61,12 +61,14 @@ class Sample {
     }
     if (least <= most) option.offset = max_classes - 1 - high_level(least, most);
     const std::size_t end = 1u + *std::ranges::max_element(bins_);
-    Histogram classes(max_classes * end);
+    // Two classes at once: for telling ways apart that is as good, and each costs its own tables.
+    constexpr std::size_t n_classes = max_classes / 2;
+    Histogram classes(n_classes * end);
     for (std::size_t i = 0; i < bins_.size(); ++i) {
       const int z = std::clamp(levels_[i] + option.offset, 0, max_classes - 1);
-      ++classes[std::size_t(z) * end + bins_[i]];
+      ++classes[std::size_t(z / 2) * end + bins_[i]];
     }
-    for (std::size_t z = 0; z < max_classes; ++z) {
+    for (std::size_t z = 0; z < n_classes; ++z) {
       const Bins one = Bins(classes).subspan(z * end, end);
       option.bits += bits_alone(one, number_bits_);
       option.n_classes += total_of(one) > 0;

@@ -1,6 +1,7 @@
 // tANS tables: frequencies of symbols, the entries that decode them, the rows that encode them.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -21,12 +22,20 @@ template <class Visit>
 void for_each_state(const Frequencies& frequencies, int table_log, Visit&& visit) {
   const unsigned n_states = 1u << table_log;
   const unsigned step = (n_states >> 1) + (n_states >> 3) + 3;
-  std::uint16_t symbol_of_state[1u << max_table_log];
-  unsigned at = 0;
-  for (std::size_t symbol = 0; symbol < frequencies.size(); ++symbol)
-    for (unsigned i = 0; i < frequencies[symbol]; ++i, at = (at + step) & (n_states - 1))
-      symbol_of_state[at] = std::uint16_t(symbol);
-  for (unsigned state = 0; state < n_states; ++state) visit(state, symbol_of_state[state]);
+  constexpr std::size_t together = 16;
+  std::uint16_t by_symbol[(1u << max_table_log) + together];
+  std::uint16_t* end = by_symbol;
+  for (std::size_t symbol = 0; symbol < frequencies.size(); ++symbol) {
+    // Most frequencies are small: as many as a store holds are written whatever is asked for.
+    for (std::size_t i = 0; i < frequencies[symbol]; i += together)
+      std::fill_n(end + i, together, std::uint16_t(symbol));
+    end += frequencies[symbol];
+  }
+  // The i-th of them has the state i * step; so a state finds its own by the inverse of the step.
+  unsigned inverse = step;  // right in 3 digits, then in 6 and in 12
+  for (int digits = 3; digits < max_table_log; digits *= 2) inverse *= 2 - step * inverse;
+  for (unsigned state = 0, at = 0; state < n_states; ++state, at = (at + inverse) & (n_states - 1))
+    visit(state, by_symbol[at]);
 }
 
 // An alphabet as entries hold it: the parts of each symbol that no state changes.

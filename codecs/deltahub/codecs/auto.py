@@ -15,6 +15,8 @@ RUN_ELEMENTS: Final = 1 << 14
 RUN_PLACES: Final = (1 / 8, 1 / 2, 7 / 8)
 # Frames have at least so many bytes beside their blocks, which a codec has to save.
 LEAST_BYTES: Final = 128
+# What zstd is tried on first: fewer bytes hold too little of what repeats.
+LEAST_ZSTD: Final = 1 << 12
 
 
 def sample_runs(count: int) -> Iterator[tuple[int, int]]:
@@ -56,9 +58,10 @@ def _delta_size(dtype: DType, sample: bytes, base: bytes, whole_bytes: int) -> i
 
 
 def _zstd_size(sample: bytes, best: int) -> int:
-    """Where a third of the sample is far from the best, that is all there is to know."""
-    third = compressed_size(sample[: len(sample) // 3]) * 3
-    return third if third > 1.5 * best else compressed_size(sample)
+    """Where a little of the sample is far from the best, that is all there is to know."""
+    few = sample[: max(len(sample) // 8, LEAST_ZSTD)]
+    size = compressed_size(few) * len(sample) // len(few)
+    return size if size > 1.5 * best else compressed_size(sample)
 
 
 def _sample(dtype: DType, source: memoryview) -> bytes:
