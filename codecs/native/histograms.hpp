@@ -101,12 +101,15 @@ inline std::uint64_t raw_bits(const Counts& counts, unsigned shift, int number_b
   return bits;
 }
 
-// About how many bits the numbers take with a table of their own.
+// About how many bits the numbers take with a table of their own. What fits a sample best fits the
+// rest less well, the more symbols the sooner: each one counts for 1.4 bits more.
 inline std::uint64_t bits_alone(Bins histogram, int number_bits) {
   Counts counts{};
   const unsigned shift = total_of(histogram) ? shift_for(histogram) : 0;
   add_counts(counts, histogram, shift);
-  return (entropy_bits(counts) >> 16) + raw_bits(counts, shift, number_bits);
+  const auto n_symbols = std::uint64_t(
+      std::ranges::count_if(counts, [](std::uint64_t count) { return count > 0; }));
+  return (entropy_bits(counts) >> 16) + 7 * n_symbols / 5 + raw_bits(counts, shift, number_bits);
 }
 
 // About what a table costs in a prelude, in bits.

@@ -194,7 +194,7 @@ class Planner {
   // Which scales pay, as a sample says.
   Sample::Option chosen(const Plan<Words>& plan, const RowAndColumnScales& scales) const {
     const RowSides sides = sides_of(plan);
-    Sample sample(Words::word_bits, middle);
+    Sample sample(Words::word_bits, middle, effort_ == Effort::fast ? 2 : 1);
     const std::size_t step = std::max<std::size_t>(4 * all() / counted_words(), 1);
     for_each_piece(counting_frame(plan, 0), sides, step, away(step), nullptr,
                    [&](std::size_t row, std::size_t column, std::size_t n,

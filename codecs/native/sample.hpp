@@ -20,8 +20,9 @@ struct RowAndColumnScales {
 // the size of its differences itself, whatever the exponent.
 class Sample {
  public:
-  // middle: see middle_exponent.
-  Sample(int number_bits, int middle) : number_bits_(number_bits), middle_(middle) {}
+  // middle: see middle_exponent. together: classes that are counted as one, which is sooner done.
+  Sample(int number_bits, int middle, std::size_t together)
+      : number_bits_(number_bits), middle_(middle), together_(together) {}
 
   // Room for the bins and the exponents of n words of a row, which follow one another.
   struct Room {
@@ -61,12 +62,11 @@ class Sample {
     }
     if (least <= most) option.offset = max_classes - 1 - high_level(least, most);
     const std::size_t end = 1u + *std::ranges::max_element(bins_);
-    // Two classes at once: for telling ways apart that is as good, and each costs its own tables.
-    constexpr std::size_t n_classes = max_classes / 2;
+    const std::size_t n_classes = max_classes / together_;
     Histogram classes(n_classes * end);
     for (std::size_t i = 0; i < bins_.size(); ++i) {
       const int z = std::clamp(levels_[i] + option.offset, 0, max_classes - 1);
-      ++classes[std::size_t(z / 2) * end + bins_[i]];
+      ++classes[std::size_t(z) / together_ * end + bins_[i]];
     }
     for (std::size_t z = 0; z < n_classes; ++z) {
       const Bins one = Bins(classes).subspan(z * end, end);
@@ -100,6 +100,7 @@ class Sample {
   }
 
   int number_bits_, middle_;
+  std::size_t together_;
   std::vector<Piece> pieces_;
   std::vector<std::uint16_t> bins_;
   std::vector<std::int16_t> exponents_;
