@@ -29,6 +29,12 @@ _REF = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _RESERVED_PARTS = frozenset({".git", ".cache"})
+# What paths of the hub's web addresses begin with, now or as those of other hubs do.
+RESERVED_NAMESPACES = frozenset(
+    "api assets blog cas collections dashboard datasets docs docs-assets inference join lfs login"
+    " logout metrics models new oauth organizations papers pricing search settings spaces static"
+    " tasks v1 v2".split()
+)
 
 
 def entry_mode(path: str, size: int) -> Mode:

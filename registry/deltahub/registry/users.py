@@ -13,8 +13,14 @@ from sqlalchemy import delete, exists, func, select
 from deltahub.registry import audit
 from deltahub.registry.db.models import Membership, Namespace, Token, User, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
-from deltahub.registry.errors import InvalidRequest, NameTaken, NotFound, Unauthorized
-from deltahub.registry.paths import quoted, validate_name
+from deltahub.registry.errors import (
+    InvalidName,
+    InvalidRequest,
+    NameTaken,
+    NotFound,
+    Unauthorized,
+)
+from deltahub.registry.paths import RESERVED_NAMESPACES, quoted, validate_name
 from deltahub.registry.permissions import ANONYMOUS, Caller, Role, Scope
 from deltahub.registry.registry import Registry
 
@@ -226,6 +232,8 @@ def _taken_by(session: ReadSession, name: str) -> str | None:
 
 
 def _add_namespace(session: WriteSession, name: str, kind: str) -> Namespace:
+    if name.lower() in RESERVED_NAMESPACES:
+        raise InvalidName(f"{quoted(name)} is a word of this hub's own addresses; choose another")
     taken = _taken_by(session, name)
     if taken == name:
         raise NameTaken(f"{quoted(name)} is the name of a user or organization already")

@@ -7,6 +7,8 @@ from starlette.responses import RedirectResponse
 
 from deltahub.registry.registry import Registry
 from deltahub.server import errors
+from deltahub.server.hf.app import create_hugging_face_app
+from deltahub.server.hf.door import HuggingFaceDoor
 from deltahub.server.hub import Hub
 from deltahub.server.limits import JsonBodyLimit
 from deltahub.server.metering import Traffic
@@ -50,6 +52,7 @@ def create_app(
     )
     app.state.hub = Hub(registry, settings or ServerSettings(), traffic or Traffic())
     errors.install(app)
+    app.add_middleware(HuggingFaceDoor, hugging_face=create_hugging_face_app(app.state.hub))
     app.add_middleware(
         JsonBodyLimit,
         max_bytes=registry.settings.max_request_json_bytes,

@@ -16,6 +16,7 @@ from deltahub.registry.registry import Registry
 from deltahub.registry.restore import Restorer
 from deltahub.server.metering import Traffic
 from deltahub.server.settings import ServerSettings
+from deltahub.server.signing import Signer
 from deltahub.server.streaming import Chunk, ChunkStream
 from deltahub.server.turns import turn
 
@@ -30,6 +31,7 @@ class Hub:
     settings: ServerSettings
     traffic: Traffic
     restorer: Restorer = field(init=False)
+    signer: Signer = field(init=False)
     _decoding: anyio.CapacityLimiter = field(init=False)
     _streaming: anyio.CapacityLimiter = field(init=False)
     _proving: anyio.CapacityLimiter = field(init=False)
@@ -39,6 +41,7 @@ class Hub:
 
     def __post_init__(self) -> None:
         self.restorer = Restorer(self.registry)
+        self.signer = Signer.of_folder(self.registry.data_dir)
         self._decoding = anyio.CapacityLimiter(self.settings.decode_threads)
         self._streaming = anyio.CapacityLimiter(self.settings.max_streams)
         self._proving = anyio.CapacityLimiter(self.settings.proof_threads)

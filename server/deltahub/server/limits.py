@@ -37,8 +37,12 @@ class JsonBodyLimit:
 
 
 def is_streamed(method: str, path: str) -> bool:
-    """Whether the route reads its body itself: uploads and recipes."""
-    return (method == "PUT" and path.startswith("/v1/uploads/")) or path.endswith("/recipes")
+    """Whether the route reads its body itself: uploads, recipes, and commits with files in them."""
+    if path.startswith("/v1/"):
+        return (method == "PUT" and path.startswith("/v1/uploads/")) or path.endswith("/recipes")
+    return path.startswith(("/lfs/", "/cas/")) or (
+        path.startswith("/api/models/") and "/commit/" in path
+    )
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

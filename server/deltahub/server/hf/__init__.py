@@ -1,0 +1,1 @@
+"""The API that Hugging Face clients speak, on the same registry as /v1."""

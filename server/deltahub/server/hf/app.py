@@ -1,0 +1,18 @@
+"""The application behind the door: every route that Hugging Face clients use."""
+
+from fastapi import FastAPI
+
+from deltahub.server.hf import errors, resolve
+from deltahub.server.hub import Hub
+
+_MODULES = (resolve,)
+
+
+def create_hugging_face_app(hub: Hub) -> FastAPI:
+    """The routes on a running hub. Not in our OpenAPI: what it is, those clients have fixed."""
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    app.state.hub = hub
+    errors.install(app)
+    for module in _MODULES:
+        app.include_router(module.router)
+    return app

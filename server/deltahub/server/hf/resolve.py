@@ -1,0 +1,88 @@
+"""The bytes of files, as `hf_hub_download` and `from_pretrained` ask for them."""
+
+from urllib.parse import quote
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from deltahub.registry.entries import EntryInfo, find_entry
+from deltahub.registry.permissions import Caller
+from deltahub.registry.refs import resolve_revision
+from deltahub.registry.repositories import load_repository
+from deltahub.server.hf.door import unescaped
+from deltahub.server.hub import CallerDep, Hub, HubDep
+from deltahub.server.ranges import matches, requested_part
+
+router = APIRouter()
+
+_FILE = "/{namespace}/{name}/resolve/{revision}/{path:path}"
+
+
+@router.head(_FILE)
+def head_file(
+    namespace: str,
+    name: str,
+    revision: str,
+    path: str,
+    request: Request,
+    hub: HubDep,
+    caller: CallerDep,
+) -> Response:
+    """What get_file would answer for the whole file, without the bytes."""
+    entry, headers = _found(request, hub, caller, f"{namespace}/{name}", revision, path)
+    return Response(headers=headers | {"Content-Length": str(entry.file.size)})
+
+
+@router.get(_FILE)
+def get_file(
+    namespace: str,
+    name: str,
+    revision: str,
+    path: str,
+    request: Request,
+    hub: HubDep,
+    caller: CallerDep,
+) -> Response:
+    """Stream a file, or the one range of it that is asked for."""
+    entry, headers = _found(request, hub, caller, f"{namespace}/{name}", revision, path)
+    known = request.headers.get("if-none-match")
+    if known is not None and matches(known, headers["ETag"]):
+        return Response(status_code=304, headers=headers)
+    size = entry.file.size
+    asked = request.headers.get("range")
+    part = requested_part(asked, request.headers.get("if-range"), headers["ETag"], size)
+    start, end = (0, size) if part is None else (part.start, part.end)
+    headers["Content-Length"] = str(end - start)
+    if part is not None:
+        headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
+    return hub.stream(
+        hub.restorer.stream_file(entry.file, start, end),
+        status_code=200 if part is None else 206,
+        headers=headers,
+        label=f"{namespace}/{name}@{headers['X-Repo-Commit']}/{entry.path}",
+    )
+
+
+def _found(
+    request: Request, hub: Hub, caller: Caller | None, name: str, revision: str, path: str
+) -> tuple[EntryInfo, dict[str, str]]:
+    with hub.registry.db.read() as session:
+        repository = load_repository(session, caller, name)
+        found = resolve_revision(session, repository, unescaped(revision))
+        # An EntryNotFound says of which commit.
+        request.state.commit = found.commit
+        entry = find_entry(session, found, unescaped(path))
+    file_name = quote(entry.path.rpartition("/")[2], safe="")
+    headers = {
+        "X-Repo-Commit": found.commit,
+        "ETag": f'"{entry.etag}"',
+        "X-Linked-ETag": f'"{entry.etag}"',
+        "X-Linked-Size": str(entry.file.size),
+        "Accept-Ranges": "bytes",
+        # Never shown in a browser as what it claims to be.
+        "Content-Type": "application/octet-stream",
+        "Content-Disposition": f"attachment; filename*=UTF-8''{file_name}",
+        "X-Content-Type-Options": "nosniff",
+        "Cache-Control": "private, no-cache",
+    }
+    return entry, headers
