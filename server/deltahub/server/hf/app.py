@@ -2,10 +2,10 @@
 
 from fastapi import FastAPI
 
-from deltahub.server.hf import errors, resolve
+from deltahub.server.hf import errors, models, resolve, trees
 from deltahub.server.hub import Hub
 
-_MODULES = (resolve,)
+_MODULES = (resolve, models, trees)
 
 
 def create_hugging_face_app(hub: Hub) -> FastAPI:

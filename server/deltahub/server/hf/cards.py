@@ -1,0 +1,79 @@
+"""Model cards: what the front matter of a README says, as clients and the registry use it."""
+
+from collections.abc import Mapping
+from datetime import date
+from typing import Any, Final
+
+import yaml
+
+CARD: Final = "README.md"
+MAX_CARD_BYTES: Final = 1 << 20
+_FENCE: Final = "---"
+
+
+class BadCard(Exception):
+    """Front matter that is no mapping in YAML; says where it is wrong."""
+
+
+def front_matter(readme: bytes) -> dict[str, Any]:
+    """The YAML between two lines of three dashes at the beginning; {} where there is none.
+
+    Values are as JSON has them. BadCard.
+    """
+    lines = readme.decode("utf-8", "replace").removeprefix("\ufeff").splitlines()
+    if not lines or lines[0].rstrip() != _FENCE:
+        return {}
+    end = next((i for i, line in enumerate(lines[1:], 1) if line.rstrip() == _FENCE), None)
+    if end is None:
+        return {}
+    try:
+        found = yaml.safe_load("\n".join(lines[1:end]))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise BadCard(" ".join(str(error).split())[:300]) from error
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise BadCard("the front matter must be a mapping: `key: value` lines")
+    return {str(key): _plain(value) for key, value in found.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [_plain(one) for one in value]
+    if isinstance(value, date):
+        return value.isoformat()
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float) and value == value and abs(value) != float("inf"):
+        return value
+    return str(value)
+
+
+def named_base(card: Mapping[str, Any]) -> str | None:
+    """The `base_model` that a card names, the first of several; None where it names none."""
+    named = card.get("base_model")
+    first = named[0] if isinstance(named, list) and named else named
+    if not isinstance(first, str) or not first.strip():
+        return None
+    return first.strip().removeprefix("https://huggingface.co/").strip("/")
+
+
+def tags_of(card: Mapping[str, Any]) -> list[str]:
+    """What a card is found by: its own tags, then those that its fields stand for."""
+    tags = [str(tag) for tag in _listed(card.get("tags"))]
+    for field, prefix in (("language", ""), ("license", "license:"), ("datasets", "dataset:")):
+        tags += [f"{prefix}{value}" for value in _listed(card.get(field))]
+    bases = [str(base) for base in _listed(card.get("base_model"))]
+    tags += [f"base_model:{base}" for base in bases]
+    relation = card.get("base_model_relation")
+    if isinstance(relation, str):
+        tags += [f"base_model:{relation}:{base}" for base in bases]
+    return list(dict.fromkeys(tags))
+
+
+def _listed(value: Any) -> list[Any]:
+    if value is None or value == "":
+        return []
+    return value if isinstance(value, list) else [value]

@@ -1,0 +1,84 @@
+"""Files and folders as Hugging Face clients see them in trees and lists."""
+
+import hashlib
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from deltahub.registry.entries import EntryInfo
+from deltahub.registry.history import CommitInfo
+
+
+def moment(at: datetime) -> str:
+    """A time as those clients parse it: UTC, milliseconds, Z."""
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def pointer(entry: EntryInfo) -> bytes:
+    """What git keeps in place of an LFS file."""
+    lines = (
+        "version https://git-lfs.github.com/spec/v1",
+        f"oid sha256:{entry.file.sha256}",
+        f"size {entry.file.size}",
+    )
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def git_blob_id(data: bytes) -> str:
+    """The SHA-1 by which git knows these bytes as a file."""
+    blob = b"blob %d\0" % len(data) + data
+    return hashlib.sha1(blob, usedforsecurity=False).hexdigest()
+
+
+def blob_id(entry: EntryInfo) -> str:
+    """Of what git keeps: the file itself, or an LFS file's pointer."""
+    return entry.etag if entry.mode == "regular" else git_blob_id(pointer(entry))
+
+
+def shown_file(entry: EntryInfo, last: CommitInfo | None = None) -> dict[str, Any]:
+    """A file of a tree. last: the commit that put it there, for who asks for it."""
+    shown: dict[str, Any] = {
+        "type": "file",
+        "oid": blob_id(entry),
+        "size": entry.file.size,
+        "path": entry.path,
+    }
+    if entry.mode == "lfs":
+        shown["lfs"] = {
+            "oid": entry.file.sha256,
+            "size": entry.file.size,
+            "pointerSize": len(pointer(entry)),
+        }
+    return shown | _with_commit(last)
+
+
+def shown_folder(
+    path: str, inside: Iterable[EntryInfo], last: CommitInfo | None = None
+) -> dict[str, Any]:
+    """A folder of a tree. inside: all files below it; its id says what they are."""
+    digest = hashlib.sha1(usedforsecurity=False)
+    for entry in inside:
+        digest.update(f"{entry.path}\0{entry.etag}\n".encode())
+    shown: dict[str, Any] = {
+        "type": "directory",
+        "oid": digest.hexdigest(),
+        "size": 0,
+        "path": path,
+    }
+    return shown | _with_commit(last)
+
+
+def _with_commit(last: CommitInfo | None) -> dict[str, Any]:
+    if last is None:
+        return {}
+    return {"lastCommit": {"id": last.commit, "title": last.title, "date": moment(last.created_at)}}
+
+
+def folders_of(entries: Iterable[EntryInfo]) -> dict[str, list[EntryInfo]]:
+    """Every folder -> all files below it."""
+    folders: dict[str, list[EntryInfo]] = {}
+    for entry in entries:
+        parts = entry.path.split("/")[:-1]
+        for depth in range(1, len(parts) + 1):
+            folders.setdefault("/".join(parts[:depth]), []).append(entry)
+    return folders

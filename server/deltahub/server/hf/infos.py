@@ -1,0 +1,110 @@
+"""A model as Hugging Face clients see it: what is known of its repository and of one revision."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import func, select
+
+from deltahub.registry.catalog import Listed
+from deltahub.registry.db.models import Entry, File, Repository, Revision
+from deltahub.registry.db.session import ReadSession
+from deltahub.registry.entries import EntryInfo, list_entries
+from deltahub.server.hf.entries import blob_id, moment, pointer
+from deltahub.server.hf.facts import facts_of
+from deltahub.server.hub import Hub
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the database knows of a model. revision: None for one that is empty."""
+
+    listed: Listed
+    revision: Revision | None
+    entries: list[EntryInfo]
+    used_storage: int
+
+
+def rows_of(session: ReadSession, listed: Listed, revision: Revision | None) -> Rows:
+    """The rows of a model at a revision."""
+    entries = [] if revision is None else list_entries(session, revision)
+    return Rows(listed, revision, entries, _used_storage(session, listed.repository))
+
+
+def info_of(hub: Hub, rows: Rows, *, with_blobs: bool = False) -> dict[str, Any]:
+    """Everything about a model, in the words of that API. Reads its small files."""
+    repository, revision = rows.listed.repository, rows.revision
+    facts = facts_of(hub, rows.entries)
+    changed_at = repository.created_at if revision is None else revision.created_at
+    info: dict[str, Any] = {
+        "_id": f"{repository.id:024x}",
+        "id": rows.listed.name,
+        "modelId": rows.listed.name,
+        "author": rows.listed.name.partition("/")[0],
+        "private": repository.is_private,
+        "gated": False,
+        "disabled": False,
+        "downloads": 0,
+        "likes": 0,
+        "tags": facts.tags,
+        "createdAt": moment(repository.created_at),
+        "lastModified": moment(changed_at),
+        "siblings": [_sibling(entry, with_blobs) for entry in rows.entries],
+        "usedStorage": rows.used_storage,
+    }
+    if revision is not None:
+        info["sha"] = revision.commit
+    if facts.card:
+        info["cardData"] = facts.card
+    if facts.config:
+        info["config"] = facts.config
+    if facts.library:
+        info["library_name"] = facts.library
+    if facts.pipeline:
+        info["pipeline_tag"] = facts.pipeline
+    if facts.parameters:
+        total = sum(facts.parameters.values())
+        info["safetensors"] = {"parameters": dict(facts.parameters), "total": total}
+    return info
+
+
+def shortened(
+    info: dict[str, Any], *, full: bool, card: bool, config: bool, expand: Sequence[str] | None
+) -> dict[str, Any]:
+    """As much of an info as a list shows."""
+    if expand is not None:
+        return {key: info[key] for key in ("_id", "id", *expand) if key in info}
+    left_out = {"usedStorage", "safetensors", "disabled"}
+    if not full:
+        left_out |= {"siblings", "author"}
+    if not (card or full):
+        left_out.add("cardData")
+    if not (config or full):
+        left_out.add("config")
+    return {key: value for key, value in info.items() if key not in left_out}
+
+
+def _sibling(entry: EntryInfo, with_blobs: bool) -> dict[str, Any]:
+    shown: dict[str, Any] = {"rfilename": entry.path}
+    if with_blobs:
+        shown |= {"size": entry.file.size, "blobId": blob_id(entry)}
+        if entry.mode == "lfs":
+            shown["lfs"] = {
+                "sha256": entry.file.sha256,
+                "size": entry.file.size,
+                "pointerSize": len(pointer(entry)),
+            }
+    return shown
+
+
+def _used_storage(session: ReadSession, repository: Repository) -> int:
+    """Bytes of the files of all revisions, each once, as they would lie uncompressed."""
+    files = (
+        select(File.id, File.size)
+        .join(Entry, Entry.file_id == File.id)
+        .join(Revision, Revision.id == Entry.revision_id)
+        .where(Revision.repository_id == repository.id)
+        .distinct()
+        .subquery()
+    )
+    return session.scalar(select(func.coalesce(func.sum(files.c.size), 0))) or 0

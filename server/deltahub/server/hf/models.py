@@ -1,0 +1,235 @@
+"""Models: one, many, and what clients ask about them."""
+
+import json
+from typing import Annotated, Any, Final
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Query, Request
+from sqlalchemy import func, select
+from starlette.responses import JSONResponse
+
+from deltahub.registry import catalog, refs
+from deltahub.registry.catalog import Listed
+from deltahub.registry.db.models import Entry, File, Revision
+from deltahub.registry.entries import find_entry
+from deltahub.registry.errors import InvalidRequest
+from deltahub.registry.history import log
+from deltahub.registry.permissions import require
+from deltahub.registry.refs import find_ref, resolve_revision
+from deltahub.registry.repositories import DEFAULT_BRANCH, load_repository
+from deltahub.server.hf.door import unescaped
+from deltahub.server.hf.entries import moment
+from deltahub.server.hf.facts import header_of, read_small
+from deltahub.server.hf.infos import info_of, rows_of, shortened
+from deltahub.server.hub import CallerDep, HubDep
+
+router = APIRouter(prefix="/api/models")
+
+_PAGE: Final = 100
+_MOST_ON_PAGE: Final = 1000
+_LOOKED_AT: Final = 2000  # models that one page of a filtered list goes through, at most
+_COMMITS: Final = 50
+_MAX_INDEX_BYTES: Final = 16 << 20
+_BY_CHANGE: Final = frozenset({"lastModified", "last_modified"})
+
+Expand = Annotated[list[str] | None, Query()]
+
+
+@router.get("")
+def list_models(
+    request: Request,
+    hub: HubDep,
+    caller: CallerDep,
+    search: str | None = None,
+    author: str | None = None,
+    tags: Annotated[list[str] | None, Query(alias="filter")] = None,
+    pipeline_tag: str | None = None,
+    sort: str | None = None,
+    limit: Annotated[int, Query(ge=1)] = _PAGE,
+    full: bool = False,
+    card: Annotated[bool, Query(alias="cardData")] = False,
+    config: bool = False,
+    expand: Expand = None,
+    cursor: str | None = None,
+) -> JSONResponse:
+    """Models that the caller may read, the newest or the last changed first."""
+    order: catalog.Order = "changed" if sort in _BY_CHANGE else "created"
+    wanted = {tag for one in tags or () for tag in one.split(",") if tag}
+    if pipeline_tag:
+        wanted.add(pipeline_tag)
+    size = min(limit, _MOST_ON_PAGE)
+    page = min(size, _PAGE)
+    shown: list[dict[str, Any]] = []
+    looked_at, after, is_over = 0, cursor, False
+    while len(shown) < size and looked_at < _LOOKED_AT and not is_over:
+        with hub.registry.db.read() as session:
+            batch = catalog.search(
+                session, caller, namespace=author, words=search, order=order,
+                after=after, limit=page + 1,
+            )  # fmt: skip
+            rows = [rows_of(session, listed, listed.head) for listed in batch[:page]]
+        is_over = len(batch) <= page
+        for found in rows:
+            looked_at += 1
+            after = found.listed.cursor(order)
+            info = info_of(hub, found)
+            if wanted <= set(info["tags"]):
+                shown.append(shortened(info, full=full, card=card, config=config, expand=expand))
+            if len(shown) == size:
+                is_over = is_over and found is rows[-1]
+                break
+    headers = {}
+    if not is_over and after is not None:
+        query = [(k, v) for k, v in request.query_params.multi_items() if k != "cursor"]
+        url = request.url.replace(query=urlencode([*query, ("cursor", after)]))
+        headers["Link"] = f'<{url}>; rel="next"'
+    return JSONResponse(shown, headers=headers)
+
+
+@router.get("/{namespace}/{name}")
+@router.get("/{namespace}/{name}/revision/{revision}")
+def get_model(
+    namespace: str,
+    name: str,
+    request: Request,
+    hub: HubDep,
+    caller: CallerDep,
+    revision: str | None = None,
+    blobs: bool = False,
+    expand: Expand = None,
+) -> JSONResponse:
+    """Everything about a model at a revision; of its main branch where none is named."""
+    full_name = f"{namespace}/{name}"
+    with hub.registry.db.read() as session:
+        repository = load_repository(session, caller, full_name)
+        if revision is None:
+            found = find_ref(session, repository, "branch", DEFAULT_BRANCH)
+        else:
+            found = resolve_revision(session, repository, unescaped(revision))
+            request.state.commit = found.commit
+        rows = rows_of(session, Listed(repository, full_name, found), found)
+    info = info_of(hub, rows, with_blobs=blobs)
+    if expand is not None:
+        info = {key: info.get(key) for key in ("_id", "id", *expand) if key in info}
+    return JSONResponse(info)
+
+
+@router.get("/{namespace}/{name}/refs")
+def list_refs(
+    namespace: str, name: str, hub: HubDep, caller: CallerDep, include_prs: bool = False
+) -> JSONResponse:
+    """Branches and tags."""
+    with hub.registry.db.read() as session:
+        found = refs.list_refs(session, load_repository(session, caller, f"{namespace}/{name}"))
+    kinds: dict[str, list[dict[str, str]]] = {"branches": [], "tags": [], "converts": []}
+    for ref in found:
+        key, folder = ("branches", "heads") if ref.kind == "branch" else ("tags", "tags")
+        kinds[key].append(
+            {"name": ref.name, "ref": f"refs/{folder}/{ref.name}", "targetCommit": ref.commit}
+        )
+    return JSONResponse(kinds | ({"pullRequests": []} if include_prs else {}))
+
+
+@router.get("/{namespace}/{name}/commits/{revision}")
+def list_commits(
+    namespace: str,
+    name: str,
+    revision: str,
+    request: Request,
+    hub: HubDep,
+    caller: CallerDep,
+    p: Annotated[int, Query(ge=0)] = 0,
+    limit: Annotated[int, Query(ge=1, le=_MOST_ON_PAGE)] = _COMMITS,
+) -> JSONResponse:
+    """The log, the newest first."""
+    with hub.registry.db.read() as session:
+        repository = load_repository(session, caller, f"{namespace}/{name}")
+        found = resolve_revision(session, repository, unescaped(revision))
+        commits = list(log(session, found))
+    shown = [
+        {
+            "id": commit.commit,
+            "title": commit.title,
+            "message": commit.body,
+            "date": moment(commit.created_at),
+            "authors": [{"user": commit.author}] if commit.author else [],
+        }
+        for commit in commits[p * limit : (p + 1) * limit]
+    ]
+    headers = {"X-Total-Count": str(len(commits))}
+    if (p + 1) * limit < len(commits):
+        origin = str(request.base_url).rstrip("/")
+        where = f"/api/models/{namespace}/{name}/commits/{found.commit}"
+        query = [(k, v) for k, v in request.query_params.multi_items() if k not in ("p", "limit")]
+        query += [("p", str(p + 1)), ("limit", str(limit))]
+        headers["Link"] = f'<{origin}{where}?{urlencode(query)}>; rel="next"'
+    return JSONResponse(shown, headers=headers)
+
+
+@router.get("/{namespace}/{name}/safetensors-metadata/{path:path}")
+def get_safetensors_metadata(
+    namespace: str,
+    name: str,
+    path: str,
+    hub: HubDep,
+    caller: CallerDep,
+    revision: str = DEFAULT_BRANCH,
+) -> JSONResponse:
+    """The headers of a sharded model's files, by its index."""
+    with hub.registry.db.read() as session:
+        repository = load_repository(session, caller, f"{namespace}/{name}")
+        found = resolve_revision(session, repository, revision)
+        index_entry = find_entry(session, found, unescaped(path))
+    data = read_small(hub, index_entry, _MAX_INDEX_BYTES)
+    folder = index_entry.path.rpartition("/")[0]
+    try:
+        index = json.loads(data or b"")
+        shards = sorted({str(shard) for shard in index["weight_map"].values()})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidRequest(f"{index_entry.path} is no index of shards") from error
+    with hub.registry.db.read() as session:
+        entries = {
+            shard: find_entry(session, found, f"{folder}/{shard}" if folder else shard)
+            for shard in shards
+        }
+    headers = {shard: json.loads(header_of(hub, entry)) for shard, entry in entries.items()}
+    return JSONResponse({"index": index, "headers": headers})
+
+
+@router.get("/{namespace}/{name}/auth-check")
+@router.get("/{namespace}/{name}/auth-check/{action}")
+def check_access(
+    namespace: str, name: str, hub: HubDep, caller: CallerDep, action: str = "read"
+) -> JSONResponse:
+    """Whether the caller may read the model, or write to it."""
+    with hub.registry.db.read() as session:
+        repository = load_repository(session, caller, f"{namespace}/{name}")
+        require(session, caller, "write" if action == "write" else "read", repository)
+    return JSONResponse({})
+
+
+@router.get("/{namespace}/{name}/lfs-files")
+def list_lfs_files(namespace: str, name: str, hub: HubDep, caller: CallerDep) -> JSONResponse:
+    """Large files of all revisions, each once."""
+    with hub.registry.db.read() as session:
+        repository = load_repository(session, caller, f"{namespace}/{name}", "write")
+        query = (
+            select(File, func.min(Entry.path), func.min(Revision.created_at))
+            .join(Entry, Entry.file_id == File.id)
+            .join(Revision, Revision.id == Entry.revision_id)
+            .where(Revision.repository_id == repository.id, Entry.mode == "lfs")
+            .group_by(File.id)
+            .order_by(File.id)
+        )
+        files = [
+            {
+                "fileOid": file.sha256,
+                "oid": file.sha256,
+                "filename": path,
+                "size": file.size,
+                "pushedAt": moment(at),
+                "ref": f"refs/heads/{DEFAULT_BRANCH}",
+            }
+            for file, path, at in session.execute(query)
+        ]
+    return JSONResponse(files)
