@@ -50,6 +50,13 @@ def entry_mode(path: str, size: int) -> Mode:
     return "lfs" if is_lfs else "regular"
 
 
+def git_attributes() -> bytes:
+    """A .gitattributes that says the same to git, for all that a name decides."""
+    patterns = [f"*{suffix}" for suffix in _LFS_SUFFIXES]
+    patterns += [f"*{infix}*" for infix in _LFS_INFIXES] + ["*tfevents*", "saved_model/**/*"]
+    return "".join(f"{each} filter=lfs diff=lfs merge=lfs -text\n" for each in patterns).encode()
+
+
 def validate_path(path: str, max_bytes: int = MAX_PATH_BYTES) -> str:
     """The path itself, or InvalidPath with what is wrong: relative, with /, no tricks."""
     problem = _path_problem(path, max_bytes)

@@ -17,7 +17,7 @@ from deltahub.registry.db.models import (
     utc_now,
 )
 from deltahub.registry.db.session import ReadSession, WriteSession
-from deltahub.registry.errors import Forbidden, InvalidRequest, RepositoryExists
+from deltahub.registry.errors import Conflict, Forbidden, InvalidRequest, RepositoryExists
 from deltahub.registry.paths import quoted, split_name
 from deltahub.registry.permissions import (
     Action,
@@ -165,6 +165,40 @@ def delete_repository(reg: Registry, caller: Caller | None, name: str) -> None:
         session.execute(delete(Repository).where(Repository.id == repository.id))
         audit.append(session, caller, "repository.delete", name)
         failpoints.reached("repositories.delete.before_commit")
+
+
+def move_repository(reg: Registry, caller: Caller | None, name: str, new_name: str) -> None:
+    """Give a repository another name, in this namespace or another where the caller may write.
+
+    RepositoryExists; Conflict for a private one that would leave its namespace, with which its
+    data would have to go.
+    """
+    with reg.db.write() as session:
+        repository = load_repository(session, caller, name, "admin")
+        namespace = _writable_namespace(session, require_writer(caller), new_name)
+        if find_repository(session, new_name) is not None:
+            raise RepositoryExists(f"{new_name} exists already")
+        if repository.is_private and namespace.id != repository.namespace_id:
+            raise Conflict(
+                f"{name} is private, and private data stays in its namespace: push it anew to"
+                f" {new_name}, then delete {name}"
+            )
+        repository.namespace_id = namespace.id
+        repository.name = split_name(new_name)[1]
+        audit.append(session, caller, "repository.move", name, {"to": new_name})
+
+
+def make_private(reg: Registry, caller: Caller | None, name: str) -> None:
+    """Nobody but members of its namespace may read the repository from now on.
+
+    What comes later is kept in the namespace's own domain; what others have copied stays theirs.
+    """
+    with reg.db.write() as session:
+        repository = load_repository(session, caller, name, "admin")
+        if not repository.is_private:
+            repository.is_private = True
+            repository.domain_id = domain_of(session, repository.namespace_id, private=True).id
+            audit.append(session, caller, "repository.make_private", name)
 
 
 def domain_of(session: WriteSession, namespace_id: int, *, private: bool) -> Domain:

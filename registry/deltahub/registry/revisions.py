@@ -43,7 +43,9 @@ from deltahub.registry.repositories import load_repository
 from deltahub.registry.settings import Settings
 from deltahub.registry.trees import (
     AddFile,
+    CopyFile,
     DeleteFile,
+    DeleteFolder,
     Node,
     Operation,
     Tree,
@@ -52,8 +54,8 @@ from deltahub.registry.trees import (
 )
 
 __all__ = [
-    "AddFile", "CommitResult", "DeleteFile", "EntryInfo", "Operation", "commit", "entry_mode",
-    "find_entry", "list_entries", "resolve_revision", "validate_path",
+    "AddFile", "CommitResult", "CopyFile", "DeleteFile", "DeleteFolder", "EntryInfo", "Operation",
+    "commit", "entry_mode", "find_entry", "list_entries", "resolve_revision", "validate_path",
 ]  # fmt: skip
 
 
@@ -158,7 +160,7 @@ def _check_request(
         if path in seen:
             raise InvalidPath(f"two operations change {quoted(path)}")
         seen.add(path)
-        if isinstance(operation, AddFile):
+        if isinstance(operation, AddFile | CopyFile):
             validate_sha256(operation.sha256)
 
 

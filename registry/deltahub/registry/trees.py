@@ -32,7 +32,22 @@ class DeleteFile:
     path: str
 
 
-Operation = AddFile | DeleteFile
+@dataclass(frozen=True)
+class DeleteFolder:
+    """Remove all entries below a path, at least one."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class CopyFile:
+    """Put a file that the caller may read, of whatever size, at a path: its bytes are here."""
+
+    path: str
+    sha256: str
+
+
+Operation = AddFile | DeleteFile | DeleteFolder | CopyFile
 
 
 @dataclass(frozen=True)
@@ -80,7 +95,7 @@ def apply_operations(
     SizeMismatch.
     """
     tree = dict(before)
-    adds = [operation for operation in operations if isinstance(operation, AddFile)]
+    adds = [operation for operation in operations if isinstance(operation, AddFile | CopyFile)]
     uploads = complete_uploads(session, caller, {add.sha256 for add in adds})
     for operation in operations:
         path = operation.path
@@ -88,12 +103,20 @@ def apply_operations(
             if tree.pop(path, None) is None:
                 raise EntryNotFound(f"there is no file {quoted(path)} to delete")
             continue
+        if isinstance(operation, DeleteFolder):
+            inside = [other for other in tree if other.startswith(f"{path}/")]
+            if not inside:
+                raise EntryNotFound(f"there is no folder {quoted(path)} to delete")
+            for other in inside:
+                del tree[other]
+            continue
         old = before.get(path)
         if old is not None and old.sha256 == operation.sha256:
             node = old
         else:
-            node = _node(path, _file(session, caller, repository, operation, uploads))
-        if node.size != operation.size:
+            file = _file(session, caller, repository, operation.sha256, uploads)
+            node = _node(path, file)
+        if isinstance(operation, AddFile) and node.size != operation.size:
             raise SizeMismatch(
                 f"{quoted(path)}: {operation.sha256} has {node.size} bytes, not {operation.size}"
             )
@@ -121,17 +144,17 @@ def _file(
     session: WriteSession,
     caller: Caller,
     repository: Repository,
-    add: AddFile,
+    sha256: str,
     uploads: dict[str, Landing],
 ) -> File:
-    upload = uploads.get(add.sha256)
+    upload = uploads.get(sha256)
     if upload is None:
-        known = readable_file(session, caller, repository, add.sha256)
+        known = readable_file(session, caller, repository, sha256)
         if known is None:
-            raise upload_not_found(add.sha256)
+            raise upload_not_found(sha256)
         return known
     file = session.scalar(
-        select(File).where(File.domain_id == repository.domain_id, File.sha256 == add.sha256)
+        select(File).where(File.domain_id == repository.domain_id, File.sha256 == sha256)
     )
     if file is None:
         file = File(domain_id=repository.domain_id, sha256=upload.sha256, state="proving")

@@ -25,6 +25,11 @@ class ServerSettings(BaseSettings):
         ge=1,
         description="Uploads of one user that are received at once; others wait for idle_s.",
     )
+    lfs_part_bytes: int = Field(
+        default=1 << 30,
+        ge=1,
+        description="Size of the parts in which Git LFS clients send larger files, in bytes.",
+    )
     proof_threads: int = Field(
         default=2,
         ge=1,

@@ -2,10 +2,11 @@
 
 from fastapi import FastAPI
 
-from deltahub.server.hf import errors, models, resolve, trees
+from deltahub.server.hf import commits, errors, lfs, models, repos, resolve, trees, unsupported
 from deltahub.server.hub import Hub
 
-_MODULES = (resolve, models, trees)
+# The first that matches is taken.
+_MODULES = (resolve, models, trees, repos, commits, lfs, unsupported)
 
 
 def create_hugging_face_app(hub: Hub) -> FastAPI:

@@ -21,6 +21,7 @@ from deltahub.server.hf.door import unescaped
 from deltahub.server.hf.entries import moment
 from deltahub.server.hf.facts import header_of, read_small
 from deltahub.server.hf.infos import info_of, rows_of, shortened
+from deltahub.server.hf.revisions import revision_of
 from deltahub.server.hub import CallerDep, HubDep
 
 router = APIRouter(prefix="/api/models")
@@ -105,8 +106,7 @@ def get_model(
         if revision is None:
             found = find_ref(session, repository, "branch", DEFAULT_BRANCH)
         else:
-            found = resolve_revision(session, repository, unescaped(revision))
-            request.state.commit = found.commit
+            found = revision_of(request, session, repository, revision)
         rows = rows_of(session, Listed(repository, full_name, found), found)
     info = info_of(hub, rows, with_blobs=blobs)
     if expand is not None:
@@ -144,7 +144,7 @@ def list_commits(
     """The log, the newest first."""
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, f"{namespace}/{name}")
-        found = resolve_revision(session, repository, unescaped(revision))
+        found = revision_of(request, session, repository, revision)
         commits = list(log(session, found))
     shown = [
         {

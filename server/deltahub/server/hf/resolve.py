@@ -7,9 +7,9 @@ from starlette.responses import Response
 
 from deltahub.registry.entries import EntryInfo, find_entry
 from deltahub.registry.permissions import Caller
-from deltahub.registry.refs import resolve_revision
 from deltahub.registry.repositories import load_repository
 from deltahub.server.hf.door import unescaped
+from deltahub.server.hf.revisions import revision_of
 from deltahub.server.hub import CallerDep, Hub, HubDep
 from deltahub.server.ranges import matches, requested_part
 
@@ -68,9 +68,7 @@ def _found(
 ) -> tuple[EntryInfo, dict[str, str]]:
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, name)
-        found = resolve_revision(session, repository, unescaped(revision))
-        # An EntryNotFound says of which commit.
-        request.state.commit = found.commit
+        found = revision_of(request, session, repository, revision)
         entry = find_entry(session, found, unescaped(path))
     file_name = quote(entry.path.rpartition("/")[2], safe="")
     headers = {

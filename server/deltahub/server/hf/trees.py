@@ -13,12 +13,11 @@ from deltahub.registry.entries import EntryInfo, list_entries
 from deltahub.registry.errors import EntryNotFound, InvalidRequest, LimitExceeded
 from deltahub.registry.history import CommitInfo, last_changes
 from deltahub.registry.paths import quoted
-from deltahub.registry.permissions import Caller
-from deltahub.registry.refs import resolve_revision
 from deltahub.registry.repositories import load_repository
 from deltahub.server.hf.door import unescaped
 from deltahub.server.hf.entries import folders_of, shown_file, shown_folder
-from deltahub.server.hub import CallerDep, Hub, HubDep
+from deltahub.server.hf.revisions import revision_of
+from deltahub.server.hub import CallerDep, HubDep
 
 router = APIRouter(prefix="/api/models/{namespace}/{name}")
 
@@ -47,7 +46,8 @@ def get_tree(
     size = most if limit is None else min(limit, most)
     folder = unescaped(path).strip("/")
     with hub.registry.db.read() as session:
-        found = _revision(session, hub, caller, f"{namespace}/{name}", revision, request)
+        repository = load_repository(session, caller, f"{namespace}/{name}")
+        found = revision_of(request, session, repository, revision)
         entries = [entry for entry in list_entries(session, found) if _is_below(entry.path, folder)]
         if folder and not entries:
             raise EntryNotFound(f"revision {found.commit} has no folder {quoted(folder)}")
@@ -89,25 +89,12 @@ def get_paths_info(
         raise InvalidRequest("the form names no paths: send paths=<path>, once for each")
     expand = form.get("expand", ["false"])[-1].lower() in ("true", "1")
     with hub.registry.db.read() as session:
-        found = _revision(session, hub, caller, f"{namespace}/{name}", revision, request)
+        repository = load_repository(session, caller, f"{namespace}/{name}")
+        found = revision_of(request, session, repository, revision)
         entries = list_entries(session, found)
         files, folders = {entry.path: entry for entry in entries}, folders_of(entries)
         known = [path for path in paths if path in files or path in folders]
         return JSONResponse(_shown(session, found, known, files, folders, expand))
-
-
-def _revision(
-    session: ReadSession,
-    hub: Hub,
-    caller: Caller | None,
-    name: str,
-    revision: str,
-    request: Request,
-) -> Revision:
-    repository = load_repository(session, caller, name)
-    found = resolve_revision(session, repository, unescaped(revision))
-    request.state.commit = found.commit
-    return found
 
 
 def _is_below(path: str, folder: str) -> bool:

@@ -1,0 +1,237 @@
+"""Commits as Hugging Face clients send them: lines of JSON, small files within."""
+
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import JSONResponse
+
+from deltahub.registry import landing, revisions
+from deltahub.registry.entries import list_entries
+from deltahub.registry.errors import InvalidRequest, LimitExceeded
+from deltahub.registry.paths import LFS_BYTES, entry_mode, quoted
+from deltahub.registry.permissions import Caller, require_writer
+from deltahub.registry.refs import is_empty, resolve_revision
+from deltahub.registry.repositories import load_repository
+from deltahub.registry.trees import AddFile, CopyFile, DeleteFile, DeleteFolder, Operation
+from deltahub.server.hf.cards import CARD, BadCard, front_matter, named_base
+from deltahub.server.hf.door import unescaped
+from deltahub.server.hf.entries import blob_id
+from deltahub.server.hf.errors import NotSupported
+from deltahub.server.hub import CallerDep, Hub, HubDep
+from deltahub.server.streaming import BodyFeed
+
+router = APIRouter(prefix="/api/models/{namespace}/{name}")
+
+_MOST_FILES: Final = 1000  # of one preupload; clients ask for 256 at a time
+# A file within a commit, in base64, and what else its line says.
+_MAX_LINE: Final = LFS_BYTES * 4 // 3 + (64 << 10)
+_PULL_REQUEST: Final = "this hub has no pull requests: commit to a branch"
+
+CreatePr = Annotated[str | None, Query()]
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    path: str
+    size: Annotated[int, Field(ge=0)]
+
+
+class PreuploadIn(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    files: Annotated[list[_File], Field(max_length=_MOST_FILES)]
+
+
+@router.post("/preupload/{revision}")
+def preupload(
+    namespace: str,
+    name: str,
+    revision: str,
+    body: PreuploadIn,
+    hub: HubDep,
+    caller: CallerDep,
+    create_pr: CreatePr = None,
+) -> JSONResponse:
+    """How each file is to be sent: within the commit, or before it. And what lies at its path."""
+    _refuse_pull_request(create_pr)
+    with hub.registry.db.read() as session:
+        repository = load_repository(session, caller, f"{namespace}/{name}", "write")
+        commit, entries = None, {}
+        if not is_empty(session, repository):
+            found = resolve_revision(session, repository, unescaped(revision))
+            commit = found.commit
+            entries = {entry.path: entry for entry in list_entries(session, found)}
+    files = []
+    for file in body.files:
+        revisions.validate_path(file.path, hub.registry.settings.max_path_bytes)
+        mode = entry_mode(file.path, file.size)
+        shown: dict[str, Any] = {"path": file.path, "uploadMode": mode, "shouldIgnore": False}
+        entry = entries.get(file.path)
+        if entry is not None:
+            # With it a client leaves out what would not change.
+            shown["oid"] = entry.file.sha256 if mode == "lfs" else blob_id(entry)
+        files.append(shown)
+    return JSONResponse({"files": files} | ({"commitOid": commit} if commit else {}))
+
+
+@router.post("/commit/{revision}")
+async def create_commit(
+    namespace: str,
+    name: str,
+    revision: str,
+    request: Request,
+    hub: HubDep,
+    caller: CallerDep,
+    create_pr: CreatePr = None,
+) -> JSONResponse:
+    """Make a revision of the files in the body and of those sent before; all or nothing."""
+    request.state.has_unread_body = True
+    _refuse_pull_request(create_pr)
+    full_name = f"{namespace}/{name}"
+    async with BodyFeed(request, hub.settings.idle_s) as feed:
+        work = partial(_commit, hub, caller, full_name, unescaped(revision), feed.blocks)
+        made = await hub.upload(caller, work)
+        request.state.has_unread_body = feed.has_unread_body
+    url = f"{str(request.base_url).rstrip('/')}/{full_name}/commit/{made.commit}"
+    return JSONResponse(
+        {"success": True, "commitOid": made.commit, "commitUrl": url, "hookOutput": ""}
+    )
+
+
+def _refuse_pull_request(create_pr: str | None) -> None:
+    if create_pr in ("1", "true", "True"):
+        raise NotSupported(_PULL_REQUEST)
+
+
+@dataclass
+class _Commit:
+    """What the lines said so far."""
+
+    message: str = ""
+    parent: str | None = None
+    base: str | None = None
+    operations: list[Operation] = field(default_factory=list)
+
+
+def _commit(
+    hub: Hub,
+    caller: Caller | None,
+    name: str,
+    branch: str,
+    body: Callable[[], Iterator[bytes]],
+) -> revisions.CommitResult:
+    reg = hub.registry
+    writer = require_writer(caller)
+    with reg.db.read() as session:
+        load_repository(session, writer, name, "write")
+    commit = _Commit()
+    for number, line in enumerate(_lines(body()), 1):
+        if len(commit.operations) > reg.settings.max_operations:
+            limit = reg.settings.max_operations
+            raise LimitExceeded(f"a commit has at most {limit} operations")
+        try:
+            item = json.loads(line)
+            key, value = item["key"], item["value"]
+            _take(hub, writer, commit, key, value)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise InvalidRequest(
+                f"line {number} of the commit is not what this path takes"
+            ) from error
+    if not commit.operations:
+        raise InvalidRequest("the commit changes nothing: it names no file")
+    return revisions.commit(
+        reg, writer, name, branch, commit.operations, commit.message, commit.parent, commit.base
+    )
+
+
+def _take(hub: Hub, caller: Caller, commit: _Commit, key: str, value: Mapping[str, Any]) -> None:
+    """Adds what a line says. ValueError, KeyError, TypeError for one that says it otherwise."""
+    if key == "header":
+        summary, description = str(value.get("summary") or ""), str(value.get("description") or "")
+        commit.message = f"{summary}\n\n{description}" if description else summary
+        commit.parent = value.get("parentCommit") or None
+        return
+    path = str(value["path"])
+    if key == "file":
+        data = _content(path, value)
+        digest = hashlib.sha256(data).hexdigest()
+        landing.receive(hub.registry, caller, digest, len(data), 0, [data] if data else [])
+        commit.operations.append(AddFile(path, digest, len(data)))
+        if path == CARD:
+            commit.base = _base_of(data)
+    elif key == "lfsFile":
+        _check_algorithm(path, value)
+        # A client that copies a file does not know its size.
+        size = value.get("size")
+        add = CopyFile(path, value["oid"]) if size is None else AddFile(path, value["oid"], size)
+        commit.operations.append(add)
+    elif key == "deletedFile":
+        commit.operations.append(DeleteFile(path))
+    elif key in ("deletedFolder", "deletedEntry"):
+        commit.operations.append(DeleteFolder(path.rstrip("/")))
+    else:
+        raise NotSupported(f"this hub knows no operation {quoted(str(key))} of a commit")
+
+
+def _content(path: str, value: Mapping[str, Any]) -> bytes:
+    encoding = value.get("encoding", "utf-8")
+    try:
+        if encoding == "base64":
+            data = base64.b64decode(value["content"], validate=True)
+        elif encoding == "utf-8":
+            data = str(value["content"]).encode()
+        else:
+            raise InvalidRequest(f"{quoted(path)}: the encoding {quoted(str(encoding))} is unknown")
+    except (binascii.Error, UnicodeEncodeError) as error:
+        raise InvalidRequest(f"{quoted(path)}: its content is not {encoding}") from error
+    return data
+
+
+def _check_algorithm(path: str, value: Mapping[str, Any]) -> None:
+    algorithm = value.get("algo", "sha256")
+    size = value.get("size")
+    if algorithm != "sha256":
+        raise InvalidRequest(f"{quoted(path)}: files are known by sha256, not {algorithm}")
+    if size is not None and (not isinstance(size, int) or isinstance(size, bool)):
+        raise InvalidRequest(f"{quoted(path)}: the size must be a number")
+
+
+def _base_of(card: bytes) -> str | None:
+    """What the card declares as the model's base; None where it says nothing that can be read."""
+    try:
+        base = named_base(front_matter(card))
+    except BadCard:
+        return None
+    fits = base is not None and len(base) <= 300 and base.isprintable()
+    return base if fits else None
+
+
+def _lines(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Lines of a body that comes in blocks, empty ones left out. LimitExceeded for one too long."""
+    pieces: list[bytes] = []
+    n_bytes = 0
+    for block in blocks:
+        *ended, rest = block.split(b"\n")
+        for piece in ended:
+            pieces.append(piece)
+            line = b"".join(pieces).strip()
+            pieces, n_bytes = [], 0
+            if line:
+                yield line
+        pieces.append(rest)
+        n_bytes += len(rest)
+        if n_bytes > _MAX_LINE:
+            raise LimitExceeded(
+                f"a line of the commit has more than {_MAX_LINE} bytes: files of"
+                f" {LFS_BYTES} bytes and more are sent before the commit"
+            )
+    last = b"".join(pieces).strip()
+    if last:
+        yield last

@@ -1,0 +1,239 @@
+"""Git LFS: large files sent before the commit that names them, whole or in parts.
+
+The batch says where each goes: a link that carries its own proof, since clients follow it without
+their token. What comes is an upload of the caller's like any other, proved by its SHA-256.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import JSONResponse, Response
+
+from deltahub.registry import landing
+from deltahub.registry.errors import (
+    Conflict,
+    InvalidRequest,
+    LimitExceeded,
+    SizeMismatch,
+    UploadNotFound,
+)
+from deltahub.registry.known_files import query_and_keep
+from deltahub.registry.landing import LandingStatus
+from deltahub.registry.paths import validate_sha256
+from deltahub.registry.permissions import Caller, require_writer
+from deltahub.server.errors import LengthRequired
+from deltahub.server.hf.errors import NotSupported
+from deltahub.server.hub import CallerDep, Hub, HubDep
+from deltahub.server.streaming import BodyFeed
+
+router = APIRouter()
+
+_TYPE: Final = "application/vnd.git-lfs+json"
+_MOST_OBJECTS: Final = 1000
+_LINK_TTL_S: Final = 86400
+_MOST_PARTS: Final = 10_000
+_UPLOAD: Final = "lfs upload"
+
+
+class ObjectIn(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    oid: str
+    size: Annotated[int, Field(ge=0)]
+
+
+class BatchIn(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    operation: Literal["upload", "download"]
+    transfers: list[str] = ["basic"]
+    objects: Annotated[list[ObjectIn], Field(max_length=_MOST_OBJECTS)]
+    hash_algo: str = "sha256"
+
+
+class PartIn(BaseModel):
+    model_config = ConfigDict(extra="ignore", populate_by_name=True)
+    number: Annotated[int, Field(alias="partNumber", ge=1)]
+    etag: str
+
+
+class CompleteIn(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    oid: str
+    parts: Annotated[list[PartIn], Field(max_length=_MOST_PARTS)]
+
+
+@router.post("/{namespace}/{name}.git/info/lfs/objects/batch")
+def batch(
+    namespace: str, name: str, body: BatchIn, request: Request, hub: HubDep, caller: CallerDep
+) -> JSONResponse:
+    """Where to send each object that is not here; no word of where for those that are."""
+    if body.operation != "upload":
+        raise NotSupported("objects are read at /<namespace>/<name>/resolve/<revision>/<path>")
+    if body.hash_algo != "sha256":
+        raise NotSupported(f"objects are known by sha256, not {body.hash_algo}")
+    writer = require_writer(caller)
+    full_name = f"{namespace}/{name}"
+    asked = [(item.oid, item.size) for item in body.objects]
+    known = set(query_and_keep(hub.registry, writer, full_name, asked))
+    part_bytes = hub.settings.lfs_part_bytes
+    in_parts = "multipart" in body.transfers and any(
+        item.size > part_bytes for item in body.objects if item.oid not in known
+    )
+    origin = str(request.base_url).rstrip("/")
+    objects = []
+    for item in body.objects:
+        shown: dict[str, Any] = {"oid": item.oid, "size": item.size, "authenticated": True}
+        if item.size > hub.registry.settings.max_file_bytes:
+            limit = hub.registry.settings.max_file_bytes
+            shown["error"] = {"code": 422, "message": f"files have at most {limit} bytes here"}
+        elif item.oid not in known:
+            size = part_bytes if in_parts else None
+            verify = {"href": f"{origin}/{full_name}.git/info/lfs/verify", "header": {}}
+            shown["actions"] = {
+                "upload": _upload_action(hub, writer, origin, item, size),
+                "verify": verify,
+            }
+        objects.append(shown)
+    transfer = "multipart" if in_parts else "basic"
+    answer = {"transfer": transfer, "objects": objects, "hash_algo": "sha256"}
+    return JSONResponse(answer, media_type=_TYPE)
+
+
+@router.put("/lfs/objects/{token}")
+async def put_object(token: str, request: Request, hub: HubDep) -> Response:
+    """A whole object."""
+    caller, oid, size = _claims(hub, token)
+    length = _content_length(request)
+    if length != size:
+        raise SizeMismatch(f"{oid} was announced with {size} bytes, and {length} come")
+    await _receive(hub, request, partial(_append, hub, caller, oid, size, 0, length))
+    return Response()
+
+
+@router.put("/lfs/objects/{token}/parts/{number}")
+async def put_part(token: str, number: int, request: Request, hub: HubDep) -> Response:
+    """One part of an object; parts may come at once, and are taken in their order."""
+    caller, oid, size = _claims(hub, token)
+    part_bytes = hub.settings.lfs_part_bytes
+    offset = (number - 1) * part_bytes
+    if number < 1 or offset >= size:
+        raise InvalidRequest(f"{oid} of {size} bytes has no part {number}")
+    length = _content_length(request)
+    if length != min(part_bytes, size - offset):
+        raise SizeMismatch(f"part {number} has {min(part_bytes, size - offset)}, not {length}")
+    await _receive(hub, request, partial(_append_part, hub, caller, oid, size, offset, length))
+    return Response(headers={"ETag": f'"{oid[:32]}-{number}"'})
+
+
+@router.post("/lfs/objects/{token}/complete")
+def complete_parts(token: str, body: CompleteIn, hub: HubDep) -> JSONResponse:
+    """Whether all parts came, and are the object."""
+    caller, oid, size = _claims(hub, token)
+    _check_complete(hub, caller, oid, size)
+    return JSONResponse({"success": True})
+
+
+@router.post("/{namespace}/{name}.git/info/lfs/verify")
+def verify(
+    namespace: str, name: str, body: ObjectIn, hub: HubDep, caller: CallerDep
+) -> JSONResponse:
+    """Whether an object came whole."""
+    _check_complete(hub, require_writer(caller), body.oid, body.size)
+    return JSONResponse({})
+
+
+def _upload_action(
+    hub: Hub, caller: Caller, origin: str, item: ObjectIn, part_bytes: int | None
+) -> dict[str, Any]:
+    claims: dict[str, str | int] = {
+        "user": caller.user_id,
+        "name": caller.name,
+        "oid": item.oid,
+        "size": item.size,
+    }
+    href = f"{origin}/lfs/objects/{hub.signer.sign(_UPLOAD, claims, _LINK_TTL_S)}"
+    if part_bytes is None:
+        return {"href": href, "header": {}}
+    n_parts = max(-(-item.size // part_bytes), 1)
+    if n_parts > _MOST_PARTS:
+        raise LimitExceeded(f"{item.oid} would have {n_parts} parts; at most {_MOST_PARTS}")
+    header = {str(number): f"{href}/parts/{number}" for number in range(1, n_parts + 1)}
+    return {"href": f"{href}/complete", "header": {"chunk_size": str(part_bytes), **header}}
+
+
+def _claims(hub: Hub, token: str) -> tuple[Caller, str, int]:
+    claims = hub.signer.verify(_UPLOAD, token)
+    caller = Caller(int(claims["user"]), str(claims["name"]), is_admin=False, scope="write")
+    return caller, validate_sha256(str(claims["oid"])), int(claims["size"])
+
+
+def _content_length(request: Request) -> int:
+    header = request.headers.get("content-length")
+    if header is None:
+        raise LengthRequired("an object needs a Content-Length; chunked bodies are not taken")
+    return int(header)  # the HTTP parser has refused what is not a number
+
+
+async def _receive(hub: Hub, request: Request, append: Callable[[BodyFeed], None]) -> None:
+    caller, _, _ = _claims(hub, request.path_params["token"])
+    request.state.has_unread_body = True
+    async with BodyFeed(request, hub.settings.idle_s) as feed:
+        await hub.upload(caller, partial(append, feed))
+        request.state.has_unread_body = feed.has_unread_body
+
+
+def _append(
+    hub: Hub, caller: Caller, oid: str, size: int, offset: int, length: int, feed: BodyFeed
+) -> None:
+    landing.receive(hub.registry, caller, oid, size, offset, feed.blocks(), length=length)
+
+
+def _append_part(
+    hub: Hub, caller: Caller, oid: str, size: int, offset: int, length: int, feed: BodyFeed
+) -> None:
+    """Takes a part once it is its turn: clients send several at once, or one again."""
+    found = _wait_for(hub, caller, oid, offset)
+    if found is not None and (found.is_complete or found.received >= offset + length):
+        return  # this part is here already
+    if found is not None and found.received > offset:
+        # Some of it came before the connection broke. It comes whole again: the rest is taken.
+        rest = _without_first(feed.blocks(), found.received - offset)
+        left = offset + length - found.received
+        landing.receive(hub.registry, caller, oid, size, found.received, rest, length=left)
+    else:
+        _append(hub, caller, oid, size, offset, length, feed)
+
+
+def _without_first(blocks: Iterator[bytes], n_bytes: int) -> Iterator[bytes]:
+    for block in blocks:
+        yield block[n_bytes:]
+        n_bytes = max(n_bytes - len(block), 0)
+
+
+def _wait_for(hub: Hub, caller: Caller, oid: str, offset: int) -> LandingStatus | None:
+    """The upload once all before `offset` is here; None for one that has not begun."""
+    deadline = time.monotonic() + hub.settings.idle_s
+    while True:
+        try:
+            found = landing.status(hub.registry, caller, oid)
+        except UploadNotFound:
+            found = None
+        received = 0 if found is None else found.received
+        if received >= offset:
+            return found
+        if time.monotonic() > deadline:
+            raise Conflict(
+                f"the hub has {received} bytes of {oid}; what lies before {offset} is missing"
+            )
+        time.sleep(0.05)
+
+
+def _check_complete(hub: Hub, caller: Caller, oid: str, size: int) -> None:
+    found = landing.status(hub.registry, caller, validate_sha256(oid))
+    if not found.is_complete or found.size != size:
+        raise SizeMismatch(
+            f"{oid} has {size} bytes, of which {found.received} of {found.size} came; send it again"
+        )

@@ -1,0 +1,247 @@
+"""Making, moving and removing models, their branches and tags; and who the caller is."""
+
+import hashlib
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import JSONResponse, Response
+
+from deltahub.registry import landing, refs, repositories, revisions, users
+from deltahub.registry.errors import Conflict, RepositoryExists, Unauthorized
+from deltahub.registry.paths import git_attributes
+from deltahub.registry.permissions import NO_TOKEN, Caller, require_writer
+from deltahub.registry.repositories import DEFAULT_BRANCH
+from deltahub.registry.trees import AddFile
+from deltahub.server.hf.cards import BadCard, front_matter
+from deltahub.server.hf.door import unescaped
+from deltahub.server.hf.errors import NotSupported, refusal
+from deltahub.server.hub import CallerDep, Hub, HubDep
+
+router = APIRouter(prefix="/api")
+
+
+class _Body(BaseModel):
+    # Clients send more than they need answers to.
+    model_config = ConfigDict(extra="ignore", populate_by_name=True)
+
+
+class RepositoryIn(_Body):
+    name: str
+    organization: str | None = None
+    type: str | None = "model"
+    private: bool | None = None
+    visibility: Literal["public", "private", "protected"] | None = None
+
+    @property
+    def is_private(self) -> bool:
+        return bool(self.private) or self.visibility in ("private", "protected")
+
+
+class MoveIn(_Body):
+    from_repo: Annotated[str, Field(alias="fromRepo")]
+    to_repo: Annotated[str, Field(alias="toRepo")]
+    type: str | None = "model"
+
+
+class SettingsIn(_Body):
+    private: bool | None = None
+    visibility: Literal["public", "private", "protected"] | None = None
+    gated: bool | str | None = None
+
+
+class BranchIn(_Body):
+    starting_point: Annotated[str | None, Field(alias="startingPoint")] = None
+
+
+class TagIn(_Body):
+    tag: str
+
+
+class CardIn(_Body):
+    content: str
+
+
+@router.get("/whoami-v2")
+def whoami(hub: HubDep, caller: CallerDep) -> JSONResponse:
+    """Whose token this is, and what it may do."""
+    if caller is None:
+        raise Unauthorized(NO_TOKEN)
+    spaces = users.namespaces_of(hub.registry, caller)
+    organizations = [
+        {"type": "org", "name": name, "fullname": name, "roleInOrg": role}
+        for name, role in spaces.items()
+        if name != caller.name
+    ]
+    token = {"displayName": caller.name, "role": "read" if caller.scope == "read" else "write"}
+    return JSONResponse(
+        {
+            "type": "user",
+            "id": f"{caller.user_id:024x}",
+            "name": caller.name,
+            "fullname": caller.name,
+            "email": None,
+            "isPro": False,
+            "orgs": organizations,
+            "auth": {"type": "access_token", "accessToken": token},
+        }
+    )
+
+
+@router.get("/settings/repositories")
+def list_own(hub: HubDep, caller: CallerDep) -> JSONResponse:
+    """Models in the caller's namespaces."""
+    if caller is None:
+        raise Unauthorized(NO_TOKEN)
+    found = []
+    for namespace in users.namespaces_of(hub.registry, caller):
+        page = repositories.list_repositories(
+            hub.registry, caller, namespace, limit=repositories.MAX_PAGE
+        )
+        found += [
+            {
+                "id": item.name,
+                "type": "model",
+                "private": item.is_private,
+                "visibility": "private" if item.is_private else "public",
+            }
+            for item in page.items
+        ]
+    return JSONResponse(found)
+
+
+@router.post("/repos/create")
+def create_repository(
+    body: RepositoryIn, request: Request, hub: HubDep, caller: CallerDep
+) -> Response:
+    """Make an empty model; 409 with the same answer where it exists."""
+    _require_model(body.type)
+    name = _full_name(body, require_writer(caller))
+    answer = {"url": f"{str(request.base_url).rstrip('/')}/{name}", "name": name}
+    try:
+        made = repositories.create_repository(hub.registry, caller, name, private=body.is_private)
+    except RepositoryExists as error:
+        known = repositories.get_repository(hub.registry, caller, name)
+        refused = refusal(error.code, str(error))
+        answer |= {"id": f"{known.id:024x}", "error": str(error)}
+        headers = {key: refused.headers[key] for key in ("X-Error-Code", "X-Error-Message")}
+        return JSONResponse(answer, status_code=409, headers=headers)
+    _begin(hub, require_writer(caller), name)
+    return JSONResponse(answer | {"id": f"{made.id:024x}"})
+
+
+@router.delete("/repos/delete")
+def delete_repository(body: RepositoryIn, hub: HubDep, caller: CallerDep) -> JSONResponse:
+    """Remove a model with all its revisions."""
+    _require_model(body.type)
+    name = _full_name(body, require_writer(caller))
+    repositories.delete_repository(hub.registry, caller, name)
+    return JSONResponse({})
+
+
+@router.post("/repos/move")
+def move_repository(body: MoveIn, hub: HubDep, caller: CallerDep) -> JSONResponse:
+    """Give a model another name."""
+    _require_model(body.type)
+    repositories.move_repository(hub.registry, caller, body.from_repo, body.to_repo)
+    return JSONResponse({})
+
+
+@router.put("/models/{namespace}/{name}/settings")
+def change_settings(
+    namespace: str, name: str, body: SettingsIn, hub: HubDep, caller: CallerDep
+) -> JSONResponse:
+    """Make a model private. What this hub has no such thing as is refused."""
+    full_name = f"{namespace}/{name}"
+    with hub.registry.db.read() as session:
+        repository = repositories.load_repository(session, caller, full_name, "admin")
+    if body.gated not in (None, False):
+        raise NotSupported("this hub has no gated models: make the model private, with members")
+    wanted = body.private
+    if body.visibility is not None:
+        wanted = body.visibility != "public"
+    if wanted is False and repository.is_private:
+        raise NotSupported(
+            f"{full_name} is private, and its data is kept apart from public data: push it anew to"
+            " a public model"
+        )
+    if wanted:
+        repositories.make_private(hub.registry, caller, full_name)
+    is_private = bool(wanted) if wanted is not None else repository.is_private
+    shown = "private" if is_private else "public"
+    return JSONResponse({"private": is_private, "visibility": shown, "gated": False})
+
+
+@router.post("/models/{namespace}/{name}/branch/{branch}")
+def create_branch(
+    namespace: str,
+    name: str,
+    branch: str,
+    hub: HubDep,
+    caller: CallerDep,
+    body: BranchIn | None = None,
+) -> JSONResponse:
+    """Begin a branch at a revision, that of main if none is named."""
+    start = (body.starting_point if body else None) or DEFAULT_BRANCH
+    made = refs.create_ref(
+        hub.registry, caller, f"{namespace}/{name}", "branch", unescaped(branch), start
+    )
+    return JSONResponse({"name": made.name, "commit": made.commit})
+
+
+@router.delete("/models/{namespace}/{name}/branch/{branch}")
+def delete_branch(
+    namespace: str, name: str, branch: str, hub: HubDep, caller: CallerDep
+) -> JSONResponse:
+    """Remove a branch, not its revisions."""
+    refs.delete_ref(hub.registry, caller, f"{namespace}/{name}", "branch", unescaped(branch))
+    return JSONResponse({})
+
+
+@router.post("/models/{namespace}/{name}/tag/{revision}")
+def create_tag(
+    namespace: str, name: str, revision: str, body: TagIn, hub: HubDep, caller: CallerDep
+) -> JSONResponse:
+    """Put a tag on a revision."""
+    full_name = f"{namespace}/{name}"
+    made = refs.create_ref(hub.registry, caller, full_name, "tag", body.tag, unescaped(revision))
+    return JSONResponse({"name": made.name, "commit": made.commit})
+
+
+@router.delete("/models/{namespace}/{name}/tag/{tag}")
+def delete_tag(namespace: str, name: str, tag: str, hub: HubDep, caller: CallerDep) -> JSONResponse:
+    """Remove a tag."""
+    refs.delete_ref(hub.registry, caller, f"{namespace}/{name}", "tag", unescaped(tag))
+    return JSONResponse({})
+
+
+@router.post("/validate-yaml")
+def validate_card(body: CardIn) -> JSONResponse:
+    """What is wrong with a card's front matter, before it is committed."""
+    try:
+        front_matter(body.content.encode("utf-8", "replace"))
+    except BadCard as error:
+        return JSONResponse({"errors": [{"message": str(error)}], "warnings": []}, status_code=400)
+    return JSONResponse({"errors": [], "warnings": []})
+
+
+def _begin(hub: Hub, caller: Caller, name: str) -> None:
+    """The first commit: clients count on a branch main in what they have just made."""
+    data = git_attributes()
+    digest = hashlib.sha256(data).hexdigest()
+    landing.receive(hub.registry, caller, digest, len(data), 0, [data])
+    first = [AddFile(".gitattributes", digest, len(data))]
+    revisions.commit(hub.registry, caller, name, DEFAULT_BRANCH, first, "initial commit")
+
+
+def _require_model(kind: str | None) -> None:
+    if kind not in (None, "model"):
+        raise NotSupported(f"this hub keeps models, and no {kind}s: leave the type out")
+
+
+def _full_name(body: RepositoryIn, caller: Caller) -> str:
+    if "/" in body.name:
+        if body.organization not in (None, body.name.partition("/")[0]):
+            raise Conflict(f"{body.name} does not lie in {body.organization}")
+        return body.name
+    return f"{body.organization or caller.name}/{body.name}"

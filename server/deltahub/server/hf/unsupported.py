@@ -1,0 +1,52 @@
+"""Parts of that API that this hub does not have: each says so, and what to do instead."""
+
+from typing import Final
+
+from fastapi import APIRouter
+
+from deltahub.server.hf.errors import NotSupported
+
+router = APIRouter()
+
+_METHODS: Final = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
+_MODEL: Final = "/api/models/{namespace}/{name}"
+_SENTENCES: Final = {
+    "this hub keeps models, and no datasets": (
+        "/api/datasets", "/api/datasets/{rest:path}", "/datasets/{rest:path}",
+    ),
+    "this hub keeps models, and no spaces": (
+        "/api/spaces", "/api/spaces/{rest:path}", "/spaces/{rest:path}",
+    ),
+    "this hub has no discussions and no pull requests: commit to a branch": (
+        f"{_MODEL}/discussions", f"{_MODEL}/discussions/{{rest:path}}",
+    ),
+    "this hub keeps its history: a revision is never squashed": (
+        f"{_MODEL}/super-squash/{{revision}}",
+    ),
+    "this hub removes large files by garbage collection, once no revision lists them": (
+        f"{_MODEL}/lfs-files/batch",
+    ),
+    "this hub has no gated models: make the model private, with members": (
+        f"{_MODEL}/user-access-request/{{rest:path}}", f"{_MODEL}/user-access-report",
+    ),
+    "this hub has no likes": (f"{_MODEL}/like",),
+    "this hub has no collections": ("/api/collections", "/api/collections/{rest:path}"),
+    "this hub has no webhooks": ("/api/settings/webhooks", "/api/settings/webhooks/{rest:path}"),
+    "this hub runs no jobs for clients": (
+        "/api/jobs/{rest:path}", "/api/scheduled-jobs/{rest:path}",
+    ),
+    "this hub has no papers": ("/api/papers/{rest:path}", "/api/daily_papers"),
+    "log in with a token: `hf auth login --token ...`; the hub's operator makes one with"
+    " `deltahub user token create`": ("/oauth/device", "/oauth/token"),
+}  # fmt: skip
+
+
+def _refuse_with(sentence: str, path: str) -> None:
+    @router.api_route(path, methods=_METHODS)
+    def refuse() -> None:
+        raise NotSupported(sentence)
+
+
+for _sentence, _paths in _SENTENCES.items():
+    for _path in _paths:
+        _refuse_with(_sentence, _path)
