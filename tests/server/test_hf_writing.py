@@ -1,0 +1,376 @@
+"""What Hugging Face clients write: commits, large files before them, models and their names."""
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha1, sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltahub.registry.db.models import Landing, Revision
+from deltahub.registry.fsck import fsck
+from deltahub.server.settings import ServerSettings
+from support.hf_door import batch, header, large, path_of, send_commit, send_object, small
+from support.hub import Answer, RunningHub, running_hub
+
+
+def digest_of(data: bytes) -> str:
+    return sha256(data).hexdigest()
+
+
+def error_of(answer: Answer) -> tuple[int, str]:
+    return answer.status, answer.headers["X-Error-Code"]
+
+
+def files_of(hub: RunningHub, name: str, revision: str = "main") -> dict[str, bytes]:
+    tree = hub.call(
+        "GET", f"/api/models/{name}/tree/{revision}?recursive=true", token=hub.admin_token
+    )
+    paths = [item["path"] for item in tree.json() if item["type"] == "file"]
+    return {
+        path: hub.call("GET", f"/{name}/resolve/{revision}/{path}", token=hub.admin_token).body
+        for path in paths
+        if path != ".gitattributes"
+    }
+
+
+def create(hub: RunningHub, name: str, token: str = "", **more: Any) -> Answer:
+    namespace, _, short = name.partition("/")
+    body = {"name": short, "organization": namespace, "type": "model", **more}
+    return hub.call("POST", "/api/repos/create", token=token or hub.admin_token, body=body)
+
+
+@pytest.fixture
+def name(hub: RunningHub, request: pytest.FixtureRequest) -> str:
+    name = "admin/w-" + sha1(request.node.name.encode()).hexdigest()[:12]
+    answer = create(hub, name)
+    assert answer.status == 200, answer.body
+    assert answer.json()["url"] == f"{hub.url}/{name}"
+    return name
+
+
+def test_a_commit_adds_replaces_copies_and_deletes(hub: RunningHub, name: str) -> None:
+    weights = os.urandom(100_000)
+    send_object(hub, name, weights)
+    first = send_commit(
+        hub, name, header(), small("a.txt", b"a"), small("empty.txt", b""),
+        large("w.safetensors", weights), small("old/1.txt", b"1"), small("old/deep/2.txt", b"2"),
+    )  # fmt: skip
+    made = first.json()
+    assert (first.status, made["success"], len(made["commitOid"])) == (200, True, 40)
+    assert made["commitUrl"] == f"{hub.url}/{name}/commit/{made['commitOid']}"
+    copy = "lfsFile", {"path": "copy.safetensors", "algo": "sha256", "oid": digest_of(weights)}
+    second = send_commit(
+        hub, name, header(parentCommit=made["commitOid"]), copy, small("a.txt", b"b"),
+        ("deletedFile", {"path": "empty.txt"}), ("deletedFolder", {"path": "old/"}),
+    )  # fmt: skip
+    assert second.status == 200, second.body
+    assert files_of(hub, name) == {
+        "a.txt": b"b", "w.safetensors": weights, "copy.safetensors": weights,
+    }  # fmt: skip
+    log = hub.call("GET", f"/api/models/{name}/commits/main").json()
+    assert [commit["id"] for commit in log][:2] == [
+        second.json()["commitOid"], made["commitOid"],
+    ]  # fmt: skip
+
+
+def test_summary_and_description_are_the_message(hub: RunningHub, name: str) -> None:
+    send_commit(
+        hub, name, ("header", {"summary": "one", "description": "two\nthree"}), small("a", b"")
+    )
+    newest = hub.call("GET", f"/api/models/{name}/commits/main").json()[0]
+    assert (newest["title"], newest["message"]) == ("one", "two\nthree")
+
+
+def test_lines_are_read_however_they_are_cut(hub: RunningHub, name: str) -> None:
+    # Larger than the blocks in which a body is read, with one line across several of them.
+    files = {f"f{i}.txt": os.urandom(200_000 + 300_000 * (i % 3)) for i in range(9)}
+    answer = send_commit(hub, name, header(), *(small(p, data) for p, data in files.items()))
+    assert answer.status == 200, answer.body
+    assert files_of(hub, name) == files
+
+
+@pytest.mark.parametrize(
+    ("items", "status", "kind"),
+    [
+        ([header(parentCommit="0" * 40), small("a", b"")], 412, "ref_moved"),
+        ([header(), large("a.bin", b"never sent")], 404, "upload_not_found"),
+        ([header(), ("deletedFile", {"path": "none"})], 404, "EntryNotFound"),
+        ([header(), ("deletedFolder", {"path": "none"})], 404, "EntryNotFound"),
+        ([header(), small("../a", b"")], 422, "invalid_path"),
+        ([header(), small("a", b"1"), small("a", b"2")], 422, "invalid_path"),
+        ([header()], 422, "invalid_request"),
+        ([header(), ("file", {"path": "a", "content": "%%", "encoding": "base64"})],
+         422, "invalid_request"),
+        ([header(), ("file", {"path": "a", "content": "a", "encoding": "rot13"})],
+         422, "invalid_request"),
+        ([header(), ("file", {"path": "a"})], 422, "invalid_request"),
+        ([header(), ("lfsFile", {"path": "a", "oid": "x", "size": 1})], 422, "invalid_request"),
+        ([header(), ("lfsFile", {"path": "a", "oid": 1, "size": 1})], 422, "invalid_request"),
+        ([header(), ("lfsFile", {"path": "a", "oid": "0" * 64, "size": "1"})],
+         422, "invalid_request"),
+        ([header(), ("lfsFile", {"path": "a", "oid": "0" * 64, "size": 1, "algo": "md5"})],
+         422, "invalid_request"),
+        ([header(), ("magic", {"path": "a"})], 501, "NotImplemented"),
+        ([("header", [1]), small("a", b"")], 422, "invalid_request"),
+    ],
+)  # fmt: skip
+def test_a_commit_that_cannot_be_changes_nothing(
+    hub: RunningHub, name: str, items: list[Any], status: int, kind: str
+) -> None:
+    before = hub.call("GET", f"/api/models/{name}").json()["sha"]
+    answer = send_commit(hub, name, *items)
+    assert error_of(answer) == (status, kind), answer.body
+    assert hub.call("GET", f"/api/models/{name}").json()["sha"] == before
+
+
+def test_a_body_that_is_no_json_is_refused(hub: RunningHub, name: str) -> None:
+    path = f"/api/models/{name}/commit/main"
+    for body in (b"no json", b"\xff\xfe\n", b'{"key": "file"}', b"[]\n", b'"a"', b"[" * 100_000):
+        answer = hub.call("POST", path, token=hub.admin_token, body=body)
+        assert error_of(answer) == (422, "invalid_request"), body[:20]
+    line = b'{"key": "file", "value": {"content": "' + b"a" * (16 << 20)
+    answer = hub.call("POST", path, token=hub.admin_token, body=line)
+    assert error_of(answer) == (413, "limit_exceeded")
+
+
+def test_of_two_commits_at_once_both_are_kept_or_one_is_told(hub: RunningHub, name: str) -> None:
+    head = hub.call("GET", f"/api/models/{name}").json()["sha"]
+
+    def commit(i: int) -> int:
+        return send_commit(hub, name, header(parentCommit=head), small(f"{i}", b"")).status
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(commit, range(4))) == [200, 412, 412, 412]
+    with ThreadPoolExecutor(4) as pool:
+        free = pool.map(lambda i: send_commit(hub, name, header(), small(f"n{i}", b"")), range(4))
+        assert [answer.status for answer in free] == [200] * 4
+    assert len(files_of(hub, name)) == 5
+
+
+def test_who_may_not_write_is_told_so(hub: RunningHub, name: str) -> None:
+    reader, stranger = hub.user(f"r-{name[-6:]}", "read"), hub.user(f"s-{name[-6:]}")
+    for token in (reader, stranger):
+        assert send_commit(hub, name, header(), small("a", b""), token=token).status == 403
+        assert batch(hub, name, ("0" * 64, 1), token=token).status == 403
+        assert create(hub, f"admin/x{name[-6:]}", token=token).status == 403
+    answer = hub.call("POST", f"/api/models/{name}/commit/main", body=b"{}")
+    assert error_of(answer) == (401, "unauthorized")
+
+
+def test_somebody_elses_upload_cannot_be_committed(hub: RunningHub, name: str) -> None:
+    thief = hub.user(f"t-{name[-6:]}")
+    secret = os.urandom(5000)
+    send_object(hub, name, secret)
+    assert create(hub, f"t-{name[-6:]}/mine", token=thief).status == 200
+    (item,) = batch(hub, f"t-{name[-6:]}/mine", (digest_of(secret), 5000), token=thief).json()[
+        "objects"
+    ]
+    assert "actions" in item  # as if it were not here
+    answer = send_commit(hub, f"t-{name[-6:]}/mine", header(), large("x.bin", secret), token=thief)
+    assert error_of(answer) == (404, "upload_not_found")
+
+
+def test_preupload_says_how_to_send_and_what_is_there(hub: RunningHub, name: str) -> None:
+    weights = os.urandom(1000)
+    send_object(hub, name, weights)
+    send_commit(hub, name, header(), small("a.txt", b"a"), large("w.bin", weights))
+    files = [("a.txt", 1), ("w.bin", 1000), ("new.safetensors", 10), ("huge.txt", 11 << 20)]
+    body = {"files": [{"path": path, "size": size, "sample": ""} for path, size in files]}
+    path = f"/api/models/{name}/preupload/main"
+    answer = hub.call("POST", path, token=hub.admin_token, body=body).json()
+    assert answer["commitOid"] == hub.call("GET", f"/api/models/{name}").json()["sha"]
+    shown = {item["path"]: (item["uploadMode"], item.get("oid")) for item in answer["files"]}
+    assert shown == {
+        "a.txt": ("regular", sha1(b"blob 1\0a").hexdigest()),
+        "w.bin": ("lfs", digest_of(weights)),
+        "new.safetensors": ("lfs", None),
+        "huge.txt": ("lfs", None),
+    }
+    refused = hub.call("POST", f"{path}?create_pr=1", token=hub.admin_token, body=body)
+    assert error_of(refused) == (501, "NotImplemented")
+
+
+def test_the_cards_base_is_the_models_base(hub: RunningHub, name: str) -> None:
+    card = b"---\nbase_model: admin/some-base\n---\n"
+    for body, base in ((card, "admin/some-base"), (b"# silent", "admin/some-base"),
+                       (b"---\nbase_model: [admin/b2, x/y]\n---\n", "admin/b2")):  # fmt: skip
+        made = send_commit(hub, name, header(), small("README.md", body)).json()
+        with hub.registry.db.read() as session:
+            found = session.query(Revision).filter_by(commit=made["commitOid"]).one()
+            assert found.declared_base == base
+
+
+# ---- LFS ------------------------------------------------------------------------------------
+
+
+def test_an_object_is_asked_for_once(hub: RunningHub, name: str) -> None:
+    data = os.urandom(3000)
+    for is_new in (True, False):
+        answer = batch(hub, name, (digest_of(data), 3000), transfers=("basic", "multipart", "xet"))
+        assert answer.json()["transfer"] == "basic"
+        (item,) = answer.json()["objects"]
+        assert ("actions" in item) == is_new
+        if is_new:
+            upload, verify = item["actions"]["upload"], item["actions"]["verify"]
+            asked = {"oid": digest_of(data), "size": 3000}
+            path = path_of(verify["href"])
+            assert hub.call("POST", path, token=hub.admin_token, body=asked).status == 404
+            assert hub.call("PUT", path_of(upload["href"]), body=data).status == 200
+            assert hub.call("POST", path, token=hub.admin_token, body=asked).status == 200
+
+
+def test_an_object_that_is_another_is_refused(hub: RunningHub, name: str) -> None:
+    data = os.urandom(3000)
+    (item,) = batch(hub, name, (digest_of(data), 3000)).json()["objects"]
+    href = path_of(item["actions"]["upload"]["href"])
+    assert error_of(hub.call("PUT", href, body=data[:-1])) == (422, "size_mismatch")
+    assert error_of(hub.call("PUT", href, body=bytes(3000))) == (422, "hash_mismatch")
+    assert error_of(hub.call("PUT", href[:-1] + "x", body=data))[0] == 401
+    with hub.registry.db.read() as session:
+        assert session.query(Landing).filter_by(sha256=digest_of(data)).count() == 0
+    assert hub.call("PUT", href, body=data).status == 200
+
+
+@pytest.fixture(scope="module")
+def parts_hub(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    settings = ServerSettings(stop_grace_s=2, lfs_part_bytes=50_000, idle_s=5)
+    folder: Path = tmp_path_factory.mktemp("parts") / "data"
+    with running_hub(folder, server_settings=settings) as running:
+        assert create(running, "admin/parts").status == 200
+        yield running
+        assert list(fsck(running.registry, read_data=True)) == []
+
+
+def begin_parts(hub: RunningHub, data: bytes) -> tuple[str, dict[int, str]]:
+    answer = batch(hub, "admin/parts", (digest_of(data), len(data)), transfers=("multipart",))
+    assert answer.json()["transfer"] == "multipart"
+    (item,) = answer.json()["objects"]
+    action = item["actions"]["upload"]
+    links = {int(n): path_of(url) for n, url in action["header"].items() if n.isdigit()}
+    assert int(action["header"]["chunk_size"]) == 50_000
+    assert set(links) == set(range(1, -(-len(data) // 50_000) + 1))
+    return path_of(action["href"]), links
+
+
+def part_of(data: bytes, number: int) -> bytes:
+    return data[(number - 1) * 50_000 : number * 50_000]
+
+
+def test_parts_come_in_any_order_at_once_and_again(parts_hub: RunningHub) -> None:
+    data = os.urandom(275_000)
+    href, links = begin_parts(parts_hub, data)
+
+    def put(number: int) -> Answer:
+        return parts_hub.call("PUT", links[number], body=part_of(data, number))
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = dict(zip((6, 5, 4, 3, 2, 1), pool.map(put, (6, 5, 4, 3, 2, 1)), strict=True))
+    assert {number: answer.status for number, answer in answers.items()} == dict.fromkeys(
+        links, 200
+    )
+    assert put(1).status == put(4).status == 200  # a client that did not see the answer
+    parts = [{"partNumber": n, "etag": answers[n].headers["ETag"]} for n in sorted(links)]
+    body = {"oid": digest_of(data), "parts": parts}
+    assert parts_hub.call("POST", href, body=body).status == 200
+    line = large("w.bin", data)
+    assert send_commit(parts_hub, "admin/parts", header(), line).status == 200
+    assert files_of(parts_hub, "admin/parts")["w.bin"] == data
+
+
+def test_parts_that_lack_one_are_not_complete(parts_hub: RunningHub) -> None:
+    data = os.urandom(120_000)
+    href, links = begin_parts(parts_hub, data)
+    assert parts_hub.call("PUT", links[1], body=part_of(data, 1)).status == 200
+    late = parts_hub.call("PUT", links[3], body=part_of(data, 3))
+    assert error_of(late) == (409, "conflict")
+    body = {"oid": digest_of(data), "parts": [{"partNumber": 1, "etag": "x"}]}
+    assert error_of(parts_hub.call("POST", href, body=body)) == (422, "size_mismatch")
+    wrong = parts_hub.call("PUT", links[2], body=b"short")
+    assert error_of(wrong) == (422, "size_mismatch")
+
+
+# ---- models ---------------------------------------------------------------------------------
+
+
+def test_a_model_that_exists_is_said_to(hub: RunningHub, name: str) -> None:
+    again = create(hub, name)
+    assert again.status == 409
+    assert again.json()["url"] == f"{hub.url}/{name}"
+    assert again.json()["name"] == name
+    assert create(hub, "admin/data", type="dataset").status == 501
+    (only,) = hub.call("GET", f"/api/models/{name}").json()["siblings"]
+    assert only["rfilename"] == ".gitattributes"
+
+
+def test_branches_and_tags_come_and_go(hub: RunningHub, name: str) -> None:
+    head = hub.call("GET", f"/api/models/{name}").json()["sha"]
+    for path, body in ((f"/api/models/{name}/branch/a%2Fb", {}),
+                       (f"/api/models/{name}/tag/main", {"tag": "v1"})):  # fmt: skip
+        statuses = [
+            hub.call("POST", path, token=hub.admin_token, body=body).status for _ in range(2)
+        ]
+        assert statuses == [200, 409]
+    refs = hub.call("GET", f"/api/models/{name}/refs").json()
+    assert {ref["name"]: ref["targetCommit"] for ref in refs["branches"]} == {
+        "main": head, "a/b": head,
+    }  # fmt: skip
+    assert refs["tags"] == [{"name": "v1", "ref": "refs/tags/v1", "targetCommit": head}]
+    made = send_commit(hub, name, header(), small("b.txt", b"b"), branch="a%2Fb")
+    assert made.status == 200
+    assert files_of(hub, name, "a%2Fb") == {"b.txt": b"b"}
+    assert files_of(hub, name) == {}
+    for path in (f"/api/models/{name}/branch/a%2Fb", f"/api/models/{name}/tag/v1"):
+        assert hub.call("DELETE", path, token=hub.admin_token).status == 200
+        assert hub.call("DELETE", path, token=hub.admin_token).status == 404
+    assert len(hub.call("GET", f"/api/models/{name}/refs").json()["branches"]) == 1
+
+
+def test_a_model_moves_with_all_that_is_in_it(hub: RunningHub, name: str) -> None:
+    send_commit(hub, name, header(), small("a.txt", b"a"))
+    body = {"fromRepo": name, "toRepo": f"{name}-moved", "type": "model"}
+    assert hub.call("POST", "/api/repos/move", token=hub.admin_token, body=body).status == 200
+    assert hub.call("GET", f"/api/models/{name}").status == 404
+    assert files_of(hub, f"{name}-moved") == {"a.txt": b"a"}
+    back = {"fromRepo": f"{name}-moved", "toRepo": "admin/taken", "type": "model"}
+    create(hub, "admin/taken")
+    assert hub.call("POST", "/api/repos/move", token=hub.admin_token, body=back).status == 409
+    gone = {"name": f"{name.partition('/')[2]}-moved", "organization": "admin"}
+    for status in (200, 404):
+        answer = hub.call("DELETE", "/api/repos/delete", token=hub.admin_token, body=gone)
+        assert answer.status == status
+
+
+def test_a_model_can_be_hidden_but_its_data_not_published(hub: RunningHub, name: str) -> None:
+    send_commit(hub, name, header(), small("a.txt", b"a"))
+    path = f"/api/models/{name}/settings"
+    for body in ({"private": True}, {"visibility": "private"}):
+        answer = hub.call("PUT", path, token=hub.admin_token, body=body)
+        assert (answer.status, answer.json()["private"]) == (200, True)
+    assert hub.call("GET", f"/api/models/{name}").status == 404
+    assert files_of(hub, name) == {"a.txt": b"a"}
+    for body in ({"private": False}, {"gated": "auto"}):
+        refused = hub.call("PUT", path, token=hub.admin_token, body=body)
+        assert error_of(refused) == (501, "NotImplemented")
+    secret = os.urandom(400)
+    assert send_commit(hub, name, header(), small("b.txt", secret)).status == 200
+    assert files_of(hub, name)["b.txt"] == secret
+
+
+def test_a_private_model_stays_in_its_namespace(hub: RunningHub, name: str) -> None:
+    token = hub.user(f"p-{name[-6:]}")
+    mine = f"p-{name[-6:]}/m"
+    assert create(hub, mine, token=token, private=True).status == 200
+    body = {"fromRepo": mine, "toRepo": f"{name}-x"}
+    answer = hub.call("POST", "/api/repos/move", token=hub.admin_token, body=body)
+    assert error_of(answer) == (409, "conflict")
+
+
+def test_a_card_is_checked_before_it_is_committed(hub: RunningHub) -> None:
+    good = hub.call("POST", "/api/validate-yaml", body={"content": "---\na: 1\n---\n"})
+    assert (good.status, good.json()) == (200, {"errors": [], "warnings": []})
+    bad = hub.call("POST", "/api/validate-yaml", body={"content": "---\na: [\n---\n"})
+    assert bad.status == 400
+    assert json.loads(bad.body)["errors"][0]["message"]
