@@ -136,6 +136,17 @@ def test_a_body_that_is_no_json_is_refused(hub: RunningHub, name: str) -> None:
     assert error_of(answer) == (413, "limit_exceeded")
 
 
+def test_a_body_that_is_too_large_is_refused_in_words_that_clients_print(
+    hub: RunningHub, name: str
+) -> None:
+    body = {"files": [{"path": "a" * 900, "size": 1}] * 200}
+    answer = hub.call(
+        "POST", f"/api/models/{name}/preupload/main", token=hub.admin_token, body=body
+    )
+    assert error_of(answer) == (413, "limit_exceeded")
+    assert "larger than the limit" in answer.headers["X-Error-Message"]
+
+
 def test_of_two_commits_at_once_both_are_kept_or_one_is_told(hub: RunningHub, name: str) -> None:
     head = hub.call("GET", f"/api/models/{name}").json()["sha"]
 
@@ -191,6 +202,22 @@ def test_preupload_says_how_to_send_and_what_is_there(hub: RunningHub, name: str
     }
     refused = hub.call("POST", f"{path}?create_pr=1", token=hub.admin_token, body=body)
     assert error_of(refused) == (501, "NotImplemented")
+
+
+def test_what_gitignore_names_is_left_out(hub: RunningHub, name: str) -> None:
+    files = [{"path": path, "size": 1} for path in ("a.tmp", "keep.tmp", "deep/b.tmp", "c.txt")]
+    path = f"/api/models/{name}/preupload/main"
+
+    def left_out(**more: str) -> list[str]:
+        body = {"files": files, **more}
+        answer = hub.call("POST", path, token=hub.admin_token, body=body).json()
+        return [item["path"] for item in answer["files"] if item["shouldIgnore"]]
+
+    assert left_out() == []
+    assert left_out(gitIgnore="*.tmp\n!keep.tmp\n") == ["a.tmp", "deep/b.tmp"]
+    send_commit(hub, name, header(), small(".gitignore", b"deep/\n"))
+    assert left_out() == ["deep/b.tmp"]
+    assert left_out(gitIgnore="") == []
 
 
 def test_the_cards_base_is_the_models_base(hub: RunningHub, name: str) -> None:

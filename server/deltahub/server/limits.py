@@ -4,6 +4,8 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deltahub.server.errors import envelope
+from deltahub.server.hf import errors as hf_errors
+from deltahub.server.hf.door import is_hugging_face
 from deltahub.server.streaming import BodyCut, BodyLimit, read_body
 
 
@@ -30,8 +32,9 @@ class JsonBodyLimit:
                 raise BodyLimit(f"the body is larger than the limit of {self._max_bytes} bytes")
             body = await read_body(Request(scope, receive), self._max_bytes, self._idle_s)
         except (BodyLimit, BodyCut) as error:
-            refusal = envelope(error.code, str(error), {"Connection": "close"})
-            await refusal(scope, receive, send)
+            refuse = hf_errors.refusal if is_hugging_face(scope["path"]) else envelope
+            refused = refuse(error.code, str(error), headers={"Connection": "close"})
+            await refused(scope, receive, send)
         else:
             await self._app(scope, _replay(body, receive), send)
 

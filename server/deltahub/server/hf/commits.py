@@ -10,11 +10,12 @@ from functools import partial
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request
+from pathspec import GitIgnoreSpec
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
 
 from deltahub.registry import landing, revisions
-from deltahub.registry.entries import list_entries
+from deltahub.registry.entries import EntryInfo, list_entries
 from deltahub.registry.errors import InvalidRequest, LimitExceeded
 from deltahub.registry.paths import LFS_BYTES, entry_mode, quoted
 from deltahub.registry.permissions import Caller, require_writer
@@ -25,6 +26,7 @@ from deltahub.server.hf.cards import CARD, BadCard, front_matter, named_base
 from deltahub.server.hf.door import unescaped
 from deltahub.server.hf.entries import blob_id
 from deltahub.server.hf.errors import NotSupported
+from deltahub.server.hf.facts import read_small
 from deltahub.server.hub import CallerDep, Hub, HubDep
 from deltahub.server.streaming import BodyFeed
 
@@ -33,6 +35,8 @@ router = APIRouter(prefix="/api/models/{namespace}/{name}")
 _MOST_FILES: Final = 1000  # of one preupload; clients ask for 256 at a time
 # A file within a commit, in base64, and what else its line says.
 _MAX_LINE: Final = LFS_BYTES * 4 // 3 + (64 << 10)
+_IGNORE: Final = ".gitignore"
+_MAX_IGNORE_BYTES: Final = 1 << 20
 _PULL_REQUEST: Final = "this hub has no pull requests: commit to a branch"
 
 CreatePr = Annotated[str | None, Query()]
@@ -47,6 +51,8 @@ class _File(BaseModel):
 class PreuploadIn(BaseModel):
     model_config = ConfigDict(extra="ignore")
     files: Annotated[list[_File], Field(max_length=_MOST_FILES)]
+    # The .gitignore that is to be committed; else the one that is there counts.
+    git_ignore: Annotated[str | None, Field(alias="gitIgnore")] = None
 
 
 @router.post("/preupload/{revision}")
@@ -68,11 +74,13 @@ def preupload(
             found = resolve_revision(session, repository, unescaped(revision))
             commit = found.commit
             entries = {entry.path: entry for entry in list_entries(session, found)}
+    ignored = _ignored(hub, body.git_ignore, entries.get(_IGNORE))
     files = []
     for file in body.files:
         revisions.validate_path(file.path, hub.registry.settings.max_path_bytes)
         mode = entry_mode(file.path, file.size)
-        shown: dict[str, Any] = {"path": file.path, "uploadMode": mode, "shouldIgnore": False}
+        is_ignored = file.path != _IGNORE and ignored.match_file(file.path)
+        shown: dict[str, Any] = {"path": file.path, "uploadMode": mode, "shouldIgnore": is_ignored}
         entry = entries.get(file.path)
         if entry is not None:
             # With it a client leaves out what would not change.
@@ -103,6 +111,17 @@ async def create_commit(
     return JSONResponse(
         {"success": True, "commitOid": made.commit, "commitUrl": url, "hookOutput": ""}
     )
+
+
+def _ignored(hub: Hub, committed: str | None, there: EntryInfo | None) -> GitIgnoreSpec:
+    """What the .gitignore of a commit, else of its branch, leaves out."""
+    text = committed or ""
+    if committed is None and there is not None:
+        text = (read_small(hub, there, _MAX_IGNORE_BYTES) or b"").decode("utf-8", "replace")
+    try:
+        return GitIgnoreSpec.from_lines(text.splitlines())
+    except ValueError as error:
+        raise InvalidRequest(f"{_IGNORE}: {error}") from error
 
 
 def _refuse_pull_request(create_pr: str | None) -> None:
@@ -169,8 +188,9 @@ def _take(hub: Hub, caller: Caller, commit: _Commit, key: str, value: Mapping[st
     elif key == "lfsFile":
         _check_algorithm(path, value)
         # A client that copies a file does not know its size.
+        oid = str(value["oid"])
         size = value.get("size")
-        add = CopyFile(path, value["oid"]) if size is None else AddFile(path, value["oid"], size)
+        add = CopyFile(path, oid) if size is None else AddFile(path, oid, size)
         commit.operations.append(add)
     elif key == "deletedFile":
         commit.operations.append(DeleteFile(path))
