@@ -361,8 +361,8 @@ def test_a_model_moves_with_all_that_is_in_it(hub: RunningHub, name: str) -> Non
     assert hub.call("POST", "/api/repos/move", token=hub.admin_token, body=body).status == 200
     assert hub.call("GET", f"/api/models/{name}").status == 404
     assert files_of(hub, f"{name}-moved") == {"a.txt": b"a"}
-    back = {"fromRepo": f"{name}-moved", "toRepo": "admin/taken", "type": "model"}
-    create(hub, "admin/taken")
+    back = {"fromRepo": f"{name}-moved", "toRepo": "admin/w-taken", "type": "model"}
+    create(hub, "admin/w-taken")
     assert hub.call("POST", "/api/repos/move", token=hub.admin_token, body=back).status == 409
     gone = {"name": f"{name.partition('/')[2]}-moved", "organization": "admin"}
     for status in (200, 404):
