@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
 from deltahub.codecs.errors import CodecError
@@ -25,11 +26,26 @@ LOOK_AHEAD = 256
 RECIPE_CACHE_BYTES = 8 * MIB
 
 
+class Served:
+    """Bytes of files that were given out: rebuilt from frames, or read as they were uploaded."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self.from_frames = 0
+        self.from_uploads = 0
+
+    def add(self, *, from_frames: int = 0, from_uploads: int = 0) -> None:
+        with self._lock:  # several threads restore at once
+            self.from_frames += from_frames
+            self.from_uploads += from_uploads
+
+
 class Restorer(TensorReader):
     """Reads files for one process; safe to share between threads. See TensorReader for memory."""
 
     def __init__(self, registry: "Registry", cache_bytes: int | None = None) -> None:
         super().__init__(registry, cache_bytes)
+        self.served = Served()
         # By contents of file and recipe: ids of rows are used again after a deletion.
         self._recipes: ByteCache[tuple[str, bytes], RecipeIndex] = ByteCache(RECIPE_CACHE_BYTES)
 
@@ -125,7 +141,9 @@ class Restorer(TensorReader):
             return
         recipe = self._current(self._recipe_of, file)
         try:
-            yield from self._recipe_pieces(file.domain_id, recipe, position, end)
+            for piece in self._recipe_pieces(file.domain_id, recipe, position, end):
+                self.served.add(from_frames=piece.nbytes)
+                yield piece
         except TensorGone:
             self.check_is_there(file)
             raise
@@ -139,6 +157,7 @@ class Restorer(TensorReader):
                 self._registry.store.get_into(landing_key(file.landing_id), first, out)
             except ShortObject as exc:
                 raise DataLost(f"the upload of {file.sha256} is cut short") from exc
+            self.served.add(from_uploads=out.nbytes)
             yield out
 
     def _recipe_pieces(

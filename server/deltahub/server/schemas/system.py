@@ -23,8 +23,14 @@ class WhoAmIOut(Out):
 
 
 class MetricsOut(Out):
-    """Totals since the server process started, as counted at its sockets."""
+    """Totals since the server process started. sent, received, requests: at its sockets.
+
+    rebuilt_bytes: of files that came from frames; uploaded_bytes: of files that were read as they
+    had been uploaded, since their ingest is not over.
+    """
 
     sent_bytes: int
     received_bytes: int
     requests: int
+    rebuilt_bytes: int
+    uploaded_bytes: int

@@ -1,0 +1,237 @@
+"""Downloads by a stock client from a hub and from nginx: `python -m benchmarks.hugging_face.run`.
+
+The hub keeps a base in packs and a fine-tune as its difference; nginx has the files themselves.
+Client and server have a core each. Needs nginx.
+"""
+
+import argparse
+import http.client
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from benchmarks.hub import EmbeddedHub, HubFailed, run_cli, stop_in_order
+from benchmarks.hugging_face.nginx import Nginx
+from benchmarks.memory.pair import GIB, Pair, write_pair
+from benchmarks.memory.sampler import cpu_s, tree
+from benchmarks.results_file import print_columns, write_results
+
+PACKAGES: Final = ("deltahub", "huggingface_hub", "hf-xet", "fastapi", "uvicorn", "httptools")
+RUNS: Final = 5
+NAMES: Final = ("admin/base", "admin/tune")
+_MODEL: Final = "model.safetensors"
+_LEAST_REBUILT: Final = 0.95
+_FIRST_BYTES: Final = 100
+# Prints the seconds of the download alone, and the digests of what came.
+_CLIENT: Final = """
+import hashlib, json, os, sys, time
+from huggingface_hub import snapshot_download
+began = time.perf_counter()
+folders = [snapshot_download(name) for name in sys.argv[1:]]
+spent = time.perf_counter() - began
+digests = []
+for folder in folders:
+    with open(os.path.join(folder, "model.safetensors"), "rb") as file:
+        digests.append(hashlib.file_digest(file, "sha256").hexdigest())
+print(json.dumps({"wall_s": spent, "digests": digests}))
+"""
+
+
+@dataclass(frozen=True)
+class Download:
+    """Both models once. cpu_s: of the server's processes."""
+
+    wall_s: float
+    cpu_s: float
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def run(gib: float, scratch_parent: Path | None) -> bool:
+    """Measures, prints and writes the figures; whether all promises were kept.
+
+    gib: size of each of the two models. HubFailed where a download came back changed.
+    """
+    with tempfile.TemporaryDirectory(prefix="deltahub-bench-", dir=scratch_parent) as name:
+        scratch = Path(name)
+        with EmbeddedHub(scratch / "data", scratch / "hub.log") as hub:
+            say(f"generating and pushing a pair of {gib:g} GiB models ...")
+            pair = write_pair(scratch / "models", int(gib * GIB))
+            _push(hub, pair, scratch / "trainer")
+            nginx = Nginx(_made(scratch / "nginx"))
+            for model, folder in zip(NAMES, (pair.base, pair.fine_tune), strict=True):
+                files = {path.name: path for path in folder.iterdir()}
+                nginx.add_model(hub.url, model, files)
+            with nginx:
+                return _measured(hub, nginx, pair, scratch)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _push(hub: EmbeddedHub, pair: Pair, cache: Path) -> None:
+    environment = hub.client_environment(cache)
+    run_cli(["push", str(pair.base), NAMES[0]], environment)
+    run_cli(["push", str(pair.fine_tune), NAMES[1], "--base", NAMES[0]], environment)
+    shutil.rmtree(cache)
+
+
+def _measured(hub: EmbeddedHub, nginx: Nginx, pair: Pair, scratch: Path) -> bool:
+    servers = {"hub": (hub.url, hub.pid), "nginx": (nginx.url, nginx.pid)}
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        raise SystemExit("client and server need a core each; this machine has one")
+    for _, pid in servers.values():
+        for process in tree(pid):
+            _pin(process, cores[0])
+    found: dict[str, list[Download]] = {name: [] for name in servers}
+    before = _counters(hub)
+    for i in range(RUNS):
+        for name, (url, pid) in servers.items():
+            found[name].append(_download(url, pid, pair, scratch / "client", cores[1]))
+            last = found[name][-1]
+            say(f"  {i + 1}, {name}: {last.wall_s:.2f} s, server {last.cpu_s:.2f} CPU s")
+    after = _counters(hub)
+    rebuilt, uploaded = (after[key] - before[key] for key in ("rebuilt_bytes", "uploaded_bytes"))
+    n_bytes = 2 * pair.size_bytes
+    gb = n_bytes / 1e9
+    decode_s = _decoding_cpu_s(scratch / "data", cores[1])
+    first = _first_bytes(hub.url, pair.size_bytes)
+    wall = {name: median(one.wall_s for one in runs) for name, runs in found.items()}
+    cpu = {name: median(one.cpu_s for one in runs) for name, runs in found.items()}
+    figures = [
+        ("share of bytes from frames", rebuilt / (rebuilt + uploaded), _LEAST_REBUILT, True),
+        ("wall time over that of nginx", wall["hub"] / wall["nginx"], 1.3, False),
+        (
+            "server CPU over that of nginx and decoding",
+            cpu["hub"] / (cpu["nginx"] + decode_s),
+            1.15,
+            False,
+        ),
+        ("first byte, p99, ms", 1000 * quantiles(first, n=100)[98], 300, False),
+    ]
+    rows: list[dict[str, Any]] = [
+        {
+            "server": name,
+            "wall_s": round(wall[name], 3),
+            "slowest_s": round(max(one.wall_s for one in runs), 3),
+            "fastest_s": round(min(one.wall_s for one in runs), 3),
+            "mb_per_s": round(n_bytes / 1e6 / wall[name]),
+            "server_cpu_s_per_gb": round(cpu[name] / gb, 3),
+        }
+        for name, runs in found.items()
+    ]
+    print_columns(list(rows[0]), [[str(value) for value in row.values()] for row in rows])
+    kept = True
+    for title, value, limit, is_at_least in figures:
+        is_kept = value >= limit if is_at_least else value <= limit
+        kept = kept and is_kept
+        word = "at least" if is_at_least else "at most"
+        say(f"{title}: {value:.3f} ({word} {limit:g}) {'pass' if is_kept else 'FAIL'}")
+    notes = [
+        f"two models of {pair.size_bytes / GIB:g} GiB (benchmarks/data.md), one call of"
+        f" snapshot_download each, plain HTTP; medians of {RUNS} alternating runs",
+        f"decoding the same frames alone: {decode_s / gb:.3f} CPU s/GB",
+        *(f"{title}: {value:.3f}" for title, value, _, _ in figures),
+    ]
+    write_results("hugging-face", rows, PACKAGES, notes)
+    return kept
+
+
+def _pin(pid: int, core: int) -> None:
+    for task in os.listdir(f"/proc/{pid}/task"):
+        os.sched_setaffinity(int(task), {core})
+
+
+def _download(url: str, server: int, pair: Pair, home: Path, core: int) -> Download:
+    environment = {
+        **{key: value for key, value in os.environ.items() if not key.startswith("HF_")},
+        "HF_ENDPOINT": url,
+        "HF_HOME": str(home),
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    }
+    before = sum(map(cpu_s, tree(server)))
+    done = subprocess.run(
+        [sys.executable, "-c", _CLIENT, *NAMES],
+        env=environment,
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+    )
+    spent = sum(map(cpu_s, tree(server))) - before
+    if done.returncode != 0:
+        raise HubFailed(f"the client failed at {url}:\n{done.stderr[-2000:]}")
+    answer = json.loads(done.stdout.splitlines()[-1])
+    if answer["digests"] != [pair.base_sha256, pair.fine_tune_sha256]:
+        raise HubFailed(f"{url} gave other bytes")
+    shutil.rmtree(home)
+    return Download(answer["wall_s"], spent)
+
+
+def _counters(hub: EmbeddedHub) -> dict[str, int]:
+    found: dict[str, int] = json.loads(_get(hub.url, "/v1/metrics", hub.token))
+    return found
+
+
+def _get(url: str, path: str, token: str = "", **headers: str) -> bytes:
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=60)
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    connection.request("GET", path, headers=headers)
+    body = connection.getresponse().read()
+    connection.close()
+    return body
+
+
+def _first_bytes(url: str, size: int) -> list[float]:
+    """Seconds to the first byte of ranges that begin anywhere: hardly one is in a cache."""
+    places = random.Random(0)
+    spent = []
+    for i in range(_FIRST_BYTES):
+        begin = places.randrange(size - 1)
+        began = time.perf_counter()
+        path = f"/{NAMES[i % 2]}/resolve/main/{_MODEL}"
+        _get(url, path, Range=f"bytes={begin}-{begin}")
+        spent.append(time.perf_counter() - began)
+    return spent
+
+
+def _decoding_cpu_s(data_dir: Path, core: int) -> float:
+    """CPU seconds of decoding both models once, without a server."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.hugging_face.decoding", str(data_dir), *NAMES],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+    )
+    if done.returncode != 0:
+        raise HubFailed(f"decoding failed:\n{done.stderr[-2000:]}")
+    return float(done.stdout)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gib", type=float, default=1.0, help="size of each of two models")
+    parser.add_argument("--scratch", type=Path, help="where to put models and data meanwhile")
+    arguments = parser.parse_args()
+    stop_in_order()
+    raise SystemExit(0 if run(arguments.gib, arguments.scratch) else 1)
+
+
+if __name__ == "__main__":
+    main()
