@@ -6,6 +6,7 @@ others, and is checked before anything is allocated for it.
 
 import struct
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import xxhash
@@ -52,7 +53,7 @@ class FrameHeader:
     prelude_length: int
     body_length: int
 
-    @property
+    @cached_property
     def geometry(self) -> Geometry:
         return Geometry(
             self.dtype, self.rows, self.columns, self.rows_per_block, self.parts_per_row

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from typing import ClassVar, Protocol
 
 from deltahub.codecs.dtypes import DType
@@ -43,11 +44,17 @@ class Geometry:
     def count(self) -> int:
         return self.rows * self.columns
 
-    @property
+    # Asked for of every block.
+    @cached_property
     def size_bytes(self) -> int:
         return self.rows * self.columns * self.dtype.itemsize
 
-    @property
+    @cached_property
+    def _bytes_of_rows(self) -> int:
+        """Of a block that has whole rows and is not the last one."""
+        return self.rows_per_block * self.columns * self.dtype.itemsize
+
+    @cached_property
     def part_width(self) -> int:
         """Elements in each part of a row but the last, which may be shorter."""
         return -(-self.columns // self.parts_per_row)
@@ -77,6 +84,9 @@ class Geometry:
 
     def block_bytes(self, index: int) -> tuple[int, int]:
         """(begin, end) of a block in the frame's decoded bytes."""
+        if self.parts_per_row == 1:
+            begin = index * self._bytes_of_rows
+            return begin, min(begin + self._bytes_of_rows, self.size_bytes)
         first, count = self.block_elements(index)
         return first * self.dtype.itemsize, (first + count) * self.dtype.itemsize
 
