@@ -360,9 +360,6 @@ def test_the_counters_count_what_went_over_the_wire(hub: RunningHub) -> None:
     assert sent[0] < 3000
     assert received[1] < 1500
     assert after["requests"] - between["requests"] == 2
-    # Nothing was ingested on this hub: it has no worker.
-    assert after["uploaded_bytes"] - between["uploaded_bytes"] == 300_000
-    assert after["rebuilt_bytes"] == between["rebuilt_bytes"]
     other = hub.user("not-admin")
     assert hub.call("GET", "/v1/metrics", token=other).status == 403
 

@@ -49,6 +49,17 @@ def test_a_file_comes_back_with_what_clients_need(hub: RunningHub, commit: str) 
     assert headers["Content-Disposition"] == "attachment; filename*=UTF-8''model.bin"
 
 
+def test_the_hub_counts_what_it_read_and_what_it_rebuilt(hub: RunningHub, commit: str) -> None:
+    def counters() -> tuple[int, int]:
+        found = hub.call("GET", "/v1/metrics", token=hub.admin_token).json()
+        return found["uploaded_bytes"], found["rebuilt_bytes"]
+
+    before = counters()
+    get(hub)
+    # Nothing is ingested on this hub: it has no worker.
+    assert counters() == (before[0] + len(DATA), before[1])
+
+
 def test_a_small_text_file_has_the_etag_that_git_gives_it(hub: RunningHub, commit: str) -> None:
     expected = sha1(b"blob 8\0" + b'{"a": 1}').hexdigest()
     assert get(hub, "config.json").headers["ETag"] == f'"{expected}"'

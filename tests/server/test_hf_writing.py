@@ -3,49 +3,31 @@
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
-from hashlib import sha1, sha256
-from pathlib import Path
+from hashlib import sha1
 from typing import Any
 
 import pytest
 
-from deltahub.registry.db.models import Landing, Revision
-from deltahub.registry.fsck import fsck
-from deltahub.server.settings import ServerSettings
-from support.hf_door import batch, header, large, path_of, send_commit, send_object, small
-from support.hub import Answer, RunningHub, running_hub
-
-
-def digest_of(data: bytes) -> str:
-    return sha256(data).hexdigest()
-
-
-def error_of(answer: Answer) -> tuple[int, str]:
-    return answer.status, answer.headers["X-Error-Code"]
-
-
-def files_of(hub: RunningHub, name: str, revision: str = "main") -> dict[str, bytes]:
-    tree = hub.call(
-        "GET", f"/api/models/{name}/tree/{revision}?recursive=true", token=hub.admin_token
-    )
-    paths = [item["path"] for item in tree.json() if item["type"] == "file"]
-    return {
-        path: hub.call("GET", f"/{name}/resolve/{revision}/{path}", token=hub.admin_token).body
-        for path in paths
-        if path != ".gitattributes"
-    }
-
-
-def create(hub: RunningHub, name: str, token: str = "", **more: Any) -> Answer:
-    namespace, _, short = name.partition("/")
-    body = {"name": short, "organization": namespace, "type": "model", **more}
-    return hub.call("POST", "/api/repos/create", token=token or hub.admin_token, body=body)
+from deltahub.registry.db.models import Revision
+from support.hf_door import (
+    batch,
+    create_model,
+    digest_of,
+    error_of,
+    files_of,
+    header,
+    large,
+    send_commit,
+    send_object,
+    small,
+)  # fmt: skip
+from support.hub import RunningHub
 
 
 @pytest.fixture
 def name(hub: RunningHub, request: pytest.FixtureRequest) -> str:
     name = "admin/w-" + sha1(request.node.name.encode()).hexdigest()[:12]
-    answer = create(hub, name)
+    answer = create_model(hub, name)
     assert answer.status == 200, answer.body
     assert answer.json()["url"] == f"{hub.url}/{name}"
     return name
@@ -166,7 +148,7 @@ def test_who_may_not_write_is_told_so(hub: RunningHub, name: str) -> None:
     for token in (reader, stranger):
         assert send_commit(hub, name, header(), small("a", b""), token=token).status == 403
         assert batch(hub, name, ("0" * 64, 1), token=token).status == 403
-        assert create(hub, f"admin/x{name[-6:]}", token=token).status == 403
+        assert create_model(hub, f"admin/x{name[-6:]}", token=token).status == 403
     answer = hub.call("POST", f"/api/models/{name}/commit/main", body=b"{}")
     assert error_of(answer) == (401, "unauthorized")
 
@@ -175,7 +157,7 @@ def test_somebody_elses_upload_cannot_be_committed(hub: RunningHub, name: str) -
     thief = hub.user(f"t-{name[-6:]}")
     secret = os.urandom(5000)
     send_object(hub, name, secret)
-    assert create(hub, f"t-{name[-6:]}/mine", token=thief).status == 200
+    assert create_model(hub, f"t-{name[-6:]}/mine", token=thief).status == 200
     (item,) = batch(hub, f"t-{name[-6:]}/mine", (digest_of(secret), 5000), token=thief).json()[
         "objects"
     ]
@@ -230,104 +212,15 @@ def test_the_cards_base_is_the_models_base(hub: RunningHub, name: str) -> None:
             assert found.declared_base == base
 
 
-# ---- LFS ------------------------------------------------------------------------------------
-
-
-def test_an_object_is_asked_for_once(hub: RunningHub, name: str) -> None:
-    data = os.urandom(3000)
-    for is_new in (True, False):
-        answer = batch(hub, name, (digest_of(data), 3000), transfers=("basic", "multipart", "xet"))
-        assert answer.json()["transfer"] == "basic"
-        (item,) = answer.json()["objects"]
-        assert ("actions" in item) == is_new
-        if is_new:
-            upload, verify = item["actions"]["upload"], item["actions"]["verify"]
-            asked = {"oid": digest_of(data), "size": 3000}
-            path = path_of(verify["href"])
-            assert hub.call("POST", path, token=hub.admin_token, body=asked).status == 404
-            assert hub.call("PUT", path_of(upload["href"]), body=data).status == 200
-            assert hub.call("POST", path, token=hub.admin_token, body=asked).status == 200
-
-
-def test_an_object_that_is_another_is_refused(hub: RunningHub, name: str) -> None:
-    data = os.urandom(3000)
-    (item,) = batch(hub, name, (digest_of(data), 3000)).json()["objects"]
-    href = path_of(item["actions"]["upload"]["href"])
-    assert error_of(hub.call("PUT", href, body=data[:-1])) == (422, "size_mismatch")
-    assert error_of(hub.call("PUT", href, body=bytes(3000))) == (422, "hash_mismatch")
-    assert error_of(hub.call("PUT", href[:-1] + "x", body=data))[0] == 401
-    with hub.registry.db.read() as session:
-        assert session.query(Landing).filter_by(sha256=digest_of(data)).count() == 0
-    assert hub.call("PUT", href, body=data).status == 200
-
-
-@pytest.fixture(scope="module")
-def parts_hub(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    settings = ServerSettings(stop_grace_s=2, lfs_part_bytes=50_000, idle_s=5)
-    folder: Path = tmp_path_factory.mktemp("parts") / "data"
-    with running_hub(folder, server_settings=settings) as running:
-        assert create(running, "admin/parts").status == 200
-        yield running
-        assert list(fsck(running.registry, read_data=True)) == []
-
-
-def begin_parts(hub: RunningHub, data: bytes) -> tuple[str, dict[int, str]]:
-    answer = batch(hub, "admin/parts", (digest_of(data), len(data)), transfers=("multipart",))
-    assert answer.json()["transfer"] == "multipart"
-    (item,) = answer.json()["objects"]
-    action = item["actions"]["upload"]
-    links = {int(n): path_of(url) for n, url in action["header"].items() if n.isdigit()}
-    assert int(action["header"]["chunk_size"]) == 50_000
-    assert set(links) == set(range(1, -(-len(data) // 50_000) + 1))
-    return path_of(action["href"]), links
-
-
-def part_of(data: bytes, number: int) -> bytes:
-    return data[(number - 1) * 50_000 : number * 50_000]
-
-
-def test_parts_come_in_any_order_at_once_and_again(parts_hub: RunningHub) -> None:
-    data = os.urandom(275_000)
-    href, links = begin_parts(parts_hub, data)
-
-    def put(number: int) -> Answer:
-        return parts_hub.call("PUT", links[number], body=part_of(data, number))
-
-    with ThreadPoolExecutor(8) as pool:
-        answers = dict(zip((6, 5, 4, 3, 2, 1), pool.map(put, (6, 5, 4, 3, 2, 1)), strict=True))
-    assert {number: answer.status for number, answer in answers.items()} == dict.fromkeys(
-        links, 200
-    )
-    assert put(1).status == put(4).status == 200  # a client that did not see the answer
-    parts = [{"partNumber": n, "etag": answers[n].headers["ETag"]} for n in sorted(links)]
-    body = {"oid": digest_of(data), "parts": parts}
-    assert parts_hub.call("POST", href, body=body).status == 200
-    line = large("w.bin", data)
-    assert send_commit(parts_hub, "admin/parts", header(), line).status == 200
-    assert files_of(parts_hub, "admin/parts")["w.bin"] == data
-
-
-def test_parts_that_lack_one_are_not_complete(parts_hub: RunningHub) -> None:
-    data = os.urandom(120_000)
-    href, links = begin_parts(parts_hub, data)
-    assert parts_hub.call("PUT", links[1], body=part_of(data, 1)).status == 200
-    late = parts_hub.call("PUT", links[3], body=part_of(data, 3))
-    assert error_of(late) == (409, "conflict")
-    body = {"oid": digest_of(data), "parts": [{"partNumber": 1, "etag": "x"}]}
-    assert error_of(parts_hub.call("POST", href, body=body)) == (422, "size_mismatch")
-    wrong = parts_hub.call("PUT", links[2], body=b"short")
-    assert error_of(wrong) == (422, "size_mismatch")
-
-
 # ---- models ---------------------------------------------------------------------------------
 
 
 def test_a_model_that_exists_is_said_to(hub: RunningHub, name: str) -> None:
-    again = create(hub, name)
+    again = create_model(hub, name)
     assert again.status == 409
     assert again.json()["url"] == f"{hub.url}/{name}"
     assert again.json()["name"] == name
-    assert create(hub, "admin/data", type="dataset").status == 501
+    assert create_model(hub, "admin/data", type="dataset").status == 501
     (only,) = hub.call("GET", f"/api/models/{name}").json()["siblings"]
     assert only["rfilename"] == ".gitattributes"
 
@@ -362,7 +255,7 @@ def test_a_model_moves_with_all_that_is_in_it(hub: RunningHub, name: str) -> Non
     assert hub.call("GET", f"/api/models/{name}").status == 404
     assert files_of(hub, f"{name}-moved") == {"a.txt": b"a"}
     back = {"fromRepo": f"{name}-moved", "toRepo": "admin/w-taken", "type": "model"}
-    create(hub, "admin/w-taken")
+    create_model(hub, "admin/w-taken")
     assert hub.call("POST", "/api/repos/move", token=hub.admin_token, body=back).status == 409
     gone = {"name": f"{name.partition('/')[2]}-moved", "organization": "admin"}
     for status in (200, 404):
@@ -389,7 +282,7 @@ def test_a_model_can_be_hidden_but_its_data_not_published(hub: RunningHub, name:
 def test_a_private_model_stays_in_its_namespace(hub: RunningHub, name: str) -> None:
     token = hub.user(f"p-{name[-6:]}")
     mine = f"p-{name[-6:]}/m"
-    assert create(hub, mine, token=token, private=True).status == 200
+    assert create_model(hub, mine, token=token, private=True).status == 200
     body = {"fromRepo": mine, "toRepo": f"{name}-x"}
     answer = hub.call("POST", "/api/repos/move", token=hub.admin_token, body=body)
     assert error_of(answer) == (409, "conflict")

@@ -73,3 +73,29 @@ def send_object(hub: Hub, name: str, data: bytes, token: str = "") -> None:
     if "actions" in item:
         put = hub.call("PUT", path_of(item["actions"]["upload"]["href"]), body=data)
         assert put.status == 200, put.body
+
+
+def digest_of(data: bytes) -> str:
+    return sha256(data).hexdigest()
+
+
+def error_of(answer: Answer) -> tuple[int, str]:
+    return answer.status, answer.headers["X-Error-Code"]
+
+
+def files_of(hub: Hub, name: str, revision: str = "main") -> dict[str, bytes]:
+    tree = hub.call(
+        "GET", f"/api/models/{name}/tree/{revision}?recursive=true", token=hub.admin_token
+    )
+    paths = [item["path"] for item in tree.json() if item["type"] == "file"]
+    return {
+        path: hub.call("GET", f"/{name}/resolve/{revision}/{path}", token=hub.admin_token).body
+        for path in paths
+        if path != ".gitattributes"
+    }
+
+
+def create_model(hub: Hub, name: str, token: str = "", **more: Any) -> Answer:
+    namespace, _, short = name.partition("/")
+    body = {"name": short, "organization": namespace, "type": "model", **more}
+    return hub.call("POST", "/api/repos/create", token=token or hub.admin_token, body=body)
