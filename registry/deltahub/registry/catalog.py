@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from sqlalchemy import func, select, tuple_
+from sqlalchemy import func, tuple_
 
-from deltahub.registry.db.models import Namespace, Ref, Repository, Revision
+from deltahub.registry.db.models import Namespace, Repository, Revision
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.permissions import Caller, readable_repositories
-from deltahub.registry.repositories import DEFAULT_BRANCH
+from deltahub.registry.repositories import with_heads
 
 Order = Literal["created", "changed"]
 
@@ -48,18 +48,7 @@ def search(
     repository that is committed to while somebody pages may be listed again.
     """
     newest = func.coalesce(Revision.id, 0) if order == "changed" else func.coalesce(0, 0)
-    query = (
-        select(Repository, Namespace.name, Revision)
-        .join(Namespace, Namespace.id == Repository.namespace_id)
-        .outerjoin(
-            Ref,
-            (Ref.repository_id == Repository.id)
-            & (Ref.kind == "branch")
-            & (Ref.name == DEFAULT_BRANCH),
-        )
-        .outerjoin(Revision, Revision.id == Ref.revision_id)
-        .where(readable_repositories(caller))
-    )
+    query = with_heads().where(readable_repositories(caller))
     if namespace is not None:
         query = query.where(Namespace.name == namespace)
     full = func.lower(Namespace.name + "/" + Repository.name)

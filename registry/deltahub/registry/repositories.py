@@ -128,7 +128,7 @@ def list_repositories(
     """Repositories that the caller may read, newest first; `search` is a part of the name."""
     if not 1 <= limit <= MAX_PAGE:
         raise InvalidRequest(f"a page has 1 to {MAX_PAGE} repositories, not {limit}")
-    query = _with_names().where(readable_repositories(caller))
+    query = with_heads().where(readable_repositories(caller))
     if namespace is not None:
         # By id and not through the join, so that one index gives the order too.
         named = select(Namespace.id).where(Namespace.name == namespace).scalar_subquery()
@@ -261,9 +261,10 @@ def _create(
     return _as_info(repository, namespace.name, None, caller_role)
 
 
-def _with_names() -> Select[Repository, str, str | None]:
+def with_heads() -> Select[Repository, str, Revision | None]:
+    """Repositories, the names of their namespaces, and what main points at."""
     return (
-        select(Repository, Namespace.name, Revision.commit)
+        select(Repository, Namespace.name, Revision)
         .join(Namespace, Namespace.id == Repository.namespace_id)
         .outerjoin(
             Ref,
@@ -276,12 +277,12 @@ def _with_names() -> Select[Repository, str, str | None]:
 
 
 def _info(session: ReadSession, caller: Caller | None, repository: Repository) -> RepositoryInfo:
-    row = session.execute(_with_names().where(Repository.id == repository.id)).one()
+    row = session.execute(with_heads().where(Repository.id == repository.id)).one()
     return _as_info(*row, role_for(session, caller, repository.namespace_id))
 
 
 def _as_info(
-    repository: Repository, namespace: str, head: str | None, caller_role: Role
+    repository: Repository, namespace: str, head: Revision | None, caller_role: Role
 ) -> RepositoryInfo:
     return RepositoryInfo(
         id=repository.id,
@@ -289,7 +290,7 @@ def _as_info(
         is_private=repository.is_private,
         role=repository.role,
         created_at=repository.created_at,
-        head=head,
+        head=None if head is None else head.commit,
         caller_role=caller_role,
     )
 

@@ -112,3 +112,11 @@ def caller_of(request: Request, hub: HubDep) -> Caller | None:
 
 
 CallerDep = Annotated[Caller | None, Depends(caller_of)]
+
+
+def name_of(namespace: str, name: str) -> str:
+    """The full name that a path gives in two parts."""
+    return f"{namespace}/{name}"
+
+
+NameDep = Annotated[str, Depends(name_of)]

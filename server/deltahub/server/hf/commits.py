@@ -27,7 +27,7 @@ from deltahub.server.hf.door import unescaped
 from deltahub.server.hf.entries import blob_id
 from deltahub.server.hf.errors import NotSupported
 from deltahub.server.hf.facts import read_small
-from deltahub.server.hub import CallerDep, Hub, HubDep
+from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
 from deltahub.server.streaming import BodyFeed
 
 router = APIRouter(prefix="/api/models/{namespace}/{name}")
@@ -57,8 +57,7 @@ class PreuploadIn(BaseModel):
 
 @router.post("/preupload/{revision}")
 def preupload(
-    namespace: str,
-    name: str,
+    name: NameDep,
     revision: str,
     body: PreuploadIn,
     hub: HubDep,
@@ -68,7 +67,7 @@ def preupload(
     """How each file is to be sent: within the commit, or before it. And what lies at its path."""
     _refuse_pull_request(create_pr)
     with hub.registry.db.read() as session:
-        repository = load_repository(session, caller, f"{namespace}/{name}", "write")
+        repository = load_repository(session, caller, name, "write")
         commit, entries = None, {}
         if not is_empty(session, repository):
             found = resolve_revision(session, repository, unescaped(revision))
@@ -91,8 +90,7 @@ def preupload(
 
 @router.post("/commit/{revision}")
 async def create_commit(
-    namespace: str,
-    name: str,
+    name: NameDep,
     revision: str,
     request: Request,
     hub: HubDep,
@@ -102,12 +100,11 @@ async def create_commit(
     """Make a revision of the files in the body and of those sent before; all or nothing."""
     request.state.has_unread_body = True
     _refuse_pull_request(create_pr)
-    full_name = f"{namespace}/{name}"
     async with BodyFeed(request, hub.settings.idle_s) as feed:
-        work = partial(_commit, hub, caller, full_name, unescaped(revision), feed.blocks)
+        work = partial(_commit, hub, caller, name, unescaped(revision), feed.blocks)
         made = await hub.upload(caller, work)
         request.state.has_unread_body = feed.has_unread_body
-    url = f"{str(request.base_url).rstrip('/')}/{full_name}/commit/{made.commit}"
+    url = f"{str(request.base_url).rstrip('/')}/{name}/commit/{made.commit}"
     return JSONResponse(
         {"success": True, "commitOid": made.commit, "commitUrl": url, "hookOutput": ""}
     )

@@ -27,7 +27,7 @@ from deltahub.registry.paths import validate_sha256
 from deltahub.registry.permissions import Caller, require_writer
 from deltahub.server.errors import LengthRequired
 from deltahub.server.hf.errors import NotSupported
-from deltahub.server.hub import CallerDep, Hub, HubDep
+from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
 from deltahub.server.streaming import BodyFeed
 
 router = APIRouter()
@@ -67,7 +67,7 @@ class CompleteIn(BaseModel):
 
 @router.post("/{namespace}/{name}.git/info/lfs/objects/batch")
 def batch(
-    namespace: str, name: str, body: BatchIn, request: Request, hub: HubDep, caller: CallerDep
+    name: NameDep, body: BatchIn, request: Request, hub: HubDep, caller: CallerDep
 ) -> JSONResponse:
     """Where to send each object that is not here; no word of where for those that are."""
     if body.operation != "upload":
@@ -75,9 +75,8 @@ def batch(
     if body.hash_algo != "sha256":
         raise NotSupported(f"objects are known by sha256, not {body.hash_algo}")
     writer = require_writer(caller)
-    full_name = f"{namespace}/{name}"
     asked = [(item.oid, item.size) for item in body.objects]
-    known = set(query_and_keep(hub.registry, writer, full_name, asked))
+    known = set(query_and_keep(hub.registry, writer, name, asked))
     part_bytes = hub.settings.lfs_part_bytes
     in_parts = "multipart" in body.transfers and any(
         item.size > part_bytes for item in body.objects if item.oid not in known
@@ -91,7 +90,7 @@ def batch(
             shown["error"] = {"code": 422, "message": f"files have at most {limit} bytes here"}
         elif item.oid not in known:
             size = part_bytes if in_parts else None
-            verify = {"href": f"{origin}/{full_name}.git/info/lfs/verify", "header": {}}
+            verify = {"href": f"{origin}/{name}.git/info/lfs/verify", "header": {}}
             shown["actions"] = {
                 "upload": _upload_action(hub, writer, origin, item, size),
                 "verify": verify,
@@ -137,9 +136,7 @@ def complete_parts(token: str, body: CompleteIn, hub: HubDep) -> JSONResponse:
 
 
 @router.post("/{namespace}/{name}.git/info/lfs/verify")
-def verify(
-    namespace: str, name: str, body: ObjectIn, hub: HubDep, caller: CallerDep
-) -> JSONResponse:
+def verify(name: NameDep, body: ObjectIn, hub: HubDep, caller: CallerDep) -> JSONResponse:
     """Whether an object came whole."""
     _check_complete(hub, require_writer(caller), body.oid, body.size)
     return JSONResponse({})

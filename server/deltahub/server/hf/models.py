@@ -22,7 +22,7 @@ from deltahub.server.hf.entries import moment
 from deltahub.server.hf.facts import header_of, read_small
 from deltahub.server.hf.infos import info_of, rows_of, shortened
 from deltahub.server.hf.revisions import revision_of
-from deltahub.server.hub import CallerDep, HubDep
+from deltahub.server.hub import CallerDep, HubDep, NameDep
 
 router = APIRouter(prefix="/api/models")
 
@@ -90,8 +90,7 @@ def list_models(
 @router.get("/{namespace}/{name}")
 @router.get("/{namespace}/{name}/revision/{revision}")
 def get_model(
-    namespace: str,
-    name: str,
+    name: NameDep,
     request: Request,
     hub: HubDep,
     caller: CallerDep,
@@ -100,14 +99,13 @@ def get_model(
     expand: Expand = None,
 ) -> JSONResponse:
     """Everything about a model at a revision; of its main branch where none is named."""
-    full_name = f"{namespace}/{name}"
     with hub.registry.db.read() as session:
-        repository = load_repository(session, caller, full_name)
+        repository = load_repository(session, caller, name)
         if revision is None:
             found = find_ref(session, repository, "branch", DEFAULT_BRANCH)
         else:
             found = revision_of(request, session, repository, revision)
-        rows = rows_of(session, Listed(repository, full_name, found), found)
+        rows = rows_of(session, Listed(repository, name, found), found)
     info = info_of(hub, rows, with_blobs=blobs)
     if expand is not None:
         info = {key: info.get(key) for key in ("_id", "id", *expand) if key in info}
@@ -116,11 +114,11 @@ def get_model(
 
 @router.get("/{namespace}/{name}/refs")
 def list_refs(
-    namespace: str, name: str, hub: HubDep, caller: CallerDep, include_prs: bool = False
+    name: NameDep, hub: HubDep, caller: CallerDep, include_prs: bool = False
 ) -> JSONResponse:
     """Branches and tags."""
     with hub.registry.db.read() as session:
-        found = refs.list_refs(session, load_repository(session, caller, f"{namespace}/{name}"))
+        found = refs.list_refs(session, load_repository(session, caller, name))
     kinds: dict[str, list[dict[str, str]]] = {"branches": [], "tags": [], "converts": []}
     for ref in found:
         key, folder = ("branches", "heads") if ref.kind == "branch" else ("tags", "tags")
@@ -132,8 +130,7 @@ def list_refs(
 
 @router.get("/{namespace}/{name}/commits/{revision}")
 def list_commits(
-    namespace: str,
-    name: str,
+    name: NameDep,
     revision: str,
     request: Request,
     hub: HubDep,
@@ -143,7 +140,7 @@ def list_commits(
 ) -> JSONResponse:
     """The log, the newest first."""
     with hub.registry.db.read() as session:
-        repository = load_repository(session, caller, f"{namespace}/{name}")
+        repository = load_repository(session, caller, name)
         found = revision_of(request, session, repository, revision)
         commits = list(log(session, found))
     shown = [
@@ -159,7 +156,7 @@ def list_commits(
     headers = {"X-Total-Count": str(len(commits))}
     if (p + 1) * limit < len(commits):
         origin = str(request.base_url).rstrip("/")
-        where = f"/api/models/{namespace}/{name}/commits/{found.commit}"
+        where = f"/api/models/{name}/commits/{found.commit}"
         query = [(k, v) for k, v in request.query_params.multi_items() if k not in ("p", "limit")]
         query += [("p", str(p + 1)), ("limit", str(limit))]
         headers["Link"] = f'<{origin}{where}?{urlencode(query)}>; rel="next"'
@@ -168,8 +165,7 @@ def list_commits(
 
 @router.get("/{namespace}/{name}/safetensors-metadata/{path:path}")
 def get_safetensors_metadata(
-    namespace: str,
-    name: str,
+    name: NameDep,
     path: str,
     hub: HubDep,
     caller: CallerDep,
@@ -177,7 +173,7 @@ def get_safetensors_metadata(
 ) -> JSONResponse:
     """The headers of a sharded model's files, by its index."""
     with hub.registry.db.read() as session:
-        repository = load_repository(session, caller, f"{namespace}/{name}")
+        repository = load_repository(session, caller, name)
         found = resolve_revision(session, repository, revision)
         index_entry = find_entry(session, found, unescaped(path))
     data = read_small(hub, index_entry, _MAX_INDEX_BYTES)
@@ -199,20 +195,20 @@ def get_safetensors_metadata(
 @router.get("/{namespace}/{name}/auth-check")
 @router.get("/{namespace}/{name}/auth-check/{action}")
 def check_access(
-    namespace: str, name: str, hub: HubDep, caller: CallerDep, action: str = "read"
+    name: NameDep, hub: HubDep, caller: CallerDep, action: str = "read"
 ) -> JSONResponse:
     """Whether the caller may read the model, or write to it."""
     with hub.registry.db.read() as session:
-        repository = load_repository(session, caller, f"{namespace}/{name}")
+        repository = load_repository(session, caller, name)
         require(session, caller, "write" if action == "write" else "read", repository)
     return JSONResponse({})
 
 
 @router.get("/{namespace}/{name}/lfs-files")
-def list_lfs_files(namespace: str, name: str, hub: HubDep, caller: CallerDep) -> JSONResponse:
+def list_lfs_files(name: NameDep, hub: HubDep, caller: CallerDep) -> JSONResponse:
     """Large files of all revisions, each once."""
     with hub.registry.db.read() as session:
-        repository = load_repository(session, caller, f"{namespace}/{name}", "write")
+        repository = load_repository(session, caller, name, "write")
         query = (
             select(File, func.min(Entry.path), func.min(Revision.created_at))
             .join(Entry, Entry.file_id == File.id)

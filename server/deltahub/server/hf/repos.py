@@ -16,7 +16,7 @@ from deltahub.registry.trees import AddFile
 from deltahub.server.hf.cards import BadCard, front_matter
 from deltahub.server.hf.door import unescaped
 from deltahub.server.hf.errors import NotSupported, refusal
-from deltahub.server.hub import CallerDep, Hub, HubDep
+from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
 
 router = APIRouter(prefix="/api")
 
@@ -116,7 +116,7 @@ def create_repository(
 ) -> Response:
     """Make an empty model; 409 with the same answer where it exists."""
     _require_model(body.type)
-    name = _full_name(body, require_writer(caller))
+    name = _wanted_name(body, require_writer(caller))
     answer = {"url": f"{str(request.base_url).rstrip('/')}/{name}", "name": name}
     try:
         made = repositories.create_repository(hub.registry, caller, name, private=body.is_private)
@@ -134,7 +134,7 @@ def create_repository(
 def delete_repository(body: RepositoryIn, hub: HubDep, caller: CallerDep) -> JSONResponse:
     """Remove a model with all its revisions."""
     _require_model(body.type)
-    name = _full_name(body, require_writer(caller))
+    name = _wanted_name(body, require_writer(caller))
     repositories.delete_repository(hub.registry, caller, name)
     return JSONResponse({})
 
@@ -149,12 +149,11 @@ def move_repository(body: MoveIn, hub: HubDep, caller: CallerDep) -> JSONRespons
 
 @router.put("/models/{namespace}/{name}/settings")
 def change_settings(
-    namespace: str, name: str, body: SettingsIn, hub: HubDep, caller: CallerDep
+    name: NameDep, body: SettingsIn, hub: HubDep, caller: CallerDep
 ) -> JSONResponse:
     """Make a model private. What this hub has no such thing as is refused."""
-    full_name = f"{namespace}/{name}"
     with hub.registry.db.read() as session:
-        repository = repositories.load_repository(session, caller, full_name, "admin")
+        repository = repositories.load_repository(session, caller, name, "admin")
     if body.gated not in (None, False):
         raise NotSupported("this hub has no gated models: make the model private, with members")
     wanted = body.private
@@ -162,11 +161,11 @@ def change_settings(
         wanted = body.visibility != "public"
     if wanted is False and repository.is_private:
         raise NotSupported(
-            f"{full_name} is private, and its data is kept apart from public data: push it anew to"
+            f"{name} is private, and its data is kept apart from public data: push it anew to"
             " a public model"
         )
     if wanted:
-        repositories.make_private(hub.registry, caller, full_name)
+        repositories.make_private(hub.registry, caller, name)
     is_private = bool(wanted) if wanted is not None else repository.is_private
     shown = "private" if is_private else "public"
     return JSONResponse({"private": is_private, "visibility": shown, "gated": False})
@@ -174,8 +173,7 @@ def change_settings(
 
 @router.post("/models/{namespace}/{name}/branch/{branch}")
 def create_branch(
-    namespace: str,
-    name: str,
+    name: NameDep,
     branch: str,
     hub: HubDep,
     caller: CallerDep,
@@ -183,35 +181,30 @@ def create_branch(
 ) -> JSONResponse:
     """Begin a branch at a revision, that of main if none is named."""
     start = (body.starting_point if body else None) or DEFAULT_BRANCH
-    made = refs.create_ref(
-        hub.registry, caller, f"{namespace}/{name}", "branch", unescaped(branch), start
-    )
+    made = refs.create_ref(hub.registry, caller, name, "branch", unescaped(branch), start)
     return JSONResponse({"name": made.name, "commit": made.commit})
 
 
 @router.delete("/models/{namespace}/{name}/branch/{branch}")
-def delete_branch(
-    namespace: str, name: str, branch: str, hub: HubDep, caller: CallerDep
-) -> JSONResponse:
+def delete_branch(name: NameDep, branch: str, hub: HubDep, caller: CallerDep) -> JSONResponse:
     """Remove a branch, not its revisions."""
-    refs.delete_ref(hub.registry, caller, f"{namespace}/{name}", "branch", unescaped(branch))
+    refs.delete_ref(hub.registry, caller, name, "branch", unescaped(branch))
     return JSONResponse({})
 
 
 @router.post("/models/{namespace}/{name}/tag/{revision}")
 def create_tag(
-    namespace: str, name: str, revision: str, body: TagIn, hub: HubDep, caller: CallerDep
+    name: NameDep, revision: str, body: TagIn, hub: HubDep, caller: CallerDep
 ) -> JSONResponse:
     """Put a tag on a revision."""
-    full_name = f"{namespace}/{name}"
-    made = refs.create_ref(hub.registry, caller, full_name, "tag", body.tag, unescaped(revision))
+    made = refs.create_ref(hub.registry, caller, name, "tag", body.tag, unescaped(revision))
     return JSONResponse({"name": made.name, "commit": made.commit})
 
 
 @router.delete("/models/{namespace}/{name}/tag/{tag}")
-def delete_tag(namespace: str, name: str, tag: str, hub: HubDep, caller: CallerDep) -> JSONResponse:
+def delete_tag(name: NameDep, tag: str, hub: HubDep, caller: CallerDep) -> JSONResponse:
     """Remove a tag."""
-    refs.delete_ref(hub.registry, caller, f"{namespace}/{name}", "tag", unescaped(tag))
+    refs.delete_ref(hub.registry, caller, name, "tag", unescaped(tag))
     return JSONResponse({})
 
 
@@ -239,7 +232,7 @@ def _require_model(kind: str | None) -> None:
         raise NotSupported(f"this hub keeps models, and no {kind}s: leave the type out")
 
 
-def _full_name(body: RepositoryIn, caller: Caller) -> str:
+def _wanted_name(body: RepositoryIn, caller: Caller) -> str:
     if "/" in body.name:
         if body.organization not in (None, body.name.partition("/")[0]):
             raise Conflict(f"{body.name} does not lie in {body.organization}")

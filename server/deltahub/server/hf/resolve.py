@@ -10,7 +10,7 @@ from deltahub.registry.permissions import Caller
 from deltahub.registry.repositories import load_repository
 from deltahub.server.hf.door import unescaped
 from deltahub.server.hf.revisions import revision_of
-from deltahub.server.hub import CallerDep, Hub, HubDep
+from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
 from deltahub.server.ranges import matches, requested_part
 
 router = APIRouter()
@@ -20,8 +20,7 @@ _FILE = "/{namespace}/{name}/resolve/{revision}/{path:path}"
 
 @router.head(_FILE)
 def head_file(
-    namespace: str,
-    name: str,
+    name: NameDep,
     revision: str,
     path: str,
     request: Request,
@@ -29,14 +28,13 @@ def head_file(
     caller: CallerDep,
 ) -> Response:
     """What get_file would answer for the whole file, without the bytes."""
-    entry, headers = _found(request, hub, caller, f"{namespace}/{name}", revision, path)
+    entry, headers = _found(request, hub, caller, name, revision, path)
     return Response(headers=headers | {"Content-Length": str(entry.file.size)})
 
 
 @router.get(_FILE)
 def get_file(
-    namespace: str,
-    name: str,
+    name: NameDep,
     revision: str,
     path: str,
     request: Request,
@@ -44,7 +42,7 @@ def get_file(
     caller: CallerDep,
 ) -> Response:
     """Stream a file, or the one range of it that is asked for."""
-    entry, headers = _found(request, hub, caller, f"{namespace}/{name}", revision, path)
+    entry, headers = _found(request, hub, caller, name, revision, path)
     known = request.headers.get("if-none-match")
     if known is not None and matches(known, headers["ETag"]):
         return Response(status_code=304, headers=headers)
@@ -59,7 +57,7 @@ def get_file(
         hub.restorer.stream_file(entry.file, start, end),
         status_code=200 if part is None else 206,
         headers=headers,
-        label=f"{namespace}/{name}@{headers['X-Repo-Commit']}/{entry.path}",
+        label=f"{name}@{headers['X-Repo-Commit']}/{entry.path}",
     )
 
 

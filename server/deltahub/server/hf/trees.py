@@ -17,7 +17,7 @@ from deltahub.registry.repositories import load_repository
 from deltahub.server.hf.door import unescaped
 from deltahub.server.hf.entries import folders_of, shown_file, shown_folder
 from deltahub.server.hf.revisions import revision_of
-from deltahub.server.hub import CallerDep, HubDep
+from deltahub.server.hub import CallerDep, HubDep, NameDep
 
 router = APIRouter(prefix="/api/models/{namespace}/{name}")
 
@@ -29,8 +29,7 @@ _MOST_PATHS = 10_000
 @router.get("/tree/{revision}")
 @router.get("/tree/{revision}/{path:path}")
 def get_tree(
-    namespace: str,
-    name: str,
+    name: NameDep,
     revision: str,
     request: Request,
     hub: HubDep,
@@ -46,7 +45,7 @@ def get_tree(
     size = most if limit is None else min(limit, most)
     folder = unescaped(path).strip("/")
     with hub.registry.db.read() as session:
-        repository = load_repository(session, caller, f"{namespace}/{name}")
+        repository = load_repository(session, caller, name)
         found = revision_of(request, session, repository, revision)
         entries = [entry for entry in list_entries(session, found) if _is_below(entry.path, folder)]
         if folder and not entries:
@@ -58,7 +57,7 @@ def get_tree(
     headers = {"X-Repo-Commit": found.commit}
     if cursor + size < len(paths):
         # By commit: a branch that moves between two pages must not tear the list.
-        where = f"/api/models/{namespace}/{name}/tree/{found.commit}"
+        where = f"/api/models/{name}/tree/{found.commit}"
         below = f"/{quote(folder)}" if folder else ""
         flags = f"recursive={str(recursive).lower()}&expand={str(expand).lower()}&limit={size}"
         origin = str(request.base_url).rstrip("/")
@@ -72,8 +71,7 @@ async def _body(request: Request) -> bytes:
 
 @router.post("/paths-info/{revision}")
 def get_paths_info(
-    namespace: str,
-    name: str,
+    name: NameDep,
     revision: str,
     request: Request,
     hub: HubDep,
@@ -89,7 +87,7 @@ def get_paths_info(
         raise InvalidRequest("the form names no paths: send paths=<path>, once for each")
     expand = form.get("expand", ["false"])[-1].lower() in ("true", "1")
     with hub.registry.db.read() as session:
-        repository = load_repository(session, caller, f"{namespace}/{name}")
+        repository = load_repository(session, caller, name)
         found = revision_of(request, session, repository, revision)
         entries = list_entries(session, found)
         files, folders = {entry.path: entry for entry in entries}, folders_of(entries)
