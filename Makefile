@@ -70,8 +70,9 @@ bench: $(STAMP)
 FUZZ_SECONDS ?= 600
 FUZZ_CXX ?= clang++
 FUZZ_FLAGS := -std=c++20 -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all
-FUZZ_KERNELS := portable $(if $(filter x86_64 amd64,$(shell uname -m)),avx2)
+FUZZ_KERNELS := portable $(if $(filter x86_64 amd64,$(shell uname -m)),avx2 avx512)
 FUZZ_FLAGS_avx2 := -mavx2 -mbmi -mbmi2
+FUZZ_FLAGS_avx512 := $(FUZZ_FLAGS_avx2) $(foreach part,f bw dq vl vbmi vbmi2 vnni,-mavx512$(part))
 
 fuzz:
 	@command -v "$(FUZZ_CXX)" > /dev/null || { echo "make fuzz needs clang with libFuzzer:" \

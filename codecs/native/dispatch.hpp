@@ -13,9 +13,17 @@ namespace deltahub {
 inline std::vector<const Kernels*> supported_kernels() {
   std::vector<const Kernels*> found = {&portable_kernels};
 #ifdef __x86_64__
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
-      __builtin_cpu_supports("bmi2"))
-    found.push_back(&avx2_kernels);
+  // Each of these says, too, that the system keeps the registers. The sets are those that
+  // CMakeLists.txt names.
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
+                        __builtin_cpu_supports("bmi2");
+  const bool has_avx512 =
+      has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
+      __builtin_cpu_supports("avx512vnni");
+  if (has_avx2) found.push_back(&avx2_kernels);
+  if (has_avx512) found.push_back(&avx512_kernels);
 #endif
   return found;
 }

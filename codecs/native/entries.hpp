@@ -13,6 +13,10 @@ inline constexpr int min_table_log = 7;
 inline constexpr int max_table_log = 10;
 inline constexpr int max_tables = 16;
 inline constexpr std::size_t n_lanes = 32;
+// Of one number of each lane.
+template <class Number>
+inline constexpr std::size_t most_round_digits =
+    n_lanes * (max_table_log + 8 * sizeof(Number) - 1);
 
 // One state of a table as it decodes: digits 4 bits, width 6, next state 11, mant 11 (signed).
 using Entry = std::uint32_t;

@@ -17,6 +17,9 @@
 #elif defined(__AVX2__)
 #include "kernels_avx2.hpp"
 #endif
+#if defined(__AVX2__)
+#include "product.hpp"
+#endif
 
 DELTAHUB_BEGIN
 namespace {

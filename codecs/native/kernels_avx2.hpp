@@ -1,4 +1,4 @@
-// Contexts of 32 words at a time, and the integer product of 32 columns.
+// Contexts of 32 words at a time; eight columns of the integer product.
 #pragma once
 
 #include <immintrin.h>
@@ -10,7 +10,6 @@
 #include "words.hpp"
 
 #define DELTAHUB_HAS_CONTEXTS
-#define DELTAHUB_HAS_PRODUCT
 
 DELTAHUB_BEGIN
 namespace {
@@ -86,40 +85,23 @@ std::size_t fast_contexts(const std::uint8_t* words, std::size_t n, int scale,
   return j;
 }
 
-// ROWS at a time, so that what is loaded of the right factor is used as often.
-template <std::size_t ROWS>
-std::size_t product_of_rows(const std::int16_t* left, int rank, const std::int16_t* pairs,
-                            std::size_t stride, std::size_t n, std::int32_t* out) {
-  std::size_t j = 0;
-  for (; j + 16 <= n; j += 16) {
-    __m256i sums[ROWS][2] = {};
-    for (int k = 0; k < rank; k += 2) {
-      const auto* const from =
-          reinterpret_cast<const __m256i*>(pairs + 2 * (std::size_t(k / 2) * stride + j));
-      const __m256i right[2] = {_mm256_loadu_si256(from), _mm256_loadu_si256(from + 1)};
-#pragma GCC unroll 4
-      for (std::size_t row = 0; row < ROWS; ++row) {
-        const __m256i factor = _mm256_set1_epi32(load<std::int32_t>(
-            reinterpret_cast<const std::uint8_t*>(left + row * std::size_t(rank) + k)));
-        for (int v = 0; v < 2; ++v)
-          sums[row][v] = _mm256_add_epi32(sums[row][v], _mm256_madd_epi16(factor, right[v]));
-      }
-    }
-    for (std::size_t row = 0; row < ROWS; ++row)
-      for (int v = 0; v < 2; ++v)
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + row * n + j) + v, sums[row][v]);
-  }
-  return j;
-}
+// Eight columns of a product.
+struct Columns {
+  static constexpr std::size_t count = 8;
 
-inline std::size_t fast_product(const std::int16_t* left, std::size_t n_rows, int rank,
-                                const std::int16_t* pairs, std::size_t stride, std::size_t n,
-                                std::int32_t* out) {
-  if (n_rows == 4) return product_of_rows<4>(left, rank, pairs, stride, n, out);
-  for (std::size_t row = 0; row < n_rows; ++row)
-    product_of_rows<1>(left + row * std::size_t(rank), rank, pairs, stride, n, out + row * n);
-  return n / 16 * 16;
-}
+  static Columns loaded(const std::int16_t* pairs) {
+    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(pairs))};
+  }
+  static Columns all(std::int32_t pair) { return {_mm256_set1_epi32(pair)}; }
+  void add_products(Columns a, Columns b) {
+    vector = _mm256_add_epi32(vector, _mm256_madd_epi16(a.vector, b.vector));
+  }
+  void store(std::int32_t* out) const {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), vector);
+  }
+
+  __m256i vector;
+};
 
 }  // namespace
 DELTAHUB_END

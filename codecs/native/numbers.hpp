@@ -59,14 +59,19 @@ template <class Number>
 void numbers(StreamState& stream, Kernels::Tables tables, const std::uint16_t* contexts,
              std::size_t n, std::uint8_t* out) {
   constexpr std::size_t size = sizeof(Number);
-  constexpr std::size_t most_round_digits = n_lanes * (max_table_log + 8 * size - 1);
+  constexpr std::size_t room = [] {
+#ifdef DELTAHUB_HAS_NUMBERS
+    if constexpr (size <= 4) return fast_room<Number>;
+#endif
+    return most_round_digits<Number>;
+  }();
   constexpr std::size_t together = size <= 2 ? 2 : 1;
   BackwardBits bits = BackwardBits::resumed(stream.bytes, stream.size, stream.position);
   std::uint32_t states[n_lanes];
   std::copy_n(stream.states, n_lanes, states);
   std::size_t i = 0;
   while (i + n_lanes <= n && bits.is_sound()) {
-    if (bits.has_room(most_round_digits)) {
+    if (bits.has_room(room)) {
 #ifdef DELTAHUB_HAS_NUMBERS
       if constexpr (size <= 4) {
         i = fast_numbers<Number>(tables, bits, states, contexts, out, i, n);

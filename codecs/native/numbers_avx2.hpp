@@ -1,6 +1,5 @@
-// Eight lanes at a time. Entries are loaded one by one, which costs half of what a gather does. The
-// digits of four numbers (of two, where a number has 32 bits) lie within 16 bytes: one load brings
-// them, and a shuffle gives each number the bytes in which its own begin.
+// Eight lanes at a time. The digits of four numbers (of two, where a number has 32 bits) lie within
+// 16 bytes: one load brings them, and a shuffle gives each number the bytes in which its own begin.
 #pragma once
 
 #include <immintrin.h>
@@ -11,16 +10,13 @@
 
 #include "entries.hpp"
 #include "kernels.hpp"
+#include "lanes_avx2.hpp"
 #include "stream.hpp"
 
 #define DELTAHUB_HAS_NUMBERS
 
 DELTAHUB_BEGIN
 namespace {
-
-inline __m256i low_digits(__m256i value, __m256i n_digits) {
-  return _mm256_andnot_si256(_mm256_sllv_epi32(_mm256_set1_epi32(-1), n_digits), value);
-}
 
 template <class Number>
 inline void store_numbers(std::uint8_t* out, const __m256i (&values)[4]) {
@@ -46,23 +42,6 @@ inline void store_numbers(std::uint8_t* out, const __m256i (&values)[4]) {
                           _mm256_permute4x64_epi64(bytes, 0xd8));
     }
   }
-}
-
-inline __m256i pair_of(__m128i low, __m128i high) {
-  return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
-}
-
-// entries[index] of eight lanes.
-inline __m256i entries_at(const std::uint32_t* entries, __m256i index) {
-  const auto two = [&](std::uint64_t pair) {
-    return _mm_unpacklo_epi32(_mm_cvtsi32_si128(int(entries[std::uint32_t(pair)])),
-                              _mm_cvtsi32_si128(int(entries[pair >> 32])));
-  };
-  const auto four = [&](__m128i at) {
-    return _mm_unpacklo_epi64(two(std::uint64_t(_mm_cvtsi128_si64(at))),
-                              two(std::uint64_t(_mm_extract_epi64(at, 1))));
-  };
-  return pair_of(four(_mm256_castsi256_si128(index)), four(_mm256_extracti128_si256(index, 1)));
 }
 
 // The bits below a whole byte of a position, in every element of a vector.
@@ -178,20 +157,23 @@ struct Spans32 {
   }
 };
 
+// What must be left of a stream for the rounds below.
+template <class Number>
+inline constexpr std::size_t fast_room = most_round_digits<Number>;
+
 // Rounds of 32 numbers while there is room; returns where it stopped.
 template <class Number>
 std::size_t fast_numbers(Kernels::Tables tables, BackwardBits& shared_bits,
                          std::uint32_t* shared_states, const std::uint16_t* contexts,
                          std::uint8_t* out, std::size_t i, std::size_t n) {
   constexpr int number_bits = 8 * int(sizeof(Number));
-  constexpr int most_digits = int(n_lanes) * (max_table_log + number_bits - 1);  // of a round
   using Spans = std::conditional_t<number_bits <= 16, Spans16, Spans32>;
   BackwardBits bits = shared_bits;
   const __m128i log = _mm_cvtsi32_si128(tables.table_log);
   __m256i states[4];
   for (int v = 0; v < 4; ++v)
     states[v] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(shared_states) + v);
-  for (; i + n_lanes <= n && bits.has_room(most_digits); i += n_lanes) {
+  for (; i + n_lanes <= n && bits.has_room(fast_room<Number>); i += n_lanes) {
     __m256i context[4], entry[4], digits[4], raw[4], values[4];
 #pragma GCC unroll 4
     for (int v = 0; v < 4; ++v) {

@@ -6,8 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "entries.hpp"
 #include "kernels.hpp"
-#include "numbers_avx2.hpp"
+#include "lanes_avx2.hpp"
 #include "stream.hpp"
 
 #define DELTAHUB_HAS_WRITE

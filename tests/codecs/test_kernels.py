@@ -163,13 +163,14 @@ def test_the_environment_names_the_kernels() -> None:
         assert run.stdout.split() == [used, digest], run.stderr
 
 
-def test_unknown_kernels_are_refused() -> None:
-    run = run_with("abacus")
+@pytest.mark.parametrize("kernels", sorted({"abacus", "avx2", "avx512"} - set(NAMES)))
+def test_kernels_that_the_processor_cannot_run_are_refused(kernels: str) -> None:
+    run = run_with(kernels)
     assert run.returncode != 0
-    expected = f"{VARIABLE}=abacus: this processor runs {', '.join(NAMES)}"
+    expected = f"{VARIABLE}={kernels}: this processor runs {', '.join(NAMES)}"
     assert expected in run.stderr
     with pytest.raises(ValueError, match="no such kernels"):
-        use_kernels("abacus")
+        use_kernels(kernels)
 
 
 def test_the_portable_kernels_run_everywhere() -> None:

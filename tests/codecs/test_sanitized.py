@@ -1,10 +1,12 @@
 """No input makes the native codecs read or write outside of their buffers.
 
 The corpus in tests/corpus was found by `make fuzz` and is replayed here, with some mutations of
-each file; every set of kernels must make the same of it.
+each file; every set of kernels must make the same of it. A set that this processor cannot run is
+built with SIMDe, which does in plain C++ what the instructions do.
 """
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -12,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import simde_py
 
 from deltahub.codecs._native import kernel_names
 from support.needed import lacking
@@ -22,7 +25,18 @@ CORPUS = TESTS / "corpus"
 COMPILER = shutil.which(os.environ.get("CXX", "g++"))
 FLAGS = ["-std=c++20", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 # As codecs/native/CMakeLists.txt builds them.
-KERNELS = {"portable": [], "avx2": ["-mavx2", "-mbmi", "-mbmi2"]}
+AVX2 = ["-mavx2", "-mbmi", "-mbmi2"]
+AVX512 = ["f", "bw", "dq", "vl", "vbmi", "vbmi2", "vnni"]
+KERNELS = {
+    "portable": ["-O1"],
+    "avx2": ["-O1", *AVX2],
+    "avx512": ["-O1", *AVX2, *[f"-mavx512{part}" for part in AVX512], "-Wno-maybe-uninitialized"],
+}
+EMULATED = [
+    f"-I{TESTS / 'support' / 'emulated'}", f"-I{simde_py.get_include()}",
+    "-Og", "-Wno-psabi", "-D__AVX2__=1",
+]  # fmt: skip
+ALL_ARE_SUPPORTED = "-D__builtin_cpu_supports(feature)=1"
 
 pytestmark = pytest.mark.long
 
@@ -33,6 +47,12 @@ def compiled(source: str, target: Path, flags: Sequence[str]) -> str:
     return str(target)
 
 
+def flags_of(isa: str) -> list[str]:
+    if isa in kernel_names():
+        return KERNELS[isa]
+    return [*EMULATED, "-D__AVX512F__=1"] if isa == "avx512" else EMULATED
+
+
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with both fuzzers."""
@@ -41,13 +61,13 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sanitized")
     with ThreadPoolExecutor(2) as pool:
         fuzzers = [
-            pool.submit(compiled, f"{name}.cpp", folder / f"{name}.o", ["-O0"])
+            pool.submit(compiled, f"{name}.cpp", folder / f"{name}.o", ["-O0", ALL_ARE_SUPPORTED])
             for name in ("fuzz_encode", "fuzz_decode")
         ]
         kernels = [
             pool.submit(
                 compiled, "kernels.cpp", folder / f"{isa}.o",
-                ["-O1", f"-DDELTAHUB_ISA={isa}", *KERNELS[isa]],
+                [f"-DDELTAHUB_ISA={isa}", *flags_of(isa)],
             )
             for isa in KERNELS
         ]  # fmt: skip
@@ -65,6 +85,14 @@ def assert_sound(command: Sequence[str | Path]) -> None:
 
 def test_every_set_of_kernels_is_under_test() -> None:
     assert set(kernel_names()) <= set(KERNELS)
+
+
+def test_the_processor_is_asked_for_what_the_kernels_are_built_for() -> None:
+    built = set(re.findall(r"-m(avx\w+|bmi\w*)", (NATIVE / "CMakeLists.txt").read_text()))
+    asked = set(re.findall(r'cpu_supports\("(\w+)"\)', (NATIVE / "dispatch.hpp").read_text()))
+    here = {flag.removeprefix("-m") for flags in KERNELS.values() for flag in flags}
+    assert "avx512vbmi2" in built
+    assert built == asked == {part for part in here if part.startswith(("avx", "bmi"))}
 
 
 @pytest.mark.parametrize("decoder", ["deltas", "floats"])

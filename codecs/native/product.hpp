@@ -1,0 +1,48 @@
+// The integer product, two vectors of columns at a time: what those are says the header before.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "words.hpp"
+
+#define DELTAHUB_HAS_PRODUCT
+
+DELTAHUB_BEGIN
+namespace {
+
+// ROWS at a time, so that what is loaded of the right factor is used as often.
+template <std::size_t ROWS>
+std::size_t product_of_rows(const std::int16_t* left, int rank, const std::int16_t* pairs,
+                            std::size_t stride, std::size_t n, std::int32_t* out) {
+  std::size_t j = 0;
+  for (; j + 2 * Columns::count <= n; j += 2 * Columns::count) {
+    Columns sums[ROWS][2] = {};
+    for (int k = 0; k < rank; k += 2) {
+      const std::int16_t* const from = pairs + 2 * (std::size_t(k / 2) * stride + j);
+      const Columns right[2] = {Columns::loaded(from), Columns::loaded(from + 2 * Columns::count)};
+#pragma GCC unroll 4
+      for (std::size_t row = 0; row < ROWS; ++row) {
+        const Columns factor = Columns::all(load<std::int32_t>(
+            reinterpret_cast<const std::uint8_t*>(left + row * std::size_t(rank) + k)));
+        for (std::size_t v = 0; v < 2; ++v) sums[row][v].add_products(factor, right[v]);
+      }
+    }
+    for (std::size_t row = 0; row < ROWS; ++row)
+      for (std::size_t v = 0; v < 2; ++v)
+        sums[row][v].store(out + row * n + j + v * Columns::count);
+  }
+  return j;
+}
+
+inline std::size_t fast_product(const std::int16_t* left, std::size_t n_rows, int rank,
+                                const std::int16_t* pairs, std::size_t stride, std::size_t n,
+                                std::int32_t* out) {
+  if (n_rows == 4) return product_of_rows<4>(left, rank, pairs, stride, n, out);
+  for (std::size_t row = 0; row < n_rows; ++row)
+    product_of_rows<1>(left + row * std::size_t(rank), rank, pairs, stride, n, out + row * n);
+  return n / (2 * Columns::count) * (2 * Columns::count);
+}
+
+}  // namespace
+DELTAHUB_END
