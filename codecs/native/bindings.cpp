@@ -12,6 +12,7 @@
 #include "delta_codec.hpp"
 #include "dispatch.hpp"
 #include "float_codec.hpp"
+#include "search_bindings.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -222,4 +223,6 @@ NB_MODULE(_native, m) {
       .def("decode", &NeuzipDecoder::decode, "stream"_a, "out"_a,
            nb::sig("def decode(self, stream: " BUFFER ", out: bytearray | memoryview) -> None"),
            "Fills `out` with one block. ValueError where no encoder writes such a stream.");
+
+  bind_search(m);
 }

@@ -1,5 +1,9 @@
 """Native kernels of deltahub.codecs."""
 
+from typing import Annotated, overload
+
+import numpy
+from numpy.typing import NDArray
 
 
 def kernel_names() -> list[str]:
@@ -86,3 +90,30 @@ class NeuzipDecoder:
         """
         Fills `out` with one block. ValueError where no encoder writes such a stream.
         """
+
+def greatest_magnitude(kind: int, words: Annotated[NDArray, dict(shape=(None, None), device='cpu', writable=False)]) -> int:
+    """
+    The greatest magnitude of the words that are numbers, as a word without its sign; 0 where
+    there is none. kind: see fm_delta.WORD_KINDS; one of those that are predicted, as in all
+    that follows.
+    """
+
+@overload
+def subtract(kind: int, words: Annotated[NDArray, dict(shape=(None, None), device='cpu', writable=False)], base: Annotated[NDArray, dict(shape=(None, None), device='cpu', writable=False)], out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+    """
+    Fills `out` with words less base, rounded to its floats; 0 where either is no number.
+    ValueError unless all have the same shape, rows contiguous.
+    """
+
+@overload
+def subtract(kind: int, words: Annotated[NDArray, dict(shape=(None, None), device='cpu', writable=False)], base: Annotated[NDArray, dict(shape=(None, None), device='cpu', writable=False)], out: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu')]) -> None: ...
+
+def trial_bits(kind: int, words: Annotated[NDArray, dict(shape=(None, None), device='cpu', writable=False)], base: Annotated[NDArray, dict(shape=(None, None), device='cpu', writable=False)], left: Annotated[NDArray[numpy.int16], dict(shape=(None, None), order='C', device='cpu', writable=False)], right: Annotated[NDArray[numpy.int16], dict(shape=(None, None), order='C', device='cpu', writable=False)], floor: int, is_rounded: bool) -> float:
+    """
+    About how many bits words take after a prediction from the base by factors: left is
+    rows x rank, right rank x columns; rank 0 predicts the base. floor, is_rounded: see
+    low_rank.LowRank. ValueError where shapes do not fit each other.
+    """
+
+def factor_bits(values: Annotated[NDArray[numpy.int16], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> float:
+    """About how many bits factors take, each column one component."""
