@@ -2,21 +2,26 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from deltahub.codecs._native import greatest_magnitude, subtract
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.low_rank import FLOAT_WORDS, FloatWords, Words
+from deltahub.codecs.low_rank import FLOAT_WORDS, Words
+from deltahub.codecs.words import WORD_KINDS
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 F64: TypeAlias = NDArray[np.float64]
 I32: TypeAlias = NDArray[np.int32]
 
 _CHUNK: Final = 1 << 18  # elements that are floats at a time: they stay in a core's caches
-_SKETCHED: Final = 1 << 22  # elements whose differences a sketch keeps
+_PART: Final = 1 << 22  # elements, at most, that a step of a sketch looks at
 _SAMPLED: Final = 1 << 20  # elements, about, that are looked at all at once
+_COUNTED: Final = 1 << 16  # elements, about, whose exponents are counted
+_NOISE: Final = 1.5  # times the strongest direction that noise has: more is no noise
 
 
 class Pair:
@@ -24,7 +29,7 @@ class Pair:
 
     def __init__(self, dtype: DType, source: Words, base: Words) -> None:
         self.dtype, self.source, self.base = dtype, source, base
-        self.words: FloatWords = FLOAT_WORDS[dtype]
+        self.kind, self.words = WORD_KINDS[dtype], FLOAT_WORDS[dtype]
         self.rows, self.columns = source.shape
         # Float32 would round what the last digits of F32 words say of a product.
         self.real = np.dtype(np.float64 if dtype is DType.F32 else np.float32)
@@ -39,26 +44,16 @@ class Pair:
         No trained weight is: words that are, are random bits or no floats at all.
         """
         large = min(self.words.bias + 31, self.words.max_exponent) << self.words.mantissa_bits
-        infinite = self.words.max_exponent << self.words.mantissa_bits
-        for words in (self.source, self.base):
-            for rows in self.row_slices():
-                magnitudes = words[rows] & words.dtype.type(self.words.sign - 1)
-                if (
-                    magnitudes.max() >= large
-                    and ((magnitudes >= large) & (magnitudes < infinite)).any()
-                ):
-                    return True
-        return False
+        both = (self.source, self.base)
+        return any(greatest_magnitude(self.kind, words) >= large for words in both)
 
-    def differences(self, rows: slice, columns: slice = slice(None)) -> Floats:
-        """Source less base; 0 where either is no number."""
-        source, base = self.source[rows, columns], self.base[rows, columns]
-        with np.errstate(invalid="ignore", over="ignore"):
-            difference = self.floats(source)
-            difference -= self.floats(base)
-            is_sound = np.isfinite(difference.sum())
-        if not is_sound:
-            difference[~np.isfinite(difference)] = 0
+    def differences(
+        self, rows: slice, columns: slice = slice(None), real: np.dtype[Any] | None = None
+    ) -> Floats:
+        """Source less base; 0 where either is no number. columns: without a step."""
+        source = self.source[rows, columns]
+        difference: Floats = np.empty(source.shape, real or self.real)
+        subtract(self.kind, source, self.base[rows, columns], difference)
         return difference
 
     def chunks(self) -> Iterator[tuple[slice, Floats]]:
@@ -90,9 +85,12 @@ class Pair:
         exponents &= self.words.max_exponent
         return np.maximum(exponents, 1, out=exponents)
 
+    @cached_property
     def ulp_shares(self) -> tuple[F64, F64]:
         """The ulps that occur in some of the rows, and how often: shares of 1."""
-        counts = np.bincount(self.exponents(self.source[self.sample()]).ravel())
+        n_rows = max(1, min(64, _COUNTED // self.columns))
+        some = self.source[:: -(-self.rows // n_rows)]
+        counts = np.bincount(self.exponents(some).ravel())
         exponents = np.flatnonzero(counts)
         ulps = np.ldexp(1.0, exponents - self.words.bias - self.words.mantissa_bits)
         return ulps, counts[exponents] / counts.sum()
@@ -133,42 +131,81 @@ class Factors:
     def of_product(cls, left: F64, right: F64) -> "Factors":
         """left @ right, of any columns and rows."""
         columns = orthonormal(left)
-        core = (columns.T @ left) @ right
+        return cls.of_orthonormal(columns, (columns.T @ left) @ right)
+
+    @classmethod
+    def of_orthonormal(cls, columns: Floats, core: Floats) -> "Factors":
+        """columns @ core, of orthonormal columns."""
+        core = core.astype(np.float64)
         squares, turn = np.linalg.eigh(core @ core.T)
         squares, turn = np.maximum(squares, max(1e-20 * squares[-1], 1e-300))[::-1], turn[:, ::-1]
         strengths = np.sqrt(squares)
         return cls(columns @ turn, strengths, (turn.T @ core) / strengths[:, None])
 
 
-def sketch(pair: Pair, n_directions: int, powers: int) -> tuple[Factors, float]:
+def sketch(pair: Pair, n_directions: int, n_powers: int) -> tuple[Factors, float] | None:
     """The strongest directions of the difference, and its sum of squares.
 
-    The row space is found on part of the rows, by powers; then all rows are looked at twice.
-    n_directions: at most half of the rows and of the columns.
+    None where the strongest is not more than noise has. The row space is found on parts of the
+    rows, other ones in each step; then all rows are looked at twice. n_directions: at most half of
+    the rows and of the columns.
     """
-    step = 1 if powers > 1 else max(1, min(4, pair.rows // (4 * n_directions)))
-    step = max(step, -(-pair.size // _SKETCHED))
-    part = pair.differences(slice(None, None, step))
-    start = np.random.default_rng(0).standard_normal((len(part), n_directions))
-    basis = orthonormal(part.T @ start.astype(pair.real))
-    for _ in range(powers):
-        basis = orthonormal(part.T @ (part @ basis))
+    f32 = np.dtype(np.float32)
+    least = -(-pair.size // _PART)
+    most = max(least, pair.rows // (2 * n_directions))
+    basis: Floats | None = None
+    for i in range(n_powers + 1):
+        step = min(max(16 >> i, least, 1), most)
+        part = pair.differences(slice(i % step, None, step), real=f32)
+        if basis is None:
+            looked = np.random.default_rng(0).standard_normal((len(part), n_directions), np.float32)
+        else:
+            looked = part @ basis
+            if i == 1 and _is_noise(part, looked):
+                return None
+        basis = orthonormal(part.T @ looked)
+    assert basis is not None
+    basis = basis.astype(pair.real)
     left = np.empty((pair.rows, n_directions), pair.real)
     energy = 0.0
     for rows, difference in pair.chunks():
-        left[rows] = difference @ basis
+        np.matmul(difference, basis, out=left[rows])
         energy += float(np.vdot(difference, difference))
     left = orthonormal(left)
     right = np.zeros((n_directions, pair.columns), pair.real)
     for rows, difference in pair.chunks():
         right += left[rows].T @ difference
-    return Factors.of_product(left.astype(np.float64), right.astype(np.float64)), energy
+    return Factors.of_orthonormal(left, right), energy
+
+
+def _is_noise(part: Floats, along: Floats) -> bool:
+    """Whether no direction of a part is stronger than noise has it. along: part @ directions."""
+    rows, columns = part.shape
+    energy = float(np.vdot(part, part))
+    strongest = _greatest(along.T @ along)
+    edge = (np.sqrt(rows) + np.sqrt(columns)) ** 2
+    return strongest * rows * columns <= _NOISE * edge * (energy - strongest)
+
+
+def _greatest(squares: Floats) -> float:
+    """The greatest eigenvalue of a matrix of products, or a little less."""
+    along = squares[np.argmax(squares.diagonal())].astype(np.float64)
+    value = 0.0
+    for _ in range(6):
+        length = float(np.linalg.norm(along))
+        if length == 0:
+            return 0.0
+        along = squares @ (along / length)
+        value = float(np.linalg.norm(along))
+    return value
 
 
 def orthonormal(columns: Floats) -> Floats:
-    """An orthonormal basis, strongest direction first. Some ten times faster than a QR."""
+    """An orthonormal basis of the columns. Some ten times faster than a QR."""
     exact = columns.astype(np.float64)
-    squares, turn = np.linalg.eigh(exact.T @ exact)
-    lengths = np.sqrt(np.maximum(squares, 1e-14 * squares[-1]))
-    basis: Floats = (exact @ (turn / lengths)[:, ::-1]).astype(columns.dtype)
+    squares = exact.T @ exact
+    size = squares.trace()
+    # What is weaker than its last digits is noise, and stays less than of length 1.
+    squares[np.diag_indices_from(squares)] += 1e-14 * size + 1e-300
+    basis: Floats = (exact @ np.linalg.inv(np.linalg.cholesky(squares)).T).astype(columns.dtype)
     return basis

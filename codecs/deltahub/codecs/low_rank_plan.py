@@ -57,7 +57,6 @@ def plan_components(pair: Pair, factors: Factors, error: F64, least_rank: int = 
     """
     strengths = np.maximum(factors.strengths[:MAX_RANK], 1e-300)
     rank = len(strengths)
-    steps, shares = pair.ulp_shares()
     root, n_values = np.sqrt(pair.size), pair.rows + pair.columns
     noises = np.ldexp(error[rank // 2] * n_values / pair.size, _NOISES)
     # Axes: noises, coarsest strides, components.
@@ -66,9 +65,8 @@ def plan_components(pair: Pair, factors: Factors, error: F64, least_rank: int = 
     strides = np.clip(np.rint(finest - units), 0, _STRIDES[:, None]).astype(np.int64)
     units = units.astype(np.int64)
     added = np.cumsum(np.ldexp(strengths, units + strides), axis=-1) / (6 * root)
-    variances = (error[:rank] + added)[..., None] / steps**2
-    bits = pair.size * (_bits_of(variances) @ shares)
-    values = np.sqrt(np.ldexp(strengths / root, -units))
+    bits = pair.size * _residual_bits(pair, _log2(error[:rank] + added))
+    values = (np.log2(strengths / root) - units) / 2
     bits += n_values * np.cumsum(_factor_bits(values, strides), axis=-1)
     ranks = least_rank + np.argmin(bits[..., least_rank - 1 :], axis=-1)
     plans = []
@@ -85,31 +83,54 @@ def _bits_of(variance: Floats) -> Floats:
     return bits
 
 
-def _factor_bits(values: F64, strides: NDArray[np.int64]) -> F64:
-    """Bits a value, from the root mean squares of integers that are multiples of 2^(strides / 2).
+def _residual_bits(pair: Pair, variances: F64) -> F64:
+    """Bits a word, from log2 of the variance of what is left, be it told in some of the ulps."""
+    steps, shares = pair.ulp_shares
+    known = np.arange(-24, 49) / 2 + np.round(2 * np.log2(steps[np.argmax(shares)]))
+    bits = _bits_of(2.0 ** known[:, None] / steps**2) @ shares
+    return np.interp(variances, known, bits)
 
-    Where an integer has raw digits, those below its stride are coded though they are 0.
-    """
-    sizes = values[..., None] * _NORMAL
-    widths = np.where(sizes < 16, 0, np.log2(np.maximum(sizes, 16)) - 1)
-    wasted = np.minimum(widths, strides[..., None] / 2).mean(axis=-1)
-    bits: F64 = _bits_of(np.ldexp(values**2, -strides)) + wasted
+
+# Digits that are 0 and yet coded, of values whose root mean square has the log2 of _SIZES and that
+# are multiples of 2^(half of a stride): an integer's raw digits below its stride.
+_SIZES: Final = np.arange(-8, 65) / 4
+_WIDTHS: Final = np.maximum(np.log2(np.maximum(2.0 ** _SIZES[:, None] * _NORMAL, 16)) - 1, 0)
+_WASTED: Final = np.stack(
+    [
+        np.where(2.0 ** _SIZES[:, None] * _NORMAL < 16, 0, np.minimum(_WIDTHS, stride / 2)).mean(1)
+        for stride in range(_STRIDES[-1] + 1)
+    ]
+)
+
+
+def _factor_bits(sizes: F64, strides: NDArray[np.int64]) -> F64:
+    """Bits a value, from log2 of the root mean squares of multiples of 2^(strides / 2)."""
+    nearest = np.clip(np.rint(4 * sizes).astype(np.int64) + 8, 0, len(_SIZES) - 1)
+    bits: F64 = _bits_of(2.0 ** (2 * sizes - strides)) + _WASTED[strides, nearest]
     return bits
 
 
-def rounded(pair: Pair, factors: Factors, plan: Plan) -> LowRank:
-    """The factors' strongest components in integers, as the plan has it."""
+def rounded(pair: Pair, factors: Factors, plan: Plan, is_rounded: bool = False) -> LowRank:
+    """The factors' strongest components in integers, as the plan has it.
+
+    factors: those of the pair, or some of their left rows.
+    """
     words, rank, unit = pair.words, plan.rank, int(plan.units.min())
     balance = (pair.rows / pair.columns) ** 0.25
     scales = np.sqrt(factors.strengths[:rank] / np.ldexp(1.0, plan.units))
     strides = plan.units - unit
     left = _integers(factors.left[:, :rank] * (scales * balance), (strides + 1) // 2)
-    right = _integers(factors.right[:rank].T * (scales / balance), strides // 2).T
-    return LowRank(left, np.ascontiguousarray(right), unit + words.unit_of_floor)
+    right = _integers(factors.right[:rank] * (scales / balance)[:, None], (strides // 2)[:, None])
+    return LowRank(left, right, unit + words.unit_of_floor, is_rounded)
 
 
-def rounded_twice(pair: Pair, factors: Factors, unit: int) -> LowRank:
-    """All components in integers, and two more for each, of what rounding its factors has lost."""
+def rounded_twice(
+    pair: Pair, factors: Factors, unit: int, is_rounded: bool = False
+) -> LowRank:
+    """All components in integers, and two more for each, of what rounding its factors has lost.
+
+    factors: those of the pair, or some of their left rows.
+    """
     balance = (pair.rows / pair.columns) ** 0.25
     scales = np.sqrt(np.ldexp(factors.strengths, -unit))
     lefts, rights = factors.left * (scales * balance), factors.right.T * (scales / balance)
@@ -118,16 +139,17 @@ def rounded_twice(pair: Pair, factors: Factors, unit: int) -> LowRank:
     # integers of both are as coarse.
     gains = np.maximum(np.sqrt(scales / pair.size**0.25 * 3.5), 1)
     all_left = np.hstack([left, (lefts - left) * gains, left / gains])
-    all_right = np.hstack([right, rights / gains, (rights - right) * gains]).T
+    all_right = np.vstack([right.T, (rights / gains).T, ((rights - right) * gains).T])
     none = np.zeros(1, np.int64)
-    return LowRank(
-        _integers(all_left, none),
-        np.ascontiguousarray(_integers(all_right, none)),
-        unit + pair.words.unit_of_floor,
-    )
+    floor = unit + pair.words.unit_of_floor
+    return LowRank(_integers(all_left, none), _integers(all_right, none), floor, is_rounded)
 
 
 def _integers(values: F64, strides: NDArray[np.int64]) -> NDArray[np.int16]:
+    """values is changed."""
+    np.rint(values, out=values)
     most = 32767 >> strides
-    integers = np.clip(np.rint(values), -most, most).astype(np.int64)
-    return (integers << strides).astype(np.int16)
+    np.clip(values, -most, most, out=values)
+    integers = values.astype(np.int16)
+    integers <<= strides.astype(np.int16)
+    return integers

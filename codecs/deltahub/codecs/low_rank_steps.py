@@ -55,7 +55,7 @@ class Steps:
 
     def __init__(self, pair: Pair, is_rounded: bool) -> None:
         self.pair, self.is_rounded = pair, is_rounded
-        ulps, shares = pair.ulp_shares()
+        ulps, shares = pair.ulp_shares
         self._below_first = pair.words.bias + pair.words.mantissa_bits
         self.typical = int(np.rint(np.log2((shares * ulps**2).sum()) / 2)) + self._below_first
 
@@ -93,7 +93,7 @@ class Steps:
 
     def noise(self, rule: Rule) -> float:
         """The root mean square that rounding leaves in what `rule` weighs."""
-        ulps, shares = self.pair.ulp_shares()
+        ulps, shares = self.pair.ulp_shares
         finest = 2.0 ** (self.typical - self._below_first - rule.octaves)
         return float(1 / np.sqrt(12 * (shares / np.maximum(ulps, finest) ** 2).sum()))
 
