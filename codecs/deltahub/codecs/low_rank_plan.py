@@ -1,6 +1,8 @@
 """How many components of a product to keep, and how coarse their integers may be."""
 
 from dataclasses import dataclass
+from functools import cache
+from math import erfc
 from typing import Final
 
 import numpy as np
@@ -9,8 +11,11 @@ from numpy.typing import NDArray
 from deltahub.codecs.low_rank import MAX_RANK, LowRank
 from deltahub.codecs.low_rank_pair import F64, Factors, Floats, Pair
 
-_NOISES: Final = np.arange(-12, 3)  # log2 of a component's noise, of what the error would allow
+# log2 of a component's noise, of what the error would allow
+_NOISES: Final = np.arange(-2, 3)
+_NOISES_OF_MERGES: Final = np.arange(-12, 3)
 _REACH: Final = 12  # how many times the root mean square product the greatest may be
+_TABLES: Final = 200  # bits that a component takes beside its values, about
 _STRIDES: Final = np.array([0, 2, 4, 6])  # log2 of the coarsest unit of a plan, in its finest
 # Magnitudes of normal numbers of variance 1, each as likely as the others.
 _NORMAL: Final = np.array(
@@ -47,7 +52,9 @@ def _log2(x: F64) -> F64:
     return np.log2(np.maximum(x, 1e-300))
 
 
-def plan_components(pair: Pair, factors: Factors, error: F64, least_rank: int = 1) -> list[Plan]:
+def plan_components(
+    pair: Pair, factors: Factors, error: F64, least_rank: int = 1, is_merge: bool = False
+) -> list[Plan]:
     """The plans of fewest bits by a simple model of sizes, from the finest to the coarsest.
 
     error: element i is the mean square of what i + 1 components
@@ -58,7 +65,7 @@ def plan_components(pair: Pair, factors: Factors, error: F64, least_rank: int = 
     strengths = np.maximum(factors.strengths[:MAX_RANK], 1e-300)
     rank = len(strengths)
     root, n_values = np.sqrt(pair.size), pair.rows + pair.columns
-    noises = np.ldexp(error[rank // 2] * n_values / pair.size, _NOISES)
+    noises = np.ldexp(error[rank // 2] * n_values / pair.size, _NOISES_OF_MERGES if is_merge else _NOISES)
     # Axes: noises, coarsest strides, components.
     finest = np.log2(6 * noises[:, None, None] * root / strengths)
     units = np.maximum(np.rint(finest[..., :1]), least_unit(pair, factors)[rank - 1])
@@ -67,7 +74,7 @@ def plan_components(pair: Pair, factors: Factors, error: F64, least_rank: int = 
     added = np.cumsum(np.ldexp(strengths, units + strides), axis=-1) / (6 * root)
     bits = pair.size * _residual_bits(pair, _log2(error[:rank] + added))
     values = (np.log2(strengths / root) - units) / 2
-    bits += n_values * np.cumsum(_factor_bits(values, strides), axis=-1)
+    bits += np.cumsum(n_values * _factor_bits(values, strides) + _TABLES, axis=-1)
     ranks = least_rank + np.argmin(bits[..., least_rank - 1 :], axis=-1)
     plans = []
     for i in range(len(noises)):
@@ -83,12 +90,33 @@ def _bits_of(variance: Floats) -> Floats:
     return bits
 
 
+_ERRORS: Final = np.arange(-24, 9) / 2  # log2 of the variance of an error, in ulps
+
+
+@cache
+def _bits_of_errors() -> F64:
+    """The entropy of how many words a number is rounded elsewhere for an error, by its variance."""
+    bits = np.empty(len(_ERRORS))
+    for i, deviation in enumerate(2.0 ** (_ERRORS / 2)):
+        # How far the error is expected to be beyond each whole number; a phase that is as likely as
+        # all others makes a triangle of each one.
+        ends = np.arange(-2, 10 + int(6 * deviation)) / deviation
+        above = np.array([0.5 * erfc(end / np.sqrt(2)) for end in ends])
+        beyond = np.exp(-(ends**2) / 2) / np.sqrt(2 * np.pi) - ends * above
+        shares = deviation * (beyond[:-2] - 2 * beyond[1:-1] + beyond[2:])
+        shares = np.maximum(shares[1:], 1e-30)  # of 0, 1 and so on
+        information = -shares * np.log2(shares)
+        bits[i] = 2 * information.sum() - information[0]
+    return bits
+
+
 def _residual_bits(pair: Pair, variances: F64) -> F64:
-    """Bits a word, from log2 of the variance of what is left, be it told in some of the ulps."""
+    """Bits a word, from log2 of the variance of what is left before it is rounded."""
     steps, shares = pair.ulp_shares
-    known = np.arange(-24, 49) / 2 + np.round(2 * np.log2(steps[np.argmax(shares)]))
-    bits = _bits_of(2.0 ** known[:, None] / steps**2) @ shares
-    return np.interp(variances, known, bits)
+    known = np.arange(-48, 81) / 2 + np.rint(2 * np.log2(steps[np.argmax(shares)]))
+    errors = known[:, None] - 2 * np.log2(steps)
+    bits = np.interp(errors, _ERRORS, _bits_of_errors()) + np.maximum(errors - _ERRORS[-1], 0) / 2
+    return np.interp(variances, known, bits @ shares)
 
 
 # Digits that are 0 and yet coded, of values whose root mean square has the log2 of _SIZES and that

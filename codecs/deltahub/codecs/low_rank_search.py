@@ -28,6 +28,7 @@ _RANKS: Final[dict[Effort, tuple[int, ...]]] = {  # tried beside the one that a 
     "default": (4, 8, 16, 24, 32, 48),
     "max": (2, 4, 8, 12, 16, 20, 24, 32, 40, 48, 56, 64),
 }
+_WALKED: Final = 1 << 20  # elements, at least, of a tensor whose ranks are tried by default
 _LEAST_GAIN: Final = 0.01  # of the size without a prediction
 
 
@@ -159,6 +160,8 @@ def _fit_components(
     floor = _rounding(pair)
     error = np.maximum(_left(factors, energy) / pair.size - floor, 1e-3 * floor)
     best, at = _best(pair, factors, plan_components(pair, factors, error), trial, 1)
+    if effort == "default" and pair.size < _WALKED:
+        return best
     # The model of sizes knows no rows that did not change: trials say where to stop.
     smaller = [rank for rank in reversed(_RANKS[effort]) if rank < at.rank]
     larger = [rank for rank in _RANKS[effort] if at.rank < rank <= len(factors.strengths)]
@@ -179,7 +182,7 @@ def _fit_merge(pair: Pair, merge: Merge, trial: Trial) -> Fit:
     rank = len(factors.strengths)
     energy = float((factors.strengths**2).sum())
     error = _left(factors, energy) / pair.size + 0.01 * _rounding(pair)
-    plans = plan_components(pair, factors, error)
+    plans = plan_components(pair, factors, error, is_merge=True)
     fits = [_best(pair, factors, plans, trial, 8, is_rounded)[0]]
     # 16 bits a factor may be too few for words that have more than 8 significant ones.
     if pair.dtype is not DType.BF16 and 3 * rank <= MAX_RANK:
