@@ -1,8 +1,9 @@
 #include "search_bindings.hpp"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 
-#include <cstring>
+#include <optional>
 
 #include "codec.hpp"
 #include "dispatch.hpp"
@@ -72,6 +73,56 @@ void subtract(int kind, const Words2& words, const Words2& base, const PlainMatr
     kernels[kind](to[i], from[i], to.columns, out.data() + i * to.columns);
 }
 
+template <class Real, class Kernels>
+void ask(int kind, const Words2& words, const Words2& base, const PlainMatrix<const Real>& products,
+         const PlainMatrix<float>& weights, const PlainMatrix<float>& pulls, const AskedRule& rule,
+         const Kernels& kernels) {
+  const Rows to = rows_of(word_kind(kind), words), from = rows_of(word_kind(kind), base);
+  const auto fits = [&](const auto& other) {
+    return other.shape(0) == to.rows && other.shape(1) == to.columns;
+  };
+  require(from.rows == to.rows && from.columns == to.columns && fits(products) && fits(weights) &&
+              fits(pulls),
+          "shapes differ");
+  nb::gil_scoped_release unlocked;
+  for (std::size_t i = 0; i < to.rows; ++i) {
+    const std::size_t at = i * to.columns;
+    kernels[kind](to[i], from[i], products.data() + at, to.columns, rule, weights.data() + at,
+                  pulls.data() + at);
+  }
+}
+
+template <class Real>
+void bind_ask(nb::module_& m, const char* about) {
+  m.def(
+      "ask",
+      [](int kind, const Words2& words, const Words2& base,
+         const PlainMatrix<const Real>& products, int typical, int octaves,
+         std::optional<float> margin, float inertia, bool is_rounded,
+         const PlainMatrix<float>& weights, const PlainMatrix<float>& pulls) {
+        const AskedRule rule{typical, octaves, margin.has_value(), margin.value_or(0), inertia,
+                             is_rounded};
+        if constexpr (sizeof(Real) == sizeof(float))
+          ask(kind, words, base, products, weights, pulls, rule, search_kernels().ask);
+        else
+          ask(kind, words, base, products, weights, pulls, rule, search_kernels().ask_exactly);
+      },
+      "kind"_a, "words"_a, "base"_a, "products"_a.noconvert(), "typical"_a, "octaves"_a,
+      "margin"_a.none(), "inertia"_a, "is_rounded"_a, "weights"_a.noconvert(),
+      "pulls"_a.noconvert(), about);
+}
+
+void solve_normal_equations(const PlainMatrix<const float>& squares,
+                            const PlainMatrix<const float>& targets,
+                            const PlainMatrix<double>& solutions) {
+  const std::size_t n = targets.shape(0), rank = targets.shape(1);
+  require(squares.shape(0) == n && squares.shape(1) == rank * (rank + 1) / 2 &&
+              solutions.shape(0) == n && solutions.shape(1) == rank,
+          "shapes differ");
+  nb::gil_scoped_release unlocked;
+  search_kernels().solve(squares.data(), targets.data(), n, rank, solutions.data());
+}
+
 double trial_bits(int kind, const Words2& words, const Words2& base,
                   const PlainMatrix<const std::int16_t>& left,
                   const PlainMatrix<const std::int16_t>& right, int floor, bool is_rounded) {
@@ -120,6 +171,17 @@ void bind_search(nb::module_& m) {
         subtract(kind, words, base, out, search_kernels().subtract_exactly);
       },
       "kind"_a, "words"_a, "base"_a, "out"_a.noconvert());
+  bind_ask<float>(
+      m,
+      "Fills `weights` of words, and `pulls`: how far their products should move, times the weight.\n"
+      "products: what was added to the base, so far as it is known. typical: the exponent field of\n"
+      "the typical ulp. octaves, margin, inertia: see low_rank_steps.Rule. is_rounded: see\n"
+      "low_rank.LowRank. ValueError unless all have the same shape.");
+  bind_ask<double>(m, "The same of float64 products.");
+  m.def("solve_normal_equations", &solve_normal_equations, "squares"_a.noconvert(),
+        "targets"_a.noconvert(), "solutions"_a.noconvert(),
+        "Solves as many systems as rows. squares: the upper triangles of their matrices, row by\n"
+        "row; a little is added to diagonals. targets, solutions: of each unknown.");
   m.def("trial_bits", &trial_bits, "kind"_a, "words"_a, "base"_a, "left"_a, "right"_a, "floor"_a,
         "is_rounded"_a,
         "About how many bits words take after a prediction from the base by factors: left is\n"

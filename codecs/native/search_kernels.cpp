@@ -4,14 +4,13 @@
 #include <algorithm>
 #include <bit>
 
+#include "asked.hpp"
+#include "normal_equations.hpp"
 #include "trial_keys.hpp"
 #include "words.hpp"
 
 DELTAHUB_BEGIN
 namespace {
-
-template <class Words>
-constexpr std::uint32_t infinite = ((1u << Words::exponent_bits) - 1) << Words::mantissa_bits;
 
 template <class Words>
 std::uint32_t greatest(const std::uint8_t* words, std::size_t n) {
@@ -25,34 +24,12 @@ std::uint32_t greatest(const std::uint8_t* words, std::size_t n) {
   return most;
 }
 
-// The number that a finite word is.
-template <class Words>
-inline float number(std::uint32_t word) {
-  if constexpr (Words::word_bits == 32) return std::bit_cast<float>(word);
-  if constexpr (Words::exponent_bits == 8) return std::bit_cast<float>(word << 16);
-  constexpr int mantissa_bits = Words::mantissa_bits, rebased = 127 - middle_exponent<Words>;
-  const std::uint32_t magnitude = word & std::uint32_t(Words::top - 1);
-  const std::uint32_t normal = (magnitude << (23 - mantissa_bits)) + (std::uint32_t(rebased) << 23);
-  constexpr float least =
-      std::bit_cast<float>(std::uint32_t(rebased + 1 - mantissa_bits) << 23);
-  const auto subnormal = std::bit_cast<std::uint32_t>(float(std::int32_t(magnitude)) * least);
-  const std::uint32_t is_normal = 0u - std::uint32_t(magnitude >> mantissa_bits > 0);
-  const std::uint32_t size = (normal & is_normal) | (subnormal & ~is_normal);
-  return std::bit_cast<float>(size | (word & std::uint32_t(Words::top)) << 16);
-}
-
 template <class Words, class Real>
 void subtract(const std::uint8_t* words, const std::uint8_t* base, std::size_t n, Real* out) {
   using Word = typename Words::Word;
-  using Bits = std::conditional_t<sizeof(Real) == 4, std::uint32_t, std::uint64_t>;
-  for (std::size_t j = 0; j < n; ++j) {
-    const std::uint32_t to = load<Word>(words + j * sizeof(Word));
-    const std::uint32_t from = load<Word>(base + j * sizeof(Word));
-    const Bits are_numbers = -Bits((to & infinite<Words>) != infinite<Words>) &
-                             -Bits((from & infinite<Words>) != infinite<Words>);
-    const Real difference = Real(number<Words>(to)) - Real(number<Words>(from));
-    out[j] = std::bit_cast<Real>(std::bit_cast<Bits>(difference) & are_numbers);  // for vectors
-  }
+  for (std::size_t j = 0; j < n; ++j)
+    out[j] = difference<Words, Real>(load<Word>(words + j * sizeof(Word)),
+                                     load<Word>(base + j * sizeof(Word)));
 }
 
 template <class Words>
@@ -89,6 +66,9 @@ const SearchKernels DELTAHUB_SEARCH(DELTAHUB_ISA) = {
     .subtract = DELTAHUB_OF_REALS(subtract, float),
     .subtract_exactly = DELTAHUB_OF_REALS(subtract, double),
     .keys = DELTAHUB_OF_FLOATS(keys),
+    .ask = DELTAHUB_OF_REALS(ask, float),
+    .ask_exactly = DELTAHUB_OF_REALS(ask, double),
+    .solve = solve_normal,
 };
 
 }  // namespace deltahub

@@ -7,6 +7,15 @@
 
 namespace deltahub {
 
+// What words ask of the products that are added to them: see low_rank_steps.Rule.
+struct AskedRule {
+  std::int32_t typical = 0;  // the exponent of the typical ulp
+  std::int32_t octaves = 0;
+  bool is_inside = false;    // of intervals, by margin and inertia; else least squares
+  float margin = 0, inertia = 0;
+  bool is_rounded = false;   // the product, before it is added
+};
+
 struct SearchKernels {
   // For each of the first kinds of words (see WordKind); null for one without prediction.
 
@@ -25,6 +34,16 @@ struct SearchKernels {
   using Keys = void (*)(const std::uint8_t* deltas, const std::uint8_t* words, std::size_t n,
                         std::int32_t level, std::uint16_t* keys);
   Keys keys[4];
+  // weights[j] of a word, and how far its product should move, times the weight.
+  template <class Real>
+  using Ask = void (*)(const std::uint8_t* words, const std::uint8_t* base, const Real* products,
+                       std::size_t n, const AskedRule& rule, float* weights, float* pulls);
+  Ask<float> ask[4];
+  Ask<double> ask_exactly[4];
+  // solutions[i]: of n normal equations, the upper triangles of whose matrices, row by row, are
+  // squares[i]. A little is added to diagonals.
+  void (*solve)(const float* squares, const float* targets, std::size_t n, std::size_t rank,
+                double* solutions);
 };
 
 extern const SearchKernels portable_search;

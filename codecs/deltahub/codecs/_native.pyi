@@ -108,6 +108,25 @@ def subtract(kind: int, words: Annotated[NDArray, dict(shape=(None, None), devic
 @overload
 def subtract(kind: int, words: Annotated[NDArray, dict(shape=(None, None), device='cpu', writable=False)], base: Annotated[NDArray, dict(shape=(None, None), device='cpu', writable=False)], out: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu')]) -> None: ...
 
+@overload
+def ask(kind: int, words: Annotated[NDArray, dict(shape=(None, None), device='cpu', writable=False)], base: Annotated[NDArray, dict(shape=(None, None), device='cpu', writable=False)], products: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], typical: int, octaves: int, margin: float | None, inertia: float, is_rounded: bool, weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], pulls: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+    """
+    Fills `weights` of words, and `pulls`: how far their products should move, times the weight.
+    products: what was added to the base, so far as it is known. typical: the exponent field of
+    the typical ulp. octaves, margin, inertia: see low_rank_steps.Rule. is_rounded: see
+    low_rank.LowRank. ValueError unless all have the same shape.
+    """
+
+@overload
+def ask(kind: int, words: Annotated[NDArray, dict(shape=(None, None), device='cpu', writable=False)], base: Annotated[NDArray, dict(shape=(None, None), device='cpu', writable=False)], products: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu', writable=False)], typical: int, octaves: int, margin: float | None, inertia: float, is_rounded: bool, weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], pulls: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+    """The same of float64 products."""
+
+def solve_normal_equations(squares: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], targets: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], solutions: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+    """
+    Solves as many systems as rows. squares: the upper triangles of their matrices, row by
+    row; a little is added to diagonals. targets, solutions: of each unknown.
+    """
+
 def trial_bits(kind: int, words: Annotated[NDArray, dict(shape=(None, None), device='cpu', writable=False)], base: Annotated[NDArray, dict(shape=(None, None), device='cpu', writable=False)], left: Annotated[NDArray[numpy.int16], dict(shape=(None, None), order='C', device='cpu', writable=False)], right: Annotated[NDArray[numpy.int16], dict(shape=(None, None), order='C', device='cpu', writable=False)], floor: int, is_rounded: bool) -> float:
     """
     About how many bits words take after a prediction from the base by factors: left is

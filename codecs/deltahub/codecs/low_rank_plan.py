@@ -16,11 +16,7 @@ _NOISES: Final = np.arange(-2, 3)
 _NOISES_OF_MERGES: Final = np.arange(-12, 3)
 _REACH: Final = 12  # how many times the root mean square product the greatest may be
 _TABLES: Final = 200  # bits that a component takes beside its values, about
-_STRIDES: Final = np.array([0, 2, 4, 6])  # log2 of the coarsest unit of a plan, in its finest
-# Magnitudes of normal numbers of variance 1, each as likely as the others.
-_NORMAL: Final = np.array(
-    [0.04, 0.12, 0.2, 0.28, 0.36, 0.45, 0.53, 0.63, 0.72, 0.83, 0.95, 1.08, 1.23, 1.42, 1.68, 2.15]
-)
+_MOST_STRIDE: Final = 12  # log2 of the coarsest unit of a plan, in its finest
 
 
 @dataclass(frozen=True)
@@ -65,23 +61,21 @@ def plan_components(
     strengths = np.maximum(factors.strengths[:MAX_RANK], 1e-300)
     rank = len(strengths)
     root, n_values = np.sqrt(pair.size), pair.rows + pair.columns
-    noises = np.ldexp(error[rank // 2] * n_values / pair.size, _NOISES_OF_MERGES if is_merge else _NOISES)
-    # Axes: noises, coarsest strides, components.
-    finest = np.log2(6 * noises[:, None, None] * root / strengths)
-    units = np.maximum(np.rint(finest[..., :1]), least_unit(pair, factors)[rank - 1])
-    strides = np.clip(np.rint(finest - units), 0, _STRIDES[:, None]).astype(np.int64)
+    shares = _NOISES_OF_MERGES if is_merge else _NOISES
+    noises = np.ldexp(error[rank // 2] * n_values / pair.size, shares)
+    finest = np.log2(6 * noises[:, None] * root / strengths)
+    units = np.maximum(np.rint(finest[:, :1]), least_unit(pair, factors)[rank - 1])
+    units = units + np.clip(np.rint(finest - units), 0, _MOST_STRIDE)
     units = units.astype(np.int64)
-    added = np.cumsum(np.ldexp(strengths, units + strides), axis=-1) / (6 * root)
+    added = np.cumsum(np.ldexp(strengths, units), axis=1) / (6 * root)
     bits = pair.size * _residual_bits(pair, _log2(error[:rank] + added))
-    values = (np.log2(strengths / root) - units) / 2
-    bits += np.cumsum(n_values * _factor_bits(values, strides) + _TABLES, axis=-1)
-    ranks = least_rank + np.argmin(bits[..., least_rank - 1 :], axis=-1)
-    plans = []
-    for i in range(len(noises)):
-        of_stride = [bits[i, k, ranks[i, k] - 1] for k in range(len(_STRIDES))]
-        k = int(np.argmin(of_stride))
-        plans.append(Plan((units[i, 0] + strides[i, k])[: ranks[i, k]], float(of_stride[k])))
-    return plans
+    squares = np.ldexp(strengths / root, -units)
+    bits += np.cumsum(n_values * _bits_of(squares) + _TABLES, axis=1)
+    ranks = least_rank + np.argmin(bits[:, least_rank - 1 :], axis=1)
+    return [
+        Plan(units[i, :n_kept], float(bits[i, n_kept - 1]))
+        for i, n_kept in enumerate(ranks.tolist())
+    ]
 
 
 def _bits_of(variance: Floats) -> Floats:
@@ -117,25 +111,6 @@ def _residual_bits(pair: Pair, variances: F64) -> F64:
     errors = known[:, None] - 2 * np.log2(steps)
     bits = np.interp(errors, _ERRORS, _bits_of_errors()) + np.maximum(errors - _ERRORS[-1], 0) / 2
     return np.interp(variances, known, bits @ shares)
-
-
-# Digits that are 0 and yet coded, of values whose root mean square has the log2 of _SIZES and that
-# are multiples of 2^(half of a stride): an integer's raw digits below its stride.
-_SIZES: Final = np.arange(-8, 65) / 4
-_WIDTHS: Final = np.maximum(np.log2(np.maximum(2.0 ** _SIZES[:, None] * _NORMAL, 16)) - 1, 0)
-_WASTED: Final = np.stack(
-    [
-        np.where(2.0 ** _SIZES[:, None] * _NORMAL < 16, 0, np.minimum(_WIDTHS, stride / 2)).mean(1)
-        for stride in range(_STRIDES[-1] + 1)
-    ]
-)
-
-
-def _factor_bits(sizes: F64, strides: NDArray[np.int64]) -> F64:
-    """Bits a value, from log2 of the root mean squares of multiples of 2^(strides / 2)."""
-    nearest = np.clip(np.rint(4 * sizes).astype(np.int64) + 8, 0, len(_SIZES) - 1)
-    bits: F64 = _bits_of(2.0 ** (2 * sizes - strides)) + _WASTED[strides, nearest]
-    return bits
 
 
 def rounded(pair: Pair, factors: Factors, plan: Plan, is_rounded: bool = False) -> LowRank:

@@ -1,0 +1,102 @@
+// What words ask of the products that are added to them.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "floats.hpp"
+#include "search_kernels.hpp"
+
+DELTAHUB_BEGIN
+namespace {
+
+// 2^power, within the normal floats.
+inline float power_of_two(std::int32_t power) {
+  return std::bit_cast<float>(std::min(std::max(power + 127, 1), 254) << 23);
+}
+
+// How many floats a float is from zero, and back.
+inline std::int32_t counted(float number) {
+  const auto bits = std::bit_cast<std::int32_t>(number);
+  const std::int32_t magnitude = bits & 0x7fffffff, negative = bits >> 31;
+  return (magnitude ^ negative) - negative;
+}
+inline float uncounted(std::int32_t count) {
+  const std::int32_t negative = count >> 31;
+  return std::bit_cast<float>(((count ^ negative) - negative) | (count & (-2147483647 - 1)));
+}
+
+struct Interval {
+  float middle, half;
+};
+
+// The numbers that round, in the dtype, to a difference that makes the word: differences within
+// half an ulp do; at the very ends, ties, only where the word is even.
+template <class Words>
+inline Interval before_rounding(float difference, float half, std::uint32_t word) {
+  constexpr std::int32_t dropped = 23 - Words::mantissa_bits;
+  if constexpr (dropped == 0) return {difference, half};
+  const auto is_odd = std::int32_t(word & 1);
+  std::int32_t low = counted(difference - half) + is_odd + ((1 << dropped) - 1);
+  low = (low & -(1 << dropped)) - (1 << dropped >> 1);
+  std::int32_t high = counted(difference + half) - is_odd;
+  high = (high & -(1 << dropped)) + (1 << dropped >> 1);
+  const float lowest = uncounted(low), highest = uncounted(high);
+  return {(highest + lowest) / 2, (highest - lowest) / 2};
+}
+
+template <class Words, class Real, bool IS_INSIDE, bool IS_ROUNDED>
+void ask_as(const std::uint8_t* words, const std::uint8_t* base, const Real* products,
+            std::size_t n, const AskedRule& rule, float* weights, float* pulls) {
+  using Word = typename Words::Word;
+  constexpr std::int32_t below_first = middle_exponent<Words> + Words::mantissa_bits;
+  const std::int32_t finest = rule.typical - rule.octaves, typical = rule.typical;
+  const float margin = rule.margin, inertia = rule.inertia;
+  for (std::size_t j = 0; j < n; ++j) {
+    const std::uint32_t word = load<Word>(words + j * sizeof(Word));
+    const Real away = difference<Words, Real>(word, load<Word>(base + j * sizeof(Word)));
+    std::int32_t exponent = std::max(
+        std::int32_t(word >> Words::mantissa_bits) & ((1 << Words::exponent_bits) - 1), 1);
+    if constexpr (IS_INSIDE) {
+      Interval interval{float(away), 0.5f * power_of_two(exponent - below_first)};
+      if (IS_ROUNDED) interval = before_rounding<Words>(interval.middle, interval.half, word);
+      const float pull = interval.middle - float(products[j]);
+      const float room = interval.half - margin * power_of_two(std::max(exponent, finest) -
+                                                               below_first);
+      const float half = room > 0 ? room : 0;
+      const float above = pull < half ? pull : half;
+      const float moved = pull - (above > -half ? above : -half);
+      const std::int32_t is_moved = -std::int32_t(moved != 0);  // without a branch, for vectors
+      const float one = std::bit_cast<float>(is_moved & std::bit_cast<std::int32_t>(1.0f));
+      const float weight =
+          power_of_two(2 * (typical - std::max(exponent, finest))) * (one + inertia);
+      weights[j] = weight;
+      pulls[j] = moved * weight;
+    } else {
+      if (IS_ROUNDED) {
+        const auto bits = std::bit_cast<std::uint32_t>(float(products[j]));
+        exponent = std::max(exponent, std::int32_t(bits >> 23 & 255) + middle_exponent<Words> - 127);
+      }
+      const float weight = power_of_two(2 * (typical - std::max(exponent, finest)));
+      weights[j] = weight;
+      pulls[j] = float((away - products[j]) * Real(weight));
+    }
+  }
+}
+
+template <class Words, class Real>
+void ask(const std::uint8_t* words, const std::uint8_t* base, const Real* products, std::size_t n,
+         const AskedRule& rule, float* weights, float* pulls) {
+  const auto as = rule.is_inside
+                      ? (rule.is_rounded ? ask_as<Words, Real, true, true>
+                                         : ask_as<Words, Real, true, false>)
+                      : (rule.is_rounded ? ask_as<Words, Real, false, true>
+                                         : ask_as<Words, Real, false, false>);
+  as(words, base, products, n, rule, weights, pulls);
+}
+
+}  // namespace
+DELTAHUB_END

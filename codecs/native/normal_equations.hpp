@@ -1,0 +1,71 @@
+// Many small systems of normal equations at once: each vector holds one number of several of them.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "isa.hpp"
+
+DELTAHUB_BEGIN
+namespace {
+
+inline constexpr std::size_t n_systems = 8;
+struct Lanes {
+  double of[n_systems];
+};
+
+// Solves by the factors L D L^T. triangle: row by row from the diagonal on, and changed; targets
+// become solutions.
+inline void solve_lanes(Lanes* triangle, Lanes* targets, std::size_t rank) {
+  const auto row = [&](std::size_t k) { return triangle + k * rank - k * (k + 1) / 2; };
+  for (std::size_t k = 0; k < rank; ++k) {
+    Lanes* const pivots = row(k);
+    Lanes inverse;
+    for (std::size_t s = 0; s < n_systems; ++s) inverse.of[s] = 1 / pivots[k].of[s];
+    for (std::size_t i = k + 1; i < rank; ++i) {
+      Lanes factor, *const own = row(i);
+      for (std::size_t s = 0; s < n_systems; ++s)
+        factor.of[s] = pivots[i].of[s] * inverse.of[s];
+      for (std::size_t j = i; j < rank; ++j)
+        for (std::size_t s = 0; s < n_systems; ++s)
+          own[j].of[s] -= factor.of[s] * pivots[j].of[s];
+      for (std::size_t s = 0; s < n_systems; ++s)
+        targets[i].of[s] -= factor.of[s] * targets[k].of[s];
+    }
+  }
+  for (std::size_t k = rank; k-- > 0;) {
+    const Lanes* const pivots = row(k);
+    Lanes left = targets[k];
+    for (std::size_t j = k + 1; j < rank; ++j)
+      for (std::size_t s = 0; s < n_systems; ++s)
+        left.of[s] -= pivots[j].of[s] * targets[j].of[s];
+    for (std::size_t s = 0; s < n_systems; ++s) targets[k].of[s] = left.of[s] / pivots[k].of[s];
+  }
+}
+
+inline void solve_normal(const float* squares, const float* targets, std::size_t n,
+                         std::size_t rank, double* solutions) {
+  const std::size_t n_pairs = rank * (rank + 1) / 2;
+  std::vector<Lanes> triangle(n_pairs), own(rank);
+  for (std::size_t first = 0; first < n; first += n_systems) {
+    const std::size_t used = std::min(n_systems, n - first);
+    for (std::size_t s = 0; s < n_systems; ++s) {
+      const std::size_t system = first + std::min(s, used - 1);
+      for (std::size_t i = 0; i < n_pairs; ++i)
+        triangle[i].of[s] = double(squares[system * n_pairs + i]);
+      for (std::size_t k = 0; k < rank; ++k) own[k].of[s] = double(targets[system * rank + k]);
+      double trace = 0;
+      for (std::size_t k = 0, at = 0; k < rank; at += rank - k, ++k) trace += triangle[at].of[s];
+      const double ridge = 1e-7 * trace / double(rank) + 1e-300;  // of sums of float32
+      for (std::size_t k = 0, at = 0; k < rank; at += rank - k, ++k) triangle[at].of[s] += ridge;
+    }
+    solve_lanes(triangle.data(), own.data(), rank);
+    for (std::size_t s = 0; s < used; ++s)
+      for (std::size_t k = 0; k < rank; ++k)
+        solutions[(first + s) * rank + k] = own[k].of[s];
+  }
+}
+
+}  // namespace
+DELTAHUB_END
