@@ -14,7 +14,7 @@ from deltahub.codecs.low_rank_steps import Product, Rule, Steps
 
 Effort: TypeAlias = Literal["default", "max"]
 
-_SAMPLED: Final = 1 << 20  # words of the rows that the first steps look at
+_SAMPLED: Final = 1 << 17  # words of the rows that the first steps look at
 _MOST_ERROR: Final = 1.5  # of what rounding alone leaves
 
 
@@ -26,14 +26,15 @@ class Ladder(NamedTuple):
 
 
 _NEARER: Final = (Rule(3), Rule(5), Rule(6), Rule(7))
-_INSIDE: Final = (Rule(8, 0.1, 0.1), Rule(8, 0.1, 0.1))
 _LADDERS: Final[dict[Effort, Ladder]] = {
-    "default": Ladder((Rule(2),), (*_NEARER, *_INSIDE)),
+    "default": Ladder(
+        (Rule(2), Rule(4)), (Rule(6), Rule(7), Rule(8, 0.1, 0.05), Rule(8, 0.05, 0.03))
+    ),
     "max": Ladder(
         (Rule(2),),
         (
             *_NEARER,
-            *_INSIDE,
+            *(Rule(8, 0.1, 0.1) for _ in range(2)),
             *(Rule(8, margin, 0.03) for margin in (0.1, 0.1, 0.05, 0.05)),
             *(Rule(8, 0.02, 0.01) for _ in range(4)),
         ),

@@ -183,7 +183,7 @@ def _fit_merge(pair: Pair, merge: Merge, trial: Trial) -> Fit:
     energy = float((factors.strengths**2).sum())
     error = _left(factors, energy) / pair.size + 0.01 * _rounding(pair)
     plans = plan_components(pair, factors, error, is_merge=True)
-    fits = [_best(pair, factors, plans, trial, 8, is_rounded)[0]]
+    fits = [_best(pair, factors, plans, trial, 8, is_rounded, finer=3)[0]]
     # 16 bits a factor may be too few for words that have more than 8 significant ones.
     if pair.dtype is not DType.BF16 and 3 * rank <= MAX_RANK:
         unit = int(least_unit(pair, factors)[rank - 1])
@@ -202,13 +202,17 @@ def _best(
     trial: Trial,
     n_trials: int,
     is_rounded: bool = False,
+    finer: int = 0,
 ) -> tuple[Fit, Plan]:
-    """The fit that a trial finds smallest, walking from the plan that should be; its plan."""
+    """The fit that a trial finds smallest, walking from the plan that should be; its plan.
+
+    finer: steps to a finer plan from the one that the model of sizes finds smallest.
+    """
 
     def tried(i: int) -> Fit:
         return trial.fit(factors, partial(rounded, pair, plan=plans[i], is_rounded=is_rounded))
 
-    at = min(range(len(plans)), key=lambda i: plans[i].bits)
+    at = max(0, min(range(len(plans)), key=lambda i: plans[i].bits) - finer)
     best, plan, left = tried(at), plans[at], n_trials - 1
     for step in (-1, 1):
         here = at + step
@@ -217,4 +221,6 @@ def _best(
             if other.bits >= best.bits:
                 break
             best, plan, here = other, plans[here], here + step
+        if plan is not plans[at]:
+            break
     return best, plan
