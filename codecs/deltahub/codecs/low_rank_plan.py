@@ -33,7 +33,7 @@ class Plan:
 
 def least_unit(pair: Pair, factors: Factors) -> NDArray[np.int64]:
     """log2 of the finest unit in which this many components, from one on, fit the format."""
-    balance = (pair.rows / pair.columns) ** 0.25
+    balance = float((pair.rows / pair.columns) ** 0.25)
     left = np.abs(factors.left).max(axis=0) * balance
     right = np.abs(factors.right).max(axis=1) / balance
     largest = np.maximum(left, right)
@@ -119,8 +119,8 @@ def rounded(pair: Pair, factors: Factors, plan: Plan, is_rounded: bool = False) 
     factors: those of the pair, or some of their left rows.
     """
     words, rank, unit = pair.words, plan.rank, int(plan.units.min())
-    balance = (pair.rows / pair.columns) ** 0.25
-    scales = np.sqrt(factors.strengths[:rank] / np.ldexp(1.0, plan.units))
+    balance = float((pair.rows / pair.columns) ** 0.25)
+    scales = np.sqrt(np.ldexp(factors.strengths[:rank], -plan.units)).astype(factors.left.dtype)
     strides = plan.units - unit
     left = _integers(factors.left[:, :rank] * (scales * balance), (strides + 1) // 2)
     right = _integers(factors.right[:rank] * (scales / balance)[:, None], (strides // 2)[:, None])
@@ -134,7 +134,7 @@ def rounded_twice(
 
     factors: those of the pair, or some of their left rows.
     """
-    balance = (pair.rows / pair.columns) ** 0.25
+    balance = float((pair.rows / pair.columns) ** 0.25)
     scales = np.sqrt(np.ldexp(factors.strengths, -unit))
     lefts, rights = factors.left * (scales * balance), factors.right.T * (scales / balance)
     left, right = np.rint(lefts), np.rint(rights)
@@ -148,7 +148,7 @@ def rounded_twice(
     return LowRank(_integers(all_left, none), _integers(all_right, none), floor, is_rounded)
 
 
-def _integers(values: F64, strides: NDArray[np.int64]) -> NDArray[np.int16]:
+def _integers(values: Floats, strides: NDArray[np.int64]) -> NDArray[np.int16]:
     """values is changed."""
     np.rint(values, out=values)
     most = 32767 >> strides

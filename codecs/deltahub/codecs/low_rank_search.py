@@ -49,7 +49,8 @@ def fit_low_rank(
     if found is None:
         return None
     factors, energy = found
-    trial = Trial(pair, _TRIAL[effort])
+    is_small = effort == "default" and pair.size < _WALKED
+    trial = Trial(pair, _TRIAL[effort] >> is_small)
     fits = []
     rank = _most_merged(pair, factors, energy)
     if rank and (merge := sharpened(pair, factors.first(rank), effort)):
@@ -95,7 +96,7 @@ def _most_merged(pair: Pair, factors: Factors, energy: float) -> int:
     rank = min(found + 2 + found // 8, MAX_RANK, len(factors.strengths) - 1)
     if (
         not 0 < found <= rank
-        or _left(factors, energy)[rank - 1] > 1.4 * _rounding(pair) * pair.size
+        or _left(factors, energy)[rank - 1] > 1.4 * _rounding(pair) * pair.size * pair.changed_share
     ):
         return 0
     return rank
