@@ -216,11 +216,19 @@ def _greatest(squares: Floats) -> float:
 
 
 def orthonormal(columns: Floats) -> Floats:
-    """An orthonormal basis of the columns. Some twenty times faster than a QR."""
-    exact = columns.astype(np.float64, copy=False)
-    squares = exact.T @ exact
-    # What is weaker than its last digits is noise, and stays less than of length 1.
-    squares.ravel()[:: len(squares) + 1] += 1e-14 * squares.trace() + 1e-300
-    turn = np.linalg.inv(np.linalg.cholesky(squares)).T
-    basis: Floats = columns @ turn.astype(columns.dtype, copy=False)
-    return basis
+    """An orthonormal basis of the columns. Some ten times faster than a QR.
+
+    Columns of float64 are made so twice: the first time leaves what is weaker than the last digits
+    of their squares. All is 0 where squares have no digits left.
+    """
+    is_exact = columns.dtype == np.float64
+    for ridge in (1e-14, 1e-17) if is_exact else (1e-14,):
+        exact = columns.astype(np.float64, copy=False)
+        squares = exact.T @ exact
+        size = squares.trace()
+        if not size > 1e-60:
+            return np.zeros_like(columns)
+        squares.ravel()[:: len(squares) + 1] += ridge * size
+        turn = np.linalg.inv(np.linalg.cholesky(squares)).T
+        columns = columns @ turn.astype(columns.dtype, copy=False)
+    return columns
