@@ -63,12 +63,16 @@ def sharpened(pair: Pair, factors: Factors, effort: Effort) -> Merge | None:
     steps = Steps(part, is_rounded=False)
     left = (factors.left * factors.strengths).astype(pair.real)
     product = Product(left[every], factors.right.astype(pair.real))
-    for rule in ladder.sampled:
+    is_rounded = False
+    for i, rule in enumerate(ladder.sampled):
         product = steps.right(_left_orthonormal(steps.left(product, rule)), rule)
         product = _without_noise(product, steps.noise(rule))
-    if steps.error(product, ladder.sampled[-1]) > _MOST_ERROR:
-        return None
-    is_rounded = pair.dtype is not DType.F32 and _is_rounded(part, product)
+        if i > 0:
+            continue
+        if steps.error(product, rule) > _MOST_ERROR:
+            return None
+        is_rounded = pair.dtype is not DType.F32 and _is_rounded(part, product)
+        steps = Steps(part, is_rounded)
     steps = Steps(pair, is_rounded)
     # The sketch tells left factors of all rows, but for the rows' turn.
     turned = (left @ (factors.right @ product.right.T)).astype(pair.real)
