@@ -16,8 +16,10 @@ using namespace nb::literals;
 namespace deltahub {
 namespace {
 
-template <class T>
-using Matrix = nb::ndarray<T, nb::numpy, nb::ndim<2>, nb::device::cpu>;
+// Stubs name what callers hold.
+#define WORDS "numpy.typing.NDArray[numpy.unsignedinteger[typing.Any]]"
+#define ARRAY(numbers) "numpy.typing.NDArray[numpy." numbers "]"
+
 template <class T>
 using PlainMatrix = nb::ndarray<T, nb::numpy, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 // Of whichever word the kind has.
@@ -93,7 +95,7 @@ void ask(int kind, const Words2& words, const Words2& base, const PlainMatrix<co
 }
 
 template <class Real>
-void bind_ask(nb::module_& m, const char* about) {
+void bind_ask(nb::module_& m, const nb::sig& signature, const char* about) {
   m.def(
       "ask",
       [](int kind, const Words2& words, const Words2& base,
@@ -109,7 +111,7 @@ void bind_ask(nb::module_& m, const char* about) {
       },
       "kind"_a, "words"_a, "base"_a, "products"_a.noconvert(), "typical"_a, "octaves"_a,
       "margin"_a.none(), "inertia"_a, "is_rounded"_a, "weights"_a.noconvert(),
-      "pulls"_a.noconvert(), about);
+      "pulls"_a.noconvert(), signature, about);
 }
 
 void solve_normal_equations(const PlainMatrix<const float>& squares,
@@ -154,6 +156,7 @@ double bits_of_factors(const PlainMatrix<const std::int16_t>& values) {
 
 void bind_search(nb::module_& m) {
   m.def("greatest_magnitude", &greatest_magnitude, "kind"_a, "words"_a,
+        nb::sig("def greatest_magnitude(kind: int, words: " WORDS ") -> int"),
         "The greatest magnitude of the words that are numbers, as a word without its sign; 0 where\n"
         "there is none. kind: see fm_delta.WORD_KINDS; one of those that are predicted, as in all\n"
         "that follows.");
@@ -163,6 +166,8 @@ void bind_search(nb::module_& m) {
         subtract(kind, words, base, out, search_kernels().subtract);
       },
       "kind"_a, "words"_a, "base"_a, "out"_a.noconvert(),
+      nb::sig("def subtract(kind: int, words: " WORDS ", base: " WORDS ", out: " ARRAY("float32")
+              ") -> None"),
       "Fills `out` with words less base, rounded to its floats; 0 where either is no number.\n"
       "ValueError unless all have the same shape, rows contiguous.");
   m.def(
@@ -170,20 +175,29 @@ void bind_search(nb::module_& m) {
       [](int kind, const Words2& words, const Words2& base, const PlainMatrix<double>& out) {
         subtract(kind, words, base, out, search_kernels().subtract_exactly);
       },
-      "kind"_a, "words"_a, "base"_a, "out"_a.noconvert());
+      "kind"_a, "words"_a, "base"_a, "out"_a.noconvert(),
+      nb::sig("def subtract(kind: int, words: " WORDS ", base: " WORDS ", out: " ARRAY("float64")
+              ") -> None"),
+      "The same in float64.");
+#define ASK(real)                                                                      \
+  nb::sig("def ask(kind: int, words: " WORDS ", base: " WORDS ", products: " ARRAY(real)   \
+          ", typical: int, octaves: int, margin: float | None, inertia: float, is_rounded: bool," \
+          " weights: " ARRAY("float32") ", pulls: " ARRAY("float32") ") -> None")
   bind_ask<float>(
-      m,
+      m, ASK("float32"),
       "Fills `weights` of words, and `pulls`: how far their products should move, times the weight.\n"
       "products: what was added to the base, so far as it is known. typical: the exponent field of\n"
       "the typical ulp. octaves, margin, inertia: see low_rank_steps.Rule. is_rounded: see\n"
       "low_rank.LowRank. ValueError unless all have the same shape.");
-  bind_ask<double>(m, "The same of float64 products.");
+  bind_ask<double>(m, ASK("float64"), "The same of float64 products.");
   m.def("solve_normal_equations", &solve_normal_equations, "squares"_a.noconvert(),
         "targets"_a.noconvert(), "solutions"_a.noconvert(),
         "Solves as many systems as rows. squares: the upper triangles of their matrices, row by\n"
         "row; a little is added to diagonals. targets, solutions: of each unknown.");
   m.def("trial_bits", &trial_bits, "kind"_a, "words"_a, "base"_a, "left"_a, "right"_a, "floor"_a,
         "is_rounded"_a,
+        nb::sig("def trial_bits(kind: int, words: " WORDS ", base: " WORDS ", left: " ARRAY("int16")
+                ", right: " ARRAY("int16") ", floor: int, is_rounded: bool) -> float"),
         "About how many bits words take after a prediction from the base by factors: left is\n"
         "rows x rank, right rank x columns; rank 0 predicts the base. floor, is_rounded: see\n"
         "low_rank.LowRank. ValueError where shapes do not fit each other.");

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.low_rank import FLOAT_WORDS, LowRank, Words, deltas, predict
+from deltahub.codecs.low_rank import FLOAT_WORDS, LowRank, Words, predict
 from deltahub.codecs.low_rank_merge import Effort, sharpened
-from deltahub.codecs.low_rank_pair import Pair, sketch
+from deltahub.codecs.low_rank_pair import Factors, Pair, sketch
 from deltahub.codecs.low_rank_search import fit_low_rank
-from deltahub.codecs.low_rank_sizes import factor_bits, residual_bits
 from deltahub.codecs.reference.prediction import predicted, rounded_product
 from deltahub.codecs.reference.words import Words as ReferenceWords
 from deltahub.codecs.reference.words import signed
+from support.low_rank_statement import deltas, factor_bits, residual_bits
 from support.tiny_models import base, cast, finetune
 
 TORCH = {DType.BF16: torch.bfloat16, DType.F16: torch.float16, DType.F32: torch.float32}
@@ -117,6 +117,12 @@ def test_a_merged_adapter_is_found_behind_the_rounding(
     assert factors + coded_bits(dtype, after, predicted) < most * adapter
 
 
+def directions(pair: Pair) -> Factors:
+    found = sketch(pair, 12, 1)
+    assert found is not None
+    return found[0]
+
+
 def test_components_that_rounding_hides_are_found_and_noise_is_not() -> None:
     layer, product = merged_adapter(rank=4)
     left, strengths, right = torch.linalg.svd(product.double(), full_matrices=False)
@@ -125,7 +131,7 @@ def test_components_that_rounding_hides_are_found_and_noise_is_not() -> None:
     before = words_of(layer, DType.BF16)
     after = words_of(layer.float() + faint, DType.BF16)
     pair = Pair(DType.BF16, after, before)
-    merge = sharpened(pair, sketch(pair, 12, 1)[0].first(8), "default")
+    merge = sharpened(pair, directions(pair).first(8), "default")
     assert merge is not None
     found = merge.factors.strengths
     assert len(found) == 4
@@ -135,7 +141,7 @@ def test_components_that_rounding_hides_are_found_and_noise_is_not() -> None:
 def test_what_no_adapter_made_is_taken_for_no_merge() -> None:
     before, after = (words_of(t["up.weight"], DType.BF16) for t in (base(), finetune(1e-4)))
     pair = Pair(DType.BF16, after, before)
-    assert sharpened(pair, sketch(pair, 12, 1)[0].first(8), "default") is None
+    assert sharpened(pair, directions(pair).first(8), "default") is None
 
 
 def test_the_same_input_has_the_same_fit() -> None:

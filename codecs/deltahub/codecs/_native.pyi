@@ -1,8 +1,9 @@
 """Native kernels of deltahub.codecs."""
 
-from typing import Annotated, overload
+from typing import Annotated, Any, overload
 
 import numpy
+import numpy.typing
 from numpy.typing import NDArray
 
 
@@ -91,7 +92,7 @@ class NeuzipDecoder:
         Fills `out` with one block. ValueError where no encoder writes such a stream.
         """
 
-def greatest_magnitude(kind: int, words: Annotated[NDArray, dict(shape=(None, None), device='cpu', writable=False)]) -> int:
+def greatest_magnitude(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]]) -> int:
     """
     The greatest magnitude of the words that are numbers, as a word without its sign; 0 where
     there is none. kind: see fm_delta.WORD_KINDS; one of those that are predicted, as in all
@@ -99,17 +100,18 @@ def greatest_magnitude(kind: int, words: Annotated[NDArray, dict(shape=(None, No
     """
 
 @overload
-def subtract(kind: int, words: Annotated[NDArray, dict(shape=(None, None), device='cpu', writable=False)], base: Annotated[NDArray, dict(shape=(None, None), device='cpu', writable=False)], out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+def subtract(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], out: numpy.typing.NDArray[numpy.float32]) -> None:
     """
     Fills `out` with words less base, rounded to its floats; 0 where either is no number.
     ValueError unless all have the same shape, rows contiguous.
     """
 
 @overload
-def subtract(kind: int, words: Annotated[NDArray, dict(shape=(None, None), device='cpu', writable=False)], base: Annotated[NDArray, dict(shape=(None, None), device='cpu', writable=False)], out: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu')]) -> None: ...
+def subtract(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], out: numpy.typing.NDArray[numpy.float64]) -> None:
+    """The same in float64."""
 
 @overload
-def ask(kind: int, words: Annotated[NDArray, dict(shape=(None, None), device='cpu', writable=False)], base: Annotated[NDArray, dict(shape=(None, None), device='cpu', writable=False)], products: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], typical: int, octaves: int, margin: float | None, inertia: float, is_rounded: bool, weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], pulls: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+def ask(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], products: numpy.typing.NDArray[numpy.float32], typical: int, octaves: int, margin: float | None, inertia: float, is_rounded: bool, weights: numpy.typing.NDArray[numpy.float32], pulls: numpy.typing.NDArray[numpy.float32]) -> None:
     """
     Fills `weights` of words, and `pulls`: how far their products should move, times the weight.
     products: what was added to the base, so far as it is known. typical: the exponent field of
@@ -118,7 +120,7 @@ def ask(kind: int, words: Annotated[NDArray, dict(shape=(None, None), device='cp
     """
 
 @overload
-def ask(kind: int, words: Annotated[NDArray, dict(shape=(None, None), device='cpu', writable=False)], base: Annotated[NDArray, dict(shape=(None, None), device='cpu', writable=False)], products: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu', writable=False)], typical: int, octaves: int, margin: float | None, inertia: float, is_rounded: bool, weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], pulls: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+def ask(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], products: numpy.typing.NDArray[numpy.float64], typical: int, octaves: int, margin: float | None, inertia: float, is_rounded: bool, weights: numpy.typing.NDArray[numpy.float32], pulls: numpy.typing.NDArray[numpy.float32]) -> None:
     """The same of float64 products."""
 
 def solve_normal_equations(squares: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], targets: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], solutions: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu')]) -> None:
@@ -127,7 +129,7 @@ def solve_normal_equations(squares: Annotated[NDArray[numpy.float32], dict(shape
     row; a little is added to diagonals. targets, solutions: of each unknown.
     """
 
-def trial_bits(kind: int, words: Annotated[NDArray, dict(shape=(None, None), device='cpu', writable=False)], base: Annotated[NDArray, dict(shape=(None, None), device='cpu', writable=False)], left: Annotated[NDArray[numpy.int16], dict(shape=(None, None), order='C', device='cpu', writable=False)], right: Annotated[NDArray[numpy.int16], dict(shape=(None, None), order='C', device='cpu', writable=False)], floor: int, is_rounded: bool) -> float:
+def trial_bits(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], left: numpy.typing.NDArray[numpy.int16], right: numpy.typing.NDArray[numpy.int16], floor: int, is_rounded: bool) -> float:
     """
     About how many bits words take after a prediction from the base by factors: left is
     rows x rank, right rank x columns; rank 0 predicts the base. floor, is_rounded: see

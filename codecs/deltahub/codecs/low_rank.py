@@ -15,7 +15,6 @@ from deltahub.codecs.dtypes import DType
 Words: TypeAlias = NDArray[np.unsignedinteger[Any]]
 I16: TypeAlias = NDArray[np.int16]
 I64: TypeAlias = NDArray[np.int64]
-Integers: TypeAlias = NDArray[np.signedinteger[Any]]
 
 MAX_RANK: Final = 64
 MAX_PRODUCT: Final = 1 << 30  # of the magnitude of a product that the format can use
@@ -141,16 +140,3 @@ def _rounded(magnitude: I64, aligned: I64, words: FloatWords) -> I64:
     rounds_up = (rest > half) | ((rest == half) & (half > 0) & (quotient % 2 == 1))
     magnitudes: I64 = ((exponent - 1) << words.mantissa_bits) + ((quotient + rounds_up) << up)
     return magnitudes
-
-
-def deltas(source: Words, base: Words) -> Integers:
-    """How many words each source word is from its base word, counted from zero on its side."""
-    bits = 8 * base.itemsize
-    below_sign = (1 << (bits - 1)) - 1
-    signed = np.dtype(f"i{base.itemsize}")
-    sources, bases = source.view(signed), base.view(signed)
-    wide = np.dtype(f"i{2 * base.itemsize}")
-    moved: Integers = (sources ^ ((sources >> (bits - 1)) & below_sign)).astype(wide)
-    moved -= bases ^ ((bases >> (bits - 1)) & below_sign)
-    np.negative(moved, out=moved, where=bases < 0)
-    return moved

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -24,16 +25,36 @@ _COUNTED: Final = 1 << 16  # elements, about, whose exponents are counted
 _NOISE: Final = 1.5  # times the strongest direction that noise has: more is no noise
 
 
+class Rooms:
+    """Arrays that are filled again and again: fresh memory takes longer than what fills it."""
+
+    def __init__(self) -> None:
+        self._rooms: dict[str, NDArray[np.uint8]] = {}
+
+    def room(self, name: str, shape: tuple[int, ...], real: np.dtype[Any]) -> Floats:
+        """An array of any contents, until the same name is asked for again."""
+        n_bytes = prod(shape) * real.itemsize
+        if n_bytes > self._rooms.get(name, _NO_ROOM).nbytes:
+            self._rooms[name] = np.empty(n_bytes, np.uint8)
+        room: Floats = self._rooms.get(name, _NO_ROOM)[:n_bytes].view(real).reshape(shape)
+        return room
+
+
+_NO_ROOM: Final = np.empty(0, np.uint8)
+
+
 class Pair:
     """A fine-tuned and a base tensor of the same dtype, as floats where they are asked for."""
 
-    def __init__(self, dtype: DType, source: Words, base: Words) -> None:
+    def __init__(
+        self, dtype: DType, source: Words, base: Words, rooms: Rooms | None = None
+    ) -> None:
         self.dtype, self.source, self.base = dtype, source, base
         self.kind, self.words = WORD_KINDS[dtype], FLOAT_WORDS[dtype]
         self.rows, self.columns = source.shape
         # Float32 would round what the last digits of F32 words say of a product.
         self.real = np.dtype(np.float64 if dtype is DType.F32 else np.float32)
-        self._differences = np.empty(0, np.uint8)
+        self.rooms = rooms or Rooms()
 
     @property
     def size(self) -> int:
@@ -53,14 +74,10 @@ class Pair:
     ) -> Floats:
         """Source less base; 0 where either is no number. columns: without a step.
 
-        The array is one that the next call fills again: fresh memory takes longer than the rest.
+        The next call fills the same array again.
         """
         source = self.source[rows, columns]
-        real = real or self.real
-        n_bytes = source.size * real.itemsize
-        if n_bytes > self._differences.nbytes:
-            self._differences = np.empty(n_bytes, np.uint8)
-        difference: Floats = self._differences[:n_bytes].view(real).reshape(source.shape)
+        difference = self.rooms.room("differences", source.shape, real or self.real)
         subtract(self.kind, source, self.base[rows, columns], difference)
         return difference
 
@@ -80,7 +97,7 @@ class Pair:
 
     def part(self, rows: slice) -> "Pair":
         """These rows of the pair, not copied."""
-        return Pair(self.dtype, self.source[rows], self.base[rows])
+        return Pair(self.dtype, self.source[rows], self.base[rows], self.rooms)
 
     def sample(self) -> slice:
         """Some of the rows, to look at them all at once."""
@@ -169,6 +186,7 @@ def sketch(pair: Pair, n_directions: int, n_powers: int) -> tuple[Factors, float
     least = -(-pair.size // _PART)
     most = max(least, pair.rows // (2 * n_directions))
     basis: Floats | None = None
+    looked: Floats
     for i in range(n_powers + 1):
         step = min(max(16 >> i, least, 1), most)
         part = pair.differences(slice(i % step, None, step), real=f32)
@@ -199,7 +217,7 @@ def _is_noise(part: Floats, along: Floats) -> bool:
     energy = float(np.vdot(part, part))
     strongest = _greatest(along.T @ along)
     edge = (np.sqrt(rows) + np.sqrt(columns)) ** 2
-    return strongest * rows * columns <= _NOISE * edge * (energy - strongest)
+    return bool(strongest * rows * columns <= _NOISE * edge * (energy - strongest))
 
 
 def _greatest(squares: Floats) -> float:

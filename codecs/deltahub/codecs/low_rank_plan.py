@@ -110,7 +110,8 @@ def _residual_bits(pair: Pair, variances: F64) -> F64:
     known = np.arange(-48, 81) / 2 + np.rint(2 * np.log2(steps[np.argmax(shares)]))
     errors = known[:, None] - 2 * np.log2(steps)
     bits = np.interp(errors, _ERRORS, _bits_of_errors()) + np.maximum(errors - _ERRORS[-1], 0) / 2
-    return np.interp(variances, known, bits @ shares)
+    of_words: F64 = np.interp(variances, known, bits @ shares)
+    return of_words
 
 
 def rounded(pair: Pair, factors: Factors, plan: Plan, is_rounded: bool = False) -> LowRank:
@@ -127,9 +128,7 @@ def rounded(pair: Pair, factors: Factors, plan: Plan, is_rounded: bool = False) 
     return LowRank(left, right, unit + words.unit_of_floor, is_rounded)
 
 
-def rounded_twice(
-    pair: Pair, factors: Factors, unit: int, is_rounded: bool = False
-) -> LowRank:
+def rounded_twice(pair: Pair, factors: Factors, unit: int, is_rounded: bool = False) -> LowRank:
     """All components in integers, and two more for each, of what rounding its factors has lost.
 
     factors: those of the pair, or some of their left rows.

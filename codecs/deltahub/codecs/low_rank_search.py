@@ -120,6 +120,7 @@ class Trial:
         least = min(16, max(1, 4 * n_elements // pair.columns))
         n_rows = min(pair.rows, max(least, n_elements // pair.columns))
         self._pair, self._n_rows = pair, n_rows
+        self._share: float = pair.rows / n_rows
         n_factors = min(pair.rows, max(n_rows, _COUNTED_ROWS))
         coded, counted = (
             np.linspace(0, pair.rows - 1, n).astype(np.intp) for n in (n_rows, n_factors)
@@ -152,7 +153,7 @@ class Trial:
             low_rank.floor,
             low_rank.is_rounded,
         )
-        return self._pair.rows / self._n_rows * bits
+        return self._share * bits
 
 
 def _fit_components(

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from deltahub.codecs._native import ask, solve_normal_equations
 from deltahub.codecs.low_rank_pair import F64, Floats, Pair
 
+_F32: Final = np.dtype(np.float32)
 _MOST_SUMS: Final = 1 << 21  # normal equations' numbers at a time
 _MOST_WORK: Final = 1 << 31  # words times pairs of components that a half step looks at
 
@@ -51,8 +52,6 @@ class Steps:
 
     def __init__(self, pair: Pair, is_rounded: bool) -> None:
         self.pair, self.is_rounded = pair, is_rounded
-        self._weights = self._pulls = np.empty(0, np.float32)
-        self._products = np.empty(0, pair.real)
         ulps, shares = pair.ulp_shares
         self._below_first = pair.words.bias + pair.words.mantissa_bits
         self.typical = int(np.rint(np.log2((shares * ulps**2).sum()) / 2)) + self._below_first
@@ -66,7 +65,9 @@ class Steps:
         left = product.left.copy()
         for rows in self.pair.row_slices(right.shape[1]):
             weights, pulls = self._asked(rows, columns, left[rows], right, rule)
-            left[rows] += _solved(weights @ pairs.T, pulls @ given.T)
+            squares = self.pair.rooms.room("squares", (len(weights), len(pairs)), _F32)
+            np.matmul(weights, pairs.T, out=squares)
+            left[rows] += _solved(squares, pulls @ given.T)
         return Product(left, product.right)
 
     def right(self, product: Product, rule: Rule) -> Product:
@@ -78,13 +79,15 @@ class Steps:
         for begin in range(0, self.pair.columns, width):
             columns = slice(begin, min(begin + width, self.pair.columns))
             n_columns = columns.stop - begin
-            squares = np.zeros((n_columns, n_pairs), np.float32)
+            squares = self.pair.rooms.room("squares", (n_columns, n_pairs), _F32)
+            squares[...] = 0
+            more = self.pair.rooms.room("more squares", (n_columns, n_pairs), _F32)
             targets = np.zeros((n_columns, product.rank), np.float32)
             for rows in self.pair.row_slices(n_columns, stride):
                 left = product.left[rows]
                 weights, pulls = self._asked(rows, columns, left, right[:, columns], rule)
                 given = np.ascontiguousarray(left.T, np.float32)
-                squares += weights.T @ _pairs(given).T
+                squares += np.matmul(weights.T, _pairs(given).T, out=more)
                 targets += pulls.T @ given.T
             right[:, columns] += _solved(squares, targets).T
         return Product(product.left, right)
@@ -117,13 +120,9 @@ class Steps:
         source, base = self.pair.source[rows, columns], self.pair.base[rows, columns]
         if columns.step not in (None, 1):
             source, base = np.ascontiguousarray(source), np.ascontiguousarray(base)
-        if source.size > len(self._weights):
-            self._weights, self._pulls = np.empty((2, source.size), np.float32)
-            self._products = np.empty(source.size, self.pair.real)
-        weights, pulls, products = (
-            room[: source.size].reshape(source.shape)
-            for room in (self._weights, self._pulls, self._products)
-        )
+        rooms, shape = self.pair.rooms, source.shape
+        weights, pulls = (rooms.room(name, shape, _F32) for name in ("weights", "pulls"))
+        products = rooms.room("products", shape, self.pair.real)
         np.matmul(left, right, out=products)
         ask(
             self.pair.kind,

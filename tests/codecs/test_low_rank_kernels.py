@@ -1,0 +1,164 @@
+"""The native kernels of the search for low rank say what their statement in NumPy says."""
+
+from itertools import product
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from deltahub.codecs import _native as native
+from deltahub.codecs.dtypes import DType
+from deltahub.codecs.low_rank import FLOAT_WORDS, LowRank, Words
+from deltahub.codecs.low_rank_steps import Rule
+from deltahub.codecs.words import WORD_KINDS
+from support import low_rank_statement as statement
+from support.deltas import scaled_fine_tune, special_words
+from support.kernels import every_kernel, running
+
+every_dtype = pytest.mark.parametrize("dtype", list(FLOAT_WORDS), ids=lambda dtype: dtype.name)
+
+
+def trained(dtype: DType, rows: int, columns: int) -> tuple[Words, Words]:
+    """Words of a fine-tune and of its base."""
+    unsigned = f"<u{dtype.itemsize}"
+    both = scaled_fine_tune(dtype, rows, columns)
+    words, base = (np.frombuffer(each, unsigned).reshape(rows, columns) for each in both)
+    return words, base
+
+
+def odd(dtype: DType) -> tuple[Words, Words]:
+    """Every special word on every other, in rows that lie apart."""
+    special = special_words(dtype)
+    words, base = np.meshgrid(special, special, indexing="ij")
+    return np.repeat(words, 2, axis=0)[::2], np.repeat(base, 2, axis=0)[::2]
+
+
+def pairs_of(dtype: DType) -> list[tuple[Words, Words]]:
+    shapes = ((1, 1), (3, 7), (5, 33), (70, 131))
+    return [*(trained(dtype, *shape) for shape in shapes), odd(dtype)]
+
+
+def factors(dtype: DType, rows: int, columns: int, rank: int) -> tuple[LowRank, LowRank]:
+    """Factors whose products are about as large as weights, added as they are and rounded."""
+    random = np.random.default_rng(rank)
+    left = np.rint(random.standard_normal((rows, rank)) * 90).astype(np.int16)
+    right = np.rint(random.standard_normal((rank, columns)) * 90).astype(np.int16)
+    floor = FLOAT_WORDS[dtype].bias - 8
+    return LowRank(left, right, floor), LowRank(left, right, floor, is_rounded=True)
+
+
+@every_kernel
+@every_dtype
+def test_differences_are_those_of_numbers(kernels: str, dtype: DType) -> None:
+    for words, base in pairs_of(dtype):
+        with running(kernels), np.errstate(over="ignore"):
+            expected = statement.subtracted(dtype, words, base)
+            for real in (np.float32, np.float64):
+                out = np.full(words.shape, 5, real)
+                native.subtract(WORD_KINDS[dtype], words, base, out)
+                assert np.array_equal(out, expected.astype(real))
+
+
+@every_kernel
+@every_dtype
+def test_the_greatest_magnitude_is_that_of_a_number(kernels: str, dtype: DType) -> None:
+    floats = FLOAT_WORDS[dtype]
+    for words, _ in pairs_of(dtype):
+        magnitudes = words[floats.exponents(words) < floats.max_exponent] & (floats.sign - 1)
+        with running(kernels):
+            assert native.greatest_magnitude(WORD_KINDS[dtype], words) == magnitudes.max()
+    nothing = np.full((2, 3), floats.sign - 1, words.dtype)
+    assert native.greatest_magnitude(WORD_KINDS[dtype], nothing) == 0
+
+
+@every_kernel
+@every_dtype
+@pytest.mark.parametrize("rank", [0, 1, 4, 7])
+def test_a_trial_counts_what_is_left_of_a_prediction(kernels: str, dtype: DType, rank: int) -> None:
+    for words, base in pairs_of(dtype):
+        for low_rank in factors(dtype, *words.shape, rank):
+            with running(kernels):
+                bits = native.trial_bits(
+                    WORD_KINDS[dtype],
+                    words,
+                    base,
+                    low_rank.left,
+                    low_rank.right,
+                    low_rank.floor,
+                    low_rank.is_rounded,
+                )
+            expected = statement.trial_bits(dtype, words, base, low_rank)
+            # A row whose mean is between two classes may be in either. Among odd words, those far
+            # from the middle exponents count as less far.
+            is_odd = FLOAT_WORDS[dtype].max_exponent in FLOAT_WORDS[dtype].exponents(words)
+            assert bits == pytest.approx(expected, rel=0.2 if is_odd else 0.001)
+
+
+def test_factors_are_counted_without_the_digits_that_they_lack() -> None:
+    left = factors(DType.BF16, 300, 1, 5)[0].left
+    assert native.factor_bits(left) == pytest.approx(statement.factor_bits(left))
+    assert native.factor_bits(left << 4) == pytest.approx(statement.factor_bits(left))
+    assert native.factor_bits(left[:0]) == 0
+
+
+@every_kernel
+@every_dtype
+@pytest.mark.parametrize("rule", [Rule(3), Rule(7), Rule(8, 0.1, 0.05)])
+def test_words_ask_of_products_what_the_rule_says(kernels: str, dtype: DType, rule: Rule) -> None:
+    real = np.float64 if dtype is DType.F32 else np.float32
+    random = np.random.default_rng(0)
+    typical = FLOAT_WORDS[dtype].bias - 5
+    for (words, base), is_rounded in product(pairs_of(dtype), (False, True)):
+        products = (random.standard_normal(words.shape) * 2e-4).astype(real)
+        weights, pulls = np.empty((2, *words.shape), np.float32)
+        with running(kernels):
+            native.ask(
+                WORD_KINDS[dtype],
+                words,
+                base,
+                products,
+                typical,
+                rule.octaves,
+                rule.margin,
+                rule.inertia,
+                is_rounded,
+                weights,
+                pulls,
+            )
+        with np.errstate(over="ignore", invalid="ignore"):
+            expected = statement.asked(dtype, words, base, products, typical, rule, is_rounded)
+        np.testing.assert_allclose(weights, expected[0], rtol=1e-6)
+        np.testing.assert_allclose(pulls, expected[1], rtol=1e-5, atol=1e-9)
+
+
+@every_kernel
+@pytest.mark.parametrize(("n", "rank"), [(1, 1), (8, 3), (13, 16), (2, 64)])
+def test_normal_equations_are_solved(kernels: str, n: int, rank: int) -> None:
+    random = np.random.default_rng(rank)
+    half = random.standard_normal((n, rank, 2 * rank)).astype(np.float32)
+    matrices = half @ half.transpose(0, 2, 1)
+    targets = random.standard_normal((n, rank)).astype(np.float32)
+    squares = np.ascontiguousarray(matrices[:, *np.triu_indices(rank)])
+    solutions: npt.NDArray[np.float64] = np.empty((n, rank))
+    with running(kernels):
+        native.solve_normal_equations(squares, targets, solutions)
+    expected = np.linalg.solve(matrices.astype(np.float64), targets[..., None])[..., 0]
+    np.testing.assert_allclose(solutions, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    words, base = trained(DType.BF16, 4, 9)
+    kind, out = WORD_KINDS[DType.BF16], np.empty((4, 9), np.float32)
+    with pytest.raises(ValueError, match="shapes differ"):
+        native.subtract(kind, words, base[:3], out)
+    with pytest.raises(ValueError, match="contiguous"):
+        native.greatest_magnitude(kind, words[:, ::2])
+    with pytest.raises(ValueError, match="another size"):
+        native.greatest_magnitude(WORD_KINDS[DType.F32], words)
+    with pytest.raises(ValueError, match="cannot be predicted"):
+        native.greatest_magnitude(WORD_KINDS[DType.I16], words)
+    left, right = np.zeros((4, 2), np.int16), np.zeros((2, 9), np.int16)
+    with pytest.raises(ValueError, match="another shape"):
+        native.trial_bits(kind, words, base, left, right[:1], 120, False)
+    with pytest.raises(ValueError, match="no exponent"):
+        native.trial_bits(kind, words, base, left, right, 255, False)
