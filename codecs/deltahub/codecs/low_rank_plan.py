@@ -107,7 +107,7 @@ def _bits_of_errors() -> F64:
 def _residual_bits(pair: Pair, variances: F64) -> F64:
     """Bits a word, from log2 of the variance of what is left before it is rounded."""
     steps, shares = pair.ulp_shares
-    known = np.arange(-48, 81) / 2 + np.rint(2 * np.log2(steps[np.argmax(shares)]))
+    known = np.arange(-24, 41) + np.rint(2 * np.log2(steps[np.argmax(shares)]))
     errors = known[:, None] - 2 * np.log2(steps)
     bits = np.interp(errors, _ERRORS, _bits_of_errors()) + np.maximum(errors - _ERRORS[-1], 0) / 2
     of_words: F64 = np.interp(variances, known, bits @ shares)

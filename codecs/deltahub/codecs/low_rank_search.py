@@ -119,27 +119,25 @@ class Trial:
     def __init__(self, pair: Pair, n_elements: int) -> None:
         least = min(16, max(1, 4 * n_elements // pair.columns))
         n_rows = min(pair.rows, max(least, n_elements // pair.columns))
-        self._pair, self._n_rows = pair, n_rows
-        self._share: float = pair.rows / n_rows
-        n_factors = min(pair.rows, max(n_rows, _COUNTED_ROWS))
+        n_counted = min(pair.rows, max(n_rows, _COUNTED_ROWS))
         coded, counted = (
-            np.linspace(0, pair.rows - 1, n).astype(np.intp) for n in (n_rows, n_factors)
+            np.linspace(0, pair.rows - 1, n).astype(np.intp) for n in (n_rows, n_counted)
         )
-        self._rows = np.concatenate([coded, counted])
+        self._rows = np.union1d(coded, counted)  # whose left factors are made integers
+        self._coded = np.searchsorted(self._rows, coded)
+        self._pair, self._share = pair, pair.rows / n_rows
         self._source, self._base = pair.source[coded], pair.base[coded]
         nothing = np.zeros((n_rows, 0), np.int16), np.zeros((0, pair.columns), np.int16)
         self.without = self._residual_bits(LowRank(*nothing, floor=1))
 
     def fit(self, factors: Factors, integers: Callable[[Factors], LowRank]) -> Fit:
         """The fit, with about the bits that the whole tensor takes, factors included."""
-        some = Factors(factors.left[self._rows], factors.strengths, factors.right)
-        low_rank = integers(some)
-        left, counted = np.split(low_rank.left, [self._n_rows])
+        low_rank = integers(replace(factors, left=factors.left[self._rows]))
         # Of values near the end of a short dtype's range, a unit may have no exponent.
         if not 0 < low_rank.floor < self._pair.words.max_exponent:
             return Fit(np.inf, factors, integers)
-        bits = self._residual_bits(replace(low_rank, left=left))
-        bits += self._pair.rows / len(counted) * factor_bits(counted)
+        bits = self._residual_bits(replace(low_rank, left=low_rank.left[self._coded]))
+        bits += self._pair.rows / len(self._rows) * factor_bits(low_rank.left)
         bits += factor_bits(np.ascontiguousarray(low_rank.right.T))
         return Fit(bits, factors, integers)
 
@@ -153,7 +151,7 @@ class Trial:
             low_rank.floor,
             low_rank.is_rounded,
         )
-        return self._share * bits
+        return float(self._share * bits)
 
 
 def _fit_components(
