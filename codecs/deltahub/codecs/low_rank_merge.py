@@ -9,7 +9,8 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.low_rank_pair import Factors, Pair, orthonormal
+from deltahub.codecs.low_rank_pair import Pair
+from deltahub.codecs.low_rank_sketch import Factors, orthonormal
 from deltahub.codecs.low_rank_steps import Product, Rule, Steps
 
 Effort: TypeAlias = Literal["default", "max"]

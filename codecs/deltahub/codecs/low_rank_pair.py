@@ -1,7 +1,6 @@
-"""A fine-tuned and a base tensor as floats, and the strongest directions of their difference."""
+"""A fine-tuned and a base tensor as floats."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import Any, Final, TypeAlias
@@ -19,10 +18,8 @@ F64: TypeAlias = NDArray[np.float64]
 I32: TypeAlias = NDArray[np.int32]
 
 _CHUNK: Final = 1 << 18  # elements that are floats at a time: they stay in a core's caches
-_PART: Final = 1 << 22  # elements, at most, that a step of a sketch looks at
 _SAMPLED: Final = 1 << 20  # elements, about, that are looked at all at once
 _COUNTED: Final = 1 << 16  # elements, about, whose exponents are counted
-_NOISE: Final = 1.5  # times the strongest direction that noise has: more is no noise
 
 
 class Rooms:
@@ -121,6 +118,16 @@ class Pair:
         return ulps, counts[exponents] / counts.sum()
 
     @cached_property
+    def rounding(self) -> float:
+        """The mean square of what rounding the source words has added to the difference."""
+        ulps, shares = self.ulp_shares
+        return float((shares * ulps**2).sum()) / 12
+
+    def noise_strength(self, rows: int) -> float:
+        """How strong the strongest component of the rounding is in so many of the rows."""
+        return float(np.sqrt(self.rounding) * (np.sqrt(rows) + np.sqrt(self.columns)))
+
+    @cached_property
     def changed_share(self) -> float:
         """How many of the rows have changed at all: a share of 1, of some of them."""
         some = slice(None, None, -(-self.rows // max(16, _COUNTED // self.columns)))
@@ -144,109 +151,3 @@ class Pair:
         words += 0x7FFF + ((words >> 16) & 1)
         words >>= 16
         return words.astype(np.uint16)
-
-
-@dataclass(frozen=True)
-class Factors:
-    """left * strengths @ right: orthonormal columns and rows, strengths falling."""
-
-    left: Floats
-    strengths: F64
-    right: Floats
-
-    def first(self, rank: int) -> "Factors":
-        """The strongest components."""
-        return Factors(self.left[:, :rank], self.strengths[:rank], self.right[:rank])
-
-    @classmethod
-    def of_product(cls, left: Floats, right: Floats) -> "Factors":
-        """left @ right, of any columns and rows."""
-        columns = orthonormal(left)
-        return cls.of_orthonormal(columns, (columns.T @ left) @ right)
-
-    @classmethod
-    def of_orthonormal(cls, columns: Floats, core: Floats) -> "Factors":
-        """columns @ core, of orthonormal columns."""
-        exact = core.astype(np.float64, copy=False)
-        squares, turn = np.linalg.eigh(exact @ exact.T)
-        squares, turn = np.maximum(squares, max(1e-20 * squares[-1], 1e-300))[::-1], turn[:, ::-1]
-        strengths = np.sqrt(squares)
-        turned = turn.astype(core.dtype), (turn / strengths).T.astype(core.dtype)
-        return cls(columns @ turned[0], strengths, turned[1] @ core)
-
-
-def sketch(pair: Pair, n_directions: int, n_powers: int) -> tuple[Factors, float] | None:
-    """The strongest directions of the difference, and its sum of squares.
-
-    None where the strongest is not more than noise has. The row space is found on parts of the
-    rows, other ones in each step; then all rows are looked at twice. n_directions: at most half of
-    the rows and of the columns.
-    """
-    f32 = np.dtype(np.float32)
-    least = -(-pair.size // _PART)
-    most = max(least, pair.rows // (2 * n_directions))
-    basis: Floats | None = None
-    looked: Floats
-    for i in range(n_powers + 1):
-        step = min(max(16 >> i, least, 1), most)
-        part = pair.differences(slice(i % step, None, step), real=f32)
-        if basis is None:
-            looked = np.random.default_rng(0).standard_normal((len(part), n_directions), np.float32)
-        else:
-            looked = part @ basis
-            if i == 1 and _is_noise(part, looked):
-                return None
-        basis = orthonormal(part.T @ looked)
-    assert basis is not None
-    basis = basis.astype(pair.real)
-    left = np.empty((pair.rows, n_directions), pair.real)
-    energy = 0.0
-    for rows, difference in pair.chunks():
-        np.matmul(difference, basis, out=left[rows])
-        energy += float(np.vdot(difference, difference))
-    left = orthonormal(left)
-    right = np.zeros((n_directions, pair.columns), pair.real)
-    for rows, difference in pair.chunks():
-        right += left[rows].T @ difference
-    return Factors.of_orthonormal(left, right), energy
-
-
-def _is_noise(part: Floats, along: Floats) -> bool:
-    """Whether no direction of a part is stronger than noise has it. along: part @ directions."""
-    rows, columns = part.shape
-    energy = float(np.vdot(part, part))
-    strongest = _greatest(along.T @ along)
-    edge = (np.sqrt(rows) + np.sqrt(columns)) ** 2
-    return bool(strongest * rows * columns <= _NOISE * edge * (energy - strongest))
-
-
-def _greatest(squares: Floats) -> float:
-    """The greatest eigenvalue of a matrix of products, or a little less."""
-    along = squares[np.argmax(squares.diagonal())].astype(np.float64)
-    value = 0.0
-    for _ in range(6):
-        length = float(np.linalg.norm(along))
-        if length == 0:
-            return 0.0
-        along = squares @ (along / length)
-        value = float(np.linalg.norm(along))
-    return value
-
-
-def orthonormal(columns: Floats) -> Floats:
-    """An orthonormal basis of the columns. Some ten times faster than a QR.
-
-    Columns of float64 are made so twice: the first time leaves what is weaker than the last digits
-    of their squares. All is 0 where squares have no digits left.
-    """
-    is_exact = columns.dtype == np.float64
-    for ridge in (1e-14, 1e-17) if is_exact else (1e-14,):
-        exact = columns.astype(np.float64, copy=False)
-        squares = exact.T @ exact
-        size = squares.trace()
-        if not size > 1e-60:
-            return np.zeros_like(columns)
-        squares.ravel()[:: len(squares) + 1] += ridge * size
-        turn = np.linalg.inv(np.linalg.cholesky(squares)).T
-        columns = columns @ turn.astype(columns.dtype, copy=False)
-    return columns

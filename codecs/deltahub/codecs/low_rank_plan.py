@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deltahub.codecs.low_rank import MAX_RANK, LowRank
-from deltahub.codecs.low_rank_pair import F64, Factors, Floats, Pair
+from deltahub.codecs.low_rank_pair import F64, Floats, Pair
+from deltahub.codecs.low_rank_sketch import Factors
 
 # log2 of a component's noise, of what the error would allow
 _NOISES: Final = np.arange(-2, 3)

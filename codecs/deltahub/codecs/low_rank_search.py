@@ -15,8 +15,9 @@ from deltahub.codecs._native import factor_bits, trial_bits
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.low_rank import FLOAT_WORDS, MAX_RANK, LowRank, Words
 from deltahub.codecs.low_rank_merge import Effort, Merge, sharpened
-from deltahub.codecs.low_rank_pair import F64, Factors, Pair, sketch
+from deltahub.codecs.low_rank_pair import F64, Pair
 from deltahub.codecs.low_rank_plan import Plan, least_unit, plan_components, rounded, rounded_twice
+from deltahub.codecs.low_rank_sketch import Factors, sketch
 
 MIN_SIDE: Final = 64
 _TRIAL: Final = {"default": 1 << 16, "max": 1 << 17}  # elements coded to see what a fit saves
@@ -63,14 +64,8 @@ def fit_low_rank(
 
 def _sketched(pair: Pair, effort: Effort) -> tuple[Factors, float] | None:
     most = min(min(pair.rows, pair.columns) // 2, _FACTORS // max(pair.rows, pair.columns))
-    found = sketch(pair, min(_DIRECTIONS[effort], most), _POWERS[effort])
-    if found is None or effort == "max":
-        return found
-    factors, energy = found
-    is_cut = factors.strengths[-1] > 3 * _noise_strength(pair)
-    if is_cut and _left(factors, energy)[-1] < energy / 100:
-        return sketch(pair, min(_DIRECTIONS["max"], most), _POWERS[effort])
-    return factors, energy
+    few, many = (min(n, most) for n in (_DIRECTIONS[effort], _DIRECTIONS["max"]))
+    return sketch(pair, few, _POWERS[effort], many)
 
 
 def _left(factors: Factors, energy: float) -> F64:
@@ -78,25 +73,14 @@ def _left(factors: Factors, energy: float) -> F64:
     return energy - np.cumsum(factors.strengths**2)
 
 
-def _rounding(pair: Pair) -> float:
-    """The mean square of what rounding the source words has added to the difference."""
-    ulps, shares = pair.ulp_shares
-    return float((shares * ulps**2).sum()) / 12
-
-
-def _noise_strength(pair: Pair) -> float:
-    """How strong the strongest component of the rounding is."""
-    return float(np.sqrt(_rounding(pair)) * (np.sqrt(pair.rows) + np.sqrt(pair.columns)))
-
-
 def _most_merged(pair: Pair, factors: Factors, energy: float) -> int:
     """How many components an adapter may have whose sum was rounded; 0: this is no such sum."""
-    found = int((factors.strengths > 1.1 * _noise_strength(pair)).sum())
+    found = int((factors.strengths > 1.1 * pair.noise_strength(pair.rows)).sum())
     # Weak components may be hidden: they show once the words are weighed.
     rank = min(found + 2 + found // 8, MAX_RANK, len(factors.strengths) - 1)
     if (
         not 0 < found <= rank
-        or _left(factors, energy)[rank - 1] > 1.4 * _rounding(pair) * pair.size * pair.changed_share
+        or _left(factors, energy)[rank - 1] > 1.4 * pair.rounding * pair.size * pair.changed_share
     ):
         return 0
     return rank
@@ -157,7 +141,7 @@ class Trial:
 def _fit_components(
     pair: Pair, factors: Factors, energy: float, trial: Trial, effort: Effort
 ) -> Fit:
-    floor = _rounding(pair)
+    floor = pair.rounding
     error = np.maximum(_left(factors, energy) / pair.size - floor, 1e-3 * floor)
     best, at = _best(pair, factors, plan_components(pair, factors, error), trial, 1)
     if effort == "default" and pair.size < _WALKED:
@@ -181,7 +165,7 @@ def _fit_merge(pair: Pair, merge: Merge, trial: Trial) -> Fit:
     factors, is_rounded = merge
     rank = len(factors.strengths)
     energy = float((factors.strengths**2).sum())
-    error = _left(factors, energy) / pair.size + 0.01 * _rounding(pair)
+    error = _left(factors, energy) / pair.size + 0.01 * pair.rounding
     plans = plan_components(pair, factors, error, is_merge=True)
     fits = [_best(pair, factors, plans, trial, 8, is_rounded, finer=3)[0]]
     # 16 bits a factor may be too few for words that have more than 8 significant ones.
