@@ -26,15 +26,15 @@ class Ladder(NamedTuple):
     all: tuple[Rule, ...]
 
 
-_NEARER: Final = (Rule(3), Rule(5), Rule(6), Rule(7))
 _LADDERS: Final[dict[Effort, Ladder]] = {
     "default": Ladder(
-        (Rule(2), Rule(4)), (Rule(6), Rule(7), Rule(8, 0.1, 0.05), Rule(8, 0.05, 0.03))
+        (Rule(2), Rule(4)),
+        (Rule(5), Rule(6), Rule(7), Rule(7), Rule(8, 0.1, 0.05), Rule(8, 0.05, 0.03)),
     ),
     "max": Ladder(
         (Rule(2),),
         (
-            *_NEARER,
+            *(Rule(octaves) for octaves in (3, 5, 6, 7)),
             *(Rule(8, 0.1, 0.1) for _ in range(2)),
             *(Rule(8, margin, 0.03) for margin in (0.1, 0.1, 0.05, 0.05)),
             *(Rule(8, 0.02, 0.01) for _ in range(4)),

@@ -13,7 +13,7 @@ from deltahub.codecs.low_rank_pair import F64, Floats, Pair
 from deltahub.codecs.low_rank_sketch import Factors
 
 # log2 of a component's noise, of what the error would allow
-_NOISES: Final = np.arange(-2, 3)
+_NOISES: Final = np.arange(-8, 3)
 _NOISES_OF_MERGES: Final = np.arange(-22, 1)
 _REACH: Final = 12  # how many times the root mean square product the greatest may be
 _TABLES: Final = 200  # bits that a component takes beside its values, about

@@ -30,6 +30,7 @@ _RANKS: Final[dict[Effort, tuple[int, ...]]] = {  # tried beside the one that a 
     "max": (2, 4, 8, 12, 16, 20, 24, 32, 40, 48, 56, 64),
 }
 _WALKED: Final = 1 << 20  # elements, at least, of a tensor whose ranks are tried by default
+_ALMOST_ALL: Final = 0.4  # of the size without a prediction: less, and factors take most of it
 _LEAST_GAIN: Final = 0.01  # of the size without a prediction
 
 
@@ -143,7 +144,10 @@ def _fit_components(
 ) -> Fit:
     floor = pair.rounding
     error = np.maximum(_left(factors, energy) / pair.size - floor, 1e-3 * floor)
-    best, at = _best(pair, factors, plan_components(pair, factors, error), trial, 1)
+    plans = plan_components(pair, factors, error)
+    best, at = _best(pair, factors, plans, trial, 1)
+    if best.bits < _ALMOST_ALL * trial.without:
+        best, at = _best(pair, factors, plans, trial, 4)
     if effort == "default" and pair.size < _WALKED:
         return best
     # The model of sizes knows no rows that did not change: trials say where to stop.
