@@ -35,7 +35,7 @@ class TrialCounts {
       double of_class = 0, n_symbols = 0;
       for (std::size_t symbol = 0; symbol < n_trial_symbols; ++symbol) {
         const Ways& ways = counts_[begin + symbol];
-        const double count = ways[0] + ways[1] + ways[2] + ways[3];
+        const double count = ways[0] + ways[1];
         if (count == 0) continue;
         of_class += count, n_symbols += 1;
         bits += count * (trial_width(symbol) - std::log2(count));
@@ -48,8 +48,8 @@ class TrialCounts {
   }
 
  private:
-  // A count that has just been stored is slow to load: four take turns.
-  static constexpr std::size_t n_ways = 4;
+  // A count that has just been stored is slow to load: two take turns.
+  static constexpr std::size_t n_ways = 2;
   using Ways = std::array<std::uint32_t, n_ways>;
   std::vector<Ways> counts_;
 };

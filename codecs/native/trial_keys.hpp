@@ -12,8 +12,8 @@ DELTAHUB_BEGIN
 
 inline constexpr std::int32_t least_class = -8, most_class = 80;
 inline constexpr std::size_t n_trial_classes = std::size_t(most_class - least_class) + 1;
-inline constexpr std::size_t n_trial_symbols = 256;
 inline constexpr std::int32_t trial_linear = 16;  // magnitudes with a cell of their own
+inline constexpr std::size_t n_trial_symbols = 2 * (16 + 2 * 27);  // up to 2^31
 
 // 2 * cell + sign, of a one's-complement magnitude.
 inline std::int32_t trial_symbol(std::int32_t delta) {

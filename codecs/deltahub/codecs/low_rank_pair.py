@@ -19,7 +19,7 @@ I32: TypeAlias = NDArray[np.int32]
 
 _CHUNK: Final = 1 << 18  # elements that are floats at a time: they stay in a core's caches
 _SAMPLED: Final = 1 << 20  # elements, about, that are looked at all at once
-_COUNTED: Final = 1 << 16  # elements, about, whose exponents are counted
+_COUNTED: Final = 1 << 14  # elements, about, whose exponents are counted
 
 
 class Rooms:

@@ -106,9 +106,11 @@ class Trial:
         n_rows = min(pair.rows, max(least, n_elements // pair.columns))
         n_counted = min(pair.rows, max(n_rows, _COUNTED_ROWS))
         coded, counted = (
-            np.linspace(0, pair.rows - 1, n).astype(np.intp) for n in (n_rows, n_counted)
+            np.arange(n) * (pair.rows - 1) // max(n - 1, 1) for n in (n_rows, n_counted)
         )
-        self._rows = np.union1d(coded, counted)  # whose left factors are made integers
+        is_asked = np.zeros(pair.rows, bool)
+        is_asked[coded] = is_asked[counted] = True
+        self._rows = np.flatnonzero(is_asked)  # whose left factors are made integers
         self._coded = np.searchsorted(self._rows, coded)
         self._pair, self._share = pair, pair.rows / n_rows
         self._source, self._base = pair.source[coded], pair.base[coded]
