@@ -183,3 +183,14 @@ def test_a_few_words_of_any_bits_do_not_make_factors_that_the_format_lacks(seed:
         words[odd] = random.integers(0, 1 << 16, odd.sum(), dtype=np.uint16)
     found = fit_low_rank(DType.F16, pair[0], pair[1], 126, 71)
     assert found is None or 1 <= found.floor <= 30
+
+
+@every_dtype
+def test_a_few_rows_or_columns_that_changed_are_no_fault(dtype: DType) -> None:
+    before, after = (words_of(t["up.weight"], dtype) for t in (base(), finetune(1e-3)))
+    for n in (1, 2, 5):
+        for changed in (np.s_[:n], np.s_[:, :n], np.s_[::16], np.s_[:: before.shape[0] // n, ::64]):
+            tuned = before.copy()
+            tuned[changed] = after[changed]
+            fit = fit_low_rank(dtype, tuned, before, *before.shape)
+            assert fit is None or 1 <= fit.floor < FLOAT_WORDS[dtype].max_exponent

@@ -112,19 +112,21 @@ def _greatest(squares: Floats) -> float:
 
 
 def orthonormal(columns: Floats) -> Floats:
-    """An orthonormal basis of the columns. Some ten times faster than a QR.
+    """An orthonormal basis of the columns; all is 0 where their squares have no digits left.
 
-    Columns of float64 are made so twice: the first time leaves what is weaker than the last digits
-    of their squares. All is 0 where squares have no digits left.
+    What is weaker than the last digits of the strongest's square is noise, and stays less than of
+    length 1. Many times faster than a QR.
     """
-    is_exact = columns.dtype == np.float64
-    for ridge in (1e-14, 1e-17) if is_exact else (1e-14,):
-        exact = columns.astype(np.float64, copy=False)
-        squares = exact.T @ exact
-        size = squares.trace()
-        if not size > 1e-60:
-            return np.zeros_like(columns)
-        squares.ravel()[:: len(squares) + 1] += ridge * size
-        turn = np.linalg.inv(np.linalg.cholesky(squares)).T
-        columns = columns @ turn.astype(columns.dtype, copy=False)
-    return columns
+    exact = columns.astype(np.float64, copy=False)
+    squares = exact.T @ exact
+    size = squares.trace()
+    if not size > 1e-60:
+        return np.zeros_like(columns)
+    if columns.dtype == np.float64:
+        lengths, turn = np.linalg.eigh(squares)
+        turn = turn / np.sqrt(np.maximum(lengths, 1e-14 * lengths[-1]))
+    else:  # a ridge is less than what float32 rounds, and all is twice as fast
+        squares.ravel()[:: len(squares) + 1] += 1e-13 * size
+        turn = np.linalg.inv(np.linalg.cholesky(squares)).T.astype(columns.dtype)
+    basis: Floats = columns @ turn
+    return basis
