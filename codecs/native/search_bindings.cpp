@@ -27,7 +27,7 @@ using Words2 = nb::ndarray<nb::ro, nb::numpy, nb::ndim<2>, nb::device::cpu>;
 
 const SearchKernels& search_kernels() {
 #ifdef __x86_64__
-  if (chosen_kernels() == &avx2_kernels) return avx2_search;
+  if (chosen_kernels() != &portable_kernels) return avx2_search;
 #endif
   return portable_search;
 }

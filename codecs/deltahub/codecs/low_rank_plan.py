@@ -54,10 +54,9 @@ def plan_components(
 ) -> list[Plan]:
     """The plans of fewest bits by a simple model of sizes, from the finest to the coarsest.
 
-    error: element i is the mean square of what i + 1 components
-    leave, less what rounding the source has added. The noise of a rounded component grows with its
-    strength and with its unit. So the strongest gets the finest unit, and the weaker ones multiples
-    of it by powers of two, up to some power.
+    error: element i is the mean square of what i + 1 components leave, less what rounding the
+    source has added. The noise of a rounded component grows with its strength and with its unit. So
+    the strongest gets the finest unit, and the weaker ones multiples of it by powers of two.
     """
     strengths = np.maximum(factors.strengths[:MAX_RANK], 1e-300)
     rank = len(strengths)
