@@ -110,7 +110,7 @@ class Pair:
     @cached_property
     def ulp_shares(self) -> tuple[F64, F64]:
         """The ulps that occur in some of the rows, and how often: shares of 1."""
-        n_rows = max(1, min(64, _COUNTED // self.columns))
+        n_rows = max(16, min(64, _COUNTED // self.columns))
         some = self.source[:: -(-self.rows // n_rows)]
         counts = np.bincount(self.exponents(some).ravel())
         exponents = np.flatnonzero(counts)

@@ -57,8 +57,8 @@ def fit_low_rank(
     rank = _most_merged(pair, factors, energy)
     if rank and (merge := sharpened(pair, factors.first(rank), effort)):
         fits.append(_fit_merge(pair, merge, trial))
-    fits.append(_fit_components(pair, factors, energy, trial, effort))
-    # Of values near the end of a short dtype's range, a product's unit may have no exponent.
+    most = min((fit.bits for fit in fits), default=_ALMOST_ALL * trial.without)
+    fits.append(_fit_components(pair, factors, energy, trial, effort, most))
     best = min(fits, key=lambda fit: fit.bits)
     return best.low_rank() if best.bits < (1 - _LEAST_GAIN) * trial.without else None
 
@@ -142,13 +142,14 @@ class Trial:
 
 
 def _fit_components(
-    pair: Pair, factors: Factors, energy: float, trial: Trial, effort: Effort
+    pair: Pair, factors: Factors, energy: float, trial: Trial, effort: Effort, most: float
 ) -> Fit:
+    """most: bits; a fit of fewer is worth some more trials."""
     floor = pair.rounding
     error = np.maximum(_left(factors, energy) / pair.size - floor, 1e-3 * floor)
     plans = plan_components(pair, factors, error)
     best, at = _best(pair, factors, plans, trial, 1)
-    if best.bits < _ALMOST_ALL * trial.without:
+    if best.bits < most:
         best, at = _best(pair, factors, plans, trial, 4)
     if effort == "default" and pair.size < _WALKED:
         return best
