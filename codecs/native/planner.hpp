@@ -60,7 +60,7 @@ class Planner {
   // How many words the statistics should see; the greatest effort sees all of them.
   std::size_t counted_words() const {
     if (effort_ == Effort::max) return all();
-    return effort_ == Effort::fast ? std::size_t(1) << 15 : std::size_t(1) << 18;
+    return std::size_t(1) << (effort_ == Effort::fast ? 15 : 16);
   }
   static constexpr std::size_t least_for_scales = 32;  // rows and columns
   static constexpr std::uint64_t least_in_class = 64;
