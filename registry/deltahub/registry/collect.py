@@ -39,6 +39,7 @@ from deltahub.registry.registry import Registry
 from deltahub.registry.repack import repack
 from deltahub.registry.sizes import human_size
 from deltahub.registry.store.keys import landing_key, pack_key
+from deltahub.registry.xet.garbage import remove_ranges, remove_xorb
 
 
 @dataclass
@@ -46,6 +47,7 @@ class Outcome:
     """What a collection did. What it planned and left was found needed again, or changed since."""
 
     uploads: int = 0
+    xorbs: int = 0
     files: int = 0
     tensors: int = 0
     condemned: int = 0
@@ -62,6 +64,7 @@ class Outcome:
         """The outcome as a person reads it."""
         counts = (
             ("uploads deleted", self.uploads),
+            ("xorbs deleted", self.xorbs),
             ("files forgotten", self.files),
             ("tensors forgotten", self.tensors),
             ("packs condemned", self.condemned + self.repacked),
@@ -84,6 +87,8 @@ def apply_gc(reg: Registry, plan: Plan, *, delete_unknown: bool = False) -> Outc
     collector = _Collector(reg, plan, outcome)
     collector.remove_files(plan.files)
     collector.remove_uploads(plan.uploads)
+    collector.remove_xorbs(plan.xorbs)
+    remove_ranges(reg, plan.xet_ranges)
     collector.remove_tensors(plan.tensors)
     collector.condemn(plan)
     repacked = repack(reg, [item.id for item in plan.repack])
@@ -150,6 +155,12 @@ class _Collector:
             session.execute(delete(Landing).where(Landing.id == item.id))
         self._outcome.uploads += 1
         self._outcome.freed_bytes += item.size_bytes
+
+    def remove_xorbs(self, xorbs: Sequence[Item]) -> None:
+        for item in xorbs:
+            if remove_xorb(self._reg, item.id, self._moment):
+                self._outcome.xorbs += 1
+                self._outcome.freed_bytes += item.size_bytes
 
     def remove_tensors(self, tensors: Sequence[int]) -> None:
         with self._reg.db.write() as session:

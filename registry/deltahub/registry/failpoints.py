@@ -57,6 +57,12 @@ ALL = (
     "arrivals.before_commit",
     "arrivals.after_commit",
     "landing.delete.before_rows",
+    "xet.xorb.before_store",
+    "xet.xorb.after_store",
+    "xet.xorb.after_row",
+    "xet.shard.before_ranges",
+    "gc.xorb.after_condemn",
+    "gc.xorb.after_delete",
 )
 
 

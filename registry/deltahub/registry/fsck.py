@@ -13,6 +13,7 @@ from deltahub.registry.fsck_bytes import (
     check_packs,
     check_recipes,
     check_tensors,
+    check_xorb_bytes,
 )
 from deltahub.registry.fsck_objects import check_indexes, check_objects
 from deltahub.registry.fsck_rows import check_rows
@@ -49,6 +50,7 @@ def fsck(
             ("tensors", lambda: check_tensors(reg, restorer)),
             ("files", lambda: check_file_bytes(reg, restorer)),
             ("uploads", lambda: check_landing_bytes(reg)),
+            ("xorbs", lambda: check_xorb_bytes(reg)),
         ]
     for stage, check in stages:
         progress(stage)

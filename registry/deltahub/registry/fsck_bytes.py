@@ -10,7 +10,7 @@ from deltahub.codecs.errors import CodecError
 from deltahub.codecs.pack import verify_pack_hash
 from deltahub.codecs.recipe import Recipe
 from deltahub.codecs.registry import BY_ID
-from deltahub.registry.db.models import File, FileTensor, Landing, Pack, Tensor
+from deltahub.registry.db.models import File, FileTensor, Landing, Pack, Tensor, Xorb
 from deltahub.registry.errors import RegistryError
 from deltahub.registry.findings import Finding, Findings
 from deltahub.registry.fsck_objects import live_packs
@@ -19,7 +19,8 @@ from deltahub.registry.registry import Registry
 from deltahub.registry.repack import pack_chunks
 from deltahub.registry.restore import Restorer
 from deltahub.registry.store.base import ObjectNotFound, StoreError
-from deltahub.registry.store.keys import landing_key
+from deltahub.registry.store.keys import landing_key, xorb_key
+from deltahub.registry.xet.xorb import XorbCheck
 
 PAGE = 500
 READ_BYTES = 4 << 20
@@ -205,3 +206,23 @@ def _is_there(reg: Registry, file: File) -> bool:
         and row.sha256 == file.sha256
         and row.recipe_tensor_id == file.recipe_tensor_id
     )
+
+
+def check_xorb_bytes(reg: Registry) -> Findings:
+    """Every live xorb has the chunks that were hashed when it came."""
+    with reg.db.read() as session:
+        rows = session.execute(
+            select(Xorb.id, Xorb.hash, Xorb.size).where(Xorb.state == "live")
+        ).all()
+    for xorb_id, digest, size in rows:
+        check = XorbCheck(digest)
+        try:
+            for start in range(0, size, READ_BYTES):
+                piece = memoryview(bytearray(min(READ_BYTES, size - start)))
+                reg.store.get_into(xorb_key(xorb_id), start, piece)
+                check.take(bytes(piece))
+            check.finish()
+        except StoreError:
+            continue  # as above
+        except RegistryError as exc:
+            yield Finding("xorb_hash", xorb_id, f"xorb {xorb_id}: {exc}")

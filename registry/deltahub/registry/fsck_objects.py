@@ -6,20 +6,21 @@ from sqlalchemy import select
 
 from deltahub.codecs.errors import CodecError
 from deltahub.codecs.pack import read_index
-from deltahub.registry.db.models import Frame, Landing, Pack, Tensor
+from deltahub.registry.db.models import Frame, Landing, Pack, Tensor, Xorb
 from deltahub.registry.findings import Finding, Findings
 from deltahub.registry.gc import is_known
 from deltahub.registry.registry import Registry
 from deltahub.registry.store.base import ObjectNotFound, StoreError
-from deltahub.registry.store.keys import landing_key, pack_key
+from deltahub.registry.store.keys import landing_key, pack_key, xorb_key
 
 
 def check_objects(reg: Registry) -> Findings:
-    """Every live pack and every complete upload has its object, whole; every object has a row."""
+    """Every live pack and xorb, every complete upload has its object, whole; each object a row."""
     sizes = {item.key: item.size for item in reg.store.list("")}
     with reg.db.read() as session:
         packs = session.execute(select(Pack.id, Pack.size, Pack.state)).all()
         landings = session.execute(select(Landing.id, Landing.size, Landing.state)).all()
+        xorbs = session.execute(select(Xorb.id, Xorb.size, Xorb.state)).all()
     for pack_id, size, state in packs:
         found = sizes.pop(pack_key(pack_id), None)
         if state == "live" and found != size:
@@ -28,6 +29,10 @@ def check_objects(reg: Registry) -> Findings:
         found = sizes.pop(landing_key(landing_id), None)
         if state == "complete" and found != size:
             yield from _check_landing(reg, landing_id)
+    for xorb_id, size, state in xorbs:
+        found = sizes.pop(xorb_key(xorb_id), None)
+        if state == "live" and found != size:
+            yield from _check_xorb(reg, xorb_id)
     for key, size in sizes.items():
         yield from _check_unknown(reg, key, size)
 
@@ -114,6 +119,19 @@ def _check_landing(reg: Registry, landing_id: str) -> Findings:
     else:
         text = f"the upload {row.sha256} has {found} bytes; its row says {row.size}"
         yield Finding("landing_size", row.sha256, text)
+
+
+def _check_xorb(reg: Registry, xorb_id: str) -> Findings:
+    found = size_of(reg, xorb_key(xorb_id))
+    with reg.db.read() as session:
+        row = session.get(Xorb, xorb_id)
+    if row is None or row.state != "live" or row.size == found:
+        return
+    if found is None:
+        yield Finding("xorb_missing", xorb_id, f"the object of the xorb {xorb_id} is gone")
+    else:
+        text = f"xorb {xorb_id} has {found} bytes; its row says {row.size}"
+        yield Finding("xorb_size", xorb_id, text)
 
 
 def _check_unknown(reg: Registry, key: str, size: int) -> Findings:

@@ -14,7 +14,7 @@ from stat import S_ISREG
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
-from deltahub.registry.db.models import File, Frame, Landing, Pack, utc_now
+from deltahub.registry.db.models import File, Frame, Landing, Pack, XetRange, Xorb, utc_now
 from deltahub.registry.garbage import (
     Moment,
     file_is_dead,
@@ -28,8 +28,9 @@ from deltahub.registry.locations import batches
 from deltahub.registry.registry import Registry
 from deltahub.registry.sizes import human_size
 from deltahub.registry.store.base import ObjectNotFound, Store
-from deltahub.registry.store.keys import LANDINGS, PACKS, landing_key, pack_key
+from deltahub.registry.store.keys import LANDINGS, PACKS, XORBS, landing_key, pack_key, xorb_key
 from deltahub.registry.waiting import Waiting, find_waiting, in_one
+from deltahub.registry.xet.garbage import range_is_dead, xorb_is_dead
 
 # A pack is written anew once less than this share of it is still needed.
 REPACK_BELOW = 0.7
@@ -58,6 +59,8 @@ class Plan:
     lease_s: float
     grace_s: float
     uploads: tuple[Item, ...] = ()
+    xorbs: tuple[Item, ...] = ()
+    xet_ranges: tuple[int, ...] = ()
     files: tuple[int, ...] = ()
     tensors: tuple[int, ...] = ()
     tensor_bytes: int = 0
@@ -76,7 +79,8 @@ class Plan:
     @property
     def freed_bytes(self) -> int:
         """What carrying out the plan gives back at once."""
-        return _total(self.uploads) + _total(self.delete) + _total(self.leftovers)
+        at_once = (*self.uploads, *self.xorbs, *self.delete, *self.leftovers)
+        return _total(at_once)
 
     @property
     def later_bytes(self) -> int:
@@ -103,6 +107,7 @@ class Plan:
         """The plan as a person reads it."""
         rows = (
             ("expired uploads to delete", len(self.uploads), _total(self.uploads)),
+            ("expired xorbs to delete", len(self.xorbs), _total(self.xorbs)),
             ("files that no revision lists", len(self.files), 0),
             ("tensors that nothing needs", len(self.tensors), self.tensor_bytes),
             ("packs never finished, to condemn", len(self.abandoned), _total(self.abandoned)),
@@ -160,6 +165,9 @@ def plan_gc(reg: Registry, *, lease_s: float | None = None, grace_s: float | Non
             Item(upload, upload_bytes(upload))
             for upload in session.scalars(select(Landing.id).where(landing_is_dead(moment)))
         ]
+        expired = session.execute(select(Xorb.id, Xorb.size).where(xorb_is_dead(moment)))
+        expired_xorbs = tuple(Item(xorb_id, size) for xorb_id, size in expired)
+        ranges = tuple(session.scalars(select(XetRange.id).where(range_is_dead())))
         waiting = list(find_waiting(session, moment, upload_bytes))
         waiting += in_one("young packs, mostly dead", packs.young)
         files = tuple(session.scalars(select(File.id).where(file_is_dead(moment))))
@@ -174,6 +182,8 @@ def plan_gc(reg: Registry, *, lease_s: float | None = None, grace_s: float | Non
         lease_s=moment.lease.total_seconds(),
         grace_s=moment.grace.total_seconds(),
         uploads=tuple(uploads),
+        xorbs=expired_xorbs,
+        xet_ranges=ranges,
         files=files,
         tensors=tuple(dead),
         tensor_bytes=sum(size for _, size in dead_frames.values()),
@@ -196,10 +206,12 @@ def moment_now(lease_s: float, grace_s: float) -> Moment:
 
 
 def is_known(session: Session, key: str) -> bool:
-    """True for the object of a pack's or an upload's row."""
+    """True for the object of a pack's, a xorb's or an upload's row."""
     row_id = key.rsplit("/", 1)[-1]
     if key.startswith(PACKS):
         return session.get(Pack, row_id) is not None
+    if key.startswith(XORBS):
+        return session.get(Xorb, row_id) is not None
     return key.startswith(LANDINGS) and session.get(Landing, row_id) is not None
 
 
@@ -267,7 +279,7 @@ def _packs_after(session: Session, moment: Moment, dead: dict[str, tuple[int, in
 
 
 def _clock_doubts(session: Session, moment: Moment) -> Iterator[str]:
-    for table in (Pack, Landing, File):
+    for table in (Pack, Landing, File, Xorb):
         newest = session.scalar(select(func.max(table.created_at)))
         if newest is not None and newest > moment.now + CLOCK_SLACK:
             yield (
@@ -326,4 +338,5 @@ def _leftovers(
 def _unknown_objects(session: Session, objects: dict[str, int]) -> list[Item]:
     known = {pack_key(pack_id) for pack_id in session.scalars(select(Pack.id))}
     known.update(landing_key(landing_id) for landing_id in session.scalars(select(Landing.id)))
+    known.update(xorb_key(xorb_id) for xorb_id in session.scalars(select(Xorb.id)))
     return [Item(key, size) for key, size in objects.items() if key not in known]

@@ -54,6 +54,11 @@ class Settings(BaseSettings):
     upload_ttl_s: int = Field(
         default=DAY_S, description="How long an upload is kept without progress or a commit."
     )
+    xet_epoch: int = Field(
+        default=0,
+        ge=0,
+        description="Raised by one, Hugging Face clients forget which chunks this hub has.",
+    )
     read_lease_s: int = Field(
         default=3600, description="Longest that a reader may use a location it has resolved."
     )

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
-from deltahub.registry.db.models import File, Frame, Hold, Landing, Pack, Tensor
+from deltahub.registry.db.models import File, Frame, Hold, Landing, Pack, Tensor, Xorb
 from deltahub.registry.garbage import (
     Moment,
     file_is_dead,
@@ -21,6 +21,7 @@ from deltahub.registry.garbage import (
     pack_is_past_lease,
 )
 from deltahub.registry.locations import batches
+from deltahub.registry.xet.garbage import xorb_is_dead
 
 # Later than any grace, lease or expiry.
 _FAR = timedelta(days=36_500)
@@ -61,6 +62,12 @@ def find_waiting(
         size = sum(map(upload_bytes, uploads))
         until = _text([*expiry, *due], moment)
         yield Waiting("uploads that no revision needs", len(uploads), size, until)
+
+    query = select(func.count(), func.sum(Xorb.size), func.max(Xorb.expires_at))
+    query = query.where(xorb_is_dead(far) & ~xorb_is_dead(moment))
+    count, size, last = session.execute(query).one()
+    if last is not None:
+        yield Waiting("xorbs of uploads", count, size, _text([last], moment))
 
     unneeded, _ = find_unneeded_tensors(session, moment)
     unneeded_later, _ = find_unneeded_tensors(session, far)

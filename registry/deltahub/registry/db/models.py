@@ -357,3 +357,51 @@ class AuditEvent(Base):
     action: Mapped[str] = mapped_column(String(40))
     target: Mapped[str] = mapped_column(String(300))
     detail: Mapped[dict[str, Any] | None] = mapped_column(JSON)
+
+
+class Xorb(Base):
+    """Chunks that a Hugging Face client has sent to one repository, as one object.
+
+    state: `writing` (the object may be there), `live`, `condemned` (the object goes, then the row).
+    Without a repository, which is deleted, nothing can name it any more.
+    """
+
+    __tablename__ = "xorbs"
+    __table_args__ = (Index("ix_xorbs_lookup", "repository_id", "hash"),)
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)  # random hex, names the object
+    repository_id: Mapped[int | None] = mapped_column(
+        ForeignKey("repositories.id", ondelete="SET NULL")
+    )
+    hash: Mapped[bytes] = mapped_column(LargeBinary(32))
+    size: Mapped[int] = mapped_column(BigInteger)  # of the object
+    chunks: Mapped[bytes] = mapped_column(LargeBinary)  # a XorbIndex
+    state: Mapped[str] = mapped_column(String(16))
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now)
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class XetRange(Base):
+    """Chunks [first, end) of a xorb are the bytes of a file from `offset` on: proved, for ever.
+
+    Kept after the xorb is gone, as long as the hub has bytes with that SHA-256.
+    """
+
+    __tablename__ = "xet_ranges"
+    __table_args__ = (Index("ix_xet_ranges_lookup", "xorb", "first"),)
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    xorb: Mapped[bytes] = mapped_column(LargeBinary(32))
+    first: Mapped[int] = mapped_column()
+    end: Mapped[int] = mapped_column()
+    sha256: Mapped[str] = mapped_column(String(64), index=True)
+    offset: Mapped[int] = mapped_column(BigInteger)
+    chunks: Mapped[bytes] = mapped_column(LargeBinary)  # a XorbIndex
+
+
+class XetEpoch(Base):
+    """How often a repository has made clients forget which chunks it has; no row: never."""
+
+    __tablename__ = "xet_epochs"
+    repository_id: Mapped[int] = mapped_column(
+        ForeignKey("repositories.id", ondelete="CASCADE"), primary_key=True
+    )
+    epoch: Mapped[int] = mapped_column()

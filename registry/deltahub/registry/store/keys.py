@@ -6,6 +6,7 @@ from deltahub.registry.store.base import InvalidKey
 
 PACKS = "packs/"
 LANDINGS = "landing/"
+XORBS = "xorbs/"
 MAX_KEY = 200
 
 _PART = re.compile(r"[a-z0-9][a-z0-9._-]*")
@@ -20,6 +21,11 @@ def pack_key(pack_id: str) -> str:
 def landing_key(landing_id: str) -> str:
     """Where a complete upload lies until it is ingested."""
     return f"{LANDINGS}{_checked_id(landing_id)}"
+
+
+def xorb_key(xorb_id: str) -> str:
+    """Where a xorb lies until it expires."""
+    return f"{XORBS}{_checked_id(xorb_id)[:2]}/{xorb_id}"
 
 
 def check_key(key: str) -> str:

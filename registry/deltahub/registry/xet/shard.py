@@ -1,0 +1,132 @@
+"""Shards: which chunks of which xorbs make up a file. Records of 48 bytes behind a header of 48.
+
+A shard is its header; per file one record that opens it, its terms, a proof for each term, and
+its SHA-256; a mark; per xorb one record and those of its chunks; a mark. What may follow is an
+index of all that, and not read.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from deltahub.registry.errors import InvalidRequest, LimitExceeded
+from deltahub.registry.xet.chunks import MAX_CHUNK_BYTES
+from deltahub.registry.xet.hashes import to_text
+from deltahub.registry.xet.xorb import MAX_CHUNKS
+
+# Clients begin a new shard at 64 MiB.
+MAX_SHARD_BYTES: Final = 128 << 20
+
+_TAG: Final = b"HFRepoMetaData\x00" + bytes.fromhex("556967456a7b815783a5bdd95ccdd14aa9")
+_VERSION: Final = 2
+_HEADER: Final = struct.Struct("<32sQQ")
+_RECORD: Final = struct.Struct("<32sIIII")
+_MARK: Final = b"\xff" * 32
+_HAS_PROOFS: Final = 1 << 31
+_HAS_SHA256: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """Chunks [first, end) of a xorb, of `size` bytes. proof: their range_hash, None if not sent."""
+
+    xorb: bytes
+    first: int
+    end: int
+    size: int
+    proof: bytes | None
+
+
+@dataclass(frozen=True)
+class ShardFile:
+    """A file: its Xet hash, its SHA-256 in hex (None if the client did not say), its terms."""
+
+    hash: bytes
+    sha256: str | None
+    n_terms: int
+    _terms: memoryview
+    _proofs: memoryview | None
+
+    def terms(self) -> Iterator[Term]:
+        """The terms in order; InvalidRequest for one that cannot be."""
+        for i in range(self.n_terms):
+            place = i * _RECORD.size
+            xorb, _, size, first, end = _RECORD.unpack_from(self._terms, place)
+            if not first < end <= MAX_CHUNKS or not 0 < size <= (end - first) * MAX_CHUNK_BYTES:
+                raise InvalidRequest(
+                    f"a term of file {to_text(self.hash)} takes {size} bytes of chunks {first} to"
+                    f" {end}, which no xorb has"
+                )
+            proof = None if self._proofs is None else bytes(self._proofs[place : place + 32])
+            yield Term(xorb, first, end, size, proof)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return sum(_RECORD.unpack_from(self._terms, i * _RECORD.size)[2]
+                   for i in range(self.n_terms))  # fmt: skip
+
+
+class Shard:
+    """A shard in memory, or mapped. InvalidRequest, LimitExceeded for what is none."""
+
+    def __init__(self, data: memoryview) -> None:
+        if len(data) > MAX_SHARD_BYTES:
+            raise LimitExceeded(f"a shard has at most {MAX_SHARD_BYTES} bytes, not {len(data)}")
+        if len(data) < _HEADER.size:
+            raise InvalidRequest("the shard ends within its header")
+        tag, version, footer_bytes = _HEADER.unpack_from(data)
+        if tag != _TAG:
+            raise InvalidRequest("the body is no shard")
+        if version != _VERSION:
+            raise InvalidRequest(f"the shard has version {version}; this hub knows {_VERSION}")
+        self._data = data
+        self.n_files = sum(1 for _ in self.files())
+        end = self._check_xorbs()
+        if footer_bytes == 0 and end != len(data):
+            raise InvalidRequest("bytes follow the shard's end")
+
+    def files(self) -> Iterator[ShardFile]:
+        """The files, one after another."""
+        place = _HEADER.size
+        while True:
+            digest, flags, n_terms, _, _ = self._record(place)
+            place += _RECORD.size
+            if digest == _MARK:
+                self._xorbs_at = place
+                return
+            if flags & ~(_HAS_PROOFS | _HAS_SHA256):
+                raise InvalidRequest(f"the shard's file has flags {flags:#x}, which mean nothing")
+            terms, place = self._records(place, n_terms)
+            proofs = sha256 = None
+            if flags & _HAS_PROOFS:
+                proofs, place = self._records(place, n_terms)
+            if flags & _HAS_SHA256:
+                record, place = self._records(place, 1)
+                sha256 = to_text(bytes(record[:32]))
+            yield ShardFile(digest, sha256, n_terms, terms, proofs)
+
+    def _check_xorbs(self) -> int:
+        """Where the section of xorbs ends. What it says of chunks, the hub knows by itself."""
+        place = self._xorbs_at
+        while True:
+            digest, _, n_chunks, _, _ = self._record(place)
+            place += _RECORD.size
+            if digest == _MARK:
+                return place
+            if n_chunks > MAX_CHUNKS:
+                raise InvalidRequest(f"the shard has a xorb of {n_chunks} chunks: {MAX_CHUNKS} do")
+            _, place = self._records(place, n_chunks)
+
+    def _record(self, place: int) -> tuple[bytes, int, int, int, int]:
+        record, _ = self._records(place, 1)
+        digest, first, second, third, fourth = _RECORD.unpack(record)
+        return digest, first, second, third, fourth
+
+    def _records(self, place: int, n: int) -> tuple[memoryview, int]:
+        """n records from `place`, and where they end."""
+        end = place + n * _RECORD.size
+        if end > len(self._data):
+            raise InvalidRequest("the shard is cut short")
+        return self._data[place:end], end

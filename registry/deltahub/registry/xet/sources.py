@@ -1,0 +1,212 @@
+"""Where the chunks that a shard names come from: xorbs of the repository, or files of the hub."""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from sqlalchemy import select
+
+from deltahub.registry.db.models import File, Repository, XetRange, Xorb
+from deltahub.registry.db.session import ReadSession
+from deltahub.registry.errors import DataLost, EntryNotFound, InvalidRequest, UploadNotFound
+from deltahub.registry.permissions import Caller, readable_files
+from deltahub.registry.registry import Registry
+from deltahub.registry.restore import Restorer
+from deltahub.registry.store.base import Buffer, ObjectNotFound, ShortObject
+from deltahub.registry.store.keys import xorb_key
+from deltahub.registry.xet.chunks import HEADER_BYTES, ChunkDecoder, ChunkHeader
+from deltahub.registry.xet.hashes import to_text
+from deltahub.registry.xet.shard import Term
+from deltahub.registry.xet.uploads import find_xorb
+from deltahub.registry.xet.xorb import XorbIndex
+
+MIB: Final = 1 << 20
+# Xorbs whose indexes are kept at hand: a third of a MiB each, at most.
+_KEPT: Final = 16
+# Files in which one xorb's chunks are looked for, the newest first.
+_MOST_RANGES: Final = 2000
+
+
+class UnknownXorb(UploadNotFound):
+    """A shard names chunks that are not here for the caller."""
+
+
+@dataclass(frozen=True)
+class InXorb:
+    """Chunks that lie in a xorb of the repository, from byte `start` of the object on."""
+
+    xorb_id: str
+    start: int
+    chunks: XorbIndex
+
+
+@dataclass(frozen=True)
+class InFile:
+    """Chunks that are bytes of a file, from byte `start` on."""
+
+    file: File
+    start: int
+    chunks: XorbIndex
+
+
+Segment: TypeAlias = InXorb | InFile
+
+
+@dataclass(frozen=True)
+class _Range:
+    """Chunks [first, end) of a xorb in a file that the caller may read."""
+
+    id: int
+    first: int
+    end: int
+    offset: int
+    file: File
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What the hub has of a xorb: the object with its index, or ranges in order of first."""
+
+    xorb_id: str | None
+    index: XorbIndex
+    ranges: list[_Range]
+
+
+class Sources:
+    """Finds chunks for one caller and one repository, and reads them. For one thread.
+
+    Memory: the indexes of a few xorbs and a MiB or two of chunks.
+    """
+
+    def __init__(
+        self, reg: Registry, restorer: Restorer, caller: Caller, repository: Repository
+    ) -> None:
+        self._reg = reg
+        self._restorer = restorer
+        self._caller = caller
+        self._repository = repository
+        self._decoder = ChunkDecoder()
+        self._kept: OrderedDict[bytes, _Known] = OrderedDict()
+
+    def find(self, term: Term) -> list[Segment]:
+        """The chunks of a term in order; UnknownXorb, InvalidRequest if the xorb has fewer."""
+        known = self._known(term.xorb)
+        if known.xorb_id is None:
+            return list(self._in_files(term, known.ranges))
+        if term.end > known.index.n_chunks:
+            raise InvalidRequest(
+                f"chunks {term.first} to {term.end} are named of xorb {to_text(term.xorb)}, which"
+                f" has {known.index.n_chunks}"
+            )
+        start = known.index.part(0, term.first).stored
+        return [InXorb(known.xorb_id, start, known.index.part(term.first, term.end))]
+
+    def read(self, segment: Segment) -> Iterator[Buffer]:
+        """The bytes of a segment, about a MiB at a time."""
+        if isinstance(segment, InFile):
+            end = segment.start + segment.chunks.size
+            try:
+                yield from self._restorer.stream_file(segment.file, segment.start, end)
+            except EntryNotFound as exc:
+                raise UnknownXorb("a file with chunks of this upload was just deleted") from exc
+            return
+        try:
+            yield from self._decoded(segment)
+        except ObjectNotFound as exc:
+            raise UnknownXorb("a xorb of this upload has just expired") from exc
+
+    def _decoded(self, segment: InXorb) -> Iterator[Buffer]:
+        place = segment.start
+        batch: list[tuple[int, int]] = []
+        n_stored = n_bytes = 0
+        for _, stored, size in segment.chunks.entries():
+            batch.append((stored, size))
+            n_stored += HEADER_BYTES + stored
+            n_bytes += size
+            if n_bytes >= MIB:
+                yield self._decode_batch(segment.xorb_id, place, n_stored, batch)
+                place += n_stored
+                batch, n_stored, n_bytes = [], 0, 0
+        if batch:
+            yield self._decode_batch(segment.xorb_id, place, n_stored, batch)
+
+    def _decode_batch(
+        self, xorb_id: str, place: int, n_stored: int, batch: list[tuple[int, int]]
+    ) -> bytes:
+        data = memoryview(bytearray(n_stored))
+        try:
+            self._reg.store.get_into(xorb_key(xorb_id), place, data)
+            decoded = []
+            for stored, size in batch:
+                header = ChunkHeader.parse(data)
+                if (header.stored, header.size) != (stored, size):
+                    raise DataLost(f"xorb {xorb_id} has changed on the disk")
+                end = HEADER_BYTES + stored
+                decoded.append(self._decoder.decode(header, data[HEADER_BYTES:end]))
+                data = data[end:]
+        except (ShortObject, InvalidRequest) as exc:
+            raise DataLost(f"xorb {xorb_id} has changed on the disk: {exc}") from exc
+        return b"".join(decoded)
+
+    def _in_files(self, term: Term, ranges: list[_Range]) -> Iterator[Segment]:
+        """The term from files, in as few pieces as there can be."""
+        position = term.first
+        while position < term.end:
+            covering = [each for each in ranges if each.first <= position < each.end]
+            if not covering:
+                raise unknown_xorb(term.xorb)
+            best = max(covering, key=lambda each: each.end)
+            with self._reg.db.read() as session:
+                row = session.get(XetRange, best.id)
+            if row is None or row.xorb != term.xorb or row.first != best.first:
+                raise unknown_xorb(term.xorb)
+            chunks = XorbIndex(row.chunks)
+            skipped = chunks.part(0, position - best.first).size
+            end = min(best.end, term.end)
+            part = chunks.part(position - best.first, end - best.first)
+            yield InFile(best.file, best.offset + skipped, part)
+            position = end
+
+    def _known(self, xorb: bytes) -> _Known:
+        known = self._kept.get(xorb)
+        if known is None:
+            with self._reg.db.read() as session:
+                known = self._look_up(session, xorb)
+            self._kept[xorb] = known
+            if len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        else:
+            self._kept.move_to_end(xorb)
+        return known
+
+    def _look_up(self, session: ReadSession, xorb: bytes) -> _Known:
+        xorb_id = find_xorb(session, self._repository.id, xorb)
+        row = None if xorb_id is None else session.get(Xorb, xorb_id)
+        if row is not None:
+            return _Known(row.id, XorbIndex(row.chunks), [])
+        columns = (XetRange.id, XetRange.first, XetRange.end, XetRange.offset, XetRange.sha256)
+        rows = session.execute(
+            select(*columns)
+            .where(XetRange.xorb == xorb)
+            .order_by(XetRange.id.desc())
+            .limit(_MOST_RANGES)
+        ).all()
+        # What the caller may not read is answered as what is not here.
+        hashes = {row.sha256 for row in rows}
+        files = readable_files(session, self._caller, self._repository, hashes)
+        ranges = [
+            _Range(row.id, row.first, row.end, row.offset, files[row.sha256])
+            for row in rows
+            if row.sha256 in files
+        ]
+        return _Known(None, XorbIndex(b""), ranges)
+
+
+def unknown_xorb(xorb: bytes) -> UnknownXorb:
+    """The same words for never sent, expired, another repository's and private."""
+    return UnknownXorb(
+        f"this hub does not have all chunks of xorb {to_text(xorb)} for you (any more), but your"
+        " client remembers having sent them; start the upload again: the hub has just made it"
+        " forget them (epoch), so that it sends everything"
+    )

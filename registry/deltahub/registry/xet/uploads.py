@@ -1,0 +1,129 @@
+"""Xorbs as they come in: decoded and hashed on the way to the disk, durable before the answer."""
+
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from sqlalchemy import select, update
+
+from deltahub.registry import failpoints
+from deltahub.registry.db.models import Repository, Xorb, utc_now
+from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.errors import LimitExceeded, RepositoryNotFound, Unavailable
+from deltahub.registry.landing import translated_store_errors
+from deltahub.registry.locations import batches
+from deltahub.registry.registry import Registry
+from deltahub.registry.store.files import translated
+from deltahub.registry.store.keys import xorb_key
+from deltahub.registry.xet.xorb import MAX_BODY_BYTES, XorbCheck, XorbIndex
+
+
+def receive_xorb(reg: Registry, repository_id: int, digest: bytes, blocks: Iterable[bytes]) -> bool:
+    """Keep a xorb for the repository, for upload_ttl_s; False if it was there already.
+
+    Who calls has checked that the sender may write there. InvalidRequest, HashMismatch and
+    LimitExceeded for a body that is no xorb of this hash; nothing is kept of that.
+    """
+    with reg.db.write() as session:
+        is_here = bool(keep(reg, session, repository_id, [digest]))
+    if is_here:
+        _count(blocks)
+        return False
+    with scratch_file(reg, "xorb", digest.hex()[:16]) as (fd, path):
+        check = XorbCheck(digest)
+        for block in _bounded(blocks):
+            reg.disk.write(fd, check.take(block))
+        index = check.finish()
+        reg.disk.fsync(fd)
+        return _store(reg, repository_id, digest, index, path)
+
+
+def find_xorb(session: ReadSession, repository_id: int, digest: bytes) -> str | None:
+    """The id of the repository's xorb of this hash."""
+    return session.scalars(
+        select(Xorb.id)
+        .where(Xorb.repository_id == repository_id, Xorb.hash == digest, Xorb.state == "live")
+        .limit(1)
+    ).first()
+
+
+def keep(
+    reg: Registry, session: WriteSession, repository_id: int, digests: Iterable[bytes]
+) -> set[bytes]:
+    """Which of these xorbs the repository has; they are kept for upload_ttl_s from now."""
+    found: set[bytes] = set()
+    for batch in batches(digests):
+        rows = session.scalars(
+            update(Xorb)
+            .where(Xorb.repository_id == repository_id, Xorb.hash.in_(batch), Xorb.state == "live")
+            .values(expires_at=_expiry(reg))
+            .returning(Xorb.hash)
+            .execution_options(synchronize_session=False)
+        )
+        found.update(rows)
+    return found
+
+
+@contextmanager
+def scratch_file(reg: Registry, kind: str, name: str) -> Iterator[tuple[int, Path]]:
+    """(descriptor, path) of a file that is removed on leaving, unless something has taken it."""
+    path = reg.scratch / f"{kind}-{name}-{secrets.token_hex(8)}"
+    with translated_store_errors(), translated(path.name):
+        fd = reg.disk.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR)
+        try:
+            yield fd, path
+        finally:
+            reg.disk.close(fd)
+            with suppress(FileNotFoundError):  # an object by now
+                reg.disk.unlink(path)
+
+
+def _store(reg: Registry, repository_id: int, digest: bytes, index: XorbIndex, path: Path) -> bool:
+    # The row comes first and says "perhaps": whatever a crash leaves, gc knows it.
+    row = Xorb(
+        id=secrets.token_hex(16), repository_id=repository_id, hash=digest, size=index.stored,
+        chunks=index.data, state="writing", expires_at=_expiry(reg),
+    )  # fmt: skip
+    with reg.db.write() as session:
+        # Deleted since the first look, perhaps.
+        if session.get(Repository, repository_id) is None:
+            raise RepositoryNotFound("the repository was deleted meanwhile")
+        session.add(row)
+    failpoints.reached("xet.xorb.before_store")
+    reg.store.take_file(xorb_key(row.id), path)
+    failpoints.reached("xet.xorb.after_store")
+    with reg.db.write() as session:
+        mine = session.get(Xorb, row.id, populate_existing=True, with_for_update=True)
+        is_first = find_xorb(session, repository_id, digest) is None
+        is_kept = mine is not None and mine.state == "writing"
+        if mine is not None and is_kept:
+            # Of two that were sent at once, the first one stays.
+            mine.state = "live" if is_first else "condemned"
+            mine.expires_at = _expiry(reg)
+    failpoints.reached("xet.xorb.after_row")
+    if not is_kept:
+        # Nothing may stay that no row knows.
+        reg.store.delete(xorb_key(row.id))
+    if not is_kept and is_first:
+        raise Unavailable("the xorb expired while it came in; send it again")
+    return is_first
+
+
+def _bounded(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    n_bytes = 0
+    for block in blocks:
+        n_bytes += len(block)
+        if n_bytes > MAX_BODY_BYTES:
+            raise LimitExceeded(f"a xorb has at most {MAX_BODY_BYTES} bytes")
+        yield block
+
+
+def _count(blocks: Iterable[bytes]) -> int:
+    return sum(len(block) for block in _bounded(blocks))
+
+
+def _expiry(reg: Registry) -> datetime:
+    return utc_now() + timedelta(seconds=reg.settings.upload_ttl_s)

@@ -1,0 +1,136 @@
+"""Xorbs: up to 64 MiB of chunks, and the index that the hub keeps of one."""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from deltahub.registry.errors import HashMismatch, InvalidRequest, LimitExceeded
+from deltahub.registry.xet.chunks import HEADER_BYTES, ChunkDecoder, ChunkHeader
+from deltahub.registry.xet.hashes import HASH_BYTES, Merkle, chunk_hash, to_text
+
+MAX_CHUNKS: Final = 8192
+MAX_XORB_BYTES: Final = 64 << 20
+# Older clients send an index of their own behind the chunks, which nobody needs.
+_FOOTER_MARK: Final = b"XETBLOB"
+_MAX_FOOTER_BYTES: Final = 1 << 20
+MAX_BODY_BYTES: Final = MAX_XORB_BYTES + MAX_CHUNKS * HEADER_BYTES + _MAX_FOOTER_BYTES
+
+# hash of the chunk, bytes behind its header, bytes of the chunk
+_ENTRY: Final = struct.Struct("<32sII")
+
+
+@dataclass(frozen=True)
+class XorbIndex:
+    """The chunks of a xorb, or of a part of one, in order. data: 40 bytes a chunk."""
+
+    data: bytes
+
+    def __post_init__(self) -> None:
+        assert len(self.data) % _ENTRY.size == 0
+
+    @property
+    def n_chunks(self) -> int:
+        return len(self.data) // _ENTRY.size
+
+    def part(self, first: int, end: int) -> "XorbIndex":
+        """The chunks [first, end)."""
+        return XorbIndex(self.data[first * _ENTRY.size : end * _ENTRY.size])
+
+    def entries(self) -> Iterator[tuple[bytes, int, int]]:
+        """(hash, stored bytes, bytes) of each chunk."""
+        yield from _ENTRY.iter_unpack(self.data)
+
+    def hashes_and_sizes(self) -> list[tuple[bytes, int]]:
+        return [(digest, size) for digest, _, size in _ENTRY.iter_unpack(self.data)]
+
+    def hashes(self) -> bytes:
+        """The chunks' hashes, one after another."""
+        return self._columns()["hash"].tobytes()
+
+    @property
+    def size(self) -> int:
+        """Bytes of all chunks."""
+        return int(self._columns()["size"].sum(dtype=np.int64))
+
+    @property
+    def stored(self) -> int:
+        """Bytes of all chunks as they are stored, with their headers."""
+        stored = int(self._columns()["stored"].sum(dtype=np.int64))
+        return stored + self.n_chunks * HEADER_BYTES
+
+    def _columns(self) -> np.ndarray:
+        fields = [("hash", f"V{HASH_BYTES}"), ("stored", "<u4"), ("size", "<u4")]
+        return np.frombuffer(self.data, np.dtype(fields))
+
+
+class XorbCheck:
+    """Decodes and hashes the chunks of a xorb while it comes in. Memory: one block and one chunk.
+
+    take() gives back what of a block is to be kept: all but the footer. InvalidRequest,
+    LimitExceeded, HashMismatch for what is no xorb of that hash.
+    """
+
+    def __init__(self, expected: bytes) -> None:
+        self._expected = expected
+        self._decoder = ChunkDecoder()
+        self._rest = b""
+        self._index: list[bytes] = []
+        self._tree = Merkle()
+        self._size = 0
+        # Bytes of the footer so far; None before it.
+        self._footer: int | None = None
+
+    def take(self, block: bytes) -> memoryview:
+        """Check what comes next; what of it, and of what waited, is to be kept."""
+        if self._footer is not None:
+            self._skip(len(block))
+            return memoryview(b"")
+        data = memoryview(self._rest + block)
+        done = 0
+        while len(data) - done >= HEADER_BYTES:
+            if data[done : done + len(_FOOTER_MARK)].tobytes() == _FOOTER_MARK:
+                self._footer = 0
+                self._skip(len(data) - done)
+                self._rest = b""
+                return data[:done]
+            header = ChunkHeader.parse(data[done : done + HEADER_BYTES])
+            end = done + HEADER_BYTES + header.stored
+            if end > len(data):
+                break
+            self._add(header, data[done + HEADER_BYTES : end])
+            done = end
+        self._rest = bytes(data[done:])
+        return data[:done]
+
+    def finish(self) -> XorbIndex:
+        """The index of the whole xorb, whose hash is the expected one."""
+        if self._rest:
+            raise InvalidRequest("the xorb ends within a chunk")
+        if not self._index:
+            raise InvalidRequest("the xorb has no chunks")
+        found = self._tree.root()
+        if found != self._expected:
+            raise HashMismatch(
+                f"the chunks sent are those of xorb {to_text(found)}, not of "
+                f"{to_text(self._expected)}"
+            )
+        return XorbIndex(b"".join(self._index))
+
+    def _add(self, header: ChunkHeader, stored: memoryview) -> None:
+        if len(self._index) == MAX_CHUNKS:
+            raise LimitExceeded(f"the xorb has more than {MAX_CHUNKS} chunks")
+        self._size += header.size
+        if self._size > MAX_XORB_BYTES:
+            raise LimitExceeded(f"the xorb decodes to more than {MAX_XORB_BYTES} bytes")
+        digest = chunk_hash(self._decoder.decode(header, stored))
+        self._tree.update([(digest, header.size)])
+        self._index.append(_ENTRY.pack(digest, header.stored, header.size))
+
+    def _skip(self, n_bytes: int) -> None:
+        assert self._footer is not None
+        self._footer += n_bytes
+        if self._footer > _MAX_FOOTER_BYTES:
+            raise LimitExceeded(f"the xorb's footer has more than {_MAX_FOOTER_BYTES} bytes")
