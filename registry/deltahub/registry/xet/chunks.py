@@ -60,9 +60,7 @@ class ChunkDecoder:
     def __init__(self) -> None:
         self._lz4 = lz4.frame.LZ4FrameDecompressor()
 
-    def decode(
-        self, header: ChunkHeader, stored: bytes | memoryview
-    ) -> bytes | memoryview:
+    def decode(self, header: ChunkHeader, stored: bytes | memoryview) -> bytes | memoryview:
         """The chunk's bytes, `header.size` of them; InvalidRequest for what does not decode.
 
         stored: the bytes behind the header, `header.stored` of them.

@@ -2,11 +2,22 @@
 
 from fastapi import FastAPI
 
-from deltahub.server.hf import commits, errors, lfs, models, repos, resolve, trees, unsupported
+from deltahub.server.hf import (
+    commits,
+    errors,
+    lfs,
+    models,
+    repos,
+    resolve,
+    trees,
+    unsupported,
+    xet,
+    xet_uploads,
+)
 from deltahub.server.hub import Hub
 
 # The first that matches is taken.
-_MODULES = (resolve, models, trees, repos, commits, lfs, unsupported)
+_MODULES = (resolve, models, trees, repos, commits, lfs, xet, xet_uploads, unsupported)
 
 
 def create_hugging_face_app(hub: Hub) -> FastAPI:

@@ -1,0 +1,96 @@
+"""Tokens and URLs with which clients turn to the hub's Xet service, and who they then are."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, Final, Literal, TypeAlias, get_args
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import JSONResponse
+
+from deltahub.registry.db.models import User, utc_now
+from deltahub.registry.errors import Forbidden, Unauthorized
+from deltahub.registry.permissions import Action, Caller, Scope
+from deltahub.registry.repositories import load_repository
+from deltahub.registry.xet.epochs import epoch_of, place_of, repository_at
+from deltahub.server.hub import CallerDep, Hub, HubDep
+
+router = APIRouter()
+
+TOKEN_TTL: Final = timedelta(hours=1)
+_PURPOSE: Final = "cas"
+_ANONYMOUS: Final = 0
+
+Access: TypeAlias = Literal["read", "write"]
+
+
+@dataclass(frozen=True)
+class XetCaller:
+    """Who sends a request to the Xet service, by its token; place: which repository's."""
+
+    caller: Caller | None
+    place: str
+    repository_id: int
+
+
+@router.get("/api/models/{namespace}/{name}/xet-{access}-token/{revision}")
+def get_xet_token(
+    namespace: str,
+    name: str,
+    access: Access,
+    request: Request,
+    hub: HubDep,
+    caller: CallerDep,
+) -> JSONResponse:
+    """Where the service is for this repository, and a token for it. The revision is not read."""
+    with hub.registry.db.read() as session:
+        repository = load_repository(session, caller, f"{namespace}/{name}", access)
+        place = place_of(repository)
+        epoch = epoch_of(session, hub.registry.settings, repository)
+    claims: dict[str, str | int] = {"place": place, "access": access, "user": _ANONYMOUS}
+    if caller is not None:
+        claims |= {"user": caller.user_id, "name": caller.name, "scope": caller.scope}
+    token = hub.signer.sign(_PURPOSE, claims, TOKEN_TTL.total_seconds())
+    expires = int((utc_now() + TOKEN_TTL).timestamp())
+    url = f"{str(request.base_url).rstrip('/')}/cas/e{epoch}/{place}"
+    headers = {
+        "X-Xet-Cas-Url": url,
+        "X-Xet-Access-Token": token,
+        "X-Xet-Token-Expiration": str(expires),
+        "Cache-Control": "no-store",
+    }
+    return JSONResponse({"casUrl": url, "exp": expires, "accessToken": token}, headers=headers)
+
+
+def xet_reader(place: str, request: Request, hub: HubDep) -> XetCaller:
+    """Who asks, if they may still read the repository; Unauthorized, RepositoryNotFound."""
+    return _admitted(place, request, hub, "read")
+
+
+def xet_writer(place: str, request: Request, hub: HubDep) -> XetCaller:
+    """Who asks, if they may still write there; as xet_reader, and Forbidden."""
+    return _admitted(place, request, hub, "write")
+
+
+XetReaderDep = Annotated[XetCaller, Depends(xet_reader)]
+XetWriterDep = Annotated[XetCaller, Depends(xet_writer)]
+
+
+def _admitted(place: str, request: Request, hub: Hub, action: Action) -> XetCaller:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer":
+        raise Unauthorized("this needs a token of the hub's Xet service, which the hub gives out")
+    claims = hub.signer.verify(_PURPOSE, token.strip())
+    if claims["place"] != place:
+        raise Unauthorized("this token is for another repository; ask the hub for a new one")
+    if action == "write" and claims["access"] != "write":
+        raise Forbidden("this token only reads; ask the hub for one that writes")
+    with hub.registry.db.read() as session:
+        caller = None
+        if claims["user"] != _ANONYMOUS:
+            user = session.get(User, claims["user"])
+            if user is None or user.name != claims["name"]:
+                raise Unauthorized("the user of this token is gone")
+            scope: Scope = next(each for each in get_args(Scope) if each == claims["scope"])
+            caller = Caller(user.id, user.name, user.is_admin, scope)
+        repository = repository_at(session, caller, place, action)
+        return XetCaller(caller, place, repository.id)

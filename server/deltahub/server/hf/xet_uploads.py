@@ -1,0 +1,203 @@
+"""Uploads by Xet: xorbs of chunks, then shards that say which files they make."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Request
+from fastapi import Path as InPath
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from deltahub.codecs.errors import CodecError
+from deltahub.registry.errors import LimitExceeded, RegistryError
+from deltahub.registry.permissions import Caller, require_writer
+from deltahub.registry.store.base import StoreError
+from deltahub.registry.xet import uploads
+from deltahub.registry.xet.accept import Progress, accept_shard
+from deltahub.registry.xet.hashes import from_text
+from deltahub.registry.xet.shard import MAX_SHARD_BYTES
+from deltahub.registry.xet.xorb import MAX_BODY_BYTES
+from deltahub.server.errors import STATUS_OF, wire_code
+from deltahub.server.hf.errors import refusal
+from deltahub.server.hf.xet import XetCaller, XetReaderDep, XetWriterDep
+from deltahub.server.hub import Hub, HubDep
+from deltahub.server.streaming import BodyFeed, read_body
+
+log = logging.getLogger(__name__)
+
+router = APIRouter(prefix="/cas/{epoch}/{place}")
+
+# How often a client hears that its shard is still worked on.
+_BEAT_S: Final = 1.0
+_MAX_TELEMETRY_BYTES: Final = 1 << 20
+_MAX_GRANT_BYTES: Final = 1 << 16
+_RETRIED: Final = frozenset({"conflict", "unavailable", "busy", "not_ready"})
+
+_Prefix = Annotated[str, InPath(pattern="^default(-merkledb)?$")]
+
+
+@router.get("/v1/chunks/{prefix}/{digest}")
+def find_chunk(prefix: _Prefix, digest: str, who: XetReaderDep) -> Response:
+    """Which files have a chunk: never said, it would tell what strangers have."""
+    from_text(digest)
+    return refusal("not_found", "this hub does not say where chunks are")
+
+
+@router.post("/v1/xorb-grants/{prefix}/{digest}")
+async def grant_xorb(
+    prefix: _Prefix, digest: str, request: Request, hub: HubDep, who: XetWriterDep
+) -> Response:
+    """Where else a xorb may be sent: nowhere, the client then sends it here."""
+    await read_body(request, _MAX_GRANT_BYTES, hub.settings.idle_s)
+    return refusal("not_found", "send xorbs to this hub itself")
+
+
+@router.post("/v1/telemetry")
+async def post_telemetry(request: Request, hub: HubDep, who: XetReaderDep) -> JSONResponse:
+    """What a client tells of its transfers; nobody keeps it."""
+    await read_body(request, _MAX_TELEMETRY_BYTES, hub.settings.idle_s)
+    return JSONResponse({})
+
+
+@router.post("/v1/xorbs/{prefix}/{digest}")
+async def post_xorb(
+    prefix: _Prefix, digest: str, request: Request, hub: HubDep, who: XetWriterDep
+) -> JSONResponse:
+    """Keep a xorb, once every chunk of it is decoded and hashed."""
+    _check_length(request, MAX_BODY_BYTES, "xorb")
+    expected = from_text(digest)
+    async with BodyFeed(request, hub.settings.idle_s) as feed:
+        receive = partial(
+            uploads.receive_xorb, hub.registry, who.repository_id, expected, feed.blocks()
+        )
+        try:
+            is_new = await hub.upload(who.caller, receive)
+        finally:
+            request.state.has_unread_body = feed.has_unread_body
+    return JSONResponse({"was_inserted": is_new})
+
+
+@router.post("/v1/shards")
+async def post_shard(request: Request, hub: HubDep, who: XetWriterDep) -> JSONResponse:
+    """Land the files of a shard; the answer comes when they have landed."""
+    with ExitStack() as stack:
+        path = await _spooled(request, hub, who, stack)
+        await hub.prove(_acceptance(hub, who, path, Progress()))
+    return JSONResponse({"result": 1})
+
+
+@router.post("/v2/shards")
+async def stream_shard(request: Request, hub: HubDep, who: XetWriterDep) -> Response:
+    """The same, with news while it goes on."""
+    with ExitStack() as stack:
+        path = await _spooled(request, hub, who, stack)
+        return _ShardAnswer(hub, who, path, stack.pop_all())
+
+
+class _ShardAnswer(Response):
+    """Lines of JSON while a shard is taken over; the last one says what came of it."""
+
+    media_type = "application/x-ndjson"
+
+    def __init__(self, hub: Hub, who: XetCaller, path: Path, stack: ExitStack) -> None:
+        super().__init__()
+        del self.headers["content-length"]
+        self._hub = hub
+        self._who = who
+        self._path = path
+        self._stack = stack
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        progress = Progress()
+        work = _acceptance(self._hub, self._who, self._path, progress)
+        with self._stack:
+            job = asyncio.create_task(self._hub.prove(work))
+            gone = asyncio.create_task(_disconnected(receive))
+            try:
+                start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+                await send(start)
+                while not job.done() and not gone.done():
+                    await _say(
+                        send, type="validating", verified=progress.done, total=progress.total
+                    )
+                    await asyncio.wait(
+                        {job, gone}, timeout=_BEAT_S, return_when=asyncio.FIRST_COMPLETED
+                    )
+                if job.done():
+                    await self._finish(send, job.exception())
+            finally:
+                progress.is_cancelled = True
+                gone.cancel()
+                # The thread still reads the shard's file.
+                await asyncio.shield(asyncio.wait({job, gone}))
+
+    async def _finish(self, send: Send, error: BaseException | None) -> None:
+        if error is None:
+            await _say(send, type="committing", stage="uploading")
+            await _say(send, type="result")
+        else:
+            message, is_retryable = _refused(error, self._who)
+            await _say(send, type="error", message=message, retryable=is_retryable)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _say(send: Send, **fields: str | int | bool) -> None:
+    line = json.dumps(fields).encode() + b"\n"
+    await send({"type": "http.response.body", "body": line, "more_body": True})
+
+
+def _acceptance(hub: Hub, who: XetCaller, path: Path, progress: Progress) -> "partial[None]":
+    caller: Caller = require_writer(who.caller)
+    return partial(accept_shard, hub.registry, hub.restorer, caller, who.place, path, progress)
+
+
+async def _spooled(request: Request, hub: Hub, who: XetCaller, stack: ExitStack) -> Path:
+    """The body as a file that lives as long as the stack."""
+    _check_length(request, MAX_SHARD_BYTES, "shard")
+    async with BodyFeed(request, hub.settings.idle_s) as feed:
+        write = partial(_write, hub, feed.blocks(), stack)
+        try:
+            return await hub.upload(who.caller, write)
+        finally:
+            request.state.has_unread_body = feed.has_unread_body
+
+
+def _write(hub: Hub, blocks: Iterable[bytes], stack: ExitStack) -> Path:
+    fd, path = stack.enter_context(uploads.scratch_file(hub.registry, "shard", "in"))
+    n_bytes = 0
+    for block in blocks:
+        n_bytes += len(block)
+        if n_bytes > MAX_SHARD_BYTES:
+            raise LimitExceeded(f"a shard has at most {MAX_SHARD_BYTES} bytes")
+        hub.registry.disk.write(fd, block)
+    return path
+
+
+def _check_length(request: Request, limit: int, what: str) -> None:
+    # The HTTP parser has checked that the number is one.
+    length = int(request.headers.get("content-length", "0"))
+    if length > limit:
+        request.state.has_unread_body = True
+        raise LimitExceeded(f"a {what} has at most {limit} bytes, not {length}")
+
+
+def _refused(error: BaseException, who: XetCaller) -> tuple[str, bool]:
+    """(sentence, whether the client should try again by itself)."""
+    code = wire_code(getattr(error, "code", "internal_error"))
+    is_known = isinstance(error, RegistryError | CodecError | StoreError) and code in STATUS_OF
+    if not is_known or STATUS_OF[code] >= 500:
+        log.error("shard of %s: code=%s", who.place, code, exc_info=error)
+    if not is_known or code == "internal_error":
+        return "the hub made a mistake; its log has the details", False
+    return str(error), code in _RETRIED
