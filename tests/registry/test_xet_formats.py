@@ -28,7 +28,7 @@ from deltahub.registry.xet.hashes import (
 )
 from deltahub.registry.xet.shard import Shard
 from deltahub.registry.xet.xorb import MAX_CHUNKS, XorbCheck, XorbIndex
-from support.xet import FileOf, ShardOf, TermOf, Xorb, pack_chunk
+from support.xet import FileOf, ShardOf, TermOf, XorbOf, pack_chunk
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "xet"
 NAME = "4baacfca1a46249c94ec76e36c89303e784ee52331bdd7463c2191b179391811"
@@ -136,7 +136,7 @@ def places(index: XorbIndex) -> list[int]:
 
 def test_our_own_encoder_writes_the_same_shard_format() -> None:
     index = check(XORB, from_text(NAME))
-    xorb = Xorb(decoded(XORB))
+    xorb = XorbOf(decoded(XORB))
     terms = [next(file.terms()) for file in Shard(memoryview(SHARD)).files()]
     ours = ShardOf([FileOf([TermOf(xorb, t.first, t.end)]) for t in terms], [xorb]).body
     assert index.n_chunks == len(xorb.chunks)
@@ -155,7 +155,7 @@ def test_our_own_encoder_writes_the_same_shard_format() -> None:
 def test_a_xorb_of_any_chunks_is_read_in_blocks_of_any_size(
     chunks: list[bytes], scheme: int, block_bytes: int
 ) -> None:
-    xorb = Xorb(chunks, scheme)
+    xorb = XorbOf(chunks, scheme)
     found = XorbCheck(xorb.hash)
     kept = b"".join(
         bytes(found.take(xorb.body[i : i + block_bytes]))
@@ -276,7 +276,7 @@ def test_a_footer_of_an_older_client_is_not_kept() -> None:
     assert found.finish().n_chunks == 4
 
 
-FILE = FileOf([TermOf(Xorb([b"one", b"two"]))])
+FILE = FileOf([TermOf(XorbOf([b"one", b"two"]))])
 GOOD = ShardOf([FILE]).body
 
 
@@ -304,5 +304,4 @@ def rewritten(place: int, form: str, value: int) -> bytes:
 )
 def test_a_shard_that_cannot_be_is_refused_with_a_sentence(body: bytes, sentence: str) -> None:
     with pytest.raises(InvalidRequest, match=sentence):
-        for file in Shard(memoryview(body)).files():
-            list(file.terms())
+        [list(file.terms()) for file in Shard(memoryview(body)).files()]

@@ -11,6 +11,12 @@ from hashlib import sha256
 import lz4.frame
 import numpy as np
 
+from deltahub.registry import Caller, Registry
+from deltahub.registry.db.models import Repository
+from deltahub.registry.repositories import find_repository
+from deltahub.registry.restore import Restorer
+from deltahub.registry.xet.accept import Progress, accept_shard
+from deltahub.registry.xet.epochs import place_of
 from deltahub.registry.xet.hashes import (
     Merkle,
     chunk_hash,
@@ -19,6 +25,7 @@ from deltahub.registry.xet.hashes import (
     to_text,
     xorb_hash,
 )
+from deltahub.registry.xet.uploads import receive_xorb
 
 TAG = b"HFRepoMetaData\0" + bytes.fromhex("556967456a7b815783a5bdd95ccdd14aa9")
 MARK = b"\xff" * 32 + bytes(16)
@@ -37,7 +44,7 @@ def pack_chunk(data: bytes, scheme: int = 0) -> bytes:
 
 
 @dataclass(frozen=True)
-class Xorb:
+class XorbOf:
     """Chunks as a client sends them together."""
 
     chunks: Sequence[bytes]
@@ -60,7 +67,7 @@ class Xorb:
 class TermOf:
     """Chunks [first, end) of a xorb, as a term of a file."""
 
-    xorb: Xorb
+    xorb: XorbOf
     first: int = 0
     end: int | None = None
 
@@ -97,14 +104,10 @@ class FileOf:
 
     def records(self) -> bytes:
         tree = Merkle()
-        tree.update(
-            (chunk_hash(chunk), len(chunk)) for term in self.terms for chunk in term.chunks
-        )
+        tree.update((chunk_hash(chunk), len(chunk)) for term in self.terms for chunk in term.chunks)
         proofs = [term.proof() for term in self.terms] if self.proofs is None else self.proofs
         flags = (HAS_PROOFS if proofs else 0) | (HAS_SHA256 if self.is_named else 0)
-        opening = struct.pack(
-            "<32sIIQ", self.hash or tree.file_hash(), flags, len(self.terms), 0
-        )
+        opening = struct.pack("<32sIIQ", self.hash or tree.file_hash(), flags, len(self.terms), 0)
         parts = [opening, *(term.record() for term in self.terms), *proofs]
         if self.is_named:
             parts.append(from_text(self.digest) + bytes(16))
@@ -116,7 +119,7 @@ class ShardOf:
     """A shard of these files."""
 
     files: Sequence[FileOf]
-    xorbs: Sequence[Xorb] = field(default_factory=list)
+    xorbs: Sequence[XorbOf] = field(default_factory=list)
 
     @property
     def body(self) -> bytes:
@@ -136,3 +139,33 @@ class ShardOf:
 def cut(data: bytes, chunk_bytes: int = 10_000) -> list[bytes]:
     """The data in chunks."""
     return [data[i : i + chunk_bytes] for i in range(0, len(data), chunk_bytes)]
+
+
+def send_xorb(reg: Registry, name: str, xorb: XorbOf) -> bool:
+    """As a writer to the repository; whether it was new."""
+    repository = repository_row(reg, name)
+    body = xorb.body
+    blocks = [body[i : i + 7000] for i in range(0, len(body), 7000)]
+    return receive_xorb(reg, repository.id, xorb.hash, blocks)
+
+
+def send_shard(
+    reg: Registry, who: Caller, name: str, files: Sequence[FileOf], body: bytes | None = None
+) -> Progress:
+    """The files of a shard, landed."""
+    place = place_of(repository_row(reg, name))
+    path = reg.scratch / "a-shard"
+    path.write_bytes(ShardOf(files).body if body is None else body)
+    progress = Progress()
+    try:
+        accept_shard(reg, Restorer(reg), who, place, path, progress)
+    finally:
+        path.unlink()
+    return progress
+
+
+def repository_row(reg: Registry, name: str) -> Repository:
+    with reg.db.read() as session:
+        found = find_repository(session, name)
+    assert found is not None
+    return found

@@ -69,7 +69,9 @@ def _forget_unmapped(
 ) -> None:
     """Clients must not count on the xorb, unless all of its chunks are known from files."""
     ranges = session.execute(
-        select(XetRange.first, XetRange.end).where(XetRange.xorb == digest).order_by(XetRange.first)
+        select(XetRange.first, XetRange.end)
+        .where(XetRange.xorb == digest, ~range_is_dead())
+        .order_by(XetRange.first)
     )
     covered = 0
     for first, end in ranges:
