@@ -43,6 +43,7 @@ from deltahub.registry.revisions import AddFile, commit
 from deltahub.registry.settings import Settings
 from support.client_door import pack_and_recipe
 from support.registry import caller, push, sha256_of, upload
+from support.xet import FileOf, TermOf, XorbOf, cut, send_shard, send_xorb
 
 # Repositories older than this many rounds are deleted and collected.
 ROUNDS_KEPT = 2
@@ -114,6 +115,7 @@ def round_of_work(data_dir: Path, models: Path, journal: Journal, number: int) -
         _push(reg, who, journal, f"alice/base-{number}", base)
         run_jobs(reg)
         _send(reg, who, journal, f"alice/sent-{number}", sent, base)
+        _send_by_xet(reg, who, journal, f"alice/xet-{number}", _xorb(number))
         apply_recompress(reg, plan_recompress(reg))
         for repository in list_repositories(reg, who, namespace="alice", limit=1000).items:
             if int(repository.name.rsplit("-", 1)[1]) <= number - ROUNDS_KEPT:
@@ -122,6 +124,8 @@ def round_of_work(data_dir: Path, models: Path, journal: Journal, number: int) -
         collect_all(reg)
     with Registry.open(Settings(data_dir=data_dir, upload_ttl_s=0)) as reg:
         upload(reg, who, f"never committed {number}".encode())
+        ensure_repository(reg, who, f"alice/xet-{number}")
+        send_xorb(reg, f"alice/xet-{number}", _xorb(-number))
         collect_all(reg)
 
 
@@ -160,6 +164,20 @@ def _send(
     run_jobs(reg)
     commit(reg, who, name, "main", [AddFile("model.safetensors", sha256_of(data), len(data))])
     journal.add(repository=name, path="model.safetensors", sha256=sha256_of(data))
+
+
+def _xorb(number: int) -> XorbOf:
+    return XorbOf(cut(f"chunk of {number};".encode() * 500, 2000), scheme=1)
+
+
+def _send_by_xet(reg: Registry, who: Caller, journal: Journal, name: str, xorb: XorbOf) -> None:
+    """Push as a client of Hugging Face does."""
+    ensure_repository(reg, who, name)
+    send_xorb(reg, name, xorb)
+    file = FileOf([TermOf(xorb, 1), TermOf(xorb, 0, 2)])
+    send_shard(reg, who, name, [file])
+    commit(reg, who, name, "main", [AddFile("a.bin", file.digest, len(file.data))])
+    journal.add(repository=name, path="a.bin", sha256=file.digest)
 
 
 class _Counting:

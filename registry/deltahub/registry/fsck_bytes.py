@@ -20,7 +20,8 @@ from deltahub.registry.repack import pack_chunks
 from deltahub.registry.restore import Restorer
 from deltahub.registry.store.base import ObjectNotFound, StoreError
 from deltahub.registry.store.keys import landing_key, xorb_key
-from deltahub.registry.xet.xorb import XorbCheck
+from deltahub.registry.xet.hashes import Merkle, chunk_hash, to_text
+from deltahub.registry.xet.xorb import XorbIndex
 
 PAGE = 500
 READ_BYTES = 4 << 20
@@ -211,18 +212,19 @@ def _is_there(reg: Registry, file: File) -> bool:
 def check_xorb_bytes(reg: Registry) -> Findings:
     """Every live xorb has the chunks that were hashed when it came."""
     with reg.db.read() as session:
-        rows = session.execute(
-            select(Xorb.id, Xorb.hash, Xorb.size).where(Xorb.state == "live")
-        ).all()
-    for xorb_id, digest, size in rows:
-        check = XorbCheck(digest)
+        rows = session.execute(select(Xorb.id, Xorb.hash).where(Xorb.state == "live")).all()
+    for xorb_id, digest in rows:
+        with reg.db.read() as session:
+            chunks = session.scalar(select(Xorb.chunks).where(Xorb.id == xorb_id))
+        tree, place = Merkle(), 0
         try:
-            for start in range(0, size, READ_BYTES):
-                piece = memoryview(bytearray(min(READ_BYTES, size - start)))
-                reg.store.get_into(xorb_key(xorb_id), start, piece)
-                check.take(bytes(piece))
-            check.finish()
+            for _, size in XorbIndex(chunks or b"").entries():
+                chunk = memoryview(bytearray(size))
+                reg.store.get_into(xorb_key(xorb_id), place, chunk)
+                tree.update([(chunk_hash(chunk), size)])
+                place += size
         except StoreError:
             continue  # as above
-        except RegistryError as exc:
-            yield Finding("xorb_hash", xorb_id, f"xorb {xorb_id}: {exc}")
+        if chunks is not None and tree.root() != digest:
+            text = f"xorb {to_text(digest)} now reads as {to_text(tree.root())}"
+            yield Finding("xorb_hash", xorb_id, text)

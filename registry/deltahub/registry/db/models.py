@@ -360,7 +360,7 @@ class AuditEvent(Base):
 
 
 class Xorb(Base):
-    """Chunks that a Hugging Face client has sent to one repository, as one object.
+    """Chunks that a Hugging Face client has sent to one repository: one object, of their bytes.
 
     state: `writing` (the object may be there), `live`, `condemned` (the object goes, then the row).
     Without a repository, which is deleted, nothing can name it any more.

@@ -131,7 +131,7 @@ class _File:
             hashes = []
             size = 0
             for segment in self.sources.find(term):
-                tree.update(segment.chunks.hashes_and_sizes())
+                tree.update(segment.chunks.entries())
                 hashes.append(segment.chunks.hashes())
                 size += segment.chunks.size
             if size != term.size:

@@ -15,14 +15,13 @@ from deltahub.registry.registry import Registry
 from deltahub.registry.restore import Restorer
 from deltahub.registry.store.base import Buffer, ObjectNotFound, ShortObject
 from deltahub.registry.store.keys import xorb_key
-from deltahub.registry.xet.chunks import HEADER_BYTES, ChunkDecoder, ChunkHeader
 from deltahub.registry.xet.hashes import to_text
 from deltahub.registry.xet.shard import Term
 from deltahub.registry.xet.uploads import find_xorb
 from deltahub.registry.xet.xorb import XorbIndex
 
 MIB: Final = 1 << 20
-# Xorbs whose indexes are kept at hand: a third of a MiB each, at most.
+# Xorbs whose indexes are kept at hand: 0.3 MB each, at most.
 _KEPT: Final = 16
 # Files in which one xorb's chunks are looked for, the newest first.
 _MOST_RANGES: Final = 2000
@@ -76,7 +75,7 @@ class _Known:
 class Sources:
     """Finds chunks for one caller and one repository, and reads them. For one thread.
 
-    Memory: the indexes of a few xorbs and a MiB or two of chunks.
+    Memory: the indexes of a few xorbs and a MiB of chunks.
     """
 
     def __init__(
@@ -86,7 +85,6 @@ class Sources:
         self._restorer = restorer
         self._caller = caller
         self._repository = repository
-        self._decoder = ChunkDecoder()
         self._kept: OrderedDict[bytes, _Known] = OrderedDict()
 
     def find(self, term: Term) -> list[Segment]:
@@ -99,7 +97,7 @@ class Sources:
                 f"chunks {term.first} to {term.end} are named of xorb {to_text(term.xorb)}, which"
                 f" has {known.index.n_chunks}"
             )
-        start = known.index.part(0, term.first).stored
+        start = known.index.part(0, term.first).size
         return [InXorb(known.xorb_id, start, known.index.part(term.first, term.end))]
 
     def read(self, segment: Segment) -> Iterator[Buffer]:
@@ -112,42 +110,19 @@ class Sources:
                 raise UnknownXorb("a file with chunks of this upload was just deleted") from exc
             return
         try:
-            yield from self._decoded(segment)
+            yield from self._chunks_of(segment)
         except ObjectNotFound as exc:
             raise UnknownXorb("a xorb of this upload has just expired") from exc
 
-    def _decoded(self, segment: InXorb) -> Iterator[Buffer]:
-        place = segment.start
-        batch: list[tuple[int, int]] = []
-        n_stored = n_bytes = 0
-        for _, stored, size in segment.chunks.entries():
-            batch.append((stored, size))
-            n_stored += HEADER_BYTES + stored
-            n_bytes += size
-            if n_bytes >= MIB:
-                yield self._decode_batch(segment.xorb_id, place, n_stored, batch)
-                place += n_stored
-                batch, n_stored, n_bytes = [], 0, 0
-        if batch:
-            yield self._decode_batch(segment.xorb_id, place, n_stored, batch)
-
-    def _decode_batch(
-        self, xorb_id: str, place: int, n_stored: int, batch: list[tuple[int, int]]
-    ) -> bytes:
-        data = memoryview(bytearray(n_stored))
-        try:
-            self._reg.store.get_into(xorb_key(xorb_id), place, data)
-            decoded = []
-            for stored, size in batch:
-                header = ChunkHeader.parse(data)
-                if (header.stored, header.size) != (stored, size):
-                    raise DataLost(f"xorb {xorb_id} has changed on the disk")
-                end = HEADER_BYTES + stored
-                decoded.append(self._decoder.decode(header, data[HEADER_BYTES:end]))
-                data = data[end:]
-        except (ShortObject, InvalidRequest) as exc:
-            raise DataLost(f"xorb {xorb_id} has changed on the disk: {exc}") from exc
-        return b"".join(decoded)
+    def _chunks_of(self, segment: InXorb) -> Iterator[Buffer]:
+        end = segment.start + segment.chunks.size
+        for place in range(segment.start, end, MIB):
+            out = memoryview(bytearray(min(MIB, end - place)))
+            try:
+                self._reg.store.get_into(xorb_key(segment.xorb_id), place, out)
+            except ShortObject as exc:
+                raise DataLost(f"xorb {segment.xorb_id} is cut short; run deltahub fsck") from exc
+            yield out
 
     def _in_files(self, term: Term, ranges: list[_Range]) -> Iterator[Segment]:
         """The term from files, in as few pieces as there can be."""

@@ -35,7 +35,8 @@ def receive_xorb(reg: Registry, repository_id: int, digest: bytes, blocks: Itera
     with scratch_file(reg, "xorb", digest.hex()[:16]) as (fd, path):
         check = XorbCheck(digest)
         for block in _bounded(blocks):
-            reg.disk.write(fd, check.take(block))
+            for chunk in check.take(block):
+                reg.disk.write(fd, chunk)
         index = check.finish()
         reg.disk.fsync(fd)
         return _store(reg, repository_id, digest, index, path)
@@ -84,7 +85,7 @@ def scratch_file(reg: Registry, kind: str, name: str) -> Iterator[tuple[int, Pat
 def _store(reg: Registry, repository_id: int, digest: bytes, index: XorbIndex, path: Path) -> bool:
     # The row comes first and says "perhaps": whatever a crash leaves, gc knows it.
     row = Xorb(
-        id=secrets.token_hex(16), repository_id=repository_id, hash=digest, size=index.stored,
+        id=secrets.token_hex(16), repository_id=repository_id, hash=digest, size=index.size,
         chunks=index.data, state="writing", expires_at=_expiry(reg),
     )  # fmt: skip
     with reg.db.write() as session:

@@ -18,13 +18,13 @@ _FOOTER_MARK: Final = b"XETBLOB"
 _MAX_FOOTER_BYTES: Final = 1 << 20
 MAX_BODY_BYTES: Final = MAX_XORB_BYTES + MAX_CHUNKS * HEADER_BYTES + _MAX_FOOTER_BYTES
 
-# hash of the chunk, bytes behind its header, bytes of the chunk
-_ENTRY: Final = struct.Struct("<32sII")
+# hash of the chunk, bytes of the chunk
+_ENTRY: Final = struct.Struct("<32sI")
 
 
 @dataclass(frozen=True)
 class XorbIndex:
-    """The chunks of a xorb, or of a part of one, in order. data: 40 bytes a chunk."""
+    """The chunks of a xorb, or of a part of one, in order. data: 36 bytes a chunk."""
 
     data: bytes
 
@@ -39,12 +39,9 @@ class XorbIndex:
         """The chunks [first, end)."""
         return XorbIndex(self.data[first * _ENTRY.size : end * _ENTRY.size])
 
-    def entries(self) -> Iterator[tuple[bytes, int, int]]:
-        """(hash, stored bytes, bytes) of each chunk."""
+    def entries(self) -> Iterator[tuple[bytes, int]]:
+        """(hash, bytes) of each chunk."""
         yield from _ENTRY.iter_unpack(self.data)
-
-    def hashes_and_sizes(self) -> list[tuple[bytes, int]]:
-        return [(digest, size) for digest, _, size in _ENTRY.iter_unpack(self.data)]
 
     def hashes(self) -> bytes:
         """The chunks' hashes, one after another."""
@@ -55,22 +52,15 @@ class XorbIndex:
         """Bytes of all chunks."""
         return int(self._columns()["size"].sum(dtype=np.int64))
 
-    @property
-    def stored(self) -> int:
-        """Bytes of all chunks as they are stored, with their headers."""
-        stored = int(self._columns()["stored"].sum(dtype=np.int64))
-        return stored + self.n_chunks * HEADER_BYTES
-
     def _columns(self) -> np.ndarray:
-        fields = [("hash", f"V{HASH_BYTES}"), ("stored", "<u4"), ("size", "<u4")]
+        fields = [("hash", f"V{HASH_BYTES}"), ("size", "<u4")]
         return np.frombuffer(self.data, np.dtype(fields))
 
 
 class XorbCheck:
     """Decodes and hashes the chunks of a xorb while it comes in. Memory: one block and one chunk.
 
-    take() gives back what of a block is to be kept: all but the footer. InvalidRequest,
-    LimitExceeded, HashMismatch for what is no xorb of that hash.
+    InvalidRequest, LimitExceeded, HashMismatch for what is no xorb of that hash.
     """
 
     def __init__(self, expected: bytes) -> None:
@@ -83,11 +73,12 @@ class XorbCheck:
         # Bytes of the footer so far; None before it.
         self._footer: int | None = None
 
-    def take(self, block: bytes) -> memoryview:
-        """Check what comes next; what of it, and of what waited, is to be kept."""
+    def take(self, block: bytes) -> list[bytes | memoryview]:
+        """The chunks that end in what comes next, decoded."""
+        chunks: list[bytes | memoryview] = []
         if self._footer is not None:
             self._skip(len(block))
-            return memoryview(b"")
+            return chunks
         data = memoryview(self._rest + block)
         done = 0
         while len(data) - done >= HEADER_BYTES:
@@ -95,15 +86,15 @@ class XorbCheck:
                 self._footer = 0
                 self._skip(len(data) - done)
                 self._rest = b""
-                return data[:done]
+                return chunks
             header = ChunkHeader.parse(data[done : done + HEADER_BYTES])
             end = done + HEADER_BYTES + header.stored
             if end > len(data):
                 break
-            self._add(header, data[done + HEADER_BYTES : end])
+            chunks.append(self._add(header, data[done + HEADER_BYTES : end]))
             done = end
         self._rest = bytes(data[done:])
-        return data[:done]
+        return chunks
 
     def finish(self) -> XorbIndex:
         """The index of the whole xorb, whose hash is the expected one."""
@@ -119,15 +110,17 @@ class XorbCheck:
             )
         return XorbIndex(b"".join(self._index))
 
-    def _add(self, header: ChunkHeader, stored: memoryview) -> None:
+    def _add(self, header: ChunkHeader, stored: memoryview) -> bytes | memoryview:
         if len(self._index) == MAX_CHUNKS:
             raise LimitExceeded(f"the xorb has more than {MAX_CHUNKS} chunks")
         self._size += header.size
         if self._size > MAX_XORB_BYTES:
             raise LimitExceeded(f"the xorb decodes to more than {MAX_XORB_BYTES} bytes")
-        digest = chunk_hash(self._decoder.decode(header, stored))
+        chunk = self._decoder.decode(header, stored)
+        digest = chunk_hash(chunk)
         self._tree.update([(digest, header.size)])
-        self._index.append(_ENTRY.pack(digest, header.stored, header.size))
+        self._index.append(_ENTRY.pack(digest, header.size))
+        return chunk
 
     def _skip(self, n_bytes: int) -> None:
         assert self._footer is not None
