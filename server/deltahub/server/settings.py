@@ -42,6 +42,10 @@ class ServerSettings(BaseSettings):
         description="Longest wait for a client to send headers, or to send or take a block; "
         "and of an upload, a download or a check for its turn.",
     )
+    has_xet_downloads: bool = Field(
+        default=True,
+        description="Let the Hugging Face clients that are known to do so download by Xet.",
+    )
     has_embedded_worker: bool = Field(
         default=True, description="Start a worker process next to the server."
     )

@@ -12,12 +12,24 @@ from deltahub.server.hf import (
     trees,
     unsupported,
     xet,
+    xet_downloads,
     xet_uploads,
 )
 from deltahub.server.hub import Hub
 
 # The first that matches is taken.
-_MODULES = (resolve, models, trees, repos, commits, lfs, xet, xet_uploads, unsupported)
+_MODULES = (
+    resolve,
+    models,
+    trees,
+    repos,
+    commits,
+    lfs,
+    xet,
+    xet_downloads,
+    xet_uploads,
+    unsupported,
+)
 
 
 def create_hugging_face_app(hub: Hub) -> FastAPI:

@@ -1,0 +1,131 @@
+"""Downloads by Xet: any file of the hub, in ranges that a client fetches side by side."""
+
+import re
+from datetime import timedelta
+from typing import Any, Final
+from urllib.parse import quote
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from deltahub.registry.db.models import File
+from deltahub.registry.errors import EntryNotFound, Unauthorized
+from deltahub.registry.permissions import readable_file
+from deltahub.registry.xet.epochs import repository_at
+from deltahub.registry.xet.hashes import from_text
+from deltahub.registry.xet.virtual import CHUNK_BYTES, VirtualFile
+from deltahub.server.hf.errors import refusal
+from deltahub.server.hf.xet import XetReaderDep
+from deltahub.server.hub import HubDep
+from deltahub.server.ranges import requested_part
+from deltahub.server.settings import ServerSettings
+
+router = APIRouter(prefix="/cas")
+
+# A client that meets an expired link asks for the reconstruction anew.
+LINK_TTL: Final = timedelta(minutes=15)
+_PURPOSE: Final = "xorb"
+# The clients with which this was tried; others get files by plain HTTP.
+_CLIENT: Final = re.compile(r"\bhf_hub/2\.\d+\.\d+\b")
+
+
+def offers_xet(settings: ServerSettings, request: Request) -> bool:
+    """Whether this client is told that it may download by Xet."""
+    is_known = _CLIENT.search(request.headers.get("user-agent", "")) is not None
+    return settings.has_xet_downloads and is_known
+
+
+def xet_hash(file: File) -> str | None:
+    """The name by which Xet clients ask for the file; None for one that they cannot have."""
+    return file.sha256 if file.size > 0 else None
+
+
+def xet_headers(request: Request, name: str, commit: str, file: File) -> dict[str, str]:
+    """What the answer to a HEAD says, so that the client downloads the file by Xet."""
+    named = xet_hash(file)
+    if named is None:
+        return {}
+    base = str(request.base_url).rstrip("/")
+    url = f"{base}/api/models/{quote(name)}/xet-read-token/{commit}"
+    return {"X-Xet-Hash": named, "Link": f'<{url}>; rel="xet-auth"'}
+
+
+@router.get("/{epoch}/{place}/v2/reconstructions/{digest}")
+def get_reconstruction(
+    digest: str, request: Request, hub: HubDep, who: XetReaderDep
+) -> JSONResponse:
+    """Which chunks of which xorbs make up a file, or the range of it that is asked for."""
+    return _reconstruction(digest, request, hub, who, version=2)
+
+
+@router.get("/{epoch}/{place}/v1/reconstructions/{digest}")
+def get_reconstruction_v1(
+    digest: str, request: Request, hub: HubDep, who: XetReaderDep
+) -> JSONResponse:
+    """The same for older clients."""
+    return _reconstruction(digest, request, hub, who, version=1)
+
+
+@router.get("/xorbs/{token}")
+def get_xorb(token: str, request: Request, hub: HubDep) -> Response:
+    """Bytes of a xorb, for whoever has the link."""
+    try:
+        claims = hub.signer.verify(_PURPOSE, token)
+    except Unauthorized as error:
+        # The word on which clients ask for another link.
+        return refusal("forbidden", str(error))
+    with hub.registry.db.read() as session:
+        file = session.get(File, claims["file"])
+    if file is None or file.sha256 != claims["sha256"]:
+        raise EntryNotFound("the file of this link is gone")
+    virtual = VirtualFile(file.sha256, file.size)
+    xorb = int(claims["xorb"])
+    size = virtual.stored_bytes(xorb)
+    headers = {"Accept-Ranges": "bytes", "Content-Type": "application/octet-stream"}
+    part = requested_part(request.headers.get("range"), None, "", size)
+    start, end = (0, size) if part is None else (part.start, part.end)
+    headers["Content-Length"] = str(end - start)
+    if part is not None:
+        headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
+    found = file
+    return hub.stream(
+        virtual.read(xorb, start, end, lambda a, b: hub.restorer.stream_file(found, a, b)),
+        status_code=200 if part is None else 206,
+        headers=headers,
+        label=f"xorb {xorb} of {file.sha256}",
+    )
+
+
+def _reconstruction(
+    digest: str, request: Request, hub: HubDep, who: XetReaderDep, *, version: int
+) -> JSONResponse:
+    from_text(digest)
+    with hub.registry.db.read() as session:
+        repository = repository_at(session, who.caller, who.place, "read")
+        file = readable_file(session, who.caller, repository, digest)
+    if file is None or file.size == 0:
+        raise EntryNotFound(f"there is no file {digest} here, or you may not read it")
+    part = requested_part(request.headers.get("range"), None, "", file.size)
+    start, end = (0, file.size) if part is None else (part.start, part.end)
+    virtual = VirtualFile(file.sha256, file.size)
+    base = str(request.base_url).rstrip("/")
+    terms: list[dict[str, Any]] = []
+    fetch: dict[str, list[dict[str, Any]]] = {}
+    for term in virtual.terms(start, end):
+        name = virtual.xorb_name(term.xorb)
+        chunks = {"start": term.first, "end": term.end}
+        terms.append({"hash": name, "unpacked_length": term.size, "range": chunks})
+        claims: dict[str, str | int] = {"file": file.id, "sha256": file.sha256, "xorb": term.xorb}
+        token = hub.signer.sign(_PURPOSE, claims, LINK_TTL.total_seconds())
+        url = f"{base}/cas/xorbs/{token}"
+        stored = {"start": term.stored, "end": term.stored_end - 1}
+        if version == 1:
+            fetch[name] = [{"range": chunks, "url": url, "url_range": stored}]
+        else:
+            fetch[name] = [{"url": url, "ranges": [{"chunks": chunks, "bytes": stored}]}]
+    said = {
+        "offset_into_first_range": start % CHUNK_BYTES,
+        "terms": terms,
+        "fetch_info" if version == 1 else "xorbs": fetch,
+    }
+    return JSONResponse(said, headers={"Cache-Control": "no-store"})
