@@ -360,11 +360,7 @@ class AuditEvent(Base):
 
 
 class Xorb(Base):
-    """Chunks that a Hugging Face client has sent to one repository: one object, of their bytes.
-
-    state: `writing` (the object may be there), `live`, `condemned` (the object goes, then the row).
-    Without a repository, which is deleted, nothing can name it any more.
-    """
+    """Chunks that a Hugging Face client has sent to one repository, None once it is deleted."""
 
     __tablename__ = "xorbs"
     __table_args__ = (Index("ix_xorbs_lookup", "repository_id", "hash"),)
@@ -375,16 +371,13 @@ class Xorb(Base):
     hash: Mapped[bytes] = mapped_column(LargeBinary(32))
     size: Mapped[int] = mapped_column(BigInteger)  # of the object
     chunks: Mapped[bytes] = mapped_column(LargeBinary)  # a XorbIndex
-    state: Mapped[str] = mapped_column(String(16))
+    state: Mapped[str] = mapped_column(String(16))  # writing | live | condemned
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now)
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class XetRange(Base):
-    """Chunks [first, end) of a xorb are the bytes of a file from `offset` on: proved, for ever.
-
-    Kept after the xorb is gone, as long as the hub has bytes with that SHA-256.
-    """
+    """Chunks [first, end) of a xorb are bytes of a file, from `offset` on; outlives the xorb."""
 
     __tablename__ = "xet_ranges"
     __table_args__ = (Index("ix_xet_ranges_lookup", "xorb", "first"),)

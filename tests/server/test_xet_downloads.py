@@ -1,0 +1,138 @@
+"""Any file of the hub comes down by Xet, for those who may read it, in the ranges asked for."""
+
+from hashlib import sha256
+from random import Random
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+
+from deltahub.registry.db.models import File
+from deltahub.registry.xet.chunks import ChunkHeader
+from deltahub.server.hf.xet_downloads import offers_xet, xet_hash, xet_headers
+from deltahub.server.settings import ServerSettings
+from deltahub.server.signing import Signer
+from support.hub import Answer, RunningHub
+
+DATA = Random(8).randbytes(1_000_000)
+SHA256 = sha256(DATA).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def secret(hub: RunningHub) -> str:
+    """A token of the owner of dan-d/secret, where the file is."""
+    token = hub.user("dan-d")
+    hub.create("dan-d/secret", private=True, token=token)
+    hub.create("dan-d/open", token=token)
+    hub.commit("dan-d/secret", {"a.bin": DATA, "empty.bin": b""}, token)
+    return token
+
+
+class Service:
+    def __init__(self, hub: RunningHub, name: str, token: str | None) -> None:
+        answer = hub.call("GET", f"/api/models/{name}/xet-read-token/main", token=token)
+        self.hub = hub
+        self.url = answer.json()["casUrl"].removeprefix(hub.url)
+        self.token = answer.json()["accessToken"]
+
+    def describe(self, digest: str, version: int = 2, **headers: str) -> Answer:
+        path = f"{self.url}/v{version}/reconstructions/{digest}"
+        return self.hub.call("GET", path, token=self.token, headers=headers)
+
+
+def link(hub: RunningHub, url: str, first: int, last: int) -> Answer:
+    """As a client follows a link: with a range, without a token."""
+    assert url.startswith(hub.url + "/cas/xorbs/")
+    return hub.call("GET", url.removeprefix(hub.url), headers={"Range": f"bytes={first}-{last}"})
+
+
+def chunks_of(body: bytes) -> bytes:
+    out = b""
+    while body:
+        header = ChunkHeader.parse(body)
+        out += body[8 : 8 + header.stored]
+        body = body[8 + header.stored :]
+    return out
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(("start", "end"), [(0, 1_000_000), (131_071, 131_073), (999_999, 1 << 40)])
+def test_the_links_of_a_description_lead_to_its_bytes(
+    hub: RunningHub, secret: str, version: int, start: int, end: int
+) -> None:
+    service = Service(hub, "dan-d/secret", secret)
+    answer = service.describe(SHA256, version, Range=f"bytes={start}-{end - 1}")
+    assert answer.status == 200, answer.body
+    said: dict[str, Any] = answer.json()
+    found = b""
+    for term in said["terms"]:
+        (fetch,) = said["fetch_info" if version == 1 else "xorbs"][term["hash"]]
+        if version == 1:
+            chunks, place = fetch["range"], fetch["url_range"]
+        else:
+            ((chunks, place),) = [(each["chunks"], each["bytes"]) for each in fetch["ranges"]]
+        assert chunks == term["range"]
+        part = link(hub, fetch["url"], place["start"], place["end"])
+        assert (part.status, len(part.body)) == (206, place["end"] + 1 - place["start"])
+        data = chunks_of(part.body)
+        assert len(data) == term["unpacked_length"]
+        found += data
+    offset = said["offset_into_first_range"]
+    assert found[offset : offset + end - start] == DATA[start:end]
+
+
+def test_only_the_files_that_the_caller_may_read_are_described(
+    hub: RunningHub, secret: str
+) -> None:
+    eve = hub.user("eve-d")
+    for token in (eve, None):
+        answer = Service(hub, "dan-d/open", token).describe(SHA256)
+        assert (answer.status, answer.headers["X-Error-Code"]) == (404, "EntryNotFound")
+    mine = Service(hub, "dan-d/secret", secret)
+    assert mine.describe(sha256(b"").hexdigest()).status == 404
+    assert mine.describe("0" * 64).status == 404
+    assert mine.describe("x").status == 422
+    assert mine.describe(SHA256, Range="bytes=1000000-").status == 416
+    mine.token = Service(hub, "dan-d/open", secret).token
+    assert mine.describe(SHA256).status == 401
+
+
+def test_a_link_that_is_over_or_forged_makes_the_client_ask_for_another(
+    hub: RunningHub, secret: str
+) -> None:
+    said = Service(hub, "dan-d/secret", secret).describe(SHA256).json()
+    ((fetch,),) = said["xorbs"].values()
+    signer = Signer.of_folder(hub.data_dir)
+    claims = signer.verify("xorb", fetch["url"].rpartition("/")[2])
+    claims.pop("exp")
+    for token in (signer.sign("xorb", claims, -1), signer.sign("cas", claims, 60), "x"):
+        assert link(hub, f"{hub.url}/cas/xorbs/{token}", 0, 9).status == 403
+    other = signer.sign("xorb", {**claims, "sha256": "0" * 64}, 60)
+    assert link(hub, f"{hub.url}/cas/xorbs/{other}", 0, 9).status == 404
+    assert link(hub, fetch["url"], 1 << 30, 1 << 31).status == 416
+
+
+def asking(client: str) -> Request:
+    headers = [(b"user-agent", client.encode()), (b"host", b"hub:80")]
+    return Request({"type": "http", "headers": headers, "path": "/", "scheme": "http",
+                    "query_string": b"", "server": ("hub", 80)})  # fmt: skip
+
+
+def test_only_known_clients_are_told_to_download_so() -> None:
+    on, off = ServerSettings(), ServerSettings(has_xet_downloads=False)
+    known = asking("unknown/None; hf_hub/2.4.0; python/3.11; xet/1.8.0")
+    assert offers_xet(on, known)
+    assert not offers_xet(off, known)
+    for other in ("hf_hub/1.19.0", "hf_hub/0.36.2; python/3.11", "curl/8", "hf_hub/3.0.0", ""):
+        assert not offers_xet(on, asking(other))
+
+
+def test_the_headers_name_the_file_and_where_the_token_is() -> None:
+    file = File(sha256=SHA256, size=5)
+    assert xet_headers(asking(""), "a/b c", "f" * 40, file) == {
+        "X-Xet-Hash": SHA256,
+        "Link": f'<http://hub:80/api/models/a/b%20c/xet-read-token/{"f" * 40}>; rel="xet-auth"',
+    }
+    nothing = File(sha256=SHA256, size=0)
+    assert xet_hash(nothing) is None
+    assert xet_headers(asking(""), "a/b", "f" * 40, nothing) == {}
