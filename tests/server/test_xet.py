@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import time
 from hashlib import sha256
 from random import Random
 from typing import Any
@@ -234,3 +235,21 @@ def test_a_file_that_comes_in_elsewhere_is_to_be_tried_again(hub: RunningHub, na
     assert (last["type"], last["retryable"]) == ("error", True)
     assert "on another connection" in last["message"]
     assert lines(cas.shard(file))[-1] == {"type": "result"}
+
+
+def test_nothing_stays_of_a_shard_whose_client_went_away(hub: RunningHub, name: str) -> None:
+    cas = Cas(hub, name, hub.admin_token, "write")
+    zeros = XorbOf([bytes(128 << 10)] * 100, scheme=1)
+    cas.send(zeros)
+    connection = http.client.HTTPConnection(*hub.address, timeout=30)
+    body = ShardOf([FileOf([TermOf(zeros)] * 4)]).body
+    headers = {"Authorization": f"Bearer {cas.token}"}
+    connection.request("POST", f"{cas.url}/v2/shards", body, headers)
+    with connection.getresponse() as answer:
+        assert json.loads(answer.readline())["type"] == "validating"
+    connection.close()
+    deadline = time.monotonic() + 30
+    while list(hub.registry.scratch.iterdir()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert lines(cas.shard(FILE))[-1] is not None

@@ -135,7 +135,7 @@ class _ShardAnswer(Response):
                 progress.is_cancelled = True
                 gone.cancel()
                 # The thread still reads the shard's file.
-                await asyncio.shield(asyncio.wait({job, gone}))
+                await asyncio.shield(asyncio.gather(job, gone, return_exceptions=True))
 
     async def _finish(self, send: Send, error: BaseException | None) -> None:
         if error is None:
