@@ -58,6 +58,7 @@ def get_reconstruction(
     return _reconstruction(digest, request, hub, who, version=2)
 
 
+@router.get("/{epoch}/{place}/reconstructions/{digest}")
 @router.get("/{epoch}/{place}/v1/reconstructions/{digest}")
 def get_reconstruction_v1(
     digest: str, request: Request, hub: HubDep, who: XetReaderDep

@@ -83,6 +83,7 @@ async def post_xorb(
     return JSONResponse({"was_inserted": is_new})
 
 
+@router.post("/shards")
 @router.post("/v1/shards")
 async def post_shard(request: Request, hub: HubDep, who: XetWriterDep) -> JSONResponse:
     """Land the files of a shard; the answer comes when they have landed."""
