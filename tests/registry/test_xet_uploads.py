@@ -342,6 +342,18 @@ def test_fsck_finds_what_is_wrong_with_xorbs(reg: Registry, ann: Caller) -> None
     assert [finding.code for finding in fsck(reg, read_data=True)] == ["xorb_missing"]
 
 
+def test_a_xorb_whose_object_is_lost_is_taken_anew(reg: Registry, ann: Caller) -> None:
+    send_xorb(reg, "ann/m", ONE)
+    (lost,) = reg.store.list("xorbs/")
+    reg.store.delete(lost.key)
+    file = FileOf([TermOf(ONE)])
+    with pytest.raises(UnknownXorb, match="start the upload again"):
+        send_shard(reg, ann, "ann/m", [file])
+    assert send_xorb(reg, "ann/m", ONE)
+    send_shard(reg, ann, "ann/m", [file])
+    assert is_clean(reg)
+
+
 CRASH = """
 import sys
 from pathlib import Path

@@ -17,7 +17,7 @@ from deltahub.registry.store.base import Buffer, ObjectNotFound, ShortObject
 from deltahub.registry.store.keys import xorb_key
 from deltahub.registry.xet.hashes import to_text
 from deltahub.registry.xet.shard import Term
-from deltahub.registry.xet.uploads import find_xorb
+from deltahub.registry.xet.uploads import condemn, find_xorb
 from deltahub.registry.xet.xorb import XorbIndex
 
 MIB: Final = 1 << 20
@@ -112,7 +112,12 @@ class Sources:
         try:
             yield from self._chunks_of(segment)
         except ObjectNotFound as exc:
-            raise UnknownXorb("a xorb of this upload has just expired") from exc
+            # Expired at this moment, or lost: in both cases it may be sent anew.
+            with self._reg.db.write() as session:
+                condemn(session, segment.xorb_id)
+            raise UnknownXorb(
+                "a xorb of this upload has just expired: start the upload again"
+            ) from exc
 
     def _chunks_of(self, segment: InXorb) -> Iterator[Buffer]:
         end = segment.start + segment.chunks.size

@@ -68,6 +68,13 @@ def keep(
     return found
 
 
+def condemn(session: WriteSession, xorb_id: str) -> None:
+    """From now on the repository has it no more; gc takes what is left of it."""
+    session.execute(
+        update(Xorb).where(Xorb.id == xorb_id).values(state="condemned", expires_at=utc_now())
+    )
+
+
 @contextmanager
 def scratch_file(reg: Registry, kind: str, name: str) -> Iterator[tuple[int, Path]]:
     """(descriptor, path) of a file that is removed on leaving, unless something has taken it."""
