@@ -136,3 +136,22 @@ def test_the_headers_name_the_file_and_where_the_token_is() -> None:
     nothing = File(sha256=SHA256, size=0)
     assert xet_hash(nothing) is None
     assert xet_headers(asking(""), "a/b", "f" * 40, nothing) == {}
+
+
+def test_only_clients_that_are_known_are_told_of_it(hub: RunningHub, secret: str) -> None:
+    for agent, is_told in (
+        ("unknown/None; hf_hub/2.4.0; python/3.11", True),
+        ("unknown/None; hf_hub/1.26.1; python/3.11", False),
+        ("curl/8", False),
+    ):
+        headers = {"User-Agent": agent}
+        for path, is_large in (("a.bin", True), ("empty.bin", False)):
+            url = f"/dan-d/secret/resolve/main/{path}"
+            answer = hub.call("HEAD", url, token=secret, headers=headers)
+            expected = SHA256 if is_told and is_large else None
+            assert answer.headers.get("X-Xet-Hash") == expected
+            assert ("xet-auth" in answer.headers.get("Link", "")) == (expected is not None)
+        url = "/api/models/dan-d/secret/tree/main"
+        tree = hub.call("GET", url, token=secret, headers=headers).json()
+        told = {item["path"] for item in tree if "xetHash" in item}
+        assert told == ({"a.bin"} if is_told else set())

@@ -7,6 +7,7 @@ from typing import Any
 
 from deltahub.registry.entries import EntryInfo
 from deltahub.registry.history import CommitInfo
+from deltahub.server.hf.xet_downloads import xet_hash
 
 
 def moment(at: datetime) -> str:
@@ -35,8 +36,13 @@ def blob_id(entry: EntryInfo) -> str:
     return entry.etag if entry.mode == "regular" else git_blob_id(pointer(entry))
 
 
-def shown_file(entry: EntryInfo, last: CommitInfo | None = None) -> dict[str, Any]:
-    """A file of a tree. last: the commit that put it there, for who asks for it."""
+def shown_file(
+    entry: EntryInfo, last: CommitInfo | None = None, *, has_xet: bool = False
+) -> dict[str, Any]:
+    """A file of a tree. last: the commit that put it there, for who asks for it.
+
+    has_xet: the client downloads by Xet.
+    """
     shown: dict[str, Any] = {
         "type": "file",
         "oid": blob_id(entry),
@@ -49,6 +55,8 @@ def shown_file(entry: EntryInfo, last: CommitInfo | None = None) -> dict[str, An
             "size": entry.file.size,
             "pointerSize": len(pointer(entry)),
         }
+        if has_xet and (named := xet_hash(entry.file)) is not None:
+            shown["xetHash"] = named
     return shown | _with_commit(last)
 
 
