@@ -7,12 +7,13 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 # Hundreds of processes start in the tests; without bytecode each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test check bench bench-pairs bench-codecs fuzz clean
+.PHONY: help install demo test test-clients check bench bench-pairs bench-codecs fuzz clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    train a small base and three fine-tunes, push, pull, verify, print a table"
 	@echo "make test    install and run the whole test suite"
+	@echo "make test-clients  unmodified Hugging Face clients against this hub: five minutes"
 	@echo "make check   ruff, mypy --strict, import-linter"
 	@echo "make bench   the codecs beside others, speed through the server, peak memory: an hour"
 	@echo "make bench-pairs   train the bases and fine-tunes of benchmarks/pairs.toml, once: two hours"
@@ -42,6 +43,11 @@ demo: $(STAMP)
 # Two processes for the two cores that the suite is meant for; both take from one list.
 test: $(STAMP) check
 	$(PY) -m pytest -n 2 --dist worksteal
+
+# Environments of five clients are made once, in .cache/clients: half a minute, 320 MB.
+test-clients: $(STAMP)
+	$(PY) tests/clients/environments.py
+	$(PY) -m pytest -n 2 --dist worksteal tests/clients
 
 check: $(STAMP)
 	$(PY) -m ruff check .
