@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -15,7 +16,7 @@ from deltahub.registry import users
 from deltahub.registry.refs import create_ref
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
-from support.hub import ServedHub, served_hub
+from support.hub import RunningHub, ServedHub, running_hub, served_hub
 from support.model_folders import contents
 
 _numbers = count()
@@ -99,6 +100,24 @@ def library(world: World, models: Models) -> Library:
             job = hub.wait_for_job(each["job_id"], token)
             assert job["state"] == "done", job
     return Library(models, tuple(each["commit"] for each in done[:3]), tiny, old["config.json"])
+
+
+@pytest.fixture(scope="session")
+def big_file(world: World) -> bytes:
+    """What alice/big has as big.bin: more than clients write at once."""
+    data = Random(0).randbytes(24 << 20)
+    world.hub.create("alice/big", token=world.alice)
+    world.hub.commit("alice/big", {"big.bin": data}, world.alice)
+    return data
+
+
+@pytest.fixture(scope="session")
+def unworked(tmp_path_factory: pytest.TempPathFactory, library: Library) -> Iterator[RunningHub]:
+    """A hub without a worker: the files of admin/landed stay as they were sent."""
+    with running_hub(tmp_path_factory.mktemp("unworked") / "data") as hub:
+        hub.create("admin/landed")
+        hub.commit("admin/landed", library.tiny)
+        yield hub
 
 
 @pytest.fixture(params=NAMES)

@@ -28,13 +28,13 @@ class Models:
     tiny: Path
     sharded: Path
     lora: Path
+    parameters: int  # of tiny, and of sharded
 
 
 def build(folder: Path, base: str) -> Models:
     """Trains all of them. base: the name of `tiny` on the hub, which the others are made from."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    made = Models(folder / "tiny", folder / "sharded", folder / "lora")
     text = Path(json.__file__).read_text() + Path(json.decoder.__file__).read_text()
     tokenizer = _tokenizer(text)
     config = LlamaConfig(
@@ -42,6 +42,8 @@ def build(folder: Path, base: str) -> Models:
         num_attention_heads=4, num_key_value_heads=2, bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
     model = LlamaForCausalLM(config)
+    n_parameters = sum(parameter.numel() for parameter in model.parameters())
+    made = Models(folder / "tiny", folder / "sharded", folder / "lora", n_parameters)
     ids = torch.tensor(tokenizer(text)["input_ids"])
     _train(model, ids, 2e-3)
     _save(model, tokenizer, made.tiny, "5GB", CARD)
