@@ -6,6 +6,7 @@ from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from random import Random
+from urllib.parse import quote
 
 import pytest
 
@@ -19,6 +20,9 @@ from deltahub.registry.settings import Settings
 from support.hub import RunningHub, ServedHub, running_hub, served_hub
 from support.model_folders import contents
 
+# Later clients send large files to Xet alone, unless they are told not to.
+UPLOADERS = ("hub-0.34", "hub-0.36", "hub-1.4", "hub-1.26-by-lfs", "newest-by-lfs")
+PART_BYTES = 300_000
 _numbers = count()
 
 
@@ -31,6 +35,21 @@ class World:
     alice: str
     alice_reads: str
     bob: str
+
+    def hashes(self, name: str, revision: str = "main") -> dict[str, str]:
+        """path -> SHA-256 of the bytes that the hub sends, less what it begins a model with."""
+        url = f"/v1/repositories/{name}/revision?revision={quote(revision, safe='')}"
+        answer = self.hub.call("GET", url, token=self.alice)
+        assert answer.status == 200, answer.body
+        found = {}
+        for entry in answer.json()["entries"]:
+            where = f"/{name}/resolve/{quote(revision, safe='')}/{quote(entry['path'])}"
+            sent = self.hub.call("GET", where, token=self.alice)
+            assert sent.status == 200, sent.body
+            found[entry["path"]] = sha256(sent.body).hexdigest()
+            assert found[entry["path"]] == entry["sha256"]
+        del found[".gitattributes"]
+        return found
 
 
 @dataclass(frozen=True)
@@ -56,7 +75,8 @@ def environments() -> dict[str, Environment]:
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     data_dir = tmp_path_factory.mktemp("hub") / "data"
-    with served_hub(data_dir) as hub:
+    environment = {"DELTAHUB_SERVER_LFS_PART_BYTES": str(PART_BYTES)}
+    with served_hub(data_dir, environment=environment) as hub:
         # As `deltahub user` does beside a running hub.
         with Registry.open(Settings(data_dir=data_dir)) as registry:
             users.create_user(registry, "alice")
@@ -129,6 +149,19 @@ def machine(
 ) -> Machine:
     """alice's computer, with each client in turn."""
     return Machine(environments[request.param], tmp_path / "home", world.hub.url, world.alice)
+
+
+@pytest.fixture(params=UPLOADERS)
+def uploader(
+    request: pytest.FixtureRequest,
+    environments: dict[str, Environment],
+    world: World,
+    tmp_path: Path,
+) -> Machine:
+    """alice's computer, with each client and each way in which it sends large files."""
+    client, _, way = request.param.partition("-by-")
+    settings = {"HF_HUB_DISABLE_XET": "1"} if way == "lfs" else {}
+    return Machine(environments[client], tmp_path / "home", world.hub.url, world.alice, settings)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import os
 import subprocess
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
@@ -43,6 +43,7 @@ class Machine:
     home: Path
     endpoint: str
     token: str | None
+    settings: Mapping[str, str] = field(default_factory=dict)  # environment variables
 
     @property
     def version(self) -> tuple[int, ...]:
@@ -50,7 +51,7 @@ class Machine:
         return self.environment.version
 
     def another(self, **changes: Any) -> "Machine":
-        """A computer that knows nothing of what this one did. changes: token, endpoint."""
+        """A computer that knows nothing of what this one did. changes: token, endpoint, settings."""
         return replace(self, home=self.home.parent / f"home-{next(_numbers)}", **changes)
 
     def run(self, script: str, *, env: Mapping[str, str] | None = None, **given: Any) -> Any:
@@ -107,6 +108,7 @@ class Machine:
                 **({} if self.token is None else {"HF_TOKEN": self.token}),
                 # Two processes of the tests share two cores.
                 "OMP_NUM_THREADS": "1",
+                **self.settings,
                 **(env or {}),
             },
             cwd=self.home,

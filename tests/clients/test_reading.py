@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-
 from clients.conftest import Library, World
 from clients.machine import Machine, hashes
 
@@ -18,7 +17,7 @@ result = {
     "root": sorted(fs.ls("alice/tiny", detail=False)),
     "folder": fs.ls("alice/tiny/docs", detail=False),
     "on a branch": fs.ls("alice/tiny@dev%2Fx", detail=False),
-    "glob": sorted(fs.glob("alice/tiny/**.txt")),
+    "glob": sorted(fs.glob("alice/tiny/**/*.txt")),
     "size": fs.info("alice/tiny/model.safetensors")["size"],
     "sha256": fs.info("alice/tiny/model.safetensors")["lfs"]["sha256"],
     "part": part.hex(),
