@@ -51,7 +51,10 @@ class Machine:
         return self.environment.version
 
     def another(self, **changes: Any) -> "Machine":
-        """A computer that knows nothing of what this one did. changes: token, endpoint, settings."""
+        """A computer that knows nothing of what this one did.
+
+        changes: token, endpoint, settings.
+        """
         return replace(self, home=self.home.parent / f"home-{next(_numbers)}", **changes)
 
     def run(self, script: str, *, env: Mapping[str, str] | None = None, **given: Any) -> Any:

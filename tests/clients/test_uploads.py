@@ -3,6 +3,7 @@
 import json
 from hashlib import sha256
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -13,6 +14,7 @@ from support.model_folders import contents
 FILES = """
 from io import BytesIO
 from pathlib import Path
+from random import Random
 from huggingface_hub import HfApi
 api = HfApi()
 api.create_repo(name)
@@ -197,3 +199,38 @@ def test_what_was_uploaded_comes_back_to_another_machine(
     del found[".gitattributes"]
     assert found == hashes(library.models.lora)
     assert not Path(folder).is_relative_to(uploader.home)
+
+
+AT_ONCE = """
+from concurrent.futures import ThreadPoolExecutor
+from huggingface_hub import HfApi
+def push(one):
+    api = HfApi()
+    api.create_repo(one)
+    return api.upload_folder(repo_id=one, folder_path=folder).oid
+with ThreadPoolExecutor(len(names)) as pool:
+    result = list(pool.map(push, names))
+"""
+
+
+def test_the_same_files_are_sent_by_several_at_once(
+    uploader: Machine, world: World, name: str
+) -> None:
+    # As checkpoints of one run hold them, and as jobs on several machines push them.
+    files = {
+        f"checkpoint-{i}/{path}": data
+        for i in (1, 2)
+        for path, data in {
+            "same.json": b'{"the": "same"}',
+            "same.bin": Random(name).randbytes(2_000_000),
+            "own.bin": Random(i).randbytes(50_000),
+        }.items()
+    }
+    folder = uploader.home.parent / "folder"
+    for path, data in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(data)
+    names = [f"{name}-{i}" for i in range(3)]
+    uploader.run(AT_ONCE, names=names, folder=folder)
+    for each in names:
+        assert world.hashes(each) == hashes(folder)
