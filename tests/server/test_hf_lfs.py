@@ -1,6 +1,8 @@
 """Large files that Hugging Face clients send before the commit that names them: Git LFS."""
 
 import os
+import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +22,7 @@ from support.hf_door import (
     large,
     path_of,
     send_commit,
+    small,
 )
 from support.hub import Answer, RunningHub, running_hub
 
@@ -115,3 +118,39 @@ def test_parts_that_lack_one_are_not_complete(parts_hub: RunningHub) -> None:
     assert error_of(parts_hub.call("POST", href, body=body)) == (422, "size_mismatch")
     wrong = parts_hub.call("PUT", links[2], body=b"short")
     assert error_of(wrong) == (422, "size_mismatch")
+
+
+def test_who_sends_what_another_connection_is_sending_waits_for_it(parts_hub: RunningHub) -> None:
+    data = os.urandom(45_000)
+    begun = socket.create_connection(parts_hub.address)
+    (item,) = batch(parts_hub, "admin/parts", (digest_of(data), len(data))).json()["objects"]
+    href = path_of(item["actions"]["upload"]["href"])
+    head = f"PUT {href} HTTP/1.1\r\nHost: hub\r\nContent-Length: {len(data)}\r\n\r\n"
+    with begun, ThreadPoolExecutor(2) as pool:
+        before = set(parts_hub.data_dir.glob("spool/*"))
+        begun.sendall(head.encode() + data[:20_000])
+        while set(parts_hub.data_dir.glob("spool/*")) <= before:
+            time.sleep(0.01)
+        other = pool.submit(parts_hub.call, "PUT", href, body=data)
+        line = small("same.json", data)  # the same bytes again, within a commit
+        commit = pool.submit(send_commit, parts_hub, "admin/parts", header(), line)
+        time.sleep(0.2)
+        assert not other.done()
+        assert not commit.done()
+        begun.sendall(data[20_000:])
+        assert begun.recv(12) == b"HTTP/1.1 200"
+        assert other.result().status == 200
+        assert commit.result().status == 200
+
+
+def test_what_a_broken_connection_began_is_taken_up(parts_hub: RunningHub) -> None:
+    data = os.urandom(45_000)
+    (item,) = batch(parts_hub, "admin/parts", (digest_of(data), len(data))).json()["objects"]
+    href = path_of(item["actions"]["upload"]["href"])
+    head = f"PUT {href} HTTP/1.1\r\nHost: hub\r\nContent-Length: {len(data)}\r\n\r\n"
+    with socket.create_connection(parts_hub.address) as begun:
+        begun.sendall(head.encode() + data[:20_000])
+    assert parts_hub.call("PUT", href, body=data).status == 200
+    line = large("again.bin", data)
+    assert send_commit(parts_hub, "admin/parts", header(), line).status == 200
+    assert files_of(parts_hub, "admin/parts")["again.bin"] == data

@@ -29,12 +29,19 @@ def front_matter(readme: bytes) -> dict[str, Any]:
     try:
         found = yaml.safe_load("\n".join(lines[1:end]))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise BadCard(" ".join(str(error).split())[:300]) from error
+        raise BadCard(f"the front matter is not YAML: {_problem(error)}"[:300]) from error
     if found is None:
         return {}
     if not isinstance(found, dict):
         raise BadCard("the front matter must be a mapping: `key: value` lines")
     return {str(key): _plain(value) for key, value in found.items()}
+
+
+def _problem(error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None)
+    what = getattr(error, "problem", None) or " ".join(str(error).split())
+    # Counted as an editor does: the line of dashes is the first.
+    return what if mark is None else f"line {mark.line + 2}, column {mark.column + 1}: {what}"
 
 
 def _plain(value: Any) -> Any:

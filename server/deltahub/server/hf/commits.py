@@ -2,7 +2,6 @@
 
 import base64
 import binascii
-import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from pathspec import GitIgnoreSpec
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
 
-from deltahub.registry import landing, revisions
+from deltahub.registry import revisions
 from deltahub.registry.entries import EntryInfo, list_entries
 from deltahub.registry.errors import InvalidRequest, LimitExceeded
 from deltahub.registry.paths import LFS_BYTES, entry_mode, quoted
@@ -27,6 +26,7 @@ from deltahub.server.hf.door import unescaped
 from deltahub.server.hf.entries import blob_id
 from deltahub.server.hf.errors import NotSupported
 from deltahub.server.hf.facts import read_small
+from deltahub.server.hf.receiving import receive_small
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
 from deltahub.server.streaming import BodyFeed
 
@@ -177,8 +177,7 @@ def _take(hub: Hub, caller: Caller, commit: _Commit, key: str, value: Mapping[st
     path = str(value["path"])
     if key == "file":
         data = _content(path, value)
-        digest = hashlib.sha256(data).hexdigest()
-        landing.receive(hub.registry, caller, digest, len(data), 0, [data] if data else [])
+        digest = receive_small(hub, caller, data)
         commit.operations.append(AddFile(path, digest, len(data)))
         if path == CARD:
             commit.base = _base_of(data)

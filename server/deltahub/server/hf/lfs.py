@@ -4,8 +4,7 @@ The batch says where each goes: a link that carries its own proof, since clients
 their token. What comes is an upload of the caller's like any other, proved by its SHA-256.
 """
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Final, Literal
 
@@ -15,18 +14,16 @@ from starlette.responses import JSONResponse, Response
 
 from deltahub.registry import landing
 from deltahub.registry.errors import (
-    Conflict,
     InvalidRequest,
     LimitExceeded,
     SizeMismatch,
-    UploadNotFound,
 )
 from deltahub.registry.known_files import query_and_keep
-from deltahub.registry.landing import LandingStatus
 from deltahub.registry.paths import validate_sha256
 from deltahub.registry.permissions import Caller, require_writer
 from deltahub.server.errors import LengthRequired
 from deltahub.server.hf.errors import NotSupported
+from deltahub.server.hf.receiving import receive_part
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
 from deltahub.server.streaming import BodyFeed
 
@@ -108,7 +105,7 @@ async def put_object(token: str, request: Request, hub: HubDep) -> Response:
     length = _content_length(request)
     if length != size:
         raise SizeMismatch(f"{oid} was announced with {size} bytes, and {length} come")
-    await _receive(hub, request, partial(_append, hub, caller, oid, size, 0, length))
+    await _receive(hub, request, partial(receive_part, hub, caller, oid, size, 0, length))
     return Response()
 
 
@@ -123,7 +120,7 @@ async def put_part(token: str, number: int, request: Request, hub: HubDep) -> Re
     length = _content_length(request)
     if length != min(part_bytes, size - offset):
         raise SizeMismatch(f"part {number} has {min(part_bytes, size - offset)}, not {length}")
-    await _receive(hub, request, partial(_append_part, hub, caller, oid, size, offset, length))
+    await _receive(hub, request, partial(receive_part, hub, caller, oid, size, offset, length))
     return Response(headers={"ETag": f'"{oid[:32]}-{number}"'})
 
 
@@ -180,52 +177,6 @@ async def _receive(hub: Hub, request: Request, append: Callable[[BodyFeed], None
     async with BodyFeed(request, hub.settings.idle_s) as feed:
         await hub.upload(caller, partial(append, feed))
         request.state.has_unread_body = feed.has_unread_body
-
-
-def _append(
-    hub: Hub, caller: Caller, oid: str, size: int, offset: int, length: int, feed: BodyFeed
-) -> None:
-    landing.receive(hub.registry, caller, oid, size, offset, feed.blocks(), length=length)
-
-
-def _append_part(
-    hub: Hub, caller: Caller, oid: str, size: int, offset: int, length: int, feed: BodyFeed
-) -> None:
-    """Takes a part once it is its turn: clients send several at once, or one again."""
-    found = _wait_for(hub, caller, oid, offset)
-    if found is not None and (found.is_complete or found.received >= offset + length):
-        return  # this part is here already
-    if found is not None and found.received > offset:
-        # Some of it came before the connection broke. It comes whole again: the rest is taken.
-        rest = _without_first(feed.blocks(), found.received - offset)
-        left = offset + length - found.received
-        landing.receive(hub.registry, caller, oid, size, found.received, rest, length=left)
-    else:
-        _append(hub, caller, oid, size, offset, length, feed)
-
-
-def _without_first(blocks: Iterator[bytes], n_bytes: int) -> Iterator[bytes]:
-    for block in blocks:
-        yield block[n_bytes:]
-        n_bytes = max(n_bytes - len(block), 0)
-
-
-def _wait_for(hub: Hub, caller: Caller, oid: str, offset: int) -> LandingStatus | None:
-    """The upload once all before `offset` is here; None for one that has not begun."""
-    deadline = time.monotonic() + hub.settings.idle_s
-    while True:
-        try:
-            found = landing.status(hub.registry, caller, oid)
-        except UploadNotFound:
-            found = None
-        received = 0 if found is None else found.received
-        if received >= offset:
-            return found
-        if time.monotonic() > deadline:
-            raise Conflict(
-                f"the hub has {received} bytes of {oid}; what lies before {offset} is missing"
-            )
-        time.sleep(0.05)
 
 
 def _check_complete(hub: Hub, caller: Caller, oid: str, size: int) -> None:

@@ -1,13 +1,12 @@
 """Making, moving and removing models, their branches and tags; and who the caller is."""
 
-import hashlib
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
-from deltahub.registry import landing, refs, repositories, revisions, users
+from deltahub.registry import refs, repositories, revisions, users
 from deltahub.registry.errors import Conflict, RepositoryExists, Unauthorized
 from deltahub.registry.paths import git_attributes
 from deltahub.registry.permissions import NO_TOKEN, Caller, require_writer
@@ -16,6 +15,7 @@ from deltahub.registry.trees import AddFile
 from deltahub.server.hf.cards import BadCard, front_matter
 from deltahub.server.hf.door import unescaped
 from deltahub.server.hf.errors import NotSupported, refusal
+from deltahub.server.hf.receiving import receive_small
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
 
 router = APIRouter(prefix="/api")
@@ -221,8 +221,7 @@ def validate_card(body: CardIn) -> JSONResponse:
 def _begin(hub: Hub, caller: Caller, name: str) -> None:
     """The first commit: clients count on a branch main in what they have just made."""
     data = git_attributes()
-    digest = hashlib.sha256(data).hexdigest()
-    landing.receive(hub.registry, caller, digest, len(data), 0, [data])
+    digest = receive_small(hub, caller, data)
     first = [AddFile(".gitattributes", digest, len(data))]
     revisions.commit(hub.registry, caller, name, DEFAULT_BRANCH, first, "initial commit")
 

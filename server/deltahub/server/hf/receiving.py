@@ -1,0 +1,85 @@
+"""Uploads of clients that do not know ours: several may send the same file at once.
+
+A folder of checkpoints holds the same file several times, and jobs on several machines push the
+same tokenizer. To us each is one upload, on which one connection writes at a time; these clients
+take a refusal for the end. So whoever comes second waits, and finds the file here.
+"""
+
+import hashlib
+import time
+from collections.abc import Iterator
+
+from deltahub.registry import landing
+from deltahub.registry.errors import Conflict, UploadNotFound
+from deltahub.registry.landing import LandingStatus
+from deltahub.registry.permissions import Caller
+from deltahub.server.hub import Hub
+from deltahub.server.streaming import BodyFeed
+
+_POLL_S = 0.05
+
+
+def receive_small(hub: Hub, caller: Caller, data: bytes) -> str:
+    """Takes a file that is in memory; its SHA-256."""
+    digest = hashlib.sha256(data).hexdigest()
+    deadline = time.monotonic() + hub.settings.idle_s
+    while True:
+        try:
+            landing.receive(hub.registry, caller, digest, len(data), 0, [data] if data else [])
+            return digest
+        except (Conflict, UploadNotFound):
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(_POLL_S)
+
+
+def receive_part(
+    hub: Hub, caller: Caller, sha256: str, size: int, offset: int, length: int, feed: BodyFeed
+) -> None:
+    """Takes a part of a file once it is its turn: parts come at once, or one of them again.
+
+    What is here already is not taken, and its body not read.
+    """
+    deadline = time.monotonic() + hub.settings.idle_s
+    while True:
+        found = _wait_for(hub, caller, sha256, offset, deadline)
+        if found is not None and (found.is_complete or found.received >= offset + length):
+            return
+        # Some of it came before a connection broke. It comes whole again: the rest is taken.
+        has_some = found is not None and found.size == size and found.received > offset
+        n_here = found.received - offset if found is not None and has_some else 0
+        rest = _without_first(feed.blocks(), n_here)
+        start, left = offset + n_here, length - n_here
+        try:
+            landing.receive(hub.registry, caller, sha256, size, start, rest, length=left)
+            return
+        except (Conflict, UploadNotFound):
+            # Another connection is at it, or got on meanwhile.
+            if feed.is_started or time.monotonic() > deadline:
+                raise
+        time.sleep(_POLL_S)
+
+
+def _without_first(blocks: Iterator[bytes], n_bytes: int) -> Iterator[bytes]:
+    for block in blocks:
+        yield block[n_bytes:]
+        n_bytes = max(n_bytes - len(block), 0)
+
+
+def _wait_for(
+    hub: Hub, caller: Caller, sha256: str, offset: int, deadline: float
+) -> LandingStatus | None:
+    """The upload once all before `offset` is here; None for one that has not begun."""
+    while True:
+        try:
+            found = landing.status(hub.registry, caller, sha256)
+        except UploadNotFound:
+            found = None
+        received = 0 if found is None else found.received
+        if received >= offset:
+            return found
+        if time.monotonic() > deadline:
+            raise Conflict(
+                f"the hub has {received} bytes of {sha256}; what lies before {offset} is missing"
+            )
+        time.sleep(_POLL_S)
