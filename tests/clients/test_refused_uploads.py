@@ -22,7 +22,7 @@ HfApi().upload_file(repo_id=name, path_or_fileobj=b"more", path_in_repo=path, **
 LARGE = """
 from huggingface_hub import CommitOperationAdd, HfApi
 api = HfApi()
-operation = CommitOperationAdd("weights.bin", b"w" * 1000)
+operation = CommitOperationAdd("weights.bin", name.encode() * 100)
 if wrong == "nothing sent":
     operation._upload_mode, operation._is_uploaded = "lfs", True
 elif wrong == "hash":
@@ -112,7 +112,7 @@ def test_large_files_that_are_not_what_was_said_are_refused(
     uploader: Machine, first: str, name: str, world: World
 ) -> None:
     failed = uploader.refused(LARGE, name=name, wrong="nothing sent")
-    assert sha256(b"w" * 1000).hexdigest()[:12] in failed.output, failed.output
+    assert sha256(name.encode() * 100).hexdigest()[:12] in failed.output, failed.output
     failed = uploader.refused(LARGE, name=name, wrong="hash")
     assert "0" * 12 in failed.output, failed.output
     failed = uploader.refused(LARGE, name=name, wrong="size")
@@ -133,7 +133,7 @@ def test_a_card_that_cannot_be_read_is_refused_before_it_is_sent(
     """
     failed = uploader.refused(script, name=name)
     assert "YAML" in failed.output, failed.output
-    assert "line" in failed.output, failed.output
+    assert "line 2" in failed.output, failed.output
     assert set(world.hashes(name)) == {"first.txt"}
 
 
