@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from hashlib import sha256
+from hashlib import sha1, sha256
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -65,6 +65,11 @@ class Library:
     def hashes(self) -> dict[str, str]:
         """path -> SHA-256 of what alice/tiny has at main."""
         return {path: sha256(data).hexdigest() for path, data in sorted(self.tiny.items())}
+
+    def blob_id(self, path: str) -> str:
+        """By which git knows a file of alice/tiny."""
+        data = self.tiny[path]
+        return sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
 
 @pytest.fixture(scope="session")
