@@ -28,7 +28,7 @@ class Rows:
 def rows_of(session: ReadSession, listed: Listed, revision: Revision | None) -> Rows:
     """The rows of a model at a revision."""
     entries = [] if revision is None else list_entries(session, revision)
-    return Rows(listed, revision, entries, _used_storage(session, listed.repository))
+    return Rows(listed, revision, entries, used_storage(session, listed.repository))
 
 
 def info_of(hub: Hub, rows: Rows, *, with_blobs: bool = False) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def _sibling(entry: EntryInfo, with_blobs: bool) -> dict[str, Any]:
     return shown
 
 
-def _used_storage(session: ReadSession, repository: Repository) -> int:
+def used_storage(session: ReadSession, repository: Repository) -> int:
     """Bytes of the files of all revisions, each once, as they would lie uncompressed."""
     files = (
         select(File.id, File.size)

@@ -1,12 +1,12 @@
 """Making, moving and removing models, their branches and tags; and who the caller is."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
-from deltahub.registry import refs, repositories, revisions, users
+from deltahub.registry import catalog, refs, repositories, revisions, users
 from deltahub.registry.errors import Conflict, RepositoryExists, Unauthorized
 from deltahub.registry.paths import git_attributes
 from deltahub.registry.permissions import NO_TOKEN, Caller, require_writer
@@ -14,11 +14,15 @@ from deltahub.registry.repositories import DEFAULT_BRANCH
 from deltahub.registry.trees import AddFile
 from deltahub.server.hf.cards import BadCard, front_matter
 from deltahub.server.hf.door import unescaped
+from deltahub.server.hf.entries import moment
 from deltahub.server.hf.errors import NotSupported, refusal
+from deltahub.server.hf.infos import used_storage
 from deltahub.server.hf.receiving import receive_small
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
 
 router = APIRouter(prefix="/api")
+
+_MOST_LISTED: Final = 10_000
 
 
 class _Body(BaseModel):
@@ -89,23 +93,25 @@ def whoami(hub: HubDep, caller: CallerDep) -> JSONResponse:
 
 
 @router.get("/settings/repositories")
-def list_own(hub: HubDep, caller: CallerDep) -> JSONResponse:
-    """Models in the caller's namespaces."""
+@router.get("/organizations/{namespace}/settings/repositories")
+def list_own(hub: HubDep, caller: CallerDep, namespace: str | None = None) -> JSONResponse:
+    """Models in the caller's namespaces, or in one of them, and what each stores."""
     if caller is None:
         raise Unauthorized(NO_TOKEN)
-    found = []
-    for namespace in users.namespaces_of(hub.registry, caller):
-        page = repositories.list_repositories(
-            hub.registry, caller, namespace, limit=repositories.MAX_PAGE
-        )
-        found += [
+    own = users.namespaces_of(hub.registry, caller)
+    wanted = [one for one in own if namespace in (None, one)]
+    with hub.registry.db.read() as session:
+        found = [
             {
                 "id": item.name,
                 "type": "model",
-                "private": item.is_private,
-                "visibility": "private" if item.is_private else "public",
+                "private": item.repository.is_private,
+                "visibility": "private" if item.repository.is_private else "public",
+                "updatedAt": moment(item.changed_at),
+                "storage": used_storage(session, item.repository),
             }
-            for item in page.items
+            for one in wanted
+            for item in catalog.search(session, caller, namespace=one, limit=_MOST_LISTED)
         ]
     return JSONResponse(found)
 
