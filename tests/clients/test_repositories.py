@@ -2,8 +2,6 @@
 
 from datetime import UTC, datetime
 
-import pytest
-
 from clients.conftest import Library, World
 from clients.machine import Machine
 
@@ -225,10 +223,8 @@ def test_trees_paths_and_logs_tell_the_same(machine: Machine, library: Library) 
     assert found["times"] == sorted(found["times"], reverse=True)
 
 
-# Only how pages follow each other is asked: the oldest client and the newest.
-@pytest.mark.parametrize("machine", ["hub-0.34", "newest"], indirect=True)
-def test_long_lists_come_page_by_page(machine: Machine, name: str) -> None:
-    assert machine.run(MANY, name=name) == [1101, 100, 1101]
+def test_long_lists_come_page_by_page(newest: Machine, name: str) -> None:
+    assert newest.run(MANY, name=name) == [1101, 100, 1101]
 
 
 def test_models_are_found(machine: Machine, library: Library, world: World) -> None:
