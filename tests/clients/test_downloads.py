@@ -155,7 +155,7 @@ def test_a_download_that_was_cut_goes_on(machine: Machine, big_file: bytes, worl
     assert sha256_of(path) == sha256(big_file).hexdigest()
 
 
-@pytest.mark.parametrize("machine", ["hub-1.26", NEWEST], indirect=True)
+@pytest.mark.parametrize("machine", ["hub-1.4", "hub-1.26", NEWEST], indirect=True)
 def test_the_cache_is_verified_against_the_hub(machine: Machine, library: Library) -> None:
     folder = machine.run(SNAPSHOT, repository="alice/tiny", options={})
     done = machine.command("cache", "verify", "alice/tiny", "--revision", "main")
