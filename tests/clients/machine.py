@@ -50,6 +50,11 @@ class Machine:
         """That of huggingface_hub."""
         return self.environment.version
 
+    @property
+    def sends_by_xet(self) -> bool:
+        """Whether large files go through Xet: later clients do not ask the hub."""
+        return self.version >= (1, 20) and "HF_HUB_DISABLE_XET" not in self.settings
+
     def another(self, **changes: Any) -> "Machine":
         """A computer that knows nothing of what this one did.
 
