@@ -20,8 +20,11 @@ from deltahub.registry.settings import Settings
 from support.hub import RunningHub, ServedHub, running_hub, served_hub
 from support.model_folders import contents
 
-# Later clients send large files to Xet alone, unless they are told not to.
-UPLOADERS = ("hub-0.34", "hub-0.36", "hub-1.4", "hub-1.26-by-lfs", "newest-by-lfs")
+# Later clients send large files through Xet, unless they are told not to.
+UPLOADERS = (
+    *("hub-0.34", "hub-0.36", "hub-1.4", "hub-1.26", NEWEST),
+    *("hub-1.26-by-lfs", "newest-by-lfs"),
+)
 PART_BYTES = 300_000
 _numbers = count()
 

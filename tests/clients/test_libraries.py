@@ -83,7 +83,7 @@ def test_an_adapter_loads_with_its_base(newest: Machine, library: Library) -> No
     assert found == {"base": "alice/tiny", "same": [True, True, True], "adapts": True}
 
 
-@pytest.mark.parametrize("uploader", ["newest-by-lfs"], indirect=True)
+@pytest.mark.parametrize("uploader", ["newest", "newest-by-lfs"], indirect=True)
 def test_a_model_and_an_adapter_are_pushed(
     uploader: Machine, library: Library, world: World, name: str
 ) -> None:

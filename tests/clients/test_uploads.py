@@ -173,7 +173,7 @@ def test_the_command_uploads_a_folder_and_a_file_to_a_new_branch(
 
 
 # The first and the last that have it; it waits for seconds between its steps.
-@pytest.mark.parametrize("uploader", ["hub-0.34", "hub-1.26-by-lfs"], indirect=True)
+@pytest.mark.parametrize("uploader", ["hub-0.34", "hub-1.26"], indirect=True)
 def test_a_large_folder_arrives(
     uploader: Machine, library: Library, world: World, name: str
 ) -> None:
