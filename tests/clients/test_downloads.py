@@ -149,9 +149,10 @@ def test_a_download_that_was_cut_goes_on(machine: Machine, big_file: bytes, worl
         through = machine.another(endpoint=proxy.url)
         n_calls, path = through.run(PATIENT, repository="alice/big", path="big.bin")
         assert proxy.is_spent
-        # What came before the cut was 5 / 8. Without Xet, clients keep whole blocks of 10 MB of
-        # it; through Xet they ask for the range that was cut once more, and for nothing else.
-        assert proxy.received < 1.7 * len(big_file)
+        # What came before the cut was 5 / 8. By plain HTTP clients keep of it whole blocks of 10 MB
+        # or all; through Xet they fetch a range again, and a file of this size is one range.
+        most = 1.7 if machine.version >= (2,) else 1.25
+        assert proxy.received < most * len(big_file)
     assert n_calls == (1 if machine.version >= (1, 20) else 2)
     assert sha256_of(path) == sha256(big_file).hexdigest()
 
