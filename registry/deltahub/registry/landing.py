@@ -182,7 +182,8 @@ def complete_upload(session: ReadSession, caller: Caller | None, sha256: str) ->
 def upload_not_found(sha256: str) -> UploadNotFound:
     """The same words for never sent, unfinished, and somebody else's."""
     return UploadNotFound(
-        f"there is no complete upload {sha256} of yours: send it with PUT /v1/uploads/{sha256}"
+        f"there is no complete upload {sha256} of yours: send its bytes before you name it, as your"
+        f" client does or with PUT /v1/uploads/{sha256}"
     )
 
 
