@@ -91,18 +91,24 @@ def _push(hub: EmbeddedHub, pair: Pair, cache: Path) -> None:
 
 
 def _measured(hub: EmbeddedHub, nginx: Nginx, pair: Pair, scratch: Path) -> bool:
-    servers = {"hub": (hub.url, hub.pid), "nginx": (nginx.url, nginx.pid)}
+    plain = {"HF_HUB_DISABLE_XET": "1"}
+    servers: dict[str, tuple[str, int, dict[str, str]]] = {
+        "hub": (hub.url, hub.pid, plain),
+        "hub, Xet": (hub.url, hub.pid, {}),
+        "nginx": (nginx.url, nginx.pid, plain),
+    }
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         raise SystemExit("client and server need a core each; this machine has one")
-    for _, pid in servers.values():
+    for _, pid, _ in servers.values():
         for process in tree(pid):
             _pin(process, cores[0])
     found: dict[str, list[Download]] = {name: [] for name in servers}
     before = _counters(hub)
     for i in range(RUNS):
-        for name, (url, pid) in servers.items():
-            found[name].append(_download(url, pid, pair, scratch / "client", cores[1]))
+        for name, (url, pid, settings) in servers.items():
+            client = _Client(scratch / "client", cores[1], settings)
+            found[name].append(_download(url, pid, pair, client))
             last = found[name][-1]
             say(f"  {i + 1}, {name}: {last.wall_s:.2f} s, server {last.cpu_s:.2f} CPU s")
     after = _counters(hub)
@@ -116,6 +122,7 @@ def _measured(hub: EmbeddedHub, nginx: Nginx, pair: Pair, scratch: Path) -> bool
     figures = [
         ("share of bytes from frames", rebuilt / (rebuilt + uploaded), _LEAST_REBUILT, True),
         ("wall time over that of nginx", wall["hub"] / wall["nginx"], 1.3, False),
+        ("the same by Xet", wall["hub, Xet"] / wall["nginx"], 1.3, False),
         (
             "server CPU over that of nginx and decoding",
             cpu["hub"] / (cpu["nginx"] + decode_s),
@@ -144,7 +151,7 @@ def _measured(hub: EmbeddedHub, nginx: Nginx, pair: Pair, scratch: Path) -> bool
         say(f"{title}: {value:.3f} ({word} {limit:g}) {'pass' if is_kept else 'FAIL'}")
     notes = [
         f"two models of {pair.size_bytes / GIB:g} GiB (benchmarks/data.md), one call of"
-        f" snapshot_download each, plain HTTP; medians of {RUNS} alternating runs",
+        f" snapshot_download each, plain HTTP but for `hub, Xet`; medians of {RUNS} alternating runs",
         f"decoding the same frames alone: {decode_s / gb:.3f} CPU s/GB",
         *(f"{title}: {value:.3f}" for title, value, _, _ in figures),
     ]
@@ -157,12 +164,22 @@ def _pin(pid: int, core: int) -> None:
         os.sched_setaffinity(int(task), {core})
 
 
-def _download(url: str, server: int, pair: Pair, home: Path, core: int) -> Download:
+@dataclass(frozen=True)
+class _Client:
+    """home: a cache of its own, which is gone afterwards. settings: of its environment."""
+
+    home: Path
+    core: int
+    settings: dict[str, str]
+
+
+def _download(url: str, server: int, pair: Pair, client: _Client) -> Download:
     environment = {
         **{key: value for key, value in os.environ.items() if not key.startswith("HF_")},
         "HF_ENDPOINT": url,
-        "HF_HOME": str(home),
+        "HF_HOME": str(client.home),
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        **client.settings,
     }
     before = sum(map(cpu_s, tree(server)))
     done = subprocess.run(
@@ -170,7 +187,7 @@ def _download(url: str, server: int, pair: Pair, home: Path, core: int) -> Downl
         env=environment,
         capture_output=True,
         text=True,
-        preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+        preexec_fn=lambda: os.sched_setaffinity(0, {client.core}),
     )
     spent = sum(map(cpu_s, tree(server))) - before
     if done.returncode != 0:
@@ -178,7 +195,7 @@ def _download(url: str, server: int, pair: Pair, home: Path, core: int) -> Downl
     answer = json.loads(done.stdout.splitlines()[-1])
     if answer["digests"] != [pair.base_sha256, pair.fine_tune_sha256]:
         raise HubFailed(f"{url} gave other bytes")
-    shutil.rmtree(home)
+    shutil.rmtree(client.home)
     return Download(answer["wall_s"], spent)
 
 
