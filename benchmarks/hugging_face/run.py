@@ -151,7 +151,7 @@ def _measured(hub: EmbeddedHub, nginx: Nginx, pair: Pair, scratch: Path) -> bool
         say(f"{title}: {value:.3f} ({word} {limit:g}) {'pass' if is_kept else 'FAIL'}")
     notes = [
         f"two models of {pair.size_bytes / GIB:g} GiB (benchmarks/data.md), one call of"
-        f" snapshot_download each, plain HTTP but for `hub, Xet`; medians of {RUNS} alternating runs",
+        f" snapshot_download each, plain HTTP but for `hub, Xet`; medians of {RUNS} runs by turns",
         f"decoding the same frames alone: {decode_s / gb:.3f} CPU s/GB",
         *(f"{title}: {value:.3f}" for title, value, _, _ in figures),
     ]

@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from deltahub.codecs import DType, FrameView, InvalidInput, TensorSpec, encode_frame, tensor_id
+from deltahub.codecs.auto import RUN_ELEMENTS, sample_runs
 from deltahub.codecs.frame_encode import split_frames
 from support.deltas import fine_tune
 from support.frames import plan_on
@@ -26,6 +29,15 @@ def test_what_a_tensor_is_decides_its_codec() -> None:
     assert codec_of(DType.U8, b"all work and no play makes a dull boy. " * 3000) == "zstd"
     assert codec_of(DType.U8, noise) == "raw"
     assert codec_of(DType.BF16, tuned[:64], base[:64]) == "raw"
+
+
+@given(st.integers(1, 1 << 20) | st.integers(3 * RUN_ELEMENTS - 2, 4 * RUN_ELEMENTS + 2))
+def test_a_sample_lies_within_its_tensor_and_sees_nothing_twice(count: int) -> None:
+    runs = list(sample_runs(count))
+    ends = [start + n for start, n in runs]
+    assert all(end <= start for end, (start, _) in zip([0, *ends], runs, strict=False))
+    assert ends[-1] <= count
+    assert sum(n for _, n in runs) == min(count, 3 * RUN_ELEMENTS)
 
 
 def test_a_base_that_does_not_fit_is_refused_before_anything_is_coded() -> None:
