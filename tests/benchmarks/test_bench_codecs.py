@@ -9,11 +9,13 @@ import pytest
 
 from benchmarks.codecs import page
 from benchmarks.codecs.figures import Figure, Size, Sizes, Speed, size_figures, speed_figures
+from benchmarks.codecs.known_sizes import KnownSizes, version
 from benchmarks.codecs.measure import measure
 from benchmarks.codecs.ours import JUDGED, OURS, STANDALONE, Ours, verify
 from benchmarks.codecs.picture import Point, draw
 from benchmarks.codecs.tensors import PairOfFiles
 from benchmarks.pairs.recipes import load_recipes
+from benchmarks.rivals.all import BY_NAME
 
 BASE = {"a": (64, 96), "same": (32, 32), "odd": (333,), "vocabulary": (40, 24)}
 TUNED = {**BASE, "vocabulary": (48, 24), "new": (7,)}
@@ -149,3 +151,13 @@ def test_the_picture_is_xml_with_a_point_for_every_codec() -> None:
     assert len(root.findall(f"{space}circle")) == 2
     texts = [text.text for text in root.iter(f"{space}text")]
     assert "deltahub <fast> (10.6 %)" in texts
+
+
+def test_what_an_earlier_run_found_is_known_until_the_code_changes(tmp_path: Path) -> None:
+    path = tmp_path / "sizes.json"
+    KnownSizes(path).put("a pair", {"stored_bytes": 7})
+    assert KnownSizes(path).get("a pair") == {"stored_bytes": 7}
+    assert KnownSizes(path).get("another") is None
+    # Efforts share their code; a rival's is its package.
+    assert version(JUDGED) == version(STANDALONE)
+    assert len({version(JUDGED), *(version(BY_NAME[name]) for name in ("zstd-3", "FM-Delta"))}) == 3
