@@ -111,7 +111,7 @@ class Bench:
 
     def _measure_speeds(self, pair: Pair, dtype: str) -> None:
         for codec in (*OURS, STANDALONE):
-            # The greatest effort takes minutes a run, and no figure speaks of its speed: once, here.
+            # The greatest effort takes minutes, and no figure speaks of its speed: one run, here.
             is_slow = codec.effort == Effort.MAX
             if is_slow and not self.is_quick and (pair.name, dtype) != TIMED[0]:
                 continue
