@@ -53,7 +53,7 @@ def measure(
     return found
 
 
-def _codec(name: str) -> "Ours | _Tensorwise":
+def codec_named(name: str) -> "Ours | _Tensorwise":
     return _OURS[name] if name in _OURS else _Tensorwise(BY_NAME[name])
 
 
@@ -87,14 +87,16 @@ class _Tensorwise:
         return Stored(size)
 
 
-def _decode(codec: "Ours | _Tensorwise", encoded: list[bytes], tensor: Tensor, out: Any) -> None:
+def decode_tensor(
+    codec: "Ours | _Tensorwise", encoded: list[bytes], tensor: Tensor, out: Any
+) -> None:
     if isinstance(codec, Ours):
         codec.decode(encoded, tensor.base, out)
     else:
         codec.decode(encoded, tensor, out)
 
 
-def _cpu_s(work: Callable[[], Any]) -> tuple[float, Any]:
+def cpu_s(work: Callable[[], Any]) -> tuple[float, Any]:
     """User and system seconds of this process, and the result."""
     before = resource.getrusage(resource.RUSAGE_SELF)
     result = work()
@@ -120,15 +122,15 @@ def _speed(
     encode_s: list[float] = []
     decode_s: list[float] = []
     for repetition in range(repeats + 1):
-        spent_s, encoded = _cpu_s(lambda: [codec.encode(tensor) for tensor in tensors])
+        spent_s, encoded = cpu_s(lambda: [codec.encode(tensor) for tensor in tensors])
         for out in outs:
             out.fill(1)
 
         def decode(streams: list[list[bytes]] = encoded) -> None:
             for stream, tensor, out in zip(streams, tensors, outs, strict=True):
-                _decode(codec, stream, tensor, out)
+                decode_tensor(codec, stream, tensor, out)
 
-        back_s, _ = _cpu_s(decode)
+        back_s, _ = cpu_s(decode)
         for tensor, out in zip(tensors, outs, strict=True):
             if not np.array_equal(out, tensor.words):
                 raise NotLossless(f"{tensor.name} came back changed")
@@ -197,7 +199,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=REPEATS)
     parser.add_argument("--buffer-bytes", type=int, default=BUFFER_BYTES)
     a = parser.parse_args()
-    codec, pair = _codec(a.codec), PairOfFiles.load(a.base, a.fine_tune)
+    codec, pair = codec_named(a.codec), PairOfFiles.load(a.base, a.fine_tune)
     if a.what == "size":
         found = _size(codec, pair)
     elif a.what == "speed":

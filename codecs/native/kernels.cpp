@@ -18,6 +18,7 @@
 #include "kernels_avx2.hpp"
 #endif
 #if defined(__AVX2__)
+#include "prediction_avx2.hpp"
 #include "product.hpp"
 #endif
 
@@ -119,6 +120,27 @@ void apply(const std::uint8_t* words, const std::uint8_t* deltas, std::size_t n,
     const Word delta = load<Word>(deltas + j * sizeof(Word));
     store<Word>(out + j * sizeof(Word), Words::moved(word, delta));
   }
+}
+
+template <class Words>
+void predict(const std::uint8_t* words, const std::int32_t* product, std::size_t n, int floor,
+             std::uint8_t* out) {
+  using Word = typename Words::Word;
+  constexpr std::size_t together = 32;
+  const auto one_by_one = [&](std::size_t from, std::size_t end) {
+    for (std::size_t j = from; j < end; ++j) {
+      const Word word = load<Word>(words + j * sizeof(Word));
+      store<Word>(out + j * sizeof(Word), Word(predicted<Words>(word, product[j], floor)));
+    }
+  };
+  std::size_t j = 0;
+#ifdef DELTAHUB_HAS_PREDICT
+  for (; j + together <= n; j += together)
+    if (!predict_usual<Words>(words + j * sizeof(Word), product + j, floor,
+                              out + j * sizeof(Word)))
+      one_by_one(j, j + together);
+#endif
+  one_by_one(j, n);
 }
 
 template <class Words>

@@ -68,15 +68,5 @@ inline void round_products(std::int32_t* products, std::size_t n, int digits) {
   }
 }
 
-template <class Words>
-void predict(const std::uint8_t* words, const std::int32_t* product, std::size_t n, int floor,
-             std::uint8_t* out) {
-  using Word = typename Words::Word;
-  for (std::size_t j = 0; j < n; ++j) {
-    const Word word = load<Word>(words + j * sizeof(Word));
-    store<Word>(out + j * sizeof(Word), Word(predicted<Words>(word, product[j], floor)));
-  }
-}
-
 }  // namespace
 DELTAHUB_END

@@ -8,12 +8,13 @@ import pytest
 
 from deltahub.codecs import _native as native
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.low_rank import FLOAT_WORDS, LowRank, Words
+from deltahub.codecs.low_rank import FLOAT_WORDS, LowRank, Words, predict
 from deltahub.codecs.low_rank_steps import Rule
+from deltahub.codecs.reference.fm_delta import BlockShape
 from deltahub.codecs.words import WORD_KINDS
 from support import low_rank_statement as statement
 from support.deltas import scaled_fine_tune, special_words
-from support.kernels import every_kernel, running
+from support.kernels import NAMES, every_kernel, run_delta, running
 
 every_dtype = pytest.mark.parametrize("dtype", list(FLOAT_WORDS), ids=lambda dtype: dtype.name)
 
@@ -162,3 +163,71 @@ def test_what_does_not_fit_is_refused() -> None:
         native.trial_bits(kind, words, base, left, right[:1], 120, False)
     with pytest.raises(ValueError, match="no exponent"):
         native.trial_bits(kind, words, base, left, right, 255, False)
+
+
+@every_dtype
+@pytest.mark.parametrize("seed", range(4))
+def test_words_near_every_limit_are_predicted_as_stated(dtype: DType, seed: int) -> None:
+    """Each row has exponents about its own and products of its own size, none to all limits."""
+    rows, columns = 96, 160
+    random = np.random.default_rng(seed)
+    words = FLOAT_WORDS[dtype]
+    most, m = words.max_exponent, words.mantissa_bits
+    floor = [1, words.bias - 6, words.bias, most - 1][seed]
+    about = np.clip(floor + random.integers(-28, 29, (rows, 1)), 1, most - 1)
+    exponents = np.clip(about + random.integers(-3, 4, (rows, columns)), 1, most - 1)
+    digits = random.integers(0, 1 << (m + 1), (rows, columns))
+    base = ((digits >> m) * words.sign | exponents << m | digits & ((1 << m) - 1)).astype(
+        f"<u{dtype.itemsize}"
+    )
+    left = np.left_shift(1, random.integers(0, 16, (rows, 1))).astype(np.uint16).view(np.int16)
+    size = np.left_shift(1, random.integers(0, 16, columns))
+    right = (random.integers(0, 1 << 16, columns) % (2 * size) - size).astype(np.int16)
+    for is_rounded in (False, True):
+        fit = LowRank(left, right.reshape(1, columns), floor, is_rounded)
+        both = predict(dtype, base, fit).tobytes(), base.tobytes()
+        encoded = set()
+        for name in NAMES:
+            with running(name):
+                encoder = native.FmDeltaEncoder(
+                    WORD_KINDS[dtype], *both, rows, columns, 2,
+                    left.tobytes(), right.tobytes(), floor, is_rounded,
+                )  # fmt: skip
+                encoded.add((encoder.prelude, encoder.encode(*both, 0, 0, rows, columns)))
+        ((prelude, stream),) = encoded
+        assert stream is not None
+        assert len(stream) < rows * columns // 32  # nothing was left to say
+        for name in NAMES:
+            shape = BlockShape(rows, columns)
+            assert (
+                run_delta(name, dtype, (rows, columns), prelude, stream, both[1], shape) == both[0]
+            )
+
+
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.F16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("length", range(22, 30))
+def test_a_sum_is_rounded_once_however_large_it_is(dtype: DType, length: int) -> None:
+    """A sum just above the middle between two words, by one unit that a float may not hold."""
+    float_words = FLOAT_WORDS[dtype]
+    m, guard, floor = float_words.mantissa_bits, float_words.guard_bits, float_words.bias
+    half = 1 << (length - m - 2)
+    wanted = (1 << (length - 1)) + half + 1
+    rows, columns = 2, 32
+    base = np.full((rows, columns), floor << m, f"<u{dtype.itemsize}")
+    steps, rest = divmod(wanted - (1 << (m + guard)), 1 << 14)
+    left = np.array([[1 << 14, 1]] * rows, np.int16)
+    right = np.array([[steps] * columns, [rest] * columns], np.int16)
+    moved = (floor + length - 1 - m - guard) << m | 1  # up, though the digits before are even
+    words = np.full_like(base, moved)
+    assert np.array_equal(predict(dtype, base, LowRank(left, right, floor)), words)
+    both = words.tobytes(), base.tobytes()
+    for writer, reader in product(NAMES, NAMES):
+        with running(writer):
+            encoder = native.FmDeltaEncoder(
+                WORD_KINDS[dtype], *both, rows, columns, 2,
+                left.tobytes(), right.tobytes(), floor, False,
+            )  # fmt: skip
+            stream = encoder.encode(*both, 0, 0, rows, columns)
+        assert stream is not None
+        shape, frame = BlockShape(rows, columns), (rows, columns)
+        assert run_delta(reader, dtype, frame, encoder.prelude, stream, both[1], shape) == both[0]

@@ -1,0 +1,143 @@
+"""Where the CPU time of one codec goes on one pair, by what the sampled functions do:
+`python -m benchmarks.codecs.shares encode "deltahub fast" BASE FINE_TUNE`, which needs perf.
+
+Prints, for each kind of work, its share and its nanoseconds a byte of the fine-tune. Nanoseconds
+are user and system CPU time of one pinned process, as in the tables.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from benchmarks.codecs.figures import DECODE, ENCODE
+from benchmarks.codecs.measure import codec_named, cpu_s, decode_tensor
+from benchmarks.codecs.tensors import PairOfFiles
+from benchmarks.results_file import print_columns
+
+_BUFFER_BYTES: Final = 64 << 20
+_SAMPLES_A_SECOND: Final = 2000
+# The first that matches the library or the function tells what the time went for.
+KINDS: Final = (
+    ("checksums", r"XXH"),
+    ("Python around the blocks", r"libpython|_struct|backend_c|\[nb_|nanobind|_bisect"),
+    ("the system: pages and copies", r"kernel\.kallsyms"),
+    ("search: linear algebra", r"openblas|libscipy|_umath_linalg|_multiarray_umath|lapack"),
+    (
+        "search: trials and differences",
+        r"trial|asked|sketch|normal|search|residual|half_step|subtract|factor_bits|greatest",
+    ),
+    ("numbers: states and digits", r"::numbers<|::write<|fast_rounds"),
+    ("contexts and classes", r"contexts|::places<|FrameModel|decode_block|encode_block"),
+    ("differences and words", r"::apply<|::deltas<|undo"),
+    ("prediction: product and sum", r"product|::predict<"),
+    ("tables", r"for_each_state|append_entries|append_rows|normalized|parse_|write_fields"),
+    (
+        "planning",
+        r"Planner|Sample|cluster|bits_alone|::sizes<|ScaleSums|decayed|plan_floats|Group|"
+        r"high_level|log2_fixed|cost_of|entropy|FloatPlan",
+    ),
+    ("standalone words", r"float_|exponents|neuzip|split_|join_"),
+    ("memory: moved, filled, allocated", r"libc\.so"),
+)
+
+
+def kind_of(line: str) -> str:
+    """Of a line that names library and function."""
+    return next((kind for kind, pattern in KINDS if re.search(pattern, line)), "other")
+
+
+def _work(way: str, codec_name: str, files: tuple[Path, Path], seconds: float) -> None:
+    """Prints `ready`, waits for a line, then codes for so many CPU seconds and says ns a byte."""
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    codec = codec_named(codec_name)
+    tensors = PairOfFiles.load(*files).buffers(_BUFFER_BYTES)
+    outs = [np.ones_like(tensor.words) for tensor in tensors]
+    encoded = [codec.encode(tensor) for tensor in tensors]
+    print("ready", flush=True)
+    sys.stdin.readline()
+    spent_s, n_bytes = 0.0, 0
+    while spent_s < seconds:
+        for tensor, streams, out in zip(tensors, encoded, outs, strict=True):
+            if way == ENCODE:
+                took_s, _ = cpu_s(lambda tensor=tensor: codec.encode(tensor))
+            else:
+                took_s, _ = cpu_s(
+                    lambda streams=streams, tensor=tensor, out=out: decode_tensor(
+                        codec, streams, tensor, out
+                    )
+                )
+            spent_s += took_s
+            n_bytes += tensor.words.nbytes
+    print(spent_s * 1e9 / n_bytes, flush=True)
+
+
+def shares(way: str, codec: str, files: tuple[Path, Path], seconds: float) -> dict[str, float]:
+    """Nanoseconds a byte, by kind of work. SystemExit where perf is missing or may not look."""
+    command = [sys.executable, "-m", __spec__.name, way, codec, *map(str, files)]
+    with tempfile.TemporaryDirectory() as folder:
+        data = f"{folder}/perf.data"
+        worker = subprocess.Popen(
+            [*command, "--seconds", str(seconds), "--work"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        )  # fmt: skip
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        if worker.stdout.readline() != "ready\n":
+            raise SystemExit("the codec did not get as far as coding")
+        record = ["perf", "record", "-q", "-e", "cpu-clock", "-F", str(_SAMPLES_A_SECOND)]
+        try:
+            perf = subprocess.Popen([*record, "-p", str(worker.pid), "-o", data])
+        except FileNotFoundError:
+            worker.kill()
+            raise SystemExit("perf is not here: install linux-perf") from None
+        worker.stdin.write("\n")
+        worker.stdin.flush()
+        ns_a_byte = float(worker.stdout.readline())
+        worker.wait()
+        if perf.wait() != 0:
+            raise SystemExit("perf could not look at the process: see perf_event_paranoid")
+        report = subprocess.run(
+            ["perf", "report", "-q", "-i", data, "--sort", "dso,sym", "-g", "none"],
+            capture_output=True, text=True, check=True,
+        ).stdout  # fmt: skip
+    found: dict[str, float] = {}
+    for line in report.splitlines():
+        if share := re.match(r"\s*([\d.]+)%\s+(.*)", line):
+            kind = kind_of(share[2])
+            found[kind] = found.get(kind, 0) + float(share[1]) / 100 * ns_a_byte
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("way", choices=[ENCODE, DECODE])
+    parser.add_argument("codec", help='such as "deltahub fast"')
+    parser.add_argument("base", type=Path)
+    parser.add_argument("fine_tune", type=Path)
+    parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
+    a = parser.parse_args()
+    files = (a.base, a.fine_tune)
+    if a.work:
+        _work(a.way, a.codec, files, a.seconds)
+        return
+    found = shares(a.way, a.codec, files, a.seconds)
+    total = sum(found.values())
+    rows = [
+        [kind, f"{ns:.3f}", f"{100 * ns / total:.0f}"]
+        for kind, ns in sorted(found.items(), key=lambda item: -item[1])
+    ]
+    rows.append([f"all: {1000 / total:.0f} MB/s", f"{total:.3f}", "100"])
+    print_columns(["work", "ns a byte", "%"], rows)
+
+
+if __name__ == "__main__":
+    main()
