@@ -25,7 +25,8 @@ inline std::int32_t bit_length(std::uint32_t value) {
   return std::max(std::int32_t(std::bit_cast<std::uint32_t>(above) >> 23 & 255) - 126, 0);
 }
 
-// |product| below 2^30 counts in units of the last guard digit at exponent `floor`.
+// |product| below 2^30 counts in units of the last guard digit at exponent `floor`. A sum of nothing
+// has no digits, which does not make it zero: frames are written with what these steps make of it.
 template <class Words>
 inline std::uint32_t predicted(std::uint32_t word, std::int32_t product, std::int32_t floor) {
   constexpr std::int32_t m = Words::mantissa_bits, guard = guard_bits(m);

@@ -10,8 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltahub.codecs import DType
+from deltahub.codecs._native import FmDeltaEncoder
+from deltahub.codecs.low_rank import LowRank, predict
+from deltahub.codecs.reference.fm_delta import BlockShape
 from deltahub.codecs.reference.prediction import GUARD_BITS, predicted, product
 from deltahub.codecs.reference.words import Words
+from deltahub.codecs.words import WORD_KINDS
+from support.kernels import delta_outcome, every_kernel, running
 
 DTYPES = [DType.BF16, DType.F16, DType.F32]
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
@@ -53,7 +58,9 @@ def expected(words: Words, base: int, step: int, c0: int) -> int:
     base_units = value(words, base % words.sign) // unit
     exact = (-base_units if base & words.sign else base_units) + steps
     if exact == 0:
-        return base & words.sign
+        quarter, least_normal = unit / 4, 1 << words.mantissa_bits
+        is_normal = quarter >= value(words, least_normal)
+        return base & words.sign | (nearest(words, quarter) if is_normal else 0)
     rounded = nearest(words, abs(exact) * unit)
     if rounded == words.max_exponent << words.mantissa_bits:
         return base
@@ -127,11 +134,13 @@ def test_special_bases(dtype: DType) -> None:
     assert predicted(words, number, one // 2 + 1, c0) == number + 1
     assert predicted(words, number + 1, one // 2, c0) == number + 2
     assert predicted(words, number + 1, -one // 2, c0) == number
-    # Nothing left: the base's sign stays.
+    # Nothing left: the base's sign stays, and a quarter of the unit where that is a normal number.
     whole = 1 << (guard + words.mantissa_bits)
-    if whole <= 1 << 30:
-        assert predicted(words, number, -whole, c0) == 0
-        assert predicted(words, number | words.sign, whole, c0) == words.sign
+    for e in (1, 2, c0, words.max_exponent - 1):
+        left = max(e - guard - words.mantissa_bits - 2, 0) << words.mantissa_bits
+        word = e << words.mantissa_bits
+        assert predicted(words, word, -whole, e) == left
+        assert predicted(words, word | words.sign, whole, e) == words.sign | left
     # Through zero, and from zero: the smallest of all.
     assert predicted(words, 1, -2 * one, 1) == words.sign | 1
     assert predicted(words, 0, one, 1) == 1
@@ -164,3 +173,30 @@ def test_products_wrap_around_at_32_bits(pairs: list[tuple[int, int]]) -> None:
 def test_the_largest_products_wrap() -> None:
     assert product([-32768] * 2, [-32768] * 2) == -(1 << 31)
     assert product([-32768] * 4, [-32768] * 4) == 0
+
+
+@every_kernel
+@every_dtype
+def test_a_product_that_takes_all_of_a_word_is_read_alike(dtype: DType, kernels: str) -> None:
+    """Column j has words of exponent c0 - j, and of its products one leaves nothing of them."""
+    words = Words.of(dtype)
+    digits = words.mantissa_bits + GUARD_BITS[words]
+    shape = BlockShape(64, 16)
+    column = np.arange(shape.columns)
+    right = (-(1 << 15 >> column)).astype("<i2")[None]
+    signs = np.arange(shape.rows) % 2
+    left = ((1 - 2 * signs) << (digits - 15)).astype("<i2")[:, None]
+    for c0 in (1, 2, 15, digits + 1, digits + 2, digits + 3, words.max_exponent - 1):
+        if c0 >= words.max_exponent:
+            continue
+        row = np.maximum(c0 - column, 0) << words.mantissa_bits
+        base = (row | signs[:, None] * words.sign).astype(f"<u{dtype.itemsize}")
+        source = predict(dtype, base, LowRank(left, right, c0)) ^ (column % 3 == 1)
+        pair = source.tobytes(), base.tobytes()
+        kind, frame = WORD_KINDS[dtype], (shape.rows, shape.columns)
+        factors = left.tobytes(), right.tobytes()
+        with running(kernels):
+            encoder = FmDeltaEncoder(kind, *pair, *frame, 3, *factors, c0, False)
+            stream = encoder.encode(*pair, 0, 0, *frame)
+        assert stream is not None
+        assert delta_outcome(dtype, frame, encoder.prelude, stream, pair[1], shape) == pair[0]

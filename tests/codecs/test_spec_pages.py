@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from deltahub.codecs import (
@@ -18,6 +19,7 @@ from deltahub.codecs import (
     tensor_id,
     verify_pack_hash,
 )
+from deltahub.codecs._native import FmDeltaEncoder
 from deltahub.codecs.frame import TensorSpec
 from deltahub.codecs.frame_header import FRAME_VERSION
 from deltahub.codecs.pack import PACK_VERSION
@@ -33,7 +35,10 @@ from deltahub.codecs.reference.coder import (
     unguarded,
 )
 from deltahub.codecs.reference.fm_delta_model import ALPHABET
+from deltahub.codecs.reference.prediction import predicted
 from deltahub.codecs.reference.words import Words
+from deltahub.codecs.words import WORD_KINDS
+from support.kernels import delta_outcome
 
 SPEC = Path(__file__).parents[2] / "codecs" / "spec"
 VERSIONS = {
@@ -162,6 +167,29 @@ def test_the_block_of_the_fm_delta_page_decodes_to_what_the_page_says() -> None:
     assert [int(element[4], 16) for element in elements] == [word for word, _ in expected]
     assert [model.classes[int(element[6])] for element in elements] == [c for _, c in expected]
     assert [int(element[7]) for element in elements] == sequences[-1].numbers
+    stream = bytes(unguarded(block))
+    assert delta_outcome(DType.BF16, (2, 4), prelude, stream, base, shape) == decoded
+
+
+def test_predictions_are_what_the_fm_delta_page_says() -> None:
+    shape = fm_delta.BlockShape(8, 64)
+    words = Words.of(DType.BF16)
+    for word, product, c0, result, _ in table("fm_delta", "p"):
+        assert predicted(words, int(word, 16), int(product), int(c0)) == int(result, 16)
+        # And the kernels: a frame of this word alone, whose products are all this one.
+        whole, rest = divmod(int(product), 1 << 14)
+        quarters = [(whole + part) // 4 for part in range(4)]
+        right = np.array([*quarters, rest], "<i2")[:, None].repeat(64, 1).tobytes()
+        left = np.array([1 << 14] * 4 + [1], "<i2")[None].repeat(8, 0).tobytes()
+        base, source = (np.full(8 * 64, int(each, 16), "<u2") for each in (word, result))
+        source[0] ^= 1  # no block is coded that is like its base
+        pair = source.tobytes(), base.tobytes()
+        kind = WORD_KINDS[DType.BF16]
+        encoder = FmDeltaEncoder(kind, *pair, 8, 64, 3, left, right, int(c0), False)
+        stream = encoder.encode(*pair, 0, 0, 8, 64)
+        assert stream is not None
+        frame = 8, 64
+        assert delta_outcome(DType.BF16, frame, encoder.prelude, stream, pair[1], shape) == pair[0]
 
 
 def test_the_block_of_the_neuzip_page_decodes_to_what_the_page_says() -> None:

@@ -1,5 +1,6 @@
 """Bases are found and chosen on really trained models."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -141,6 +142,93 @@ def test_parts_are_deltas_of_the_fused_projection(reg: Registry, ann: Caller) ->
     made = push_model(reg, ann, "ann/split", split, base="ann/fused")
     for stored in made.values():
         assert stored.bases == {base["a.qkv_proj.weight"].id}
+
+
+def test_a_sharded_fine_tune_is_a_delta_of_one_file_and_the_reverse(
+    reg: Registry, ann: Caller
+) -> None:
+    names = list(tiny.base())
+
+    def push_shards(name: str, tensors: tiny.Tensors, base: str | None) -> dict[str, Stored]:
+        parts = [{each: tensors[each] for each in some} for some in (names[:2], names[2:])]
+        files = {f"model-{i}-of-2.safetensors": tiny.to_file(part) for i, part in enumerate(parts)}
+        revision = push_ingested(reg, ann, name, files, base=base)
+        assert all(read_file(reg, revision, path) == data for path, data in files.items())
+        return stored_tensors(reg, revision)
+
+    whole = push_model(reg, ann, "ann/whole", tiny.base())
+    shards = push_shards("ann/shards", tiny.finetune(1e-5), "ann/whole")
+    again = push_model(reg, ann, "ann/again", tiny.finetune(1e-4), base="ann/shards")
+    for name in MATRICES:
+        assert shards[name].bases == {whole[name].id}
+        assert again[name].bases <= {whole[name].id, shards[name].id} != set()
+
+
+def test_a_head_that_is_tied_or_missing_leaves_the_rest_a_delta(reg: Registry, ann: Caller) -> None:
+    """A head that comes later is made from the embedding that it was before."""
+    headless = {name: tensor for name, tensor in tiny.base().items() if name != "head.weight"}
+    base = push_model(reg, ann, "ann/base", headless)
+    untied = dict(tiny.finetune(1e-5))
+    untied["head.weight"] = tiny.finetune(1e-4)["embedding.weight"]
+    made = push_model(reg, ann, "ann/untied", untied, base="ann/base")
+    for name in MATRICES:
+        origin = "embedding.weight" if name == "head.weight" else name
+        assert made[name].bases == {base[origin].id}
+
+    tied = {**untied, "head.weight": untied["embedding.weight"].clone()}
+    twice = push_model(reg, ann, "ann/tied", tied, base="ann/base")
+    assert twice["head.weight"] == twice["embedding.weight"] == made["embedding.weight"]
+
+
+def test_kernels_of_convolutions_are_deltas_and_counters_come_back(
+    reg: Registry, ann: Caller
+) -> None:
+    before, after = tiny.convolutions()
+    base = push_model(reg, ann, "ann/base", before)
+    made = push_model(reg, ann, "ann/tune", after, base="ann/base")
+    assert after["norm.num_batches_tracked"].shape == torch.Size([])
+    assert after["second.weight"].dim() == 4
+    assert made["second.weight"].codec == "fm_delta"
+    assert made["second.weight"].bases == {base["second.weight"].id}
+
+
+KINDS = {
+    "F64": lambda tensor: tensor.double() * math.pi,  # a cast alone has 29 bits of zeros
+    "F8_E4M3": lambda tensor: tensor.to(torch.float8_e4m3fn),
+    "F8_E5M2": lambda tensor: tensor.to(torch.float8_e5m2),
+    "I8": lambda tensor: (tensor / tensor.abs().max() * 127).round().to(torch.int8),
+    "U8": lambda tensor: (tensor / tensor.abs().max() * 127 + 128).round().to(torch.uint8),
+    "I64": lambda tensor: (tensor * 2**20).long(),
+    "BOOL": lambda tensor: tensor.abs() > tensor.abs().median(),
+}
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_trained_weights_of_other_kinds_are_deltas(reg: Registry, ann: Caller, kind: str) -> None:
+    """Scaled in double, quantized, pruned to a mask, counted; rows and columns of odd numbers."""
+    convert = KINDS[kind]
+    odd = slice(0, 191), slice(0, 383)
+    before = {"up.weight": convert(tiny.base()["up.weight"][odd])}
+    after = {"up.weight": convert(tiny.finetune(1e-5)["up.weight"][odd])}
+    base = push_model(reg, ann, "ann/base", before)
+    made = push_model(reg, ann, "ann/tune", after, base="ann/base")
+    assert made["up.weight"].bases == {base["up.weight"].id}
+    assert made["up.weight"].stored_bytes < 0.9 * base["up.weight"].stored_bytes
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_words_that_are_no_numbers_leave_the_rest_a_delta(
+    reg: Registry, ann: Caller, dtype: torch.dtype
+) -> None:
+    special = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0, 0.0, 1e-39, -6e-8])
+    before = {"up.weight": tiny.base()["up.weight"].to(dtype)}
+    after = {"up.weight": tiny.finetune(1e-5)["up.weight"].to(dtype)}
+    before["up.weight"].view(-1)[5:700:100] = special.to(dtype)
+    after["up.weight"].view(-1)[5:705:50] = special.repeat(2).to(dtype)
+    base = push_model(reg, ann, "ann/base", before)
+    made = push_model(reg, ann, "ann/tune", after, base="ann/base")
+    assert made["up.weight"].bases == {base["up.weight"].id}
+    assert made["up.weight"].stored_bytes < 0.9 * base["up.weight"].stored_bytes
 
 
 def test_a_chain_of_revisions_stays_within_the_depth(reg: Registry, ann: Caller) -> None:

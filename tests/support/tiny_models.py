@@ -30,6 +30,22 @@ class TinyModel(nn.Module):
         return logits
 
 
+class TinyConv(nn.Module):
+    """Two convolutions over 8 x 8 bytes of a text, and what is left of them tells the next one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, 24, 3, bias=False)
+        self.norm = nn.BatchNorm2d(24)
+        self.second = nn.Conv2d(24, 48, 3)
+        self.head = nn.Linear(48, 31)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        hidden = self.second(torch.relu(self.norm(self.first(image))))
+        logits: torch.Tensor = self.head(torch.relu(hidden).mean((2, 3)))
+        return logits
+
+
 @cache
 def base(seed: int = 0) -> Tensors:
     """A base trained from scratch, F32. Other seeds give models that are no relatives."""
@@ -44,6 +60,25 @@ def finetune(learning_rate: float, seed: int = 0) -> Tensors:
     model = TinyModel()
     model.load_state_dict(base(seed))
     return _train(model, inspect.getsource(inspect)[:20_000], learning_rate, 40)
+
+
+@cache
+def convolutions() -> tuple[Tensors, Tensors]:
+    """(base, fine-tune) with kernels of four dimensions, and counters without any."""
+    torch.manual_seed(5)
+    model, data = TinyConv(), torch.tensor(list(inspect.getsource(inspect).encode()))
+    states = []
+    for learning_rate, steps in ((3e-3, 40), (1e-5, 10)):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
+        for _ in range(steps):
+            at = torch.randint(0, len(data) - 65, (32,))
+            images = torch.stack([data[i : i + 64].view(1, 8, 8) for i in at.tolist()])
+            loss = nn.functional.cross_entropy(model(images / 128), data[at + 64] % 31)
+            optimizer.zero_grad()
+            torch.autograd.backward(loss)
+            optimizer.step()
+        states.append({name: each.detach().clone() for name, each in model.state_dict().items()})
+    return states[0], states[1]
 
 
 def cast(tensors: Tensors, dtype: torch.dtype) -> Tensors:

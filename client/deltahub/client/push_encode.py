@@ -19,6 +19,7 @@ from deltahub.codecs.frame import (
     FrameRange,
     TensorSpec,
     assemble,
+    delta_or_alone,
     encode_frame,
     raw_frame_length,
     split_frames,
@@ -147,7 +148,7 @@ def _encode(
             delta = encode_frame(spec, part, source, base, plan, "fm_delta", threads)
             raw = raw_frame_length(spec.dtype, part.rows, part.columns)
             if len(delta) < raw * (1 - _MUST_SAVE):
-                return delta
+                return delta_or_alone(spec, part, source, delta, threads)
     return encode_frame(spec, part, source, threads=threads)
 
 

@@ -19,6 +19,7 @@ from deltahub.codecs.files import FilePiece, FilePlan, make_recipe, plan_file
 from deltahub.codecs.frame_encode import (
     FrameRange,
     TensorSpec,
+    delta_or_alone,
     encode_frame,
     shape_to_rows,
     split_frames,
@@ -105,6 +106,7 @@ __all__ = [
     "cast",
     "coding_dtype",
     "decode_frame",
+    "delta_or_alone",
     "encode_frame",
     "layout",
     "make_recipe",

@@ -49,6 +49,21 @@ def choose_codec(dtype: DType, source: memoryview, base: memoryview | None) -> s
     return min(sizes, key=lambda codec: (sizes[codec], codec))
 
 
+def may_stand_alone(dtype: DType, source: memoryview, coded_bytes: int) -> bool:
+    """Whether these elements without a base may take no more than `coded_bytes`.
+
+    False only where they take more for sure. Counts all exponents of floats.
+    """
+    codec = choose_codec(dtype, source, None)
+    if codec == "raw":
+        return False  # no frame is larger
+    if codec != "neuzip_lossless":
+        return True
+    alone = plan_alone(dtype, source)
+    # Blocks that would grow are kept raw: no estimate is twice as much as they take.
+    return alone is not None and alone.estimated_bytes <= 2 * coded_bytes
+
+
 def _delta_size(dtype: DType, sample: bytes, base: bytes, whole_bytes: int) -> int:
     """A tensor that is its own sample is worth a plan, since tables weigh much in it."""
     if len(sample) < whole_bytes:

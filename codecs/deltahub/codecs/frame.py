@@ -4,6 +4,7 @@ from deltahub.codecs.base_plan import BasePlan, BaseSegment, assemble
 from deltahub.codecs.frame_encode import (
     FrameRange,
     TensorSpec,
+    delta_or_alone,
     encode_frame,
     shape_to_rows,
     split_frames,
@@ -32,6 +33,7 @@ __all__ = [
     "TensorSpec",
     "assemble",
     "decode_frame",
+    "delta_or_alone",
     "encode_frame",
     "open_frame",
     "parse_header",

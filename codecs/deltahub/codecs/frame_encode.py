@@ -6,7 +6,7 @@ from math import prod
 
 import xxhash
 
-from deltahub.codecs.auto import choose_codec
+from deltahub.codecs.auto import choose_codec, may_stand_alone
 from deltahub.codecs.base_plan import MAX_TENSOR_BYTES, BasePlan
 from deltahub.codecs.dtypes import HEADER_BITS, DType, coding_dtype
 from deltahub.codecs.errors import InvalidInput, TooLarge
@@ -116,9 +116,10 @@ def encode_frame(
 
     source: the part's bytes, in the coding dtype. base, plan: the aligned base bytes, of the same
     size, and where they come from; both if the codec needs a base, else neither. codec: "auto"
-    takes what a sample says is smallest, with the base, where one is given, or without. The result
-    is the same for any number of threads. InvalidInput where these do not fit each other; TooLarge
-    for more than MAX_FRAME bytes.
+    takes what a sample says is smallest, with the base, where one is given, or without; a delta
+    that turns out larger than the elements alone is not kept. The result is the same for any number
+    of threads. InvalidInput where these do not fit each other; TooLarge for more than MAX_FRAME
+    bytes.
     """
     view = memoryview(source).cast("B")
     _check_arguments(spec, part, view)
@@ -127,8 +128,10 @@ def encode_frame(
         if base is not None or plan is not None:
             near = _checked_base(get_codec("fm_delta"), spec, part, base, plan)
         codec = choose_codec(spec.dtype, view, near)
-        if not get_codec(codec).needs_base:
-            base = plan = None
+        if get_codec(codec).needs_base:
+            delta = encode_frame(spec, part, view, base, plan, codec, threads, effort)
+            return delta_or_alone(spec, part, view, delta, threads, effort)
+        base = plan = None
     coder = get_codec(codec)
     aligned = _checked_base(coder, spec, part, base, plan)
     geometry = choose_geometry(coder, spec.dtype, part.rows, part.columns)
@@ -136,6 +139,21 @@ def encode_frame(
     if codec != "raw" and _is_too_large(geometry, body, plan):
         return encode_frame(spec, part, source, codec="raw", threads=threads)
     return _write(spec, part, coder, geometry, body, plan)
+
+
+def delta_or_alone(
+    spec: TensorSpec,
+    part: FrameRange,
+    source: Buffer,
+    delta: bytes,
+    threads: int = 1,
+    effort: Effort = Effort.DEFAULT,
+) -> bytes:
+    """`delta`, a frame of these elements; or one that has no base, where that is no larger."""
+    if not may_stand_alone(spec.dtype, memoryview(source).cast("B"), len(delta)):
+        return delta
+    alone = encode_frame(spec, part, source, threads=threads, effort=effort)
+    return alone if len(alone) <= len(delta) else delta
 
 
 def _check_arguments(spec: TensorSpec, part: FrameRange, source: memoryview) -> None:

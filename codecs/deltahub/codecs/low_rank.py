@@ -108,8 +108,8 @@ def predict(
     is_negative = (base & words.sign) != 0
     total = np.where(is_negative, -magnitude, magnitude) + moved
     rounded = _rounded(np.abs(total), aligned, words)
-    predicted = np.where(total < 0, rounded | words.sign, rounded)
-    predicted = np.where(total == 0, np.where(is_negative, words.sign, 0), predicted)
+    is_below = np.where(total == 0, is_negative, total < 0)
+    predicted = np.where(is_below, rounded | words.sign, rounded)
     is_kept = (stored == words.max_exponent) | (moved == 0)
     is_kept |= rounded >= words.max_exponent << mantissa_bits
     return np.where(is_kept, base, predicted.astype(base.dtype))

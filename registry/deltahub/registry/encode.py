@@ -7,8 +7,8 @@ from deltahub.codecs.frame import (
     FrameRange,
     TensorSpec,
     assemble,
+    delta_or_alone,
     encode_frame,
-    raw_frame_length,
     split_frames,
 )
 from deltahub.codecs.protocol import Effort
@@ -20,9 +20,6 @@ Read = Callable[[int, memoryview], None]
 
 ReadBase = Callable[[bytes, int, memoryview], None]
 PlanOf = Callable[[FrameRange], BasePlan]
-
-# A delta that saves less than this of the raw bytes is compared with standing alone.
-POOR_DELTA = 0.1
 
 
 def encode_tensor(
@@ -69,8 +66,4 @@ def encode_part(
     assemble(plan, spec.dtype, 0, part.count, read_base, memoryview(base))
     delta = encode_frame(spec, part, source, base, plan, "fm_delta", threads, effort)
     del base
-    raw_length = raw_frame_length(spec.dtype, part.rows, part.columns)
-    if len(delta) < raw_length * (1 - POOR_DELTA):
-        return delta
-    alone = encode_frame(spec, part, source, effort=effort, threads=threads)
-    return alone if len(alone) <= len(delta) else delta
+    return delta_or_alone(spec, part, source, delta, threads, effort)

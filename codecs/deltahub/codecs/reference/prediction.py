@@ -33,7 +33,8 @@ def predicted(words: Words, base: int, step: int, c0: int) -> int:
     """The base's word plus step * 2^(c0 - guard bits) last places of exponent field 1, rounded.
 
     To the nearest, ties to even. A base that is infinite or NaN stays, and so does one whose sum
-    would be infinite.
+    would be infinite. A sum of nothing has the base's sign and a quarter of the sums' unit, as
+    the steps below make of a number without digits; zero where that is no normal number.
     """
     guard, mantissa_bits = GUARD_BITS[words], words.mantissa_bits
     exponent = words.exponent(base)
@@ -49,8 +50,7 @@ def predicted(words: Words, base: int, step: int, c0: int) -> int:
         return base
     magnitude = (mantissa << guard) >> min(common - exponent, 31)
     total = (-magnitude if base & words.sign else magnitude) + step
-    if total == 0:
-        return base & words.sign
+    sign = base & words.sign if total == 0 else words.sign if total < 0 else 0
 
     n_bits = abs(total).bit_length()
     exponent = max(common + n_bits - (mantissa_bits + 1 + guard), 1)
@@ -58,7 +58,7 @@ def predicted(words: Words, base: int, step: int, c0: int) -> int:
     magnitude = ((exponent - 1) << mantissa_bits) + mantissa
     if magnitude >= words.max_exponent << mantissa_bits:
         return base
-    return magnitude | (words.sign if total < 0 else 0)
+    return magnitude | sign
 
 
 def _rounded(magnitude: int, drop: int) -> int:
