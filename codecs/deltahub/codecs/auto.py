@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Final
 
+import numpy as np
+
 from deltahub.codecs._native import FmDeltaEncoder, estimate_deltas
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.neuzip_lossless import plan as plan_alone
@@ -17,6 +19,11 @@ RUN_PLACES: Final = (1 / 8, 1 / 2, 7 / 8)
 LEAST_BYTES: Final = 128
 # What zstd is tried on first: fewer bytes hold too little of what repeats.
 LEAST_ZSTD: Final = 1 << 12
+# Sign and mantissa; digits that are zero in every element are left out of them.
+_RAW_BITS: Final = {
+    DType.F64: 53, DType.F32: 24, DType.F16: 11, DType.BF16: 8, DType.F8_E4M3: 4, DType.F8_E5M2: 3
+}  # fmt: skip
+_DIGITS_BYTES: Final = 1 << 12
 
 
 def sample_runs(count: int) -> Iterator[tuple[int, int]]:
@@ -52,8 +59,14 @@ def choose_codec(dtype: DType, source: memoryview, base: memoryview | None) -> s
 def may_stand_alone(dtype: DType, source: memoryview, coded_bytes: int) -> bool:
     """Whether these elements without a base may take no more than `coded_bytes`.
 
-    False only where they take more for sure. Counts all exponents of floats.
+    False only where they take more for sure: all of a float but its exponent is kept as it is, and
+    hardly a delta takes that much. Else all exponents are counted. zstd is for the second case only.
     """
+    raw_bits = _RAW_BITS.get(dtype, 0)
+    if 8 * dtype.itemsize * coded_bytes <= raw_bits * len(source) and _has_last_digits(
+        dtype, source
+    ):
+        return False
     codec = choose_codec(dtype, source, None)
     if codec == "raw":
         return False  # no frame is larger
@@ -62,6 +75,12 @@ def may_stand_alone(dtype: DType, source: memoryview, coded_bytes: int) -> bool:
     alone = plan_alone(dtype, source)
     # Blocks that would grow are kept raw: no estimate is twice as much as they take.
     return alone is not None and alone.estimated_bytes <= 2 * coded_bytes
+
+
+def _has_last_digits(dtype: DType, source: memoryview) -> bool:
+    """False where the last binary digit of elements may be zero in all of them."""
+    unsigned = f"<u{dtype.itemsize}"
+    return bool(np.any(np.frombuffer(source[:_DIGITS_BYTES], unsigned) & np.array(1, unsigned)))
 
 
 def _delta_size(dtype: DType, sample: bytes, base: bytes, whole_bytes: int) -> int:
