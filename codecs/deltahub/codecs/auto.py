@@ -60,7 +60,7 @@ def may_stand_alone(dtype: DType, source: memoryview, coded_bytes: int) -> bool:
     """Whether these elements without a base may take no more than `coded_bytes`.
 
     False only where they take more for sure: all of a float but its exponent is kept as it is, and
-    hardly a delta takes that much. Else all exponents are counted. zstd is for the second case only.
+    hardly a delta takes that much. Else all exponents are counted, or zstd is worth a try.
     """
     raw_bits = _RAW_BITS.get(dtype, 0)
     if 8 * dtype.itemsize * coded_bytes <= raw_bits * len(source) and _has_last_digits(
