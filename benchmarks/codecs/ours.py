@@ -87,12 +87,11 @@ class Ours:
             view.decode_into(0, header.n_blocks, body, aligned, target[begin:end], threads)
 
     def stored(self, pair: PairOfFiles) -> Stored:
-        """What a hub keeps of the fine-tune: a pack with its index and a recipe. Round trip held.
+        """What a hub keeps of the fine-tune: packs and a recipe. Round trip held.
 
         A tensor that equals the base's is only named in the recipe.
         """
-        sink = io.BytesIO()
-        pack = PackWriter(sink)
+        packs = Packs()
         alone = Ours(self.effort, uses_base=False)
         excess: list[int] = [0]
         for tensor in pair.tensors:
@@ -105,9 +104,7 @@ class Ours:
                 headers = sum(parse_header(frame).prefix_length for frame in frames)
                 excess.append(_total(frames) - _total(alone.encode(tensor)) - headers)
             for frame in frames:
-                pack.add(frame)
-        if pack.n_frames:
-            pack.finish()
+                packs.add(frame)
 
         def read_at(offset: int, length: int) -> bytes:
             return pair.fine_tune.data[offset : offset + length]
@@ -116,8 +113,30 @@ class Ours:
         pieces = [piece for piece in plan.pieces if not piece.is_literal]
         ids_of_all = [tensor_id(pair.fine_tune.bytes_of(piece)) for piece in pieces]
         recipe = make_recipe(plan, bytes(32), ids_of_all, read_at).to_bytes()
-        packed = len(sink.getvalue()) if pack.n_frames else 0
-        return Stored(packed + len(recipe), max(excess))
+        return Stored(packs.finish() + len(recipe), max(excess))
+
+
+class Packs:
+    """As many packs as the frames fill."""
+
+    def __init__(self) -> None:
+        self._sink = io.BytesIO()
+        self._pack = PackWriter(self._sink)
+        self._size_bytes = 0
+
+    def add(self, frame: bytes) -> None:
+        if not self._pack.fits(len(frame)):
+            self._size_bytes = self.finish()
+            self._sink = io.BytesIO()
+            self._pack = PackWriter(self._sink)
+        self._pack.add(frame)
+
+    def finish(self) -> int:
+        """The bytes of all packs."""
+        if self._pack.n_frames == 0:
+            return self._size_bytes
+        self._pack.finish()
+        return self._size_bytes + len(self._sink.getvalue())
 
 
 class NotLossless(Exception):
