@@ -354,6 +354,64 @@ def test_a_xorb_whose_object_is_lost_is_taken_anew(reg: Registry, ann: Caller) -
     assert is_clean(reg)
 
 
+def damage(reg: Registry, how: str) -> None:
+    """Every xorb of the store loses a byte, or has another one."""
+    for item in list(reg.store.list("xorbs/")):
+        data = bytearray(item.size)
+        reg.store.get_into(item.key, 0, memoryview(data))
+        data[-5] ^= 1
+        reg.store.put(item.key, [bytes(data[:-1] if how == "cut" else data)])
+
+
+@pytest.mark.parametrize("how", ["flipped", "cut"])
+def test_a_xorb_damaged_on_the_disk_is_never_used_and_taken_anew(
+    reg: Registry, ann: Caller, how: str
+) -> None:
+    send_xorb(reg, "ann/m", ONE)
+    send_xorb(reg, "ann/m", TWO)
+    damage(reg, how)
+    with pytest.raises(UnknownXorb, match="start the upload again"):
+        send_shard(reg, ann, "ann/m", [FILE])
+    assert epoch(reg) == 1
+    assert count(reg, XetRange) == 0
+    assert send_xorb(reg, "ann/m", ONE)
+    assert send_xorb(reg, "ann/m", TWO)
+    send_shard(reg, ann, "ann/m", [FILE])
+    assert landed(reg, ann, FILE.digest) == FILE.data
+    assert is_clean(reg)
+
+
+@pytest.mark.parametrize("how", ["flipped", "cut"])
+def test_a_xorb_sent_again_takes_the_place_of_a_damaged_one(
+    reg: Registry, ann: Caller, how: str
+) -> None:
+    send_xorb(reg, "ann/m", ONE)
+    damage(reg, how)
+    assert send_xorb(reg, "ann/m", ONE)
+    assert not send_xorb(reg, "ann/m", ONE)
+    file = FileOf([TermOf(ONE)])
+    send_shard(reg, ann, "ann/m", [file])
+    assert landed(reg, ann, file.digest) == file.data
+    assert is_clean(reg)
+
+
+def test_chunks_of_a_damaged_xorb_come_from_the_file_that_has_them(
+    reg: Registry, ann: Caller
+) -> None:
+    whole = FileOf([TermOf(ONE), TermOf(TWO)])
+    send_all(reg, ann, "ann/m", whole)
+    commit_file(reg, ann, "ann/m", whole)
+    run_jobs(reg)
+    damage(reg, "flipped")
+    other = FileOf([TermOf(TWO), TermOf(ONE)])
+    assert send_shard(reg, ann, "ann/m", [other]).done == len(other.data)
+    assert landed(reg, ann, other.digest) == other.data
+    assert epoch(reg) == 0
+    # What is no fault of the disk stays one of the client's.
+    with pytest.raises(HashMismatch, match="have SHA-256"):
+        send_shard(reg, ann, "ann/m", [replace(FILE, sha256="0" * 64)])
+
+
 CRASH = """
 import sys
 from pathlib import Path

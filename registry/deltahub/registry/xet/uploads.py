@@ -1,5 +1,6 @@
 """Xorbs as they come in: decoded and hashed on the way to the disk, durable before the answer."""
 
+import logging
 import os
 import secrets
 from collections.abc import Iterable, Iterator
@@ -18,18 +19,22 @@ from deltahub.registry.locations import batches
 from deltahub.registry.registry import Registry
 from deltahub.registry.store.files import translated
 from deltahub.registry.store.keys import xorb_key
+from deltahub.registry.xet.stored import is_intact
 from deltahub.registry.xet.xorb import MAX_BODY_BYTES, XorbCheck, XorbIndex
+
+log = logging.getLogger(__name__)
 
 
 def receive_xorb(reg: Registry, repository_id: int, digest: bytes, blocks: Iterable[bytes]) -> bool:
     """Keep a xorb for the repository, for upload_ttl_s; False if it was there already.
 
+    One that has been damaged on the disk meanwhile is not there, and this one takes its place.
     Who calls has checked that the sender may write there. InvalidRequest, HashMismatch and
     LimitExceeded for a body that is no xorb of this hash; nothing is kept of that.
     """
     with reg.db.write() as session:
         is_here = bool(keep(reg, session, repository_id, [digest]))
-    if is_here:
+    if is_here and _is_usable(reg, repository_id, digest):
         _count(blocks)
         return False
     with scratch_file(reg, "xorb", digest.hex()[:16]) as (fd, path):
@@ -118,6 +123,21 @@ def _store(reg: Registry, repository_id: int, digest: bytes, index: XorbIndex, p
     if not is_kept and is_first:
         raise Unavailable("the xorb expired while it came in; send it again")
     return is_first
+
+
+def _is_usable(reg: Registry, repository_id: int, digest: bytes) -> bool:
+    """Whether the repository's xorb reads as it came; condemns it if not."""
+    with reg.db.read() as session:
+        xorb_id = find_xorb(session, repository_id, digest)
+        row = None if xorb_id is None else session.get(Xorb, xorb_id)
+    if row is None:
+        return False
+    if is_intact(reg, row.id, XorbIndex(row.chunks), digest):
+        return True
+    log.error("xorb=%s damaged on the disk: replaced", row.id)
+    with reg.db.write() as session:
+        condemn(session, row.id)
+    return False
 
 
 def _bounded(blocks: Iterable[bytes]) -> Iterator[bytes]:
