@@ -32,9 +32,7 @@ def receive_xorb(reg: Registry, repository_id: int, digest: bytes, blocks: Itera
     Who calls has checked that the sender may write there. InvalidRequest, HashMismatch and
     LimitExceeded for a body that is no xorb of this hash; nothing is kept of that.
     """
-    with reg.db.write() as session:
-        is_here = bool(keep(reg, session, repository_id, [digest]))
-    if is_here and _is_usable(reg, repository_id, digest):
+    if has_xorb(reg, repository_id, digest):
         _count(blocks)
         return False
     with scratch_file(reg, "xorb", digest.hex()[:16]) as (fd, path):
@@ -45,6 +43,25 @@ def receive_xorb(reg: Registry, repository_id: int, digest: bytes, blocks: Itera
         index = check.finish()
         reg.disk.fsync(fd)
         return _store(reg, repository_id, digest, index, path)
+
+
+def has_xorb(reg: Registry, repository_id: int, digest: bytes) -> bool:
+    """Whether the repository has this xorb, which is then kept for upload_ttl_s from now.
+
+    It is read: one that is not on the disk as it came is condemned, and not there.
+    """
+    with reg.db.write() as session:
+        keep(reg, session, repository_id, [digest])
+        xorb_id = find_xorb(session, repository_id, digest)
+        row = None if xorb_id is None else session.get(Xorb, xorb_id)
+    if row is None:
+        return False
+    if is_intact(reg, row.id, XorbIndex(row.chunks), digest):
+        return True
+    log.error("xorb=%s damaged on the disk: dropped", row.id)
+    with reg.db.write() as session:
+        condemn(session, row.id)
+    return False
 
 
 def find_xorb(session: ReadSession, repository_id: int, digest: bytes) -> str | None:
@@ -123,21 +140,6 @@ def _store(reg: Registry, repository_id: int, digest: bytes, index: XorbIndex, p
     if not is_kept and is_first:
         raise Unavailable("the xorb expired while it came in; send it again")
     return is_first
-
-
-def _is_usable(reg: Registry, repository_id: int, digest: bytes) -> bool:
-    """Whether the repository's xorb reads as it came; condemns it if not."""
-    with reg.db.read() as session:
-        xorb_id = find_xorb(session, repository_id, digest)
-        row = None if xorb_id is None else session.get(Xorb, xorb_id)
-    if row is None:
-        return False
-    if is_intact(reg, row.id, XorbIndex(row.chunks), digest):
-        return True
-    log.error("xorb=%s damaged on the disk: replaced", row.id)
-    with reg.db.write() as session:
-        condemn(session, row.id)
-    return False
 
 
 def _bounded(blocks: Iterable[bytes]) -> Iterator[bytes]:
