@@ -95,14 +95,20 @@ def run(gib: float, scratch_parent: Path | None) -> None:
 
 def _push(hub: EmbeddedHub, file: File) -> None:
     plan = plan_file(file.read, file.size, _FILE)
-    pieces = list(plan.tensor_pieces())
-    spec = pieces[0].spec(id_of(file.tensor))
     sink = io.BytesIO()
     writer = PackWriter(sink)
-    (part,) = split_frames(spec)
-    writer.add(encode_frame(spec, part, file.tensor, codec="raw"))
+    noise = id_of(file.tensor)
+    ids: list[bytes] = []
+    for piece in plan.tensor_pieces():
+        # A piece without a name is a header too long for a recipe.
+        data = file.tensor if piece.name else file.read(piece.start, piece.end - piece.start)
+        identity = noise if piece.name else id_of(data)
+        if identity not in ids:
+            spec = piece.spec(identity)
+            (part,) = split_frames(spec)
+            writer.add(encode_frame(spec, part, data, codec="raw"))
+        ids.append(identity)
     writer.finish()
-    ids = [id_of(file.tensor)] * len(pieces)
     recipe = make_recipe(plan, bytes.fromhex(file.sha256), ids, file.read)
     settings = Settings(data_dir=hub.data_dir, max_decoded_bytes=_MOST_DECODED)
     with Registry.open(settings) as registry:

@@ -34,6 +34,13 @@ from huggingface_hub import hf_hub_download
 result = hf_hub_download(name, "big.bin")
 """
 
+LARGE = """
+from huggingface_hub import constants, hf_hub_download
+assert constants.MAX_HTTP_DOWNLOAD_SIZE == 50_000_000_000
+constants.MAX_HTTP_DOWNLOAD_SIZE = 1_000_000
+result = hf_hub_download("alice/big", "big.bin")
+"""
+
 
 def wait_until(is_so: Callable[[], bool]) -> None:
     deadline = time.monotonic() + TIMEOUT_S
@@ -103,6 +110,14 @@ def test_a_file_that_another_repository_has_too_is_linked(
         again = proxy.received - before
     assert Path(path).read_bytes() == big_file
     assert again < 10_000
+
+
+def test_what_is_too_large_for_plain_http_comes_through_xet(
+    newest: Machine, big_file: bytes
+) -> None:
+    refused = newest.refused(LARGE, env={"HF_HUB_DISABLE_XET": "1"})
+    assert "too large" in refused.text
+    assert Path(newest.run(LARGE)).read_bytes() == big_file
 
 
 def received(world: World) -> int:

@@ -24,25 +24,28 @@ from deltahub.registry.errors import (
     SizeMismatch,
     UploadNotFound,
 )
-from deltahub.registry.fsck import fsck
 from deltahub.registry.gc import plan_gc
-from deltahub.registry.landing import complete_upload
 from deltahub.registry.repositories import delete_repository, ensure_repository
-from deltahub.registry.revisions import AddFile, commit
-from deltahub.registry.store.keys import landing_key, xorb_key
-from deltahub.registry.xet.epochs import epoch_of, place_of, repository_at
+from deltahub.registry.xet.epochs import place_of, repository_at
 from deltahub.registry.xet.sources import UnknownXorb
 from deltahub.registry.xet.uploads import receive_xorb
 from support.collecting import age_everything, collect, count, is_clean, n_objects
 from support.crash_workload import run_jobs
 from support.registry import caller, opened_registry, push, sha256_of
-from support.xet import FileOf, TermOf, XorbOf, cut, repository_row, send_shard, send_xorb
+from support.xet import FileOf, TermOf, XorbOf, repository_row, send_shard, send_xorb
+from support.xet_uploads import (
+    FILE,
+    ONE,
+    TWO,
+    commit_file,
+    epoch,
+    landed,
+    let_xorbs_expire,
+    send_all,
+)
 
 ROOT = Path(__file__).parents[1]
-ONE = XorbOf(cut(Random(1).randbytes(90_000)), scheme=2)
-TWO = XorbOf(cut(b"the same again " * 9000), scheme=1)
 ZEROS = XorbOf([bytes(128 << 10)] * 513, scheme=1)  # one chunk more than a xorb may have
-FILE = FileOf([TermOf(ONE), TermOf(TWO, 2, 7), TermOf(ONE, 3, 4)])
 
 
 @pytest.fixture
@@ -56,36 +59,6 @@ def ann(reg: Registry) -> Caller:
     who = caller(reg, "ann")
     ensure_repository(reg, who, "ann/m")
     return who
-
-
-def landed(reg: Registry, who: Caller, sha256: str) -> bytes:
-    with reg.db.read() as session:
-        upload = complete_upload(session, who, sha256)
-    out = bytearray(upload.size)
-    reg.store.get_into(landing_key(upload.id), 0, memoryview(out))
-    return bytes(out)
-
-
-def commit_file(reg: Registry, who: Caller, name: str, file: FileOf, path: str = "a.bin") -> None:
-    commit(reg, who, name, "main", [AddFile(path, file.digest, len(file.data))], "by Xet")
-
-
-def epoch(reg: Registry, name: str = "ann/m") -> int:
-    with reg.db.read() as session:
-        return epoch_of(session, reg.settings, repository_row(reg, name))
-
-
-def let_xorbs_expire(reg: Registry) -> None:
-    with reg.db.write() as session:
-        session.execute(update(Xorb).values(expires_at=utc_now() - timedelta(seconds=1)))
-    collect(reg)
-    assert count(reg, Xorb) == 0
-
-
-def send_all(reg: Registry, who: Caller, name: str, *files: FileOf) -> None:
-    for xorb in (ONE, TWO):
-        send_xorb(reg, name, xorb)
-    send_shard(reg, who, name, files)
 
 
 def test_a_shard_lands_its_files_and_they_are_committed_like_any_upload(
@@ -328,88 +301,6 @@ def test_a_repository_that_takes_the_row_of_another_is_not_taken_for_it(
         for place in (place_of(before), "r1", "m", f"r{10**17}-0", "r1-" + "f" * 17):
             with pytest.raises(RepositoryNotFound):
                 repository_at(session, ann, place, "write")
-
-
-def test_fsck_finds_what_is_wrong_with_xorbs(reg: Registry, ann: Caller) -> None:
-    send_xorb(reg, "ann/m", ONE)
-    with reg.db.read() as session:
-        xorb_id = session.scalars(select(Xorb.id)).one()
-    body = b"".join(ONE.chunks)
-    for damaged, code in ((b"?" + body[1:], "xorb_hash"), (body[:-1], "xorb_size")):
-        reg.store.put(xorb_key(xorb_id), [damaged])
-        assert code in {finding.code for finding in fsck(reg, read_data=True)}
-    reg.store.delete(xorb_key(xorb_id))
-    assert [finding.code for finding in fsck(reg, read_data=True)] == ["xorb_missing"]
-
-
-def test_a_xorb_whose_object_is_lost_is_taken_anew(reg: Registry, ann: Caller) -> None:
-    send_xorb(reg, "ann/m", ONE)
-    (lost,) = reg.store.list("xorbs/")
-    reg.store.delete(lost.key)
-    file = FileOf([TermOf(ONE)])
-    with pytest.raises(UnknownXorb, match="start the upload again"):
-        send_shard(reg, ann, "ann/m", [file])
-    assert send_xorb(reg, "ann/m", ONE)
-    send_shard(reg, ann, "ann/m", [file])
-    assert is_clean(reg)
-
-
-def damage(reg: Registry, how: str) -> None:
-    """Every xorb of the store loses a byte, or has another one."""
-    for item in list(reg.store.list("xorbs/")):
-        data = bytearray(item.size)
-        reg.store.get_into(item.key, 0, memoryview(data))
-        data[-5] ^= 1
-        reg.store.put(item.key, [bytes(data[:-1] if how == "cut" else data)])
-
-
-@pytest.mark.parametrize("how", ["flipped", "cut"])
-def test_a_xorb_damaged_on_the_disk_is_never_used_and_taken_anew(
-    reg: Registry, ann: Caller, how: str
-) -> None:
-    send_xorb(reg, "ann/m", ONE)
-    send_xorb(reg, "ann/m", TWO)
-    damage(reg, how)
-    with pytest.raises(UnknownXorb, match="start the upload again"):
-        send_shard(reg, ann, "ann/m", [FILE])
-    assert epoch(reg) == 1
-    assert count(reg, XetRange) == 0
-    assert send_xorb(reg, "ann/m", ONE)
-    assert send_xorb(reg, "ann/m", TWO)
-    send_shard(reg, ann, "ann/m", [FILE])
-    assert landed(reg, ann, FILE.digest) == FILE.data
-    assert is_clean(reg)
-
-
-@pytest.mark.parametrize("how", ["flipped", "cut"])
-def test_a_xorb_sent_again_takes_the_place_of_a_damaged_one(
-    reg: Registry, ann: Caller, how: str
-) -> None:
-    send_xorb(reg, "ann/m", ONE)
-    damage(reg, how)
-    assert send_xorb(reg, "ann/m", ONE)
-    assert not send_xorb(reg, "ann/m", ONE)
-    file = FileOf([TermOf(ONE)])
-    send_shard(reg, ann, "ann/m", [file])
-    assert landed(reg, ann, file.digest) == file.data
-    assert is_clean(reg)
-
-
-def test_chunks_of_a_damaged_xorb_come_from_the_file_that_has_them(
-    reg: Registry, ann: Caller
-) -> None:
-    whole = FileOf([TermOf(ONE), TermOf(TWO)])
-    send_all(reg, ann, "ann/m", whole)
-    commit_file(reg, ann, "ann/m", whole)
-    run_jobs(reg)
-    damage(reg, "flipped")
-    other = FileOf([TermOf(TWO), TermOf(ONE)])
-    assert send_shard(reg, ann, "ann/m", [other]).done == len(other.data)
-    assert landed(reg, ann, other.digest) == other.data
-    assert epoch(reg) == 0
-    # What is no fault of the disk stays one of the client's.
-    with pytest.raises(HashMismatch, match="have SHA-256"):
-        send_shard(reg, ann, "ann/m", [replace(FILE, sha256="0" * 64)])
 
 
 CRASH = """
