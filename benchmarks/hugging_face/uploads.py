@@ -61,7 +61,7 @@ def run(gib: float, scratch_parent: Path | None) -> bool:
         runs = []
         for i in range(RUNS):
             runs.append(_upload(pair.base / _FILE, pair.size_bytes, scratch / str(i)))
-            # Or the next one pays for room that this one's files take in the kernel's cache.
+            # With these files still there the CPU time of the next one was higher, up to twice.
             shutil.rmtree(scratch / str(i))
             os.sync()
             last = runs[-1]
