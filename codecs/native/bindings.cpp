@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "byte_groups.hpp"
 #include "delta_codec.hpp"
 #include "dispatch.hpp"
 #include "float_codec.hpp"
@@ -84,6 +85,12 @@ class FmDeltaEncoder {
   }
   std::unique_ptr<DeltaEncoder> codec_;
 };
+
+void join_groups(const Bytes& grouped, const WritableBytes& out) {
+  if (out.size() != grouped.size()) throw std::invalid_argument("both must have the same size");
+  nb::gil_scoped_release unlocked;
+  join_byte_groups(grouped.data(), grouped.size(), out.data());
+}
 
 std::uint64_t estimate_deltas(int kind, const Bytes& source, const Bytes& base) {
   nb::gil_scoped_release unlocked;
@@ -163,6 +170,11 @@ NB_MODULE(_native, m) {
   m.def("use_kernels", &use_kernels, "name"_a,
         "From now on encoders and decoders that are made use these kernels. ValueError where the\n"
         "processor cannot run them. All sets write and read the same bytes.");
+
+  m.def("join_byte_groups", &join_groups, "grouped"_a, "out"_a,
+        nb::sig("def join_byte_groups(grouped: " BUFFER ", out: bytearray | memoryview) -> None"),
+        "Fills `out` with the bytes of `grouped`, where bytes 0, 4, 8... of it come first, then 1,\n"
+        "5, 9..., and so on. The two do not overlap. ValueError unless they have the same size.");
 
   m.def("estimate_deltas", &estimate_deltas, "kind"_a, "source"_a, "base"_a,
         nb::sig("def estimate_deltas(kind: int, source: " BUFFER ", base: " BUFFER ") -> int"),

@@ -79,6 +79,17 @@ class Machine:
             raise ClientFailed(f"{self.environment.name}: no error, {answer}:\n{output}")
         return Refusal(answer["kinds"], answer["text"], output)
 
+    def start(self, script: str, **given: Any) -> "subprocess.Popen[bytes]":
+        """A script on its way, for who wants to end it. given: as for run()."""
+        command, _ = self._command(script, given)
+        return subprocess.Popen(
+            command,
+            env=self._environment(None),
+            cwd=self.home,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
     def command(
         self, *arguments: object, program: str = "hf", env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
@@ -89,6 +100,12 @@ class Machine:
     def _script(
         self, script: str, env: Mapping[str, str] | None, given: dict[str, Any]
     ) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+        command, answer = self._command(script, given)
+        done = self._process(command, env)
+        return done, json.loads(answer.read_text()) if answer.exists() else {}
+
+    def _command(self, script: str, given: dict[str, Any]) -> tuple[list[str], Path]:
+        """The command that runs a script, and where it leaves its answer."""
         number = next(_numbers)
         self.home.mkdir(parents=True, exist_ok=True)
         source = self.home / f"script-{number}.py"
@@ -96,35 +113,37 @@ class Machine:
         answer = self.home / f"answer-{number}.json"
         given_text = json.dumps(given, default=str)
         python = str(self.environment.python)
-        done = self._process([python, str(_DRIVER), str(source), given_text, str(answer)], env)
-        return done, json.loads(answer.read_text()) if answer.exists() else {}
+        return [python, str(_DRIVER), str(source), given_text, str(answer)], answer
 
     def _process(
         self, command: list[str], env: Mapping[str, str] | None
     ) -> subprocess.CompletedProcess[str]:
-        hf_home = self.home / "hf"
-        hf_home.mkdir(parents=True, exist_ok=True)
-        # As if the newest version had been asked for today: no test leaves this machine.
-        (hf_home / ".check_for_update_done").touch()
         return subprocess.run(
             command,
-            env={
-                "PATH": f"{self.environment.folder / 'bin'}:{os.environ['PATH']}",
-                "HOME": str(self.home),
-                "HF_HOME": str(hf_home),
-                "HF_ENDPOINT": self.endpoint,
-                **({} if self.token is None else {"HF_TOKEN": self.token}),
-                # Two processes of the tests share two cores.
-                "OMP_NUM_THREADS": "1",
-                **self.settings,
-                **(env or {}),
-            },
+            env=self._environment(env),
             cwd=self.home,
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
             check=False,
         )
+
+    def _environment(self, env: Mapping[str, str] | None) -> dict[str, str]:
+        hf_home = self.home / "hf"
+        hf_home.mkdir(parents=True, exist_ok=True)
+        # As if the newest version had been asked for today: no test leaves this machine.
+        (hf_home / ".check_for_update_done").touch()
+        return {
+            "PATH": f"{self.environment.folder / 'bin'}:{os.environ['PATH']}",
+            "HOME": str(self.home),
+            "HF_HOME": str(hf_home),
+            "HF_ENDPOINT": self.endpoint,
+            **({} if self.token is None else {"HF_TOKEN": self.token}),
+            # Two processes of the tests share two cores.
+            "OMP_NUM_THREADS": "1",
+            **self.settings,
+            **(env or {}),
+        }
 
 
 def hashes(folder: str | Path) -> dict[str, str]:

@@ -24,25 +24,28 @@ from deltahub.registry.errors import (
     SizeMismatch,
     UploadNotFound,
 )
-from deltahub.registry.fsck import fsck
 from deltahub.registry.gc import plan_gc
-from deltahub.registry.landing import complete_upload
 from deltahub.registry.repositories import delete_repository, ensure_repository
-from deltahub.registry.revisions import AddFile, commit
-from deltahub.registry.store.keys import landing_key, xorb_key
-from deltahub.registry.xet.epochs import epoch_of, place_of, repository_at
+from deltahub.registry.xet.epochs import place_of, repository_at
 from deltahub.registry.xet.sources import UnknownXorb
 from deltahub.registry.xet.uploads import receive_xorb
 from support.collecting import age_everything, collect, count, is_clean, n_objects
 from support.crash_workload import run_jobs
 from support.registry import caller, opened_registry, push, sha256_of
-from support.xet import FileOf, TermOf, XorbOf, cut, repository_row, send_shard, send_xorb
+from support.xet import FileOf, TermOf, XorbOf, repository_row, send_shard, send_xorb
+from support.xet_uploads import (
+    FILE,
+    ONE,
+    TWO,
+    commit_file,
+    epoch,
+    landed,
+    let_xorbs_expire,
+    send_all,
+)
 
 ROOT = Path(__file__).parents[1]
-ONE = XorbOf(cut(Random(1).randbytes(90_000)), scheme=2)
-TWO = XorbOf(cut(b"the same again " * 9000), scheme=1)
 ZEROS = XorbOf([bytes(128 << 10)] * 513, scheme=1)  # one chunk more than a xorb may have
-FILE = FileOf([TermOf(ONE), TermOf(TWO, 2, 7), TermOf(ONE, 3, 4)])
 
 
 @pytest.fixture
@@ -56,36 +59,6 @@ def ann(reg: Registry) -> Caller:
     who = caller(reg, "ann")
     ensure_repository(reg, who, "ann/m")
     return who
-
-
-def landed(reg: Registry, who: Caller, sha256: str) -> bytes:
-    with reg.db.read() as session:
-        upload = complete_upload(session, who, sha256)
-    out = bytearray(upload.size)
-    reg.store.get_into(landing_key(upload.id), 0, memoryview(out))
-    return bytes(out)
-
-
-def commit_file(reg: Registry, who: Caller, name: str, file: FileOf, path: str = "a.bin") -> None:
-    commit(reg, who, name, "main", [AddFile(path, file.digest, len(file.data))], "by Xet")
-
-
-def epoch(reg: Registry, name: str = "ann/m") -> int:
-    with reg.db.read() as session:
-        return epoch_of(session, reg.settings, repository_row(reg, name))
-
-
-def let_xorbs_expire(reg: Registry) -> None:
-    with reg.db.write() as session:
-        session.execute(update(Xorb).values(expires_at=utc_now() - timedelta(seconds=1)))
-    collect(reg)
-    assert count(reg, Xorb) == 0
-
-
-def send_all(reg: Registry, who: Caller, name: str, *files: FileOf) -> None:
-    for xorb in (ONE, TWO):
-        send_xorb(reg, name, xorb)
-    send_shard(reg, who, name, files)
 
 
 def test_a_shard_lands_its_files_and_they_are_committed_like_any_upload(
@@ -328,30 +301,6 @@ def test_a_repository_that_takes_the_row_of_another_is_not_taken_for_it(
         for place in (place_of(before), "r1", "m", f"r{10**17}-0", "r1-" + "f" * 17):
             with pytest.raises(RepositoryNotFound):
                 repository_at(session, ann, place, "write")
-
-
-def test_fsck_finds_what_is_wrong_with_xorbs(reg: Registry, ann: Caller) -> None:
-    send_xorb(reg, "ann/m", ONE)
-    with reg.db.read() as session:
-        xorb_id = session.scalars(select(Xorb.id)).one()
-    body = b"".join(ONE.chunks)
-    for damaged, code in ((b"?" + body[1:], "xorb_hash"), (body[:-1], "xorb_size")):
-        reg.store.put(xorb_key(xorb_id), [damaged])
-        assert code in {finding.code for finding in fsck(reg, read_data=True)}
-    reg.store.delete(xorb_key(xorb_id))
-    assert [finding.code for finding in fsck(reg, read_data=True)] == ["xorb_missing"]
-
-
-def test_a_xorb_whose_object_is_lost_is_taken_anew(reg: Registry, ann: Caller) -> None:
-    send_xorb(reg, "ann/m", ONE)
-    (lost,) = reg.store.list("xorbs/")
-    reg.store.delete(lost.key)
-    file = FileOf([TermOf(ONE)])
-    with pytest.raises(UnknownXorb, match="start the upload again"):
-        send_shard(reg, ann, "ann/m", [file])
-    assert send_xorb(reg, "ann/m", ONE)
-    send_shard(reg, ann, "ann/m", [file])
-    assert is_clean(reg)
 
 
 CRASH = """

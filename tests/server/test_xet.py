@@ -97,6 +97,9 @@ def test_a_file_is_uploaded_and_committed(hub: RunningHub, name: str) -> None:
     assert cas.call("POST", f"/v1/xorb-grants/default/{ONE.name}", b'{"length": 9}').status == 404
     assert cas.send(ONE).json() == {"was_inserted": True}
     assert cas.send(ONE).json() == {"was_inserted": False}
+    # Who begins again is told before sending it.
+    found = cas.call("POST", f"/v1/xorb-grants/default/{ONE.name}", b'{"length": 9}')
+    assert (found.status, found.json()) == (200, {"was_inserted": False})
     said = lines(cas.shard(FILE))
     assert said[-1] == {"type": "result"}
     assert {line["type"] for line in said} == {"validating", "committing", "result"}

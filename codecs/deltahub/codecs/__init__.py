@@ -1,5 +1,6 @@
 """Tensors in, bytes out: frames, packs, recipes and the codecs. Pure: no I/O, no settings."""
 
+from deltahub.codecs._native import join_byte_groups
 from deltahub.codecs.base_plan import BasePlan, BaseSegment, assemble
 from deltahub.codecs.casts import CASTABLE, cast
 from deltahub.codecs.dtypes import HEADER_BITS, DType, coding_dtype
@@ -108,6 +109,7 @@ __all__ = [
     "decode_frame",
     "delta_or_alone",
     "encode_frame",
+    "join_byte_groups",
     "layout",
     "make_recipe",
     "open_frame",

@@ -18,6 +18,12 @@ def use_kernels(name: str) -> None:
     processor cannot run them. All sets write and read the same bytes.
     """
 
+def join_byte_groups(grouped: bytes | bytearray | memoryview, out: bytearray | memoryview) -> None:
+    """
+    Fills `out` with the bytes of `grouped`, where bytes 0, 4, 8... of it come first, then 1,
+    5, 9..., and so on. The two do not overlap. ValueError unless they have the same size.
+    """
+
 def estimate_deltas(kind: int, source: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview) -> int:
     """
     About how many bytes fm_delta takes for one row of words, found by counting alone.

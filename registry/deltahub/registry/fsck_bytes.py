@@ -19,8 +19,9 @@ from deltahub.registry.registry import Registry
 from deltahub.registry.repack import pack_chunks
 from deltahub.registry.restore import Restorer
 from deltahub.registry.store.base import ObjectNotFound, StoreError
-from deltahub.registry.store.keys import landing_key, xorb_key
-from deltahub.registry.xet.hashes import Merkle, chunk_hash, to_text
+from deltahub.registry.store.keys import landing_key
+from deltahub.registry.xet.hashes import to_text
+from deltahub.registry.xet.stored import root_in_store
 from deltahub.registry.xet.xorb import XorbIndex
 
 PAGE = 500
@@ -216,15 +217,10 @@ def check_xorb_bytes(reg: Registry) -> Findings:
     for xorb_id, digest in rows:
         with reg.db.read() as session:
             chunks = session.scalar(select(Xorb.chunks).where(Xorb.id == xorb_id))
-        tree, place = Merkle(), 0
         try:
-            for _, size in XorbIndex(chunks or b"").entries():
-                chunk = memoryview(bytearray(size))
-                reg.store.get_into(xorb_key(xorb_id), place, chunk)
-                tree.update([(chunk_hash(chunk), size)])
-                place += size
+            found = root_in_store(reg, xorb_id, XorbIndex(chunks or b""))
         except StoreError:
             continue  # as above
-        if chunks is not None and tree.root() != digest:
-            text = f"xorb {to_text(digest)} now reads as {to_text(tree.root())}"
+        if chunks is not None and found != digest:
+            text = f"xorb {to_text(digest)} now reads as {to_text(found)}"
             yield Finding("xorb_hash", xorb_id, text)

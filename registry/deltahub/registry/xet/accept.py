@@ -11,6 +11,7 @@ from sqlalchemy import exists, insert, select
 from deltahub.registry import failpoints, landing
 from deltahub.registry.db.models import Repository, XetRange
 from deltahub.registry.errors import (
+    DataLost,
     HashMismatch,
     InvalidRequest,
     LimitExceeded,
@@ -100,6 +101,17 @@ class _File:
     file: ShardFile
 
     def accept(self, progress: Progress) -> None:
+        done = progress.done
+        try:
+            self._accept(progress)
+        except (HashMismatch, DataLost):
+            if not self.sources.drop_damaged(self.file.terms()):
+                raise
+            # A file may have the same chunks; otherwise they are unknown from now on.
+            progress.done = done
+            self._accept(progress)
+
+    def _accept(self, progress: Progress) -> None:
         sha256, size = self.file.sha256, self.file.size
         if sha256 is None:
             raise InvalidRequest(

@@ -8,12 +8,14 @@
 | 5 | 3 | bytes of the chunk, little-endian |
 """
 
+import struct
 from dataclasses import dataclass
 from typing import Final
 
+import lz4.block
 import lz4.frame
-import numpy as np
 
+from deltahub.codecs import join_byte_groups
 from deltahub.registry.errors import InvalidRequest
 
 HEADER_BYTES: Final = 8
@@ -22,7 +24,15 @@ MAX_CHUNK_BYTES: Final = 128 << 10
 MAX_STORED_BYTES: Final = 2 * MAX_CHUNK_BYTES
 
 _NONE, _LZ4, _GROUPED_LZ4 = range(3)
-_N_GROUPS: Final = 4
+
+# Frames as clients write them, without sizes and checksums: header -> bytes in a block, at most.
+# One block of such a frame is decoded by itself, which takes two thirds of the time.
+_MOST_IN_BLOCK: Final = {
+    bytes.fromhex("04224d18604082"): 64 << 10,
+    bytes.fromhex("04224d186050fb"): 256 << 10,
+}
+_BLOCK_AT: Final = 7
+_WORD: Final = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +65,13 @@ class ChunkHeader:
 
 
 class ChunkDecoder:
-    """Decodes chunks, one after another. For one thread."""
+    """Decodes chunks, one after another: each is valid until the next. For one thread."""
 
     def __init__(self) -> None:
         self._lz4 = lz4.frame.LZ4FrameDecompressor()
+        self._out = memoryview(bytearray(MAX_CHUNK_BYTES))
 
-    def decode(self, header: ChunkHeader, stored: bytes | memoryview) -> bytes | memoryview:
+    def decode(self, header: ChunkHeader, stored: memoryview) -> bytes | memoryview:
         """The chunk's bytes, `header.size` of them; InvalidRequest for what does not decode.
 
         stored: the bytes behind the header, `header.stored` of them.
@@ -68,30 +79,42 @@ class ChunkDecoder:
         if header.scheme == _NONE:
             return stored
         raw = self._decompress(stored, header.size)
-        return raw if header.scheme == _LZ4 else _regrouped(raw)
+        if header.scheme == _LZ4:
+            return raw
+        out = self._out[: header.size]
+        join_byte_groups(raw, out)
+        return out
 
-    def _decompress(self, stored: bytes | memoryview, size: int) -> bytes:
-        # Never more than one byte too many, whatever the frame says of itself.
+    def _decompress(self, stored: memoryview, size: int) -> bytes:
         try:
-            raw = self._lz4.decompress(stored, max_length=size + 1)
-            is_over = self._lz4.eof and not self._lz4.unused_data
-        except (RuntimeError, ValueError, EOFError) as exc:
+            if size <= _MOST_IN_BLOCK.get(bytes(stored[:_BLOCK_AT]), 0) and _is_one_block(stored):
+                raw = lz4.block.decompress(
+                    stored[_BLOCK_AT + _WORD.size : -_WORD.size], uncompressed_size=size
+                )
+                is_over = True
+            else:
+                raw, is_over = self._decompress_frame(stored, size)
+        except (lz4.block.LZ4BlockError, RuntimeError, ValueError, EOFError) as exc:
             raise InvalidRequest(f"a chunk is no LZ4 frame: {exc}") from exc
-        finally:
-            self._lz4.reset()
         if len(raw) != size or not is_over:
             raise InvalidRequest(f"a chunk of {size} bytes decodes to another number of bytes")
         assert isinstance(raw, bytes)
         return raw
 
+    def _decompress_frame(self, stored: memoryview, size: int) -> tuple[bytes, bool]:
+        # Never more than one byte too many, whatever the frame says of itself.
+        try:
+            raw = self._lz4.decompress(stored, max_length=size + 1)
+            return raw, self._lz4.eof and not self._lz4.unused_data
+        finally:
+            self._lz4.reset()
 
-def _regrouped(raw: bytes) -> memoryview:
-    """Bytes 0, 4, 8... come first in `raw`, then 1, 5, 9..., and so on; here in their order."""
-    grouped = np.frombuffer(raw, np.uint8)
-    out = np.empty(len(raw), np.uint8)
-    start = 0
-    for group in range(_N_GROUPS):
-        places = out[group::_N_GROUPS]
-        places[:] = grouped[start : start + places.size]
-        start += places.size
-    return out.data
+
+def _is_one_block(frame: memoryview) -> bool:
+    """Whether the frame is its header, one block that is compressed, and the mark of its end."""
+    n_bytes = len(frame) - _BLOCK_AT - 2 * _WORD.size
+    return (
+        n_bytes > 0
+        and _WORD.unpack_from(frame, _BLOCK_AT)[0] == n_bytes
+        and _WORD.unpack_from(frame, len(frame) - _WORD.size)[0] == 0
+    )

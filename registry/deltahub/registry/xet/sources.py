@@ -1,7 +1,8 @@
 """Where the chunks that a shard names come from: xorbs of the repository, or files of the hub."""
 
+import logging
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -17,8 +18,11 @@ from deltahub.registry.store.base import Buffer, ObjectNotFound, ShortObject
 from deltahub.registry.store.keys import xorb_key
 from deltahub.registry.xet.hashes import to_text
 from deltahub.registry.xet.shard import Term
+from deltahub.registry.xet.stored import is_intact
 from deltahub.registry.xet.uploads import condemn, find_xorb
 from deltahub.registry.xet.xorb import XorbIndex
+
+log = logging.getLogger(__name__)
 
 MIB: Final = 1 << 20
 # Xorbs whose indexes are kept at hand: 0.3 MB each, at most.
@@ -86,6 +90,7 @@ class Sources:
         self._caller = caller
         self._repository = repository
         self._kept: OrderedDict[bytes, _Known] = OrderedDict()
+        self._buffer = memoryview(bytearray(MIB))
 
     def find(self, term: Term) -> list[Segment]:
         """The chunks of a term in order; UnknownXorb, InvalidRequest if the xorb has fewer."""
@@ -101,7 +106,7 @@ class Sources:
         return [InXorb(known.xorb_id, start, known.index.part(term.first, term.end))]
 
     def read(self, segment: Segment) -> Iterator[Buffer]:
-        """The bytes of a segment, about a MiB at a time."""
+        """The bytes of a segment, about a MiB at a time; each piece is valid until the next."""
         if isinstance(segment, InFile):
             end = segment.start + segment.chunks.size
             try:
@@ -119,10 +124,24 @@ class Sources:
                 "a xorb of this upload has just expired: start the upload again"
             ) from exc
 
+    def drop_damaged(self, terms: Iterable[Term]) -> bool:
+        """Condemn the xorbs of these terms that have changed on the disk; whether there are any."""
+        is_damaged = False
+        for xorb in {term.xorb for term in terms}:
+            known = self._known(xorb)
+            if known.xorb_id is None or is_intact(self._reg, known.xorb_id, known.index, xorb):
+                continue
+            is_damaged = True
+            log.error("xorb=%s damaged on the disk: dropped", known.xorb_id)
+            with self._reg.db.write() as session:
+                condemn(session, known.xorb_id)
+            del self._kept[xorb]
+        return is_damaged
+
     def _chunks_of(self, segment: InXorb) -> Iterator[Buffer]:
         end = segment.start + segment.chunks.size
         for place in range(segment.start, end, MIB):
-            out = memoryview(bytearray(min(MIB, end - place)))
+            out = self._buffer[: end - place]
             try:
                 self._reg.store.get_into(xorb_key(segment.xorb_id), place, out)
             except ShortObject as exc:

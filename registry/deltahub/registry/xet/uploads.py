@@ -1,5 +1,6 @@
 """Xorbs as they come in: decoded and hashed on the way to the disk, durable before the answer."""
 
+import logging
 import os
 import secrets
 from collections.abc import Iterable, Iterator
@@ -18,18 +19,20 @@ from deltahub.registry.locations import batches
 from deltahub.registry.registry import Registry
 from deltahub.registry.store.files import translated
 from deltahub.registry.store.keys import xorb_key
+from deltahub.registry.xet.stored import is_intact
 from deltahub.registry.xet.xorb import MAX_BODY_BYTES, XorbCheck, XorbIndex
+
+log = logging.getLogger(__name__)
 
 
 def receive_xorb(reg: Registry, repository_id: int, digest: bytes, blocks: Iterable[bytes]) -> bool:
     """Keep a xorb for the repository, for upload_ttl_s; False if it was there already.
 
+    One that has been damaged on the disk meanwhile is not there, and this one takes its place.
     Who calls has checked that the sender may write there. InvalidRequest, HashMismatch and
     LimitExceeded for a body that is no xorb of this hash; nothing is kept of that.
     """
-    with reg.db.write() as session:
-        is_here = bool(keep(reg, session, repository_id, [digest]))
-    if is_here:
+    if has_xorb(reg, repository_id, digest):
         _count(blocks)
         return False
     with scratch_file(reg, "xorb", digest.hex()[:16]) as (fd, path):
@@ -40,6 +43,25 @@ def receive_xorb(reg: Registry, repository_id: int, digest: bytes, blocks: Itera
         index = check.finish()
         reg.disk.fsync(fd)
         return _store(reg, repository_id, digest, index, path)
+
+
+def has_xorb(reg: Registry, repository_id: int, digest: bytes) -> bool:
+    """Whether the repository has this xorb, which is then kept for upload_ttl_s from now.
+
+    It is read: one that is not on the disk as it came is condemned, and not there.
+    """
+    with reg.db.write() as session:
+        keep(reg, session, repository_id, [digest])
+        xorb_id = find_xorb(session, repository_id, digest)
+        row = None if xorb_id is None else session.get(Xorb, xorb_id)
+    if row is None:
+        return False
+    if is_intact(reg, row.id, XorbIndex(row.chunks), digest):
+        return True
+    log.error("xorb=%s damaged on the disk: dropped", row.id)
+    with reg.db.write() as session:
+        condemn(session, row.id)
+    return False
 
 
 def find_xorb(session: ReadSession, repository_id: int, digest: bytes) -> str | None:

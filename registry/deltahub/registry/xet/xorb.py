@@ -73,28 +73,29 @@ class XorbCheck:
         # Bytes of the footer so far; None before it.
         self._footer: int | None = None
 
-    def take(self, block: bytes) -> list[bytes | memoryview]:
-        """The chunks that end in what comes next, decoded."""
-        chunks: list[bytes | memoryview] = []
-        if self._footer is not None:
-            self._skip(len(block))
-            return chunks
-        data = memoryview(self._rest + block)
-        done = 0
-        while len(data) - done >= HEADER_BYTES:
-            if data[done : done + len(_FOOTER_MARK)].tobytes() == _FOOTER_MARK:
-                self._footer = 0
-                self._skip(len(data) - done)
+    def take(self, block: bytes) -> Iterator[bytes | memoryview]:
+        """The chunks that end in what comes next, decoded; each is valid until the next."""
+        left = memoryview(block)
+        while left:
+            if self._footer is not None:
+                self._skip(left)
+                return
+            begun = self._rest
+            # No more is put together than the chunk that lies across two blocks.
+            data = memoryview(begun + left[: _missing(begun)]) if begun else left
+            header, end = None, HEADER_BYTES
+            if len(data) >= HEADER_BYTES:
+                if bytes(data[: len(_FOOTER_MARK)]) == _FOOTER_MARK:
+                    self._footer, self._rest = len(begun), b""
+                    continue
+                header = ChunkHeader.parse(data)
+                end += header.stored
+            left = left[min(end, len(data)) - len(begun) :]
+            if header is None or end > len(data):
+                self._rest = bytes(data)
+            else:
                 self._rest = b""
-                return chunks
-            header = ChunkHeader.parse(data[done : done + HEADER_BYTES])
-            end = done + HEADER_BYTES + header.stored
-            if end > len(data):
-                break
-            chunks.append(self._add(header, data[done + HEADER_BYTES : end]))
-            done = end
-        self._rest = bytes(data[done:])
-        return chunks
+                yield self._add(header, data[HEADER_BYTES:end])
 
     def finish(self) -> XorbIndex:
         """The index of the whole xorb, whose hash is the expected one."""
@@ -122,8 +123,15 @@ class XorbCheck:
         self._index.append(_ENTRY.pack(digest, header.size))
         return chunk
 
-    def _skip(self, n_bytes: int) -> None:
+    def _skip(self, left: memoryview) -> None:
         assert self._footer is not None
-        self._footer += n_bytes
+        self._footer += len(left)
         if self._footer > _MAX_FOOTER_BYTES:
             raise LimitExceeded(f"the xorb's footer has more than {_MAX_FOOTER_BYTES} bytes")
+
+
+def _missing(begun: bytes) -> int:
+    """Bytes until the header of a chunk that has begun is whole, or else the chunk."""
+    if len(begun) < HEADER_BYTES:
+        return HEADER_BYTES - len(begun)
+    return HEADER_BYTES + ChunkHeader.parse(begun).stored - len(begun)

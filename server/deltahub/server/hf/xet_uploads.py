@@ -53,8 +53,11 @@ def find_chunk(prefix: _Prefix, digest: str, who: XetReaderDep) -> Response:
 async def grant_xorb(
     prefix: _Prefix, digest: str, request: Request, hub: HubDep, who: XetWriterDep
 ) -> Response:
-    """Where else a xorb may be sent: nowhere, the client then sends it here."""
+    """Whether a xorb need not be sent: it is here. Elsewhere than here it cannot be sent."""
     await read_body(request, _MAX_GRANT_BYTES, hub.settings.idle_s)
+    look = partial(uploads.has_xorb, hub.registry, who.repository_id, from_text(digest))
+    if await hub.upload(who.caller, look):
+        return JSONResponse({"was_inserted": False})
     return refusal("not_found", "send xorbs to this hub itself")
 
 
