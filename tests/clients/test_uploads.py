@@ -10,6 +10,7 @@ import pytest
 
 from clients.conftest import PART_BYTES, Library, World
 from clients.machine import Machine, hashes
+from deltahub.registry.paths import git_attributes
 from support.model_folders import contents
 
 FILES = """
@@ -73,6 +74,18 @@ third = commit([
     CommitOperationCopy("one.bin", "one.bin", src_revision=first),
 ])
 result = [first, second, third]
+"""
+MANY = """
+from random import Random
+from huggingface_hub import CommitOperationAdd, HfApi
+api = HfApi()
+api.create_repo(name)
+chance = Random(3)
+operations = [
+    CommitOperationAdd(f"{i % 7}/{i}.txt", chance.randbytes(chance.randrange(2000, 20_000)))
+    for i in range(n)
+]
+result = api.create_commit(name, operations, commit_message="Many").oid
 """
 LARGE_FOLDER = """
 from huggingface_hub import HfApi
@@ -173,6 +186,20 @@ def test_the_command_uploads_a_folder_and_a_file_to_a_new_branch(
 
 
 # The first and the last that have it; it waits for seconds between its steps.
+# The one waits no longer than 10 s for any answer; the other is what is installed today.
+@pytest.mark.parametrize("machine", ["hub-1.4", "newest"], indirect=True)
+def test_many_small_files_are_one_commit(machine: Machine, world: World, name: str) -> None:
+    commit = machine.run(MANY, name=name, n=700)
+    path = f"/v1/repositories/{name}/revision?revision={commit}"
+    entries = world.hub.call("GET", path, token=world.alice).json()["entries"]
+    chance = Random(3)
+    files = [chance.randbytes(chance.randrange(2000, 20_000)) for _ in range(700)]
+    wanted = {f"{i % 7}/{i}.txt": sha256(data).hexdigest() for i, data in enumerate(files)}
+    assert {entry["path"]: entry["sha256"] for entry in entries} == wanted | {
+        ".gitattributes": sha256(git_attributes()).hexdigest()
+    }
+
+
 @pytest.mark.parametrize("uploader", ["hub-0.34", "hub-1.26"], indirect=True)
 def test_a_large_folder_arrives(
     uploader: Machine, library: Library, world: World, name: str

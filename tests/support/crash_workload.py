@@ -41,6 +41,7 @@ from deltahub.registry.repositories import (
 )
 from deltahub.registry.revisions import AddFile, commit
 from deltahub.registry.settings import Settings
+from deltahub.registry.small_files import SmallFiles
 from support.client_door import pack_and_recipe
 from support.registry import caller, push, sha256_of, upload
 from support.xet import FileOf, TermOf, XorbOf, cut, send_shard, send_xorb
@@ -149,6 +150,12 @@ def _push(
 ) -> None:
     files = {"model.safetensors": data, "config.json": f'{{"name": "{name}"}}'.encode()}
     push(reg, who, name, files, base=base)
+    together = {f"{i}.txt": f"{name}, file {i}".encode() for i in range(3)}
+    small = SmallFiles(reg, who)
+    adds = [AddFile(path, small.add(content), len(content)) for path, content in together.items()]
+    small.flush()
+    commit(reg, who, name, "main", adds, base=base)
+    files |= together
     for path, content in files.items():
         journal.add(repository=name, path=path, sha256=sha256_of(content))
 

@@ -62,6 +62,14 @@ class StoreContract:
             store.put("a", [b"second"], create_only=True)
         assert read_all(store, "a") == b"first"
 
+    def test_what_was_put_together_is_there_by_its_keys(self, store: Store) -> None:
+        store.put("landing/7", [b"old and long"])
+        objects = {f"landing/{i}": b"%d" % i * (i % 3) for i in range(150)}
+        store.put_together(objects | {"packs/a/x": bytearray(b"x")})
+        assert {key: read_all(store, key) for key in objects} == objects
+        assert read_all(store, "packs/a/x") == b"x"
+        store.put_together({})
+
     def test_a_put_that_fails_leaves_nothing_to_see(self, store: Store) -> None:
         def broken() -> Iterator[bytes]:
             yield b"half"

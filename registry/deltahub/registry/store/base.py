@@ -1,6 +1,6 @@
 """What every object store promises, and the errors it may raise."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -65,6 +65,11 @@ class Store(Protocol):
 
     def put(self, key: str, chunks: Iterable[Buffer], *, create_only: bool = False) -> None:
         """Write an object; replaces one of that key unless create_only (ObjectExists)."""
+        ...
+
+    def put_together(self, objects: Mapping[str, Buffer]) -> None:
+        """Write small objects by key, for less than a put of each. On an error some may be there;
+        each is whole, or is not there."""
         ...
 
     def take_file(self, key: str, path: Path) -> None:

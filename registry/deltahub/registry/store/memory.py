@@ -1,7 +1,7 @@
 """Objects in this process's memory: for tests and trials."""
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -29,6 +29,10 @@ class MemoryStore:
             if create_only and key in self._objects:
                 raise ObjectExists(f"{key} exists already")
             self._objects[key] = (data, datetime.now(UTC))
+
+    def put_together(self, objects: Mapping[str, Buffer]) -> None:
+        for key, data in objects.items():
+            self.put(key, [data])
 
     def take_file(self, key: str, path: Path) -> None:
         self.put(key, [path.read_bytes()])

@@ -20,13 +20,13 @@ from deltahub.registry.paths import LFS_BYTES, entry_mode, quoted
 from deltahub.registry.permissions import Caller, require_writer
 from deltahub.registry.refs import is_empty, resolve_revision
 from deltahub.registry.repositories import load_repository
+from deltahub.registry.small_files import SmallFiles
 from deltahub.registry.trees import AddFile, CopyFile, DeleteFile, DeleteFolder, Operation
 from deltahub.server.hf.cards import CARD, BadCard, front_matter, named_base
 from deltahub.server.hf.door import unescaped
 from deltahub.server.hf.entries import blob_id
 from deltahub.server.hf.errors import NotSupported
 from deltahub.server.hf.facts import read_small
-from deltahub.server.hf.receiving import receive_small
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
 from deltahub.server.streaming import BodyFeed
 
@@ -148,6 +148,7 @@ def _commit(
     with reg.db.read() as session:
         load_repository(session, writer, name, "write")
     commit = _Commit()
+    files = SmallFiles(reg, writer)
     for number, line in enumerate(_lines(body()), 1):
         if len(commit.operations) > reg.settings.max_operations:
             limit = reg.settings.max_operations
@@ -155,19 +156,20 @@ def _commit(
         try:
             item = json.loads(line)
             key, value = item["key"], item["value"]
-            _take(hub, writer, commit, key, value)
+            _take(files, commit, key, value)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InvalidRequest(
                 f"line {number} of the commit is not what this path takes"
             ) from error
     if not commit.operations:
         raise InvalidRequest("the commit changes nothing: it names no file")
+    files.flush()
     return revisions.commit(
         reg, writer, name, branch, commit.operations, commit.message, commit.parent, commit.base
     )
 
 
-def _take(hub: Hub, caller: Caller, commit: _Commit, key: str, value: Mapping[str, Any]) -> None:
+def _take(files: SmallFiles, commit: _Commit, key: str, value: Mapping[str, Any]) -> None:
     """Adds what a line says. ValueError, KeyError, TypeError for one that says it otherwise."""
     if key == "header":
         summary, description = str(value.get("summary") or ""), str(value.get("description") or "")
@@ -177,7 +179,7 @@ def _take(hub: Hub, caller: Caller, commit: _Commit, key: str, value: Mapping[st
     path = str(value["path"])
     if key == "file":
         data = _content(path, value)
-        digest = receive_small(hub, caller, data)
+        digest = files.add(data)
         commit.operations.append(AddFile(path, digest, len(data)))
         if path == CARD:
             commit.base = _base_of(data)

@@ -5,7 +5,6 @@ same tokenizer. To us each is one upload, on which one connection writes at a ti
 take a refusal for the end. So whoever comes second waits, and finds the file here.
 """
 
-import hashlib
 import time
 from collections.abc import Iterator
 
@@ -17,20 +16,6 @@ from deltahub.server.hub import Hub
 from deltahub.server.streaming import BodyFeed
 
 _POLL_S = 0.05
-
-
-def receive_small(hub: Hub, caller: Caller, data: bytes) -> str:
-    """Takes a file that is in memory; its SHA-256."""
-    digest = hashlib.sha256(data).hexdigest()
-    deadline = time.monotonic() + hub.settings.idle_s
-    while True:
-        try:
-            landing.receive(hub.registry, caller, digest, len(data), 0, [data] if data else [])
-            return digest
-        except (Conflict, UploadNotFound):
-            if time.monotonic() > deadline:
-                raise
-        time.sleep(_POLL_S)
 
 
 def receive_part(

@@ -11,13 +11,13 @@ from deltahub.registry.errors import Conflict, RepositoryExists, Unauthorized
 from deltahub.registry.paths import git_attributes
 from deltahub.registry.permissions import NO_TOKEN, Caller, require_writer
 from deltahub.registry.repositories import DEFAULT_BRANCH
+from deltahub.registry.small_files import SmallFiles
 from deltahub.registry.trees import AddFile
 from deltahub.server.hf.cards import BadCard, front_matter
 from deltahub.server.hf.door import unescaped
 from deltahub.server.hf.entries import moment
 from deltahub.server.hf.errors import NotSupported, refusal
 from deltahub.server.hf.infos import used_storage
-from deltahub.server.hf.receiving import receive_small
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
 
 router = APIRouter(prefix="/api")
@@ -227,7 +227,9 @@ def validate_card(body: CardIn) -> JSONResponse:
 def _begin(hub: Hub, caller: Caller, name: str) -> None:
     """The first commit: clients count on a branch main in what they have just made."""
     data = git_attributes()
-    digest = receive_small(hub, caller, data)
+    files = SmallFiles(hub.registry, caller)
+    digest = files.add(data)
+    files.flush()
     first = [AddFile(".gitattributes", digest, len(data))]
     revisions.commit(hub.registry, caller, name, DEFAULT_BRANCH, first, "initial commit")
 
