@@ -157,6 +157,34 @@ def test_a_download_that_was_cut_goes_on(machine: Machine, big_file: bytes, worl
     assert sha256_of(path) == sha256(big_file).hexdigest()
 
 
+def test_a_file_of_one_repository_is_linked_in_another(
+    newest: Machine, world: World, big_file: bytes, name: str
+) -> None:
+    world.hub.create(name, private=True, token=world.alice)
+    digest = sha256(big_file).hexdigest()
+    add = {"op": "add", "path": "deep/same.bin", "sha256": digest, "size": len(big_file)}
+    commits = f"/v1/repositories/{name}/commits"
+    made = world.hub.call("POST", commits, token=world.alice, body={"operations": [add]})
+    assert made.status == 201, made.body
+
+    def sent_by_hub(machine: Machine, repository: str, path: str) -> int:
+        def sent() -> int:
+            found = world.hub.call("GET", "/v1/metrics", token=world.hub.admin_token).json()
+            return int(found["sent_bytes"])
+
+        before = sent()
+        (found,) = machine.run(FILES, repository=repository, wanted=[(path, None)])
+        assert sha256_of(found) == digest
+        return sent() - before
+
+    assert sent_by_hub(newest, "alice/big", "big.bin") > len(big_file)
+    assert sent_by_hub(newest, name, "deep/same.bin") < 100_000
+    # It is the client's own doing, and by names that Xet gives.
+    alone = newest.another(settings={"HF_HUB_DISABLE_SHARED_BLOBS": "1"})
+    assert sent_by_hub(alone, "alice/big", "big.bin") > len(big_file)
+    assert sent_by_hub(alone, name, "deep/same.bin") > len(big_file)
+
+
 @pytest.mark.parametrize("machine", ["hub-1.4", "hub-1.26", NEWEST], indirect=True)
 def test_the_cache_is_verified_against_the_hub(machine: Machine, library: Library) -> None:
     folder = machine.run(SNAPSHOT, repository="alice/tiny", options={})
