@@ -12,6 +12,7 @@ from deltahub.server.hf.door import HuggingFaceDoor
 from deltahub.server.hub import Hub
 from deltahub.server.limits import JsonBodyLimit
 from deltahub.server.metering import Traffic
+from deltahub.server.public_url import PublicUrl
 from deltahub.server.routes import (
     files,
     info,
@@ -58,6 +59,8 @@ def create_app(
         max_bytes=registry.settings.max_request_json_bytes,
         idle_s=app.state.hub.settings.idle_s,
     )
+    if app.state.hub.settings.public_url is not None:
+        app.add_middleware(PublicUrl, url=app.state.hub.settings.public_url)
     v1 = APIRouter(prefix="/v1", responses={"default": {"model": ErrorOut}})
     for module in _ROUTERS:
         v1.include_router(module.router)

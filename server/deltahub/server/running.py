@@ -35,6 +35,8 @@ class HubServer(uvicorn.Server):
             log_config=None,
             access_log=access_log,
             server_header=False,
+            proxy_headers=True,
+            forwarded_allow_ips=settings.trusted_proxies,
             timeout_keep_alive=settings.keep_alive_s,
             timeout_graceful_shutdown=settings.stop_grace_s,
         )

@@ -1,7 +1,11 @@
 """What the HTTP layer can be told, with units and defaults; read from DELTAHUB_SERVER_*."""
 
-from pydantic import Field
+from ipaddress import ip_network
+
+from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from deltahub.server.public_url import checked_public_url
 
 
 class ServerSettings(BaseSettings):
@@ -46,6 +50,16 @@ class ServerSettings(BaseSettings):
         default=True,
         description="Let the Hugging Face clients that are known to do so download by Xet.",
     )
+    public_url: str | None = Field(
+        default=None,
+        description="Address that clients use, as https://hub.example.com, where a proxy that "
+        "stands before the hub does not pass on Host and X-Forwarded-Proto.",
+    )
+    trusted_proxies: str = Field(
+        default="127.0.0.1",
+        description="Addresses and networks of proxies whose X-Forwarded-Proto and "
+        "X-Forwarded-For are believed, with commas between.",
+    )
     has_embedded_worker: bool = Field(
         default=True, description="Start a worker process next to the server."
     )
@@ -58,3 +72,16 @@ class ServerSettings(BaseSettings):
     keep_alive_s: int = Field(
         default=30, ge=1, description="How long an idle connection is kept open."
     )
+
+    @field_validator("public_url")
+    @classmethod
+    def _check_public_url(cls, url: str | None) -> str | None:
+        return checked_public_url(url) if url else None
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _check_trusted_proxies(cls, named: str) -> str:
+        # A misspelt one would trust nobody, and say so nowhere.
+        for one in filter(None, map(str.strip, named.split(","))):
+            ip_network(one)
+        return named
