@@ -18,8 +18,9 @@ result = snapshot_download(name, force_download=True)
 
 
 @pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
-# hf_xet believes no certificate that a test has made.
-@pytest.mark.parametrize("uploader", ["hub-0.36", "hub-1.4", "newest-by-lfs"], indirect=True)
+@pytest.mark.parametrize(
+    "uploader", ["hub-0.36", "hub-1.4", "newest", "newest-by-lfs"], indirect=True
+)
 def test_files_go_there_and_back(
     uploader: Machine, world: World, name: str, tmp_path: Path
 ) -> None:

@@ -47,6 +47,18 @@ result = {
     "adapts": any(float(p.abs().sum()) for n, p in adapted.named_parameters() if "lora_B" in n),
 }
 """
+CARDLESS = """
+from huggingface_hub import HfApi
+api = HfApi()
+api.create_repo(name)
+api.upload_folder(repo_id=name, folder_path=folder, ignore_patterns=["README.md"])
+info = api.model_info(name)
+named = [m.id for m in api.list_models(filter="base_model:adapter:alice/tiny") if m.id == name]
+result = {
+    "files": sorted(file.rfilename for file in info.siblings),
+    "base": info.card_data.base_model, "tags": info.tags, "by tag": named,
+}
+"""
 PUSH = """
 import torch
 from peft import LoraConfig, get_peft_model
@@ -81,6 +93,16 @@ def test_models_and_tokenizers_load_by_name(newest: Machine, library: Library) -
 def test_an_adapter_loads_with_its_base(newest: Machine, library: Library) -> None:
     found = newest.run(ADAPTER, folder=library.models.lora)
     assert found == {"base": "alice/tiny", "same": [True, True, True], "adapts": True}
+
+
+def test_an_adapter_without_a_card_has_its_base(
+    newest: Machine, library: Library, name: str
+) -> None:
+    found = newest.run(CARDLESS, folder=library.models.lora, name=name)
+    assert found["files"] == [".gitattributes", "adapter_config.json", "adapter_model.safetensors"]
+    assert found["base"] == "alice/tiny"
+    assert {"base_model:alice/tiny", "base_model:adapter:alice/tiny"} <= set(found["tags"])
+    assert found["by tag"] == [name]
 
 
 @pytest.mark.parametrize("uploader", ["newest", "newest-by-lfs"], indirect=True)

@@ -212,6 +212,50 @@ def test_the_cards_base_is_the_models_base(hub: RunningHub, name: str) -> None:
             assert found.declared_base == base
 
 
+def test_an_adapter_names_its_base_where_its_card_does_not(hub: RunningHub, name: str) -> None:
+    base, other = f"{name}-base", f"{name}-other"
+    for each in (base, other):
+        assert create_model(hub, each, private=each == other).status == 200
+
+    def config(named: object) -> tuple[str, dict[str, Any]]:
+        text = json.dumps({"peft_type": "LORA", "base_model_name_or_path": named})
+        return small("adapter_config.json", text.encode())
+
+    def shown(token: str | None = None) -> tuple[list[str], Any]:
+        info = hub.call("GET", f"/api/models/{name}", token=token).json()
+        tags = [tag for tag in info["tags"] if tag.startswith("base_model:")]
+        return sorted(tags), info.get("cardData", {}).get("base_model")
+
+    def declared() -> str | None:
+        with hub.registry.db.read() as session:
+            commit = hub.call("GET", f"/api/models/{name}").json()["sha"]
+            return session.query(Revision).filter_by(commit=commit).one().declared_base
+
+    # Folders, and what is no name at all, are no base and no error.
+    for i, named in enumerate(("/data/base", "./base", "../base", "base", "", 7, None, "a/b/c")):
+        assert send_commit(hub, name, header(), config(named), small("n", b"%d" % i)).status == 200
+        assert (declared(), shown()) == (None, ([], None))
+    for text in (b"no json", b"[1]", b"[" * 100_000):
+        sent = send_commit(hub, name, header(), small("adapter_config.json", text))
+        assert (sent.status, declared(), shown()) == (200, None, ([], None))
+    # A name that nothing has is a folder's, or that of a model that may come.
+    send_commit(hub, name, header(), config("out/checkpoint-500"))
+    assert shown() == ([], None)
+    send_commit(hub, name, header(), config(base), small("README.md", b"---\ntags: [x]\n---\n"))
+    tags = [f"base_model:{base}", f"base_model:adapter:{base}"]
+    assert (declared(), shown()) == (base, (sorted(tags), base))
+    # Who may not know of the base is not told of it.
+    send_commit(hub, name, header(), config(other))
+    assert (declared(), shown()) == (other, ([], None))
+    assert shown(hub.admin_token)[1] == other
+    # The card comes first, in this commit or before it.
+    card = small("README.md", f"---\nbase_model: {base}\n---\n".encode())
+    send_commit(hub, name, header(), config(other), card)
+    assert (declared(), shown()) == (base, ([f"base_model:{base}"], base))
+    send_commit(hub, name, header(), config("x/y"))
+    assert (declared(), shown()) == (base, ([f"base_model:{base}"], base))
+
+
 # ---- models ---------------------------------------------------------------------------------
 
 

@@ -41,7 +41,7 @@ http {{
 
 @dataclass(frozen=True)
 class TlsProxy:
-    """Where it listens, and the certificate by which clients know it."""
+    """Where it listens, and the certificate of the authority that it is known by."""
 
     url: str
     certificate: Path
@@ -58,15 +58,7 @@ def tls_proxy(
     """The proxy, in a process of its own. without: headers that it does not pass on."""
     assert NGINX is not None, "nginx is not installed"
     folder.mkdir()
-    key, certificate = folder / "key.pem", folder / "cert.pem"
-    made = subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
-         "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext",
-         "subjectAltName=DNS:localhost,IP:127.0.0.1",
-         "-keyout", str(key), "-out", str(certificate)],
-        capture_output=True, check=False,
-    )  # fmt: skip
-    assert made.returncode == 0, made.stderr
+    _make_certificates(folder)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     location = documented_location().replace("127.0.0.1:8377", f"{address[0]}:{address[1]}")
@@ -78,10 +70,26 @@ def tls_proxy(
     process = subprocess.Popen([NGINX, "-p", str(folder), "-c", str(folder / "nginx.conf")])
     try:
         _wait_for(port, process, folder)
-        yield TlsProxy(f"https://localhost:{port}", certificate)
+        yield TlsProxy(f"https://localhost:{port}", folder / "authority.pem")
     finally:
         process.terminate()
         process.wait(10)
+
+
+def _make_certificates(folder: Path) -> None:
+    """key.pem and cert.pem, by an authority.pem: Rust takes no authority's own for a server's."""
+    made_by = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    names = folder / "names"
+    names.write_text("subjectAltName = DNS:localhost, IP:127.0.0.1\nbasicConstraints = CA:FALSE\n")
+    for command in (
+        ["req", "-x509", *made_by, "-days", "2", "-subj", "/CN=An authority",
+         "-keyout", "authority.key", "-out", "authority.pem"],
+        ["req", *made_by, "-subj", "/CN=localhost", "-keyout", "key.pem", "-out", "request.pem"],
+        ["x509", "-req", "-in", "request.pem", "-CA", "authority.pem", "-CAkey", "authority.key",
+         "-CAcreateserial", "-days", "2", "-extfile", str(names), "-out", "cert.pem"],
+    ):  # fmt: skip
+        made = subprocess.run(["openssl", *command], cwd=folder, capture_output=True, check=False)
+        assert made.returncode == 0, made.stderr
 
 
 def documented_location() -> str:

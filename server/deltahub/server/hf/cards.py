@@ -6,7 +6,11 @@ from typing import Any, Final
 
 import yaml
 
+from deltahub.registry.errors import InvalidName
+from deltahub.registry.paths import split_name
+
 CARD: Final = "README.md"
+ADAPTER: Final = "adapter_config.json"
 MAX_CARD_BYTES: Final = 1 << 20
 _FENCE: Final = "---"
 
@@ -65,6 +69,23 @@ def named_base(card: Mapping[str, Any]) -> str | None:
     if not isinstance(first, str) or not first.strip():
         return None
     return first.strip().removeprefix("https://huggingface.co/").strip("/")
+
+
+def base_in_adapter(config: Mapping[str, Any]) -> str | None:
+    """The base that an adapter_config.json names; None for what can be no model's name.
+
+    Training loops write what they have loaded from, and that may be a folder: "out/base" has the
+    form of a name, and is one that nothing has.
+    """
+    named = config.get("base_model_name_or_path")
+    if not isinstance(named, str):
+        return None
+    name = named.removeprefix("https://huggingface.co/")
+    try:
+        split_name(name)
+    except InvalidName:
+        return None
+    return name
 
 
 def tags_of(card: Mapping[str, Any]) -> list[str]:

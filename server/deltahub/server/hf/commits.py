@@ -18,11 +18,19 @@ from deltahub.registry.entries import EntryInfo, list_entries
 from deltahub.registry.errors import InvalidRequest, LimitExceeded
 from deltahub.registry.paths import LFS_BYTES, entry_mode, quoted
 from deltahub.registry.permissions import Caller, require_writer
-from deltahub.registry.refs import is_empty, resolve_revision
+from deltahub.registry.refs import find_ref, is_empty, resolve_revision
 from deltahub.registry.repositories import load_repository
 from deltahub.registry.small_files import SmallFiles
 from deltahub.registry.trees import AddFile, CopyFile, DeleteFile, DeleteFolder, Operation
-from deltahub.server.hf.cards import CARD, BadCard, front_matter, named_base
+from deltahub.server.hf.cards import (
+    ADAPTER,
+    CARD,
+    MAX_CARD_BYTES,
+    BadCard,
+    base_in_adapter,
+    front_matter,
+    named_base,
+)
 from deltahub.server.hf.door import unescaped
 from deltahub.server.hf.entries import blob_id
 from deltahub.server.hf.errors import NotSupported
@@ -132,7 +140,9 @@ class _Commit:
 
     message: str = ""
     parent: str | None = None
-    base: str | None = None
+    has_card: bool = False
+    base: str | None = None  # by the card
+    adapter_base: str | None = None
     operations: list[Operation] = field(default_factory=list)
 
 
@@ -164,9 +174,23 @@ def _commit(
     if not commit.operations:
         raise InvalidRequest("the commit changes nothing: it names no file")
     files.flush()
+    base = commit.base
+    if base is None and commit.adapter_base is not None:
+        is_named = not commit.has_card and _has_base_in_card(hub, writer, name, branch)
+        base = None if is_named else commit.adapter_base
     return revisions.commit(
-        reg, writer, name, branch, commit.operations, commit.message, commit.parent, commit.base
+        reg, writer, name, branch, commit.operations, commit.message, commit.parent, base
     )
+
+
+def _has_base_in_card(hub: Hub, caller: Caller, name: str, branch: str) -> bool:
+    """Whether the card that the branch has says what the model was made from."""
+    with hub.registry.db.read() as session:
+        head = find_ref(session, load_repository(session, caller, name, "write"), "branch", branch)
+        entries = [] if head is None else list_entries(session, head)
+    card = next((entry for entry in entries if entry.path == CARD), None)
+    data = None if card is None else read_small(hub, card, MAX_CARD_BYTES)
+    return data is not None and _base_of(data) is not None
 
 
 def _take(files: SmallFiles, commit: _Commit, key: str, value: Mapping[str, Any]) -> None:
@@ -182,7 +206,9 @@ def _take(files: SmallFiles, commit: _Commit, key: str, value: Mapping[str, Any]
         digest = files.add(data)
         commit.operations.append(AddFile(path, digest, len(data)))
         if path == CARD:
-            commit.base = _base_of(data)
+            commit.has_card, commit.base = True, _base_of(data)
+        elif path == ADAPTER:
+            commit.adapter_base = _adapter_base_of(data)
     elif key == "lfsFile":
         _check_algorithm(path, value)
         # A client that copies a file does not know its size.
@@ -229,6 +255,15 @@ def _base_of(card: bytes) -> str | None:
         return None
     fits = base is not None and len(base) <= 300 and base.isprintable()
     return base if fits else None
+
+
+def _adapter_base_of(config: bytes) -> str | None:
+    """What an adapter's configuration names; None where it says nothing that can be read."""
+    try:
+        said = json.loads(config)
+    except (ValueError, RecursionError):
+        return None
+    return base_in_adapter(said) if isinstance(said, dict) else None
 
 
 def _lines(blocks: Iterator[bytes]) -> Iterator[bytes]:

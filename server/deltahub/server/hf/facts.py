@@ -12,7 +12,16 @@ from deltahub.codecs.safetensors import LENGTH_BYTES, header_length, parse_heade
 from deltahub.registry.byte_cache import ByteCache
 from deltahub.registry.entries import EntryInfo
 from deltahub.registry.errors import RegistryError
-from deltahub.server.hf.cards import CARD, MAX_CARD_BYTES, BadCard, front_matter, tags_of
+from deltahub.server.hf.cards import (
+    ADAPTER,
+    CARD,
+    MAX_CARD_BYTES,
+    BadCard,
+    base_in_adapter,
+    front_matter,
+    named_base,
+    tags_of,
+)
 from deltahub.server.hub import Hub
 
 _MAX_JSON_BYTES: Final = 1 << 20
@@ -22,7 +31,7 @@ _CACHE: Final[ByteCache[tuple[str, str], dict[str, Any]]] = ByteCache(16 << 20)
 _SHARD: Final = re.compile(r"(?P<stem>[^/]+)-\d{5}-of-\d{5}\.safetensors")
 # Files by which a library is known where the card does not name it.
 _CONFIGS: Final = (
-    ("adapter_config.json", "peft"),
+    (ADAPTER, "peft"),
     ("config_sentence_transformers.json", "sentence-transformers"),
     ("model_index.json", "diffusers"),
     ("config.json", "transformers"),
@@ -42,10 +51,18 @@ class Facts:
     parameters: Mapping[str, int] | None
 
 
-def facts_of(hub: Hub, entries: Sequence[EntryInfo]) -> Facts:
-    """What the files of a revision say. What cannot be read says nothing."""
+def facts_of(hub: Hub, entries: Sequence[EntryInfo], base: str | None = None) -> Facts:
+    """What the files of a revision say. What cannot be read says nothing.
+
+    base: the model here that the revision was made from; an adapter whose card names none, and
+    whose configuration names this one, is shown as if its card did.
+    """
     files = {entry.path: entry for entry in entries}
     card = _read(hub, files.get(CARD), "card")
+    if base is not None and named_base(card) is None:
+        adapter = _read(hub, files.get(ADAPTER), "json")
+        if base_in_adapter(adapter) == base:
+            card = card | {"base_model": base, "base_model_relation": "adapter"}
     library = card.get("library_name")
     found = next((name for path, name in _CONFIGS if path in files), None)
     library = library if isinstance(library, str) else found

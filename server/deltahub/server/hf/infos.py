@@ -10,6 +10,8 @@ from deltahub.registry.catalog import Listed
 from deltahub.registry.db.models import Entry, File, Repository, Revision
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.entries import EntryInfo, list_entries
+from deltahub.registry.lineage import resolve_declared
+from deltahub.registry.permissions import Caller
 from deltahub.server.hf.entries import blob_id, moment, pointer
 from deltahub.server.hf.facts import facts_of
 from deltahub.server.hub import Hub
@@ -17,24 +19,33 @@ from deltahub.server.hub import Hub
 
 @dataclass(frozen=True)
 class Rows:
-    """What the database knows of a model. revision: None for one that is empty."""
+    """What the database knows of a model. revision: None for one that is empty.
+
+    base: what it was made from, if that is here and the caller may know of it.
+    """
 
     listed: Listed
     revision: Revision | None
     entries: list[EntryInfo]
     used_storage: int
+    base: str | None
 
 
-def rows_of(session: ReadSession, listed: Listed, revision: Revision | None) -> Rows:
+def rows_of(
+    session: ReadSession, caller: Caller | None, listed: Listed, revision: Revision | None
+) -> Rows:
     """The rows of a model at a revision."""
     entries = [] if revision is None else list_entries(session, revision)
-    return Rows(listed, revision, entries, used_storage(session, listed.repository))
+    base = None if revision is None else revision.declared_base
+    if base is not None and resolve_declared(session, caller, base) is None:
+        base = None
+    return Rows(listed, revision, entries, used_storage(session, listed.repository), base)
 
 
 def info_of(hub: Hub, rows: Rows, *, with_blobs: bool = False) -> dict[str, Any]:
     """Everything about a model, in the words of that API. Reads its small files."""
     repository, revision = rows.listed.repository, rows.revision
-    facts = facts_of(hub, rows.entries)
+    facts = facts_of(hub, rows.entries, rows.base)
     changed_at = repository.created_at if revision is None else revision.created_at
     info: dict[str, Any] = {
         "_id": f"{repository.id:024x}",

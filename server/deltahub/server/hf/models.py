@@ -68,7 +68,7 @@ def list_models(
                 session, caller, namespace=author, words=search, order=order,
                 after=after, limit=page + 1,
             )  # fmt: skip
-            rows = [rows_of(session, listed, listed.head) for listed in batch[:page]]
+            rows = [rows_of(session, caller, listed, listed.head) for listed in batch[:page]]
         is_over = len(batch) <= page
         for found in rows:
             looked_at += 1
@@ -105,7 +105,7 @@ def get_model(
             found = find_ref(session, repository, "branch", DEFAULT_BRANCH)
         else:
             found = revision_of(request, session, repository, revision)
-        rows = rows_of(session, Listed(repository, name, found), found)
+        rows = rows_of(session, caller, Listed(repository, name, found), found)
     info = info_of(hub, rows, with_blobs=blobs)
     if expand is not None:
         info = {key: info.get(key) for key in ("_id", "id", *expand) if key in info}
