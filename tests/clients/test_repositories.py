@@ -1,8 +1,12 @@
 """Models, branches and tags made, moved and removed; what is listed of them."""
 
 from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
 
 from clients.conftest import Library, World
+from clients.environments import NEWEST
 from clients.machine import Machine
 
 LIFE = """
@@ -138,6 +142,25 @@ def checks(token):
     }
 result = [checks(token) for token in tokens]
 """
+VISIBILITY = """
+from huggingface_hub import HfApi, hf_hub_download
+api, stranger = HfApi(), HfApi(token=nobody)
+api.create_repo(name, private=True)
+api.upload_file(
+    repo_id=name, path_or_fileobj=b"kept from others" * 1000, path_in_repo="w.safetensors"
+)
+private = [api.model_info(name).private]
+hidden = caught(lambda: stranger.model_info(name))
+# Old clients have an older name for it.
+change = getattr(api, "update_repo_visibility", api.update_repo_settings)
+for wanted in (False, True, False):
+    change(name, private=wanted)
+    private.append(api.model_info(name).private)
+result = {
+    "private": private, "hidden": hidden,
+    "shown": hf_hub_download(name, "w.safetensors", token=nobody),
+}
+"""
 UNSUPPORTED = """
 from huggingface_hub import HfApi
 api = HfApi()
@@ -148,7 +171,6 @@ result = {
     "discussions": caught(lambda: list(api.get_repo_discussions("alice/tiny"))),
     "squash": caught(lambda: api.super_squash_history("alice/tiny")),
     "gated": caught(lambda: api.update_repo_settings("alice/tiny", gated="auto")),
-    "public": caught(lambda: api.update_repo_settings("alice/secret", private=False)),
     "collections": caught(lambda: list(api.list_collections(owner="alice"))),
     "webhooks": caught(lambda: api.list_webhooks()),
 }
@@ -257,6 +279,16 @@ def test_a_client_learns_who_it_is_and_what_it_may(
     assert "token" in unknown["who"]["text"]
 
 
+@pytest.mark.parametrize("machine", ["hub-0.34", "hub-1.4", NEWEST], indirect=True)
+def test_a_model_becomes_private_and_public_again(
+    machine: Machine, name: str, world: World
+) -> None:
+    found = machine.run(VISIBILITY, name=name, nobody=False)
+    assert found["private"] == [True, False, True, False]
+    assert "RepositoryNotFoundError" in found["hidden"]["kinds"]
+    assert Path(found["shown"]).read_bytes() == b"kept from others" * 1000
+
+
 def test_what_the_hub_has_not_is_refused_with_a_sentence(
     machine: Machine, library: Library
 ) -> None:
@@ -264,4 +296,4 @@ def test_what_the_hub_has_not_is_refused_with_a_sentence(
     for what, error in found.items():
         assert error is not None, what
         assert "501" in error["text"], (what, error)
-        assert "this hub" in error["text"] or "push it anew" in error["text"], (what, error)
+        assert "this hub" in error["text"], (what, error)

@@ -307,20 +307,27 @@ def test_a_model_moves_with_all_that_is_in_it(hub: RunningHub, name: str) -> Non
         assert answer.status == status
 
 
-def test_a_model_can_be_hidden_but_its_data_not_published(hub: RunningHub, name: str) -> None:
+def test_a_model_is_hidden_and_shown_again(hub: RunningHub, name: str) -> None:
     send_commit(hub, name, header(), small("a.txt", b"a"))
     path = f"/api/models/{name}/settings"
-    for body in ({"private": True}, {"visibility": "private"}):
-        answer = hub.call("PUT", path, token=hub.admin_token, body=body)
-        assert (answer.status, answer.json()["private"]) == (200, True)
-    assert hub.call("GET", f"/api/models/{name}").status == 404
-    assert files_of(hub, name) == {"a.txt": b"a"}
-    for body in ({"private": False}, {"gated": "auto"}):
-        refused = hub.call("PUT", path, token=hub.admin_token, body=body)
-        assert error_of(refused) == (501, "NotImplemented")
     secret = os.urandom(400)
-    assert send_commit(hub, name, header(), small("b.txt", secret)).status == 200
-    assert files_of(hub, name)["b.txt"] == secret
+    for hide, show in (({"private": True}, {"private": False}),
+                       ({"visibility": "private"}, {"visibility": "public"})):  # fmt: skip
+        answer = hub.call("PUT", path, token=hub.admin_token, body=hide)
+        assert (answer.status, answer.json()["private"]) == (200, True)
+        assert hub.call("GET", f"/api/models/{name}").status == 404
+        assert send_commit(hub, name, header(), small("b.txt", secret)).status == 200
+        stranger = hub.user(f"v-{name[-6:]}-{len(hide)}-{next(iter(hide))}")
+        assert hub.call("PUT", path, token=stranger, body=show).status == 404
+        assert files_of(hub, name) == {"a.txt": b"a", "b.txt": secret}
+        answer = hub.call("PUT", path, token=hub.admin_token, body=show)
+        assert (answer.status, answer.json()["private"]) == (200, False)
+        assert hub.call("GET", f"/api/models/{name}").json()["private"] is False
+        assert hub.call("GET", f"/{name}/resolve/main/b.txt").body == secret
+    assert error_of(hub.call("PUT", path, token=hub.admin_token, body={"gated": "auto"})) == (
+        501,
+        "NotImplemented",
+    )
 
 
 def test_a_private_model_stays_in_its_namespace(hub: RunningHub, name: str) -> None:

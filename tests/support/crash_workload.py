@@ -31,6 +31,7 @@ from deltahub.registry.gc import plan_gc
 from deltahub.registry.ingest import Ingest
 from deltahub.registry.permissions import Caller
 from deltahub.registry.prove import prove_recipe, submit_recipe
+from deltahub.registry.publication import make_public
 from deltahub.registry.recompress import apply_recompress, plan_recompress
 from deltahub.registry.registry import Registry
 from deltahub.registry.replan import Replanner
@@ -117,6 +118,8 @@ def round_of_work(data_dir: Path, models: Path, journal: Journal, number: int) -
         run_jobs(reg)
         _send(reg, who, journal, f"alice/sent-{number}", sent, base)
         _send_by_xet(reg, who, journal, f"alice/xet-{number}", _xorb(number))
+        make_public(reg, who, f"alice/sent-{number}")
+        run_jobs(reg)
         apply_recompress(reg, plan_recompress(reg))
         for repository in list_repositories(reg, who, namespace="alice", limit=1000).items:
             if int(repository.name.rsplit("-", 1)[1]) <= number - ROUNDS_KEPT:

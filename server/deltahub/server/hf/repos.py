@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
-from deltahub.registry import catalog, refs, repositories, revisions, users
+from deltahub.registry import catalog, publication, refs, repositories, revisions, users
 from deltahub.registry.errors import Conflict, RepositoryExists, Unauthorized
 from deltahub.registry.paths import git_attributes
 from deltahub.registry.permissions import NO_TOKEN, Caller, require_writer
@@ -157,7 +157,7 @@ def move_repository(body: MoveIn, hub: HubDep, caller: CallerDep) -> JSONRespons
 def change_settings(
     name: NameDep, body: SettingsIn, hub: HubDep, caller: CallerDep
 ) -> JSONResponse:
-    """Make a model private. What this hub has no such thing as is refused."""
+    """Make a model private, or public. What this hub has no such thing as is refused."""
     with hub.registry.db.read() as session:
         repository = repositories.load_repository(session, caller, name, "admin")
     if body.gated not in (None, False):
@@ -165,11 +165,8 @@ def change_settings(
     wanted = body.private
     if body.visibility is not None:
         wanted = body.visibility != "public"
-    if wanted is False and repository.is_private:
-        raise NotSupported(
-            f"{name} is private, and its data is kept apart from public data: push it anew to"
-            " a public model"
-        )
+    if wanted is False:
+        publication.make_public(hub.registry, caller, name, hub.restorer)
     if wanted:
         repositories.make_private(hub.registry, caller, name)
     is_private = bool(wanted) if wanted is not None else repository.is_private

@@ -1,0 +1,168 @@
+"""A private repository becomes public: its bytes move to where public data is kept.
+
+The frames of private data may be deltas of other private models, and a frame whose base is secret
+gives the base away to who knows the model; and they may be as some client encoded them. So none
+of them becomes public: every file is rebuilt and lands as if it were pushed anew, then one
+transaction points all entries at the new files, and the hub ingests them among public data.
+"""
+
+from collections.abc import Sequence
+
+from sqlalchemy import select, update
+
+from deltahub.registry import audit, failpoints, jobs
+from deltahub.registry.db.models import (
+    PUBLIC_DOMAIN_KEY,
+    Domain,
+    Entry,
+    File,
+    Job,
+    Landing,
+    Repository,
+    Revision,
+)
+from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.errors import Conflict
+from deltahub.registry.landing import receive
+from deltahub.registry.locations import batches
+from deltahub.registry.permissions import Caller, require_writer
+from deltahub.registry.prove import JOB_KIND as PROVE_KIND
+from deltahub.registry.registry import Registry
+from deltahub.registry.repositories import domain_of, load_repository
+from deltahub.registry.restore import Restorer
+from deltahub.registry.trees import complete_uploads
+
+# Pushes that come meanwhile bring new files; whoever pushes that often waits.
+_ATTEMPTS = 5
+
+
+def make_public(
+    reg: Registry, caller: Caller | None, name: str, restorer: Restorer | None = None
+) -> None:
+    """Whoever reaches the hub may read the repository from now on, with all its revisions.
+
+    Takes as long as reading all its files, and their size on the disk until they are ingested.
+    Until the end it stays private, also when anything fails; then it can be asked for again, and
+    what has landed by then is not read again. Conflict while a client's recipes are proved or
+    pushes come in faster; StorageFull, DataLost.
+    """
+    caller = require_writer(caller)
+    restorer = Restorer(reg) if restorer is None else restorer
+    for _ in range(_ATTEMPTS):
+        with reg.db.read() as session:
+            repository = load_repository(session, caller, name, "admin")
+            if not repository.is_private:
+                return
+            _refuse_while_proving(session, repository)
+            missing = _missing(session, caller, _private_files(session, repository))
+        for file in missing:
+            pieces = restorer.stream_file(file, 0, file.size)
+            receive(reg, caller, file.sha256, file.size, 0, pieces, is_answer=False)
+        failpoints.reached("publication.before_switch")
+        if _switch(reg, caller, name):
+            failpoints.reached("publication.after_switch")
+            return
+    raise Conflict(f"{name} changed again and again meanwhile; try again when nobody pushes to it")
+
+
+def _switch(reg: Registry, caller: Caller, name: str) -> bool:
+    """Makes it public, in one transaction; False, and nothing is changed, if a file is missing."""
+    with reg.db.write() as session:
+        repository = load_repository(session, caller, name, "admin")
+        session.refresh(repository, with_for_update=True)
+        if not repository.is_private:
+            return True
+        _refuse_while_proving(session, repository)
+        files = _private_files(session, repository)
+        if _missing(session, caller, files):
+            return False
+        public = domain_of(session, repository.namespace_id, private=False)
+        uploads = complete_uploads(session, caller, [file.sha256 for file in files])
+        own = select(Revision.id).where(Revision.repository_id == repository.id)
+        for file in files:
+            twin = _public_file(session, public.id, file.sha256, uploads)
+            session.execute(
+                update(Entry)
+                .where(Entry.file_id == file.id, Entry.revision_id.in_(own))
+                .values(file_id=twin.id)
+                .execution_options(synchronize_session=False)
+            )
+        repository.is_private, repository.domain_id = False, public.id
+        _enqueue(session, repository)
+        audit.append(session, caller, "repository.make_public", name, {"files": len(files)})
+        failpoints.reached("publication.before_commit")
+    return True
+
+
+def _private_files(session: ReadSession, repository: Repository) -> list[File]:
+    """Files of all revisions that are not public data, each once."""
+    listed = (
+        select(Entry.file_id)
+        .join(Revision, Revision.id == Entry.revision_id)
+        .where(Revision.repository_id == repository.id)
+    )
+    query = (
+        select(File)
+        .join(Domain, Domain.id == File.domain_id)
+        .where(Domain.key != PUBLIC_DOMAIN_KEY, File.id.in_(listed))
+        .order_by(File.id)
+    )
+    return list(session.scalars(query))
+
+
+def _missing(session: ReadSession, caller: Caller, files: Sequence[File]) -> list[File]:
+    """Those that are neither public data nor an upload of the caller's."""
+    there = set(complete_uploads(session, caller, [file.sha256 for file in files]))
+    for batch in batches(file.sha256 for file in files):
+        query = (
+            select(File.sha256)
+            .join(Domain, Domain.id == File.domain_id)
+            .where(
+                Domain.key == PUBLIC_DOMAIN_KEY,
+                File.state.in_(("landed", "ingested")),
+                File.sha256.in_(batch),
+            )
+        )
+        there.update(session.scalars(query))
+    return [file for file in files if file.sha256 not in there]
+
+
+def _public_file(
+    session: WriteSession, public_id: int, sha256: str, uploads: dict[str, Landing]
+) -> File:
+    file = session.scalar(select(File).where(File.domain_id == public_id, File.sha256 == sha256))
+    if file is None:
+        file = File(domain_id=public_id, sha256=sha256, state="proving")
+        session.add(file)
+    if file.state == "proving":
+        upload = uploads[sha256]
+        file.state, file.landing_id = "landed", upload.id
+        file.size, file.git_blob_id = upload.size, upload.git_blob_id
+        session.flush()
+    return file
+
+
+def _enqueue(session: WriteSession, repository: Repository) -> None:
+    """The ingest of every revision that has a file to be ingested, the oldest first."""
+    query = (
+        select(Revision)
+        .join(Entry, Entry.revision_id == Revision.id)
+        .join(File, File.id == Entry.file_id)
+        .where(Revision.repository_id == repository.id, File.state == "landed")
+        .order_by(Revision.id)
+        .distinct()
+    )
+    for revision in session.scalars(query).all():
+        payload = {"revision_id": revision.id}
+        revision.ingest_job_id = jobs.enqueue(
+            session, "ingest", payload, repository.id, revision.author_id
+        )
+
+
+def _refuse_while_proving(session: ReadSession, repository: Repository) -> None:
+    # Its file would become one of the private domain, and be looked for in the public one.
+    query = select(Job.id).where(
+        Job.repository_id == repository.id, Job.kind == PROVE_KIND, Job.state.in_(jobs.ACTIVE)
+    )
+    if session.scalar(query.limit(1)) is not None:
+        raise Conflict("a push to this repository is being proved; try again when it is over")
