@@ -17,7 +17,8 @@ from deltahub.registry.entries import list_entries
 from deltahub.registry.errors import HashMismatch, LimitExceeded, Unavailable
 from deltahub.registry.landing import begin, receive, status
 from deltahub.registry.refs import resolve_revision
-from deltahub.registry.repositories import load_repository
+from deltahub.registry.repositories import ensure_repository, load_repository
+from deltahub.registry.revisions import AddFile, CommitResult, commit
 from deltahub.registry.small_files import SmallFiles
 from deltahub.registry.store.keys import landing_key
 from support.collecting import age_everything, collect, is_clean, n_objects
@@ -57,6 +58,13 @@ def landed(reg: Registry, who: Caller, sha256: str) -> bytes:
     out = bytearray(found.size)
     reg.store.get_into(landing_key(found.id), 0, memoryview(out))
     return bytes(out)
+
+
+def run_ingest(reg: Registry, made: CommitResult) -> None:
+    with reg.db.read() as session:
+        revision = session.scalars(select(Revision.id).where(Revision.commit == made.commit)).one()
+    assert made.job_id is not None
+    ingest(reg, revision, made.job_id)
 
 
 def test_each_is_an_upload_under_both_its_names(reg: Registry, alice: Caller) -> None:
@@ -105,12 +113,7 @@ def test_what_is_here_is_not_stored_again_and_stays_for_the_commit(
     before = n_objects(reg)
     send(reg, alice, files)
     assert n_objects(reg) == before + 2
-    with reg.db.read() as session:
-        revision = session.scalars(
-            select(Revision.id).where(Revision.commit == pushed.commit)
-        ).one()
-    assert pushed.job_id is not None
-    ingest(reg, revision, pushed.job_id)
+    run_ingest(reg, pushed)
     # Told that it is here: another revision's ingest must not take it away.
     assert landed(reg, alice, sha256_of(files[0])) == files[0]
 
@@ -126,7 +129,11 @@ def test_one_that_another_connection_is_sending_is_completed(reg: Registry, alic
 
     def body() -> Iterator[bytes]:
         yield data[:500]
-        assert send(reg, alice, [data]) == [name]
+        send(reg, alice, [data])
+        # Used and ingested meanwhile, it is still there for the one that is slower.
+        ensure_repository(reg, alice, "alice/m")
+        made = commit(reg, alice, "alice/m", "main", [AddFile("a", name, len(data))])
+        run_ingest(reg, made)
         yield data[500:]
 
     assert receive(reg, alice, name, len(data), 0, body()).is_complete

@@ -132,15 +132,30 @@ def test_who_sends_what_another_connection_is_sending_waits_for_it(parts_hub: Ru
         while set(parts_hub.data_dir.glob("spool/*")) <= before:
             time.sleep(0.01)
         other = pool.submit(parts_hub.call, "PUT", href, body=data)
-        line = small("same.json", data)  # the same bytes again, within a commit
-        commit = pool.submit(send_commit, parts_hub, "admin/parts", header(), line)
         time.sleep(0.2)
         assert not other.done()
-        assert not commit.done()
         begun.sendall(data[20_000:])
         assert begun.recv(12) == b"HTTP/1.1 200"
         assert other.result().status == 200
-        assert commit.result().status == 200
+
+
+def test_who_sends_it_within_a_commit_waits_for_nobody(parts_hub: RunningHub) -> None:
+    data = os.urandom(45_000)
+    begun = socket.create_connection(parts_hub.address)
+    (item,) = batch(parts_hub, "admin/parts", (digest_of(data), len(data))).json()["objects"]
+    href = path_of(item["actions"]["upload"]["href"])
+    head = f"PUT {href} HTTP/1.1\r\nHost: hub\r\nContent-Length: {len(data)}\r\n\r\n"
+    with begun:
+        before = set(parts_hub.data_dir.glob("spool/*"))
+        begun.sendall(head.encode() + data[:20_000])
+        while set(parts_hub.data_dir.glob("spool/*")) <= before:
+            time.sleep(0.01)
+        sent = send_commit(parts_hub, "admin/parts", header(), small("same.json", data))
+        assert sent.status == 200
+        assert files_of(parts_hub, "admin/parts")["same.json"] == data
+        begun.sendall(data[20_000:])
+        assert begun.recv(12) == b"HTTP/1.1 200"
+    assert files_of(parts_hub, "admin/parts")["same.json"] == data
 
 
 def test_what_a_broken_connection_began_is_taken_up(parts_hub: RunningHub) -> None:

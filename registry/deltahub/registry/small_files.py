@@ -83,13 +83,10 @@ class SmallFiles:
                 Landing.user_id == self._caller.user_id, Landing.sha256.in_(batch)
             )
             for row in session.scalars(query):
-                if row.state == "complete":
-                    promise(row, ttl_s)
-                    ids[row.sha256] = ""
-                else:
-                    # Another connection sends the same bytes: whoever is first completes them.
-                    row.expires_at = utc_now() + timedelta(seconds=ttl_s)
-                    ids[row.sha256] = row.id
+                # Another connection may be sending these bytes: the first completes them, and
+                # they stay until the other has seen that they are here.
+                promise(row, ttl_s)
+                ids[row.sha256] = "" if row.state == "complete" else row.id
             for sha256, small in batch.items():
                 if sha256 not in ids:
                     ids[sha256] = secrets.token_hex(16)
