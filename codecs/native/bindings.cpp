@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "block_run.hpp"
 #include "byte_groups.hpp"
 #include "delta_codec.hpp"
 #include "dispatch.hpp"
@@ -97,6 +98,13 @@ std::uint64_t estimate_deltas(int kind, const Bytes& source, const Bytes& base) 
   return estimated_deltas(kind, {source.data(), source.size()}, {base.data(), base.size()});
 }
 
+// How many blocks from the first on have these checksums.
+std::size_t count_intact(std::uint64_t first, const std::vector<std::size_t>& sizes,
+                         const std::vector<std::uint64_t>& checksums, const Bytes& decoded) {
+  nb::gil_scoped_release unlocked;
+  return n_intact(first, sizes, checksums, {decoded.data(), decoded.size()});
+}
+
 class FmDeltaDecoder {
  public:
   FmDeltaDecoder(int kind, const Bytes& prelude, std::size_t rows, std::size_t columns) {
@@ -111,6 +119,20 @@ class FmDeltaDecoder {
     if (!codec_->decode(stream.data(), stream.size(), base.data(), out.data(),
                         {rows, columns, column}))
       throw std::invalid_argument("no encoder writes such a block");
+  }
+
+  bool decode_run(std::size_t first, std::size_t parts, const Bytes& base,
+                  const std::vector<std::uint8_t>& modes, const std::vector<std::size_t>& lengths,
+                  const std::vector<std::size_t>& sizes, const Bytes& payload,
+                  const WritableBytes& out) const {
+    nb::gil_scoped_release unlocked;
+    const BlockRun run{modes, lengths, sizes};
+    run.check(payload.size(), base.size(), out.size());
+    return run.decode(payload.data(), base.data(), out.data(), [&](std::size_t i, const Block& at) {
+      const BlockShape shape = codec_->shape_of(first + i, parts, at.size);
+      codec_->check_block(at.size, at.size, 0, shape.first_column, shape.rows, shape.columns);
+      return codec_->decode(at.stored, at.length, at.base, at.out, shape);
+    });
   }
 
  private:
@@ -151,6 +173,17 @@ class NeuzipDecoder {
       throw std::invalid_argument("no encoder writes such a block");
   }
 
+  bool decode_run(const std::vector<std::uint8_t>& modes, const std::vector<std::size_t>& lengths,
+                  const std::vector<std::size_t>& sizes, const Bytes& payload,
+                  const WritableBytes& out) const {
+    nb::gil_scoped_release unlocked;
+    const BlockRun run{modes, lengths, sizes};
+    run.check(payload.size(), 0, out.size());
+    return run.decode(payload.data(), nullptr, out.data(), [&](std::size_t, const Block& at) {
+      return codec_->decode({at.stored, at.length}, at.out, at.size);
+    });
+  }
+
  private:
   std::unique_ptr<FloatDecoder> codec_;
 };
@@ -180,6 +213,14 @@ NB_MODULE(_native, m) {
         nb::sig("def estimate_deltas(kind: int, source: " BUFFER ", base: " BUFFER ") -> int"),
         "About how many bytes fm_delta takes for one row of words, found by counting alone.\n"
         "kind: see fm_delta.WORD_KINDS. ValueError unless both are as many words, at least one.");
+
+  m.attr("LEAST_CHECKED") = least_checked;
+  m.def("count_intact", &count_intact, "first"_a, "sizes"_a, "checksums"_a, "decoded"_a,
+        nb::sig("def count_intact(first: int, sizes: list[int], checksums: list[int], "
+                "decoded: " BUFFER ") -> int"),
+        "How many blocks, from the first on, have these checksums: XXH3 of 64 bits, each seeded\n"
+        "with its index, the first one's being `first`. ValueError unless the blocks, each of more\n"
+        "than LEAST_CHECKED bytes, are what `decoded` holds.");
 
   nb::class_<FmDeltaEncoder>(m, "FmDeltaEncoder",
                              "The model of one frame, ready to encode its blocks.")
@@ -215,7 +256,16 @@ NB_MODULE(_native, m) {
            nb::sig("def decode(self, stream: " BUFFER ", base: " BUFFER
                    ", out: bytearray | memoryview, column: int, rows: int, columns: int) -> None"),
            "Fills `out` with one block of rows x columns words, from a column of the frame on.\n"
-           "ValueError where no encoder writes such a stream.");
+           "ValueError where no encoder writes such a stream.")
+      .def("decode_run", &FmDeltaDecoder::decode_run, "first"_a, "parts"_a, "base"_a, "modes"_a,
+           "lengths"_a, "sizes"_a, "payload"_a, "out"_a,
+           nb::sig("def decode_run(self, first: int, parts: int, base: " BUFFER
+                   ", modes: list[int], lengths: list[int], sizes: list[int], payload: " BUFFER
+                   ", out: bytearray | memoryview) -> bool"),
+           "Fills `out` with blocks that follow each other from `first` on, guards included; a row\n"
+           "of the frame has so many parts. lengths, sizes: of each block's stored and decoded\n"
+           "bytes. False where one of them is damaged. ValueError unless the sizes fit, and coded\n"
+           "blocks have more than LEAST_CHECKED bytes behind their guards.");
 
   nb::class_<NeuzipEncoder>(m, "NeuzipEncoder", "The exponent table of one frame.")
       .def(nb::init<int, const Bytes&>(), "kind"_a, "source"_a,
@@ -234,7 +284,12 @@ NB_MODULE(_native, m) {
            "ValueError where no encoder writes such a prelude.")
       .def("decode", &NeuzipDecoder::decode, "stream"_a, "out"_a,
            nb::sig("def decode(self, stream: " BUFFER ", out: bytearray | memoryview) -> None"),
-           "Fills `out` with one block. ValueError where no encoder writes such a stream.");
+           "Fills `out` with one block. ValueError where no encoder writes such a stream.")
+      .def("decode_run", &NeuzipDecoder::decode_run, "modes"_a, "lengths"_a, "sizes"_a,
+           "payload"_a, "out"_a,
+           nb::sig("def decode_run(self, modes: list[int], lengths: list[int], sizes: list[int], "
+                   "payload: " BUFFER ", out: bytearray | memoryview) -> bool"),
+           "Fills `out` with blocks that follow each other, guards included; as the other one's.");
 
   bind_search(m);
 }

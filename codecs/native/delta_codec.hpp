@@ -26,6 +26,15 @@ struct FrameShape {
     require(size == n_rows * n_columns * word_bytes && base_size == size,
             "a block's words and its base must be rows x columns words");
   }
+
+  // Of a block of `size` bytes, where a row has so many parts.
+  BlockShape shape_of(std::size_t index, std::size_t parts, std::size_t size) const {
+    require(parts > 0 && parts <= columns, "a row has empty parts");
+    const std::size_t n_words = size / word_bytes;
+    if (parts == 1) return {n_words / columns, columns, 0};
+    const std::size_t part_width = (columns + parts - 1) / parts;
+    return {1, n_words, index % parts * part_width};
+  }
 };
 
 struct DeltaEncoder : FrameShape {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "checksum.hpp"
 #include "entries.hpp"
 #include "numbers.hpp"
 #include "numbers_write.hpp"
@@ -203,6 +204,7 @@ const Kernels DELTAHUB_KERNELS(DELTAHUB_ISA) = {
              join<F8E5M2Words>, nullptr, nullptr, nullptr, nullptr},
     .round = round_products,
     .product = product,
+    .checksum = checksum,
 };
 
 }  // namespace deltahub

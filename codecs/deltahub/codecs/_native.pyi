@@ -30,6 +30,15 @@ def estimate_deltas(kind: int, source: bytes | bytearray | memoryview, base: byt
     kind: see fm_delta.WORD_KINDS. ValueError unless both are as many words, at least one.
     """
 
+LEAST_CHECKED: int = 240
+
+def count_intact(first: int, sizes: list[int], checksums: list[int], decoded: bytes | bytearray | memoryview) -> int:
+    """
+    How many blocks, from the first on, have these checksums: XXH3 of 64 bits, each seeded
+    with its index, the first one's being `first`. ValueError unless the blocks, each of more
+    than LEAST_CHECKED bytes, are what `decoded` holds.
+    """
+
 class FmDeltaEncoder:
     """The model of one frame, ready to encode its blocks."""
 
@@ -69,6 +78,14 @@ class FmDeltaDecoder:
         ValueError where no encoder writes such a stream.
         """
 
+    def decode_run(self, first: int, parts: int, base: bytes | bytearray | memoryview, modes: list[int], lengths: list[int], sizes: list[int], payload: bytes | bytearray | memoryview, out: bytearray | memoryview) -> bool:
+        """
+        Fills `out` with blocks that follow each other from `first` on, guards included; a row
+        of the frame has so many parts. lengths, sizes: of each block's stored and decoded
+        bytes. False where one of them is damaged. ValueError unless the sizes fit, and coded
+        blocks have more than LEAST_CHECKED bytes behind their guards.
+        """
+
 class NeuzipEncoder:
     """The exponent table of one frame."""
 
@@ -96,6 +113,11 @@ class NeuzipDecoder:
     def decode(self, stream: bytes | bytearray | memoryview, out: bytearray | memoryview) -> None:
         """
         Fills `out` with one block. ValueError where no encoder writes such a stream.
+        """
+
+    def decode_run(self, modes: list[int], lengths: list[int], sizes: list[int], payload: bytes | bytearray | memoryview, out: bytearray | memoryview) -> bool:
+        """
+        Fills `out` with blocks that follow each other, guards included; as the other one's.
         """
 
 def greatest_magnitude(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]]) -> int:

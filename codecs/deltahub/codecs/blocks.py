@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 
 import xxhash
 
+from deltahub.codecs._native import LEAST_CHECKED
 from deltahub.codecs.errors import CorruptFrame
 from deltahub.codecs.protocol import BlockMode, Buffer, Geometry
 
@@ -53,6 +54,34 @@ def map_blocks(work: Callable[[int], T], n_blocks: int, threads: int) -> list[T]
         return [work(i) for i in range(n_blocks)]
     with ThreadPoolExecutor(min(threads, n_blocks)) as pool:
         return list(pool.map(work, range(n_blocks)))
+
+
+DecodeRun = Callable[[list[int], list[int], list[int], memoryview, memoryview], bool]
+"""decode(modes, lengths, sizes, payload, out): all blocks in one call; False if one is damaged."""
+
+
+def decode_run(
+    decode: DecodeRun,
+    geometry: Geometry,
+    first: int,
+    modes: list[int],
+    lengths: list[int],
+    payload: memoryview,
+    out: memoryview,
+    threads: int,
+) -> bool:
+    """Whether `out` was filled by one native call: with one thread, where no block is tiny.
+
+    If not, decode_blocks does the same, or says which block is damaged.
+    """
+    least = GUARD_BYTES + LEAST_CHECKED
+    if threads > 1 or any(
+        mode == BlockMode.CODED and length <= least
+        for mode, length in zip(modes, lengths, strict=True)
+    ):
+        return False
+    sizes = [end - begin for begin, end in decoded_spans(geometry, first, len(modes))]
+    return decode(modes, lengths, sizes, payload, out)
 
 
 def decode_blocks(

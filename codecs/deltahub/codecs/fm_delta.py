@@ -4,6 +4,7 @@ Format: codecs/spec/fm_delta.md. The work is done by the native kernels; this fi
 modes and errors. `reference.fm_delta` says the same in readable Python.
 """
 
+from functools import partial
 from typing import ClassVar, Final
 
 import numpy as np
@@ -13,6 +14,7 @@ from deltahub.codecs.blocks import (
     GUARD_BYTES,
     block_checksum,
     decode_blocks,
+    decode_run,
     guard,
     map_blocks,
     unguarded,
@@ -98,6 +100,10 @@ class FmDelta:
         if base is None:
             raise WrongBase("an fm_delta frame decodes against its base, and none was given")
         decoder = _decoder(geometry, prelude)
+        if decoder is not None:
+            run = partial(decoder.decode_run, first, geometry.parts_per_row, base)
+            if decode_run(run, geometry, first, modes, lengths, payload, out, threads):
+                return
 
         def decode_block(i: int, stored: memoryview, near: memoryview, words: memoryview) -> None:
             if decoder is None:

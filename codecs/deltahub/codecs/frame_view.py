@@ -5,6 +5,7 @@ from itertools import accumulate
 
 import xxhash
 
+from deltahub.codecs._native import LEAST_CHECKED, count_intact
 from deltahub.codecs.blocks import block_checksum, decoded_spans, map_blocks
 from deltahub.codecs.errors import CorruptFrame, InvalidInput, WrongBase
 from deltahub.codecs.frame_header import CHECKSUM, TABLE_ROW, FrameHeader, parse_header
@@ -125,13 +126,22 @@ class FrameView:
 
     def _check_decoded(self, i: int, j: int, decoded: memoryview, threads: int) -> None:
         spans = list(decoded_spans(self.header.geometry, i, j - i))
+        sizes = [end - begin for begin, end in spans]
 
         def check(k: int) -> None:
             if block_checksum(decoded[slice(*spans[k])], i + k) != self.checksums[i + k]:
-                hint = " or this is not its base" if self.header.base is not None else ""
-                raise CorruptFrame(f"block {i + k} decodes to other bytes: damaged{hint}")
+                raise self._other_bytes(i + k)
 
-        map_blocks(check, j - i, threads)
+        if threads > 1 or min(sizes) <= LEAST_CHECKED:
+            map_blocks(check, j - i, threads)
+            return
+        n_intact = count_intact(i, sizes, self.checksums[i:j], decoded)
+        if n_intact < j - i:
+            raise self._other_bytes(i + n_intact)
+
+    def _other_bytes(self, block: int) -> CorruptFrame:
+        hint = " or this is not its base" if self.header.base is not None else ""
+        return CorruptFrame(f"block {block} decodes to other bytes: damaged{hint}")
 
     def _stored_begin(self, i: int) -> int:
         return self.stored_ends[i - 1] if i > 0 else 0

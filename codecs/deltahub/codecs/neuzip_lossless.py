@@ -10,6 +10,7 @@ from deltahub.codecs.blocks import (
     GUARD_BYTES,
     block_checksum,
     decode_blocks,
+    decode_run,
     guard,
     map_blocks,
     unguarded,
@@ -80,6 +81,10 @@ class NeuzipLossless:
         threads: int,
     ) -> None:
         decoder = _decoder(geometry.dtype, prelude)
+        if decoder is not None and decode_run(
+            decoder.decode_run, geometry, first, modes, lengths, payload, out, threads
+        ):
+            return
 
         def decode_block(i: int, stored: memoryview, near: memoryview, words: memoryview) -> None:
             if decoder is None:
