@@ -177,7 +177,7 @@ def _read(
     frame: FrameLocation,
     start: int,
     n: int,
-) -> bytearray:
+) -> memoryview:
     """Part of a frame, from where it lies now if its pack is gone.
 
     What has begun to go out can only be followed by the same frames: a copy of them is fine, a

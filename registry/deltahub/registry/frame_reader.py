@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from deltahub.codecs.errors import CodecError
 from deltahub.codecs.frame import FrameHeader, FrameView, parse_header, peek_header_length
+from deltahub.registry.buffers import room_for
 from deltahub.registry.byte_cache import ByteCache
 from deltahub.registry.errors import DataLost
 from deltahub.registry.locations import FrameLocation
@@ -106,19 +107,17 @@ class FrameReader:
         first, end = frame.view.stored_span(begin, stop)
         if frame.whole:
             return memoryview(frame.whole)[first:end]
-        return memoryview(self.read(frame.location, first, end - first))
+        return self.read(frame.location, first, end - first)
 
-    def read(self, location: FrameLocation, start: int, n: int) -> bytearray:
+    def read(self, location: FrameLocation, start: int, n: int) -> memoryview:
         """Bytes [start, start + n) of a frame as it lies in its pack."""
         if start + n > location.length:
             raise DataLost(f"a frame of pack {location.pack_id} is cut short; run deltahub fsck")
-        out = bytearray(n)
+        out = room_for(n)
         if n == 0:
             return out
         try:
-            self._store.get_into(
-                pack_key(location.pack_id), location.offset + start, memoryview(out)
-            )
+            self._store.get_into(pack_key(location.pack_id), location.offset + start, out)
         except ShortObject as exc:
             raise DataLost(f"pack {location.pack_id} is cut short; run deltahub fsck") from exc
         return out
@@ -131,7 +130,7 @@ class FrameReader:
         self._frames.put(key, frame, frame.memory_bytes)
 
     def _read_prefix(self, location: FrameLocation) -> OpenFrame:
-        head = self.read(location, 0, min(PROBE_BYTES, location.length))
+        head = bytearray(self.read(location, 0, min(PROBE_BYTES, location.length)))
         if len(head) == location.length:
             return _parse_whole(location, bytes(head))
         header_length = peek_header_length(head[:PEEK_BYTES])

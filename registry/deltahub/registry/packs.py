@@ -123,7 +123,7 @@ class PackSpool:
     def __contains__(self, tensor: object) -> bool:
         return tensor in self._tensors
 
-    def add(self, frame: bytes | bytearray, tried: int = NOT_TRIED) -> None:
+    def add(self, frame: bytes | bytearray | memoryview, tried: int = NOT_TRIED) -> None:
         """Append the next frame of its tensor. tried: the rank of the encoders that made it."""
         header = parse_header(frame)
         tensor = self._tensors.setdefault(

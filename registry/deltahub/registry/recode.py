@@ -193,7 +193,7 @@ class Recoder:
         is_obsolete = header.codec_version < BY_ID[header.codec].version
         return coded if is_obsolete or len(coded) < frame.length else None
 
-    def _stored(self, location: TensorLocation, frame: FrameLocation) -> bytearray:
+    def _stored(self, location: TensorLocation, frame: FrameLocation) -> memoryview:
         with _reading(location):
             return self._restorer.frames.read(frame, 0, frame.length)
 

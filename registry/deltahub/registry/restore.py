@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from deltahub.codecs.errors import CodecError
 from deltahub.codecs.recipe import Recipe
+from deltahub.registry.buffers import room_for
 from deltahub.registry.byte_cache import ByteCache
 from deltahub.registry.db.models import File
 from deltahub.registry.errors import DataLost, EntryNotFound, NotReady
@@ -14,7 +15,13 @@ from deltahub.registry.locations import TensorLocation, resolve_ids
 from deltahub.registry.recipe_index import Piece, RecipeIndex
 from deltahub.registry.store.base import ObjectNotFound, ShortObject
 from deltahub.registry.store.keys import landing_key
-from deltahub.registry.tensor_reader import MIB, TensorGone, TensorReader
+from deltahub.registry.tensor_reader import (
+    FIRST_RUN_BYTES,
+    MIB,
+    RUN_BYTES,
+    TensorGone,
+    TensorReader,
+)
 
 if TYPE_CHECKING:
     from deltahub.registry.registry import Registry
@@ -152,7 +159,7 @@ class Restorer(TensorReader):
         if file.landing_id is None:
             raise NotReady(f"file {file.sha256} is not proved yet; wait for its job")
         for first in range(start, end, MIB):
-            out = memoryview(bytearray(min(MIB, end - first)))
+            out = room_for(min(MIB, end - first))
             try:
                 self._registry.store.get_into(landing_key(file.landing_id), first, out)
             except ShortObject as exc:
@@ -164,6 +171,7 @@ class Restorer(TensorReader):
         self, domain_id: int, recipe: RecipeIndex, start: int, end: int
     ) -> Iterator[memoryview]:
         pieces = recipe.pieces(start, end)
+        first_run = FIRST_RUN_BYTES
         while batch := list(islice(pieces, LOOK_AHEAD)):
             ids, located = self._locate_pieces(domain_id, batch)
             for piece in batch:
@@ -171,7 +179,10 @@ class Restorer(TensorReader):
                     yield memoryview(piece.literal)[piece.first : piece.end]
                 elif piece.tensor in ids:
                     tensor_id = ids[piece.tensor]
-                    yield from self.stream_tensor(located, tensor_id, piece.first, piece.end)
+                    yield from self.stream_tensor(
+                        located, tensor_id, piece.first, piece.end, first_run
+                    )
+                    first_run = RUN_BYTES
                 else:
                     raise TensorGone(f"tensor {piece.tensor.hex()} is gone; run deltahub fsck")
 

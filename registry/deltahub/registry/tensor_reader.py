@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from deltahub.codecs import base_plan
 from deltahub.codecs.base_plan import ReadBase
+from deltahub.registry.buffers import room_for
 from deltahub.registry.byte_cache import ByteCache
 from deltahub.registry.errors import DataLost
 from deltahub.registry.frame_reader import FrameReader, OpenFrame, damage_is_loss
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 # One read of the store: enough to hide its latency, little enough to hold a few.
 RUN_BYTES = 4 * MIB
-# The first run of a tensor, so that the first byte comes soon.
+# The first run of what is asked for, so that the first byte comes soon.
 FIRST_RUN_BYTES = MIB
 # Far above every policy: a longer chain can only be a cycle in damaged rows.
 MAX_CHAIN = 32
@@ -41,8 +42,9 @@ class TensorGone(DataLost):
 class TensorReader:
     """Reads tensors for one process; safe to share between threads.
 
-    Memory: `cache_bytes` for decoded base blocks, prefixes and locations, and for each reader a
-    few runs of RUN_BYTES (or of one block, if that is larger) for each delta of the chain.
+    Memory: `cache_bytes` for blocks of bases of which a part was wanted, prefixes and locations;
+    for each reader a few runs of RUN_BYTES (or of one block, if that is larger) for each delta of
+    the chain.
     """
 
     def __init__(self, registry: "Registry", cache_bytes: int | None = None) -> None:
@@ -83,13 +85,19 @@ class TensorReader:
             self._remember(domain_id, location)
 
     def stream_tensor(
-        self, located: dict[int, TensorLocation], tensor_id: int, first: int, end: int
+        self,
+        located: dict[int, TensorLocation],
+        tensor_id: int,
+        first: int,
+        end: int,
+        first_run: int = FIRST_RUN_BYTES,
     ) -> Iterator[memoryview]:
         """The tensor's bytes [first, end) in runs of blocks, about RUN_BYTES each.
 
         located: what locate() said, however old; brought up to date where objects have moved.
+        first_run: about the bytes of the first run.
         """
-        limit = FIRST_RUN_BYTES
+        limit = first_run
         while first < end:
             tensor = located.get(tensor_id)
             if tensor is None:
@@ -155,7 +163,7 @@ class TensorReader:
         frame = self.frames.open(location)
         begin, stop = frame.run(first - location.start, want - location.start)
         low, high = frame.span(begin, stop)
-        out = memoryview(bytearray(high - low))
+        out = room_for(high - low)
         self._decode(frame, begin, stop, out, self._named_bases(tensor))
         return out[first - location.start - low : min(end - location.start, high) - low]
 
@@ -175,7 +183,7 @@ class TensorReader:
         if header.base is None:
             return None
         low, high = frame.span(begin, stop)
-        base = memoryview(bytearray(high - low))
+        base = room_for(high - low)
         base_plan.assemble(
             header.base,
             header.dtype,
@@ -194,30 +202,36 @@ class TensorReader:
         position = 0
         while position < out.nbytes:
             try:
-                position += self._copy_cached(base, first + position, out[position:])
+                position += self._copy_base(base, first + position, out[position:])
             except (ObjectNotFound, TensorGone) as exc:
                 base = self._moved(base, self._look_up_base(domain_id, is_exact, tensor), exc)
 
-    def _copy_cached(self, tensor: TensorLocation, first: int, out: memoryview) -> int:
-        """Copy the tensor's bytes from `first` on, a run of blocks at most; how many."""
+    def _copy_base(self, tensor: TensorLocation, first: int, out: memoryview) -> int:
+        """Fill the beginning of `out` with the tensor's bytes from `first` on; how many.
+
+        Blocks that are wanted whole are decoded where they are wanted, a run at most. Others are
+        kept: their other part is asked for next, where the blocks of tensor and base differ.
+        """
         location = _frame_at(tensor, first)
         frame = self.frames.open(location)
-        end = min(location.size, first + min(out.nbytes, RUN_BYTES) - location.start)
-        begin, stop = frame.run(first - location.start, end)
-        key = (location.pack_id, location.offset)
-        decoded = self._blocks.get((*key, begin))
-        if decoded is not None:
-            stop = begin + 1
-        low, high = frame.span(begin, stop)
+        at = first - location.start
+        wanted = min(out.nbytes, location.size - at)
+        begin, stop = frame.run(at, at + min(wanted, RUN_BYTES))
+        low, high = frame.view.block_span(begin)
+        key = (location.pack_id, location.offset, begin)
+        decoded = self._blocks.get(key)
+        if decoded is None and low == at and high - low <= wanted:
+            if frame.span(begin, stop)[1] - low > wanted:
+                stop -= 1
+            n = frame.span(begin, stop)[1] - low
+            self._decode(frame, begin, stop, out[:n], self._named_bases(tensor))
+            return n
         if decoded is None:
-            decoded = memoryview(bytearray(high - low))
-            self._decode(frame, begin, stop, decoded, self._named_bases(tensor))
-            for block in range(begin, stop):
-                a, b = frame.view.block_span(block)
-                self._blocks.put((*key, block), decoded[a - low : b - low], b - a)
-        skip = first - location.start - low
-        n = min(high - low - skip, out.nbytes)
-        out[:n] = decoded[skip : skip + n]
+            decoded = room_for(high - low)
+            self._decode(frame, begin, begin + 1, decoded, self._named_bases(tensor))
+            self._blocks.put(key, decoded, high - low)
+        n = min(high - at, wanted)
+        out[:n] = decoded[at - low : at - low + n]
         return n
 
     def _find_base(self, domain_id: int, is_exact: bool, tensor: bytes) -> TensorLocation:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Annotated, TypeVar
 
@@ -32,7 +33,7 @@ class Hub:
     traffic: Traffic
     restorer: Restorer = field(init=False)
     signer: Signer = field(init=False)
-    _decoding: anyio.CapacityLimiter = field(init=False)
+    _decoding: Executor = field(init=False)
     _streaming: anyio.CapacityLimiter = field(init=False)
     _proving: anyio.CapacityLimiter = field(init=False)
     _uploading: anyio.CapacityLimiter = field(init=False)
@@ -42,7 +43,8 @@ class Hub:
     def __post_init__(self) -> None:
         self.restorer = Restorer(self.registry)
         self.signer = Signer.of_folder(self.registry.data_dir)
-        self._decoding = anyio.CapacityLimiter(self.settings.decode_threads)
+        # Not anyio's threads: a chunk's way there and back would take ten times as long.
+        self._decoding = ThreadPoolExecutor(self.settings.decode_threads, "decoding")
         self._streaming = anyio.CapacityLimiter(self.settings.max_streams)
         self._proving = anyio.CapacityLimiter(self.settings.proof_threads)
         self._uploading = anyio.CapacityLimiter(self.settings.upload_threads)

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import queue
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager
 from typing import Self
 
@@ -43,17 +44,17 @@ class BodyLimit(Exception):
 class ChunkStream(Response):
     """A response whose body is what `chunks` yields; its size is known before.
 
-    `chunks` runs in threads, `decoding` of them at once over all responses, from when there is a
-    `turn` for this one: that bounds what slow clients make the server hold. What fails before the
-    first chunk is there raises. If it fails later, the connection is cut: the client sees fewer
-    bytes than announced, never padding. When the client goes away, `chunks` is closed after the
-    one in hand.
+    `chunks` runs in the threads of `decoding`, which all responses share, from when there is a
+    `turn` for this one: that bounds what slow clients make the server hold, two chunks each. What
+    fails before the first chunk is there raises. If it fails later, the connection is cut: the
+    client sees fewer bytes than announced, never padding. When the client goes away, `chunks` is
+    closed after the one in hand.
     """
 
     def __init__(
         self,
         chunks: Iterator[Chunk],
-        decoding: anyio.CapacityLimiter,
+        decoding: Executor,
         turn: Callable[[], AbstractAsyncContextManager[None]],
         *,
         status_code: int,
@@ -67,7 +68,7 @@ class ChunkStream(Response):
         self._decoding = decoding
         self._turn = turn
         self._label = label
-        self._ahead: asyncio.Task[Chunk | None] | None = None
+        self._ahead: asyncio.Future[Chunk | None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -102,20 +103,22 @@ class ChunkStream(Response):
         chunk: Chunk | None = first
         try:
             while chunk is not None:
-                # One chunk is decoded while the one before it goes through the socket.
-                self._ahead = asyncio.create_task(self._next())
+                # Returns once the chunk before is through the socket, and this one on its way:
+                # meanwhile the next one is decoded.
                 with anyio.fail_after(self._idle_s):
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                # Shielded: cancelling it would leave its thread running in the generator.
-                chunk = await asyncio.shield(self._ahead)
+                chunk = await self._next()
+            with anyio.fail_after(self._idle_s):
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
         except Exception as error:
             # Not completing the response makes the server cut the connection.
             log.error("stream=%s cut: %s: %s", self._label, type(error).__name__, error)
-            return
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _next(self) -> Chunk | None:
-        return await anyio.to_thread.run_sync(next, self._chunks, None, limiter=self._decoding)
+        loop = asyncio.get_running_loop()
+        self._ahead = loop.run_in_executor(self._decoding, next, self._chunks, None)
+        # Shielded: cancelling it would leave its thread running in the generator.
+        return await asyncio.shield(self._ahead)
 
 
 def _close(chunks: Iterator[Chunk]) -> None:

@@ -10,6 +10,7 @@ from deltahub.registry.entries import EntryInfo, find_entry
 from deltahub.registry.permissions import Caller
 from deltahub.registry.refs import resolve_revision
 from deltahub.registry.repositories import load_repository
+from deltahub.registry.tensor_reader import RUN_BYTES
 from deltahub.server.hub import CallerDep, Hub, HubDep
 from deltahub.server.ranges import matches, requested_part
 
@@ -64,7 +65,7 @@ def get_file(
     headers["Content-Length"] = str(end - start)
     if part is not None:
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
-    chunks = hub.restorer.stream_file(entry.file, start, end)
+    chunks = hub.restorer.stream_file(entry.file, start, end, RUN_BYTES)
     return hub.stream(
         chunks,
         status_code=200 if part is None else 206,

@@ -1,0 +1,99 @@
+"""Blocks of a base: each is decoded once, wherever the blocks of the delta end."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from deltahub.codecs.dtypes import DType
+from deltahub.codecs.frame import (
+    BasePlan,
+    BaseSegment,
+    FrameView,
+    TensorSpec,
+    encode_frame,
+    split_frames,
+)
+from deltahub.codecs.ids import tensor_id
+from deltahub.registry import Registry
+from deltahub.registry.db.models import Tensor
+from deltahub.registry.repositories import ensure_repository
+from deltahub.registry.restore import Restorer
+from support.client_packs import frames_of, near, send_pack, weights
+from support.registry import caller, opened_registry
+
+BLOCK = 2 << 17
+COUNT = 700_000
+BASE = weights(COUNT)
+# Tuned words i and base words SHIFT + i belong together: as when rows were cut off in front.
+SHIFT = 1000
+TUNED = {0: near(BASE), SHIFT: near(BASE[2 * SHIFT :], 1)}
+
+
+@pytest.fixture(scope="module")
+def reg(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    with opened_registry(Path(tmp_path_factory.mktemp("blocks"))) as reg:
+        ann = caller(reg, "ann")
+        ensure_repository(reg, ann, "ann/m", private=True)
+        frames = frames_of(BASE, codec="neuzip_lossless", max_bytes=3 * BLOCK)
+        send_pack(reg, ann, "ann/m", frames)
+        for shift, tuned in TUNED.items():
+            send_pack(reg, ann, "ann/m", [_shifted(tuned, shift)])
+        yield reg
+
+
+def _shifted(tuned: bytes, shift: int) -> bytes:
+    spec = TensorSpec(tensor_id(tuned), DType.BF16, 1, len(tuned) // 2)
+    (part,) = split_frames(spec)
+    plan = BasePlan((BaseSegment(tensor_id(BASE), DType.BF16, shift, part.count),), is_cast=False)
+    return encode_frame(spec, part, tuned, BASE[2 * shift :], plan, "fm_delta")
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[int, int]]:
+    """(start of a frame of the base, block) -> how often it was decoded."""
+    found: Counter[tuple[int, int]] = Counter()
+    decode_into = FrameView.decode_into
+
+    def counted(view: FrameView, i: int, j: int, *rest: Any) -> None:
+        if view.header.base is None:
+            found.update((view.header.start, block) for block in range(i, j))
+        decode_into(view, i, j, *rest)
+
+    monkeypatch.setattr(FrameView, "decode_into", counted)
+    return found
+
+
+def read(reg: Registry, restorer: Restorer, shift: int, first: int, end: int) -> bytes:
+    with reg.db.read() as session:
+        wanted = tensor_id(TUNED[shift])
+        row = session.scalars(select(Tensor).where(Tensor.hash == wanted)).one()
+    out = bytearray(end - first)
+    restorer.read_tensor_into(row.id, first, memoryview(out))
+    return bytes(out)
+
+
+@pytest.mark.parametrize("shift", TUNED)
+def test_every_block_of_a_base_is_decoded_once(
+    reg: Registry, shift: int, decoded: Counter[tuple[int, int]]
+) -> None:
+    assert read(reg, Restorer(reg), shift, 0, len(TUNED[shift])) == TUNED[shift]
+    assert len(decoded) == -(-2 * COUNT // BLOCK)
+    assert set(decoded.values()) == {1}
+
+
+@pytest.mark.parametrize("shift", TUNED)
+@pytest.mark.parametrize("cache", [0, 64 << 20])
+def test_any_range_is_exact_where_blocks_and_frames_end(
+    reg: Registry, shift: int, cache: int
+) -> None:
+    restorer = Restorer(reg, cache)
+    tuned = TUNED[shift]
+    seams = [k * BLOCK for k in range(1, 6)] + [k * BLOCK - 2 * shift for k in range(1, 6)]
+    for seam in seams:
+        for first, end in ((seam - 2, seam), (seam - 1, seam + 1), (seam, seam + BLOCK)):
+            end = min(end, len(tuned))
+            assert read(reg, restorer, shift, first, end) == tuned[first:end]

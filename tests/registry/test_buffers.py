@@ -1,0 +1,66 @@
+"""Memory that goes from hand to hand is never in two hands."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from deltahub.registry.buffers import IDLE_BYTES, LARGEST, SMALLEST, idle_bytes, room_for
+
+
+def place(view: memoryview) -> int:
+    return int(np.frombuffer(view, np.uint8).ctypes.data)
+
+
+@pytest.mark.parametrize("n", [0, 1, SMALLEST - 1, SMALLEST, SMALLEST + 1, LARGEST, LARGEST + 1])
+def test_room_is_as_large_as_asked(n: int) -> None:
+    room = room_for(n)
+    assert (room.nbytes, room.format, room.readonly) == (n, "B", False)
+    room[:] = b"x" * n
+    assert bytes(room) == b"x" * n
+
+
+def test_memory_comes_back_once_its_last_view_is_gone() -> None:
+    room = room_for(SMALLEST + 1)
+    where = place(room)
+    part = room[10:20]
+    numbers = np.frombuffer(part, np.uint8)
+    del room
+    others = [room_for(SMALLEST + 1) for _ in range(3)]
+    assert where not in map(place, others)
+    del part
+    others += [room_for(SMALLEST + 1) for _ in range(3)]
+    assert where not in map(place, others)
+    del numbers
+    assert place(room_for(2 * SMALLEST)) == where  # the next size of memory is the same
+
+
+def test_no_more_than_a_few_rooms_wait_for_their_next_use() -> None:
+    rooms = [room_for(LARGEST) for _ in range(2 * IDLE_BYTES // LARGEST)]
+    rooms.clear()
+    assert IDLE_BYTES - LARGEST < idle_bytes() <= IDLE_BYTES
+    small = room_for(SMALLEST)
+    where = place(small)
+    del small  # what lay there longest makes room for it
+    assert idle_bytes() <= IDLE_BYTES
+    assert place(room_for(SMALLEST)) == where
+    rooms = [room_for(LARGEST) for _ in range(2 * IDLE_BYTES // LARGEST)]
+    assert len(set(map(place, rooms))) == len(rooms)
+
+
+def test_threads_never_share_memory() -> None:
+    def fill(seed: int) -> bool:
+        kept: list[tuple[int, memoryview]] = []
+        for i in range(300):
+            value = (seed * 31 + i) % 256
+            room = room_for(SMALLEST + (seed * 7919 + i * 104729) % SMALLEST)
+            room[:64] = room[-64:] = bytes([value]) * 64
+            kept.append((value, room))
+            if len(kept) > 5:
+                value, room = kept.pop(seed % 5)
+                if bytes(room[:64]) + bytes(room[-64:]) != bytes([value]) * 128:
+                    return False
+        return True
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(fill, range(16)))
