@@ -12,6 +12,8 @@ import pytest
 
 from deltahub.registry.db.models import Landing
 from deltahub.registry.store.keys import landing_key
+from deltahub.server.running import UNSENT_BYTES
+from deltahub.server.settings import ServerSettings
 from support.hub import Answer, RunningHub, running_hub
 
 DATA = os.urandom(3 * (1 << 20) + 12345)
@@ -188,6 +190,34 @@ def test_a_client_that_goes_away_stops_the_reading_without_a_word(
         time.sleep(0.02)
     assert get(hub).body == DATA
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_a_client_that_stops_reading_at_the_last_chunk_is_let_go(tmp_path: Path) -> None:
+    settings = ServerSettings(idle_s=0.3, stop_grace_s=1)
+    with running_hub(tmp_path / "data", server_settings=settings) as hub, socket.socket() as slow:
+        hub.create("admin/files")
+        hub.commit("admin/files", {"model.bin": DATA[: 1 << 20]})  # one chunk
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 10)
+        slow.connect(hub.address)
+        slow.sendall(f"GET {FILES}/model.bin HTTP/1.1\r\nHost: hub\r\n\r\n".encode())
+        assert slow.recv(12) == b"HTTP/1.1 200"
+        deadline = time.monotonic() + 10
+        while len(hub.server.server_state.tasks) > 0:
+            assert time.monotonic() < deadline, "the download still has its turn"
+            time.sleep(0.02)
+
+
+def test_little_waits_unsent_in_a_connection(hub: RunningHub, commit: str) -> None:
+    connection = http.client.HTTPConnection(*hub.address, timeout=20)
+    connection.request("HEAD", f"{FILES}/model.bin")
+    connection.getresponse().read()
+    local = connection.sock.getsockname()
+    transports = [each.transport for each in hub.server.server_state.connections]
+    (taken,) = [each for each in transports if each.get_extra_info("peername") == local]
+    of_hub = taken.get_extra_info("socket")
+    waits = of_hub.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT)
+    assert waits == UNSENT_BYTES
+    connection.close()
 
 
 def test_bytes_that_are_gone_are_a_clean_error_and_never_padding(tmp_path: Path) -> None:
