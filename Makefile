@@ -7,7 +7,8 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 # Hundreds of processes start in the tests; without bytecode each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-clients check bench bench-pairs bench-codecs fuzz clean
+.PHONY: help install demo test test-clients check bench bench-pairs bench-codecs clean \
+	fuzz fuzz-merge fuzz-coverage
 .DEFAULT_GOAL := help
 
 help:
@@ -19,6 +20,8 @@ help:
 	@echo "make bench-pairs   train the bases and fine-tunes of benchmarks/pairs.toml, once: two hours"
 	@echo "make bench-codecs  sizes and speeds of the codecs and their rivals on those pairs: two hours"
 	@echo "make fuzz    look for inputs that the native decoders mistake, FUZZ_SECONDS=600 each (needs clang)"
+	@echo "make fuzz-coverage  how many of the decoders' lines tests/corpus reaches: half a minute"
+	@echo "make fuzz-merge     take what make fuzz found, and adds coverage, into tests/corpus"
 
 install: $(STAMP)
 
@@ -70,31 +73,21 @@ bench: $(STAMP)
 	$(PIP) -c constraints.txt zipnn==0.5.4
 	$(PY) -m benchmarks.run
 
-# libFuzzer on each decoder. What it finds stays in build/fuzz/found; the small part of it that adds
-# coverage is taken into tests/corpus, which every run of the tests replays, with
-#   build/fuzz/deltas -merge=1 tests/corpus/deltas build/fuzz/found/deltas
+# libFuzzer on each decoder, with every set of kernels, emulated where this processor lacks it. What
+# it finds stays in build/fuzz/found; fuzz-merge takes the small part of it that adds coverage into
+# tests/corpus, which every run of the tests replays.
 FUZZ_SECONDS ?= 600
 FUZZ_CXX ?= clang++
-FUZZ_FLAGS := -std=c++20 -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all
-FUZZ_KERNELS := portable $(if $(filter x86_64 amd64,$(shell uname -m)),avx2 avx512)
-FUZZ_FLAGS_avx2 := -mavx2 -mbmi -mbmi2
-FUZZ_FLAGS_avx512 := $(FUZZ_FLAGS_avx2) $(foreach part,f bw dq vl vbmi vbmi2 vnni,-mavx512$(part))
+export FUZZ_SECONDS FUZZ_CXX
 
-fuzz:
-	@command -v "$(FUZZ_CXX)" > /dev/null || { echo "make fuzz needs clang with libFuzzer:" \
-		"install clang, or say make fuzz FUZZ_CXX=/path/to/clang++"; exit 1; }
-	mkdir -p build/fuzz/found/deltas build/fuzz/found/floats
-	$(foreach isa,$(FUZZ_KERNELS),$(FUZZ_CXX) $(FUZZ_FLAGS) $(FUZZ_FLAGS_$(isa)) \
-		-fsanitize=fuzzer-no-link -DDELTAHUB_ISA=$(isa) -c codecs/native/kernels.cpp \
-		-o build/fuzz/$(isa).o &&) true
-	for decoder in deltas floats; do \
-		$(FUZZ_CXX) $(FUZZ_FLAGS) -fsanitize=fuzzer -DDELTAHUB_FUZZ=$$decoder \
-			codecs/native/fuzz_decode.cpp $(FUZZ_KERNELS:%=build/fuzz/%.o) \
-			-o build/fuzz/$$decoder && \
-		build/fuzz/$$decoder -max_total_time=$(FUZZ_SECONDS) -max_len=6000 -timeout=20 \
-			-print_final_stats=1 -artifact_prefix=build/fuzz/$$decoder- \
-			build/fuzz/found/$$decoder tests/corpus/$$decoder || exit 1; \
-	done
+fuzz: $(STAMP)
+	$(PY) tests/codecs/fuzz.py run
+
+fuzz-merge: $(STAMP)
+	$(PY) tests/codecs/fuzz.py merge
+
+fuzz-coverage: $(STAMP)
+	$(PY) tests/codecs/fuzz.py coverage
 
 clean:
 	rm -rf build .venv

@@ -14,21 +14,19 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <random>
-#include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "decode.hpp"
-#include "dispatch.hpp"
-#include "model.hpp"
-#include "neuzip.hpp"
+#include "delta_codec.hpp"
+#include "float_codec.hpp"
 
 namespace deltahub {
 namespace {
 
 using Bytes = std::vector<std::uint8_t>;
-using View = std::span<const std::uint8_t>;
 
 constexpr std::size_t most_rows = 256, most_columns = 16384;
 constexpr std::size_t most_words = std::size_t(1) << 14;  // of a block: enough for many rounds
@@ -72,10 +70,10 @@ class Input {
 };
 
 // decode(kernels, out): whether it was accepted. All kernels must say the same, and of what they
-// accept, make the same words.
+// accept, make the same words: those that come back, if any.
 template <class Decode>
-void compare(std::size_t out_bytes, Decode&& decode) {
-  Bytes expected;
+std::optional<Bytes> compare(std::size_t out_bytes, Decode&& decode) {
+  std::optional<Bytes> expected;
   int n_accepted = 0, n_refused = 0;
   for (const Kernels* kernels : supported_kernels()) {
     Exact out(out_bytes);
@@ -88,12 +86,32 @@ void compare(std::size_t out_bytes, Decode&& decode) {
     expected = words;
   }
   if (n_accepted > 0 && n_refused > 0) fail("one kernel accepts what another one refuses");
+  return expected;
+}
+
+// What the module calls makes the same of it. parse(): a decoder, or std::invalid_argument;
+// decode(decoder, out): whether it was accepted.
+template <class Parse, class Decode>
+void compare_with_module(const std::optional<Bytes>& expected, bool is_parsed,
+                         std::size_t out_bytes, Parse&& parse, Decode&& decode) {
+  chosen_kernels() = &portable_kernels;
+  try {
+    const auto decoder = parse();
+    if (!is_parsed) fail("the module accepts a prelude that is none");
+    Exact out(out_bytes);
+    const bool is_accepted = decode(*decoder, out.data.get());
+    if (is_accepted != expected.has_value()) fail("the module accepts something else");
+    if (is_accepted && !std::ranges::equal(out.view(), *expected))
+      fail("the module makes other words");
+  } catch (const std::invalid_argument&) {
+    if (expected) fail("the module refuses what its kernels accept");
+  }
 }
 
 bool is_same(View view, const Bytes& bytes) { return std::ranges::equal(view, bytes); }
 
 template <class Words>
-void decode_deltas(Input& in) {
+void decode_deltas(int kind, Input& in) {
   const std::size_t rows = in.number(most_rows) + 1, columns = in.number(most_columns) + 1;
   BlockShape shape;
   shape.rows = std::min(in.number(rows) + 1, std::max<std::size_t>(most_words / columns, 1));
@@ -107,43 +125,60 @@ void decode_deltas(Input& in) {
   for (std::size_t i = 0; i < base.size; ++i)
     base.data[i] = some_base.empty() ? 0 : some_base[i % some_base.size()];
 
+  std::optional<Bytes> words;
   const auto parsed = parse_fields<Words>(prelude.data.get(), prelude.size, rows, columns);
-  if (!parsed) return;
-  if (!is_same(prelude.view().first(parsed->stream_begin), write_fields(parsed->model)))
-    fail("two preludes for one model");
-  const Exact columns_stream(prelude.view().subspan(parsed->stream_begin));
-  compare(base.size, [&](const Kernels& kernels, std::uint8_t* out) {
-    FrameModel<Words> frame(kernels, Model(parsed->model));
-    return frame.read_columns(columns_stream.data.get(), columns_stream.size, columns) &&
-           decode_block(frame, shape, stream.data.get(), stream.size, base.data.get(), out);
-  });
+  if (parsed) {
+    if (!is_same(prelude.view().first(parsed->stream_begin), write_fields(parsed->model)))
+      fail("two preludes for one model");
+    const Exact columns_stream(prelude.view().subspan(parsed->stream_begin));
+    words = compare(base.size, [&](const Kernels& kernels, std::uint8_t* out) {
+      FrameModel<Words> frame(kernels, Model(parsed->model));
+      return frame.read_columns(columns_stream.data.get(), columns_stream.size, columns) &&
+             decode_block(frame, shape, stream.data.get(), stream.size, base.data.get(), out);
+    });
+  }
+  compare_with_module(
+      words, parsed.has_value(), base.size,
+      [&] { return parsed_deltas(kind, prelude.view(), rows, columns); },
+      [&](const DeltaDecoder& decoder, std::uint8_t* out) {
+        decoder.check_block(base.size, base.size, 0, shape.first_column, shape.rows, shape.columns);
+        return decoder.decode(stream.data.get(), stream.size, base.data.get(), out, shape);
+      });
 }
 
 template <class Words>
-void decode_floats(Input& in) {
+void decode_floats(int kind, Input& in) {
   const std::size_t count = in.number(most_words) + 1;
   const std::size_t prelude_bytes = in.number(65536);
   const Exact prelude(in.bytes(prelude_bytes));
   const Exact stream(in.rest());
+  const std::size_t out_bytes = count * sizeof(typename Words::Word);
+  std::optional<Bytes> words;
   const auto model = parse_float_prelude<Words>(prelude.data.get(), prelude.size);
-  if (!model) return;
-  if (!is_same(prelude.view(), write_float_prelude(*model))) fail("two preludes for one table");
-  compare(count * sizeof(typename Words::Word), [&](const Kernels& kernels, std::uint8_t* out) {
-    return FloatTable<Words>(kernels, *model).decode(stream.data.get(), stream.size, out, count);
-  });
+  if (model) {
+    if (!is_same(prelude.view(), write_float_prelude(*model))) fail("two preludes for one table");
+    words = compare(out_bytes, [&](const Kernels& kernels, std::uint8_t* out) {
+      return FloatTable<Words>(kernels, *model).decode(stream.data.get(), stream.size, out, count);
+    });
+  }
+  compare_with_module(
+      words, model.has_value(), out_bytes, [&] { return parsed_floats(kind, prelude.view()); },
+      [&](const FloatDecoder& decoder, std::uint8_t* out) {
+        return decoder.decode(stream.view(), out, out_bytes);
+      });
 }
 
 [[maybe_unused]] void deltas(View bytes) {
   Input in(bytes);
-  const auto kind = WordKind(in.number(std::size_t(WordKind::int64) + 1));
-  with_words(kind, [&]<class Words>(Words) { decode_deltas<Words>(in); });
+  const int kind = int(in.number(std::size_t(WordKind::int64) + 1));
+  with_words(WordKind(kind), [&]<class Words>(Words) { decode_deltas<Words>(kind, in); });
 }
 
 [[maybe_unused]] void floats(View bytes) {
   Input in(bytes);
-  const auto kind = WordKind(in.number(std::size_t(WordKind::int8)));
-  with_words(kind, [&]<class Words>(Words) {
-    if constexpr (Words::exponent_bits > 0) decode_floats<Words>(in);
+  const int kind = int(in.number(std::size_t(WordKind::int8)));
+  with_words(WordKind(kind), [&]<class Words>(Words) {
+    if constexpr (Words::exponent_bits > 0) decode_floats<Words>(kind, in);
   });
 }
 

@@ -27,7 +27,6 @@ class BackwardBits {
   }
 
   bool is_sound() const { return is_sound_; }
-  bool is_finished() const { return is_sound_ && position_ == 0; }
   // Whether `n_bits` can be skipped and 16 bytes be loaded at every position after it.
   bool has_room(std::size_t n_bits) const {
     return position_ >= n_bits && position_ / 8 + 16 <= size_;

@@ -148,6 +148,22 @@ def test_a_faulty_stream_is_refused(fault: str, stream: bytes) -> None:
     assert decoded is None, fault
 
 
+def test_a_stream_without_its_marker_is_refused() -> None:
+    """Where the marker has a byte of its own, all that is left of it is a byte of zeros."""
+    n_checked = 0
+    for columns in range(1, 120):
+        model = fm_delta.parse_prelude(Words.of(DType.BF16), 1, columns, prelude_of())
+        shape, words = BlockShape(1, columns), bytes(2 * columns)
+        stream = fm_delta.encode_block(model, words, words, shape)[4:]
+        if stream[-1] != 1:
+            continue
+        for changed in (stream[:-1] + b"\0", stream[:-1]):
+            frame = (1, columns)
+            assert delta_outcome(DType.BF16, frame, prelude_of(), changed, words, shape) is None
+        n_checked += 1
+    assert n_checked > 5
+
+
 def test_a_stream_that_ends_in_another_state_is_refused() -> None:
     """The lanes' last states are prescribed, so that words have few streams."""
     stream = int.from_bytes(STREAM, "little")

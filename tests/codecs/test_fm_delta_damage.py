@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltahub.codecs import BlockMode, CodecError, CorruptFrame, DType, Geometry, decode_frame
+from deltahub.codecs.protocol import Effort
 from deltahub.codecs.reference import fm_delta
 from deltahub.codecs.reference.fm_delta import BlockShape
 from support.coded_frames import CodedFrame, all_parts, delta_frame, float_frame, made_frame
 from support.deltas import fine_tune, modes, one_row, scaled_fine_tune
 from support.kernels import delta_outcome, float_outcome
+from support.small_frames import SMALL_FRAMES
 
 DELTAS = {
     "BF16": delta_frame(one_row(DType.BF16, 250), *fine_tune(DType.BF16, 250)),
@@ -37,7 +39,8 @@ FLOATS = {
     "floats, F8_E4M3": float_frame(DType.F8_E4M3, 400),
 }
 CASES = DELTAS | FLOATS
-every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+WHOLE = CASES | SMALL_FRAMES
+every_frame = pytest.mark.parametrize("case", WHOLE.values(), ids=WHOLE.keys())
 every_delta = pytest.mark.parametrize("case", DELTAS.values(), ids=DELTAS.keys())
 every_float = pytest.mark.parametrize("case", FLOATS.values(), ids=FLOATS.keys())
 
@@ -75,13 +78,26 @@ def first_block(case: CodedFrame) -> bytes:
 # --- whole frames
 
 
-@every_case
+@every_frame
 def test_the_frames_under_test_are_coded(case: CodedFrame) -> None:
     assert modes(case.body)[0] == BlockMode.CODED
     assert decode_frame(case.frame, case.base) == case.source
 
 
-@every_case
+def test_the_frames_under_test_have_every_part_that_an_encoder_makes() -> None:
+    floats = {dtype for dtype in DType if dtype.is_float}
+    for codec in ("fm_delta", "neuzip_lossless"):
+        assert floats <= {case.dtype for case in WHOLE.values() if case.codec == codec}
+    encoded = [case for case in SMALL_FRAMES.values() if case.codec == "fm_delta"]
+    assert {case.body.effort for case in encoded} == set(Effort)
+    assert any(set(modes(case.body)) == set(BlockMode) for case in encoded)
+    assert modes(SMALL_FRAMES["floats, F16, all modes"].body) == [BlockMode.CODED, BlockMode.RAW]
+    for name, case in SMALL_FRAMES.items():
+        assert ("low rank" in name) == (case.base is not None and case.model.low_rank is not None)
+        assert ("decayed" in name) == (case.base is not None and case.model.staircase is not None)
+
+
+@every_frame
 def test_every_truncation_of_a_frame_is_refused(case: CodedFrame) -> None:
     frame = case.frame
     for changed in [*cut(frame), frame + b"\0"]:
@@ -89,7 +105,7 @@ def test_every_truncation_of_a_frame_is_refused(case: CodedFrame) -> None:
             decode_frame(changed, case.base)
 
 
-@every_case
+@every_frame
 def test_every_flipped_bit_of_a_frame_is_refused(case: CodedFrame) -> None:
     for changed in flipped(case.frame):
         with pytest.raises(CodecError):

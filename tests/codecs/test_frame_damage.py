@@ -32,6 +32,7 @@ from support.frames import (
     seal,
     table_of,
 )
+from support.small_frames import SMALL_FRAMES
 
 every_codec = pytest.mark.parametrize("codec", list(BY_ID))
 
@@ -288,6 +289,47 @@ def test_a_block_table_is_refused_that_has(fault: str) -> None:
     assert decode_frame(forge_table(RAW, [(len(TEXT), 1, CHECK)], TEXT)) == TEXT
     with pytest.raises(CorruptFrame):
         decode_frame(forge_table(RAW, *FORGED_TABLES[fault]))
+
+
+MIXED = SMALL_FRAMES["BF16, all modes"]
+CODED, SAME, PLAIN = table_of(MIXED.frame)
+BODY = MIXED.frame[FrameView.parse(MIXED.frame).header.prefix_length :]
+AFTER_CODED = BODY[CODED[0] :]
+
+FORGED_MIXTURES = {
+    "an unknown mode": ([(CODED[0], 3, CODED[2]), SAME, PLAIN], BODY),
+    "an unchanged block that stores a byte": (
+        [CODED, (1, 0, SAME[2]), PLAIN],
+        BODY[: CODED[0]] + b"x" + AFTER_CODED,
+    ),
+    "a raw block one byte short": ([CODED, SAME, (PLAIN[0] - 1, 1, PLAIN[2])], BODY[:-1]),
+    "a coded block of nothing": ([(0, 2, CODED[2]), SAME, PLAIN], AFTER_CODED),
+    "a coded block as long as a raw one": (
+        [(PLAIN[0], 2, CODED[2]), SAME, PLAIN],
+        BODY[: CODED[0]] + bytes(PLAIN[0] - CODED[0]) + AFTER_CODED,
+    ),
+    "a body with a byte of no block": ([CODED, SAME, PLAIN], BODY + b"x"),
+    "a body that lacks a byte": ([CODED, SAME, PLAIN], BODY[:-1]),
+}
+
+
+@pytest.mark.parametrize("fault", list(FORGED_MIXTURES))
+def test_a_block_table_of_all_modes_is_refused_before_any_block_that_has(fault: str) -> None:
+    rows = [CODED, SAME, PLAIN]
+    assert [mode for _, mode, _ in rows] == [2, 0, 1]
+    assert decode_frame(forge_table(MIXED.frame, rows, BODY), MIXED.base) == MIXED.source
+    with pytest.raises(CorruptFrame):
+        FrameView.parse(forge_table(MIXED.frame, *FORGED_MIXTURES[fault]))
+
+
+@every_codec
+def test_a_frame_is_not_opened_that_is_cut_or_goes_on(codec: str) -> None:
+    frame, _ = FRAMES[codec]
+    for other in (frame[:-1], frame + b"\0", b"x" + frame[1:]):
+        with pytest.raises(CorruptFrame):
+            open_frame(other)
+    with pytest.raises(CorruptFrame):
+        peek_header_length(b"x" + frame[1:16])
 
 
 def test_a_prelude_where_the_codec_has_none_is_refused() -> None:

@@ -6,6 +6,7 @@ from itertools import cycle
 from deltahub.codecs import BY_ID, BlockMode, DType, EncodedBody, FrameHeader, Geometry, tensor_id
 from deltahub.codecs.blocks import block_checksum
 from deltahub.codecs.frame_header import CHECKSUM, FIXED, SEGMENT, TABLE_ROW
+from deltahub.codecs.protocol import Effort
 from deltahub.codecs.reference import fm_delta
 from deltahub.codecs.reference.fm_delta import Model, Words
 from deltahub.codecs.reference.fm_delta_model import ALPHABET
@@ -70,9 +71,12 @@ class CodedFrame:
         return bytes(stored[4:])
 
 
-def delta_frame(geometry: Geometry, source: bytes, base: bytes) -> CodedFrame:
+def delta_frame(
+    geometry: Geometry, source: bytes, base: bytes, effort: Effort = Effort.DEFAULT
+) -> CodedFrame:
     """As the encoder makes it."""
-    return CodedFrame("fm_delta", geometry, source, base, encode(geometry, source, base))
+    body = encode(geometry, source, base, effort=effort)
+    return CodedFrame("fm_delta", geometry, source, base, body)
 
 
 def float_frame(dtype: DType, count: int, n_blocks: int = 1) -> CodedFrame:

@@ -32,7 +32,7 @@ def fine_tune(dtype: DType, count: int, seed: int = 0, step: float = 2e-4) -> tu
         steps = np.rint(random.standard_normal(count) * min(scale / 20, 1000)).astype(signed)
         return (base + steps).tobytes(), base.tobytes()
     with np.errstate(over="ignore"):  # a large step makes infinities, and they are words too
-        return _as_words(tuned, dtype).tobytes(), _as_words(weights, dtype).tobytes()
+        return as_words(tuned, dtype).tobytes(), as_words(weights, dtype).tobytes()
 
 
 def scaled_fine_tune(
@@ -43,10 +43,10 @@ def scaled_fine_tune(
     weights = random.standard_normal((rows, columns)) * 0.02
     sizes = np.exp(random.standard_normal((rows, 1)) + random.standard_normal((1, columns)))
     tuned = weights + random.standard_normal((rows, columns)) * sizes * step
-    return _as_words(tuned, dtype).tobytes(), _as_words(weights, dtype).tobytes()
+    return as_words(tuned, dtype).tobytes(), as_words(weights, dtype).tobytes()
 
 
-def _as_words(values: npt.NDArray[np.float64], dtype: DType) -> Words:
+def as_words(values: npt.NDArray[np.float64], dtype: DType) -> Words:
     if dtype in (DType.F64, DType.F32, DType.F16):
         return values.astype(f"<f{dtype.itemsize}").view(f"<u{dtype.itemsize}")
     if dtype is DType.F8_E4M3:  # F16 with a bias of 15, cut down to 4 + 3 bits and a bias of 7

@@ -1,6 +1,6 @@
 """The native kernels, set by set, at the level of preludes and streams: without guards."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -90,3 +90,36 @@ def float_outcome(dtype: DType, prelude: bytes, stream: bytes, n_words: int) -> 
     for name in NAMES:
         assert run_floats(name, dtype, prelude, stream, n_words) == expected, name
     return expected
+
+
+def is_delta_prelude(dtype: DType, frame: tuple[int, int], prelude: bytes) -> bool:
+    """Whether the reference and all kernels, which agree, take a prelude for what it seems."""
+    try:
+        fm_delta.parse_prelude(Words.of(dtype), *frame, prelude)
+        expected = True
+    except CorruptFrame:
+        expected = False
+    for name in NAMES:
+        with running(name):
+            assert expected == _is_made(lambda: FmDeltaDecoder(WORD_KINDS[dtype], prelude, *frame))
+    return expected
+
+
+def is_float_prelude(dtype: DType, prelude: bytes) -> bool:
+    try:
+        neuzip_lossless.parse_prelude(Words.of(dtype), prelude)
+        expected = True
+    except CorruptFrame:
+        expected = False
+    for name in NAMES:
+        with running(name):
+            assert expected == _is_made(lambda: NeuzipDecoder(WORD_KINDS[dtype], prelude))
+    return expected
+
+
+def _is_made(make: Callable[[], object]) -> bool:
+    try:
+        make()
+    except ValueError:
+        return False
+    return True
