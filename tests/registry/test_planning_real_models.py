@@ -221,8 +221,8 @@ def test_words_that_are_no_numbers_leave_the_rest_a_delta(
     reg: Registry, ann: Caller, dtype: torch.dtype
 ) -> None:
     special = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0, 0.0, 1e-39, -6e-8])
-    before = {"up.weight": tiny.base()["up.weight"].to(dtype)}
-    after = {"up.weight": tiny.finetune(1e-5)["up.weight"].to(dtype)}
+    before = {"up.weight": tiny.base()["up.weight"].to(dtype, copy=True)}
+    after = {"up.weight": tiny.finetune(1e-5)["up.weight"].to(dtype, copy=True)}
     before["up.weight"].view(-1)[5:700:100] = special.to(dtype)
     after["up.weight"].view(-1)[5:705:50] = special.repeat(2).to(dtype)
     base = push_model(reg, ann, "ann/base", before)
