@@ -80,12 +80,16 @@ constexpr int symbol_of_place(unsigned place) {
 }
 inline constexpr unsigned n_places = 2 * (n_cells + 1);
 
-// Floats on their own: symbol 2 + exponent, the sign and the mantissa raw.
-constexpr int n_float_symbols(int exponent_bits) { return n_escapes + (1 << exponent_bits); }
+// Floats on their own: symbol 2 + the leading bits, exponent and first digits of the mantissa; the
+// sign and the other digits are raw. An entry of a table has no room for more leading bits.
+inline constexpr int most_leading_bits = 11;
+constexpr int n_float_symbols(int leading_bits) { return n_escapes + (1 << leading_bits); }
 
-constexpr Symbol float_symbol(int symbol, int raw_bits) {
+constexpr Symbol float_symbol(int symbol, int leading_bits, int raw_bits) {
   if (symbol < n_escapes) return {.mant = std::int16_t(-symbol), .width = escape_width};
-  return {.mant = std::int16_t(symbol - n_escapes), .width = std::uint8_t(raw_bits)};
+  // Numbers are modulo 2^bits, so that leading bits which begin with 1 are those of one below zero.
+  const int bits = symbol - n_escapes, top = 1 << (leading_bits - 1);
+  return {.mant = std::int16_t((bits ^ top) - top), .width = std::uint8_t(raw_bits)};
 }
 
 DELTAHUB_END

@@ -164,8 +164,8 @@ class NeuzipEncoder {
 
 class NeuzipDecoder {
  public:
-  NeuzipDecoder(int kind, const Bytes& prelude)
-      : codec_(parsed_floats(kind, {prelude.data(), prelude.size()})) {}
+  NeuzipDecoder(int kind, const Bytes& prelude, int version)
+      : codec_(parsed_floats(kind, {prelude.data(), prelude.size()}, version)) {}
 
   void decode(const Bytes& stream, const WritableBytes& out) const {
     nb::gil_scoped_release unlocked;
@@ -267,10 +267,10 @@ NB_MODULE(_native, m) {
            "bytes. False where one of them is damaged. ValueError unless the sizes fit, and coded\n"
            "blocks have more than LEAST_CHECKED bytes behind their guards.");
 
-  nb::class_<NeuzipEncoder>(m, "NeuzipEncoder", "The exponent table of one frame.")
+  nb::class_<NeuzipEncoder>(m, "NeuzipEncoder", "The table of one frame.")
       .def(nb::init<int, const Bytes&>(), "kind"_a, "source"_a,
            nb::sig("def __init__(self, kind: int, source: " BUFFER ") -> None"),
-           "Counts the exponents of a frame. ValueError for words that are no floats, and where\n"
+           "Counts the exponents of a frame, and what goes with them. ValueError for words that are no floats, and where\n"
            "they have more exponents than a table holds.")
       .def_prop_ro("prelude", &NeuzipEncoder::prelude)
       .def_prop_ro("estimated_bytes", &NeuzipEncoder::estimated_bytes)
@@ -279,9 +279,9 @@ NB_MODULE(_native, m) {
            "The stream of a block; None where coding does not pay.");
 
   nb::class_<NeuzipDecoder>(m, "NeuzipDecoder", "A prelude's table, ready to decode blocks.")
-      .def(nb::init<int, const Bytes&>(), "kind"_a, "prelude"_a,
-           nb::sig("def __init__(self, kind: int, prelude: " BUFFER ") -> None"),
-           "ValueError where no encoder writes such a prelude.")
+      .def(nb::init<int, const Bytes&, int>(), "kind"_a, "prelude"_a, "version"_a,
+           nb::sig("def __init__(self, kind: int, prelude: " BUFFER ", version: int) -> None"),
+           "ValueError where no encoder of this version of the codec writes such a prelude.")
       .def("decode", &NeuzipDecoder::decode, "stream"_a, "out"_a,
            nb::sig("def decode(self, stream: " BUFFER ", out: bytearray | memoryview) -> None"),
            "Fills `out` with one block. ValueError where no encoder writes such a stream.")

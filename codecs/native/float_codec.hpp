@@ -7,6 +7,7 @@
 #include "codec.hpp"
 #include "dispatch.hpp"
 #include "neuzip.hpp"
+#include "neuzip_plan.hpp"
 
 namespace deltahub {
 
@@ -33,11 +34,10 @@ std::size_t words_in(std::size_t size) {
 template <class Words>
 class FloatEncoderOf final : public FloatEncoder {
  public:
-  FloatEncoderOf(const FloatModel& model, std::size_t n)
-      : table_(*chosen_kernels(), model), rows_(*chosen_kernels(), table_, model) {
-    prelude = write_float_prelude(model);
-    estimated_bytes =
-        estimated_float_bytes(model, n, float_raw_bits<Words>(model.zero_bits), prelude.size());
+  explicit FloatEncoderOf(const FloatPlan& plan)
+      : table_(*chosen_kernels(), plan.model), rows_(*chosen_kernels(), table_, plan.model) {
+    prelude = plan.prelude;
+    estimated_bytes = plan.estimated_bytes;
   }
   std::vector<std::uint8_t> encode(View words) const override {
     return rows_.encode(words.data(), words_in<Words>(words.size()));
@@ -62,7 +62,7 @@ class FloatDecoderOf final : public FloatDecoder {
 
 }  // namespace detail
 
-// Counts the exponents of a frame. std::invalid_argument for words without them, or with more of
+// Counts the leading bits of a frame. std::invalid_argument for words without them, or with more of
 // them than a table holds.
 inline std::unique_ptr<FloatEncoder> planned_floats(int kind, View source) {
   return with_words(word_kind(kind), [&]<class Words>(Words) -> std::unique_ptr<FloatEncoder> {
@@ -70,20 +70,21 @@ inline std::unique_ptr<FloatEncoder> planned_floats(int kind, View source) {
       throw std::invalid_argument("integers have no exponents");
     } else {
       const std::size_t n = detail::words_in<Words>(source.size());
-      const auto model = plan_floats<Words>(source.data(), n);
-      require(model.has_value(), "more exponents than a table holds");
-      return std::make_unique<detail::FloatEncoderOf<Words>>(*model, n);
+      const auto plan = plan_floats<Words>(source.data(), n);
+      require(plan.has_value(), "more exponents than a table holds");
+      return std::make_unique<detail::FloatEncoderOf<Words>>(*plan);
     }
   });
 }
 
 // std::invalid_argument where no encoder writes such a prelude.
-inline std::unique_ptr<FloatDecoder> parsed_floats(int kind, View prelude) {
+inline std::unique_ptr<FloatDecoder> parsed_floats(int kind, View prelude, int version) {
+  require(version >= first_float_version && version <= float_version, "no such version");
   return with_words(word_kind(kind), [&]<class Words>(Words) -> std::unique_ptr<FloatDecoder> {
     if constexpr (Words::exponent_bits == 0) {
       throw std::invalid_argument("integers have no exponents");
     } else {
-      const auto model = parse_float_prelude<Words>(prelude.data(), prelude.size());
+      const auto model = parse_float_prelude<Words>(prelude.data(), prelude.size(), version);
       require(model.has_value(), "no encoder writes such a prelude");
       return std::make_unique<detail::FloatDecoderOf<Words>>(*model);
     }

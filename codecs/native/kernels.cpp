@@ -145,11 +145,12 @@ void predict(const std::uint8_t* words, const std::int32_t* product, std::size_t
 }
 
 template <class Words>
-void join(const std::uint8_t* numbers, std::size_t n, int zero_bits, std::uint8_t* words) {
+void join(const std::uint8_t* numbers, std::size_t n, int zero_bits, int n_low,
+          std::uint8_t* words) {
   using Word = typename Words::Word;
   for (std::size_t j = 0; j < n; ++j) {
     const Word number = Word(load<Word>(numbers + j * sizeof(Word)) << zero_bits);
-    store<Word>(words + j * sizeof(Word), Words::joined(number));
+    store<Word>(words + j * sizeof(Word), Words::joined(number, n_low));
   }
 }
 

@@ -94,8 +94,9 @@ struct Kernels {
   using Predict = void (*)(const std::uint8_t* words, const std::int32_t* product, std::size_t n,
                            int floor, std::uint8_t* predicted);
   Predict predict[10];
-  // words of numbers as neuzip_lossless codes them: exponent, sign, mantissa. Null for integers.
-  using Join = void (*)(const std::uint8_t* numbers, std::size_t n, int zero_bits,
+  // words of numbers as neuzip_lossless codes them: exponent and leading digits of the mantissa,
+  // sign, n_low other digits of which the last zero_bits are left out. Null for integers.
+  using Join = void (*)(const std::uint8_t* numbers, std::size_t n, int zero_bits, int n_low,
                         std::uint8_t* words);
   Join join[10];
   // Rounds products to so many binary digits, to nearest, ties to even, modulo 2^32.

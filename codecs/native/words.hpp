@@ -66,16 +66,17 @@ struct FloatWords {
     return unsigned(word >> mantissa_bits) & ((1u << exponent_bits) - 1);
   }
   static Wide delta(Wide word, Wide base) { return sign_extended<W>(step(Word(word), Word(base))); }
-  // The word with its exponent first and its sign behind it, and back.
-  static Word split(Word word) {
-    const Word low = Word((Word(1) << mantissa_bits) - 1), sign = Word(word >> (word_bits - 1));
-    const Word exponent = Word(Word(word << 1) >> (mantissa_bits + 1));
-    return Word(Word(exponent << (mantissa_bits + 1)) | Word(sign << mantissa_bits) | (word & low));
+  // The word with its sign behind its exponent and the leading digits of its mantissa, before
+  // `n_low` others; and back.
+  static Word split(Word word, int n_low) {
+    const Word low = Word((Word(1) << n_low) - 1), sign = Word(word >> (word_bits - 1));
+    const Word leading = Word(Word(word << 1) >> (n_low + 1));
+    return Word(Word(leading << (n_low + 1)) | Word(sign << n_low) | (word & low));
   }
-  static Word joined(Word number) {
-    const Word low = Word((Word(1) << mantissa_bits) - 1), sign = Word(number >> mantissa_bits & 1);
-    const Word exponent = Word(number >> (mantissa_bits + 1));
-    return Word(Word(sign << (word_bits - 1)) | Word(exponent << mantissa_bits) | (number & low));
+  static Word joined(Word number, int n_low) {
+    const Word low = Word((Word(1) << n_low) - 1), sign = Word(number >> n_low & 1);
+    const Word leading = Word(number >> (n_low + 1));
+    return Word(Word(sign << (word_bits - 1)) | Word(leading << n_low) | (number & low));
   }
   // The delta and what it makes, in the word's own width, so that vectors hold as many as they can.
   static Word step(Word word, Word base) {

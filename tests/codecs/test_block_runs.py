@@ -145,7 +145,7 @@ def test_another_base_is_refused_by_the_block_that_shows_it(kernels: str) -> Non
 
 def _decode_floats(modes: list[int], lengths: list[int], sizes: list[int], n: int) -> bool:
     _, prelude, _, _ = body_of("neuzip_lossless", GEOMETRIES[0])
-    return NeuzipDecoder(3, prelude).decode_run(modes, lengths, sizes, bytes(n), bytearray(n))
+    return NeuzipDecoder(3, prelude, 2).decode_run(modes, lengths, sizes, bytes(n), bytearray(n))
 
 
 @pytest.mark.parametrize(

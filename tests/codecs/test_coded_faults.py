@@ -228,8 +228,14 @@ FAULTY_FLOATS = {
     "a table too large": replace(FLOAT_MODEL, table=Table(11, FLOAT_MODEL.table.frequencies)),
     "more zero bits than a mantissa has": replace(FLOAT_MODEL, zero_bits=8),
     "63 zero bits": replace(FLOAT_MODEL, zero_bits=63),
-    "frequencies above the sum": replace(FLOAT_MODEL, table=Table(7, (100, 29, *[0] * 256))),
-    "frequencies below the sum": replace(FLOAT_MODEL, table=Table(7, (100, 27, *[0] * 256))),
+    "frequencies above the sum": replace(
+        FLOAT_MODEL, n_leading=0, table=Table(7, (100, 29, *[0] * 256))
+    ),
+    "frequencies below the sum": replace(
+        FLOAT_MODEL, n_leading=0, table=Table(7, (100, 27, *[0] * 256))
+    ),
+    "more leading digits than a table has room for": replace(FLOAT_MODEL, n_leading=4),
+    "leading digits that are zero bits": replace(FLOAT_MODEL, n_leading=2, zero_bits=6),
 }
 
 
@@ -244,5 +250,5 @@ def test_a_prelude_of_floats_without_faults_is_the_yardstick() -> None:
     decoded = float_outcome(DType.BF16, prelude, FLOAT_CASE.stream(), 300)
     assert decoded == FLOAT_CASE.source
     # All of a mantissa may be zero: the stream then says other words, if any.
-    only_signs = neuzip_lossless.write_prelude(replace(FLOAT_MODEL, zero_bits=7))
+    only_signs = neuzip_lossless.write_prelude(replace(FLOAT_MODEL, zero_bits=7, n_leading=0))
     assert float_outcome(DType.BF16, only_signs, FLOAT_CASE.stream(), 300) is None

@@ -9,11 +9,13 @@ from dataclasses import replace
 import pytest
 
 from deltahub.codecs import DType
+from deltahub.codecs._native import NeuzipDecoder
 from deltahub.codecs.reference import fm_delta, neuzip_lossless
 from deltahub.codecs.reference.bits import Field, write_fields
 from deltahub.codecs.reference.coder import Context, Table, table_fields
 from deltahub.codecs.reference.fm_delta import Columns, LowRank, Model, Staircase, Words
 from deltahub.codecs.reference.fm_delta_prelude import model_fields
+from deltahub.codecs.words import WORD_KINDS
 from support.kernels import is_delta_prelude, is_float_prelude
 from support.reference_models import table_for
 
@@ -189,8 +191,34 @@ def test_a_column_stream_is_read_to_its_end_and_all_lanes_come_to_rest(model: Mo
 FLOATS = {DType.F64: 52, DType.F32: 23, DType.F16: 10, DType.BF16: 7, DType.F8_E5M2: 2}
 
 
-def float_prelude(dtype: DType, zero_bits: int, table: Table) -> bytes:
-    return neuzip_lossless.write_prelude(neuzip_lossless.Model(Words.of(dtype), zero_bits, table))
+def float_prelude(
+    dtype: DType, zero_bits: int, table: Table, n_leading: int = 0, version: int = 2
+) -> bytes:
+    model = neuzip_lossless.Model(Words.of(dtype), zero_bits, table, n_leading)
+    return neuzip_lossless.write_prelude(model, version)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_prelude_of_floats_is_of_a_version_that_there_is(version: int) -> None:
+    prelude = float_prelude(DType.BF16, 0, table_for(COUNTS, 2 + 256, 10), version=version)
+    assert is_float_prelude(DType.BF16, prelude, version)
+    for unknown in (0, 3):
+        with pytest.raises(ValueError, match="no such version"):
+            NeuzipDecoder(WORD_KINDS[DType.BF16], prelude, unknown)
+
+
+@pytest.mark.parametrize("dtype", list(FLOATS))
+def test_leading_digits_are_limited_by_mantissa_zero_bits_and_table(dtype: DType) -> None:
+    n_exponent_bits = Words.of(dtype).exponent_bits
+    most = min(11 - n_exponent_bits, FLOATS[dtype])
+    zero_bits = FLOATS[dtype] - most
+    for n_leading in range(most + 2):
+        table = table_for(COUNTS, 2 + (1 << n_exponent_bits + n_leading), 10)
+        prelude = float_prelude(dtype, zero_bits, table, n_leading)
+        assert is_float_prelude(dtype, prelude) == (n_leading <= most)
+    if most > 0:
+        table = table_for(COUNTS, 2 + (1 << n_exponent_bits + most), 10)
+        assert not is_float_prelude(dtype, float_prelude(dtype, zero_bits + 1, table, most))
 
 
 @pytest.mark.parametrize("dtype", list(FLOATS))
@@ -216,7 +244,7 @@ def test_a_prelude_of_floats_is_sound_up_to_its_limits(dtype: DType) -> None:
 def test_bits_that_fill_the_last_byte_of_a_prelude_of_floats_are_zero() -> None:
     table = table_for(COUNTS, 258, 7)
     prelude = float_prelude(DType.BF16, 0, table)
-    n_used = 4 + 6 + sum(width for _, width in table_fields(table, 1))
+    n_used = 4 + 6 + 4 + sum(width for _, width in table_fields(table, 1))
     assert len(prelude) == (n_used + 7) // 8
     assert n_used % 8 > 0
     for bit in range(n_used % 8, 8):

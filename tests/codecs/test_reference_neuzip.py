@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from deltahub.codecs import CorruptFrame, DType, InvalidInput
 from deltahub.codecs.reference.coder import guarded
 from deltahub.codecs.reference.neuzip_lossless import (
+    MOST_LEADING_BITS,
     Model,
     alphabet,
     block_numbers,
@@ -27,10 +28,13 @@ FLOATS = [dtype for dtype in DType if dtype.is_float]
 every_float = pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: dtype.name)
 
 
-def model_for(dtype: DType, source: bytes, zero_bits: int = 0, table_log: int = 8) -> Model:
+def model_for(
+    dtype: DType, source: bytes, zero_bits: int = 0, table_log: int = 8, n_leading: int = 0
+) -> Model:
     words = Words.of(dtype)
-    symbols = alphabet(words, zero_bits)
-    model = Model(words, zero_bits, table_for(Counter(), len(symbols.symbols), table_log))
+    symbols = alphabet(words, zero_bits, n_leading)
+    table = table_for(Counter(), len(symbols.symbols), table_log)
+    model = Model(words, zero_bits, table, n_leading)
     (table,) = tables_for(symbols, [block_numbers(model, source)], 1, table_log)
     return replace(model, table=table)
 
@@ -60,7 +64,21 @@ def test_any_words_come_back_through_any_table(
     size = count * dtype.itemsize
     source = data.draw(st.binary(min_size=size, max_size=size))
     other = data.draw(st.binary(min_size=size, max_size=size))
-    assert_comes_back(dtype, source, model_for(dtype, other))
+    words = Words.of(dtype)
+    most = min(3, words.mantissa_bits, MOST_LEADING_BITS - words.exponent_bits)
+    n_leading = data.draw(st.integers(0, most))
+    assert_comes_back(dtype, source, model_for(dtype, other, n_leading=n_leading))
+
+
+@every_float
+def test_version_1_is_version_2_without_leading_digits(dtype: DType) -> None:
+    source, _ = fine_tune(dtype, 60)
+    model = model_for(dtype, source)
+    older = write_prelude(model, version=1)
+    assert parse_prelude(model.words, older, version=1) == model
+    assert parse_prelude(model.words, write_prelude(model)) == model
+    with pytest.raises(CorruptFrame):
+        parse_prelude(model.words, older)
 
 
 @every_float
@@ -145,6 +163,9 @@ def test_a_damaged_block_is_refused() -> None:
         ("2\\^11 states", replace(GOOD, table=replace(GOOD.table, table_log=11))),
         ("8 zero bits", replace(GOOD, zero_bits=8)),
         ("63 zero bits", replace(GOOD, zero_bits=63)),
+        ("8 leading digits", replace(GOOD, n_leading=8)),
+        ("4 leading digits", replace(GOOD, n_leading=4)),
+        ("1 leading digits", replace(GOOD, n_leading=1, zero_bits=7)),
     ],
 )
 def test_a_faulty_prelude_is_refused(fault: str, model: Model) -> None:

@@ -47,7 +47,6 @@ VERSIONS = {
     "recipe": RECIPE_VERSION,
     "coder": 1,
     "fm_delta": 1,
-    "neuzip_lossless": 1,
     **{codec.codec_id: codec.version for codec in BY_ID.values()},
 }
 

@@ -91,9 +91,10 @@ def encode_alone(geometry: Geometry, source: bytes, threads: int = 1) -> Encoded
 def decode(geometry: Geometry, body: EncodedBody, base: bytes | None, threads: int = 1) -> bytes:
     """What the codec with a base, or without one, makes of a body."""
     out = bytearray(geometry.size_bytes)
-    BY_ID["neuzip_lossless" if base is None else "fm_delta"].decode(
+    codec = BY_ID["neuzip_lossless" if base is None else "fm_delta"]
+    codec.decode(
         geometry,
-        1,
+        codec.version,
         memoryview(body.prelude),
         0,
         [int(mode) for mode, _ in body.blocks],

@@ -12,6 +12,7 @@ from deltahub.codecs.protocol import Buffer
 from deltahub.codecs.reference import fm_delta, neuzip_lossless
 from deltahub.codecs.reference.coder import guarded
 from deltahub.codecs.reference.fm_delta import BlockShape
+from deltahub.codecs.reference.neuzip_lossless import VERSION
 from deltahub.codecs.reference.words import Words
 from deltahub.codecs.words import WORD_KINDS
 
@@ -50,12 +51,17 @@ def run_delta(
 
 
 def run_floats(
-    kernels: str, dtype: DType, prelude: Buffer, stream: Buffer, n_words: int
+    kernels: str,
+    dtype: DType,
+    prelude: Buffer,
+    stream: Buffer,
+    n_words: int,
+    version: int = VERSION,
 ) -> bytes | None:
     out = bytearray(n_words * dtype.itemsize)
     with running(kernels):
         try:
-            NeuzipDecoder(WORD_KINDS[dtype], prelude).decode(stream, out)
+            NeuzipDecoder(WORD_KINDS[dtype], prelude, version).decode(stream, out)
         except ValueError:
             return None
     return bytes(out)
@@ -81,14 +87,16 @@ def delta_outcome(
     return expected
 
 
-def float_outcome(dtype: DType, prelude: bytes, stream: bytes, n_words: int) -> bytes | None:
+def float_outcome(
+    dtype: DType, prelude: bytes, stream: bytes, n_words: int, version: int = VERSION
+) -> bytes | None:
     try:
-        model = neuzip_lossless.parse_prelude(Words.of(dtype), prelude)
+        model = neuzip_lossless.parse_prelude(Words.of(dtype), prelude, version)
         expected = neuzip_lossless.decode_block(model, guarded(stream), n_words)
     except CorruptFrame:
         expected = None
     for name in NAMES:
-        assert run_floats(name, dtype, prelude, stream, n_words) == expected, name
+        assert run_floats(name, dtype, prelude, stream, n_words, version) == expected, name
     return expected
 
 
@@ -105,15 +113,15 @@ def is_delta_prelude(dtype: DType, frame: tuple[int, int], prelude: bytes) -> bo
     return expected
 
 
-def is_float_prelude(dtype: DType, prelude: bytes) -> bool:
+def is_float_prelude(dtype: DType, prelude: bytes, version: int = VERSION) -> bool:
     try:
-        neuzip_lossless.parse_prelude(Words.of(dtype), prelude)
+        neuzip_lossless.parse_prelude(Words.of(dtype), prelude, version)
         expected = True
     except CorruptFrame:
         expected = False
     for name in NAMES:
         with running(name):
-            assert expected == _is_made(lambda: NeuzipDecoder(WORD_KINDS[dtype], prelude))
+            assert expected == _is_made(lambda: NeuzipDecoder(WORD_KINDS[dtype], prelude, version))
     return expected
 
 

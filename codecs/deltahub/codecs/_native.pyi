@@ -87,11 +87,11 @@ class FmDeltaDecoder:
         """
 
 class NeuzipEncoder:
-    """The exponent table of one frame."""
+    """The table of one frame."""
 
     def __init__(self, kind: int, source: bytes | bytearray | memoryview) -> None:
         """
-        Counts the exponents of a frame. ValueError for words that are no floats, and where
+        Counts the exponents of a frame, and what goes with them. ValueError for words that are no floats, and where
         they have more exponents than a table holds.
         """
 
@@ -107,8 +107,10 @@ class NeuzipEncoder:
 class NeuzipDecoder:
     """A prelude's table, ready to decode blocks."""
 
-    def __init__(self, kind: int, prelude: bytes | bytearray | memoryview) -> None:
-        """ValueError where no encoder writes such a prelude."""
+    def __init__(self, kind: int, prelude: bytes | bytearray | memoryview, version: int) -> None:
+        """
+        ValueError where no encoder of this version of the codec writes such a prelude.
+        """
 
     def decode(self, stream: bytes | bytearray | memoryview, out: bytearray | memoryview) -> None:
         """

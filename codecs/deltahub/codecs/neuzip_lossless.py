@@ -1,4 +1,4 @@
-"""neuzip_lossless: floats on their own, the exponent coded, sign and mantissa raw.
+"""neuzip_lossless: floats on their own, coded by their exponents; signs and mantissas hardly are.
 
 Format: codecs/spec/neuzip_lossless.md. The work is done by the native kernels.
 """
@@ -28,7 +28,7 @@ class NeuzipLossless:
 
     codec_id: ClassVar[str] = "neuzip_lossless"
     number: ClassVar[int] = 3
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     needs_base: ClassVar[bool] = False
 
     def block_bytes(self, dtype: DType) -> int:
@@ -80,7 +80,7 @@ class NeuzipLossless:
         out: memoryview,
         threads: int,
     ) -> None:
-        decoder = _decoder(geometry.dtype, prelude)
+        decoder = _decoder(geometry.dtype, prelude, version)
         if decoder is not None and decode_run(
             decoder.decode_run, geometry, first, modes, lengths, payload, out, threads
         ):
@@ -98,7 +98,7 @@ class NeuzipLossless:
 
 
 def plan(dtype: DType, source: Buffer) -> NeuzipEncoder | None:
-    """The exponent table of some floats; None where there is none to be had."""
+    """The table of some floats; None where there is none to be had."""
     if not dtype.is_float:
         return None
     try:
@@ -107,11 +107,11 @@ def plan(dtype: DType, source: Buffer) -> NeuzipEncoder | None:
         return None
 
 
-def _decoder(dtype: DType, prelude: memoryview) -> NeuzipDecoder | None:
+def _decoder(dtype: DType, prelude: memoryview, version: int) -> NeuzipDecoder | None:
     """None for an empty prelude, which an encoder writes where no block is coded."""
     if len(prelude) == 0:
         return None
     try:
-        return NeuzipDecoder(WORD_KINDS[dtype], prelude)
+        return NeuzipDecoder(WORD_KINDS[dtype], prelude, version)
     except ValueError as exc:
         raise CorruptFrame(f"neuzip_lossless prelude: {exc}") from exc

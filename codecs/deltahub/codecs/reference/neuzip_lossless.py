@@ -23,7 +23,10 @@ from deltahub.codecs.reference.coder import (
 )
 from deltahub.codecs.reference.words import Words
 
+VERSION = 2
 CONTEXT = Context(table=0, shift=0)
+# What an entry of the kernels' tables has room for.
+MOST_LEADING_BITS = 11
 
 
 @dataclass(frozen=True)
@@ -33,52 +36,64 @@ class Model:
     words: Words  # of a float
     zero_bits: int  # lowest bits of every word's mantissa that are zero
     table: Table
+    n_leading: int = 0  # highest digits of the mantissa that are coded with the exponent
 
     @property
     def coder(self) -> Coder:
-        return Coder(alphabet(self.words, self.zero_bits), (self.table,))
+        return Coder(alphabet(self.words, self.zero_bits, self.n_leading), (self.table,))
+
+    @property
+    def n_low(self) -> int:
+        """Digits of the mantissa behind the sign."""
+        return self.words.mantissa_bits - self.n_leading
 
     def number(self, word: int) -> int:
-        """Exponent, sign, mantissa from high to low, without the low zero bits."""
-        words = self.words
-        is_negative = word >> (words.bits - 1)
-        sign_and_mantissa = is_negative << words.mantissa_bits | words.mantissa(word)
-        turned = words.exponent(word) << (words.mantissa_bits + 1) | sign_and_mantissa
+        """Leading bits, sign, other digits from high to low, without the zero bits."""
+        top = 1 << (self.words.bits - 1)
+        leading, low = divmod(word % top, 1 << self.n_low)
+        turned = (leading << 1 | word // top) << self.n_low | low
         number, rest = divmod(turned, 1 << self.zero_bits)
         if rest:
             raise InvalidInput(f"a word whose low {self.zero_bits} bits are not zero")
         return number
 
     def word(self, number: int) -> int:
-        words = self.words
-        turned = (number << self.zero_bits) % (1 << words.bits)
-        exponent, sign_and_mantissa = divmod(turned, 1 << (words.mantissa_bits + 1))
-        is_negative, mantissa = divmod(sign_and_mantissa, 1 << words.mantissa_bits)
-        return is_negative << (words.bits - 1) | exponent << words.mantissa_bits | mantissa
+        turned = (number << self.zero_bits) % (1 << self.words.bits)
+        leading_and_sign, low = divmod(turned, 1 << self.n_low)
+        leading, is_negative = divmod(leading_and_sign, 2)
+        return is_negative << (self.words.bits - 1) | leading << self.n_low | low
 
 
-def alphabet(words: Words, zero_bits: int) -> Alphabet:
-    """The escapes, then a symbol for each exponent."""
-    width = words.bits - words.exponent_bits - zero_bits
-    exponents = range(1 << words.exponent_bits)
-    return Alphabet((*ESCAPES, *((exponent, width) for exponent in exponents)), stride=1)
+def alphabet(words: Words, zero_bits: int, n_leading: int = 0) -> Alphabet:
+    """The escapes, then a symbol for each exponent and what leading digits it may have."""
+    leading_bits = words.exponent_bits + n_leading
+    width = words.bits - leading_bits - zero_bits
+    return Alphabet((*ESCAPES, *((bits, width) for bits in range(1 << leading_bits))), stride=1)
 
 
-def write_prelude(model: Model) -> bytes:
+def write_prelude(model: Model, version: int = VERSION) -> bytes:
     fields = [(model.table.table_log, 4), (model.zero_bits, 6)]
+    if version > 1:
+        fields.append((model.n_leading, 4))
     return write_fields(fields + table_fields(model.table, stride=1))
 
 
-def parse_prelude(words: Words, prelude: Buffer) -> Model:
-    """The model; CorruptFrame where no encoder writes such a prelude."""
+def parse_prelude(words: Words, prelude: Buffer, version: int = VERSION) -> Model:
+    """The model; CorruptFrame where no encoder of this version writes such a prelude."""
     require(words.is_float, "neuzip_lossless codes floats only")
     reader = BitReader(prelude)
     table_log = read_table_log(reader)
     zero_bits = reader.take(6)
     require(zero_bits <= words.mantissa_bits, f"{zero_bits} zero bits in every mantissa")
-    table = read_table(reader, table_log, alphabet(words, zero_bits))
+    n_leading = reader.take(4) if version > 1 else 0
+    require(
+        n_leading <= words.mantissa_bits - zero_bits
+        and words.exponent_bits + n_leading <= MOST_LEADING_BITS,
+        f"{n_leading} leading digits in every mantissa",
+    )
+    table = read_table(reader, table_log, alphabet(words, zero_bits, n_leading))
     require(reader.take_rest() == b"", "the prelude goes on")
-    return Model(words, zero_bits, table)
+    return Model(words, zero_bits, table, n_leading)
 
 
 def block_numbers(model: Model, source: Buffer) -> Numbers:
