@@ -126,13 +126,9 @@ class FmDeltaDecoder {
                   const std::vector<std::size_t>& sizes, const Bytes& payload,
                   const WritableBytes& out) const {
     nb::gil_scoped_release unlocked;
-    const BlockRun run{modes, lengths, sizes};
-    run.check(payload.size(), base.size(), out.size());
-    return run.decode(payload.data(), base.data(), out.data(), [&](std::size_t i, const Block& at) {
-      const BlockShape shape = codec_->shape_of(first + i, parts, at.size);
-      codec_->check_block(at.size, at.size, 0, shape.first_column, shape.rows, shape.columns);
-      return codec_->decode(at.stored, at.length, at.base, at.out, shape);
-    });
+    return deltahub::decode_run(*codec_, first, parts, {modes, lengths, sizes},
+                                {payload.data(), payload.size()}, {base.data(), base.size()},
+                                {out.data(), out.size()});
   }
 
  private:
@@ -177,11 +173,8 @@ class NeuzipDecoder {
                   const std::vector<std::size_t>& sizes, const Bytes& payload,
                   const WritableBytes& out) const {
     nb::gil_scoped_release unlocked;
-    const BlockRun run{modes, lengths, sizes};
-    run.check(payload.size(), 0, out.size());
-    return run.decode(payload.data(), nullptr, out.data(), [&](std::size_t, const Block& at) {
-      return codec_->decode({at.stored, at.length}, at.out, at.size);
-    });
+    return deltahub::decode_run(*codec_, {modes, lengths, sizes},
+                                {payload.data(), payload.size()}, {out.data(), out.size()});
   }
 
  private:

@@ -4,10 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include "codec.hpp"
+#include "delta_codec.hpp"
 #include "dispatch.hpp"
+#include "float_codec.hpp"
 
 namespace deltahub {
 
@@ -36,6 +39,7 @@ struct BlockRun {
             "a mode, a length and a size for each block");
     std::size_t stored_left = payload_size, out_left = out_size;
     for (std::size_t i = 0; i < modes.size(); ++i) {
+      require(sizes[i] > 0, "a block without words");
       require(lengths[i] <= stored_left && sizes[i] <= out_left, "blocks longer than their bytes");
       stored_left -= lengths[i];
       out_left -= sizes[i];
@@ -78,6 +82,29 @@ struct BlockRun {
     return true;
   }
 };
+
+// Fills `out` with the blocks of an fm_delta frame from `first` on; a row of it has so many parts.
+// False: one of them is damaged. std::invalid_argument where sizes do not fit each other.
+inline bool decode_run(const DeltaDecoder& decoder, std::size_t first, std::size_t parts,
+                       const BlockRun& run, View payload, View base, std::span<std::uint8_t> out) {
+  // Coded blocks read it, whatever their neighbours are.
+  require(base.size() == out.size(), "a base of another size");
+  run.check(payload.size(), base.size(), out.size());
+  return run.decode(payload.data(), base.data(), out.data(), [&](std::size_t i, const Block& at) {
+    const BlockShape shape = decoder.shape_of(first + i, parts, at.size);
+    decoder.check_block(at.size, at.size, 0, shape.first_column, shape.rows, shape.columns);
+    return decoder.decode(at.stored, at.length, at.base, at.out, shape);
+  });
+}
+
+// The same of a neuzip_lossless frame, which has no base.
+inline bool decode_run(const FloatDecoder& decoder, const BlockRun& run, View payload,
+                       std::span<std::uint8_t> out) {
+  run.check(payload.size(), 0, out.size());
+  return run.decode(payload.data(), nullptr, out.data(), [&](std::size_t, const Block& at) {
+    return decoder.decode({at.stored, at.length}, at.out, at.size);
+  });
+}
 
 // How many blocks, from `first` on, have these checksums. std::invalid_argument unless the blocks,
 // each longer than least_checked, make up `decoded`.

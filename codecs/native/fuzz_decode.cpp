@@ -1,9 +1,9 @@
-// Fuzzers of both decoders, for builds with sanitizers. kernels.cpp is linked once for each
-// instruction set, as in the module, and all sets must agree.
+// Fuzzers of both decoders and of runs of blocks, for builds with sanitizers. kernels.cpp is linked
+// once for each instruction set, as in the module, and all sets must agree.
 //
-//   as a libFuzzer target (make fuzz):  -DDELTAHUB_FUZZ=deltas or -DDELTAHUB_FUZZ=floats
+//   as a libFuzzer target (make fuzz):  -DDELTAHUB_FUZZ=deltas, floats or runs
 //   as a program of its own (tests/codecs/test_sanitized.py):
-//       fuzz_decode deltas|floats SEED ROUNDS FILE...
+//       fuzz_decode deltas|floats|runs SEED ROUNDS FILE...
 //     runs every file, then ROUNDS mutations of each.
 //
 // Every buffer is a heap block of exactly the size that the decoder is told, so that one byte read or
@@ -13,7 +13,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
-#include <memory>
+#include <map>
 #include <optional>
 #include <random>
 #include <stdexcept>
@@ -22,52 +22,11 @@
 
 #include "delta_codec.hpp"
 #include "float_codec.hpp"
+#include "fuzz_input.hpp"
+#include "fuzz_runs.hpp"
 
 namespace deltahub {
 namespace {
-
-using Bytes = std::vector<std::uint8_t>;
-
-constexpr std::size_t most_rows = 256, most_columns = 16384;
-constexpr std::size_t most_words = std::size_t(1) << 14;  // of a block: enough for many rounds
-
-[[noreturn]] void fail(const char* what) {
-  std::fprintf(stderr, "%s\n", what);
-  std::abort();
-}
-
-// An exact copy: vectors may have capacity to spare.
-struct Exact {
-  explicit Exact(std::size_t n) : size(n), data(new std::uint8_t[n]) {}
-  explicit Exact(View bytes) : Exact(bytes.size()) {
-    std::copy(bytes.begin(), bytes.end(), data.get());
-  }
-  View view() const { return {data.get(), size}; }
-  std::size_t size;
-  std::unique_ptr<std::uint8_t[]> data;
-};
-
-// What an input asks for: its numbers first, in this order, of 16 bits; then the bytes.
-class Input {
- public:
-  explicit Input(View bytes) : rest_(bytes) {}
-
-  std::size_t number(std::size_t end) {
-    const View two = bytes(2);
-    std::size_t value = 0;
-    for (std::size_t i = 0; i < two.size(); ++i) value |= std::size_t(two[i]) << 8 * i;
-    return value % end;
-  }
-  View bytes(std::size_t n) {
-    const View taken = rest_.first(std::min(n, rest_.size()));
-    rest_ = rest_.subspan(taken.size());
-    return taken;
-  }
-  View rest() { return bytes(rest_.size()); }
-
- private:
-  View rest_;
-};
 
 // decode(kernels, out): whether it was accepted. All kernels must say the same, and of what they
 // accept, make the same words: those that come back, if any.
@@ -209,8 +168,10 @@ Bytes mutated(Bytes bytes) {
 int run(int n_arguments, char** arguments) {
   if (n_arguments < 5) return 2;
   const std::string decoder = arguments[1];
-  if (decoder != "deltas" && decoder != "floats") return 2;
-  const auto fuzz = decoder == "deltas" ? deltas : floats;
+  const std::map<std::string, void (*)(View)> fuzzers = {
+      {"deltas", deltas}, {"floats", floats}, {"runs", runs}};
+  if (!fuzzers.contains(decoder)) return 2;
+  const auto fuzz = fuzzers.at(decoder);
   random_engine.seed(std::strtoull(arguments[2], nullptr, 10));
   const long rounds = std::strtol(arguments[3], nullptr, 10);
   for (int i = 4; i < n_arguments; ++i) {

@@ -167,3 +167,74 @@ def test_runs_that_do_not_fit_their_buffers_are_refused(
     assert _decode_floats([1], [1000], [1000], 1000)
     with pytest.raises(ValueError, match=r"block|more bytes"):
         _decode_floats(modes, lengths, sizes, 1000)
+
+
+def decode_run(
+    modes: list[int],
+    lengths: list[int],
+    sizes: list[int],
+    payload: bytes,
+    out: int,
+    base: bytes,
+    *,
+    parts: int = 1,
+) -> bool:
+    """out: its size."""
+    _, prelude, _, _ = body_of("fm_delta", GEOMETRIES[0])
+    decoder = FmDeltaDecoder(3, prelude, ROWS, COLUMNS)
+    return decoder.decode_run(0, parts, base, modes, lengths, sizes, payload, bytearray(out))
+
+
+WRAPS = 2**64 - 1
+COMPLETE = ([0, 1], [0, 600], [400, 600], bytes(600), 1000, bytes(1000))
+ONE_FAULT = {
+    "a mode too few": ([0], [0, 600], [400, 600], bytes(600), 1000, bytes(1000)),
+    "a size too few": ([0, 1], [0, 600], [400], bytes(600), 1000, bytes(1000)),
+    "an unknown mode": ([0, 3], [0, 600], [400, 600], bytes(600), 1000, bytes(1000)),
+    "a raw block that is short": ([0, 1], [0, 599], [400, 600], bytes(599), 1000, bytes(1000)),
+    "a raw block that is long": ([0, 1], [0, 601], [400, 600], bytes(601), 1000, bytes(1000)),
+    "an unchanged block with bytes": ([0, 1], [5, 600], [400, 600], bytes(605), 1000, bytes(1000)),
+    "an unchanged block of no base": ([0, 1], [0, 600], [400, 600], bytes(600), 1000, b""),
+    "a base that is short": ([1, 1], [400, 600], [400, 600], bytes(1000), 1000, bytes(999)),
+    "a base that is long": ([1, 1], [400, 600], [400, 600], bytes(1000), 1000, bytes(1001)),
+    "a coded block of no base": ([2], [600], [1000], bytes(600), 1000, b""),
+    "a block of no bytes": ([1, 1], [1000, 0], [1000, 0], bytes(1000), 1000, bytes(1000)),
+    "a stored byte too many": ([0, 1], [0, 600], [400, 600], bytes(601), 1000, bytes(1000)),
+    "a decoded byte too many": ([1, 1], [400, 600], [400, 600], bytes(1000), 1001, bytes(1001)),
+    "lengths whose sum wraps": ([1, 2], [601, WRAPS], [601, 399], bytes(600), 1000, bytes(1000)),
+    "sizes whose sum wraps": ([2, 2], [300, 300], [1001, WRAPS], bytes(600), 1000, bytes(1000)),
+}
+
+
+@pytest.mark.parametrize("fault", list(ONE_FAULT))
+def test_a_run_with_one_fault_is_refused_before_it_is_read(fault: str) -> None:
+    assert decode_run(*COMPLETE)
+    with pytest.raises(ValueError, match=r"block|more bytes|base"):
+        decode_run(*ONE_FAULT[fault])
+
+
+def coded_block() -> tuple[bytes, bytes]:
+    """(stored bytes, base) of the first coded block."""
+    geometry = GEOMETRIES[0]
+    _, _, modes, blocks = body_of("fm_delta", geometry)
+    index = modes.index(BlockMode.CODED)
+    return blocks[index], BASE[slice(*geometry.block_bytes(index))]
+
+
+@pytest.mark.parametrize("parts", [0, COLUMNS + 1])
+def test_rows_of_no_parts_or_of_empty_ones_are_refused(parts: int) -> None:
+    stored, base = coded_block()
+    size = len(base)
+    assert decode_run([2], [len(stored)], [size], stored, size, base)
+    with pytest.raises(ValueError, match="parts"):
+        decode_run([2], [len(stored)], [size], stored, size, base, parts=parts)
+
+
+def test_a_stream_that_goes_on_behind_its_own_guard_is_refused_in_a_run() -> None:
+    stored, base = coded_block()
+    for spare_digits in (0, 1, 8):
+        number = int.from_bytes(stored[4:], "little") << spare_digits
+        stream = number.to_bytes((number.bit_length() + 7) // 8, "little")
+        longer = xxhash.xxh3_64_intdigest(stream).to_bytes(8, "little")[:4] + stream
+        is_decoded = decode_run([2], [len(longer)], [len(base)], longer, len(base), base)
+        assert is_decoded == (spare_digits == 0)
