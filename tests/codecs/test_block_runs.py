@@ -65,7 +65,7 @@ def body_of(codec_id: str, geometry: Geometry) -> tuple[Codec, bytes, list[int],
     codec = BY_ID[codec_id]
     base = memoryview(BASE) if codec.needs_base else None
     body = codec.encode(geometry, memoryview(TUNED), base, Effort.DEFAULT, 1)
-    return codec, body.prelude, [m for m, _ in body.blocks], [bytes(b) for _, b in body.blocks]
+    return codec, body.prelude, [*body.blocks.modes], [b for _, b in body.blocks]
 
 
 def decoded(

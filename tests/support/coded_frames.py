@@ -6,7 +6,7 @@ from itertools import cycle
 from deltahub.codecs import BY_ID, BlockMode, DType, EncodedBody, FrameHeader, Geometry, tensor_id
 from deltahub.codecs.blocks import block_checksum
 from deltahub.codecs.frame_header import CHECKSUM, FIXED, SEGMENT, TABLE_ROW
-from deltahub.codecs.protocol import Effort
+from deltahub.codecs.protocol import Effort, StoredBlocks
 from deltahub.codecs.reference import fm_delta
 from deltahub.codecs.reference.fm_delta import Model, Words
 from deltahub.codecs.reference.fm_delta_model import ALPHABET
@@ -52,11 +52,11 @@ class CodedFrame:
             effort=body.effort,
             header_length=FIXED.size + n_segments * SEGMENT.size + CHECKSUM.size,
             prelude_length=len(body.prelude),
-            body_length=sum(len(data) for _, data in body.blocks),
+            body_length=body.blocks.size_bytes,
         )
         blocks = zip(body.blocks, body.checksums, strict=True)
         table = b"".join(TABLE_ROW.pack(len(data), mode, check) for (mode, data), check in blocks)
-        stored = b"".join(bytes(data) for _, data in body.blocks)
+        stored = b"".join(data for _, data in body.blocks)
         return header.to_bytes() + seal(body.prelude + table) + stored
 
     @property
@@ -66,9 +66,9 @@ class CodedFrame:
 
     def stream(self, index: int = 0) -> bytes:
         """A block's stream, without its guard."""
-        mode, stored = self.body.blocks[index]
+        mode, stored = [*self.body.blocks][index]
         assert mode == BlockMode.CODED
-        return bytes(stored[4:])
+        return stored[4:]
 
 
 def delta_frame(
@@ -94,7 +94,7 @@ def made_frame(tensor: Tensor) -> CodedFrame:
         is_coded = len(coded) < len(source)
         blocks.append((BlockMode.CODED, coded) if is_coded else (BlockMode.RAW, source))
         checksums.append(block_checksum(source, index))
-    body = EncodedBody(fm_delta.write_prelude(tensor.model), [*blocks], checksums, 3)
+    body = EncodedBody(fm_delta.write_prelude(tensor.model), StoredBlocks(blocks), checksums, 3)
     return CodedFrame("fm_delta", tensor.geometry, tensor.source, tensor.base, body)
 
 

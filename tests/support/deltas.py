@@ -97,9 +97,9 @@ def decode(geometry: Geometry, body: EncodedBody, base: bytes | None, threads: i
         codec.version,
         memoryview(body.prelude),
         0,
-        [int(mode) for mode, _ in body.blocks],
-        [len(stored) for _, stored in body.blocks],
-        memoryview(b"".join(bytes(stored) for _, stored in body.blocks)),
+        [int(mode) for mode in body.blocks.modes],
+        body.blocks.lengths,
+        memoryview(b"".join(stored for _, stored in body.blocks)),
         None if base is None else memoryview(base),
         memoryview(out),
         threads,
@@ -108,8 +108,8 @@ def decode(geometry: Geometry, body: EncodedBody, base: bytes | None, threads: i
 
 
 def modes(body: EncodedBody) -> list[BlockMode]:
-    return [mode for mode, _ in body.blocks]
+    return body.blocks.modes
 
 
 def stored_bytes(body: EncodedBody) -> int:
-    return len(body.prelude) + sum(len(stored) for _, stored in body.blocks)
+    return len(body.prelude) + body.blocks.size_bytes

@@ -1,7 +1,8 @@
 """Walking the blocks of a frame: the two modes that all codecs share, and threads."""
 
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import accumulate
 from typing import Final, TypeVar
 
@@ -9,7 +10,7 @@ import xxhash
 
 from deltahub.codecs._native import LEAST_CHECKED
 from deltahub.codecs.errors import CorruptFrame
-from deltahub.codecs.protocol import BlockMode, Buffer, Geometry
+from deltahub.codecs.protocol import BlockMode, Buffer, Geometry, StoredBlocks
 
 T = TypeVar("T")
 
@@ -54,6 +55,53 @@ def map_blocks(work: Callable[[int], T], n_blocks: int, threads: int) -> list[T]
         return [work(i) for i in range(n_blocks)]
     with ThreadPoolExecutor(min(threads, n_blocks)) as pool:
         return list(pool.map(work, range(n_blocks)))
+
+
+def each_block(work: Callable[[int], T], n_blocks: int, threads: int) -> Iterator[T]:
+    """The same one by one; of what is done no more than two a thread wait to be taken."""
+    if threads <= 1 or n_blocks <= 1:
+        yield from map(work, range(n_blocks))
+        return
+    with ThreadPoolExecutor(min(threads, n_blocks)) as pool:
+        waiting: deque[Future[T]] = deque()
+        for index in range(n_blocks):
+            waiting.append(pool.submit(work, index))
+            if len(waiting) > 2 * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def room_of(geometry: Geometry) -> int:
+    """For the blocks of a frame and what stands before them."""
+    return geometry.size_bytes + geometry.size_bytes // 64 + (4 << 10)
+
+
+def raw_blocks(geometry: Geometry, source: memoryview) -> StoredBlocks:
+    """All blocks as they are."""
+    spans = decoded_spans(geometry, 0, geometry.n_blocks)
+    return StoredBlocks(
+        ((BlockMode.RAW, source[begin:end]) for begin, end in spans), room_of(geometry)
+    )
+
+
+def encoded_blocks(
+    encode_block: Callable[[int], tuple[BlockMode, Buffer]],
+    geometry: Geometry,
+    source: memoryview,
+    threads: int,
+) -> tuple[StoredBlocks, list[int]]:
+    """All blocks of a frame, encoded, and the checksum of each."""
+
+    def encode(index: int) -> tuple[BlockMode, Buffer, int]:
+        begin, end = geometry.block_bytes(index)
+        return *encode_block(index), block_checksum(source[begin:end], index)
+
+    blocks, checksums = StoredBlocks(room=room_of(geometry)), []
+    for mode, stored, checksum in each_block(encode, geometry.n_blocks, threads):
+        blocks.append(mode, stored)
+        checksums.append(checksum)
+    return blocks, checksums
 
 
 DecodeRun = Callable[[list[int], list[int], list[int], memoryview, memoryview], bool]

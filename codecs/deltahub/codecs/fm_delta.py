@@ -12,18 +12,19 @@ import numpy as np
 from deltahub.codecs._native import FmDeltaDecoder, FmDeltaEncoder
 from deltahub.codecs.blocks import (
     GUARD_BYTES,
-    block_checksum,
     decode_blocks,
     decode_run,
+    decoded_spans,
+    encoded_blocks,
     guard,
-    map_blocks,
+    room_of,
     unguarded,
 )
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.errors import CorruptFrame, WrongBase
 from deltahub.codecs.low_rank import FLOAT_WORDS
 from deltahub.codecs.low_rank_search import fit_low_rank
-from deltahub.codecs.protocol import BlockMode, Buffer, Effort, EncodedBody, Geometry
+from deltahub.codecs.protocol import BlockMode, Buffer, Effort, EncodedBody, Geometry, StoredBlocks
 from deltahub.codecs.words import WORD_KINDS
 
 BLOCK_ELEMENTS: Final = 1 << 17
@@ -53,36 +54,39 @@ class FmDelta:
         encoder = plan(geometry, source, base, effort)
         is_promising = encoder.estimated_bytes < geometry.size_bytes
 
-        def encode_block(index: int) -> tuple[BlockMode, Buffer, int]:
+        def encode_block(index: int) -> tuple[BlockMode, Buffer]:
             begin, end = geometry.block_bytes(index)
             words = source[begin:end]
-            checksum = block_checksum(words, index)
             if not is_promising:
-                return BlockMode.RAW, words, checksum
+                return BlockMode.RAW, words
             place = geometry.block_rectangle(index)
             stream = encoder.encode(words, base[begin:end], *place)
             if stream == b"":
-                return BlockMode.UNCHANGED, b"", checksum
+                return BlockMode.UNCHANGED, b""
             if stream is None or GUARD_BYTES + len(stream) >= len(words):
-                return BlockMode.RAW, words, checksum
-            return BlockMode.CODED, guard(stream) + stream, checksum
+                return BlockMode.RAW, words
+            return BlockMode.CODED, guard(stream) + stream
 
-        done = map_blocks(encode_block, geometry.n_blocks, threads)
-        checksums = [checksum for _, _, checksum in done]
-        blocks = [(mode, stored) for mode, stored, _ in done]
+        blocks, checksums = encoded_blocks(encode_block, geometry, source, threads)
+        modes = blocks.modes
         saved = sum(
-            _size(geometry, index) - len(stored)
-            for index, (mode, stored) in enumerate(blocks)
+            _size(geometry, index) - length
+            for index, (mode, length) in enumerate(zip(modes, blocks.lengths, strict=True))
             if mode == BlockMode.CODED
         )
         if saved > len(encoder.prelude):
             return EncodedBody(encoder.prelude, blocks, checksums, effort)
         # The tables cost more than they save, as in a tensor of a few elements.
-        for index, (mode, _) in enumerate(blocks):
-            if mode == BlockMode.CODED:
-                begin, end = geometry.block_bytes(index)
-                blocks[index] = BlockMode.RAW, source[begin:end]
-        return EncodedBody(b"", blocks, checksums, effort)
+        del blocks
+        plain = StoredBlocks(room=room_of(geometry))
+        for mode, (begin, end) in zip(
+            modes, decoded_spans(geometry, 0, geometry.n_blocks), strict=True
+        ):
+            if mode == BlockMode.UNCHANGED:
+                plain.append(mode, b"")
+            else:
+                plain.append(BlockMode.RAW, source[begin:end])
+        return EncodedBody(b"", plain, checksums, effort)
 
     def decode(
         self,

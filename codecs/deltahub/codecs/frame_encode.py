@@ -137,6 +137,7 @@ def encode_frame(
     geometry = choose_geometry(coder, spec.dtype, part.rows, part.columns)
     body = coder.encode(geometry, view, aligned, effort, threads)
     if codec != "raw" and _is_too_large(geometry, body, plan):
+        del body
         return encode_frame(spec, part, source, codec="raw", threads=threads)
     return _write(spec, part, coder, geometry, body, plan)
 
@@ -194,11 +195,11 @@ def _checked_base(
 
 
 def _is_too_large(geometry: Geometry, body: EncodedBody, plan: BasePlan | None) -> bool:
-    if all(mode == BlockMode.RAW for mode, _ in body.blocks):
+    if all(mode == BlockMode.RAW for mode in body.blocks.modes):
         return True
     n_segments = len(plan.segments) if plan is not None else 0
     length = FIXED.size + n_segments * SEGMENT.size + 2 * CHECKSUM.size + len(body.prelude)
-    length += geometry.n_blocks * TABLE_ROW.size + sum(len(data) for _, data in body.blocks)
+    length += geometry.n_blocks * TABLE_ROW.size + body.blocks.size_bytes
     limit = raw_frame_length(geometry.dtype, geometry.rows, geometry.columns)
     return length >= limit or len(body.prelude) > MAX_PRELUDE
 
@@ -229,15 +230,17 @@ def _write(
         effort=body.effort,
         header_length=FIXED.size + n_segments * SEGMENT.size + CHECKSUM.size,
         prelude_length=len(body.prelude),
-        body_length=sum(len(data) for _, data in body.blocks),
+        body_length=body.blocks.size_bytes,
     )
     check_header(header)
     table = b"".join(
         [
-            TABLE_ROW.pack(len(data), mode, checksum)
-            for (mode, data), checksum in zip(body.blocks, body.checksums, strict=True)
+            TABLE_ROW.pack(length, mode, checksum)
+            for length, mode, checksum in zip(
+                body.blocks.lengths, body.blocks.modes, body.checksums, strict=True
+            )
         ]
     )
     checked = body.prelude + table
     checksum = CHECKSUM.pack(xxhash.xxh3_64_intdigest(checked))
-    return b"".join([header.to_bytes(), checked, checksum, *(data for _, data in body.blocks)])
+    return body.blocks.behind(header.to_bytes() + checked + checksum)

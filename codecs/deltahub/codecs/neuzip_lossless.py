@@ -8,11 +8,11 @@ from typing import ClassVar, Final
 from deltahub.codecs._native import NeuzipDecoder, NeuzipEncoder
 from deltahub.codecs.blocks import (
     GUARD_BYTES,
-    block_checksum,
     decode_blocks,
     decode_run,
+    encoded_blocks,
     guard,
-    map_blocks,
+    raw_blocks,
     unguarded,
 )
 from deltahub.codecs.dtypes import DType
@@ -46,26 +46,21 @@ class NeuzipLossless:
         if encoder is not None and encoder.estimated_bytes >= geometry.size_bytes:
             encoder = None
 
-        def encode_block(index: int) -> tuple[BlockMode, Buffer, int]:
+        def encode_block(index: int) -> tuple[BlockMode, Buffer]:
             begin, end = geometry.block_bytes(index)
             words = source[begin:end]
-            checksum = block_checksum(words, index)
             stream = encoder.encode(words) if encoder is not None else None
             if stream is None or GUARD_BYTES + len(stream) >= len(words):
-                return BlockMode.RAW, words, checksum
-            return BlockMode.CODED, guard(stream) + stream, checksum
+                return BlockMode.RAW, words
+            return BlockMode.CODED, guard(stream) + stream
 
-        done = map_blocks(encode_block, geometry.n_blocks, threads)
-        blocks = [(mode, stored) for mode, stored, _ in done]
-        checksums = [checksum for _, _, checksum in done]
-        spans = [geometry.block_bytes(index) for index in range(geometry.n_blocks)]
-        saved = geometry.size_bytes - sum(len(stored) for _, stored in blocks)
+        blocks, checksums = encoded_blocks(encode_block, geometry, source, threads)
+        saved = geometry.size_bytes - blocks.size_bytes
         if encoder is not None and saved > len(encoder.prelude):
             return EncodedBody(encoder.prelude, blocks, checksums)
         # The table costs more than it saves, as in a tensor of a few elements.
-        return EncodedBody(
-            b"", [(BlockMode.RAW, source[begin:end]) for begin, end in spans], checksums
-        )
+        del blocks
+        return EncodedBody(b"", raw_blocks(geometry, source), checksums)
 
     def decode(
         self,

@@ -1,8 +1,11 @@
 """What the frame layer and a codec agree on: geometry, block modes, encode and decode."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from io import BytesIO
+from itertools import accumulate
 from typing import ClassVar, Protocol
 
 from deltahub.codecs.dtypes import DType
@@ -91,12 +94,57 @@ class Geometry:
         return first * self.dtype.itemsize, (first + count) * self.dtype.itemsize
 
 
+class StoredBlocks:
+    """Blocks as they are stored, back to back in one buffer: a frame has up to 64 MiB of them, and
+    becomes one object without a second copy of them.
+
+    room: bytes for which the buffer need not grow; they take memory only once they are written.
+    """
+
+    def __init__(self, blocks: Iterable[tuple[BlockMode, Buffer]] = (), room: int = 0) -> None:
+        self.modes: list[BlockMode] = []
+        self.lengths: list[int] = []
+        # Where a buffer grows among other allocations, it leaves holes of its own size behind.
+        self._bytes = BytesIO(bytes(room))
+        for mode, stored in blocks:
+            self.append(mode, stored)
+
+    def append(self, mode: BlockMode, stored: Buffer) -> None:
+        self.modes.append(mode)
+        self.lengths.append(len(stored))
+        self._bytes.write(stored)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._bytes.tell()
+
+    def __iter__(self) -> Iterator[tuple[BlockMode, bytes]]:
+        with self._bytes.getbuffer() as stored:
+            ends = accumulate(self.lengths)
+            spans = zip(self.modes, self.lengths, ends, strict=True)
+            return iter([(mode, bytes(stored[end - n : end])) for mode, n, end in spans])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StoredBlocks) and [*self] == [*other]
+
+    def behind(self, prefix: bytes) -> bytes:
+        """These bytes and then all blocks; the blocks are gone from here."""
+        n, size = len(prefix), self.size_bytes
+        self._bytes.write(prefix)  # for as many bytes more
+        self._bytes.truncate()
+        with self._bytes.getbuffer() as whole:
+            whole[n:] = whole[:size]
+            whole[:n] = prefix
+        made, self._bytes = self._bytes.getvalue(), BytesIO()
+        return made
+
+
 @dataclass(frozen=True)
 class EncodedBody:
     """What a codec makes of one frame's elements; the frame layer writes table and header."""
 
     prelude: bytes  # what all blocks need, at most MAX_PRELUDE bytes
-    blocks: list[tuple[BlockMode, Buffer]]  # one a block of the geometry, in order
+    blocks: StoredBlocks  # those of the geometry, in order
     checksums: list[int]  # XXH3-64 of each block's decoded bytes, seeded with its index
     effort: int = 0  # for the header: 0 where the codec knows no levels of effort
 

@@ -2,7 +2,13 @@
 
 from typing import ClassVar
 
-from deltahub.codecs.blocks import block_checksum, decoded_spans, map_blocks, stored_spans
+from deltahub.codecs.blocks import (
+    block_checksum,
+    decoded_spans,
+    map_blocks,
+    raw_blocks,
+    stored_spans,
+)
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.errors import CorruptFrame
 from deltahub.codecs.protocol import BlockMode, Effort, EncodedBody, Geometry
@@ -31,8 +37,7 @@ class Raw:
         checksums = map_blocks(
             lambda i: block_checksum(source[slice(*spans[i])], i), len(spans), threads
         )
-        blocks = [(BlockMode.RAW, source[begin:end]) for begin, end in spans]
-        return EncodedBody(prelude=b"", blocks=[*blocks], checksums=checksums)
+        return EncodedBody(b"", raw_blocks(geometry, source), checksums)
 
     def decode(
         self,

@@ -9,11 +9,9 @@ import zstandard
 
 from deltahub.codecs.blocks import (
     GUARD_BYTES,
-    block_checksum,
     decode_blocks,
-    decoded_spans,
+    encoded_blocks,
     guard,
-    map_blocks,
     unguarded,
 )
 from deltahub.codecs.dtypes import DType
@@ -47,19 +45,12 @@ class Zstd:
         effort: Effort,
         threads: int,
     ) -> EncodedBody:
-        spans = list(decoded_spans(geometry, 0, geometry.n_blocks))
+        def encode_block(index: int) -> tuple[BlockMode, Buffer]:
+            begin, end = geometry.block_bytes(index)
+            return _compress(source[begin:end])
 
-        def encode_block(index: int) -> tuple[BlockMode, Buffer, int]:
-            decoded = source[slice(*spans[index])]
-            mode, stored = _compress(decoded)
-            return mode, stored, block_checksum(decoded, index)
-
-        encoded = map_blocks(encode_block, len(spans), threads)
-        return EncodedBody(
-            prelude=b"",
-            blocks=[(mode, stored) for mode, stored, _ in encoded],
-            checksums=[checksum for _, _, checksum in encoded],
-        )
+        blocks, checksums = encoded_blocks(encode_block, geometry, source, threads)
+        return EncodedBody(prelude=b"", blocks=blocks, checksums=checksums)
 
     def decode(
         self,

@@ -1,0 +1,119 @@
+"""What one codec takes beside input and output: run in a process of its own, prints JSON.
+
+    python -m support.codec_memory CODEC EFFORT MIB [merged]
+
+A tensor of MIB MiB of BF16 is one frame. For each way and number of threads, as "encode 2": MiB by
+which resident memory rises above what is held before and the output, which is made meanwhile.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from deltahub.codecs.base_plan import BasePlan, BaseSegment
+from deltahub.codecs.dtypes import DType
+from deltahub.codecs.frame import FrameRange, TensorSpec, encode_frame, open_frame
+from deltahub.codecs.ids import ID_BYTES
+from deltahub.codecs.protocol import Effort
+
+COLUMNS = 2048
+FEW_ROWS = 128  # two blocks: what a codec needs once, such as threads' stacks and its own pages
+MIB = 1 << 20
+
+Words = npt.NDArray[np.uint16]
+
+
+def bf16(numbers: npt.NDArray[np.float32]) -> Words:
+    return (numbers.view(np.uint32) >> 16).astype(np.uint16)
+
+
+def pair(rows: int, is_merged: bool) -> tuple[Words, Words]:
+    """(fine-tune, base): noise in the last bits, or an adapter of rank 8 merged into the base."""
+    random = np.random.default_rng(0)
+    n_made = min(rows, MIB // COLUMNS)  # the same again: no codec here looks further than a word
+    numbers = random.normal(0, 0.02, (n_made, COLUMNS)).astype(np.float32)
+    numbers = bf16(numbers).astype(np.uint32).__lshift__(16).view(np.float32)
+    base = np.tile(bf16(numbers), (rows // n_made, 1))
+    if not is_merged:
+        noise = random.integers(0, 16, (n_made, COLUMNS)).astype(np.uint16)
+        return base + np.tile(noise, (rows // n_made, 1)), base
+    left = (random.normal(0, 1e-3, (n_made, 8))).astype(np.float32)
+    right = random.normal(0, 1, (8, COLUMNS)).astype(np.float32)
+    return np.tile(bf16(numbers + left @ right), (rows // n_made, 1)), base
+
+
+def status_bytes(key: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{key}:"):
+            return int(line.split()[1]) * 1024
+    raise LookupError(f"/proc/self/status has no {key}")
+
+
+def rise_bytes(work: Callable[[], object]) -> int:
+    """Of resident memory at its highest, while `work` runs."""
+    Path("/proc/self/clear_refs").write_text("5")  # forgets the highest so far
+    before = status_bytes("VmRSS")
+    kept = work()
+    rise = status_bytes("VmHWM") - before
+    del kept
+    return rise
+
+
+class Frames:
+    """A pair and its first rows as frames of one codec."""
+
+    def __init__(self, codec: str, effort: Effort, rows: int, is_merged: bool) -> None:
+        self.codec, self.effort = codec, effort
+        self.source, self.base = (
+            memoryview(words.reshape(-1)).cast("B") for words in pair(rows, is_merged)
+        )
+
+    def encode(self, rows: int, threads: int) -> bytes:
+        n_words = rows * COLUMNS
+        spec = TensorSpec(b"\1" * ID_BYTES, DType.BF16, rows, COLUMNS)
+        part = FrameRange(0, n_words, rows, COLUMNS)
+        segment = BaseSegment(b"\2" * ID_BYTES, DType.BF16, 0, n_words)
+        source, base = self.source[: 2 * n_words], self.base[: 2 * n_words]
+        near = (base, BasePlan((segment,), is_cast=False)) if self.codec == "fm_delta" else ()
+        return encode_frame(
+            spec, part, source, *near, codec=self.codec, threads=threads, effort=self.effort
+        )
+
+    def decode(self, frame: bytes, threads: int, out: memoryview) -> None:
+        view, body = open_frame(frame)
+        base = self.base[: len(out)] if self.codec == "fm_delta" else None
+        view.decode_into(0, view.header.n_blocks, body, base, out, threads)
+
+
+def main(codec: str, effort: Effort, rows: int, is_merged: bool) -> None:
+    frames = Frames(codec, effort, rows, is_merged)
+    found: dict[str, float] = {}
+    for threads in (1, 2):
+        few = frames.encode(FEW_ROWS, threads)
+        frames.decode(few, threads, memoryview(bytearray(2 * COLUMNS * FEW_ROWS)))
+    frame = b""
+    out = memoryview(bytearray(b"\1") * len(frames.source))
+    for threads in (1, 2):
+        made: list[bytes] = []
+        rise = rise_bytes(lambda n=threads, made=made: made.append(frames.encode(rows, n)))
+        frame = made.pop()
+        found[f"encode {threads}"] = (rise - len(frame)) / MIB
+    for threads in (1, 2):
+        out[:] = bytes(len(out))
+        rise = rise_bytes(lambda n=threads: frames.decode(frame, n, out))
+        assert out == frames.source
+        found[f"decode {threads}"] = rise / MIB
+    print(json.dumps({"frame": len(frame) / MIB} | found))
+
+
+if __name__ == "__main__":
+    main(
+        sys.argv[1],
+        Effort[sys.argv[2]],
+        int(sys.argv[3]) * MIB // 2 // COLUMNS,
+        sys.argv[4:] == ["merged"],
+    )
