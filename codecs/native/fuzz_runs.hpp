@@ -167,8 +167,8 @@ RunDecoder delta_runs(int kind, View prelude, std::size_t rows, std::size_t colu
       }};
 }
 
-RunDecoder float_runs(int kind, View prelude) {
-  const std::shared_ptr<FloatDecoder> decoder = parsed_floats(kind, prelude);
+RunDecoder float_runs(int kind, View prelude, int version) {
+  const std::shared_ptr<FloatDecoder> decoder = parsed_floats(kind, prelude, version);
   return {[=](const BlockRun& run, View payload, View, std::span<std::uint8_t> out) {
             return decode_run(*decoder, run, payload, out);
           },
@@ -180,7 +180,8 @@ RunDecoder float_runs(int kind, View prelude) {
 [[maybe_unused]] void runs(View bytes) {
   Input in(bytes);
   ToldRun told;
-  told.has_base = in.number(3) == 0;
+  const int version = int(in.number(3));  // of neuzip_lossless; 0: fm_delta
+  told.has_base = version == 0;
   const int kind = int(in.number(std::size_t(WordKind::int64) + 1));
   const std::size_t word_bytes =
       with_words(WordKind(kind), []<class Words>(Words) { return sizeof(typename Words::Word); });
@@ -237,7 +238,7 @@ RunDecoder float_runs(int kind, View prelude) {
     RunDecoder decoder;
     try {
       decoder = told.has_base ? delta_runs(kind, prelude.view(), rows, columns, parts, first)
-                              : float_runs(kind, prelude.view());
+                              : float_runs(kind, prelude.view(), version);
     } catch (const std::invalid_argument&) {
       break;  // the other fuzzers compare what is accepted
     }
