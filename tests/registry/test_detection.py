@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import func, select
+from sqlalchemy import event, func, select
 
 from deltahub.registry import Caller, Registry
 from deltahub.registry.candidates import Target
@@ -25,8 +25,8 @@ from deltahub.registry.sketching import (
     to_bf16,
 )
 from support import tiny_models as tiny
-from support.ingested import push_ingested
-from support.registry import caller, opened_registry
+from support.ingested import ingest, push_ingested
+from support.registry import caller, opened_registry, push
 
 
 def sketchable(name: str, tensor: torch.Tensor, dtype: str = "F32") -> Sketchable:
@@ -152,6 +152,28 @@ def test_private_models_are_seen_in_their_own_namespace_alone(reg: Registry, ann
     assert base in families_of(reg, own)
     assert families_of(reg, public) == []
     assert base not in families_of(reg, strange)
+
+
+def test_a_stored_model_is_sketched_like_its_upload_without_a_look_up_for_each_place(
+    reg: Registry, ann: Caller
+) -> None:
+    files = {"model.safetensors": tiny.to_file(tiny.finetune(1e-5))}
+    job_id = push(reg, ann, "ann/tune", files, base=None).job_id
+    assert job_id is not None
+    landed = sketch_revision(reg, Restorer(reg), 1)
+    ingest(reg, 1, job_id)
+    statements: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        statements.append(statement)
+
+    with reg.db.read() as session:
+        event.listen(session.get_bind(), "before_cursor_execute", note)
+    stored = sketch_revision(reg, Restorer(reg), 1)
+    assert len(stored) > 2
+    assert [each.to_bytes() for each in stored] == [each.to_bytes() for each in landed]
+    # Where each tensor lies, not where each of 16 places in it does.
+    assert len(statements) < 16 * len(stored)
 
 
 def test_every_sketched_tensor_has_all_its_bands(reg: Registry, ann: Caller) -> None:

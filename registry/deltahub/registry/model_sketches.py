@@ -13,6 +13,7 @@ from deltahub.registry.locations import resolve
 from deltahub.registry.registry import Registry
 from deltahub.registry.restore import Restorer
 from deltahub.registry.sketching import Sketchable, TensorSketch, choose, sketch
+from deltahub.registry.tensor_reader import TensorGone
 
 
 def sketch_revision(reg: Registry, restorer: Restorer, revision_id: int) -> list[TensorSketch]:
@@ -31,7 +32,10 @@ def sketch_revision(reg: Registry, restorer: Restorer, revision_id: int) -> list
         files = [(path, file) for path, file in rows]
     tensors: list[Sketchable] = []
     for path, file in files:
-        tensors += _tensors_of(restorer, path, file)
+        if file.recipe_tensor_id is None:
+            tensors += _tensors_of(restorer, path, file)
+        else:
+            tensors += _stored_tensors_of(restorer, file)
     sketches = [sketch(tensor) for tensor in choose(tensors)]
     return [found for found in sketches if found is not None]
 
@@ -78,7 +82,27 @@ def file_reader(
     return read
 
 
+def _stored_tensors_of(restorer: Restorer, file: File) -> list[Sketchable]:
+    """Of an ingested file. To read it as a file would look up its recipe and where each tensor and
+    its bases lie at every one of the places that a sketch reads; this reader remembers them.
+    """
+    read_stored = restorer.base_reader(file.domain_id)
+
+    def read(tensor: bytes, first_byte: int, out: memoryview) -> None:
+        try:
+            read_stored(tensor, first_byte, out)
+        except TensorGone:
+            restorer.check_is_there(file)
+            raise
+
+    return [
+        Sketchable(name, ref.dtype, ref.shape, partial(read, ref.tensor))
+        for name, ref in named_tensors(restorer, file)
+    ]
+
+
 def _tensors_of(restorer: Restorer, path: str, file: File) -> list[Sketchable]:
+    """Of a file that was only uploaded."""
     read = file_reader(restorer, file)
 
     def read_at(offset: int, length: int) -> bytearray:
