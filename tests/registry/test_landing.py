@@ -83,7 +83,9 @@ def test_an_empty_file_is_uploaded_like_any_other(reg: Registry, alice: Caller) 
     assert row.git_blob_id == "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.binary(max_size=2000), cuts=st.lists(st.integers(0, 2000), max_size=4))
 def test_parts_of_any_size_make_the_same_upload(
     reg: Registry, alice: Caller, data: bytes, cuts: list[int]
