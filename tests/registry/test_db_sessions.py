@@ -71,6 +71,25 @@ def test_a_read_session_sees_one_moment(database: Database) -> None:
     assert n_domains(database) == 1
 
 
+def test_the_version_tells_of_commits_and_of_nothing_else(database: Database) -> None:
+    before = database.version()
+    assert before is not None
+    n_domains(database)
+    with database.write():
+        pass
+    assert database.version() == before
+    seen = {before}
+    for writer in (database, Database(database.url)):
+        with writer.write() as session:
+            session.add(Domain(key=f"domain {len(seen)}"))
+        version = database.version()
+        assert version is not None
+        seen.add(version)
+        assert database.version() == version
+    writer.close()
+    assert len(seen) == 3
+
+
 def test_rows_stay_usable_after_the_session(database: Database) -> None:
     with database.write() as session:
         row = Domain(key="public")

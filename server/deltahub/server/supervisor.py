@@ -16,6 +16,8 @@ log = logging.getLogger(__name__)
 _FIRST_PAUSE_S = 0.5
 # A worker that lived this long had started well: the next pause is short again.
 _HEALTHY_S = 30.0
+# How often a worker is looked at.
+_LOOK_S = 0.2
 
 
 class WorkerSupervisor:
@@ -95,11 +97,12 @@ class WorkerSupervisor:
             self._process = process
         try:
             while True:
-                try:
-                    return process.wait(timeout=0.2)
-                except subprocess.TimeoutExpired:
-                    if self._is_stopping.is_set():
-                        return self._wait_or_kill(process)
+                # Not wait(timeout): that looks twenty times a second.
+                status = process.poll()
+                if status is not None:
+                    return status
+                if self._is_stopping.wait(_LOOK_S):
+                    return self._wait_or_kill(process)
         finally:
             assert process.stdin is not None
             process.stdin.close()

@@ -37,6 +37,8 @@ STEPS_VERSION = "2"
 EXECUTOR_ID = "worker"
 DATABASE_NAME = "jobs.sqlite"
 HOUSEKEEPING_S = 5.0
+# Jobs are looked for this often even where nothing has been written.
+LOOK_ANYWAY_S = 2.0
 
 
 class JsonSerializer(Serializer):
@@ -77,6 +79,8 @@ class Engine:
         self._active: set[str] = set()  # started here or about to be resumed here
         self._n_steps = 0  # in hand right now
         self._housekept_at = 0.0
+        self._seen: int | None = None  # the database as it was when it had no more jobs
+        self._looked_at = 0.0
 
         path = registry.data_dir / DATABASE_NAME
         _use_write_ahead_log(path)
@@ -127,8 +131,14 @@ class Engine:
             n_free = self._settings.concurrency - len(self._active)
         if n_free <= 0:
             return
+        version = self._registry.db.version()  # before the query: what comes after it is news
+        now = time.monotonic()
+        if version is not None and version == self._seen and now - self._looked_at < LOOK_ANYWAY_S:
+            return
         with self._registry.db.read() as session:
             queued = jobs.next_queued(session, n_free)
+        self._seen = version if len(queued) < n_free else None
+        self._looked_at = now
         for job in queued:
             self._start_workflow(job.id, job.kind, job.payload)
 
