@@ -29,7 +29,7 @@ def main() -> None:
                 files += [entry.file for entry in list_entries(session, revision)]
         before = _spent()
         for file in files:
-            for _ in restorer.stream_file(file, 0, file.size):
+            for _ in restorer.stream_pieces(file, 0, file.size):
                 continue
         print(_spent() - before)
 

@@ -64,9 +64,13 @@ class Restorer(TensorReader):
         file: the row as it was read, however old. NotReady for a file that is not proved yet,
         EntryNotFound for one that is gone, DataLost when stored bytes do not check.
         """
+        return _gathered(self.stream_pieces(file, start, end), chunk_bytes)
+
+    def stream_pieces(self, file: File, start: int, end: int) -> Iterator[memoryview]:
+        """As stream_file, in buffers of any size up to that of a run (or of one block)."""
         if not 0 <= start <= end <= file.size:
             raise ValueError(f"bytes {start}..{end} of a file of {file.size}")
-        return _gathered(self._file_pieces(file, start, end), chunk_bytes)
+        return self._file_pieces(file, start, end)
 
     def stream_recipe(
         self, domain_id: int, recipe: RecipeIndex, start: int, end: int, chunk_bytes: int = MIB

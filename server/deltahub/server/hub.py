@@ -15,10 +15,11 @@ from deltahub.registry.errors import Unauthorized
 from deltahub.registry.permissions import ANONYMOUS, Caller
 from deltahub.registry.registry import Registry
 from deltahub.registry.restore import Restorer
+from deltahub.server.chunks import in_chunks
 from deltahub.server.metering import Traffic
 from deltahub.server.settings import ServerSettings
 from deltahub.server.signing import Signer
-from deltahub.server.streaming import Chunk, ChunkStream
+from deltahub.server.streaming import ChunkStream
 from deltahub.server.turns import turn
 
 T = TypeVar("T")
@@ -79,12 +80,17 @@ class Hub:
         return self._uploading_by_user[user]
 
     def stream(
-        self, chunks: Iterator[Chunk], *, status_code: int, headers: Mapping[str, str], label: str
+        self,
+        pieces: Iterator[bytes] | Iterator[memoryview],
+        *,
+        status_code: int,
+        headers: Mapping[str, str],
+        label: str,
     ) -> ChunkStream:
-        """The response with these chunks, once it is its turn; else Busy."""
+        """The response with these bytes, once it is its turn; else Busy."""
         bounds = f"sends {self.settings.max_streams} downloads at once"
         return ChunkStream(
-            chunks,
+            in_chunks(pieces),
             self._decoding,
             lambda: turn(self.settings.idle_s, bounds, self._streaming),
             status_code=status_code,

@@ -7,6 +7,8 @@ from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from deltahub.server.chunks import Chunk
+
 
 @dataclass
 class Traffic:
@@ -24,9 +26,12 @@ class _CountingTransport:
         self._transport = transport
         self._traffic = traffic
 
-    def write(self, data: bytes | bytearray | memoryview) -> None:
+    def write(self, data: bytes | bytearray | memoryview | Chunk) -> None:
         self._traffic.sent_bytes += len(data)
-        self._transport.write(data)
+        if isinstance(data, Chunk):
+            self._transport.writelines(data.views)
+        else:
+            self._transport.write(data)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)

@@ -19,9 +19,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-log = logging.getLogger(__name__)
+from deltahub.server.chunks import Chunk
 
-Chunk = bytes | memoryview
+log = logging.getLogger(__name__)
 
 BLOCK_BYTES = 1 << 20
 # Blocks between the socket and the disk, per upload.
@@ -76,7 +76,7 @@ class ChunkStream(Response):
                 first = await self._next()
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._watch, receive, group.cancel_scope)
-                    await self._send_all(send, b"" if first is None else first)
+                    await self._send_all(send, first)
                     group.cancel_scope.cancel()
         finally:
             with anyio.CancelScope(shield=True):
@@ -92,7 +92,7 @@ class ChunkStream(Response):
                 scope.cancel()
                 return
 
-    async def _send_all(self, send: Send, first: Chunk) -> None:
+    async def _send_all(self, send: Send, first: Chunk | None) -> None:
         await send(
             {
                 "type": "http.response.start",
@@ -100,7 +100,7 @@ class ChunkStream(Response):
                 "headers": self.raw_headers,
             }
         )
-        chunk: Chunk | None = first
+        chunk = first
         try:
             while chunk is not None:
                 # Returns once the chunk before is through the socket, and this one on its way:

@@ -9,15 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from deltahub.registry.store.base import Buffer
 from deltahub.registry.xet.chunks import HEADER_BYTES
 
 CHUNK_BYTES: Final = 128 << 10
 XORB_CHUNKS: Final = 512
 _XORB_BYTES: Final = CHUNK_BYTES * XORB_CHUNKS
 _STORED_BYTES: Final = HEADER_BYTES + CHUNK_BYTES
-# What one piece of a stream has at least, so that headers do not travel alone.
-_PIECE_BYTES: Final = 1 << 20
 
 ReadFile = Callable[[int, int], Iterator[memoryview]]
 
@@ -66,7 +63,7 @@ class VirtualFile:
         return size + -(-size // CHUNK_BYTES) * HEADER_BYTES
 
     def read(self, xorb: int, start: int, end: int, read: ReadFile) -> Iterator[memoryview]:
-        """Bytes [start, end) of a xorb as it travels, in pieces of about a MiB.
+        """Bytes [start, end) of a xorb as it travels, in pieces of any size.
 
         read(start, end): yields these bytes of the file.
         """
@@ -77,34 +74,25 @@ class VirtualFile:
         file_end = min(base + -(-end // _STORED_BYTES) * CHUNK_BYTES, self.size)
         left = end - start
         for piece in self._framed(file_start, file_end, read):
-            view = memoryview(piece)[skipped:]
-            skipped = max(0, skipped - len(piece))
+            view = piece[skipped:]
+            skipped = max(0, skipped - piece.nbytes)
             if view:
                 yield view[:left]
                 left -= min(left, view.nbytes)
             if left == 0:
                 return
 
-    def _framed(self, start: int, end: int, read: ReadFile) -> Iterator[bytes]:
+    def _framed(self, start: int, end: int, read: ReadFile) -> Iterator[memoryview]:
         """Bytes [start, end) of the file, from the begin of a chunk on, with headers."""
-        parts: list[Buffer] = []
-        n_bytes = 0
         position = start
         for piece in read(start, end):
-            rest = piece
-            while rest:
+            done = 0
+            while done < piece.nbytes:
                 in_chunk = position % CHUNK_BYTES
                 if in_chunk == 0:
                     size = min(CHUNK_BYTES, self.size - position).to_bytes(3, "little")
-                    parts.append(b"\0" + size + b"\0" + size)
-                    n_bytes += HEADER_BYTES
-                taken = rest[: CHUNK_BYTES - in_chunk]
-                parts.append(taken)
-                n_bytes += taken.nbytes
+                    yield memoryview(b"\0" + size + b"\0" + size)
+                taken = piece[done : done + CHUNK_BYTES - in_chunk]
+                yield taken
+                done += taken.nbytes
                 position += taken.nbytes
-                rest = rest[taken.nbytes :]
-            if n_bytes >= _PIECE_BYTES:
-                yield b"".join(parts)
-                parts, n_bytes = [], 0
-        if parts:
-            yield b"".join(parts)

@@ -8,7 +8,6 @@ from starlette.responses import Response
 from deltahub.registry.entries import EntryInfo, find_entry
 from deltahub.registry.permissions import Caller
 from deltahub.registry.repositories import load_repository
-from deltahub.registry.tensor_reader import RUN_BYTES
 from deltahub.server.hf.door import unescaped
 from deltahub.server.hf.revisions import revision_of
 from deltahub.server.hf.xet_downloads import offers_xet, xet_headers
@@ -56,7 +55,7 @@ def get_file(
     if part is not None:
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
     return hub.stream(
-        hub.restorer.stream_file(entry.file, start, end, RUN_BYTES),
+        hub.restorer.stream_pieces(entry.file, start, end),
         status_code=200 if part is None else 206,
         headers=headers,
         label=f"{name}@{headers['X-Repo-Commit']}/{entry.path}",

@@ -90,7 +90,7 @@ def get_xorb(token: str, request: Request, hub: HubDep) -> Response:
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
     found = file
     return hub.stream(
-        virtual.read(xorb, start, end, lambda a, b: hub.restorer.stream_file(found, a, b)),
+        virtual.read(xorb, start, end, lambda a, b: hub.restorer.stream_pieces(found, a, b)),
         status_code=200 if part is None else 206,
         headers=headers,
         label=f"xorb {xorb} of {file.sha256}",

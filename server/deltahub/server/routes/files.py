@@ -10,7 +10,6 @@ from deltahub.registry.entries import EntryInfo, find_entry
 from deltahub.registry.permissions import Caller
 from deltahub.registry.refs import resolve_revision
 from deltahub.registry.repositories import load_repository
-from deltahub.registry.tensor_reader import RUN_BYTES
 from deltahub.server.hub import CallerDep, Hub, HubDep
 from deltahub.server.ranges import matches, requested_part
 
@@ -65,9 +64,8 @@ def get_file(
     headers["Content-Length"] = str(end - start)
     if part is not None:
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
-    chunks = hub.restorer.stream_file(entry.file, start, end, RUN_BYTES)
     return hub.stream(
-        chunks,
+        hub.restorer.stream_pieces(entry.file, start, end),
         status_code=200 if part is None else 206,
         headers=headers,
         label=f"{namespace}/{name}@{commit}/{path}",
