@@ -1,7 +1,7 @@
 """Sparse packs are written anew, byte for byte, while readers go on."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from deltahub.registry.db.models import (
     File,
 )
 from deltahub.registry.gc import plan_gc
+from deltahub.registry.locations import TensorLocation
 from deltahub.registry.repositories import delete_repository
 from deltahub.registry.restore import Restorer
 from deltahub.registry.store.keys import pack_key
@@ -75,6 +76,36 @@ def test_a_reader_with_an_old_place_goes_on_through_a_repack(reg: Registry, ann:
     collect(reg)
     collect(reg)
     assert first + b"".join(stream) == data
+
+
+def test_a_reader_asks_once_where_tensors_lie_and_again_when_they_have_moved(
+    reg: Registry, ann: Caller
+) -> None:
+    class Counting(Restorer):
+        n_asked = 0
+
+        def locate(self, tensor_ids: Iterable[int]) -> dict[int, TensorLocation]:
+            self.n_asked += 1
+            return super().locate(tensor_ids)
+
+    keep = make_sparse(reg, ann)
+    data = read_file(reg, keep, "a.bin")
+    with reg.db.read() as session:
+        file = session.scalars(
+            select(File).join(Entry, Entry.file_id == File.id).where(Entry.revision_id == keep)
+        ).one()
+    restorer = Counting(reg, 80_000)  # no room for the frame itself
+    asked = []
+    for _ in range(2):
+        for _ in range(3):
+            before = restorer.n_asked
+            assert b"".join(restorer.stream_file(file, 0, file.size)) == data
+            asked.append(restorer.n_asked - before)
+        collect(reg)
+        collect(reg)
+    # Each time the recipe; the first time its tensors; then the one whose pack is gone, and since
+    # what was remembered of it is forgotten, its place for the next one.
+    assert asked == [2, 1, 1, 2, 2, 1]
 
 
 def test_a_sparse_pack_that_does_not_check_is_not_copied(reg: Registry, ann: Caller) -> None:

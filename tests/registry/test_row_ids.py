@@ -74,3 +74,22 @@ def test_a_tensor_that_is_another_is_not_read(tmp_path: Path) -> None:
         with pytest.raises(DataLost):
             b"".join(restorer.stream_recipe(mine.domain_id, recipe, 0, mine.size))
         assert not restorer.is_late
+
+
+def test_places_that_a_reader_remembers_are_never_those_of_other_bytes(tmp_path: Path) -> None:
+    with opened_registry(tmp_path) as reg:
+        mine = push_mine(reg)
+        restorer = Restorer(reg)
+        recipe = restorer._recipe_of(mine)
+
+        def read(file: File) -> bytes:
+            return b"".join(restorer.stream_file(file, 0, file.size))
+
+        assert read(mine) == MINE
+        secret = replace_by_secret(reg)
+        # What is to be proved needs rows, whatever a reader remembers.
+        with pytest.raises(DataLost):
+            b"".join(restorer.stream_recipe(mine.domain_id, recipe, 0, mine.size))
+        again = push_mine(reg)
+        assert again.recipe_tensor_id != mine.recipe_tensor_id
+        assert [read(file) for file in (again, secret, again)] == [MINE, SECRET, MINE]

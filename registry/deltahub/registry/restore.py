@@ -75,8 +75,13 @@ class Restorer(TensorReader):
     def stream_recipe(
         self, domain_id: int, recipe: RecipeIndex, start: int, end: int, chunk_bytes: int = MIB
     ) -> Iterator[memoryview]:
-        """Bytes [start, end) of the file that a recipe describes, as data of this domain."""
-        return _gathered(self._recipe_pieces(domain_id, recipe, start, end), chunk_bytes)
+        """Bytes [start, end) of the file that a recipe describes, as data of this domain.
+
+        What the recipe names must have rows now; for a file, its own row says that.
+        """
+        return _gathered(
+            self._recipe_pieces(domain_id, recipe, start, end, is_proof=True), chunk_bytes
+        )
 
     def read_recipe(self, file: File) -> bytes:
         """The recipe of an ingested file, in bytes; as load_recipe."""
@@ -172,35 +177,64 @@ class Restorer(TensorReader):
             yield out
 
     def _recipe_pieces(
-        self, domain_id: int, recipe: RecipeIndex, start: int, end: int
+        self,
+        domain_id: int,
+        recipe: RecipeIndex,
+        start: int,
+        end: int,
+        *,
+        is_proof: bool = False,
     ) -> Iterator[memoryview]:
         pieces = recipe.pieces(start, end)
         first_run = FIRST_RUN_BYTES
         while batch := list(islice(pieces, LOOK_AHEAD)):
-            ids, located = self._locate_pieces(domain_id, batch)
+            places = self._locate_pieces(domain_id, batch, is_proof)
             for piece in batch:
                 if piece.literal is not None:
                     yield memoryview(piece.literal)[piece.first : piece.end]
-                elif piece.tensor in ids:
-                    tensor_id = ids[piece.tensor]
-                    yield from self.stream_tensor(
-                        located, tensor_id, piece.first, piece.end, first_run
+                elif piece.tensor in places:
+                    yield from self._tensor_pieces(
+                        domain_id, places[piece.tensor], piece.first, piece.end, first_run
                     )
                     first_run = RUN_BYTES
                 else:
                     raise TensorGone(f"tensor {piece.tensor.hex()} is gone; run deltahub fsck")
 
     def _locate_pieces(
-        self, domain_id: int, pieces: Iterable[Piece]
-    ) -> tuple[dict[bytes, int], dict[int, TensorLocation]]:
-        wanted = [piece.tensor for piece in pieces if piece.literal is None]
-        with self._registry.db.read() as session:
-            ids = resolve_ids(session, domain_id, wanted)
-        located = self.locate(ids.values())
-        # Between the two, a row may have been deleted and its id given to another.
-        ids = {h: i for h, i in ids.items() if i in located and located[i].hash == h}
-        self.frames.prefetch(frame for tensor in located.values() for frame in tensor.frames)
-        return ids, located
+        self, domain_id: int, pieces: Iterable[Piece], is_proof: bool
+    ) -> dict[bytes, TensorLocation]:
+        """content id -> where it lies, or lay when somebody last asked."""
+        wanted = dict.fromkeys(piece.tensor for piece in pieces if piece.literal is None)
+        places: dict[bytes, TensorLocation] = {}
+        for content in wanted:
+            known = None if is_proof else self._bases.get((domain_id, content))
+            if known is not None:
+                places[content] = known
+        missing = [content for content in wanted if content not in places]
+        if missing:
+            with self._registry.db.read() as session:
+                ids = resolve_ids(session, domain_id, missing)
+            located = self.locate(ids.values())
+            for content, row in ids.items():
+                # Between the two, a row may have been deleted and its id given to another.
+                if row in located and located[row].hash == content:
+                    places[content] = located[row]
+                    self._remember(domain_id, located[row])
+            self.frames.prefetch(frame for tensor in located.values() for frame in tensor.frames)
+        return places
+
+    def _tensor_pieces(
+        self, domain_id: int, tensor: TensorLocation, first: int, end: int, first_run: int
+    ) -> Iterator[memoryview]:
+        """The tensor's bytes. Where it no longer lies there, the next reader looks first."""
+        located = {tensor.id: tensor}
+        try:
+            yield from self.stream_tensor(located, tensor.id, first, end, first_run)
+        except DataLost:
+            self._bases.forget((domain_id, tensor.hash))
+            raise
+        if located[tensor.id] is not tensor:
+            self._bases.forget((domain_id, tensor.hash))
 
     def _recipe_of(self, file: File) -> RecipeIndex:
         location = self._locate_recipe(file)
