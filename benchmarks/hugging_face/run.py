@@ -32,6 +32,10 @@ NAMES: Final = ("admin/base", "admin/tune")
 _MODEL: Final = "model.safetensors"
 _LEAST_REBUILT: Final = 0.95
 _FIRST_BYTES: Final = 100
+# Jobs that follow a push are no part of a download.
+_QUIET_SHARE: Final = 0.1  # CPU seconds a second
+_QUIET_S: Final = 3
+_PATIENCE_S: Final = 300
 # Prints the seconds of the download alone, and the digests of what came.
 _CLIENT: Final = """
 import hashlib, json, os, sys, time
@@ -70,6 +74,7 @@ def run(gib: float, scratch_parent: Path | None) -> bool:
             say(f"generating and pushing a pair of {gib:g} GiB models ...")
             pair = write_pair(scratch / "models", int(gib * GIB))
             _push(hub, pair, scratch / "trainer")
+            _wait_until_quiet(hub.pid)
             nginx = Nginx(_made(scratch / "nginx"))
             for model, folder in zip(NAMES, (pair.base, pair.fine_tune), strict=True):
                 files = {path.name: path for path in folder.iterdir()}
@@ -88,6 +93,16 @@ def _push(hub: EmbeddedHub, pair: Pair, cache: Path) -> None:
     run_cli(["push", str(pair.base), NAMES[0]], environment)
     run_cli(["push", str(pair.fine_tune), NAMES[1], "--base", NAMES[0]], environment)
     shutil.rmtree(cache)
+
+
+def _wait_until_quiet(server: int) -> None:
+    """Returns once the server and its worker have done next to nothing for some seconds."""
+    for _ in range(_PATIENCE_S // _QUIET_S):
+        before = sum(map(cpu_s, tree(server)))
+        time.sleep(_QUIET_S)
+        if sum(map(cpu_s, tree(server))) - before < _QUIET_SHARE * _QUIET_S:
+            return
+    raise HubFailed(f"the hub was still at work {_PATIENCE_S} s after the last push")
 
 
 def _measured(hub: EmbeddedHub, nginx: Nginx, pair: Pair, scratch: Path) -> bool:
