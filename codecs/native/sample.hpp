@@ -43,9 +43,9 @@ class Sample {
     std::uint64_t counted = 0;  // the sample's words
     std::uint64_t n_classes = 0;
   };
-  // The offset puts the largest classes, but for a few words, at the upper end.
+  // The offset puts the largest classes, but for a few words, at the upper end: that of the few of
+  // which the sample takes least.
   Option tried(const RowAndColumnScales& scales, bool by_row, bool by_column) {
-    Option option{.by_row = by_row, .by_column = by_column};
     levels_.resize(bins_.size());
     int least = scale_end, most = -scale_end;
     for (const Piece& piece : pieces_) {
@@ -60,7 +60,26 @@ class Sample {
       for (std::size_t j = 0; j < piece.n; ++j)
         least = std::min(least, levels[j]), most = std::max(most, levels[j]);
     }
-    if (least <= most) option.offset = max_classes - 1 - high_level(least, most);
+    const Option option{.by_row = by_row, .by_column = by_column};
+    if (least > most) return counted(option);
+    Option best;
+    for (const int level : high_levels(least, most)) {
+      Option other = option;
+      other.offset = max_classes - 1 - level;
+      other = counted(other);
+      if (best.bits == 0 || other.bits < best.bits) best = other;
+    }
+    return best;
+  }
+
+ private:
+  struct Piece {
+    std::size_t row, column, first, n;
+    bool is_decayed;
+  };
+
+  // The option with what it takes.
+  Option counted(Option option) const {
     const std::size_t end = 1u + *std::ranges::max_element(bins_);
     const std::size_t n_classes = max_classes / together_;
     Histogram classes(n_classes * end);
@@ -77,14 +96,10 @@ class Sample {
     return option;
   }
 
- private:
-  struct Piece {
-    std::size_t row, column, first, n;
-    bool is_decayed;
-  };
-
-  // The highest level that is not above all but one in 512.
-  int high_level(int least, int most) const {
+  // The highest level that is not above all but one in 512; and in 32 and 4 where that is lower by
+  // far: some rows are then of another kind, as those that a vocabulary was extended by, whose base
+  // is zero. They would drive all others into the lowest class.
+  std::vector<int> high_levels(int least, int most) const {
     std::vector<std::uint32_t> seen(std::size_t(most - least) + 1);
     std::uint64_t total = 0;
     for (const Piece& piece : pieces_) {
@@ -93,11 +108,17 @@ class Sample {
         ++seen[std::size_t(levels_[piece.first + j] - least)];
       total += piece.n;
     }
+    std::vector<int> found;
     std::uint64_t above = 0;
-    std::size_t level = seen.size() - 1;
-    while (level > 0 && (above += seen[level]) * 512 < total) --level;
-    return int(level) + least;
+    std::size_t level = seen.size();
+    for (const std::uint64_t share : {512, 32, 4}) {
+      while (level > 1 && (above + seen[level - 1]) * share < total) above += seen[--level];
+      const int here = int(level) - 1 + least;
+      if (found.empty() || found.back() - here > far_below) found.push_back(here);
+    }
+    return found;
   }
+  static constexpr int far_below = 24;
 
   int number_bits_, middle_;
   std::size_t together_;

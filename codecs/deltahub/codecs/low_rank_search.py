@@ -22,6 +22,7 @@ from deltahub.codecs.low_rank_sketch import Factors, sketch
 MIN_SIDE: Final = 64
 _TRIAL: Final = {"default": 1 << 16, "max": 1 << 17}  # elements coded to see what a fit saves
 _DIRECTIONS: Final = {"default": 40, "max": 80}  # looked at
+_F32_DIRECTIONS: Final = 64  # at least: of words so fine, weaker ones still tell digits
 _POWERS: Final = {"default": 2, "max": 3}  # steps of a sketch
 _COUNTED_ROWS: Final = 512  # of a left factor, at least, to see what it takes
 _FACTORS: Final = 1 << 21  # numbers in one factor, at most
@@ -42,11 +43,35 @@ def fit_low_rank(
 
     source, base: rows * columns words, unsigned. The same on the same machine for the same input.
     """
-    if dtype not in FLOAT_WORDS or rows < MIN_SIDE or columns < MIN_SIDE:
+    if dtype not in FLOAT_WORDS:
         return None
-    pair = Pair(dtype, source.reshape(rows, columns), base.reshape(rows, columns))
+    near = base.reshape(rows, columns)
+    n_known = _known_rows(near)
+    if n_known < MIN_SIDE or columns < MIN_SIDE:
+        return None
+    pair = Pair(dtype, source.reshape(rows, columns)[:n_known], near[:n_known])
     if pair.is_wild():
         return None
+    low_rank = _fit(pair, effort)
+    if low_rank is None or n_known == rows:
+        return low_rank
+    left = np.zeros((rows, low_rank.rank), np.int16)
+    left[:n_known] = low_rank.left
+    return replace(low_rank, left=left)
+
+
+def _known_rows(base: Words) -> int:
+    """The rows up to the last that is not zero.
+
+    Those behind it are new, as of a vocabulary that was extended: whole weights, no differences,
+    and so large beside these that they would take all directions.
+    """
+    if len(base) == 0 or base[-1].any():
+        return len(base)
+    return int(np.flatnonzero(base.any(axis=1)).max(initial=-1)) + 1
+
+
+def _fit(pair: Pair, effort: Effort) -> LowRank | None:
     found = _sketched(pair, effort)
     if found is None:
         return None
@@ -65,7 +90,8 @@ def fit_low_rank(
 
 def _sketched(pair: Pair, effort: Effort) -> tuple[Factors, float] | None:
     most = min(min(pair.rows, pair.columns) // 2, _FACTORS // max(pair.rows, pair.columns))
-    few, many = (min(n, most) for n in (_DIRECTIONS[effort], _DIRECTIONS["max"]))
+    least = max(_DIRECTIONS[effort], _F32_DIRECTIONS if pair.dtype is DType.F32 else 0)
+    few, many = (min(n, most) for n in (least, _DIRECTIONS["max"]))
     return sketch(pair, few, _POWERS[effort], many)
 
 
