@@ -87,8 +87,10 @@ class Sizes:
 def size_figures(sizes: Sizes, adapter_bytes: dict[str, int]) -> list[Figure]:
     tuned = [pair for pair in sizes.pairs if pair.is_trained]
     full = [pair for pair in tuned if pair.method == "full"]
-    # AdamW leaves the rows of unseen tokens to the decay alone: an encoder's vocabulary has many.
-    decayed = [pair for pair in full if pair.base == "minilm" and pair.weight_decay > 0]
+    # AdamW leaves the rows of unseen tokens to the decay alone.
+    decayed = [
+        pair for pair in tuned if pair.method in ("full", "extended") and pair.weight_decay > 0
+    ]
     figures = [
         _least(
             "BF16: every fine-tune smaller than the smallest rival by", 15, sizes, tuned, "BF16"

@@ -46,8 +46,6 @@ TIMED = (
     ("llama-full-1e-5-wd0.01", "F32"),
     ("llama-lora-f32-adapter", "BF16"),
     ("minilm-contrastive-2e-5-wd0.01", "BF16"),
-    ("minilm-contrastive-2e-5-wd0.01", "F32"),
-    ("wide-lora-f32-adapter", "BF16"),
 )
 ON_PORTABLE = TIMED[:3]  # what no vectors do is asked of one fine-tune, in each dtype
 _QUICK_BYTES = 16 << 20
