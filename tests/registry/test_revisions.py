@@ -218,7 +218,7 @@ def test_only_writers_commit(reg: Registry, alice: Caller) -> None:
 def test_a_commit_on_a_moved_branch_is_refused(reg: Registry, alice: Caller) -> None:
     first = push(reg, alice, NAME, {"a": b"1"})
     second = push(reg, alice, NAME, {"a": b"2"}, expected_parent=first.commit)
-    with pytest.raises(RefMoved, match=f"main is at {second.commit}"):
+    with pytest.raises(RefMoved, match=f"'main' is at '{second.commit}', not at"):
         push(reg, alice, NAME, {"a": b"3"}, expected_parent=first.commit)
     assert push(reg, alice, NAME, {"a": b"3"}).changed
     with pytest.raises(RefMoved, match="empty"):

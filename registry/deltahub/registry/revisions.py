@@ -173,11 +173,17 @@ def _parent(
 ) -> Revision | None:
     if head is not None:
         if expected not in (None, head.commit):
-            raise RefMoved(f"{ref} is at {head.commit}, not at {quoted(expected or '')}")
+            raise RefMoved(
+                f"{quoted(ref)} is at {quoted(head.commit)}, not at {quoted(expected or '')}: fetch"
+                f" what has come and try again with {quoted(head.commit)} as the parent"
+            )
         return head
     if is_empty(session, repository):
         if expected is not None:
-            raise RefMoved(f"the repository is empty; {ref} is not at {quoted(expected)}")
+            raise RefMoved(
+                f"the repository is empty, and {quoted(ref)} not at {quoted(expected)}: try again"
+                " without a parent"
+            )
         return None
     start = None if expected is None else find_commit(session, repository, expected)
     if start is None:

@@ -109,7 +109,10 @@ def authenticate(reg: Registry, secret: str) -> Caller:
     with reg.db.read() as session:
         row = session.execute(query).one_or_none()
     if row is None:
-        raise Unauthorized("this token is not known: it was revoked, or is of another hub")
+        raise Unauthorized(
+            "this token is not known: it was revoked, or is of another hub; the hub's operator"
+            " makes one with `deltahub user token create`"
+        )
     token, user = row
     if token.expires_at is not None and token.expires_at <= utc_now():
         raise Unauthorized(f"this token of {user.name} expired at {token.expires_at:%F %T} UTC")

@@ -1,6 +1,6 @@
 """Model cards: what the front matter of a README says, as clients and the registry use it."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import date
 from typing import Any, Final
 
@@ -13,6 +13,8 @@ CARD: Final = "README.md"
 ADAPTER: Final = "adapter_config.json"
 MAX_CARD_BYTES: Final = 1 << 20
 _FENCE: Final = "---"
+# What a model can be of its base, in the words of cards.
+RELATIONS: Final = frozenset({"adapter", "finetune", "merge", "quantized"})
 
 
 class BadCard(Exception):
@@ -88,17 +90,30 @@ def base_in_adapter(config: Mapping[str, Any]) -> str | None:
     return name
 
 
-def tags_of(card: Mapping[str, Any]) -> list[str]:
-    """What a card is found by: its own tags, then those that its fields stand for."""
+def tags_of(card: Mapping[str, Any], files: Collection[str] = ()) -> list[str]:
+    """What a card is found by: its own tags, then those that its fields stand for.
+
+    files: the paths beside it, by which a model is known for an adapter of its base.
+    """
     tags = [str(tag) for tag in _listed(card.get("tags"))]
     for field, prefix in (("language", ""), ("license", "license:"), ("datasets", "dataset:")):
         tags += [f"{prefix}{value}" for value in _listed(card.get(field))]
     bases = [str(base) for base in _listed(card.get("base_model"))]
     tags += [f"base_model:{base}" for base in bases]
     relation = card.get("base_model_relation")
-    if isinstance(relation, str):
+    if not isinstance(relation, str):
+        relation = _relation(len(bases), files)
+    if bases:
         tags += [f"base_model:{relation}:{base}" for base in bases]
     return list(dict.fromkeys(tags))
+
+
+def _relation(n_bases: int, files: Collection[str]) -> str:
+    if ADAPTER in files:
+        return "adapter"
+    if any(path.endswith(".gguf") for path in files):
+        return "quantized"
+    return "merge" if n_bases > 1 else "finetune"
 
 
 def _listed(value: Any) -> list[Any]:

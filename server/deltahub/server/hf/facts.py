@@ -80,9 +80,8 @@ def facts_of(hub: Hub, entries: Sequence[EntryInfo], base: str | None = None) ->
     tags += [model_type] if isinstance(model_type, str) else []
     tags += [pipeline] if pipeline else []
     parameters = _parameters(hub, weights_of(files))
-    return Facts(
-        card, config, library, pipeline, list(dict.fromkeys([*tags, *tags_of(card)])), parameters
-    )
+    tags = list(dict.fromkeys([*tags, *tags_of(card, files)]))
+    return Facts(card, config, library, pipeline, tags, parameters)
 
 
 def weights_of(files: Mapping[str, EntryInfo]) -> list[EntryInfo]:

@@ -5,12 +5,10 @@ from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
-from sqlalchemy import func, select
 from starlette.responses import JSONResponse
 
 from deltahub.registry import catalog, refs
 from deltahub.registry.catalog import Listed
-from deltahub.registry.db.models import Entry, File, Revision
 from deltahub.registry.entries import find_entry
 from deltahub.registry.errors import InvalidRequest
 from deltahub.registry.history import log
@@ -21,6 +19,7 @@ from deltahub.server.hf.door import unescaped
 from deltahub.server.hf.entries import moment
 from deltahub.server.hf.facts import header_of, read_small
 from deltahub.server.hf.infos import info_of, rows_of, shortened
+from deltahub.server.hf.queries import check_expand, wanted
 from deltahub.server.hf.revisions import revision_of
 from deltahub.server.hub import CallerDep, HubDep, NameDep
 
@@ -31,7 +30,6 @@ _MOST_ON_PAGE: Final = 1000
 _LOOKED_AT: Final = 2000  # models that one page of a filtered list goes through, at most
 _COMMITS: Final = 50
 _MAX_INDEX_BYTES: Final = 16 << 20
-_BY_CHANGE: Final = frozenset({"lastModified", "last_modified"})
 
 Expand = Annotated[list[str] | None, Query()]
 
@@ -41,11 +39,7 @@ def list_models(
     request: Request,
     hub: HubDep,
     caller: CallerDep,
-    search: str | None = None,
     author: str | None = None,
-    tags: Annotated[list[str] | None, Query(alias="filter")] = None,
-    pipeline_tag: str | None = None,
-    sort: str | None = None,
     limit: Annotated[int, Query(ge=1)] = _PAGE,
     full: bool = False,
     card: Annotated[bool, Query(alias="cardData")] = False,
@@ -54,18 +48,17 @@ def list_models(
     cursor: str | None = None,
 ) -> JSONResponse:
     """Models that the caller may read, the newest or the last changed first."""
-    order: catalog.Order = "changed" if sort in _BY_CHANGE else "created"
-    wanted = {tag for one in tags or () for tag in one.split(",") if tag}
-    if pipeline_tag:
-        wanted.add(pipeline_tag)
+    asked = wanted(request.query_params)
+    check_expand(expand)
+    order = asked.order
     size = min(limit, _MOST_ON_PAGE)
     page = min(size, _PAGE)
     shown: list[dict[str, Any]] = []
-    looked_at, after, is_over = 0, cursor, False
+    looked_at, after, is_over = 0, cursor, asked.is_empty
     while len(shown) < size and looked_at < _LOOKED_AT and not is_over:
         with hub.registry.db.read() as session:
             batch = catalog.search(
-                session, caller, namespace=author, words=search, order=order,
+                session, caller, namespace=author, words=asked.words, order=order,
                 after=after, limit=page + 1,
             )  # fmt: skip
             rows = [rows_of(session, caller, listed, listed.head) for listed in batch[:page]]
@@ -74,7 +67,7 @@ def list_models(
             looked_at += 1
             after = found.listed.cursor(order)
             info = info_of(hub, found)
-            if wanted <= set(info["tags"]):
+            if asked.fits(info):
                 shown.append(shortened(info, full=full, card=card, config=config, expand=expand))
             if len(shown) == size:
                 is_over = is_over and found is rows[-1]
@@ -99,6 +92,7 @@ def get_model(
     expand: Expand = None,
 ) -> JSONResponse:
     """Everything about a model at a revision; of its main branch where none is named."""
+    check_expand(expand)
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, name)
         if revision is None:
@@ -202,30 +196,3 @@ def check_access(
         repository = load_repository(session, caller, name)
         require(session, caller, "write" if action == "write" else "read", repository)
     return JSONResponse({})
-
-
-@router.get("/{namespace}/{name}/lfs-files")
-def list_lfs_files(name: NameDep, hub: HubDep, caller: CallerDep) -> JSONResponse:
-    """Large files of all revisions, each once."""
-    with hub.registry.db.read() as session:
-        repository = load_repository(session, caller, name, "write")
-        query = (
-            select(File, func.min(Entry.path), func.min(Revision.created_at))
-            .join(Entry, Entry.file_id == File.id)
-            .join(Revision, Revision.id == Entry.revision_id)
-            .where(Revision.repository_id == repository.id, Entry.mode == "lfs")
-            .group_by(File.id)
-            .order_by(File.id)
-        )
-        files = [
-            {
-                "fileOid": file.sha256,
-                "oid": file.sha256,
-                "filename": path,
-                "size": file.size,
-                "pushedAt": moment(at),
-                "ref": f"refs/heads/{DEFAULT_BRANCH}",
-            }
-            for file, path, at in session.execute(query)
-        ]
-    return JSONResponse(files)

@@ -1,6 +1,6 @@
 """Making, moving and removing models, their branches and tags; and who the caller is."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
@@ -101,7 +101,7 @@ def list_own(hub: HubDep, caller: CallerDep, namespace: str | None = None) -> JS
     own = users.namespaces_of(hub.registry, caller)
     wanted = [one for one in own if namespace in (None, one)]
     with hub.registry.db.read() as session:
-        found = [
+        found: list[dict[str, Any]] = [
             {
                 "id": item.name,
                 "type": "model",
@@ -113,6 +113,9 @@ def list_own(hub: HubDep, caller: CallerDep, namespace: str | None = None) -> JS
             for one in wanted
             for item in catalog.search(session, caller, namespace=one, limit=_MOST_LISTED)
         ]
+    whole = sum(item["storage"] for item in found)
+    for item in found:
+        item["storagePercent"] = 100 * item["storage"] / whole if whole else 0.0
     return JSONResponse(found)
 
 

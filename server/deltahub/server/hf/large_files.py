@@ -1,0 +1,98 @@
+"""Large files of a model: which there are, and copies of them in other models."""
+
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import func, select
+from starlette.responses import JSONResponse
+
+from deltahub.registry.db.models import Entry, File, Revision
+from deltahub.registry.known_files import query_and_keep
+from deltahub.registry.paths import validate_sha256
+from deltahub.registry.permissions import require_writer
+from deltahub.registry.repositories import DEFAULT_BRANCH, load_repository
+from deltahub.server.hf.entries import moment
+from deltahub.server.hf.errors import NotSupported
+from deltahub.server.hub import CallerDep, HubDep, NameDep
+
+router = APIRouter(prefix="/api/models/{namespace}/{name}/lfs-files")
+
+_MOST_FILES: Final = 1000  # of one call; clients send fewer
+
+
+class TargetIn(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    name: str
+    type: str | None = "model"
+
+
+class CopiedIn(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    sha256: str
+
+
+class CopyIn(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    target: TargetIn
+    files: Annotated[list[CopiedIn], Field(max_length=_MOST_FILES)]
+
+
+@router.post("/duplicate")
+def copy_lfs_files(name: NameDep, body: CopyIn, hub: HubDep, caller: CallerDep) -> JSONResponse:
+    """Keep files of this model for a commit to another, which then names them without sending.
+
+    Those that the other cannot have are listed as failed. None is made public: a commit links only
+    what the other's domain, or all, share already.
+    """
+    if body.target.type not in (None, "model"):
+        raise NotSupported(f"this hub keeps models, and no {body.target.type}s")
+    writer = require_writer(caller)
+    hashes = {validate_sha256(file.sha256) for file in body.files}
+    with hub.registry.db.read() as session:
+        source = load_repository(session, caller, name)
+        query = (
+            select(File.sha256, File.size)
+            .join(Entry, Entry.file_id == File.id)
+            .join(Revision, Revision.id == Entry.revision_id)
+            .where(Revision.repository_id == source.id, File.sha256.in_(hashes))
+        )
+        sizes = {sha256: size for sha256, size in session.execute(query)}
+    known = set(query_and_keep(hub.registry, writer, body.target.name, list(sizes.items())))
+    failed: list[dict[str, Any]] = []
+    for sha256 in sorted(hashes - known):
+        error = f"{name} has no file {sha256}"
+        if sha256 in sizes:
+            error = (
+                f"what is private in {name} is not linked to {body.target.name}: download the file"
+                " and upload it there"
+            )
+        failed.append({"sha256": sha256, "error": error})
+    return JSONResponse({"failed": failed})
+
+
+@router.get("")
+def list_lfs_files(name: NameDep, hub: HubDep, caller: CallerDep) -> JSONResponse:
+    """Large files of all revisions, each once."""
+    with hub.registry.db.read() as session:
+        repository = load_repository(session, caller, name, "write")
+        query = (
+            select(File, func.min(Entry.path), func.min(Revision.created_at))
+            .join(Entry, Entry.file_id == File.id)
+            .join(Revision, Revision.id == Entry.revision_id)
+            .where(Revision.repository_id == repository.id, Entry.mode == "lfs")
+            .group_by(File.id)
+            .order_by(File.id)
+        )
+        files = [
+            {
+                "fileOid": file.sha256,
+                "oid": file.sha256,
+                "filename": path,
+                "size": file.size,
+                "pushedAt": moment(at),
+                "ref": f"refs/heads/{DEFAULT_BRANCH}",
+            }
+            for file, path, at in session.execute(query)
+        ]
+    return JSONResponse(files)

@@ -1,0 +1,148 @@
+"""What clients may ask of lists of models. What would be answered falsely is refused."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.datastructures import QueryParams
+
+from deltahub.registry import catalog
+from deltahub.registry.paths import quoted
+from deltahub.server.hf.cards import RELATIONS
+from deltahub.server.hf.errors import BadQuery, NotSupported
+
+_KNOWN: Final = (
+    "search", "author", "filter", "pipeline_tag", "gated", "num_parameters", "inference",
+    "inference_provider", "sort", "direction", "limit", "full", "cardData", "config", "expand",
+    "cursor",
+)  # fmt: skip
+_ORDERS: Final[Mapping[str, catalog.Order]] = {
+    "createdAt": "created", "created_at": "created",
+    "lastModified": "changed", "last_modified": "changed",
+}  # fmt: skip
+_SORTS: Final = "createdAt (the default) and lastModified, each the latest first"
+_NOT_COUNTED: Final = frozenset({"likes", "downloads", "trendingScore", "trending_score"})
+_SHOWN: Final = (
+    "author", "cardData", "config", "createdAt", "disabled", "downloads", "gated", "lastModified",
+    "library_name", "likes", "pipeline_tag", "private", "safetensors", "sha", "siblings", "tags",
+    "usedStorage",
+)  # fmt: skip
+# Asked for by clients of their own accord; what they need not be told is left out.
+_TAKEN: Final = frozenset({"_id", "id", "modelId", "xetEnabled", *_SHOWN})
+_NOT_HERE: Final = frozenset(
+    "baseModels childrenModelCount downloadsAllTime evalResults gguf inference"
+    " inferenceProviderMapping mask_token model-index resourceGroup spaces transformersInfo"
+    " trendingScore widgetData".split()
+)
+_COUNT: Final = re.compile(r"(?P<end>min|max):(?P<number>\d{1,15}(\.\d{1,9})?)(?P<unit>[KMBT]?)")
+_UNITS: Final = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+_FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
+_CURSOR: Final = re.compile(r"\d{1,18}-\d{1,18}")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which models a list is of, beside those of an author. least, most: numbers of parameters.
+
+    is_empty: asked for is what no model here is.
+    """
+
+    order: catalog.Order
+    words: str
+    tags: frozenset[str]
+    least: float | None
+    most: float | None
+    is_empty: bool
+
+    def fits(self, info: Mapping[str, Any]) -> bool:
+        """Whether a model is one of them. One whose parameters are not known has no number."""
+        if not self.tags <= set(info["tags"]):
+            return False
+        if self.least is None and self.most is None:
+            return True
+        total = info.get("safetensors", {}).get("total")
+        return (
+            total is not None
+            and (self.least is None or total >= self.least)
+            and (self.most is None or total <= self.most)
+        )
+
+
+def wanted(asked: QueryParams) -> Wanted:
+    """What a query asks for. BadQuery, NotSupported."""
+    if asked.get("apps") is not None:
+        raise NotSupported("this hub does not know which apps run a model: leave apps out")
+    for key in asked:
+        if key not in _KNOWN:
+            raise BadQuery(
+                f"lists of models know no {quoted(key)}, only {', '.join(sorted(_KNOWN))}"
+            )
+    tags = {tag for one in asked.getlist("filter") for tag in one.split(",") if tag}
+    for tag in tags:
+        _check_relation(tag)
+    if asked.get("pipeline_tag"):
+        tags.add(asked["pipeline_tag"])
+    cursor = asked.get("cursor")
+    if cursor is not None and not _CURSOR.fullmatch(cursor):
+        raise BadQuery("the cursor is that of the link to the next page, and of no other making")
+    least, most = _parameters(asked.get("num_parameters"))
+    # None here is gated, and none is served by an inference provider.
+    is_empty = _is_gated(asked.get("gated")) or bool(
+        asked.get("inference") or asked.get("inference_provider")
+    )
+    words = " ".join(asked.getlist("search"))
+    return Wanted(_order(asked), words, frozenset(tags), least, most, is_empty)
+
+
+def check_expand(names: Iterable[str] | None) -> None:
+    """Nothing if a model can be asked for all these properties. BadQuery, NotSupported."""
+    for name in names or ():
+        if name in _NOT_HERE:
+            raise NotSupported(f"this hub does not know {name} of a model: leave it out of expand")
+        if name not in _TAKEN:
+            known = ", ".join(_SHOWN)
+            raise BadQuery(f"expand: there is no property {quoted(name)}, only {known}")
+
+
+def _order(asked: QueryParams) -> catalog.Order:
+    if asked.get("direction", "-1") != "-1":
+        raise NotSupported("direction: lists begin with the latest; -1 is the only one")
+    sort = asked.get("sort")
+    if not sort:
+        return "created"
+    if sort in _NOT_COUNTED:
+        raise NotSupported(f"this hub does not count {sort}: sort by {_SORTS}")
+    if sort not in _ORDERS:
+        raise BadQuery(f"lists are not sorted by {quoted(sort)}, only by {_SORTS}")
+    return _ORDERS[sort]
+
+
+def _check_relation(tag: str) -> None:
+    kind, _, rest = tag.partition(":")
+    relation, colon, _ = rest.partition(":")
+    if kind == "base_model" and colon and relation not in RELATIONS:
+        raise BadQuery(
+            f"filter: models are no {quoted(relation)} of a base model, only"
+            f" {', '.join(sorted(RELATIONS))}"
+        )
+
+
+def _is_gated(text: str | None) -> bool:
+    if text is None:
+        return False
+    if text.lower() not in _FLAGS:
+        raise BadQuery(f"gated is true or false, not {quoted(text)}")
+    return _FLAGS[text.lower()]
+
+
+def _parameters(text: str | None) -> tuple[float | None, float | None]:
+    found: dict[str, float] = {}
+    for part in text.split(",") if text else ():
+        match = _COUNT.fullmatch(part.strip())
+        if match is None or match["end"] in found:
+            raise BadQuery(
+                f"num_parameters: {quoted(part)} is no bound; write as in min:6B,max:128B"
+            )
+        found[match["end"]] = float(match["number"]) * _UNITS[match["unit"]]
+    return found.get("min"), found.get("max")
