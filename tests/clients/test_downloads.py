@@ -30,8 +30,18 @@ for n_calls in (1, 2):
         break
 """
 MISSING = """
-from huggingface_hub import hf_hub_download, model_info, snapshot_download
+from huggingface_hub import (
+    file_exists, hf_hub_download, list_repo_files, model_info, repo_exists, snapshot_download
+)
 result = {
+    "exist": [
+        repo_exists("gpt2"), file_exists("gpt2", "config.json"),
+        repo_exists("alice/nowhere"), repo_exists("alice/tiny", repo_type="dataset"),
+    ],
+    "name": caught(lambda: hf_hub_download("gpt2", "config.json")),
+    "name of files": caught(lambda: list_repo_files("gpt2")),
+    "data set": caught(lambda: hf_hub_download("alice/tiny", "x", repo_type="dataset")),
+    "space": caught(lambda: snapshot_download("alice/tiny", repo_type="space")),
     "repository": caught(lambda: hf_hub_download("alice/nowhere", "config.json")),
     "namespace": caught(lambda: snapshot_download("nobody/nowhere")),
     "revision": caught(lambda: hf_hub_download("alice/tiny", "config.json", revision="no/pe")),
@@ -105,7 +115,13 @@ def test_what_is_not_there_is_said_by_kind(machine: Machine, library: Library) -
     stranger = machine.another(token=None)
     for which in (machine, stranger):
         found = which.run(MISSING)
-        for what in ("repository", "namespace"):
+        assert found["exist"] == [False] * 4
+        for what, words in {
+            "name": "NAMESPACE/NAME", "name of files": "NAMESPACE/NAME",
+            "data set": "this hub keeps models", "space": "this hub keeps models",
+            "repository": "alice/nowhere", "namespace": "nobody/nowhere",
+        }.items():  # fmt: skip
+            assert words in found[what]["text"]
             assert "RepositoryNotFoundError" in found[what]["kinds"], found[what]
         for what in ("revision", "snapshot"):
             assert "RevisionNotFoundError" in found[what]["kinds"], found[what]

@@ -116,6 +116,7 @@ result = [
 ]
 """
 LISTS = """
+from inspect import signature
 from huggingface_hub import HfApi
 api, for_bob = HfApi(), HfApi(token=bob)
 def ids(**options):
@@ -128,6 +129,11 @@ result = {
     "changed": ids(author="alice", sort="lastModified", limit=3),
     "full": [one.sha for one in api.list_models(author="alice", search="tiny", full=True)],
     "nobody": ids(author="nobody"),
+    "gated": ids(author="alice", gated=True),
+    "sort": caught(lambda: ids(sort="likes")),
+    "parameters": [
+        ids(author="alice", search="tiny", num_parameters=asked) for asked in ("min:1", "max:1")
+    ] if "num_parameters" in signature(api.list_models).parameters else None,
     "for bob": [one.id for one in for_bob.list_models(author="alice")],
 }
 """
@@ -166,8 +172,11 @@ from huggingface_hub import HfApi
 api = HfApi()
 result = {
     "data sets": caught(lambda: api.create_repo("alice/data", repo_type="dataset")),
-    "data set info": caught(lambda: api.dataset_info("alice/data")),
-    "spaces": caught(lambda: api.space_info("alice/space")),
+    "data set list": caught(lambda: list(api.list_datasets())),
+    "likers": caught(lambda: list(api.list_repo_likers("alice/tiny"))),
+    "liked": caught(lambda: api.list_liked_repos("alice")),
+    "tags": caught(lambda: api.get_model_tags()),
+    "user": caught(lambda: api.get_user_overview("alice")),
     "discussions": caught(lambda: list(api.get_repo_discussions("alice/tiny"))),
     "squash": caught(lambda: api.super_squash_history("alice/tiny")),
     "gated": caught(lambda: api.update_repo_settings("alice/tiny", gated="auto")),
@@ -259,7 +268,9 @@ def test_models_are_found(machine: Machine, library: Library, world: World) -> N
     assert "alice/secret" not in found["tag"]
     assert len(found["changed"]) == 3
     assert found["full"] == [library.commits[1]]
-    assert found["nobody"] == []
+    assert found["nobody"] == found["gated"] == []
+    assert "lastModified" in found["sort"]["text"]
+    assert found["parameters"] in (None, [["alice/tiny"], []])
     assert "alice/secret" not in found["for bob"]
     assert {"alice/tiny", "alice/lora"} <= set(found["for bob"])
 

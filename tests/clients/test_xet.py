@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from clients.conftest import World
+from clients.conftest import Library, World
 from clients.environments import NEWEST, Environment
 from clients.machine import Machine
 from deltahub.registry.fsck import fsck
@@ -34,6 +34,17 @@ from huggingface_hub import hf_hub_download
 result = hf_hub_download(name, "big.bin")
 """
 
+COPY = """
+from huggingface_hub import CommitOperationCopy, HfApi
+api = HfApi()
+api.create_repo(name)
+def copy(source, path):
+    operation = CommitOperationCopy(
+        path, "copied.bin", src_repo_id=source, src_repo_type="model"
+    )
+    return api.create_commit(name, [operation], commit_message="Copied").oid
+result = [copy("alice/big", "big.bin"), caught(lambda: copy("alice/secret", "key.bin"))]
+"""
 LARGE = """
 from huggingface_hub import constants, hf_hub_download
 assert constants.MAX_HTTP_DOWNLOAD_SIZE == 50_000_000_000
@@ -110,6 +121,19 @@ def test_a_file_that_another_repository_has_too_is_linked(
         again = proxy.received - before
     assert Path(path).read_bytes() == big_file
     assert again < 10_000
+
+
+def test_a_file_is_copied_from_another_repository(
+    newest: Machine, world: World, library: Library, big_file: bytes, name: str
+) -> None:
+    before = received(world)
+    for_bob = newest.another(token=world.bob)
+    of_bob = name.replace("alice", "bob")
+    _, hidden = for_bob.run(COPY, name=of_bob)
+    assert received(world) - before < 100_000
+    sent = world.hub.call("GET", f"/{of_bob}/resolve/main/copied.bin")
+    assert sent.body == big_file
+    assert "RepositoryNotFoundError" in hidden["kinds"]
 
 
 def test_what_is_too_large_for_plain_http_comes_through_xet(

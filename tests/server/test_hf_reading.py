@@ -110,8 +110,7 @@ def test_what_is_not_there_is_named_by_its_kind(hub: RunningHub, commits: list[s
 
 
 def test_what_this_hub_does_not_do_says_so(hub: RunningHub) -> None:
-    for path in ("/api/datasets", "/api/datasets/a/b", "/datasets/a/b/resolve/main/x",
-                 "/api/spaces/a/b", f"/api/models/{NAME}/discussions/1",
+    for path in ("/api/datasets", "/api/spaces", f"/api/models/{NAME}/discussions/1",
                  "/api/collections/a/b", "/oauth/device"):  # fmt: skip
         assert error_of(get(hub, path)) == (501, "NotImplemented"), path
 
@@ -205,7 +204,7 @@ def test_a_model_tells_what_its_files_say(
     assert set(siblings) == {*model, "new.txt"}
     assert siblings["new.txt"]["size"] == 3
     assert info["usedStorage"] == sum(map(len, model.values())) + len(b"odder") + len(b"new")
-    some = get(hub, f"/api/models/{NAME}?expand=sha&expand=tags&expand=nothing").json()
+    some = get(hub, f"/api/models/{NAME}?expand=sha&expand=tags&expand=xetEnabled").json()
     assert set(some) == {"_id", "id", "sha", "tags"}
 
 
@@ -241,9 +240,12 @@ def many(hub: RunningHub) -> list[str]:
     owner = hub.user("hf-many")
     for name in names:
         hub.create(name, token=owner)
-    card = b"---\ntags: [wanted]\n---\n"
+    card = b"---\ntags: [wanted]\nbase_model: org/base\n---\n"
     hub.commit(names[1], {"README.md": card}, token=owner)
-    hub.commit(names[0], {"README.md": b"# none"}, token=owner)
+    tensor = {"w": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}
+    described = json.dumps(tensor).encode()
+    weights = len(described).to_bytes(8, "little") + described + bytes(24)
+    hub.commit(names[0], {"README.md": b"# none", "model.safetensors": weights}, token=owner)
     return names
 
 
@@ -268,6 +270,64 @@ def test_lists_are_found_sorted_and_filtered_over_all_pages(
         assert by_change == [many[0], many[1], many[4], many[3], many[2]]
     assert listed(hub, "search=M3") == [many[3]]
     assert listed(hub, "search=many+m2") == [many[2]]
+
+
+def test_a_list_is_filtered_by_what_is_known_of_models(hub: RunningHub, many: list[str]) -> None:
+    for query, expected in {
+        "gated=False": many[::-1], "gated=true": [], "inference=warm": [],
+        "inference_provider=all": [], "sort=createdAt&direction=-1": many[::-1],
+        "num_parameters=min:6": [many[0]], "num_parameters=min:0.006K,max:1B": [many[0]],
+        "num_parameters=max:5": [], "num_parameters=min:7": [],
+        "filter=base_model:org/base": [many[1]],
+        "filter=base_model:finetune:org/base": [many[1]],
+        "filter=base_model:adapter:org/base": [],
+        "search=many&search=m2": [many[2]],
+    }.items():  # fmt: skip
+        assert listed(hub, query) == expected, query
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "words"),
+    [
+        ("sort=bogus", 400, ["bogus", "createdAt", "lastModified"]),
+        ("sort=likes", 501, ["likes", "createdAt", "lastModified"]),
+        ("sort=downloads", 501, ["downloads"]),
+        ("sort=trendingScore", 501, ["trendingScore"]),
+        ("sort=createdAt&direction=1", 501, ["direction"]),
+        ("apps=vllm", 501, ["apps"]),
+        ("gated=maybe", 400, ["gated"]),
+        ("num_parameters=7B", 400, ["num_parameters", "min:6B,max:128B"]),
+        ("num_parameters=min:x", 400, ["min:6B,max:128B"]),
+        ("filter=base_model:child:org/base", 400, ["child", "finetune", "adapter"]),
+        ("expand=baseModels", 501, ["baseModels"]),
+        ("expand=sha&expand=childrenModelCount", 501, ["childrenModelCount"]),
+        ("expand=bogus", 400, ["bogus", "sha", "tags"]),
+        ("colour=red", 400, ["colour", "author"]),
+        ("cursor=x", 400, ["cursor"]),
+    ],
+)
+def test_what_a_list_cannot_be_asked_is_refused(
+    hub: RunningHub, query: str, status: int, words: list[str]
+) -> None:
+    answer = get(hub, f"/api/models?{query}")
+    kind = {400: "invalid_request", 501: "NotImplemented"}[status]
+    assert error_of(answer) == (status, kind)
+    for word in words:
+        assert word in answer.headers["X-Error-Message"]
+    if query.startswith("expand"):
+        assert error_of(get(hub, f"/api/models/{NAME}?{query}")) == (status, kind)
+
+
+def test_shares_of_storage_are_of_all_that_is_listed(hub: RunningHub, many: list[str]) -> None:
+    token = hub.user("hf-stores")
+    hub.create("hf-stores/a", token=token)
+    assert get(hub, "/api/settings/repositories", token=token).json()[0]["storagePercent"] == 0
+    hub.create("hf-stores/b", token=token)
+    hub.commit("hf-stores/a", {"x": b"123"}, token=token)
+    hub.commit("hf-stores/b", {"x": b"4"}, token=token)
+    found = get(hub, "/api/settings/repositories", token=token).json()
+    shares = {item["id"]: (item["storage"], item["storagePercent"]) for item in found}
+    assert shares == {"hf-stores/a": (3, 75.0), "hf-stores/b": (1, 25.0)}
 
 
 def test_a_model_that_is_empty_lacks_files_and_no_more(hub: RunningHub, many: list[str]) -> None:

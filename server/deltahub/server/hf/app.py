@@ -5,6 +5,7 @@ from fastapi import FastAPI
 from deltahub.server.hf import (
     commits,
     errors,
+    large_files,
     lfs,
     models,
     repos,
@@ -24,6 +25,7 @@ _MODULES = (
     trees,
     repos,
     commits,
+    large_files,
     lfs,
     xet,
     xet_downloads,
@@ -37,6 +39,8 @@ def create_hugging_face_app(hub: Hub) -> FastAPI:
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     app.state.hub = hub
     errors.install(app)
+    # As the modules have them: the application keeps them out of sight.
+    app.state.routes = [route for module in _MODULES for route in module.router.routes]
     for module in _MODULES:
         app.include_router(module.router)
     return app

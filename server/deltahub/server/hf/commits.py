@@ -47,6 +47,16 @@ _IGNORE: Final = ".gitignore"
 _MAX_IGNORE_BYTES: Final = 1 << 20
 _PULL_REQUEST: Final = "this hub has no pull requests: commit to a branch"
 
+# key of a line -> its value, as it is shown to who sends another.
+_LINES: Final = {
+    "header": '{"summary": TEXT, "description": TEXT, "parentCommit": COMMIT}',
+    "file": '{"path": PATH, "content": BASE64, "encoding": "base64"}',
+    "lfsFile": '{"path": PATH, "algo": "sha256", "oid": SHA256, "size": BYTES}',
+    "deletedFile": '{"path": PATH}',
+    "deletedFolder": '{"path": PATH}',
+    "deletedEntry": '{"path": PATH}',
+}
+
 CreatePr = Annotated[str | None, Query()]
 
 
@@ -168,9 +178,7 @@ def _commit(
             key, value = item["key"], item["value"]
             _take(files, commit, key, value)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise InvalidRequest(
-                f"line {number} of the commit is not what this path takes"
-            ) from error
+            raise InvalidRequest(_expected(number, line)) from error
     if not commit.operations:
         raise InvalidRequest("the commit changes nothing: it names no file")
     files.flush()
@@ -181,6 +189,16 @@ def _commit(
     return revisions.commit(
         reg, writer, name, branch, commit.operations, commit.message, commit.parent, base
     )
+
+
+def _expected(number: int, line: bytes) -> str:
+    """What a line that cannot be read should have been: one of its kind, if that can be told."""
+    try:
+        key = json.loads(line)["key"]
+        shown = f'{{"key": "{key}", "value": {_LINES[key]}}}'
+    except (ValueError, KeyError, TypeError, RecursionError):
+        shown = f'{{"key": ..., "value": {{...}}}} with one of the keys {", ".join(_LINES)}'
+    return f"line {number} of the commit cannot be read; expected is the JSON {shown}"
 
 
 def _has_base_in_card(hub: Hub, caller: Caller, name: str, branch: str) -> bool:

@@ -5,9 +5,13 @@ from urllib.parse import unquote
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from deltahub.registry.paths import RESERVED_NAMESPACES
+
 # First parts of paths that no namespace can be called.
 FIRST_PARTS: Final = frozenset({"api", "cas", "lfs", "datasets", "spaces", "oauth"})
-_FILE_PARTS: Final = frozenset({"resolve", "raw", "blob", "tree"})
+# What a web address of a model has after its name; clients print such links for people.
+PAGES: Final = frozenset({"raw", "blob", "tree", "commit", "commits"})
+_FILE_PARTS: Final = PAGES | {"resolve"}
 # Stands for a %2F within a part of a path until the part is read: no name holds it.
 SLASH: Final = "\0"
 
@@ -34,6 +38,8 @@ def is_hugging_face(path: str) -> bool:
         return True
     if parts[0] == "v1":
         return False
+    if len(parts) == 2 and parts[1] and parts[0] not in RESERVED_NAMESPACES:
+        return True  # a model's own page
     is_lfs = parts[-4:-1] == ["info", "lfs", "objects"] or "info/lfs/" in path
     return is_lfs or (len(parts) > 2 and not _FILE_PARTS.isdisjoint(parts[1:3]))
 

@@ -8,11 +8,15 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Match
 
 from deltahub.codecs.errors import CodecError
-from deltahub.registry.errors import RegistryError
+from deltahub.registry.errors import RegistryError, RepositoryNotFound
+from deltahub.registry.permissions import NO_TOKEN
 from deltahub.registry.store.base import StoreError
 from deltahub.server.errors import STATUS_OF, LengthRequired, wire_code
+from deltahub.server.hf.door import unescaped
+from deltahub.server.hf.unmatched import page, without_namespace
 from deltahub.server.ranges import UnsatisfiableRange
 from deltahub.server.streaming import BodyCut, BodyLimit
 
@@ -26,12 +30,20 @@ _KINDS: Final = {
     "not_supported": "NotImplemented",
 }
 _MAX_SENTENCE: Final = 500
+_NO_TOKEN: Final = (
+    "this needs a token: `hf auth login` stores yours, or HF_TOKEN holds it; the hub's operator"
+    " makes one with `deltahub user token create`"
+)
 
 
 class NotSupported(Exception):
     """A part of that API that this hub does not have; says what to do instead."""
 
     code = "not_supported"
+
+
+class BadQuery(Exception):
+    """Something asked of a list, or of a model, that means nothing; says what would."""
 
 
 def refusal(
@@ -42,8 +54,10 @@ def refusal(
     status = STATUS_OF.get(code, 500) if status is None else status
     all_headers = {
         "X-Error-Code": _KINDS.get(code, code),
-        # Headers are Latin-1; names may be anything.
-        "X-Error-Message": sentence.encode("ascii", "backslashreplace").decode(),
+        # Headers are Latin-1 without control characters; names may be anything.
+        "X-Error-Message": "".join(
+            char if char.isascii() and char.isprintable() else _escaped(char) for char in sentence
+        ),
         **(headers or {}),
     }
     if status == 401:
@@ -53,10 +67,15 @@ def refusal(
     return JSONResponse({"error": sentence}, status_code=status, headers=all_headers)
 
 
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape").decode()
+
+
 def install(app: FastAPI) -> None:
     """Makes every error of `app` leave in the form that Hugging Face clients read."""
     for family in (
-        RegistryError, CodecError, StoreError, LengthRequired, BodyLimit, BodyCut, NotSupported
+        RegistryError, CodecError, StoreError, LengthRequired, BodyLimit, BodyCut, NotSupported,
+        BadQuery,
     ):  # fmt: skip
         app.add_exception_handler(family, _coded)
     app.add_exception_handler(UnsatisfiableRange, _unsatisfiable)
@@ -66,6 +85,8 @@ def install(app: FastAPI) -> None:
 
 
 def _coded(request: Request, error: Exception) -> Response:
+    if isinstance(error, BadQuery):
+        return refusal("invalid_request", str(error), status=400)
     code = wire_code(getattr(error, "code", "internal_error"))
     if code == "not_supported":
         return refusal(code, str(error), status=501, headers=_close_if_unread(request))
@@ -73,7 +94,19 @@ def _coded(request: Request, error: Exception) -> Response:
         return _unexpected(request, error)
     if STATUS_OF[code] >= 500:
         log.error("path=%s code=%s: %s", request.url.path, code, error)
-    return refusal(code, str(error), headers=_close_if_unread(request) | _known_commit(request))
+    headers = _close_if_unread(request) | _known_commit(request)
+    return refusal(code, _sentence(request, error), headers=headers)
+
+
+def _sentence(request: Request, error: Exception) -> str:
+    """An error's words, with the way out that there is for who comes by this door."""
+    if str(error) == NO_TOKEN:
+        return _NO_TOKEN
+    if isinstance(error, RepositoryNotFound):
+        # /api/models/gpt2/refs names the model gpt2/refs, and who asked has meant gpt2.
+        meant = without_namespace(request.scope["path"])
+        return str(error) if meant is None else f"{error}; {meant}"
+    return str(error)
 
 
 def _known_commit(request: Request) -> dict[str, str]:
@@ -103,13 +136,36 @@ def _invalid(_request: Request, error: Exception) -> Response:
 
 def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    path = request.scope["path"]
+    called = f"{request.method} {unescaped(path)}"
+    if error.status_code in (404, 405):
+        meant = without_namespace(path)
+        if meant is not None:
+            return refusal("repository_not_found", meant)
     if error.status_code == 404:
-        return refusal("not_found", f"there is nothing at {request.method} {request.url.path}")
+        shown = page(path)
+        if shown is not None and request.method in ("GET", "HEAD"):
+            return refusal("not_supported", shown, status=501)
+        return refusal("not_found", f"there is nothing at {called}")
     if error.status_code == 405:
-        return refusal("method_not_allowed", f"{request.method} does not work here")
+        methods = ", ".join(sorted(_methods(request)))
+        return refusal(
+            "method_not_allowed",
+            f"there is no {called}, only {methods}",
+            headers={"Allow": methods},
+        )
     if error.status_code == 400:
-        return refusal("invalid_request", "the body is not what this path takes")
+        return refusal("invalid_request", f"{called} takes JSON, and the body is none")
     return _unexpected(request, error)
+
+
+def _methods(request: Request) -> set[str]:
+    """What the routes of this path take together: each knows of its own alone."""
+    methods: set[str] = set()
+    for route in request.app.state.routes:
+        if route.matches(request.scope)[0] != Match.NONE:
+            methods |= getattr(route, "methods", None) or set()
+    return methods
 
 
 def _unexpected(request: Request, error: Exception) -> Response:
