@@ -143,6 +143,9 @@ def test_a_method_that_a_path_does_not_take_names_those_that_it_does(hub: Runnin
     assert "/api/models/admin/x/lfs-files" in sentence(answer)
     answer = hub.call("GET", "/api/models/admin/x/branch/b")
     assert answer.headers["Allow"] == "DELETE, POST"
+    answer = hub.call("PUT", "/v1/health")
+    assert (answer.status, answer.headers["Allow"]) == (405, "GET")
+    assert "PUT /v1/health" in answer.message
 
 
 def test_a_commit_that_is_refused_says_what_would_be_right(hub: RunningHub) -> None:

@@ -156,7 +156,8 @@ def _http(request: Request, error: Exception) -> Response:
     if code == "not_found":
         return envelope(code, f"there is nothing at {request.method} {request.url.path[:200]}")
     if code == "method_not_allowed":
-        return envelope(code, f"{request.method} does not work here", error.headers)
+        called = f"{request.method} {request.url.path[:200]}"
+        return envelope(code, f"there is no {called}: that path takes others", error.headers)
     if error.status_code == HTTPStatus.BAD_REQUEST:
         return envelope("invalid_request", "the body is not the JSON that this path takes")
     return _unexpected(request, error)
