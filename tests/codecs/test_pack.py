@@ -16,13 +16,15 @@ from deltahub.codecs import (
     PackEntry,
     PackWriter,
     TooLarge,
+    UnsupportedVersion,
     read_index,
     tensor_id,
     verify_pack_hash,
 )
-from deltahub.codecs.pack import INDEX_ROW
+from deltahub.codecs.pack import INDEX_ROW, PACK_MAGIC
 from support.frames import make_frame
 
+VERSION_AT = len(PACK_MAGIC)
 TENSORS = [bytes([i]) * (50 + i) for i in range(3)]
 FRAMES = [make_frame("raw", DType.U8, 1, len(data), data, data) for data in TENSORS]
 
@@ -81,7 +83,8 @@ def test_every_flipped_bit_is_refused() -> None:
     for bit in range(8 * len(PACK)):
         damaged = bytearray(PACK)
         damaged[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(CorruptPack):
+        refusal = UnsupportedVersion if bit // 8 == VERSION_AT else CorruptPack
+        with pytest.raises(refusal):
             check(bytes(damaged))
 
 
@@ -124,7 +127,6 @@ FORGED = {
     "fewer frames than rows": with_index(ROWS, n_frames=2),
     "unused trailer bytes": resealed(PACK[:-37] + b"\1" + PACK[-36:]),
     "unused header bytes": resealed(PACK[:5] + b"\1" + PACK[6:]),
-    "a newer version": resealed(PACK[:4] + b"\2" + PACK[5:]),
 }
 
 
@@ -134,6 +136,13 @@ def test_a_pack_is_refused_that_has(fault: str) -> None:
     verify_pack_hash([FORGED[fault]])
     with pytest.raises(CorruptPack):
         index_of(FORGED[fault])
+
+
+@pytest.mark.parametrize("version", [0, 2, 255])
+def test_another_version_is_told_from_damage(version: int) -> None:
+    other = resealed(PACK[:VERSION_AT] + bytes([version]) + PACK[VERSION_AT + 1 :])
+    with pytest.raises(UnsupportedVersion, match=f"pack version {version}; this release reads 1"):
+        index_of(other)
 
 
 @pytest.mark.parametrize("size", [0, 52, 68, MAX_PACK + 1, 1 << 60])

@@ -22,7 +22,7 @@ from deltahub.client.places import cache_folder, disk_full
 from deltahub.client.push_encode import Choice, EncodedFrame, encode_all
 from deltahub.client.sources import Sources
 from deltahub.client.upload import Uploader
-from deltahub.codecs.errors import CorruptPack
+from deltahub.codecs.errors import CorruptPack, UnsupportedVersion
 from deltahub.codecs.pack import MAX_PACK, PackWriter, read_index
 
 # What the hub says when it cannot take a pack, but would take the file whole.
@@ -245,5 +245,5 @@ def _tensors_of(path: Path) -> set[bytes]:
 
         try:
             return {entry.tensor for entry in read_index(read, path.stat().st_size)}
-        except CorruptPack:
+        except (CorruptPack, UnsupportedVersion):
             return set()

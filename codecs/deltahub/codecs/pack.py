@@ -7,7 +7,7 @@ from typing import BinaryIO, Final
 
 from blake3 import blake3
 
-from deltahub.codecs.errors import CorruptPack, InvalidInput, TooLarge
+from deltahub.codecs.errors import CorruptPack, InvalidInput, TooLarge, UnsupportedVersion
 from deltahub.codecs.frame_header import FIXED, parse_header
 from deltahub.codecs.protocol import Buffer
 
@@ -100,15 +100,22 @@ class PackWriter:
 
 
 def read_index(read_at: Callable[[int, int], Buffer], size: int) -> list[PackEntry]:
-    """The frames of a pack of `size` bytes, in order; CorruptPack if any number is off.
+    """The frames of a pack of `size` bytes, in order; CorruptPack if any number is off,
+    UnsupportedVersion for a pack of another version.
 
     read_at(offset, length) returns exactly these bytes of the pack. Reads header, index and
     trailer only: verify_pack_hash covers the frames between them.
     """
     if not _MIN_PACK <= size <= MAX_PACK:
         raise CorruptPack(f"a pack of {size} bytes; {_MIN_PACK} to {MAX_PACK} are allowed")
-    if bytes(_read(read_at, 0, len(HEADER))) != HEADER:
-        raise CorruptPack("this does not begin like a pack of a version read here")
+    header = bytes(_read(read_at, 0, len(HEADER)))
+    if not header.startswith(PACK_MAGIC):
+        raise CorruptPack("this does not begin like a pack")
+    version = header[len(PACK_MAGIC)]
+    if version != PACK_VERSION:
+        raise UnsupportedVersion(f"pack version {version}; this release reads {PACK_VERSION}")
+    if header != HEADER:
+        raise CorruptPack("the unused bytes of the pack's header are not zero")
     trailer = bytes(_read(read_at, size - TRAILER_BYTES, TRAILER_BYTES))
     index_offset, n_frames = _COUNTS.unpack_from(trailer)
     if not trailer.endswith(END_MAGIC) or _COUNTS.pack(index_offset, n_frames) != trailer[:16]:

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from sqlalchemy import select
 
-from deltahub.codecs.errors import CodecError, CorruptFrame, CorruptPack
+from deltahub.codecs.errors import CodecError, CorruptFrame, CorruptPack, UnsupportedVersion
 from deltahub.codecs.frame import FrameHeader, parse_header, peek_header_length
 from deltahub.codecs.pack import MAX_PACK, read_index
 from deltahub.registry.db.models import Landing
@@ -63,7 +63,7 @@ class UploadedPack:
         """The ids that its index names; nothing for an upload that is no pack."""
         try:
             return {entry.tensor for entry in read_index(self._read, self.landing.size)}
-        except (CorruptPack, ObjectNotFound, ShortObject):
+        except (CorruptPack, UnsupportedVersion, ObjectNotFound, ShortObject):
             return set()
 
     def _frame(self, offset: int, length: int, tensor: bytes) -> UploadedFrame:
