@@ -15,6 +15,7 @@ MAX_CARD_BYTES: Final = 1 << 20
 _FENCE: Final = "---"
 # What a model can be of its base, in the words of cards.
 RELATIONS: Final = frozenset({"adapter", "finetune", "merge", "quantized"})
+_MOST_VALUES: Final = 100_000
 
 
 class BadCard(Exception):
@@ -40,7 +41,11 @@ def front_matter(readme: bytes) -> dict[str, Any]:
         return {}
     if not isinstance(found, dict):
         raise BadCard("the front matter must be a mapping: `key: value` lines")
-    return {str(key): _plain(value) for key, value in found.items()}
+    left = [_MOST_VALUES]
+    try:
+        return {str(key): _plain(value, left) for key, value in found.items()}
+    except RecursionError as error:  # a list may hold itself
+        raise BadCard("the front matter is nested too deeply") from error
 
 
 def _problem(error: Exception) -> str:
@@ -50,11 +55,15 @@ def _problem(error: Exception) -> str:
     return what if mark is None else f"line {mark.line + 2}, column {mark.column + 1}: {what}"
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, left: list[int]) -> Any:
+    # YAML may name a list again by an alias: a few lines can stand for any number of values.
+    left[0] -= 1
+    if left[0] < 0:
+        raise BadCard(f"the front matter has more than {_MOST_VALUES} values")
     if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): _plain(one, left) for key, one in value.items()}
     if isinstance(value, list | tuple | set):
-        return [_plain(one) for one in value]
+        return [_plain(one, left) for one in value]
     if isinstance(value, date):
         return value.isoformat()
     if value is None or isinstance(value, str | bool | int):
