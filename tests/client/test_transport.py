@@ -156,12 +156,17 @@ def test_a_hub_that_is_merely_busy_costs_no_patience_but_not_for_ever(
     transport = Transport(server.url, None, patience_s=0)
     busy = (503, error_body("busy", "16 uploads of yours are under way"), {"Retry-After": "0"})
     server.script = [busy] * 5 + [(200, b"2", {})]
-    assert transport.call("PUT", "/v1/x", body=b"data").json() == 2
+    heard: list[str] = []
+    with transport.telling(heard.append):
+        assert transport.call("PUT", "/v1/x", body=b"data").json() == 2
+    assert heard == ["waiting: the hub is busy (16 uploads of yours are under way)"]
+    monkeypatch.setattr("deltahub.client.transport._TELL_EVERY_S", 0)
     monkeypatch.setattr("deltahub.client.transport.BUSY_PATIENCE_S", 0.5)
     server.script = [busy]
     with pytest.raises(Busy, match="16 uploads"):
         transport.call("PUT", "/v1/x", body=b"data")
     assert len(server.seen) < 20
+    assert len(heard) == 1  # who has gone is told no more
     transport.close()
 
 

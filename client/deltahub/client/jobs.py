@@ -19,18 +19,18 @@ _STAGES = {"scan": "read", "store": "store", "prove": "verify", "replan": "find 
 def wait_for_job(api: Api, job_id: str, progress: Progress) -> Job:
     """The job once it is done, its progress shown meanwhile. JobFailed with the job's own text."""
     job = api.get_job(job_id)
-    if not job.is_over:
-        with progress.stage(f"{_WORK.get(job.kind, job.kind)} at the hub", None) as stage:
-            pause = _FIRST_POLL_S
-            while not job.is_over:
-                time.sleep(pause)
-                pause = min(pause * 1.5, _LONGEST_POLL_S)
-                job = api.get_job(job_id)
-                told = job.progress or {}
-                done, total = told.get("done_bytes"), told.get("total_bytes")
-                if isinstance(done, int) and isinstance(total, int):
-                    work = str(told.get("stage", job.kind))
-                    stage.set_position(done, total, f"{_STAGES.get(work, work)} at the hub")
+    # Also where it is over already: a log names every stage, however short.
+    with progress.stage(f"{_WORK.get(job.kind, job.kind)} at the hub", None) as stage:
+        pause = _FIRST_POLL_S
+        while not job.is_over:
+            time.sleep(pause)
+            pause = min(pause * 1.5, _LONGEST_POLL_S)
+            job = api.get_job(job_id)
+            told = job.progress or {}
+            done, total = told.get("done_bytes"), told.get("total_bytes")
+            if isinstance(done, int) and isinstance(total, int):
+                work = str(told.get("stage", job.kind))
+                stage.set_position(done, total, f"{_STAGES.get(work, work)} at the hub")
     if job.state == "done":
         return job
     if job.error is None:

@@ -68,7 +68,8 @@ class Pull:
         try:
             missing = self._missing(found, target)
             replaced = target.begin(missing, is_overwriting=is_overwriting)
-            self._pull_files(found, missing, target)
+            with self._api.transport.telling(self._progress.note):
+                self._pull_files(found, missing, target)
         finally:
             self._sources.close()
         left = target.finish(self._revision, found.entries)

@@ -79,9 +79,10 @@ class FileSender:
         tensors = {t.tensor.hex(): t.size for each in files for t in each.tensors}
         if not tensors:
             return plan_push(files, set(), (), self._sources), set()
-        have = self._api.query_tensors(self._options.name, tensors)
-        bases = self._bases(head, base) if len(have) < len(tensors) else []
-        return plan_push(files, have, bases, self._sources), have
+        with self._progress.stage("compare with the hub", None):
+            have = self._api.query_tensors(self._options.name, tensors)
+            bases = self._bases(head, base) if len(have) < len(tensors) else []
+            return plan_push(files, have, bases, self._sources), have
 
     def _bases(self, head: Revision | None, base: Revision | None) -> list[BaseSet]:
         """The bases to try: declared, loaded from, the branch's own head. Only what is here."""

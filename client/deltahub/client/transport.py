@@ -26,6 +26,8 @@ _SEND_STEP = 8 << 20
 # ask for in between.
 BUSY_PATIENCE_S = 3600.0
 _LONGEST_PAUSE_S = 60.0
+# Who waits is told so again after this.
+_TELL_EVERY_S = 60.0
 _TRANSIENT_STATUS = frozenset({408, 429, 502, 503, 504})
 
 Query = Mapping[str, str | int | None]
@@ -59,12 +61,34 @@ class Transport:
         self._idle: list[http.client.HTTPConnection] = []
         self._lock = threading.Lock()
         self._has_answered = False
+        self._listeners: list[Callable[[str], None]] = []
+        self._told_at = float("-inf")
 
     def close(self) -> None:
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
+
+    @contextlib.contextmanager
+    def telling(self, listener: Callable[[str], None]) -> Iterator[None]:
+        """Meanwhile `listener` is told, once a minute at most, that a busy hub is waited for."""
+        with self._lock:
+            self._listeners.append(listener)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._listeners.remove(listener)
+
+    def _tell_of_wait(self, busy: Busy) -> None:
+        with self._lock:
+            is_time = time.monotonic() - self._told_at >= _TELL_EVERY_S
+            listeners = [*self._listeners] if is_time else []
+            if listeners:
+                self._told_at = time.monotonic()
+        for listener in listeners:
+            listener(f"waiting: the hub is busy ({busy.message})")
 
     # -- whole answers ---------------------------------------------------------------------
 
@@ -192,6 +216,7 @@ class Transport:
                 busy_since = start if busy_since is None else busy_since
                 if start - busy_since >= BUSY_PATIENCE_S:
                     raise failure
+                self._tell_of_wait(failure)
                 tries = 0
             elif progress() != reached:
                 start, tries, reached = time.monotonic(), 0, progress()
