@@ -11,12 +11,13 @@ from click.testing import CliRunner
 
 from deltahub.client import Hub
 from deltahub.client import cli_group as cli
+from deltahub.client.errors import Forbidden, RepositoryNotFound
 from support.client_process import Finished, deltahub
 from support.hub import RunningHub
 from support.model_folders import base_tensors, contents, tuned_tensors, write_model
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
-COMMANDS = ("push", "pull", "ls", "info", "rm", "login", "whoami")
+COMMANDS = ("push", "pull", "ls", "info", "rm", "visibility", "login", "whoami")
 
 
 @pytest.fixture
@@ -43,6 +44,11 @@ def test_a_day_with_the_command(folder: Path, tmp_path: Path, name: str) -> None
     assert pushed.out.rstrip().endswith("proved")
     assert "hash" in pushed.err
     assert "done in" in pushed.err
+    assert [line[:-4] for line in pushed.err.splitlines() if line.endswith(" ...")][1:] == [
+        "compare with the hub",
+        "upload 1.1 MB",
+        "store at the hub",
+    ]
     assert "\r" not in pushed.err
     assert "\x1b" not in pushed.err
 
@@ -213,6 +219,52 @@ def test_a_base_that_is_not_there_is_said_and_can_be_taken_back(name: str, tmp_p
 
 
 @pytest.mark.usefixtures("run")
+def test_the_card_declares_the_base_unless_the_command_does(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    folder.mkdir()
+
+    def declared(*options: str) -> str:
+        pushed = CliRunner().invoke(cli.group, ["push", str(folder), name, *options])
+        assert pushed.exit_code == 0, pushed.stderr
+        shown = CliRunner().invoke(cli.group, ["info", name]).stdout
+        return next(line for line in shown.splitlines() if line.startswith("base declared: "))
+
+    (folder / "README.md").write_text("---\nbase_model: org/carded\n---\n")
+    assert declared().startswith("base declared: org/carded (absent")
+    assert declared("--base", "none") == "base declared: none"
+    assert declared() == "base declared: none"  # the card is as it was
+    (folder / "README.md").write_text("---\nbase_model: org/second\n---\n")
+    assert declared("--base", "org/said").startswith("base declared: org/said (absent")
+    (folder / "README.md").write_text("---\nbase_model: org/third\n---\n")
+    assert declared().startswith("base declared: org/third (absent")
+
+
+def test_a_repository_is_hidden_and_shown_again(
+    run: object, hub_server: RunningHub, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "f").write_text("f")
+    push = ["push", str(tmp_path / "f"), name]
+    assert CliRunner().invoke(cli.group, push).exit_code == 0
+    refused = CliRunner().invoke(cli.group, [*push, "--private"])
+    assert refused.exit_code == 2
+    assert f"{name} exists and is public" in refused.stderr
+    assert f"`deltahub visibility {name} private`" in refused.stderr
+    hidden = CliRunner().invoke(cli.group, ["visibility", name, "private"])
+    assert (hidden.exit_code, hidden.stdout) == (0, f"{name} is private\n")
+    assert CliRunner().invoke(cli.group, [*push, "--private"]).exit_code == 0
+    with Hub(hub_server.url, hub_server.user("passer")) as other:
+        with pytest.raises(RepositoryNotFound):
+            other.set_private(name, False)
+        shown = CliRunner().invoke(cli.group, ["visibility", name, "public", "--json"])
+        assert json.loads(shown.stdout)["private"] is False
+        with pytest.raises(Forbidden):
+            other.set_private(name, True)
+        assert other.repository(name).private is False
+    assert CliRunner().invoke(cli.group, ["visibility", name, "open"]).exit_code == 2
+    assert CliRunner().invoke(cli.group, ["visibility", f"{name}-no", "private"]).exit_code == 3
+
+
+@pytest.mark.usefixtures("run")
 def test_a_pull_into_a_folder_replaces_what_pulls_left_there_and_nothing_else(
     name: str, tmp_path: Path, hub: Hub
 ) -> None:
@@ -265,7 +317,7 @@ def test_the_service_says_which_extra_is_missing(tmp_path: Path) -> None:
     ):
         run = deltahub(*arguments, environment=environment)
         assert run.status == 2, run.err
-        assert f'pip install "deltahub[{extra}]"' in run.err
+        assert f'install deltahub[{extra}], in a checkout by pip install ".[{extra}]"' in run.err
         assert "Traceback" not in run.err
         assert not (tmp_path / "data").exists()
     assert ok(deltahub("--help", environment=environment)).out.count("serve") == 1

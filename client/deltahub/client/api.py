@@ -45,6 +45,12 @@ class Api:
     def get_repository(self, name: str) -> Repository:
         return record(Repository, self._get(repository_path(name)))
 
+    def set_private(self, name: str, *, private: bool) -> Repository:
+        body = {"private": private}
+        path = repository_path(name)
+        answer = self.transport.call("PATCH", path, json_body=body, timeout_s=LONG_TIMEOUT_S)
+        return record(Repository, answer.json())
+
     def delete_repository(self, name: str) -> None:
         self.transport.call("DELETE", repository_path(name))
 

@@ -1,4 +1,4 @@
-"""`deltahub ls` and `deltahub rm`."""
+"""`deltahub ls`, `deltahub rm` and `deltahub visibility`."""
 
 import click
 
@@ -76,3 +76,18 @@ def rm(
     else:
         hub.delete(name)
         output.result({"deleted": name}, f"deleted {what}")
+
+
+@click.command()
+@click.argument("name", metavar="NAMESPACE/NAME")
+@click.argument("wanted", metavar="private|public", type=click.Choice(["private", "public"]))
+@hub_options
+def visibility(name: str, wanted: str, hub: Hub, output: Output) -> None:
+    """Make a repository private or public, with all its revisions.
+
+    To become public takes as long as the hub needs to read all its files; until then it stays
+    private. Repeat it after an interruption.
+    """
+    with output.progress().stage(f"make {name} {wanted}", None):
+        found = hub.set_private(name, wanted == "private")
+    output.result(found, f"{found.name} is {'private' if found.private else 'public'}")

@@ -17,6 +17,10 @@ _COMMANDS = {
     "ls": ("deltahub.client.cli_browse:ls", "List repositories, or the files of one."),
     "info": ("deltahub.client.cli_info:info", "Show how a revision is stored."),
     "rm": ("deltahub.client.cli_browse:rm", "Delete files of a branch, or a whole repository."),
+    "visibility": (
+        "deltahub.client.cli_browse:visibility",
+        "Make a repository private, or public.",
+    ),
     "login": ("deltahub.client.cli_account:login", "Store a hub's address and your token."),
     "whoami": ("deltahub.client.cli_account:whoami", "Show whose token this is."),
 }
@@ -125,7 +129,7 @@ def _extra_message(name: str, exc: ModuleNotFoundError) -> str:
     extra = _SERVICE[name][0]
     return (
         f"`deltahub {name}` needs {exc.name}, which the base install does not bring: "
-        f'pip install "deltahub[{extra}]"'
+        f'install deltahub[{extra}], in a checkout by pip install ".[{extra}]"'
     )
 
 

@@ -251,6 +251,14 @@ class Hub:
         """Create an empty repository."""
         return self._api.create_repository(name, private=private)
 
+    def set_private(self, name: str, private: bool) -> Repository:
+        """Make a repository private, or public, with all its revisions.
+
+        To become public takes as long as the hub needs to read all its files; until then it stays
+        private. Conflict while a push to it is being proved.
+        """
+        return self._api.set_private(name, private=private)
+
     def delete(self, name: str) -> None:
         """Remove a repository with all its revisions."""
         self._api.delete_repository(name)

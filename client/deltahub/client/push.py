@@ -43,7 +43,8 @@ class Push:
 
     def run(self, files: Sequence[LocalFile]) -> PushResult:
         try:
-            return self._run(files)
+            with self._api.transport.telling(self._progress.note):
+                return self._run(files)
         finally:
             self._sender.close()
 
@@ -122,10 +123,10 @@ class Push:
             except RepositoryExists:
                 found = self._api.get_repository(options.name)  # made by another push just now
         if options.private is not None and options.private != found.private:
-            kind = "private" if found.private else "public"
+            kind, wanted = ("public", "private") if options.private else ("private", "public")
             raise InvalidArgument(
-                f"{options.name} exists and is {kind}, which cannot be changed: push to another "
-                "name, or delete the repository and push it again"
+                f"{options.name} exists and is {kind}, which no push changes: "
+                f"`deltahub visibility {options.name} {wanted}` does, for all its revisions"
             )
         self._api.require_write(options.name)
 

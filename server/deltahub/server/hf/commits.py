@@ -18,19 +18,11 @@ from deltahub.registry.entries import EntryInfo, list_entries
 from deltahub.registry.errors import InvalidRequest, LimitExceeded
 from deltahub.registry.paths import LFS_BYTES, entry_mode, quoted
 from deltahub.registry.permissions import Caller, require_writer
-from deltahub.registry.refs import find_ref, is_empty, resolve_revision
+from deltahub.registry.refs import is_empty, resolve_revision
 from deltahub.registry.repositories import load_repository
 from deltahub.registry.small_files import SmallFiles
 from deltahub.registry.trees import AddFile, CopyFile, DeleteFile, DeleteFolder, Operation
-from deltahub.server.hf.cards import (
-    ADAPTER,
-    CARD,
-    MAX_CARD_BYTES,
-    BadCard,
-    base_in_adapter,
-    front_matter,
-    named_base,
-)
+from deltahub.server.hf.declared import TELLING, declared_base
 from deltahub.server.hf.door import unescaped
 from deltahub.server.hf.entries import blob_id
 from deltahub.server.hf.errors import NotSupported
@@ -150,9 +142,7 @@ class _Commit:
 
     message: str = ""
     parent: str | None = None
-    has_card: bool = False
-    base: str | None = None  # by the card
-    adapter_base: str | None = None
+    telling: dict[str, bytes] = field(default_factory=dict)  # those files that may name a base
     operations: list[Operation] = field(default_factory=list)
 
 
@@ -182,10 +172,7 @@ def _commit(
     if not commit.operations:
         raise InvalidRequest("the commit changes nothing: it names no file")
     files.flush()
-    base = commit.base
-    if base is None and commit.adapter_base is not None:
-        is_named = not commit.has_card and _has_base_in_card(hub, writer, name, branch)
-        base = None if is_named else commit.adapter_base
+    base = declared_base(hub, writer, name, branch, commit.telling)
     return revisions.commit(
         reg, writer, name, branch, commit.operations, commit.message, commit.parent, base
     )
@@ -201,16 +188,6 @@ def _expected(number: int, line: bytes) -> str:
     return f"line {number} of the commit cannot be read; expected is the JSON {shown}"
 
 
-def _has_base_in_card(hub: Hub, caller: Caller, name: str, branch: str) -> bool:
-    """Whether the card that the branch has says what the model was made from."""
-    with hub.registry.db.read() as session:
-        head = find_ref(session, load_repository(session, caller, name, "write"), "branch", branch)
-        entries = [] if head is None else list_entries(session, head)
-    card = next((entry for entry in entries if entry.path == CARD), None)
-    data = None if card is None else read_small(hub, card, MAX_CARD_BYTES)
-    return data is not None and _base_of(data) is not None
-
-
 def _take(files: SmallFiles, commit: _Commit, key: str, value: Mapping[str, Any]) -> None:
     """Adds what a line says. ValueError, KeyError, TypeError for one that says it otherwise."""
     if key == "header":
@@ -223,10 +200,8 @@ def _take(files: SmallFiles, commit: _Commit, key: str, value: Mapping[str, Any]
         data = _content(path, value)
         digest = files.add(data)
         commit.operations.append(AddFile(path, digest, len(data)))
-        if path == CARD:
-            commit.has_card, commit.base = True, _base_of(data)
-        elif path == ADAPTER:
-            commit.adapter_base = _adapter_base_of(data)
+        if path in TELLING:
+            commit.telling[path] = data
     elif key == "lfsFile":
         _check_algorithm(path, value)
         # A client that copies a file does not know its size.
@@ -263,25 +238,6 @@ def _check_algorithm(path: str, value: Mapping[str, Any]) -> None:
         raise InvalidRequest(f"{quoted(path)}: files are known by sha256, not {algorithm}")
     if size is not None and (not isinstance(size, int) or isinstance(size, bool)):
         raise InvalidRequest(f"{quoted(path)}: the size must be a number")
-
-
-def _base_of(card: bytes) -> str | None:
-    """What the card declares as the model's base; None where it says nothing that can be read."""
-    try:
-        base = named_base(front_matter(card))
-    except BadCard:
-        return None
-    fits = base is not None and len(base) <= 300 and base.isprintable()
-    return base if fits else None
-
-
-def _adapter_base_of(config: bytes) -> str | None:
-    """What an adapter's configuration names; None where it says nothing that can be read."""
-    try:
-        said = json.loads(config)
-    except (ValueError, RecursionError):
-        return None
-    return base_in_adapter(said) if isinstance(said, dict) else None
 
 
 def _lines(blocks: Iterator[bytes]) -> Iterator[bytes]:

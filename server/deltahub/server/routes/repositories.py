@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from deltahub.registry import refs, repositories
+from deltahub.registry import publication, refs, repositories
 from deltahub.registry.repositories import RepositoryInfo
 from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.schemas.repositories import (
@@ -13,6 +13,7 @@ from deltahub.server.schemas.repositories import (
     RepositoryIn,
     RepositoryOut,
     RepositoryPage,
+    VisibilityIn,
 )
 
 router = APIRouter(prefix="/repositories", tags=["repositories"])
@@ -43,6 +44,23 @@ def list_repositories(
 def get_repository(namespace: str, name: str, hub: HubDep, caller: CallerDep) -> RepositoryOut:
     """Show one repository."""
     return _shown(repositories.get_repository(hub.registry, caller, f"{namespace}/{name}"))
+
+
+@router.patch("/{namespace}/{name}")
+def update_repository(
+    namespace: str, name: str, body: VisibilityIn, hub: HubDep, caller: CallerDep
+) -> RepositoryOut:
+    """Make a repository private, or public, with all its revisions.
+
+    To become public takes as long as reading all its files; until then it stays private. Whoever
+    gives up waiting may ask again: what was done by then is not done twice.
+    """
+    full_name = f"{namespace}/{name}"
+    if body.private:
+        repositories.make_private(hub.registry, caller, full_name)
+    else:
+        publication.make_public(hub.registry, caller, full_name, hub.restorer)
+    return _shown(repositories.get_repository(hub.registry, caller, full_name))
 
 
 @router.delete("/{namespace}/{name}", status_code=204)

@@ -6,10 +6,11 @@ from deltahub.registry import revisions
 from deltahub.registry.db.models import Repository, Revision, User
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.entries import EntryInfo, list_entries
-from deltahub.registry.permissions import Caller, allowed
+from deltahub.registry.permissions import Caller, allowed, require_writer
 from deltahub.registry.refs import resolve_revision
 from deltahub.registry.repositories import load_repository
-from deltahub.registry.revisions import AddFile, DeleteFile
+from deltahub.registry.revisions import AddFile, DeleteFile, Operation
+from deltahub.server.hf.declared import declared_base, read_telling
 from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.routes.files import RevisionQuery
 from deltahub.server.schemas.repositories import (
@@ -29,18 +30,18 @@ def create_commit(
     namespace: str, name: str, body: CommitIn, hub: HubDep, caller: CallerDep
 ) -> CommitOut:
     """Make a new revision of uploaded files and point a branch at it, all or nothing."""
+    full_name = f"{namespace}/{name}"
+    writer = require_writer(caller)
+    operations: list[Operation] = [
+        AddFile(op.path, op.sha256, op.size) if isinstance(op, AddIn) else DeleteFile(op.path)
+        for op in body.operations
+    ]
+    base = body.base
+    if base is None:
+        telling = read_telling(hub, writer, full_name, operations)
+        base = declared_base(hub, writer, full_name, body.ref, telling)
     made = revisions.commit(
-        hub.registry,
-        caller,
-        f"{namespace}/{name}",
-        body.ref,
-        [
-            AddFile(op.path, op.sha256, op.size) if isinstance(op, AddIn) else DeleteFile(op.path)
-            for op in body.operations
-        ],
-        body.message,
-        body.parent,
-        body.base,
+        hub.registry, writer, full_name, body.ref, operations, body.message, body.parent, base
     )
     return CommitOut.model_validate(made)
 

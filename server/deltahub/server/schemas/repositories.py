@@ -13,6 +13,10 @@ class RepositoryIn(In):
     private: bool = False
 
 
+class VisibilityIn(In):
+    private: bool
+
+
 class RepositoryOut(Out):
     name: str
     private: bool
@@ -85,7 +89,8 @@ class CommitIn(In):
     base: str | None = Field(
         default=None,
         description="namespace/name[@revision]; `none`: there is no base; "
-        "without it, the one that the parent declared",
+        "without it, the one that a README.md among the operations names as its base_model, else "
+        "an adapter_config.json, else the one that the parent declared",
     )
     operations: list[Annotated[AddIn | DeleteIn, Field(discriminator="op")]]
 

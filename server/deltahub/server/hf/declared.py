@@ -1,0 +1,118 @@
+"""What the files of a commit say that the model was made from.
+
+Its card, and where that says nothing an adapter's configuration. Both doors declare it alike.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+from deltahub.registry.db.models import File, Landing
+from deltahub.registry.entries import list_entries
+from deltahub.registry.errors import EntryNotFound
+from deltahub.registry.permissions import Caller, readable_files, require_writer
+from deltahub.registry.refs import find_ref
+from deltahub.registry.repositories import load_repository
+from deltahub.registry.store.base import ObjectNotFound
+from deltahub.registry.store.keys import landing_key
+from deltahub.registry.trees import AddFile, Operation, complete_uploads
+from deltahub.server.hf.cards import (
+    ADAPTER,
+    CARD,
+    MAX_CARD_BYTES,
+    BadCard,
+    base_in_adapter,
+    front_matter,
+    named_base,
+)
+from deltahub.server.hf.facts import read_small
+from deltahub.server.hub import Hub
+
+# Files that may name a base; only these are read.
+TELLING: Final = (CARD, ADAPTER)
+
+
+def declared_base(
+    hub: Hub, caller: Caller, name: str, branch: str, files: Mapping[str, bytes]
+) -> str | None:
+    """The base that files of a commit name; None where none does. files: those of TELLING.
+
+    A card comes first, also one that the branch has and the commit leaves as it is.
+    """
+    base = base_of_card(files[CARD]) if CARD in files else None
+    if base is not None or ADAPTER not in files:
+        return base
+    base = _base_of_adapter(files[ADAPTER])
+    is_named = base is not None and CARD not in files and _has_base(hub, caller, name, branch)
+    return None if is_named else base
+
+
+def read_telling(
+    hub: Hub, caller: Caller | None, name: str, operations: Sequence[Operation]
+) -> dict[str, bytes]:
+    """The bytes of the files of TELLING that the operations add, as far as the caller has them.
+
+    What is larger than a card is left out, and what nobody has sent: the commit will refuse it.
+    """
+    wanted = {
+        each.path: each.sha256
+        for each in operations
+        if isinstance(each, AddFile) and each.path in TELLING and each.size <= MAX_CARD_BYTES
+    }
+    if not wanted:
+        return {}
+    writer = require_writer(caller)
+    with hub.registry.db.read() as session:
+        repository = load_repository(session, writer, name, "write")
+        uploads = complete_uploads(session, writer, set(wanted.values()))
+        known = readable_files(session, writer, repository, set(wanted.values()))
+    found = {}
+    for path, sha256 in wanted.items():
+        data = _read(hub, uploads.get(sha256), known.get(sha256))
+        if data is not None:
+            found[path] = data
+    return found
+
+
+def base_of_card(card: bytes) -> str | None:
+    """What the card declares as the model's base; None where it says nothing that can be read."""
+    try:
+        base = named_base(front_matter(card))
+    except BadCard:
+        return None
+    fits = base is not None and len(base) <= 300 and base.isprintable()
+    return base if fits else None
+
+
+def _read(hub: Hub, upload: Landing | None, file: File | None) -> bytes | None:
+    # The size that a commit says is checked later: these are the sizes of what is here.
+    if upload is not None and upload.size <= MAX_CARD_BYTES:
+        out = bytearray(upload.size)
+        with suppress(ObjectNotFound):  # ingested or expired since
+            if out:
+                hub.registry.store.get_into(landing_key(upload.id), 0, memoryview(out))
+            return bytes(out)
+    if file is not None and file.size <= MAX_CARD_BYTES:
+        with suppress(EntryNotFound):  # deleted since
+            return b"".join(hub.restorer.stream_file(file, 0, file.size))
+    return None
+
+
+def _has_base(hub: Hub, caller: Caller, name: str, branch: str) -> bool:
+    """Whether the card that the branch has says what the model was made from."""
+    with hub.registry.db.read() as session:
+        head = find_ref(session, load_repository(session, caller, name, "write"), "branch", branch)
+        entries = [] if head is None else list_entries(session, head)
+    card = next((entry for entry in entries if entry.path == CARD), None)
+    data = None if card is None else read_small(hub, card, MAX_CARD_BYTES)
+    return data is not None and base_of_card(data) is not None
+
+
+def _base_of_adapter(config: bytes) -> str | None:
+    """What an adapter's configuration names; None where it says nothing that can be read."""
+    try:
+        said = json.loads(config)
+    except (ValueError, RecursionError):
+        return None
+    return base_in_adapter(said) if isinstance(said, dict) else None
