@@ -7,7 +7,10 @@ import re
 import subprocess
 from pathlib import Path
 
-from deltahub.client import Lines
+import numpy as np
+from safetensors.numpy import save_file
+
+from deltahub.client import Hub, Lines
 from deltahub.client.progress import human_size
 from support.client_process import COMMAND
 from support.hub import RunningHub
@@ -21,7 +24,7 @@ def test_a_terminal_shows_a_bar_with_bytes_and_speed(
     (folder / "weights.bin").write_bytes(os.urandom(3_000_000))
     main, terminal = pty.openpty()
     try:
-        run = subprocess.run(
+        run = subprocess.Popen(
             [*COMMAND, "push", str(folder), name],
             env={
                 **os.environ,
@@ -32,21 +35,33 @@ def test_a_terminal_shows_a_bar_with_bytes_and_speed(
             },
             stdout=subprocess.PIPE,
             stderr=terminal,
-            timeout=60,
         )
         os.close(terminal)
+        # Read while it runs: a terminal holds 4 KiB, and who writes more waits.
         shown = b""
         try:
             while block := os.read(main, 65536):
                 shown += block
         except OSError:
             pass  # how a terminal says that nobody writes to it any more
+        told, _ = run.communicate(timeout=60)
     finally:
         os.close(main)
     assert run.returncode == 0
-    assert run.stdout.startswith(b"pushed")
+    assert told.startswith(b"pushed")
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
     assert re.search(r"upload .*3\.0/3\.0 MB", text)
+
+
+def test_a_push_names_every_stage_as_it_begins(hub: Hub, name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    folder.mkdir()
+    weights = np.random.default_rng().normal(size=400_000).astype(np.float32)
+    save_file({"w": weights}, folder / "model.safetensors")
+    out = io.StringIO()
+    hub.push(folder, name, progress=Lines(out))
+    begun = [line[:-4] for line in out.getvalue().splitlines() if line.endswith(" ...")]
+    assert begun == ["hash 1.6 MB", "compare with the hub", "upload 1.6 MB", "store at the hub"]
 
 
 def test_a_pipe_gets_a_line_at_the_begin_and_the_end_of_a_stage() -> None:
