@@ -24,6 +24,7 @@ from deltahub.registry.errors import (
 )
 from deltahub.registry.info import RevisionReport, report_revision
 from deltahub.registry.repack import repack
+from deltahub.registry.repositories import make_private
 from deltahub.registry.restore import Restorer
 from deltahub.registry.revisions import AddFile, commit
 from deltahub.registry.store.keys import pack_key
@@ -139,6 +140,42 @@ class TestInfo:
         (tuned,) = report(reg, ann, "ann/tuned").base.measured[:1]
         assert 0 < tuned.identical < 0.5 < (tuned.share or 0.0)
         assert report(reg, ann, "ann/base").base.measured == ()
+
+    def test_an_original_is_never_made_from_its_copies(
+        self, reg: Registry, ann: Caller, models: tuple[bytes, bytes]
+    ) -> None:
+        bob = caller(reg, "bob")
+        push_ingested(reg, ann, "ann/orig", {PATH: models[0]})
+        after_ingest(reg, push_ingested(reg, bob, "bob/copy", {PATH: models[0]}))
+        after_ingest(reg, push_ingested(reg, bob, "bob/secret", {PATH: models[0]}, private=True))
+        admin = caller(reg, "root", is_admin=True)
+        # A text; weights that are a difference from the first ones; the first ones again.
+        for files in ({"README.md": b"a"}, {PATH: models[1]}, {PATH: models[0]}):
+            after_ingest(reg, push_ingested(reg, ann, "ann/orig", files))
+            run_replans(reg)
+            for who in (ann, bob, admin):
+                assert report(reg, who, "ann/orig").base.measured == (), files
+        # The copy is one still, after a commit of its own, too.
+        after_ingest(reg, push_ingested(reg, bob, "bob/copy", {"README.md": b"b"}))
+        for name in ("bob/copy", "bob/secret"):
+            (copied,) = report(reg, bob, name).base.measured
+            assert (copied.repository, copied.share, copied.identical) == ("ann/orig", 1.0, 1.0)
+
+    def test_a_measured_base_that_has_become_private_is_not_named_to_strangers(
+        self, reg: Registry, ann: Caller, models: tuple[bytes, bytes]
+    ) -> None:
+        bob = caller(reg, "bob")
+        push_ingested(reg, bob, "bob/first", {PATH: models[0]})
+        after_ingest(reg, push_ingested(reg, ann, "ann/tune", {PATH: models[1]}))
+        assert [m.repository for m in report(reg, None, "ann/tune").base.measured] == ["bob/first"]
+        make_private(reg, bob, "bob/first")
+        assert [m.repository for m in report(reg, bob, "ann/tune").base.measured] == ["bob/first"]
+        for who in (ann, None):
+            assert report(reg, who, "ann/tune").base.measured == ()
+        # Nor is one measured from now on.
+        after_ingest(reg, push_ingested(reg, ann, "ann/tune", {"README.md": b"a"}))
+        for who in (ann, None, bob):
+            assert report(reg, who, "ann/tune").base.measured == ()
 
     def test_files_that_are_no_weights_are_no_base(self, reg: Registry, ann: Caller) -> None:
         push_ingested(reg, ann, "ann/one", {"LICENCE": b"you may " * 400})

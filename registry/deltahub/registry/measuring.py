@@ -1,8 +1,8 @@
 """Lineage as the weights show it: what share of a revision is made from, or shared with, others."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, func, select
 
 from deltahub.registry.db.models import (
     Domain,
@@ -145,7 +145,8 @@ def _parents(
 
     own, bases: the largest tell; looking at all would cost as much as the model has tensors.
     Of shared tensors only older revisions count; of bases, which say themselves who came from
-    whom, newer ones too: a base may arrive after its fine-tunes.
+    whom, newer ones too: a base may arrive after its fine-tunes. Neither counts where this
+    repository held the tensor before: then the others have it from here.
     """
     domain_id = session.get_one(Repository, revision.repository_id).domain_id
     domains = allowed_domains(session, domain_id)
@@ -157,7 +158,12 @@ def _parents(
         ):
             known = firsts.get(holder.tensor_id, holder.revision_id)
             firsts[holder.tensor_id] = min(known, holder.revision_id)
-        parents.update((first, None) for first in firsts.values() if is_base or first < revision.id)
+        if not is_base:
+            firsts = {tensor: first for tensor, first in firsts.items() if first < revision.id}
+        here = _first_here(session, revision, firsts)
+        parents.update(
+            (first, None) for tensor, first in firsts.items() if first < here.get(tensor, first + 1)
+        )
     declared = revision.declared_base_revision_id
     if declared is not None:
         base = session.get_one(Revision, declared)
@@ -167,6 +173,43 @@ def _parents(
         if named != revision.repository_id:
             parents[declared] = None
     return list(parents)
+
+
+def _first_here(
+    session: ReadSession, revision: Revision, firsts: Mapping[int, int]
+) -> dict[int, int]:
+    """tensor -> the first revision of its repository, up to this one, that holds the tensor.
+
+    firsts: tensor -> the first revision elsewhere; only what was held here before that is found.
+    Goes through the repository's own files: a popular tensor is held by a million others.
+    """
+    if not firsts:
+        return {}
+    before = min(revision.id, max(firsts.values()))
+    of_files = {
+        file: first
+        for file, first in session.execute(
+            select(Entry.file_id, func.min(Revision.id))
+            .join(Revision, Revision.id == Entry.revision_id)
+            .join(File, File.id == Entry.file_id)
+            .where(
+                Revision.repository_id == revision.repository_id,
+                Revision.id <= before,
+                File.kind == "safetensors",
+            )
+            .group_by(Entry.file_id)
+        )
+    }
+    found: dict[int, int] = {}
+    for files in batches(sorted(of_files)):
+        for tensors in batches(sorted(firsts)):
+            for tensor, file in session.execute(
+                select(FileTensor.tensor_id, FileTensor.file_id).where(
+                    FileTensor.file_id.in_(files), FileTensor.tensor_id.in_(tensors)
+                )
+            ):
+                found[tensor] = min(of_files[file], found.get(tensor, of_files[file]))
+    return found
 
 
 def _repository_of(session: ReadSession, revision_id: int) -> int:
