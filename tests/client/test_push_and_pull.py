@@ -9,7 +9,7 @@ import pytest
 import torch
 from huggingface_hub import snapshot_download
 
-from deltahub.client import Hub, InvalidArgument, NotFound, RefMoved, RepositoryNotFound
+from deltahub.client import Conflict, Hub, InvalidArgument, NotFound, RefMoved, RepositoryNotFound
 from support.hub import RunningHub
 from support.model_folders import base_tensors, contents, tuned_tensors, write_model
 from support.tiny_models import with_more_rows
@@ -243,7 +243,9 @@ def test_a_folder_is_completed_and_damaged_files_in_it_are_replaced(
     assert contents(to) == {**contents(base_folder), "mine.txt": b"kept"}
 
 
-def test_branches_commits_and_prefixes_can_be_pulled(hub: Hub, name: str, tmp_path: Path) -> None:
+def test_branches_tags_commits_and_prefixes_can_be_pulled(
+    hub_server: RunningHub, hub: Hub, name: str, tmp_path: Path
+) -> None:
     folder = tmp_path / "m"
     folder.mkdir()
     (folder / "f").write_text("main")
@@ -252,7 +254,15 @@ def test_branches_commits_and_prefixes_can_be_pulled(hub: Hub, name: str, tmp_pa
     hub.push(folder, name, revision="dev")
     assert (hub.pull(name, revision="dev") / "f").read_text() == "dev"
     assert (hub.pull(name, revision=first.commit[:10]) / "f").read_text() == "main"
-    assert {ref.name for ref in hub.refs(name)} == {"main", "dev"}
+    tag = {"path": f"/api/models/{name}/tag/{first.commit}", "body": {"tag": "t1"}}
+    assert hub_server.call("POST", token=hub_server.admin_token, **tag).status == 200
+    assert {ref.name for ref in hub.refs(name)} == {"main", "dev", "t1"}
+    (folder / "f").write_text("new")
+    with pytest.raises(InvalidArgument, match=r"t1 is a tag of .*, which stays where it is"):
+        hub.push(folder, name, revision="t1")
+    with pytest.raises(Conflict, match="t1 is a tag"):
+        hub.delete_files(name, ["f"], revision="t1")
+    assert (hub.pull(name, revision="t1") / "f").read_text() == "main"
 
 
 def test_one_file_can_be_pushed_alone(hub: Hub, name: str, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from hashlib import sha1
 from typing import Any
 
@@ -290,6 +291,28 @@ def test_branches_and_tags_come_and_go(hub: RunningHub, name: str) -> None:
         assert hub.call("DELETE", path, token=hub.admin_token).status == 200
         assert hub.call("DELETE", path, token=hub.admin_token).status == 404
     assert len(hub.call("GET", f"/api/models/{name}/refs").json()["branches"]) == 1
+
+
+def test_a_tag_is_no_branch_to_write_to(hub: RunningHub, name: str) -> None:
+    send_commit(hub, name, header(), small("a.txt", b"a"))
+    paths = {kind: f"/api/models/{name}/{kind}" for kind in ("branch", "tag", "preupload")}
+    call = partial(hub.call, "POST", token=hub.admin_token)
+    assert call(f"{paths['tag']}/main", body={"tag": "t1"}).status == 200
+    assert call(f"{paths['branch']}/dev", body={}).status == 200
+    sent = {"files": [{"path": "b.bin", "size": 9, "sample": ""}]}
+    for answer, sentence in (
+        (call(f"{paths['preupload']}/t1", body=sent), f"t1 is a tag of {name}, which stays"),
+        (send_commit(hub, name, header(), small("b", b"b"), branch="t1"), "t1 is a tag of"),
+        (call(f"{paths['branch']}/t1", body={}), "a branch cannot have its name"),
+        (call(f"{paths['tag']}/main", body={"tag": "dev"}), "a tag cannot have its name"),
+    ):
+        assert error_of(answer) == (409, "conflict")
+        assert sentence in answer.headers["X-Error-Message"]
+    assert call(f"{paths['tag']}/dev", body={"tag": "main"}).status == 422
+    assert files_of(hub, name, "t1") == {"a.txt": b"a"}
+    body = {"ref": "t1", "operations": [{"op": "delete", "path": "a.txt"}]}
+    refused = call(f"/v1/repositories/{name}/commits", body=body)
+    assert (refused.status, refused.json()["error"]["code"]) == (409, "conflict")
 
 
 def test_a_model_moves_with_all_that_is_in_it(hub: RunningHub, name: str) -> None:

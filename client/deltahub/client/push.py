@@ -53,6 +53,7 @@ class Push:
         branch_name(options.revision)
         base = self._find_base()
         self._ensure_repository(files)
+        self._refuse_tag()
         hashed = self._hash(files)
         head = self._head()
         missing = self._unknown(hashed, head)
@@ -129,6 +130,18 @@ class Push:
                 f"`deltahub visibility {options.name} {wanted}` does, for all its revisions"
             )
         self._api.require_write(options.name)
+
+    def _refuse_tag(self) -> None:
+        """InvalidArgument for a push to a tag, before anything is sent that could not be used."""
+        options = self._options
+        if options.revision == "main":
+            return
+        for ref in self._api.list_refs(options.name):
+            if (ref.kind, ref.name) == ("tag", options.revision):
+                raise InvalidArgument(
+                    f"{ref.name} is a tag of {options.name}, which stays where it is: push to a"
+                    " branch"
+                )
 
     def _hash(self, files: Sequence[LocalFile]) -> list[HashedFile]:
         """Hashes of all files; SHA-256 and tensors of one file run side by side."""

@@ -27,19 +27,22 @@ class RefInfo:
 
 
 def resolve_revision(session: ReadSession, repository: Repository, revision: str) -> Revision:
-    """What a name means: a branch, a tag, a commit, or the only commit that begins with it.
+    """What a name means: a tag, a branch, a commit, or the only commit that begins with it.
 
     `refs/heads/<branch>` and `refs/tags/<tag>` say which. RevisionNotFound, also for a prefix
     that several commits share.
     """
+    # Older releases took the name of a tag for a branch; whoever pinned the tag gets its bytes.
+    # Only main, which is read by all who pin nothing, is the branch.
+    kinds = ("branch", "tag") if revision == DEFAULT_BRANCH else ("tag", "branch")
     if revision.startswith("refs/heads/"):
         found = find_ref(session, repository, "branch", revision.removeprefix("refs/heads/"))
     elif revision.startswith("refs/tags/"):
         found = find_ref(session, repository, "tag", revision.removeprefix("refs/tags/"))
     else:
         found = (
-            find_ref(session, repository, "branch", revision)
-            or find_ref(session, repository, "tag", revision)
+            find_ref(session, repository, kinds[0], revision)
+            or find_ref(session, repository, kinds[1], revision)
             or _by_commit(session, repository, revision)
         )
     if found is None:
@@ -70,11 +73,24 @@ def list_refs(session: ReadSession, repository: Repository) -> list[RefInfo]:
 def create_ref(
     reg: Registry, caller: Caller | None, name: str, kind: str, ref: str, revision: str
 ) -> RefInfo:
-    """A new branch or tag at a revision of the repository; Conflict if the name is taken."""
+    """A new branch or tag at a revision of the repository.
+
+    Conflict if a branch or a tag has the name; InvalidRequest for a tag of the name main.
+    """
     _check_kind(kind)
     validate_ref(ref)
+    if (kind, ref) == ("tag", DEFAULT_BRANCH):
+        raise InvalidRequest(f"{ref} is the default branch; a tag cannot have its name")
     with reg.db.write() as session:
         repository = load_repository(session, caller, name, "write")
+        # One at a time, commits too; SQLite has locked everything already and ignores this.
+        session.refresh(repository, with_for_update=True)
+        other = "tag" if kind == "branch" else "branch"
+        if find_ref(session, repository, other, ref) is not None:
+            raise Conflict(
+                f"{ref} is a {other} of {name}; a {kind} cannot have its name: take another, or"
+                f" remove the {other}"
+            )
         target = resolve_revision(session, repository, revision)
         if find_ref(session, repository, kind, ref) is not None:
             raise Conflict(f"{name} has a {kind} {ref} already")
@@ -96,6 +112,15 @@ def delete_ref(reg: Registry, caller: Caller | None, name: str, kind: str, ref: 
             delete(Ref).where(Ref.repository_id == repository.id, Ref.kind == kind, Ref.name == ref)
         )
         audit.append(session, caller, "ref.delete", name, {"kind": kind, "ref": ref})
+
+
+def require_branch(session: ReadSession, repository: Repository, ref: str) -> None:
+    """Nothing if commits may be made to this name: Conflict for a tag, which never moves."""
+    if ref != DEFAULT_BRANCH and find_ref(session, repository, "tag", ref) is not None:
+        raise Conflict(
+            f"{ref} is a tag of {full_name(session, repository)}, which stays where it is: commit"
+            " to a branch"
+        )
 
 
 def is_empty(session: ReadSession, repository: Repository) -> bool:

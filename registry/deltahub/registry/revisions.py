@@ -37,7 +37,7 @@ from deltahub.registry.paths import (
     validate_tree,
 )
 from deltahub.registry.permissions import Caller, require_writer
-from deltahub.registry.refs import find_ref, is_empty, resolve_revision
+from deltahub.registry.refs import find_ref, is_empty, require_branch, resolve_revision
 from deltahub.registry.registry import Registry
 from deltahub.registry.repositories import load_repository
 from deltahub.registry.settings import Settings
@@ -90,7 +90,7 @@ def commit(
     `namespace/name[@revision]`; kept even if nothing here has that name; lineage.NO_BASE declares
     that there is none, None leaves what the parent declared. commit_id: for mirrors, the id to
     give. UploadNotFound for a SHA-256 that the caller has neither uploaded nor may read
-    in a repository that shares storage with this one.
+    in a repository that shares storage with this one. Conflict for the name of a tag.
     """
     caller = require_writer(caller)
     _check_request(reg.settings, ref, operations, message, base, commit_id)
@@ -98,6 +98,7 @@ def commit(
         repository = load_repository(session, caller, name, "write")
         # One commit at a time; SQLite has locked everything already and ignores this.
         session.refresh(repository, with_for_update=True)
+        require_branch(session, repository, ref)
         head = find_ref(session, repository, "branch", ref)
         parent = _parent(session, repository, ref, head, expected_parent)
         before = tree_of(session, parent)
