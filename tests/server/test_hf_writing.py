@@ -315,21 +315,6 @@ def test_a_tag_is_no_branch_to_write_to(hub: RunningHub, name: str) -> None:
     assert (refused.status, refused.json()["error"]["code"]) == (409, "conflict")
 
 
-def test_a_model_moves_with_all_that_is_in_it(hub: RunningHub, name: str) -> None:
-    send_commit(hub, name, header(), small("a.txt", b"a"))
-    body = {"fromRepo": name, "toRepo": f"{name}-moved", "type": "model"}
-    assert hub.call("POST", "/api/repos/move", token=hub.admin_token, body=body).status == 200
-    assert hub.call("GET", f"/api/models/{name}").status == 404
-    assert files_of(hub, f"{name}-moved") == {"a.txt": b"a"}
-    back = {"fromRepo": f"{name}-moved", "toRepo": "admin/w-taken", "type": "model"}
-    create_model(hub, "admin/w-taken")
-    assert hub.call("POST", "/api/repos/move", token=hub.admin_token, body=back).status == 409
-    gone = {"name": f"{name.partition('/')[2]}-moved", "organization": "admin"}
-    for status in (200, 404):
-        answer = hub.call("DELETE", "/api/repos/delete", token=hub.admin_token, body=gone)
-        assert answer.status == status
-
-
 def test_a_model_is_hidden_and_shown_again(hub: RunningHub, name: str) -> None:
     send_commit(hub, name, header(), small("a.txt", b"a"))
     path = f"/api/models/{name}/settings"
@@ -351,15 +336,6 @@ def test_a_model_is_hidden_and_shown_again(hub: RunningHub, name: str) -> None:
         501,
         "NotImplemented",
     )
-
-
-def test_a_private_model_stays_in_its_namespace(hub: RunningHub, name: str) -> None:
-    token = hub.user(f"p-{name[-6:]}")
-    mine = f"p-{name[-6:]}/m"
-    assert create_model(hub, mine, token=token, private=True).status == 200
-    body = {"fromRepo": mine, "toRepo": f"{name}-x"}
-    answer = hub.call("POST", "/api/repos/move", token=hub.admin_token, body=body)
-    assert error_of(answer) == (409, "conflict")
 
 
 def test_a_card_is_checked_before_it_is_committed(hub: RunningHub) -> None:

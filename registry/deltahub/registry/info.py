@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import ColumnElement, exists, select
 
-from deltahub.registry import jobs
+from deltahub.registry import jobs, lineage
 from deltahub.registry.db.models import (
     Entry,
     File,
@@ -85,12 +85,12 @@ class MeasuredBase:
 
 @dataclass(frozen=True)
 class BaseReport:
-    """declared: what the pusher said. declared_status: `resolved`; `absent` for a name that is
-    unknown, or not for the viewer to read; `unused` for a base that nothing of the revision's
-    weights is shared with or coded against: of another architecture, say. declared_share: of the
-    bytes of the revision's weights, as for a measured base; None where the base is not resolved,
-    or the revision not ingested. pending_job_id: the ingest or re-planning that is still to change
-    all of this; until it is done, a base is not called unused.
+    """declared: what the pusher said, by the name that it has now. declared_status: `resolved`;
+    `absent` for a name that is unknown, or not for the viewer to read; `unused` for a base that
+    nothing of the revision's weights is shared with or coded against: of another architecture,
+    say. declared_share: of the bytes of the revision's weights, as for a measured base; None where
+    the base is not resolved, or the revision not ingested. pending_job_id: the ingest or
+    re-planning that is still to change all of this; until it is done, a base is not called unused.
     """
 
     declared: str | None
@@ -278,14 +278,13 @@ def _report_base(
     """stored: None while not all of the revision is ingested."""
     status, commit, share = None, None, None
     pending = _pending_job(session, revision)
-    if revision.declared_base is not None:
+    declared = lineage.declared_base(session, caller, revision)
+    if declared is not None:
         status = "absent"
-        parent_id = revision.declared_base_revision_id
-        parent = None if parent_id is None else session.get(Revision, parent_id)
-        if parent is not None and _may_read(session, caller, parent):
-            status, commit = "resolved", parent.commit
+        if declared.revision is not None:
+            status, commit = "resolved", declared.revision.commit
             if stored is not None:
-                weights = _weights(session, parent)
+                weights = _weights(session, declared.revision)
                 share = stored.share_of(weights)
                 if pending is None and not stored.uses_any(weights):
                     status = "unused"
@@ -302,7 +301,8 @@ def _report_base(
             name = full_name(session, repository)
             copied = 0.0 if stored is None else stored.copied_of(_weights(session, parent))
             measured.append(MeasuredBase(name, parent.commit, edge.share, copied))
-    return BaseReport(revision.declared_base, status, commit, tuple(measured), share, pending)
+    text = None if declared is None else declared.text
+    return BaseReport(text, status, commit, tuple(measured), share, pending)
 
 
 def _pending_job(session: ReadSession, revision: Revision) -> str | None:

@@ -1,12 +1,14 @@
 """What was made from what. Declared edges are what people say; measured ones are never mixed in."""
 
+from dataclasses import dataclass
+
 from sqlalchemy import select
 
 from deltahub.registry.db.models import LineageEdge, Repository, Revision
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.errors import InvalidName, InvalidRequest, NotFound
 from deltahub.registry.paths import quoted
-from deltahub.registry.permissions import Caller
+from deltahub.registry.permissions import Caller, allowed, full_name
 from deltahub.registry.refs import resolve_revision
 from deltahub.registry.repositories import DEFAULT_BRANCH, load_repository
 
@@ -38,6 +40,43 @@ def resolve_declared(session: ReadSession, caller: Caller | None, base: str) -> 
         return resolve_revision(session, repository, revision or DEFAULT_BRANCH)
     except (InvalidName, NotFound):
         return None
+
+
+@dataclass(frozen=True)
+class DeclaredBase:
+    """What a revision says that it was made from.
+
+    said: the name, as the pusher wrote it. name: as the model is called now, after a move, too;
+    what was said, where it is not here or not for the viewer to read: then revision is None.
+    at: "" or `@` and a revision, as it was said.
+    """
+
+    said: str
+    name: str
+    at: str
+    revision: Revision | None
+
+    @property
+    def text(self) -> str:
+        """`namespace/name[@revision]`, as it is shown."""
+        return self.name + self.at
+
+
+def declared_base(
+    session: ReadSession, caller: Caller | None, revision: Revision
+) -> DeclaredBase | None:
+    """The base of a revision as the caller may know of it; None where none was declared."""
+    if revision.declared_base is None:
+        return None
+    said, at, rest = revision.declared_base.partition("@")
+    found_id = revision.declared_base_revision_id
+    found = None if found_id is None else session.get(Revision, found_id)
+    if found is not None:
+        repository = session.get_one(Repository, found.repository_id)
+        # Who may not read it is not to learn how it is called now.
+        if allowed(session, caller, "read", repository):
+            return DeclaredBase(said, full_name(session, repository), at + rest, found)
+    return DeclaredBase(said, said, at + rest, None)
 
 
 def declare(

@@ -205,6 +205,9 @@ def _declared(
     if base is None or base == lineage.NO_BASE:
         return None, None
     found = lineage.resolve_declared(session, caller, base)
+    if found is None and parent is not None and base == parent.declared_base:
+        # Said again, as a card does with each commit; what it stood for may have moved meanwhile.
+        return base, parent.declared_base_revision_id
     return base, None if found is None else found.id
 
 

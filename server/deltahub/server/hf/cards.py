@@ -79,7 +79,7 @@ def named_base(card: Mapping[str, Any]) -> str | None:
     first = named[0] if isinstance(named, list) and named else named
     if not isinstance(first, str) or not first.strip():
         return None
-    return first.strip().removeprefix("https://huggingface.co/").strip("/")
+    return _model_name(first)
 
 
 def base_in_adapter(config: Mapping[str, Any]) -> str | None:
@@ -99,15 +99,19 @@ def base_in_adapter(config: Mapping[str, Any]) -> str | None:
     return name
 
 
-def tags_of(card: Mapping[str, Any], files: Collection[str] = ()) -> list[str]:
+def tags_of(
+    card: Mapping[str, Any], renamed: Mapping[str, str], files: Collection[str] = ()
+) -> list[str]:
     """What a card is found by: its own tags, then those that its fields stand for.
 
+    renamed: how bases that it names are called now, where that is another name.
     files: the paths beside it, by which a model is known for an adapter of its base.
     """
     tags = [str(tag) for tag in _listed(card.get("tags"))]
     for field, prefix in (("language", ""), ("license", "license:"), ("datasets", "dataset:")):
         tags += [f"{prefix}{value}" for value in _listed(card.get(field))]
-    bases = [str(base) for base in _listed(card.get("base_model"))]
+    named = [str(base) for base in _listed(card.get("base_model"))]
+    bases = [renamed.get(_model_name(base), base) for base in named]
     tags += [f"base_model:{base}" for base in bases]
     relation = card.get("base_model_relation")
     if not isinstance(relation, str):
@@ -123,6 +127,10 @@ def _relation(n_bases: int, files: Collection[str]) -> str:
     if any(path.endswith(".gguf") for path in files):
         return "quantized"
     return "merge" if n_bases > 1 else "finetune"
+
+
+def _model_name(text: str) -> str:
+    return text.strip().removeprefix("https://huggingface.co/").strip("/")
 
 
 def _listed(value: Any) -> list[Any]:

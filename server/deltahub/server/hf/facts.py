@@ -12,6 +12,7 @@ from deltahub.codecs.safetensors import LENGTH_BYTES, header_length, parse_heade
 from deltahub.registry.byte_cache import ByteCache
 from deltahub.registry.entries import EntryInfo
 from deltahub.registry.errors import RegistryError
+from deltahub.registry.lineage import DeclaredBase
 from deltahub.server.hf.cards import (
     ADAPTER,
     CARD,
@@ -51,18 +52,19 @@ class Facts:
     parameters: Mapping[str, int] | None
 
 
-def facts_of(hub: Hub, entries: Sequence[EntryInfo], base: str | None = None) -> Facts:
+def facts_of(hub: Hub, entries: Sequence[EntryInfo], base: DeclaredBase | None = None) -> Facts:
     """What the files of a revision say. What cannot be read says nothing.
 
     base: the model here that the revision was made from; an adapter whose card names none, and
-    whose configuration names this one, is shown as if its card did.
+    whose configuration names this one, is shown as if its card did. Tags say how it is called now,
+    whatever it was called when the card was written.
     """
     files = {entry.path: entry for entry in entries}
     card = _read(hub, files.get(CARD), "card")
     if base is not None and named_base(card) is None:
         adapter = _read(hub, files.get(ADAPTER), "json")
-        if base_in_adapter(adapter) == base:
-            card = card | {"base_model": base, "base_model_relation": "adapter"}
+        if base_in_adapter(adapter) == base.said:
+            card = card | {"base_model": base.name, "base_model_relation": "adapter"}
     library = card.get("library_name")
     found = next((name for path, name in _CONFIGS if path in files), None)
     library = library if isinstance(library, str) else found
@@ -80,7 +82,8 @@ def facts_of(hub: Hub, entries: Sequence[EntryInfo], base: str | None = None) ->
     tags += [model_type] if isinstance(model_type, str) else []
     tags += [pipeline] if pipeline else []
     parameters = _parameters(hub, weights_of(files))
-    tags = list(dict.fromkeys([*tags, *tags_of(card, files)]))
+    renamed = {} if base is None or named_base(card) != base.said else {base.said: base.name}
+    tags = list(dict.fromkeys([*tags, *tags_of(card, renamed, files)]))
     return Facts(card, config, library, pipeline, tags, parameters)
 
 

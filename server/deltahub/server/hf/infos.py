@@ -10,7 +10,7 @@ from deltahub.registry.catalog import Listed
 from deltahub.registry.db.models import Entry, File, Repository, Revision
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.entries import EntryInfo, list_entries
-from deltahub.registry.lineage import resolve_declared
+from deltahub.registry.lineage import DeclaredBase, declared_base, resolve_declared
 from deltahub.registry.permissions import Caller
 from deltahub.server.hf.entries import blob_id, moment, pointer
 from deltahub.server.hf.facts import facts_of
@@ -21,14 +21,14 @@ from deltahub.server.hub import Hub
 class Rows:
     """What the database knows of a model. revision: None for one that is empty.
 
-    base: what it was made from, if that is here and the caller may know of it.
+    base: what it was made from, if that is a model here and the caller may know of it.
     """
 
     listed: Listed
     revision: Revision | None
     entries: list[EntryInfo]
     used_storage: int
-    base: str | None
+    base: DeclaredBase | None
 
 
 def rows_of(
@@ -36,9 +36,12 @@ def rows_of(
 ) -> Rows:
     """The rows of a model at a revision."""
     entries = [] if revision is None else list_entries(session, revision)
-    base = None if revision is None else revision.declared_base
-    if base is not None and resolve_declared(session, caller, base) is None:
-        base = None
+    base = None if revision is None else declared_base(session, caller, revision)
+    if base is not None and base.revision is None:
+        # One that came after this is looked for by its name, until it is ingested.
+        is_known = revision is not None and revision.declared_base_revision_id is not None
+        if is_known or resolve_declared(session, caller, base.text) is None:
+            base = None
     return Rows(listed, revision, entries, used_storage(session, listed.repository), base)
 
 

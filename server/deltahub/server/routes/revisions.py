@@ -2,11 +2,11 @@
 
 from fastapi import APIRouter
 
-from deltahub.registry import revisions
-from deltahub.registry.db.models import Repository, Revision, User
-from deltahub.registry.db.session import ReadSession
+from deltahub.registry import lineage, revisions
+from deltahub.registry.db.models import User
 from deltahub.registry.entries import EntryInfo, list_entries
-from deltahub.registry.permissions import Caller, allowed, require_writer
+from deltahub.registry.lineage import DeclaredBase
+from deltahub.registry.permissions import require_writer
 from deltahub.registry.refs import resolve_revision
 from deltahub.registry.repositories import load_repository
 from deltahub.registry.revisions import AddFile, DeleteFile, Operation
@@ -61,23 +61,18 @@ def get_revision(
             message=found.message,
             author=None if author is None else author.name,
             created_at=found.created_at,
-            base=BaseOut(
-                declared=found.declared_base, commit=_readable_base(session, caller, found)
-            ),
+            base=_base(lineage.declared_base(session, caller, found)),
             job_id=found.ingest_job_id,
             entries=[_entry(entry) for entry in list_entries(session, found)],
         )
 
 
-def _readable_base(session: ReadSession, caller: Caller | None, child: Revision) -> str | None:
+def _base(declared: DeclaredBase | None) -> BaseOut:
+    if declared is None:
+        return BaseOut(declared=None, commit=None)
     # The pusher could read the base; whoever looks may not even know of it.
-    if child.declared_base_revision_id is None:
-        return None
-    base = session.get(Revision, child.declared_base_revision_id)
-    if base is None:
-        return None
-    repository = session.get_one(Repository, base.repository_id)
-    return base.commit if allowed(session, caller, "read", repository) else None
+    found = declared.revision
+    return BaseOut(declared=declared.text, commit=None if found is None else found.commit)
 
 
 def _entry(entry: EntryInfo) -> EntryOut:
