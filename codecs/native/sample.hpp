@@ -98,7 +98,8 @@ class Sample {
 
   // The highest level that is not above all but one in 512; and in 32 and 4 where that is lower by
   // far: some rows are then of another kind, as those that a vocabulary was extended by, whose base
-  // is zero. They would drive all others into the lowest class.
+  // is zero. They would drive all others into the lowest class. With some levels between, they may
+  // have the highest for themselves.
   std::vector<int> high_levels(int least, int most) const {
     std::vector<std::uint32_t> seen(std::size_t(most - least) + 1);
     std::uint64_t total = 0;
@@ -114,7 +115,11 @@ class Sample {
     for (const std::uint64_t share : {512, 32, 4}) {
       while (level > 1 && (above + seen[level - 1]) * share < total) above += seen[--level];
       const int here = int(level) - 1 + least;
-      if (found.empty() || found.back() - here > far_below) found.push_back(here);
+      if (found.empty()) {
+        found.push_back(here);
+      } else if (found.back() - here > far_below) {
+        for (const int between : {16, 8, 0}) found.push_back(here + between);
+      }
     }
     return found;
   }
