@@ -80,8 +80,9 @@ def write_page(
 ) -> None:
     """Writes the section between its two markers, and the picture beside the page."""
     shown = _shown_pair(speeds)
+    command = "make bench-codecs" if speeds else "python -m benchmarks.codecs.run --sizes"
     lines = [
-        "Made by `make bench-codecs`; sources: "
+        f"Made by `{command}`; sources: "
         + ", ".join(f"[CSV](../benchmarks/results/{path.name})" for path in sources)
         + ".",
         "",
@@ -95,10 +96,11 @@ def write_page(
     lines += [
         f"saved %: by how much `{JUDGED.name}` is smaller than the smallest rival.",
         "",
-        "### Speeds, MB/s of CPU time on one core",
-        "",
-        *_table(SPEED_TITLES, speed_rows(speeds)),
-        "",
+    ]
+    if speeds:
+        title = "### Speeds, MB/s of CPU time on one core"
+        lines += [title, "", *_table(SPEED_TITLES, speed_rows(speeds)), ""]
+    lines += [
         "### Figures promised",
         "",
         *_table(FIGURE_TITLES, figure_rows(figures)),

@@ -1,7 +1,8 @@
 """`make bench-codecs`: our codecs and their rivals on the pairs of benchmarks/pairs.toml.
 
 Prints the tables, writes two CSV files and the section of docs/benchmarks.md with its picture.
-`--quick` measures one pair in small buffers and writes nothing; `--only NAME` measures some pairs.
+`--quick` measures one pair in small buffers and writes nothing; `--only NAME` measures some pairs;
+`--sizes` leaves the speeds out, so that a busy machine will do.
 """
 
 import argparse
@@ -54,10 +55,13 @@ _QUICK_BYTES = 16 << 20
 class Bench:
     """One run over some pairs."""
 
-    def __init__(self, cache: Cache, pairs: Sequence[Pair], *, is_quick: bool) -> None:
+    def __init__(
+        self, cache: Cache, pairs: Sequence[Pair], *, is_quick: bool, has_speeds: bool = True
+    ) -> None:
         self.cache = cache
         self.pairs = pairs
         self.is_quick = is_quick
+        self.has_speeds = has_speeds
         self.repeats = 1 if is_quick else REPEATS
         self.buffer_bytes = _QUICK_BYTES if is_quick else BUFFER_BYTES
         self.dtypes = ("BF16",) if is_quick else DTYPES
@@ -71,6 +75,8 @@ class Bench:
 
     def run(self) -> None:
         self._measure_all_sizes()
+        if not self.has_speeds:
+            return
         for pair in self.pairs:
             for dtype in self.dtypes:
                 if self.is_quick or (pair.name, dtype) in TIMED:
@@ -189,10 +195,13 @@ def _check_packages() -> None:
             raise SystemExit(f"{package} is one of the rivals: `make bench-codecs` installs it")
 
 
-def run(cache: Cache, names: Sequence[str], *, is_quick: bool, has_all: bool) -> bool:
+def run(
+    cache: Cache, names: Sequence[str], *, is_quick: bool, has_speeds: bool, has_all: bool
+) -> bool:
     """Measures the pairs; whether every figure that was measured is reached."""
     _check_packages()
-    bench = Bench(cache, [cache.recipes.pairs[name] for name in names], is_quick=is_quick)
+    pairs = [cache.recipes.pairs[name] for name in names]
+    bench = Bench(cache, pairs, is_quick=is_quick, has_speeds=has_speeds)
     bench.run()
     sizes, figures = Sizes(bench.sizes), bench.figures()
     print()
@@ -236,6 +245,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", metavar="NAME", help="a pair; may be repeated")
     parser.add_argument("--made", action="store_true", help="only pairs that are in the cache")
     parser.add_argument("--quick", action="store_true", help="one pair, one repetition, no files")
+    parser.add_argument("--sizes", action="store_true", help="no speeds, threads and memory")
     parser.add_argument("--cache", type=Path, default=DEFAULT_CACHE)
     parser.add_argument("--recipes", type=Path, default=RECIPES)
     arguments = parser.parse_args()
@@ -251,7 +261,9 @@ def main() -> None:
     if arguments.quick:
         names = names[:1]
     has_all = len(names) == len(cache.recipes.pairs)
-    is_reached = run(cache, names, is_quick=arguments.quick, has_all=has_all)
+    is_reached = run(
+        cache, names, is_quick=arguments.quick, has_speeds=not arguments.sizes, has_all=has_all
+    )
     raise SystemExit(0 if is_reached else 1)
 
 

@@ -117,10 +117,11 @@ def round_of_work(data_dir: Path, models: Path, journal: Journal, number: int) -
         _push(reg, who, journal, f"alice/base-{number}", base)
         run_jobs(reg)
         _send(reg, who, journal, f"alice/sent-{number}", sent, base)
+        apply_recompress(reg, plan_recompress(reg))  # of a revision: what was sent
         _send_by_xet(reg, who, journal, f"alice/xet-{number}", _xorb(number))
         make_public(reg, who, f"alice/sent-{number}")
         run_jobs(reg)
-        apply_recompress(reg, plan_recompress(reg))
+        apply_recompress(reg, plan_recompress(reg))  # of none: what it was before it was public
         for repository in list_repositories(reg, who, namespace="alice", limit=1000).items:
             if int(repository.name.rsplit("-", 1)[1]) <= number - ROUNDS_KEPT:
                 journal.add(deleting=repository.name)
