@@ -1,6 +1,11 @@
 """Hooks for the whole suite."""
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes is the machine's business: benchmarks measure time.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
