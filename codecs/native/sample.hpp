@@ -43,8 +43,8 @@ class Sample {
     std::uint64_t counted = 0;  // the sample's words
     std::uint64_t n_classes = 0;
   };
-  // The offset puts the largest classes, but for a few words, at the upper end: that of the few of
-  // which the sample takes least.
+  // The offset puts the largest classes, but for a few words, at the upper end. How many are a few:
+  // of the levels that high_levels() offers, the one with which the sample takes the fewest bits.
   Option tried(const RowAndColumnScales& scales, bool by_row, bool by_column) {
     levels_.resize(bins_.size());
     int least = scale_end, most = -scale_end;

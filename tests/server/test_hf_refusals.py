@@ -161,7 +161,7 @@ def test_a_commit_that_is_refused_says_what_would_be_right(hub: RunningHub) -> N
         ([header(), ("file", {"path": "a"})], ["line 2", '"content"']),
         ([header(), ("lfsFile", {"path": "a"})], ["line 2", '"oid"']),
         ([header(), ("deletedFile", {})], ["line 2", '"path"']),
-        ([("header", [1]), small("a", b"")], ["line 1", '"summary"']),  # type: ignore[list-item]
+        ([("header", [1]), small("a", b"")], ["line 1", '"summary"']),  # type: ignore[list-item]  # no object
     ):
         answer = send_commit(hub, name, *items)
         assert error_of(answer) == (422, "invalid_request")

@@ -207,7 +207,7 @@ class Restorer(TensorReader):
         wanted = dict.fromkeys(piece.tensor for piece in pieces if piece.literal is None)
         places: dict[bytes, TensorLocation] = {}
         for content in wanted:
-            known = None if is_proof else self._bases.get((domain_id, content))
+            known = None if is_proof else self._places.get((domain_id, content))
             if known is not None:
                 places[content] = known
         missing = [content for content in wanted if content not in places]
@@ -231,10 +231,10 @@ class Restorer(TensorReader):
         try:
             yield from self.stream_tensor(located, tensor.id, first, end, first_run)
         except DataLost:
-            self._bases.forget((domain_id, tensor.hash))
+            self._places.forget((domain_id, tensor.hash))
             raise
         if located[tensor.id] is not tensor:
-            self._bases.forget((domain_id, tensor.hash))
+            self._places.forget((domain_id, tensor.hash))
 
     def _recipe_of(self, file: File) -> RecipeIndex:
         location = self._locate_recipe(file)

@@ -54,7 +54,7 @@ class TensorReader:
         # (pack, offset of the frame, block) -> decoded bytes; packs never change.
         self._blocks: ByteCache[tuple[str, int, int], memoryview] = ByteCache(limit * 3 // 4)
         # (a domain, content id) -> where what it means there lies: in that domain, else in public
-        self._bases: ByteCache[tuple[int, bytes], TensorLocation] = ByteCache(limit // 8)
+        self._places: ByteCache[tuple[int, bytes], TensorLocation] = ByteCache(limit // 8)
         self._threads = registry.settings.codec_threads
         self._chain = threading.local()
 
@@ -235,7 +235,7 @@ class TensorReader:
         return n
 
     def _find_base(self, domain_id: int, is_exact: bool, tensor: bytes) -> TensorLocation:
-        known = self._bases.get((domain_id, tensor))
+        known = self._places.get((domain_id, tensor))
         if known is not None and not (is_exact and known.domain_id != domain_id):
             return known
         return self._look_up_base(domain_id, is_exact, tensor)
@@ -249,7 +249,7 @@ class TensorReader:
             else:
                 found = locate(session, [row.id]).get(row.id)
         if found is None:
-            self._bases.forget((domain_id, tensor))
+            self._places.forget((domain_id, tensor))
             raise TensorGone(f"the base tensor {tensor.hex()} is gone; run deltahub fsck")
         self._remember(domain_id, found)
         return found
@@ -275,7 +275,7 @@ class TensorReader:
 
     def _remember(self, domain_id: int, tensor: TensorLocation) -> None:
         size = 300 + 200 * (len(tensor.frames) + len(tensor.bases))
-        self._bases.put((domain_id, tensor.hash), tensor, size)
+        self._places.put((domain_id, tensor.hash), tensor, size)
 
 
 def _frame_at(tensor: TensorLocation, byte: int) -> FrameLocation:
