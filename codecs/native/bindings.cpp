@@ -2,17 +2,21 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "block_run.hpp"
 #include "byte_groups.hpp"
 #include "delta_codec.hpp"
 #include "dispatch.hpp"
+#include "encode_run.hpp"
 #include "float_codec.hpp"
 #include "search_bindings.hpp"
 
@@ -40,16 +44,22 @@ void use_kernels(const std::string& name) {
   throw nb::value_error("this processor has no such kernels");
 }
 
-nb::object stored_or_none(const std::vector<std::uint8_t>& stream, std::size_t plain_bytes) {
-  // What the tables lack is a fault of the planner's, never of the caller's.
-  if (stream.empty()) throw std::runtime_error("the planned tables do not hold the block's words");
-  if (stream.size() >= plain_bytes) return nb::none();
-  return nb::bytes(stream.data(), stream.size());
-}
-
 nb::bytes as_bytes(const std::vector<std::uint8_t>& bytes) {
   return nb::bytes(bytes.data(), bytes.size());
 }
+
+// (modes, lengths of stored bytes, checksums)
+using Encoded =
+    std::tuple<std::vector<std::uint8_t>, std::vector<std::size_t>, std::vector<std::uint64_t>>;
+
+Encoded as_lists(EncodedRun&& run) {
+  return {std::move(run.modes), std::move(run.lengths), std::move(run.checksums)};
+}
+
+// (how many blocks are intact before the first one with a fault, which fault)
+using Decoded = std::tuple<std::size_t, int>;
+
+Decoded as_numbers(const Found& found) { return {found.n_intact, int(found.fault)}; }
 
 class FmDeltaEncoder {
  public:
@@ -65,25 +75,27 @@ class FmDeltaEncoder {
   nb::bytes prelude() const { return as_bytes(codec_->prelude); }
   std::uint64_t estimated_bytes() const { return codec_->estimated_bytes; }
 
-  nb::object encode(const Bytes& source, const Bytes& base, std::size_t row, std::size_t column,
-                    std::size_t rows, std::size_t columns) const {
+  nb::bytes encode(const Bytes& source, const Bytes& base, std::size_t row, std::size_t column,
+                   std::size_t rows, std::size_t columns) const {
     std::vector<std::uint8_t> stream;
     {
       nb::gil_scoped_release unlocked;
       codec_->check_block(source.size(), base.size(), row, column, rows, columns);
-      if (std::memcmp(source.data(), base.data(), source.size()) != 0)
-        stream = codec_->encode(source.data(), base.data(), row, {rows, columns, column});
-      else
-        return unchanged();
+      stream = codec_->encode(source.data(), base.data(), row, {rows, columns, column});
     }
-    return stored_or_none(stream, source.size());
+    return as_bytes(stream);
+  }
+
+  Encoded encode_run(std::size_t rows_per_block, std::size_t parts, const Bytes& source,
+                     const Bytes& base, const WritableBytes& out, std::size_t threads) const {
+    nb::gil_scoped_release unlocked;
+    return as_lists(deltahub::encode_run(*codec_, rows_per_block, parts,
+                                         {source.data(), source.size()},
+                                         {base.data(), base.size()}, {out.data(), out.size()},
+                                         threads));
   }
 
  private:
-  static nb::object unchanged() {
-    nb::gil_scoped_acquire locked;
-    return nb::bytes("", 0);
-  }
   std::unique_ptr<DeltaEncoder> codec_;
 };
 
@@ -96,13 +108,6 @@ void join_groups(const Bytes& grouped, const WritableBytes& out) {
 std::uint64_t estimate_deltas(int kind, const Bytes& source, const Bytes& base) {
   nb::gil_scoped_release unlocked;
   return estimated_deltas(kind, {source.data(), source.size()}, {base.data(), base.size()});
-}
-
-// How many blocks from the first on have these checksums.
-std::size_t count_intact(std::uint64_t first, const std::vector<std::size_t>& sizes,
-                         const std::vector<std::uint64_t>& checksums, const Bytes& decoded) {
-  nb::gil_scoped_release unlocked;
-  return n_intact(first, sizes, checksums, {decoded.data(), decoded.size()});
 }
 
 class FmDeltaDecoder {
@@ -121,14 +126,15 @@ class FmDeltaDecoder {
       throw std::invalid_argument("no encoder writes such a block");
   }
 
-  bool decode_run(std::size_t first, std::size_t parts, const Bytes& base,
-                  const std::vector<std::uint8_t>& modes, const std::vector<std::size_t>& lengths,
-                  const std::vector<std::size_t>& sizes, const Bytes& payload,
-                  const WritableBytes& out) const {
+  Decoded decode_run(std::size_t first, std::size_t parts, const std::vector<std::uint8_t>& modes,
+                     const std::vector<std::size_t>& lengths,
+                     const std::vector<std::size_t>& sizes,
+                     const std::vector<std::uint64_t>& checksums, const Bytes& payload,
+                     const Bytes& base, const WritableBytes& out, std::size_t threads) const {
     nb::gil_scoped_release unlocked;
-    return deltahub::decode_run(*codec_, first, parts, {modes, lengths, sizes},
-                                {payload.data(), payload.size()}, {base.data(), base.size()},
-                                {out.data(), out.size()});
+    return as_numbers(deltahub::decode_run(
+        *codec_, parts, {modes, lengths, sizes, checksums, first, threads},
+        {payload.data(), payload.size()}, {base.data(), base.size()}, {out.data(), out.size()}));
   }
 
  private:
@@ -145,13 +151,22 @@ class NeuzipEncoder {
   nb::bytes prelude() const { return as_bytes(codec_->prelude); }
   std::uint64_t estimated_bytes() const { return codec_->estimated_bytes; }
 
-  nb::object encode(const Bytes& source) const {
+  nb::bytes encode(const Bytes& source) const {
     std::vector<std::uint8_t> stream;
     {
       nb::gil_scoped_release unlocked;
       stream = codec_->encode({source.data(), source.size()});
     }
-    return stored_or_none(stream, source.size());
+    return as_bytes(stream);
+  }
+
+  Encoded encode_run(std::size_t rows, std::size_t columns, std::size_t rows_per_block,
+                     std::size_t parts, const Bytes& source, const WritableBytes& out,
+                     std::size_t threads) const {
+    nb::gil_scoped_release unlocked;
+    return as_lists(deltahub::encode_run(*codec_, rows, columns, rows_per_block, parts,
+                                         {source.data(), source.size()}, {out.data(), out.size()},
+                                         threads));
   }
 
  private:
@@ -169,12 +184,15 @@ class NeuzipDecoder {
       throw std::invalid_argument("no encoder writes such a block");
   }
 
-  bool decode_run(const std::vector<std::uint8_t>& modes, const std::vector<std::size_t>& lengths,
-                  const std::vector<std::size_t>& sizes, const Bytes& payload,
-                  const WritableBytes& out) const {
+  Decoded decode_run(std::size_t first, const std::vector<std::uint8_t>& modes,
+                     const std::vector<std::size_t>& lengths,
+                     const std::vector<std::size_t>& sizes,
+                     const std::vector<std::uint64_t>& checksums, const Bytes& payload,
+                     const WritableBytes& out, std::size_t threads) const {
     nb::gil_scoped_release unlocked;
-    return deltahub::decode_run(*codec_, {modes, lengths, sizes},
-                                {payload.data(), payload.size()}, {out.data(), out.size()});
+    return as_numbers(deltahub::decode_run(
+        *codec_, {modes, lengths, sizes, checksums, first, threads},
+        {payload.data(), payload.size()}, {out.data(), out.size()}));
   }
 
  private:
@@ -207,13 +225,9 @@ NB_MODULE(_native, m) {
         "About how many bytes fm_delta takes for one row of words, found by counting alone.\n"
         "kind: see fm_delta.WORD_KINDS. ValueError unless both are as many words, at least one.");
 
-  m.attr("LEAST_CHECKED") = least_checked;
-  m.def("count_intact", &count_intact, "first"_a, "sizes"_a, "checksums"_a, "decoded"_a,
-        nb::sig("def count_intact(first: int, sizes: list[int], checksums: list[int], "
-                "decoded: " BUFFER ") -> int"),
-        "How many blocks, from the first on, have these checksums: XXH3 of 64 bits, each seeded\n"
-        "with its index, the first one's being `first`. ValueError unless the blocks, each of more\n"
-        "than LEAST_CHECKED bytes, are what `decoded` holds.");
+  m.attr("FAULT_GUARD") = int(Fault::guard);
+  m.attr("FAULT_STREAM") = int(Fault::stream);
+  m.attr("FAULT_OTHER_BYTES") = int(Fault::other_bytes);
 
   nb::class_<FmDeltaEncoder>(m, "FmDeltaEncoder",
                              "The model of one frame, ready to encode its blocks.")
@@ -234,9 +248,17 @@ NB_MODULE(_native, m) {
       .def("encode", &FmDeltaEncoder::encode, "source"_a, "base"_a, "row"_a, "column"_a, "rows"_a,
            "columns"_a,
            nb::sig("def encode(self, source: " BUFFER ", base: " BUFFER
-                   ", row: int, column: int, rows: int, columns: int) -> bytes | None"),
-           "The stream of a block: a rectangle of the frame, whose words are given. Empty where it\n"
-           "equals its base, None where coding does not pay.");
+                   ", row: int, column: int, rows: int, columns: int) -> bytes"),
+           "The stream of one block: a rectangle of the frame, whose words are given.")
+      .def("encode_run", &FmDeltaEncoder::encode_run, "rows_per_block"_a, "parts"_a, "source"_a,
+           "base"_a, "out"_a, "threads"_a,
+           nb::sig("def encode_run(self, rows_per_block: int, parts: int, source: " BUFFER
+                   ", base: " BUFFER ", out: bytearray | memoryview, threads: int) "
+                   "-> tuple[list[int], list[int], list[int]]"),
+           "Fills `out` from its beginning with all blocks of the frame as they are stored, guards\n"
+           "included, and gives their modes, stored lengths and checksums. A block has so many rows\n"
+           "or is one of so many parts of a row. ValueError unless the sizes fit, and `out` has\n"
+           "room for the source. The result is the same for any number of threads.");
 
   nb::class_<FmDeltaDecoder>(m, "FmDeltaDecoder", "A prelude's model, ready to decode blocks.")
       .def(nb::init<int, const Bytes&, std::size_t, std::size_t>(), "kind"_a, "prelude"_a, "rows"_a,
@@ -250,26 +272,32 @@ NB_MODULE(_native, m) {
                    ", out: bytearray | memoryview, column: int, rows: int, columns: int) -> None"),
            "Fills `out` with one block of rows x columns words, from a column of the frame on.\n"
            "ValueError where no encoder writes such a stream.")
-      .def("decode_run", &FmDeltaDecoder::decode_run, "first"_a, "parts"_a, "base"_a, "modes"_a,
-           "lengths"_a, "sizes"_a, "payload"_a, "out"_a,
-           nb::sig("def decode_run(self, first: int, parts: int, base: " BUFFER
-                   ", modes: list[int], lengths: list[int], sizes: list[int], payload: " BUFFER
-                   ", out: bytearray | memoryview) -> bool"),
+      .def("decode_run", &FmDeltaDecoder::decode_run, "first"_a, "parts"_a, "modes"_a, "lengths"_a,
+           "sizes"_a, "checksums"_a, "payload"_a, "base"_a, "out"_a, "threads"_a,
+           nb::sig("def decode_run(self, first: int, parts: int, modes: list[int], "
+                   "lengths: list[int], sizes: list[int], checksums: list[int], payload: " BUFFER
+                   ", base: " BUFFER ", out: bytearray | memoryview, threads: int) "
+                   "-> tuple[int, int]"),
            "Fills `out` with blocks that follow each other from `first` on, guards included; a row\n"
            "of the frame has so many parts. lengths, sizes: of each block's stored and decoded\n"
-           "bytes. False where one of them is damaged. ValueError unless the sizes fit, and coded\n"
-           "blocks have more than LEAST_CHECKED bytes behind their guards.");
+           "bytes. How many blocks are intact before the first one with a fault, and which (FAULT_*,\n"
+           "or 0); the rest of `out` is then worthless. ValueError unless the sizes fit.");
 
   nb::class_<NeuzipEncoder>(m, "NeuzipEncoder", "The table of one frame.")
       .def(nb::init<int, const Bytes&>(), "kind"_a, "source"_a,
            nb::sig("def __init__(self, kind: int, source: " BUFFER ") -> None"),
-           "Counts the exponents of a frame, and what goes with them. ValueError for words that are no floats, and where\n"
-           "they have more exponents than a table holds.")
+           "Counts the exponents of a frame, and what goes with them. ValueError for words that are\n"
+           "no floats, and where they have more exponents than a table holds.")
       .def_prop_ro("prelude", &NeuzipEncoder::prelude)
       .def_prop_ro("estimated_bytes", &NeuzipEncoder::estimated_bytes)
       .def("encode", &NeuzipEncoder::encode, "source"_a,
-           nb::sig("def encode(self, source: " BUFFER ") -> bytes | None"),
-           "The stream of a block; None where coding does not pay.");
+           nb::sig("def encode(self, source: " BUFFER ") -> bytes"), "The stream of one block.")
+      .def("encode_run", &NeuzipEncoder::encode_run, "rows"_a, "columns"_a, "rows_per_block"_a,
+           "parts"_a, "source"_a, "out"_a, "threads"_a,
+           nb::sig("def encode_run(self, rows: int, columns: int, rows_per_block: int, parts: int, "
+                   "source: " BUFFER ", out: bytearray | memoryview, threads: int) "
+                   "-> tuple[list[int], list[int], list[int]]"),
+           "All blocks of a frame of rows x columns words, as FmDeltaEncoder.encode_run.");
 
   nb::class_<NeuzipDecoder>(m, "NeuzipDecoder", "A prelude's table, ready to decode blocks.")
       .def(nb::init<int, const Bytes&, int>(), "kind"_a, "prelude"_a, "version"_a,
@@ -278,11 +306,12 @@ NB_MODULE(_native, m) {
       .def("decode", &NeuzipDecoder::decode, "stream"_a, "out"_a,
            nb::sig("def decode(self, stream: " BUFFER ", out: bytearray | memoryview) -> None"),
            "Fills `out` with one block. ValueError where no encoder writes such a stream.")
-      .def("decode_run", &NeuzipDecoder::decode_run, "modes"_a, "lengths"_a, "sizes"_a,
-           "payload"_a, "out"_a,
-           nb::sig("def decode_run(self, modes: list[int], lengths: list[int], sizes: list[int], "
-                   "payload: " BUFFER ", out: bytearray | memoryview) -> bool"),
-           "Fills `out` with blocks that follow each other, guards included; as the other one's.");
+      .def("decode_run", &NeuzipDecoder::decode_run, "first"_a, "modes"_a, "lengths"_a, "sizes"_a,
+           "checksums"_a, "payload"_a, "out"_a, "threads"_a,
+           nb::sig("def decode_run(self, first: int, modes: list[int], lengths: list[int], "
+                   "sizes: list[int], checksums: list[int], payload: " BUFFER
+                   ", out: bytearray | memoryview, threads: int) -> tuple[int, int]"),
+           "Blocks that follow each other from `first` on, as FmDeltaDecoder.decode_run.");
 
   bind_search(m);
 }

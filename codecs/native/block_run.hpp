@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "delta_codec.hpp"
 #include "dispatch.hpp"
 #include "float_codec.hpp"
+#include "parallel.hpp"
 
 namespace deltahub {
 
@@ -28,15 +30,28 @@ struct Block {
   std::size_t size;
 };
 
+// What is wrong with a block that does not decode to what it did when it was written.
+enum class Fault : std::uint8_t { none = 0, guard = 1, stream = 2, other_bytes = 3 };
+
+struct Found {
+  std::size_t n_intact;  // blocks before the first one with a fault
+  Fault fault;
+  bool operator==(const Found&) const = default;
+};
+
 struct BlockRun {
   const std::vector<std::uint8_t>& modes;
-  const std::vector<std::size_t>& lengths;  // of stored bytes
-  const std::vector<std::size_t>& sizes;    // of decoded bytes
+  const std::vector<std::size_t>& lengths;       // of stored bytes
+  const std::vector<std::size_t>& sizes;         // of decoded bytes
+  const std::vector<std::uint64_t>& checksums;   // of decoded bytes
+  std::size_t first;                             // the first block's index in its frame
+  std::size_t threads;
 
   // std::invalid_argument unless `decode` stays within these buffers.
   void check(std::size_t payload_size, std::size_t base_size, std::size_t out_size) const {
-    require(lengths.size() == modes.size() && sizes.size() == modes.size(),
-            "a mode, a length and a size for each block");
+    require(lengths.size() == modes.size() && sizes.size() == modes.size() &&
+                checksums.size() == modes.size(),
+            "a mode, a length, a size and a checksum for each block");
     std::size_t stored_left = payload_size, out_left = out_size;
     for (std::size_t i = 0; i < modes.size(); ++i) {
       require(sizes[i] > 0, "a block without words");
@@ -45,84 +60,93 @@ struct BlockRun {
       out_left -= sizes[i];
       const auto mode = BlockMode(modes[i]);
       const bool is_valid =
-          mode == BlockMode::coded       ? lengths[i] > guard_bytes + least_checked
-          : mode == BlockMode::raw       ? lengths[i] == sizes[i]
+          mode == BlockMode::raw         ? lengths[i] == sizes[i]
           : mode == BlockMode::unchanged ? lengths[i] == 0 && base_size == out_size
-                                         : false;
+                                         : mode == BlockMode::coded;
       require(is_valid, "a block of such a mode has another length");
     }
     require(stored_left == 0 && out_left == 0, "more bytes than blocks");
     require(base_size == 0 || base_size == out_size, "a base of another size");
   }
 
-  // decode_coded(i, block): whether it is one that an encoder wrote. `base` may be null where there
-  // is none. False: a block is damaged.
+  // decode_coded(i, block): whether it is one that an encoder wrote. `base` may be null where
+  // there is none.
   template <class DecodeCoded>
-  bool decode(const std::uint8_t* payload, const std::uint8_t* base, std::uint8_t* out,
-              DecodeCoded&& decode_coded) const {
+  Found decode(const std::uint8_t* payload, const std::uint8_t* base, std::uint8_t* out,
+               DecodeCoded&& decode_coded) const {
+    std::vector<Block> blocks;
+    blocks.reserve(modes.size());
     for (std::size_t i = 0; i < modes.size(); ++i) {
-      switch (BlockMode(modes[i])) {
-        case BlockMode::unchanged:
-          if (base == nullptr) return false;  // check() has refused it
-          std::memcpy(out, base, sizes[i]);
-          break;
-        case BlockMode::raw: std::memcpy(out, payload, sizes[i]); break;
-        case BlockMode::coded: {
-          const std::uint8_t* const stream = payload + guard_bytes;
-          const std::size_t length = lengths[i] - guard_bytes;
-          const auto checksum = std::uint32_t(chosen_kernels().load()->checksum(stream, length, 0));
-          if (checksum != load<std::uint32_t>(payload)) return false;
-          if (!decode_coded(i, Block{stream, length, base, out, sizes[i]})) return false;
-        }
-      }
+      blocks.push_back({payload, lengths[i], base, out, sizes[i]});
       payload += lengths[i];
       out += sizes[i];
       if (base != nullptr) base += sizes[i];
     }
-    return true;
+    std::mutex mutex;
+    Found found{modes.size(), Fault::none};
+    for_each_block(modes.size(), threads, [&](std::size_t i) {
+      const Fault fault = fault_of(i, blocks[i], decode_coded);
+      if (fault == Fault::none) return true;
+      const std::lock_guard lock(mutex);
+      if (i < found.n_intact) found = {i, fault};
+      return false;
+    });
+    return found;
+  }
+
+ private:
+  template <class DecodeCoded>
+  Fault fault_of(std::size_t i, Block block, DecodeCoded&& decode_coded) const {
+    const auto checksum = chosen_kernels().load()->checksum;
+    switch (BlockMode(modes[i])) {
+      case BlockMode::unchanged:
+        if (block.base == nullptr) return Fault::stream;  // check() has refused it
+        std::memcpy(block.out, block.base, block.size);
+        break;
+      case BlockMode::raw: std::memcpy(block.out, block.stored, block.size); break;
+      case BlockMode::coded: {
+        if (block.length <= guard_bytes) return Fault::guard;
+        const std::uint8_t* const guard = block.stored;
+        block.stored += guard_bytes;
+        block.length -= guard_bytes;
+        if (std::uint32_t(checksum(block.stored, block.length, 0)) != load<std::uint32_t>(guard))
+          return Fault::guard;
+        if (!decode_coded(i, block)) return Fault::stream;
+      }
+    }
+    const bool is_same = checksum(block.out, block.size, first + i) == checksums[i];
+    return is_same ? Fault::none : Fault::other_bytes;
   }
 };
 
-// Fills `out` with the blocks of an fm_delta frame from `first` on; a row of it has so many parts.
-// False: one of them is damaged. std::invalid_argument where sizes do not fit each other.
-inline bool decode_run(const DeltaDecoder& decoder, std::size_t first, std::size_t parts,
-                       const BlockRun& run, View payload, View base, std::span<std::uint8_t> out) {
+// Fills `out` with the blocks of an fm_delta frame; a row of it has so many parts.
+// std::invalid_argument where sizes do not fit each other.
+inline Found decode_run(const DeltaDecoder& decoder, std::size_t parts, const BlockRun& run,
+                        View payload, View base, std::span<std::uint8_t> out) {
   // Coded blocks read it, whatever their neighbours are.
   require(base.size() == out.size(), "a base of another size");
   run.check(payload.size(), base.size(), out.size());
+  std::vector<BlockShape> shapes(run.sizes.size());
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    if (BlockMode(run.modes[i]) != BlockMode::coded) continue;
+    const BlockShape at = shapes[i] = decoder.shape_of(run.first + i, parts, run.sizes[i]);
+    decoder.check_block(run.sizes[i], run.sizes[i], 0, at.first_column, at.rows, at.columns);
+  }
   return run.decode(payload.data(), base.data(), out.data(), [&](std::size_t i, const Block& at) {
-    const BlockShape shape = decoder.shape_of(first + i, parts, at.size);
-    decoder.check_block(at.size, at.size, 0, shape.first_column, shape.rows, shape.columns);
-    return decoder.decode(at.stored, at.length, at.base, at.out, shape);
+    return decoder.decode(at.stored, at.length, at.base, at.out, shapes[i]);
   });
 }
 
 // The same of a neuzip_lossless frame, which has no base.
-inline bool decode_run(const FloatDecoder& decoder, const BlockRun& run, View payload,
-                       std::span<std::uint8_t> out) {
+inline Found decode_run(const FloatDecoder& decoder, const BlockRun& run, View payload,
+                        std::span<std::uint8_t> out) {
   run.check(payload.size(), 0, out.size());
+  for (std::size_t i = 0; i < run.sizes.size(); ++i)
+    require(BlockMode(run.modes[i]) != BlockMode::coded || run.sizes[i] % decoder.word_bytes == 0,
+            "a block that is not a whole number of words");
   return run.decode(payload.data(), nullptr, out.data(), [&](std::size_t, const Block& at) {
     return decoder.decode({at.stored, at.length}, at.out, at.size);
   });
-}
-
-// How many blocks, from `first` on, have these checksums. std::invalid_argument unless the blocks,
-// each longer than least_checked, make up `decoded`.
-inline std::size_t n_intact(std::uint64_t first, const std::vector<std::size_t>& sizes,
-                            const std::vector<std::uint64_t>& checksums, View decoded) {
-  require(sizes.size() == checksums.size(), "a checksum for each block");
-  std::size_t left = decoded.size();
-  for (const std::size_t size : sizes) {
-    require(size > least_checked && size <= left, "blocks that are no part of the bytes");
-    left -= size;
-  }
-  require(left == 0, "more bytes than blocks");
-  const std::uint8_t* bytes = decoded.data();
-  for (std::size_t i = 0; i < sizes.size(); ++i) {
-    if (chosen_kernels().load()->checksum(bytes, sizes[i], first + i) != checksums[i]) return i;
-    bytes += sizes[i];
-  }
-  return sizes.size();
 }
 
 }  // namespace deltahub

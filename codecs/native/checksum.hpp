@@ -1,9 +1,9 @@
-// XXH3 of 64 bits, as codecs/spec/frame.md asks for it: inputs of more than 240 bytes.
+// XXH3 of 64 bits, as codecs/spec/frame.md asks for it.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #if defined(__AVX2__)
 #include <immintrin.h>
 #endif
@@ -72,8 +72,69 @@ inline std::uint64_t folded_product(std::uint64_t a, std::uint64_t b) {
   return std::uint64_t(product) ^ std::uint64_t(product >> 64);
 }
 
-// n > 240.
-inline std::uint64_t checksum(const std::uint8_t* bytes, std::size_t n, std::uint64_t seed) {
+inline std::uint64_t scattered(std::uint64_t sum) {
+  sum = (sum ^ sum >> 37) * 0x165667919e3779f9;
+  return sum ^ sum >> 32;
+}
+
+// Two words of the plain secret, one upon the other.
+inline std::uint64_t secret_pair(std::size_t at) {
+  return load<std::uint64_t>(plain_secret + at) ^ load<std::uint64_t>(plain_secret + at + 8);
+}
+
+// At most 16 bytes.
+inline std::uint64_t checksum_of_few(const std::uint8_t* bytes, std::size_t n, std::uint64_t seed) {
+  if (n > 8) {
+    const std::uint64_t low = load<std::uint64_t>(bytes) ^ (secret_pair(24) + seed);
+    const std::uint64_t high = load<std::uint64_t>(bytes + n - 8) ^ (secret_pair(40) - seed);
+    return scattered(n + __builtin_bswap64(low) + high + folded_product(low, high));
+  }
+  if (n >= 4) {
+    seed ^= std::uint64_t(__builtin_bswap32(std::uint32_t(seed))) << 32;
+    const std::uint64_t words =
+        load<std::uint32_t>(bytes + n - 4) + (std::uint64_t(load<std::uint32_t>(bytes)) << 32);
+    constexpr std::uint64_t factor = 0x9fb21c651e98df25;
+    std::uint64_t sum = words ^ (secret_pair(8) - seed);
+    sum = (sum ^ std::rotl(sum, 49) ^ std::rotl(sum, 24)) * factor;
+    sum = (sum ^ ((sum >> 35) + n)) * factor;
+    return sum ^ sum >> 28;
+  }
+  std::uint64_t sum = seed ^ secret_pair(56);
+  if (n > 0) {
+    const std::uint32_t all = std::uint32_t(bytes[0]) << 16 | std::uint32_t(bytes[n / 2]) << 24 |
+                              bytes[n - 1] | std::uint32_t(n) << 8;
+    const std::uint32_t key =
+        load<std::uint32_t>(plain_secret) ^ load<std::uint32_t>(plain_secret + 4);
+    sum = all ^ (key + seed);
+  }
+  sum = (sum ^ sum >> 33) * prime64[1];
+  sum = (sum ^ sum >> 29) * prime64[2];
+  return sum ^ sum >> 32;
+}
+
+// 17 to 240 bytes.
+inline std::uint64_t checksum_of_some(const std::uint8_t* bytes, std::size_t n,
+                                      std::uint64_t seed) {
+  const auto mixed = [&](std::size_t at, std::size_t key) {
+    const std::uint8_t* const secret = plain_secret + key;
+    return folded_product(
+        load<std::uint64_t>(bytes + at) ^ (load<std::uint64_t>(secret) + seed),
+        load<std::uint64_t>(bytes + at + 8) ^ (load<std::uint64_t>(secret + 8) - seed));
+  };
+  std::uint64_t sum = n * prime64[0];
+  if (n <= 128) {  // from both ends inwards
+    for (std::size_t i = 0; i <= (n - 1) / 32; ++i)
+      sum += mixed(16 * i, 32 * i) + mixed(n - 16 * (i + 1), 32 * i + 16);
+    return scattered(sum);
+  }
+  for (std::size_t i = 0; i < 8; ++i) sum += mixed(16 * i, 16 * i);
+  sum = scattered(sum);
+  for (std::size_t i = 8; i < n / 16; ++i) sum += mixed(16 * i, 16 * (i - 8) + 3);
+  return scattered(sum + mixed(n - 16, 119));
+}
+
+// More than 240 bytes.
+inline std::uint64_t checksum_of_many(const std::uint8_t* bytes, std::size_t n, std::uint64_t seed) {
   std::uint8_t secret[secret_bytes];
   for (std::size_t i = 0; i < secret_bytes; i += 16) {
     store<std::uint64_t>(secret + i, load<std::uint64_t>(plain_secret + i) + seed);
@@ -96,8 +157,12 @@ inline std::uint64_t checksum(const std::uint8_t* bytes, std::size_t n, std::uin
   for (std::size_t i = 0; i < 8; i += 2)
     sum += folded_product(lanes.sums[i] ^ load<std::uint64_t>(secret + 11 + 8 * i),
                           lanes.sums[i + 1] ^ load<std::uint64_t>(secret + 19 + 8 * i));
-  sum = (sum ^ sum >> 37) * 0x165667919e3779f9;
-  return sum ^ sum >> 32;
+  return scattered(sum);
+}
+
+inline std::uint64_t checksum(const std::uint8_t* bytes, std::size_t n, std::uint64_t seed) {
+  if (n > 240) return checksum_of_many(bytes, n, seed);
+  return n > 16 ? checksum_of_some(bytes, n, seed) : checksum_of_few(bytes, n, seed);
 }
 
 }  // namespace

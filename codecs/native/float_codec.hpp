@@ -16,11 +16,13 @@ struct FloatEncoder {
   virtual std::vector<std::uint8_t> encode(View words) const = 0;
   std::vector<std::uint8_t> prelude;
   std::uint64_t estimated_bytes = 0;
+  std::size_t word_bytes = 0;
 };
 
 struct FloatDecoder {
   virtual ~FloatDecoder() = default;
   virtual bool decode(View stream, std::uint8_t* out, std::size_t size) const = 0;
+  std::size_t word_bytes = 0;
 };
 
 namespace detail {
@@ -38,6 +40,7 @@ class FloatEncoderOf final : public FloatEncoder {
       : table_(*chosen_kernels(), plan.model), rows_(*chosen_kernels(), table_, plan.model) {
     prelude = plan.prelude;
     estimated_bytes = plan.estimated_bytes;
+    word_bytes = sizeof(typename Words::Word);
   }
   std::vector<std::uint8_t> encode(View words) const override {
     return rows_.encode(words.data(), words_in<Words>(words.size()));
@@ -51,7 +54,9 @@ class FloatEncoderOf final : public FloatEncoder {
 template <class Words>
 class FloatDecoderOf final : public FloatDecoder {
  public:
-  explicit FloatDecoderOf(const FloatModel& model) : table_(*chosen_kernels(), model) {}
+  explicit FloatDecoderOf(const FloatModel& model) : table_(*chosen_kernels(), model) {
+    word_bytes = sizeof(typename Words::Word);
+  }
   bool decode(View stream, std::uint8_t* out, std::size_t size) const override {
     return table_.decode(stream.data(), stream.size(), out, words_in<Words>(size));
   }

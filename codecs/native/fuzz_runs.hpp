@@ -22,24 +22,27 @@ constexpr std::size_t most_blocks = 6, most_words_of_run = 4096;
 struct ToldRun {
   std::vector<std::uint8_t> modes;
   std::vector<std::size_t> lengths, sizes;
+  std::vector<std::uint64_t> checksums;
+  std::size_t first = 0;
   std::size_t n_payload = 0, n_base = 0, n_out = 0;
   bool has_base = false;
 
-  BlockRun run() const { return {modes, lengths, sizes}; }
+  BlockRun run(std::size_t threads) const {
+    return {modes, lengths, sizes, checksums, first, threads};
+  }
 
   // As block_run.hpp checks it, by sums that cannot wrap.
   bool fits() const {
-    if (lengths.size() != modes.size() || sizes.size() != modes.size()) return false;
+    if (lengths.size() != modes.size() || sizes.size() != modes.size() ||
+        checksums.size() != modes.size())
+      return false;
     for (std::size_t i = 0; i < modes.size(); ++i) {
       const bool is_met = modes[i] == 0   ? has_base && lengths[i] == 0
                           : modes[i] == 1 ? lengths[i] == sizes[i]
-                                          : modes[i] == 2 && lengths[i] >= 245;
+                                          : modes[i] == 2;
       if (!is_met || sizes[i] == 0) return false;
     }
     return sum(lengths) == n_payload && sum(sizes) == n_out && n_base == (has_base ? n_out : 0);
-  }
-  bool may_be_checked() const {
-    return std::ranges::all_of(sizes, [](std::size_t n) { return n > 240; }) && sum(sizes) == n_out;
   }
 
  private:
@@ -51,78 +54,74 @@ struct ToldRun {
   }
 };
 
-// One of the decoders. block(i, block): one coded block of the run, alone.
+// One of the decoders. check(index, size): std::invalid_argument where the frame has no such coded
+// block; block(index, block): one that it has, alone.
 struct RunDecoder {
-  std::function<bool(const BlockRun&, View payload, View base, std::span<std::uint8_t> out)> run;
+  std::function<Found(const BlockRun&, View payload, View base, std::span<std::uint8_t> out)> run;
+  std::function<void(std::size_t, std::size_t)> check;
   std::function<bool(std::size_t, const Block&)> block;
 };
 
-// What came of a run: std::invalid_argument, a damaged block, or these bytes.
+// What came of a run: std::invalid_argument, or so many blocks, what is wrong with the next one, and
+// their bytes.
 struct Outcome {
-  enum { refused, damaged, decoded } what;
+  bool is_refused;
+  Found found;
   Bytes bytes;
   bool operator==(const Outcome&) const = default;
 };
 
 template <class Decode>
-Outcome outcome_of(std::size_t n_out, Decode&& decode) {
-  Exact out(n_out);
-  try {
-    if (!decode(std::span(out.data.get(), n_out))) return {Outcome::damaged, {}};
-    return {Outcome::decoded, {out.view().begin(), out.view().end()}};
-  } catch (const std::invalid_argument&) {
-    return {Outcome::refused, {}};
-  }
-}
-
-bool decode_one_by_one(const RunDecoder& decoder, const ToldRun& told, View payload, View base,
-                       std::span<std::uint8_t> all) {
-  require(told.fits(), "a run that does not fit its buffers");
-  for (std::size_t i = 0; i < told.modes.size(); ++i) {
-    const Exact stored(payload.first(told.lengths[i]));
-    const Exact near(told.has_base ? base.first(told.sizes[i]) : View());
-    Exact out(told.sizes[i]);
-    if (told.modes[i] == 0) std::ranges::copy(near.view(), out.data.get());
-    if (told.modes[i] == 1) std::ranges::copy(stored.view(), out.data.get());
-    if (told.modes[i] == 2) {
-      const Exact stream(stored.view().subspan(4));
-      const auto sum = portable_kernels.checksum(stream.data.get(), stream.size, 0);
-      if (std::uint32_t(sum) != load<std::uint32_t>(stored.data.get())) return false;
-      const Block block{stream.data.get(), stream.size, near.data.get(), out.data.get(), out.size};
-      if (!decoder.block(i, block)) return false;
-    }
-    std::ranges::copy(out.view(), all.data());
-    payload = payload.subspan(stored.size), all = all.subspan(out.size);
-    if (told.has_base) base = base.subspan(out.size);
-  }
-  return true;
-}
-
-// One checksum of the run's decoded bytes is another's.
-void compare_checksums(const ToldRun& told, std::size_t first, std::size_t wrong) {
+Outcome outcome_of(const ToldRun& told, Decode&& decode) {
   Exact out(told.n_out);
-  for (std::size_t i = 0; i < out.size; ++i) out.data[i] = std::uint8_t(i * i >> 5);
-  std::vector<std::uint64_t> sums;
-  const bool is_checked = told.may_be_checked();
-  if (is_checked) {
-    const std::uint8_t* at = out.data.get();
-    for (const std::size_t size : told.sizes) {
-      sums.push_back(portable_kernels.checksum(at, size, first + sums.size()));
-      at += size;
-    }
+  try {
+    const Found found = decode(std::span(out.data.get(), told.n_out));
+    std::size_t n_bytes = 0;
+    for (std::size_t i = 0; i < found.n_intact; ++i) n_bytes += told.sizes[i];
+    return {false, found, {out.data.get(), out.data.get() + n_bytes}};
+  } catch (const std::invalid_argument&) {
+    return {true, {}, {}};
   }
-  sums.resize(told.sizes.size());
-  if (wrong < sums.size()) sums[wrong] ^= std::uint64_t(1) << wrong % 64;
-  for (const Kernels* kernels : supported_kernels()) {
-    chosen_kernels() = kernels;
-    try {
-      const std::size_t n = n_intact(first, told.sizes, sums, out.view());
-      if (!is_checked) fail("blocks that are no part of the bytes are checked");
-      if (n != std::min(wrong, sums.size())) fail("another block is the first damaged one");
-    } catch (const std::invalid_argument&) {
-      if (is_checked) fail("blocks that can be checked are refused");
-    }
+}
+
+// What a block by itself decodes to; its checksum is looked at by others.
+Fault decode_block_alone(const RunDecoder& decoder, const ToldRun& told, std::size_t i, View stored,
+                         View base, std::span<std::uint8_t> decoded) {
+  const Exact near(base);
+  Exact out(told.sizes[i]);
+  if (told.modes[i] == 0) std::ranges::copy(near.view(), out.data.get());
+  if (told.modes[i] == 1) std::ranges::copy(stored, out.data.get());
+  if (told.modes[i] == 2) {
+    if (stored.size() <= guard_bytes) return Fault::guard;
+    const Exact stream(stored.subspan(guard_bytes));
+    const auto sum = portable_kernels.checksum(stream.data.get(), stream.size, 0);
+    if (std::uint32_t(sum) != load<std::uint32_t>(stored.data())) return Fault::guard;
+    const Block block{stream.data.get(), stream.size, near.data.get(), out.data.get(), out.size};
+    if (!decoder.block(told.first + i, block)) return Fault::stream;
   }
+  std::ranges::copy(out.view(), decoded.data());
+  return Fault::none;
+}
+
+// wrong: the block whose checksum is told with one bit turned over; beyond the last one: none is.
+Found decode_one_by_one(const RunDecoder& decoder, ToldRun& told, std::size_t wrong, View payload,
+                        View base, std::span<std::uint8_t> all) {
+  require(told.fits(), "a run that does not fit its buffers");
+  for (std::size_t i = 0; i < told.modes.size(); ++i)
+    if (told.modes[i] == 2) decoder.check(told.first + i, told.sizes[i]);
+  Found found{told.modes.size(), Fault::none};
+  for (std::size_t i = 0; i < told.modes.size() && found.fault == Fault::none; ++i) {
+    const std::size_t n = told.sizes[i];
+    const Fault fault = decode_block_alone(decoder, told, i, payload.first(told.lengths[i]),
+                                           told.has_base ? base.first(n) : View(), all.first(n));
+    told.checksums[i] = portable_kernels.checksum(all.data(), n, told.first + i);
+    if (i == wrong) told.checksums[i] ^= std::uint64_t(1) << n % 64;
+    if (fault != Fault::none || i == wrong)
+      found = {i, fault != Fault::none ? fault : Fault::other_bytes};
+    payload = payload.subspan(told.lengths[i]), all = all.subspan(n);
+    if (told.has_base) base = base.subspan(n);
+  }
+  return found;
 }
 
 // What an input may tell that is not so.
@@ -143,34 +142,41 @@ void lie(ToldRun& told, Input& in) {
     case 6: told.n_payload = by; break;
     case 7: told.n_base = told.has_base ? by : 0; break;
     case 8: told.n_out = by; break;
+    case 9: told.checksums.resize(place); break;
     default: break;
   }
 }
 
 RunDecoder delta_runs(int kind, View prelude, std::size_t rows, std::size_t columns,
-                      std::size_t parts, std::size_t first) {
+                      std::size_t parts) {
   const std::shared_ptr<DeltaDecoder> decoder = parsed_deltas(kind, prelude, rows, columns);
-  return {
-      [=](const BlockRun& run, View payload, View base, std::span<std::uint8_t> out) {
-        return decode_run(*decoder, first, parts, run, payload, base, out);
-      },
-      [=](std::size_t i, const Block& block) {
-        require(parts >= 1 && parts <= columns, "a row has empty parts");
-        const std::size_t n_words = block.size / decoder->word_bytes;
-        const std::size_t part_width = columns / parts + (columns % parts != 0);
-        const std::size_t left = (first + i) % parts * part_width;
-        const BlockShape shape = parts == 1 ? BlockShape{n_words / columns, columns, 0}
-                                            : BlockShape{1, n_words, left};
-        decoder->check_block(block.size, block.size, 0, shape.first_column, shape.rows,
-                             shape.columns);
-        return decoder->decode(block.stored, block.length, block.base, block.out, shape);
-      }};
+  const auto shape_of = [=](std::size_t index, std::size_t size) {
+    require(parts >= 1 && parts <= columns, "a row has empty parts");
+    const std::size_t n_words = size / decoder->word_bytes;
+    const std::size_t part_width = columns / parts + (columns % parts != 0);
+    return parts == 1 ? BlockShape{n_words / columns, columns, 0}
+                      : BlockShape{1, n_words, index % parts * part_width};
+  };
+  return {[=](const BlockRun& run, View payload, View base, std::span<std::uint8_t> out) {
+            return decode_run(*decoder, parts, run, payload, base, out);
+          },
+          [=](std::size_t index, std::size_t size) {
+            const BlockShape shape = shape_of(index, size);
+            decoder->check_block(size, size, 0, shape.first_column, shape.rows, shape.columns);
+          },
+          [=](std::size_t index, const Block& block) {
+            return decoder->decode(block.stored, block.length, block.base, block.out,
+                                   shape_of(index, block.size));
+          }};
 }
 
 RunDecoder float_runs(int kind, View prelude, int version) {
   const std::shared_ptr<FloatDecoder> decoder = parsed_floats(kind, prelude, version);
   return {[=](const BlockRun& run, View payload, View, std::span<std::uint8_t> out) {
             return decode_run(*decoder, run, payload, out);
+          },
+          [=](std::size_t, std::size_t size) {
+            require(size % decoder->word_bytes == 0, "not a whole number of words");
           },
           [=](std::size_t, const Block& block) {
             return decoder->decode({block.stored, block.length}, block.out, block.size);
@@ -188,7 +194,8 @@ RunDecoder float_runs(int kind, View prelude, int version) {
   const std::size_t rows = in.number(most_rows) + 1, columns = in.number(most_columns) + 1;
   const std::size_t parts = in.number(columns + 2);
   // Indices of blocks have 32 bits; that such sums wrap is no fault of memory.
-  const std::size_t near = in.number(65536), first = near == 65535 ? std::size_t(0) - 2 : near;
+  const std::size_t near = in.number(65536);
+  told.first = near == 65535 ? std::size_t(0) - 2 : near;
   const std::size_t prelude_bytes = in.number(65536), base_bytes = in.number(65536);
 
   struct Stored {
@@ -203,6 +210,7 @@ RunDecoder float_runs(int kind, View prelude, int version) {
     told.n_out += told.sizes.back();
   }
   told.n_base = told.has_base ? told.n_out : 0;
+  told.checksums.resize(blocks.size());
   ToldRun honest = std::move(told);
   Input lies(in.bytes(10));
   const Exact prelude(in.bytes(prelude_bytes));
@@ -214,8 +222,7 @@ RunDecoder float_runs(int kind, View prelude, int version) {
     Bytes stored(taken.begin(), taken.end());
     if (honest.modes[i] == 1) stored.resize(honest.sizes[i]);
     if (honest.modes[i] == 2) {
-      const bool is_long = stored.size() > least_checked;  // others are refused unread
-      auto sum = is_long ? portable_kernels.checksum(stored.data(), stored.size(), 0) : 0;
+      auto sum = portable_kernels.checksum(stored.data(), stored.size(), 0);
       if (blocks[i].wrong_bit > 0) sum ^= std::uint64_t(1) << (blocks[i].wrong_bit - 1);
       stored.insert(stored.begin(), guard_bytes, 0);
       store(stored.data(), std::uint32_t(sum));
@@ -232,26 +239,28 @@ RunDecoder float_runs(int kind, View prelude, int version) {
   for (std::size_t i = 0; i < base.size; ++i)
     base.data[i] = some_base.empty() ? 0 : some_base[i % some_base.size()];
 
+  const std::size_t wrong = lies.number(2 * most_blocks);
   std::optional<Outcome> expected;
   for (const Kernels* kernels : supported_kernels()) {
     chosen_kernels() = kernels;
     RunDecoder decoder;
     try {
-      decoder = told.has_base ? delta_runs(kind, prelude.view(), rows, columns, parts, first)
+      decoder = told.has_base ? delta_runs(kind, prelude.view(), rows, columns, parts)
                               : float_runs(kind, prelude.view(), version);
     } catch (const std::invalid_argument&) {
       break;  // the other fuzzers compare what is accepted
     }
     if (!expected)
-      expected = outcome_of(told.n_out, [&](std::span<std::uint8_t> out) {
-        return decode_one_by_one(decoder, told, given.view(), base.view(), out);
+      expected = outcome_of(told, [&](std::span<std::uint8_t> out) {
+        return decode_one_by_one(decoder, told, wrong, given.view(), base.view(), out);
       });
-    const Outcome found = outcome_of(told.n_out, [&](std::span<std::uint8_t> out) {
-      return decoder.run(told.run(), given.view(), base.view(), out);
-    });
-    if (found != *expected) fail("a run makes something else than its blocks one by one");
+    for (const std::size_t threads : {1, 3}) {
+      const Outcome found = outcome_of(told, [&](std::span<std::uint8_t> out) {
+        return decoder.run(told.run(threads), given.view(), base.view(), out);
+      });
+      if (found != *expected) fail("a run makes something else than its blocks one by one");
+    }
   }
-  compare_checksums(told, first, lies.number(2 * most_blocks));
 }
 
 }  // namespace

@@ -106,11 +106,9 @@ struct Kernels {
   // of `stride`; product: rows of n.
   void (*product)(const std::int16_t* left, std::size_t n_rows, int rank, const std::int16_t* pairs,
                   std::size_t stride, std::size_t n, std::int32_t* product);
-  // XXH3 of n > least_checked bytes.
+  // XXH3 of 64 bits.
   std::uint64_t (*checksum)(const std::uint8_t* bytes, std::size_t n, std::uint64_t seed);
 };
-
-inline constexpr std::size_t least_checked = 240;  // shorter ones have another algorithm
 
 extern const Kernels portable_kernels;
 #ifdef __x86_64__

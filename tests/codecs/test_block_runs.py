@@ -6,8 +6,17 @@ import pytest
 import xxhash
 
 from deltahub.codecs import BlockMode, CorruptFrame, DType, Geometry
-from deltahub.codecs._native import LEAST_CHECKED, FmDeltaDecoder, NeuzipDecoder, count_intact
+from deltahub.codecs._native import (
+    FAULT_GUARD,
+    FAULT_OTHER_BYTES,
+    FAULT_STREAM,
+    FmDeltaDecoder,
+    FmDeltaEncoder,
+    NeuzipDecoder,
+    NeuzipEncoder,
+)
 from deltahub.codecs.base_plan import BasePlan, BaseSegment
+from deltahub.codecs.blocks import block_checksum
 from deltahub.codecs.frame import FrameRange, TensorSpec, encode_frame, open_frame
 from deltahub.codecs.ids import tensor_id
 from deltahub.codecs.protocol import Codec, Effort
@@ -15,6 +24,7 @@ from deltahub.codecs.registry import BY_ID
 from support.deltas import scaled_fine_tune
 from support.kernels import every_kernel, running
 
+OTHER = FAULT_OTHER_BYTES
 ROWS, COLUMNS = 60, 2800
 SOURCE, BASE = scaled_fine_tune(DType.BF16, ROWS, COLUMNS)
 # Two rows are as they were; one is noise, which is stored raw.
@@ -25,39 +35,65 @@ every_geometry = pytest.mark.parametrize("geometry", GEOMETRIES, ids=["rows", "p
 every_codec = pytest.mark.parametrize("codec_id", ["fm_delta", "neuzip_lossless"])
 
 
+def raw_run(
+    data: bytes, sizes: list[int], checksums: list[int], first: int = 0, threads: int = 1
+) -> tuple[int, int]:
+    """What a decoder says of raw blocks that have these checksums."""
+    _, prelude, _, _ = body_of("neuzip_lossless", GEOMETRIES[0])
+    decoder, modes = NeuzipDecoder(3, prelude, 2), [int(BlockMode.RAW)] * len(sizes)
+    out = bytearray(len(data))
+    found = decoder.decode_run(first, modes, sizes, sizes, checksums, data, out, threads)
+    assert out == data or found[1] != 0
+    return found
+
+
 @every_kernel
-@pytest.mark.parametrize("seed", [0, 1, 65535, 1 << 40])
+@pytest.mark.parametrize("seed", [0, 1, 65535, 1 << 40, (1 << 64) - 1])
 def test_checksums_are_xxh3(kernels: str, seed: int) -> None:
     data = random.Random(seed).randbytes(5000)
     with running(kernels):
-        for n in (*range(LEAST_CHECKED + 1, 1300), 2047, 2048, 2049, 2112, 2113, 4096, 5000):
+        for n in (*range(1, 1300), 2047, 2048, 2049, 2112, 2113, 4096, 5000):
             known = xxhash.xxh3_64_intdigest(data[:n], seed=seed)
-            assert count_intact(seed, [n], [known], data[:n]) == 1
-            assert count_intact(seed, [n], [known ^ 1 << n % 64], data[:n]) == 0
-            assert count_intact(seed + 1, [n], [known], data[:n]) == 0
+            assert raw_run(data[:n], [n], [known], seed) == (1, 0)
+            assert raw_run(data[:n], [n], [known ^ 1 << n % 64], seed) == (0, OTHER)
+            assert raw_run(data[:n], [n], [known], seed ^ 1) == (0, OTHER)
 
 
 @every_kernel
-def test_the_first_block_with_another_checksum_is_found(kernels: str) -> None:
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_the_first_block_with_another_checksum_is_found(kernels: str, threads: int) -> None:
     data = random.Random(1).randbytes(3 * 1000 + 300)
     sizes = [1000, 1000, 1000, 300]
     parts = [data[1000 * i : 1000 * i + n] for i, n in enumerate(sizes)]
     known = [xxhash.xxh3_64_intdigest(part, seed=7 + i) for i, part in enumerate(parts)]
     with running(kernels):
-        assert count_intact(7, sizes, known, data) == 4
+        assert raw_run(data, sizes, known, 7, threads) == (4, 0)
         for byte in range(0, len(data), 77):
             damaged = bytearray(data)
             damaged[byte] ^= 0x10
-            assert count_intact(7, sizes, known, damaged) == byte // 1000
+            damaged[-1] ^= 0x10
+            assert raw_run(damaged, sizes, known, 7, threads) == (byte // 1000, OTHER)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "checksums"),
-    [([600], [0]), ([400, 700], [0, 0]), ([1000], []), ([760, 240], [0, 0]), ([1001], [0])],
-)
-def test_blocks_that_are_not_the_bytes_are_refused(sizes: list[int], checksums: list[int]) -> None:
-    with pytest.raises(ValueError, match=r"block|more bytes"):
-        count_intact(0, sizes, checksums, bytes(1000))
+@every_kernel
+@every_codec
+@every_geometry
+def test_a_frame_is_the_same_by_any_number_of_threads(
+    kernels: str, codec_id: str, geometry: Geometry
+) -> None:
+    codec = BY_ID[codec_id]
+    base = memoryview(BASE) if codec.needs_base else None
+    with running(kernels):
+        first, *others = [
+            codec.encode(geometry, memoryview(TUNED), base, Effort.FAST, threads)
+            for threads in (1, 2, 3, 8)
+        ]
+    assert {BlockMode.CODED, BlockMode.RAW} <= set(first.blocks.modes)
+    assert all(each == first for each in others)
+    spans = map(geometry.block_bytes, range(geometry.n_blocks))
+    assert first.checksums == [
+        xxhash.xxh3_64_intdigest(TUNED[begin:end], seed=i) for i, (begin, end) in enumerate(spans)
+    ]
 
 
 def body_of(codec_id: str, geometry: Geometry) -> tuple[Codec, bytes, list[int], list[bytes]]:
@@ -69,7 +105,7 @@ def body_of(codec_id: str, geometry: Geometry) -> tuple[Codec, bytes, list[int],
 
 
 def decoded(
-    codec_id: str, geometry: Geometry, span: range, *, threads: int, damaged: int = -1
+    codec_id: str, geometry: Geometry, span: range, *, threads: int = 1, damaged: int = -1
 ) -> bytes:
     """Blocks of `span`; a bit of one is turned over."""
     codec, prelude, modes, blocks = body_of(codec_id, geometry)
@@ -85,6 +121,7 @@ def decoded(
         span[0],
         [modes[i] for i in span],
         [len(block) for block in stored],
+        [block_checksum(TUNED[slice(*geometry.block_bytes(i))], i) for i in span],
         memoryview(b"".join(stored)),
         memoryview(BASE)[low:high] if codec.needs_base else None,
         memoryview(out),
@@ -97,35 +134,30 @@ def decoded(
 @every_kernel
 @every_codec
 @every_geometry
-def test_any_run_of_blocks_decodes_in_one_call(
-    kernels: str, codec_id: str, geometry: Geometry, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("threads", [1, 2, 7])
+def test_any_run_of_blocks_decodes(
+    kernels: str, codec_id: str, geometry: Geometry, threads: int
 ) -> None:
-    _, _, modes, blocks = body_of(codec_id, geometry)
+    _, _, modes, _ = body_of(codec_id, geometry)
     assert {BlockMode.CODED, BlockMode.RAW} <= set(modes)
     assert (BlockMode.UNCHANGED in modes) == (codec_id == "fm_delta")
-    assert all(len(b) > LEAST_CHECKED + 4 for m, b in zip(modes, blocks, strict=True) if m == 2)
-    for decoder in (FmDeltaDecoder, NeuzipDecoder):
-        monkeypatch.delattr(decoder, "decode")  # block by block
     with running(kernels):
         for span in (range(geometry.n_blocks), range(1, 9), range(5, 6), range(7, 20)):
-            decoded(codec_id, geometry, span, threads=1)
+            decoded(codec_id, geometry, span, threads=threads)
 
 
 @every_kernel
 @every_codec
 @every_geometry
-def test_damage_anywhere_in_a_run_is_refused_in_the_same_words(
+def test_damage_anywhere_in_a_run_is_refused_by_the_block_that_has_it(
     kernels: str, codec_id: str, geometry: Geometry
 ) -> None:
     _, _, modes, _ = body_of(codec_id, geometry)
     with running(kernels):
         for damaged in [i for i in range(12) if modes[i] == BlockMode.CODED][::3]:
-            said = []
             for threads in (1, 2):
-                with pytest.raises(CorruptFrame) as refusal:
+                with pytest.raises(CorruptFrame, match=f"^block {damaged} has a wrong guard$"):
                     decoded(codec_id, geometry, range(12), threads=threads, damaged=damaged)
-                said.append(str(refusal.value))
-            assert said[0] == said[1]
 
 
 @every_kernel
@@ -143,9 +175,12 @@ def test_another_base_is_refused_by_the_block_that_shows_it(kernels: str) -> Non
             view.decode_into(0, 2, body, other, out, threads)
 
 
-def _decode_floats(modes: list[int], lengths: list[int], sizes: list[int], n: int) -> bool:
+def _decode_floats(modes: list[int], lengths: list[int], sizes: list[int], n: int) -> int:
+    """Which fault there is; zeros are decoded."""
     _, prelude, _, _ = body_of("neuzip_lossless", GEOMETRIES[0])
-    return NeuzipDecoder(3, prelude, 2).decode_run(modes, lengths, sizes, bytes(n), bytearray(n))
+    checksums = [block_checksum(bytes(min(size, n)), i) for i, size in enumerate(sizes)]
+    decoder = NeuzipDecoder(3, prelude, 2)
+    return decoder.decode_run(0, modes, lengths, sizes, checksums, bytes(n), bytearray(n), 1)[1]
 
 
 @pytest.mark.parametrize(
@@ -158,13 +193,13 @@ def _decode_floats(modes: list[int], lengths: list[int], sizes: list[int], n: in
         ([1, 1], [2**64 - 24, 1024], [2**64 - 24, 1024]),
         ([0], [0], [1000]),
         ([3], [1000], [1000]),
-        ([2, 1], [244, 756], [244, 756]),
+        ([2, 1], [245, 755], [245, 755]),
     ],
 )
 def test_runs_that_do_not_fit_their_buffers_are_refused(
     modes: list[int], lengths: list[int], sizes: list[int]
 ) -> None:
-    assert _decode_floats([1], [1000], [1000], 1000)
+    assert _decode_floats([1], [1000], [1000], 1000) == 0
     with pytest.raises(ValueError, match=r"block|more bytes"):
         _decode_floats(modes, lengths, sizes, 1000)
 
@@ -178,11 +213,15 @@ def decode_run(
     base: bytes,
     *,
     parts: int = 1,
-) -> bool:
-    """out: its size."""
+    n_checksums: int | None = None,
+) -> int:
+    """Which fault is the first; out: its size. Checksums are those of an output of zeros."""
     _, prelude, _, _ = body_of("fm_delta", GEOMETRIES[0])
     decoder = FmDeltaDecoder(3, prelude, ROWS, COLUMNS)
-    return decoder.decode_run(0, parts, base, modes, lengths, sizes, payload, bytearray(out))
+    checksums = [block_checksum(bytes(min(size, 10**6)), i) for i, size in enumerate(sizes)]
+    return decoder.decode_run(
+        0, parts, modes, lengths, sizes, checksums[:n_checksums], payload, base, bytearray(out), 1
+    )[1]
 
 
 WRAPS = 2**64 - 1
@@ -206,9 +245,14 @@ ONE_FAULT = {
 }
 
 
+def test_a_run_without_a_checksum_for_each_block_is_refused() -> None:
+    with pytest.raises(ValueError, match="checksum"):
+        decode_run(*COMPLETE, n_checksums=1)
+
+
 @pytest.mark.parametrize("fault", list(ONE_FAULT))
 def test_a_run_with_one_fault_is_refused_before_it_is_read(fault: str) -> None:
-    assert decode_run(*COMPLETE)
+    assert decode_run(*COMPLETE) == 0
     with pytest.raises(ValueError, match=r"block|more bytes|base"):
         decode_run(*ONE_FAULT[fault])
 
@@ -225,7 +269,7 @@ def coded_block() -> tuple[bytes, bytes]:
 def test_rows_of_no_parts_or_of_empty_ones_are_refused(parts: int) -> None:
     stored, base = coded_block()
     size = len(base)
-    assert decode_run([2], [len(stored)], [size], stored, size, base)
+    assert decode_run([2], [len(stored)], [size], stored, size, base) == OTHER  # than zeros
     with pytest.raises(ValueError, match="parts"):
         decode_run([2], [len(stored)], [size], stored, size, base, parts=parts)
 
@@ -236,5 +280,58 @@ def test_a_stream_that_goes_on_behind_its_own_guard_is_refused_in_a_run() -> Non
         number = int.from_bytes(stored[4:], "little") << spare_digits
         stream = number.to_bytes((number.bit_length() + 7) // 8, "little")
         longer = xxhash.xxh3_64_intdigest(stream).to_bytes(8, "little")[:4] + stream
-        is_decoded = decode_run([2], [len(longer)], [len(base)], longer, len(base), base)
-        assert is_decoded == (spare_digits == 0)
+        fault = decode_run([2], [len(longer)], [len(base)], longer, len(base), base)
+        assert fault == (FAULT_STREAM if spare_digits else OTHER)
+
+
+@pytest.mark.parametrize("length", range(6))
+def test_a_coded_block_that_is_hardly_longer_than_its_guard_is_refused(length: int) -> None:
+    _, base = coded_block()
+    guard = xxhash.xxh3_64_intdigest(bytes(max(length - 4, 0))).to_bytes(8, "little")[:4]
+    stored = (guard + bytes(length))[:length]
+    fault = decode_run([2], [length], [len(base)], stored, len(base), base)
+    assert fault == (FAULT_STREAM if length > 4 else FAULT_GUARD)
+
+
+@pytest.mark.parametrize(
+    ("rows_per_block", "parts", "size", "room", "fault"),
+    [
+        (0, 1, 40, 40, "whole rows"),
+        (1, 0, 40, 40, "whole rows"),
+        (2, 2, 40, 40, "whole rows"),
+        (1, 6, 40, 40, "whole rows"),
+        (1, 4, 40, 40, "whole rows"),
+        (1, 1, 38, 40, "rows x columns"),
+        (1, 1, 40, 39, "room"),
+    ],
+)
+def test_a_frame_that_is_cut_into_no_such_blocks_is_refused(
+    rows_per_block: int, parts: int, size: int, room: int, fault: str
+) -> None:
+    """4 rows of 5 words of BF16: four parts would have two words each, and the last one none."""
+    cut, out = (rows_per_block, parts), bytearray(room)
+    words, base = SOURCE[:40], BASE[:40]
+    deltas, floats = (
+        FmDeltaEncoder(3, words, base, 4, 5, 2, b"", b"", 0, False),
+        NeuzipEncoder(3, words),
+    )
+    with pytest.raises(ValueError, match=fault):
+        deltas.encode_run(*cut, words[:size], base[:size], out, 1)
+    with pytest.raises(ValueError, match=fault):
+        floats.encode_run(4, 5, *cut, words[:size], out, 1)
+    assert not any(out)
+
+
+def test_a_base_of_another_size_is_refused_before_a_block_is_encoded() -> None:
+    encoder = FmDeltaEncoder(3, SOURCE[:40], BASE[:40], 4, 5, 2, b"", b"", 0, False)
+    with pytest.raises(ValueError, match="base"):
+        encoder.encode_run(1, 1, SOURCE[:40], BASE[:39], bytearray(40), 1)
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_words_that_were_not_planned_end_the_encoding_of_a_frame(threads: int) -> None:
+    """No thread waits for blocks that will never come."""
+    plain = bytes(2 * 600)
+    encoder = NeuzipEncoder(3, plain)
+    with pytest.raises(RuntimeError, match="tables do not hold"):
+        encoder.encode_run(60, 10, 1, 1, plain[:800] + SOURCE[:400], bytearray(1200), threads)

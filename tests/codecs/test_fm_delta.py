@@ -271,6 +271,6 @@ def test_without_a_base_there_is_no_delta() -> None:
     body = encode(geometry, source, base)
     with pytest.raises(WrongBase):
         codec.decode(
-            geometry, 1, memoryview(body.prelude), 0, [1], [20], memoryview(source), None,
+            geometry, 1, memoryview(body.prelude), 0, [1], [20], [0], memoryview(source), None,
             memoryview(bytearray(20)), 1,
         )  # fmt: skip

@@ -206,6 +206,16 @@ def test_an_encoder_chooses_blocks_within_the_limits(
     assert geometry.parts_per_row == -(-columns // geometry.part_width)
 
 
+@pytest.mark.parametrize(
+    ("rows", "rows_per_block", "n_blocks"),
+    [(100, 100, 1), (292, 292, 1), (293, 147, 2), (448, 224, 2), (600, 150, 4), (1216, 203, 6)],
+)
+def test_blocks_are_alike_and_even_in_number(rows: int, rows_per_block: int, n_blocks: int) -> None:
+    """So that two threads are done at the same time. A block has at most 2^17 elements."""
+    geometry = choose_geometry(BY_ID["fm_delta"], DType.BF16, rows, 448)
+    assert (geometry.rows_per_block, geometry.n_blocks) == (rows_per_block, n_blocks)
+
+
 def test_a_delta_without_its_base_is_refused() -> None:
     source, base = make_pair(DType.F32, 5000)
     frame = make_frame("fm_delta", DType.F32, 1, 5000, source, base)

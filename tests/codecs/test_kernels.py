@@ -126,7 +126,6 @@ def test_all_kernels_predict_the_same_words_from_any_factors(dtype: DType, rank:
                 )  # fmt: skip
                 encoded.add((encoder.prelude, encoder.encode(*words, 0, 0, rows, columns)))
         ((prelude, stream),) = encoded
-        assert stream is not None
         for name in NAMES:
             shape = BlockShape(rows, columns)
             decoded = run_delta(name, dtype, (rows, columns), prelude, stream, words[1], shape)
@@ -265,7 +264,6 @@ def test_the_reference_reads_and_writes_what_kernels_write(
         row, column, n_rows, n_columns = geometry.block_rectangle(index)
         block = source[begin:end], base[begin:end]
         stream = encoder.encode(*block, row, column, n_rows, n_columns)
-        assert stream is not None
         shape = BlockShape(n_rows, n_columns, column)
         assert fm_delta.decode_block(model, guarded(stream), block[1], shape) == block[0]
         sides = fm_delta.read_sides(model, model.coder.open(stream), shape)
@@ -366,7 +364,6 @@ def test_the_modes_of_the_processor_do_not_show(kernels: str, mode: str) -> None
                     encoders.append(encoder)
                     streams.append(encoder.encode(*words, 0, 0, rows, columns))
             for encoder, stream in zip(encoders, streams, strict=True):
-                assert stream is not None
                 prelude = encoder.prelude
                 with in_mode(mode):
                     assert is_changed()

@@ -186,7 +186,6 @@ def test_predictions_are_what_the_fm_delta_page_says() -> None:
         kind = WORD_KINDS[DType.BF16]
         encoder = FmDeltaEncoder(kind, *pair, 8, 64, 3, left, right, int(c0), False)
         stream = encoder.encode(*pair, 0, 0, 8, 64)
-        assert stream is not None
         frame = 8, 64
         assert delta_outcome(DType.BF16, frame, encoder.prelude, stream, pair[1], shape) == pair[0]
 

@@ -99,6 +99,7 @@ def decode(geometry: Geometry, body: EncodedBody, base: bytes | None, threads: i
         0,
         [int(mode) for mode in body.blocks.modes],
         body.blocks.lengths,
+        body.checksums,
         memoryview(b"".join(stored for _, stored in body.blocks)),
         None if base is None else memoryview(base),
         memoryview(out),

@@ -80,5 +80,5 @@ def built(
         made = {name: pending.result() for name, pending in objects.items()}
     kernels = [made[isa] for isa in KERNELS]
     for name, (_, own) in programs.items():
-        run([compiler, *flags, *own, made[name], *kernels, "-o", folder / name])
+        run([compiler, *flags, *own, "-pthread", made[name], *kernels, "-o", folder / name])
     return made

@@ -30,14 +30,11 @@ def estimate_deltas(kind: int, source: bytes | bytearray | memoryview, base: byt
     kind: see fm_delta.WORD_KINDS. ValueError unless both are as many words, at least one.
     """
 
-LEAST_CHECKED: int = 240
+FAULT_GUARD: int = 1
 
-def count_intact(first: int, sizes: list[int], checksums: list[int], decoded: bytes | bytearray | memoryview) -> int:
-    """
-    How many blocks, from the first on, have these checksums: XXH3 of 64 bits, each seeded
-    with its index, the first one's being `first`. ValueError unless the blocks, each of more
-    than LEAST_CHECKED bytes, are what `decoded` holds.
-    """
+FAULT_STREAM: int = 2
+
+FAULT_OTHER_BYTES: int = 3
 
 class FmDeltaEncoder:
     """The model of one frame, ready to encode its blocks."""
@@ -58,10 +55,17 @@ class FmDeltaEncoder:
     def estimated_bytes(self) -> int:
         """About what prelude and coded blocks will take."""
 
-    def encode(self, source: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, row: int, column: int, rows: int, columns: int) -> bytes | None:
+    def encode(self, source: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, row: int, column: int, rows: int, columns: int) -> bytes:
         """
-        The stream of a block: a rectangle of the frame, whose words are given. Empty where it
-        equals its base, None where coding does not pay.
+        The stream of one block: a rectangle of the frame, whose words are given.
+        """
+
+    def encode_run(self, rows_per_block: int, parts: int, source: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, out: bytearray | memoryview, threads: int) -> tuple[list[int], list[int], list[int]]:
+        """
+        Fills `out` from its beginning with all blocks of the frame as they are stored, guards
+        included, and gives their modes, stored lengths and checksums. A block has so many rows
+        or is one of so many parts of a row. ValueError unless the sizes fit, and `out` has
+        room for the source. The result is the same for any number of threads.
         """
 
 class FmDeltaDecoder:
@@ -78,12 +82,12 @@ class FmDeltaDecoder:
         ValueError where no encoder writes such a stream.
         """
 
-    def decode_run(self, first: int, parts: int, base: bytes | bytearray | memoryview, modes: list[int], lengths: list[int], sizes: list[int], payload: bytes | bytearray | memoryview, out: bytearray | memoryview) -> bool:
+    def decode_run(self, first: int, parts: int, modes: list[int], lengths: list[int], sizes: list[int], checksums: list[int], payload: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, out: bytearray | memoryview, threads: int) -> tuple[int, int]:
         """
         Fills `out` with blocks that follow each other from `first` on, guards included; a row
         of the frame has so many parts. lengths, sizes: of each block's stored and decoded
-        bytes. False where one of them is damaged. ValueError unless the sizes fit, and coded
-        blocks have more than LEAST_CHECKED bytes behind their guards.
+        bytes. How many blocks are intact before the first one with a fault, and which (FAULT_*,
+        or 0); the rest of `out` is then worthless. ValueError unless the sizes fit.
         """
 
 class NeuzipEncoder:
@@ -91,8 +95,8 @@ class NeuzipEncoder:
 
     def __init__(self, kind: int, source: bytes | bytearray | memoryview) -> None:
         """
-        Counts the exponents of a frame, and what goes with them. ValueError for words that are no floats, and where
-        they have more exponents than a table holds.
+        Counts the exponents of a frame, and what goes with them. ValueError for words that are
+        no floats, and where they have more exponents than a table holds.
         """
 
     @property
@@ -101,8 +105,13 @@ class NeuzipEncoder:
     @property
     def estimated_bytes(self) -> int: ...
 
-    def encode(self, source: bytes | bytearray | memoryview) -> bytes | None:
-        """The stream of a block; None where coding does not pay."""
+    def encode(self, source: bytes | bytearray | memoryview) -> bytes:
+        """The stream of one block."""
+
+    def encode_run(self, rows: int, columns: int, rows_per_block: int, parts: int, source: bytes | bytearray | memoryview, out: bytearray | memoryview, threads: int) -> tuple[list[int], list[int], list[int]]:
+        """
+        All blocks of a frame of rows x columns words, as FmDeltaEncoder.encode_run.
+        """
 
 class NeuzipDecoder:
     """A prelude's table, ready to decode blocks."""
@@ -117,9 +126,9 @@ class NeuzipDecoder:
         Fills `out` with one block. ValueError where no encoder writes such a stream.
         """
 
-    def decode_run(self, modes: list[int], lengths: list[int], sizes: list[int], payload: bytes | bytearray | memoryview, out: bytearray | memoryview) -> bool:
+    def decode_run(self, first: int, modes: list[int], lengths: list[int], sizes: list[int], checksums: list[int], payload: bytes | bytearray | memoryview, out: bytearray | memoryview, threads: int) -> tuple[int, int]:
         """
-        Fills `out` with blocks that follow each other, guards included; as the other one's.
+        Blocks that follow each other from `first` on, as FmDeltaDecoder.decode_run.
         """
 
 def greatest_magnitude(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]]) -> int:

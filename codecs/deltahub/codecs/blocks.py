@@ -1,14 +1,15 @@
-"""Walking the blocks of a frame: the two modes that all codecs share, and threads."""
+"""Walking the blocks of a frame, where no native call does: their modes, checksums and threads."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from enum import IntEnum
 from itertools import accumulate
 from typing import Final, TypeVar
 
 import xxhash
 
-from deltahub.codecs._native import LEAST_CHECKED
+from deltahub.codecs._native import FAULT_GUARD, FAULT_OTHER_BYTES, FAULT_STREAM
 from deltahub.codecs.errors import CorruptFrame
 from deltahub.codecs.protocol import BlockMode, Buffer, Geometry, StoredBlocks
 
@@ -33,20 +34,6 @@ def unguarded(stored: memoryview) -> memoryview:
     if stored[:GUARD_BYTES] != guard(stored[GUARD_BYTES:]):
         raise CorruptFrame("a block has a wrong guard")
     return stored[GUARD_BYTES:]
-
-
-def plain_block(mode: int, stored: memoryview, base: memoryview | None, out: memoryview) -> bool:
-    """Whether `mode` was one of the two that need no codec; then `out` is filled.
-
-    base, out: exactly this block's decoded bytes. stored: this block's stored bytes.
-    """
-    if mode == BlockMode.RAW:
-        out[:] = stored
-        return True
-    if mode == BlockMode.UNCHANGED and base is not None:
-        out[:] = base
-        return True
-    return False
 
 
 def map_blocks(work: Callable[[int], T], n_blocks: int, threads: int) -> list[T]:
@@ -85,17 +72,28 @@ def raw_blocks(geometry: Geometry, source: memoryview) -> StoredBlocks:
     )
 
 
+def block_checksums(geometry: Geometry, source: memoryview, threads: int) -> list[int]:
+    """Of all blocks of a frame."""
+
+    def checksum(index: int) -> int:
+        begin, end = geometry.block_bytes(index)
+        return block_checksum(source[begin:end], index)
+
+    return map_blocks(checksum, geometry.n_blocks, threads)
+
+
 def encoded_blocks(
-    encode_block: Callable[[int], tuple[BlockMode, Buffer]],
+    encode_block: Callable[[memoryview], tuple[BlockMode, Buffer]],
     geometry: Geometry,
     source: memoryview,
     threads: int,
 ) -> tuple[StoredBlocks, list[int]]:
-    """All blocks of a frame, encoded, and the checksum of each."""
+    """All blocks of a frame, encoded one by one, and the checksum of each."""
 
     def encode(index: int) -> tuple[BlockMode, Buffer, int]:
         begin, end = geometry.block_bytes(index)
-        return *encode_block(index), block_checksum(source[begin:end], index)
+        words = source[begin:end]
+        return *encode_block(words), block_checksum(words, index)
 
     blocks, checksums = StoredBlocks(room=room_of(geometry)), []
     for mode, stored, checksum in each_block(encode, geometry.n_blocks, threads):
@@ -104,40 +102,47 @@ def encoded_blocks(
     return blocks, checksums
 
 
-DecodeRun = Callable[[list[int], list[int], list[int], memoryview, memoryview], bool]
-"""decode(modes, lengths, sizes, payload, out): all blocks in one call; False if one is damaged."""
+EncodeRun = Callable[[memoryview], tuple[list[int], list[int], list[int]]]
+"""encode(room): all blocks into it, in one native call; their modes, lengths and checksums."""
 
 
-def decode_run(
-    decode: DecodeRun,
-    geometry: Geometry,
-    first: int,
-    modes: list[int],
-    lengths: list[int],
-    payload: memoryview,
-    out: memoryview,
-    threads: int,
-) -> bool:
-    """Whether `out` was filled by one native call: with one thread, where no block is tiny.
+def encoded_run(encode: EncodeRun, geometry: Geometry) -> tuple[StoredBlocks, list[int]]:
+    """All blocks of a frame, and the checksum of each."""
+    checksums: list[int] = []
 
-    If not, decode_blocks does the same, or says which block is damaged.
-    """
-    least = GUARD_BYTES + LEAST_CHECKED
-    if threads > 1 or any(
-        mode == BlockMode.CODED and length <= least
-        for mode, length in zip(modes, lengths, strict=True)
-    ):
-        return False
-    sizes = [end - begin for begin, end in decoded_spans(geometry, first, len(modes))]
-    return decode(modes, lengths, sizes, payload, out)
+    def write(room: memoryview) -> tuple[list[int], list[int]]:
+        modes, lengths, found = encode(room)
+        checksums.extend(found)
+        return modes, lengths
+
+    blocks = StoredBlocks(room=room_of(geometry))
+    blocks.fill(write)
+    return blocks, checksums
+
+
+class BlockFault(IntEnum):
+    """What the native decoders say of a block."""
+
+    GUARD = FAULT_GUARD
+    STREAM = FAULT_STREAM
+    OTHER_BYTES = FAULT_OTHER_BYTES
+
+    def error(self, index: int, *, has_base: bool) -> CorruptFrame:
+        """index: the block's, in its frame."""
+        if self is BlockFault.OTHER_BYTES:
+            hint = " or this is not its base" if has_base else ""
+            return CorruptFrame(f"block {index} decodes to other bytes: damaged{hint}")
+        what = "has a wrong guard" if self is BlockFault.GUARD else "is none that an encoder writes"
+        return CorruptFrame(f"block {index} {what}")
 
 
 def decode_blocks(
-    decode_coded: Callable[[int, memoryview, memoryview, memoryview], None],
+    decode_coded: Callable[[memoryview, memoryview], None],
     geometry: Geometry,
     first: int,
     modes: list[int],
     lengths: list[int],
+    checksums: list[int],
     payload: memoryview,
     base: memoryview | None,
     out: memoryview,
@@ -145,19 +150,29 @@ def decode_blocks(
 ) -> None:
     """Fill `out` with blocks [first, first + len(modes)), on `threads` threads.
 
-    decode_coded(block, stored bytes, base, out) does those that are coded; without a base it gets
-    an empty one. The rest is what Codec.decode has.
+    decode_coded(stored bytes, out) does those that are coded; CorruptFrame. The rest is what
+    Codec.decode has.
     """
     spans = list(decoded_spans(geometry, first, len(modes)))
     stored = stored_spans(lengths)
 
     def decode_block(i: int) -> None:
-        decoded, source = slice(*spans[i]), payload[slice(*stored[i])]
-        near = None if base is None else base[decoded]
-        if not plain_block(modes[i], source, near, out[decoded]):
-            decode_coded(first + i, source, memoryview(b"") if near is None else near, out[decoded])
+        decoded, source = out[slice(*spans[i])], payload[slice(*stored[i])]
+        if modes[i] == BlockMode.RAW:
+            decoded[:] = source
+        elif modes[i] == BlockMode.UNCHANGED and base is not None:
+            decoded[:] = base[slice(*spans[i])]
+        else:
+            decode_coded(source, decoded)
+        if block_checksum(decoded, first + i) != checksums[i]:
+            raise BlockFault.OTHER_BYTES.error(first + i, has_base=base is not None)
 
     map_blocks(decode_block, len(modes), threads)
+
+
+def refuse_coded(stored: memoryview, out: memoryview) -> None:
+    """decode_coded of a frame without a prelude, where an encoder leaves no block to be coded."""
+    raise CorruptFrame("a coded block, but the frame has no tables")
 
 
 def decoded_spans(geometry: Geometry, first: int, n_blocks: int) -> Iterator[tuple[int, int]]:

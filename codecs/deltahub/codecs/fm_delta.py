@@ -4,27 +4,26 @@ Format: codecs/spec/fm_delta.md. The work is done by the native kernels; this fi
 modes and errors. `reference.fm_delta` says the same in readable Python.
 """
 
-from functools import partial
 from typing import ClassVar, Final
 
 import numpy as np
 
 from deltahub.codecs._native import FmDeltaDecoder, FmDeltaEncoder
 from deltahub.codecs.blocks import (
-    GUARD_BYTES,
+    BlockFault,
+    block_checksums,
     decode_blocks,
-    decode_run,
     decoded_spans,
-    encoded_blocks,
-    guard,
+    encoded_run,
+    raw_blocks,
+    refuse_coded,
     room_of,
-    unguarded,
 )
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.errors import CorruptFrame, WrongBase
 from deltahub.codecs.low_rank import FLOAT_WORDS
 from deltahub.codecs.low_rank_search import fit_low_rank
-from deltahub.codecs.protocol import BlockMode, Buffer, Effort, EncodedBody, Geometry, StoredBlocks
+from deltahub.codecs.protocol import BlockMode, Effort, EncodedBody, Geometry, StoredBlocks
 from deltahub.codecs.words import WORD_KINDS
 
 BLOCK_ELEMENTS: Final = 1 << 17
@@ -52,31 +51,25 @@ class FmDelta:
         if base is None:
             raise WrongBase("fm_delta codes a tensor against a base, and none was given")
         encoder = plan(geometry, source, base, effort)
-        is_promising = encoder.estimated_bytes < geometry.size_bytes
+        if encoder.estimated_bytes >= geometry.size_bytes:
+            checksums = block_checksums(geometry, source, threads)
+            return EncodedBody(b"", raw_blocks(geometry, source), checksums, effort)
 
-        def encode_block(index: int) -> tuple[BlockMode, Buffer]:
-            begin, end = geometry.block_bytes(index)
-            words = source[begin:end]
-            if not is_promising:
-                return BlockMode.RAW, words
-            place = geometry.block_rectangle(index)
-            stream = encoder.encode(words, base[begin:end], *place)
-            if stream == b"":
-                return BlockMode.UNCHANGED, b""
-            if stream is None or GUARD_BYTES + len(stream) >= len(words):
-                return BlockMode.RAW, words
-            return BlockMode.CODED, guard(stream) + stream
+        def encode(room: memoryview) -> tuple[list[int], list[int], list[int]]:
+            cut = geometry.rows_per_block, geometry.parts_per_row
+            return encoder.encode_run(*cut, source, base, room, threads)
 
-        blocks, checksums = encoded_blocks(encode_block, geometry, source, threads)
-        modes = blocks.modes
+        blocks, checksums = encoded_run(encode, geometry)
+        sizes = geometry.block_sizes(0, geometry.n_blocks)
         saved = sum(
-            _size(geometry, index) - length
-            for index, (mode, length) in enumerate(zip(modes, blocks.lengths, strict=True))
+            size - length
+            for size, mode, length in zip(sizes, blocks.modes, blocks.lengths, strict=True)
             if mode == BlockMode.CODED
         )
         if saved > len(encoder.prelude):
             return EncodedBody(encoder.prelude, blocks, checksums, effort)
         # The tables cost more than they save, as in a tensor of a few elements.
+        modes = blocks.modes
         del blocks
         plain = StoredBlocks(room=room_of(geometry))
         for mode, (begin, end) in zip(
@@ -96,6 +89,7 @@ class FmDelta:
         first: int,
         modes: list[int],
         lengths: list[int],
+        checksums: list[int],
         payload: memoryview,
         base: memoryview | None,
         out: memoryview,
@@ -104,21 +98,19 @@ class FmDelta:
         if base is None:
             raise WrongBase("an fm_delta frame decodes against its base, and none was given")
         decoder = _decoder(geometry, prelude)
-        if decoder is not None:
-            run = partial(decoder.decode_run, first, geometry.parts_per_row, base)
-            if decode_run(run, geometry, first, modes, lengths, payload, out, threads):
-                return
-
-        def decode_block(i: int, stored: memoryview, near: memoryview, words: memoryview) -> None:
-            if decoder is None:
-                raise CorruptFrame("a coded block, but the frame has no tables")
-            _, column, rows, columns = geometry.block_rectangle(i)
-            try:
-                decoder.decode(unguarded(stored), near, words, column, rows, columns)
-            except ValueError as exc:
-                raise CorruptFrame(f"block {i}: {exc}") from exc
-
-        decode_blocks(decode_block, geometry, first, modes, lengths, payload, base, out, threads)
+        if decoder is None:
+            decode_blocks(
+                refuse_coded, geometry, first, modes, lengths, checksums, payload, base, out,
+                threads,
+            )  # fmt: skip
+            return
+        sizes = geometry.block_sizes(first, len(modes))
+        n_intact, fault = decoder.decode_run(
+            first, geometry.parts_per_row, modes, lengths, sizes, checksums, payload, base, out,
+            threads,
+        )  # fmt: skip
+        if fault:
+            raise BlockFault(fault).error(first + n_intact, has_base=True)
 
 
 def plan(
@@ -143,11 +135,6 @@ def plan(
     kind = WORD_KINDS[geometry.dtype]
     shape = (geometry.rows, geometry.columns)
     return FmDeltaEncoder(kind, source, base, *shape, effort, left, right, floor, is_rounded)
-
-
-def _size(geometry: Geometry, index: int) -> int:
-    begin, end = geometry.block_bytes(index)
-    return end - begin
 
 
 def _decoder(geometry: Geometry, prelude: memoryview) -> FmDeltaDecoder | None:

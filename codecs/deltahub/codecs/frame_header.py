@@ -115,11 +115,17 @@ class FrameHeader:
 
 
 def choose_geometry(codec: Codec, dtype: DType, rows: int, columns: int) -> Geometry:
-    """The blocks that an encoder cuts a frame into: as near to the codec's size as rows allow."""
+    """The blocks that an encoder cuts a frame into: alike, and at most of the codec's size.
+
+    Where there is more than one there is an even number of them, for threads in pairs.
+    """
     block = min(codec.block_bytes(dtype), MAX_BLOCK) // dtype.itemsize
     if columns > block:
         return Geometry(dtype, rows, columns, 1, -(-columns // block))
-    return Geometry(dtype, rows, columns, min(rows, block // columns), 1)
+    n_blocks = -(-rows // (block // columns))
+    if n_blocks > 1:
+        n_blocks += n_blocks % 2
+    return Geometry(dtype, rows, columns, -(-rows // n_blocks), 1)
 
 
 def raw_frame_length(dtype: DType, rows: int, columns: int) -> int:

@@ -5,8 +5,7 @@ from itertools import accumulate
 
 import xxhash
 
-from deltahub.codecs._native import LEAST_CHECKED, count_intact
-from deltahub.codecs.blocks import block_checksum, decoded_spans, map_blocks
+from deltahub.codecs.blocks import decoded_spans
 from deltahub.codecs.errors import CorruptFrame, InvalidInput, WrongBase
 from deltahub.codecs.frame_header import CHECKSUM, TABLE_ROW, FrameHeader, parse_header
 from deltahub.codecs.protocol import BlockMode, Buffer
@@ -107,12 +106,12 @@ class FrameView:
             i,
             self.modes[i:j],
             lengths,
+            self.checksums[i:j],
             stored,
             self._checked_base(base, span),
             target,
             threads,
         )
-        self._check_decoded(i, j, target, threads)
 
     def _checked_base(self, base: Buffer | None, span: int) -> memoryview | None:
         if (base is None) != (self.header.base is None):
@@ -123,25 +122,6 @@ class FrameView:
         if len(view) != span:
             raise WrongBase(f"a base of {len(view)} bytes for {span} decoded bytes")
         return view
-
-    def _check_decoded(self, i: int, j: int, decoded: memoryview, threads: int) -> None:
-        spans = list(decoded_spans(self.header.geometry, i, j - i))
-        sizes = [end - begin for begin, end in spans]
-
-        def check(k: int) -> None:
-            if block_checksum(decoded[slice(*spans[k])], i + k) != self.checksums[i + k]:
-                raise self._other_bytes(i + k)
-
-        if threads > 1 or min(sizes) <= LEAST_CHECKED:
-            map_blocks(check, j - i, threads)
-            return
-        n_intact = count_intact(i, sizes, self.checksums[i:j], decoded)
-        if n_intact < j - i:
-            raise self._other_bytes(i + n_intact)
-
-    def _other_bytes(self, block: int) -> CorruptFrame:
-        hint = " or this is not its base" if self.header.base is not None else ""
-        return CorruptFrame(f"block {block} decodes to other bytes: damaged{hint}")
 
     def _stored_begin(self, i: int) -> int:
         return self.stored_ends[i - 1] if i > 0 else 0

@@ -7,17 +7,16 @@ from typing import ClassVar, Final
 
 from deltahub.codecs._native import NeuzipDecoder, NeuzipEncoder
 from deltahub.codecs.blocks import (
-    GUARD_BYTES,
+    BlockFault,
+    block_checksums,
     decode_blocks,
-    decode_run,
-    encoded_blocks,
-    guard,
+    encoded_run,
     raw_blocks,
-    unguarded,
+    refuse_coded,
 )
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.errors import CorruptFrame
-from deltahub.codecs.protocol import BlockMode, Buffer, Effort, EncodedBody, Geometry
+from deltahub.codecs.protocol import Buffer, Effort, EncodedBody, Geometry
 from deltahub.codecs.words import WORD_KINDS
 
 BLOCK_ELEMENTS: Final = 1 << 17
@@ -43,20 +42,17 @@ class NeuzipLossless:
         threads: int,
     ) -> EncodedBody:
         encoder = plan(geometry.dtype, source)
-        if encoder is not None and encoder.estimated_bytes >= geometry.size_bytes:
-            encoder = None
+        if encoder is None or encoder.estimated_bytes >= geometry.size_bytes:
+            checksums = block_checksums(geometry, source, threads)
+            return EncodedBody(b"", raw_blocks(geometry, source), checksums)
 
-        def encode_block(index: int) -> tuple[BlockMode, Buffer]:
-            begin, end = geometry.block_bytes(index)
-            words = source[begin:end]
-            stream = encoder.encode(words) if encoder is not None else None
-            if stream is None or GUARD_BYTES + len(stream) >= len(words):
-                return BlockMode.RAW, words
-            return BlockMode.CODED, guard(stream) + stream
+        def encode(room: memoryview) -> tuple[list[int], list[int], list[int]]:
+            cut = geometry.rows_per_block, geometry.parts_per_row
+            return encoder.encode_run(geometry.rows, geometry.columns, *cut, source, room, threads)
 
-        blocks, checksums = encoded_blocks(encode_block, geometry, source, threads)
+        blocks, checksums = encoded_run(encode, geometry)
         saved = geometry.size_bytes - blocks.size_bytes
-        if encoder is not None and saved > len(encoder.prelude):
+        if saved > len(encoder.prelude):
             return EncodedBody(encoder.prelude, blocks, checksums)
         # The table costs more than it saves, as in a tensor of a few elements.
         del blocks
@@ -70,26 +66,25 @@ class NeuzipLossless:
         first: int,
         modes: list[int],
         lengths: list[int],
+        checksums: list[int],
         payload: memoryview,
         base: memoryview | None,
         out: memoryview,
         threads: int,
     ) -> None:
         decoder = _decoder(geometry.dtype, prelude, version)
-        if decoder is not None and decode_run(
-            decoder.decode_run, geometry, first, modes, lengths, payload, out, threads
-        ):
+        if decoder is None:
+            decode_blocks(
+                refuse_coded, geometry, first, modes, lengths, checksums, payload, None, out,
+                threads,
+            )  # fmt: skip
             return
-
-        def decode_block(i: int, stored: memoryview, near: memoryview, words: memoryview) -> None:
-            if decoder is None:
-                raise CorruptFrame("a coded block, but the frame has no table")
-            try:
-                decoder.decode(unguarded(stored), words)
-            except ValueError as exc:
-                raise CorruptFrame(f"block {i}: {exc}") from exc
-
-        decode_blocks(decode_block, geometry, first, modes, lengths, payload, None, out, threads)
+        sizes = geometry.block_sizes(first, len(modes))
+        n_intact, fault = decoder.decode_run(
+            first, modes, lengths, sizes, checksums, payload, out, threads
+        )
+        if fault:
+            raise BlockFault(fault).error(first + n_intact, has_base=False)
 
 
 def plan(dtype: DType, source: Buffer) -> NeuzipEncoder | None:

@@ -1,6 +1,6 @@
 """What the frame layer and a codec agree on: geometry, block modes, encode and decode."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -62,6 +62,17 @@ class Geometry:
         """Elements in each part of a row but the last, which may be shorter."""
         return -(-self.columns // self.parts_per_row)
 
+    def block_sizes(self, first: int, n_blocks: int) -> list[int]:
+        """Decoded bytes of each of the blocks from `first` on."""
+        if self.parts_per_row == 1:
+            sizes = [self._bytes_of_rows] * n_blocks
+            sizes[-1] = self.block_bytes(first + n_blocks - 1)[1] - (
+                (first + n_blocks - 1) * self._bytes_of_rows
+            )
+            return sizes
+        spans = map(self.block_bytes, range(first, first + n_blocks))
+        return [end - begin for begin, end in spans]
+
     @property
     def n_blocks(self) -> int:
         if self.parts_per_row > 1:
@@ -101,15 +112,23 @@ class StoredBlocks:
     room: bytes for which the buffer need not grow; they take memory only once they are written.
     """
 
-    def __init__(self, blocks: Iterable[tuple[BlockMode, Buffer]] = (), room: int = 0) -> None:
-        self.modes: list[BlockMode] = []
+    def __init__(self, blocks: Iterable[tuple[int, Buffer]] = (), room: int = 0) -> None:
+        self.modes: list[int] = []
         self.lengths: list[int] = []
         # Where a buffer grows among other allocations, it leaves holes of its own size behind.
         self._bytes = BytesIO(bytes(room))
         for mode, stored in blocks:
             self.append(mode, stored)
 
-    def append(self, mode: BlockMode, stored: Buffer) -> None:
+    def fill(self, write: Callable[[memoryview], tuple[list[int], list[int]]]) -> None:
+        """All blocks at once: `write` puts them at the beginning of the room that it is given, and
+        says their modes and lengths.
+        """
+        with self._bytes.getbuffer() as room:
+            self.modes, self.lengths = write(room)
+        self._bytes.seek(sum(self.lengths))
+
+    def append(self, mode: int, stored: Buffer) -> None:
         self.modes.append(mode)
         self.lengths.append(len(stored))
         self._bytes.write(stored)
@@ -118,7 +137,7 @@ class StoredBlocks:
     def size_bytes(self) -> int:
         return self._bytes.tell()
 
-    def __iter__(self) -> Iterator[tuple[BlockMode, bytes]]:
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
         with self._bytes.getbuffer() as stored:
             ends = accumulate(self.lengths)
             spans = zip(self.modes, self.lengths, ends, strict=True)
@@ -152,9 +171,9 @@ class EncodedBody:
 class Codec(Protocol):
     """Elements and an aligned base in, blocks out, and back.
 
-    A codec gets every block, whatever its mode: `blocks.plain_block` does the two modes that are
-    the same in all codecs. Version 0 marks a format on trial: only a release that writes it
-    reads it. Versions from 1 on are read for ever.
+    A codec gets every block, whatever its mode: two modes are the same in all codecs. Version 0
+    marks a format on trial: only a release that writes it reads it. Versions from 1 on are read
+    for ever.
     """
 
     codec_id: ClassVar[str]  # in manifests and URLs; never renamed, never reused
@@ -189,16 +208,18 @@ class Codec(Protocol):
         first: int,
         modes: list[int],
         lengths: list[int],
+        checksums: list[int],
         payload: memoryview,
         base: memoryview | None,
         out: memoryview,
         threads: int,
     ) -> None:
-        """Fill `out` with blocks [first, first + len(modes)); CorruptFrame if they cannot be.
+        """Fill `out` with blocks [first, first + len(modes)); CorruptFrame if they cannot be, or if
+        the bytes of one have another checksum than the frame says. The first such one is named.
 
         The frame layer has checked: the version; every mode against its length (UNCHANGED 0 and
         only with a base, RAW the decoded size, CODED 1 to decoded size - 1); payload is exactly
-        their sum; base (if any) and out are exactly the decoded span, contiguous bytes. It checks
-        each block's XXH3 afterwards. Prelude and payload are hostile.
+        their sum; base (if any) and out are exactly the decoded span, contiguous bytes. Prelude and
+        payload are hostile.
         """
         ...

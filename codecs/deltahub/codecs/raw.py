@@ -2,16 +2,10 @@
 
 from typing import ClassVar
 
-from deltahub.codecs.blocks import (
-    block_checksum,
-    decoded_spans,
-    map_blocks,
-    raw_blocks,
-    stored_spans,
-)
+from deltahub.codecs.blocks import block_checksums, decode_blocks, raw_blocks
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.errors import CorruptFrame
-from deltahub.codecs.protocol import BlockMode, Effort, EncodedBody, Geometry
+from deltahub.codecs.protocol import Effort, EncodedBody, Geometry
 
 
 class Raw:
@@ -33,10 +27,7 @@ class Raw:
         effort: Effort,
         threads: int,
     ) -> EncodedBody:
-        spans = list(decoded_spans(geometry, 0, geometry.n_blocks))
-        checksums = map_blocks(
-            lambda i: block_checksum(source[slice(*spans[i])], i), len(spans), threads
-        )
+        checksums = block_checksums(geometry, source, threads)
         return EncodedBody(b"", raw_blocks(geometry, source), checksums)
 
     def decode(
@@ -47,6 +38,7 @@ class Raw:
         first: int,
         modes: list[int],
         lengths: list[int],
+        checksums: list[int],
         payload: memoryview,
         base: memoryview | None,
         out: memoryview,
@@ -54,8 +46,10 @@ class Raw:
     ) -> None:
         if len(prelude) != 0:
             raise CorruptFrame("a raw frame has no prelude")
-        if any(mode != BlockMode.RAW for mode in modes):
+
+        def decode_coded(stored: memoryview, out: memoryview) -> None:
             raise CorruptFrame("a raw frame has raw blocks only")
-        # Raw blocks are as long as what they decode to, so both sides have the same spans.
-        for begin, end in stored_spans(lengths):
-            out[begin:end] = payload[begin:end]
+
+        decode_blocks(
+            decode_coded, geometry, first, modes, lengths, checksums, payload, None, out, threads
+        )

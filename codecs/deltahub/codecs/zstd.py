@@ -45,11 +45,7 @@ class Zstd:
         effort: Effort,
         threads: int,
     ) -> EncodedBody:
-        def encode_block(index: int) -> tuple[BlockMode, Buffer]:
-            begin, end = geometry.block_bytes(index)
-            return _compress(source[begin:end])
-
-        blocks, checksums = encoded_blocks(encode_block, geometry, source, threads)
+        blocks, checksums = encoded_blocks(_compress, geometry, source, threads)
         return EncodedBody(prelude=b"", blocks=blocks, checksums=checksums)
 
     def decode(
@@ -60,6 +56,7 @@ class Zstd:
         first: int,
         modes: list[int],
         lengths: list[int],
+        checksums: list[int],
         payload: memoryview,
         base: memoryview | None,
         out: memoryview,
@@ -67,11 +64,9 @@ class Zstd:
     ) -> None:
         if len(prelude) != 0:
             raise CorruptFrame("a zstd frame has no prelude")
-
-        def decode_block(i: int, stored: memoryview, near: memoryview, words: memoryview) -> None:
-            _decompress(stored, words)
-
-        decode_blocks(decode_block, geometry, first, modes, lengths, payload, None, out, threads)
+        decode_blocks(
+            _decompress, geometry, first, modes, lengths, checksums, payload, None, out, threads
+        )
 
 
 def compressed_size(sample: Buffer) -> int:

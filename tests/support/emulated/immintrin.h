@@ -36,7 +36,7 @@ static inline __m512i _mm512_shrdv_epi32(__m512i low, __m512i high, __m512i bit)
 
 // Any processor is emulated, with and without what makes kernels choose one way or another.
 static inline bool is_supported_in_turn() {
-  static bool is_supported;
+  static thread_local bool is_supported;
   return is_supported = !is_supported;
 }
 #define __builtin_cpu_is(model) true

@@ -1,0 +1,162 @@
+// All blocks of a frame, encoded: their modes, guards and checksums.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <span>
+#include <stdexcept>
+#include <vector>
+
+#include "block_run.hpp"
+#include "codec.hpp"
+#include "delta_codec.hpp"
+#include "dispatch.hpp"
+#include "float_codec.hpp"
+#include "parallel.hpp"
+
+namespace deltahub {
+
+// The blocks as a frame has them; their stored bytes are elsewhere, back to back.
+struct EncodedRun {
+  std::vector<std::uint8_t> modes;
+  std::vector<std::size_t> lengths;        // of stored bytes
+  std::vector<std::uint64_t> checksums;    // of decoded bytes
+};
+
+// How a frame falls into blocks: so many rows each, or each row into so many parts.
+struct Cut {
+  std::size_t rows, columns, word_bytes, rows_per_block, parts;
+
+  // std::invalid_argument unless each block has a word, and all of them are what the frame holds.
+  void check(std::size_t size) const {
+    require(rows > 0 && columns > 0 && rows <= size / word_bytes / columns &&
+                size == rows * columns * word_bytes,
+            "a frame's bytes must be rows x columns words");
+    require(rows_per_block > 0 && (rows_per_block == 1 || parts == 1) && parts > 0 &&
+                parts <= columns && (parts - 1) * part_width() < columns,
+            "blocks must be whole rows, or parts of one");
+  }
+  std::size_t n_blocks() const {
+    return parts > 1 ? rows * parts : (rows + rows_per_block - 1) / rows_per_block;
+  }
+  struct Place {
+    std::size_t row;
+    BlockShape shape;
+    std::size_t begin, size;  // in bytes of the frame
+  };
+  Place place_of(std::size_t index) const {
+    Place at{index / parts, {1, columns, 0}, 0, 0};
+    if (parts > 1) {
+      at.shape.first_column = index % parts * part_width();
+      at.shape.columns = std::min(part_width(), columns - at.shape.first_column);
+    } else {
+      at.row = index * rows_per_block;
+      at.shape.rows = std::min(rows_per_block, rows - at.row);
+    }
+    at.begin = (at.row * columns + at.shape.first_column) * word_bytes;
+    at.size = at.shape.rows * at.shape.columns * word_bytes;
+    return at;
+  }
+
+ private:
+  std::size_t part_width() const { return (columns + parts - 1) / parts; }
+};
+
+namespace detail {
+
+// stream_of(place): a block's stream, which is empty where it does not hold the block's words.
+// is_unchanged(place): whether the block needs none. `out` takes as many bytes as the source has.
+template <class StreamOf, class IsUnchanged>
+EncodedRun encode_run(const Cut& cut, View source, std::span<std::uint8_t> out,
+                      std::size_t threads, StreamOf&& stream_of, IsUnchanged&& is_unchanged) {
+  require(out.size() >= source.size(), "less room than the blocks may take");
+  struct Result {
+    BlockMode mode;
+    std::vector<std::uint8_t> stream;
+    std::uint32_t guard;
+    std::uint64_t checksum;
+  };
+  const auto checksum = chosen_kernels().load()->checksum;
+  EncodedRun run;
+  std::size_t end = 0;
+  const auto append = [&](const void* bytes, std::size_t n) {
+    std::memcpy(out.data() + end, bytes, n);
+    end += n;
+  };
+  InOrder<Result, std::function<void(std::size_t, const Result&)>> in_order(
+      2 * std::max<std::size_t>(threads, 1), [&](std::size_t index, const Result& result) {
+        const std::size_t begin = end;
+        const Cut::Place at = cut.place_of(index);
+        if (result.mode == BlockMode::raw) append(source.data() + at.begin, at.size);
+        if (result.mode == BlockMode::coded) {
+          std::uint8_t guard[guard_bytes];
+          store(guard, result.guard);
+          append(guard, guard_bytes);
+          append(result.stream.data(), result.stream.size());
+        }
+        run.modes.push_back(std::uint8_t(result.mode));
+        run.lengths.push_back(end - begin);
+        run.checksums.push_back(result.checksum);
+      });
+  const auto encode = [&](std::size_t index) {
+    const Cut::Place at = cut.place_of(index);
+    Result result{BlockMode::unchanged, {}, 0, checksum(source.data() + at.begin, at.size, index)};
+    if (!is_unchanged(at)) {
+      result.stream = stream_of(at);
+      // What the tables lack is a fault of the planner's, never of the caller's.
+      if (result.stream.empty())
+        throw std::runtime_error("the planned tables do not hold the block's words");
+      const bool pays = guard_bytes + result.stream.size() < at.size;
+      result.mode = pays ? BlockMode::coded : BlockMode::raw;
+      result.guard = std::uint32_t(checksum(result.stream.data(), result.stream.size(), 0));
+    }
+    in_order.put(index, std::move(result));
+    return true;
+  };
+  for_each_block(cut.n_blocks(), threads, [&](std::size_t index) {
+    try {
+      return encode(index);
+    } catch (...) {
+      in_order.give_up();
+      throw;
+    }
+  });
+  return run;
+}
+
+}  // namespace detail
+
+// All blocks of the frame that was planned, their stored bytes at the beginning of `out`, which has
+// room for the source. std::invalid_argument where sizes do not fit each other.
+inline EncodedRun encode_run(const DeltaEncoder& encoder, std::size_t rows_per_block,
+                             std::size_t parts, View source, View base,
+                             std::span<std::uint8_t> out, std::size_t threads) {
+  const Cut cut{encoder.rows, encoder.columns, encoder.word_bytes, rows_per_block, parts};
+  cut.check(source.size());
+  require(base.size() == source.size(), "a base of another size");
+  return detail::encode_run(
+      cut, source, out, threads,
+      [&](const Cut::Place& at) {
+        return encoder.encode(source.data() + at.begin, base.data() + at.begin, at.row, at.shape);
+      },
+      [&](const Cut::Place& at) {
+        return std::memcmp(source.data() + at.begin, base.data() + at.begin, at.size) == 0;
+      });
+}
+
+// The same of a neuzip_lossless frame of so many words, which has no base.
+inline EncodedRun encode_run(const FloatEncoder& encoder, std::size_t rows, std::size_t columns,
+                             std::size_t rows_per_block, std::size_t parts, View source,
+                             std::span<std::uint8_t> out, std::size_t threads) {
+  const Cut cut{rows, columns, encoder.word_bytes, rows_per_block, parts};
+  cut.check(source.size());
+  return detail::encode_run(
+      cut, source, out, threads,
+      [&](const Cut::Place& at) { return encoder.encode(source.subspan(at.begin, at.size)); },
+      [](const Cut::Place&) { return false; });
+}
+
+}  // namespace deltahub
