@@ -216,6 +216,17 @@ def test_blocks_are_alike_and_even_in_number(rows: int, rows_per_block: int, n_b
     assert (geometry.rows_per_block, geometry.n_blocks) == (rows_per_block, n_blocks)
 
 
+@pytest.mark.parametrize(
+    ("rows", "rows_per_block", "n_blocks"), [(1170, 1170, 1), (1171, 1170, 2), (3000, 1170, 3)]
+)
+def test_blocks_of_a_raw_frame_are_those_of_the_format(
+    rows: int, rows_per_block: int, n_blocks: int
+) -> None:
+    """Others would make it longer than any frame may be: see "No frame exceeds a raw one"."""
+    geometry = choose_geometry(BY_ID["raw"], DType.BF16, rows, 448)
+    assert (geometry.rows_per_block, geometry.n_blocks) == (rows_per_block, n_blocks)
+
+
 def test_a_delta_without_its_base_is_refused() -> None:
     source, base = make_pair(DType.F32, 5000)
     frame = make_frame("fm_delta", DType.F32, 1, 5000, source, base)

@@ -119,6 +119,8 @@ def choose_geometry(codec: Codec, dtype: DType, rows: int, columns: int) -> Geom
 
     Where there is more than one there is an even number of them, for threads in pairs.
     """
+    if codec is BY_ID["raw"]:
+        return _raw_geometry(dtype, rows, columns)
     block = min(codec.block_bytes(dtype), MAX_BLOCK) // dtype.itemsize
     if columns > block:
         return Geometry(dtype, rows, columns, 1, -(-columns // block))
@@ -128,9 +130,17 @@ def choose_geometry(codec: Codec, dtype: DType, rows: int, columns: int) -> Geom
     return Geometry(dtype, rows, columns, -(-rows // n_blocks), 1)
 
 
+def _raw_geometry(dtype: DType, rows: int, columns: int) -> Geometry:
+    """As the format has it: no frame is longer than a raw one of these blocks."""
+    block = BY_ID["raw"].block_bytes(dtype) // dtype.itemsize
+    if columns > block:
+        return Geometry(dtype, rows, columns, 1, -(-columns // block))
+    return Geometry(dtype, rows, columns, min(rows, block // columns), 1)
+
+
 def raw_frame_length(dtype: DType, rows: int, columns: int) -> int:
     """The length of a raw frame of these elements, which no frame may exceed."""
-    geometry = choose_geometry(BY_ID["raw"], dtype, rows, columns)
+    geometry = _raw_geometry(dtype, rows, columns)
     fixed = FIXED.size + 2 * CHECKSUM.size
     return fixed + geometry.n_blocks * TABLE_ROW.size + geometry.size_bytes
 

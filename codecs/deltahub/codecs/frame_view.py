@@ -5,7 +5,6 @@ from itertools import accumulate
 
 import xxhash
 
-from deltahub.codecs.blocks import decoded_spans
 from deltahub.codecs.errors import CorruptFrame, InvalidInput, WrongBase
 from deltahub.codecs.frame_header import CHECKSUM, TABLE_ROW, FrameHeader, parse_header
 from deltahub.codecs.protocol import BlockMode, Buffer
@@ -134,14 +133,14 @@ class FrameView:
 def _check_blocks(header: FrameHeader, modes: list[int], lengths: list[int]) -> None:
     if sum(lengths) != header.body_length:
         raise CorruptFrame("the blocks' lengths do not sum to the body's")
-    spans = decoded_spans(header.geometry, 0, header.n_blocks)
-    for mode, length, (begin, end) in zip(modes, lengths, spans, strict=True):
+    sizes = header.geometry.block_sizes(0, header.n_blocks)
+    for mode, length, size in zip(modes, lengths, sizes, strict=True):
         if mode == BlockMode.RAW:
-            is_valid = length == end - begin
+            is_valid = length == size
         elif mode == BlockMode.UNCHANGED:
             is_valid = length == 0 and header.base is not None
         else:
-            is_valid = mode == BlockMode.CODED and 1 <= length < end - begin
+            is_valid = mode == BlockMode.CODED and 1 <= length < size
         if not is_valid:
             raise CorruptFrame(f"a block of mode {mode} with {length} stored bytes")
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cached_property
 from io import BytesIO
 from itertools import accumulate
 from typing import ClassVar, Protocol
@@ -47,17 +46,16 @@ class Geometry:
     def count(self) -> int:
         return self.rows * self.columns
 
-    # Asked for of every block.
-    @cached_property
+    @property
     def size_bytes(self) -> int:
         return self.rows * self.columns * self.dtype.itemsize
 
-    @cached_property
+    @property
     def _bytes_of_rows(self) -> int:
         """Of a block that has whole rows and is not the last one."""
         return self.rows_per_block * self.columns * self.dtype.itemsize
 
-    @cached_property
+    @property
     def part_width(self) -> int:
         """Elements in each part of a row but the last, which may be shorter."""
         return -(-self.columns // self.parts_per_row)
@@ -65,11 +63,8 @@ class Geometry:
     def block_sizes(self, first: int, n_blocks: int) -> list[int]:
         """Decoded bytes of each of the blocks from `first` on."""
         if self.parts_per_row == 1:
-            sizes = [self._bytes_of_rows] * n_blocks
-            sizes[-1] = self.block_bytes(first + n_blocks - 1)[1] - (
-                (first + n_blocks - 1) * self._bytes_of_rows
-            )
-            return sizes
+            begin, end = self.block_bytes(first + n_blocks - 1)
+            return [self._bytes_of_rows] * (n_blocks - 1) + [end - begin]
         spans = map(self.block_bytes, range(first, first + n_blocks))
         return [end - begin for begin, end in spans]
 
