@@ -172,19 +172,6 @@ def standalone_figure(sizes: Sizes) -> Figure:
     return Figure(name, 66.4, None if largest is None else largest.percent, False, "%", where)
 
 
-def threads_figures(wall_s: dict[str, float]) -> list[Figure]:
-    return [
-        Figure(
-            f"{way}: one thread's wall time over that of two",
-            1.8,
-            wall_s[f"{way}_1"] / wall_s[f"{way}_2"] if wall_s else None,
-            True,
-            "times",
-        )
-        for way in (ENCODE, DECODE)
-    ]
-
-
 def _least(name: str, wanted: float, sizes: Sizes, pairs: Sequence[Pair], dtype: str) -> Figure:
     found = sizes.savings(pairs, dtype)
     where = min(found, key=found.__getitem__, default="")

@@ -9,7 +9,6 @@ import os
 import resource
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 
 from benchmarks.codecs.ours import OURS, STANDALONE, NotLossless, Ours, Stored
 from benchmarks.codecs.tensors import FLOATS, PairOfFiles, Tensor
+from benchmarks.codecs.threads import wall_seconds
 from benchmarks.rivals.all import BY_NAME
 from benchmarks.rivals.rival import Rival
 
@@ -141,27 +141,6 @@ def _speed(
     return {"bytes": n_bytes, "encode_cpu_s": encode_s, "decode_cpu_s": decode_s}
 
 
-def _threads(codec: Ours, pair: PairOfFiles, buffer_bytes: int, repeats: int) -> dict[str, Any]:
-    """Wall seconds with one thread and with two, the fastest of the repetitions, not pinned."""
-    tensors = pair.buffers(buffer_bytes)
-    outs = [np.ones_like(tensor.words) for tensor in tensors]
-    best: dict[str, float] = {}
-
-    def keep(key: str, began: float) -> None:
-        best[key] = min(best.get(key, float("inf")), time.perf_counter() - began)
-
-    for _ in range(repeats):
-        for n in (1, 2):
-            began = time.perf_counter()
-            encoded = [codec.encode(tensor, threads=n) for tensor in tensors]
-            keep(f"encode_{n}", began)
-            began = time.perf_counter()
-            for stream, tensor, out in zip(encoded, tensors, outs, strict=True):
-                codec.decode(stream, tensor.base, out, threads=n)
-            keep(f"decode_{n}", began)
-    return {"wall_s": best}
-
-
 def _memory(codec: Ours, pair: PairOfFiles) -> dict[str, Any]:
     """Bytes by which resident memory rises above what is held before, decoding one tensor."""
     tensor = max(pair.tensors, key=lambda tensor: tensor.words.nbytes)
@@ -207,7 +186,7 @@ def main() -> None:
     elif not isinstance(codec, Ours):
         parser.error(f"{a.what} is only asked of our own codec")
     elif a.what == "threads":
-        found = _threads(codec, pair, a.buffer_bytes, a.repeats)
+        found = {"wall_s": wall_seconds(codec, pair.buffers(a.buffer_bytes), a.repeats)}
     else:
         found = _memory(codec, pair)
     print(json.dumps(found))

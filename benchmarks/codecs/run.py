@@ -27,11 +27,11 @@ from benchmarks.codecs.figures import (
     size_figures,
     speed_figures,
     standalone_figure,
-    threads_figures,
 )
 from benchmarks.codecs.known_sizes import KnownSizes, version
 from benchmarks.codecs.measure import BUFFER_BYTES, REPEATS, Failed, measure
 from benchmarks.codecs.ours import JUDGED, OURS, PACKAGES, STANDALONE, Ours
+from benchmarks.codecs.threads import threads_figures
 from benchmarks.pairs.layout import DEFAULT_CACHE, REPORT, Cache, is_made
 from benchmarks.pairs.recipes import DTYPES, RECIPES, Pair, load_recipes
 from benchmarks.results_file import print_columns, write_results
