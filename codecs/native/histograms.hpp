@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "alphabet.hpp"
+#include "bins.hpp"
 #include "tables.hpp"
 
 namespace deltahub {
@@ -34,62 +35,104 @@ inline constexpr std::array<std::uint32_t, 257> log2_table = [] {
   return table;
 }();
 
-inline std::uint64_t log2_fixed(std::uint64_t x) {
+constexpr std::uint64_t log2_fixed(std::uint64_t x) {
   const int k = std::bit_width(x) - 1;
   const std::uint64_t fraction = k >= 16 ? x >> (k - 16) & 0xffff : (x << (16 - k)) & 0xffff;
   const std::uint64_t low = log2_table[fraction >> 8], high = log2_table[(fraction >> 8) + 1];
   return (std::uint64_t(k) << 16) + low + ((high - low) * (fraction & 0xff) >> 8);
 }
 
-// Bins of magnitudes: 0..31 one by one, then sixteen an octave: fine enough to hold the cells of
-// every shift. The sign is the lowest bit of a bin.
-template <class Wide>
-inline unsigned bin_of(Wide magnitude, unsigned negative) {
-  const unsigned step = unsigned(std::bit_width(Wide(magnitude | 16))) - 5;
-  return 2 * (16 * step + unsigned(magnitude >> step)) + negative;
-}
-inline std::uint64_t bin_start(unsigned bin) {
+constexpr std::uint64_t bin_start(unsigned bin) {
   bin /= 2;
   return bin < 32 ? bin : std::uint64_t(16 + bin % 16) << (bin / 16 - 1);
 }
 constexpr unsigned n_bins(int number_bits) { return unsigned(number_bits - 3) * 32; }
 
-// One count a bin; bins beyond the end are empty.
+// count * log2(count), in units of 2^-16 bits.
+inline constexpr auto log_products = [] {
+  std::array<std::uint32_t, 4096> table{};  // the last one is below 2^32
+  for (std::uint32_t i = 1; i < table.size(); ++i) table[i] = std::uint32_t(i * log2_fixed(i));
+  return table;
+}();
+inline std::uint64_t log_product(std::uint64_t count) {
+  return count < log_products.size() ? log_products[count] : count * log2_fixed(count);
+}
+
+// One count a bin; bins beyond the end are empty. An even number of bins.
 using Histogram = std::vector<std::uint32_t>;
 using Bins = std::span<const std::uint32_t>;
 
-inline std::uint64_t total_of(Bins histogram) {
-  return std::accumulate(histogram.begin(), histogram.end(), std::uint64_t(0));
+// A frame has fewer than 2^32 words.
+inline std::uint32_t total_of(Bins histogram) {
+  return std::accumulate(histogram.begin(), histogram.end(), std::uint32_t(0));
 }
 
 using Counts = std::array<std::uint64_t, n_delta_symbols>;
 
-inline void add_counts(Counts& counts, Bins histogram, unsigned shift) {
-  for (unsigned bin = 0; bin < histogram.size(); ++bin)
-    if (histogram[bin])
-      counts[std::size_t(symbol_of_place(2 * cell_of(bin_start(bin) >> shift) + (bin & 1)))] +=
-          histogram[bin];
-}
+// Where the cells begin at each shift, in bins without their sign; the last one: where they end.
+inline constexpr auto cell_bins = [] {
+  std::array<std::array<std::uint16_t, n_cells + 1>, 64> bins{};
+  for (unsigned shift = 0; shift < bins.size(); ++shift) {
+    for (int cell = 0; cell <= n_cells; ++cell) {
+      const std::uint64_t start = std::uint64_t(cell_mant(cell)) << cell_width(cell);
+      const bool is_beyond = unsigned(std::bit_width(start)) + shift > 63;
+      bins[shift][std::size_t(cell)] =
+          std::uint16_t(is_beyond ? n_bins(64) / 2 : bin_of(start << shift, 0) / 2);
+    }
+  }
+  return bins;
+}();
 
-// The shift that puts three quarters of the numbers into the lower half of the linear cells.
-inline unsigned shift_for(Bins histogram) {
-  const std::uint64_t total = total_of(histogram);
-  std::uint64_t below = 0;
-  unsigned bin = 0;
-  while (4 * below < 3 * total) below += histogram[bin++];
-  const unsigned width = bin > 0 ? unsigned(std::bit_width(bin_start(bin - 1))) : 0;
-  return width > 3 ? width - 3 : 0;
-}
+// The running sums of a histogram that is not empty: how many lie below each magnitude, by sign.
+class Tally {
+ public:
+  explicit Tally(Bins histogram) : end_(histogram.size() / 2) {
+    std::uint32_t above_zero = 0, below_zero = 0;
+    for (std::size_t m = 0; m < end_; ++m) {
+      below_[m] = {above_zero, below_zero};
+      above_zero += histogram[2 * m], below_zero += histogram[2 * m + 1];
+    }
+    below_[end_] = {above_zero, below_zero};
+  }
+  std::uint64_t total() const { return before(end_); }
+
+  // The shift that puts three quarters of the numbers into the lower half of the linear cells.
+  unsigned shift() const {
+    std::size_t low = 0, high = end_;  // too few lie below `low`, enough below `high`
+    while (high - low > 1) {
+      const std::size_t middle = (low + high) / 2;
+      (4 * before(middle) < 3 * total() ? low : high) = middle;
+    }
+    const auto width = unsigned(std::bit_width(bin_start(unsigned(2 * low))));
+    return width > 3 ? width - 3 : 0;
+  }
+
+  Counts symbols(unsigned shift) const {
+    Counts counts;
+    Below before = below_[0];
+    for (int cell = 0; cell < n_cells; ++cell) {
+      const Below after = below_[std::min<std::size_t>(cell_bins[shift][cell + 1], end_)];
+      for (std::size_t sign = 0; sign < 2; ++sign)
+        counts[std::size_t(n_escapes + 2 * cell) + sign] = after[sign] - before[sign];
+      before = after;
+    }
+    for (std::size_t sign = 0; sign < 2; ++sign) counts[sign] = below_[end_][sign] - before[sign];
+    return counts;
+  }
+
+ private:
+  using Below = std::array<std::uint32_t, 2>;
+  std::uint64_t before(std::size_t m) const { return std::uint64_t(below_[m][0]) + below_[m][1]; }
+
+  std::size_t end_;
+  std::array<Below, n_bins(64) / 2 + 1> below_;  // filled as far as the histogram goes
+};
 
 // Bits of the symbols' states under a table of their own, in units of 2^-16.
 inline std::uint64_t entropy_bits(const Counts& counts) {
-  std::uint64_t bits = 0, total = 0;
-  for (const std::uint64_t count : counts) total += count;
-  if (total == 0) return 0;
-  const std::uint64_t log_total = log2_fixed(total);
-  for (const std::uint64_t count : counts)
-    if (count) bits += count * (log_total - log2_fixed(count));
-  return bits;
+  std::uint64_t total = 0, own = 0;
+  for (const std::uint64_t count : counts) total += count, own += log_product(count);
+  return total == 0 ? 0 : log_product(total) - own;
 }
 
 // Raw digits of the symbols at a shift.
@@ -104,19 +147,18 @@ inline std::uint64_t raw_bits(const Counts& counts, unsigned shift, int number_b
 // About how many bits the numbers take with a table of their own. What fits a sample best fits the
 // rest less well, the more symbols the sooner: each one counts for 1.4 bits more.
 inline std::uint64_t bits_alone(Bins histogram, int number_bits) {
-  Counts counts{};
-  const unsigned shift = total_of(histogram) ? shift_for(histogram) : 0;
-  add_counts(counts, histogram, shift);
-  const auto n_symbols = std::uint64_t(
-      std::ranges::count_if(counts, [](std::uint64_t count) { return count > 0; }));
+  const Tally tally(histogram);
+  if (tally.total() == 0) return 0;
+  const unsigned shift = tally.shift();
+  const Counts counts = tally.symbols(shift);
+  std::uint64_t n_symbols = 0;
+  for (const std::uint64_t count : counts) n_symbols += count > 0;
   return (entropy_bits(counts) >> 16) + 7 * n_symbols / 5 + raw_bits(counts, shift, number_bits);
 }
 
 // About what a table costs in a prelude, in bits.
-inline std::uint64_t table_bits(const Counts& counts, int table_log) {
-  std::uint64_t bits = 0;
-  for (const std::uint64_t count : counts) bits += count ? unsigned(table_log) / 2 : 1;
-  return bits;
+constexpr std::uint64_t table_bits(std::uint64_t n_used, std::uint64_t n_unused, int table_log) {
+  return n_used * (unsigned(table_log) / 2) + n_unused;
 }
 
 // Counts scaled to a sum of 2^table_log, each at least 1 where the count is, or where it is an

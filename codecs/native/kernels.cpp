@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "bins.hpp"
 #include "checksum.hpp"
 #include "entries.hpp"
 #include "numbers.hpp"
@@ -113,6 +114,21 @@ float sizes(const std::uint8_t* words, const std::uint8_t* base, std::size_t n, 
 }
 
 template <class Words>
+void bins(const std::uint8_t* words, const std::uint8_t* base, std::size_t n, std::uint16_t* out) {
+  using Word = typename Words::Word;
+  for (std::size_t j = 0; j < n; ++j) {
+    const auto delta = Words::delta(load<Word>(words + j * sizeof(Word)),
+                                    load<Word>(base + j * sizeof(Word)));
+    if constexpr (sizeof(Word) == 8) {
+      const std::uint64_t negative = sign_mask(delta);
+      out[j] = std::uint16_t(bin_of(delta ^ negative, unsigned(negative & 1)));
+    } else {
+      out[j] = std::uint16_t(bin_of_delta(std::int32_t(delta)));
+    }
+  }
+}
+
+template <class Words>
 void apply(const std::uint8_t* words, const std::uint8_t* deltas, std::size_t n,
            std::uint8_t* out) {
   using Word = typename Words::Word;
@@ -198,6 +214,7 @@ const Kernels DELTAHUB_KERNELS(DELTAHUB_ISA) = {
     .contexts = DELTAHUB_ALL_KINDS(contexts),
     .deltas = DELTAHUB_ALL_KINDS(deltas),
     .sizes = DELTAHUB_ALL_KINDS(sizes),
+    .bins = DELTAHUB_ALL_KINDS(bins),
     .apply = DELTAHUB_ALL_KINDS(apply),
     .predict = {nullptr, predict<F32Words>, predict<F16Words>, predict<Bf16Words>, nullptr, nullptr,
                 nullptr, nullptr, nullptr, nullptr},

@@ -86,6 +86,10 @@ struct Kernels {
   using Sizes = float (*)(const std::uint8_t* words, const std::uint8_t* base, std::size_t n,
                           bool is_weighted, float* sizes);
   Sizes sizes[10];
+  // bins[j]: of the difference from base[j] to words[j]; see bins.hpp. For planning.
+  using Bin = void (*)(const std::uint8_t* words, const std::uint8_t* base, std::size_t n,
+                       std::uint16_t* bins);
+  Bin bins[10];
   // out = words moved by the deltas. May be in place.
   using Apply = void (*)(const std::uint8_t* words, const std::uint8_t* deltas, std::size_t n,
                          std::uint8_t* out);

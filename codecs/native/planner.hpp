@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <numeric>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -73,8 +75,13 @@ class Planner {
     int offset = 0;
     RowSides rows;
     std::vector<std::int16_t> columns;
-    std::vector<Histogram> histograms;
+    Histogram histograms;  // max_classes of them, one behind the other
     std::uint64_t counted = 0;
+
+    std::span<std::uint32_t> histogram(std::size_t z) {
+      const std::size_t size = histograms.size() / max_classes;
+      return std::span(histograms).subspan(z * size, size);
+    }
   };
 
   // A model whose classes are told apart and have no scales, for counting.
@@ -149,12 +156,6 @@ class Planner {
   const std::uint8_t* source_at(std::size_t row, std::size_t column) const {
     return source_ + (row * shape_.columns + column) * sizeof(Word);
   }
-  static unsigned bin_at(const std::uint8_t* source, const std::uint8_t* words, std::size_t j) {
-    const Wide delta = Words::delta(load<Word>(source + j * sizeof(Word)),
-                                    load<Word>(words + j * sizeof(Word)));
-    const Wide negative = sign_mask(delta);
-    return bin_of(Wide(delta ^ negative), unsigned(negative & 1));
-  }
   static int exponent_at(const std::uint8_t* words, std::size_t j) {
     return Words::exponent_bits == 0
                ? 0
@@ -201,10 +202,9 @@ class Planner {
                        const std::uint8_t* words) {
                      const Sample::Room room = sample.add(row, column, n, has_decayed(sides, row));
                      const std::uint8_t* const source = source_at(row, column);
-                     for (std::size_t j = 0; j < n; ++j) {
-                       room.bins[j] = std::uint16_t(bin_at(source, words, j));
+                     kernels_.bins[kind_of<Words>](source, words, n, room.bins);
+                     for (std::size_t j = 0; j < n; ++j)
                        room.exponents[j] = std::int16_t(exponent_at(words, j));
-                     }
                    });
     if (!is_scaled()) return sample.tried(scales, false, false);
     Sample::Option best;
@@ -243,15 +243,16 @@ class Planner {
             classes.rows.scales[row] + classes.offset - 4 * middle, -scale_end, scale_end - 1));
     FrameModel<Words> frame = counting_frame(plan, classes.offset);
     frame.set_column_scales(classes.columns);
-    classes.histograms.assign(max_classes, Histogram(n_bins(Words::word_bits)));
+    constexpr std::size_t end = n_bins(Words::word_bits);
+    classes.histograms.assign(max_classes * end, 0);
     Context z[chunk];
+    std::uint16_t bins[chunk];
     const std::size_t step = std::max<std::size_t>(all() / counted_words(), 1);
     for_each_piece(frame, classes.rows, step, away(step), z,
                    [&](std::size_t row, std::size_t column, std::size_t n,
                        const std::uint8_t* words) {
-                     const std::uint8_t* const source = source_at(row, column);
-                     for (std::size_t j = 0; j < n; ++j)
-                       ++classes.histograms[z[j]][bin_at(source, words, j)];
+                     kernels_.bins[kind_of<Words>](source_at(row, column), words, n, bins);
+                     for (std::size_t j = 0; j < n; ++j) ++classes.histograms[z[j] * end + bins[j]];
                      classes.counted += n;
                    });
     return classes;
@@ -291,13 +292,15 @@ class Planner {
   void finish(Plan<Words>& plan, Classes& classes) const {
     const std::size_t count = shape_.rows * shape_.columns;
     std::vector<Member> members;
-    const std::vector<std::size_t> owner = absorb_thin(classes.histograms);
-    for (Histogram& histogram : classes.histograms)
-      members.push_back({.histogram = std::move(histogram), .number_bits = Words::word_bits,
+    const std::vector<std::size_t> owner = absorb_thin(classes);
+    for (std::size_t z = 0; z < max_classes; ++z)
+      members.push_back({.histogram = classes.histogram(z), .number_bits = Words::word_bits,
                          .counted = classes.counted,
                          .count = count});
-    const auto add_side = [&](Histogram histogram) {
-      members.push_back({.histogram = std::move(histogram), .number_bits = 16});
+    std::deque<Histogram> sides;
+    const auto add_side = [&](Histogram histogram, int number_bits = 16) {
+      members.push_back({.histogram = sides.emplace_back(std::move(histogram)),
+                         .number_bits = number_bits});
       return members.size() - 1;
     };
     std::size_t row_at = 0, column_at = 0;
@@ -306,8 +309,7 @@ class Planner {
     std::size_t flags_at = 0;
     if (plan.model.staircase_bits > 0) {
       flags_at = add_side(counted(classes.rows.flags, 1));
-      members.push_back({.histogram = counted_stairs(plan.columns.stairs),
-                         .number_bits = Words::word_bits});
+      add_side(counted_stairs(plan.columns.stairs), Words::word_bits);
     }
     const std::size_t rank = std::size_t(low_rank_.rank);
     std::vector<std::size_t> component_at;
@@ -353,30 +355,29 @@ class Planner {
 
   // Classes of few words are counted with a neighbour, whose context they take. The result: the
   // class whose context each one takes.
-  static std::vector<std::size_t> absorb_thin(std::vector<Histogram>& classes) {
-    std::vector<std::size_t> owner(classes.size());
+  static std::vector<std::size_t> absorb_thin(Classes& classes) {
+    std::vector<std::size_t> owner(max_classes);
+    const auto move_counts = [&](std::size_t from, std::size_t to) {
+      std::uint32_t* into = classes.histogram(to).data();
+      for (std::uint32_t& count : classes.histogram(from)) *into++ += std::exchange(count, 0);
+    };
     std::size_t z = 0;
-    while (z < classes.size()) {
+    while (z < max_classes) {
       std::size_t last = z;
-      std::uint64_t total = total_of(classes[z]);
-      while (total < least_in_class && last + 1 < classes.size()) {
-        ++last;
-        total += total_of(classes[last]);
-        add(classes[z], classes[last]);
+      std::uint64_t total = total_of(classes.histogram(z));
+      while (total < least_in_class && last + 1 < max_classes) {
+        const std::uint64_t more = total_of(classes.histogram(++last));
+        if (more > 0) move_counts(last, z);
+        total += more;
       }
       std::size_t into = z;
       if (total < least_in_class && z > 0) {
         into = owner[z - 1];
-        add(classes[into], classes[z]);
-        classes[z].assign(classes[z].size(), 0);
+        if (total > 0) move_counts(z, into);
       }
       for (; z <= last; ++z) owner[z] = into;
     }
     return owner;
-  }
-  // Moves the counts of `from`.
-  static void add(Histogram& to, Histogram& from) {
-    for (std::size_t bin = 0; bin < to.size(); ++bin) to[bin] += std::exchange(from[bin], 0);
   }
 
   const Kernels& kernels_;

@@ -47,16 +47,21 @@ class Sample {
   // of the levels that high_levels() offers, the one with which the sample takes the fewest bits.
   Option tried(const RowAndColumnScales& scales, bool by_row, bool by_column) {
     levels_.resize(bins_.size());
-    int least = scale_end, most = -scale_end;
+    std::int16_t least = scale_end, most = -scale_end;
     for (const Piece& piece : pieces_) {
-      const int from_row = by_row ? scales.rows.around[piece.row] : 0;
-      std::int32_t* const levels = levels_.data() + piece.first;
+      const auto from_row = std::int16_t(by_row ? scales.rows.around[piece.row] : 0);
+      const std::int16_t* const exponents = exponents_.data() + piece.first;
+      std::int16_t* const levels = levels_.data() + piece.first;
+      if (piece.is_decayed) {
+        std::fill_n(levels, piece.n, std::int16_t(from_row - 4 * middle_));
+        continue;
+      }
       for (std::size_t j = 0; j < piece.n; ++j)
-        levels[j] = from_row - 4 * (piece.is_decayed ? middle_ : exponents_[piece.first + j]);
-      if (piece.is_decayed) continue;
-      if (by_column)
-        for (std::size_t j = 0; j < piece.n; ++j)
-          levels[j] += scales.columns.around[piece.column + j];
+        levels[j] = std::int16_t(from_row - 4 * exponents[j]);
+      if (by_column) {
+        const std::int16_t* const columns = scales.columns.around.data() + piece.column;
+        for (std::size_t j = 0; j < piece.n; ++j) levels[j] = std::int16_t(levels[j] + columns[j]);
+      }
       for (std::size_t j = 0; j < piece.n; ++j)
         least = std::min(least, levels[j]), most = std::max(most, levels[j]);
     }
@@ -80,17 +85,18 @@ class Sample {
 
   // The option with what it takes.
   Option counted(Option option) const {
-    const std::size_t end = 1u + *std::ranges::max_element(bins_);
+    const std::size_t end = (*std::ranges::max_element(bins_) / 2u + 1) * 2;
     const std::size_t n_classes = max_classes / together_;
     Histogram classes(n_classes * end);
-    for (std::size_t i = 0; i < bins_.size(); ++i) {
-      const int z = std::clamp(levels_[i] + option.offset, 0, max_classes - 1);
-      ++classes[std::size_t(z) / together_ * end + bins_[i]];
-    }
+    std::uint32_t* rows[max_classes];
+    for (std::size_t z = 0; z < max_classes; ++z) rows[z] = &classes[z / together_ * end];
+    for (std::size_t i = 0; i < bins_.size(); ++i)
+      ++rows[std::clamp(levels_[i] + option.offset, 0, max_classes - 1)][bins_[i]];
     for (std::size_t z = 0; z < n_classes; ++z) {
       const Bins one = Bins(classes).subspan(z * end, end);
-      option.bits += bits_alone(one, number_bits_);
-      option.n_classes += total_of(one) > 0;
+      const std::uint64_t bits = bits_alone(one, number_bits_);
+      option.bits += bits;
+      option.n_classes += bits > 0;
     }
     option.counted = bins_.size();
     return option;
@@ -130,7 +136,7 @@ class Sample {
   std::vector<Piece> pieces_;
   std::vector<std::uint16_t> bins_;
   std::vector<std::int16_t> exponents_;
-  std::vector<std::int32_t> levels_;
+  std::vector<std::int16_t> levels_;  // scales are below 2048: there is room
 };
 
 }  // namespace deltahub
