@@ -33,15 +33,19 @@ struct WriterState {
   std::uint32_t states[32] = {};
 };
 
-// The context of each class, whole and as planes of bytes.
+// The context of each class, whole and as planes of bytes; and the table beside a shift below 16 in
+// one plane, which holds all of them where they are `narrow`.
 struct ClassTable {
   std::uint16_t contexts[64] = {};
-  std::uint8_t low[64] = {}, high[64] = {};
+  std::uint8_t low[64] = {}, high[64] = {}, both[64] = {};
+  bool are_narrow = true;
 
   void set(std::size_t z, std::uint16_t context) {
     contexts[z] = context;
     low[z] = std::uint8_t(context);
     high[z] = std::uint8_t(context >> 8);
+    both[z] = std::uint8_t((context >> 8 & 0xf0) | (context & 0x0f));
+    are_narrow = are_narrow && (context & 0x0ff0) == 0;
   }
 };
 
