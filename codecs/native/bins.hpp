@@ -1,5 +1,5 @@
-// Bins of magnitudes, as planning counts them: 0..31 one by one, then sixteen an octave: fine enough
-// to hold the cells of every shift. The sign is the lowest bit of a bin.
+// Bins of magnitudes, as planning counts them: 0..31 one by one, then sixteen an octave: fine
+// enough to hold the cells of every shift. The sign is the lowest bit of a bin.
 #pragma once
 
 #include <bit>

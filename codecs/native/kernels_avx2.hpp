@@ -72,8 +72,8 @@ std::size_t fast_contexts_by(const std::uint8_t* words, std::size_t n, int scale
         z[v] = _mm256_add_epi16(
             z[v], _mm256_loadu_si256(reinterpret_cast<const __m256i*>(columns + j + 16 * v)));
     }
-    // Those below zero become zero. The two halves' bytes interleave by eights, and so do the planes
-    // when they are put together.
+    // Those below zero become zero. The two halves' bytes interleave by eights, and so do the
+    // planes when they are put together.
     const auto [low, high] = contexts_at(_mm256_min_epu8(_mm256_packus_epi16(z[0], z[1]), most));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + j), _mm256_unpacklo_epi8(low, high));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + j + 16), _mm256_unpackhi_epi8(low, high));
