@@ -1,6 +1,7 @@
 """`deltahub serve`: the HTTP server, with a worker beside it."""
 
 import ctypes
+import gc
 import logging
 import signal
 import socket
@@ -141,6 +142,9 @@ def _run(server: "HubServer", listener: socket.socket, worker: "WorkerSupervisor
     if worker is not None:
         worker.start()
     try:
+        # What is there by now stays: the collector need not look through it again and again.
+        gc.collect()
+        gc.freeze()
         server.run_on(listener, lambda url: click.echo(f"DeltaHub is listening on {url}"))
     finally:
         if worker is not None:
