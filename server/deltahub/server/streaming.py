@@ -7,9 +7,10 @@ holds the faster one back, and nothing else grows.
 
 import asyncio
 import logging
+import math
 import queue
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from contextlib import AbstractAsyncContextManager
 from typing import Self
 
@@ -68,7 +69,7 @@ class ChunkStream(Response):
         self._decoding = decoding
         self._turn = turn
         self._label = label
-        self._ahead: asyncio.Future[Chunk | None] | None = None
+        self._making: Future[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -80,9 +81,9 @@ class ChunkStream(Response):
                     group.cancel_scope.cancel()
         finally:
             with anyio.CancelScope(shield=True):
-                if self._ahead is not None:
-                    # A generator in use cannot be closed. What it raised, nobody waits for.
-                    await asyncio.gather(self._ahead, return_exceptions=True)
+                if self._making is not None:
+                    # A generator in use cannot be closed.
+                    await asyncio.wrap_future(self._making)
                 await anyio.to_thread.run_sync(_close, self._chunks)
 
     async def _watch(self, receive: Receive, scope: anyio.CancelScope) -> None:
@@ -101,24 +102,57 @@ class ChunkStream(Response):
             }
         )
         chunk = first
-        try:
-            while chunk is not None:
-                # Returns once the chunk before is through the socket, and this one on its way:
-                # meanwhile the next one is decoded.
-                with anyio.fail_after(self._idle_s):
+        # One scope for all chunks: to make one for each takes longer than to hand it on.
+        with anyio.CancelScope() as patience:
+            try:
+                while chunk is not None:
+                    # Returns once the chunk before is through the socket, and this one on its
+                    # way: meanwhile the next one is decoded.
+                    patience.deadline = anyio.current_time() + self._idle_s
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                chunk = await self._next()
-            with anyio.fail_after(self._idle_s):
+                    patience.deadline = math.inf
+                    chunk = await self._next()
+                patience.deadline = anyio.current_time() + self._idle_s
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except Exception as error:
-            # Not completing the response makes the server cut the connection.
-            log.error("stream=%s cut: %s: %s", self._label, type(error).__name__, error)
+            except Exception as error:
+                # Not completing the response makes the server cut the connection.
+                log.error("stream=%s cut: %s: %s", self._label, type(error).__name__, error)
+        if patience.cancelled_caught:
+            log.error("stream=%s cut: no chunk taken within %g s", self._label, self._idle_s)
 
-    async def _next(self) -> Chunk | None:
+    def _next(self) -> "asyncio.Future[Chunk | None]":
+        """The next chunk, which a thread makes. Who waits for it may be cancelled meanwhile.
+
+        Not run_in_executor: a shield around its future, and what that takes to copy the result
+        from one future to the other, would cost more than all else here.
+        """
         loop = asyncio.get_running_loop()
-        self._ahead = loop.run_in_executor(self._decoding, next, self._chunks, None)
-        # Shielded: cancelling it would leave its thread running in the generator.
-        return await asyncio.shield(self._ahead)
+        ahead: asyncio.Future[Chunk | None] = loop.create_future()
+        self._making = self._decoding.submit(_make, self._chunks, loop, ahead)
+        return ahead
+
+
+def _make(
+    chunks: Iterator[Chunk],
+    loop: asyncio.AbstractEventLoop,
+    ahead: "asyncio.Future[Chunk | None]",
+) -> None:
+    try:
+        chunk = next(chunks, None)
+    except BaseException as error:  # whatever it is: somebody waits
+        loop.call_soon_threadsafe(_fail, ahead, error)
+    else:
+        loop.call_soon_threadsafe(_settle, ahead, chunk)
+
+
+def _settle(ahead: "asyncio.Future[Chunk | None]", chunk: Chunk | None) -> None:
+    if not ahead.done():  # or who waited was cancelled
+        ahead.set_result(chunk)
+
+
+def _fail(ahead: "asyncio.Future[Chunk | None]", error: BaseException) -> None:
+    if not ahead.done():
+        ahead.set_exception(error)
 
 
 def _close(chunks: Iterator[Chunk]) -> None:
