@@ -1,8 +1,8 @@
 """Frames as they lie in packs: their parsed prefixes and the stored bytes of their blocks."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from deltahub.codecs.errors import CodecError
@@ -42,7 +42,8 @@ class OpenFrame:
 
     def span(self, begin: int, stop: int) -> tuple[int, int]:
         """Decoded bytes of blocks [begin, stop), counted from the start of the frame."""
-        return self.view.block_span(begin)[0], self.view.block_span(stop - 1)[1]
+        geometry = self.view.header.geometry
+        return geometry.block_bytes(begin)[0], geometry.block_bytes(stop - 1)[1]
 
     def run(self, byte: int, want: int) -> tuple[int, int]:
         """Blocks [begin, stop) from the one that holds `byte` to the one that reaches `want`.
@@ -54,13 +55,24 @@ class OpenFrame:
         return begin, last + 1
 
 
-@contextmanager
-def damage_is_loss(pack_id: str) -> Iterator[None]:
+class damage_is_loss:
     """What a codec refuses in bytes that we stored is DataLost."""
-    try:
-        yield
-    except CodecError as exc:
-        raise DataLost(f"pack {pack_id}: {exc}; run deltahub fsck --read-data") from exc
+
+    # Not made by contextlib: this is entered for every run.
+    __slots__ = ("_pack_id",)
+
+    def __init__(self, pack_id: str) -> None:
+        self._pack_id = pack_id
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, at: TracebackType | None
+    ) -> None:
+        if isinstance(exc, CodecError):
+            said = f"pack {self._pack_id}: {exc}; run deltahub fsck --read-data"
+            raise DataLost(said) from exc
 
 
 class FrameReader:

@@ -172,25 +172,20 @@ class TensorReader:
     ) -> None:
         stored = self.frames.stored(frame, begin, stop)
         with damage_is_loss(frame.location.pack_id):
-            base = self._base_of(frame, begin, stop, read_base)
+            base = self._base_of(frame, begin, out.nbytes, read_base)
             frame.view.decode_into(begin, stop, stored, base, out, self._threads)
 
     def _base_of(
-        self, frame: OpenFrame, begin: int, stop: int, read_base: ReadBase
+        self, frame: OpenFrame, begin: int, size: int, read_base: ReadBase
     ) -> memoryview | None:
-        """The aligned base bytes of blocks [begin, stop)."""
+        """The aligned base of the `size` bytes from block `begin` on."""
         header = frame.view.header
         if header.base is None:
             return None
-        low, high = frame.span(begin, stop)
-        base = room_for(high - low)
+        low, itemsize = frame.view.block_span(begin)[0], header.dtype.itemsize
+        base = room_for(size)
         base_plan.assemble(
-            header.base,
-            header.dtype,
-            low // header.dtype.itemsize,
-            (high - low) // header.dtype.itemsize,
-            read_base,
-            base,
+            header.base, header.dtype, low // itemsize, size // itemsize, read_base, base
         )
         return base
 
@@ -221,9 +216,10 @@ class TensorReader:
         key = (location.pack_id, location.offset, begin)
         decoded = self._blocks.get(key)
         if decoded is None and low == at and high - low <= wanted:
-            if frame.span(begin, stop)[1] - low > wanted:
-                stop -= 1
             n = frame.span(begin, stop)[1] - low
+            if n > wanted:
+                stop -= 1
+                n = frame.span(begin, stop)[1] - low
             self._decode(frame, begin, stop, out[:n], self._named_bases(tensor))
             return n
         if decoded is None:

@@ -19,6 +19,7 @@ from deltahub.registry.store.base import (
     ObjectInfo,
     ObjectNotFound,
     ShortObject,
+    StoreError,
     StoreFull,
     StoreUnavailable,
 )
@@ -41,11 +42,15 @@ def translated(key: str, *, is_read: bool = False) -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        if is_read and isinstance(exc, FileNotFoundError | NotADirectoryError | IsADirectoryError):
-            raise ObjectNotFound(f"there is no object {key}") from exc
-        if exc.errno in _NO_ROOM:
-            raise StoreFull(f"no room on the disk for {key}: {exc.strerror}") from exc
-        raise StoreUnavailable(f"{key}: {exc.strerror or exc}") from exc
+        raise _translation(key, exc, is_read=is_read) from exc
+
+
+def _translation(key: str, exc: OSError, *, is_read: bool) -> StoreError:
+    if is_read and isinstance(exc, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+        return ObjectNotFound(f"there is no object {key}")
+    if exc.errno in _NO_ROOM:
+        return StoreFull(f"no room on the disk for {key}: {exc.strerror}")
+    return StoreUnavailable(f"{key}: {exc.strerror or exc}")
 
 
 class FileStore:
@@ -53,6 +58,7 @@ class FileStore:
 
     def __init__(self, root: Path, disk: Disk | None = None) -> None:
         self.root = root.resolve()
+        self._folder = str(self.root)
         self._disk = disk if disk is not None else Disk()
         self._folders = Folders(self._disk, self.root)
         self._temporary = self.root / _TEMPORARY
@@ -141,8 +147,8 @@ class FileStore:
 
     def get_into(self, key: str, start: int, out: memoryview) -> None:
         # Not _path: a Path takes longer than the open.
-        path = os.path.join(self.root, check_key(key))
-        with translated(key, is_read=True):
+        path = f"{self._folder}/{check_key(key)}"
+        try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 view, position = out.cast("B"), start
@@ -154,6 +160,8 @@ class FileStore:
                     view, position = view[n:], position + n
             finally:
                 os.close(fd)
+        except OSError as exc:
+            raise _translation(key, exc, is_read=True) from exc
 
     def size(self, key: str) -> int:
         path = self._path(key)

@@ -1,6 +1,7 @@
 """Every key of the store is built here; nothing else may name an object."""
 
 import re
+from functools import lru_cache
 
 from deltahub.registry.store.base import InvalidKey
 
@@ -28,6 +29,7 @@ def xorb_key(xorb_id: str) -> str:
     return f"{XORBS}{_checked_id(xorb_id)[:2]}/{xorb_id}"
 
 
+@lru_cache(1024)  # the same few packs are read over and over
 def check_key(key: str) -> str:
     """The key itself, or InvalidKey: parts of lower-case letters, digits and ._- between slashes.
 
