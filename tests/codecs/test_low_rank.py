@@ -15,6 +15,7 @@ from deltahub.codecs.low_rank_merge import Effort, sharpened
 from deltahub.codecs.low_rank_pair import Pair
 from deltahub.codecs.low_rank_search import fit_low_rank
 from deltahub.codecs.low_rank_sketch import Factors, sketch
+from deltahub.codecs.low_rank_steps import Steps
 from deltahub.codecs.reference.prediction import predicted, rounded_product
 from deltahub.codecs.reference.words import Words as ReferenceWords
 from deltahub.codecs.reference.words import signed
@@ -139,9 +140,10 @@ def test_components_that_rounding_hides_are_found_and_noise_is_not() -> None:
     assert np.allclose(found, strengths[:4], rtol=0.3)
 
 
-def test_what_no_adapter_made_is_taken_for_no_merge() -> None:
+def test_what_no_adapter_made_is_taken_for_no_merge(monkeypatch: pytest.MonkeyPatch) -> None:
     before, after = (words_of(t["up.weight"], DType.BF16) for t in (base(), finetune(1e-4)))
     pair = Pair(DType.BF16, after, before)
+    monkeypatch.delattr(Steps, "left")  # seen before the first fit
     assert sharpened(pair, directions(pair).first(8), "default") is None
 
 

@@ -17,6 +17,10 @@ Effort: TypeAlias = Literal["default", "max"]
 
 _SAMPLED: Final = 1 << 17  # words of the rows that the first steps look at
 _MOST_ERROR: Final = 1.5  # of what rounding alone leaves
+# The same before the first fit, and more by this for each number of the factors a word: so much of
+# the rounding is in them, and in fine words it weighs more. Merges leave 0.9 to 1.4.
+_MOST_SKETCHED: Final = 1.6
+_MOST_IN_FACTORS: Final = 4
 
 
 class Ladder(NamedTuple):
@@ -64,6 +68,11 @@ def sharpened(pair: Pair, factors: Factors, effort: Effort) -> Merge | None:
     steps = Steps(part, is_rounded=False)
     left = (factors.left * factors.strengths).astype(pair.real)
     product = Product(left[every], factors.right.astype(pair.real))
+    if pair.dtype is not DType.F32:
+        share = product.rank * (part.rows + part.columns) / part.size
+        most = _MOST_SKETCHED + _MOST_IN_FACTORS * share
+        if steps.error(product, ladder.sampled[0]) > most:
+            return None
     is_rounded = False
     for i, rule in enumerate(ladder.sampled):
         product = steps.right(_left_orthonormal(steps.left(product, rule)), rule)
