@@ -3,7 +3,9 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 
+#include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "codec.hpp"
 #include "dispatch.hpp"
@@ -149,7 +151,65 @@ double trial_bits(int kind, const Words2& words, const Words2& base,
 double bits_of_factors(const PlainMatrix<const std::int16_t>& values) {
   require(values.shape(1) <= n_trial_classes, "too many components");
   nb::gil_scoped_release unlocked;
-  return factor_bits(values.data(), values.shape(0), values.shape(1));
+  return factor_bits(search_kernels(), values.data(), values.shape(0), values.shape(1));
+}
+
+// Rows of floats, each of which is contiguous.
+template <class Real>
+using RealRows = nb::ndarray<const Real, nb::numpy, nb::ndim<2>, nb::device::cpu>;
+using Counts = nb::ndarray<std::int64_t, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+template <class T>
+using Numbers = nb::ndarray<const T, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+template <class Real, class Kernel>
+void make_integers(const RealRows<Real>& values, const Numbers<Real>& scales,
+                   const Numbers<std::int32_t>& shifts, bool is_by_row,
+                   const PlainMatrix<std::int16_t>& out, Kernel kernel) {
+  const std::size_t rows = values.shape(0), columns = values.shape(1);
+  const std::size_t n = is_by_row ? rows : columns;
+  require(out.shape(0) == rows && out.shape(1) == columns && scales.shape(0) == n &&
+              shifts.shape(0) == n,
+          "shapes differ");
+  require(values.stride(1) == 1 || columns <= 1, "rows must be contiguous");
+  for (std::size_t k = 0; k < n; ++k)
+    require(shifts.data()[k] >= 0 && shifts.data()[k] < 15, "a shift of more than 14");
+  nb::gil_scoped_release unlocked;
+  std::vector<Real> scale(columns);
+  std::vector<std::int32_t> shift(columns);
+  for (std::size_t i = 0; i < rows; ++i) {
+    if (is_by_row) {
+      std::fill(scale.begin(), scale.end(), scales.data()[i]);
+      std::fill(shift.begin(), shift.end(), shifts.data()[i]);
+    }
+    kernel(values.data() + std::ptrdiff_t(i) * values.stride(0),
+           is_by_row ? scale.data() : scales.data(), is_by_row ? shift.data() : shifts.data(),
+           columns, out.data() + i * columns);
+  }
+}
+
+void count_exponents(int kind, const Words2& words, const Counts& counts) {
+  const Rows rows = rows_of(word_kind(kind), words);
+  with_words(WordKind(kind), [&]<class Words>(Words) {
+    constexpr std::size_t n_fields = std::size_t(1) << Words::exponent_bits;
+    require(counts.shape(0) == n_fields, "a count for each exponent field");
+    nb::gil_scoped_release unlocked;
+    using Word = typename Words::Word;
+    // A count that has just been stored is slow to load: two take turns.
+    std::vector<std::int64_t> others(n_fields);
+    std::int64_t* const ways[2] = {counts.data(), others.data()};
+    for (std::size_t i = 0; i < rows.rows; ++i)
+      for (std::size_t j = 0; j < rows.columns; ++j)
+        ++ways[j % 2][load<Word>(rows[i] + j * sizeof(Word)) >> Words::mantissa_bits &
+                      (n_fields - 1)];
+    for (std::size_t field = 0; field < n_fields; ++field) counts.data()[field] += others[field];
+  });
+}
+
+void whiten(const PlainMatrix<double>& squares, const PlainMatrix<float>& turn) {
+  const std::size_t n = squares.shape(0);
+  require(squares.shape(1) == n && turn.shape(0) == n && turn.shape(1) == n, "shapes differ");
+  nb::gil_scoped_release unlocked;
+  search_kernels().whiten(squares.data(), n, turn.data());
 }
 
 }  // namespace
@@ -201,6 +261,36 @@ void bind_search(nb::module_& m) {
         "About how many bits words take after a prediction from the base by factors: left is\n"
         "rows x rank, right rank x columns; rank 0 predicts the base. floor, is_rounded: see\n"
         "low_rank.LowRank. ValueError where shapes do not fit each other.");
+#define MAKE_INTEGERS(real)                                                                  \
+  nb::sig("def make_integers(values: " ARRAY(real) ", scales: " ARRAY(real) ", shifts: "     \
+          ARRAY("int32") ", is_by_row: bool, out: " ARRAY("int16") ") -> None")
+  m.def(
+      "make_integers",
+      [](const RealRows<float>& values, const Numbers<float>& scales,
+         const Numbers<std::int32_t>& shifts, bool is_by_row, const PlainMatrix<std::int16_t>& out) {
+        make_integers(values, scales, shifts, is_by_row, out, search_kernels().integers);
+      },
+      "values"_a.noconvert(), "scales"_a.noconvert(), "shifts"_a.noconvert(), "is_by_row"_a,
+      "out"_a.noconvert(), MAKE_INTEGERS("float32"),
+      "Fills `out` with values times scales, to nearest, ties to even, but within 32767 >> shift;\n"
+      "then shifted back by as much. scales, shifts (0 to 14): of rows, or else of columns.\n"
+      "ValueError where shapes do not fit each other.");
+  m.def(
+      "make_integers",
+      [](const RealRows<double>& values, const Numbers<double>& scales,
+         const Numbers<std::int32_t>& shifts, bool is_by_row, const PlainMatrix<std::int16_t>& out) {
+        make_integers(values, scales, shifts, is_by_row, out, search_kernels().integers_exactly);
+      },
+      "values"_a.noconvert(), "scales"_a.noconvert(), "shifts"_a.noconvert(), "is_by_row"_a,
+      "out"_a.noconvert(), MAKE_INTEGERS("float64"), "The same of float64.");
+  m.def("count_exponents", &count_exponents, "kind"_a, "words"_a, "counts"_a.noconvert(),
+        nb::sig("def count_exponents(kind: int, words: " WORDS ", counts: " ARRAY("int64")
+                ") -> None"),
+        "Adds to the count of each exponent field how many of the words have it.");
+  m.def("whiten", &whiten, "squares"_a.noconvert(), "turn"_a.noconvert(),
+        nb::sig("def whiten(squares: " ARRAY("float64") ", turn: " ARRAY("float32") ") -> None"),
+        "Fills `turn`, so that columns @ turn are about orthonormal whose products are `squares`,\n"
+        "of which the upper half is read and changed; they must not all be zero.");
   m.def("factor_bits", &bits_of_factors, "values"_a,
         "About how many bits factors take, each column one component.");
 }

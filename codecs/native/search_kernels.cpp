@@ -7,6 +7,7 @@
 #include "asked.hpp"
 #include "normal_equations.hpp"
 #include "trial_keys.hpp"
+#include "whitening.hpp"
 #include "words.hpp"
 
 DELTAHUB_BEGIN
@@ -49,6 +50,28 @@ void keys(const std::uint8_t* deltas, const std::uint8_t* words, std::size_t n, 
   }
 }
 
+template <class Real>
+void integers(const Real* values, const Real* scales, const std::int32_t* shifts, std::size_t n,
+              std::int16_t* out) {
+  // Beyond it a number has no digits below one; so a sum with it is rounded.
+  constexpr Real whole = sizeof(Real) == 4 ? Real(3 << 22) : Real(std::int64_t(3) << 51);
+  for (std::size_t j = 0; j < n; ++j) {
+    const auto most = Real(32767 >> shifts[j]);
+    const Real value = values[j] * scales[j];
+    const Real below = value < most ? value : most;  // what is no number becomes one
+    const Real within = below > -most ? below : -most;
+    const Real sum = within + whole;
+    out[j] = std::int16_t(std::int32_t(sum - whole) << shifts[j]);
+  }
+}
+
+void factor_keys(const std::int16_t* values, const std::int32_t* shifts, std::size_t rank,
+                 std::uint16_t* keys) {
+  for (std::size_t k = 0; k < rank; ++k)
+    keys[k] = std::uint16_t(std::int32_t(k * n_trial_symbols) +
+                            trial_symbol(std::int32_t(values[k]) >> shifts[k]));
+}
+
 }  // namespace
 DELTAHUB_END
 
@@ -68,6 +91,10 @@ const SearchKernels DELTAHUB_SEARCH(DELTAHUB_ISA) = {
     .keys = DELTAHUB_OF_FLOATS(keys),
     .ask = DELTAHUB_OF_REALS(ask, float),
     .ask_exactly = DELTAHUB_OF_REALS(ask, double),
+    .integers = integers<float>,
+    .integers_exactly = integers<double>,
+    .factor_keys = factor_keys,
+    .whiten = whiten,
     .solve = solve_normal,
 };
 

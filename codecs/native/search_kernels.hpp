@@ -40,6 +40,18 @@ struct SearchKernels {
                        std::size_t n, const AskedRule& rule, float* weights, float* pulls);
   Ask<float> ask[4];
   Ask<double> ask_exactly[4];
+  // integers[j] = values[j] * scales[j], rounded to nearest, ties to even, and held within
+  // 32767 >> shifts[j]; then shifted back by as much.
+  template <class Real>
+  using Integers = void (*)(const Real* values, const Real* scales, const std::int32_t* shifts,
+                            std::size_t n, std::int16_t* integers);
+  Integers<float> integers;
+  Integers<double> integers_exactly;
+  // keys[k]: the component k, then the cell and the sign of values[k] >> shifts[k]: see trial.hpp.
+  void (*factor_keys)(const std::int16_t* values, const std::int32_t* shifts, std::size_t rank,
+                      std::uint16_t* keys);
+  // turn: see whitening.hpp.
+  void (*whiten)(double* squares, std::size_t n, float* turn);
   // solutions[i]: of n normal equations, the upper triangles of whose matrices, row by row, are
   // squares[i]. A little is added to diagonals.
   void (*solve)(const float* squares, const float* targets, std::size_t n, std::size_t rank,

@@ -17,6 +17,17 @@
 
 namespace deltahub {
 
+// log2 of a count; most are small.
+inline double log2_of(std::uint32_t count) {
+  static constexpr std::size_t n_known = 1024;
+  static const std::array<double, n_known> known = [] {
+    std::array<double, n_known> logarithms{};
+    for (std::size_t i = 1; i < n_known; ++i) logarithms[i] = std::log2(double(i));
+    return logarithms;
+  }();
+  return count < n_known ? known[count] : std::log2(double(count));
+}
+
 // Counts of symbols by class.
 class TrialCounts {
  public:
@@ -38,7 +49,7 @@ class TrialCounts {
         const double count = ways[0] + ways[1];
         if (count == 0) continue;
         of_class += count, n_symbols += 1;
-        bits += count * (trial_width(symbol) - std::log2(count));
+        bits += count * (trial_width(symbol) - log2_of(ways[0] + ways[1]));
       }
       if (of_class == 0) continue;
       bits += of_class * std::log2(of_class);
@@ -136,18 +147,16 @@ class Trial {
 
 // Of factors: values is rows x rank, each component has a distribution of its own, and the low
 // digits that all of its values have in common, 0, are free.
-inline double factor_bits(const std::int16_t* values, std::size_t rows, std::size_t rank) {
+inline double factor_bits(const SearchKernels& search, const std::int16_t* values,
+                          std::size_t rows, std::size_t rank) {
   std::vector<std::uint16_t> digits(rank), keys(rank);
   for (std::size_t i = 0; i < rows; ++i)
-    for (std::size_t k = 0; k < rank; ++k)
-      digits[k] |= std::uint16_t(values[i * rank + k]);
-  std::vector<int> strides;
-  for (const std::uint16_t all : digits) strides.push_back(all ? std::countr_zero(all) : 0);
+    for (std::size_t k = 0; k < rank; ++k) digits[k] |= std::uint16_t(values[i * rank + k]);
+  std::vector<std::int32_t> shifts;
+  for (const std::uint16_t all : digits) shifts.push_back(all ? std::countr_zero(all) : 0);
   TrialCounts counts(rank);
   for (std::size_t i = 0; i < rows; ++i) {
-    for (std::size_t k = 0; k < rank; ++k)
-      keys[k] = std::uint16_t(std::int32_t(k * n_trial_symbols) +
-                              trial_symbol(values[i * rank + k] >> strides[k]));
+    search.factor_keys(values + i * rank, shifts.data(), rank, keys.data());
     counts.add(keys.data(), rank);
   }
   return counts.bits();

@@ -175,5 +175,28 @@ def trial_bits(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]
     low_rank.LowRank. ValueError where shapes do not fit each other.
     """
 
+@overload
+def make_integers(values: numpy.typing.NDArray[numpy.float32], scales: numpy.typing.NDArray[numpy.float32], shifts: numpy.typing.NDArray[numpy.int32], is_by_row: bool, out: numpy.typing.NDArray[numpy.int16]) -> None:
+    """
+    Fills `out` with values times scales, to nearest, ties to even, but within 32767 >> shift;
+    then shifted back by as much. scales, shifts (0 to 14): of rows, or else of columns.
+    ValueError where shapes do not fit each other.
+    """
+
+@overload
+def make_integers(values: numpy.typing.NDArray[numpy.float64], scales: numpy.typing.NDArray[numpy.float64], shifts: numpy.typing.NDArray[numpy.int32], is_by_row: bool, out: numpy.typing.NDArray[numpy.int16]) -> None:
+    """The same of float64."""
+
+def count_exponents(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], counts: numpy.typing.NDArray[numpy.int64]) -> None:
+    """
+    Adds to the count of each exponent field how many of the words have it.
+    """
+
+def whiten(squares: numpy.typing.NDArray[numpy.float64], turn: numpy.typing.NDArray[numpy.float32]) -> None:
+    """
+    Fills `turn`, so that columns @ turn are about orthonormal whose products are `squares`,
+    of which the upper half is read and changed; they must not all be zero.
+    """
+
 def factor_bits(values: Annotated[NDArray[numpy.int16], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> float:
     """About how many bits factors take, each column one component."""

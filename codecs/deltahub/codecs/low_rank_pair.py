@@ -8,16 +8,16 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from deltahub.codecs._native import greatest_magnitude, subtract
+from deltahub.codecs._native import count_exponents, greatest_magnitude, subtract
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.low_rank import FLOAT_WORDS, Words
 from deltahub.codecs.words import WORD_KINDS
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 F64: TypeAlias = NDArray[np.float64]
-I32: TypeAlias = NDArray[np.int32]
 
 _CHUNK: Final = 1 << 18  # elements that are floats at a time: they stay in a core's caches
+_HELD: Final = 1 << 20  # elements of a pair, at most, all of whose differences are held
 _SAMPLED: Final = 1 << 20  # elements, about, that are looked at all at once
 _COUNTED: Final = 1 << 14  # elements, about, whose exponents are counted
 
@@ -37,6 +37,7 @@ class Rooms:
         return room
 
 
+_F32: Final = np.dtype(np.float32)
 _NO_ROOM: Final = np.empty(0, np.uint8)
 
 
@@ -73,9 +74,21 @@ class Pair:
 
         The next call fills the same array again.
         """
+        real = real or self.real
+        if real == _F32 and columns == slice(None) and self._held is not None:
+            return self._held[rows]
         source = self.source[rows, columns]
-        difference = self.rooms.room("differences", source.shape, real or self.real)
+        difference = self.rooms.room("differences", source.shape, real)
         subtract(self.kind, source, self.base[rows, columns], difference)
+        return difference
+
+    @cached_property
+    def _held(self) -> Floats | None:
+        """All differences in float32, of a small pair: once is cheaper than part by part."""
+        if self.size > _HELD:
+            return None
+        difference = np.empty(self.source.shape, np.float32)
+        subtract(self.kind, self.source, self.base, difference)
         return difference
 
     def chunks(self) -> Iterator[tuple[slice, Floats]]:
@@ -101,18 +114,15 @@ class Pair:
         n_rows = max(1, min(64, _SAMPLED // self.columns))
         return slice(None, None, -(-self.rows // n_rows))
 
-    def exponents(self, words: Words) -> I32:
-        """Exponent fields, at least 1: so they tell the distance of a word to the next."""
-        exponents = (words >> words.dtype.type(self.words.mantissa_bits)).astype(np.int32)
-        exponents &= self.words.max_exponent
-        return np.maximum(exponents, 1, out=exponents)
-
     @cached_property
     def ulp_shares(self) -> tuple[F64, F64]:
         """The ulps that occur in some of the rows, and how often: shares of 1."""
         n_rows = max(16, min(64, _COUNTED // self.columns))
         some = self.source[:: -(-self.rows // n_rows)]
-        counts = np.bincount(self.exponents(some).ravel())
+        counts = np.zeros(self.words.max_exponent + 1, np.int64)
+        count_exponents(self.kind, some, counts)
+        counts[1] += counts[0]  # as far from the next word
+        counts[0] = 0
         exponents = np.flatnonzero(counts)
         ulps = np.ldexp(1.0, exponents - self.words.bias - self.words.mantissa_bits)
         return ulps, counts[exponents] / counts.sum()

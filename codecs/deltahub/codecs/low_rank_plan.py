@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from deltahub.codecs._native import make_integers
 from deltahub.codecs.low_rank import MAX_RANK, LowRank
 from deltahub.codecs.low_rank_pair import F64, Floats, Pair
 from deltahub.codecs.low_rank_sketch import Factors
@@ -122,9 +123,9 @@ def rounded(pair: Pair, factors: Factors, plan: Plan, is_rounded: bool = False) 
     words, rank, unit = pair.words, plan.rank, int(plan.units.min())
     balance = float((pair.rows / pair.columns) ** 0.25)
     scales = np.sqrt(np.ldexp(factors.strengths[:rank], -plan.units)).astype(factors.left.dtype)
-    strides = plan.units - unit
-    left = _integers(factors.left[:, :rank] * (scales * balance), (strides + 1) // 2)
-    right = _integers(factors.right[:rank] * (scales / balance)[:, None], (strides // 2)[:, None])
+    strides = (plan.units - unit).astype(np.int32)
+    left = _integers(factors.left[:, :rank], scales * balance, (strides + 1) // 2)
+    right = _integers(factors.right[:rank], scales / balance, strides // 2, is_by_row=True)
     return LowRank(left, right, unit + words.unit_of_floor, is_rounded)
 
 
@@ -142,16 +143,16 @@ def rounded_twice(pair: Pair, factors: Factors, unit: int, is_rounded: bool = Fa
     gains = np.maximum(np.sqrt(scales / pair.size**0.25 * 3.5), 1)
     all_left = np.hstack([left, (lefts - left) * gains, left / gains])
     all_right = np.vstack([right.T, (rights / gains).T, ((rights - right) * gains).T])
-    none = np.zeros(1, np.int64)
     floor = unit + pair.words.unit_of_floor
-    return LowRank(_integers(all_left, none), _integers(all_right, none), floor, is_rounded)
+    ones, none = np.ones(all_left.shape[1]), np.zeros(all_left.shape[1], np.int32)
+    integers = _integers(all_left, ones, none), _integers(all_right, ones, none, is_by_row=True)
+    return LowRank(*integers, floor, is_rounded)
 
 
-def _integers(values: Floats, strides: NDArray[np.int64]) -> NDArray[np.int16]:
-    """values is changed."""
-    np.rint(values, out=values)
-    most = 32767 >> strides
-    np.clip(values, -most, most, out=values)
-    integers = values.astype(np.int16)
-    integers <<= strides.astype(np.int16)
+def _integers(
+    values: Floats, scales: Floats, strides: NDArray[np.int32], is_by_row: bool = False
+) -> NDArray[np.int16]:
+    """values * scales, each scale and stride of a component: a row, or else a column."""
+    integers = np.empty(values.shape, np.int16)
+    make_integers(values, scales, strides, is_by_row, integers)
     return integers

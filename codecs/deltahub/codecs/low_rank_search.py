@@ -174,9 +174,7 @@ def _fit_components(
     floor = pair.rounding
     error = np.maximum(_left(factors, energy) / pair.size - floor, 1e-3 * floor)
     plans = plan_components(pair, factors, error)
-    best, at = _best(pair, factors, plans, trial, 1)
-    if best.bits < most:
-        best, at = _best(pair, factors, plans, trial, 4)
+    best, at = _best(pair, factors, plans, trial, 4, most=most)
     if effort == "default" and pair.size < _WALKED:
         return best
     # The model of sizes knows no rows that did not change: trials say where to stop.
@@ -220,17 +218,20 @@ def _best(
     n_trials: int,
     is_rounded: bool = False,
     finer: int = 0,
+    most: float = np.inf,
 ) -> tuple[Fit, Plan]:
     """The fit that a trial finds smallest, walking from the plan that should be; its plan.
 
-    finer: steps to a finer plan from the one that the model of sizes finds smallest.
+    finer: steps to a finer plan from the one that the model of sizes finds smallest. most: bits of
+    the first trial from which on there are no more.
     """
 
     def tried(i: int) -> Fit:
         return trial.fit(factors, partial(rounded, pair, plan=plans[i], is_rounded=is_rounded))
 
     at = max(0, min(range(len(plans)), key=lambda i: plans[i].bits) - finer)
-    best, plan, left = tried(at), plans[at], n_trials - 1
+    best, plan = tried(at), plans[at]
+    left = n_trials - 1 if best.bits < most else 0
     for step in (-1, 1):
         here = at + step
         while left > 0 and 0 <= here < len(plans):

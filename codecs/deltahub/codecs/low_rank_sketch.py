@@ -1,13 +1,17 @@
 """The strongest directions of the difference of two tensors, from random projections of it."""
 
 from dataclasses import dataclass
-from typing import Final
+from functools import lru_cache
+from typing import Any, Final
 
 import numpy as np
 
+from deltahub.codecs._native import whiten
 from deltahub.codecs.low_rank_pair import F64, Floats, Pair
 
 _PART: Final = 1 << 22  # elements, at most, that a step looks at
+_FEW: Final = 1 << 15  # random numbers, at most, that are kept: models have layers alike
+_NOTHING: Final = 1e-60  # a sum of squares that has no digits left
 _NOISE: Final = 1.5  # times the strongest direction that noise has: more is no noise
 
 
@@ -32,12 +36,17 @@ class Factors:
     @classmethod
     def of_orthonormal(cls, columns: Floats, core: Floats) -> "Factors":
         """columns @ core, of orthonormal columns."""
+        return cls.of_turned(columns, np.eye(len(core), dtype=core.dtype), core)
+
+    @classmethod
+    def of_turned(cls, columns: Floats, turn: Floats, core: Floats) -> "Factors":
+        """columns @ turn @ core, of orthonormal columns @ turn."""
         exact = core.astype(np.float64, copy=False)
-        squares, turn = np.linalg.eigh(exact @ exact.T)
-        squares, turn = np.maximum(squares, max(1e-20 * squares[-1], 1e-300))[::-1], turn[:, ::-1]
+        squares, axes = np.linalg.eigh(exact @ exact.T)
+        squares, axes = np.maximum(squares, max(1e-20 * squares[-1], 1e-300))[::-1], axes[:, ::-1]
         strengths = np.sqrt(squares)
-        turned = turn.astype(core.dtype), (turn / strengths).T.astype(core.dtype)
-        return cls(columns @ turned[0], strengths, turned[1] @ core)
+        along = (turn.astype(np.float64, copy=False) @ axes).astype(core.dtype)
+        return cls(columns @ along, strengths, (axes / strengths).T.astype(core.dtype) @ core)
 
 
 def sketch(
@@ -46,7 +55,7 @@ def sketch(
     """The strongest directions of the difference, and its sum of squares.
 
     None where the strongest is not more than noise has. The row space is found on parts of the
-    rows, other ones in each step; then all rows are looked at twice. n_directions: at most half of
+    rows, other ones in each step; then all rows are looked at. n_directions: at most half of
     the rows and of the columns. most: how many they are where more than n_directions stand out.
     """
     f32 = np.dtype(np.float32)
@@ -58,7 +67,7 @@ def sketch(
         step = min(max(16 >> i, least, 1), coarsest)
         part = pair.differences(slice(i % step, None, step), real=f32)
         if basis is None:
-            looked = np.random.default_rng(0).standard_normal((len(part), n_directions), np.float32)
+            looked = _random(len(part), n_directions)
         else:
             looked = part @ basis
             if i == 1 and _is_noise(part, looked):
@@ -67,17 +76,41 @@ def sketch(
                 return sketch(pair, most, n_powers)
         basis = orthonormal(part.T @ looked)
     assert basis is not None
-    basis = basis.astype(pair.real)
+    return _along(pair, basis.astype(pair.real))
+
+
+def _random(rows: int, columns: int) -> Floats:
+    """The same numbers for the same shape."""
+    return (_few_random if rows * columns <= _FEW else _any_random)(rows, columns)
+
+
+def _any_random(rows: int, columns: int) -> Floats:
+    return np.random.default_rng(0).standard_normal((rows, columns), np.float32)
+
+
+_few_random = lru_cache(maxsize=16)(_any_random)
+
+
+def _along(pair: Pair, basis: Floats) -> tuple[Factors, float]:
+    """The difference's part in the span of difference @ basis, and its sum of squares.
+
+    All rows are looked at once: nothing is made orthonormal before all are known.
+    """
+    n_directions = basis.shape[1]
     left = np.empty((pair.rows, n_directions), pair.real)
+    right = np.zeros((n_directions, pair.columns), pair.real)
+    more = np.empty_like(right)
+    squares = np.zeros((n_directions, n_directions))
     energy = 0.0
     for rows, difference in pair.chunks():
-        np.matmul(difference, basis, out=left[rows])
+        looked = np.matmul(difference, basis, out=left[rows])
+        right += np.matmul(looked.T, difference, out=more)
+        exact = looked.astype(np.float64, copy=False)
+        squares += exact.T @ exact
         energy += float(np.vdot(difference, difference))
-    left = orthonormal(left)
-    right = np.zeros((n_directions, pair.columns), pair.real)
-    for rows, difference in pair.chunks():
-        right += left[rows].T @ difference
-    return Factors.of_orthonormal(left, right), energy
+    turn = whitening(squares, pair.real)
+    core = turn.T @ right  # of left @ turn, which is orthonormal
+    return Factors.of_turned(left, turn, core), energy
 
 
 def _is_cut(pair: Pair, part: Floats, along: Floats) -> bool:
@@ -119,14 +152,23 @@ def orthonormal(columns: Floats) -> Floats:
     """
     exact = columns.astype(np.float64, copy=False)
     squares = exact.T @ exact
-    size = squares.trace()
-    if not size > 1e-60:
+    if not squares.trace() > _NOTHING:
         return np.zeros_like(columns)
-    if columns.dtype == np.float64:
-        lengths, turn = np.linalg.eigh(squares)
-        turn = turn / np.sqrt(np.maximum(lengths, 1e-14 * lengths[-1]))
-    else:  # a ridge is less than what float32 rounds, and all is twice as fast
-        squares.ravel()[:: len(squares) + 1] += 1e-13 * size
-        turn = np.linalg.inv(np.linalg.cholesky(squares)).T.astype(columns.dtype)
-    basis: Floats = columns @ turn
+    basis: Floats = columns @ whitening(squares, columns.dtype)
     return basis
+
+
+def whitening(squares: F64, real: np.dtype[Any]) -> Floats:
+    """What makes columns with these products orthonormal; 0 where they are nothing.
+
+    squares is changed.
+    """
+    if not squares.trace() > _NOTHING:
+        return np.zeros(squares.shape, real)
+    if real == np.float64:
+        lengths, turn = np.linalg.eigh(squares)
+        whole: F64 = turn / np.sqrt(np.maximum(lengths, 1e-14 * lengths[-1]))
+        return whole
+    few = np.empty(squares.shape, np.float32)
+    whiten(squares, few)  # a ridge is less than what float32 rounds, and all is much faster
+    return few
