@@ -119,6 +119,22 @@ def test_a_merged_adapter_is_found_behind_the_rounding(
     assert factors + coded_bits(dtype, after, predicted) < most * adapter
 
 
+def test_an_adapter_whose_sums_were_rounded_more_than_its_words_is_found() -> None:
+    layer = base()["up.weight"]
+    random = torch.Generator().manual_seed(0)
+    left = torch.randn(layer.shape[0], 8, generator=random) * layer.std()
+    right = torch.randn(8, layer.shape[1], generator=random)
+    product = torch.zeros_like(layer)
+    for k in range(8):  # in F32, one by one
+        product += torch.outer(left[:, k], right[k])
+    before, after = (words_of(t, DType.F32) for t in (layer, layer + product / 4))
+    pair = Pair(DType.F32, after, before)
+    merge = sharpened(pair, directions(pair).first(10), "default")
+    assert merge is not None
+    strengths = merge.factors.strengths
+    assert int((strengths > 1e-6 * strengths[0]).sum()) == 8
+
+
 def directions(pair: Pair) -> Factors:
     found = sketch(pair, 12, 1)
     assert found is not None

@@ -16,7 +16,8 @@ from deltahub.codecs.low_rank_steps import Product, Rule, Steps
 Effort: TypeAlias = Literal["default", "max"]
 
 _SAMPLED: Final = 1 << 17  # words of the rows that the first steps look at
-_MOST_ERROR: Final = 1.5  # of what rounding alone leaves
+# What a fit of a merge may leave, of what rounding alone leaves. Merging in F32 rounds sums too.
+_MOST_ERROR: Final = {DType.BF16: 1.5, DType.F16: 1.5, DType.F32: 16}
 # The same before the first fit, and more by this for each number of the factors a word: so much of
 # the rounding is in them, and in fine words it weighs more. Merges leave 0.9 to 1.4.
 _MOST_SKETCHED: Final = 1.6
@@ -79,7 +80,7 @@ def sharpened(pair: Pair, factors: Factors, effort: Effort) -> Merge | None:
         product = _without_noise(product, steps.noise(rule))
         if i > 0:
             continue
-        if steps.error(product, rule) > _MOST_ERROR:
+        if steps.error(product, rule) > _MOST_ERROR[pair.dtype]:
             return None
         is_rounded = pair.dtype is not DType.F32 and _is_rounded(part, product)
         steps = Steps(part, is_rounded)

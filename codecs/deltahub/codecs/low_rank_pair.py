@@ -91,10 +91,10 @@ class Pair:
         subtract(self.kind, self.source, self.base, difference)
         return difference
 
-    def chunks(self) -> Iterator[tuple[slice, Floats]]:
+    def chunks(self, real: np.dtype[Any] | None = None) -> Iterator[tuple[slice, Floats]]:
         """All rows, some at a time, with their differences."""
         for rows in self.row_slices():
-            yield rows, self.differences(rows)
+            yield rows, self.differences(rows, real=real)
 
     def row_slices(self, columns: int | None = None, stride: int = 1) -> Iterator[slice]:
         """All rows, or one in every stride, some at a time: so many that their floats are few.

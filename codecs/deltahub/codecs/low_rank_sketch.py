@@ -12,6 +12,7 @@ from deltahub.codecs.low_rank_pair import F64, Floats, Pair
 _PART: Final = 1 << 22  # elements, at most, that a step looks at
 _FEW: Final = 1 << 15  # random numbers, at most, that are kept: models have layers alike
 _NOTHING: Final = 1e-60  # a sum of squares that has no digits left
+_FAINT: Final = 1e-3  # of all squares: what is left of a product that was rounded, or less
 _NOISE: Final = 1.5  # times the strongest direction that noise has: more is no noise
 
 
@@ -55,8 +56,8 @@ def sketch(
     """The strongest directions of the difference, and its sum of squares.
 
     None where the strongest is not more than noise has. The row space is found on parts of the
-    rows, other ones in each step; then all rows are looked at. n_directions: at most half of
-    the rows and of the columns. most: how many they are where more than n_directions stand out.
+    rows, other ones in each step; then all rows are looked at. n_directions: at most half of the
+    rows and of the columns. most: how many they are where more than n_directions stand out.
     """
     f32 = np.dtype(np.float32)
     least = -(-pair.size // _PART)
@@ -76,7 +77,11 @@ def sketch(
                 return sketch(pair, most, n_powers)
         basis = orthonormal(part.T @ looked)
     assert basis is not None
-    return _along(pair, basis.astype(pair.real))
+    factors, energy = _along(pair, basis)
+    # Float32 tells no more of what is left than this: of F32 words that an adapter was merged into.
+    if pair.real != f32 and energy - float((factors.strengths**2).sum()) < _FAINT * energy:
+        return _along(pair, basis.astype(pair.real))
+    return factors, energy
 
 
 def _random(rows: int, columns: int) -> Floats:
@@ -97,18 +102,18 @@ def _along(pair: Pair, basis: Floats) -> tuple[Factors, float]:
     All rows are looked at once: nothing is made orthonormal before all are known.
     """
     n_directions = basis.shape[1]
-    left = np.empty((pair.rows, n_directions), pair.real)
-    right = np.zeros((n_directions, pair.columns), pair.real)
+    left = np.empty((pair.rows, n_directions), basis.dtype)
+    right = np.zeros((n_directions, pair.columns), basis.dtype)
     more = np.empty_like(right)
     squares = np.zeros((n_directions, n_directions))
     energy = 0.0
-    for rows, difference in pair.chunks():
+    for rows, difference in pair.chunks(basis.dtype):
         looked = np.matmul(difference, basis, out=left[rows])
         right += np.matmul(looked.T, difference, out=more)
         exact = looked.astype(np.float64, copy=False)
         squares += exact.T @ exact
         energy += float(np.vdot(difference, difference))
-    turn = whitening(squares, pair.real)
+    turn = whitening(squares, basis.dtype)
     core = turn.T @ right  # of left @ turn, which is orthonormal
     return Factors.of_turned(left, turn, core), energy
 
