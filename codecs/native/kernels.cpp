@@ -152,10 +152,20 @@ void predict(const std::uint8_t* words, const std::int32_t* product, std::size_t
   };
   std::size_t j = 0;
 #ifdef DELTAHUB_HAS_PREDICT
-  for (; j + together <= n; j += together)
-    if (!predict_usual<Words>(words + j * sizeof(Word), product + j, floor,
-                              out + j * sizeof(Word)))
-      one_by_one(j, j + together);
+  const auto predict_all = [&](auto&& are_near) {
+    for (; j + together <= n; j += together) {
+      const std::uint8_t* const from = words + j * sizeof(Word);
+      std::uint8_t* const to = out + j * sizeof(Word);
+      if (!are_near(from, product + j, to) && !predict_usual<Words>(from, product + j, floor, to))
+        one_by_one(j, j + together);
+    }
+  };
+  if constexpr (sizeof(Word) == 2) {
+    const NearWords<Words> near(floor);
+    predict_all([&](auto... each) { return near.predict(each...); });
+  } else {
+    predict_all([](auto...) { return false; });
+  }
 #endif
   one_by_one(j, n);
 }

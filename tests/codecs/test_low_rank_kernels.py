@@ -294,3 +294,31 @@ def test_a_sum_is_rounded_once_however_large_it_is(dtype: DType, length: int) ->
             stream = encoder.encode(*both, 0, 0, rows, columns)
         shape, frame = BlockShape(rows, columns), (rows, columns)
         assert run_delta(reader, dtype, frame, encoder.prelude, stream, both[1], shape) == both[0]
+
+
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.F16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("length", [1, 6, 13, 20, 22, 23, 24, 25])
+def test_every_word_is_moved_alike_by_products_of_any_length(dtype: DType, length: int) -> None:
+    """All words in order, so that neighbours have one exponent; products of so many digits."""
+    random = np.random.default_rng(length)
+    side = 1 << 8
+    base = np.arange(1 << 16, dtype="<u2").reshape(side, side)
+    left = random.choice([-1, 1], (side, 1)) << max(length - 12, 0)
+    right = random.choice([-1, 1], (1, side)) * random.integers(
+        1 << min(length, 12) >> 1, 1 << min(length, 12), (1, side)
+    )
+    most = FLOAT_WORDS[dtype].max_exponent
+    middle = FLOAT_WORDS[dtype].bias
+    for floor in (1, 2, 5, middle - 10, middle, middle + 3, most - 12, most - 1):
+        fit = LowRank(left.astype(np.int16), right.astype(np.int16), floor)
+        both = predict(dtype, base, fit).tobytes(), base.tobytes()
+        with running("portable"):
+            encoder = native.FmDeltaEncoder(
+                WORD_KINDS[dtype], *both, side, side, 2,
+                fit.left.tobytes(), fit.right.tobytes(), floor, False,
+            )  # fmt: skip
+            stream = encoder.encode(*both, 0, 0, side, side)
+        frame, shape = (side, side), BlockShape(side, side)
+        for name in NAMES:
+            found = run_delta(name, dtype, frame, encoder.prelude, stream, both[1], shape)
+            assert found == both[0], (name, floor)
