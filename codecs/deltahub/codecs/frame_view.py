@@ -19,6 +19,7 @@ class FrameView:
     prelude: bytes
     modes: list[int]
     checksums: list[int]
+    lengths: list[int]  # of the stored blocks
     stored_ends: list[int]  # where each block ends in the body
 
     @classmethod
@@ -44,6 +45,7 @@ class FrameView:
             bytes(checked[: header.prelude_length]),
             modes,
             [row[2] for row in rows],
+            lengths,
             list(accumulate(lengths)),
         )
 
@@ -92,19 +94,19 @@ class FrameView:
         begin, end = self.stored_span(i, j)
         stored = memoryview(payload).cast("B")
         target = out.cast("B")
-        span = self.block_span(j - 1)[1] - self.block_span(i)[0]
+        geometry = self.header.geometry
+        span = geometry.block_bytes(j - 1)[1] - geometry.block_bytes(i)[0]
         if len(stored) != end - begin:
             raise CorruptFrame(f"blocks {i} to {j} have {end - begin} bytes, not {len(stored)}")
         if len(target) != span:
             raise InvalidInput(f"blocks {i} to {j} decode to {span} bytes, room for {len(target)}")
-        lengths = [self.stored_ends[k] - self._stored_begin(k) for k in range(i, j)]
         BY_ID[self.header.codec].decode(
-            self.header.geometry,
+            geometry,
             self.header.codec_version,
             memoryview(self.prelude),
             i,
             self.modes[i:j],
-            lengths,
+            self.lengths[i:j],
             self.checksums[i:j],
             stored,
             self._checked_base(base, span),
