@@ -91,10 +91,13 @@ class FrameModel {
  public:
   using Word = typename Words::Word;
 
-  FrameModel(const Kernels& kernels, Model&& model) : kernels_(kernels), model_(std::move(model)) {
+  // is_read: without it there are no tables to read streams by.
+  FrameModel(const Kernels& kernels, Model&& model, bool is_read)
+      : kernels_(kernels), model_(std::move(model)) {
     static const std::vector<Entry> symbols = entries_of(n_delta_symbols, delta_symbol);
-    for (const Frequencies& table : model_.tables)
-      append_entries(entries_, table, model_.table_log, symbols);
+    if (is_read)
+      for (const Frequencies& table : model_.tables)
+        append_entries(entries_, table, model_.table_log, symbols);
     for (std::size_t z = 0; z < max_classes; ++z)
       classes_.set(z, model_.classes[std::min(z, model_.classes.size() - 1)]);
   }

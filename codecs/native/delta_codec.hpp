@@ -60,7 +60,7 @@ class DeltaEncoderOf final : public DeltaEncoder {
  public:
   DeltaEncoderOf(const FrameShape& shape, Plan<Words>&& plan)
       : DeltaEncoder(shape),
-        frame_(*chosen_kernels(), Model(plan.model)),
+        frame_(*chosen_kernels(), Model(plan.model), false),
         tables_(*chosen_kernels(), plan.model.tables, plan.model.table_log),
         rows_(std::move(plan.rows)) {
     prelude = write_fields(plan.model);
@@ -170,7 +170,7 @@ inline std::unique_ptr<DeltaDecoder> parsed_deltas(int kind, View prelude, std::
     require(rows > 0 && columns > 0, "a frame without words");
     auto parsed = parse_fields<Words>(prelude.data(), prelude.size(), rows, columns);
     require(parsed.has_value(), fault);
-    FrameModel<Words> frame(*chosen_kernels(), std::move(parsed->model));
+    FrameModel<Words> frame(*chosen_kernels(), std::move(parsed->model), true);
     const View stream = prelude.subspan(parsed->stream_begin);
     require(frame.read_columns(stream.data(), stream.size(), columns), fault);
     return std::make_unique<detail::DeltaDecoderOf<Words>>(

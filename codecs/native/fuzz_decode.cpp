@@ -91,7 +91,7 @@ void decode_deltas(int kind, Input& in) {
       fail("two preludes for one model");
     const Exact columns_stream(prelude.view().subspan(parsed->stream_begin));
     words = compare(base.size, [&](const Kernels& kernels, std::uint8_t* out) {
-      FrameModel<Words> frame(kernels, Model(parsed->model));
+      FrameModel<Words> frame(kernels, Model(parsed->model), true);
       return frame.read_columns(columns_stream.data.get(), columns_stream.size, columns) &&
              decode_block(frame, shape, stream.data.get(), stream.size, base.data.get(), out);
     });

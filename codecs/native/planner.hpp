@@ -100,7 +100,7 @@ class Planner {
     Model model = trial_model();
     model.staircase_bits = plan.model.staircase_bits;
     model.offset = offset;
-    FrameModel<Words> frame(kernels_, std::move(model));
+    FrameModel<Words> frame(kernels_, std::move(model), false);
     if (plan.model.staircase_bits > 0) frame.set_stairs(plan.columns.stairs);
     if (low_rank_.rank > 0) frame.set_right(low_rank_.right, shape_.columns);
     return frame;
