@@ -233,8 +233,8 @@ def test_two_jobs_that_share_files_do_not_disturb_each_other(reg: Registry) -> N
     assert first is not None
     assert second is not None
     one, two = Ingest(reg, 1, first), Ingest(reg, 2, second)
-    for file_id in two.pending_files():
-        two.scan(file_id)
+    for file_ids in two.pending_files():
+        two.scan(file_ids)
     one.run()
     two.run()
     for revision in (1, 2):

@@ -108,8 +108,9 @@ def test_a_taken_file_survives_a_loss_of_power(tmp_path: Path) -> None:
 def test_a_deleted_object_does_not_come_back(tmp_path: Path) -> None:
     disk = DurableDisk(tmp_path)
     store = FileStore(tmp_path / "objects", disk)
-    store.put("a", [b"1"])
+    store.put_together({"a": b"1", "b/c": b"2", "b/d": b"3"})
     store.delete("a")
+    store.delete_together(["b/c", "b/d"])
     disk.crash()
     assert list(store.list("")) == []
 

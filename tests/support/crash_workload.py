@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deltahub.codecs.files import plan_file
-from deltahub.registry import failpoints, jobs, publish, users
+from deltahub.registry import failpoints, ingest, jobs, publish, users
 from deltahub.registry.accept import accept_pack
 from deltahub.registry.arrivals import after_ingest
 from deltahub.registry.collect import apply_gc
@@ -51,6 +51,8 @@ from support.xet import FileOf, TermOf, XorbOf, cut, send_shard, send_xorb
 ROUNDS_KEPT = 2
 # Tensors that a transaction makes known: so few that a tiny model's pack needs several.
 PART_TENSORS = 2
+# Files that a step of an ingest takes: those of a push are several steps.
+STEP_FILES = 2
 
 
 @dataclass(frozen=True)
@@ -227,6 +229,7 @@ def _child(folder: Path, request: dict[str, object]) -> None:
 def main() -> None:
     folder = Path(sys.argv[1])
     publish.PART_TENSORS = PART_TENSORS
+    ingest.STEP_FILES = STEP_FILES  # type: ignore[misc]  # final for everybody else
     with Registry.open(Settings(data_dir=folder / "data")) as reg:
         users.bootstrap_admin(reg)
         caller(reg, "alice")

@@ -86,6 +86,12 @@ class StoreContract:
         store.delete("never/was")
         assert list(store.list("")) == []
 
+    def test_many_are_deleted_together_whether_they_are_there_or_not(self, store: Store) -> None:
+        store.put_together({f"landing/{i}": b"%d" % i for i in range(150)} | {"packs/a/x": b"x"})
+        store.delete_together([*(f"landing/{i}" for i in range(149)), "packs/a/x", "never/was"])
+        assert [info.key for info in store.list("")] == ["landing/149"]
+        store.delete_together([])
+
     def test_a_list_holds_the_keys_of_a_prefix_in_order(self, store: Store) -> None:
         keys = ["a/b", "a-b", "a/a/c", "a.b", "b/ab/x", "b/ac/x", "ab"]
         for key in keys:

@@ -6,8 +6,9 @@ nothing is missing; finish every file. Until a file is finished it is read from 
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from sqlalchemy import select
 
@@ -24,7 +25,7 @@ from deltahub.registry.locations import PART_TENSORS, batches, resolve
 from deltahub.registry.packs import PackSpool, frame_limit
 from deltahub.registry.planning import BaseChoice, BasePlanner
 from deltahub.registry.progress import Progress, Report
-from deltahub.registry.proof import finish_file
+from deltahub.registry.proof import finish_files
 from deltahub.registry.publish import (
     BaseGone,
     check_live,
@@ -39,6 +40,10 @@ from deltahub.registry.store.keys import landing_key
 from deltahub.registry.tensor_reader import TensorGone
 
 log = logging.getLogger(__name__)
+
+# Files that are scanned, or finished, in one step: so many, or of so many bytes together.
+STEP_FILES: Final = 256
+STEP_BYTES: Final = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,25 +82,46 @@ class Ingest:
         # What is not stored yet, None while that is not known.
         self._todo: deque[_Item] | None = None
         self._total_bytes = 0
+        self._is_rescanned = False
 
     def run(self) -> None:
         """All steps that are still to be done, one after the other."""
-        for file_id in self.pending_files():
-            self.scan(file_id)
+        for file_ids in self.pending_files():
+            self.scan(file_ids)
         while self.store_next_pack():
             pass
-        for file_id in self.pending_files():
-            self.finish_file(file_id)
+        damaged: DataLost | None = None
+        for file_ids in self.pending_files():
+            try:
+                self.finish(file_ids)
+            except DataLost as exc:
+                damaged = damaged or exc
+        if damaged is not None:
+            raise damaged
         self.release()
 
-    def pending_files(self) -> list[int]:
-        """The revision's files that are read from their landing, in order of path."""
-        return [file.id for file, _ in self._pending()]
+    def pending_files(self) -> list[list[int]]:
+        """The revision's files that are read from their landing, in order of path.
 
-    def scan(self, file_id: int) -> None:
-        """Parse and hash one file; what is found survives this process."""
-        for file, path in self._pending(file_id):
-            self._scan(file, path)
+        A list for each step: small ones share the step's transactions, a large one is alone.
+        """
+        steps: list[list[int]] = []
+        n_bytes = 0
+        for file, _ in self._pending():
+            if not steps or len(steps[-1]) == STEP_FILES or n_bytes + file.size > STEP_BYTES:
+                steps.append([])
+                n_bytes = 0
+            steps[-1].append(file.id)
+            n_bytes += file.size
+        return steps
+
+    def scan(self, file_ids: Sequence[int]) -> None:
+        """Parse and hash these files; what is found survives this process.
+
+        A damaged one is passed over, here and in storing: finish() says what is wrong with it.
+        """
+        for _ in self._scanned(file_ids):
+            pass
 
     def store_next_pack(self) -> bool:
         """Store what fills a pack (more for a tensor that needs more); whether any is left."""
@@ -105,42 +131,59 @@ class Ingest:
             if self._todo:
                 self._store(self._todo)
         except ObjectNotFound as exc:
-            # Another job may have finished a file of ours, so that its landing is gone.
             self._todo = None
+            # Another job may have finished a file of ours, so that its landing is gone.
             if any(self._is_lost(file) for file, _ in self._pending()):
-                raise DataLost(f"{exc}, and a file is still read from it; run fsck") from exc
+                self._rescan(_lost(exc))
+            return True
+        except DataLost as exc:
+            self._todo = None
+            self._rescan(exc)
             return True
         except BaseException:
             self._todo = None
             raise
         return bool(self._todo)
 
-    def finish_file(self, file_id: int) -> None:
-        """Restore the file from its recipe, compare its SHA-256, and only then switch to it."""
-        for file, path in self._pending(file_id):
-            finish_file(
-                self._reg,
-                self._restorer,
-                file,
-                self._scan(file, path),
-                progress=lambda done, total: self._progress("prove", done, total),
-            )
+    def _rescan(self, why: DataLost) -> None:
+        """Once, look at all uploads anew: one that has changed since shall not keep the others."""
+        if self._is_rescanned:
+            raise why
+        log.warning("job=%s scans its files again: %s", self._job_id, why)
+        self._is_rescanned = True
+        for file, _ in self._pending():
+            ingest_plan.forget(self._reg, file)
+
+    def finish(self, file_ids: Sequence[int]) -> None:
+        """Restore each file from its recipe, compare its SHA-256, and only then switch to it.
+
+        DataLost, once the others are switched, if one does not come back; it stays as it is.
+        """
+        damaged: list[DataLost] = []
+        files = list(self._scanned(file_ids, damaged))
+        total = sum(file.size for file, _ in files)
+        progress = self._counting("prove", total)
+        damaged += finish_files(self._reg, self._restorer, files, progress)
+        for exc in damaged:
+            log.error("job=%s cannot ingest: %s", self._job_id, exc)
+        if damaged:
+            raise damaged[0]
 
     def release(self) -> None:
         """Let go of what the job held: the finished files refer to it now."""
         with self._reg.db.write() as session:
             release_job(session, self._job_id)
 
-    def _pending(self, file_id: int | None = None) -> list[tuple[File, str]]:
-        """Files that are not ingested, all or this one, each with a path, in order of path."""
+    def _pending(self, file_ids: Sequence[int] | None = None) -> list[tuple[File, str]]:
+        """Files that are not ingested, all or of these, each with a path, in order of path."""
         query = (
             select(File, Entry.path)
             .join(Entry, Entry.file_id == File.id)
             .where(Entry.revision_id == self._revision_id, File.state == "landed")
             .order_by(Entry.path)
         )
-        if file_id is not None:
-            query = query.where(File.id == file_id)
+        if file_ids is not None:
+            query = query.where(File.id.in_(file_ids))
         files: dict[int, tuple[File, str]] = {}
         with self._reg.db.read() as session:
             for file, path in session.execute(query):
@@ -149,21 +192,42 @@ class Ingest:
                     files[file.id] = (file, path)
         return list(files.values())
 
-    def _scan(self, file: File, path: str) -> Scan:
+    def _scanned(
+        self, file_ids: Sequence[int] | None = None, damaged: list[DataLost] | None = None
+    ) -> Iterator[tuple[File, Scan]]:
+        """Files that are not ingested, scanned; `damaged` gets what is wrong with the others."""
+        pending = self._pending(file_ids)
+        progress = self._counting("scan", sum(file.size for file, _ in pending))
+        faults: list[DataLost] = [] if damaged is None else damaged
+        for file, path in pending:
+            try:
+                found = ingest_plan.scan(self._reg, file, path, progress)
+            except DataLost as exc:
+                faults.append(exc)
+                continue
+            except ObjectNotFound as exc:
+                # Another job may have finished it, so that its landing is gone.
+                if self._is_lost(file):
+                    faults.append(_lost(exc))
+                continue
+            yield file, found
+
+    def _counting(self, stage: str, total: int) -> Callable[[int], None]:
+        """What is called with so many more bytes done."""
         done = 0
 
         def progress(n: int) -> None:
             nonlocal done
-            done += n
-            self._progress("scan", done, file.size)
+            done = min(done + n, total)  # what no recipe can describe is hashed twice
+            self._progress(stage, done, total)
 
-        return ingest_plan.scan(self._reg, file, path, progress)
+        return progress
 
     def _find_missing(self) -> deque[_Item]:
         """Tensors that no domain in reach has; those that one has are held for this job."""
         items: dict[tuple[int, bytes], _Item] = {}
-        for file, path in self._pending():
-            for item in self._items_of(file, self._scan(file, path)):
+        for file, scan in self._scanned():
+            for item in self._items_of(file, scan):
                 items.setdefault((item.domain_id, item.ref.tensor), item)
         self._total_bytes = sum(item.ref.size for item in items.values())
         missing: deque[_Item] = deque()
@@ -255,8 +319,12 @@ class Ingest:
         try:
             self._reg.store.size(landing_key(file.landing_id or ""))
         except ObjectNotFound:
-            return any(file.landing_id == now.landing_id for now, _ in self._pending(file.id))
+            return any(file.landing_id == now.landing_id for now, _ in self._pending([file.id]))
         return False
+
+
+def _lost(exc: ObjectNotFound) -> DataLost:
+    return DataLost(f"{exc}, and a file is still read from it; run fsck")
 
 
 def _reader_at(landed: LandedFile, start: int) -> Read:

@@ -148,7 +148,7 @@ def _hash(
     progress: Callable[[int], None],
 ) -> Scan:
     ids = []
-    buffer = memoryview(bytearray(READ_BYTES))
+    buffer = memoryview(bytearray(min(READ_BYTES, file.size)))
     for piece in plan.tensor_pieces():
         is_large = piece.size >= LARGE_BYTES
         digest = blake3(max_threads=blake3.AUTO if is_large else 1)

@@ -3,18 +3,20 @@
 A file that does not come back with its SHA-256 is never switched to.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 
-from sqlalchemy import delete, exists, insert, select
+from sqlalchemy import delete, insert, select
 
 from deltahub.codecs.recipe import Recipe
 from deltahub.registry import failpoints, ingest_plan
-from deltahub.registry.db.models import File, FileTensor, Landing, Tensor, utc_now
+from deltahub.registry.db.models import File, FileTensor, Landing, utc_now
 from deltahub.registry.db.session import WriteSession
 from deltahub.registry.errors import Conflict, DataLost
 from deltahub.registry.ingest_plan import Scan
 from deltahub.registry.landing import is_promised
-from deltahub.registry.locations import batches, resolve
+from deltahub.registry.locations import PART_TENSORS, TensorLocation, batches, resolve_ids
 from deltahub.registry.recipe_index import RecipeIndex
 from deltahub.registry.registry import Registry
 from deltahub.registry.restore import Restorer
@@ -22,81 +24,181 @@ from deltahub.registry.spool import Hashes
 from deltahub.registry.store.keys import landing_key
 
 
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """A file and the recipe that makes it, as has been read back from the store."""
+
+    file: File
+    recipe: Recipe
+    recipe_id: bytes
+    note: str | None = None
+
+
 def restore_hashes(
     restorer: Restorer,
     domain_id: int,
     recipe: Recipe,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    places: Mapping[bytes, TensorLocation] | None = None,
 ) -> Hashes:
     """SHA-256 and git blob id of what a recipe makes, from the store, in bounded memory.
 
-    progress(done, total): called about every MiB; may raise to stop. DataLost.
+    progress(done, total): called about every MiB; may raise to stop. places: see stream_recipe.
+    DataLost.
     """
     hashes = Hashes(recipe.size)
     index = RecipeIndex(recipe)
-    for piece in restorer.stream_recipe(domain_id, index, 0, recipe.size):
+    pieces = restorer.stream_recipe(domain_id, index, 0, recipe.size, places=places)
+    for piece in pieces:
         hashes.update(piece)
         progress(hashes.n_bytes, recipe.size)
     return hashes
 
 
-def finish_file(
+def finish_files(
     reg: Registry,
+    restorer: Restorer,
+    files: Iterable[tuple[File, Scan]],
+    progress: Callable[[int], None] = lambda n: None,
+) -> list[DataLost]:
+    """Prove landed files' recipes, switch the files to them, delete the landings.
+
+    All their tensors and the recipes must be stored. A file that other bytes come back for stays
+    as it is, and what comes back says so; it does not keep the others. progress(n): called after
+    every n bytes that were proved; may raise to stop.
+    """
+    damaged: list[DataLost] = []
+    for group in _groups(files):
+        proved: list[Proved] = []
+        # Of a single file, which may have any number of tensors, a part at a time is looked up.
+        places = _places(restorer, group) if len(group) > 1 else None
+        for file, scan in group:
+            try:
+                _prove(restorer, file, scan, progress, places)
+            except DataLost as exc:
+                damaged.append(exc)
+                # Another run shall look at the upload as it is then.
+                ingest_plan.forget(reg, file)
+            else:
+                proved.append(Proved(file, scan.recipe, scan.recipe_id, scan.note))
+        _switch(reg, proved)
+    return damaged
+
+
+def _groups(files: Iterable[tuple[File, Scan]]) -> Iterator[list[tuple[File, Scan]]]:
+    """Files of one domain, as many as one transaction may switch; at least one."""
+    group: list[tuple[File, Scan]] = []
+    n_tensors = 0
+    for file, scan in files:
+        n_here = 1 + len(scan.recipe.segments)
+        if group and (n_tensors + n_here > PART_TENSORS or file.domain_id != group[0][0].domain_id):
+            yield group
+            group, n_tensors = [], 0
+        group.append((file, scan))
+        n_tensors += n_here
+    if group:
+        yield group
+
+
+def _places(
+    restorer: Restorer, group: Sequence[tuple[File, Scan]]
+) -> Mapping[bytes, TensorLocation]:
+    wanted = dict.fromkeys(ref.tensor for _, scan in group for ref in scan.recipe.tensors())
+    return restorer.look_up(group[0][0].domain_id, wanted)
+
+
+def _prove(
     restorer: Restorer,
     file: File,
     scan: Scan,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[int], None],
+    places: Mapping[bytes, TensorLocation] | None,
 ) -> None:
-    """Prove a landed file's recipe, switch the file to it, delete the landing.
+    told = 0
 
-    All its tensors and the recipe must be stored. DataLost if other bytes come back; then the
-    file stays as it is.
-    """
-    hashes = restore_hashes(restorer, file.domain_id, scan.recipe, progress)
+    def tell(done: int, _total: int) -> None:
+        nonlocal told
+        told, n = done, done - told
+        progress(n)
+
+    hashes = restore_hashes(restorer, file.domain_id, scan.recipe, tell, places)
     if hashes.sha256 != file.sha256 or hashes.n_bytes != file.size:
         raise DataLost(
             f"file {file.sha256} comes back from its recipe as {hashes.sha256}; its upload has"
             " changed on the disk since it was proved"
         )
+
+
+def _switch(reg: Registry, proved: Sequence[Proved]) -> None:
+    """Read these files of one domain from their recipes from now on."""
+    if not proved:
+        return
     dropped: list[str] = []
     with reg.db.write() as session:
-        row = session.get(File, file.id)
-        if row is not None and row.sha256 == file.sha256 and row.state == "landed":
-            attach_recipe(session, row, scan.recipe, scan.recipe_id, scan.note)
-            dropped = drop_landing(session, row)
+        rows: dict[int, File] = {}
+        for batch in batches(each.file.id for each in proved):
+            rows.update(
+                (row.id, row) for row in session.scalars(select(File).filter(File.id.in_(batch)))
+            )
+        landed = [
+            replace(each, file=row)
+            for each in proved
+            if (row := rows.get(each.file.id)) is not None
+            and row.sha256 == each.file.sha256
+            and row.state == "landed"
+        ]
+        attach_recipes(session, landed)
+        dropped = drop_landings(session, [each.file for each in landed])
         failpoints.reached("ingest.finish.before_commit")
     failpoints.reached("ingest.finish.after_commit")
     delete_condemned(reg, dropped)
     failpoints.reached("ingest.finish.after_delete")
-    ingest_plan.forget(reg, file)
+    for each in proved:
+        ingest_plan.forget(reg, each.file)
 
 
-def attach_recipe(
-    session: WriteSession, file: File, recipe: Recipe, recipe_id: bytes, note: str | None
-) -> None:
-    """Make a proved recipe the way to read the file. Conflict if a tensor is gone again."""
-    wanted = {ref.tensor for ref in recipe.tensors()} | {recipe_id}
-    found: Mapping[bytes, Tensor] = resolve(session, file.domain_id, wanted)
-    if len(found) != len(wanted):
-        raise Conflict(f"tensors of file {file.sha256} were deleted meanwhile; repeat the job")
-    file.recipe_tensor_id = found[recipe_id].id
-    file.state = "ingested"
-    file.kind = recipe.kind
-    file.note = note
-    file.ingested_at = utc_now()
+def attach_recipes(session: WriteSession, proved: Sequence[Proved]) -> None:
+    """Make proved recipes the way to read these files, all of one domain.
+
+    Conflict if a tensor is gone again.
+    """
+    if not proved:
+        return
+    wanted = {
+        each.file.id: {ref.tensor for ref in each.recipe.tensors()} | {each.recipe_id}
+        for each in proved
+    }
+    rows: list[dict[str, int]] = []
+    found = resolve_ids(session, proved[0].file.domain_id, chain.from_iterable(wanted.values()))
+    for each in proved:
+        contents = wanted[each.file.id]
+        if not contents <= found.keys():
+            raise Conflict(
+                f"tensors of file {each.file.sha256} were deleted meanwhile; repeat the job"
+            )
+        each.file.recipe_tensor_id = found[each.recipe_id]
+        each.file.state = "ingested"
+        each.file.kind = each.recipe.kind
+        each.file.note = each.note
+        each.file.ingested_at = utc_now()
+        tensors = {found[content] for content in contents}
+        rows.extend({"file_id": each.file.id, "tensor_id": tensor} for tensor in tensors)
     session.flush()
-    session.execute(delete(FileTensor).where(FileTensor.file_id == file.id))
-    for batch in batches(tensor.id for tensor in found.values()):
-        session.execute(
-            insert(FileTensor), [{"file_id": file.id, "tensor_id": row_id} for row_id in batch]
-        )
+    for ids in batches(wanted):
+        session.execute(delete(FileTensor).where(FileTensor.file_id.in_(ids)))
+    for batch in batches(rows):
+        session.execute(insert(FileTensor), batch)
 
 
-def drop_landing(session: WriteSession, file: File) -> list[str]:
-    """Take the landing from a file that has a recipe; ids of objects to delete afterwards."""
-    landing_id, file.landing_id = file.landing_id, None
+def drop_landings(session: WriteSession, files: Iterable[File]) -> list[str]:
+    """Take the landings from files that have recipes; ids of objects to delete afterwards."""
+    landing_ids = []
+    for file in files:
+        if file.landing_id is not None:
+            landing_ids.append(file.landing_id)
+        file.landing_id = None
     session.flush()
-    return [] if landing_id is None else drop_unused(session, [landing_id])
+    return drop_unused(session, landing_ids)
 
 
 def drop_unused(session: WriteSession, landing_ids: Iterable[str]) -> list[str]:
@@ -107,22 +209,24 @@ def drop_unused(session: WriteSession, landing_ids: Iterable[str]) -> list[str]:
     its object is gone: after a crash gc finds it, and no object is without a row.
     """
     dropped = []
-    for landing_id in landing_ids:
-        row = session.get(Landing, landing_id, populate_existing=True)
-        if row is None or is_promised(row):
-            continue
-        if not session.scalar(select(exists().where(File.landing_id == landing_id))):
-            row.state, row.sha256 = "condemned", f"condemned-{landing_id}"
+    for batch in batches(dict.fromkeys(landing_ids)):
+        rows = session.scalars(
+            select(Landing).where(Landing.id.in_(batch)).execution_options(populate_existing=True)
+        ).all()
+        used = set(session.scalars(select(File.landing_id).where(File.landing_id.in_(batch))))
+        for row in rows:
+            if row.id in used or is_promised(row):
+                continue
+            row.state, row.sha256 = "condemned", f"condemned-{row.id}"
             row.expires_at = utc_now()
-            dropped.append(landing_id)
+            dropped.append(row.id)
     session.flush()
     return dropped
 
 
 def delete_condemned(reg: Registry, landing_ids: Sequence[str]) -> None:
     """The objects of condemned landings, then their rows."""
-    for landing_id in landing_ids:
-        reg.store.delete(landing_key(landing_id))
+    reg.store.delete_together([landing_key(landing_id) for landing_id in landing_ids])
     failpoints.reached("landing.delete.before_rows")
     if landing_ids:
         with reg.db.write() as session:

@@ -34,9 +34,10 @@ from deltahub.registry.packs import PackSpool, frame_limit
 from deltahub.registry.permissions import Caller, readable_file, require_writer
 from deltahub.registry.progress import Progress, Report
 from deltahub.registry.proof import (
-    attach_recipe,
+    Proved,
+    attach_recipes,
     delete_condemned,
-    drop_landing,
+    drop_landings,
     drop_unused,
     restore_hashes,
 )
@@ -332,5 +333,6 @@ def _proved_file(
             state="proving",
         )
         session.add(file)
-    attach_recipe(session, file, recipe, recipe_id, None)
-    return file, drop_landing(session, file)
+        session.flush()  # its id
+    attach_recipes(session, [Proved(file, recipe, recipe_id)])
+    return file, drop_landings(session, [file])

@@ -1,6 +1,6 @@
 """Whole files and their ranges: from the landing while not ingested, then from the recipe."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
@@ -73,15 +73,38 @@ class Restorer(TensorReader):
         return self._file_pieces(file, start, end)
 
     def stream_recipe(
-        self, domain_id: int, recipe: RecipeIndex, start: int, end: int, chunk_bytes: int = MIB
+        self,
+        domain_id: int,
+        recipe: RecipeIndex,
+        start: int,
+        end: int,
+        chunk_bytes: int = MIB,
+        places: Mapping[bytes, TensorLocation] | None = None,
     ) -> Iterator[memoryview]:
         """Bytes [start, end) of the file that a recipe describes, as data of this domain.
 
         What the recipe names must have rows now; for a file, its own row says that.
+        places: what look_up() has just said of all that the recipe names; None looks by itself.
         """
-        return _gathered(
-            self._recipe_pieces(domain_id, recipe, start, end, is_proof=True), chunk_bytes
-        )
+        pieces = self._recipe_pieces(domain_id, recipe, start, end, is_proof=True, known=places)
+        return _gathered(pieces, chunk_bytes)
+
+    def look_up(self, domain_id: int, contents: Iterable[bytes]) -> dict[bytes, TensorLocation]:
+        """Where what these content ids mean in a domain lies now; what has no row is absent.
+
+        Their small frames are read ahead.
+        """
+        places: dict[bytes, TensorLocation] = {}
+        with self._registry.db.read() as session:
+            ids = resolve_ids(session, domain_id, contents)
+        located = self.locate(ids.values())
+        for content, row in ids.items():
+            # Between the two, a row may have been deleted and its id given to another.
+            if row in located and located[row].hash == content:
+                places[content] = located[row]
+                self._remember(domain_id, located[row])
+        self.frames.prefetch(frame for tensor in located.values() for frame in tensor.frames)
+        return places
 
     def read_recipe(self, file: File) -> bytes:
         """The recipe of an ingested file, in bytes; as load_recipe."""
@@ -184,11 +207,12 @@ class Restorer(TensorReader):
         end: int,
         *,
         is_proof: bool = False,
+        known: Mapping[bytes, TensorLocation] | None = None,
     ) -> Iterator[memoryview]:
         pieces = recipe.pieces(start, end)
         first_run = FIRST_RUN_BYTES
         while batch := list(islice(pieces, LOOK_AHEAD)):
-            places = self._locate_pieces(domain_id, batch, is_proof)
+            places = self._locate_pieces(domain_id, batch, is_proof) if known is None else known
             for piece in batch:
                 if piece.literal is not None:
                     yield memoryview(piece.literal)[piece.first : piece.end]
@@ -211,17 +235,7 @@ class Restorer(TensorReader):
             if known is not None:
                 places[content] = known
         missing = [content for content in wanted if content not in places]
-        if missing:
-            with self._registry.db.read() as session:
-                ids = resolve_ids(session, domain_id, missing)
-            located = self.locate(ids.values())
-            for content, row in ids.items():
-                # Between the two, a row may have been deleted and its id given to another.
-                if row in located and located[row].hash == content:
-                    places[content] = located[row]
-                    self._remember(domain_id, located[row])
-            self.frames.prefetch(frame for tensor in located.values() for frame in tensor.frames)
-        return places
+        return places | self.look_up(domain_id, missing) if missing else places
 
     def _tensor_pieces(
         self, domain_id: int, tensor: TensorLocation, first: int, end: int, first_run: int

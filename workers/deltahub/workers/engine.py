@@ -31,7 +31,7 @@ JobFunction = Callable[[JobContext, dict[str, Any]], dict[str, Any]]
 
 # Raise it when the order or the results of any job's steps change: jobs begun by older code then
 # start over instead of replaying steps that no longer fit.
-STEPS_VERSION = "2"
+STEPS_VERSION = "3"
 # Unique per live process; the data folder's lock makes a constant unique. It must not change
 # between restarts, or nobody would resume what this executor had begun.
 EXECUTOR_ID = "worker"

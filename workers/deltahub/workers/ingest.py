@@ -9,8 +9,9 @@ from typing import Any
 
 from deltahub.registry.arrivals import after_ingest
 from deltahub.registry.db.models import Revision
+from deltahub.registry.errors import DataLost
 from deltahub.registry.ingest import Ingest
-from deltahub.workers.context import JobContext
+from deltahub.workers.context import JobContext, StepFailed
 
 
 def ingest(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
@@ -25,14 +26,22 @@ def ingest(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
         restorer=context.restorer,
     )
     # Remembered, so that the steps after it are the same ones in every run.
-    file_ids = context.step("list files", work.pending_files)
-    for file_id in file_ids:
-        context.step(f"scan file {file_id}", partial(work.scan, file_id))
+    steps = context.step("list files", work.pending_files)
+    for number, file_ids in enumerate(steps):
+        context.step(f"scan files {number}", partial(work.scan, file_ids))
     n_packs = 0
     while context.step(f"store pack {n_packs}", work.store_next_pack):
         n_packs += 1
-    for file_id in file_ids:
-        context.step(f"finish file {file_id}", partial(work.finish_file, file_id))
+    damaged: StepFailed | None = None
+    for number, file_ids in enumerate(steps):
+        try:
+            context.step(f"finish files {number}", partial(work.finish, file_ids))
+        except StepFailed as error:
+            if error.code != DataLost.code:
+                raise
+            damaged = damaged or error  # the files of the other steps may be whole
+    if damaged is not None:
+        raise damaged
 
     def tell_relatives() -> list[str]:
         work.release()
@@ -41,7 +50,7 @@ def ingest(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
         return after_ingest(context.registry, revision_id, context.restorer)
 
     context.step("tell relatives", tell_relatives)
-    return {"files": len(file_ids)}
+    return {"files": sum(map(len, steps))}
 
 
 def revision_exists(context: JobContext, revision_id: int) -> bool:

@@ -1,6 +1,6 @@
 """What every object store promises, and the errors it may raise."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -59,8 +59,8 @@ class ObjectInfo:
 class Store(Protocol):
     """A reader sees an object whole or not at all; there is no rename and no append.
 
-    Whatever put, take_file and delete have returned from survives a loss of power. All methods
-    may be called from several threads and processes at once.
+    Whatever put, take_file, delete and their like have returned from survives a loss of power.
+    All methods may be called from several threads and processes at once.
     """
 
     def put(self, key: str, chunks: Iterable[Buffer], *, create_only: bool = False) -> None:
@@ -86,6 +86,10 @@ class Store(Protocol):
 
     def delete(self, key: str) -> None:
         """Remove it; what is not there is no error: retries are safe."""
+        ...
+
+    def delete_together(self, keys: Collection[str]) -> None:
+        """Remove many, for less than a delete of each. On an error some may be gone."""
         ...
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:

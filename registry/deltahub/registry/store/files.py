@@ -5,7 +5,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import islice
@@ -172,14 +172,22 @@ class FileStore:
         return stat.st_size
 
     def delete(self, key: str) -> None:
-        path = self._path(key)
-        with translated(key):
-            try:
-                self._disk.unlink(path)
-            except FileNotFoundError:
-                return
+        self.delete_together((key,))
+
+    def delete_together(self, keys: Collection[str]) -> None:
+        folders = set()
+        for key in keys:
+            path = self._path(key)
+            with translated(key):
+                try:
+                    self._disk.unlink(path)
+                except FileNotFoundError:
+                    continue
             failpoints.reached("store.delete.after_unlink")
-            self._disk.fsync_dir(path.parent)
+            folders.add(path.parent)
+        for folder in folders:
+            with translated(folder.name):
+                self._disk.fsync_dir(folder)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         check_prefix(prefix)

@@ -1,7 +1,7 @@
 """Objects in this process's memory: for tests and trials."""
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -53,6 +53,10 @@ class MemoryStore:
         check_key(key)
         with self._lock:
             self._objects.pop(key, None)
+
+    def delete_together(self, keys: Collection[str]) -> None:
+        for key in keys:
+            self.delete(key)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         check_prefix(prefix)
