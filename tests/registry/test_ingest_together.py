@@ -24,7 +24,7 @@ from deltahub.workers.ingest import ingest as ingest_job
 from support.collecting import age_everything, collect, count, is_clean, n_objects
 from support.durable_disk import DurableDisk
 from support.ingested import read_file
-from support.registry import caller, opened_registry, push, sha256_of
+from support.registry import caller, opened_registry, push, sha256_of, upload
 
 # So small that their recipes hold them, and such as are stored beside theirs.
 FILES = {f"{i}.json": b'{"piece": %d}' % i * (20 if i % 2 else 500 + i) for i in range(10)}
@@ -235,6 +235,36 @@ def test_an_upload_that_somebody_counts_on_stays_and_its_neighbours_go(
     with reg.db.read() as session:
         assert session.scalars(select(Landing.sha256)).all() == [sha256_of(FILES["1.json"])]
     assert [info.key for info in reg.store.list("landing/")] == [landing_of(reg, FILES["1.json"])]
+
+
+def test_public_and_private_files_of_a_step_stay_in_their_domains(
+    reg: Registry, ann: Caller
+) -> None:
+    public = {path: data for path, data in FILES.items() if int(path[0]) % 3 == 0}
+    push(reg, caller(reg, "bob"), "bob/public", public)
+    ensure_repository(reg, ann, "ann/m", private=True)
+    for path in FILES.keys() - public.keys():
+        upload(reg, ann, FILES[path])
+    adds = [AddFile(path, sha256_of(data), len(data)) for path, data in FILES.items()]
+    made = commit(reg, ann, "ann/m", "main", adds)
+    assert made.job_id is not None
+    with reg.db.read() as session:
+        rows = session.execute(select(File.sha256, File.domain_id)).all()
+    domains = {sha256: domain for sha256, domain in rows}
+    assert len(rows) == len(domains)
+    assert len({domains[sha256_of(data)] for data in list(FILES.values())[:3]}) == 2
+    Ingest(reg, 2, made.job_id).run()
+    with reg.db.read() as session:
+        query = (
+            select(File.sha256, File.state, Tensor.domain_id)
+            .join(FileTensor, FileTensor.file_id == File.id)
+            .join(Tensor, Tensor.id == FileTensor.tensor_id)
+        )
+        for sha256, state, domain in session.execute(query):
+            assert (state, domain) == ("ingested", domains[sha256])
+    for path, data in FILES.items():
+        assert read_file(reg, 2, path) == data
+    assert is_clean(reg)
 
 
 INGEST = """

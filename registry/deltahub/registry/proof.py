@@ -138,13 +138,13 @@ def _switch(reg: Registry, proved: Sequence[Proved]) -> None:
         rows: dict[int, File] = {}
         for batch in batches(each.file.id for each in proved):
             rows.update(
-                (row.id, row) for row in session.scalars(select(File).filter(File.id.in_(batch)))
+                (row.id, row) for row in session.scalars(select(File).where(File.id.in_(batch)))
             )
         landed = [
             replace(each, file=row)
             for each in proved
             if (row := rows.get(each.file.id)) is not None
-            and row.sha256 == each.file.sha256
+            and (row.sha256, row.domain_id) == (each.file.sha256, each.file.domain_id)
             and row.state == "landed"
         ]
         attach_recipes(session, landed)
