@@ -128,7 +128,12 @@ std::vector<std::uint8_t> encode_columns(const Model& model, const DeltaRows& ro
 class ReusedBytes {
  public:
   std::uint8_t* of(std::size_t size) {
-    if (size > size_) bytes_ = std::make_unique_for_overwrite<std::uint8_t[]>(size_ = size);
+    if (size > size_) {
+      size_ = 0;  // there may be no memory
+      bytes_.reset();
+      bytes_ = std::make_unique_for_overwrite<std::uint8_t[]>(size);
+      size_ = size;
+    }
     return bytes_.get();
   }
 

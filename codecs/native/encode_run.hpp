@@ -35,7 +35,8 @@ struct Cut {
     require(rows > 0 && columns > 0 && rows <= size / word_bytes / columns &&
                 size == rows * columns * word_bytes,
             "a frame's bytes must be rows x columns words");
-    require(rows_per_block > 0 && (rows_per_block == 1 || parts == 1) && parts > 0 &&
+    require(rows_per_block > 0 && rows_per_block <= rows &&
+                (rows_per_block == 1 || parts == 1) && parts > 0 &&
                 parts <= columns && (parts - 1) * part_width() < columns,
             "blocks must be whole rows, or parts of one");
   }
@@ -79,6 +80,7 @@ EncodedRun encode_run(const Cut& cut, View source, std::span<std::uint8_t> out,
     std::uint32_t guard;
     std::uint64_t checksum;
   };
+  threads = std::clamp<std::size_t>(threads, 1, cut.n_blocks());
   const auto checksum = chosen_kernels().load()->checksum;
   EncodedRun run;
   std::size_t end = 0;
@@ -87,7 +89,7 @@ EncodedRun encode_run(const Cut& cut, View source, std::span<std::uint8_t> out,
     end += n;
   };
   InOrder<Result, std::function<void(std::size_t, const Result&)>> in_order(
-      2 * std::max<std::size_t>(threads, 1), [&](std::size_t index, const Result& result) {
+      2 * threads, [&](std::size_t index, const Result& result) {
         const std::size_t begin = end;
         const Cut::Place at = cut.place_of(index);
         if (result.mode == BlockMode::raw) append(source.data() + at.begin, at.size);

@@ -8,7 +8,6 @@
 #include <exception>
 #include <mutex>
 #include <optional>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -37,8 +36,8 @@ void for_each_block(std::size_t n, std::size_t threads, Work&& work) {
     others.reserve(std::min(threads, n));
     try {
       while (others.size() + 1 < std::min(threads, n)) others.emplace_back(run);
-    } catch (const std::system_error&) {
-      // The system gives no more threads; those that there are do all of the work.
+    } catch (const std::exception&) {
+      // The system gives no more threads, or memory for them: those that there are do all the work.
     }
     run();
   }

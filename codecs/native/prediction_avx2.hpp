@@ -118,7 +118,8 @@ inline bool predict_usual(const std::uint8_t* words, const std::int32_t* product
 // Words of 16 bits whose sum with the product floats add exactly: full significands of which the
 // product's unit takes no digit, none above the unit's exponent, and sums of at most 23 digits. With
 // a coarse unit nearly all are. The exponents are made those of integers and back by adding to them,
-// so all is exact, whatever the rounding mode.
+// so all is exact, whatever the rounding mode. A product too long for a float is rounded; but its sum
+// with a word of 22 digits then has more than 23, and is refused.
 template <class Words>
 class NearWords {
  public:

@@ -18,8 +18,9 @@ std::size_t product_of_rows(const std::int16_t* left, int rank, const std::int16
   std::size_t j = 0;
   for (; j + 2 * Columns::count <= n; j += 2 * Columns::count) {
     Columns sums[ROWS][2] = {};
-    const std::int16_t* from = pairs + 2 * j;
-    for (int k = 0; k < rank; k += 2, from += 2 * stride) {
+    std::size_t at = 2 * j;
+    for (int k = 0; k < rank; k += 2, at += 2 * stride) {
+      const std::int16_t* const from = pairs + at;
       const Columns right[2] = {Columns::loaded(from), Columns::loaded(from + 2 * Columns::count)};
 #pragma GCC unroll 4
       for (std::size_t row = 0; row < ROWS; ++row) {

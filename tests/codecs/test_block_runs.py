@@ -86,7 +86,7 @@ def test_a_frame_is_the_same_by_any_number_of_threads(
     with running(kernels):
         first, *others = [
             codec.encode(geometry, memoryview(TUNED), base, Effort.FAST, threads)
-            for threads in (1, 2, 3, 8)
+            for threads in (1, 2, 3, 8, 2**63)
         ]
     assert {BlockMode.CODED, BlockMode.RAW} <= set(first.blocks.modes)
     assert all(each == first for each in others)
@@ -134,7 +134,7 @@ def decoded(
 @every_kernel
 @every_codec
 @every_geometry
-@pytest.mark.parametrize("threads", [1, 2, 7])
+@pytest.mark.parametrize("threads", [1, 2, 7, 2**64 - 1])
 def test_any_run_of_blocks_decodes(
     kernels: str, codec_id: str, geometry: Geometry, threads: int
 ) -> None:
@@ -301,6 +301,8 @@ def test_a_coded_block_that_is_hardly_longer_than_its_guard_is_refused(length: i
         (2, 2, 40, 40, "whole rows"),
         (1, 6, 40, 40, "whole rows"),
         (1, 4, 40, 40, "whole rows"),
+        (5, 1, 40, 40, "whole rows"),
+        (2**64 - 1, 1, 40, 40, "whole rows"),
         (1, 1, 38, 40, "rows x columns"),
         (1, 1, 40, 39, "room"),
     ],

@@ -163,7 +163,10 @@ def decode_blocks(
         elif modes[i] == BlockMode.UNCHANGED and base is not None:
             decoded[:] = base[slice(*spans[i])]
         else:
-            decode_coded(source, decoded)
+            try:
+                decode_coded(source, decoded)
+            except CorruptFrame as exc:
+                raise CorruptFrame(f"block {first + i}: {exc}") from exc
         if block_checksum(decoded, first + i) != checksums[i]:
             raise BlockFault.OTHER_BYTES.error(first + i, has_base=base is not None)
 

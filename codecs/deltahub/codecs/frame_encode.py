@@ -135,7 +135,7 @@ def encode_frame(
     coder = get_codec(codec)
     aligned = _checked_base(coder, spec, part, base, plan)
     geometry = choose_geometry(coder, spec.dtype, part.rows, part.columns)
-    body = coder.encode(geometry, view, aligned, effort, threads)
+    body = coder.encode(geometry, view, aligned, effort, max(threads, 1))
     if codec != "raw" and _is_too_large(geometry, body, plan):
         del body
         return encode_frame(spec, part, source, codec="raw", threads=threads)

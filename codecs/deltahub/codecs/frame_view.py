@@ -111,7 +111,7 @@ class FrameView:
             stored,
             self._checked_base(base, span),
             target,
-            threads,
+            max(threads, 1),
         )
 
     def _checked_base(self, base: Buffer | None, span: int) -> memoryview | None:

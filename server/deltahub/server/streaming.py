@@ -81,8 +81,8 @@ class ChunkStream(Response):
                     group.cancel_scope.cancel()
         finally:
             with anyio.CancelScope(shield=True):
-                if self._making is not None:
-                    # A generator in use cannot be closed.
+                if self._making is not None and not self._making.cancel():
+                    # It has begun, and a generator in use cannot be closed.
                     await asyncio.wrap_future(self._making)
                 await anyio.to_thread.run_sync(_close, self._chunks)
 
