@@ -57,7 +57,7 @@ def draw(points: Sequence[Point], title: str) -> str:
         px, py = x(point.size_percent), y(point.decode_mb_per_s)
         colour = _OURS if point.is_ours else _RIVAL
         at, label_x = py, px + 12
-        if point.size_percent < 0.45 * most:
+        if point.size_percent < most / 2:
             at = lowest = max(py, lowest + 17)
             label_x = column
             parts.append(_line(px, py, column - 6, at, colour))
