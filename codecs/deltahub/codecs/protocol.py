@@ -212,8 +212,8 @@ class Codec(Protocol):
         """Fill `out` with blocks [first, first + len(modes)); CorruptFrame if they cannot be, or if
         the bytes of one have another checksum than the frame says. The first such one is named.
 
-        lengths: bytes of each stored block. checksums: XXH3-64 of each block's decoded bytes, seeded
-        with its index.
+        lengths: bytes of each stored block. checksums: XXH3-64 of each block's decoded bytes,
+        seeded with its index.
 
         The frame layer has checked: the version; every mode against its length (UNCHANGED 0 and
         only with a base, RAW the decoded size, CODED 1 to decoded size - 1); payload is exactly
