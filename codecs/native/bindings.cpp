@@ -1,6 +1,7 @@
 // The Python face of the codecs: checks sizes, owns buffers, drops the GIL, raises.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "block_run.hpp"
+#include "block_table.hpp"
 #include "byte_groups.hpp"
 #include "delta_codec.hpp"
 #include "dispatch.hpp"
@@ -60,6 +62,40 @@ Encoded as_lists(EncodedRun&& run) {
 using Decoded = std::tuple<std::size_t, int>;
 
 Decoded as_numbers(const Found& found) { return {found.n_intact, int(found.fault)}; }
+
+void read_table(BlockTable* table, const Bytes& bytes, std::size_t rows, std::size_t columns,
+                std::size_t word_bytes, std::size_t rows_per_block, std::size_t parts,
+                bool has_base, std::uint64_t stored_bytes) {
+  new (table) BlockTable({bytes.data(), bytes.size()},
+                         {rows, columns, word_bytes, rows_per_block, parts}, has_base,
+                         stored_bytes);
+}
+
+// (mode, stored bytes, checksum) of each block
+using Rows = std::vector<std::tuple<std::uint8_t, std::size_t, std::uint64_t>>;
+
+Rows rows_of(const BlockTable& table, std::size_t first, std::size_t end) {
+  const BlockRun run = BlockRun::of(table, first, end, 1);
+  Rows rows;
+  for (std::size_t i = 0; i < run.modes.size(); ++i)
+    rows.emplace_back(run.modes[i], run.lengths[i], run.checksums[i]);
+  return rows;
+}
+
+std::pair<std::size_t, std::size_t> stored_span(const BlockTable& table, std::size_t first,
+                                                std::size_t end) {
+  require(first < end && end <= table.n_blocks(), "no such blocks in the frame");
+  return {table.stored_begin(first), table.ends[end - 1]};
+}
+
+Decoded decode_plain_run(const BlockTable& table, std::size_t first, std::size_t end,
+                         const Bytes& payload, const Bytes& base, const WritableBytes& out,
+                         std::size_t threads) {
+  nb::gil_scoped_release unlocked;
+  return as_numbers(deltahub::decode_run(
+      BlockRun::of(table, first, end, threads), {payload.data(), payload.size()},
+      {base.data(), base.size()}, {out.data(), out.size()}));
+}
 
 class FmDeltaEncoder {
  public:
@@ -126,14 +162,12 @@ class FmDeltaDecoder {
       throw std::invalid_argument("no encoder writes such a block");
   }
 
-  Decoded decode_run(std::size_t first, std::size_t parts, const std::vector<std::uint8_t>& modes,
-                     const std::vector<std::size_t>& lengths,
-                     const std::vector<std::size_t>& sizes,
-                     const std::vector<std::uint64_t>& checksums, const Bytes& payload,
-                     const Bytes& base, const WritableBytes& out, std::size_t threads) const {
+  Decoded decode_run(const BlockTable& table, std::size_t first, std::size_t end,
+                     const Bytes& payload, const Bytes& base, const WritableBytes& out,
+                     std::size_t threads) const {
     nb::gil_scoped_release unlocked;
     return as_numbers(deltahub::decode_run(
-        *codec_, parts, {modes, lengths, sizes, checksums, first, threads},
+        *codec_, table.cut.parts, BlockRun::of(table, first, end, threads),
         {payload.data(), payload.size()}, {base.data(), base.size()}, {out.data(), out.size()}));
   }
 
@@ -184,15 +218,12 @@ class NeuzipDecoder {
       throw std::invalid_argument("no encoder writes such a block");
   }
 
-  Decoded decode_run(std::size_t first, const std::vector<std::uint8_t>& modes,
-                     const std::vector<std::size_t>& lengths,
-                     const std::vector<std::size_t>& sizes,
-                     const std::vector<std::uint64_t>& checksums, const Bytes& payload,
-                     const WritableBytes& out, std::size_t threads) const {
+  Decoded decode_run(const BlockTable& table, std::size_t first, std::size_t end,
+                     const Bytes& payload, const WritableBytes& out, std::size_t threads) const {
     nb::gil_scoped_release unlocked;
-    return as_numbers(deltahub::decode_run(
-        *codec_, {modes, lengths, sizes, checksums, first, threads},
-        {payload.data(), payload.size()}, {out.data(), out.size()}));
+    return as_numbers(deltahub::decode_run(*codec_, BlockRun::of(table, first, end, threads),
+                                           {payload.data(), payload.size()},
+                                           {out.data(), out.size()}));
   }
 
  private:
@@ -228,6 +259,28 @@ NB_MODULE(_native, m) {
   m.attr("FAULT_GUARD") = int(Fault::guard);
   m.attr("FAULT_STREAM") = int(Fault::stream);
   m.attr("FAULT_OTHER_BYTES") = int(Fault::other_bytes);
+
+  nb::class_<BlockTable>(m, "BlockTable", "How each block of a frame is stored, and where.")
+      .def("__init__", &read_table, "table"_a, "rows"_a, "columns"_a, "word_bytes"_a,
+           "rows_per_block"_a, "parts"_a, "has_base"_a, "stored_bytes"_a,
+           nb::sig("def __init__(self, table: " BUFFER ", rows: int, columns: int, word_bytes: int, "
+                   "rows_per_block: int, parts: int, has_base: bool, stored_bytes: int) "
+                   "-> None"),
+           "Reads the rows of a block table. The frame has rows x columns words; its blocks have so\n"
+           "many rows each, or are so many parts of one, and take so many stored bytes. ValueError\n"
+           "where no encoder writes such a table for it.")
+      .def("rows", &rows_of, "first"_a, "end"_a,
+           "(mode, stored bytes, checksum) of blocks [first, end). ValueError where there are none.")
+      .def("stored_span", &stored_span, "first"_a, "end"_a,
+           "(begin, end) of blocks [first, end) among the stored bytes. ValueError where there are\n"
+           "none.");
+
+  m.def("decode_plain_run", &decode_plain_run, "blocks"_a, "first"_a, "end"_a, "payload"_a,
+        "base"_a, "out"_a, "threads"_a,
+        nb::sig("def decode_plain_run(blocks: BlockTable, first: int, end: int, payload: " BUFFER
+                ", base: " BUFFER ", out: bytearray | memoryview, threads: int) -> tuple[int, int]"),
+        "Blocks [first, end) of a frame in which none is coded, as FmDeltaDecoder.decode_run. base:\n"
+        "empty for a frame without one.");
 
   nb::class_<FmDeltaEncoder>(m, "FmDeltaEncoder",
                              "The model of one frame, ready to encode its blocks.")
@@ -272,16 +325,14 @@ NB_MODULE(_native, m) {
                    ", out: bytearray | memoryview, column: int, rows: int, columns: int) -> None"),
            "Fills `out` with one block of rows x columns words, from a column of the frame on.\n"
            "ValueError where no encoder writes such a stream.")
-      .def("decode_run", &FmDeltaDecoder::decode_run, "first"_a, "parts"_a, "modes"_a, "lengths"_a,
-           "sizes"_a, "checksums"_a, "payload"_a, "base"_a, "out"_a, "threads"_a,
-           nb::sig("def decode_run(self, first: int, parts: int, modes: list[int], "
-                   "lengths: list[int], sizes: list[int], checksums: list[int], payload: " BUFFER
+      .def("decode_run", &FmDeltaDecoder::decode_run, "blocks"_a, "first"_a, "end"_a, "payload"_a,
+           "base"_a, "out"_a, "threads"_a,
+           nb::sig("def decode_run(self, blocks: BlockTable, first: int, end: int, payload: " BUFFER
                    ", base: " BUFFER ", out: bytearray | memoryview, threads: int) "
                    "-> tuple[int, int]"),
-           "Fills `out` with blocks that follow each other from `first` on, guards included; a row\n"
-           "of the frame has so many parts. lengths, sizes: of each block's stored and decoded\n"
-           "bytes. How many blocks are intact before the first one with a fault, and which (FAULT_*,\n"
-           "or 0); the rest of `out` is then worthless. ValueError unless the sizes fit.");
+           "Fills `out` with blocks [first, end), guards included. How many of them are intact\n"
+           "before the first one with a fault, and which (FAULT_*, or 0); the rest of `out` is then\n"
+           "worthless. ValueError unless the sizes fit.");
 
   nb::class_<NeuzipEncoder>(m, "NeuzipEncoder", "The table of one frame.")
       .def(nb::init<int, const Bytes&>(), "kind"_a, "source"_a,
@@ -306,12 +357,11 @@ NB_MODULE(_native, m) {
       .def("decode", &NeuzipDecoder::decode, "stream"_a, "out"_a,
            nb::sig("def decode(self, stream: " BUFFER ", out: bytearray | memoryview) -> None"),
            "Fills `out` with one block. ValueError where no encoder writes such a stream.")
-      .def("decode_run", &NeuzipDecoder::decode_run, "first"_a, "modes"_a, "lengths"_a, "sizes"_a,
-           "checksums"_a, "payload"_a, "out"_a, "threads"_a,
-           nb::sig("def decode_run(self, first: int, modes: list[int], lengths: list[int], "
-                   "sizes: list[int], checksums: list[int], payload: " BUFFER
+      .def("decode_run", &NeuzipDecoder::decode_run, "blocks"_a, "first"_a, "end"_a, "payload"_a,
+           "out"_a, "threads"_a,
+           nb::sig("def decode_run(self, blocks: BlockTable, first: int, end: int, payload: " BUFFER
                    ", out: bytearray | memoryview, threads: int) -> tuple[int, int]"),
-           "Blocks that follow each other from `first` on, as FmDeltaDecoder.decode_run.");
+           "Blocks [first, end), as FmDeltaDecoder.decode_run.");
 
   bind_search(m);
 }

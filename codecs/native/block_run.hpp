@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "block_table.hpp"
 #include "codec.hpp"
 #include "delta_codec.hpp"
 #include "dispatch.hpp"
@@ -15,9 +16,6 @@
 #include "parallel.hpp"
 
 namespace deltahub {
-
-// As protocol.py has them.
-enum class BlockMode : std::uint8_t { unchanged = 0, raw = 1, coded = 2 };
 
 inline constexpr std::size_t guard_bytes = 4;
 
@@ -40,12 +38,21 @@ struct Found {
 };
 
 struct BlockRun {
-  const std::vector<std::uint8_t>& modes;
-  const std::vector<std::size_t>& lengths;       // of stored bytes
-  const std::vector<std::size_t>& sizes;         // of decoded bytes
-  const std::vector<std::uint64_t>& checksums;   // of decoded bytes
-  std::size_t first;                             // the first block's index in its frame
+  std::span<const std::uint8_t> modes;
+  std::span<const std::size_t> lengths;      // of stored bytes
+  std::span<const std::size_t> sizes;        // of decoded bytes
+  std::span<const std::uint64_t> checksums;  // of decoded bytes
+  std::size_t first;                         // the first block's index in its frame
   std::size_t threads;
+
+  // Blocks [first, end) of a frame. std::invalid_argument where it has no such blocks.
+  static BlockRun of(const BlockTable& table, std::size_t first, std::size_t end,
+                     std::size_t threads) {
+    require(first < end && end <= table.n_blocks(), "no such blocks in the frame");
+    const auto some = [=](const auto& all) { return std::span(all).subspan(first, end - first); };
+    return {some(table.modes), some(table.lengths), some(table.sizes), some(table.checksums),
+            first,             threads};
+  }
 
   // std::invalid_argument unless `decode` stays within these buffers.
   void check(std::size_t payload_size, std::size_t base_size, std::size_t out_size) const {
@@ -135,6 +142,14 @@ inline Found decode_run(const DeltaDecoder& decoder, std::size_t parts, const Bl
   return run.decode(payload.data(), base.data(), out.data(), [&](std::size_t i, const Block& at) {
     return decoder.decode(at.stored, at.length, at.base, at.out, shapes[i]);
   });
+}
+
+// The same of a frame in which no block is coded; a coded one is a fault of its stream.
+inline Found decode_run(const BlockRun& run, View payload, View base,
+                        std::span<std::uint8_t> out) {
+  run.check(payload.size(), base.size(), out.size());
+  return run.decode(payload.data(), base.empty() ? nullptr : base.data(), out.data(),
+                    [](std::size_t, const Block&) { return false; });
 }
 
 // The same of a neuzip_lossless frame, which has no base.

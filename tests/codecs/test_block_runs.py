@@ -1,6 +1,7 @@
 """Many blocks in one native call: the bytes and the refusals are those of block by block."""
 
 import random
+from functools import partial
 
 import pytest
 import xxhash
@@ -14,6 +15,7 @@ from deltahub.codecs._native import (
     FmDeltaEncoder,
     NeuzipDecoder,
     NeuzipEncoder,
+    decode_plain_run,
 )
 from deltahub.codecs.base_plan import BasePlan, BaseSegment
 from deltahub.codecs.blocks import block_checksum
@@ -21,7 +23,7 @@ from deltahub.codecs.frame import FrameRange, TensorSpec, encode_frame, open_fra
 from deltahub.codecs.ids import tensor_id
 from deltahub.codecs.protocol import Codec, Effort
 from deltahub.codecs.registry import BY_ID
-from support.deltas import scaled_fine_tune
+from support.deltas import block_table, scaled_fine_tune
 from support.kernels import every_kernel, running
 
 OTHER = FAULT_OTHER_BYTES
@@ -36,43 +38,54 @@ every_codec = pytest.mark.parametrize("codec_id", ["fm_delta", "neuzip_lossless"
 
 
 def raw_run(
-    data: bytes, sizes: list[int], checksums: list[int], first: int = 0, threads: int = 1
+    data: bytes, rows: int, columns: int, checksums: list[int], first: int = 0, threads: int = 1
 ) -> tuple[int, int]:
-    """What a decoder says of raw blocks that have these checksums."""
-    _, prelude, _, _ = body_of("neuzip_lossless", GEOMETRIES[0])
-    decoder, modes = NeuzipDecoder(3, prelude, 2), [int(BlockMode.RAW)] * len(sizes)
+    """What is found of raw blocks, of so many rows each, that have these checksums."""
+    size = rows * columns
+    parts = [data[begin : begin + size] for begin in range(0, len(data), size)]
+    geometry = Geometry(DType.U8, first * rows + len(data) // columns, columns, rows, 1)
+    table = block_table(
+        geometry,
+        [
+            *[(size, BlockMode.RAW, 0)] * first,
+            *[
+                (len(part), BlockMode.RAW, known)
+                for part, known in zip(parts, checksums, strict=True)
+            ],
+        ],
+        has_base=False,
+    )
     out = bytearray(len(data))
-    found = decoder.decode_run(first, modes, sizes, sizes, checksums, data, out, threads)
+    found = decode_plain_run(table, first, first + len(checksums), data, b"", out, threads)
     assert out == data or found[1] != 0
     return found
 
 
 @every_kernel
-@pytest.mark.parametrize("seed", [0, 1, 65535, 1 << 40, (1 << 64) - 1])
+@pytest.mark.parametrize("seed", [0, 1, 1000])
 def test_checksums_are_xxh3(kernels: str, seed: int) -> None:
     data = random.Random(seed).randbytes(5000)
     with running(kernels):
         for n in (*range(1, 1300), 2047, 2048, 2049, 2112, 2113, 4096, 5000):
             known = xxhash.xxh3_64_intdigest(data[:n], seed=seed)
-            assert raw_run(data[:n], [n], [known], seed) == (1, 0)
-            assert raw_run(data[:n], [n], [known ^ 1 << n % 64], seed) == (0, OTHER)
-            assert raw_run(data[:n], [n], [known], seed ^ 1) == (0, OTHER)
+            assert raw_run(data[:n], 1, n, [known], seed) == (1, 0)
+            assert raw_run(data[:n], 1, n, [known ^ 1 << n % 64], seed) == (0, OTHER)
+            assert raw_run(data[:n], 1, n, [known], seed ^ 1) == (0, OTHER)
 
 
 @every_kernel
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_the_first_block_with_another_checksum_is_found(kernels: str, threads: int) -> None:
     data = random.Random(1).randbytes(3 * 1000 + 300)
-    sizes = [1000, 1000, 1000, 300]
-    parts = [data[1000 * i : 1000 * i + n] for i, n in enumerate(sizes)]
+    parts = [data[begin : begin + 1000] for begin in range(0, 3300, 1000)]
     known = [xxhash.xxh3_64_intdigest(part, seed=7 + i) for i, part in enumerate(parts)]
     with running(kernels):
-        assert raw_run(data, sizes, known, 7, threads) == (4, 0)
+        assert raw_run(data, 10, 100, known, 7, threads) == (4, 0)
         for byte in range(0, len(data), 77):
             damaged = bytearray(data)
             damaged[byte] ^= 0x10
             damaged[-1] ^= 0x10
-            assert raw_run(damaged, sizes, known, 7, threads) == (byte // 1000, OTHER)
+            assert raw_run(damaged, 10, 100, known, 7, threads) == (byte // 1000, OTHER)
 
 
 @every_kernel
@@ -114,14 +127,17 @@ def decoded(
     if damaged >= 0:
         stored[damaged - span[0]][len(blocks[damaged]) // 2] ^= 4
     out = bytearray(high - low)
+    checksums = [
+        block_checksum(TUNED[slice(*geometry.block_bytes(i))], i) for i in range(geometry.n_blocks)
+    ]
+    rows = zip(map(len, blocks), modes, checksums, strict=True)
     codec.decode(
         geometry,
         codec.version,
-        memoryview(prelude),
-        span[0],
-        [modes[i] for i in span],
-        [len(block) for block in stored],
-        [block_checksum(TUNED[slice(*geometry.block_bytes(i))], i) for i in span],
+        prelude,
+        block_table(geometry, rows, has_base=codec.needs_base),
+        span.start,
+        span.stop,
         memoryview(b"".join(stored)),
         memoryview(BASE)[low:high] if codec.needs_base else None,
         memoryview(out),
@@ -175,86 +191,77 @@ def test_another_base_is_refused_by_the_block_that_shows_it(kernels: str) -> Non
             view.decode_into(0, 2, body, other, out, threads)
 
 
-def _decode_floats(modes: list[int], lengths: list[int], sizes: list[int], n: int) -> int:
-    """Which fault there is; zeros are decoded."""
-    _, prelude, _, _ = body_of("neuzip_lossless", GEOMETRIES[0])
-    checksums = [block_checksum(bytes(min(size, n)), i) for i, size in enumerate(sizes)]
-    decoder = NeuzipDecoder(3, prelude, 2)
-    return decoder.decode_run(0, modes, lengths, sizes, checksums, bytes(n), bytearray(n), 1)[1]
+# What zeros are stored as: blocks of 400, 400 and 200 bytes, (length, mode, checksum).
+ZEROS = [
+    (length, mode, block_checksum(bytes(size), i))
+    for i, (length, mode, size) in enumerate([(0, 0, 400), (400, 1, 400), (200, 1, 200)])
+]
 
 
 @pytest.mark.parametrize(
-    ("modes", "lengths", "sizes"),
+    ("payload", "base", "out"),
     [
-        ([1], [999], [1000]),
-        ([1], [1001], [1001]),
-        ([1, 1], [500], [500, 500]),
-        ([1], [1000], [1000, 0]),
-        ([1, 1], [2**64 - 24, 1024], [2**64 - 24, 1024]),
-        ([0], [0], [1000]),
-        ([3], [1000], [1000]),
-        ([2, 1], [245, 755], [245, 755]),
+        (599, 1000, 1000),
+        (601, 1000, 1000),
+        (600, 999, 1000),
+        (600, 1001, 1000),
+        (600, 0, 1000),
+        (600, 1000, 999),
+        (600, 1001, 1001),
+        (600, 999, 999),
+        (0, 0, 0),
     ],
 )
-def test_runs_that_do_not_fit_their_buffers_are_refused(
-    modes: list[int], lengths: list[int], sizes: list[int]
+def test_buffers_that_do_not_fit_their_blocks_are_refused_before_they_are_read(
+    payload: int, base: int, out: int
 ) -> None:
-    assert _decode_floats([1], [1000], [1000], 1000) == 0
-    with pytest.raises(ValueError, match=r"block|more bytes"):
-        _decode_floats(modes, lengths, sizes, 1000)
-
-
-def decode_run(
-    modes: list[int],
-    lengths: list[int],
-    sizes: list[int],
-    payload: bytes,
-    out: int,
-    base: bytes,
-    *,
-    parts: int = 1,
-    n_checksums: int | None = None,
-) -> int:
-    """Which fault is the first; out: its size. Checksums are those of an output of zeros."""
+    """Three blocks, of which the first is its base's."""
+    table = block_table(Geometry(DType.BF16, 5, 100, 2, 1), ZEROS, has_base=True)
     _, prelude, _, _ = body_of("fm_delta", GEOMETRIES[0])
     decoder = FmDeltaDecoder(3, prelude, ROWS, COLUMNS)
-    checksums = [block_checksum(bytes(min(size, 10**6)), i) for i, size in enumerate(sizes)]
-    return decoder.decode_run(
-        0, parts, modes, lengths, sizes, checksums[:n_checksums], payload, base, bytearray(out), 1
-    )[1]
+    for run in (decoder.decode_run, decode_plain_run):
+        decode = partial(run, table, 0, 3)
+        assert decode(bytes(600), bytes(1000), bytearray(1000), 1) == (3, 0)
+        with pytest.raises(ValueError, match=r"block|more bytes|base"):
+            decode(bytes(payload), bytes(base), bytearray(out), 1)
 
 
-WRAPS = 2**64 - 1
-COMPLETE = ([0, 1], [0, 600], [400, 600], bytes(600), 1000, bytes(1000))
-ONE_FAULT = {
-    "a mode too few": ([0], [0, 600], [400, 600], bytes(600), 1000, bytes(1000)),
-    "a size too few": ([0, 1], [0, 600], [400], bytes(600), 1000, bytes(1000)),
-    "an unknown mode": ([0, 3], [0, 600], [400, 600], bytes(600), 1000, bytes(1000)),
-    "a raw block that is short": ([0, 1], [0, 599], [400, 600], bytes(599), 1000, bytes(1000)),
-    "a raw block that is long": ([0, 1], [0, 601], [400, 600], bytes(601), 1000, bytes(1000)),
-    "an unchanged block with bytes": ([0, 1], [5, 600], [400, 600], bytes(605), 1000, bytes(1000)),
-    "an unchanged block of no base": ([0, 1], [0, 600], [400, 600], bytes(600), 1000, b""),
-    "a base that is short": ([1, 1], [400, 600], [400, 600], bytes(1000), 1000, bytes(999)),
-    "a base that is long": ([1, 1], [400, 600], [400, 600], bytes(1000), 1000, bytes(1001)),
-    "a coded block of no base": ([2], [600], [1000], bytes(600), 1000, b""),
-    "a block of no bytes": ([1, 1], [1000, 0], [1000, 0], bytes(1000), 1000, bytes(1000)),
-    "a stored byte too many": ([0, 1], [0, 600], [400, 600], bytes(601), 1000, bytes(1000)),
-    "a decoded byte too many": ([1, 1], [400, 600], [400, 600], bytes(1000), 1001, bytes(1001)),
-    "lengths whose sum wraps": ([1, 2], [601, WRAPS], [601, 399], bytes(600), 1000, bytes(1000)),
-    "sizes whose sum wraps": ([2, 2], [300, 300], [1001, WRAPS], bytes(600), 1000, bytes(1000)),
-}
+@pytest.mark.parametrize(("payload", "out"), [(999, 1000), (1001, 1000), (1000, 999), (1001, 1001)])
+def test_the_same_holds_without_a_base(payload: int, out: int) -> None:
+    rows = [
+        (n, BlockMode.RAW, known) for n, (_, _, known) in zip((400, 400, 200), ZEROS, strict=True)
+    ]
+    table = block_table(Geometry(DType.BF16, 5, 100, 2, 1), rows, has_base=False)
+    _, prelude, _, _ = body_of("neuzip_lossless", GEOMETRIES[0])
+    decoder = NeuzipDecoder(3, prelude, 2)
+    assert decoder.decode_run(table, 0, 3, bytes(1000), bytearray(1000), 1) == (3, 0)
+    with pytest.raises(ValueError, match=r"block|more bytes"):
+        decoder.decode_run(table, 0, 3, bytes(payload), bytearray(out), 1)
 
 
-def test_a_run_without_a_checksum_for_each_block_is_refused() -> None:
-    with pytest.raises(ValueError, match="checksum"):
-        decode_run(*COMPLETE, n_checksums=1)
+def test_a_coded_block_of_half_a_word_is_refused() -> None:
+    table = block_table(Geometry(DType.U8, 1, 25, 1, 1), [(20, BlockMode.CODED, 0)], has_base=False)
+    _, prelude, _, _ = body_of("neuzip_lossless", GEOMETRIES[0])
+    with pytest.raises(ValueError, match="whole number of words"):
+        NeuzipDecoder(3, prelude, 2).decode_run(table, 0, 1, bytes(20), bytearray(25), 1)
 
 
-@pytest.mark.parametrize("fault", list(ONE_FAULT))
-def test_a_run_with_one_fault_is_refused_before_it_is_read(fault: str) -> None:
-    assert decode_run(*COMPLETE) == 0
-    with pytest.raises(ValueError, match=r"block|more bytes|base"):
-        decode_run(*ONE_FAULT[fault])
+@pytest.mark.parametrize("shape", [(2, COLUMNS + 1), (2, COLUMNS - 1), (ROWS + 1, COLUMNS)])
+def test_a_decoder_refuses_blocks_of_another_frame(shape: tuple[int, int]) -> None:
+    size = 2 * shape[0] * shape[1]
+    geometry = Geometry(DType.BF16, *shape, shape[0], 1)
+    table = block_table(geometry, [(20, BlockMode.CODED, 0)], has_base=True)
+    _, prelude, _, _ = body_of("fm_delta", GEOMETRIES[0])
+    decoder = FmDeltaDecoder(3, prelude, ROWS, COLUMNS)
+    with pytest.raises(ValueError, match="block"):
+        decoder.decode_run(table, 0, 1, bytes(20), bytes(size), bytearray(size), 1)
+
+
+def test_a_coded_block_of_a_frame_without_tables_is_refused() -> None:
+    rows = [(400, BlockMode.RAW, block_checksum(bytes(400), 0)), (20, BlockMode.CODED, 0)]
+    table = block_table(Geometry(DType.BF16, 4, 100, 2, 1), rows, has_base=False)
+    found = decode_plain_run(table, 0, 2, bytes(420), b"", bytearray(800), 1)
+    assert found == (1, FAULT_GUARD)
 
 
 def coded_block() -> tuple[bytes, bytes]:
@@ -265,13 +272,14 @@ def coded_block() -> tuple[bytes, bytes]:
     return blocks[index], BASE[slice(*geometry.block_bytes(index))]
 
 
-@pytest.mark.parametrize("parts", [0, COLUMNS + 1])
-def test_rows_of_no_parts_or_of_empty_ones_are_refused(parts: int) -> None:
-    stored, base = coded_block()
+def fault_of(stored: bytes, base: bytes) -> int:
+    """Of one coded block, whose checksum is that of zeros."""
+    _, prelude, _, _ = body_of("fm_delta", GEOMETRIES[0])
     size = len(base)
-    assert decode_run([2], [len(stored)], [size], stored, size, base) == OTHER  # than zeros
-    with pytest.raises(ValueError, match="parts"):
-        decode_run([2], [len(stored)], [size], stored, size, base, parts=parts)
+    rows = [(len(stored), BlockMode.CODED, block_checksum(bytes(size), 0))]
+    table = block_table(Geometry(DType.BF16, 2, COLUMNS, 2, 1), rows, has_base=True)
+    decoder = FmDeltaDecoder(3, prelude, ROWS, COLUMNS)
+    return decoder.decode_run(table, 0, 1, stored, base, bytearray(size), 1)[1]
 
 
 def test_a_stream_that_goes_on_behind_its_own_guard_is_refused_in_a_run() -> None:
@@ -280,17 +288,15 @@ def test_a_stream_that_goes_on_behind_its_own_guard_is_refused_in_a_run() -> Non
         number = int.from_bytes(stored[4:], "little") << spare_digits
         stream = number.to_bytes((number.bit_length() + 7) // 8, "little")
         longer = xxhash.xxh3_64_intdigest(stream).to_bytes(8, "little")[:4] + stream
-        fault = decode_run([2], [len(longer)], [len(base)], longer, len(base), base)
-        assert fault == (FAULT_STREAM if spare_digits else OTHER)
+        assert fault_of(longer, base) == (FAULT_STREAM if spare_digits else OTHER)
 
 
-@pytest.mark.parametrize("length", range(6))
+@pytest.mark.parametrize("length", range(1, 6))
 def test_a_coded_block_that_is_hardly_longer_than_its_guard_is_refused(length: int) -> None:
     _, base = coded_block()
     guard = xxhash.xxh3_64_intdigest(bytes(max(length - 4, 0))).to_bytes(8, "little")[:4]
     stored = (guard + bytes(length))[:length]
-    fault = decode_run([2], [length], [len(base)], stored, len(base), base)
-    assert fault == (FAULT_STREAM if length > 4 else FAULT_GUARD)
+    assert fault_of(stored, base) == (FAULT_STREAM if length > 4 else FAULT_GUARD)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from deltahub.codecs.fm_delta import BLOCK_ELEMENTS, plan
 from deltahub.codecs.protocol import Effort
 from deltahub.codecs.reference.fm_delta import Words, parse_prelude
 from support.deltas import (
+    block_table,
     decode,
     encode,
     fine_tune,
@@ -269,8 +270,9 @@ def test_without_a_base_there_is_no_delta() -> None:
     with pytest.raises(WrongBase):
         codec.encode(geometry, memoryview(source), None, Effort.DEFAULT, 1)
     body = encode(geometry, source, base)
+    table = block_table(geometry, [(20, BlockMode.RAW, 0)], has_base=True)
     with pytest.raises(WrongBase):
         codec.decode(
-            geometry, 1, memoryview(body.prelude), 0, [1], [20], [0], memoryview(source), None,
+            geometry, 1, body.prelude, table, 0, 1, memoryview(source), None,
             memoryview(bytearray(20)), 1,
         )  # fmt: skip

@@ -211,12 +211,20 @@ def test_what_a_newer_release_wrote_is_named_as_such(
         decode_frame(forge_header(RAW, **changes))
 
 
-@pytest.mark.parametrize("offset", [109, 113, 119])
+@pytest.mark.parametrize("offset", [109, *range(113, 120)])
 def test_unused_header_bytes_must_be_zero(offset: int) -> None:
     head = bytearray(RAW[:120])
     head[offset] = 1
     with pytest.raises(CorruptFrame, match="not zero"):
         decode_frame(seal(bytes(head)) + RAW[128:])
+
+
+@pytest.mark.parametrize("offset", range(33, 40))
+def test_unused_segment_bytes_must_be_zero(offset: int) -> None:
+    head = bytearray(DELTA[:176])
+    head[120 + offset] = 1
+    with pytest.raises(CorruptFrame, match="not zero"):
+        decode_frame(seal(bytes(head)) + DELTA[184:], BASE)
 
 
 @pytest.mark.parametrize("offset", [5, 6, 7])

@@ -1,9 +1,13 @@
 """Words to code: fine-tunes as training leaves them, words at their limits; and bodies of them."""
 
+from collections.abc import Iterable
+
 import numpy as np
 import numpy.typing as npt
 
 from deltahub.codecs import BY_ID, BlockMode, DType, EncodedBody, Geometry
+from deltahub.codecs._native import BlockTable
+from deltahub.codecs.frame_header import TABLE_ROW
 from deltahub.codecs.protocol import Effort
 
 Words = npt.NDArray[np.unsignedinteger]
@@ -88,18 +92,35 @@ def encode_alone(geometry: Geometry, source: bytes, threads: int = 1) -> Encoded
     return codec.encode(geometry, memoryview(source), None, Effort.DEFAULT, threads)
 
 
+def block_table(
+    geometry: Geometry, rows: Iterable[tuple[int, int, int]], *, has_base: bool
+) -> BlockTable:
+    """Of rows of (length, mode, checksum). ValueError where no encoder writes such."""
+    table = [*rows]
+    return BlockTable(
+        b"".join([TABLE_ROW.pack(*row) for row in table]),
+        geometry.rows,
+        geometry.columns,
+        geometry.dtype.itemsize,
+        geometry.rows_per_block,
+        geometry.parts_per_row,
+        has_base,
+        sum(length for length, _, _ in table),
+    )
+
+
 def decode(geometry: Geometry, body: EncodedBody, base: bytes | None, threads: int = 1) -> bytes:
     """What the codec with a base, or without one, makes of a body."""
     out = bytearray(geometry.size_bytes)
     codec = BY_ID["neuzip_lossless" if base is None else "fm_delta"]
+    rows = zip(body.blocks.lengths, body.blocks.modes, body.checksums, strict=True)
     codec.decode(
         geometry,
         codec.version,
-        memoryview(body.prelude),
+        body.prelude,
+        block_table(geometry, rows, has_base=base is not None),
         0,
-        [int(mode) for mode in body.blocks.modes],
-        body.blocks.lengths,
-        body.checksums,
+        geometry.n_blocks,
         memoryview(b"".join(stored for _, stored in body.blocks)),
         None if base is None else memoryview(base),
         memoryview(out),

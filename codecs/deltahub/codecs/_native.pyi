@@ -36,6 +36,33 @@ FAULT_STREAM: int = 2
 
 FAULT_OTHER_BYTES: int = 3
 
+class BlockTable:
+    """How each block of a frame is stored, and where."""
+
+    def __init__(self, table: bytes | bytearray | memoryview, rows: int, columns: int, word_bytes: int, rows_per_block: int, parts: int, has_base: bool, stored_bytes: int) -> None:
+        """
+        Reads the rows of a block table. The frame has rows x columns words; its blocks have so
+        many rows each, or are so many parts of one, and take so many stored bytes. ValueError
+        where no encoder writes such a table for it.
+        """
+
+    def rows(self, first: int, end: int) -> list[tuple[int, int, int]]:
+        """
+        (mode, stored bytes, checksum) of blocks [first, end). ValueError where there are none.
+        """
+
+    def stored_span(self, first: int, end: int) -> tuple[int, int]:
+        """
+        (begin, end) of blocks [first, end) among the stored bytes. ValueError where there are
+        none.
+        """
+
+def decode_plain_run(blocks: BlockTable, first: int, end: int, payload: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, out: bytearray | memoryview, threads: int) -> tuple[int, int]:
+    """
+    Blocks [first, end) of a frame in which none is coded, as FmDeltaDecoder.decode_run. base:
+    empty for a frame without one.
+    """
+
 class FmDeltaEncoder:
     """The model of one frame, ready to encode its blocks."""
 
@@ -82,12 +109,11 @@ class FmDeltaDecoder:
         ValueError where no encoder writes such a stream.
         """
 
-    def decode_run(self, first: int, parts: int, modes: list[int], lengths: list[int], sizes: list[int], checksums: list[int], payload: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, out: bytearray | memoryview, threads: int) -> tuple[int, int]:
+    def decode_run(self, blocks: BlockTable, first: int, end: int, payload: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, out: bytearray | memoryview, threads: int) -> tuple[int, int]:
         """
-        Fills `out` with blocks that follow each other from `first` on, guards included; a row
-        of the frame has so many parts. lengths, sizes: of each block's stored and decoded
-        bytes. How many blocks are intact before the first one with a fault, and which (FAULT_*,
-        or 0); the rest of `out` is then worthless. ValueError unless the sizes fit.
+        Fills `out` with blocks [first, end), guards included. How many of them are intact
+        before the first one with a fault, and which (FAULT_*, or 0); the rest of `out` is then
+        worthless. ValueError unless the sizes fit.
         """
 
 class NeuzipEncoder:
@@ -126,10 +152,8 @@ class NeuzipDecoder:
         Fills `out` with one block. ValueError where no encoder writes such a stream.
         """
 
-    def decode_run(self, first: int, modes: list[int], lengths: list[int], sizes: list[int], checksums: list[int], payload: bytes | bytearray | memoryview, out: bytearray | memoryview, threads: int) -> tuple[int, int]:
-        """
-        Blocks that follow each other from `first` on, as FmDeltaDecoder.decode_run.
-        """
+    def decode_run(self, blocks: BlockTable, first: int, end: int, payload: bytes | bytearray | memoryview, out: bytearray | memoryview, threads: int) -> tuple[int, int]:
+        """Blocks [first, end), as FmDeltaDecoder.decode_run."""
 
 def greatest_magnitude(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]]) -> int:
     """

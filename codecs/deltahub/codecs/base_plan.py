@@ -17,7 +17,7 @@ ReadBase = Callable[[bytes, int, memoryview], None]
 """read(tensor id, first byte, out): fill `out` with bytes of the tensor, from that byte on."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, unsafe_hash=True)
 class BaseSegment:
     """Elements [start, start + count) of a base tensor, in the base's own dtype.
 
@@ -30,7 +30,7 @@ class BaseSegment:
     count: int
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, unsafe_hash=True)
 class BasePlan:
     """Segments whose counts sum to the frame's; is_cast: some have another dtype than it."""
 
@@ -46,14 +46,16 @@ class BasePlan:
         """What is wrong with this plan for `count` elements of `tensor`, or None."""
         if not 1 <= len(self.segments) <= MAX_SEGMENTS:
             return f"a base plan has 1 to {MAX_SEGMENTS} segments, not {len(self.segments)}"
+        total, is_cast = 0, False
         for segment in self.segments:
             fault = self._segment_fault(segment, tensor, dtype)
             if fault is not None:
                 return fault
-        total = sum(segment.count for segment in self.segments)
+            total += segment.count
+            is_cast |= segment.dtype is not dtype
         if total != count:
             return f"base segments hold {total} elements, the frame {count}"
-        if self.is_cast != any(segment.dtype != dtype for segment in self.segments):
+        if self.is_cast != is_cast:
             return "the cast rule does not match the segments' element types"
         return None
 

@@ -9,7 +9,13 @@ from typing import Final, TypeVar
 
 import xxhash
 
-from deltahub.codecs._native import FAULT_GUARD, FAULT_OTHER_BYTES, FAULT_STREAM
+from deltahub.codecs._native import (
+    FAULT_GUARD,
+    FAULT_OTHER_BYTES,
+    FAULT_STREAM,
+    BlockTable,
+    decode_plain_run,
+)
 from deltahub.codecs.errors import CorruptFrame
 from deltahub.codecs.protocol import BlockMode, Buffer, Geometry, StoredBlocks
 
@@ -136,46 +142,56 @@ class BlockFault(IntEnum):
         return CorruptFrame(f"block {index} {what}")
 
 
-def decode_blocks(
-    decode_coded: Callable[[memoryview, memoryview], None],
-    geometry: Geometry,
+def decode_plain(
+    blocks: BlockTable,
     first: int,
-    modes: list[int],
-    lengths: list[int],
-    checksums: list[int],
+    end: int,
     payload: memoryview,
     base: memoryview | None,
     out: memoryview,
     threads: int,
 ) -> None:
-    """Fill `out` with blocks [first, first + len(modes)), on `threads` threads.
+    """Fill `out` with blocks [first, end) of a frame that has no coded ones, as Codec.decode."""
+    near = b"" if base is None else base
+    n_intact, fault = decode_plain_run(blocks, first, end, payload, near, out, threads)
+    if fault == BlockFault.OTHER_BYTES:
+        raise BlockFault.OTHER_BYTES.error(first + n_intact, has_base=base is not None)
+    if fault:
+        raise CorruptFrame(f"block {first + n_intact}: a coded block, but the frame has no tables")
 
-    decode_coded(stored bytes, out) does those that are coded; CorruptFrame. The rest is what
-    Codec.decode has.
+
+def decode_blocks(
+    decode_coded: Callable[[memoryview, memoryview], None],
+    geometry: Geometry,
+    blocks: BlockTable,
+    first: int,
+    end: int,
+    payload: memoryview,
+    out: memoryview,
+    threads: int,
+) -> None:
+    """Fill `out` with blocks [first, end) of a frame without a base, as Codec.decode.
+
+    decode_coded(stored bytes, out) does those that are coded; CorruptFrame.
     """
-    spans = list(decoded_spans(geometry, first, len(modes)))
-    stored = stored_spans(lengths)
+    rows = blocks.rows(first, end)
+    decoded = list(decoded_spans(geometry, first, len(rows)))
+    stored = stored_spans([length for _, length, _ in rows])
 
     def decode_block(i: int) -> None:
-        decoded, source = out[slice(*spans[i])], payload[slice(*stored[i])]
-        if modes[i] == BlockMode.RAW:
-            decoded[:] = source
-        elif modes[i] == BlockMode.UNCHANGED and base is not None:
-            decoded[:] = base[slice(*spans[i])]
+        mode, _, checksum = rows[i]
+        target, source = out[slice(*decoded[i])], payload[slice(*stored[i])]
+        if mode == BlockMode.RAW:
+            target[:] = source
         else:
             try:
-                decode_coded(source, decoded)
+                decode_coded(source, target)
             except CorruptFrame as exc:
                 raise CorruptFrame(f"block {first + i}: {exc}") from exc
-        if block_checksum(decoded, first + i) != checksums[i]:
-            raise BlockFault.OTHER_BYTES.error(first + i, has_base=base is not None)
+        if block_checksum(target, first + i) != checksum:
+            raise BlockFault.OTHER_BYTES.error(first + i, has_base=False)
 
-    map_blocks(decode_block, len(modes), threads)
-
-
-def refuse_coded(stored: memoryview, out: memoryview) -> None:
-    """decode_coded of a frame without a prelude, where an encoder leaves no block to be coded."""
-    raise CorruptFrame("a coded block, but the frame has no tables")
+    map_blocks(decode_block, len(rows), threads)
 
 
 def decoded_spans(geometry: Geometry, first: int, n_blocks: int) -> Iterator[tuple[int, int]]:

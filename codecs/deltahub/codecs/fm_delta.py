@@ -8,15 +8,14 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from deltahub.codecs._native import FmDeltaDecoder, FmDeltaEncoder
+from deltahub.codecs._native import BlockTable, FmDeltaDecoder, FmDeltaEncoder
 from deltahub.codecs.blocks import (
     BlockFault,
     block_checksums,
-    decode_blocks,
+    decode_plain,
     decoded_spans,
     encoded_run,
     raw_blocks,
-    refuse_coded,
     room_of,
 )
 from deltahub.codecs.dtypes import DType
@@ -85,11 +84,10 @@ class FmDelta:
         self,
         geometry: Geometry,
         version: int,
-        prelude: memoryview,
+        prelude: bytes,
+        blocks: BlockTable,
         first: int,
-        modes: list[int],
-        lengths: list[int],
-        checksums: list[int],
+        end: int,
         payload: memoryview,
         base: memoryview | None,
         out: memoryview,
@@ -97,18 +95,11 @@ class FmDelta:
     ) -> None:
         if base is None:
             raise WrongBase("an fm_delta frame decodes against its base, and none was given")
-        decoder = _decoder(geometry, prelude)
-        if decoder is None:
-            decode_blocks(
-                refuse_coded, geometry, first, modes, lengths, checksums, payload, base, out,
-                threads,
-            )  # fmt: skip
+        if not prelude:  # which an encoder writes where no block is coded
+            decode_plain(blocks, first, end, payload, base, out, threads)
             return
-        sizes = geometry.block_sizes(first, len(modes))
-        n_intact, fault = decoder.decode_run(
-            first, geometry.parts_per_row, modes, lengths, sizes, checksums, payload, base, out,
-            threads,
-        )  # fmt: skip
+        decoder = _decoder(geometry, prelude)
+        n_intact, fault = decoder.decode_run(blocks, first, end, payload, base, out, threads)
         if fault:
             raise BlockFault(fault).error(first + n_intact, has_base=True)
 
@@ -137,10 +128,7 @@ def plan(
     return FmDeltaEncoder(kind, source, base, *shape, effort, left, right, floor, is_rounded)
 
 
-def _decoder(geometry: Geometry, prelude: memoryview) -> FmDeltaDecoder | None:
-    """None for an empty prelude, which an encoder writes where no block is coded."""
-    if len(prelude) == 0:
-        return None
+def _decoder(geometry: Geometry, prelude: bytes) -> FmDeltaDecoder:
     kind = WORD_KINDS[geometry.dtype]
     try:
         return FmDeltaDecoder(kind, prelude, geometry.rows, geometry.columns)

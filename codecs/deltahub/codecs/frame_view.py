@@ -1,53 +1,49 @@
 """Reading frames: the block table, and any run of blocks straight into the caller's buffer."""
 
 from dataclasses import dataclass
-from itertools import accumulate
 
 import xxhash
 
+from deltahub.codecs._native import BlockTable
 from deltahub.codecs.errors import CorruptFrame, InvalidInput, WrongBase
-from deltahub.codecs.frame_header import CHECKSUM, TABLE_ROW, FrameHeader, parse_header
-from deltahub.codecs.protocol import BlockMode, Buffer
+from deltahub.codecs.frame_header import CHECKSUM, FrameHeader, parse_header
+from deltahub.codecs.protocol import Buffer
 from deltahub.codecs.registry import BY_ID
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class FrameView:
     """A frame's header, prelude and block table, parsed and checked; the body is elsewhere."""
 
     header: FrameHeader
     prelude: bytes
-    modes: list[int]
-    checksums: list[int]
-    lengths: list[int]  # of the stored blocks
-    stored_ends: list[int]  # where each block ends in the body
+    blocks: BlockTable
 
     @classmethod
     def parse(cls, prefix: Buffer) -> "FrameView":
         """The view of a frame's first header.prefix_length bytes; more are not looked at."""
         view = memoryview(prefix).cast("B")
         header = parse_header(view)
-        if len(view) < header.prefix_length:
+        begin, end = header.header_length, header.prefix_length - CHECKSUM.size
+        if len(view) < end + CHECKSUM.size:
             raise CorruptFrame("the frame is cut off before its first block")
-        table_end = header.prefix_length - CHECKSUM.size
-        checked = view[header.header_length : table_end]
-        if xxhash.xxh3_64_intdigest(checked) != CHECKSUM.unpack_from(view, table_end)[0]:
+        if xxhash.xxh3_64_intdigest(view[begin:end]) != CHECKSUM.unpack_from(view, end)[0]:
             raise CorruptFrame("the checksum of prelude and block table does not match")
-        table = bytes(checked[header.prelude_length :])
-        rows = list(TABLE_ROW.iter_unpack(table))
-        if b"".join([TABLE_ROW.pack(*row) for row in rows]) != table:
-            raise CorruptFrame("unused bytes of the block table are not zero")
-        lengths = [row[0] for row in rows]
-        modes = [row[1] for row in rows]
-        _check_blocks(header, modes, lengths)
-        return cls(
-            header,
-            bytes(checked[: header.prelude_length]),
-            modes,
-            [row[2] for row in rows],
-            lengths,
-            list(accumulate(lengths)),
-        )
+        table = begin + header.prelude_length
+        try:
+            blocks = BlockTable(
+                view[table:end],
+                header.rows,
+                header.columns,
+                header.dtype.itemsize,
+                header.rows_per_block,
+                header.parts_per_row,
+                header.base is not None,
+                header.body_length,
+            )
+        except ValueError as exc:
+            raise CorruptFrame(str(exc)) from exc
+        return cls(header, bytes(view[begin:table]), blocks)
 
     def block_of_byte(self, byte: int) -> int:
         """The block that holds this byte of the frame's decoded bytes."""
@@ -68,7 +64,8 @@ class FrameView:
         """(begin, end) of blocks [i, j) in the frame's own bytes, from its magic on."""
         self._check_blocks_exist(i, j)
         body = self.header.prefix_length
-        return body + self._stored_begin(i), body + self.stored_ends[j - 1]
+        begin, end = self.blocks.stored_span(i, j)
+        return body + begin, body + end
 
     def blocks_of_bytes(self, begin: int, end: int) -> tuple[int, int]:
         """The blocks [i, j) that hold decoded bytes [begin, end), which are not empty."""
@@ -91,69 +88,47 @@ class FrameView:
         coding dtype, of exactly the decoded span; None if and only if the frame has no base
         (else WrongBase). out: exactly the decoded span. After CorruptFrame, `out` is worthless.
         """
-        begin, end = self.stored_span(i, j)
+        self._check_blocks_exist(i, j)
+        header = self.header
+        begin, end = self.blocks.stored_span(i, j)
         stored = memoryview(payload).cast("B")
         target = out.cast("B")
-        geometry = self.header.geometry
-        span = geometry.block_bytes(j - 1)[1] - geometry.block_bytes(i)[0]
+        span = header.geometry.span_bytes(i, j)
         if len(stored) != end - begin:
             raise CorruptFrame(f"blocks {i} to {j} have {end - begin} bytes, not {len(stored)}")
         if len(target) != span:
             raise InvalidInput(f"blocks {i} to {j} decode to {span} bytes, room for {len(target)}")
-        BY_ID[self.header.codec].decode(
-            geometry,
-            self.header.codec_version,
-            memoryview(self.prelude),
+        if (base is None) != (header.base is None):
+            raise WrongBase(f"a {header.codec} frame {'with' if base else 'without'} a base")
+        near = None if base is None else memoryview(base).cast("B")
+        if near is not None and len(near) != span:
+            raise WrongBase(f"a base of {len(near)} bytes for {span} decoded bytes")
+        BY_ID[header.codec].decode(
+            header.geometry,
+            header.codec_version,
+            self.prelude,
+            self.blocks,
             i,
-            self.modes[i:j],
-            self.lengths[i:j],
-            self.checksums[i:j],
+            j,
             stored,
-            self._checked_base(base, span),
+            near,
             target,
             max(threads, 1),
         )
-
-    def _checked_base(self, base: Buffer | None, span: int) -> memoryview | None:
-        if (base is None) != (self.header.base is None):
-            raise WrongBase(f"a {self.header.codec} frame {'with' if base else 'without'} a base")
-        if base is None:
-            return None
-        view = memoryview(base).cast("B")
-        if len(view) != span:
-            raise WrongBase(f"a base of {len(view)} bytes for {span} decoded bytes")
-        return view
-
-    def _stored_begin(self, i: int) -> int:
-        return self.stored_ends[i - 1] if i > 0 else 0
 
     def _check_blocks_exist(self, i: int, j: int) -> None:
         if not 0 <= i < j <= self.header.n_blocks:
             raise InvalidInput(f"blocks {i} to {j} of a frame with {self.header.n_blocks}")
 
 
-def _check_blocks(header: FrameHeader, modes: list[int], lengths: list[int]) -> None:
-    if sum(lengths) != header.body_length:
-        raise CorruptFrame("the blocks' lengths do not sum to the body's")
-    sizes = header.geometry.block_sizes(0, header.n_blocks)
-    for mode, length, size in zip(modes, lengths, sizes, strict=True):
-        if mode == BlockMode.RAW:
-            is_valid = length == size
-        elif mode == BlockMode.UNCHANGED:
-            is_valid = length == 0 and header.base is not None
-        else:
-            is_valid = mode == BlockMode.CODED and 1 <= length < size
-        if not is_valid:
-            raise CorruptFrame(f"a block of mode {mode} with {length} stored bytes")
-
-
 def open_frame(frame: Buffer) -> tuple[FrameView, memoryview]:
     """The view of a whole frame and its body; CorruptFrame if bytes are missing or left over."""
     whole = memoryview(frame).cast("B")
     view = FrameView.parse(whole)
-    if len(whole) != view.header.frame_length:
-        raise CorruptFrame(f"{len(whole)} bytes for a frame of {view.header.frame_length}")
-    return view, whole[view.header.prefix_length :]
+    length, prefix = view.header.frame_length, view.header.prefix_length
+    if len(whole) != length:
+        raise CorruptFrame(f"{len(whole)} bytes for a frame of {length}")
+    return view, whole[prefix:]
 
 
 def decode_frame(frame: Buffer, base: Buffer | None = None, threads: int = 1) -> bytearray:

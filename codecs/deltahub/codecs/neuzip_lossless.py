@@ -5,14 +5,13 @@ Format: codecs/spec/neuzip_lossless.md. The work is done by the native kernels.
 
 from typing import ClassVar, Final
 
-from deltahub.codecs._native import NeuzipDecoder, NeuzipEncoder
+from deltahub.codecs._native import BlockTable, NeuzipDecoder, NeuzipEncoder
 from deltahub.codecs.blocks import (
     BlockFault,
     block_checksums,
-    decode_blocks,
+    decode_plain,
     encoded_run,
     raw_blocks,
-    refuse_coded,
 )
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.errors import CorruptFrame
@@ -62,27 +61,20 @@ class NeuzipLossless:
         self,
         geometry: Geometry,
         version: int,
-        prelude: memoryview,
+        prelude: bytes,
+        blocks: BlockTable,
         first: int,
-        modes: list[int],
-        lengths: list[int],
-        checksums: list[int],
+        end: int,
         payload: memoryview,
         base: memoryview | None,
         out: memoryview,
         threads: int,
     ) -> None:
-        decoder = _decoder(geometry.dtype, prelude, version)
-        if decoder is None:
-            decode_blocks(
-                refuse_coded, geometry, first, modes, lengths, checksums, payload, None, out,
-                threads,
-            )  # fmt: skip
+        if not prelude:  # which an encoder writes where no block is coded
+            decode_plain(blocks, first, end, payload, None, out, threads)
             return
-        sizes = geometry.block_sizes(first, len(modes))
-        n_intact, fault = decoder.decode_run(
-            first, modes, lengths, sizes, checksums, payload, out, threads
-        )
+        decoder = _decoder(geometry.dtype, prelude, version)
+        n_intact, fault = decoder.decode_run(blocks, first, end, payload, out, threads)
         if fault:
             raise BlockFault(fault).error(first + n_intact, has_base=False)
 
@@ -97,10 +89,7 @@ def plan(dtype: DType, source: Buffer) -> NeuzipEncoder | None:
         return None
 
 
-def _decoder(dtype: DType, prelude: memoryview, version: int) -> NeuzipDecoder | None:
-    """None for an empty prelude, which an encoder writes where no block is coded."""
-    if len(prelude) == 0:
-        return None
+def _decoder(dtype: DType, prelude: bytes, version: int) -> NeuzipDecoder:
     try:
         return NeuzipDecoder(WORD_KINDS[dtype], prelude, version)
     except ValueError as exc:

@@ -7,6 +7,7 @@ from io import BytesIO
 from itertools import accumulate
 from typing import ClassVar, Protocol
 
+from deltahub.codecs._native import BlockTable
 from deltahub.codecs.dtypes import DType
 
 Buffer = bytes | bytearray | memoryview
@@ -28,7 +29,7 @@ class Effort(IntEnum):
     MAX = 3
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Geometry:
     """How a frame's rows x columns elements fall into blocks: whole rows, or parts of one row.
 
@@ -90,6 +91,12 @@ class Geometry:
         if self.parts_per_row > 1:
             return row, column, 1, count
         return row, 0, count // self.columns, self.columns
+
+    def span_bytes(self, first: int, end: int) -> int:
+        """Decoded bytes of blocks [first, end)."""
+        if first == 0 and end == self.n_blocks:
+            return self.size_bytes
+        return self.block_bytes(end - 1)[1] - self.block_bytes(first)[0]
 
     def block_bytes(self, index: int) -> tuple[int, int]:
         """(begin, end) of a block in the frame's decoded bytes."""
@@ -199,25 +206,21 @@ class Codec(Protocol):
         self,
         geometry: Geometry,
         version: int,
-        prelude: memoryview,
+        prelude: bytes,
+        blocks: BlockTable,
         first: int,
-        modes: list[int],
-        lengths: list[int],
-        checksums: list[int],
+        end: int,
         payload: memoryview,
         base: memoryview | None,
         out: memoryview,
         threads: int,
     ) -> None:
-        """Fill `out` with blocks [first, first + len(modes)); CorruptFrame if they cannot be, or if
-        the bytes of one have another checksum than the frame says. The first such one is named.
+        """Fill `out` with blocks [first, end); CorruptFrame if they cannot be, or if the bytes of
+        one have another checksum than the frame says. The first such one is named.
 
-        lengths: bytes of each stored block. checksums: XXH3-64 of each block's decoded bytes,
-        seeded with its index.
-
-        The frame layer has checked: the version; every mode against its length (UNCHANGED 0 and
-        only with a base, RAW the decoded size, CODED 1 to decoded size - 1); payload is exactly
-        their sum; base (if any) and out are exactly the decoded span, contiguous bytes. Prelude and
-        payload are hostile.
+        The frame layer has checked: the version; that there are such blocks; every mode against its
+        length (UNCHANGED 0 and only with a base, RAW the decoded size, CODED 1 to decoded size
+        - 1); payload is exactly their sum; base (if any) and out are exactly the decoded span,
+        contiguous bytes. Prelude and payload are hostile.
         """
         ...

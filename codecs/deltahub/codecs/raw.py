@@ -2,7 +2,8 @@
 
 from typing import ClassVar
 
-from deltahub.codecs.blocks import block_checksums, decode_blocks, raw_blocks
+from deltahub.codecs._native import BlockTable
+from deltahub.codecs.blocks import block_checksums, decode_plain, raw_blocks
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.errors import CorruptFrame
 from deltahub.codecs.protocol import Effort, EncodedBody, Geometry
@@ -34,11 +35,10 @@ class Raw:
         self,
         geometry: Geometry,
         version: int,
-        prelude: memoryview,
+        prelude: bytes,
+        blocks: BlockTable,
         first: int,
-        modes: list[int],
-        lengths: list[int],
-        checksums: list[int],
+        end: int,
         payload: memoryview,
         base: memoryview | None,
         out: memoryview,
@@ -46,10 +46,4 @@ class Raw:
     ) -> None:
         if len(prelude) != 0:
             raise CorruptFrame("a raw frame has no prelude")
-
-        def decode_coded(stored: memoryview, out: memoryview) -> None:
-            raise CorruptFrame("a raw frame has raw blocks only")
-
-        decode_blocks(
-            decode_coded, geometry, first, modes, lengths, checksums, payload, None, out, threads
-        )
+        decode_plain(blocks, first, end, payload, None, out, threads)

@@ -7,6 +7,7 @@ from typing import ClassVar, Final
 
 import zstandard
 
+from deltahub.codecs._native import BlockTable
 from deltahub.codecs.blocks import (
     GUARD_BYTES,
     decode_blocks,
@@ -52,11 +53,10 @@ class Zstd:
         self,
         geometry: Geometry,
         version: int,
-        prelude: memoryview,
+        prelude: bytes,
+        blocks: BlockTable,
         first: int,
-        modes: list[int],
-        lengths: list[int],
-        checksums: list[int],
+        end: int,
         payload: memoryview,
         base: memoryview | None,
         out: memoryview,
@@ -64,9 +64,7 @@ class Zstd:
     ) -> None:
         if len(prelude) != 0:
             raise CorruptFrame("a zstd frame has no prelude")
-        decode_blocks(
-            _decompress, geometry, first, modes, lengths, checksums, payload, None, out, threads
-        )
+        decode_blocks(_decompress, geometry, blocks, first, end, payload, out, threads)
 
 
 def compressed_size(sample: Buffer) -> int:
