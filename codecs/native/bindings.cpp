@@ -157,7 +157,7 @@ class FmDeltaDecoder {
               std::size_t rows, std::size_t columns) const {
     nb::gil_scoped_release unlocked;
     codec_->check_block(out.size(), base.size(), 0, column, rows, columns);
-    if (!codec_->decode(stream.data(), stream.size(), base.data(), out.data(),
+    if (!codec_->decode({stream.data(), stream.size(), base.data(), out.data()},
                         {rows, columns, column}))
       throw std::invalid_argument("no encoder writes such a block");
   }

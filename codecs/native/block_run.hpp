@@ -1,6 +1,7 @@
 // Blocks of a frame that follow each other: their modes, guards and checksums.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -76,11 +77,11 @@ struct BlockRun {
     require(base_size == 0 || base_size == out_size, "a base of another size");
   }
 
-  // decode_coded(i, block): whether it is one that an encoder wrote. `base` may be null where
-  // there is none.
-  template <class DecodeCoded>
+  // coded.decode(i, block): whether it is one that an encoder wrote; coded.decode_two(i, blocks):
+  // the same of blocks i and i + 1, which are of one size. `base` may be null where there is none.
+  template <class Coded>
   Found decode(const std::uint8_t* payload, const std::uint8_t* base, std::uint8_t* out,
-               DecodeCoded&& decode_coded) const {
+               const Coded& coded) const {
     std::vector<Block> blocks;
     blocks.reserve(modes.size());
     for (std::size_t i = 0; i < modes.size(); ++i) {
@@ -89,40 +90,87 @@ struct BlockRun {
       out += sizes[i];
       if (base != nullptr) base += sizes[i];
     }
+    const std::vector<std::size_t> starts = in_turn(blocks);
     std::mutex mutex;
     Found found{modes.size(), Fault::none};
-    for_each_block(modes.size(), threads, [&](std::size_t i) {
-      const Fault fault = fault_of(i, blocks[i], decode_coded);
+    const auto note = [&](std::size_t i, Fault fault) {
       if (fault == Fault::none) return true;
       const std::lock_guard lock(mutex);
       if (i < found.n_intact) found = {i, fault};
       return false;
+    };
+    for_each_block(starts.size() - 1, threads, [&](std::size_t task) {
+      const std::size_t i = starts[task];
+      if (starts[task + 1] - i == 1) return note(i, fault_of(i, blocks[i], coded));
+      const auto faults = faults_of_two(i, {blocks[i], blocks[i + 1]}, coded);
+      return note(i, faults[0]) && note(i + 1, faults[1]);
     });
     return found;
   }
 
  private:
-  template <class DecodeCoded>
-  Fault fault_of(std::size_t i, Block block, DecodeCoded&& decode_coded) const {
+  // Where each block begins that is decoded by itself, or each two that are decoded together, and
+  // the end. Two coded ones of one size are faster together, but while threads lack work each of
+  // these takes its own.
+  std::vector<std::size_t> in_turn(const std::vector<Block>& blocks) const {
+    const auto is_coded = [&](std::size_t i) { return BlockMode(modes[i]) == BlockMode::coded; };
+    const bool are_many = blocks.size() / 2 >= threads;
+    std::vector<std::size_t> starts{0};
+    starts.reserve(blocks.size() + 1);
+    while (starts.back() < blocks.size()) {
+      const std::size_t i = starts.back();
+      const bool are_two = are_many && i + 1 < blocks.size() && is_coded(i) && is_coded(i + 1) &&
+                           blocks[i].size == blocks[i + 1].size;
+      starts.push_back(i + 1 + are_two);
+    }
+    return starts;
+  }
+
+  static bool is_guarded(const Block& block) {
+    if (block.length <= guard_bytes) return false;
     const auto checksum = chosen_kernels().load()->checksum;
+    const Block stream = behind_guard(block);
+    return std::uint32_t(checksum(stream.stored, stream.length, 0)) ==
+           load<std::uint32_t>(block.stored);
+  }
+  static Block behind_guard(Block block) {
+    block.stored += guard_bytes;
+    block.length -= guard_bytes;
+    return block;
+  }
+
+  Fault of_words(std::size_t i, const Block& block) const {
+    const auto checksum = chosen_kernels().load()->checksum;
+    const bool is_same = checksum(block.out, block.size, first + i) == checksums[i];
+    return is_same ? Fault::none : Fault::other_bytes;
+  }
+
+  template <class Coded>
+  Fault fault_of(std::size_t i, const Block& block, const Coded& coded) const {
     switch (BlockMode(modes[i])) {
       case BlockMode::unchanged:
         if (block.base == nullptr) return Fault::stream;  // check() has refused it
         std::memcpy(block.out, block.base, block.size);
         break;
       case BlockMode::raw: std::memcpy(block.out, block.stored, block.size); break;
-      case BlockMode::coded: {
-        if (block.length <= guard_bytes) return Fault::guard;
-        const std::uint8_t* const guard = block.stored;
-        block.stored += guard_bytes;
-        block.length -= guard_bytes;
-        if (std::uint32_t(checksum(block.stored, block.length, 0)) != load<std::uint32_t>(guard))
-          return Fault::guard;
-        if (!decode_coded(i, block)) return Fault::stream;
-      }
+      case BlockMode::coded:
+        if (!is_guarded(block)) return Fault::guard;
+        if (!coded.decode(i, behind_guard(block))) return Fault::stream;
     }
-    const bool is_same = checksum(block.out, block.size, first + i) == checksums[i];
-    return is_same ? Fault::none : Fault::other_bytes;
+    return of_words(i, block);
+  }
+
+  template <class Coded>
+  std::array<Fault, 2> faults_of_two(std::size_t i, const std::array<Block, 2>& blocks,
+                                     const Coded& coded) const {
+    if (!is_guarded(blocks[0])) return {Fault::guard, Fault::none};  // the first one is named
+    if (!is_guarded(blocks[1])) return {fault_of(i, blocks[0], coded), Fault::guard};
+    const auto are_streams =
+        coded.decode_two(i, {behind_guard(blocks[0]), behind_guard(blocks[1])});
+    const auto fault = [&](std::size_t k) {
+      return are_streams[k] ? of_words(i + k, blocks[k]) : Fault::stream;
+    };
+    return {fault(0), fault(1)};
   }
 };
 
@@ -139,17 +187,32 @@ inline Found decode_run(const DeltaDecoder& decoder, std::size_t parts, const Bl
     const BlockShape at = shapes[i] = decoder.shape_of(run.first + i, parts, run.sizes[i]);
     decoder.check_block(run.sizes[i], run.sizes[i], 0, at.first_column, at.rows, at.columns);
   }
-  return run.decode(payload.data(), base.data(), out.data(), [&](std::size_t i, const Block& at) {
-    return decoder.decode(at.stored, at.length, at.base, at.out, shapes[i]);
-  });
+  struct {
+    const DeltaDecoder& decoder;
+    const std::vector<BlockShape>& shapes;
+
+    static CodedBlock coded(const Block& at) { return {at.stored, at.length, at.base, at.out}; }
+    bool decode(std::size_t i, const Block& at) const {
+      return decoder.decode(coded(at), shapes[i]);
+    }
+    std::array<bool, 2> decode_two(std::size_t i, const std::array<Block, 2>& at) const {
+      return decoder.decode_two({coded(at[0]), coded(at[1])}, {shapes[i], shapes[i + 1]});
+    }
+  } const coded{decoder, shapes};
+  return run.decode(payload.data(), base.data(), out.data(), coded);
 }
 
 // The same of a frame in which no block is coded; a coded one is a fault of its stream.
 inline Found decode_run(const BlockRun& run, View payload, View base,
                         std::span<std::uint8_t> out) {
   run.check(payload.size(), base.size(), out.size());
-  return run.decode(payload.data(), base.empty() ? nullptr : base.data(), out.data(),
-                    [](std::size_t, const Block&) { return false; });
+  struct {
+    static bool decode(std::size_t, const Block&) { return false; }
+    static std::array<bool, 2> decode_two(std::size_t, const std::array<Block, 2>&) {
+      return {false, false};
+    }
+  } const coded;
+  return run.decode(payload.data(), base.empty() ? nullptr : base.data(), out.data(), coded);
 }
 
 // The same of a neuzip_lossless frame, which has no base.
@@ -159,9 +222,18 @@ inline Found decode_run(const FloatDecoder& decoder, const BlockRun& run, View p
   for (std::size_t i = 0; i < run.sizes.size(); ++i)
     require(BlockMode(run.modes[i]) != BlockMode::coded || run.sizes[i] % decoder.word_bytes == 0,
             "a block that is not a whole number of words");
-  return run.decode(payload.data(), nullptr, out.data(), [&](std::size_t, const Block& at) {
-    return decoder.decode({at.stored, at.length}, at.out, at.size);
-  });
+  struct {
+    const FloatDecoder& decoder;
+
+    bool decode(std::size_t, const Block& at) const {
+      return decoder.decode({at.stored, at.length}, at.out, at.size);
+    }
+    std::array<bool, 2> decode_two(std::size_t, const std::array<Block, 2>& at) const {
+      return decoder.decode_two({View{at[0].stored, at[0].length}, View{at[1].stored, at[1].length}},
+                                {at[0].out, at[1].out}, at[0].size);
+    }
+  } const coded{decoder};
+  return run.decode(payload.data(), nullptr, out.data(), coded);
 }
 
 }  // namespace deltahub

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -15,10 +16,10 @@ namespace deltahub {
 
 inline constexpr std::size_t chunk = 1024;  // words that go through all passes while they are near
 
-// The kernel for numbers of a word's size.
-template <class Number>
-Kernels::Numbers numbers_kernel(const Kernels& kernels) {
-  return kernels.numbers[std::bit_width(sizeof(Number)) - 1];
+// Of kernels for numbers of several sizes, the one for a word's.
+template <class Number, class Kernel>
+Kernel of_size(const Kernel (&kernels)[4]) {
+  return kernels[std::bit_width(sizeof(Number)) - 1];
 }
 
 // A stream that is being read, sequence by sequence.
@@ -32,7 +33,21 @@ class Sequences {
 
   template <class Number>
   void read(const Context* contexts, std::size_t n, std::uint8_t* out) {
-    if (state_.is_sound) numbers_kernel<Number>(kernels_)(state_, tables_, contexts, n, out);
+    if (state_.is_sound)
+      of_size<Number>(kernels_.numbers)(state_, tables_, contexts, n, out);
+  }
+  // The same of two streams that are read by the same tables.
+  template <class Number>
+  static void read_two(Sequences& a, Sequences& b, const Context* contexts_a,
+                       const Context* contexts_b, std::size_t n, std::uint8_t* out_a,
+                       std::uint8_t* out_b) {
+    if (!a.is_sound() || !b.is_sound()) {
+      a.read<Number>(contexts_a, n, out_a);
+      b.read<Number>(contexts_b, n, out_b);
+      return;
+    }
+    of_size<Number>(a.kernels_.two_numbers)({&a.state_, &b.state_}, a.tables_,
+                                            {contexts_a, contexts_b}, n, {out_a, out_b});
   }
   // A whole sequence in one context.
   template <class Number>
@@ -252,28 +267,91 @@ class FrameModel {
   std::size_t stride_ = 0;
 };
 
-// base, out: the block's words; stream: size bytes that do not overlap `out`. Whatever the stream
-// holds, nothing else is read or written. False: no encoder wrote it; `out` is then arbitrary.
+// A block's stream, and where its words go. base, out: the block's words; stream: `size` bytes that
+// do not overlap `out`.
+struct CodedBlock {
+  const std::uint8_t* stream;
+  std::size_t size;
+  const std::uint8_t* base;
+  std::uint8_t* out;
+};
+
+// A block in mid-decoding. Whatever its stream holds, nothing but the block is read or written.
+template <class Words>
+class BlockReader {
+ public:
+  using Word = typename Words::Word;
+
+  BlockReader(const FrameModel<Words>& frame, const BlockShape& shape, const CodedBlock& block)
+      : frame_(frame),
+        shape_(shape),
+        block_(block),
+        in_(frame.sequences(block.stream, block.size)),
+        is_sound_(frame.read_rows(in_, shape.rows, sides_)) {}
+
+  bool is_sound() const { return is_sound_ && in_.is_sound(); }
+  // No encoder wrote it; `out` is then arbitrary.
+  bool is_finished() const { return is_sound_ && in_.is_finished(); }
+  std::size_t count() const { return shape_.rows * shape_.columns; }
+
+  // n <= chunk words from `first` on, while the stream is sound; in this order.
+  void predict(std::size_t first, std::size_t n) {
+    words_ = frame_.predict(shape_, sides_, first, n, block_.base + first * sizeof(Word),
+                            contexts_, space_);
+  }
+  void read(std::size_t n) { in_.template read<Word>(contexts_, n, deltas_); }
+  static void read_two(BlockReader& a, BlockReader& b, std::size_t n) {
+    Sequences::read_two<Word>(a.in_, b.in_, a.contexts_, b.contexts_, n, a.deltas_, b.deltas_);
+  }
+  void apply(std::size_t first, std::size_t n) {
+    frame_.apply_kernel()(words_, deltas_, n, block_.out + first * sizeof(Word));
+  }
+
+ private:
+  const FrameModel<Words>& frame_;
+  BlockShape shape_;
+  CodedBlock block_;
+  Sequences in_;
+  RowSides sides_;
+  bool is_sound_;
+  const std::uint8_t* words_ = nullptr;
+  Context contexts_[chunk];
+  alignas(64) std::uint8_t deltas_[chunk * sizeof(Word)];
+  Workspace<Words> space_;
+};
+
+// False: no encoder wrote it.
 template <class Words>
 bool decode_block(const FrameModel<Words>& frame, const BlockShape& shape,
-                  const std::uint8_t* stream, std::size_t size, const std::uint8_t* base,
-                  std::uint8_t* out) {
-  using Word = typename Words::Word;
-  Sequences in = frame.sequences(stream, size);
-  RowSides sides;
-  if (!frame.read_rows(in, shape.rows, sides)) return false;
-  Context contexts[chunk];
-  alignas(64) std::uint8_t deltas[chunk * sizeof(Word)];
-  Workspace<Words> space;
-  const std::size_t count = shape.rows * shape.columns;
-  for (std::size_t first = 0; first < count && in.is_sound(); first += chunk) {
-    const std::size_t n = std::min(chunk, count - first);
-    const std::uint8_t* words = frame.predict(shape, sides, first, n, base + first * sizeof(Word),
-                                              contexts, space);
-    in.read<Word>(contexts, n, deltas);
-    frame.apply_kernel()(words, deltas, n, out + first * sizeof(Word));
+                  const CodedBlock& block) {
+  BlockReader<Words> reader(frame, shape, block);
+  for (std::size_t first = 0; first < reader.count() && reader.is_sound(); first += chunk) {
+    const std::size_t n = std::min(chunk, reader.count() - first);
+    reader.predict(first, n);
+    reader.read(n);
+    reader.apply(first, n);
   }
-  return in.is_finished();
+  return reader.is_finished();
+}
+
+// Two blocks with as many words each, in turn.
+template <class Words>
+std::array<bool, 2> decode_two_blocks(const FrameModel<Words>& frame,
+                                      const std::array<BlockShape, 2>& shapes,
+                                      const std::array<CodedBlock, 2>& blocks) {
+  BlockReader<Words> a(frame, shapes[0], blocks[0]), b(frame, shapes[1], blocks[1]);
+  // One that no encoder wrote is not worth going on with; its neighbour is.
+  const auto are_sound = [&] { return a.is_sound() && b.is_sound(); };
+  for (std::size_t first = 0; first < a.count() && are_sound(); first += chunk) {
+    const std::size_t n = std::min(chunk, a.count() - first);
+    a.predict(first, n);
+    b.predict(first, n);
+    BlockReader<Words>::read_two(a, b, n);
+    a.apply(first, n);
+    b.apply(first, n);
+  }
+  if (are_sound()) return {a.is_finished(), b.is_finished()};
+  return {decode_block(frame, shapes[0], blocks[0]), decode_block(frame, shapes[1], blocks[1])};
 }
 
 }  // namespace deltahub

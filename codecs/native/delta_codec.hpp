@@ -1,6 +1,7 @@
 // fm_delta for any kind of words: plans, preludes and blocks behind plain interfaces.
 #pragma once
 
+#include <array>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -49,8 +50,11 @@ struct DeltaEncoder : FrameShape {
 struct DeltaDecoder : FrameShape {
   explicit DeltaDecoder(const FrameShape& shape) : FrameShape(shape) {}
   virtual ~DeltaDecoder() = default;
-  virtual bool decode(const std::uint8_t* stream, std::size_t size, const std::uint8_t* base,
-                      std::uint8_t* out, const BlockShape& shape) const = 0;
+  // False: no encoder wrote it.
+  virtual bool decode(const CodedBlock& block, const BlockShape& shape) const = 0;
+  // The same of two blocks with as many words each.
+  virtual std::array<bool, 2> decode_two(const std::array<CodedBlock, 2>& blocks,
+                                         const std::array<BlockShape, 2>& shapes) const = 0;
 };
 
 namespace detail {
@@ -98,9 +102,12 @@ class DeltaDecoderOf final : public DeltaDecoder {
  public:
   DeltaDecoderOf(const FrameShape& shape, FrameModel<Words>&& frame)
       : DeltaDecoder(shape), frame_(std::move(frame)) {}
-  bool decode(const std::uint8_t* stream, std::size_t size, const std::uint8_t* base,
-              std::uint8_t* out, const BlockShape& shape) const override {
-    return decode_block(frame_, shape, stream, size, base, out);
+  bool decode(const CodedBlock& block, const BlockShape& shape) const override {
+    return decode_block(frame_, shape, block);
+  }
+  std::array<bool, 2> decode_two(const std::array<CodedBlock, 2>& blocks,
+                                 const std::array<BlockShape, 2>& shapes) const override {
+    return decode_two_blocks(frame_, shapes, blocks);
   }
 
  private:

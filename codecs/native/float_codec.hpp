@@ -1,6 +1,7 @@
 // neuzip_lossless for any kind of floats: tables and blocks behind plain interfaces.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -21,7 +22,12 @@ struct FloatEncoder {
 
 struct FloatDecoder {
   virtual ~FloatDecoder() = default;
+  // False: no encoder wrote it.
   virtual bool decode(View stream, std::uint8_t* out, std::size_t size) const = 0;
+  // The same of two blocks that take `size` bytes each.
+  virtual std::array<bool, 2> decode_two(const std::array<View, 2>& streams,
+                                         const std::array<std::uint8_t*, 2>& out,
+                                         std::size_t size) const = 0;
   std::size_t word_bytes = 0;
 };
 
@@ -59,6 +65,11 @@ class FloatDecoderOf final : public FloatDecoder {
   }
   bool decode(View stream, std::uint8_t* out, std::size_t size) const override {
     return table_.decode(stream.data(), stream.size(), out, words_in<Words>(size));
+  }
+  std::array<bool, 2> decode_two(const std::array<View, 2>& streams,
+                                 const std::array<std::uint8_t*, 2>& out,
+                                 std::size_t size) const override {
+    return table_.decode_two(streams, out, words_in<Words>(size));
   }
 
  private:

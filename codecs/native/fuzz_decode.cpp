@@ -93,7 +93,7 @@ void decode_deltas(int kind, Input& in) {
     words = compare(base.size, [&](const Kernels& kernels, std::uint8_t* out) {
       FrameModel<Words> frame(kernels, Model(parsed->model), true);
       return frame.read_columns(columns_stream.data.get(), columns_stream.size, columns) &&
-             decode_block(frame, shape, stream.data.get(), stream.size, base.data.get(), out);
+             decode_block(frame, shape, {stream.data.get(), stream.size, base.data.get(), out});
     });
   }
   compare_with_module(
@@ -101,7 +101,7 @@ void decode_deltas(int kind, Input& in) {
       [&] { return parsed_deltas(kind, prelude.view(), rows, columns); },
       [&](const DeltaDecoder& decoder, std::uint8_t* out) {
         decoder.check_block(base.size, base.size, 0, shape.first_column, shape.rows, shape.columns);
-        return decoder.decode(stream.data.get(), stream.size, base.data.get(), out, shape);
+        return decoder.decode({stream.data.get(), stream.size, base.data.get(), out}, shape);
       });
 }
 

@@ -89,7 +89,7 @@ void check_blocks(int kind, const FrameShape& frame, const DeltaEncoder& encoder
       if (coded.empty()) fail("a block that cannot be coded", kind);
       const Exact stream{View(coded)};
       Exact out(words.size);
-      if (!decoder.decode(stream.data.get(), stream.size, from.data.get(), out.data.get(), shape) ||
+      if (!decoder.decode({stream.data.get(), stream.size, from.data.get(), out.data.get()}, shape) ||
           !(out == words))
         fail("no round trip", kind);
       left += width;

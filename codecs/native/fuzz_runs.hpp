@@ -165,7 +165,7 @@ RunDecoder delta_runs(int kind, View prelude, std::size_t rows, std::size_t colu
             decoder->check_block(size, size, 0, shape.first_column, shape.rows, shape.columns);
           },
           [=](std::size_t index, const Block& block) {
-            return decoder->decode(block.stored, block.length, block.base, block.out,
+            return decoder->decode({block.stored, block.length, block.base, block.out},
                                    shape_of(index, block.size));
           }};
 }

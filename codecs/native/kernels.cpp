@@ -217,6 +217,8 @@ const Kernels DELTAHUB_KERNELS(DELTAHUB_ISA) = {
     .begin = begin,
     .numbers = {numbers<std::uint8_t>, numbers<std::uint16_t>, numbers<std::uint32_t>,
                 numbers<std::uint64_t>},
+    .two_numbers = {two_numbers<std::uint8_t>, two_numbers<std::uint16_t>,
+                    two_numbers<std::uint32_t>, two_numbers<std::uint64_t>},
     .places = {places<std::uint8_t>, places<std::uint16_t>, places<std::uint32_t>,
                places<std::uint64_t>},
     .write = {write<std::uint8_t>, write<std::uint16_t>, write<std::uint32_t>,

@@ -62,6 +62,11 @@ struct Kernels {
   using Numbers = void (*)(StreamState& stream, Tables tables, const std::uint16_t* contexts,
                            std::size_t n, std::uint8_t* out);
   Numbers numbers[4];  // of 8, 16, 32 and 64 bits
+  // The same for two sound streams, which some processors read faster together.
+  using TwoNumbers = void (*)(StreamState* const (&streams)[2], Tables tables,
+                              const std::uint16_t* const (&contexts)[2], std::size_t n,
+                              std::uint8_t* const (&out)[2]);
+  TwoNumbers two_numbers[4];
 
   // places[j]: the row of the number in its context's table: 82 rows a table, two a cell.
   using Places = void (*)(const std::uint8_t* numbers, const std::uint16_t* contexts, std::size_t n,

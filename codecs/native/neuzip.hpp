@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -74,19 +75,31 @@ class FloatTable {
                    entries_of(n_float_symbols(leading_bits<Words>(model)), symbol_at()));
   }
 
+  // False: no encoder wrote it; `out` is then arbitrary.
   bool decode(const std::uint8_t* stream, std::size_t size, std::uint8_t* out,
               std::size_t n) const {
     Sequences in(kernels_, entries_, model_.table_log, stream, size);
-    const Context contexts[chunk] = {};
-    const int n_low = Words::mantissa_bits - model_.n_leading;
     alignas(64) std::uint8_t numbers[chunk * sizeof(Word)];
     for (std::size_t first = 0; first < n && in.is_sound(); first += chunk) {
       const std::size_t part = std::min(chunk, n - first);
       in.read<Word>(contexts, part, numbers);
-      kernels_.join[kind_of<Words>](numbers, part, model_.zero_bits, n_low,
-                                    out + first * sizeof(Word));
+      join(numbers, part, out + first * sizeof(Word));
     }
     return in.is_finished();
+  }
+
+  // The same of two streams with n words each, in turn.
+  std::array<bool, 2> decode_two(const std::array<std::span<const std::uint8_t>, 2>& streams,
+                                 const std::array<std::uint8_t*, 2>& out, std::size_t n) const {
+    Sequences a(kernels_, entries_, model_.table_log, streams[0].data(), streams[0].size());
+    Sequences b(kernels_, entries_, model_.table_log, streams[1].data(), streams[1].size());
+    alignas(64) std::uint8_t numbers[2][chunk * sizeof(Word)];
+    for (std::size_t first = 0; first < n && (a.is_sound() || b.is_sound()); first += chunk) {
+      const std::size_t part = std::min(chunk, n - first);
+      Sequences::read_two<Word>(a, b, contexts, contexts, part, numbers[0], numbers[1]);
+      for (int s = 0; s < 2; ++s) join(numbers[s], part, out[s] + first * sizeof(Word));
+    }
+    return {a.is_finished(), b.is_finished()};
   }
 
   auto symbol_at() const {
@@ -95,6 +108,13 @@ class FloatTable {
   }
 
  private:
+  static constexpr Context contexts[chunk] = {};  // all numbers have the same
+
+  void join(const std::uint8_t* numbers, std::size_t n, std::uint8_t* out) const {
+    kernels_.join[kind_of<Words>](numbers, n, model_.zero_bits,
+                                  Words::mantissa_bits - model_.n_leading, out);
+  }
+
   const Kernels& kernels_;
   FloatModel model_;
   std::vector<Entry> entries_;

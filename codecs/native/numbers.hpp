@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "entries.hpp"
 #include "kernels.hpp"
@@ -74,8 +75,8 @@ void numbers(StreamState& stream, Kernels::Tables tables, const std::uint16_t* c
     if (bits.has_room(room)) {
 #ifdef DELTAHUB_HAS_NUMBERS
       if constexpr (size <= 4) {
-        i = fast_numbers<Number>(tables, bits, states, contexts, out, i, n);
-        continue;
+        const std::size_t end = fast_numbers<Number>(tables, bits, states, contexts, out, i, n);
+        if (std::exchange(i, end) != end) continue;
       }
 #endif
 #pragma GCC unroll 16
@@ -94,6 +95,28 @@ void numbers(StreamState& stream, Kernels::Tables tables, const std::uint16_t* c
   std::copy_n(states, n_lanes, stream.states);
   stream.position = bits.position();
   stream.is_sound = bits.is_sound();
+}
+
+// Two sequences of one length that are read by the same tables.
+template <class Number>
+void two_numbers(StreamState* const (&streams)[2], Kernels::Tables tables,
+                 const std::uint16_t* const (&contexts)[2], std::size_t n,
+                 std::uint8_t* const (&out)[2]) {
+  std::size_t done[2] = {0, 0};
+#ifdef DELTAHUB_HAS_TWO_NUMBERS
+  if constexpr (sizeof(Number) <= 4) {
+    const auto bits_of = [](const StreamState& stream) {
+      return BackwardBits::resumed(stream.bytes, stream.size, stream.position);
+    };
+    BackwardBits bits[2] = {bits_of(*streams[0]), bits_of(*streams[1])};
+    std::uint32_t* const states[2] = {streams[0]->states, streams[1]->states};
+    fast_two_numbers<Number>(tables, bits, states, contexts, out, n, done);
+    for (int s = 0; s < 2; ++s) streams[s]->position = bits[s].position();
+  }
+#endif
+  for (int s = 0; s < 2; ++s)
+    numbers<Number>(*streams[s], tables, contexts[s] + done[s], n - done[s],
+                    out[s] + done[s] * sizeof(Number));
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
-// All 32 lanes at once: the even ones in one vector, the odd ones in another, so that 16-bit fields
-// of both side by side are in the order of the lanes. The digits of a round (of half of one, where
-// a number has 32 bits) lie within the 128 bytes that end where it begins. These can be loaded
-// before it is known where each number's own are; then a shuffle of two registers picks them.
+// All 32 lanes at once: what is known of each number lies in 16 bits of one vector, in the order of
+// the lanes. The digits of a round lie within the 128 bytes that end where it begins, but for rare
+// rounds of numbers of 32 bits. These bytes can be loaded before it is known where each number's own
+// are; then a shuffle of two registers picks them.
 #pragma once
 
 #include <immintrin.h>
@@ -15,45 +15,41 @@
 #include "stream.hpp"
 
 #define DELTAHUB_HAS_NUMBERS
+#define DELTAHUB_HAS_TWO_NUMBERS
 
 DELTAHUB_BEGIN
 namespace {
 
-// How many windows of 128 bytes a round's digits take, and how many bits of each lie before the
-// byte of the position.
-template <class Number>
-inline constexpr int n_windows = sizeof(Number) <= 2 ? 1 : 2;
+// How many bits of a window of 128 bytes lie before the byte of the position.
 inline constexpr std::size_t window_bits = 8 * 124;
-static_assert(most_round_digits<std::uint16_t> <= window_bits);
-static_assert(most_round_digits<std::uint32_t> / 2 <= window_bits);
+// Whether the digits of a round are sure to lie there.
+template <class Number>
+inline constexpr bool always_fits = most_round_digits<Number> <= window_bits;
 
 // What must be left of a stream for the rounds below.
 template <class Number>
 inline constexpr std::size_t fast_room =
-    window_bits + (n_windows<Number> == 1 ? 0 : most_round_digits<Number> / 2);
-
-struct Lanes {
-  __m512i even, odd;
-};
+    always_fits<Number> ? window_bits : most_round_digits<Number>;
 
 inline __m512i load_vector(const void* at) { return _mm512_loadu_si512(at); }
 
-// low's lowest n_digits digits below those of `high`, which has zeros there.
-inline __m512i joined_digits(__m512i high, __m512i low, __m512i n_digits) {
-  const __m512i above = _mm512_sllv_epi32(_mm512_set1_epi32(-1), n_digits);
-  return _mm512_ternarylogic_epi32(high, low, above, 0xf4);  // high | (low & ~above)
+// 32 fields of 16 bits: those of the even lanes in the low halves of one vector's elements, those of
+// the odd ones in another's; and back.
+struct Lanes {
+  __m512i even, odd;
+};
+// The low halves of `low` below the high ones of `high`.
+inline __m512i low_halves(__m512i high, __m512i low) {
+  return _mm512_ternarylogic_epi32(high, low, _mm512_set1_epi32(0xffff), 0xd8);
 }
-
-// The low halves of each vector's elements side by side, and fields of 16 bits apart.
 inline __m512i side_by_side(Lanes lanes) {
-  return _mm512_ternarylogic_epi32(lanes.even, _mm512_slli_epi32(lanes.odd, 16),
-                                   _mm512_set1_epi32(0xffff), 0xe4);  // third ? first : second
+  return low_halves(_mm512_slli_epi32(lanes.odd, 16), lanes.even);
 }
 inline Lanes apart(__m512i fields) {
   return {_mm512_and_si512(fields, _mm512_set1_epi32(0xffff)), _mm512_srli_epi32(fields, 16)};
 }
 
-// 32 values in the order of the lanes, as two vectors, and back.
+// 32 values of 32 bits in the order of the lanes.
 struct Ordered {
   __m512i first, second;
 };
@@ -63,90 +59,67 @@ inline Ordered ordered(Lanes lanes) {
   return {_mm512_permutex2var_epi32(lanes.even, low, lanes.odd),
           _mm512_permutex2var_epi32(lanes.even, high, lanes.odd)};
 }
-inline Lanes lanes_of(Ordered values) {
-  const __m512i even =
-      _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-  const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
-  return {_mm512_permutex2var_epi32(values.first, even, values.second),
-          _mm512_permutex2var_epi32(values.first, odd, values.second)};
-}
 
-// Gathers take long on AMD's processors, and much longer on those of Intel's that must keep them
-// from leaking data; none of these has bfloat16 beside what the kernels need.
-inline bool has_fast_gathers() {
-  return __builtin_cpu_is("intel") && __builtin_cpu_supports("avx512bf16");
-}
-
-// entries[index].
-template <bool GATHERS>
-inline __m512i entries_at(const Entry* entries, __m512i index) {
-  if constexpr (GATHERS) return _mm512_i32gather_epi32(index, entries, 4);
-  return _mm512_inserti64x4(
-      _mm512_castsi256_si512(entries_at(entries, _mm512_castsi512_si256(index))),
-      entries_at(entries, _mm512_extracti64x4_epi64(index, 1)), 1);
-}
-
-template <class Number>
-inline void store_numbers(std::uint8_t* out, Lanes values) {
-  if constexpr (sizeof(Number) == 4) {
-    const Ordered numbers = ordered(values);
-    _mm512_storeu_si512(out, numbers.first);
-    _mm512_storeu_si512(out + 64, numbers.second);
-  } else if constexpr (sizeof(Number) == 2) {
-    _mm512_storeu_si512(out, side_by_side(values));
-  } else {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out),
-                        _mm512_cvtepi16_epi8(side_by_side(values)));
+// entries[index] of all lanes, loaded one by one, which is faster than gathers: on Zen 4 these made
+// reading a fifth slower.
+inline Lanes entries_of_lanes(const Entry* entries, __m512i index) {
+  const auto four = [&](std::uint64_t low, std::uint64_t high, unsigned odd) {
+    const auto at = [&](std::uint64_t four_indices, unsigned lane) {
+      return _mm_cvtsi32_si128(int(entries[std::uint16_t(four_indices >> 16 * lane)]));
+    };
+    return _mm_unpacklo_epi64(_mm_unpacklo_epi32(at(low, odd), at(low, 2 + odd)),
+                              _mm_unpacklo_epi32(at(high, odd), at(high, 2 + odd)));
+  };
+  const __m128i indices[4] = {
+      _mm512_castsi512_si128(index), _mm512_extracti32x4_epi32(index, 1),
+      _mm512_extracti32x4_epi32(index, 2), _mm512_extracti32x4_epi32(index, 3)};
+  __m128i even[4], odd[4];
+#pragma GCC unroll 4
+  for (int k = 0; k < 4; ++k) {
+    const auto low = std::uint64_t(_mm_cvtsi128_si64(indices[k]));
+    const auto high = std::uint64_t(_mm_extract_epi64(indices[k], 1));
+    even[k] = four(low, high, 0);
+    odd[k] = four(low, high, 1);
   }
+  const auto whole = [](const __m128i(&parts)[4]) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(pair_of(parts[0], parts[1])),
+                              pair_of(parts[2], parts[3]), 1);
+  };
+  return {whole(even), whole(odd)};
+}
+
+// low's lowest n_digits digits below those of `high`, which has zeros there.
+constexpr int high_or_low_without_third = 0xf4;
+inline __m512i joined_16(__m512i high, __m512i low, __m512i n_digits) {
+  const __m512i above = _mm512_sllv_epi16(_mm512_set1_epi16(-1), n_digits);
+  return _mm512_ternarylogic_epi32(high, low, above, high_or_low_without_third);
+}
+inline __m512i joined_32(__m512i high, __m512i low, __m512i n_digits) {
+  const __m512i above = _mm512_sllv_epi32(_mm512_set1_epi32(-1), n_digits);
+  return _mm512_ternarylogic_epi32(high, low, above, high_or_low_without_third);
 }
 
 // 128 bytes of a stream, of which the position lies in the 125th.
 struct Window {
-  __m512i low[2], high[2];  // 32 pieces of 32 bits, and the piece after each
-  std::uint32_t end;        // where the position lies, in bits
+  const std::uint8_t* at;
+  std::uint32_t end;  // where the position lies, in bits
 
   Window(const std::uint8_t* bytes, std::size_t position)
-      : end(std::uint32_t(window_bits + position % 8)) {
-    const std::uint8_t* const at = bytes + position / 8 - window_bits / 8;
-    for (int v = 0; v < 2; ++v) {
-      low[v] = load_vector(at + 64 * v);
-      high[v] = load_vector(at + 64 * v + 4);
-    }
+      : at(bytes + position / 8 - window_bits / 8), end(std::uint32_t(window_bits + position % 8)) {}
+
+  // The 16 bits from each of 32 offsets on.
+  __m512i from_16(__m512i offset) const {
+    const __m512i piece = _mm512_srli_epi16(offset, 4);
+    return _mm512_shrdv_epi16(
+        _mm512_permutex2var_epi16(load_vector(at), piece, load_vector(at + 64)),
+        _mm512_permutex2var_epi16(load_vector(at + 2), piece, load_vector(at + 66)), offset);
   }
-  // The 32 bits from each offset on.
-  __m512i from(__m512i offset) const {
+  // The 32 bits from each of 16 offsets on.
+  __m512i from_32(__m512i offset) const {
     const __m512i piece = _mm512_srli_epi32(offset, 5);
-    return _mm512_shrdv_epi32(_mm512_permutex2var_epi32(low[0], piece, low[1]),
-                              _mm512_permutex2var_epi32(high[0], piece, high[1]), offset);
-  }
-};
-
-// What the lanes of a round read: from one window, or lanes 16 to 31 from another.
-template <int WINDOWS>
-struct Windows;
-
-template <>
-struct Windows<1> {
-  Window all;
-
-  Windows(const BackwardBits& bits, std::uint32_t) : all(bits.bytes(), bits.position()) {}
-  __m512i ends() const { return _mm512_set1_epi32(int(all.end)); }
-  __m512i from(__m512i offset) const { return all.from(offset); }
-};
-
-template <>
-struct Windows<2> {
-  static constexpr __mmask16 is_second = 0xff00;
-  Window first, second;
-
-  Windows(const BackwardBits& bits, std::uint32_t n_first)
-      : first(bits.bytes(), bits.position()), second(bits.bytes(), bits.position() - n_first) {}
-  __m512i ends() const {
-    return _mm512_mask_mov_epi32(_mm512_set1_epi32(int(first.end)), is_second,
-                                 _mm512_set1_epi32(int(second.end)));
-  }
-  __m512i from(__m512i offset) const {
-    return _mm512_mask_mov_epi32(first.from(offset), is_second, second.from(offset));
+    return _mm512_shrdv_epi32(
+        _mm512_permutex2var_epi32(load_vector(at), piece, load_vector(at + 64)),
+        _mm512_permutex2var_epi32(load_vector(at + 4), piece, load_vector(at + 68)), offset);
   }
 };
 
@@ -155,106 +128,139 @@ struct alignas(64) Bytes {
 };
 
 // Totals of groups of four lanes lie in byte 6 of each element of 64 bits, and byte 1 is zero. For
-// each group this picks the totals of those before it within its window; for the first of a window,
-// all of the window's.
-template <int WINDOWS>
+// each group this picks the totals of those before it; for the first one, all totals.
 inline constexpr Bytes group_totals = [] {
-  constexpr int together = 8 / WINDOWS;
   Bytes table{};
   for (int group = 0; group < 8; ++group)
-    for (int other = 0; other < 8; ++other) {
-      const bool is_seen =
-          other / together == group / together && (other < group || group % together == 0);
-      table.bytes[8 * group + other] = std::uint8_t(is_seen ? 8 * other + 6 : 1);
-    }
+    for (int other = 0; other < 8; ++other)
+      table.bytes[8 * group + other] =
+          std::uint8_t(group == 0 || other < group ? 8 * other + 6 : 1);
   return table;
 }();
 
-// From the sum in each element of 64 bits, one for each pair of lanes; for the first group of a
-// window zero.
-template <int WINDOWS>
+// From the sum in each element of 64 bits, one for each of its four lanes; for the first group zero.
 inline constexpr Bytes group_sums = [] {
   Bytes table{};
   for (int group = 0; group < 8; ++group)
     for (int byte = 0; byte < 8; ++byte)
       table.bytes[8 * group + byte] =
-          group % (8 / WINDOWS) == 0 ? 0x80 : std::uint8_t(group % 2 * 8 + byte % 4);
+          group == 0 ? 0x80 : std::uint8_t(group % 2 * 8 + byte % 2);
   return table;
 }();
 
-template <class Number, bool GATHERS>
-std::size_t fast_rounds(Kernels::Tables tables, BackwardBits& shared_bits,
-                        std::uint32_t* shared_states, const std::uint16_t* contexts,
-                        std::uint8_t* out, std::size_t i, std::size_t n) {
-  constexpr int number_bits = 8 * int(sizeof(Number));
-  constexpr int windows = n_windows<Number>;
-  BackwardBits bits = shared_bits;
-  const __m128i log = _mm_cvtsi32_si128(tables.table_log);
-  Lanes states = lanes_of({load_vector(shared_states), load_vector(shared_states + 16)});
-  for (; i + n_lanes <= n && bits.has_room(fast_room<Number>); i += n_lanes) {
-    const __m512i context = load_vector(contexts + i);
-    const Lanes table = apart(_mm512_sll_epi16(_mm512_srli_epi16(context, 12), log));
-    const Lanes entry = {
-        entries_at<GATHERS>(tables.entries, _mm512_or_si512(table.even, states.even)),
-        entries_at<GATHERS>(tables.entries, _mm512_or_si512(table.odd, states.odd)),
-    };
-    const __m512i fields = side_by_side(entry);
-    const __m512i digits = _mm512_and_si512(fields, _mm512_set1_epi16(15));
-    const __m512i width =
-        _mm512_and_si512(_mm512_srli_epi16(fields, 4), _mm512_set1_epi16(63));
-    const __m512i shift = _mm512_and_si512(context, _mm512_set1_epi16(63));
-    const __m512i used = _mm512_min_epu16(
-        _mm512_add_epi16(width, _mm512_add_epi16(shift, digits)),
-        _mm512_add_epi16(digits, _mm512_set1_epi16(number_bits - 1)));
+// One sequence in mid-reading.
+template <class Number>
+class Reader {
+ public:
+  Reader(Kernels::Tables tables, const BackwardBits& bits, const std::uint32_t* states,
+         const std::uint16_t* contexts, std::uint8_t* out)
+      : bits_(bits),
+        entries_(tables.entries),
+        log_(_mm_cvtsi32_si128(tables.table_log)),
+        states_(_mm512_inserti64x4(
+            _mm512_castsi256_si512(_mm512_cvtepi32_epi16(load_vector(states))),
+            _mm512_cvtepi32_epi16(load_vector(states + 16)), 1)),
+        contexts_(contexts),
+        out_(out) {}
 
-    // The digits that each lane of a group of four and those before it use.
-    __m512i through = _mm512_add_epi16(used, _mm512_slli_epi64(used, 16));
+  bool has_room() const { return bits_.has_room(fast_room<Number>); }
+
+  // Numbers i to i + 31. False, and nothing is read, where their digits are not all in the window.
+  bool read_round(std::size_t i) {
+    const __m512i context = load_vector(contexts_ + i);
+    const __m512i table = _mm512_sll_epi16(_mm512_srli_epi16(context, 12), log_);
+    const Lanes entry = entries_of_lanes(entries_, _mm512_or_si512(table, states_));
+    const __m512i low = side_by_side(entry);
+    const __m512i high = low_halves(entry.odd, _mm512_srli_epi32(entry.even, 16));
+    const __m512i digits = _mm512_and_si512(low, _mm512_set1_epi16(15));
+    const __m512i six_bits = _mm512_set1_epi16(63);
+    const __m512i width = _mm512_and_si512(_mm512_srli_epi16(low, 4), six_bits);
+    const __m512i raw =
+        _mm512_min_epu16(_mm512_add_epi16(width, _mm512_and_si512(context, six_bits)),
+                         _mm512_set1_epi16(8 * int(sizeof(Number)) - 1));
+
+    // The digits that each lane and those before it use: first within its group of four.
+    __m512i through = _mm512_add_epi16(raw, digits);
+    through = _mm512_add_epi16(through, _mm512_slli_epi64(through, 16));
     through = _mm512_add_epi16(through, _mm512_slli_epi64(through, 32));
     const __m512i sums = _mm512_sad_epu8(
-        _mm512_permutexvar_epi8(load_vector(group_totals<windows>.bytes), through),
-        _mm512_setzero_si512());
-    const __m512i before = _mm512_shuffle_epi8(sums, load_vector(group_sums<windows>.bytes));
-    const std::uint32_t n_first = std::uint32_t(_mm_cvtsi128_si32(_mm512_castsi512_si128(sums)));
-    const Windows<windows> from(bits, n_first);
-    bits.skip_unchecked(n_first);
-    if constexpr (windows == 2)
-      bits.skip_unchecked(std::uint32_t(_mm_cvtsi128_si32(_mm512_extracti32x4_epi32(sums, 2))));
+        _mm512_permutexvar_epi8(load_vector(group_totals.bytes), through), _mm512_setzero_si512());
+    through =
+        _mm512_add_epi16(through, _mm512_shuffle_epi8(sums, load_vector(group_sums.bytes)));
+    const auto all = std::uint32_t(_mm_cvtsi128_si32(_mm512_castsi512_si128(sums)));
+    if (!always_fits<Number> && all > window_bits) [[unlikely]] return false;
 
-    const auto read = [&](__m512i own_through, __m512i own_entry, __m512i n_low, __m512i n_raw,
-                          __m512i& state) {
-      const __m512i end = _mm512_sub_epi32(from.ends(), own_through);
-      const __m512i offset = _mm512_sub_epi32(end, before);
-      const __m512i low = from.from(offset);
-      __m512i raw;
-      if constexpr (windows == 1)
-        raw = _mm512_srlv_epi32(low, n_low);
+    const Window window(bits_.bytes(), bits_.position());
+    bits_.skip_unchecked(all);
+    const __m512i offset = _mm512_sub_epi16(_mm512_set1_epi16(short(window.end)), through);
+    const __m512i next =
+        _mm512_and_si512(_mm512_shrdi_epi16(low, high, 10), _mm512_set1_epi16(2047));
+    states_ = joined_16(next, window.from_16(offset), digits);
+    const __m512i raw_offset = _mm512_add_epi16(offset, digits);
+    if constexpr (sizeof(Number) <= 2) {
+      const __m512i mant = _mm512_sllv_epi16(_mm512_srai_epi16(high, 5), raw);
+      const __m512i numbers = joined_16(mant, window.from_16(raw_offset), raw);
+      if constexpr (sizeof(Number) == 2)
+        _mm512_storeu_si512(out_ + 2 * i, numbers);
       else
-        raw = from.from(_mm512_add_epi32(offset, n_low));
-      const __m512i next =
-          _mm512_and_si512(_mm512_srli_epi32(own_entry, 10), _mm512_set1_epi32(2047));
-      state = joined_digits(next, low, n_low);
-      return joined_digits(_mm512_sllv_epi32(_mm512_srai_epi32(own_entry, 21), n_raw), raw, n_raw);
-    };
-    const Lanes own = apart(through), n_low = apart(digits),
-                n_raw = apart(_mm512_sub_epi16(used, digits));
-    store_numbers<Number>(out + i * sizeof(Number),
-                          {read(own.even, entry.even, n_low.even, n_raw.even, states.even),
-                           read(own.odd, entry.odd, n_low.odd, n_raw.odd, states.odd)});
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out_ + i), _mm512_cvtepi16_epi8(numbers));
+    } else {
+      const auto half = [&](__m512i own_entry, __m512i own_offset, __m512i n_digits) {
+        const __m512i mant = _mm512_sllv_epi32(_mm512_srai_epi32(own_entry, 21), n_digits);
+        return joined_32(mant, window.from_32(own_offset), n_digits);
+      };
+      const Lanes offsets = apart(raw_offset), n_raw = apart(raw);
+      const Ordered numbers = ordered({half(entry.even, offsets.even, n_raw.even),
+                                       half(entry.odd, offsets.odd, n_raw.odd)});
+      _mm512_storeu_si512(out_ + 4 * i, numbers.first);
+      _mm512_storeu_si512(out_ + 4 * i + 64, numbers.second);
+    }
+    return true;
   }
-  const Ordered last = ordered(states);
-  _mm512_storeu_si512(shared_states, last.first);
-  _mm512_storeu_si512(shared_states + 16, last.second);
-  shared_bits = bits;
-  return i;
-}
 
-// Rounds of 32 numbers while there is room; returns where it stopped.
+  void leave(BackwardBits& bits, std::uint32_t* states) const {
+    bits = bits_;
+    _mm512_storeu_si512(states, _mm512_cvtepu16_epi32(_mm512_castsi512_si256(states_)));
+    _mm512_storeu_si512(states + 16,
+                        _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(states_, 1)));
+  }
+
+ private:
+  BackwardBits bits_;
+  const Entry* entries_;
+  __m128i log_;
+  __m512i states_;
+  const std::uint16_t* contexts_;
+  std::uint8_t* out_;
+};
+
+// Rounds of 32 numbers while there is room and their digits are near; returns where it stopped.
 template <class Number>
 std::size_t fast_numbers(Kernels::Tables tables, BackwardBits& bits, std::uint32_t* states,
                          const std::uint16_t* contexts, std::uint8_t* out, std::size_t i,
                          std::size_t n) {
-  const auto rounds = has_fast_gathers() ? fast_rounds<Number, true> : fast_rounds<Number, false>;
-  return rounds(tables, bits, states, contexts, out, i, n);
+  Reader<Number> reader(tables, bits, states, contexts, out);
+  while (i + n_lanes <= n && reader.has_room() && reader.read_round(i)) i += n_lanes;
+  reader.leave(bits, states);
+  return i;
+}
+
+// The same of two sequences in turn: a round waits for its look-ups, which depend on the round
+// before, and meanwhile the other sequence goes on. One may stop a round before the other.
+template <class Number>
+void fast_two_numbers(Kernels::Tables tables, BackwardBits (&bits)[2],
+                      std::uint32_t* const (&states)[2], const std::uint16_t* const (&contexts)[2],
+                      std::uint8_t* const (&out)[2], std::size_t n, std::size_t (&i)[2]) {
+  Reader<Number> first(tables, bits[0], states[0], contexts[0], out[0]);
+  Reader<Number> second(tables, bits[1], states[1], contexts[1], out[1]);
+  while (i[1] + n_lanes <= n && first.has_room() && second.has_room()) {
+    if (!first.read_round(i[0])) break;
+    i[0] += n_lanes;
+    if (!second.read_round(i[1])) break;
+    i[1] += n_lanes;
+  }
+  first.leave(bits[0], states[0]);
+  second.leave(bits[1], states[1]);
 }
 
 }  // namespace

@@ -13,16 +13,7 @@
 #pragma pop_macro("__AVX512F__")
 #pragma pop_macro("__AVX2__")
 
-// What SIMDe lacks: entries[index]; of two elements side by side, the 32 bits from a bit on.
-static inline __m512i _mm512_i32gather_epi32(__m512i index, const void* entries, int scale) {
-  simde__m512i_private found, indices = simde__m512i_to_private(index);
-  for (int i = 0; i < 16; ++i) {
-    int32_t entry;
-    memcpy(&entry, static_cast<const char*>(entries) + int64_t(indices.i32[i]) * scale, 4);
-    found.i32[i] = entry;
-  }
-  return simde__m512i_from_private(found);
-}
+// What SIMDe lacks: of two elements side by side, the bits from one on.
 static inline __m512i _mm512_shrdv_epi32(__m512i low, __m512i high, __m512i bit) {
   simde__m512i_private found, lows = simde__m512i_to_private(low),
                               highs = simde__m512i_to_private(high),
@@ -33,11 +24,16 @@ static inline __m512i _mm512_shrdv_epi32(__m512i low, __m512i high, __m512i bit)
   }
   return simde__m512i_from_private(found);
 }
-
-// Any processor is emulated, with and without what makes kernels choose one way or another.
-static inline bool is_supported_in_turn() {
-  static thread_local bool is_supported;
-  return is_supported = !is_supported;
+static inline __m512i _mm512_shrdv_epi16(__m512i low, __m512i high, __m512i bit) {
+  simde__m512i_private found, lows = simde__m512i_to_private(low),
+                              highs = simde__m512i_to_private(high),
+                              bits = simde__m512i_to_private(bit);
+  for (int i = 0; i < 32; ++i) {
+    const uint32_t both = uint32_t(highs.u16[i]) << 16 | lows.u16[i];
+    found.u16[i] = uint16_t(both >> (bits.u16[i] & 15));
+  }
+  return simde__m512i_from_private(found);
 }
-#define __builtin_cpu_is(model) true
-#define __builtin_cpu_supports(feature) is_supported_in_turn()
+static inline __m512i _mm512_shrdi_epi16(__m512i low, __m512i high, int bit) {
+  return _mm512_shrdv_epi16(low, high, _mm512_set1_epi16(short(bit)));
+}
