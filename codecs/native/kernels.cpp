@@ -18,6 +18,8 @@
 #include "kernels_avx512.hpp"
 #elif defined(__AVX2__)
 #include "kernels_avx2.hpp"
+#else
+#include "kernels_vectors.hpp"
 #endif
 #if defined(__AVX2__)
 #include "prediction_avx2.hpp"

@@ -9,7 +9,6 @@
 DELTAHUB_BEGIN
 namespace {
 
-using Bytes16 = std::uint8_t __attribute__((vector_size(16)));
 using Int16x8 = std::int16_t __attribute__((vector_size(16)));
 using Int32x4 = std::int32_t __attribute__((vector_size(16)));
 using Float32x4 = float __attribute__((vector_size(16)));
@@ -28,6 +27,13 @@ inline Vector load_vector(const void* at) {
 template <class Vector>
 inline void store_vector(void* at, Vector vector) {
   std::memcpy(at, &vector, sizeof vector);
+}
+
+// For parts of vectors that are read one by one: else compilers take them out of the vectors, which
+// is slower than to load them.
+template <class Parts>
+inline void keep_in_memory(Parts& parts) {
+  asm("" : "+m"(parts));
 }
 
 // Whether any bit is set.
