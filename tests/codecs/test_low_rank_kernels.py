@@ -342,7 +342,9 @@ def test_products_at_the_limits_of_an_integer_are_added_alike(dtype: DType) -> N
     signs = np.array([0, words.sign] * (rows // 2))[:, None]
     base = (signs | exponents << m | fractions).astype(f"<u{dtype.itemsize}")
     fit = LowRank(left, right, floor)
-    assert np.array_equal(left.astype(np.int64) @ right.astype(np.int64), [np.tile(wanted, 4)] * rows)
+    assert np.array_equal(
+        left.astype(np.int64) @ right.astype(np.int64), [np.tile(wanted, 4)] * rows
+    )
     both = predict(dtype, base, fit).tobytes(), base.tobytes()
     for name in NAMES:
         with running(name):
