@@ -10,6 +10,7 @@
 
 #include "kernels.hpp"
 #include "model.hpp"
+#include "right_factor.hpp"
 #include "words.hpp"
 
 namespace deltahub {
@@ -87,7 +88,7 @@ struct BlockShape {
 // What a block says of its rows.
 struct RowSides {
   std::vector<std::int16_t> scales, flags;
-  std::vector<std::int16_t> left;  // rows x rank, rank made even with zeros
+  std::vector<std::int16_t> left;  // rows x rank, filled up with zeros
 };
 
 // What `predict` works in: one for each thread.
@@ -143,15 +144,13 @@ class FrameModel {
   void set_stairs(std::vector<Word> stairs) { stairs_ = std::move(stairs); }
   // right: rank x columns.
   void set_right(const std::vector<std::int16_t>& right, std::size_t columns) {
-    stride_ = columns;
-    pairs_.assign(even_rank() * columns, 0);
-    for (std::size_t k = 0; k < std::size_t(model_.rank()); ++k)
-      for (std::size_t j = 0; j < columns; ++j)
-        pairs_[2 * (k / 2 * columns + j) + k % 2] = right[k * columns + j];
+    right_ = RightFactor(kernels_, right.data(), std::size_t(model_.rank()), columns);
   }
 
   const Model& model() const { return model_; }
-  std::size_t even_rank() const { return std::size_t(model_.rank() + 1) / 2 * 2; }
+  std::size_t filled_rank() const {
+    return deltahub::filled_rank(kernels_, std::size_t(model_.rank()));
+  }
   Sequences sequences(const std::uint8_t* bytes, std::size_t size) const {
     return Sequences(kernels_, entries_, model_.table_log, bytes, size);
   }
@@ -161,12 +160,12 @@ class FrameModel {
     if (model_.row_scales) sides.scales = in.read<std::int16_t>(*model_.row_scales, rows);
     if (model_.staircase_bits > 0) sides.flags = in.read<std::int16_t>(model_.flags, rows);
     if (model_.rank() > 0) {
-      sides.left.resize(rows * even_rank());
+      sides.left.resize(rows * filled_rank());
       for (std::size_t k = 0; k < model_.components.size() && in.is_sound(); ++k) {
         const Factor& factor = model_.components[k].left;
         const auto column = in.read<std::int16_t>(factor.context, rows);
         for (std::size_t i = 0; i < rows; ++i)
-          sides.left[i * even_rank() + k] =
+          sides.left[i * filled_rank() + k] =
               std::int16_t(std::uint16_t(column[i]) << factor.stride);
       }
     }
@@ -229,8 +228,8 @@ class FrameModel {
     const auto multiply = [&](std::size_t from, std::size_t n_rows, std::size_t left,
                               std::size_t n) {
       space.products.resize(std::max(space.products.size(), n_rows * n));
-      kernels_.product(&sides.left[from * even_rank()], n_rows, int(even_rank()),
-                       &pairs_[2 * (shape.first_column + left)], stride_, n, space.products.data());
+      kernels_.product(&sides.left[from * filled_rank()], n_rows, int(filled_rank()),
+                       right_.from(shape.first_column + left), right_.stride(), n, space.products.data());
       if (model_.is_product_rounded)
         kernels_.round(space.products.data(), n_rows * n, Words::mantissa_bits + 1);
     };
@@ -263,8 +262,7 @@ class FrameModel {
   ClassTable classes_;  // filled up with the last one
   std::vector<std::int16_t> column_scales_;
   std::vector<Word> stairs_;
-  std::vector<std::int16_t> pairs_;  // the right factor, two components side by side
-  std::size_t stride_ = 0;
+  RightFactor right_;
 };
 
 // A block's stream, and where its words go. base, out: the block's words; stream: `size` bytes that

@@ -62,10 +62,11 @@ namespace detail {
 template <class Words>
 class DeltaEncoderOf final : public DeltaEncoder {
  public:
-  DeltaEncoderOf(const FrameShape& shape, Plan<Words>&& plan)
+  // kernels: those that planned, which lay out the factors of the rows.
+  DeltaEncoderOf(const Kernels& kernels, const FrameShape& shape, Plan<Words>&& plan)
       : DeltaEncoder(shape),
-        frame_(*chosen_kernels(), Model(plan.model), false),
-        tables_(*chosen_kernels(), plan.model.tables, plan.model.table_log),
+        frame_(kernels, Model(plan.model), false),
+        tables_(kernels, plan.model.tables, plan.model.table_log),
         rows_(std::move(plan.rows)) {
     prelude = write_fields(plan.model);
     const auto stream = encode_columns<Words>(plan.model, tables_, plan.columns, columns);
@@ -87,7 +88,7 @@ class DeltaEncoderOf final : public DeltaEncoder {
     };
     const RowSides sides{.scales = slice(rows_.scales, 1),
                          .flags = slice(rows_.flags, 1),
-                         .left = slice(rows_.left, frame_.even_rank())};
+                         .left = slice(rows_.left, frame_.filled_rank())};
     return encode_block(frame_, tables_, shape, sides, source, base);
   }
 
@@ -149,9 +150,10 @@ inline std::unique_ptr<DeltaEncoder> planned_deltas(int kind, View source, View 
             "factors for words that cannot be predicted");
     require(low_rank.rank == 0 || (floor >= 1 && floor <= (1 << Words::exponent_bits) - 2),
             "a floor that is no exponent");
-    Planner<Words> planner(*chosen_kernels(), source.data(), base.data(), rows, columns,
-                           Effort(effort), low_rank);
-    return std::make_unique<detail::DeltaEncoderOf<Words>>(shape, planner.plan());
+    const Kernels& kernels = *chosen_kernels();
+    Planner<Words> planner(kernels, source.data(), base.data(), rows, columns, Effort(effort),
+                           low_rank);
+    return std::make_unique<detail::DeltaEncoderOf<Words>>(kernels, shape, planner.plan());
   });
 }
 

@@ -172,7 +172,7 @@ std::vector<std::uint8_t> encode_block(const FrameModel<Words>& frame, const Del
   for (std::size_t k = model.components.size(); k-- > 0;) {
     const Factor& factor = model.components[k].left;
     for (std::size_t i = 0; i < shape.rows; ++i)
-      column[i] = Unsigned(sides.left[i * frame.even_rank() + k] >> factor.stride);
+      column[i] = Unsigned(sides.left[i * frame.filled_rank() + k] >> factor.stride);
     writer.write(factor.context, column.data(), shape.rows);
   }
   if (model.staircase_bits > 0)

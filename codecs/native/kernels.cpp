@@ -18,10 +18,15 @@
 #include "kernels_avx512.hpp"
 #elif defined(__AVX2__)
 #include "kernels_avx2.hpp"
+#else
+#include "kernels_vectors.hpp"
 #endif
 #if defined(__AVX2__)
 #include "prediction_avx2.hpp"
 #include "product.hpp"
+#else
+#include "prediction_vectors.hpp"
+#include "product_dots.hpp"
 #endif
 
 DELTAHUB_BEGIN
@@ -139,25 +144,30 @@ void apply(const std::uint8_t* words, const std::uint8_t* deltas, std::size_t n,
   }
 }
 
+// One word. As a call of its own it stays out of vectors, which compute all words to keep a few.
+template <class Words>
+[[gnu::noinline]] void predict_one(const std::uint8_t* word, std::int32_t product, int floor,
+                                   std::uint8_t* out) {
+  using Word = typename Words::Word;
+  store<Word>(out, Word(predicted<Words>(load<Word>(word), product, floor)));
+}
+
 template <class Words>
 void predict(const std::uint8_t* words, const std::int32_t* product, std::size_t n, int floor,
              std::uint8_t* out) {
   using Word = typename Words::Word;
-  constexpr std::size_t together = 32;
-  const auto one_by_one = [&](std::size_t from, std::size_t end) {
-    for (std::size_t j = from; j < end; ++j) {
-      const Word word = load<Word>(words + j * sizeof(Word));
-      store<Word>(out + j * sizeof(Word), Word(predicted<Words>(word, product[j], floor)));
-    }
+  const auto one = [&](std::size_t j) {
+    predict_one<Words>(words + j * sizeof(Word), product[j], floor, out + j * sizeof(Word));
   };
   std::size_t j = 0;
 #ifdef DELTAHUB_HAS_PREDICT
+  constexpr std::size_t together = 32;
   const auto predict_all = [&](auto&& are_near) {
     for (; j + together <= n; j += together) {
       const std::uint8_t* const from = words + j * sizeof(Word);
       std::uint8_t* const to = out + j * sizeof(Word);
       if (!are_near(from, product + j, to) && !predict_usual<Words>(from, product + j, floor, to))
-        one_by_one(j, j + together);
+        for (std::size_t k = j; k < j + together; ++k) one(k);
     }
   };
   if constexpr (sizeof(Word) == 2) {
@@ -166,8 +176,17 @@ void predict(const std::uint8_t* words, const std::int32_t* product, std::size_t
   } else {
     predict_all([](auto...) { return false; });
   }
+#else
+  const NearWords<Words> near(floor);
+  constexpr std::size_t together = NearWords<Words>::together;
+  for (; near.exists() && j + together <= n; j += together) {
+    const auto others = near.predict(words + j * sizeof(Word), product + j, out + j * sizeof(Word));
+    if (is_any(others))
+      for (std::size_t k = 0; k < together; ++k)
+        if (others[k]) one(j + k);
+  }
 #endif
-  one_by_one(j, n);
+  for (; j < n; ++j) one(j);
 }
 
 template <class Words>
@@ -177,23 +196,6 @@ void join(const std::uint8_t* numbers, std::size_t n, int zero_bits, int n_low,
   for (std::size_t j = 0; j < n; ++j) {
     const Word number = Word(load<Word>(numbers + j * sizeof(Word)) << zero_bits);
     store<Word>(words + j * sizeof(Word), Words::joined(number, n_low));
-  }
-}
-
-void product(const std::int16_t* left, std::size_t n_rows, int rank, const std::int16_t* pairs,
-             std::size_t stride, std::size_t n, std::int32_t* out) {
-  std::size_t j = 0;
-#ifdef DELTAHUB_HAS_PRODUCT
-  j = fast_product(left, n_rows, rank, pairs, stride, n, out);
-#endif
-  for (std::size_t row = 0; row < n_rows; ++row, left += rank, out += n) {
-    std::fill(out + j, out + n, 0);
-    for (int k = 0; k < rank; k += 2) {
-      const std::int16_t* const pair = pairs + 2 * std::size_t(k / 2) * stride;
-      for (std::size_t i = j; i < n; ++i)
-        out[i] = std::int32_t(std::uint32_t(out[i]) + std::uint32_t(left[k] * pair[2 * i]) +
-                              std::uint32_t(left[k + 1] * pair[2 * i + 1]));
-    }
   }
 }
 
@@ -233,6 +235,8 @@ const Kernels DELTAHUB_KERNELS(DELTAHUB_ISA) = {
     .join = {join<F64Words>, join<F32Words>, join<F16Words>, join<Bf16Words>, join<F8E4M3Words>,
              join<F8E5M2Words>, nullptr, nullptr, nullptr, nullptr},
     .round = round_products,
+    .rank_step = rank_step,
+    .is_right_by_column = is_right_by_column,
     .product = product,
     .checksum = checksum,
 };

@@ -115,9 +115,11 @@ struct Kernels {
   // Rounds products to so many binary digits, to nearest, ties to even, modulo 2^32.
   void (*round)(std::int32_t* products, std::size_t n, int digits);
   // product[i][j] = sum over k of left[i][k] * right[k][j], modulo 2^32, for n_rows <= 4 rows of
-  // `rank` factors (even) and n columns. pairs[k / 2][j] = (right[k][j], right[k + 1][j]), in rows
-  // of `stride`; product: rows of n.
-  void (*product)(const std::int16_t* left, std::size_t n_rows, int rank, const std::int16_t* pairs,
+  // `rank` factors and n columns. right: the first of these columns as right_factor.hpp lays them
+  // out, for ranks that are multiples of `rank_step`; product: rows of n.
+  std::size_t rank_step;
+  bool is_right_by_column;  // else `rank_step` components of all columns, and then the next
+  void (*product)(const std::int16_t* left, std::size_t n_rows, int rank, const std::int16_t* right,
                   std::size_t stride, std::size_t n, std::int32_t* product);
   // XXH3 of 64 bits.
   std::uint64_t (*checksum)(const std::uint8_t* bytes, std::size_t n, std::uint64_t seed);

@@ -15,10 +15,18 @@
 #include "numbers_avx512.hpp"
 #elif defined(__AVX2__)
 #include "numbers_avx2.hpp"
+#else
+#include "numbers_vectors.hpp"
 #endif
 
 DELTAHUB_BEGIN
 namespace {
+
+#ifdef __AVX2__
+constexpr std::size_t most_fast_bytes = 4;
+#else
+constexpr std::size_t most_fast_bytes = 2;
+#endif
 
 // COUNT numbers whose digits one window of 57 bits surely holds (or one number of 64 bits).
 template <class Number, std::size_t COUNT, bool CHECKED>
@@ -60,10 +68,9 @@ template <class Number>
 void numbers(StreamState& stream, Kernels::Tables tables, const std::uint16_t* contexts,
              std::size_t n, std::uint8_t* out) {
   constexpr std::size_t size = sizeof(Number);
+  constexpr bool is_fast = size <= most_fast_bytes;
   constexpr std::size_t room = [] {
-#ifdef DELTAHUB_HAS_NUMBERS
-    if constexpr (size <= 4) return fast_room<Number>;
-#endif
+    if constexpr (is_fast) return fast_room<Number>;
     return most_round_digits<Number>;
   }();
   constexpr std::size_t together = size <= 2 ? 2 : 1;
@@ -73,12 +80,10 @@ void numbers(StreamState& stream, Kernels::Tables tables, const std::uint16_t* c
   std::size_t i = 0;
   while (i + n_lanes <= n && bits.is_sound()) {
     if (bits.has_room(room)) {
-#ifdef DELTAHUB_HAS_NUMBERS
-      if constexpr (size <= 4) {
+      if constexpr (is_fast) {
         const std::size_t end = fast_numbers<Number>(tables, bits, states, contexts, out, i, n);
         if (std::exchange(i, end) != end) continue;
       }
-#endif
 #pragma GCC unroll 16
       for (std::size_t lane = 0; lane < n_lanes; lane += together)
         read_numbers<Number, together, false>(tables, bits, &states[lane], contexts + i + lane,

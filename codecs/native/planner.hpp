@@ -109,10 +109,11 @@ class Planner {
     RowSides sides;
     sides.flags = plan.rows.flags;
     if (low_rank_.rank == 0) return sides;
-    const std::size_t rank = std::size_t(low_rank_.rank), even = (rank + 1) / 2 * 2;
-    sides.left.resize(shape_.rows * even);
+    const std::size_t rank = std::size_t(low_rank_.rank);
+    const std::size_t filled = filled_rank(kernels_, rank);
+    sides.left.resize(shape_.rows * filled);
     for (std::size_t i = 0; i < shape_.rows; ++i)
-      std::copy_n(&low_rank_.left[i * rank], rank, &sides.left[i * even]);
+      std::copy_n(&low_rank_.left[i * rank], rank, &sides.left[i * filled]);
     return sides;
   }
 

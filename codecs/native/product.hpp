@@ -1,15 +1,17 @@
 // The integer product, two vectors of columns at a time: what those are says the header before.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 #include "words.hpp"
 
-#define DELTAHUB_HAS_PRODUCT
-
 DELTAHUB_BEGIN
 namespace {
+
+constexpr std::size_t rank_step = 2;
+constexpr bool is_right_by_column = false;
 
 // ROWS at a time, so that what is loaded of the right factor is used as often.
 template <std::size_t ROWS>
@@ -43,6 +45,21 @@ inline std::size_t fast_product(const std::int16_t* left, std::size_t n_rows, in
   for (std::size_t row = 0; row < n_rows; ++row)
     product_of_rows<1>(left + row * std::size_t(rank), rank, pairs, stride, n, out + row * n);
   return n / (2 * Columns::count) * (2 * Columns::count);
+}
+
+inline void product(const std::int16_t* left, std::size_t n_rows, int rank,
+                    const std::int16_t* pairs, std::size_t stride, std::size_t n,
+                    std::int32_t* out) {
+  const std::size_t j = fast_product(left, n_rows, rank, pairs, stride, n, out);
+  for (std::size_t row = 0; row < n_rows; ++row, left += rank, out += n) {
+    std::fill(out + j, out + n, 0);
+    for (int k = 0; k < rank; k += 2) {
+      const std::int16_t* const pair = pairs + 2 * std::size_t(k / 2) * stride;
+      for (std::size_t i = j; i < n; ++i)
+        out[i] = std::int32_t(std::uint32_t(out[i]) + std::uint32_t(left[k] * pair[2 * i]) +
+                              std::uint32_t(left[k + 1] * pair[2 * i + 1]));
+    }
+  }
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels.hpp"
+#include "right_factor.hpp"
 #include "search_kernels.hpp"
 #include "trial_keys.hpp"
 #include "words.hpp"
@@ -88,9 +89,9 @@ class Trial {
   // source[i], base[i]: the words of row i.
   template <class Rows>
   double bits(const Rows& source, const Rows& base, std::size_t rows, const TrialFactors& factors) {
-    const std::size_t rank = factors.rank, even = (rank + 1) / 2 * 2;
-    const std::vector<std::int16_t> pairs = paired(factors);
-    std::vector<std::int16_t> left(4 * even);
+    const std::size_t rank = factors.rank, filled = filled_rank(kernels_, rank);
+    const RightFactor right(kernels_, factors.right, rank, columns_);
+    std::vector<std::int16_t> left(4 * filled);
     for (std::size_t row = 0; row < rows; ++row) {
       if (rank == 0) {
         add(source[row], base[row]);
@@ -99,8 +100,8 @@ class Trial {
       if (row % 4 == 0) {
         const std::size_t n_rows = std::min<std::size_t>(4, rows - row);
         for (std::size_t i = 0; i < n_rows; ++i)
-          std::copy_n(&factors.left[(row + i) * rank], rank, &left[i * even]);
-        kernels_.product(left.data(), n_rows, int(even), pairs.data(), columns_, columns_,
+          std::copy_n(&factors.left[(row + i) * rank], rank, &left[i * filled]);
+        kernels_.product(left.data(), n_rows, int(filled), right.from(0), right.stride(), columns_,
                          products_.data());
         if (factors.is_rounded)
           kernels_.round(products_.data(), n_rows * columns_, Words::mantissa_bits + 1);
@@ -114,15 +115,6 @@ class Trial {
   }
 
  private:
-  // The right factor, two components side by side.
-  std::vector<std::int16_t> paired(const TrialFactors& factors) const {
-    std::vector<std::int16_t> pairs((factors.rank + 1) / 2 * 2 * columns_);
-    for (std::size_t k = 0; k < factors.rank; ++k)
-      for (std::size_t j = 0; j < columns_; ++j)
-        pairs[2 * (k / 2 * columns_ + j) + k % 2] = factors.right[k * columns_ + j];
-    return pairs;
-  }
-
   void add(const std::uint8_t* source, const std::uint8_t* predicted) {
     auto* const deltas = reinterpret_cast<std::uint8_t*>(deltas_.data());
     const double sum = double(kernels_.sizes[kind_of<Words>](source, predicted, columns_, true,

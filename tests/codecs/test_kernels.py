@@ -95,7 +95,7 @@ def test_all_kernels_write_and_read_the_same_floats(dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("dtype", list(FLOAT_WORDS), ids=lambda dtype: dtype.name)
-@pytest.mark.parametrize("rank", [1, 2, 7, 64])
+@pytest.mark.parametrize("rank", [1, 2, 7, 8, 9, 64])
 def test_all_kernels_predict_the_same_words_from_any_factors(dtype: DType, rank: int) -> None:
     """Factors at their limits, so that products wrap around; words of every kind."""
     random = np.random.default_rng(rank)

@@ -322,3 +322,37 @@ def test_every_word_is_moved_alike_by_products_of_any_length(dtype: DType, lengt
         for name in NAMES:
             found = run_delta(name, dtype, frame, encoder.prelude, stream, both[1], shape)
             assert found == both[0], (name, floor)
+
+
+@every_dtype
+def test_products_at_the_limits_of_an_integer_are_added_alike(dtype: DType) -> None:
+    """Products on both sides of where they are held, on words that floats could add them to."""
+    words = FLOAT_WORDS[dtype]
+    m, guard, floor = words.mantissa_bits, words.guard_bits, words.bias
+    limits = [(1 << digits) + step for digits in (22, 23, 24, 28, 29, 30) for step in (-1, 0, 1)]
+    wanted = np.array([*limits, 2**31 - 1] + [-limit for limit in limits] + [-(2**31)])
+    columns = 4 * len(wanted)
+    steps, rest = np.divmod(np.tile(wanted, 4), 1 << 14)
+    parts = [(steps + part) // 5 for part in range(5)]  # each a fifth, so that all fit 16 bits
+    right = np.array([*parts, rest], np.int16)
+    rows = 8
+    left = np.array([[1 << 14] * 5 + [1]] * rows, np.int16)
+    exponents = np.repeat([floor, floor - 1, floor - guard // 2, floor - guard], columns // 4)
+    fractions = np.random.default_rng(0).integers(0, 1 << m, (rows, columns))
+    signs = np.array([0, words.sign] * (rows // 2))[:, None]
+    base = (signs | exponents << m | fractions).astype(f"<u{dtype.itemsize}")
+    fit = LowRank(left, right, floor)
+    assert np.array_equal(
+        left.astype(np.int64) @ right.astype(np.int64), [np.tile(wanted, 4)] * rows
+    )
+    both = predict(dtype, base, fit).tobytes(), base.tobytes()
+    for name in NAMES:
+        with running(name):
+            encoder = native.FmDeltaEncoder(
+                WORD_KINDS[dtype], *both, rows, columns, 2,
+                left.tobytes(), right.tobytes(), floor, False,
+            )  # fmt: skip
+            stream = encoder.encode(*both, 0, 0, rows, columns)
+        frame, shape = (rows, columns), BlockShape(rows, columns)
+        assert run_delta(name, dtype, frame, encoder.prelude, stream, both[1], shape) == both[0]
+        assert len(stream) < rows * columns // 2, name  # little but the factors was left to say
