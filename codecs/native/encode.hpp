@@ -161,6 +161,11 @@ std::vector<std::uint8_t> encode_block(const FrameModel<Words>& frame, const Del
   Word deltas[chunk];
   for (std::size_t end = count; end > 0;) {
     const std::size_t first = (end - 1) / chunk * chunk, n = end - first;
+    // Forwards in a chunk and backwards from one to the next: no processor foresees that.
+    for (std::size_t byte = 0; first > 0 && byte < sizeof deltas; byte += 64) {
+      __builtin_prefetch(base + (first - chunk) * sizeof(Word) + byte);
+      __builtin_prefetch(source + (first - chunk) * sizeof(Word) + byte);
+    }
     const std::uint8_t* words = frame.predict(shape, sides, first, n, base + first * sizeof(Word),
                                               contexts, space);
     rows.kernels().deltas[kind_of<Words>](source + first * sizeof(Word), words, n,

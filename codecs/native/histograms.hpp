@@ -107,16 +107,25 @@ class Tally {
     return width > 3 ? width - 3 : 0;
   }
 
-  Counts symbols(unsigned shift) const {
-    Counts counts;
-    Below before = below_[0];
-    for (int cell = 0; cell < n_cells; ++cell) {
-      const Below after = below_[std::min<std::size_t>(cell_bins[shift][cell + 1], end_)];
-      for (std::size_t sign = 0; sign < 2; ++sign)
-        counts[std::size_t(n_escapes + 2 * cell) + sign] = after[sign] - before[sign];
-      before = after;
+  // Calls visit(symbol, width, count above zero, count below it) for each pair of symbols that the
+  // numbers may fall into, and for the escapes.
+  template <class Visit>
+  void for_each_pair(unsigned shift, Visit&& visit) const {
+    std::size_t at = 0;
+    for (int cell = 0; cell < n_cells && at < end_; ++cell) {
+      const Below before = below_[at];
+      at = std::min<std::size_t>(cell_bins[shift][std::size_t(cell) + 1], end_);
+      visit(n_escapes + 2 * cell, cell_width(cell), below_[at][0] - before[0],
+            below_[at][1] - before[1]);
     }
-    for (std::size_t sign = 0; sign < 2; ++sign) counts[sign] = below_[end_][sign] - before[sign];
+    visit(0, unsigned(escape_width), below_[end_][0] - below_[at][0],
+          below_[end_][1] - below_[at][1]);
+  }
+  Counts symbols(unsigned shift) const {
+    Counts counts{};
+    for_each_pair(shift, [&](int symbol, unsigned, std::uint32_t above, std::uint32_t below) {
+      counts[std::size_t(symbol)] = above, counts[std::size_t(symbol) + 1] = below;
+    });
     return counts;
   }
 
@@ -127,13 +136,6 @@ class Tally {
   std::size_t end_;
   std::array<Below, n_bins(64) / 2 + 1> below_;  // filled as far as the histogram goes
 };
-
-// Bits of the symbols' states under a table of their own, in units of 2^-16.
-inline std::uint64_t entropy_bits(const Counts& counts) {
-  std::uint64_t total = 0, own = 0;
-  for (const std::uint64_t count : counts) total += count, own += log_product(count);
-  return total == 0 ? 0 : log_product(total) - own;
-}
 
 // Raw digits of the symbols at a shift.
 inline std::uint64_t raw_bits(const Counts& counts, unsigned shift, int number_bits) {
@@ -150,10 +152,13 @@ inline std::uint64_t bits_alone(Bins histogram, int number_bits) {
   const Tally tally(histogram);
   if (tally.total() == 0) return 0;
   const unsigned shift = tally.shift();
-  const Counts counts = tally.symbols(shift);
-  std::uint64_t n_symbols = 0;
-  for (const std::uint64_t count : counts) n_symbols += count > 0;
-  return (entropy_bits(counts) >> 16) + 7 * n_symbols / 5 + raw_bits(counts, shift, number_bits);
+  std::uint64_t own = 0, n_symbols = 0, raw = 0;
+  tally.for_each_pair(shift, [&](int, unsigned width, std::uint32_t above, std::uint32_t below) {
+    own += log_product(above) + log_product(below);
+    n_symbols += std::uint64_t(above > 0) + (below > 0);
+    raw += (std::uint64_t(above) + below) * raw_digits(width, shift, unsigned(number_bits));
+  });
+  return ((log_product(tally.total()) - own) >> 16) + 7 * n_symbols / 5 + raw;
 }
 
 // About what a table costs in a prelude, in bits.

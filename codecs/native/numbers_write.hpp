@@ -13,6 +13,9 @@
 #ifdef __AVX2__
 #include "numbers_write_avx2.hpp"
 #endif
+#ifdef __AVX512F__
+#include "numbers_write_avx512.hpp"
+#endif
 
 DELTAHUB_BEGIN
 namespace {
@@ -62,6 +65,13 @@ void write(WriterState& stream, const Row* rows, const std::uint32_t* next_state
     missing |= write_numbers<Number, 1>(bits, rows, next_states, &states[i % n_lanes], contexts + i,
                                         numbers + i * size, places + i);
   }
+#ifdef DELTAHUB_HAS_SHORT_WRITE
+  if constexpr (size <= 2) {
+    fast_short_write<Number>(bits, rows, next_states, states, contexts, numbers, places, i,
+                             missing);
+    i = 0;
+  }
+#endif
 #ifdef DELTAHUB_HAS_WRITE
   if constexpr (size <= 4) {
     fast_write<Number>(bits, rows, next_states, states, contexts, numbers, places, i, missing);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -20,7 +21,8 @@ struct RowAndColumnScales {
 // the size of its differences itself, whatever the exponent.
 class Sample {
  public:
-  // middle: see middle_exponent. together: classes that are counted as one, which is sooner done.
+  // middle: see middle_exponent. together: classes that are counted as one, which is sooner done; a
+  // power of two.
   Sample(int number_bits, int middle, std::size_t together)
       : number_bits_(number_bits), middle_(middle), together_(together) {}
 
@@ -84,28 +86,51 @@ class Sample {
   };
 
   // The option with what it takes.
-  Option counted(Option option) const {
+  Option counted(Option option) {
     const std::size_t end = (*std::ranges::max_element(bins_) / 2u + 1) * 2;
-    const std::size_t n_classes = max_classes / together_;
-    // A count that has just been stored is slow to load: four take turns.
-    constexpr std::size_t n_ways = 4;
-    const std::size_t way = n_classes * end;
-    Histogram classes(n_ways * way);
-    std::uint32_t* rows[max_classes];
-    for (std::size_t z = 0; z < max_classes; ++z) rows[z] = &classes[z / together_ * end];
-    for (std::size_t i = 0; i < bins_.size(); ++i) {
-      const int z = std::clamp(levels_[i] + option.offset, 0, max_classes - 1);
-      ++rows[z][i % n_ways * way + bins_[i]];
+    // Short counts and keys are sooner cleared and stay near; a large sample needs long ones.
+    constexpr std::size_t short_end = std::size_t(1) << 16;
+    const bool is_short = bins_.size() < short_end && max_classes / together_ * end < short_end;
+    return is_short ? counted(option, end, short_) : counted(option, end, long_);
+  }
+  // What counting works in, kept from option to option.
+  template <class Number>
+  struct Counting {
+    std::vector<Number> keys, counts;
+  };
+  // end: of the bins that occur.
+  template <class Number>
+  Option counted(Option option, std::size_t end, Counting<Number>& counting) const {
+    const std::size_t n_words = bins_.size(), way = max_classes / together_ * end;
+    counting.keys.resize(n_words);
+    Number* const keys = counting.keys.data();
+    const auto n_together = int(std::bit_width(together_)) - 1;
+    for (std::size_t i = 0; i < n_words; ++i) {
+      const auto level = std::int16_t(levels_[i] + option.offset);
+      const auto z = std::clamp<std::int16_t>(level, 0, max_classes - 1);
+      keys[i] = Number(Number(z >> n_together) * Number(end) + bins_[i]);
     }
-    for (std::size_t i = 1; i < n_ways; ++i)
-      for (std::size_t j = 0; j < way; ++j) classes[j] += classes[i * way + j];
-    for (std::size_t z = 0; z < n_classes; ++z) {
-      const Bins one = Bins(classes).subspan(z * end, end);
-      const std::uint64_t bits = bits_alone(one, number_bits_);
-      option.bits += bits;
-      option.n_classes += bits > 0;
+    // A count that has just been stored is slow to load: two take turns.
+    counting.counts.assign(2 * way, 0);
+    Number* const counts = counting.counts.data();
+    Number* const others = counts + way;
+    for (std::size_t i = 0; i < n_words / 2 * 2; i += 2) ++counts[keys[i]], ++others[keys[i + 1]];
+    if (n_words % 2 == 1) ++counts[keys[n_words - 1]];
+    Histogram one(end);
+    for (std::size_t begin = 0; begin < way; begin += end) {
+      Number seen = 0;
+      for (std::size_t j = 0; j < end; ++j) {
+        const auto count = Number(counts[begin + j] + others[begin + j]);
+        seen |= count;
+        one[j] = count;
+      }
+      if (seen == 0) continue;
+      std::size_t used = end;
+      while ((one[used - 1] | one[used - 2]) == 0) used -= 2;
+      option.bits += bits_alone(Bins(one).first(used), number_bits_);
+      ++option.n_classes;
     }
-    option.counted = bins_.size();
+    option.counted = n_words;
     return option;
   }
 
@@ -144,6 +169,8 @@ class Sample {
   std::vector<std::uint16_t> bins_;
   std::vector<std::int16_t> exponents_;
   std::vector<std::int16_t> levels_;  // scales are below 2048: there is room
+  Counting<std::uint16_t> short_;
+  Counting<std::uint32_t> long_;
 };
 
 }  // namespace deltahub

@@ -79,6 +79,24 @@ def test_all_kernels_write_and_read_the_same_deltas(dtype: DType, parts: int) ->
             assert decode(geometry, bodies[0], base) == source
 
 
+@pytest.mark.parametrize("dtype", [DType.I8, DType.I16, DType.BF16], ids=lambda dtype: dtype.name)
+def test_all_kernels_join_few_and_many_digits_alike(dtype: DType) -> None:
+    rows, columns = 96, 256
+    rng = np.random.default_rng(11)
+    words = np.dtype(f"u{dtype.itemsize}")
+    base = rng.integers(0, 1 << 8 * dtype.itemsize, (rows, columns)).astype(words)
+    most = (1 << np.arange(rows) % (8 * dtype.itemsize - 1))[:, np.newaxis]
+    source = base + rng.integers(-most, most + 1, (rows, columns)).astype(words)
+    geometry = Geometry(dtype, rows, columns, 32, 1)
+    bodies = []
+    for name in NAMES:
+        with running(name):
+            bodies.append(encode(geometry, source.tobytes(), base.tobytes()))
+    assert set(modes(bodies[0])) == {BlockMode.CODED}
+    assert all(body == bodies[0] for body in bodies)
+    assert decode(geometry, bodies[0], base.tobytes()) == source.tobytes()
+
+
 @pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: dtype.name)
 def test_all_kernels_write_and_read_the_same_floats(dtype: DType) -> None:
     _, words = fine_tune(dtype, 20_011)
