@@ -148,6 +148,31 @@ def test_a_job_that_kills_every_worker_is_given_up(
     assert job.error_code == "job_failed"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
+def test_a_worker_with_nothing_to_do_ends_the_threads_that_look_for_it(
+    registry: Registry, start_worker: StartWorker
+) -> None:
+    resumed = enqueue(registry, "count", n=3, die_in=1)
+    start_worker().wait(30)
+    worker = start_worker()
+    wait_for(registry, resumed, "done")
+    most = n_threads(worker)
+    end = time.monotonic() + 30
+    while n_threads(worker) > most - 3:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    # It still takes up jobs, and the next worker what it leaves.
+    after = enqueue(registry, "count", n=2, die_in=1)
+    assert worker.wait(30) == -9
+    start_worker()
+    assert wait_for(registry, after, "done").result == {"total": 2}
+    assert steps(registry, after) == ["0", "1"]
+
+
+def n_threads(process: subprocess.Popen[bytes]) -> int:
+    return len(list(Path(f"/proc/{process.pid}/task").iterdir()))
+
+
 def test_losing_the_engines_own_file_only_means_starting_over(
     registry: Registry, start_worker: StartWorker
 ) -> None:

@@ -39,6 +39,8 @@ DATABASE_NAME = "jobs.sqlite"
 HOUSEKEEPING_S = 5.0
 # Jobs are looked for this often even where nothing has been written.
 LOOK_ANYWAY_S = 2.0
+_UNFINISHED = ["PENDING", "ENQUEUED", "DELAYED"]
+_FINISHED = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
 
 
 class JsonSerializer(Serializer):
@@ -77,6 +79,9 @@ class Engine:
         self._is_stopping = threading.Event()
         self._lock = threading.Lock()
         self._active: set[str] = set()  # started here or about to be resumed here
+        self._begun: set[str] = set()  # those in hand of a thread
+        self._is_recovering = True  # DBOS may have workflows of an earlier process to begin again
+        self._is_tidy = False  # its file had no workflow, and none was started since
         self._n_steps = 0  # in hand right now
         self._housekept_at = 0.0
         self._seen: int | None = None  # the database as it was when it had no more jobs
@@ -96,7 +101,7 @@ class Engine:
             "notification_listener_polling_interval_sec": 30.0,
             "scheduler_polling_interval_sec": 3600.0,
         }
-        DBOS(config=config)
+        self._dbos = DBOS(config=config)
 
         def job(job_id: str, kind: str, payload: dict[str, Any]) -> None:
             self._run_job(job_id, kind, payload)
@@ -147,6 +152,7 @@ class Engine:
             if job_id in self._active:
                 return
             self._active.add(job_id)
+        self._is_tidy = False
         with SetWorkflowID(job_id):
             DBOS.start_workflow(self._workflow, job_id, kind, payload)
 
@@ -177,11 +183,13 @@ class Engine:
     def _run_job(self, job_id: str, kind: str, payload: dict[str, Any]) -> None:
         with self._lock:
             self._active.add(job_id)
+            self._begun.add(job_id)
         try:
             self._run_to_result(job_id, kind, payload)
         finally:
             with self._lock:
                 self._active.discard(job_id)
+                self._begun.discard(job_id)
 
     def _run_to_result(self, job_id: str, kind: str, payload: dict[str, Any]) -> None:
         context = JobContext(self._registry, self._restorer, job_id, self._run_step)
@@ -228,7 +236,7 @@ class Engine:
     def _keep_house(self) -> None:
         """Forgets finished workflows, and ends rows whose workflow was given up."""
         now = time.monotonic()
-        if now - self._housekept_at < HOUSEKEEPING_S:
+        if self._is_tidy or now - self._housekept_at < HOUSEKEEPING_S:
             return
         self._housekept_at = now
         for job in self._running_rows():
@@ -237,18 +245,37 @@ class Engine:
                 self._settle(job.id, status)
                 with self._lock:
                     self._active.discard(job.id)
-        finished = DBOS.list_workflows(
-            status=["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"],
-            limit=1000,
-            load_input=False,
-            load_output=False,
-        )
+        unfinished = _workflow_ids(_UNFINISHED, app_version=STEPS_VERSION)
+        finished = _workflow_ids(_FINISHED)
         if finished:
-            DBOS.delete_workflows([workflow.workflow_id for workflow in finished])
+            DBOS.delete_workflows(finished)
+        with self._lock:
+            n_waiting = len(set(unfinished) - self._begun)
+        if self._is_recovering and n_waiting == 0:
+            self._end_recovery()
+        self._is_tidy = not (self._is_recovering or unfinished or finished)
+
+    def _end_recovery(self) -> None:
+        """Ends the threads with which DBOS looks into its file for what it has to begin.
+
+        That is only what an earlier process left: here a workflow begins where it is started. They
+        are most of what an idle hub takes of a processor.
+        """
+        for event in self._dbos.background_thread_stop_events:
+            event.set()
+        self._dbos._background_jobs_stop_event.set()  # as its destroy() does
+        self._is_recovering = False
 
 
 def _is_unfinished(status: WorkflowStatus) -> bool:
-    return status.status in ("PENDING", "ENQUEUED", "DELAYED")
+    return status.status in _UNFINISHED
+
+
+def _workflow_ids(states: list[str], app_version: str | None = None) -> list[str]:
+    found = DBOS.list_workflows(
+        status=states, app_version=app_version, limit=1000, load_input=False, load_output=False
+    )
+    return [workflow.workflow_id for workflow in found]
 
 
 def _use_write_ahead_log(path: Path) -> None:
