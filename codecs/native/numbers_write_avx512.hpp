@@ -31,7 +31,7 @@ inline constexpr auto row_columns = [] {
 }();
 
 // Where the low halves of 32 elements of 32 bits lie.
-inline constexpr auto low_halves = [] {
+inline constexpr auto places_of_low_halves = [] {
   std::array<std::uint16_t, 32> at{};
   for (std::uint16_t i = 0; i < 32; ++i) at[i] = std::uint16_t(2 * i);
   return at;
@@ -122,7 +122,7 @@ void fast_short_write(ForwardBits& bits, const Row* rows, const std::uint32_t* n
                   std::uint32_t& missing) {
   constexpr int number_bits = 8 * int(sizeof(Number));
   __m512i state = _mm512_permutex2var_epi16(_mm512_loadu_si512(shared_states),
-                                            _mm512_loadu_si512(low_halves.data()),
+                                            _mm512_loadu_si512(places_of_low_halves.data()),
                                             _mm512_loadu_si512(shared_states + 16));
   __m512i seen = _mm512_setzero_si512();
   const __m512i low_half = _mm512_set1_epi32(0xffff);
