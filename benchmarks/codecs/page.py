@@ -1,4 +1,4 @@
-"""What a run says: tables for people, rows for the CSV, the section of docs/benchmarks.md."""
+"""What a run says: tables for people, rows for the CSV, the sections of docs/benchmarks.md."""
 
 import re
 from collections.abc import Sequence
@@ -7,11 +7,11 @@ from pathlib import Path
 from benchmarks.codecs.figures import DECODE, ENCODE, Figure, Sizes, Speed
 from benchmarks.codecs.ours import JUDGED, OURS, STANDALONE
 from benchmarks.codecs.picture import Point, draw
+from benchmarks.results_file import processor
 from benchmarks.rivals.all import RIVALS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 _PAGE, _PICTURE = DOCS / "benchmarks.md", DOCS / "benchmarks.svg"
-_SECTION = re.compile(r"(<!-- codecs: begin -->\n).*(<!-- codecs: end -->)", re.DOTALL)
 _OURS = tuple(codec.name for codec in OURS)
 CODECS = (*_OURS, STANDALONE.name, *(rival.name for rival in RIVALS))
 
@@ -75,42 +75,52 @@ def figure_rows(figures: Sequence[Figure]) -> list[list[str]]:
     ]
 
 
-def write_page(
-    sizes: Sizes, speeds: Sequence[Speed], figures: Sequence[Figure], sources: Sequence[Path]
+def write_sizes(
+    sizes: Sizes, figures: Sequence[Figure], sources: Sequence[Path], command: str
 ) -> None:
-    """Writes the section between its two markers, and the picture beside the page."""
+    """Writes the section of sizes."""
+    lines = [*_table(SIZE_TITLES, size_rows(sizes, DTYPES)), ""]
+    lines += [f"saved %: by how much `{JUDGED.name}` is smaller than the smallest rival.", ""]
+    _write("sizes", lines, figures, sources, command)
+
+
+def write_speeds(
+    sizes: Sizes,
+    speeds: Sequence[Speed],
+    figures: Sequence[Figure],
+    sources: Sequence[Path],
+    command: str,
+) -> None:
+    """Writes the section of speeds, and the picture beside the page."""
+    lines = [*_table(SPEED_TITLES, speed_rows(speeds)), ""]
     shown = _shown_pair(speeds)
-    command = "make bench-codecs" if speeds else "python -m benchmarks.codecs.run --sizes"
-    lines = [
-        f"Made by `{command}`; sources: "
-        + ", ".join(f"[CSV](../benchmarks/results/{path.name})" for path in sources)
-        + ".",
-        "",
-    ]
     if shown is not None:
         pair, dtype = shown
         points = _points(sizes, speeds, pair, dtype)
         _PICTURE.write_text(draw(points, f"{pair}, {dtype}"))
-        lines += [f"![Size against decode speed of every codec on {pair}]({_PICTURE.name})", ""]
-    lines += ["### Sizes, % of the file", "", *_table(SIZE_TITLES, size_rows(sizes, DTYPES)), ""]
-    lines += [
-        f"saved %: by how much `{JUDGED.name}` is smaller than the smallest rival.",
-        "",
-    ]
-    if speeds:
-        title = "### Speeds, MB/s of CPU time on one core"
-        lines += [title, "", *_table(SPEED_TITLES, speed_rows(speeds)), ""]
-    lines += [
-        "### Figures promised",
-        "",
-        *_table(FIGURE_TITLES, figure_rows(figures)),
-        "",
-    ]
-    text = _PAGE.read_text()
-    section = "\n".join(lines)
-    written, n = _SECTION.subn(lambda found: found[1] + section + found[2], text)
+        picture = f"![Size against decode speed of every codec on {pair}]({_PICTURE.name})"
+        lines = [picture, "", *lines]
+    _write("speeds", lines, figures, sources, command)
+
+
+def _write(
+    section: str,
+    lines: Sequence[str],
+    figures: Sequence[Figure],
+    sources: Sequence[Path],
+    command: str,
+) -> None:
+    """Writes what lies between the two marks of a section of the page."""
+    files = ", ".join(f"[CSV](../benchmarks/results/{path.name})" for path in sources)
+    whole = [f"Made by `{command}` on {processor()}; sources: {files}.", "", *lines]
+    whole += ["Promised:", "", *_table(FIGURE_TITLES, figure_rows(figures)), ""]
+    marks = rf"(<!-- codecs, {section}: begin -->\n).*(<!-- codecs, {section}: end -->)"
+    text = "\n".join(whole)
+    written, n = re.subn(
+        marks, lambda found: found[1] + text + found[2], _PAGE.read_text(), flags=re.DOTALL
+    )
     if n != 1:
-        raise LookupError(f"{_PAGE.name} has no section between the two marks `codecs`")
+        raise LookupError(f"{_PAGE.name} has no two marks `codecs, {section}`")
     _PAGE.write_text(written)
 
 

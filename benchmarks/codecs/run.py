@@ -1,8 +1,9 @@
 """`make bench-codecs`: our codecs and their rivals on the pairs of benchmarks/pairs.toml.
 
-Prints the tables, writes two CSV files and the section of docs/benchmarks.md with its picture.
+Prints the tables, writes two CSV files and the sections of docs/benchmarks.md with their picture.
 `--quick` measures one pair in small buffers and writes nothing; `--only NAME` measures some pairs;
-`--sizes` leaves the speeds out, so that a busy machine will do.
+`--sizes` leaves the speeds out, so that a busy machine will do; `--speeds` measures the pairs that
+are timed and leaves the others out.
 """
 
 import argparse
@@ -56,11 +57,18 @@ class Bench:
     """One run over some pairs."""
 
     def __init__(
-        self, cache: Cache, pairs: Sequence[Pair], *, is_quick: bool, has_speeds: bool = True
+        self,
+        cache: Cache,
+        pairs: Sequence[Pair],
+        *,
+        is_quick: bool,
+        has_sizes: bool = True,
+        has_speeds: bool = True,
     ) -> None:
         self.cache = cache
         self.pairs = pairs
         self.is_quick = is_quick
+        self.has_sizes = has_sizes
         self.has_speeds = has_speeds
         self.repeats = 1 if is_quick else REPEATS
         self.buffer_bytes = _QUICK_BYTES if is_quick else BUFFER_BYTES
@@ -88,7 +96,13 @@ class Bench:
     def _measure_all_sizes(self) -> None:
         """On every core: sizes are the same however busy the machine is."""
         codecs: tuple[Ours | Rival, ...] = (*OURS, STANDALONE, *RIVALS)
-        wanted = [(p, d, codec) for p in self.pairs for d in self.dtypes for codec in codecs]
+        wanted = [
+            (pair, dtype, codec)
+            for pair in self.pairs
+            for dtype in self.dtypes
+            for codec in codecs
+            if self.has_sizes or (pair.name, dtype) in TIMED
+        ]
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             for (pair, dtype, codec), found in zip(
                 wanted, pool.map(lambda one: self._size(*one), wanted), strict=True
@@ -164,19 +178,21 @@ class Bench:
             print(self.failures[-1], flush=True)
             return None
 
-    def figures(self) -> list[Figure]:
+    def size_figures(self) -> list[Figure]:
         sizes = Sizes(self.sizes)
         adapters: dict[str, int] = {}
         for pair in self.pairs:
             report = json.loads((self.cache.pair(pair) / REPORT).read_text())
             if "adapter_bytes" in report:
                 adapters[pair.name] = report["adapter_bytes"]
+        return [
+            *size_figures(sizes, adapters), excess_figure(self.excess), standalone_figure(sizes)
+        ]  # fmt: skip
+
+    def speed_figures(self) -> list[Figure]:
         extra = self.memory.get("extra_bytes")
         return [
-            *size_figures(sizes, adapters),
-            excess_figure(self.excess),
             *speed_figures(self.speeds, kernel_names()),
-            standalone_figure(sizes),
             *threads_figures(self.threads),
             # Blocks hold at most 1 MiB; a few of them a thread.
             Figure(
@@ -196,14 +212,23 @@ def _check_packages() -> None:
 
 
 def run(
-    cache: Cache, names: Sequence[str], *, is_quick: bool, has_speeds: bool, has_all: bool
+    cache: Cache,
+    names: Sequence[str],
+    *,
+    is_quick: bool,
+    has_sizes: bool,
+    has_speeds: bool,
+    has_all: bool,
 ) -> bool:
     """Measures the pairs; whether every figure that was measured is reached."""
     _check_packages()
     pairs = [cache.recipes.pairs[name] for name in names]
-    bench = Bench(cache, pairs, is_quick=is_quick, has_speeds=has_speeds)
+    bench = Bench(cache, pairs, is_quick=is_quick, has_sizes=has_sizes, has_speeds=has_speeds)
     bench.run()
-    sizes, figures = Sizes(bench.sizes), bench.figures()
+    sizes = Sizes(bench.sizes)
+    of_sizes = bench.size_figures() if has_sizes else []
+    of_speeds = bench.speed_figures() if has_speeds else []
+    figures = [*of_sizes, *of_speeds]
     print()
     print_columns(page.SIZE_TITLES, page.size_rows(sizes, bench.dtypes))
     print()
@@ -214,8 +239,13 @@ def run(
         print(f"FAILED: {failure}")
     if not is_quick:
         sources = _write(bench, sizes, figures)
-        if has_all:
-            page.write_page(sizes, bench.speeds, figures, sources)
+        command = "make bench-codecs"
+        if not (has_sizes and has_speeds):
+            command = f"python -m benchmarks.codecs.run --{'sizes' if has_sizes else 'speeds'}"
+        if has_all and has_sizes:
+            page.write_sizes(sizes, of_sizes, sources, command)
+        if has_all and has_speeds:
+            page.write_speeds(sizes, bench.speeds, of_speeds, sources, command)
     return not bench.failures and all(figure.verdict != "fail" for figure in figures)
 
 
@@ -234,9 +264,10 @@ def _write(bench: Bench, sizes: Sizes, figures: Sequence[Figure]) -> list[Path]:
     rows = page.csv_rows(sizes, bench.speeds, bench.dtypes)
     titles = ["figure", "wanted", "found", "unit", "where", "verdict"]
     held = [dict(zip(titles, row, strict=True)) for row in page.figure_rows(figures)]
+    question = "codecs" if bench.has_sizes else "codecs-speeds"
     return [
-        write_results("codecs", rows, packages, notes),
-        write_results("codecs-figures", held, packages, notes),
+        write_results(question, rows, packages, notes),
+        write_results(f"{question}-figures", held, packages, notes),
     ]
 
 
@@ -245,12 +276,16 @@ def main() -> None:
     parser.add_argument("--only", action="append", metavar="NAME", help="a pair; may be repeated")
     parser.add_argument("--made", action="store_true", help="only pairs that are in the cache")
     parser.add_argument("--quick", action="store_true", help="one pair, one repetition, no files")
-    parser.add_argument("--sizes", action="store_true", help="no speeds, threads and memory")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--sizes", action="store_true", help="no speeds, threads and memory")
+    only.add_argument("--speeds", action="store_true", help="of the pairs that are timed")
     parser.add_argument("--cache", type=Path, default=DEFAULT_CACHE)
     parser.add_argument("--recipes", type=Path, default=RECIPES)
     arguments = parser.parse_args()
     cache = Cache(arguments.cache, load_recipes(arguments.recipes))
-    names = arguments.only or list(cache.recipes.pairs)
+    timed = {name for name, _ in TIMED}
+    every = [name for name in cache.recipes.pairs if name in timed or not arguments.speeds]
+    names = arguments.only or every
     missing = [name for name in names if not is_made(cache.pair(cache.recipes.pairs[name]))]
     if arguments.made or arguments.quick:
         names = [name for name in names if name not in missing]
@@ -260,9 +295,13 @@ def main() -> None:
         parser.error("no pair is in the cache; `make bench-pairs` trains them")
     if arguments.quick:
         names = names[:1]
-    has_all = len(names) == len(cache.recipes.pairs)
     is_reached = run(
-        cache, names, is_quick=arguments.quick, has_speeds=not arguments.sizes, has_all=has_all
+        cache,
+        names,
+        is_quick=arguments.quick,
+        has_sizes=not arguments.speeds,
+        has_speeds=not arguments.sizes,
+        has_all=names == every,
     )
     raise SystemExit(0 if is_reached else 1)
 

@@ -116,7 +116,7 @@ def test_figures_are_passed_failed_or_not_measured() -> None:
     assert Figure("", 2, 2.5, False, "times").verdict == "fail"
 
 
-def test_a_run_rewrites_its_section_of_the_page_and_nothing_else(
+def test_a_run_rewrites_its_sections_of_the_page_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair = load_recipes().pairs["llama-full-1e-5-wd0"]
@@ -126,20 +126,29 @@ def test_a_run_rewrites_its_section_of_the_page_and_nothing_else(
         for kernels, speed in (("portable", 300.0), ("avx2", 1300.0))
     ]
     speeds.append(Speed(pair, "BF16", "FM-Delta", "", "decode", 115.0, 110.0, 120.0))
-    before, after = "# Page\n<!-- codecs: begin -->\n", "<!-- codecs: end -->\nrest\n"
+    before, between, after = (
+        "# Page\n<!-- codecs, sizes: begin -->\n",
+        "<!-- codecs, sizes: end -->\nmore\n<!-- codecs, speeds: begin -->\n",
+        "<!-- codecs, speeds: end -->\nrest\n",
+    )
     document = tmp_path / "benchmarks.md"
-    document.write_text(f"{before}old | table\n{after}")
+    document.write_text(f"{before}old | sizes\n{between}old | speeds\n{after}")
     monkeypatch.setattr(page, "_PAGE", document)
     monkeypatch.setattr(page, "_PICTURE", tmp_path / "benchmarks.svg")
     figures = [Figure("a promise", 15, 20.0, True, "%", pair.name)]
-    page.write_page(sizes, speeds, figures, [Path("results/2026-a.csv")])
+    page.write_speeds(sizes, speeds, figures, [Path("results/2026-a.csv")], "make all")
     text = document.read_text()
-    assert text.startswith(before)
+    assert text.startswith(f"{before}old | sizes\n{between}Made by `make all` on ")
     assert text.endswith(after)
-    assert "old | table" not in text
+    assert "old | speeds" not in text
     assert "| a promise | >= 15 | 20.00 | % | llama-full-1e-5-wd0 | pass |" in text
     assert "(../benchmarks/results/2026-a.csv)" in text
     assert (tmp_path / "benchmarks.svg").read_text().count("<circle") == 2
+    page.write_sizes(sizes, figures, [Path("results/2026-b.csv")], "make sizes")
+    again = document.read_text()
+    assert "old | sizes" not in again
+    assert "(../benchmarks/results/2026-b.csv)" in again
+    assert again.partition(between)[2] == text.partition(between)[2]
     columns = page.csv_rows(sizes, speeds, ["BF16"])
     assert [row["kernels"] for row in columns] == ["avx2", "portable", ""]
 
