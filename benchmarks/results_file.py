@@ -14,11 +14,14 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def processor() -> str:
-    """The processor's name as the kernel tells it."""
+    """The processor as the kernel tells it: sellers of machines give different ones one name."""
+    told: dict[str, str] = {}
     for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
+        key, _, value = line.partition(":")
+        told.setdefault(key.strip(), value.strip())
+    name = told.get("model name", platform.machine())
+    numbers = [f"{key.split()[-1]} {told[key]}" for key in ("cpu family", "model") if key in told]
+    return " ".join([name, *numbers])
 
 
 def commit() -> str:
