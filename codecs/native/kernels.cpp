@@ -144,50 +144,61 @@ void apply(const std::uint8_t* words, const std::uint8_t* deltas, std::size_t n,
   }
 }
 
-// One word. As a call of its own it stays out of vectors, which compute all words to keep a few.
 template <class Words>
-[[gnu::noinline]] void predict_one(const std::uint8_t* word, std::int32_t product, int floor,
-                                   std::uint8_t* out) {
+void predict_each(const std::uint8_t* words, const std::int32_t* product, std::size_t n, int floor,
+                  std::uint8_t* out) {
   using Word = typename Words::Word;
-  store<Word>(out, Word(predicted<Words>(load<Word>(word), product, floor)));
+  for (std::size_t j = 0; j < n; ++j) {
+    const Word word = load<Word>(words + j * sizeof(Word));
+    store<Word>(out + j * sizeof(Word), Word(predicted<Words>(word, product[j], floor)));
+  }
 }
 
+#ifdef DELTAHUB_HAS_PREDICT
 template <class Words>
 void predict(const std::uint8_t* words, const std::int32_t* product, std::size_t n, int floor,
              std::uint8_t* out) {
-  using Word = typename Words::Word;
-  const auto one = [&](std::size_t j) {
-    predict_one<Words>(words + j * sizeof(Word), product[j], floor, out + j * sizeof(Word));
-  };
+  constexpr std::size_t together = 32, size = sizeof(typename Words::Word);
   std::size_t j = 0;
-#ifdef DELTAHUB_HAS_PREDICT
-  constexpr std::size_t together = 32;
   const auto predict_all = [&](auto&& are_near) {
     for (; j + together <= n; j += together) {
-      const std::uint8_t* const from = words + j * sizeof(Word);
-      std::uint8_t* const to = out + j * sizeof(Word);
+      const std::uint8_t* const from = words + j * size;
+      std::uint8_t* const to = out + j * size;
       if (!are_near(from, product + j, to) && !predict_usual<Words>(from, product + j, floor, to))
-        for (std::size_t k = j; k < j + together; ++k) one(k);
+        predict_each<Words>(from, product + j, together, floor, to);
     }
   };
-  if constexpr (sizeof(Word) == 2) {
+  if constexpr (size == 2) {
     const NearWords<Words> near(floor);
     predict_all([&](auto... each) { return near.predict(each...); });
   } else {
     predict_all([](auto...) { return false; });
   }
-#else
-  const NearWords<Words> near(floor);
-  constexpr std::size_t together = NearWords<Words>::together;
-  for (; near.exists() && j + together <= n; j += together) {
-    const auto others = near.predict(words + j * sizeof(Word), product + j, out + j * sizeof(Word));
-    if (is_any(others))
-      for (std::size_t k = 0; k < together; ++k)
-        if (others[k]) one(j + k);
-  }
-#endif
-  for (; j < n; ++j) one(j);
+  predict_each<Words>(words + j * size, product + j, n - j, floor, out + j * size);
 }
+#else
+// As a call of its own one word stays out of vectors, which compute all words to keep a few.
+template <class Words>
+[[gnu::noinline]] void predict_one(const std::uint8_t* word, const std::int32_t* product, int floor,
+                                   std::uint8_t* out) {
+  predict_each<Words>(word, product, 1, floor, out);
+}
+
+template <class Words>
+void predict(const std::uint8_t* words, const std::int32_t* product, std::size_t n, int floor,
+             std::uint8_t* out) {
+  constexpr std::size_t together = NearWords<Words>::together, size = sizeof(typename Words::Word);
+  const NearWords<Words> near(floor);
+  std::size_t j = 0;
+  for (; near.exists() && j + together <= n; j += together) {
+    const auto others = near.predict(words + j * size, product + j, out + j * size);
+    if (is_any(others))
+      for (std::size_t k = j; k < j + together; ++k)
+        if (others[k - j]) predict_one<Words>(words + k * size, product + k, floor, out + k * size);
+  }
+  for (; j < n; ++j) predict_one<Words>(words + j * size, product + j, floor, out + j * size);
+}
+#endif
 
 template <class Words>
 void join(const std::uint8_t* numbers, std::size_t n, int zero_bits, int n_low,
