@@ -78,7 +78,7 @@ struct BlockRun {
   }
 
   // coded.decode(i, block): whether it is one that an encoder wrote; coded.decode_two(i, blocks):
-  // the same of blocks i and i + 1, which are of one size. `base` may be null where there is none.
+  // the same of blocks i and i + 1. `base` may be null where there is none.
   template <class Coded>
   Found decode(const std::uint8_t* payload, const std::uint8_t* base, std::uint8_t* out,
                const Coded& coded) const {
@@ -110,8 +110,8 @@ struct BlockRun {
 
  private:
   // Where each block begins that is decoded by itself, or each two that are decoded together, and
-  // the end. Two coded ones of one size are faster together, but while threads lack work each of
-  // these takes its own.
+  // the end. Two coded ones are faster together, but while threads lack work each of these takes its
+  // own.
   std::vector<std::size_t> in_turn(const std::vector<Block>& blocks) const {
     const auto is_coded = [&](std::size_t i) { return BlockMode(modes[i]) == BlockMode::coded; };
     const bool are_many = blocks.size() / 2 >= threads;
@@ -119,8 +119,7 @@ struct BlockRun {
     starts.reserve(blocks.size() + 1);
     while (starts.back() < blocks.size()) {
       const std::size_t i = starts.back();
-      const bool are_two = are_many && i + 1 < blocks.size() && is_coded(i) && is_coded(i + 1) &&
-                           blocks[i].size == blocks[i + 1].size;
+      const bool are_two = are_many && i + 1 < blocks.size() && is_coded(i) && is_coded(i + 1);
       starts.push_back(i + 1 + are_two);
     }
     return starts;
@@ -230,7 +229,7 @@ inline Found decode_run(const FloatDecoder& decoder, const BlockRun& run, View p
     }
     std::array<bool, 2> decode_two(std::size_t, const std::array<Block, 2>& at) const {
       return decoder.decode_two({View{at[0].stored, at[0].length}, View{at[1].stored, at[1].length}},
-                                {at[0].out, at[1].out}, at[0].size);
+                                {at[0].out, at[1].out}, {at[0].size, at[1].size});
     }
   } const coded{decoder};
   return run.decode(payload.data(), nullptr, out.data(), coded);

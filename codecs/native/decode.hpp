@@ -318,12 +318,10 @@ class BlockReader {
   Workspace<Words> space_;
 };
 
-// False: no encoder wrote it.
+// What is left of a block from `first` on. False: no encoder wrote it.
 template <class Words>
-bool decode_block(const FrameModel<Words>& frame, const BlockShape& shape,
-                  const CodedBlock& block) {
-  BlockReader<Words> reader(frame, shape, block);
-  for (std::size_t first = 0; first < reader.count() && reader.is_sound(); first += chunk) {
+bool finish_block(BlockReader<Words>& reader, std::size_t first) {
+  for (; first < reader.count() && reader.is_sound(); first += chunk) {
     const std::size_t n = std::min(chunk, reader.count() - first);
     reader.predict(first, n);
     reader.read(n);
@@ -332,24 +330,31 @@ bool decode_block(const FrameModel<Words>& frame, const BlockShape& shape,
   return reader.is_finished();
 }
 
-// Two blocks with as many words each, in turn.
+// False: no encoder wrote it.
+template <class Words>
+bool decode_block(const FrameModel<Words>& frame, const BlockShape& shape,
+                  const CodedBlock& block) {
+  BlockReader<Words> reader(frame, shape, block);
+  return finish_block(reader, 0);
+}
+
+// The same of two blocks, in turn as far as both have whole chunks.
 template <class Words>
 std::array<bool, 2> decode_two_blocks(const FrameModel<Words>& frame,
                                       const std::array<BlockShape, 2>& shapes,
                                       const std::array<CodedBlock, 2>& blocks) {
   BlockReader<Words> a(frame, shapes[0], blocks[0]), b(frame, shapes[1], blocks[1]);
-  // One that no encoder wrote is not worth going on with; its neighbour is.
-  const auto are_sound = [&] { return a.is_sound() && b.is_sound(); };
-  for (std::size_t first = 0; first < a.count() && are_sound(); first += chunk) {
-    const std::size_t n = std::min(chunk, a.count() - first);
-    a.predict(first, n);
-    b.predict(first, n);
-    BlockReader<Words>::read_two(a, b, n);
-    a.apply(first, n);
-    b.apply(first, n);
+  const std::size_t both = std::min(a.count(), b.count());
+  std::size_t first = 0;
+  for (; first + chunk <= both && a.is_sound() && b.is_sound(); first += chunk) {
+    a.predict(first, chunk);
+    b.predict(first, chunk);
+    BlockReader<Words>::read_two(a, b, chunk);
+    a.apply(first, chunk);
+    b.apply(first, chunk);
   }
-  if (are_sound()) return {a.is_finished(), b.is_finished()};
-  return {decode_block(frame, shapes[0], blocks[0]), decode_block(frame, shapes[1], blocks[1])};
+  const bool is_a = finish_block(a, first);
+  return {is_a, finish_block(b, first)};
 }
 
 }  // namespace deltahub

@@ -52,7 +52,7 @@ struct DeltaDecoder : FrameShape {
   virtual ~DeltaDecoder() = default;
   // False: no encoder wrote it.
   virtual bool decode(const CodedBlock& block, const BlockShape& shape) const = 0;
-  // The same of two blocks with as many words each.
+  // The same of two blocks.
   virtual std::array<bool, 2> decode_two(const std::array<CodedBlock, 2>& blocks,
                                          const std::array<BlockShape, 2>& shapes) const = 0;
 };

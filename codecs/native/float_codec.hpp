@@ -24,10 +24,10 @@ struct FloatDecoder {
   virtual ~FloatDecoder() = default;
   // False: no encoder wrote it.
   virtual bool decode(View stream, std::uint8_t* out, std::size_t size) const = 0;
-  // The same of two blocks that take `size` bytes each.
+  // The same of two blocks.
   virtual std::array<bool, 2> decode_two(const std::array<View, 2>& streams,
                                          const std::array<std::uint8_t*, 2>& out,
-                                         std::size_t size) const = 0;
+                                         const std::array<std::size_t, 2>& sizes) const = 0;
   std::size_t word_bytes = 0;
 };
 
@@ -68,8 +68,9 @@ class FloatDecoderOf final : public FloatDecoder {
   }
   std::array<bool, 2> decode_two(const std::array<View, 2>& streams,
                                  const std::array<std::uint8_t*, 2>& out,
-                                 std::size_t size) const override {
-    return table_.decode_two(streams, out, words_in<Words>(size));
+                                 const std::array<std::size_t, 2>& sizes) const override {
+    return table_.decode_two(streams, out,
+                             {words_in<Words>(sizes[0]), words_in<Words>(sizes[1])});
   }
 
  private:

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "decode.hpp"
@@ -79,27 +80,24 @@ class FloatTable {
   bool decode(const std::uint8_t* stream, std::size_t size, std::uint8_t* out,
               std::size_t n) const {
     Sequences in(kernels_, entries_, model_.table_log, stream, size);
-    alignas(64) std::uint8_t numbers[chunk * sizeof(Word)];
-    for (std::size_t first = 0; first < n && in.is_sound(); first += chunk) {
-      const std::size_t part = std::min(chunk, n - first);
-      in.read<Word>(contexts, part, numbers);
-      join(numbers, part, out + first * sizeof(Word));
-    }
-    return in.is_finished();
+    return finish(in, out, 0, n);
   }
 
-  // The same of two streams with n words each, in turn.
+  // The same of two streams, in turn as far as both have whole chunks.
   std::array<bool, 2> decode_two(const std::array<std::span<const std::uint8_t>, 2>& streams,
-                                 const std::array<std::uint8_t*, 2>& out, std::size_t n) const {
+                                 const std::array<std::uint8_t*, 2>& out,
+                                 const std::array<std::size_t, 2>& n) const {
     Sequences a(kernels_, entries_, model_.table_log, streams[0].data(), streams[0].size());
     Sequences b(kernels_, entries_, model_.table_log, streams[1].data(), streams[1].size());
     alignas(64) std::uint8_t numbers[2][chunk * sizeof(Word)];
-    for (std::size_t first = 0; first < n && (a.is_sound() || b.is_sound()); first += chunk) {
-      const std::size_t part = std::min(chunk, n - first);
-      Sequences::read_two<Word>(a, b, contexts, contexts, part, numbers[0], numbers[1]);
-      for (int s = 0; s < 2; ++s) join(numbers[s], part, out[s] + first * sizeof(Word));
+    const std::size_t both = std::min(n[0], n[1]);
+    std::size_t first = 0;
+    for (; first + chunk <= both && a.is_sound() && b.is_sound(); first += chunk) {
+      Sequences::read_two<Word>(a, b, contexts, contexts, chunk, numbers[0], numbers[1]);
+      for (int s = 0; s < 2; ++s) join(numbers[s], chunk, out[s] + first * sizeof(Word));
     }
-    return {a.is_finished(), b.is_finished()};
+    const bool is_a = finish(a, out[0], first, n[0]);
+    return {is_a, finish(b, out[1], first, n[1])};
   }
 
   auto symbol_at() const {
@@ -110,6 +108,16 @@ class FloatTable {
  private:
   static constexpr Context contexts[chunk] = {};  // all numbers have the same
 
+  // Numbers `first` to n - 1.
+  bool finish(Sequences& in, std::uint8_t* out, std::size_t first, std::size_t n) const {
+    alignas(64) std::uint8_t numbers[chunk * sizeof(Word)];
+    for (; first < n && in.is_sound(); first += chunk) {
+      const std::size_t part = std::min(chunk, n - first);
+      in.read<Word>(contexts, part, numbers);
+      join(numbers, part, out + first * sizeof(Word));
+    }
+    return in.is_finished();
+  }
   void join(const std::uint8_t* numbers, std::size_t n, std::uint8_t* out) const {
     kernels_.join[kind_of<Words>](numbers, n, model_.zero_bits,
                                   Words::mantissa_bits - model_.n_leading, out);
