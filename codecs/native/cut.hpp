@@ -21,11 +21,11 @@ struct Cut {
             "a frame's bytes must be rows x columns words");
     require(rows_per_block > 0 && rows_per_block <= rows &&
                 (rows_per_block == 1 || parts == 1) && parts > 0 &&
-                parts <= columns && (parts - 1) * part_width() < columns,
+                parts <= columns && parts - 1 <= (columns - 1) / part_width(),
             "blocks must be whole rows, or parts of one");
   }
   std::size_t n_blocks() const {
-    return parts > 1 ? rows * parts : (rows + rows_per_block - 1) / rows_per_block;
+    return parts > 1 ? rows * parts : quotient_up(rows, rows_per_block);
   }
   struct Place {
     std::size_t row;
@@ -47,7 +47,11 @@ struct Cut {
   }
 
  private:
-  std::size_t part_width() const { return (columns + parts - 1) / parts; }
+  // Without their sum, which may wrap.
+  static std::size_t quotient_up(std::size_t number, std::size_t by) {
+    return number / by + (number % by != 0);
+  }
+  std::size_t part_width() const { return quotient_up(columns, parts); }
 };
 
 }  // namespace deltahub

@@ -1,9 +1,9 @@
-// Fuzzers of both decoders and of runs of blocks, for builds with sanitizers. kernels.cpp is linked
-// once for each instruction set, as in the module, and all sets must agree.
+// Fuzzers of both decoders, of runs of blocks and of block tables, for builds with sanitizers.
+// kernels.cpp is linked once for each instruction set, as in the module, and all sets must agree.
 //
-//   as a libFuzzer target (make fuzz):  -DDELTAHUB_FUZZ=deltas, floats or runs
+//   as a libFuzzer target (make fuzz):  -DDELTAHUB_FUZZ=deltas, floats, runs or tables
 //   as a program of its own (tests/codecs/test_sanitized.py):
-//       fuzz_decode deltas|floats|runs SEED ROUNDS FILE...
+//       fuzz_decode deltas|floats|runs|tables SEED ROUNDS FILE...
 //     runs every file, then ROUNDS mutations of each.
 //
 // Every buffer is a heap block of exactly the size that the decoder is told, so that one byte read or
@@ -24,6 +24,7 @@
 #include "float_codec.hpp"
 #include "fuzz_input.hpp"
 #include "fuzz_runs.hpp"
+#include "fuzz_tables.hpp"
 
 namespace deltahub {
 namespace {
@@ -169,7 +170,7 @@ int run(int n_arguments, char** arguments) {
   if (n_arguments < 5) return 2;
   const std::string decoder = arguments[1];
   const std::map<std::string, void (*)(View)> fuzzers = {
-      {"deltas", deltas}, {"floats", floats}, {"runs", runs}};
+      {"deltas", deltas}, {"floats", floats}, {"runs", runs}, {"tables", tables}};
   if (!fuzzers.contains(decoder)) return 2;
   const auto fuzz = fuzzers.at(decoder);
   random_engine.seed(std::strtoull(arguments[2], nullptr, 10));

@@ -80,6 +80,18 @@ def test_a_table_of_a_frame_that_is_cut_into_no_such_blocks_is_refused(
         BlockTable(rows, **(CUT | changes), **table)
 
 
+def test_a_frame_too_large_for_any_machine_has_all_its_blocks() -> None:
+    most = 2**64 - 1
+    cuts = [(most, 1, 1, 2, 1, 2**63), (most, 1, 1, most, 1, 1), (1, most, 1, 1, 2, 2)]
+    for *cut, n_blocks in cuts:
+        with pytest.raises(ValueError, match="for each block"):
+            BlockTable(b"", *cut, has_base=False, stored_bytes=0)
+        if n_blocks < 3:
+            rows = TABLE_ROW.pack(9, 2, 0) * n_blocks
+            table = BlockTable(rows, *cut, has_base=False, stored_bytes=9 * n_blocks)
+            assert table.stored_span(0, n_blocks) == (0, 9 * n_blocks)
+
+
 @pytest.mark.parametrize("n_bytes", [1, 15, 16, 47])
 def test_a_table_that_is_cut_off_is_refused(n_bytes: int) -> None:
     rows = b"".join([TABLE_ROW.pack(*row) for row in ROWS_OF_TABLE])

@@ -16,7 +16,7 @@ from deltahub.codecs._native import kernel_names
 TESTS = Path(__file__).parents[1]
 NATIVE = TESTS.parent / "codecs" / "native"
 CORPUS = TESTS / "corpus"
-DECODERS = ("deltas", "floats", "runs")
+DECODERS = ("deltas", "floats", "runs", "tables")
 
 STANDARD = "-std=c++20"
 SANITIZED = [STANDARD, "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
