@@ -1,5 +1,5 @@
-// The fuzzer of block tables: accepted is what these rules accept, which are told again here by sums
-// that cannot wrap; and each block of it lies where they say.
+// The fuzzer of block tables: accepted is what these rules accept, which are told again here by
+// sums that cannot wrap; and each block lies where they say.
 #pragma once
 
 #include <algorithm>
@@ -103,13 +103,14 @@ Cut some_cut(Input& in) {
 }
 
 // Its table as an encoder writes it, but for modes that there are not. Of a cut that no encoder
-// writes, or of too many blocks, some rows without stored bytes, which fit blocks without words.
+// writes, or of too many blocks, rows without stored bytes: those of a base's blocks, or of blocks
+// without words.
 ToldTable some_table(const Cut& cut, Input& in) {
   ToldTable told{cut, in.number(2) == 1, 0, {}};
-  const std::size_t some = in.number(most_blocks_of_table + 1);
   const auto made = n_blocks_of(cut);
   const bool is_whole = made && *made <= most_blocks_of_table;
-  const std::size_t n_blocks = is_whole ? std::size_t(*made) : some;
+  const std::size_t n_blocks =
+      cut.rows_per_block == 0 ? 0 : std::min(cut.n_blocks(), most_blocks_of_table);
   told.rows.resize(16 * n_blocks);
   for (std::size_t i = 0; i < n_blocks; ++i) {
     const auto size = is_whole ? std::size_t(size_of_block(cut, i)) : 0;
@@ -117,8 +118,8 @@ ToldTable some_table(const Cut& cut, Input& in) {
     const bool is_small = size <= std::numeric_limits<std::uint32_t>::max();
     ToldBlock block{2, length, size, 0, in.number(65536)};
     if (size > 1) block.length = std::clamp<std::size_t>(length, 1, size - 1);
-    if (mode % 4 == 0 && told.has_base) block.mode = 0, block.length = 0;
     if ((mode % 4 == 1 && is_small) || size <= 1) block.mode = 1, block.length = size;
+    if ((mode % 4 == 0 || !is_whole) && told.has_base) block.mode = 0, block.length = 0;
     if (mode == 15) block.mode = 3;
     std::uint8_t* const row = told.rows.data() + 16 * i;
     store(row, std::uint32_t(block.length));
@@ -151,6 +152,9 @@ void lie(ToldTable& told, Input& in) {
       if (!told.rows.empty()) told.rows[place % told.rows.size()] = std::uint8_t(by);
       break;
     case 6: told.has_base = !told.has_base; break;
+    case 7:
+      if (!told.rows.empty()) told.rows[place * 16 % told.rows.size() + 4] = std::uint8_t(by % 4);
+      break;
     default: break;
   }
 }
