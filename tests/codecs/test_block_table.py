@@ -1,5 +1,8 @@
 """The block table of a frame, which says how each block is stored: what is none is refused."""
 
+import subprocess
+import sys
+
 import pytest
 
 from deltahub.codecs import DType, Geometry
@@ -117,3 +120,17 @@ def test_blocks_that_a_table_lacks_are_refused(span: tuple[int, int]) -> None:
     ):
         with pytest.raises(ValueError, match="no such blocks"):
             ask(*span)
+
+
+HELD_AT_THE_END = """
+import threading, time
+from deltahub.codecs._native import BlockTable
+table = BlockTable(bytes(16), 1, 1, 1, 1, 1, True, 0)
+threading.Thread(target=lambda held: time.sleep(60), args=(table,), daemon=True).start()
+"""
+
+
+def test_a_process_that_ends_while_a_thread_reads_a_frame_says_nothing() -> None:
+    command = [sys.executable, "-c", HELD_AT_THE_END]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert (run.stdout, run.stderr) == ("", "")
