@@ -157,8 +157,9 @@ class FmDeltaDecoder {
               std::size_t rows, std::size_t columns) const {
     nb::gil_scoped_release unlocked;
     codec_->check_block(out.size(), base.size(), 0, column, rows, columns);
-    if (!codec_->decode({stream.data(), stream.size(), base.data(), out.data()},
-                        {rows, columns, column}))
+    if (!codec_->decode({stream.data(), stream.size(), base.data(), out.data(), 0},
+                        {rows, columns, column})
+             .is_sound)
       throw std::invalid_argument("no encoder writes such a block");
   }
 
@@ -214,7 +215,7 @@ class NeuzipDecoder {
 
   void decode(const Bytes& stream, const WritableBytes& out) const {
     nb::gil_scoped_release unlocked;
-    if (!codec_->decode({stream.data(), stream.size()}, out.data(), out.size()))
+    if (!codec_->decode({{stream.data(), stream.size()}, {out.data(), out.size()}, 0}).is_sound)
       throw std::invalid_argument("no encoder writes such a block");
   }
 

@@ -77,8 +77,8 @@ struct BlockRun {
     require(base_size == 0 || base_size == out_size, "a base of another size");
   }
 
-  // coded.decode(i, block): whether it is one that an encoder wrote; coded.decode_two(i, blocks):
-  // the same of blocks i and i + 1. `base` may be null where there is none.
+  // coded.decode(i, block, seed): what it decodes to; coded.decode_two(i, blocks, seed): the same of
+  // blocks i and i + 1, the second of which has the next seed. `base` may be null where there is none.
   template <class Coded>
   Found decode(const std::uint8_t* payload, const std::uint8_t* base, std::uint8_t* out,
                const Coded& coded) const {
@@ -127,9 +127,8 @@ struct BlockRun {
 
   static bool is_guarded(const Block& block) {
     if (block.length <= guard_bytes) return false;
-    const auto checksum = chosen_kernels().load()->checksum;
     const Block stream = behind_guard(block);
-    return std::uint32_t(checksum(stream.stored, stream.length, 0)) ==
+    return std::uint32_t(checksum_of(*chosen_kernels(), stream.stored, stream.length, 0)) ==
            load<std::uint32_t>(block.stored);
   }
   static Block behind_guard(Block block) {
@@ -138,10 +137,11 @@ struct BlockRun {
     return block;
   }
 
-  Fault of_words(std::size_t i, const Block& block) const {
-    const auto checksum = chosen_kernels().load()->checksum;
-    const bool is_same = checksum(block.out, block.size, first + i) == checksums[i];
-    return is_same ? Fault::none : Fault::other_bytes;
+  Fault of_words(std::size_t i, std::uint64_t checksum) const {
+    return checksum == checksums[i] ? Fault::none : Fault::other_bytes;
+  }
+  Fault of_coded(std::size_t i, const DecodedBlock& decoded) const {
+    return decoded.is_sound ? of_words(i, decoded.checksum) : Fault::stream;
   }
 
   template <class Coded>
@@ -154,9 +154,9 @@ struct BlockRun {
       case BlockMode::raw: std::memcpy(block.out, block.stored, block.size); break;
       case BlockMode::coded:
         if (!is_guarded(block)) return Fault::guard;
-        if (!coded.decode(i, behind_guard(block))) return Fault::stream;
+        return of_coded(i, coded.decode(i, behind_guard(block), first + i));
     }
-    return of_words(i, block);
+    return of_words(i, checksum_of(*chosen_kernels(), block.out, block.size, first + i));
   }
 
   template <class Coded>
@@ -164,12 +164,9 @@ struct BlockRun {
                                      const Coded& coded) const {
     if (!is_guarded(blocks[0])) return {Fault::guard, Fault::none};  // the first one is named
     if (!is_guarded(blocks[1])) return {fault_of(i, blocks[0], coded), Fault::guard};
-    const auto are_streams =
-        coded.decode_two(i, {behind_guard(blocks[0]), behind_guard(blocks[1])});
-    const auto fault = [&](std::size_t k) {
-      return are_streams[k] ? of_words(i + k, blocks[k]) : Fault::stream;
-    };
-    return {fault(0), fault(1)};
+    const auto decoded =
+        coded.decode_two(i, {behind_guard(blocks[0]), behind_guard(blocks[1])}, first + i);
+    return {of_coded(i, decoded[0]), of_coded(i + 1, decoded[1])};
   }
 };
 
@@ -190,12 +187,16 @@ inline Found decode_run(const DeltaDecoder& decoder, std::size_t parts, const Bl
     const DeltaDecoder& decoder;
     const std::vector<BlockShape>& shapes;
 
-    static CodedBlock coded(const Block& at) { return {at.stored, at.length, at.base, at.out}; }
-    bool decode(std::size_t i, const Block& at) const {
-      return decoder.decode(coded(at), shapes[i]);
+    static CodedBlock coded(const Block& at, std::uint64_t seed) {
+      return {at.stored, at.length, at.base, at.out, seed};
     }
-    std::array<bool, 2> decode_two(std::size_t i, const std::array<Block, 2>& at) const {
-      return decoder.decode_two({coded(at[0]), coded(at[1])}, {shapes[i], shapes[i + 1]});
+    DecodedBlock decode(std::size_t i, const Block& at, std::uint64_t seed) const {
+      return decoder.decode(coded(at, seed), shapes[i]);
+    }
+    std::array<DecodedBlock, 2> decode_two(std::size_t i, const std::array<Block, 2>& at,
+                                           std::uint64_t seed) const {
+      return decoder.decode_two({coded(at[0], seed), coded(at[1], seed + 1)},
+                                {shapes[i], shapes[i + 1]});
     }
   } const coded{decoder, shapes};
   return run.decode(payload.data(), base.data(), out.data(), coded);
@@ -206,9 +207,10 @@ inline Found decode_run(const BlockRun& run, View payload, View base,
                         std::span<std::uint8_t> out) {
   run.check(payload.size(), base.size(), out.size());
   struct {
-    static bool decode(std::size_t, const Block&) { return false; }
-    static std::array<bool, 2> decode_two(std::size_t, const std::array<Block, 2>&) {
-      return {false, false};
+    static DecodedBlock decode(std::size_t, const Block&, std::uint64_t) { return {}; }
+    static std::array<DecodedBlock, 2> decode_two(std::size_t, const std::array<Block, 2>&,
+                                                  std::uint64_t) {
+      return {};
     }
   } const coded;
   return run.decode(payload.data(), base.empty() ? nullptr : base.data(), out.data(), coded);
@@ -224,12 +226,15 @@ inline Found decode_run(const FloatDecoder& decoder, const BlockRun& run, View p
   struct {
     const FloatDecoder& decoder;
 
-    bool decode(std::size_t, const Block& at) const {
-      return decoder.decode({at.stored, at.length}, at.out, at.size);
+    static CodedFloats coded(const Block& at, std::uint64_t seed) {
+      return {{at.stored, at.length}, {at.out, at.size}, seed};
     }
-    std::array<bool, 2> decode_two(std::size_t, const std::array<Block, 2>& at) const {
-      return decoder.decode_two({View{at[0].stored, at[0].length}, View{at[1].stored, at[1].length}},
-                                {at[0].out, at[1].out}, {at[0].size, at[1].size});
+    DecodedBlock decode(std::size_t, const Block& at, std::uint64_t seed) const {
+      return decoder.decode(coded(at, seed));
+    }
+    std::array<DecodedBlock, 2> decode_two(std::size_t, const std::array<Block, 2>& at,
+                                           std::uint64_t seed) const {
+      return decoder.decode_two({coded(at[0], seed), coded(at[1], seed + 1)});
     }
   } const coded{decoder};
   return run.decode(payload.data(), nullptr, out.data(), coded);

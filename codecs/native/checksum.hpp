@@ -1,20 +1,25 @@
 // XXH3 of 64 bits, as codecs/spec/frame.md asks for it.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #if defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
 #include "isa.hpp"
+#include "kernels.hpp"
 #include "words.hpp"
 
 DELTAHUB_BEGIN
 namespace {
 
-constexpr std::size_t stripe_bytes = 64, stripes_a_block = 16, secret_bytes = 192;
+constexpr std::size_t stripe_bytes = 64, stripes_a_block = 16;
+constexpr std::size_t secret_bytes = sizeof(ChecksumState::secret);
+constexpr std::size_t last_secret = secret_bytes - stripe_bytes;
 
 // The secret of an input without a seed.
 constexpr std::uint8_t plain_secret[secret_bytes] = {
@@ -35,35 +40,82 @@ constexpr std::uint64_t prime32[3] = {0x9e3779b1, 0x85ebca77, 0xc2b2ae3d};
 constexpr std::uint64_t prime64[5] = {0x9e3779b185ebca87, 0xc2b2ae3d27d4eb4f, 0x165667b19e3779f9,
                                       0x85ebca77c2b2ae63, 0x27d4eb2f165667c5};
 
-struct ChecksumLanes {
-  alignas(64) std::uint64_t sums[8];
+// Eight sums, in registers from one stripe to the next.
+struct ChecksumSums {
+#if defined(__AVX512F__)
+  __m512i all;
+
+  static __m512i at(const void* bytes) { return _mm512_loadu_si512(bytes); }
+  explicit ChecksumSums(const std::uint64_t* sums) : all(at(sums)) {}
+  void store_to(std::uint64_t* sums) const { _mm512_storeu_si512(sums, all); }
 
   void add(const std::uint8_t* stripe, const std::uint8_t* secret) {
-#if defined(__AVX2__)
-    for (std::size_t i = 0; i < 8; i += 4) {
-      const auto at = [i](const std::uint8_t* bytes) {
-        return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes + 8 * i));
-      };
-      auto* const sum = reinterpret_cast<__m256i*>(sums + i);
-      const __m256i words = at(stripe), mixed = _mm256_xor_si256(words, at(secret));
-      const __m256i product = _mm256_mul_epu32(mixed, _mm256_srli_epi64(mixed, 32));
-      const __m256i neighbours = _mm256_shuffle_epi32(words, 0x4e);
-      _mm256_store_si256(
-          sum, _mm256_add_epi64(_mm256_load_si256(sum), _mm256_add_epi64(product, neighbours)));
-    }
-#else
-    for (std::size_t i = 0; i < 8; ++i) {
-      const auto mixed = load<std::uint64_t>(stripe + 8 * i) ^ load<std::uint64_t>(secret + 8 * i);
-      sums[i] += load<std::uint64_t>(stripe + 8 * (i ^ 1)) + (mixed & 0xffffffff) * (mixed >> 32);
-    }
-#endif
+    const __m512i words = at(stripe), mixed = _mm512_xor_si512(words, at(secret));
+    const __m512i product = _mm512_mul_epu32(mixed, _mm512_srli_epi64(mixed, 32));
+    const __m512i neighbours = _mm512_shuffle_epi32(words, _MM_PERM_BADC);
+    all = _mm512_add_epi64(all, _mm512_add_epi64(product, neighbours));
   }
   void scramble(const std::uint8_t* secret) {
-    for (std::size_t i = 0; i < 8; ++i) {
-      const std::uint64_t mixed = sums[i] ^ sums[i] >> 47 ^ load<std::uint64_t>(secret + 8 * i);
-      sums[i] = mixed * prime32[0];
+    const __m512i mixed = _mm512_ternarylogic_epi64(all, _mm512_srli_epi64(all, 47), at(secret),
+                                                    0x96);  // the sum of all three
+    const __m512i factor = _mm512_set1_epi64(std::int64_t(prime32[0]));
+    const __m512i high = _mm512_mul_epu32(_mm512_srli_epi64(mixed, 32), factor);
+    all = _mm512_add_epi64(_mm512_mul_epu32(mixed, factor), _mm512_slli_epi64(high, 32));
+  }
+#elif defined(__AVX2__)
+  __m256i halves[2];
+
+  static __m256i at(const void* bytes) {
+    return _mm256_loadu_si256(static_cast<const __m256i*>(bytes));
+  }
+  explicit ChecksumSums(const std::uint64_t* sums) : halves{at(sums), at(sums + 4)} {}
+  void store_to(std::uint64_t* sums) const {
+    for (int i = 0; i < 2; ++i)
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + 4 * i), halves[i]);
+  }
+
+  void add(const std::uint8_t* stripe, const std::uint8_t* secret) {
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+      const __m256i words = at(stripe + 32 * i);
+      const __m256i mixed = _mm256_xor_si256(words, at(secret + 32 * i));
+      const __m256i product = _mm256_mul_epu32(mixed, _mm256_srli_epi64(mixed, 32));
+      const __m256i neighbours = _mm256_shuffle_epi32(words, 0x4e);
+      halves[i] = _mm256_add_epi64(halves[i], _mm256_add_epi64(product, neighbours));
     }
   }
+  void scramble(const std::uint8_t* secret) {
+    const __m256i factor = _mm256_set1_epi64x(std::int64_t(prime32[0]));
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+      const __m256i mixed =
+          _mm256_xor_si256(_mm256_xor_si256(halves[i], _mm256_srli_epi64(halves[i], 47)),
+                           at(secret + 32 * i));
+      const __m256i high = _mm256_mul_epu32(_mm256_srli_epi64(mixed, 32), factor);
+      halves[i] = _mm256_add_epi64(_mm256_mul_epu32(mixed, factor), _mm256_slli_epi64(high, 32));
+    }
+  }
+#else
+  std::uint64_t each[8];
+
+  explicit ChecksumSums(const std::uint64_t* sums) { std::memcpy(each, sums, sizeof each); }
+  void store_to(std::uint64_t* sums) const { std::memcpy(sums, each, sizeof each); }
+
+  void add(const std::uint8_t* stripe, const std::uint8_t* secret) {
+#pragma GCC unroll 8
+    for (std::size_t i = 0; i < 8; ++i) {
+      const auto mixed = load<std::uint64_t>(stripe + 8 * i) ^ load<std::uint64_t>(secret + 8 * i);
+      each[i] += load<std::uint64_t>(stripe + 8 * (i ^ 1)) + (mixed & 0xffffffff) * (mixed >> 32);
+    }
+  }
+  void scramble(const std::uint8_t* secret) {
+#pragma GCC unroll 8
+    for (std::size_t i = 0; i < 8; ++i) {
+      const std::uint64_t mixed = each[i] ^ each[i] >> 47 ^ load<std::uint64_t>(secret + 8 * i);
+      each[i] = mixed * prime32[0];
+    }
+  }
+#endif
 };
 
 inline std::uint64_t folded_product(std::uint64_t a, std::uint64_t b) {
@@ -133,36 +185,57 @@ inline std::uint64_t checksum_of_some(const std::uint8_t* bytes, std::size_t n,
   return scattered(sum + mixed(n - 16, 119));
 }
 
-// More than 240 bytes.
-inline std::uint64_t checksum_of_many(const std::uint8_t* bytes, std::size_t n, std::uint64_t seed) {
-  std::uint8_t secret[secret_bytes];
+// Of more than this many bytes, the sum is one that can be added to.
+constexpr std::size_t most_at_once = 240;
+
+void begin_checksum(ChecksumState& state, std::size_t n, std::uint64_t seed) {
+  state.n = n;
+  state.seed = seed;
+  state.n_done = 0;
+  if (n <= most_at_once) return;
+  constexpr std::uint64_t begin[8] = {prime32[2], prime64[0], prime64[1], prime64[2],
+                                      prime64[3], prime32[1], prime64[4], prime32[0]};
+  std::memcpy(state.sums, begin, sizeof begin);
   for (std::size_t i = 0; i < secret_bytes; i += 16) {
-    store<std::uint64_t>(secret + i, load<std::uint64_t>(plain_secret + i) + seed);
-    store<std::uint64_t>(secret + i + 8, load<std::uint64_t>(plain_secret + i + 8) - seed);
+    store<std::uint64_t>(state.secret + i, load<std::uint64_t>(plain_secret + i) + seed);
+    store<std::uint64_t>(state.secret + i + 8, load<std::uint64_t>(plain_secret + i + 8) - seed);
   }
-  ChecksumLanes lanes{{prime32[2], prime64[0], prime64[1], prime64[2], prime64[3], prime32[1],
-                       prime64[4], prime32[0]}};
-  constexpr std::size_t last = secret_bytes - stripe_bytes;
-  std::size_t at = 0;
-  // The last stripe has a secret of its own, and may overlap the one before.
-  for (std::size_t stripe = 0; at + stripe_bytes < n; at += stripe_bytes) {
-    lanes.add(bytes + at, secret + 8 * stripe);
-    if (++stripe == stripes_a_block) {
-      lanes.scramble(secret + last);
-      stripe = 0;
-    }
-  }
-  lanes.add(bytes + n - stripe_bytes, secret + last - 7);
-  std::uint64_t sum = n * prime64[0];
-  for (std::size_t i = 0; i < 8; i += 2)
-    sum += folded_product(lanes.sums[i] ^ load<std::uint64_t>(secret + 11 + 8 * i),
-                          lanes.sums[i + 1] ^ load<std::uint64_t>(secret + 19 + 8 * i));
-  return scattered(sum);
 }
 
-inline std::uint64_t checksum(const std::uint8_t* bytes, std::size_t n, std::uint64_t seed) {
-  if (n > 240) return checksum_of_many(bytes, n, seed);
-  return n > 16 ? checksum_of_some(bytes, n, seed) : checksum_of_few(bytes, n, seed);
+// Whole blocks of stripes of which more than the last byte is there.
+void add_checksum(ChecksumState& state, const std::uint8_t* bytes, std::size_t n_ready) {
+  constexpr std::size_t block_bytes = stripes_a_block * stripe_bytes;
+  if (state.n <= most_at_once) return;
+  // The last stripe of all has a secret of its own.
+  const std::size_t end = std::min(n_ready, state.n - 1);
+  ChecksumSums sums(state.sums);
+  for (; state.n_done + block_bytes <= end; state.n_done += block_bytes) {
+    const std::uint8_t* const block = bytes + state.n_done;
+#pragma GCC unroll 4
+    for (std::size_t i = 0; i < stripes_a_block; ++i)
+      sums.add(block + i * stripe_bytes, state.secret + 8 * i);
+    sums.scramble(state.secret + last_secret);
+  }
+  sums.store_to(state.sums);
+}
+
+std::uint64_t end_checksum(ChecksumState& state, const std::uint8_t* bytes) {
+  const std::size_t n = state.n;
+  if (n <= 16) return checksum_of_few(bytes, n, state.seed);
+  if (n <= most_at_once) return checksum_of_some(bytes, n, state.seed);
+  add_checksum(state, bytes, n);
+  ChecksumSums sums(state.sums);
+  std::size_t at = state.n_done;
+  for (std::size_t i = 0; at + stripe_bytes < n; at += stripe_bytes, ++i)
+    sums.add(bytes + at, state.secret + 8 * i);
+  // It may overlap the one before.
+  sums.add(bytes + n - stripe_bytes, state.secret + last_secret - 7);
+  sums.store_to(state.sums);
+  std::uint64_t sum = n * prime64[0];
+  for (std::size_t i = 0; i < 8; i += 2)
+    sum += folded_product(state.sums[i] ^ load<std::uint64_t>(state.secret + 11 + 8 * i),
+                          state.sums[i + 1] ^ load<std::uint64_t>(state.secret + 19 + 8 * i));
+  return scattered(sum);
 }
 
 }  // namespace

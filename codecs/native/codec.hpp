@@ -6,6 +6,7 @@
 #include <span>
 #include <stdexcept>
 
+#include "kernels.hpp"
 #include "words.hpp"
 
 namespace deltahub {
@@ -14,6 +15,13 @@ using View = std::span<const std::uint8_t>;
 
 inline void require(bool is_met, const char* fault) {
   if (!is_met) throw std::invalid_argument(fault);
+}
+
+inline std::uint64_t checksum_of(const Kernels& kernels, const std::uint8_t* bytes, std::size_t n,
+                                 std::uint64_t seed) {
+  ChecksumState state;
+  kernels.begin_checksum(state, n, seed);
+  return kernels.end_checksum(state, bytes);
 }
 
 inline WordKind word_kind(int number) {

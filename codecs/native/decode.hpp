@@ -74,6 +74,35 @@ class Sequences {
   StreamState state_;
 };
 
+// What decoding a block has come to. Where it is not sound no encoder wrote it, and its words are
+// arbitrary.
+struct DecodedBlock {
+  bool is_sound = false;
+  std::uint64_t checksum = 0;  // of its words
+};
+
+// A block's words in mid-decoding, from the first on. Their checksum takes them in while they are
+// near.
+class DecodedWords {
+ public:
+  DecodedWords(const Kernels& kernels, std::uint8_t* out, std::size_t size, std::uint64_t seed)
+      : kernels_(kernels), out_(out) {
+    kernels.begin_checksum(checksum_, size, seed);
+  }
+  std::uint8_t* at(std::size_t byte) const { return out_ + byte; }
+  // The first n_ready bytes are there.
+  void add(std::size_t n_ready) { kernels_.add_checksum(checksum_, out_, n_ready); }
+  DecodedBlock finish(bool is_sound) {
+    if (!is_sound) return {};
+    return {true, kernels_.end_checksum(checksum_, out_)};
+  }
+
+ private:
+  const Kernels& kernels_;
+  std::uint8_t* out_;
+  ChecksumState checksum_;
+};
+
 inline bool are_scales(const std::vector<std::int16_t>& scales) {
   return std::ranges::all_of(scales,
                              [](int scale) { return scale >= -scale_end && scale < scale_end; });
@@ -214,6 +243,7 @@ class FrameModel {
     return is_moved ? space.words : base;
   }
 
+  const Kernels& kernels() const { return kernels_; }
   Kernels::Apply apply_kernel() const { return kernels_.apply[kind_of<Words>]; }
 
  private:
@@ -272,6 +302,7 @@ struct CodedBlock {
   std::size_t size;
   const std::uint8_t* base;
   std::uint8_t* out;
+  std::uint64_t seed;  // of the words' checksum
 };
 
 // A block in mid-decoding. Whatever its stream holds, nothing but the block is read or written.
@@ -284,17 +315,17 @@ class BlockReader {
       : frame_(frame),
         shape_(shape),
         block_(block),
+        words_(frame.kernels(), block.out, shape.rows * shape.columns * sizeof(Word), block.seed),
         in_(frame.sequences(block.stream, block.size)),
         is_sound_(frame.read_rows(in_, shape.rows, sides_)) {}
 
   bool is_sound() const { return is_sound_ && in_.is_sound(); }
-  // No encoder wrote it; `out` is then arbitrary.
-  bool is_finished() const { return is_sound_ && in_.is_finished(); }
+  DecodedBlock finish() { return words_.finish(is_sound_ && in_.is_finished()); }
   std::size_t count() const { return shape_.rows * shape_.columns; }
 
   // n <= chunk words from `first` on, while the stream is sound; in this order.
   void predict(std::size_t first, std::size_t n) {
-    words_ = frame_.predict(shape_, sides_, first, n, block_.base + first * sizeof(Word),
+    predicted_ = frame_.predict(shape_, sides_, first, n, block_.base + first * sizeof(Word),
                             contexts_, space_);
   }
   void read(std::size_t n) { in_.template read<Word>(contexts_, n, deltas_); }
@@ -302,47 +333,48 @@ class BlockReader {
     Sequences::read_two<Word>(a.in_, b.in_, a.contexts_, b.contexts_, n, a.deltas_, b.deltas_);
   }
   void apply(std::size_t first, std::size_t n) {
-    frame_.apply_kernel()(words_, deltas_, n, block_.out + first * sizeof(Word));
+    frame_.apply_kernel()(predicted_, deltas_, n, words_.at(first * sizeof(Word)));
+    words_.add((first + n) * sizeof(Word));
   }
 
  private:
   const FrameModel<Words>& frame_;
   BlockShape shape_;
   CodedBlock block_;
+  DecodedWords words_;
   Sequences in_;
   RowSides sides_;
   bool is_sound_;
-  const std::uint8_t* words_ = nullptr;
+  const std::uint8_t* predicted_ = nullptr;
   Context contexts_[chunk];
   alignas(64) std::uint8_t deltas_[chunk * sizeof(Word)];
   Workspace<Words> space_;
 };
 
-// What is left of a block from `first` on. False: no encoder wrote it.
+// What is left of a block from `first` on.
 template <class Words>
-bool finish_block(BlockReader<Words>& reader, std::size_t first) {
+DecodedBlock finish_block(BlockReader<Words>& reader, std::size_t first) {
   for (; first < reader.count() && reader.is_sound(); first += chunk) {
     const std::size_t n = std::min(chunk, reader.count() - first);
     reader.predict(first, n);
     reader.read(n);
     reader.apply(first, n);
   }
-  return reader.is_finished();
+  return reader.finish();
 }
 
-// False: no encoder wrote it.
 template <class Words>
-bool decode_block(const FrameModel<Words>& frame, const BlockShape& shape,
-                  const CodedBlock& block) {
+DecodedBlock decode_block(const FrameModel<Words>& frame, const BlockShape& shape,
+                          const CodedBlock& block) {
   BlockReader<Words> reader(frame, shape, block);
   return finish_block(reader, 0);
 }
 
 // The same of two blocks, in turn as far as both have whole chunks.
 template <class Words>
-std::array<bool, 2> decode_two_blocks(const FrameModel<Words>& frame,
-                                      const std::array<BlockShape, 2>& shapes,
-                                      const std::array<CodedBlock, 2>& blocks) {
+std::array<DecodedBlock, 2> decode_two_blocks(const FrameModel<Words>& frame,
+                                              const std::array<BlockShape, 2>& shapes,
+                                              const std::array<CodedBlock, 2>& blocks) {
   BlockReader<Words> a(frame, shapes[0], blocks[0]), b(frame, shapes[1], blocks[1]);
   const std::size_t both = std::min(a.count(), b.count());
   std::size_t first = 0;
@@ -353,7 +385,7 @@ std::array<bool, 2> decode_two_blocks(const FrameModel<Words>& frame,
     a.apply(first, chunk);
     b.apply(first, chunk);
   }
-  const bool is_a = finish_block(a, first);
+  const DecodedBlock is_a = finish_block(a, first);
   return {is_a, finish_block(b, first)};
 }
 

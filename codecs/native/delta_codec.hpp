@@ -50,11 +50,10 @@ struct DeltaEncoder : FrameShape {
 struct DeltaDecoder : FrameShape {
   explicit DeltaDecoder(const FrameShape& shape) : FrameShape(shape) {}
   virtual ~DeltaDecoder() = default;
-  // False: no encoder wrote it.
-  virtual bool decode(const CodedBlock& block, const BlockShape& shape) const = 0;
+  virtual DecodedBlock decode(const CodedBlock& block, const BlockShape& shape) const = 0;
   // The same of two blocks.
-  virtual std::array<bool, 2> decode_two(const std::array<CodedBlock, 2>& blocks,
-                                         const std::array<BlockShape, 2>& shapes) const = 0;
+  virtual std::array<DecodedBlock, 2> decode_two(const std::array<CodedBlock, 2>& blocks,
+                                                 const std::array<BlockShape, 2>& shapes) const = 0;
 };
 
 namespace detail {
@@ -103,11 +102,11 @@ class DeltaDecoderOf final : public DeltaDecoder {
  public:
   DeltaDecoderOf(const FrameShape& shape, FrameModel<Words>&& frame)
       : DeltaDecoder(shape), frame_(std::move(frame)) {}
-  bool decode(const CodedBlock& block, const BlockShape& shape) const override {
+  DecodedBlock decode(const CodedBlock& block, const BlockShape& shape) const override {
     return decode_block(frame_, shape, block);
   }
-  std::array<bool, 2> decode_two(const std::array<CodedBlock, 2>& blocks,
-                                 const std::array<BlockShape, 2>& shapes) const override {
+  std::array<DecodedBlock, 2> decode_two(const std::array<CodedBlock, 2>& blocks,
+                                         const std::array<BlockShape, 2>& shapes) const override {
     return decode_two_blocks(frame_, shapes, blocks);
   }
 

@@ -42,7 +42,7 @@ EncodedRun encode_run(const Cut& cut, View source, std::span<std::uint8_t> out,
     std::uint64_t checksum;
   };
   threads = std::clamp<std::size_t>(threads, 1, cut.n_blocks());
-  const auto checksum = chosen_kernels().load()->checksum;
+  const Kernels& kernels = *chosen_kernels();
   EncodedRun run;
   std::size_t end = 0;
   const auto append = [&](const void* bytes, std::size_t n) {
@@ -66,7 +66,8 @@ EncodedRun encode_run(const Cut& cut, View source, std::span<std::uint8_t> out,
       });
   const auto encode = [&](std::size_t index) {
     const Cut::Place at = cut.place_of(index);
-    Result result{BlockMode::unchanged, {}, 0, checksum(source.data() + at.begin, at.size, index)};
+    Result result{BlockMode::unchanged, {}, 0,
+                  checksum_of(kernels, source.data() + at.begin, at.size, index)};
     if (!is_unchanged(at)) {
       result.stream = stream_of(at);
       // What the tables lack is a fault of the planner's, never of the caller's.
@@ -74,7 +75,8 @@ EncodedRun encode_run(const Cut& cut, View source, std::span<std::uint8_t> out,
         throw std::runtime_error("the planned tables do not hold the block's words");
       const bool pays = guard_bytes + result.stream.size() < at.size;
       result.mode = pays ? BlockMode::coded : BlockMode::raw;
-      result.guard = std::uint32_t(checksum(result.stream.data(), result.stream.size(), 0));
+      result.guard = std::uint32_t(
+          checksum_of(kernels, result.stream.data(), result.stream.size(), 0));
     }
     in_order.put(index, std::move(result));
     return true;

@@ -22,12 +22,9 @@ struct FloatEncoder {
 
 struct FloatDecoder {
   virtual ~FloatDecoder() = default;
-  // False: no encoder wrote it.
-  virtual bool decode(View stream, std::uint8_t* out, std::size_t size) const = 0;
+  virtual DecodedBlock decode(const CodedFloats& block) const = 0;
   // The same of two blocks.
-  virtual std::array<bool, 2> decode_two(const std::array<View, 2>& streams,
-                                         const std::array<std::uint8_t*, 2>& out,
-                                         const std::array<std::size_t, 2>& sizes) const = 0;
+  virtual std::array<DecodedBlock, 2> decode_two(const std::array<CodedFloats, 2>& blocks) const = 0;
   std::size_t word_bytes = 0;
 };
 
@@ -63,17 +60,19 @@ class FloatDecoderOf final : public FloatDecoder {
   explicit FloatDecoderOf(const FloatModel& model) : table_(*chosen_kernels(), model) {
     word_bytes = sizeof(typename Words::Word);
   }
-  bool decode(View stream, std::uint8_t* out, std::size_t size) const override {
-    return table_.decode(stream.data(), stream.size(), out, words_in<Words>(size));
+  DecodedBlock decode(const CodedFloats& block) const override {
+    require_words(block);
+    return table_.decode(block);
   }
-  std::array<bool, 2> decode_two(const std::array<View, 2>& streams,
-                                 const std::array<std::uint8_t*, 2>& out,
-                                 const std::array<std::size_t, 2>& sizes) const override {
-    return table_.decode_two(streams, out,
-                             {words_in<Words>(sizes[0]), words_in<Words>(sizes[1])});
+  std::array<DecodedBlock, 2> decode_two(const std::array<CodedFloats, 2>& blocks) const override {
+    require_words(blocks[0]);
+    require_words(blocks[1]);
+    return table_.decode_two(blocks);
   }
 
  private:
+  static void require_words(const CodedFloats& block) { words_in<Words>(block.out.size()); }
+
   FloatTable<Words> table_;
 };
 

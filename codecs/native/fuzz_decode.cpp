@@ -94,7 +94,8 @@ void decode_deltas(int kind, Input& in) {
     words = compare(base.size, [&](const Kernels& kernels, std::uint8_t* out) {
       FrameModel<Words> frame(kernels, Model(parsed->model), true);
       return frame.read_columns(columns_stream.data.get(), columns_stream.size, columns) &&
-             decode_block(frame, shape, {stream.data.get(), stream.size, base.data.get(), out});
+             decode_block(frame, shape, {stream.data.get(), stream.size, base.data.get(), out, 0})
+                 .is_sound;
     });
   }
   compare_with_module(
@@ -102,7 +103,8 @@ void decode_deltas(int kind, Input& in) {
       [&] { return parsed_deltas(kind, prelude.view(), rows, columns); },
       [&](const DeltaDecoder& decoder, std::uint8_t* out) {
         decoder.check_block(base.size, base.size, 0, shape.first_column, shape.rows, shape.columns);
-        return decoder.decode({stream.data.get(), stream.size, base.data.get(), out}, shape);
+        return decoder.decode({stream.data.get(), stream.size, base.data.get(), out, 0}, shape)
+            .is_sound;
       });
 }
 
@@ -119,13 +121,15 @@ void decode_floats(int kind, int version, Input& in) {
     if (!is_same(prelude.view(), write_float_prelude(*model, version)))
       fail("two preludes for one table");
     words = compare(out_bytes, [&](const Kernels& kernels, std::uint8_t* out) {
-      return FloatTable<Words>(kernels, *model).decode(stream.data.get(), stream.size, out, count);
+      return FloatTable<Words>(kernels, *model)
+          .decode({stream.view(), {out, out_bytes}, 0})
+          .is_sound;
     });
   }
   compare_with_module(
       words, model.has_value(), out_bytes, [&] { return parsed_floats(kind, prelude.view(), version); },
       [&](const FloatDecoder& decoder, std::uint8_t* out) {
-        return decoder.decode(stream.view(), out, out_bytes);
+        return decoder.decode({stream.view(), {out, out_bytes}, 0}).is_sound;
       });
 }
 

@@ -94,7 +94,7 @@ Fault decode_block_alone(const RunDecoder& decoder, const ToldRun& told, std::si
   if (told.modes[i] == 2) {
     if (stored.size() <= guard_bytes) return Fault::guard;
     const Exact stream(stored.subspan(guard_bytes));
-    const auto sum = portable_kernels.checksum(stream.data.get(), stream.size, 0);
+    const auto sum = checksum_of(portable_kernels, stream.data.get(), stream.size, 0);
     if (std::uint32_t(sum) != load<std::uint32_t>(stored.data())) return Fault::guard;
     const Block block{stream.data.get(), stream.size, near.data.get(), out.data.get(), out.size};
     if (!decoder.block(told.first + i, block)) return Fault::stream;
@@ -114,7 +114,7 @@ Found decode_one_by_one(const RunDecoder& decoder, ToldRun& told, std::size_t wr
     const std::size_t n = told.sizes[i];
     const Fault fault = decode_block_alone(decoder, told, i, payload.first(told.lengths[i]),
                                            told.has_base ? base.first(n) : View(), all.first(n));
-    told.checksums[i] = portable_kernels.checksum(all.data(), n, told.first + i);
+    told.checksums[i] = checksum_of(portable_kernels, all.data(), n, told.first + i);
     if (i == wrong) told.checksums[i] ^= std::uint64_t(1) << n % 64;
     if (fault != Fault::none || i == wrong)
       found = {i, fault != Fault::none ? fault : Fault::other_bytes};
@@ -165,8 +165,10 @@ RunDecoder delta_runs(int kind, View prelude, std::size_t rows, std::size_t colu
             decoder->check_block(size, size, 0, shape.first_column, shape.rows, shape.columns);
           },
           [=](std::size_t index, const Block& block) {
-            return decoder->decode({block.stored, block.length, block.base, block.out},
-                                   shape_of(index, block.size));
+            return decoder
+                ->decode({block.stored, block.length, block.base, block.out, 0},
+                         shape_of(index, block.size))
+                .is_sound;
           }};
 }
 
@@ -179,7 +181,9 @@ RunDecoder float_runs(int kind, View prelude, int version) {
             require(size % decoder->word_bytes == 0, "not a whole number of words");
           },
           [=](std::size_t, const Block& block) {
-            return decoder->decode({block.stored, block.length}, block.out, block.size);
+            return decoder
+                ->decode({{block.stored, block.length}, {block.out, block.size}, 0})
+                .is_sound;
           }};
 }
 
@@ -222,7 +226,7 @@ RunDecoder float_runs(int kind, View prelude, int version) {
     Bytes stored(taken.begin(), taken.end());
     if (honest.modes[i] == 1) stored.resize(honest.sizes[i]);
     if (honest.modes[i] == 2) {
-      auto sum = portable_kernels.checksum(stored.data(), stored.size(), 0);
+      auto sum = checksum_of(portable_kernels, stored.data(), stored.size(), 0);
       if (blocks[i].wrong_bit > 0) sum ^= std::uint64_t(1) << (blocks[i].wrong_bit - 1);
       stored.insert(stored.begin(), guard_bytes, 0);
       store(stored.data(), std::uint32_t(sum));

@@ -249,7 +249,9 @@ const Kernels DELTAHUB_KERNELS(DELTAHUB_ISA) = {
     .rank_step = rank_step,
     .is_right_by_column = is_right_by_column,
     .product = product,
-    .checksum = checksum,
+    .begin_checksum = begin_checksum,
+    .add_checksum = add_checksum,
+    .end_checksum = end_checksum,
 };
 
 }  // namespace deltahub

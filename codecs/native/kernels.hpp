@@ -33,6 +33,15 @@ struct WriterState {
   std::uint32_t states[32] = {};
 };
 
+// A checksum in mid-making.
+struct ChecksumState {
+  std::size_t n;
+  std::uint64_t seed;
+  std::size_t n_done;  // bytes that the sums hold
+  std::uint64_t sums[8];
+  std::uint8_t secret[192];
+};
+
 // The context of each class, whole and as planes of bytes; and the table beside a shift below 16 in
 // one plane, which holds all of them where they are `narrow`.
 struct ClassTable {
@@ -121,8 +130,11 @@ struct Kernels {
   bool is_right_by_column;  // else `rank_step` components of all columns, and then the next
   void (*product)(const std::int16_t* left, std::size_t n_rows, int rank, const std::int16_t* right,
                   std::size_t stride, std::size_t n, std::int32_t* product);
-  // XXH3 of 64 bits.
-  std::uint64_t (*checksum)(const std::uint8_t* bytes, std::size_t n, std::uint64_t seed);
+  // XXH3 of 64 bits, of n bytes that become ready one after another: `add` takes in what it can of
+  // the first n_ready; `end` needs all, and tells.
+  void (*begin_checksum)(ChecksumState& state, std::size_t n, std::uint64_t seed);
+  void (*add_checksum)(ChecksumState& state, const std::uint8_t* bytes, std::size_t n_ready);
+  std::uint64_t (*end_checksum)(ChecksumState& state, const std::uint8_t* bytes);
 };
 
 extern const Kernels portable_kernels;

@@ -65,6 +65,13 @@ std::optional<FloatModel> parse_float_prelude(const std::uint8_t* bytes, std::si
   return model;
 }
 
+// A block's stream, and where its words go: a whole number of them.
+struct CodedFloats {
+  std::span<const std::uint8_t> stream;
+  std::span<std::uint8_t> out;
+  std::uint64_t seed;
+};
+
 // The table made ready both ways: immutable, shared by all threads.
 template <class Words>
 class FloatTable {
@@ -76,28 +83,23 @@ class FloatTable {
                    entries_of(n_float_symbols(leading_bits<Words>(model)), symbol_at()));
   }
 
-  // False: no encoder wrote it; `out` is then arbitrary.
-  bool decode(const std::uint8_t* stream, std::size_t size, std::uint8_t* out,
-              std::size_t n) const {
-    Sequences in(kernels_, entries_, model_.table_log, stream, size);
-    return finish(in, out, 0, n);
+  DecodedBlock decode(const CodedFloats& block) const {
+    Reader reader(*this, block);
+    return reader.finish(0);
   }
 
-  // The same of two streams, in turn as far as both have whole chunks.
-  std::array<bool, 2> decode_two(const std::array<std::span<const std::uint8_t>, 2>& streams,
-                                 const std::array<std::uint8_t*, 2>& out,
-                                 const std::array<std::size_t, 2>& n) const {
-    Sequences a(kernels_, entries_, model_.table_log, streams[0].data(), streams[0].size());
-    Sequences b(kernels_, entries_, model_.table_log, streams[1].data(), streams[1].size());
-    alignas(64) std::uint8_t numbers[2][chunk * sizeof(Word)];
-    const std::size_t both = std::min(n[0], n[1]);
+  // The same of two blocks, in turn as far as both have whole chunks.
+  std::array<DecodedBlock, 2> decode_two(const std::array<CodedFloats, 2>& blocks) const {
+    Reader a(*this, blocks[0]), b(*this, blocks[1]);
+    const std::size_t both = std::min(a.n, b.n);
     std::size_t first = 0;
-    for (; first + chunk <= both && a.is_sound() && b.is_sound(); first += chunk) {
-      Sequences::read_two<Word>(a, b, contexts, contexts, chunk, numbers[0], numbers[1]);
-      for (int s = 0; s < 2; ++s) join(numbers[s], chunk, out[s] + first * sizeof(Word));
+    for (; first + chunk <= both && a.in.is_sound() && b.in.is_sound(); first += chunk) {
+      Sequences::read_two<Word>(a.in, b.in, contexts, contexts, chunk, a.numbers, b.numbers);
+      a.join(first, chunk);
+      b.join(first, chunk);
     }
-    const bool is_a = finish(a, out[0], first, n[0]);
-    return {is_a, finish(b, out[1], first, n[1])};
+    const DecodedBlock is_a = a.finish(first);
+    return {is_a, b.finish(first)};
   }
 
   auto symbol_at() const {
@@ -108,20 +110,38 @@ class FloatTable {
  private:
   static constexpr Context contexts[chunk] = {};  // all numbers have the same
 
-  // Numbers `first` to n - 1.
-  bool finish(Sequences& in, std::uint8_t* out, std::size_t first, std::size_t n) const {
-    alignas(64) std::uint8_t numbers[chunk * sizeof(Word)];
-    for (; first < n && in.is_sound(); first += chunk) {
-      const std::size_t part = std::min(chunk, n - first);
-      in.read<Word>(contexts, part, numbers);
-      join(numbers, part, out + first * sizeof(Word));
+  // A block in mid-decoding.
+  struct Reader {
+    Reader(const FloatTable& table, const CodedFloats& block)
+        : table(table),
+          in(table.kernels_, table.entries_, table.model_.table_log, block.stream.data(),
+             block.stream.size()),
+          words(table.kernels_, block.out.data(), block.out.size(), block.seed),
+          n(block.out.size() / sizeof(Word)) {}
+
+    void join(std::size_t first, std::size_t part) {
+      const FloatModel& model = table.model_;
+      table.kernels_.join[kind_of<Words>](numbers, part, model.zero_bits,
+                                          Words::mantissa_bits - model.n_leading,
+                                          words.at(first * sizeof(Word)));
+      words.add((first + part) * sizeof(Word));
     }
-    return in.is_finished();
-  }
-  void join(const std::uint8_t* numbers, std::size_t n, std::uint8_t* out) const {
-    kernels_.join[kind_of<Words>](numbers, n, model_.zero_bits,
-                                  Words::mantissa_bits - model_.n_leading, out);
-  }
+    // Words `first` to n - 1.
+    DecodedBlock finish(std::size_t first) {
+      for (; first < n && in.is_sound(); first += chunk) {
+        const std::size_t part = std::min(chunk, n - first);
+        in.template read<Word>(contexts, part, numbers);
+        join(first, part);
+      }
+      return words.finish(in.is_finished());
+    }
+
+    const FloatTable& table;
+    Sequences in;
+    DecodedWords words;
+    std::size_t n;
+    alignas(64) std::uint8_t numbers[chunk * sizeof(Word)];
+  };
 
   const Kernels& kernels_;
   FloatModel model_;
