@@ -33,31 +33,34 @@ class Sequences {
   }
 
   template <class Number>
-  void read(const Context* contexts, std::size_t n, std::uint8_t* out) {
+  void read(const Context* contexts, std::size_t n, std::uint8_t* out, Ahead ahead) {
     if (state_.is_sound)
-      of_size<Number>(kernels_.numbers)(state_, tables_, contexts, n, out);
+      of_size<Number>(kernels_.numbers)(state_, tables_, contexts, n, out, ahead);
   }
   // The same of two streams that are read by the same tables.
   template <class Number>
   static void read_two(Sequences& a, Sequences& b, const Context* contexts_a,
                        const Context* contexts_b, std::size_t n, std::uint8_t* out_a,
-                       std::uint8_t* out_b) {
+                       std::uint8_t* out_b, Ahead ahead_a, Ahead ahead_b) {
     if (!a.is_sound() || !b.is_sound()) {
-      a.read<Number>(contexts_a, n, out_a);
-      b.read<Number>(contexts_b, n, out_b);
+      a.read<Number>(contexts_a, n, out_a, ahead_a);
+      b.read<Number>(contexts_b, n, out_b, ahead_b);
       return;
     }
     of_size<Number>(a.kernels_.two_numbers)({&a.state_, &b.state_}, a.tables_,
-                                            {contexts_a, contexts_b}, n, {out_a, out_b});
+                                            {contexts_a, contexts_b}, n, {out_a, out_b},
+                                            {ahead_a, ahead_b});
   }
   // A whole sequence in one context.
   template <class Number>
   std::vector<Number> read(Context context, std::size_t n) {
     std::vector<Number> numbers(n);
     const std::vector<Context> contexts(std::min(n, chunk), context);
-    for (std::size_t i = 0; i < n && state_.is_sound; i += chunk)
-      read<Number>(contexts.data(), std::min(chunk, n - i),
-                   reinterpret_cast<std::uint8_t*>(numbers.data() + i));
+    for (std::size_t i = 0; i < n && state_.is_sound; i += chunk) {
+      auto* const out = reinterpret_cast<std::uint8_t*>(numbers.data() + i);
+      const auto near = std::uintptr_t(out);
+      read<Number>(contexts.data(), std::min(chunk, n - i), out, {near, near});
+    }
     return numbers;
   }
   bool is_sound() const { return state_.is_sound; }
@@ -89,6 +92,7 @@ class DecodedWords {
       : kernels_(kernels), out_(out) {
     kernels.begin_checksum(checksum_, size, seed);
   }
+  std::uint8_t* begin() const { return out_; }
   std::uint8_t* at(std::size_t byte) const { return out_ + byte; }
   // The first n_ready bytes are there.
   void add(std::size_t n_ready) { kernels_.add_checksum(checksum_, out_, n_ready); }
@@ -328,9 +332,12 @@ class BlockReader {
     predicted_ = frame_.predict(shape_, sides_, first, n, block_.base + first * sizeof(Word),
                             contexts_, space_);
   }
-  void read(std::size_t n) { in_.template read<Word>(contexts_, n, deltas_); }
-  static void read_two(BlockReader& a, BlockReader& b, std::size_t n) {
-    Sequences::read_two<Word>(a.in_, b.in_, a.contexts_, b.contexts_, n, a.deltas_, b.deltas_);
+  void read(std::size_t first, std::size_t n) {
+    in_.template read<Word>(contexts_, n, deltas_, ahead(first + n));
+  }
+  static void read_two(BlockReader& a, BlockReader& b, std::size_t first, std::size_t n) {
+    Sequences::read_two<Word>(a.in_, b.in_, a.contexts_, b.contexts_, n, a.deltas_, b.deltas_,
+                              a.ahead(first + n), b.ahead(first + n));
   }
   void apply(std::size_t first, std::size_t n) {
     frame_.apply_kernel()(predicted_, deltas_, n, words_.at(first * sizeof(Word)));
@@ -338,6 +345,12 @@ class BlockReader {
   }
 
  private:
+  // From word `next` on.
+  Ahead ahead(std::size_t next) const {
+    return {std::uintptr_t(block_.out) + next * sizeof(Word),
+            std::uintptr_t(block_.base) + next * sizeof(Word)};
+  }
+
   const FrameModel<Words>& frame_;
   BlockShape shape_;
   CodedBlock block_;
@@ -357,7 +370,7 @@ DecodedBlock finish_block(BlockReader<Words>& reader, std::size_t first) {
   for (; first < reader.count() && reader.is_sound(); first += chunk) {
     const std::size_t n = std::min(chunk, reader.count() - first);
     reader.predict(first, n);
-    reader.read(n);
+    reader.read(first, n);
     reader.apply(first, n);
   }
   return reader.finish();
@@ -381,7 +394,7 @@ std::array<DecodedBlock, 2> decode_two_blocks(const FrameModel<Words>& frame,
   for (; first + chunk <= both && a.is_sound() && b.is_sound(); first += chunk) {
     a.predict(first, chunk);
     b.predict(first, chunk);
-    BlockReader<Words>::read_two(a, b, chunk);
+    BlockReader<Words>::read_two(a, b, first, chunk);
     a.apply(first, chunk);
     b.apply(first, chunk);
   }

@@ -15,6 +15,12 @@ struct StreamState {
   std::uint32_t states[32] = {};
 };
 
+// Where the words and their base lie that are wanted after the numbers in mid-reading. Their lines
+// are asked for one by one, between the rounds: all at once they would fill the queues.
+struct Ahead {
+  std::uintptr_t words, base;
+};
+
 // How a symbol is encoded: state -> (state + add_for_digits) >> 16 digits to write, then
 // next_states[(state >> digits) + first]. States run from 2^table_log to 2^(table_log + 1) - 1.
 struct Row {
@@ -69,12 +75,12 @@ struct Kernels {
     int table_log;
   };
   using Numbers = void (*)(StreamState& stream, Tables tables, const std::uint16_t* contexts,
-                           std::size_t n, std::uint8_t* out);
+                           std::size_t n, std::uint8_t* out, Ahead ahead);
   Numbers numbers[4];  // of 8, 16, 32 and 64 bits
   // The same for two sound streams, which some processors read faster together.
   using TwoNumbers = void (*)(StreamState* const (&streams)[2], Tables tables,
                               const std::uint16_t* const (&contexts)[2], std::size_t n,
-                              std::uint8_t* const (&out)[2]);
+                              std::uint8_t* const (&out)[2], const Ahead (&ahead)[2]);
   TwoNumbers two_numbers[4];
 
   // places[j]: the row of the number in its context's table: 82 rows a table, two a cell.

@@ -94,7 +94,8 @@ class FloatTable {
     const std::size_t both = std::min(a.n, b.n);
     std::size_t first = 0;
     for (; first + chunk <= both && a.in.is_sound() && b.in.is_sound(); first += chunk) {
-      Sequences::read_two<Word>(a.in, b.in, contexts, contexts, chunk, a.numbers, b.numbers);
+      Sequences::read_two<Word>(a.in, b.in, contexts, contexts, chunk, a.numbers, b.numbers,
+                                a.ahead(first + chunk), b.ahead(first + chunk));
       a.join(first, chunk);
       b.join(first, chunk);
     }
@@ -119,6 +120,11 @@ class FloatTable {
           words(table.kernels_, block.out.data(), block.out.size(), block.seed),
           n(block.out.size() / sizeof(Word)) {}
 
+    // From word `next` on.
+    Ahead ahead(std::size_t next) const {
+      const auto at = std::uintptr_t(words.begin()) + next * sizeof(Word);
+      return {at, at};
+    }
     void join(std::size_t first, std::size_t part) {
       const FloatModel& model = table.model_;
       table.kernels_.join[kind_of<Words>](numbers, part, model.zero_bits,
@@ -130,7 +136,7 @@ class FloatTable {
     DecodedBlock finish(std::size_t first) {
       for (; first < n && in.is_sound(); first += chunk) {
         const std::size_t part = std::min(chunk, n - first);
-        in.template read<Word>(contexts, part, numbers);
+        in.template read<Word>(contexts, part, numbers, ahead(first + part));
         join(first, part);
       }
       return words.finish(in.is_finished());

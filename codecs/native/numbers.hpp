@@ -66,7 +66,7 @@ inline void read_numbers(Kernels::Tables tables, BackwardBits& bits, std::uint32
 
 template <class Number>
 void numbers(StreamState& stream, Kernels::Tables tables, const std::uint16_t* contexts,
-             std::size_t n, std::uint8_t* out) {
+             std::size_t n, std::uint8_t* out, Ahead ahead) {
   constexpr std::size_t size = sizeof(Number);
   constexpr bool is_fast = size <= most_fast_bytes;
   constexpr std::size_t room = [] {
@@ -81,7 +81,7 @@ void numbers(StreamState& stream, Kernels::Tables tables, const std::uint16_t* c
   while (i + n_lanes <= n && bits.is_sound()) {
     if (bits.has_room(room)) {
       if constexpr (is_fast) {
-        const std::size_t end = fast_numbers<Number>(tables, bits, states, contexts, out, i, n);
+        const std::size_t end = fast_numbers<Number>(tables, bits, states, contexts, out, i, n, ahead);
         if (std::exchange(i, end) != end) continue;
       }
 #pragma GCC unroll 16
@@ -106,7 +106,7 @@ void numbers(StreamState& stream, Kernels::Tables tables, const std::uint16_t* c
 template <class Number>
 void two_numbers(StreamState* const (&streams)[2], Kernels::Tables tables,
                  const std::uint16_t* const (&contexts)[2], std::size_t n,
-                 std::uint8_t* const (&out)[2]) {
+                 std::uint8_t* const (&out)[2], const Ahead (&ahead)[2]) {
   std::size_t done[2] = {0, 0};
 #ifdef DELTAHUB_HAS_TWO_NUMBERS
   if constexpr (sizeof(Number) <= 4) {
@@ -115,13 +115,15 @@ void two_numbers(StreamState* const (&streams)[2], Kernels::Tables tables,
     };
     BackwardBits bits[2] = {bits_of(*streams[0]), bits_of(*streams[1])};
     std::uint32_t* const states[2] = {streams[0]->states, streams[1]->states};
-    fast_two_numbers<Number>(tables, bits, states, contexts, out, n, done);
+    fast_two_numbers<Number>(tables, bits, states, contexts, out, n, done, ahead);
     for (int s = 0; s < 2; ++s) streams[s]->position = bits[s].position();
   }
 #endif
-  for (int s = 0; s < 2; ++s)
-    numbers<Number>(*streams[s], tables, contexts[s] + done[s], n - done[s],
-                    out[s] + done[s] * sizeof(Number));
+  for (int s = 0; s < 2; ++s) {
+    const std::size_t skipped = done[s] * sizeof(Number);
+    numbers<Number>(*streams[s], tables, contexts[s] + done[s], n - done[s], out[s] + skipped,
+                    {ahead[s].words + skipped, ahead[s].base + skipped});
+  }
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "ahead.hpp"
 #include "entries.hpp"
 #include "kernels.hpp"
 #include "lanes_avx2.hpp"
@@ -165,7 +166,7 @@ inline constexpr std::size_t fast_room = most_round_digits<Number>;
 template <class Number>
 std::size_t fast_numbers(Kernels::Tables tables, BackwardBits& shared_bits,
                          std::uint32_t* shared_states, const std::uint16_t* contexts,
-                         std::uint8_t* out, std::size_t i, std::size_t n) {
+                         std::uint8_t* out, std::size_t i, std::size_t n, Ahead ahead) {
   constexpr int number_bits = 8 * int(sizeof(Number));
   using Spans = std::conditional_t<number_bits <= 16, Spans16, Spans32>;
   BackwardBits bits = shared_bits;
@@ -182,6 +183,7 @@ std::size_t fast_numbers(Kernels::Tables tables, BackwardBits& shared_bits,
       const __m256i table = _mm256_sll_epi32(_mm256_srli_epi32(context[v], 12), log);
       entry[v] = entries_at(tables.entries, _mm256_add_epi32(table, states[v]));
     }
+    ask_for_round<Number>(ahead, i);
     Position position{bits.bytes(), bits.position()};
     const auto located = [&](int v) {
       digits[v] = _mm256_and_si256(entry[v], _mm256_set1_epi32(15));

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ahead.hpp"
 #include "entries.hpp"
 #include "kernels.hpp"
 #include "lanes_avx2.hpp"
@@ -153,7 +154,7 @@ template <class Number>
 class Reader {
  public:
   Reader(Kernels::Tables tables, const BackwardBits& bits, const std::uint32_t* states,
-         const std::uint16_t* contexts, std::uint8_t* out)
+         const std::uint16_t* contexts, std::uint8_t* out, Ahead ahead)
       : bits_(bits),
         entries_(tables.entries),
         log_(_mm_cvtsi32_si128(tables.table_log)),
@@ -161,7 +162,8 @@ class Reader {
             _mm512_castsi256_si512(_mm512_cvtepi32_epi16(load_vector(states))),
             _mm512_cvtepi32_epi16(load_vector(states + 16)), 1)),
         contexts_(contexts),
-        out_(out) {}
+        out_(out),
+        ahead_(ahead) {}
 
   bool has_room() const { return bits_.has_room(fast_room<Number>); }
 
@@ -190,6 +192,7 @@ class Reader {
     const auto all = std::uint32_t(_mm_cvtsi128_si32(_mm512_castsi512_si128(sums)));
     if (!always_fits<Number> && all > window_bits) [[unlikely]] return false;
 
+    ask_for_round<Number>(ahead_, i);
     const Window window(bits_.bytes(), bits_.position());
     bits_.skip_unchecked(all);
     const __m512i offset = _mm512_sub_epi16(_mm512_set1_epi16(short(window.end)), through);
@@ -232,14 +235,15 @@ class Reader {
   __m512i states_;
   const std::uint16_t* contexts_;
   std::uint8_t* out_;
+  Ahead ahead_;
 };
 
 // Rounds of 32 numbers while there is room and their digits are near; returns where it stopped.
 template <class Number>
 std::size_t fast_numbers(Kernels::Tables tables, BackwardBits& bits, std::uint32_t* states,
                          const std::uint16_t* contexts, std::uint8_t* out, std::size_t i,
-                         std::size_t n) {
-  Reader<Number> reader(tables, bits, states, contexts, out);
+                         std::size_t n, Ahead ahead) {
+  Reader<Number> reader(tables, bits, states, contexts, out, ahead);
   while (i + n_lanes <= n && reader.has_room() && reader.read_round(i)) i += n_lanes;
   reader.leave(bits, states);
   return i;
@@ -250,9 +254,10 @@ std::size_t fast_numbers(Kernels::Tables tables, BackwardBits& bits, std::uint32
 template <class Number>
 void fast_two_numbers(Kernels::Tables tables, BackwardBits (&bits)[2],
                       std::uint32_t* const (&states)[2], const std::uint16_t* const (&contexts)[2],
-                      std::uint8_t* const (&out)[2], std::size_t n, std::size_t (&i)[2]) {
-  Reader<Number> first(tables, bits[0], states[0], contexts[0], out[0]);
-  Reader<Number> second(tables, bits[1], states[1], contexts[1], out[1]);
+                      std::uint8_t* const (&out)[2], std::size_t n, std::size_t (&i)[2],
+                      const Ahead (&ahead)[2]) {
+  Reader<Number> first(tables, bits[0], states[0], contexts[0], out[0], ahead[0]);
+  Reader<Number> second(tables, bits[1], states[1], contexts[1], out[1], ahead[1]);
   while (i[1] + n_lanes <= n && first.has_room() && second.has_room()) {
     if (!first.read_round(i[0])) break;
     i[0] += n_lanes;

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ahead.hpp"
 #include "entries.hpp"
 #include "kernels.hpp"
 #include "stream.hpp"
@@ -54,7 +55,7 @@ inline Uint16x8 running_sums(Uint16x8 of) {
 template <class Number>
 std::size_t fast_numbers(Kernels::Tables tables, BackwardBits& shared_bits,
                          std::uint32_t* shared_states, const std::uint16_t* contexts,
-                         std::uint8_t* out, std::size_t i, std::size_t n) {
+                         std::uint8_t* out, std::size_t i, std::size_t n, Ahead ahead) {
   static_assert(sizeof(Number) <= 2);
   constexpr std::size_t room = fast_room<Number>, group = 8;
   constexpr std::uint16_t most_raw = 8 * sizeof(Number) - 1;
@@ -63,6 +64,7 @@ std::size_t fast_numbers(Kernels::Tables tables, BackwardBits& shared_bits,
   std::uint32_t states[n_lanes];
   std::copy_n(shared_states, n_lanes, states);
   for (; i + n_lanes <= n && bits.has_room(room); i += n_lanes) {
+    ask_for_round<Number>(ahead, i);
     const std::size_t position = bits.position();
     const std::uint8_t* const bytes = bits.bytes() + position / 8 - room / 8;
     Parts table, n_digits, n_raw, byte, bit, next, leading;
