@@ -21,7 +21,10 @@
 #else
 #include "kernels_vectors.hpp"
 #endif
-#if defined(__AVX2__)
+#if defined(__AVX512F__)
+#include "prediction_avx512.hpp"
+#include "product.hpp"
+#elif defined(__AVX2__)
 #include "prediction_avx2.hpp"
 #include "product.hpp"
 #else
@@ -159,22 +162,32 @@ template <class Words>
 void predict(const std::uint8_t* words, const std::int32_t* product, std::size_t n, int floor,
              std::uint8_t* out) {
   constexpr std::size_t together = 32, size = sizeof(typename Words::Word);
+  const auto predict_one = [&](std::size_t j) {
+    predict_each<Words>(words + j * size, product + j, 1, floor, out + j * size);
+  };
   std::size_t j = 0;
-  const auto predict_all = [&](auto&& are_near) {
-    for (; j + together <= n; j += together) {
-      const std::uint8_t* const from = words + j * size;
-      std::uint8_t* const to = out + j * size;
-      if (!are_near(from, product + j, to) && !predict_usual<Words>(from, product + j, floor, to))
-        predict_each<Words>(from, product + j, together, floor, to);
-    }
+  const auto predict_usual_ones = [&] {
+    std::uint32_t others =
+        predict_usual<Words>(words + j * size, product + j, floor, out + j * size);
+    for (; others != 0; others &= others - 1) predict_one(j + std::size_t(std::countr_zero(others)));
   };
   if constexpr (size == 2) {
     const NearWords<Words> near(floor);
-    predict_all([&](auto... each) { return near.predict(each...); });
-  } else {
-    predict_all([](auto...) { return false; });
+    // Where many words are others, as happens with a fine unit, they are in all groups.
+    constexpr int few = 4, most_misses = 3;
+    for (int misses = 0; near.exist() && misses < most_misses && j + together <= n; j += together) {
+      std::uint32_t others = near.predict(words + j * size, product + j, out + j * size);
+      if (std::popcount(others) > few) {
+        predict_usual_ones();
+        ++misses;
+      } else {
+        for (; others != 0; others &= others - 1)
+          predict_one(j + std::size_t(std::countr_zero(others)));
+      }
+    }
   }
-  predict_each<Words>(words + j * size, product + j, n - j, floor, out + j * size);
+  for (; j + together <= n; j += together) predict_usual_ones();
+  for (; j < n; ++j) predict_one(j);
 }
 #else
 // As a call of its own one word stays out of vectors, which compute all words to keep a few.

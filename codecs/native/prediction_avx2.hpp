@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "prediction.hpp"
+#include "prediction_near.hpp"
 
 #define DELTAHUB_HAS_PREDICT
 
@@ -83,9 +84,9 @@ inline __m256i moved_words(__m256i word, __m256i product, __m256i floor, Usual& 
   return _mm256_blendv_epi8(_mm256_or_si256(magnitude, sign), word, is_still);
 }
 
-// 32 words. False where one is not as nearly all are; `out` is then arbitrary.
+// 32 words. Zero where all are as nearly all are, else `out` is arbitrary.
 template <class Words>
-inline bool predict_usual(const std::uint8_t* words, const std::int32_t* product,
+inline std::uint32_t predict_usual(const std::uint8_t* words, const std::int32_t* product,
                           std::int32_t floor, std::uint8_t* out) {
   constexpr std::int32_t most = (1 << Words::exponent_bits) - 1;
   Usual usual;
@@ -110,42 +111,31 @@ inline bool predict_usual(const std::uint8_t* words, const std::int32_t* product
       _mm256_storeu_si256(to + v, moved(8 * v, _mm256_loadu_si256(in + v)));
   }
   constexpr std::int32_t largest = Words::word_bits == 16 ? (1 << 24) - 1 : (1 << 30) - 1;
-  return Usual::is_within(usual.exponent, most - 2) &&
-         Usual::is_within(usual.moved_exponent, most - 3) &&
-         Usual::is_within(usual.size, largest - 1) && Usual::is_within(usual.product, INT32_MAX);
+  const bool are_usual =
+      Usual::is_within(usual.exponent, most - 2) &&
+      Usual::is_within(usual.moved_exponent, most - 3) &&
+      Usual::is_within(usual.size, largest - 1) && Usual::is_within(usual.product, INT32_MAX);
+  return are_usual ? 0 : ~std::uint32_t(0);
 }
 
-// Words of 16 bits whose sum with the product floats add exactly: full significands of which the
-// product's unit takes no digit, none above the unit's exponent, and sums of at most 23 digits. With
-// a coarse unit nearly all are. The exponents are made those of integers and back by adding to them,
-// so all is exact, whatever the rounding mode. A product too long for a float is rounded; but its sum
-// with a word of 22 digits then has more than 23, and is refused.
+// Such words as prediction_near.hpp tells of, eight at a time.
 template <class Words>
 class NearWords {
  public:
-  explicit NearWords(std::int32_t floor)
-      : to_integer_((127 + m + guard - floor) * (1 << 23)), back_((floor - m - guard - 127) * (1 << m)) {
-    const std::int32_t least = std::max(1, floor - guard);
-    least_word_ = least << m;
-    most_word_ = ((floor + 1) << m) - 1 - least_word_;
-    const std::int32_t moved = back_ / (1 << m);
-    // Rounding may have carried: before it the exponent was one less.
-    const std::int32_t low = std::max(127, 2 - moved), high = std::min(149, most - 2 - moved);
-    least_sum_ = low << m;
-    most_sum_ = ((high + 1) << m) - 1 - least_sum_;
-    exists_ = low <= high && floor < most;
-  }
+  explicit NearWords(std::int32_t floor) : bounds_(floor) {}
 
-  // 32 words. False where one is another, and `out` arbitrary.
-  bool predict(const std::uint8_t* words, const std::int32_t* product, std::uint8_t* out) const {
-    if (!exists_) return false;
+  bool exist() const { return bounds_.exist; }
+
+  // 32 words. Zero where all are such, else `out` is arbitrary.
+  std::uint32_t predict(const std::uint8_t* words, const std::int32_t* product,
+                        std::uint8_t* out) const {
     const auto all = [](std::int32_t value) { return _mm256_set1_epi16(std::int16_t(value)); };
     __m256i greatest_word = _mm256_setzero_si256(), greatest_sum = greatest_word;
     for (std::size_t v = 0; v < 2; ++v) {
       const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(words) + v);
       const __m256i size = _mm256_and_si256(both, all(0x7fff));
       greatest_word =
-          _mm256_max_epu16(greatest_word, _mm256_sub_epi16(size, all(least_word_)));
+          _mm256_max_epu16(greatest_word, _mm256_sub_epi16(size, all(bounds_.least_word)));
       const auto* const by = reinterpret_cast<const __m256i*>(product + 16 * v);
       const __m256i low = sums(_mm256_castsi256_si128(both), _mm256_loadu_si256(by), greatest_sum);
       const __m256i high =
@@ -153,20 +143,22 @@ class NearWords {
       __m256i moved = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xd8);
       if constexpr (m == 7) {
         const __m256i sum = _mm256_and_si256(moved, all(0x7fff));
-        greatest_sum = _mm256_max_epu16(greatest_sum, _mm256_sub_epi16(sum, all(least_sum_)));
-        moved = _mm256_add_epi16(moved, all(back_));
+        greatest_sum = _mm256_max_epu16(greatest_sum, _mm256_sub_epi16(sum, all(bounds_.least_sum)));
+        moved = _mm256_add_epi16(moved, all(bounds_.back));
       }
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(out) + v, moved);
     }
+    bool are_near = is_within(greatest_word, bounds_.most_word);
     if constexpr (m == 7)
-      return is_within(greatest_word, most_word_) && is_within(greatest_sum, most_sum_);
-    return is_within(greatest_word, most_word_) && Usual::is_within(greatest_sum, most_sum_);
+      are_near = are_near && is_within(greatest_sum, bounds_.most_sum);
+    else
+      are_near = are_near && Usual::is_within(greatest_sum, bounds_.most_sum);
+    return are_near ? 0 : ~std::uint32_t(0);
   }
 
  private:
-  static constexpr std::int32_t m = Words::mantissa_bits, guard = guard_bits(m);
-  static constexpr std::int32_t most = (1 << Words::exponent_bits) - 1;
-  static constexpr int drop = 23 - m;
+  using Bounds = NearBounds<Words>;
+  static constexpr int m = Bounds::m, drop = Bounds::drop;
 
   static bool is_within(__m256i greatest, std::int32_t bound) {
     const __m256i most = _mm256_set1_epi16(std::int16_t(bound));
@@ -179,7 +171,7 @@ class NearWords {
     if constexpr (m != 7)  // the sign stays where it is
       bits = _mm256_and_si256(_mm256_srai_epi32(bits, drop - 10),
                               all(std::int32_t(0x80000000u | ((1u << (31 - (drop - 10))) - 1))));
-    const __m256 integers = _mm256_castsi256_ps(_mm256_add_epi32(bits, all(to_integer_)));
+    const __m256 integers = _mm256_castsi256_ps(_mm256_add_epi32(bits, all(bounds_.to_integer)));
     const __m256i sum =
         _mm256_castps_si256(_mm256_add_ps(integers, _mm256_cvtepi32_ps(product)));
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(sum, drop), all(1));
@@ -188,15 +180,13 @@ class NearWords {
     if constexpr (m == 7) return rounded;
     constexpr std::int32_t sign = 1 << (31 - drop);
     const __m256i size = _mm256_and_si256(rounded, all(sign - 1));
-    greatest = _mm256_max_epu32(greatest, _mm256_sub_epi32(size, all(least_sum_)));
+    greatest = _mm256_max_epu32(greatest, _mm256_sub_epi32(size, all(bounds_.least_sum)));
     return _mm256_or_si256(
-        _mm256_and_si256(_mm256_add_epi32(size, all(back_)), all(0x7fff)),
+        _mm256_and_si256(_mm256_add_epi32(size, all(bounds_.back)), all(0x7fff)),
         _mm256_and_si256(_mm256_srli_epi32(rounded, 31 - drop - 15), all(1 << 15)));
   }
 
-  std::int32_t to_integer_, back_;
-  std::int32_t least_word_, most_word_, least_sum_, most_sum_;
-  bool exists_;
+  Bounds bounds_;
 };
 
 }  // namespace
