@@ -13,6 +13,10 @@ struct StreamState {
   std::size_t position = 0;  // bits not yet read
   bool is_sound = false;
   std::uint32_t states[32] = {};
+  // Once few bits are left they are read from here, with zeros before and behind them: so rounds need
+  // not look at each number, and whether there was enough shows afterwards.
+  bool is_in_rest = false;
+  std::uint8_t rest[640] = {};
 };
 
 // Where the words and their base lie that are wanted after the numbers in mid-reading. Their lines

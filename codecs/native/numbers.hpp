@@ -64,6 +64,33 @@ inline void read_numbers(Kernels::Tables tables, BackwardBits& bits, std::uint32
   }
 }
 
+// No round takes more digits than this, so that none reads beyond the zeros before the rest.
+constexpr std::size_t most_rest_bits = most_round_digits<std::uint64_t>;
+constexpr std::size_t rest_begin = (most_rest_bits + 7) / 8;  // in bytes
+static_assert(2 * rest_begin + 1 + 16 <= sizeof(StreamState::rest));
+
+inline bool is_at_rest(const StreamState& stream, std::size_t position) {
+  return !stream.is_in_rest && position < most_rest_bits;
+}
+
+inline BackwardBits bits_of(StreamState& stream) {
+  if (is_at_rest(stream, stream.position)) {
+    const std::size_t n = std::min(stream.size, stream.position / 8 + 1);
+    std::copy_n(stream.bytes, n, stream.rest + rest_begin);
+    stream.is_in_rest = true;
+  }
+  if (!stream.is_in_rest)
+    return BackwardBits::resumed(stream.bytes, stream.size, stream.position);
+  return BackwardBits::resumed(stream.rest, sizeof stream.rest,
+                               stream.position + 8 * rest_begin);
+}
+
+inline void leave(StreamState& stream, const BackwardBits& bits) {
+  const std::size_t before = stream.is_in_rest ? 8 * rest_begin : 0;
+  stream.is_sound = bits.is_sound() && bits.position() >= before;
+  stream.position = stream.is_sound ? bits.position() - before : 0;
+}
+
 template <class Number>
 void numbers(StreamState& stream, Kernels::Tables tables, const std::uint16_t* contexts,
              std::size_t n, std::uint8_t* out, Ahead ahead) {
@@ -74,20 +101,25 @@ void numbers(StreamState& stream, Kernels::Tables tables, const std::uint16_t* c
     return most_round_digits<Number>;
   }();
   constexpr std::size_t together = size <= 2 ? 2 : 1;
-  BackwardBits bits = BackwardBits::resumed(stream.bytes, stream.size, stream.position);
+  BackwardBits bits = bits_of(stream);
   std::uint32_t states[n_lanes];
   std::copy_n(stream.states, n_lanes, states);
   std::size_t i = 0;
   while (i + n_lanes <= n && bits.is_sound()) {
     if (bits.has_room(room)) {
       if constexpr (is_fast) {
-        const std::size_t end = fast_numbers<Number>(tables, bits, states, contexts, out, i, n, ahead);
+        const std::size_t end =
+            fast_numbers<Number>(tables, bits, states, contexts, out, i, n, ahead);
         if (std::exchange(i, end) != end) continue;
       }
 #pragma GCC unroll 16
       for (std::size_t lane = 0; lane < n_lanes; lane += together)
         read_numbers<Number, together, false>(tables, bits, &states[lane], contexts + i + lane,
                                               out + (i + lane) * size);
+    } else if (is_at_rest(stream, bits.position())) {
+      leave(stream, bits);
+      bits = bits_of(stream);
+      continue;
     } else {
       for (std::size_t lane = 0; lane < n_lanes; ++lane)
         read_numbers<Number, 1, true>(tables, bits, &states[lane], contexts + i + lane,
@@ -95,11 +127,16 @@ void numbers(StreamState& stream, Kernels::Tables tables, const std::uint16_t* c
     }
     i += n_lanes;
   }
-  for (std::size_t lane = 0; i < n && bits.is_sound(); ++i, ++lane)
-    read_numbers<Number, 1, true>(tables, bits, &states[lane], contexts + i, out + i * size);
+  // What is no whole round. Factors' sequences are short, so that much of them may be.
+  const bool is_roomy = bits.has_room(most_round_digits<Number>);
+  for (std::size_t lane = 0; i < n && bits.is_sound(); ++i, ++lane) {
+    if (is_roomy)
+      read_numbers<Number, 1, false>(tables, bits, &states[lane], contexts + i, out + i * size);
+    else
+      read_numbers<Number, 1, true>(tables, bits, &states[lane], contexts + i, out + i * size);
+  }
   std::copy_n(states, n_lanes, stream.states);
-  stream.position = bits.position();
-  stream.is_sound = bits.is_sound();
+  leave(stream, bits);
 }
 
 // Two sequences of one length that are read by the same tables.
@@ -110,17 +147,15 @@ void two_numbers(StreamState* const (&streams)[2], Kernels::Tables tables,
   std::size_t done[2] = {0, 0};
 #ifdef DELTAHUB_HAS_TWO_NUMBERS
   if constexpr (sizeof(Number) <= 4) {
-    const auto bits_of = [](const StreamState& stream) {
-      return BackwardBits::resumed(stream.bytes, stream.size, stream.position);
-    };
     BackwardBits bits[2] = {bits_of(*streams[0]), bits_of(*streams[1])};
     std::uint32_t* const states[2] = {streams[0]->states, streams[1]->states};
     fast_two_numbers<Number>(tables, bits, states, contexts, out, n, done, ahead);
-    for (int s = 0; s < 2; ++s) streams[s]->position = bits[s].position();
+    for (int s = 0; s < 2; ++s) leave(*streams[s], bits[s]);
   }
 #endif
   for (int s = 0; s < 2; ++s) {
     const std::size_t skipped = done[s] * sizeof(Number);
+    if (!streams[s]->is_sound) continue;
     numbers<Number>(*streams[s], tables, contexts[s] + done[s], n - done[s], out[s] + skipped,
                     {ahead[s].words + skipped, ahead[s].base + skipped});
   }

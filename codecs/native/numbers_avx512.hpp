@@ -111,9 +111,10 @@ struct Window {
   // The 16 bits from each of 32 offsets on.
   __m512i from_16(__m512i offset) const {
     const __m512i piece = _mm512_srli_epi16(offset, 4);
-    return _mm512_shrdv_epi16(
-        _mm512_permutex2var_epi16(load_vector(at), piece, load_vector(at + 64)),
-        _mm512_permutex2var_epi16(load_vector(at + 2), piece, load_vector(at + 66)), offset);
+    const __m512i low = load_vector(at), high = load_vector(at + 64);
+    const __m512i next = _mm512_add_epi16(piece, _mm512_set1_epi16(1));  // there is one: see above
+    return _mm512_shrdv_epi16(_mm512_permutex2var_epi16(low, piece, high),
+                              _mm512_permutex2var_epi16(low, next, high), offset);
   }
   // The 32 bits from each of 16 offsets on.
   __m512i from_32(__m512i offset) const {
