@@ -25,7 +25,7 @@ _BUFFER_BYTES: Final = 64 << 20
 _SAMPLES_A_SECOND: Final = 2000
 # The first that matches the library or the function tells what the time went for.
 KINDS: Final = (
-    ("checksums", r"XXH"),
+    ("checksums", r"XXH|checksum"),
     ("Python around the blocks", r"libpython|_struct|backend_c|\[nb_|nanobind|_bisect"),
     ("the system: pages and copies", r"kernel\.kallsyms"),
     ("search: linear algebra", r"openblas|libscipy|_umath_linalg|_multiarray_umath|lapack"),
@@ -36,7 +36,7 @@ KINDS: Final = (
     ("numbers: states and digits", r"::(two_)?numbers<|::write<|Reader<"),
     ("contexts and classes", r"contexts|::places<|FrameModel|decode_block|encode_block"),
     ("differences and words", r"::apply<|::deltas<|undo"),
-    ("prediction: product and sum", r"product|::predict<"),
+    ("prediction: product and sum", r"product|::predict(_each)?<"),
     ("tables", r"for_each_state|append_entries|append_rows|normalized|parse_|write_fields"),
     (
         "planning",

@@ -6,106 +6,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
+#include "decoded_words.hpp"
 #include "kernels.hpp"
 #include "model.hpp"
 #include "right_factor.hpp"
+#include "sequences.hpp"
 #include "words.hpp"
 
 namespace deltahub {
-
-inline constexpr std::size_t chunk = 1024;  // words that go through all passes while they are near
-
-// Of kernels for numbers of several sizes, the one for a word's.
-template <class Number, class Kernel>
-Kernel of_size(const Kernel (&kernels)[4]) {
-  return kernels[std::bit_width(sizeof(Number)) - 1];
-}
-
-// A stream that is being read, sequence by sequence.
-class Sequences {
- public:
-  Sequences(const Kernels& kernels, const std::vector<Entry>& entries, int table_log,
-            const std::uint8_t* bytes, std::size_t size)
-      : kernels_(kernels), tables_{entries.data(), table_log} {
-    kernels.begin(state_, bytes, size, table_log);
-  }
-
-  template <class Number>
-  void read(const Context* contexts, std::size_t n, std::uint8_t* out, Ahead ahead) {
-    if (state_.is_sound)
-      of_size<Number>(kernels_.numbers)(state_, tables_, contexts, n, out, ahead);
-  }
-  // The same of two streams that are read by the same tables.
-  template <class Number>
-  static void read_two(Sequences& a, Sequences& b, const Context* contexts_a,
-                       const Context* contexts_b, std::size_t n, std::uint8_t* out_a,
-                       std::uint8_t* out_b, Ahead ahead_a, Ahead ahead_b) {
-    if (!a.is_sound() || !b.is_sound()) {
-      a.read<Number>(contexts_a, n, out_a, ahead_a);
-      b.read<Number>(contexts_b, n, out_b, ahead_b);
-      return;
-    }
-    of_size<Number>(a.kernels_.two_numbers)({&a.state_, &b.state_}, a.tables_,
-                                            {contexts_a, contexts_b}, n, {out_a, out_b},
-                                            {ahead_a, ahead_b});
-  }
-  // A whole sequence in one context.
-  template <class Number>
-  std::vector<Number> read(Context context, std::size_t n) {
-    std::vector<Number> numbers(n);
-    const std::vector<Context> contexts(std::min(n, chunk), context);
-    for (std::size_t i = 0; i < n && state_.is_sound; i += chunk) {
-      auto* const out = reinterpret_cast<std::uint8_t*>(numbers.data() + i);
-      const auto near = std::uintptr_t(out);
-      read<Number>(contexts.data(), std::min(chunk, n - i), out, {near, near});
-    }
-    return numbers;
-  }
-  bool is_sound() const { return state_.is_sound; }
-  // Every digit was read, and every lane came to rest.
-  bool is_finished() const {
-    std::uint32_t left = 0;
-    for (const std::uint32_t state : state_.states) left |= state;
-    return state_.is_sound && state_.position == 0 && left == 0;
-  }
-
- private:
-  const Kernels& kernels_;
-  Kernels::Tables tables_;
-  StreamState state_;
-};
-
-// What decoding a block has come to. Where it is not sound no encoder wrote it, and its words are
-// arbitrary.
-struct DecodedBlock {
-  bool is_sound = false;
-  std::uint64_t checksum = 0;  // of its words
-};
-
-// A block's words in mid-decoding, from the first on. Their checksum takes them in while they are
-// near.
-class DecodedWords {
- public:
-  DecodedWords(const Kernels& kernels, std::uint8_t* out, std::size_t size, std::uint64_t seed)
-      : kernels_(kernels), out_(out) {
-    kernels.begin_checksum(checksum_, size, seed);
-  }
-  std::uint8_t* begin() const { return out_; }
-  std::uint8_t* at(std::size_t byte) const { return out_ + byte; }
-  // The first n_ready bytes are there.
-  void add(std::size_t n_ready) { kernels_.add_checksum(checksum_, out_, n_ready); }
-  DecodedBlock finish(bool is_sound) {
-    if (!is_sound) return {};
-    return {true, kernels_.end_checksum(checksum_, out_)};
-  }
-
- private:
-  const Kernels& kernels_;
-  std::uint8_t* out_;
-  ChecksumState checksum_;
-};
 
 inline bool are_scales(const std::vector<std::int16_t>& scales) {
   return std::ranges::all_of(scales,
@@ -163,12 +74,13 @@ class FrameModel {
     }
     if (model_.rank() > 0) {
       std::vector<std::int16_t> right;
+      right.reserve(std::size_t(model_.rank()) * columns);
       for (const Component& component : model_.components) {
         if (!in.is_sound()) return false;
         for (const std::int16_t number : in.read<std::int16_t>(component.right.context, columns))
           right.push_back(std::int16_t(std::uint16_t(number) << component.right.stride));
       }
-      set_right(right, columns);
+      set_right(std::move(right), columns);
     }
     return in.is_finished() && are_scales(column_scales_);
   }
@@ -176,8 +88,8 @@ class FrameModel {
   void set_column_scales(std::vector<std::int16_t> scales) { column_scales_ = std::move(scales); }
   void set_stairs(std::vector<Word> stairs) { stairs_ = std::move(stairs); }
   // right: rank x columns.
-  void set_right(const std::vector<std::int16_t>& right, std::size_t columns) {
-    right_ = RightFactor(kernels_, right.data(), std::size_t(model_.rank()), columns);
+  void set_right(std::vector<std::int16_t> right, std::size_t columns) {
+    right_ = RightFactor(kernels_, std::move(right), std::size_t(model_.rank()), columns);
   }
 
   const Model& model() const { return model_; }
@@ -262,8 +174,8 @@ class FrameModel {
     const auto multiply = [&](std::size_t from, std::size_t n_rows, std::size_t left,
                               std::size_t n) {
       space.products.resize(std::max(space.products.size(), n_rows * n));
-      kernels_.product(&sides.left[from * filled_rank()], n_rows, int(filled_rank()),
-                       right_.from(shape.first_column + left), right_.stride(), n, space.products.data());
+      right_.multiply(kernels_, &sides.left[from * filled_rank()], n_rows,
+                      shape.first_column + left, n, space.products.data());
       if (model_.is_product_rounded)
         kernels_.round(space.products.data(), n_rows * n, Words::mantissa_bits + 1);
     };

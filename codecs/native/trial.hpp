@@ -90,7 +90,8 @@ class Trial {
   template <class Rows>
   double bits(const Rows& source, const Rows& base, std::size_t rows, const TrialFactors& factors) {
     const std::size_t rank = factors.rank, filled = filled_rank(kernels_, rank);
-    const RightFactor right(kernels_, factors.right, rank, columns_);
+    const RightFactor right(kernels_, {factors.right, factors.right + rank * columns_}, rank,
+                            columns_);
     std::vector<std::int16_t> left(4 * filled);
     for (std::size_t row = 0; row < rows; ++row) {
       if (rank == 0) {
@@ -101,8 +102,7 @@ class Trial {
         const std::size_t n_rows = std::min<std::size_t>(4, rows - row);
         for (std::size_t i = 0; i < n_rows; ++i)
           std::copy_n(&factors.left[(row + i) * rank], rank, &left[i * filled]);
-        kernels_.product(left.data(), n_rows, int(filled), right.from(0), right.stride(), columns_,
-                         products_.data());
+        right.multiply(kernels_, left.data(), n_rows, 0, columns_, products_.data());
         if (factors.is_rounded)
           kernels_.round(products_.data(), n_rows * columns_, Words::mantissa_bits + 1);
       }

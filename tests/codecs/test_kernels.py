@@ -145,6 +145,31 @@ def test_all_kernels_predict_the_same_words_from_any_factors(dtype: DType, rank:
             assert decoded == words[0], name
 
 
+def test_all_kernels_predict_the_same_words_of_few_wide_rows() -> None:
+    """So wide that the portable kernels do not fill the right factor up with zeros."""
+    random = np.random.default_rng(0)
+    rows, columns = 2, (1 << 21) + 37
+    base = random.integers(0x3C00, 0x3F00, (rows, columns)).astype("<u2")
+    left = np.array([[3], [-5]], "<i2")
+    right = random.integers(-3000, 3000, (1, columns)).astype("<i2")
+    source = predict(DType.BF16, base, LowRank(left, right, 127, False))
+    assert (source != base).mean() > 0.5
+    words = source.tobytes(), base.tobytes()
+    encoded = set()
+    for name in NAMES:
+        with running(name):
+            encoder = FmDeltaEncoder(
+                WORD_KINDS[DType.BF16], *words, rows, columns, 2,
+                left.tobytes(), right.tobytes(), 127, False,
+            )  # fmt: skip
+            encoded.add((encoder.prelude, encoder.encode(*words, 0, 0, rows, columns)))
+    ((prelude, stream),) = encoded
+    for name in NAMES:
+        shape = BlockShape(rows, columns)
+        decoded = run_delta(name, DType.BF16, (rows, columns), prelude, stream, words[1], shape)
+        assert decoded == words[0], name
+
+
 # --- which kernels run
 
 DIGEST = """
