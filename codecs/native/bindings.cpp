@@ -141,9 +141,11 @@ void join_groups(const Bytes& grouped, const WritableBytes& out) {
   join_byte_groups(grouped.data(), grouped.size(), out.data());
 }
 
-std::uint64_t estimate_deltas(int kind, const Bytes& source, const Bytes& base) {
+std::uint64_t estimate_deltas(int kind, const Bytes& source, const Bytes& base,
+                              const std::vector<std::size_t>& begins, std::size_t n) {
   nb::gil_scoped_release unlocked;
-  return estimated_deltas(kind, {source.data(), source.size()}, {base.data(), base.size()});
+  return estimated_deltas(kind, {source.data(), source.size()}, {base.data(), base.size()}, begins,
+                          n);
 }
 
 class FmDeltaDecoder {
@@ -254,10 +256,12 @@ NB_MODULE(_native, m) {
         "Fills `out` with the bytes of `grouped`, where bytes 0, 4, 8... of it come first, then 1,\n"
         "5, 9..., and so on. The two do not overlap. ValueError unless they have the same size.");
 
-  m.def("estimate_deltas", &estimate_deltas, "kind"_a, "source"_a, "base"_a,
-        nb::sig("def estimate_deltas(kind: int, source: " BUFFER ", base: " BUFFER ") -> int"),
-        "About how many bytes fm_delta takes for one row of words, found by counting alone.\n"
-        "kind: see fm_delta.WORD_KINDS. ValueError unless both are as many words, at least one.");
+  m.def("estimate_deltas", &estimate_deltas, "kind"_a, "source"_a, "base"_a, "begins"_a, "n"_a,
+        nb::sig("def estimate_deltas(kind: int, source: " BUFFER ", base: " BUFFER
+                ", begins: list[int], n: int) -> int"),
+        "About how many bytes fm_delta takes for runs of n words, found by counting some of them.\n"
+        "kind: see fm_delta.WORD_KINDS. begins: where the runs begin, in bytes. n: a multiple of 64.\n"
+        "ValueError unless both hold these runs.");
 
   m.attr("FAULT_GUARD") = int(Fault::guard);
   m.attr("FAULT_STREAM") = int(Fault::stream);

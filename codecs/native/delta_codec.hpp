@@ -156,17 +156,38 @@ inline std::unique_ptr<DeltaEncoder> planned_deltas(int kind, View source, View 
   });
 }
 
-// About how many bytes one row of words takes against its base, planned with the least effort.
-// std::invalid_argument where sizes do not fit each other.
-inline std::uint64_t estimated_deltas(int kind, View source, View base) {
+// About how many bytes these runs of n words take as one row against their base, planned with the
+// least effort. begins: where they begin, in bytes. std::invalid_argument where sizes do not fit each
+// other.
+inline std::uint64_t estimated_deltas(int kind, View source, View base,
+                                      const std::vector<std::size_t>& begins, std::size_t n) {
   return with_words(word_kind(kind), [&]<class Words>(Words) -> std::uint64_t {
-    const FrameShape shape{1, source.size() / sizeof(typename Words::Word),
-                           sizeof(typename Words::Word)};
-    shape.check_block(source.size(), base.size(), 0, 0, 1, shape.columns);
+    using Plans = Planner<Words>;
+    constexpr std::size_t word_bytes = sizeof(typename Words::Word);
+    constexpr std::size_t piece_bytes = Plans::sample_piece * word_bytes;
+    require(source.size() == base.size(), "a base of another size");
+    require(!begins.empty() && n > 0 && n % Plans::sample_piece == 0 &&
+                n <= source.size() / word_bytes &&
+                std::ranges::all_of(begins, [&](std::size_t begin) {
+                  return begin <= source.size() - n * word_bytes;
+                }),
+            "runs must be whole pieces of the words");
+    // Only those pieces are copied that will be looked at.
+    const std::size_t count = begins.size() * n, n_pieces = n / Plans::sample_piece;
+    const std::size_t step = Plans::sample_step(count, Plans::counted_fast);
+    std::vector<std::uint8_t> words, near;
+    const std::size_t first = begins.size() * n_pieces > step / 2 ? step / 2 : 0;
+    for (std::size_t i = first; i < begins.size() * n_pieces; i += step) {
+      const std::size_t at = begins[i / n_pieces] + i % n_pieces * piece_bytes;
+      words.insert(words.end(), source.begin() + std::ptrdiff_t(at),
+                   source.begin() + std::ptrdiff_t(at + piece_bytes));
+      near.insert(near.end(), base.begin() + std::ptrdiff_t(at),
+                  base.begin() + std::ptrdiff_t(at + piece_bytes));
+    }
     const LowRank none;
-    return Planner<Words>(*chosen_kernels(), source.data(), base.data(), 1, shape.columns,
-                          Effort::fast, none)
-        .estimated_bytes();
+    return Plans(*chosen_kernels(), words.data(), near.data(), 1, words.size() / word_bytes,
+                 Effort::fast, none)
+        .estimated_bytes(count);
   });
 }
 

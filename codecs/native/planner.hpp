@@ -47,22 +47,28 @@ class Planner {
     return plan;
   }
 
-  // About how many bytes the frame takes, from counting alone: with a table for each class, whose
-  // own size stands for those that classes would share.
-  std::uint64_t estimated_bytes() const {
+  // About how many bytes `count` words take of which the frame has some, from counting alone: with
+  // a table for each class, whose own size stands for those that classes would share.
+  std::uint64_t estimated_bytes(std::size_t count) const {
     Plan<Words> plan;
     plan.model = trial_model();
     const Sample::Option option = chosen(plan, measured(plan));
     const std::uint64_t tables = std::min<std::uint64_t>(option.n_classes, most_tables());
-    return (bits_of(option, {}) + tables * bits_of_a_table + 7) / 8;
+    return (scaled(option.bits, count, option.counted) + tables * bits_of_a_table + 7) / 8;
   }
+
+  // One in so many pieces of `count` words tells which classes pay.
+  static std::size_t sample_step(std::size_t count, std::size_t counted) {
+    return std::max<std::size_t>(4 * count / counted, 1);
+  }
+  static constexpr std::size_t sample_piece = 64, counted_fast = std::size_t(1) << 15;
 
  private:
   std::size_t all() const { return shape_.rows * shape_.columns; }
   // How many words the statistics should see; the greatest effort sees all of them.
   std::size_t counted_words() const {
     if (effort_ == Effort::max) return all();
-    return std::size_t(1) << (effort_ == Effort::fast ? 15 : 16);
+    return effort_ == Effort::fast ? counted_fast : 2 * counted_fast;
   }
   static constexpr std::size_t least_for_scales = 32;  // rows and columns
   static constexpr std::uint64_t least_in_class = 64;
@@ -125,7 +131,7 @@ class Planner {
                       std::size_t phase, Context* contexts, Visit&& visit) const {
     Workspace<Words> space;
     space.is_sequential = step == 1;
-    const std::size_t piece = step == 1 ? chunk : 64;
+    const std::size_t piece = step == 1 ? chunk : sample_piece;
     const std::size_t n_pieces = (shape_.columns + piece - 1) / piece;
     const auto first_of = [&](std::size_t row) { return (step + phase - row % step) % step; };
     for (std::size_t row = 0; row < shape_.rows; ++row) {
@@ -143,7 +149,7 @@ class Planner {
   // would seem to say more than they do. At least one piece remains.
   std::size_t away(std::size_t step) const {
     const std::size_t phase = step / 2;
-    return shape_.rows >= step || shape_.columns > 64 * phase ? phase : 0;
+    return shape_.rows >= step || shape_.columns > sample_piece * phase ? phase : 0;
   }
   // Pieces far apart would each wait for memory.
   void fetch_early(std::size_t row, std::size_t column, std::size_t n) const {
@@ -197,7 +203,7 @@ class Planner {
   Sample::Option chosen(const Plan<Words>& plan, const RowAndColumnScales& scales) const {
     const RowSides sides = sides_of(plan);
     Sample sample(Words::word_bits, middle, effort_ == Effort::fast ? 2 : 1);
-    const std::size_t step = std::max<std::size_t>(4 * all() / counted_words(), 1);
+    const std::size_t step = sample_step(all(), counted_words());
     for_each_piece(counting_frame(plan, 0), sides, step, away(step), nullptr,
                    [&](std::size_t row, std::size_t column, std::size_t n,
                        const std::uint8_t* words) {

@@ -6,8 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltahub.codecs import DType, FrameView, InvalidInput, TensorSpec, encode_frame, tensor_id
+from deltahub.codecs._native import estimate_deltas
 from deltahub.codecs.auto import RUN_ELEMENTS, sample_runs
 from deltahub.codecs.frame_encode import split_frames
+from deltahub.codecs.words import WORD_KINDS
 from support.deltas import fine_tune
 from support.frames import plan_on
 
@@ -38,6 +40,22 @@ def test_a_sample_lies_within_its_tensor_and_sees_nothing_twice(count: int) -> N
     assert all(end <= start for end, (start, _) in zip([0, *ends], runs, strict=False))
     assert ends[-1] <= count
     assert sum(n for _, n in runs) == min(count, 3 * RUN_ELEMENTS)
+
+
+def test_an_estimate_looks_at_no_words_but_those_of_its_runs() -> None:
+    tuned, base = fine_tune(DType.BF16, COUNT)
+    kind = WORD_KINDS[DType.BF16]
+    noise = np.random.default_rng(0).bytes(2 * COUNT)
+    estimate = estimate_deltas(kind, tuned, base, [0, COUNT], COUNT // 4)
+    assert estimate < COUNT // 2
+    spoiled = tuned[: COUNT // 2] + noise[COUNT // 2 : COUNT] + tuned[COUNT : 3 * COUNT // 2]
+    spoiled += noise[3 * COUNT // 2 :]
+    assert estimate_deltas(kind, spoiled, base, [0, COUNT], COUNT // 4) == estimate
+    for begins, n in [([], 64), ([0], 0), ([0], 65), ([2 * COUNT - 126], 64), ([0], 2 * COUNT)]:
+        with pytest.raises(ValueError, match="whole pieces"):
+            estimate_deltas(kind, tuned, base, begins, n)
+    with pytest.raises(ValueError, match="another size"):
+        estimate_deltas(kind, tuned, base[:-2], [0], 64)
 
 
 def test_a_base_that_does_not_fit_is_refused_before_anything_is_coded() -> None:

@@ -24,10 +24,11 @@ def join_byte_groups(grouped: bytes | bytearray | memoryview, out: bytearray | m
     5, 9..., and so on. The two do not overlap. ValueError unless they have the same size.
     """
 
-def estimate_deltas(kind: int, source: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview) -> int:
+def estimate_deltas(kind: int, source: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, begins: list[int], n: int) -> int:
     """
-    About how many bytes fm_delta takes for one row of words, found by counting alone.
-    kind: see fm_delta.WORD_KINDS. ValueError unless both are as many words, at least one.
+    About how many bytes fm_delta takes for runs of n words, found by counting some of them.
+    kind: see fm_delta.WORD_KINDS. begins: where the runs begin, in bytes. n: a multiple of 64.
+    ValueError unless both hold these runs.
     """
 
 FAULT_GUARD: int = 1

@@ -3,6 +3,7 @@
 The format page is codecs/spec/zstd.md.
 """
 
+import threading
 from typing import ClassVar, Final
 
 import zstandard
@@ -67,9 +68,19 @@ class Zstd:
         decode_blocks(_decompress, geometry, blocks, first, end, payload, out, threads)
 
 
+class _Estimating(threading.local):
+    """A thread's compressor of samples: to make one takes as long as it takes to use it."""
+
+    def __init__(self) -> None:
+        self.compressor = zstandard.ZstdCompressor(level=LEVEL)
+
+
+_estimating: Final = _Estimating()
+
+
 def compressed_size(sample: Buffer) -> int:
     """About how many bytes a block of these bytes takes."""
-    return GUARD_BYTES + len(zstandard.ZstdCompressor(level=LEVEL).compress(sample))
+    return GUARD_BYTES + len(_estimating.compressor.compress(sample))
 
 
 def zstd_header(size_bytes: int) -> bytes:
