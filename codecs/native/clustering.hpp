@@ -67,8 +67,9 @@ inline Clustering cluster(std::vector<Member>& members, int table_log, std::size
   std::vector<Group> groups;
   for (std::size_t i = 0; i < members.size(); ++i) {
     Member& member = members[i];
-    const Tally tally(member.histogram);
-    if (tally.total() == 0) continue;
+    const Bins used = trimmed(member.histogram);
+    if (used.empty()) continue;
+    const Tally tally(used);
     member.shift = tally.shift();
     Group group;
     group.counts = tally.symbols(member.shift);

@@ -67,6 +67,20 @@ inline std::uint32_t total_of(Bins histogram) {
   return std::accumulate(histogram.begin(), histogram.end(), std::uint32_t(0));
 }
 
+// Without the empty pairs of bins at its end.
+inline Bins trimmed(Bins histogram) {
+  constexpr std::size_t together = 16;
+  const auto is_empty = [&](std::size_t n) {
+    std::uint32_t seen = 0;
+    for (const std::uint32_t count : histogram.last(n)) seen |= count;
+    return seen == 0;
+  };
+  while (histogram.size() >= together && is_empty(together))
+    histogram = histogram.first(histogram.size() - together);
+  while (!histogram.empty() && is_empty(2)) histogram = histogram.first(histogram.size() - 2);
+  return histogram;
+}
+
 using Counts = std::array<std::uint64_t, n_delta_symbols>;
 
 // Where the cells begin at each shift, in bins without their sign; the last one: where they end.
@@ -83,17 +97,28 @@ inline constexpr auto cell_bins = [] {
   return bins;
 }();
 
+// Which bins a histogram has: all of them, pair by pair.
+struct AllBins {
+  std::size_t n_pairs;
+  std::size_t end() const { return n_pairs; }
+  std::size_t before(std::size_t pair) const { return pair; }
+};
+
 // The running sums of a histogram that is not empty: how many lie below each magnitude, by sign.
+template <class Places = AllBins>
 class Tally {
  public:
-  explicit Tally(Bins histogram) : end_(histogram.size() / 2) {
+  // places: end() of its pairs of bins, and how many of those that it has lie before() one.
+  Tally(Bins histogram, const Places& places) : places_(places), end_(places.end()) {
     std::uint32_t above_zero = 0, below_zero = 0;
-    for (std::size_t m = 0; m < end_; ++m) {
+    std::size_t m = 0;
+    for (; m < histogram.size() / 2; ++m) {
       below_[m] = {above_zero, below_zero};
       above_zero += histogram[2 * m], below_zero += histogram[2 * m + 1];
     }
-    below_[end_] = {above_zero, below_zero};
+    below_[m] = {above_zero, below_zero};
   }
+  explicit Tally(Bins histogram) : Tally(histogram, {histogram.size() / 2}) {}
   std::uint64_t total() const { return before(end_); }
 
   // The shift that puts three quarters of the numbers into the lower half of the linear cells.
@@ -112,14 +137,15 @@ class Tally {
   template <class Visit>
   void for_each_pair(unsigned shift, Visit&& visit) const {
     std::size_t at = 0;
+    Below before{};
     for (int cell = 0; cell < n_cells && at < end_; ++cell) {
-      const Below before = below_[at];
       at = std::min<std::size_t>(cell_bins[shift][std::size_t(cell) + 1], end_);
-      visit(n_escapes + 2 * cell, cell_width(cell), below_[at][0] - before[0],
-            below_[at][1] - before[1]);
+      const Below here = below(at);
+      visit(n_escapes + 2 * cell, cell_width(cell), here[0] - before[0], here[1] - before[1]);
+      before = here;
     }
-    visit(0, unsigned(escape_width), below_[end_][0] - below_[at][0],
-          below_[end_][1] - below_[at][1]);
+    const Below all = below(end_);
+    visit(0, unsigned(escape_width), all[0] - before[0], all[1] - before[1]);
   }
   Counts symbols(unsigned shift) const {
     Counts counts{};
@@ -131,8 +157,10 @@ class Tally {
 
  private:
   using Below = std::array<std::uint32_t, 2>;
-  std::uint64_t before(std::size_t m) const { return std::uint64_t(below_[m][0]) + below_[m][1]; }
+  const Below& below(std::size_t m) const { return below_[places_.before(m)]; }
+  std::uint64_t before(std::size_t m) const { return std::uint64_t(below(m)[0]) + below(m)[1]; }
 
+  Places places_;
   std::size_t end_;
   std::array<Below, n_bins(64) / 2 + 1> below_;  // filled as far as the histogram goes
 };
@@ -148,8 +176,8 @@ inline std::uint64_t raw_bits(const Counts& counts, unsigned shift, int number_b
 
 // About how many bits the numbers take with a table of their own. What fits a sample best fits the
 // rest less well, the more symbols the sooner: each one counts for 1.4 bits more.
-inline std::uint64_t bits_alone(Bins histogram, int number_bits) {
-  const Tally tally(histogram);
+template <class Places>
+std::uint64_t bits_alone(const Tally<Places>& tally, int number_bits) {
   if (tally.total() == 0) return 0;
   const unsigned shift = tally.shift();
   std::uint64_t own = 0, n_symbols = 0, raw = 0;
@@ -159,6 +187,10 @@ inline std::uint64_t bits_alone(Bins histogram, int number_bits) {
     raw += (std::uint64_t(above) + below) * raw_digits(width, shift, unsigned(number_bits));
   });
   return ((log_product(tally.total()) - own) >> 16) + 7 * n_symbols / 5 + raw;
+}
+
+inline std::uint64_t bits_alone(Bins histogram, int number_bits) {
+  return bits_alone(Tally(histogram), number_bits);
 }
 
 // About what a table costs in a prelude, in bits.

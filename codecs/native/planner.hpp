@@ -252,6 +252,7 @@ class Planner {
     frame.set_column_scales(classes.columns);
     constexpr std::size_t end = n_bins(Words::word_bits);
     classes.histograms.assign(max_classes * end, 0);
+    std::uint32_t* const counts = classes.histograms.data();
     Context z[chunk];
     std::uint16_t bins[chunk];
     const std::size_t step = std::max<std::size_t>(all() / counted_words(), 1);
@@ -259,7 +260,7 @@ class Planner {
                    [&](std::size_t row, std::size_t column, std::size_t n,
                        const std::uint8_t* words) {
                      kernels_.bins[kind_of<Words>](source_at(row, column), words, n, bins);
-                     for (std::size_t j = 0; j < n; ++j) ++classes.histograms[z[j] * end + bins[j]];
+                     for (std::size_t j = 0; j < n; ++j) ++counts[z[j] * end + bins[j]];
                      classes.counted += n;
                    });
     return classes;

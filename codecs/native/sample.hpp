@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "histograms.hpp"
@@ -45,8 +46,9 @@ class Sample {
     std::uint64_t counted = 0;  // the sample's words
     std::uint64_t n_classes = 0;
   };
-  // The offset puts the largest classes, but for a few words, at the upper end. How many are a few:
-  // of the levels that high_levels() offers, the one with which the sample takes the fewest bits.
+  // Once all words are added. The offset puts the largest classes, but for a few words, at the upper
+  // end. How many are a few: of the levels that high_levels() offers, the one with which the sample
+  // takes the fewest bits.
   Option tried(const RowAndColumnScales& scales, bool by_row, bool by_column) {
     levels_.resize(bins_.size());
     std::int16_t least = scale_end, most = -scale_end;
@@ -68,14 +70,17 @@ class Sample {
         least = std::min(least, levels[j]), most = std::max(most, levels[j]);
     }
     const Option option{.by_row = by_row, .by_column = by_column};
-    if (least > most) return counted(option);
-    Option best;
-    for (const int level : high_levels(least, most)) {
-      Option other = option;
-      other.offset = max_classes - 1 - level;
-      other = counted(other);
-      if (best.bits == 0 || other.bits < best.bits) best = other;
+    std::vector<Option> others;
+    if (least > most) {
+      others.push_back(option);
+    } else {
+      for (const int level : high_levels(least, most))
+        others.emplace_back(option).offset = max_classes - 1 - level;
     }
+    count(others);
+    Option best;
+    for (const Option& other : others)
+      if (best.bits == 0 || other.bits < best.bits) best = other;
     return best;
   }
 
@@ -85,29 +90,95 @@ class Sample {
     bool is_decayed;
   };
 
-  // The option with what it takes.
-  Option counted(Option option) {
-    const std::size_t end = (*std::ranges::max_element(bins_) / 2u + 1) * 2;
-    // Short counts and keys are sooner cleared and stay near; a large sample needs long ones.
-    constexpr std::size_t short_end = std::size_t(1) << 16;
-    const bool is_short = bins_.size() < short_end && max_classes / together_ * end < short_end;
-    return is_short ? counted(option, end, short_) : counted(option, end, long_);
+  // What the options take that differ in their offsets.
+  void count(std::vector<Option>& options) {
+    if (ranks_.empty()) rank_bins();
+    std::vector<Option*> left, alike;
+    for (Option& option : options) {
+      option.counted = bins_.size();
+      left.push_back(&option);
+    }
+    std::ranges::sort(left, {}, &Option::offset);
+    while (!left.empty()) {
+      alike.clear();
+      std::erase_if(left, [&, first = left.front()->offset](Option* option) {
+        const int away = option->offset - first;
+        if (away % int(together_) != 0 || away > max_classes) return false;
+        alike.push_back(option);
+        return true;
+      });
+      const std::size_t n_groups =
+          std::size_t(max_classes + alike.back()->offset - alike.front()->offset) / together_;
+      // Short counts and keys are sooner cleared and stay near; a large sample needs long ones.
+      constexpr std::size_t short_end = std::size_t(1) << 16;
+      const bool is_short = bins_.size() < short_end && n_groups * end() < short_end;
+      is_short ? count(alike, n_groups, short_) : count(alike, n_groups, long_);
+    }
   }
+
+  // Of the bins few occur: numbers them, so that counts lie near each other.
+  void rank_bins() {
+    const std::size_t n = bins_.size(), n_pairs = n_bins(number_bits_) / 2;
+    ranks_.assign(n_pairs + 1, 0);
+    std::uint16_t* const bins = bins_.data();
+    std::uint16_t* const ranks = ranks_.data();
+    for (std::size_t i = 0; i < n; ++i) ranks[bins[i] / 2 + 1] = 1;
+    for (std::size_t pair = 0; pair < n_pairs; ++pair)
+      if (ranks[pair + 1] == 1) pairs_.push_back(std::uint16_t(pair));
+    std::partial_sum(ranks_.begin(), ranks_.end(), ranks_.begin());
+    for (std::size_t i = 0; i < n; ++i)
+      bins[i] = std::uint16_t(2 * ranks[bins[i] / 2] + bins[i] % 2);
+  }
+  std::size_t end() const { return 2 * pairs_.size(); }
+
+  // The bins that occur, up to the last one of a histogram.
+  struct RankedBins {
+    const std::uint16_t* ranks;
+    std::size_t n_pairs;
+    std::size_t end() const { return n_pairs; }
+    std::size_t before(std::size_t pair) const { return ranks[pair]; }
+  };
+  std::uint64_t bits_of(const std::uint32_t* histogram) const {
+    const Bins used = trimmed({histogram, end()});
+    if (used.empty()) return 0;
+    const RankedBins places{ranks_.data(), pairs_[used.size() / 2 - 1] + std::size_t(1)};
+    return bits_alone(Tally(used, places), number_bits_);
+  }
+  // What the words of groups [first, last) take as one class.
+  std::uint64_t bits_together(std::size_t first, std::size_t last) {
+    const std::size_t end = this->end();
+    const auto group = [&](std::size_t g) { return &groups_[g * end]; };
+    while (first < last && group_bits_[first] == 0) ++first;
+    while (first < last && group_bits_[last - 1] == 0) --last;
+    if (last - first <= 1) return first < last ? group_bits_[first] : 0;
+    merged_.assign(group(first), group(first) + end);
+    for (std::size_t g = first + 1; g < last; ++g) {
+      if (group_bits_[g] == 0) continue;
+      for (std::size_t j = 0; j < end; ++j) merged_[j] += group(g)[j];
+    }
+    return bits_of(merged_.data());
+  }
+
   // What counting works in, kept from option to option.
   template <class Number>
   struct Counting {
     std::vector<Number> keys, counts;
   };
-  // end: of the bins that occur.
+  // Options whose offsets lie whole classes below the last one's. What is one class with one of them
+  // is one with all of them, but for what falls below the lowest class or above the highest one: so
+  // levels are counted once, in groups.
   template <class Number>
-  Option counted(Option option, std::size_t end, Counting<Number>& counting) const {
-    const std::size_t n_words = bins_.size(), way = max_classes / together_ * end;
+  void count(const std::vector<Option*>& options, std::size_t n_groups,
+             Counting<Number>& counting) {
+    const std::size_t n_words = bins_.size(), end = this->end(), way = n_groups * end;
+    const int offset = options.back()->offset;
+    const auto last = std::int16_t(n_groups * together_ - 1);
+    const auto n_together = int(std::bit_width(together_)) - 1;
     counting.keys.resize(n_words);
     Number* const keys = counting.keys.data();
-    const auto n_together = int(std::bit_width(together_)) - 1;
     for (std::size_t i = 0; i < n_words; ++i) {
-      const auto level = std::int16_t(levels_[i] + option.offset);
-      const auto z = std::clamp<std::int16_t>(level, 0, max_classes - 1);
+      const auto level = std::int16_t(levels_[i] + offset);
+      const auto z = std::clamp<std::int16_t>(level, 0, last);
       keys[i] = Number(Number(z >> n_together) * Number(end) + bins_[i]);
     }
     // A count that has just been stored is slow to load: two take turns.
@@ -116,22 +187,21 @@ class Sample {
     Number* const others = counts + way;
     for (std::size_t i = 0; i < n_words / 2 * 2; i += 2) ++counts[keys[i]], ++others[keys[i + 1]];
     if (n_words % 2 == 1) ++counts[keys[n_words - 1]];
-    Histogram one(end);
-    for (std::size_t begin = 0; begin < way; begin += end) {
-      Number seen = 0;
-      for (std::size_t j = 0; j < end; ++j) {
-        const auto count = Number(counts[begin + j] + others[begin + j]);
-        seen |= count;
-        one[j] = count;
-      }
-      if (seen == 0) continue;
-      std::size_t used = end;
-      while ((one[used - 1] | one[used - 2]) == 0) used -= 2;
-      option.bits += bits_alone(Bins(one).first(used), number_bits_);
-      ++option.n_classes;
+    groups_.resize(way);
+    for (std::size_t i = 0; i < way; ++i) groups_[i] = Number(counts[i] + others[i]);
+    group_bits_.clear();
+    for (std::size_t g = 0; g < n_groups; ++g) group_bits_.push_back(bits_of(&groups_[g * end]));
+    for (Option* const option : options) {
+      const std::size_t lowest = std::size_t(offset - option->offset) / together_;
+      const std::size_t highest = lowest + max_classes / together_ - 1;
+      const auto add = [&](std::uint64_t more) {
+        option->bits += more;
+        option->n_classes += more > 0;
+      };
+      add(bits_together(0, lowest + 1));
+      for (std::size_t g = lowest + 1; g < highest; ++g) add(group_bits_[g]);
+      add(bits_together(highest, n_groups));
     }
-    option.counted = n_words;
-    return option;
   }
 
   // The highest level that is not above all but one in 512; and in 32 and 4 where that is lower by
@@ -139,19 +209,31 @@ class Sample {
   // is zero. They would drive all others into the lowest class. With some levels between, they may
   // have the highest for themselves.
   std::vector<int> high_levels(int least, int most) const {
-    std::vector<std::uint32_t> seen(std::size_t(most - least) + 1);
+    // A count that has just been stored is slow to load: four take turns.
+    const auto end = std::size_t(most - least) + 1;
+    std::vector<std::uint32_t> counts(4 * end);
+    std::uint32_t* const turns[] = {counts.data(), &counts[end], &counts[2 * end],
+                                    &counts[3 * end]};
     std::uint64_t total = 0;
     for (const Piece& piece : pieces_) {
       if (piece.is_decayed) continue;
-      for (std::size_t j = 0; j < piece.n; ++j)
-        ++seen[std::size_t(levels_[piece.first + j] - least)];
+      const std::int16_t* const levels = levels_.data() + piece.first;
+      std::size_t j = 0;
+      for (; j + 4 <= piece.n; j += 4)
+        for (std::size_t turn = 0; turn < 4; ++turn) ++turns[turn][levels[j + turn] - least];
+      for (; j < piece.n; ++j) ++turns[0][levels[j] - least];
       total += piece.n;
     }
+    const auto seen = [&](std::size_t level) {
+      std::uint64_t all = 0;
+      for (const std::uint32_t* const turn : turns) all += turn[level];
+      return all;
+    };
     std::vector<int> found;
     std::uint64_t above = 0;
-    std::size_t level = seen.size();
+    std::size_t level = end;
     for (const std::uint64_t share : {512, 32, 4}) {
-      while (level > 1 && (above + seen[level - 1]) * share < total) above += seen[--level];
+      while (level > 1 && (above + seen(level - 1)) * share < total) above += seen(--level);
       const int here = int(level) - 1 + least;
       if (found.empty()) {
         found.push_back(here);
@@ -169,8 +251,12 @@ class Sample {
   std::vector<std::uint16_t> bins_;
   std::vector<std::int16_t> exponents_;
   std::vector<std::int16_t> levels_;  // scales are below 2048: there is room
+  // Of each pair of bins, how many occur below it; and those that occur.
+  std::vector<std::uint16_t> ranks_, pairs_;
   Counting<std::uint16_t> short_;
   Counting<std::uint32_t> long_;
+  std::vector<std::uint32_t> groups_, merged_;  // histograms
+  std::vector<std::uint64_t> group_bits_;
 };
 
 }  // namespace deltahub
