@@ -68,7 +68,7 @@ inline constexpr auto cell_by_magnitude = [] {
 }();
 
 template <class Wide>
-inline unsigned cell_of(Wide shifted_magnitude) {
+constexpr unsigned cell_of(Wide shifted_magnitude) {
   const std::uint64_t coarse =
       fine_end + (std::min<std::uint64_t>(shifted_magnitude, cells_end) >> coarse_bits);
   return cell_by_magnitude[shifted_magnitude < fine_end ? shifted_magnitude : coarse];

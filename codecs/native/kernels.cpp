@@ -50,7 +50,11 @@ template <class Number>
 void places(const std::uint8_t* numbers, const std::uint16_t* contexts, std::size_t n,
             std::uint16_t* out) {
   using Wide = std::conditional_t<sizeof(Number) == 8, std::uint64_t, std::uint32_t>;
-  for (std::size_t j = 0; j < n; ++j) {
+  std::size_t j = 0;
+#ifdef DELTAHUB_HAS_SHORT_PLACES
+  if constexpr (sizeof(Number) == 2) j = fast_short_places(numbers, contexts, n, out);
+#endif
+  for (; j < n; ++j) {
     const Context context = contexts[j];
     const Wide number = sign_extended<Number>(load<Number>(numbers + j * sizeof(Number)));
     const Wide negative = sign_mask(number);

@@ -17,6 +17,7 @@
 #include "words.hpp"
 
 #define DELTAHUB_HAS_SHORT_WRITE
+#define DELTAHUB_HAS_SHORT_PLACES
 
 DELTAHUB_BEGIN
 namespace {
@@ -114,6 +115,49 @@ inline __m512i load_words(const std::uint8_t* numbers) {
   return _mm512_inserti64x4(_mm512_castsi256_si512(half(0)), half(1), 1);
 }
 
+// The cells of magnitudes 0..63, and of those that are as many multiples of 2^5, or of 2^10: from the
+// second multiple on, cells begin nowhere else.
+inline constexpr auto cells_at_steps = [] {
+  std::array<std::array<std::uint8_t, 64>, 3> cells{};
+  for (unsigned i = 0; i < 64; ++i)
+    for (unsigned step = 0; step < 3; ++step)
+      cells[step][i] = std::uint8_t(cell_of(std::uint32_t(i) << (5 * step)));
+  return cells;
+}();
+
+// As many places as are whole vectors; the rest is the caller's.
+inline std::size_t fast_short_places(const std::uint8_t* numbers, const std::uint16_t* contexts,
+                                     std::size_t n, std::uint16_t* out) {
+  const auto cells_of = [](unsigned step) {
+    return _mm512_loadu_si512(cells_at_steps[step].data());
+  };
+  const __m512i fine = cells_of(0), middle = cells_of(1), coarse = cells_of(2);
+  std::size_t j = 0;
+  for (; j + 32 <= n; j += 32) {
+    const __m512i number = _mm512_loadu_si512(numbers + 2 * j);
+    const __m512i context = _mm512_loadu_si512(contexts + j);
+    const __m512i size = _mm512_srlv_epi16(
+        _mm512_xor_si512(number, _mm512_srai_epi16(number, 15)),
+        _mm512_and_si512(context, _mm512_set1_epi16(63)));
+    // The low byte of each word is looked up; of the high one nothing is kept.
+    const auto at = [&](__m512i table, __m512i index) {
+      return _mm512_permutexvar_epi8(index, table);
+    };
+    __m512i cell = at(fine, size);
+    cell = _mm512_mask_mov_epi16(cell, _mm512_cmpgt_epu16_mask(size, _mm512_set1_epi16(63)),
+                                 at(middle, _mm512_srli_epi16(size, 5)));
+    cell = _mm512_mask_mov_epi16(cell, _mm512_cmpgt_epu16_mask(size, _mm512_set1_epi16(2047)),
+                                 at(coarse, _mm512_srli_epi16(size, 10)));
+    const __m512i place = _mm512_or_si512(
+        _mm512_slli_epi16(_mm512_and_si512(cell, _mm512_set1_epi16(255)), 1),
+        _mm512_srli_epi16(number, 15));
+    const __m512i first = _mm512_mullo_epi16(_mm512_srli_epi16(context, 12),
+                                             _mm512_set1_epi16(short(n_places)));
+    _mm512_storeu_si512(out + j, _mm512_add_epi16(first, place));
+  }
+  return j;
+}
+
 // Whole rounds of 32 numbers, from the last of n to the first.
 template <class Number>
 void fast_short_write(ForwardBits& bits, const Row* rows, const std::uint32_t* next_states,
@@ -126,9 +170,12 @@ void fast_short_write(ForwardBits& bits, const Row* rows, const std::uint32_t* n
                                             _mm512_loadu_si512(shared_states + 16));
   __m512i seen = _mm512_setzero_si512();
   const __m512i low_half = _mm512_set1_epi32(0xffff);
+  if (n == 0) return;
+  // The rows of a round are loaded beside the look-ups of the round before, which wait for states.
+  RowColumns next(rows, places + n - n_lanes);
   for (std::size_t i = n; i > 0;) {
     i -= n_lanes;
-    const RowColumns row(rows, places + i);
+    const RowColumns row = next;
     const __m512i context = _mm512_loadu_si512(contexts + i);
     const __m512i shift = _mm512_and_si512(context, _mm512_set1_epi16(63));
     const __m512i width = _mm512_and_si512(row.width, _mm512_set1_epi16(255));
@@ -144,6 +191,7 @@ void fast_short_write(ForwardBits& bits, const Row* rows, const std::uint32_t* n
     state = low_halves_at(next_states,
                           _mm512_add_epi16(_mm512_srlv_epi16(state, digits), row.first));
     seen = _mm512_or_si512(seen, row.width);
+    next = RowColumns(rows, places + (i > 0 ? i - n_lanes : 0));
 
     // The number of the higher lane comes first.
     const __m512i lengths = _mm512_add_epi16(digits, raw);

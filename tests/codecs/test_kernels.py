@@ -18,6 +18,7 @@ from deltahub.codecs import BlockMode, CorruptFrame, DType, Geometry, decode_fra
 from deltahub.codecs._native import FmDeltaEncoder, kernel_names, use_kernels
 from deltahub.codecs.kernels import VARIABLE
 from deltahub.codecs.low_rank import FLOAT_WORDS, LowRank, predict
+from deltahub.codecs.protocol import Effort
 from deltahub.codecs.reference import fm_delta, neuzip_lossless
 from deltahub.codecs.reference.coder import guarded
 from deltahub.codecs.reference.fm_delta import BlockShape
@@ -55,6 +56,23 @@ def pair_of(dtype: DType, rows: int, columns: int) -> tuple[bytes, bytes]:
 
 
 # --- kernels against kernels
+
+
+def test_all_kernels_write_every_difference_of_16_bits_alike() -> None:
+    rng = np.random.default_rng(4)
+    near = rng.integers(-20, 20, 1 << 19)  # so that most cells are narrow, and all of them occur
+    words = rng.permutation(np.concatenate([np.arange(1 << 16), near])).astype("<u2")
+    source, base = words.tobytes(), bytes(2 * len(words))
+    streams = []
+    for name in NAMES:
+        with running(name):
+            shape = 1, len(words)
+            encoder = FmDeltaEncoder(
+                WORD_KINDS[DType.I16], source, base, *shape, Effort.FAST, b"", b"", 0, False
+            )
+            streams.append(encoder.encode(source, base, 0, 0, *shape))
+    assert len(streams[0]) < len(source)
+    assert all(stream == streams[0] for stream in streams)
 
 
 @every_dtype
