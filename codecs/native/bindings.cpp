@@ -50,6 +50,12 @@ nb::bytes as_bytes(const std::vector<std::uint8_t>& bytes) {
   return nb::bytes(bytes.data(), bytes.size());
 }
 
+nb::bytes bytes_to_fill(std::size_t size) {
+  PyObject* const bytes = PyBytes_FromStringAndSize(nullptr, Py_ssize_t(size));
+  if (!bytes) nb::raise_python_error();
+  return nb::steal<nb::bytes>(bytes);
+}
+
 // (modes, lengths of stored bytes, checksums)
 using Encoded =
     std::tuple<std::vector<std::uint8_t>, std::vector<std::size_t>, std::vector<std::uint64_t>>;
@@ -255,6 +261,10 @@ NB_MODULE(_native, m) {
         nb::sig("def join_byte_groups(grouped: " BUFFER ", out: bytearray | memoryview) -> None"),
         "Fills `out` with the bytes of `grouped`, where bytes 0, 4, 8... of it come first, then 1,\n"
         "5, 9..., and so on. The two do not overlap. ValueError unless they have the same size.");
+
+  m.def("bytes_to_fill", &bytes_to_fill, "size"_a,
+        "Bytes of any values, for an io.BytesIO that takes them over and writes what is read: to\n"
+        "clear them would cost as much as to copy them.");
 
   m.def("estimate_deltas", &estimate_deltas, "kind"_a, "source"_a, "base"_a, "begins"_a, "n"_a,
         nb::sig("def estimate_deltas(kind: int, source: " BUFFER ", base: " BUFFER

@@ -24,6 +24,12 @@ def join_byte_groups(grouped: bytes | bytearray | memoryview, out: bytearray | m
     5, 9..., and so on. The two do not overlap. ValueError unless they have the same size.
     """
 
+def bytes_to_fill(size: int) -> bytes:
+    """
+    Bytes of any values, for an io.BytesIO that takes them over and writes what is read: to
+    clear them would cost as much as to copy them.
+    """
+
 def estimate_deltas(kind: int, source: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, begins: list[int], n: int) -> int:
     """
     About how many bytes fm_delta takes for runs of n words, found by counting some of them.

@@ -59,12 +59,14 @@ class FmDelta:
             return encoder.encode_run(*cut, source, base, room, threads)
 
         blocks, checksums = encoded_run(encode, geometry)
-        sizes = geometry.block_sizes(0, geometry.n_blocks)
-        saved = sum(
-            size - length
-            for size, mode, length in zip(sizes, blocks.modes, blocks.lengths, strict=True)
-            if mode == BlockMode.CODED
-        )
+        saved = geometry.size_bytes - blocks.size_bytes
+        if BlockMode.UNCHANGED in blocks.modes:  # which cost nothing without tables, too
+            sizes = geometry.block_sizes(0, geometry.n_blocks)
+            saved -= sum(
+                size
+                for size, mode in zip(sizes, blocks.modes, strict=True)
+                if mode == BlockMode.UNCHANGED
+            )
         if saved > len(encoder.prelude):
             return EncodedBody(encoder.prelude, blocks, checksums, effort)
         # The tables cost more than they save, as in a tensor of a few elements.

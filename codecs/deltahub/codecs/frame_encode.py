@@ -123,23 +123,18 @@ def encode_frame(
     """
     view = memoryview(source).cast("B")
     _check_arguments(spec, part, view)
-    if codec == "auto":
-        near = None
-        if base is not None or plan is not None:
-            near = _checked_base(get_codec("fm_delta"), spec, part, base, plan)
-        codec = choose_codec(spec.dtype, view, near)
-        if get_codec(codec).needs_base:
-            delta = encode_frame(spec, part, view, base, plan, codec, threads, effort)
-            return delta_or_alone(spec, part, view, delta, threads, effort)
-        base = plan = None
-    coder = get_codec(codec)
-    aligned = _checked_base(coder, spec, part, base, plan)
-    geometry = choose_geometry(coder, spec.dtype, part.rows, part.columns)
-    body = coder.encode(geometry, view, aligned, effort, max(threads, 1))
-    if codec != "raw" and _is_too_large(geometry, body, plan):
-        del body
-        return encode_frame(spec, part, source, codec="raw", threads=threads)
-    return _write(spec, part, coder, geometry, body, plan)
+    if codec != "auto":
+        coder = get_codec(codec)
+        aligned = _checked_base(coder, spec, part, base, plan)
+        return _encode(spec, part, view, aligned, plan, coder, threads, effort)
+    near = None
+    if base is not None or plan is not None:
+        near = _checked_base(get_codec("fm_delta"), spec, part, base, plan)
+    coder = get_codec(choose_codec(spec.dtype, view, near))
+    if not coder.needs_base:
+        return _encode(spec, part, view, None, None, coder, threads, effort)
+    delta = _encode(spec, part, view, near, plan, coder, threads, effort)
+    return delta_or_alone(spec, part, view, delta, threads, effort)
 
 
 def delta_or_alone(
@@ -155,6 +150,25 @@ def delta_or_alone(
         return delta
     alone = encode_frame(spec, part, source, threads=threads, effort=effort)
     return alone if len(alone) <= len(delta) else delta
+
+
+def _encode(
+    spec: TensorSpec,
+    part: FrameRange,
+    source: memoryview,
+    base: memoryview | None,
+    plan: BasePlan | None,
+    coder: Codec,
+    threads: int,
+    effort: Effort,
+) -> bytes:
+    """What encode_frame says, of arguments that it has checked."""
+    geometry = choose_geometry(coder, spec.dtype, part.rows, part.columns)
+    body = coder.encode(geometry, source, base, effort, max(threads, 1))
+    if coder.codec_id != "raw" and _is_too_large(geometry, body, plan):
+        del body
+        return _encode(spec, part, source, None, None, get_codec("raw"), threads, effort)
+    return _write(spec, part, coder, geometry, body, plan)
 
 
 def _check_arguments(spec: TensorSpec, part: FrameRange, source: memoryview) -> None:
@@ -195,7 +209,7 @@ def _checked_base(
 
 
 def _is_too_large(geometry: Geometry, body: EncodedBody, plan: BasePlan | None) -> bool:
-    if all(mode == BlockMode.RAW for mode in body.blocks.modes):
+    if body.blocks.modes.count(BlockMode.RAW) == geometry.n_blocks:
         return True
     n_segments = len(plan.segments) if plan is not None else 0
     length = FIXED.size + n_segments * SEGMENT.size + 2 * CHECKSUM.size + len(body.prelude)

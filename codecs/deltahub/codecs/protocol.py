@@ -7,7 +7,7 @@ from io import BytesIO
 from itertools import accumulate
 from typing import ClassVar, Protocol
 
-from deltahub.codecs._native import BlockTable
+from deltahub.codecs._native import BlockTable, bytes_to_fill
 from deltahub.codecs.dtypes import DType
 
 Buffer = bytes | bytearray | memoryview
@@ -118,7 +118,7 @@ class StoredBlocks:
         self.modes: list[int] = []
         self.lengths: list[int] = []
         # Where a buffer grows among other allocations, it leaves holes of its own size behind.
-        self._bytes = BytesIO(bytes(room))
+        self._bytes = BytesIO(bytes_to_fill(room))
         for mode, stored in blocks:
             self.append(mode, stored)
 
