@@ -1,10 +1,7 @@
-"""Model cards: what the front matter of a README says, as clients and the registry use it."""
+"""Model cards: what their fields mean to clients and the registry."""
 
 from collections.abc import Collection, Mapping
-from datetime import date
 from typing import Any, Final
-
-import yaml
 
 from deltahub.registry.errors import InvalidName
 from deltahub.registry.paths import split_name
@@ -12,65 +9,8 @@ from deltahub.registry.paths import split_name
 CARD: Final = "README.md"
 ADAPTER: Final = "adapter_config.json"
 MAX_CARD_BYTES: Final = 1 << 20
-_FENCE: Final = "---"
 # What a model can be of its base, in the words of cards.
 RELATIONS: Final = frozenset({"adapter", "finetune", "merge", "quantized"})
-_MOST_VALUES: Final = 100_000
-
-
-class BadCard(Exception):
-    """Front matter that is no mapping in YAML; says where it is wrong."""
-
-
-def front_matter(readme: bytes) -> dict[str, Any]:
-    """The YAML between two lines of three dashes at the beginning; {} where there is none.
-
-    Values are as JSON has them. BadCard.
-    """
-    lines = readme.decode("utf-8", "replace").removeprefix("\ufeff").splitlines()
-    if not lines or lines[0].rstrip() != _FENCE:
-        return {}
-    end = next((i for i, line in enumerate(lines[1:], 1) if line.rstrip() == _FENCE), None)
-    if end is None:
-        return {}
-    try:
-        found = yaml.safe_load("\n".join(lines[1:end]))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise BadCard(f"the front matter is not YAML: {_problem(error)}"[:300]) from error
-    if found is None:
-        return {}
-    if not isinstance(found, dict):
-        raise BadCard("the front matter must be a mapping: `key: value` lines")
-    left = [_MOST_VALUES]
-    try:
-        return {str(key): _plain(value, left) for key, value in found.items()}
-    except RecursionError as error:  # a list may hold itself
-        raise BadCard("the front matter is nested too deeply") from error
-
-
-def _problem(error: Exception) -> str:
-    mark = getattr(error, "problem_mark", None)
-    what = getattr(error, "problem", None) or " ".join(str(error).split())
-    # Counted as an editor does: the line of dashes is the first.
-    return what if mark is None else f"line {mark.line + 2}, column {mark.column + 1}: {what}"
-
-
-def _plain(value: Any, left: list[int]) -> Any:
-    # YAML may name a list again by an alias: a few lines can stand for any number of values.
-    left[0] -= 1
-    if left[0] < 0:
-        raise BadCard(f"the front matter has more than {_MOST_VALUES} values")
-    if isinstance(value, Mapping):
-        return {str(key): _plain(one, left) for key, one in value.items()}
-    if isinstance(value, list | tuple | set):
-        return [_plain(one, left) for one in value]
-    if isinstance(value, date):
-        return value.isoformat()
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    if isinstance(value, float) and value == value and abs(value) != float("inf"):
-        return value
-    return str(value)
 
 
 def named_base(card: Mapping[str, Any]) -> str | None:

@@ -27,6 +27,7 @@ from deltahub.server.hf.door import unescaped
 from deltahub.server.hf.entries import blob_id
 from deltahub.server.hf.errors import NotSupported
 from deltahub.server.hf.facts import read_small
+from deltahub.server.hf.plain import joined
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
 from deltahub.server.streaming import BodyFeed
 
@@ -194,8 +195,11 @@ def _take(files: SmallFiles, commit: _Commit, key: str, value: Mapping[str, Any]
     """Adds what a line says. ValueError, KeyError, TypeError for one that says it otherwise."""
     if key == "header":
         summary, description = str(value.get("summary") or ""), str(value.get("description") or "")
-        commit.message = f"{summary}\n\n{description}" if description else summary
-        commit.parent = value.get("parentCommit") or None
+        commit.message = joined(f"{summary}\n\n{description}" if description else summary)
+        parent = value.get("parentCommit")
+        if not isinstance(parent, str | None):
+            raise TypeError("parentCommit")
+        commit.parent = parent or None
         return
     path = str(value["path"])
     if key == "file":

@@ -3,7 +3,6 @@
 Its card, and where that says nothing an adapter's configuration. Both doors declare it alike.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
@@ -21,12 +20,12 @@ from deltahub.server.hf.cards import (
     ADAPTER,
     CARD,
     MAX_CARD_BYTES,
-    BadCard,
     base_in_adapter,
-    front_matter,
     named_base,
 )
 from deltahub.server.hf.facts import read_small
+from deltahub.server.hf.front_matter import BadCard, front_matter
+from deltahub.server.hf.plain import read_json
 from deltahub.server.hub import Hub
 
 # Files that may name a base; only these are read.
@@ -112,7 +111,7 @@ def _has_base(hub: Hub, caller: Caller, name: str, branch: str) -> bool:
 def _base_of_adapter(config: bytes) -> str | None:
     """What an adapter's configuration names; None where it says nothing that can be read."""
     try:
-        said = json.loads(config)
-    except (ValueError, RecursionError):
+        said = read_json(config)
+    except ValueError:
         return None
     return base_in_adapter(said) if isinstance(said, dict) else None

@@ -1,13 +1,15 @@
 """What a revision says of itself: its card, its configuration, its numbers of parameters."""
 
 import json
+import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from deltahub.codecs.errors import InvalidSafetensors
+from deltahub.codecs.errors import CodecError, InvalidSafetensors
 from deltahub.codecs.safetensors import LENGTH_BYTES, header_length, parse_header
 from deltahub.registry.byte_cache import ByteCache
 from deltahub.registry.entries import EntryInfo
@@ -17,13 +19,15 @@ from deltahub.server.hf.cards import (
     ADAPTER,
     CARD,
     MAX_CARD_BYTES,
-    BadCard,
     base_in_adapter,
-    front_matter,
     named_base,
     tags_of,
 )
+from deltahub.server.hf.front_matter import BadCard, front_matter
+from deltahub.server.hf.plain import plain, read_json
 from deltahub.server.hub import Hub
+
+log = logging.getLogger(__name__)
 
 _MAX_JSON_BYTES: Final = 1 << 20
 _MAX_HEADER_BYTES: Final = 16 << 20
@@ -37,6 +41,8 @@ _CONFIGS: Final = (
     ("model_index.json", "diffusers"),
     ("config.json", "transformers"),
 )
+_Fetch: TypeAlias = Callable[[Hub, EntryInfo], bytes | None]
+_Parse: TypeAlias = Callable[[EntryInfo, bytes], Any]
 _SHOWN_OF_CONFIG: Final = ("architectures", "model_type", "auto_map", "quantization_config")
 
 
@@ -130,38 +136,55 @@ def _parameters(hub: Hub, weights: Sequence[EntryInfo]) -> dict[str, int] | None
 
 
 def _read(hub: Hub, entry: EntryInfo | None, what: str) -> dict[str, Any]:
+    """What a file says, `plain`; {} where it cannot be told, and the log has the reason."""
     if entry is None:
         return {}
     key = (what, entry.file.sha256)
     known = _CACHE.get(key)
-    if known is None:
-        try:
-            known = _PARSERS[what](hub, entry)
-        except (BadCard, InvalidSafetensors, RegistryError, ValueError, RecursionError):
-            return {}
-        _CACHE.put(key, known, 256 + len(json.dumps(known)))
+    if known is not None:
+        return known
+    fetch, parse = _READERS[what]
+    try:
+        data = fetch(hub, entry)
+    except InvalidSafetensors as error:
+        known = _unreadable(entry, error)
+    except (RegistryError, CodecError) as error:
+        return _unreadable(entry, error)  # what cannot be fetched now may be later
+    else:
+        known = {} if data is None else _parsed(parse, entry, data)
+    # Failures, too: what cannot be read costs as much at each list, for as long as it lies there.
+    _CACHE.put(key, known, 256 + len(json.dumps(known)))
     return known
 
 
-def _card(hub: Hub, entry: EntryInfo) -> dict[str, Any]:
-    data = read_small(hub, entry, MAX_CARD_BYTES)
-    return {} if data is None else front_matter(data)
-
-
-def _json(hub: Hub, entry: EntryInfo) -> dict[str, Any]:
-    data = read_small(hub, entry, _MAX_JSON_BYTES)
-    found = {} if data is None else json.loads(data)
+def _parsed(parse: _Parse, entry: EntryInfo, data: bytes) -> dict[str, Any]:
+    try:
+        found = plain(parse(entry, data))
+    except (BadCard, CodecError, ValueError) as error:
+        return _unreadable(entry, error)
+    except Exception as error:  # one model's file must not take the others out of a list
+        log.exception("file=%s sha256=%s broke its parser", entry.path, entry.file.sha256)
+        return _unreadable(entry, error)
     return found if isinstance(found, dict) else {}
 
 
-def _counts(hub: Hub, entry: EntryInfo) -> dict[str, Any]:
-    file = entry.file
-    text = header_of(hub, entry)
-    header = parse_header(len(text).to_bytes(LENGTH_BYTES, "little") + text, file.size)
+def _unreadable(entry: EntryInfo, error: Exception) -> dict[str, Any]:
+    reason = str(error)[:300]
+    log.warning("file=%s sha256=%s says nothing: %r", entry.path, entry.file.sha256, reason)
+    return {}
+
+
+def _counts(entry: EntryInfo, text: bytes) -> dict[str, Any]:
+    header = parse_header(len(text).to_bytes(LENGTH_BYTES, "little") + text, entry.file.size)
     counts: dict[str, Any] = {}
     for tensor in header.tensors:
         counts[tensor.dtype] = counts.get(tensor.dtype, 0) + prod(tensor.shape)
     return counts
 
 
-_PARSERS: Final = {"card": _card, "json": _json, "counts": _counts}
+# How each kind of file is fetched, None where it is too large, and what its bytes say.
+_READERS: Final[Mapping[str, tuple[_Fetch, _Parse]]] = {
+    "card": (partial(read_small, most=MAX_CARD_BYTES), lambda _entry, data: front_matter(data)),
+    "json": (partial(read_small, most=_MAX_JSON_BYTES), lambda _entry, data: read_json(data)),
+    "counts": (header_of, _counts),
+}

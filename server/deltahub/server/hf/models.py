@@ -1,6 +1,5 @@
 """Models: one, many, and what clients ask about them."""
 
-import json
 from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
@@ -12,6 +11,7 @@ from deltahub.registry.catalog import Listed
 from deltahub.registry.entries import find_entry
 from deltahub.registry.errors import InvalidRequest
 from deltahub.registry.history import log
+from deltahub.registry.paths import quoted
 from deltahub.registry.permissions import require
 from deltahub.registry.refs import find_ref, resolve_revision
 from deltahub.registry.repositories import DEFAULT_BRANCH, load_repository
@@ -19,6 +19,7 @@ from deltahub.server.hf.door import unescaped
 from deltahub.server.hf.entries import moment
 from deltahub.server.hf.facts import header_of, read_small
 from deltahub.server.hf.infos import info_of, rows_of, shortened
+from deltahub.server.hf.plain import read_json
 from deltahub.server.hf.queries import check_expand, wanted
 from deltahub.server.hf.revisions import revision_of
 from deltahub.server.hub import CallerDep, HubDep, NameDep
@@ -173,16 +174,21 @@ def get_safetensors_metadata(
     data = read_small(hub, index_entry, _MAX_INDEX_BYTES)
     folder = index_entry.path.rpartition("/")[0]
     try:
-        index = json.loads(data or b"")
+        index = read_json(data or b"")
         shards = sorted({str(shard) for shard in index["weight_map"].values()})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidRequest(f"{index_entry.path} is no index of shards") from error
+        raise InvalidRequest(f"{quoted(index_entry.path)} is no index of shards") from error
     with hub.registry.db.read() as session:
         entries = {
             shard: find_entry(session, found, f"{folder}/{shard}" if folder else shard)
             for shard in shards
         }
-    headers = {shard: json.loads(header_of(hub, entry)) for shard, entry in entries.items()}
+    headers = {}
+    for shard, entry in entries.items():
+        try:
+            headers[shard] = read_json(header_of(hub, entry))
+        except ValueError as error:
+            raise InvalidRequest(f"{quoted(entry.path)} is no safetensors file") from error
     return JSONResponse({"index": index, "headers": headers})
 
 

@@ -13,10 +13,10 @@ from deltahub.registry.permissions import NO_TOKEN, Caller, require_writer
 from deltahub.registry.repositories import DEFAULT_BRANCH
 from deltahub.registry.small_files import SmallFiles
 from deltahub.registry.trees import AddFile
-from deltahub.server.hf.cards import BadCard, front_matter
 from deltahub.server.hf.door import unescaped
 from deltahub.server.hf.entries import moment
 from deltahub.server.hf.errors import NotSupported, refusal
+from deltahub.server.hf.front_matter import BadCard, front_matter
 from deltahub.server.hf.infos import used_storage
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
 
@@ -216,7 +216,10 @@ def delete_tag(name: NameDep, tag: str, hub: HubDep, caller: CallerDep) -> JSONR
 
 @router.post("/validate-yaml")
 def validate_card(body: CardIn) -> JSONResponse:
-    """What is wrong with a card's front matter, before it is committed."""
+    """What is wrong with a card's front matter, before it is committed.
+
+    Clients ask without a token, so this costs little whatever the card.
+    """
     try:
         front_matter(body.content.encode("utf-8", "replace"))
     except BadCard as error:
