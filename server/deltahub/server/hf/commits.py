@@ -9,7 +9,6 @@ from functools import partial
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request
-from pathspec import GitIgnoreSpec
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
 
@@ -27,6 +26,7 @@ from deltahub.server.hf.door import unescaped
 from deltahub.server.hf.entries import blob_id
 from deltahub.server.hf.errors import NotSupported
 from deltahub.server.hf.facts import read_small
+from deltahub.server.hf.ignoring import MAX_IGNORE_BYTES, Ignore, IgnoreLimit, parse_ignore
 from deltahub.server.hf.plain import joined
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
 from deltahub.server.streaming import BodyFeed
@@ -37,7 +37,6 @@ _MOST_FILES: Final = 1000  # of one preupload; clients ask for 256 at a time
 # A file within a commit, in base64, and what else its line says.
 _MAX_LINE: Final = LFS_BYTES * 4 // 3 + (64 << 10)
 _IGNORE: Final = ".gitignore"
-_MAX_IGNORE_BYTES: Final = 1 << 20
 _PULL_REQUEST: Final = "this hub has no pull requests: commit to a branch"
 
 # key of a line -> its value, as it is shown to who sends another.
@@ -86,12 +85,17 @@ def preupload(
             found = resolve_revision(session, repository, unescaped(revision))
             commit = found.commit
             entries = {entry.path: entry for entry in list_entries(session, found)}
-    ignored = _ignored(hub, body.git_ignore, entries.get(_IGNORE))
-    files = []
     for file in body.files:
         revisions.validate_path(file.path, hub.registry.settings.max_path_bytes)
+    try:
+        ignore = _ignore(hub, body.git_ignore, entries.get(_IGNORE))
+        ignored = {file.path for file in body.files if ignore.is_ignored(file.path)}
+    except IgnoreLimit as error:
+        raise LimitExceeded(f"the {_IGNORE} cannot be followed: {error}") from error
+    files = []
+    for file in body.files:
         mode = entry_mode(file.path, file.size)
-        is_ignored = file.path != _IGNORE and ignored.match_file(file.path)
+        is_ignored = file.path in ignored and file.path != _IGNORE
         shown: dict[str, Any] = {"path": file.path, "uploadMode": mode, "shouldIgnore": is_ignored}
         entry = entries.get(file.path)
         if entry is not None:
@@ -123,15 +127,15 @@ async def create_commit(
     )
 
 
-def _ignored(hub: Hub, committed: str | None, there: EntryInfo | None) -> GitIgnoreSpec:
-    """What the .gitignore of a commit, else of its branch, leaves out."""
+def _ignore(hub: Hub, committed: str | None, there: EntryInfo | None) -> Ignore:
+    """What the .gitignore of a commit, else of its branch, leaves out. IgnoreLimit."""
     text = committed or ""
     if committed is None and there is not None:
-        text = (read_small(hub, there, _MAX_IGNORE_BYTES) or b"").decode("utf-8", "replace")
-    try:
-        return GitIgnoreSpec.from_lines(text.splitlines())
-    except ValueError as error:
-        raise InvalidRequest(f"{_IGNORE}: {error}") from error
+        data = read_small(hub, there, MAX_IGNORE_BYTES)
+        if data is None:
+            raise IgnoreLimit(f"it has more than {MAX_IGNORE_BYTES >> 10} KiB")
+        text = data.decode("utf-8", "replace")
+    return parse_ignore(text)
 
 
 def _refuse_pull_request(create_pr: str | None) -> None:
