@@ -53,7 +53,7 @@ def search(
         query = query.where(Namespace.name == namespace)
     full = func.lower(Namespace.name + "/" + Repository.name)
     for word in (words or "").lower().split():
-        query = query.where(full.contains(word, autoescape=True))
+        query = query.where(func.instr(full, word) > 0)  # LIKE would end at a NUL
     if after is not None:
         head, _, repository = after.partition("-")
         if head.isdecimal() and repository.isdecimal():

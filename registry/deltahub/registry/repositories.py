@@ -135,7 +135,7 @@ def list_repositories(
         query = query.where(Repository.namespace_id == named)
     if search:
         full = func.lower(Namespace.name + "/" + Repository.name)
-        query = query.where(full.contains(search.lower(), autoescape=True))
+        query = query.where(func.instr(full, search.lower()) > 0)  # LIKE would end at a NUL
     if cursor is not None:
         query = query.where(Repository.id < _parse_cursor(cursor))
     query = query.order_by(Repository.id.desc()).limit(limit + 1)

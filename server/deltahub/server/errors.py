@@ -142,10 +142,14 @@ def _unsatisfiable(_request: Request, error: Exception) -> Response:
 
 def _invalid(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return envelope("invalid_request", "; ".join(map(_sentence, error.errors()[:5])))
+    return envelope("invalid_request", "; ".join(map(sentence_of, error.errors()[:5])))
 
 
-def _sentence(problem: Mapping[str, Any]) -> str:
+def sentence_of(problem: Mapping[str, Any]) -> str:
+    """What is wrong with a request, and where, of what FastAPI says of it."""
+    if problem["type"] == "json_invalid":
+        reason = problem["ctx"]["error"]
+        return f"the body is not JSON: {reason} at character {problem['loc'][1]}"
     place = ".".join(str(part) for part in problem["loc"][1:] or problem["loc"])
     return f"{place[:100]}: {problem['msg'][:300]}"
 

@@ -14,7 +14,7 @@ from deltahub.codecs.errors import CodecError
 from deltahub.registry.errors import RegistryError, RepositoryNotFound
 from deltahub.registry.permissions import NO_TOKEN
 from deltahub.registry.store.base import StoreError
-from deltahub.server.errors import STATUS_OF, LengthRequired, wire_code
+from deltahub.server.errors import STATUS_OF, LengthRequired, sentence_of, wire_code
 from deltahub.server.hf.door import unescaped
 from deltahub.server.hf.unmatched import page, without_namespace
 from deltahub.server.ranges import UnsatisfiableRange
@@ -127,11 +127,7 @@ def _unsatisfiable(_request: Request, error: Exception) -> Response:
 
 def _invalid(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    problems = [
-        f"{'.'.join(str(part) for part in problem['loc'][1:])}: {problem['msg']}"
-        for problem in error.errors()[:5]
-    ]
-    return refusal("invalid_request", "; ".join(problems))
+    return refusal("invalid_request", "; ".join(map(sentence_of, error.errors()[:5])))
 
 
 def _http(request: Request, error: Exception) -> Response:
