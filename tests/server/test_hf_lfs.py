@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from deltahub.registry import users
 from deltahub.registry.db.models import Landing
 from deltahub.registry.fsck import fsck
 from deltahub.server.settings import ServerSettings
@@ -25,6 +26,7 @@ from support.hf_door import (
     small,
 )
 from support.hub import Answer, RunningHub, running_hub
+from support.registry import end_token
 
 
 @pytest.fixture
@@ -60,6 +62,25 @@ def test_an_object_that_is_another_is_refused(hub: RunningHub, name: str) -> Non
     with hub.registry.db.read() as session:
         assert session.query(Landing).filter_by(sha256=digest_of(data)).count() == 0
     assert hub.call("PUT", href, body=data).status == 200
+
+
+@pytest.mark.parametrize("ends", ["revoked", "expired"])
+def test_a_link_ends_with_the_token_for_which_it_was_made(hub: RunningHub, ends: str) -> None:
+    gus = f"gus-{ends}"
+    token = hub.user(gus)
+    assert create_model(hub, f"{gus}/m", token).status == 200
+    data = os.urandom(3000)
+    (item,) = batch(hub, f"{gus}/m", (digest_of(data), 3000), token=token).json()["objects"]
+    href = path_of(item["actions"]["upload"]["href"])
+    end_token(hub.registry, gus, ends)
+    users.create_token(hub.registry, gus, "write")
+    assert error_of(hub.call("PUT", href, body=data)) == (401, "unauthorized")
+    whole = {"oid": digest_of(data), "parts": []}
+    for method, part, body in (("PUT", "parts/1", data), ("POST", "complete", whole)):
+        answer = hub.call(method, f"{href}/{part}", body=body)
+        assert error_of(answer) == (401, "unauthorized")
+    with hub.registry.db.read() as session:
+        assert session.query(Landing).filter_by(sha256=digest_of(data)).count() == 0
 
 
 @pytest.fixture(scope="module")

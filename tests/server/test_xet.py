@@ -13,7 +13,7 @@ from deltahub.registry import landing, users
 from deltahub.registry.repositories import delete_repository
 from deltahub.server.signing import Signer
 from support.hub import Answer, RunningHub
-from support.registry import caller
+from support.registry import caller, end_token
 from support.xet import FileOf, ShardOf, TermOf, XorbOf, cut
 
 ONE = XorbOf(cut(Random(3).randbytes(300_000), 60_000), scheme=1)
@@ -216,6 +216,34 @@ def test_a_token_ends_with_the_right_to_write(hub: RunningHub) -> None:
     users.remove_member(registry, "org-x", "cat-x")
     assert cas.send(ONE).status == 404
     assert cas.shard(FILE).status == 404
+
+
+@pytest.mark.parametrize("ends", ["revoked", "expired"])
+def test_a_token_ends_with_the_one_that_fetched_it(hub: RunningHub, ends: str) -> None:
+    kim = f"kim-{ends}"
+    old = hub.user(kim)
+    hub.create(f"{kim}/m", private=True, token=old)
+    hub.commit(f"{kim}/m", {"a.bin": ONE.body}, old)
+    reading, writing = (Cas(hub, f"{kim}/m", old, access) for access in ("read", "write"))
+    describe = f"/v2/reconstructions/{sha256(ONE.body).hexdigest()}"
+    assert reading.call("GET", describe).status == writing.send(ONE).status == 200
+    end_token(hub.registry, kim, ends)
+    # What the row's id alone named would be this one's now.
+    new = users.create_token(hub.registry, kim, "write")
+    assert reading.call("GET", describe).status == 401
+    assert writing.send(ONE).status == writing.shard(FILE).status == 401
+    assert Cas(hub, f"{kim}/m", new, "write").send(ONE).status == 200
+
+
+def test_a_token_of_an_earlier_hub_is_asked_for_anew(hub: RunningHub, name: str) -> None:
+    cas = Cas(hub, name, hub.admin_token, "write")
+    signer = Signer.of_folder(hub.data_dir)
+    claims = signer.verify("cas", cas.token)
+    del claims["token"]
+    cas.token = signer.sign("cas", {**claims, "user": 1, "name": "admin", "scope": "admin"}, 60)
+    answer = cas.send(ONE)
+    assert answer.status == 401
+    assert "ask the hub for a new one" in answer.json()["error"]
 
 
 def test_a_token_ends_with_its_repository(hub: RunningHub, name: str) -> None:

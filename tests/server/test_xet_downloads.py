@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
+from deltahub.registry import users
 from deltahub.registry.db.models import File
 from deltahub.registry.xet.chunks import ChunkHeader
 from deltahub.server.hf.xet_downloads import offers_xet, xet_hash, xet_headers
 from deltahub.server.settings import ServerSettings
 from deltahub.server.signing import Signer
 from support.hub import Answer, RunningHub
+from support.registry import end_token
 
 DATA = Random(8).randbytes(1_000_000)
 SHA256 = sha256(DATA).hexdigest()
@@ -110,6 +112,32 @@ def test_a_link_that_is_over_or_forged_makes_the_client_ask_for_another(
     other = signer.sign("xorb", {**claims, "sha256": "0" * 64}, 60)
     assert link(hub, f"{hub.url}/cas/xorbs/{other}", 0, 9).status == 404
     assert link(hub, fetch["url"], 1 << 30, 1 << 31).status == 416
+
+
+@pytest.mark.parametrize("ends", ["revoked", "expired"])
+def test_a_link_ends_with_the_token_for_which_it_was_made(hub: RunningHub, ends: str) -> None:
+    eve = f"eve-{ends}"
+    token = hub.user(eve)
+    hub.create(f"{eve}/m", private=True, token=token)
+    hub.commit(f"{eve}/m", {"a.bin": DATA}, token)
+    said = Service(hub, f"{eve}/m", token).describe(SHA256).json()
+    url = said["xorbs"][said["terms"][0]["hash"]][0]["url"]
+    assert link(hub, url, 0, 9).status == 206
+    end_token(hub.registry, eve, ends)
+    users.create_token(hub.registry, eve, "write")
+    assert link(hub, url, 0, 9).status == 403
+
+
+def test_a_link_ends_with_the_right_to_read(hub: RunningHub) -> None:
+    token = hub.user("fay-d")
+    hub.create("fay-d/m", token=token)
+    hub.commit("fay-d/m", {"a.bin": DATA}, token)
+    said = Service(hub, "fay-d/m", None).describe(SHA256).json()
+    url = said["xorbs"][said["terms"][0]["hash"]][0]["url"]
+    assert link(hub, url, 0, 9).status == 206
+    change = {"private": True}
+    assert hub.call("PUT", "/api/models/fay-d/m/settings", token=token, body=change).status == 200
+    assert link(hub, url, 0, 9).status == 404
 
 
 def asking(client: str) -> Request:

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from deltahub.registry import Caller, Registry, Settings, users
+from deltahub.registry.db.models import Token, utc_now
 from deltahub.registry.landing import receive
 from deltahub.registry.permissions import Scope
 from deltahub.registry.repositories import ensure_repository
@@ -48,6 +49,16 @@ def caller(
     user = user or users.create_user(reg, name, is_admin=is_admin)
     widest: Scope = "admin" if user.is_admin else "write"
     return users.authenticate(reg, users.create_token(reg, name, scope or widest))
+
+
+def end_token(reg: Registry, name: str, how: str) -> None:
+    """The user's tokens, `revoked` or `expired`."""
+    for token in users.list_tokens(reg, name):
+        if how == "revoked":
+            users.revoke_token(reg, token.id)
+        else:
+            with reg.db.write() as session:
+                session.get_one(Token, token.id).expires_at = utc_now()
 
 
 def sha256_of(data: bytes) -> str:

@@ -39,12 +39,15 @@ class Caller:
 
     The scope limits what the user may do by role: `read` only reads; `write` does everything that
     the roles in namespaces allow; `admin`, of a user who is an administrator, does everything.
+    token_mark: names the token in what the hub signs for the caller, and is no secret; empty where
+    the hub itself acts for a user.
     """
 
     user_id: int
     name: str
     is_admin: bool
     scope: Scope
+    token_mark: str = ""
 
     @property
     def is_superuser(self) -> bool:

@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from deltahub.registry.permissions import ANONYMOUS, Caller, Role, Scope
 from deltahub.registry.registry import Registry
 
 TOKEN_PREFIX = "dh_"
+_MARK = re.compile(r"([0-9]{1,18})-([0-9a-f]{16})")
 MAX_LABEL = 200
 
 
@@ -91,7 +93,7 @@ def list_tokens(reg: Registry, user_name: str | None = None) -> list[TokenInfo]:
 
 
 def revoke_token(reg: Registry, token_id: int) -> None:
-    """Make a token useless at once; NotFound."""
+    """Make a token useless at once, and what was signed for its holder with it; NotFound."""
     with reg.db.write() as session:
         token = session.get(Token, token_id)
         if token is None:
@@ -113,10 +115,16 @@ def authenticate(reg: Registry, secret: str) -> Caller:
             "this token is not known: it was revoked, or is of another hub; the hub's operator"
             " makes one with `deltahub user token create`"
         )
-    token, user = row
-    if token.expires_at is not None and token.expires_at <= utc_now():
-        raise Unauthorized(f"this token of {user.name} expired at {token.expires_at:%F %T} UTC")
-    return Caller(user.id, user.name, user.is_admin, _scope(token.scope))
+    return _holder(*row)
+
+
+def caller_of_mark(session: ReadSession, mark: str) -> Caller:
+    """Who holds the token with this Caller.token_mark; Unauthorized as authenticate."""
+    match = _MARK.fullmatch(mark)
+    token = None if match is None else session.get(Token, int(match[1]))
+    if match is None or token is None or not token.hash.startswith(match[2]):
+        raise Unauthorized("the token for which the hub signed this was revoked")
+    return _holder(token, session.get_one(User, token.user_id))
 
 
 def create_organization(reg: Registry, name: str) -> Namespace:
@@ -268,6 +276,14 @@ def _add_token(
     session.flush()
     audit.append(session, None, "token.create", user.name, {"token_id": token.id, "scope": scope})
     return secret
+
+
+def _holder(token: Token, user: User) -> Caller:
+    if token.expires_at is not None and token.expires_at <= utc_now():
+        raise Unauthorized(f"this token of {user.name} expired at {token.expires_at:%F %T} UTC")
+    # Ids alone come again: SQLite gives the last one, once deleted, to the next token.
+    mark = f"{token.id}-{token.hash[:16]}"
+    return Caller(user.id, user.name, user.is_admin, _scope(token.scope), mark)
 
 
 def _hash(secret: str) -> str:

@@ -1,6 +1,7 @@
 """Links and tokens that carry their own proof: claims, an end, and an HMAC over both.
 
-For clients that are sent on without their token: what is signed says what it allows.
+For clients that are sent on without their token: what is signed says what it allows, and for which
+token, with which it ends.
 """
 
 import base64
@@ -14,10 +15,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from deltahub.registry.db.session import ReadSession
 from deltahub.registry.errors import Unauthorized
+from deltahub.registry.permissions import ANONYMOUS, Caller
+from deltahub.registry.users import caller_of_mark
 
 Claims: TypeAlias = Mapping[str, str | int]
 
+_TOKEN: Final = "token"
+_NO_TOKEN: Final = ""
 KEY_FILE: Final = "signing.key"
 _KEY_BYTES: Final = 32
 
@@ -66,6 +72,20 @@ class Signer:
 
     def _mac(self, purpose: str, body: str) -> bytes:
         return hmac.new(self._key, f"{purpose}\n{body}".encode(), hashlib.sha256).digest()
+
+
+def claims_for(caller: Caller | None, claims: Claims) -> Claims:
+    """The claims, signed for the token that the caller showed; nobody shows none."""
+    assert caller is None or caller.token_mark, "a caller without a token asks for signed claims"
+    return {**claims, _TOKEN: _NO_TOKEN if caller is None else caller.token_mark}
+
+
+def caller_of_claims(session: ReadSession, claims: Claims) -> Caller | None:
+    """For whom the claims were signed; Unauthorized once their token was revoked or is over."""
+    mark = claims.get(_TOKEN)
+    if not isinstance(mark, str):
+        raise Unauthorized("an earlier version of this hub signed this; ask the hub for a new one")
+    return ANONYMOUS if mark == _NO_TOKEN else caller_of_mark(session, mark)
 
 
 def _text(data: bytes) -> str:

@@ -4,11 +4,11 @@ The batch says where each goes: a link that carries its own proof, since clients
 their token. What comes is an upload of the caller's like any other, proved by its SHA-256.
 """
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
@@ -25,6 +25,7 @@ from deltahub.server.errors import LengthRequired
 from deltahub.server.hf.errors import NotSupported
 from deltahub.server.hf.receiving import receive_part
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
+from deltahub.server.signing import caller_of_claims, claims_for
 from deltahub.server.streaming import BodyFeed
 
 router = APIRouter()
@@ -98,21 +99,40 @@ def batch(
     return JSONResponse(answer, media_type=_TYPE)
 
 
+@dataclass(frozen=True)
+class Link:
+    """What a link says: who sends which object."""
+
+    caller: Caller
+    oid: str
+    size: int
+
+
+def link_of(token: str, hub: HubDep) -> Link:
+    """The link, while the token with which it was asked for may still write."""
+    claims = hub.signer.verify(_UPLOAD, token)
+    with hub.registry.db.read() as session:
+        caller = require_writer(caller_of_claims(session, claims))
+    return Link(caller, validate_sha256(str(claims["oid"])), int(claims["size"]))
+
+
+LinkDep = Annotated[Link, Depends(link_of)]
+
+
 @router.put("/lfs/objects/{token}")
-async def put_object(token: str, request: Request, hub: HubDep) -> Response:
+async def put_object(link: LinkDep, request: Request, hub: HubDep) -> Response:
     """A whole object."""
-    caller, oid, size = _claims(hub, token)
     length = _content_length(request)
-    if length != size:
-        raise SizeMismatch(f"{oid} was announced with {size} bytes, and {length} come")
-    await _receive(hub, request, partial(receive_part, hub, caller, oid, size, 0, length))
+    if length != link.size:
+        raise SizeMismatch(f"{link.oid} was announced with {link.size} bytes, and {length} come")
+    await _receive(hub, request, link, 0, length)
     return Response()
 
 
 @router.put("/lfs/objects/{token}/parts/{number}")
-async def put_part(token: str, number: int, request: Request, hub: HubDep) -> Response:
+async def put_part(link: LinkDep, number: int, request: Request, hub: HubDep) -> Response:
     """One part of an object; parts may come at once, and are taken in their order."""
-    caller, oid, size = _claims(hub, token)
+    oid, size = link.oid, link.size
     part_bytes = hub.settings.lfs_part_bytes
     offset = (number - 1) * part_bytes
     if number < 1 or offset >= size:
@@ -120,15 +140,14 @@ async def put_part(token: str, number: int, request: Request, hub: HubDep) -> Re
     length = _content_length(request)
     if length != min(part_bytes, size - offset):
         raise SizeMismatch(f"part {number} has {min(part_bytes, size - offset)}, not {length}")
-    await _receive(hub, request, partial(receive_part, hub, caller, oid, size, offset, length))
+    await _receive(hub, request, link, offset, length)
     return Response(headers={"ETag": f'"{oid[:32]}-{number}"'})
 
 
 @router.post("/lfs/objects/{token}/complete")
-def complete_parts(token: str, body: CompleteIn, hub: HubDep) -> JSONResponse:
+def complete_parts(link: LinkDep, body: CompleteIn, hub: HubDep) -> JSONResponse:
     """Whether all parts came, and are the object."""
-    caller, oid, size = _claims(hub, token)
-    _check_complete(hub, caller, oid, size)
+    _check_complete(hub, link.caller, link.oid, link.size)
     return JSONResponse({"success": True})
 
 
@@ -142,12 +161,7 @@ def verify(name: NameDep, body: ObjectIn, hub: HubDep, caller: CallerDep) -> JSO
 def _upload_action(
     hub: Hub, caller: Caller, origin: str, item: ObjectIn, part_bytes: int | None
 ) -> dict[str, Any]:
-    claims: dict[str, str | int] = {
-        "user": caller.user_id,
-        "name": caller.name,
-        "oid": item.oid,
-        "size": item.size,
-    }
+    claims = claims_for(caller, {"oid": item.oid, "size": item.size})
     href = f"{origin}/lfs/objects/{hub.signer.sign(_UPLOAD, claims, _LINK_TTL_S)}"
     if part_bytes is None:
         return {"href": href, "header": {}}
@@ -158,12 +172,6 @@ def _upload_action(
     return {"href": f"{href}/complete", "header": {"chunk_size": str(part_bytes), **header}}
 
 
-def _claims(hub: Hub, token: str) -> tuple[Caller, str, int]:
-    claims = hub.signer.verify(_UPLOAD, token)
-    caller = Caller(int(claims["user"]), str(claims["name"]), is_admin=False, scope="write")
-    return caller, validate_sha256(str(claims["oid"])), int(claims["size"])
-
-
 def _content_length(request: Request) -> int:
     header = request.headers.get("content-length")
     if header is None:
@@ -171,11 +179,11 @@ def _content_length(request: Request) -> int:
     return int(header)  # the HTTP parser has refused what is not a number
 
 
-async def _receive(hub: Hub, request: Request, append: Callable[[BodyFeed], None]) -> None:
-    caller, _, _ = _claims(hub, request.path_params["token"])
+async def _receive(hub: Hub, request: Request, link: Link, offset: int, length: int) -> None:
+    append = partial(receive_part, hub, link.caller, link.oid, link.size, offset, length)
     request.state.has_unread_body = True
     async with BodyFeed(request, hub.settings.idle_s) as feed:
-        await hub.upload(caller, partial(append, feed))
+        await hub.upload(link.caller, partial(append, feed))
         request.state.has_unread_body = feed.has_unread_body
 
 

@@ -2,23 +2,23 @@
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Final, Literal, TypeAlias, get_args
+from typing import Annotated, Final, Literal, TypeAlias
 
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import JSONResponse
 
-from deltahub.registry.db.models import User, utc_now
+from deltahub.registry.db.models import utc_now
 from deltahub.registry.errors import Forbidden, Unauthorized
-from deltahub.registry.permissions import Action, Caller, Scope
+from deltahub.registry.permissions import Action, Caller
 from deltahub.registry.repositories import load_repository
 from deltahub.registry.xet.epochs import epoch_of, place_of, repository_at
 from deltahub.server.hub import CallerDep, Hub, HubDep
+from deltahub.server.signing import caller_of_claims, claims_for
 
 router = APIRouter()
 
 TOKEN_TTL: Final = timedelta(hours=1)
 _PURPOSE: Final = "cas"
-_ANONYMOUS: Final = 0
 
 Access: TypeAlias = Literal["read", "write"]
 
@@ -46,9 +46,7 @@ def get_xet_token(
         repository = load_repository(session, caller, f"{namespace}/{name}", access)
         place = place_of(repository)
         epoch = epoch_of(session, hub.registry.settings, repository)
-    claims: dict[str, str | int] = {"place": place, "access": access, "user": _ANONYMOUS}
-    if caller is not None:
-        claims |= {"user": caller.user_id, "name": caller.name, "scope": caller.scope}
+    claims = claims_for(caller, {"place": place, "access": access})
     token = hub.signer.sign(_PURPOSE, claims, TOKEN_TTL.total_seconds())
     expires = int((utc_now() + TOKEN_TTL).timestamp())
     url = f"{str(request.base_url).rstrip('/')}/cas/e{epoch}/{place}"
@@ -85,12 +83,6 @@ def _admitted(place: str, request: Request, hub: Hub, action: Action) -> XetCall
     if action == "write" and claims["access"] != "write":
         raise Forbidden("this token only reads; ask the hub for one that writes")
     with hub.registry.db.read() as session:
-        caller = None
-        if claims["user"] != _ANONYMOUS:
-            user = session.get(User, claims["user"])
-            if user is None or user.name != claims["name"]:
-                raise Unauthorized("the user of this token is gone")
-            scope: Scope = next(each for each in get_args(Scope) if each == claims["scope"])
-            caller = Caller(user.id, user.name, user.is_admin, scope)
+        caller = caller_of_claims(session, claims)
         repository = repository_at(session, caller, place, action)
         return XetCaller(caller, place, repository.id)

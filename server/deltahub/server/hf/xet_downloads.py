@@ -19,6 +19,7 @@ from deltahub.server.hf.xet import XetReaderDep
 from deltahub.server.hub import HubDep
 from deltahub.server.ranges import requested_part
 from deltahub.server.settings import ServerSettings
+from deltahub.server.signing import caller_of_claims, claims_for
 
 router = APIRouter(prefix="/cas")
 
@@ -69,14 +70,16 @@ def get_reconstruction_v1(
 
 @router.get("/xorbs/{token}")
 def get_xorb(token: str, request: Request, hub: HubDep) -> Response:
-    """Bytes of a xorb, for whoever has the link."""
+    """Bytes of a xorb, for whoever has the link, while who asked for it may read the file."""
     try:
         claims = hub.signer.verify(_PURPOSE, token)
+        with hub.registry.db.read() as session:
+            caller = caller_of_claims(session, claims)
+            repository_at(session, caller, str(claims["place"]), "read")
+            file = session.get(File, claims["file"])
     except Unauthorized as error:
         # The word on which clients ask for another link.
         return refusal("forbidden", str(error))
-    with hub.registry.db.read() as session:
-        file = session.get(File, claims["file"])
     if file is None or file.sha256 != claims["sha256"]:
         raise EntryNotFound("the file of this link is gone")
     virtual = VirtualFile(file.sha256, file.size)
@@ -116,8 +119,14 @@ def _reconstruction(
         name = virtual.xorb_name(term.xorb)
         chunks = {"start": term.first, "end": term.end}
         terms.append({"hash": name, "unpacked_length": term.size, "range": chunks})
-        claims: dict[str, str | int] = {"file": file.id, "sha256": file.sha256, "xorb": term.xorb}
-        token = hub.signer.sign(_PURPOSE, claims, LINK_TTL.total_seconds())
+        claims: dict[str, str | int] = {
+            "place": who.place,
+            "file": file.id,
+            "sha256": file.sha256,
+            "xorb": term.xorb,
+        }
+        signed = claims_for(who.caller, claims)
+        token = hub.signer.sign(_PURPOSE, signed, LINK_TTL.total_seconds())
         url = f"{base}/cas/xorbs/{token}"
         stored = {"start": term.stored, "end": term.stored_end - 1}
         if version == 1:
