@@ -108,6 +108,7 @@ def test_a_day_with_the_command(folder: Path, tmp_path: Path, name: str) -> None
         (["push", str(Path(__file__).parent), "admin/x", "--base", "x"], 2, "invalid_argument"),
         (["rm", "admin/x@bad..name", "f", "--yes"], 2, "invalid_argument"),
         (["push", str(Path(__file__).parent), "bad name/x"], 2, "invalid_argument"),
+        (["push", __file__, "admin/x", "--path", "../x"], 2, "invalid_argument"),
         (["pull", "a/b/c"], 2, "invalid_argument"),
         (["info", "admin/-x"], 2, "invalid_argument"),
         (["rm", "admin/x.git", "--yes"], 2, "invalid_argument"),

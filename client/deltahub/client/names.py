@@ -1,4 +1,4 @@
-"""What the name of a namespace or repository may look like: the hub's own rule, told at once."""
+"""What repositories, branches and files may be called: the hub's own rules, told at once."""
 
 import re
 
@@ -6,8 +6,12 @@ from deltahub.client.errors import InvalidArgument
 
 MAX_NAME = 96
 MAX_BRANCH = 250
+MAX_PART_BYTES = 255
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _BRANCH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]*")
+_RESERVED_PARTS = frozenset({".git", ".cache"})
+# The separators too that some programs take for a new line.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -38,6 +42,36 @@ def branch_name(name: str) -> str:
             "letter or digit, without .. or //, and no commit"
         )
     return name
+
+
+def file_path(path: str) -> str:
+    """The path itself. InvalidArgument when no file of a repository can have it."""
+    problem = path_problem(path)
+    if problem is not None:
+        raise InvalidArgument(f"{path!r} cannot be the path of a file in a repository: {problem}")
+    return path
+
+
+def path_problem(path: str) -> str | None:
+    """What is wrong with the path of a file, its length apart, for which each hub has a limit."""
+    try:
+        part_bytes = [len(part.encode()) for part in path.split("/")]
+    except UnicodeEncodeError:
+        return "it is not valid Unicode"
+    parts = path.split("/")
+    checks = (
+        (path.startswith("/"), "it begins with a slash"),
+        ("\\" in path, "it holds a backslash; folders are separated by /"),
+        (_CONTROL.search(path) is not None, "it holds a control character"),
+        ("" in parts, "it holds an empty part"),
+        ("." in parts or ".." in parts, "it holds the part . or .."),
+        (max(part_bytes) > MAX_PART_BYTES, f"a part has more than {MAX_PART_BYTES} bytes"),
+        (
+            any(part.lower() in _RESERVED_PARTS for part in parts),
+            "it holds the part .git or .cache, which clients keep for themselves",
+        ),
+    )
+    return next((problem for is_wrong, problem in checks if is_wrong), None)
 
 
 def repository_path(name: str) -> str:

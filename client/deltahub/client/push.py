@@ -18,12 +18,12 @@ from deltahub.client.folder import LocalFile
 from deltahub.client.hashing import plan_of, sha256_of, tensors_of
 from deltahub.client.jobs import wait_for_job
 from deltahub.client.local_index import LocalIndex
-from deltahub.client.names import branch_name
+from deltahub.client.names import branch_name, file_path
 from deltahub.client.progress import Progress, Silent
 from deltahub.client.push_encode import LocalTensor
 from deltahub.client.push_plan import SMALL_FILE, HashedFile
 from deltahub.client.push_send import NO_BASE, FileSender, PushOptions, parse_base
-from deltahub.client.records import CommitResult, PushResult, Revision
+from deltahub.client.records import CommitResult, PushResult, Repository, Revision, WhoAmI
 
 _COMMIT_TRIES = 5
 
@@ -51,10 +51,15 @@ class Push:
     def _run(self, files: Sequence[LocalFile]) -> PushResult:
         options = self._options
         branch_name(options.revision)
+        for file in files:
+            file_path(file.path)
         base = self._find_base()
-        self._ensure_repository(files)
-        self._refuse_tag()
+        exists = self._exists(files)
+        if exists:
+            self._refuse_tag()
         hashed = self._hash(files)
+        if not exists:
+            self._create()
         head = self._head()
         missing = self._unknown(hashed, head)
         if missing:
@@ -110,26 +115,39 @@ class Push:
             found = self._api.find_revision(options.name, "main")
         return found
 
-    def _ensure_repository(self, files: Sequence[LocalFile]) -> None:
-        """Makes the repository if there is none. Forbidden before any file has been read."""
-        options = self._options
+    def _exists(self, files: Sequence[LocalFile]) -> bool:
+        """Whether there is the repository. Forbidden, before any file has been read, where we may
+        not push to it or create it.
+        """
         try:
-            found = self._api.get_repository(options.name)
+            found = self._api.get_repository(self._options.name)
         except RepositoryNotFound:
             if not files:
                 raise  # there is nothing to delete either
-            try:
-                self._api.create_repository(options.name, private=bool(options.private))
-                return
-            except RepositoryExists:
-                found = self._api.get_repository(options.name)  # made by another push just now
+            if may_create(self._api.whoami(), self._options.name):
+                return False  # as late as possible: a push that fails leaves no empty one behind
+            self._create()  # the hub says it best why not
+            return True
+        self._check(found)
+        self._api.require_write(self._options.name)
+        return True
+
+    def _create(self) -> None:
+        options = self._options
+        try:
+            self._api.create_repository(options.name, private=bool(options.private))
+        except RepositoryExists:
+            self._check(self._api.get_repository(options.name))  # made by another push just now
+
+    def _check(self, found: Repository) -> None:
+        """InvalidArgument for a repository that is not as private as was asked for."""
+        options = self._options
         if options.private is not None and options.private != found.private:
             kind, wanted = ("public", "private") if options.private else ("private", "public")
             raise InvalidArgument(
                 f"{options.name} exists and is {kind}, which no push changes: "
                 f"`deltahub visibility {options.name} {wanted}` does, for all its revisions"
             )
-        self._api.require_write(options.name)
 
     def _refuse_tag(self) -> None:
         """InvalidArgument for a push to a tag, before anything is sent that could not be used."""
@@ -237,6 +255,15 @@ class Push:
             is_done = all(entry.state == "ingested" for entry in found.entries)
             return "proved" if is_done else "committed"
         return "proved"
+
+
+def may_create(who: WhoAmI, name: str) -> bool:
+    """Whether the hub would let them create the repository, as far as they can tell."""
+    if who.is_admin and who.scope == "admin":
+        return True
+    namespace = name.partition("/")[0]
+    roles = {each.name: each.role for each in who.namespaces}
+    return who.scope != "read" and roles.get(namespace) in ("write", "admin")
 
 
 def _base_state(options: PushOptions, found: Revision | None) -> str | None:
