@@ -98,6 +98,9 @@ def test_a_day_with_the_command(folder: Path, tmp_path: Path, name: str) -> None
         (["whoami", "--token", "dh_wrong"], 4, "unauthorized"),
         (["whoami", "--url", "http://127.0.0.1:9"], 5, "hub_unreachable"),
         (["whoami", "--url", "ftp://x"], 2, "invalid_argument"),
+        (["whoami", "--url", "http://[::1"], 2, "invalid_argument"),
+        (["whoami", "--token", "a b\nc"], 2, "invalid_argument"),
+        (["login", "--token", "x€"], 2, "invalid_argument"),
         (["pull", "noslash"], 2, "invalid_argument"),
         (["pull", "a/b@x", "--revision", "y"], 2, "usage_error"),
         (["push", "/nowhere", "a/b"], 2, "usage_error"),
@@ -148,6 +151,13 @@ def test_login_stores_what_later_commands_use(hub_server: RunningHub, home: Path
     told = ok(deltahub("whoami", "--json")).json()
     assert (told["is_admin"], told["url"]) == (True, hub_server.url)
     assert deltahub("login", "--url", hub_server.url).status == 2
+    path = home / ".config" / "deltahub" / "credentials.json"
+    path.write_text("{bad")
+    assert "run `deltahub login` again" in deltahub("whoami").err
+    arguments = ("--url", hub_server.url, "--token", hub_server.admin_token)
+    assert ok(deltahub("whoami", *arguments)).out.startswith("admin at")
+    assert "log in again to other hubs" in ok(deltahub("login", *arguments)).out
+    assert ok(deltahub("whoami")).out.startswith("admin at")
 
 
 def test_a_namespace_of_ones_own_may_be_empty(

@@ -53,3 +53,19 @@ def test_a_damaged_file_says_what_to_do() -> None:
     path.write_text("{")
     with pytest.raises(InvalidArgument, match="deltahub login"):
         find_credentials()
+
+
+@pytest.mark.parametrize("text", ["{bad", "[]", '{"default": 5}', '{"hubs": {"http://a": 5}}'])
+def test_a_damaged_file_is_not_looked_at_where_all_is_said_and_login_replaces_it(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save_credentials("http://one", "dh_1")
+    path.write_text(text)
+    with pytest.raises(InvalidArgument, match="deltahub login"):
+        find_credentials("http://one")
+    assert find_credentials("http://a", "dh_a") == Credentials("http://a", "dh_a")
+    monkeypatch.setenv("DELTAHUB_TOKEN", "dh_environment")
+    assert find_credentials("http://a") == Credentials("http://a", "dh_environment")
+    monkeypatch.delenv("DELTAHUB_TOKEN")
+    save_credentials("http://two", "dh_2")
+    assert find_credentials() == Credentials("http://two", "dh_2")

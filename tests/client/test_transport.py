@@ -202,10 +202,32 @@ def test_an_unknown_host_is_said_at_once() -> None:
         Transport("http://no-such-host.invalid", None).call("GET", "/v1/health")
 
 
-@pytest.mark.parametrize("url", ["ftp://host", "http://", "http://host:port", "http://h:99999"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://host",
+        "http://",
+        "http://host:port",
+        "http://h:99999",
+        "http://[::1",
+        "http://a..b",
+        "http://a b",
+        "http://a\0b",
+        "http://host/a é",
+    ],
+)
 def test_an_address_that_cannot_be_is_refused(url: str) -> None:
     with pytest.raises(InvalidArgument, match="not the address of a hub"):
         Transport(url, None)
+
+
+@pytest.mark.parametrize("token", ["a b\nc", "dh_é€", "dh_\udce9", "a b"])
+def test_a_token_that_no_header_can_hold_is_refused_and_not_shown(token: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        Transport("http://127.0.0.1:1", token)
+    assert token not in str(refused.value)
+    assert ascii(token)[1:-1] not in str(refused.value)
+    assert refused.value.__cause__ is None
 
 
 def test_a_server_that_speaks_no_tls_is_reported(server: Server) -> None:

@@ -1,12 +1,18 @@
 """`deltahub login` and `deltahub whoami`."""
 
 import dataclasses
+import os
 import sys
 
 import click
 
 from deltahub.client.cli_output import Output, hub_options
-from deltahub.client.credentials import find_credentials, save_credentials
+from deltahub.client.credentials import (
+    DEFAULT_URL,
+    find_credentials,
+    is_damaged,
+    save_credentials,
+)
 from deltahub.client.hub import Hub
 
 
@@ -21,8 +27,10 @@ def login(url: str | None, token: str | None, is_json: bool) -> None:
     over it.
     """
     is_asking = sys.stdin.isatty() and not is_json
+    was_damaged = is_damaged()
     if url is None:
-        known = find_credentials().url
+        without = os.environ.get("DELTAHUB_URL") or DEFAULT_URL
+        known = without if was_damaged else find_credentials().url
         url = click.prompt("Hub", default=known) if is_asking else known
     if token is None:
         token = (
@@ -33,9 +41,10 @@ def login(url: str | None, token: str | None, is_json: bool) -> None:
     with Hub(url, token) as hub:
         found = hub.whoami()
         path = save_credentials(hub.url, token)
+        lost = ", in place of a damaged file: log in again to other hubs" if was_damaged else ""
         Output(is_json=is_json).result(
             {"url": hub.url, "name": found.name, "scope": found.scope, "path": path},
-            f"{found.name} at {hub.url}, scope {found.scope}; stored in {path}",
+            f"{found.name} at {hub.url}, scope {found.scope}; stored in {path}{lost}",
         )
 
 

@@ -26,20 +26,34 @@ def credentials_path() -> Path:
 
 
 def find_credentials(url: str | None = None, token: str | None = None) -> Credentials:
-    """The hub to talk to. A stored token goes only to the hub that it was stored for."""
-    stored = _load()
-    url = _normal(url or os.environ.get("DELTAHUB_URL") or stored.get("default") or DEFAULT_URL)
+    """The hub to talk to. A stored token goes only to the hub that it was stored for.
+
+    InvalidArgument when the file is damaged and something of it is needed.
+    """
+    url = url or os.environ.get("DELTAHUB_URL")
     token = token or os.environ.get("DELTAHUB_TOKEN")
-    if token is None:
-        hub = stored.get("hubs", {}).get(url)
-        token = hub.get("token") if isinstance(hub, dict) else None
-    return Credentials(url, token.strip() if token else None)
+    if not url or token is None:
+        stored = _load()
+        url = url or stored.get("default") or DEFAULT_URL
+        token = token or stored.get("hubs", {}).get(_normal(url), {}).get("token")
+    return Credentials(_normal(url), token.strip() if token else None)
+
+
+def is_damaged() -> bool:
+    """Whether the file cannot be read as what `login` wrote."""
+    try:
+        _load()
+    except InvalidArgument:
+        return True
+    return False
 
 
 def save_credentials(url: str, token: str) -> Path:
-    """Writes the token, readable by its owner alone, and makes this hub the default one."""
-    stored = _load()
-    hubs = dict(stored.get("hubs", {}))
+    """Writes the token, readable by its owner alone, and makes this hub the default one.
+
+    What is left of a damaged file is replaced.
+    """
+    hubs = {} if is_damaged() else dict(_load().get("hubs", {}))
     hubs[_normal(url)] = {"token": token.strip()}
     path = credentials_path()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -69,6 +83,15 @@ def _load() -> dict[str, Any]:
         return {}
     except ValueError as exc:
         raise InvalidArgument(f"{path} is damaged: run `deltahub login` again") from exc
-    if not isinstance(stored, dict) or not isinstance(stored.get("hubs", {}), dict):
+    if not _is_sound(stored):
         raise InvalidArgument(f"{path} is damaged: run `deltahub login` again")
-    return stored
+    return dict(stored)
+
+
+def _is_sound(stored: Any) -> bool:
+    if not isinstance(stored, dict) or not isinstance(stored.get("default", ""), str):
+        return False
+    hubs = stored.get("hubs", {})
+    return isinstance(hubs, dict) and all(
+        isinstance(hub, dict) and isinstance(hub.get("token", ""), str) for hub in hubs.values()
+    )

@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import random
+import re
 import socket
 import ssl
 import threading
@@ -28,6 +29,8 @@ BUSY_PATIENCE_S = 3600.0
 _LONGEST_PAUSE_S = 60.0
 # Who waits is told so again after this.
 _TELL_EVERY_S = 60.0
+# What may stand in a header and in the first line of a request.
+_VISIBLE = re.compile("[!-~]*")
 _TRANSIENT_STATUS = frozenset({408, 429, 502, 503, 504})
 
 Query = Mapping[str, str | int | None]
@@ -44,11 +47,19 @@ class Transport:
     def __init__(
         self, url: str, token: str | None, *, patience_s: float = 30.0, user_agent: str = "deltahub"
     ) -> None:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
         try:
+            parts = urlsplit(url if "://" in url else f"http://{url}")
             self._port = parts.port
+            host = (parts.hostname or "").encode("idna")
         except ValueError as exc:
             raise InvalidArgument(f"{url!r} is not the address of a hub: {exc}") from exc
+        if not _VISIBLE.fullmatch(host.decode()) or not _VISIBLE.fullmatch(parts.path):
+            raise InvalidArgument(
+                f"{url!r} is not the address of a hub: write blanks and letters beyond ASCII as %XX"
+            )
+        if token and not _VISIBLE.fullmatch(token):
+            # Never the token itself: this ends up in logs.
+            raise InvalidArgument("the token holds characters that no token has: copy it once more")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise InvalidArgument(f"{url!r} is not the address of a hub: use http://HOST:PORT")
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
