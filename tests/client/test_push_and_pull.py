@@ -234,6 +234,30 @@ def test_a_pull_of_what_is_here_moves_nothing(hub: Hub, name: str, base_folder: 
     assert (again.received, again.reused, again.fetched_files) == (0, again.size, ())
 
 
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
+def test_a_damaged_file_of_the_cache_is_fetched_anew(
+    hub: Hub, name: str, base_folder: Path, file: str
+) -> None:
+    hub.push(base_folder, name)
+    pulled = hub.pull(name)
+    data = bytearray((pulled / file).read_bytes())
+    data[-9] ^= 1
+    (pulled / file).resolve().write_bytes(data)
+    again = hub.pull_with_report(name)
+    assert again.fetched_files == (file,)
+    assert contents(pulled) == contents(base_folder)
+    assert hub.pull_with_report(name).fetched_files == ()
+
+
+def test_a_file_of_the_cache_that_only_was_touched_is_kept(
+    hub: Hub, name: str, base_folder: Path
+) -> None:
+    hub.push(base_folder, name)
+    for file in hub.pull(name).iterdir():
+        os.utime(file, ns=(1, 1))
+    assert hub.pull_with_report(name).fetched_files == ()
+
+
 def test_a_folder_is_completed_and_damaged_files_in_it_are_replaced(
     hub: Hub, name: str, tmp_path: Path, base_folder: Path
 ) -> None:

@@ -61,7 +61,7 @@ class Pull:
         for entry in found.entries:
             checked_path(entry.path)
         target: PullTarget = (
-            CacheTarget(RepositoryCache(self._name), found.commit)
+            CacheTarget(RepositoryCache(self._name), found.commit, self._index)
             if to is None
             else FolderTarget(to, self._index)
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from deltahub.client.errors import InvalidArgument
+from deltahub.client.errors import InvalidArgument, LocalFileChanged
 from deltahub.client.hashing import sha256_of
 from deltahub.client.hf_cache import RepositoryCache, checked_path
 from deltahub.client.local_index import LocalIndex, Stamp
@@ -56,11 +56,24 @@ class PullTarget(Protocol):
         ...
 
 
+def _holds(path: Path, entry: Entry, index: LocalIndex) -> bool:
+    """Whether the file is the entry; it is read if it may have changed since it was proved."""
+    final = path.resolve()  # as the index knows it
+    try:
+        stamp = Stamp.of(final.stat())
+        if not final.is_file() or stamp.size != entry.size:
+            return False
+        return sha256_of(final, stamp, index) == entry.sha256
+    except (FileNotFoundError, NotADirectoryError, LocalFileChanged):
+        return False  # another process is about to replace it, perhaps: looked at again then
+
+
 class CacheTarget:
     """The Hugging Face cache."""
 
-    def __init__(self, cache: RepositoryCache, commit: str) -> None:
+    def __init__(self, cache: RepositoryCache, commit: str, index: LocalIndex) -> None:
         self._cache = cache
+        self._index = index
         self._commit = commit
         self.path = cache.snapshot(commit)
 
@@ -74,9 +87,7 @@ class CacheTarget:
         )
 
     def is_present(self, entry: Entry) -> bool:
-        """A blob has its final name only once it is whole and proved."""
-        blob = self._cache.blob(entry.etag)
-        return blob.is_file() and blob.stat().st_size == entry.size
+        return _holds(self._cache.blob(entry.etag), entry, self._index)
 
     def begin(self, missing: Sequence[Entry], *, is_overwriting: bool) -> tuple[str, ...]:
         return ()  # nobody's own files lie among the cache's
@@ -118,10 +129,7 @@ class FolderTarget:
         )
 
     def is_present(self, entry: Entry) -> bool:
-        final = self.place(entry).final
-        if not final.is_file() or final.stat().st_size != entry.size:
-            return False
-        return sha256_of(final, Stamp.of(final.stat()), self._index) == entry.sha256
+        return _holds(self.place(entry).final, entry, self._index)
 
     def begin(self, missing: Sequence[Entry], *, is_overwriting: bool) -> tuple[str, ...]:
         foreign = tuple(entry.path for entry in missing if self._is_foreign(entry))
