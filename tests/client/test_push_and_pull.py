@@ -298,6 +298,22 @@ def test_branches_tags_commits_and_prefixes_can_be_pulled(
     assert (hub.pull(name, revision="t1") / "f").read_text() == "main"
 
 
+def test_main_can_be_pushed_after_another_branch(hub: Hub, name: str, tmp_path: Path) -> None:
+    for branch in ("v.1", "v.2", "main", "v.3"):
+        (tmp_path / f"{branch}.txt").write_text(branch)
+        hub.upload_file(tmp_path / f"{branch}.txt", name, revision=branch)
+    found = {
+        branch: [entry.path for entry in hub.revision(name, branch).entries]
+        for branch in ("v.1", "v.2", "main", "v.3")
+    }
+    assert found == {
+        "v.1": ["v.1.txt"],
+        "v.2": ["v.2.txt"],
+        "main": ["main.txt"],
+        "v.3": ["main.txt", "v.3.txt"],
+    }
+
+
 def test_one_file_can_be_pushed_alone(hub: Hub, name: str, tmp_path: Path) -> None:
     (tmp_path / "x").write_text("one")
     hub.upload_file(tmp_path / "x", name, path="sub/y.txt")

@@ -234,6 +234,18 @@ def test_a_branch_begins_at_the_named_parent(reg: Registry, alice: Caller) -> No
     assert files(reg, "main") == {"a": sha256_of(b"2")}
 
 
+def test_a_branch_begins_anew_where_there_is_no_main_to_begin_at(
+    reg: Registry, alice: Caller
+) -> None:
+    first = push(reg, alice, NAME, {"a": b"1"}, ref="v.1")
+    assert push(reg, alice, NAME, {"b": b"2"}).commit != first.commit
+    assert files(reg, "main") == {"b": sha256_of(b"2")}
+    assert revision(reg, NAME, "main").parent_commit is None
+    assert files(reg, "v.1") == {"a": sha256_of(b"1")}
+    with pytest.raises(RevisionNotFound, match="name the commit"):
+        push(reg, alice, NAME, {"b": b"3"}, ref="v.2")
+
+
 def test_a_mirror_gives_the_commit_its_own_id(reg: Registry, alice: Caller) -> None:
     create_repository(reg, alice, NAME)
     upstream = "0123456789" * 4

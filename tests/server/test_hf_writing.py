@@ -167,6 +167,22 @@ def test_somebody_elses_upload_cannot_be_committed(hub: RunningHub, name: str) -
     assert error_of(answer) == (404, "upload_not_found")
 
 
+def test_a_file_can_be_uploaded_where_only_another_branch_is(hub: RunningHub) -> None:
+    other, token = "admin/w-only-a-branch", hub.admin_token
+    hub.create(other)
+    sha256 = hub.upload(b"1", token)
+    add = {"op": "add", "path": "a.txt", "sha256": sha256, "size": 1}
+    body: dict[str, Any] = {"ref": "v.1", "operations": [add]}
+    assert (
+        hub.call("POST", f"/v1/repositories/{other}/commits", token=token, body=body).status < 300
+    )
+    body = {"files": [{"path": "b.txt", "size": 1, "sample": ""}]}
+    asked = hub.call("POST", f"/api/models/{other}/preupload/main", token=token, body=body)
+    assert (asked.status, asked.json()["files"][0]["uploadMode"]) == (200, "regular")
+    assert send_commit(hub, other, header(), small("b.txt", b"2")).status == 200
+    assert files_of(hub, other) == {"b.txt": b"2"}
+
+
 def test_preupload_says_how_to_send_and_what_is_there(hub: RunningHub, name: str) -> None:
     weights = os.urandom(1000)
     send_object(hub, name, weights)

@@ -130,6 +130,16 @@ def is_empty(session: ReadSession, repository: Repository) -> bool:
     )
 
 
+def begins_anew(session: ReadSession, repository: Repository, ref: str) -> bool:
+    """Whether a commit to this branch needs no parent: there is neither it nor main to begin at.
+
+    So main can still be made where the first commits went to another branch; as in git it then
+    shares no history with that.
+    """
+    branches = [find_ref(session, repository, "branch", each) for each in (ref, DEFAULT_BRANCH)]
+    return branches == [None, None]
+
+
 def _by_commit(session: ReadSession, repository: Repository, prefix: str) -> Revision | None:
     if not _HEX.fullmatch(prefix):
         return None

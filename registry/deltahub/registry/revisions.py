@@ -37,7 +37,7 @@ from deltahub.registry.paths import (
     validate_tree,
 )
 from deltahub.registry.permissions import Caller, require_writer
-from deltahub.registry.refs import find_ref, is_empty, require_branch, resolve_revision
+from deltahub.registry.refs import begins_anew, find_ref, is_empty, require_branch, resolve_revision
 from deltahub.registry.registry import Registry
 from deltahub.registry.repositories import load_repository
 from deltahub.registry.settings import Settings
@@ -86,7 +86,7 @@ def commit(
     """Make a revision of the repository `name` and point the branch `ref` at it.
 
     expected_parent: RefMoved unless the branch is there; for a branch that does not exist yet in
-    a repository with revisions, the revision to begin it at. base: what this was made from, as
+    a repository with a branch main, the revision to begin it at. base: what this was made from, as
     `namespace/name[@revision]`; kept even if nothing here has that name; lineage.NO_BASE declares
     that there is none, None leaves what the parent declared. commit_id: for mirrors, the id to
     give. UploadNotFound for a SHA-256 that the caller has neither uploaded nor may read
@@ -112,7 +112,7 @@ def commit(
         if head is not None and tree == before and is_same_base:
             return CommitResult(head.commit, _job_of(session, head, tree), changed=False)
         if parent is None and not tree:
-            raise InvalidRequest("the first commit of a repository must add a file")
+            raise InvalidRequest("the first commit of a branch must add a file")
         revision = _revision(caller, repository, parent, message, declared)
         revision.commit = commit_id or _commit_id(name, caller, revision, tree)
         if find_commit(session, repository, revision.commit) is not None:
@@ -185,6 +185,8 @@ def _parent(
                 f"the repository is empty, and {quoted(ref)} not at {quoted(expected)}: try again"
                 " without a parent"
             )
+        return None
+    if expected is None and begins_anew(session, repository, ref):
         return None
     start = None if expected is None else find_commit(session, repository, expected)
     if start is None:

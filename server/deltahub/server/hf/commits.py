@@ -17,7 +17,7 @@ from deltahub.registry.entries import EntryInfo, list_entries
 from deltahub.registry.errors import InvalidRequest, LimitExceeded
 from deltahub.registry.paths import LFS_BYTES, entry_mode, quoted
 from deltahub.registry.permissions import Caller, require_writer
-from deltahub.registry.refs import is_empty, require_branch, resolve_revision
+from deltahub.registry.refs import begins_anew, require_branch, resolve_revision
 from deltahub.registry.repositories import load_repository
 from deltahub.registry.small_files import SmallFiles
 from deltahub.registry.trees import AddFile, CopyFile, DeleteFile, DeleteFolder, Operation
@@ -81,7 +81,7 @@ def preupload(
         # Before the large files are sent, and not after.
         require_branch(session, repository, unescaped(revision))
         commit, entries = None, {}
-        if not is_empty(session, repository):
+        if not begins_anew(session, repository, unescaped(revision)):
             found = resolve_revision(session, repository, unescaped(revision))
             commit = found.commit
             entries = {entry.path: entry for entry in list_entries(session, found)}
