@@ -1,5 +1,6 @@
 """Which files of a folder are pushed."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,25 @@ def test_links_that_leave_the_folder_are_skipped_and_named(tmp_path: Path) -> No
     (tmp_path / "m" / "inside").symlink_to("real")
     listed = list_folder(tmp_path / "m")
     assert [file.path for file in listed.files] == ["inside", "real"]
-    assert listed.skipped == ("folder", "key")
+    assert listed.skipped == {
+        "folder": "a link to a folder",
+        "key": "a link that leaves the folder",
+    }
+
+
+def test_links_to_folders_and_what_is_no_file_are_skipped_and_named(tmp_path: Path) -> None:
+    write(tmp_path / "m" / "real" / "a")
+    (tmp_path / "m" / "again").symlink_to("real")
+    (tmp_path / "m" / "real" / "up").symlink_to("..")
+    (tmp_path / "m" / ".git").symlink_to("real")
+    os.mkfifo(tmp_path / "m" / "pipe")
+    listed = list_folder(tmp_path / "m")
+    assert [file.path for file in listed.files] == ["real/a"]
+    assert listed.skipped == {
+        "again": "a link to a folder",
+        "pipe": "neither a file nor a folder",
+        "real/up": "a link to a folder",
+    }
 
 
 def test_a_snapshot_of_the_hugging_face_cache_can_be_pushed(tmp_path: Path) -> None:

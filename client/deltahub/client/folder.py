@@ -1,6 +1,7 @@
 """The files of a local folder that a push sends."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,10 +28,10 @@ class LocalFile:
 
 @dataclass(frozen=True)
 class Folder:
-    """What a folder holds. skipped: links that were not followed, by path."""
+    """What a folder holds. skipped: what was left out that somebody may miss, and why, by path."""
 
     files: tuple[LocalFile, ...]
-    skipped: tuple[str, ...]
+    skipped: Mapping[str, str]
 
 
 def list_folder(folder: Path) -> Folder:
@@ -38,7 +39,7 @@ def list_folder(folder: Path) -> Folder:
 
     A link to a file is followed if the file lies in the folder too, or among the blobs of the
     Hugging Face cache that the folder is a snapshot of; no other link is, so that what lies
-    elsewhere on the machine is never published by accident.
+    elsewhere on the machine is never published by accident, nor one folder many times.
     InvalidArgument when there is no such folder or a name is not UTF-8.
     """
     if not folder.is_dir():
@@ -48,24 +49,26 @@ def list_folder(folder: Path) -> Folder:
     if root.parent.name == "snapshots":
         roots.append(root.parent.parent / "blobs")
     files: list[LocalFile] = []
-    skipped: list[str] = []
+    skipped: dict[str, str] = {}
     for parent, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name not in _SKIPPED_FOLDERS]
         for name in folders:
             if Path(parent, name).is_symlink():
-                skipped.append(_path(root, Path(parent, name)))
-        folders[:] = [name for name in folders if name not in _SKIPPED_FOLDERS]
+                skipped[_path(root, Path(parent, name))] = "a link to a folder"
         for name in names:
             if name in _SKIPPED_FILES:
                 continue
             path = _path(root, Path(parent, name))
             source = Path(parent, name).resolve()
             if not any(source.is_relative_to(allowed) for allowed in roots):
-                skipped.append(path)
+                skipped[path] = "a link that leaves the folder"
             elif source.is_file():
                 files.append(LocalFile(path, source, Stamp.of(source.stat())))
             elif not source.exists():
                 raise InvalidArgument(f"{path} is a link to a file that does not exist")
-    return Folder(tuple(sorted(files, key=lambda file: file.path)), tuple(sorted(skipped)))
+            else:
+                skipped[path] = "neither a file nor a folder"
+    return Folder(tuple(sorted(files, key=lambda file: file.path)), dict(sorted(skipped.items())))
 
 
 def single_file(source: Path, path: str) -> LocalFile:

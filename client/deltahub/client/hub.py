@@ -93,6 +93,9 @@ class Hub:
         from deltahub.client.push_send import PushOptions
 
         listed = list_folder(Path(folder))
+        told = progress or Silent()
+        for path, reason in listed.skipped.items():
+            told.note(f"skipped {path}: {reason}")
         if not listed.files and not mirror:
             raise InvalidArgument(f"{folder} has no files to push")
         if not listed.files and not allow_empty:
@@ -100,9 +103,6 @@ class Hub:
                 f"{folder} has no files: mirroring it would delete every file of "
                 f"{name}@{revision}; allow_empty says that this is meant"
             )
-        told = progress or Silent()
-        for path in listed.skipped:
-            told.note(f"skipped {path}: a link that leaves the folder")
         options = PushOptions(
             name=name,
             revision=revision,

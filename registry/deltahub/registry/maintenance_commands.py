@@ -163,7 +163,8 @@ def fsck(read_data: bool, data_dir: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"findings": [asdict(finding) for finding in found]}, indent=2))
     else:
-        click.echo(f"{len(found)} findings" if found else "clean")
+        noun = "finding" if len(found) == 1 else "findings"
+        click.echo(f"{len(found)} {noun}" if found else "clean")
     raise SystemExit(checks.EXIT_FINDINGS if found else checks.EXIT_CLEAN)
 
 
