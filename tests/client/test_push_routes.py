@@ -52,6 +52,11 @@ def test_without_a_worker_files_can_be_pulled_and_a_cancelled_job_is_told(
         hub.cancel_job(pushed.job_id)
         with pytest.raises(JobFailed, match="cancelled"):
             hub.wait_for_job(pushed.job_id)
+        pushed = hub.push(folder, "admin/gone", wait=False)
+        assert pushed.job_id is not None
+        hub.delete("admin/gone")
+        with pytest.raises(JobFailed, match="its repository was deleted meanwhile"):
+            hub.wait_for_job(pushed.job_id)
 
 
 def test_a_long_line_of_revisions_stays_within_the_hubs_depth(

@@ -172,9 +172,12 @@ def test_jobs_of_a_deleted_repository_are_cancelled_or_asked_to_stop(
     delete_repository(reg, alice, "alice/model")
     running, queued = (jobs.get_job(reg, alice, job) for job in (first, second))
     assert (running.state, running.is_cancel_asked) == ("running", True)
-    assert queued.state == "cancelled"
+    assert (queued.state, queued.error) == ("cancelled", "its repository was deleted meanwhile")
     with reg.db.write() as session:
         assert not jobs.mark_running(session, second)
+        assert jobs.mark_cancelled(session, first)
+    stopped = jobs.get_job(reg, alice, first)
+    assert (stopped.state, stopped.error_code) == ("cancelled", "repository_not_found")
 
 
 def test_deleting_needs_the_role_admin(reg: Registry, alice: Caller) -> None:

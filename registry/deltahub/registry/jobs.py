@@ -14,13 +14,19 @@ from sqlalchemy import CursorResult, select, update
 
 from deltahub.registry.db.models import Job, Repository, User, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
-from deltahub.registry.errors import JobNotFound
+from deltahub.registry.errors import JobNotFound, RepositoryNotFound
 from deltahub.registry.paths import quoted
 from deltahub.registry.permissions import Caller, allowed, full_name, require_writer
 from deltahub.registry.registry import Registry
 
 ACTIVE = ("queued", "running")
 STATES = (*ACTIVE, "done", "failed", "cancelled")
+CANCELLED = {"state": "cancelled"}
+# Of a job whose repository was deleted; every job has one to begin with.
+DELETED = CANCELLED | {
+    "error_code": RepositoryNotFound.code,
+    "error": "its repository was deleted meanwhile",
+}
 
 
 @dataclass(frozen=True)
@@ -125,8 +131,9 @@ def mark_failed(session: WriteSession, job_id: str, code: str, message: str) -> 
 
 
 def mark_cancelled(session: WriteSession, job_id: str) -> bool:
-    """The worker has stopped, as asked."""
-    return _finish(session, job_id, {"state": "cancelled"})
+    """The worker has stopped, as asked; the job says if its repository's deletion asked."""
+    repository = session.scalar(select(Job.repository_id).where(Job.id == job_id))
+    return _finish(session, job_id, CANCELLED if repository is not None else DELETED)
 
 
 def get_job(reg: Registry, caller: Caller | None, job_id: str) -> JobInfo:

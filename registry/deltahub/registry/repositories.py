@@ -5,7 +5,7 @@ from datetime import datetime
 
 from sqlalchemy import Select, delete, func, select, update
 
-from deltahub.registry import audit, failpoints
+from deltahub.registry import audit, failpoints, jobs
 from deltahub.registry.db.models import (
     PUBLIC_DOMAIN_KEY,
     Domain,
@@ -158,7 +158,7 @@ def delete_repository(reg: Registry, caller: Caller | None, name: str) -> None:
         repository = load_repository(session, caller, name, "admin")
         of_it = update(Job).where(Job.repository_id == repository.id)
         session.execute(
-            of_it.where(Job.state == "queued").values(state="cancelled", finished_at=utc_now())
+            of_it.where(Job.state == "queued").values(**jobs.DELETED, finished_at=utc_now())
         )
         session.execute(of_it.where(Job.state == "running").values(is_cancel_asked=True))
         # The database removes what hangs on it (ON DELETE CASCADE).
