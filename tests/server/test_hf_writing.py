@@ -276,6 +276,23 @@ def test_an_adapter_names_its_base_where_its_card_does_not(hub: RunningHub, name
 # ---- models ---------------------------------------------------------------------------------
 
 
+def test_a_model_is_made_with_its_first_commit_or_not_at_all(
+    hub: RunningHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = "admin/w-made-at-once"
+
+    def dies(point: str) -> None:
+        raise OSError(f"dies at {point}")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("deltahub.registry.revisions.failpoints.reached", dies)
+        assert create_model(hub, other).status == 500
+    path = f"/api/models/{other}"
+    assert hub.call("GET", path, token=hub.admin_token).status == 404
+    assert create_model(hub, other).status == 200
+    assert len(hub.call("GET", path, token=hub.admin_token).json()["sha"]) == 40
+
+
 def test_a_model_that_exists_is_said_to(hub: RunningHub, name: str) -> None:
     again = create_model(hub, name)
     assert again.status == 409

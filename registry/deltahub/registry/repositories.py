@@ -76,10 +76,26 @@ def create_repository(
     Forbidden also when there is no such namespace; RepositoryExists, InvalidName.
     """
     with reg.db.write() as session:
-        namespace = _writable_namespace(session, require_writer(caller), name)
-        if find_repository(session, name) is not None:
-            raise RepositoryExists(f"{name} exists already")
-        return _create(session, caller, namespace, name, private=private, role=role)
+        return add_repository(session, caller, name, private=private, role=role)
+
+
+def add_repository(
+    session: WriteSession,
+    caller: Caller | None,
+    name: str,
+    *,
+    private: bool = False,
+    role: str | None = None,
+) -> RepositoryInfo:
+    """As create_repository, in a transaction that does more."""
+    namespace = _free_namespace(session, caller, name)
+    return _create(session, caller, namespace, name, private=private, role=role)
+
+
+def check_creatable(reg: Registry, caller: Caller | None, name: str) -> None:
+    """What create_repository would refuse now."""
+    with reg.db.read() as session:
+        _free_namespace(session, caller, name)
 
 
 def ensure_repository(
@@ -234,6 +250,13 @@ def _writable_namespace(session: ReadSession, caller: Caller, name: str) -> Name
         f"{caller.name} may not create repositories in {quoted(namespace_name)}, or there is no"
         f" such namespace; {caller.name} may in: {where}"
     )
+
+
+def _free_namespace(session: ReadSession, caller: Caller | None, name: str) -> Namespace:
+    namespace = _writable_namespace(session, require_writer(caller), name)
+    if find_repository(session, name) is not None:
+        raise RepositoryExists(f"{name} exists already")
+    return namespace
 
 
 def _create(

@@ -39,7 +39,12 @@ from deltahub.registry.paths import (
 from deltahub.registry.permissions import Caller, require_writer
 from deltahub.registry.refs import begins_anew, find_ref, is_empty, require_branch, resolve_revision
 from deltahub.registry.registry import Registry
-from deltahub.registry.repositories import load_repository
+from deltahub.registry.repositories import (
+    DEFAULT_BRANCH,
+    RepositoryInfo,
+    add_repository,
+    load_repository,
+)
 from deltahub.registry.settings import Settings
 from deltahub.registry.trees import (
     AddFile,
@@ -95,33 +100,74 @@ def commit(
     caller = require_writer(caller)
     _check_request(reg.settings, ref, operations, message, base, commit_id)
     with reg.db.write() as session:
-        repository = load_repository(session, caller, name, "write")
-        # One commit at a time; SQLite has locked everything already and ignores this.
-        session.refresh(repository, with_for_update=True)
-        require_branch(session, repository, ref)
-        head = find_ref(session, repository, "branch", ref)
-        parent = _parent(session, repository, ref, head, expected_parent)
-        before = tree_of(session, parent)
-        tree = apply_operations(session, caller, repository, before, operations)
-        if len(tree) > reg.settings.max_entries:
-            limit = reg.settings.max_entries
-            raise LimitExceeded(f"the revision would have {len(tree)} files; at most {limit}")
-        validate_tree(tree)
-        declared = _declared(session, caller, base, parent)
-        is_same_base = head is not None and declared[0] == head.declared_base
-        if head is not None and tree == before and is_same_base:
-            return CommitResult(head.commit, _job_of(session, head, tree), changed=False)
-        if parent is None and not tree:
-            raise InvalidRequest("the first commit of a branch must add a file")
-        revision = _revision(caller, repository, parent, message, declared)
-        revision.commit = commit_id or _commit_id(name, caller, revision, tree)
-        if find_commit(session, repository, revision.commit) is not None:
-            raise Conflict(f"{name} has a revision {revision.commit} already")
-        _insert(session, repository, revision, tree, ref, is_new=head is None)
-        detail = {"ref": ref, "operations": len(operations)}
-        audit.append(session, caller, "revision.commit", f"{name}@{revision.commit}", detail)
-        failpoints.reached("revisions.commit.before_commit")
-    failpoints.reached("revisions.commit.after_commit")
+        made = _commit(
+            session, reg.settings, caller, name, ref, operations, message, expected_parent, base,
+            commit_id,
+        )  # fmt: skip
+    if made.changed:
+        failpoints.reached("revisions.commit.after_commit")
+    return made
+
+
+def create_begun(
+    reg: Registry,
+    caller: Caller | None,
+    name: str,
+    operations: Sequence[Operation],
+    message: str,
+    *,
+    private: bool,
+) -> RepositoryInfo:
+    """A new repository with a first commit on main, both or neither.
+
+    As create_repository and commit; the operations may name uploads alone.
+    """
+    caller = require_writer(caller)
+    _check_request(reg.settings, DEFAULT_BRANCH, operations, message, None, None)
+    with reg.db.write() as session:
+        made = add_repository(session, caller, name, private=private)
+        _commit(session, reg.settings, caller, name, DEFAULT_BRANCH, operations, message)
+    return made
+
+
+def _commit(
+    session: WriteSession,
+    settings: Settings,
+    caller: Caller,
+    name: str,
+    ref: str,
+    operations: Sequence[Operation],
+    message: str,
+    expected_parent: str | None = None,
+    base: str | None = None,
+    commit_id: str | None = None,
+) -> CommitResult:
+    repository = load_repository(session, caller, name, "write")
+    # One commit at a time; SQLite has locked everything already and ignores this.
+    session.refresh(repository, with_for_update=True)
+    require_branch(session, repository, ref)
+    head = find_ref(session, repository, "branch", ref)
+    parent = _parent(session, repository, ref, head, expected_parent)
+    before = tree_of(session, parent)
+    tree = apply_operations(session, caller, repository, before, operations)
+    if len(tree) > settings.max_entries:
+        limit = settings.max_entries
+        raise LimitExceeded(f"the revision would have {len(tree)} files; at most {limit}")
+    validate_tree(tree)
+    declared = _declared(session, caller, base, parent)
+    is_same_base = head is not None and declared[0] == head.declared_base
+    if head is not None and tree == before and is_same_base:
+        return CommitResult(head.commit, _job_of(session, head, tree), changed=False)
+    if parent is None and not tree:
+        raise InvalidRequest("the first commit of a branch must add a file")
+    revision = _revision(caller, repository, parent, message, declared)
+    revision.commit = commit_id or _commit_id(name, caller, revision, tree)
+    if find_commit(session, repository, revision.commit) is not None:
+        raise Conflict(f"{name} has a revision {revision.commit} already")
+    _insert(session, repository, revision, tree, ref, is_new=head is None)
+    detail = {"ref": ref, "operations": len(operations)}
+    audit.append(session, caller, "revision.commit", f"{name}@{revision.commit}", detail)
+    failpoints.reached("revisions.commit.before_commit")
     return CommitResult(revision.commit, revision.ingest_job_id, changed=True)
 
 

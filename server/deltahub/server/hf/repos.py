@@ -125,17 +125,17 @@ def create_repository(
 ) -> Response:
     """Make an empty model; 409 with the same answer where it exists."""
     _require_model(body.type)
-    name = _wanted_name(body, require_writer(caller))
+    writer = require_writer(caller)
+    name = _wanted_name(body, writer)
     answer = {"url": f"{str(request.base_url).rstrip('/')}/{name}", "name": name}
     try:
-        made = repositories.create_repository(hub.registry, caller, name, private=body.is_private)
+        made = _create_begun(hub, writer, name, private=body.is_private)
     except RepositoryExists as error:
         known = repositories.get_repository(hub.registry, caller, name)
         refused = refusal(error.code, str(error))
         answer |= {"id": f"{known.id:024x}", "error": str(error)}
         headers = {key: refused.headers[key] for key in ("X-Error-Code", "X-Error-Message")}
         return JSONResponse(answer, status_code=409, headers=headers)
-    _begin(hub, require_writer(caller), name)
     return JSONResponse(answer | {"id": f"{made.id:024x}"})
 
 
@@ -227,14 +227,18 @@ def validate_card(body: CardIn) -> JSONResponse:
     return JSONResponse({"errors": [], "warnings": []})
 
 
-def _begin(hub: Hub, caller: Caller, name: str) -> None:
-    """The first commit: clients count on a branch main in what they have just made."""
+def _create_begun(
+    hub: Hub, caller: Caller, name: str, *, private: bool
+) -> repositories.RepositoryInfo:
+    """With a first commit: clients count on a branch main in what they have just made."""
+    repositories.check_creatable(hub.registry, caller, name)  # before anything is uploaded
     data = git_attributes()
     files = SmallFiles(hub.registry, caller)
     digest = files.add(data)
     files.flush()
     first = [AddFile(".gitattributes", digest, len(data))]
-    revisions.commit(hub.registry, caller, name, DEFAULT_BRANCH, first, "initial commit")
+    message = "initial commit"
+    return revisions.create_begun(hub.registry, caller, name, first, message, private=private)
 
 
 def _require_model(kind: str | None) -> None:
