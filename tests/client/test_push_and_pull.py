@@ -9,16 +9,7 @@ import pytest
 import torch
 from huggingface_hub import snapshot_download
 
-from deltahub.client import (
-    Conflict,
-    Forbidden,
-    Hub,
-    InvalidArgument,
-    NotFound,
-    RefMoved,
-    RepositoryNotFound,
-    Unauthorized,
-)
+from deltahub.client import Conflict, Hub, InvalidArgument, NotFound, RefMoved, RepositoryNotFound
 from support.hub import RunningHub
 from support.model_folders import base_tensors, contents, tuned_tensors, write_model
 from support.tiny_models import with_more_rows
@@ -234,30 +225,6 @@ def test_a_pull_of_what_is_here_moves_nothing(hub: Hub, name: str, base_folder: 
     assert (again.received, again.reused, again.fetched_files) == (0, again.size, ())
 
 
-@pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
-def test_a_damaged_file_of_the_cache_is_fetched_anew(
-    hub: Hub, name: str, base_folder: Path, file: str
-) -> None:
-    hub.push(base_folder, name)
-    pulled = hub.pull(name)
-    data = bytearray((pulled / file).read_bytes())
-    data[-9] ^= 1
-    (pulled / file).resolve().write_bytes(data)
-    again = hub.pull_with_report(name)
-    assert again.fetched_files == (file,)
-    assert contents(pulled) == contents(base_folder)
-    assert hub.pull_with_report(name).fetched_files == ()
-
-
-def test_a_file_of_the_cache_that_only_was_touched_is_kept(
-    hub: Hub, name: str, base_folder: Path
-) -> None:
-    hub.push(base_folder, name)
-    for file in hub.pull(name).iterdir():
-        os.utime(file, ns=(1, 1))
-    assert hub.pull_with_report(name).fetched_files == ()
-
-
 def test_a_folder_is_completed_and_damaged_files_in_it_are_replaced(
     hub: Hub, name: str, tmp_path: Path, base_folder: Path
 ) -> None:
@@ -296,22 +263,6 @@ def test_branches_tags_commits_and_prefixes_can_be_pulled(
     with pytest.raises(Conflict, match="t1 is a tag"):
         hub.delete_files(name, ["f"], revision="t1")
     assert (hub.pull(name, revision="t1") / "f").read_text() == "main"
-
-
-def test_main_can_be_pushed_after_another_branch(hub: Hub, name: str, tmp_path: Path) -> None:
-    for branch in ("v.1", "v.2", "main", "v.3"):
-        (tmp_path / f"{branch}.txt").write_text(branch)
-        hub.upload_file(tmp_path / f"{branch}.txt", name, revision=branch)
-    found = {
-        branch: [entry.path for entry in hub.revision(name, branch).entries]
-        for branch in ("v.1", "v.2", "main", "v.3")
-    }
-    assert found == {
-        "v.1": ["v.1.txt"],
-        "v.2": ["v.2.txt"],
-        "main": ["main.txt"],
-        "v.3": ["main.txt", "v.3.txt"],
-    }
 
 
 def test_one_file_can_be_pushed_alone(hub: Hub, name: str, tmp_path: Path) -> None:
@@ -375,55 +326,6 @@ def test_private_repositories_are_private_from_the_first_byte(
         assert name not in [each.name for each in stranger.list("admin")]
     with pytest.raises(InvalidArgument, match="is private"):
         hub.push(folder, name, private=False)
-
-
-@pytest.mark.parametrize("bad", ["two\nlines", "broken link"])
-def test_a_push_that_fails_creates_no_repository(
-    hub: Hub, name: str, tmp_path: Path, bad: str
-) -> None:
-    folder = tmp_path / "f"
-    folder.mkdir()
-    (folder / "a.txt").write_bytes(b"a")
-    (folder / bad).write_bytes(b"b")
-    if bad == "broken link":
-        (folder / bad).unlink()
-        (folder / bad).symlink_to("nowhere")
-    with pytest.raises(InvalidArgument):
-        hub.push(folder, name)
-    with pytest.raises(RepositoryNotFound):
-        hub.repository(name)
-    (folder / bad).unlink()
-    hub.push(folder, name, private=True)
-    assert hub.repository(name).private
-
-
-def test_no_repository_is_created_before_all_files_were_read(
-    hub: Hub, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "a.bin").write_bytes(b"a")
-
-    def gone(*_: object) -> str:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr("deltahub.client.push.sha256_of", gone)
-    with pytest.raises(OSError, match="Input/output"):
-        hub.upload_file(tmp_path / "a.bin", name)
-    with pytest.raises(RepositoryNotFound):
-        hub.repository(name)
-
-
-@pytest.mark.parametrize("scope", ["read", "write"])
-def test_who_may_not_create_it_is_told_so_before_a_file_is_read(
-    hub_server: RunningHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scope: str
-) -> None:
-    token = hub_server.user(f"only-{scope}", scope)
-    monkeypatch.setattr("deltahub.client.push.sha256_of", pytest.fail)
-    (tmp_path / "a.bin").write_bytes(b"a")
-    name = "only-read/m" if scope == "read" else "admin/theirs"
-    with Hub(hub_server.url, token) as theirs, pytest.raises(Forbidden):
-        theirs.upload_file(tmp_path / "a.bin", name)
-    with Hub(hub_server.url, "") as nobody, pytest.raises(Unauthorized):
-        nobody.upload_file(tmp_path / "a.bin", "admin/theirs")
 
 
 def test_deleting_files_and_repositories(hub: Hub, name: str, tmp_path: Path) -> None:
