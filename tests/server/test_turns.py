@@ -19,6 +19,7 @@ from support.hub import Answer, RunningHub, running_hub
 
 BIG = bytes(48 << 20)
 SMALL = os.urandom(500)
+MEDIUM = os.urandom(100_000)
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +27,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningHub]:
     settings = ServerSettings(max_streams=1, proof_threads=1, idle_s=0.5)
     folder = tmp_path_factory.mktemp("turns")
     with running_hub(folder / "data", server_settings=settings) as running:
-        for name, data in (("admin/big", BIG), ("admin/small", SMALL)):
+        for name, data in (("admin/big", BIG), ("admin/medium", MEDIUM), ("admin/small", SMALL)):
             running.create(name)
             running.commit(name, {"f.bin": data})
         yield running
@@ -64,18 +65,18 @@ def test_a_download_that_has_no_turn_in_time_is_told_to_come_again_and_our_clien
 ) -> None:
     slow = SlowDownload(hub)
     slow.start()
-    path = "/v1/repositories/admin/small/files/f.bin"
+    path = "/v1/repositories/admin/medium/files/f.bin"
     message = refused(hub.call("GET", path))
     assert "sends 1 downloads at once" in message
     n_refused = caplog.text.count("code=busy")
     with Client(hub.url, hub.admin_token) as client, ThreadPoolExecutor(1) as pool:
-        pulled = pool.submit(client.pull, "admin/small", to=tmp_path / "to")
+        pulled = pool.submit(client.pull, "admin/medium", to=tmp_path / "to")
         deadline = time.monotonic() + 20
         while caplog.text.count("code=busy") == n_refused:
             assert time.monotonic() < deadline
             time.sleep(0.02)
         slow.is_enough.set()
-        assert (pulled.result() / "f.bin").read_bytes() == SMALL
+        assert (pulled.result() / "f.bin").read_bytes() == MEDIUM
     slow.join()
     assert slow.n_bytes == len(BIG)
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Annotated, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -20,9 +20,12 @@ from deltahub.server.metering import Traffic
 from deltahub.server.settings import ServerSettings
 from deltahub.server.signing import Signer
 from deltahub.server.streaming import ChunkStream
-from deltahub.server.turns import turn
+from deltahub.server.turns import Turns, Who
 
 T = TypeVar("T")
+
+# The bodies of answers that a connection's buffers hold, so that nobody waits for the client.
+SMALL_ANSWER_BYTES: Final = 64 << 10
 
 
 @dataclass
@@ -35,69 +38,98 @@ class Hub:
     restorer: Restorer = field(init=False)
     signer: Signer = field(init=False)
     _decoding: Executor = field(init=False)
-    _streaming: anyio.CapacityLimiter = field(init=False)
-    _proving: anyio.CapacityLimiter = field(init=False)
-    _uploading: anyio.CapacityLimiter = field(init=False)
-    _uploading_by_user: dict[int | None, anyio.CapacityLimiter] = field(init=False)
+    _streaming: Turns = field(init=False)
+    _answering: Turns = field(init=False)
+    _proving: Turns = field(init=False)
+    _uploading: Turns = field(init=False)
     _with_turn: anyio.CapacityLimiter = field(init=False)
 
     def __post_init__(self) -> None:
+        settings = self.settings
         self.restorer = Restorer(self.registry)
         self.signer = Signer.of_folder(self.registry.data_dir)
         # Not anyio's threads: a chunk's way there and back would take ten times as long.
-        self._decoding = ThreadPoolExecutor(self.settings.decode_threads, "decoding")
-        self._streaming = anyio.CapacityLimiter(self.settings.max_streams)
-        self._proving = anyio.CapacityLimiter(self.settings.proof_threads)
-        self._uploading = anyio.CapacityLimiter(self.settings.upload_threads)
-        self._uploading_by_user = {}
+        self._decoding = ThreadPoolExecutor(settings.decode_threads, "decoding")
+        self._streaming = Turns(
+            f"sends {settings.max_streams} downloads at once, and {settings.streams_per_user} to"
+            " one user or address",
+            settings.max_streams,
+            settings.streams_per_user,
+            settings.idle_s,
+            _for_guests(settings.max_streams),
+        )
+        # What a socket takes whole, whether it is read or not: it waits for none of those.
+        self._answering = Turns(
+            f"sends {settings.max_streams} small files at once, and {settings.streams_per_user} to"
+            " one user or address",
+            settings.max_streams,
+            settings.streams_per_user,
+            settings.idle_s,
+            _for_guests(settings.max_streams),
+        )
+        # Whatever one user sends, there is a thread for the others.
+        own_proofs = max(settings.proof_threads - 1, 1)
+        self._proving = Turns(
+            f"checks {settings.proof_threads} packs and recipes at once, and {own_proofs} of one"
+            " user",
+            settings.proof_threads,
+            own_proofs,
+            settings.idle_s,
+        )
+        self._uploading = Turns(
+            f"receives {settings.uploads_per_user} uploads of one user at once, and"
+            f" {settings.upload_threads} of all",
+            settings.upload_threads,
+            settings.uploads_per_user,
+            settings.idle_s,
+        )
         # Who has a turn needs no other bound.
         self._with_turn = anyio.CapacityLimiter(math.inf)
 
     async def upload(self, caller: Caller | None, receive: Callable[[], T]) -> T:
-        """What `receive` returns, run in a thread once it is this upload's turn; else Busy.
-
-        All uploads have a bound, and those of one user: slow ones must not take every thread.
-        """
-        bounds = (
-            f"receives {self.settings.uploads_per_user} uploads of one user at once, and"
-            f" {self.settings.upload_threads} of all"
-        )
-        limits = self._uploading_by(caller), self._uploading
-        async with turn(self.settings.idle_s, bounds, *limits):
+        """What `receive` returns, run in a thread once it is this upload's turn; else Busy."""
+        async with self._uploading.turn(_user_of(caller)):
             return await anyio.to_thread.run_sync(receive, limiter=self._with_turn)
 
-    async def prove(self, check: Callable[[], T]) -> T:
+    async def prove(self, caller: Caller | None, check: Callable[[], T]) -> T:
         """What `check` returns, run in a thread once it is its turn; else Busy."""
-        bounds = f"checks {self.settings.proof_threads} packs and recipes at once"
-        async with turn(self.settings.idle_s, bounds, self._proving):
+        async with self._proving.turn(_user_of(caller)):
             return await anyio.to_thread.run_sync(check, limiter=self._with_turn)
-
-    def _uploading_by(self, caller: Caller | None) -> anyio.CapacityLimiter:
-        user = None if caller is None else caller.user_id
-        if user not in self._uploading_by_user:
-            limit = anyio.CapacityLimiter(self.settings.uploads_per_user)
-            self._uploading_by_user[user] = limit
-        return self._uploading_by_user[user]
 
     def stream(
         self,
+        who: Who,
         pieces: Iterator[bytes] | Iterator[memoryview],
         *,
         status_code: int,
         headers: Mapping[str, str],
         label: str,
     ) -> ChunkStream:
-        """The response with these bytes, once it is its turn; else Busy."""
-        bounds = f"sends {self.settings.max_streams} downloads at once"
+        """The response with these bytes, once it is its turn; else Busy.
+
+        who: as who_asks says. headers: with Content-Length.
+        """
+        is_small = int(headers["Content-Length"]) <= SMALL_ANSWER_BYTES
         return ChunkStream(
             in_chunks(pieces),
             self._decoding,
-            lambda: turn(self.settings.idle_s, bounds, self._streaming),
+            self._answering if is_small else self._streaming,
+            who,
             status_code=status_code,
             headers=headers,
             idle_s=self.settings.idle_s,
             label=label,
         )
+
+
+def _for_guests(total: int) -> int:
+    # Users come in at any time, however many guests there are.
+    return total - total // 4
+
+
+def _user_of(caller: Caller | None) -> Who:
+    # A guest sends nothing: the refusal comes as soon as it is their turn.
+    return "" if caller is None else caller.user_id
 
 
 async def hub_of(request: Request) -> Hub:

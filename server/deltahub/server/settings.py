@@ -21,6 +21,12 @@ class ServerSettings(BaseSettings):
         ge=1,
         description="Downloads under way at once, of up to 8 MiB each; others wait for idle_s.",
     )
+    streams_per_user: int = Field(
+        default=16,
+        ge=1,
+        description="Downloads under way at once of one user, or without a token of one address; "
+        "others wait for idle_s.",
+    )
     upload_threads: int = Field(
         default=32, ge=1, description="Uploads that are received at once; others wait for idle_s."
     )
@@ -37,7 +43,7 @@ class ServerSettings(BaseSettings):
     proof_threads: int = Field(
         default=2,
         ge=1,
-        description="Packs and recipes of clients that are checked at once; "
+        description="Packs and recipes of clients that are checked at once, of one user one less; "
         "others wait for idle_s.",
     )
     idle_s: float = Field(

@@ -9,9 +9,8 @@ import asyncio
 import logging
 import math
 import queue
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from concurrent.futures import Executor, Future
-from contextlib import AbstractAsyncContextManager
 from typing import Self
 
 import anyio
@@ -21,6 +20,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from deltahub.server.chunks import Chunk
+from deltahub.server.turns import Turns, Who
 
 log = logging.getLogger(__name__)
 
@@ -45,18 +45,20 @@ class BodyLimit(Exception):
 class ChunkStream(Response):
     """A response whose body is what `chunks` yields; its size is known before.
 
-    `chunks` runs in the threads of `decoding`, which all responses share, from when there is a
-    `turn` for this one: that bounds what slow clients make the server hold, two chunks each. What
-    fails before the first chunk is there raises. If it fails later, the connection is cut: the
-    client sees fewer bytes than announced, never padding. When the client goes away, `chunks` is
-    closed after the one in hand.
+    `chunks` runs in the threads of `decoding`, which all responses share, from when `turns` has
+    one for `who`: that bounds what slow clients make the server hold, two chunks each. A client
+    has idle_s to take a chunk, and less while others wait for a turn. What fails before the first
+    chunk is there raises. If it fails later, the connection is cut: the client sees fewer bytes
+    than announced, never padding. When the client goes away, `chunks` is closed after the one in
+    hand.
     """
 
     def __init__(
         self,
         chunks: Iterator[Chunk],
         decoding: Executor,
-        turn: Callable[[], AbstractAsyncContextManager[None]],
+        turns: Turns,
+        who: Who,
         *,
         status_code: int,
         headers: Mapping[str, str],
@@ -67,13 +69,17 @@ class ChunkStream(Response):
         self._idle_s = idle_s
         self._chunks = chunks
         self._decoding = decoding
-        self._turn = turn
+        self._turns = turns
+        self._who = who
         self._label = label
         self._making: Future[None] | None = None
+        # Since when the client takes a chunk, and until when; without end while there is none.
+        self._since = 0.0
+        self._patience: anyio.CancelScope | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            async with self._turn():
+            async with self._turns.turn(self._who, self):
                 first = await self._next()
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._watch, receive, group.cancel_scope)
@@ -103,22 +109,37 @@ class ChunkStream(Response):
         )
         chunk = first
         # One scope for all chunks: to make one for each takes longer than to hand it on.
-        with anyio.CancelScope() as patience:
+        with anyio.CancelScope() as self._patience:
             try:
                 while chunk is not None:
                     # Returns once the chunk before is through the socket, and this one on its
                     # way: meanwhile the next one is decoded.
-                    patience.deadline = anyio.current_time() + self._idle_s
+                    self._be_patient(self._patience)
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                    patience.deadline = math.inf
+                    self._patience.deadline = math.inf
                     chunk = await self._next()
-                patience.deadline = anyio.current_time() + self._idle_s
+                self._be_patient(self._patience)
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
             except Exception as error:
                 # Not completing the response makes the server cut the connection.
                 log.error("stream=%s cut: %s: %s", self._label, type(error).__name__, error)
-        if patience.cancelled_caught:
-            log.error("stream=%s cut: no chunk taken within %g s", self._label, self._idle_s)
+        if self._patience.cancelled_caught:
+            waited_s = anyio.current_time() - self._since
+            log.error("stream=%s cut: no chunk taken within %.1f s", self._label, waited_s)
+
+    def waited_s(self) -> float:
+        """Since when the client takes the chunk that it has; 0 while it waits for one itself."""
+        is_sending = self._patience is not None and self._patience.deadline != math.inf
+        return anyio.current_time() - self._since if is_sending else 0.0
+
+    def cut(self) -> None:
+        """Ends the response where it is. Precondition: waited_s() > 0."""
+        assert self._patience is not None
+        self._patience.deadline = -math.inf
+
+    def _be_patient(self, patience: anyio.CancelScope) -> None:
+        self._since = anyio.current_time()
+        patience.deadline = self._since + self._idle_s
 
     def _next(self) -> "asyncio.Future[Chunk | None]":
         """The next chunk, which a thread makes. Who waits for it may be cancelled meanwhile.

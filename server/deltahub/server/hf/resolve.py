@@ -13,6 +13,7 @@ from deltahub.server.hf.revisions import revision_of
 from deltahub.server.hf.xet_downloads import offers_xet, xet_headers
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
 from deltahub.server.ranges import matches, requested_part
+from deltahub.server.turns import who_asks
 
 router = APIRouter()
 
@@ -55,6 +56,7 @@ def get_file(
     if part is not None:
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
     return hub.stream(
+        who_asks(request, caller),
         hub.restorer.stream_pieces(entry.file, start, end),
         status_code=200 if part is None else 206,
         headers=headers,

@@ -20,6 +20,7 @@ from deltahub.server.hub import HubDep
 from deltahub.server.ranges import requested_part
 from deltahub.server.settings import ServerSettings
 from deltahub.server.signing import caller_of_claims, claims_for
+from deltahub.server.turns import who_asks
 
 router = APIRouter(prefix="/cas")
 
@@ -93,6 +94,7 @@ def get_xorb(token: str, request: Request, hub: HubDep) -> Response:
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
     found = file
     return hub.stream(
+        who_asks(request, caller),
         virtual.read(xorb, start, end, lambda a, b: hub.restorer.stream_pieces(found, a, b)),
         status_code=200 if part is None else 206,
         headers=headers,

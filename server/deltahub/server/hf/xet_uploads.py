@@ -92,7 +92,7 @@ async def post_shard(request: Request, hub: HubDep, who: XetWriterDep) -> JSONRe
     """Land the files of a shard; the answer comes when they have landed."""
     with ExitStack() as stack:
         path = await _spooled(request, hub, who, stack)
-        await hub.prove(_acceptance(hub, who, path, Progress()))
+        await hub.prove(who.caller, _acceptance(hub, who, path, Progress()))
     return JSONResponse({"result": 1})
 
 
@@ -121,7 +121,7 @@ class _ShardAnswer(Response):
         progress = Progress()
         work = _acceptance(self._hub, self._who, self._path, progress)
         with self._stack:
-            job = asyncio.create_task(self._hub.prove(work))
+            job = asyncio.create_task(self._hub.prove(self._who.caller, work))
             gone = asyncio.create_task(_disconnected(receive))
             try:
                 start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}

@@ -12,6 +12,7 @@ from deltahub.registry.refs import resolve_revision
 from deltahub.registry.repositories import load_repository
 from deltahub.server.hub import CallerDep, Hub, HubDep
 from deltahub.server.ranges import matches, requested_part
+from deltahub.server.turns import who_asks
 
 router = APIRouter(prefix="/repositories/{namespace}/{name}", tags=["files"])
 
@@ -65,6 +66,7 @@ def get_file(
     if part is not None:
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
     return hub.stream(
+        who_asks(request, caller),
         hub.restorer.stream_pieces(entry.file, start, end),
         status_code=200 if part is None else 206,
         headers=headers,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from deltahub.registry.downloads import plan_download, stream_frames
@@ -11,6 +11,7 @@ from deltahub.registry.repositories import load_repository
 from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.routes.files import RevisionQuery, find_file
 from deltahub.server.schemas.transfer import FramesIn, PlannedTensorOut, RecipePlanOut
+from deltahub.server.turns import who_asks
 
 router = APIRouter(prefix="/repositories/{namespace}/{name}", tags=["rebuilding"])
 
@@ -69,6 +70,7 @@ def get_frames(
     namespace: str,
     name: str,
     body: FramesIn,
+    request: Request,
     hub: HubDep,
     caller: CallerDep,
     revision: RevisionQuery = "main",
@@ -80,6 +82,7 @@ def get_frames(
     tensors = [bytes.fromhex(tensor) for tensor in body.tensors]
     stream = stream_frames(hub.registry, hub.restorer, found, tensors)
     return hub.stream(
+        who_asks(request, caller),
         stream.chunks,
         status_code=200,
         headers={

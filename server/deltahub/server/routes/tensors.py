@@ -63,7 +63,7 @@ async def accept_pack(
         body.sha256,
         hub.restorer,
     )
-    taken = await hub.prove(take)
+    taken = await hub.prove(caller, take)
     return PackOut(tensors=taken.n_tensors, waiting=taken.n_waiting)
 
 
@@ -82,11 +82,11 @@ async def accept_recipe(
 ) -> RecipeAcceptedOut:
     """Say how to build a file from tensors that the hub has, in place of its bytes."""
     request.state.has_unread_body = True
-    require_writer(caller)
+    writer = require_writer(caller)
     body = await read_body(request, hub.registry.settings.max_recipe_bytes, hub.settings.idle_s)
     request.state.has_unread_body = False
-    submit = partial(prove.submit_recipe, hub.registry, caller, f"{namespace}/{name}", body)
-    submitted = await hub.prove(submit)
+    submit = partial(prove.submit_recipe, hub.registry, writer, f"{namespace}/{name}", body)
+    submitted = await hub.prove(writer, submit)
     if submitted.job_id is None:
         return RecipeAcceptedOut(state="ready")
     response.status_code = 202
