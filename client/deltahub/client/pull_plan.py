@@ -7,6 +7,8 @@ from deltahub.client.records import PlannedTensor
 
 # One request's worth: long enough to hide a round trip, short enough to repeat.
 BATCH_BYTES = 48 << 20
+# Their names, of 64 digits each, make a request that a hub takes without a token too.
+BATCH_TENSORS = 2000
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def _batches(wave: Iterable[Slot], stored: Mapping[bytes, PlannedTensor]) -> Ite
     size = 0
     for slot in wave:
         encoded = stored[slot.tensor].encoded_size
-        if batch and size + encoded > BATCH_BYTES:
+        if batch and (size + encoded > BATCH_BYTES or len(batch) == BATCH_TENSORS):
             yield batch
             batch, size = [], 0
         batch.append(slot)

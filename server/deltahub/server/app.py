@@ -10,7 +10,6 @@ from deltahub.server import errors
 from deltahub.server.hf.app import create_hugging_face_app
 from deltahub.server.hf.door import HuggingFaceDoor
 from deltahub.server.hub import Hub
-from deltahub.server.limits import JsonBodyLimit
 from deltahub.server.metering import Traffic
 from deltahub.server.public_url import PublicUrl
 from deltahub.server.routes import (
@@ -54,11 +53,6 @@ def create_app(
     app.state.hub = Hub(registry, settings or ServerSettings(), traffic or Traffic())
     errors.install(app)
     app.add_middleware(HuggingFaceDoor, hugging_face=create_hugging_face_app(app.state.hub))
-    app.add_middleware(
-        JsonBodyLimit,
-        max_bytes=registry.settings.max_request_json_bytes,
-        idle_s=app.state.hub.settings.idle_s,
-    )
     if app.state.hub.settings.public_url is not None:
         app.add_middleware(PublicUrl, url=app.state.hub.settings.public_url)
     v1 = APIRouter(prefix="/v1", responses={"default": {"model": ErrorOut}})

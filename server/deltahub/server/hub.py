@@ -24,6 +24,10 @@ from deltahub.server.turns import Turns, Who
 
 T = TypeVar("T")
 
+# Bodies that are read whole, at once: of up to a quarter of a MiB each, and larger ones. With the
+# largest JSON that is allowed by default, 128 MiB in all.
+SMALL_BODIES: Final = 128
+LARGE_BODIES: Final = 6
 # The bodies of answers that a connection's buffers hold, so that nobody waits for the client.
 SMALL_ANSWER_BYTES: Final = 64 << 10
 
@@ -38,6 +42,9 @@ class Hub:
     restorer: Restorer = field(init=False)
     signer: Signer = field(init=False)
     _decoding: Executor = field(init=False)
+    # Bodies that are read whole: many small ones, few that may be as large as is allowed.
+    small_bodies: Turns = field(init=False)
+    large_bodies: Turns = field(init=False)
     _streaming: Turns = field(init=False)
     _answering: Turns = field(init=False)
     _proving: Turns = field(init=False)
@@ -81,6 +88,20 @@ class Hub:
             f" {settings.upload_threads} of all",
             settings.upload_threads,
             settings.uploads_per_user,
+            settings.idle_s,
+        )
+        self.small_bodies = Turns(
+            f"reads {SMALL_BODIES} requests at once, and {SMALL_BODIES // 4} of one user or"
+            " address",
+            SMALL_BODIES,
+            SMALL_BODIES // 4,
+            settings.idle_s,
+            _for_guests(SMALL_BODIES),
+        )
+        self.large_bodies = Turns(
+            f"reads {LARGE_BODIES} large requests at once, and {LARGE_BODIES // 3} of one user",
+            LARGE_BODIES,
+            LARGE_BODIES // 3,
             settings.idle_s,
         )
         # Who has a turn needs no other bound.

@@ -1,50 +1,90 @@
-"""A cap on JSON bodies, before anything parses them."""
+"""Bounds on bodies that are read whole, before anything parses them.
 
+They hold for every route but those whose handlers read the body themselves, and say so.
+"""
+
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from typing import Any, Final, TypeVar
+
+import anyio.to_thread
+from fastapi.routing import APIRoute
 from starlette.requests import Request
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.responses import Response
+from starlette.types import Message, Receive
 
-from deltahub.server.errors import envelope
-from deltahub.server.hf import errors as hf_errors
-from deltahub.server.hf.door import is_hugging_face
-from deltahub.server.streaming import BodyCut, BodyLimit, read_body
+from deltahub.server.hub import Hub, caller_of
+from deltahub.server.streaming import read_body, too_large
+from deltahub.server.turns import who_asks
 
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
-class JsonBodyLimit:
-    """Reads small bodies whole, and refuses those that are too large or come too slowly.
+# What takes one of the many places; larger bodies take one of the few, and need a token. A request
+# for the paths of a model, or for the frames of its tensors, may come without one.
+SMALL_BYTES: Final = 256 << 10
 
-    Streamed routes set their own limits.
-    """
-
-    def __init__(self, app: ASGIApp, max_bytes: int, idle_s: float) -> None:
-        self._app = app
-        self._max_bytes = max_bytes
-        self._idle_s = idle_s
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers: dict[bytes, bytes] = dict(scope["headers"]) if scope["type"] == "http" else {}
-        has_body = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
-        if not has_body or is_streamed(scope["method"], scope["path"]):
-            await self._app(scope, receive, send)
-            return
-        try:
-            # The HTTP parser has checked that the number is one.
-            if int(headers.get(b"content-length", b"0")) > self._max_bytes:
-                raise BodyLimit(f"the body is larger than the limit of {self._max_bytes} bytes")
-            body = await read_body(Request(scope, receive), self._max_bytes, self._idle_s)
-        except (BodyLimit, BodyCut) as error:
-            refuse = hf_errors.refusal if is_hugging_face(scope["path"]) else envelope
-            refused = refuse(error.code, str(error), headers={"Connection": "close"})
-            await refused(scope, receive, send)
-        else:
-            await self._app(scope, _replay(body, receive), send)
+_STREAMING: Final[set[Callable[..., Any]]] = set()
 
 
-def is_streamed(method: str, path: str) -> bool:
-    """Whether the route reads its body itself: uploads, recipes, and commits with files in them."""
-    if path.startswith("/v1/"):
-        return (method == "PUT" and path.startswith("/v1/uploads/")) or path.endswith("/recipes")
-    return path.startswith(("/lfs/", "/cas/")) or (
-        path.startswith("/api/models/") and "/commit/" in path
+def streams_body(endpoint: Endpoint) -> Endpoint:
+    """Declares that a handler reads the body itself, within bounds, once it knows who sends it."""
+    _STREAMING.add(endpoint)
+    return endpoint
+
+
+class BoundedRoute(APIRoute):
+    """A route whose body is read in bounded time and memory, and only from who may send it."""
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether the handler reads the body itself."""
+        return self.endpoint in _STREAMING
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """FastAPI's handler, on a request whose body is here."""
+        handle = super().get_route_handler()
+        if self.is_streaming:
+            # FastAPI would read it for the parameter, whole, before the handler is called.
+            assert self.body_field is None, f"{self.path} takes its body as a parameter"
+            return handle
+
+        async def bounded(request: Request) -> Response:
+            if not _has_body(request):
+                return await handle(request)
+            # Held until the answer is made, and not while it is sent.
+            async with AsyncExitStack() as places:
+                request.state.has_unread_body = True
+                body = await _read(request, places)
+                request.state.has_unread_body = False
+                return await handle(Request(request.scope, _replay(body, request.receive)))
+
+        return bounded
+
+
+async def _read(request: Request, places: AsyncExitStack) -> bytes:
+    hub: Hub = request.app.state.hub
+    limit = hub.registry.settings.max_request_json_bytes
+    caller = None
+    if "authorization" in request.headers:
+        caller = await anyio.to_thread.run_sync(caller_of, request, hub)
+    who = who_asks(request, caller)
+    if caller is None and limit > SMALL_BYTES:
+        whose = "a request without a token"
+        limit = SMALL_BYTES
+    else:
+        whose = "a request"
+    # The HTTP parser has checked that the number is one.
+    announced = int(request.headers.get("content-length", limit))
+    if announced > limit:
+        raise too_large(limit, whose)
+    turns = hub.small_bodies if announced <= SMALL_BYTES else hub.large_bodies
+    await places.enter_async_context(turns.turn(who))
+    return await read_body(request, limit, hub.settings.idle_s, whose)
+
+
+def _has_body(request: Request) -> bool:
+    return (
+        request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
     )
 
 

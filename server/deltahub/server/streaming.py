@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 BLOCK_BYTES = 1 << 20
 # Blocks between the socket and the disk, per upload.
 UPLOAD_SLOTS = 2
+# What is read at a time of a body that is dropped.
+DISCARDED_BYTES = 64 << 10
 _END = object()
 
 
@@ -182,17 +184,34 @@ def _close(chunks: Iterator[Chunk]) -> None:
         close()
 
 
-async def read_body(request: Request, max_bytes: int, idle_s: float) -> bytes:
-    """A whole small body. Raises BodyLimit when it is larger than `max_bytes`, BodyCut."""
+def too_large(max_bytes: int, whose: str = "a request") -> BodyLimit:
+    """The refusal of a body that has more bytes than that."""
+    return BodyLimit(f"the body is larger than the limit of {max_bytes} bytes for {whose}")
+
+
+async def read_body(
+    request: Request, max_bytes: int, idle_s: float, whose: str = "a request"
+) -> bytes:
+    """A whole body. Raises BodyLimit when it is larger than `max_bytes`, BodyCut."""
     pieces: list[bytes] = []
     n_bytes = 0
     async for block in _blocks(request, idle_s, min(BLOCK_BYTES, max_bytes + 1)):
         n_bytes += len(block)
         if n_bytes > max_bytes:
             request.state.has_unread_body = True
-            raise BodyLimit(f"the body is larger than the limit of {max_bytes} bytes")
+            raise too_large(max_bytes, whose)
         pieces.append(block)
     return b"".join(pieces)
+
+
+async def discard_body(request: Request, max_bytes: int, idle_s: float) -> None:
+    """Reads a body of which nothing is needed, and keeps none of it. Raises as read_body does."""
+    n_bytes = 0
+    async for block in _blocks(request, idle_s, DISCARDED_BYTES):
+        n_bytes += len(block)
+        if n_bytes > max_bytes:
+            request.state.has_unread_body = True
+            raise too_large(max_bytes)
 
 
 async def _blocks(

@@ -29,9 +29,10 @@ from deltahub.server.hf.facts import read_small
 from deltahub.server.hf.ignoring import MAX_IGNORE_BYTES, Ignore, IgnoreLimit, parse_ignore
 from deltahub.server.hf.plain import joined
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
+from deltahub.server.limits import BoundedRoute, streams_body
 from deltahub.server.streaming import BodyFeed
 
-router = APIRouter(prefix="/api/models/{namespace}/{name}")
+router = APIRouter(route_class=BoundedRoute, prefix="/api/models/{namespace}/{name}")
 
 _MOST_FILES: Final = 1000  # of one preupload; clients ask for 256 at a time
 # A file within a commit, in base64, and what else its line says.
@@ -106,6 +107,7 @@ def preupload(
 
 
 @router.post("/commit/{revision}")
+@streams_body
 async def create_commit(
     name: NameDep,
     revision: str,

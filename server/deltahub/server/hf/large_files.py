@@ -15,8 +15,9 @@ from deltahub.registry.repositories import DEFAULT_BRANCH, load_repository
 from deltahub.server.hf.entries import moment
 from deltahub.server.hf.errors import NotSupported
 from deltahub.server.hub import CallerDep, HubDep, NameDep
+from deltahub.server.limits import BoundedRoute
 
-router = APIRouter(prefix="/api/models/{namespace}/{name}/lfs-files")
+router = APIRouter(route_class=BoundedRoute, prefix="/api/models/{namespace}/{name}/lfs-files")
 
 _MOST_FILES: Final = 1000  # of one call; clients send fewer
 

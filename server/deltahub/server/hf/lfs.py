@@ -25,15 +25,17 @@ from deltahub.server.errors import LengthRequired
 from deltahub.server.hf.errors import NotSupported
 from deltahub.server.hf.receiving import receive_part
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
+from deltahub.server.limits import BoundedRoute, streams_body
 from deltahub.server.signing import caller_of_claims, claims_for
-from deltahub.server.streaming import BodyFeed
+from deltahub.server.streaming import BodyFeed, discard_body
 
-router = APIRouter()
+router = APIRouter(route_class=BoundedRoute)
 
 _TYPE: Final = "application/vnd.git-lfs+json"
 _MOST_OBJECTS: Final = 1000
 _LINK_TTL_S: Final = 86400
 _MOST_PARTS: Final = 10_000
+_MAX_COMPLETE_BYTES: Final = _MOST_PARTS << 8
 _UPLOAD: Final = "lfs upload"
 
 
@@ -49,18 +51,6 @@ class BatchIn(BaseModel):
     transfers: list[str] = ["basic"]
     objects: Annotated[list[ObjectIn], Field(max_length=_MOST_OBJECTS)]
     hash_algo: str = "sha256"
-
-
-class PartIn(BaseModel):
-    model_config = ConfigDict(extra="ignore", populate_by_name=True)
-    number: Annotated[int, Field(alias="partNumber", ge=1)]
-    etag: str
-
-
-class CompleteIn(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-    oid: str
-    parts: Annotated[list[PartIn], Field(max_length=_MOST_PARTS)]
 
 
 @router.post("/{namespace}/{name}.git/info/lfs/objects/batch")
@@ -120,6 +110,7 @@ LinkDep = Annotated[Link, Depends(link_of)]
 
 
 @router.put("/lfs/objects/{token}")
+@streams_body
 async def put_object(link: LinkDep, request: Request, hub: HubDep) -> Response:
     """A whole object."""
     length = _content_length(request)
@@ -130,6 +121,7 @@ async def put_object(link: LinkDep, request: Request, hub: HubDep) -> Response:
 
 
 @router.put("/lfs/objects/{token}/parts/{number}")
+@streams_body
 async def put_part(link: LinkDep, number: int, request: Request, hub: HubDep) -> Response:
     """One part of an object; parts may come at once, and are taken in their order."""
     oid, size = link.oid, link.size
@@ -144,8 +136,14 @@ async def put_part(link: LinkDep, number: int, request: Request, hub: HubDep) ->
     return Response(headers={"ETag": f'"{oid[:32]}-{number}"'})
 
 
-@router.post("/lfs/objects/{token}/complete")
-def complete_parts(link: LinkDep, body: CompleteIn, hub: HubDep) -> JSONResponse:
+async def _dropped(link: LinkDep, request: Request, hub: HubDep) -> None:
+    # A list of the parts and their ETags: what came is known here.
+    await discard_body(request, _MAX_COMPLETE_BYTES, hub.settings.idle_s)
+
+
+@router.post("/lfs/objects/{token}/complete", dependencies=[Depends(_dropped)])
+@streams_body
+def complete_parts(link: LinkDep, hub: HubDep) -> JSONResponse:
     """Whether all parts came, and are the object."""
     _check_complete(hub, link.caller, link.oid, link.size)
     return JSONResponse({"success": True})

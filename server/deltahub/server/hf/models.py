@@ -23,8 +23,9 @@ from deltahub.server.hf.plain import read_json
 from deltahub.server.hf.queries import check_expand, wanted
 from deltahub.server.hf.revisions import revision_of
 from deltahub.server.hub import CallerDep, HubDep, NameDep
+from deltahub.server.limits import BoundedRoute
 
-router = APIRouter(prefix="/api/models")
+router = APIRouter(route_class=BoundedRoute, prefix="/api/models")
 
 _PAGE: Final = 100
 _MOST_ON_PAGE: Final = 1000

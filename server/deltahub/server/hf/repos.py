@@ -19,8 +19,9 @@ from deltahub.server.hf.errors import NotSupported, refusal
 from deltahub.server.hf.front_matter import BadCard, front_matter
 from deltahub.server.hf.infos import used_storage
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
+from deltahub.server.limits import BoundedRoute
 
-router = APIRouter(prefix="/api")
+router = APIRouter(route_class=BoundedRoute, prefix="/api")
 
 _MOST_LISTED: Final = 10_000
 

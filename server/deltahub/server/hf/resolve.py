@@ -12,10 +12,11 @@ from deltahub.server.hf.door import unescaped
 from deltahub.server.hf.revisions import revision_of
 from deltahub.server.hf.xet_downloads import offers_xet, xet_headers
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
+from deltahub.server.limits import BoundedRoute
 from deltahub.server.ranges import matches, requested_part
 from deltahub.server.turns import who_asks
 
-router = APIRouter()
+router = APIRouter(route_class=BoundedRoute)
 
 _FILE = "/{namespace}/{name}/resolve/{revision}/{path:path}"
 

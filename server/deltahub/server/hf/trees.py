@@ -19,8 +19,9 @@ from deltahub.server.hf.entries import folders_of, shown_file, shown_folder
 from deltahub.server.hf.revisions import revision_of
 from deltahub.server.hf.xet_downloads import offers_xet
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
+from deltahub.server.limits import BoundedRoute
 
-router = APIRouter(prefix="/api/models/{namespace}/{name}")
+router = APIRouter(route_class=BoundedRoute, prefix="/api/models/{namespace}/{name}")
 
 _PAGE = 1000
 _PAGE_EXPANDED = 50  # each of them may cost a walk through the history
@@ -67,7 +68,7 @@ def get_tree(
 
 
 async def _body(request: Request) -> bytes:
-    return await request.body()  # bounded by JsonBodyLimit
+    return await request.body()  # bounded by BoundedRoute
 
 
 @router.post("/paths-info/{revision}")

@@ -6,8 +6,9 @@ from fastapi import APIRouter
 
 from deltahub.registry.errors import RepositoryNotFound
 from deltahub.server.hf.errors import NotSupported
+from deltahub.server.limits import BoundedRoute
 
-router = APIRouter()
+router = APIRouter(route_class=BoundedRoute)
 
 _METHODS: Final = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 _MODEL: Final = "/api/models/{namespace}/{name}"

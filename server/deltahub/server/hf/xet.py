@@ -13,9 +13,10 @@ from deltahub.registry.permissions import Action, Caller
 from deltahub.registry.repositories import load_repository
 from deltahub.registry.xet.epochs import epoch_of, place_of, repository_at
 from deltahub.server.hub import CallerDep, Hub, HubDep
+from deltahub.server.limits import BoundedRoute
 from deltahub.server.signing import caller_of_claims, claims_for
 
-router = APIRouter()
+router = APIRouter(route_class=BoundedRoute)
 
 TOKEN_TTL: Final = timedelta(hours=1)
 _PURPOSE: Final = "cas"

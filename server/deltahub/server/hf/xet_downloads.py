@@ -17,12 +17,13 @@ from deltahub.registry.xet.virtual import CHUNK_BYTES, VirtualFile
 from deltahub.server.hf.errors import refusal
 from deltahub.server.hf.xet import XetReaderDep
 from deltahub.server.hub import HubDep
+from deltahub.server.limits import BoundedRoute
 from deltahub.server.ranges import requested_part
 from deltahub.server.settings import ServerSettings
 from deltahub.server.signing import caller_of_claims, claims_for
 from deltahub.server.turns import who_asks
 
-router = APIRouter(prefix="/cas")
+router = APIRouter(route_class=BoundedRoute, prefix="/cas")
 
 # A client that meets an expired link asks for the reconstruction anew.
 LINK_TTL: Final = timedelta(minutes=15)

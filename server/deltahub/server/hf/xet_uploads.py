@@ -27,11 +27,12 @@ from deltahub.server.errors import STATUS_OF, wire_code
 from deltahub.server.hf.errors import refusal
 from deltahub.server.hf.xet import XetCaller, XetReaderDep, XetWriterDep
 from deltahub.server.hub import Hub, HubDep
-from deltahub.server.streaming import BodyFeed, read_body
+from deltahub.server.limits import BoundedRoute, streams_body
+from deltahub.server.streaming import BodyFeed, discard_body
 
 log = logging.getLogger(__name__)
 
-router = APIRouter(prefix="/cas/{epoch}/{place}")
+router = APIRouter(route_class=BoundedRoute, prefix="/cas/{epoch}/{place}")
 
 # How often a client hears that its shard is still worked on.
 _BEAT_S: Final = 1.0
@@ -50,11 +51,12 @@ def find_chunk(prefix: _Prefix, digest: str, who: XetReaderDep) -> Response:
 
 
 @router.post("/v1/xorb-grants/{prefix}/{digest}")
+@streams_body
 async def grant_xorb(
     prefix: _Prefix, digest: str, request: Request, hub: HubDep, who: XetWriterDep
 ) -> Response:
     """Whether a xorb need not be sent: it is here. Elsewhere than here it cannot be sent."""
-    await read_body(request, _MAX_GRANT_BYTES, hub.settings.idle_s)
+    await discard_body(request, _MAX_GRANT_BYTES, hub.settings.idle_s)
     look = partial(uploads.has_xorb, hub.registry, who.repository_id, from_text(digest))
     if await hub.upload(who.caller, look):
         return JSONResponse({"was_inserted": False})
@@ -62,13 +64,15 @@ async def grant_xorb(
 
 
 @router.post("/v1/telemetry")
+@streams_body
 async def post_telemetry(request: Request, hub: HubDep, who: XetReaderDep) -> JSONResponse:
     """What a client tells of its transfers; nobody keeps it."""
-    await read_body(request, _MAX_TELEMETRY_BYTES, hub.settings.idle_s)
+    await discard_body(request, _MAX_TELEMETRY_BYTES, hub.settings.idle_s)
     return JSONResponse({})
 
 
 @router.post("/v1/xorbs/{prefix}/{digest}")
+@streams_body
 async def post_xorb(
     prefix: _Prefix, digest: str, request: Request, hub: HubDep, who: XetWriterDep
 ) -> JSONResponse:
@@ -88,6 +92,7 @@ async def post_xorb(
 
 @router.post("/shards")
 @router.post("/v1/shards")
+@streams_body
 async def post_shard(request: Request, hub: HubDep, who: XetWriterDep) -> JSONResponse:
     """Land the files of a shard; the answer comes when they have landed."""
     with ExitStack() as stack:
@@ -97,6 +102,7 @@ async def post_shard(request: Request, hub: HubDep, who: XetWriterDep) -> JSONRe
 
 
 @router.post("/v2/shards")
+@streams_body
 async def stream_shard(request: Request, hub: HubDep, who: XetWriterDep) -> Response:
     """The same, with news while it goes on."""
     with ExitStack() as stack:

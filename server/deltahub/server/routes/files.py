@@ -11,10 +11,13 @@ from deltahub.registry.permissions import Caller
 from deltahub.registry.refs import resolve_revision
 from deltahub.registry.repositories import load_repository
 from deltahub.server.hub import CallerDep, Hub, HubDep
+from deltahub.server.limits import BoundedRoute
 from deltahub.server.ranges import matches, requested_part
 from deltahub.server.turns import who_asks
 
-router = APIRouter(prefix="/repositories/{namespace}/{name}", tags=["files"])
+router = APIRouter(
+    route_class=BoundedRoute, prefix="/repositories/{namespace}/{name}", tags=["files"]
+)
 
 RevisionQuery = Annotated[str, Query(description="a branch, a tag or a commit")]
 _BYTES: dict[int | str, dict[str, Any]] = {

@@ -4,10 +4,13 @@ from fastapi import APIRouter
 
 from deltahub.registry.info import report_revision
 from deltahub.server.hub import CallerDep, HubDep
+from deltahub.server.limits import BoundedRoute
 from deltahub.server.routes.files import RevisionQuery
 from deltahub.server.schemas.info import BaseReportOut, FileReportOut, InfoOut, TotalsOut
 
-router = APIRouter(prefix="/repositories/{namespace}/{name}", tags=["revisions"])
+router = APIRouter(
+    route_class=BoundedRoute, prefix="/repositories/{namespace}/{name}", tags=["revisions"]
+)
 
 
 @router.get("/info")

@@ -5,9 +5,10 @@ from fastapi import APIRouter
 from deltahub.registry import jobs
 from deltahub.registry.jobs import JobInfo
 from deltahub.server.hub import CallerDep, HubDep
+from deltahub.server.limits import BoundedRoute
 from deltahub.server.schemas.transfer import JobErrorOut, JobOut, ProgressOut
 
-router = APIRouter(prefix="/jobs", tags=["jobs"])
+router = APIRouter(route_class=BoundedRoute, prefix="/jobs", tags=["jobs"])
 
 
 @router.get("/{job_id}")

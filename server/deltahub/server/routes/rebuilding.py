@@ -9,11 +9,14 @@ from deltahub.registry.downloads import plan_download, stream_frames
 from deltahub.registry.refs import resolve_revision
 from deltahub.registry.repositories import load_repository
 from deltahub.server.hub import CallerDep, HubDep
+from deltahub.server.limits import BoundedRoute
 from deltahub.server.routes.files import RevisionQuery, find_file
 from deltahub.server.schemas.transfer import FramesIn, PlannedTensorOut, RecipePlanOut
 from deltahub.server.turns import who_asks
 
-router = APIRouter(prefix="/repositories/{namespace}/{name}", tags=["rebuilding"])
+router = APIRouter(
+    route_class=BoundedRoute, prefix="/repositories/{namespace}/{name}", tags=["rebuilding"]
+)
 
 _BYTES: dict[int | str, dict[str, Any]] = {
     200: {"content": {"application/octet-stream": {}}, "description": "the bytes"}

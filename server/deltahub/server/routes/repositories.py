@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query
 from deltahub.registry import publication, refs, repositories
 from deltahub.registry.repositories import RepositoryInfo
 from deltahub.server.hub import CallerDep, HubDep
+from deltahub.server.limits import BoundedRoute
 from deltahub.server.schemas.repositories import (
     RefList,
     RefOut,
@@ -16,7 +17,7 @@ from deltahub.server.schemas.repositories import (
     VisibilityIn,
 )
 
-router = APIRouter(prefix="/repositories", tags=["repositories"])
+router = APIRouter(route_class=BoundedRoute, prefix="/repositories", tags=["repositories"])
 
 
 @router.post("", status_code=201)

@@ -12,6 +12,7 @@ from deltahub.registry.repositories import load_repository
 from deltahub.registry.revisions import AddFile, DeleteFile, Operation
 from deltahub.server.hf.declared import declared_base, read_telling
 from deltahub.server.hub import CallerDep, HubDep
+from deltahub.server.limits import BoundedRoute
 from deltahub.server.routes.files import RevisionQuery
 from deltahub.server.schemas.repositories import (
     AddIn,
@@ -22,7 +23,9 @@ from deltahub.server.schemas.repositories import (
     RevisionOut,
 )
 
-router = APIRouter(prefix="/repositories/{namespace}/{name}", tags=["revisions"])
+router = APIRouter(
+    route_class=BoundedRoute, prefix="/repositories/{namespace}/{name}", tags=["revisions"]
+)
 
 
 @router.post("/commits", status_code=201)

@@ -8,9 +8,10 @@ from deltahub.registry import users
 from deltahub.registry.errors import Forbidden, Unauthorized
 from deltahub.registry.permissions import NO_TOKEN
 from deltahub.server.hub import CallerDep, HubDep
+from deltahub.server.limits import BoundedRoute
 from deltahub.server.schemas.system import HealthOut, MetricsOut, NamespaceRoleOut, WhoAmIOut
 
-router = APIRouter(tags=["system"])
+router = APIRouter(route_class=BoundedRoute, tags=["system"])
 
 _VERSION = version("deltahub")
 

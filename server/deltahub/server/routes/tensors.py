@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request, Response
 from deltahub.registry import accept, known_files, prove, tensors
 from deltahub.registry.permissions import require_writer
 from deltahub.server.hub import CallerDep, HubDep
+from deltahub.server.limits import BoundedRoute, streams_body
 from deltahub.server.schemas.transfer import (
     FileQueryIn,
     FileQueryOut,
@@ -19,7 +20,9 @@ from deltahub.server.schemas.transfer import (
 )
 from deltahub.server.streaming import read_body
 
-router = APIRouter(prefix="/repositories/{namespace}/{name}", tags=["tensors"])
+router = APIRouter(
+    route_class=BoundedRoute, prefix="/repositories/{namespace}/{name}", tags=["tensors"]
+)
 
 _BODY: dict[str, Any] = {
     "requestBody": {
@@ -72,6 +75,7 @@ async def accept_pack(
     openapi_extra=_BODY,
     responses={202: {"model": RecipeAcceptedOut, "description": "a job proves it now"}},
 )
+@streams_body
 async def accept_recipe(
     namespace: str,
     name: str,
@@ -83,10 +87,11 @@ async def accept_recipe(
     """Say how to build a file from tensors that the hub has, in place of its bytes."""
     request.state.has_unread_body = True
     writer = require_writer(caller)
-    body = await read_body(request, hub.registry.settings.max_recipe_bytes, hub.settings.idle_s)
-    request.state.has_unread_body = False
-    submit = partial(prove.submit_recipe, hub.registry, writer, f"{namespace}/{name}", body)
-    submitted = await hub.prove(writer, submit)
+    async with hub.large_bodies.turn(writer.user_id):
+        body = await read_body(request, hub.registry.settings.max_recipe_bytes, hub.settings.idle_s)
+        request.state.has_unread_body = False
+        submit = partial(prove.submit_recipe, hub.registry, writer, f"{namespace}/{name}", body)
+        submitted = await hub.prove(writer, submit)
     if submitted.job_id is None:
         return RecipeAcceptedOut(state="ready")
     response.status_code = 202

@@ -11,11 +11,12 @@ from deltahub.registry.errors import InvalidRequest, SizeMismatch
 from deltahub.registry.landing import LandingStatus
 from deltahub.server.errors import LengthRequired
 from deltahub.server.hub import CallerDep, HubDep
+from deltahub.server.limits import BoundedRoute, streams_body
 from deltahub.server.ranges import parse_content_range
 from deltahub.server.schemas.transfer import UploadOut
 from deltahub.server.streaming import BodyFeed
 
-router = APIRouter(prefix="/uploads", tags=["uploads"])
+router = APIRouter(route_class=BoundedRoute, prefix="/uploads", tags=["uploads"])
 
 _BODY = {
     "requestBody": {
@@ -47,6 +48,7 @@ def head_upload(sha256: str, hub: HubDep, caller: CallerDep) -> Response:
         202: {"model": UploadOut, "description": "a part has come, more is missing"},
     },
 )
+@streams_body
 async def put_upload(
     sha256: str,
     request: Request,
