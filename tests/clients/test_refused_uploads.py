@@ -89,7 +89,7 @@ def test_a_refusal_names_its_kind_and_says_why(uploader: Machine, name: str, wor
         "stranger": ["403", "bob"],
         "nobody": ["401", "token"],
         "unknown": ["401", "not known"],
-        "card": ["not YAML", "line 2"],
+        "card": ["not YAML", "line 3"],
         "path": [".git"],
         "branch": ["no/branch"],
         "pull request": ["501", "commit to a branch"],
