@@ -162,36 +162,61 @@ void predict_each(const std::uint8_t* words, const std::int32_t* product, std::s
 }
 
 #ifdef DELTAHUB_HAS_PREDICT
+constexpr std::size_t predicted_together = 32;
+constexpr int few_others = 4;  // of these
+
+template <class Words>
+inline void predict_others(const std::uint8_t* words, const std::int32_t* product, int floor,
+                           std::uint8_t* out, std::uint32_t others) {
+  constexpr std::size_t size = sizeof(typename Words::Word);
+  for (; others != 0; others &= others - 1) {
+    const auto j = std::size_t(std::countr_zero(others));
+    predict_each<Words>(words + j * size, product + j, 1, floor, out + j * size);
+  }
+}
+
+// In vectors, though slower ones: as a loop of its own, of a known length.
+template <class Words>
+[[gnu::noinline]] void predict_each_together(const std::uint8_t* words,
+                                             const std::int32_t* product, int floor,
+                                             std::uint8_t* out) {
+  predict_each<Words>(words, product, predicted_together, floor, out);
+}
+
+template <class Words>
+void predict_together(const std::uint8_t* words, const std::int32_t* product, int floor,
+                      std::uint8_t* out) {
+  const std::uint32_t others = predict_usual<Words>(words, product, floor, out);
+  if (std::popcount(others) > few_others)
+    predict_each_together<Words>(words, product, floor, out);
+  else
+    predict_others<Words>(words, product, floor, out, others);
+}
+
 template <class Words>
 void predict(const std::uint8_t* words, const std::int32_t* product, std::size_t n, int floor,
              std::uint8_t* out) {
-  constexpr std::size_t together = 32, size = sizeof(typename Words::Word);
-  const auto predict_one = [&](std::size_t j) {
-    predict_each<Words>(words + j * size, product + j, 1, floor, out + j * size);
-  };
+  constexpr std::size_t together = predicted_together, size = sizeof(typename Words::Word);
   std::size_t j = 0;
-  const auto predict_usual_ones = [&] {
-    std::uint32_t others =
-        predict_usual<Words>(words + j * size, product + j, floor, out + j * size);
-    for (; others != 0; others &= others - 1) predict_one(j + std::size_t(std::countr_zero(others)));
-  };
   if constexpr (size == 2) {
     const NearWords<Words> near(floor);
     // Where many words are others, as happens with a fine unit, they are in all groups.
-    constexpr int few = 4, most_misses = 3;
+    constexpr int most_misses = 3;
     for (int misses = 0; near.exist() && misses < most_misses && j + together <= n; j += together) {
-      std::uint32_t others = near.predict(words + j * size, product + j, out + j * size);
-      if (std::popcount(others) > few) {
-        predict_usual_ones();
+      const std::uint8_t* const from = words + j * size;
+      std::uint8_t* const to = out + j * size;
+      const std::uint32_t others = near.predict(from, product + j, to);
+      if (std::popcount(others) > few_others) {
+        predict_together<Words>(from, product + j, floor, to);
         ++misses;
       } else {
-        for (; others != 0; others &= others - 1)
-          predict_one(j + std::size_t(std::countr_zero(others)));
+        predict_others<Words>(from, product + j, floor, to, others);
       }
     }
   }
-  for (; j + together <= n; j += together) predict_usual_ones();
-  for (; j < n; ++j) predict_one(j);
+  for (; j + together <= n; j += together)
+    predict_together<Words>(words + j * size, product + j, floor, out + j * size);
+  predict_each<Words>(words + j * size, product + j, n - j, floor, out + j * size);
 }
 #else
 // As a call of its own one word stays out of vectors, which compute all words to keep a few.
