@@ -69,12 +69,13 @@ constexpr std::size_t most_rest_bits = most_round_digits<std::uint64_t>;
 constexpr std::size_t rest_begin = (most_rest_bits + 7) / 8;  // in bytes
 static_assert(2 * rest_begin + 1 + 16 <= sizeof(StreamState::rest));
 
-inline bool is_at_rest(const StreamState& stream, std::size_t position) {
+// Whether what is left is to be read from the rest from here on.
+inline bool is_near_end(const StreamState& stream, std::size_t position) {
   return !stream.is_in_rest && position < most_rest_bits;
 }
 
 inline BackwardBits bits_of(StreamState& stream) {
-  if (is_at_rest(stream, stream.position)) {
+  if (is_near_end(stream, stream.position)) {
     const std::size_t n = std::min(stream.size, stream.position / 8 + 1);
     std::copy_n(stream.bytes, n, stream.rest + rest_begin);
     stream.is_in_rest = true;
@@ -116,7 +117,7 @@ void numbers(StreamState& stream, Kernels::Tables tables, const std::uint16_t* c
       for (std::size_t lane = 0; lane < n_lanes; lane += together)
         read_numbers<Number, together, false>(tables, bits, &states[lane], contexts + i + lane,
                                               out + (i + lane) * size);
-    } else if (is_at_rest(stream, bits.position())) {
+    } else if (is_near_end(stream, bits.position())) {
       leave(stream, bits);
       bits = bits_of(stream);
       continue;
