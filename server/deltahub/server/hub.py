@@ -3,7 +3,9 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from threading import BoundedSemaphore
 from typing import Annotated, Final, TypeVar
 
 import anyio
@@ -41,7 +43,8 @@ class Hub:
     traffic: Traffic
     restorer: Restorer = field(init=False)
     signer: Signer = field(init=False)
-    _decoding: Executor = field(init=False)
+    _sending: Executor = field(init=False)
+    _decoding: AbstractContextManager[object] = field(init=False)
     # Bodies that are read whole: many small ones, few that may be as large as is allowed.
     small_bodies: Turns = field(init=False)
     large_bodies: Turns = field(init=False)
@@ -55,8 +58,9 @@ class Hub:
         settings = self.settings
         self.restorer = Restorer(self.registry)
         self.signer = Signer.of_folder(self.registry.data_dir)
-        # Not anyio's threads: a chunk's way there and back would take ten times as long.
-        self._decoding = ThreadPoolExecutor(settings.decode_threads, "decoding")
+        # A thread for each turn of both kinds: it waits there for its client.
+        self._sending = ThreadPoolExecutor(2 * settings.max_streams, "sending")
+        self._decoding = BoundedSemaphore(settings.decode_threads)
         self._streaming = Turns(
             f"sends {settings.max_streams} downloads at once, and {settings.streams_per_user} to"
             " one user or address",
@@ -133,6 +137,7 @@ class Hub:
         is_small = int(headers["Content-Length"]) <= SMALL_ANSWER_BYTES
         return ChunkStream(
             in_chunks(pieces),
+            self._sending,
             self._decoding,
             self._answering if is_small else self._streaming,
             who,

@@ -2,36 +2,64 @@
 
 import asyncio
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from deltahub.server.chunks import Chunk
+from deltahub.server.outflow import Outflow
 
 
 @dataclass
 class Traffic:
-    """Totals since the process started. Written by the event loop's thread alone."""
+    """Totals since the process started. All but sent_bytes: the event loop's alone to write."""
 
     sent_bytes: int = 0
     received_bytes: int = 0
     requests: int = 0
+    _lock: Lock = field(default_factory=Lock, repr=False)
+
+    def add_sent(self, n: int) -> None:
+        """Counts bytes that were sent; safe from any thread."""
+        with self._lock:
+            self.sent_bytes += n
 
 
 class _CountingTransport:
-    """A transport that counts what is written to it and passes everything on."""
+    """A transport that counts what is written to it and passes everything on.
+
+    An Outflow gets the socket instead, once all that was written before is through.
+    """
 
     def __init__(self, transport: asyncio.Transport, traffic: Traffic) -> None:
         self._transport = transport
         self._traffic = traffic
+        self._outflow: Outflow | None = None
+        self._is_waiting = False
 
-    def write(self, data: bytes | bytearray | memoryview | Chunk) -> None:
-        self._traffic.sent_bytes += len(data)
-        if isinstance(data, Chunk):
-            self._transport.writelines(data.views)
-        else:
-            self._transport.write(data)
+    def write(self, data: bytes | bytearray | memoryview | Outflow) -> None:
+        if isinstance(data, Outflow):
+            self._outflow, self._is_waiting = data, True
+            # However little is left of what was written before: resume_writing() says when it is
+            # through.
+            self._transport.set_write_buffer_limits(high=0)
+            self.may_be_empty()
+            return
+        if self._outflow is not None and self._outflow.has_connection:
+            self._outflow.cut()  # whatever this is, it is no part of that body
+        self._traffic.add_sent(len(data))
+        self._transport.write(data)
+
+    def may_be_empty(self) -> None:
+        """Gives the socket to the Outflow that waits for it, unless something is to go before."""
+        if not self._is_waiting or self._transport.get_write_buffer_size() > 0:
+            return
+        self._is_waiting = False
+        self._transport.set_write_buffer_limits()
+        of_us = self._transport.get_extra_info("socket")
+        assert self._outflow is not None
+        self._outflow.begin(of_us.fileno(), self._traffic.add_sent)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -78,9 +106,13 @@ def metered_protocol(traffic: Traffic, head_s: float) -> type[asyncio.Protocol]:
         _head_timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            counting = _CountingTransport(cast(asyncio.Transport, transport), traffic)
-            super().connection_made(cast(asyncio.Transport, counting))
+            self._counting = _CountingTransport(cast(asyncio.Transport, transport), traffic)
+            super().connection_made(cast(asyncio.Transport, self._counting))
             self._wait_for_head()
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self._counting.may_be_empty()
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._forget_head()

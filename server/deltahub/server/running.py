@@ -12,9 +12,9 @@ from deltahub.server.app import create_app
 from deltahub.server.metering import Traffic, metered_protocol
 from deltahub.server.settings import ServerSettings
 
-# What a connection's socket takes beyond what is on its way. A quarter of this, and the server is
-# woken some ten times a chunk, each time in the middle of decoding the next one. Without a bound it
-# is megabytes, all in other memory each time: where that is cold, filling it takes twice as long.
+# What a connection's socket takes beyond what is on its way. A quarter of this wakes a download's
+# thread many times a chunk; several times as much saves a hundredth of its time, and makes the
+# kernel hold it for every slow client, who then gets it in bursts.
 UNSENT_BYTES: Final = 1 << 20
 
 

@@ -1,17 +1,19 @@
 """Bodies on the move in bounded memory: the only asynchronous code of the server.
 
-Down: a response pulls chunks from a blocking iterator, one ahead of the socket. Up: an iterator
-for a blocking reader is fed by the event loop through a few slots. Either way the slower side
-holds the faster one back, and nothing else grows.
+Down: a thread makes a chunk and writes it to the socket, then the next one. Up: an iterator for a
+blocking reader is fed by the event loop through a few slots. Either way the slower side holds the
+faster one back, and nothing else grows.
 """
 
 import asyncio
 import logging
 import math
 import queue
-from collections.abc import AsyncIterator, Iterator, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future
-from typing import Self
+from contextlib import AbstractContextManager, suppress
+from typing import Any, Final, Self, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -20,15 +22,20 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from deltahub.server.chunks import Chunk
+from deltahub.server.outflow import ClientGone, NotTaken, Outflow
 from deltahub.server.turns import Turns, Who
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 BLOCK_BYTES = 1 << 20
 # Blocks between the socket and the disk, per upload.
 UPLOAD_SLOTS = 2
 # What is read at a time of a body that is dropped.
 DISCARDED_BYTES = 64 << 10
+# How long the event loop has to hear of an end that a thread has met.
+_HEARD_S: Final = 5.0
 _END = object()
 
 
@@ -47,18 +54,19 @@ class BodyLimit(Exception):
 class ChunkStream(Response):
     """A response whose body is what `chunks` yields; its size is known before.
 
-    `chunks` runs in the threads of `decoding`, which all responses share, from when `turns` has
-    one for `who`: that bounds what slow clients make the server hold, two chunks each. A client
-    has idle_s to take a chunk, and less while others wait for a turn. What fails before the first
-    chunk is there raises. If it fails later, the connection is cut: the client sees fewer bytes
-    than announced, never padding. When the client goes away, `chunks` is closed after the one in
-    hand.
+    From when `turns` has one for `who`, a thread of `threads` makes the chunks, inside of
+    `making`, and writes them (see Outflow): slow clients make the server hold one chunk each. A
+    client has idle_s to take a chunk, and less while others wait for a turn. What fails before the
+    first chunk is there raises. If it fails later, the connection is cut: the client sees fewer
+    bytes than announced, never padding. When the client goes away, `chunks` is closed after the
+    one in hand.
     """
 
     def __init__(
         self,
         chunks: Iterator[Chunk],
-        decoding: Executor,
+        threads: Executor,
+        making: AbstractContextManager[object],
         turns: Turns,
         who: Who,
         *,
@@ -67,32 +75,56 @@ class ChunkStream(Response):
         idle_s: float,
         label: str,
     ) -> None:
+        """threads: as many as there are turns, or more. headers: with Content-Length."""
         super().__init__(status_code=status_code, headers=dict(headers))
+        self._size = int(headers["Content-Length"])
         self._idle_s = idle_s
         self._chunks = chunks
-        self._decoding = decoding
+        self._threads = threads
+        self._making = making
         self._turns = turns
         self._who = who
         self._label = label
-        self._making: Future[None] | None = None
-        # Since when the client takes a chunk, and until when; without end while there is none.
+        self._work: Future[Any] | None = None
+        # What the client keeps waiting: its connection that takes no more yet, then the outflow.
         self._since = 0.0
         self._patience: anyio.CancelScope | None = None
+        self._outflow: Outflow | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             async with self._turns.turn(self._who, self):
-                first = await self._next()
+                first = await self._in_thread(self._first)
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._watch, receive, group.cancel_scope)
                     await self._send_all(send, first)
                     group.cancel_scope.cancel()
         finally:
+            if self._outflow is not None:
+                self._outflow.cut()  # of what is through, nothing is left to be cut
             with anyio.CancelScope(shield=True):
-                if self._making is not None and not self._making.cancel():
+                if self._work is not None and not (self._work.done() or self._work.cancel()):
                     # It has begun, and a generator in use cannot be closed.
-                    await asyncio.wrap_future(self._making)
+                    with suppress(Exception):  # who waited for it is gone
+                        await asyncio.wrap_future(self._work)
+                if self._outflow is not None:
+                    self._outflow.close()
                 await anyio.to_thread.run_sync(_close, self._chunks)
+
+    def waited_s(self) -> float:
+        """Since when the client takes the chunk that it has; 0 while it waits for one itself."""
+        if self._patience is not None:
+            return time.monotonic() - self._since
+        return self._outflow.waited_s() if self._outflow is not None else 0.0
+
+    def cut(self) -> None:
+        """Ends the response where it is. Precondition: waited_s() > 0."""
+        if self._patience is not None:
+            self._patience.deadline = -math.inf
+        elif self._outflow is not None:
+            # Here, since the client's end is heard of in two ways at once.
+            log.error("stream=%s cut: %s", self._label, NotTaken(self._outflow.waited_s()))
+            self._outflow.cut()
 
     async def _watch(self, receive: Receive, scope: anyio.CancelScope) -> None:
         while True:
@@ -102,80 +134,47 @@ class ChunkStream(Response):
                 return
 
     async def _send_all(self, send: Send, first: Chunk | None) -> None:
-        await send(
-            {
-                "type": "http.response.start",
-                "status": self.status_code,
-                "headers": self.raw_headers,
-            }
-        )
-        chunk = first
-        # One scope for all chunks: to make one for each takes longer than to hand it on.
-        with anyio.CancelScope() as self._patience:
-            try:
-                while chunk is not None:
-                    # Returns once the chunk before is through the socket, and this one on its
-                    # way: meanwhile the next one is decoded.
-                    self._be_patient(self._patience)
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                    self._patience.deadline = math.inf
-                    chunk = await self._next()
-                self._be_patient(self._patience)
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
-            except Exception as error:
-                # Not completing the response makes the server cut the connection.
-                log.error("stream=%s cut: %s: %s", self._label, type(error).__name__, error)
-        if self._patience.cancelled_caught:
-            waited_s = anyio.current_time() - self._since
-            log.error("stream=%s cut: no chunk taken within %.1f s", self._label, waited_s)
+        try:
+            await self._get_connection(send, first)
+            if self._outflow is not None:
+                await self._in_thread(self._outflow.run)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except ClientGone:
+            # The event loop hears of it too, and then nothing is left to be completed.
+            with anyio.move_on_after(_HEARD_S):
+                await anyio.sleep_forever()
+        except Exception as error:
+            # Not completing the response makes the server cut the connection.
+            log.error("stream=%s cut: %s: %s", self._label, type(error).__name__, error)
 
-    def waited_s(self) -> float:
-        """Since when the client takes the chunk that it has; 0 while it waits for one itself."""
-        is_sending = self._patience is not None and self._patience.deadline != math.inf
-        return anyio.current_time() - self._since if is_sending else 0.0
+    async def _get_connection(self, send: Send, first: Chunk | None) -> None:
+        """Sends what goes before the body, and waits for all of that to be through; NotTaken."""
+        self._since = time.monotonic()
+        with anyio.move_on_after(self._idle_s) as self._patience:
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": self.status_code,
+                    "headers": self.raw_headers,
+                }
+            )
+            if first is not None:
+                self._outflow = Outflow(first, self._chunks, self._size, self._making, self._idle_s)
+                await send({"type": "http.response.body", "body": self._outflow, "more_body": True})
+                await self._outflow.begun()
+        waited_s, is_over = self.waited_s(), self._patience.cancelled_caught
+        self._patience = None
+        if is_over:
+            raise NotTaken(waited_s)
 
-    def cut(self) -> None:
-        """Ends the response where it is. Precondition: waited_s() > 0."""
-        assert self._patience is not None
-        self._patience.deadline = -math.inf
+    def _first(self) -> Chunk | None:
+        with self._making:
+            return next(self._chunks, None)
 
-    def _be_patient(self, patience: anyio.CancelScope) -> None:
-        self._since = anyio.current_time()
-        patience.deadline = self._since + self._idle_s
-
-    def _next(self) -> "asyncio.Future[Chunk | None]":
-        """The next chunk, which a thread makes. Who waits for it may be cancelled meanwhile.
-
-        Not run_in_executor: a shield around its future, and what that takes to copy the result
-        from one future to the other, would cost more than all else here.
-        """
-        loop = asyncio.get_running_loop()
-        ahead: asyncio.Future[Chunk | None] = loop.create_future()
-        self._making = self._decoding.submit(_make, self._chunks, loop, ahead)
-        return ahead
-
-
-def _make(
-    chunks: Iterator[Chunk],
-    loop: asyncio.AbstractEventLoop,
-    ahead: "asyncio.Future[Chunk | None]",
-) -> None:
-    try:
-        chunk = next(chunks, None)
-    except BaseException as error:  # whatever it is: somebody waits
-        loop.call_soon_threadsafe(_fail, ahead, error)
-    else:
-        loop.call_soon_threadsafe(_settle, ahead, chunk)
-
-
-def _settle(ahead: "asyncio.Future[Chunk | None]", chunk: Chunk | None) -> None:
-    if not ahead.done():  # or who waited was cancelled
-        ahead.set_result(chunk)
-
-
-def _fail(ahead: "asyncio.Future[Chunk | None]", error: BaseException) -> None:
-    if not ahead.done():
-        ahead.set_exception(error)
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        future = self._threads.submit(work)
+        self._work = future
+        return await asyncio.wrap_future(future)
 
 
 def _close(chunks: Iterator[Chunk]) -> None:

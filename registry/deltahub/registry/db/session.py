@@ -33,7 +33,10 @@ class Database:
         self._writing = threading.local()
         self._watcher: sqlite3.Connection | None = None
         self._watching = threading.Lock()
+        # Of a SQLite database; kept, since version() is asked for all the time.
+        self._path: str | None = None
         if make_url(url).get_backend_name() == "sqlite":
+            self._path = make_url(url).database
             self.write_engine = _sqlite_engine(url, is_read_only=False)
             self._read_engine = _sqlite_engine(url, is_read_only=True)
         else:
@@ -81,15 +84,14 @@ class Database:
 
         None where only a query can tell. Takes hundredths of what a query does.
         """
-        path = make_url(self.url)
-        if path.get_backend_name() != "sqlite" or not path.database:
+        if not self._path:
             return None
         with self._watching:
             try:
                 # A connection of its own: each counts what the others commit.
                 if self._watcher is None:
                     self._watcher = sqlite3.connect(
-                        path.database, timeout=BUSY_TIMEOUT_S, check_same_thread=False
+                        self._path, timeout=BUSY_TIMEOUT_S, check_same_thread=False
                     )
                 found: int = self._watcher.execute("PRAGMA data_version").fetchone()[0]
             except sqlite3.Error:
