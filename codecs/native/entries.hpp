@@ -18,22 +18,29 @@ template <class Number>
 inline constexpr std::size_t most_round_digits =
     n_lanes * (max_table_log + 8 * sizeof(Number) - 1);
 
-// One state of a table as it decodes: digits 4 bits, width 6, next state 11, mant 11 (signed).
+// Tables lie so many entries apart, however many they have: a state then lies in the low bits of an
+// index, and a table above it.
+inline constexpr std::size_t table_stride = std::size_t(1) << max_table_log;
+
+// One state of a table as it decodes: next state 10 bits, width 6, digits 5, mant 11 (signed). The
+// next state comes first, so that vectors take the low half for it as it is: what lies above a state
+// is left out when the next entry is looked up.
 using Entry = std::uint32_t;
 constexpr Entry entry_of(unsigned digits, Symbol symbol, unsigned next_state) {
-  return digits | Entry(symbol.width) << 4 | next_state << 10 | Entry(symbol.mant) << 21;
+  return next_state | Entry(symbol.width) << 10 | digits << 16 | Entry(symbol.mant) << 21;
 }
-constexpr unsigned entry_digits(Entry entry) { return entry & 15; }
-constexpr unsigned entry_width(Entry entry) { return entry >> 4 & 63; }
-constexpr unsigned entry_next(Entry entry) { return entry >> 10 & 2047; }
+constexpr unsigned entry_next(Entry entry) { return entry & (table_stride - 1); }
+constexpr unsigned entry_width(Entry entry) { return entry >> 10 & 63; }
+constexpr unsigned entry_digits(Entry entry) { return entry >> 16 & 31; }
 constexpr std::int32_t entry_mant(Entry entry) { return std::int32_t(entry) >> 21; }
 
-// A context as kernels see it, in 16 bits: its table and its shift.
+// A context as kernels see it, in 16 bits: where its table begins, and its shift.
 using Context = std::uint16_t;
+inline constexpr Context context_table_bits = Context(-table_stride);
 constexpr Context context_of(unsigned table, unsigned shift) {
-  return Context(table << 12 | shift);
+  return Context(table * table_stride | shift);
 }
-constexpr unsigned context_table(Context context) { return context >> 12; }
+constexpr unsigned context_table(Context context) { return context / table_stride; }
 constexpr unsigned context_shift(Context context) { return context & 63; }
 
 DELTAHUB_END

@@ -63,8 +63,8 @@ struct ClassTable {
     contexts[z] = context;
     low[z] = std::uint8_t(context);
     high[z] = std::uint8_t(context >> 8);
-    both[z] = std::uint8_t((context >> 8 & 0xf0) | (context & 0x0f));
-    are_narrow = are_narrow && (context & 0x0ff0) == 0;
+    both[z] = std::uint8_t((context >> 6 & 0xf0) | (context & 0x0f));
+    are_narrow = are_narrow && (context & 0x03f0) == 0;
   }
 };
 
@@ -74,15 +74,13 @@ struct Kernels {
   // Reads the marker and the first states. numbers_*: one sequence of n numbers; out of range reads
   // nothing and makes the stream unsound.
   void (*begin)(StreamState& stream, const std::uint8_t* bytes, std::size_t size, int table_log);
-  struct Tables {
-    const std::uint32_t* entries;
-    int table_log;
-  };
-  using Numbers = void (*)(StreamState& stream, Tables tables, const std::uint16_t* contexts,
-                           std::size_t n, std::uint8_t* out, Ahead ahead);
+  using Numbers = void (*)(StreamState& stream, const std::uint32_t* entries,
+                           const std::uint16_t* contexts, std::size_t n, std::uint8_t* out,
+                           Ahead ahead);
   Numbers numbers[4];  // of 8, 16, 32 and 64 bits
   // The same for two sound streams, which some processors read faster together.
-  using TwoNumbers = void (*)(StreamState* const (&streams)[2], Tables tables,
+  using TwoNumbers = void (*)(StreamState* const (&streams)[2],
+                              const std::uint32_t* entries,
                               const std::uint16_t* const (&contexts)[2], std::size_t n,
                               std::uint8_t* const (&out)[2], const Ahead (&ahead)[2]);
   TwoNumbers two_numbers[4];

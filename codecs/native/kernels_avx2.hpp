@@ -94,7 +94,8 @@ std::size_t fast_contexts(const std::uint8_t* words, std::size_t n, int scale,
     const __m256i of_shift = _mm256_set1_epi8(0x0f);
     return fast_contexts_by<Words>(words, n, scale, columns, last, out, [&](__m256i index) {
       const __m256i found = both.at(index);
-      return Two{_mm256_and_si256(found, of_shift), _mm256_andnot_si256(of_shift, found)};
+      const __m256i table = _mm256_srli_epi16(_mm256_andnot_si256(of_shift, found), 2);
+      return Two{_mm256_and_si256(found, of_shift), table};
     });
   }
   const Plane low(classes.low), high(classes.high);

@@ -30,16 +30,16 @@ constexpr std::size_t most_fast_bytes = 2;
 
 // COUNT numbers whose digits one window of 57 bits surely holds (or one number of 64 bits).
 template <class Number, std::size_t COUNT, bool CHECKED>
-inline void read_numbers(Kernels::Tables tables, BackwardBits& bits, std::uint32_t* states,
+inline void read_numbers(const Entry* entries, BackwardBits& bits, std::uint32_t* states,
                          const std::uint16_t* contexts, std::uint8_t* out) {
   constexpr unsigned number_bits = 8 * sizeof(Number);
-  Entry entries[COUNT];
+  Entry found[COUNT];
   unsigned raws[COUNT];
   for (std::size_t k = 0; k < COUNT; ++k) {
     const Context context = contexts[k];
-    entries[k] = tables.entries[(context_table(context) << tables.table_log) + states[k]];
-    raws[k] = raw_digits(entry_width(entries[k]), context_shift(context), number_bits);
-    const unsigned all = entry_digits(entries[k]) + raws[k];
+    found[k] = entries[(context & context_table_bits) + states[k]];
+    raws[k] = raw_digits(entry_width(found[k]), context_shift(context), number_bits);
+    const unsigned all = entry_digits(found[k]) + raws[k];
     if constexpr (CHECKED)
       bits.skip(all);
     else
@@ -50,8 +50,8 @@ inline void read_numbers(Kernels::Tables tables, BackwardBits& bits, std::uint32
   };
   std::uint64_t window = peek(0);
   for (std::size_t k = COUNT; k-- > 0;) {  // the last number's digits are the lowest
-    const unsigned digits = entry_digits(entries[k]);
-    states[k] = entry_next(entries[k]) + std::uint32_t(window & low_masks[digits]);
+    const unsigned digits = entry_digits(found[k]);
+    states[k] = entry_next(found[k]) + std::uint32_t(window & low_masks[digits]);
     std::uint64_t raw;
     if constexpr (number_bits == 64)  // up to 63 digits: two windows
       raw = (peek(digits) & low_masks[32]) | peek(digits + 32) << 32;
@@ -59,7 +59,7 @@ inline void read_numbers(Kernels::Tables tables, BackwardBits& bits, std::uint32
       raw = window >> digits;
     raw &= low_masks[raws[k]];
     if constexpr (COUNT > 1) window >>= digits + raws[k];
-    const std::uint64_t high = std::uint64_t(std::int64_t(entry_mant(entries[k]))) << raws[k];
+    const std::uint64_t high = std::uint64_t(std::int64_t(entry_mant(found[k]))) << raws[k];
     store<Number>(out + k * sizeof(Number), Number(high + raw));
   }
 }
@@ -93,7 +93,7 @@ inline void leave(StreamState& stream, const BackwardBits& bits) {
 }
 
 template <class Number>
-void numbers(StreamState& stream, Kernels::Tables tables, const std::uint16_t* contexts,
+void numbers(StreamState& stream, const Entry* entries, const std::uint16_t* contexts,
              std::size_t n, std::uint8_t* out, Ahead ahead) {
   constexpr std::size_t size = sizeof(Number);
   constexpr bool is_fast = size <= most_fast_bytes;
@@ -110,12 +110,12 @@ void numbers(StreamState& stream, Kernels::Tables tables, const std::uint16_t* c
     if (bits.has_room(room)) {
       if constexpr (is_fast) {
         const std::size_t end =
-            fast_numbers<Number>(tables, bits, states, contexts, out, i, n, ahead);
+            fast_numbers<Number>(entries, bits, states, contexts, out, i, n, ahead);
         if (std::exchange(i, end) != end) continue;
       }
 #pragma GCC unroll 16
       for (std::size_t lane = 0; lane < n_lanes; lane += together)
-        read_numbers<Number, together, false>(tables, bits, &states[lane], contexts + i + lane,
+        read_numbers<Number, together, false>(entries, bits, &states[lane], contexts + i + lane,
                                               out + (i + lane) * size);
     } else if (is_near_end(stream, bits.position())) {
       leave(stream, bits);
@@ -123,7 +123,7 @@ void numbers(StreamState& stream, Kernels::Tables tables, const std::uint16_t* c
       continue;
     } else {
       for (std::size_t lane = 0; lane < n_lanes; ++lane)
-        read_numbers<Number, 1, true>(tables, bits, &states[lane], contexts + i + lane,
+        read_numbers<Number, 1, true>(entries, bits, &states[lane], contexts + i + lane,
                                       out + (i + lane) * size);
     }
     i += n_lanes;
@@ -132,9 +132,9 @@ void numbers(StreamState& stream, Kernels::Tables tables, const std::uint16_t* c
   const bool is_roomy = bits.has_room(most_round_digits<Number>);
   for (std::size_t lane = 0; i < n && bits.is_sound(); ++i, ++lane) {
     if (is_roomy)
-      read_numbers<Number, 1, false>(tables, bits, &states[lane], contexts + i, out + i * size);
+      read_numbers<Number, 1, false>(entries, bits, &states[lane], contexts + i, out + i * size);
     else
-      read_numbers<Number, 1, true>(tables, bits, &states[lane], contexts + i, out + i * size);
+      read_numbers<Number, 1, true>(entries, bits, &states[lane], contexts + i, out + i * size);
   }
   std::copy_n(states, n_lanes, stream.states);
   leave(stream, bits);
@@ -142,7 +142,7 @@ void numbers(StreamState& stream, Kernels::Tables tables, const std::uint16_t* c
 
 // Two sequences of one length that are read by the same tables.
 template <class Number>
-void two_numbers(StreamState* const (&streams)[2], Kernels::Tables tables,
+void two_numbers(StreamState* const (&streams)[2], const Entry* entries,
                  const std::uint16_t* const (&contexts)[2], std::size_t n,
                  std::uint8_t* const (&out)[2], const Ahead (&ahead)[2]) {
   std::size_t done[2] = {0, 0};
@@ -150,14 +150,14 @@ void two_numbers(StreamState* const (&streams)[2], Kernels::Tables tables,
   if constexpr (sizeof(Number) <= 4) {
     BackwardBits bits[2] = {bits_of(*streams[0]), bits_of(*streams[1])};
     std::uint32_t* const states[2] = {streams[0]->states, streams[1]->states};
-    fast_two_numbers<Number>(tables, bits, states, contexts, out, n, done, ahead);
+    fast_two_numbers<Number>(entries, bits, states, contexts, out, n, done, ahead);
     for (int s = 0; s < 2; ++s) leave(*streams[s], bits[s]);
   }
 #endif
   for (int s = 0; s < 2; ++s) {
     const std::size_t skipped = done[s] * sizeof(Number);
     if (!streams[s]->is_sound) continue;
-    numbers<Number>(*streams[s], tables, contexts[s] + done[s], n - done[s], out[s] + skipped,
+    numbers<Number>(*streams[s], entries, contexts[s] + done[s], n - done[s], out[s] + skipped,
                     {ahead[s].words + skipped, ahead[s].base + skipped});
   }
 }

@@ -164,13 +164,12 @@ inline constexpr std::size_t fast_room = most_round_digits<Number>;
 
 // Rounds of 32 numbers while there is room; returns where it stopped.
 template <class Number>
-std::size_t fast_numbers(Kernels::Tables tables, BackwardBits& shared_bits,
+std::size_t fast_numbers(const Entry* entries, BackwardBits& shared_bits,
                          std::uint32_t* shared_states, const std::uint16_t* contexts,
                          std::uint8_t* out, std::size_t i, std::size_t n, Ahead ahead) {
   constexpr int number_bits = 8 * int(sizeof(Number));
   using Spans = std::conditional_t<number_bits <= 16, Spans16, Spans32>;
   BackwardBits bits = shared_bits;
-  const __m128i log = _mm_cvtsi32_si128(tables.table_log);
   __m256i states[4];
   for (int v = 0; v < 4; ++v)
     states[v] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(shared_states) + v);
@@ -180,14 +179,15 @@ std::size_t fast_numbers(Kernels::Tables tables, BackwardBits& shared_bits,
     for (int v = 0; v < 4; ++v) {
       context[v] = _mm256_cvtepu16_epi32(
           _mm_loadu_si128(reinterpret_cast<const __m128i*>(contexts + i) + v));
-      const __m256i table = _mm256_sll_epi32(_mm256_srli_epi32(context[v], 12), log);
-      entry[v] = entries_at(tables.entries, _mm256_add_epi32(table, states[v]));
+      const __m256i table = _mm256_and_si256(context[v], _mm256_set1_epi32(context_table_bits));
+      entry[v] = entries_at(entries, _mm256_or_si256(table, states[v]));
     }
     ask_for_round<Number>(ahead, i);
     Position position{bits.bytes(), bits.position()};
     const auto located = [&](int v) {
-      digits[v] = _mm256_and_si256(entry[v], _mm256_set1_epi32(15));
-      const __m256i width = _mm256_and_si256(_mm256_srli_epi32(entry[v], 4), _mm256_set1_epi32(63));
+      digits[v] = _mm256_and_si256(_mm256_srli_epi32(entry[v], 16), _mm256_set1_epi32(31));
+      const __m256i width =
+          _mm256_and_si256(_mm256_srli_epi32(entry[v], 10), _mm256_set1_epi32(63));
       const __m256i shift = _mm256_and_si256(context[v], _mm256_set1_epi32(63));
       raw[v] =
           _mm256_min_epi32(_mm256_add_epi32(width, shift), _mm256_set1_epi32(number_bits - 1));
@@ -197,8 +197,7 @@ std::size_t fast_numbers(Kernels::Tables tables, BackwardBits& shared_bits,
 #pragma GCC unroll 4
     for (int v = 0; v < 4; ++v) {
       const Digits read = spans[v].read(digits[v]);
-      const __m256i next =
-          _mm256_and_si256(_mm256_srli_epi32(entry[v], 10), _mm256_set1_epi32(2047));
+      const __m256i next = _mm256_and_si256(entry[v], _mm256_set1_epi32(table_stride - 1));
       states[v] = _mm256_add_epi32(next, low_digits(read.state, digits[v]));
       values[v] = _mm256_add_epi32(_mm256_sllv_epi32(_mm256_srai_epi32(entry[v], 21), raw[v]),
                                    low_digits(read.raw, raw[v]));

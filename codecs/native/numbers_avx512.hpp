@@ -32,6 +32,10 @@ template <class Number>
 inline constexpr std::size_t fast_room =
     always_fits<Number> ? window_bits : most_round_digits<Number>;
 
+// For ternary logic: which of two vectors each bit of the third one takes, and the like.
+constexpr int first_or_second_by_third = 0xe4, second_or_first_by_third = 0xd8;
+constexpr int high_or_low_without_third = 0xf4;
+
 inline __m512i load_vector(const void* at) { return _mm512_loadu_si512(at); }
 
 // 32 fields of 16 bits: those of the even lanes in the low halves of one vector's elements, those of
@@ -39,13 +43,26 @@ inline __m512i load_vector(const void* at) { return _mm512_loadu_si512(at); }
 struct Lanes {
   __m512i even, odd;
 };
-// The low halves of `low` below the high ones of `high`.
-inline __m512i low_halves(__m512i high, __m512i low) {
-  return _mm512_ternarylogic_epi32(high, low, _mm512_set1_epi32(0xffff), 0xd8);
-}
-inline __m512i side_by_side(Lanes lanes) {
-  return low_halves(_mm512_slli_epi32(lanes.odd, 16), lanes.even);
-}
+
+// What rounds need again and again, as a member of what makes them: constants that a compiler knows
+// it makes anew in each round, which takes longer than to load them.
+template <class Number>
+struct RoundConstants {
+  __m512i table = _mm512_set1_epi16(short(context_table_bits));
+  __m512i shift = _mm512_set1_epi16(63);
+  __m512i digits = _mm512_set1_epi16(31);
+  __m512i most_raw = _mm512_set1_epi16(8 * int(sizeof(Number)) - 1);
+  __m512i one = _mm512_set1_epi16(1);
+  __m512i low_half = _mm512_set1_epi32(0xffff);
+
+  // The low halves of `low` below the high ones of `high`.
+  __m512i low_halves(__m512i high, __m512i low) const {
+    return _mm512_ternarylogic_epi32(high, low, low_half, second_or_first_by_third);
+  }
+  __m512i side_by_side(Lanes lanes) const {
+    return low_halves(_mm512_slli_epi32(lanes.odd, 16), lanes.even);
+  }
+};
 inline Lanes apart(__m512i fields) {
   return {_mm512_and_si512(fields, _mm512_set1_epi32(0xffff)), _mm512_srli_epi32(fields, 16)};
 }
@@ -90,7 +107,6 @@ inline Lanes entries_of_lanes(const Entry* entries, __m512i index) {
 }
 
 // low's lowest n_digits digits below those of `high`, which has zeros there.
-constexpr int high_or_low_without_third = 0xf4;
 inline __m512i joined_16(__m512i high, __m512i low, __m512i n_digits) {
   const __m512i above = _mm512_sllv_epi16(_mm512_set1_epi16(-1), n_digits);
   return _mm512_ternarylogic_epi32(high, low, above, high_or_low_without_third);
@@ -108,11 +124,11 @@ struct Window {
   Window(const std::uint8_t* bytes, std::size_t position)
       : at(bytes + position / 8 - window_bits / 8), end(std::uint32_t(window_bits + position % 8)) {}
 
-  // The 16 bits from each of 32 offsets on.
-  __m512i from_16(__m512i offset) const {
+  // The 16 bits from each of 32 offsets on. one: in each element.
+  __m512i from_16(__m512i offset, __m512i one) const {
     const __m512i piece = _mm512_srli_epi16(offset, 4);
     const __m512i low = load_vector(at), high = load_vector(at + 64);
-    const __m512i next = _mm512_add_epi16(piece, _mm512_set1_epi16(1));  // there is one: see above
+    const __m512i next = _mm512_add_epi16(piece, one);  // there is one: see above
     return _mm512_shrdv_epi16(_mm512_permutex2var_epi16(low, piece, high),
                               _mm512_permutex2var_epi16(low, next, high), offset);
   }
@@ -154,11 +170,10 @@ inline constexpr Bytes group_sums = [] {
 template <class Number>
 class Reader {
  public:
-  Reader(Kernels::Tables tables, const BackwardBits& bits, const std::uint32_t* states,
+  Reader(const Entry* entries, const BackwardBits& bits, const std::uint32_t* states,
          const std::uint16_t* contexts, std::uint8_t* out, Ahead ahead)
       : bits_(bits),
-        entries_(tables.entries),
-        log_(_mm_cvtsi32_si128(tables.table_log)),
+        entries_(entries),
         states_(_mm512_inserti64x4(
             _mm512_castsi256_si512(_mm512_cvtepi32_epi16(load_vector(states))),
             _mm512_cvtepi32_epi16(load_vector(states + 16)), 1)),
@@ -166,21 +181,21 @@ class Reader {
         out_(out),
         ahead_(ahead) {}
 
-  bool has_room() const { return bits_.has_room(fast_room<Number>); }
+  // Whether the next round has its digits, where there was room for the first one.
+  bool has_digits() const { return bits_.position() >= fast_room<Number>; }
 
   // Numbers i to i + 31. False, and nothing is read, where their digits are not all in the window.
   bool read_round(std::size_t i) {
     const __m512i context = load_vector(contexts_ + i);
-    const __m512i table = _mm512_sll_epi16(_mm512_srli_epi16(context, 12), log_);
-    const Lanes entry = entries_of_lanes(entries_, _mm512_or_si512(table, states_));
-    const __m512i low = side_by_side(entry);
-    const __m512i high = low_halves(entry.odd, _mm512_srli_epi32(entry.even, 16));
-    const __m512i digits = _mm512_and_si512(low, _mm512_set1_epi16(15));
-    const __m512i six_bits = _mm512_set1_epi16(63);
-    const __m512i width = _mm512_and_si512(_mm512_srli_epi16(low, 4), six_bits);
-    const __m512i raw =
-        _mm512_min_epu16(_mm512_add_epi16(width, _mm512_and_si512(context, six_bits)),
-                         _mm512_set1_epi16(8 * int(sizeof(Number)) - 1));
+    const __m512i index = _mm512_ternarylogic_epi32(context, states_, constants_.table,
+                                                    first_or_second_by_third);
+    const Lanes entry = entries_of_lanes(entries_, index);
+    const __m512i low = constants_.side_by_side(entry);
+    const __m512i high = constants_.low_halves(entry.odd, _mm512_srli_epi32(entry.even, 16));
+    const __m512i digits = _mm512_and_si512(high, constants_.digits);
+    const __m512i shift = _mm512_and_si512(context, constants_.shift);
+    const __m512i raw = _mm512_min_epu16(_mm512_add_epi16(_mm512_srli_epi16(low, 10), shift),
+                                         constants_.most_raw);
 
     // The digits that each lane and those before it use: first within its group of four.
     __m512i through = _mm512_add_epi16(raw, digits);
@@ -197,13 +212,11 @@ class Reader {
     const Window window(bits_.bytes(), bits_.position());
     bits_.skip_unchecked(all);
     const __m512i offset = _mm512_sub_epi16(_mm512_set1_epi16(short(window.end)), through);
-    const __m512i next =
-        _mm512_and_si512(_mm512_shrdi_epi16(low, high, 10), _mm512_set1_epi16(2047));
-    states_ = joined_16(next, window.from_16(offset), digits);
+    states_ = joined_16(low, window.from_16(offset, constants_.one), digits);
     const __m512i raw_offset = _mm512_add_epi16(offset, digits);
     if constexpr (sizeof(Number) <= 2) {
       const __m512i mant = _mm512_sllv_epi16(_mm512_srai_epi16(high, 5), raw);
-      const __m512i numbers = joined_16(mant, window.from_16(raw_offset), raw);
+      const __m512i numbers = joined_16(mant, window.from_16(raw_offset, constants_.one), raw);
       if constexpr (sizeof(Number) == 2)
         _mm512_storeu_si512(out_ + 2 * i, numbers);
       else
@@ -224,15 +237,16 @@ class Reader {
 
   void leave(BackwardBits& bits, std::uint32_t* states) const {
     bits = bits_;
-    _mm512_storeu_si512(states, _mm512_cvtepu16_epi32(_mm512_castsi512_si256(states_)));
-    _mm512_storeu_si512(states + 16,
-                        _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(states_, 1)));
+    const __m512i whole = _mm512_and_si512(states_, _mm512_set1_epi16(table_stride - 1));
+    _mm512_storeu_si512(states, _mm512_cvtepu16_epi32(_mm512_castsi512_si256(whole)));
+    _mm512_storeu_si512(states + 16, _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(whole, 1)));
   }
 
  private:
+  RoundConstants<Number> constants_;
   BackwardBits bits_;
   const Entry* entries_;
-  __m128i log_;
+  // Bits above those of a state are anything.
   __m512i states_;
   const std::uint16_t* contexts_;
   std::uint8_t* out_;
@@ -241,30 +255,37 @@ class Reader {
 
 // Rounds of 32 numbers while there is room and their digits are near; returns where it stopped.
 template <class Number>
-std::size_t fast_numbers(Kernels::Tables tables, BackwardBits& bits, std::uint32_t* states,
+std::size_t fast_numbers(const Entry* entries, BackwardBits& bits, std::uint32_t* states,
                          const std::uint16_t* contexts, std::uint8_t* out, std::size_t i,
                          std::size_t n, Ahead ahead) {
-  Reader<Number> reader(tables, bits, states, contexts, out, ahead);
-  while (i + n_lanes <= n && reader.has_room() && reader.read_round(i)) i += n_lanes;
+  if (!bits.has_room(fast_room<Number>)) return i;
+  Reader<Number> reader(entries, bits, states, contexts, out, ahead);
+  while (i + n_lanes <= n && reader.has_digits() && reader.read_round(i)) i += n_lanes;
   reader.leave(bits, states);
   return i;
 }
 
 // The same of two sequences in turn: a round waits for its look-ups, which depend on the round
-// before, and meanwhile the other sequence goes on. One may stop a round before the other.
+// before, and meanwhile the other sequence goes on. The first may stop a round later. All that the
+// loop needs should fit the registers, so that as much as possible of both rounds is in hand.
 template <class Number>
-void fast_two_numbers(Kernels::Tables tables, BackwardBits (&bits)[2],
+void fast_two_numbers(const Entry* entries, BackwardBits (&bits)[2],
                       std::uint32_t* const (&states)[2], const std::uint16_t* const (&contexts)[2],
-                      std::uint8_t* const (&out)[2], std::size_t n, std::size_t (&i)[2],
+                      std::uint8_t* const (&out)[2], std::size_t n, std::size_t (&done)[2],
                       const Ahead (&ahead)[2]) {
-  Reader<Number> first(tables, bits[0], states[0], contexts[0], out[0], ahead[0]);
-  Reader<Number> second(tables, bits[1], states[1], contexts[1], out[1], ahead[1]);
-  while (i[1] + n_lanes <= n && first.has_room() && second.has_room()) {
-    if (!first.read_round(i[0])) break;
-    i[0] += n_lanes;
-    if (!second.read_round(i[1])) break;
-    i[1] += n_lanes;
+  constexpr std::size_t room = fast_room<Number>;
+  if (!bits[0].has_room(room) || !bits[1].has_room(room)) return;
+  Reader<Number> first(entries, bits[0], states[0], contexts[0], out[0], ahead[0]);
+  Reader<Number> second(entries, bits[1], states[1], contexts[1], out[1], ahead[1]);
+  std::size_t i = 0, more = 0;
+  for (; i + n_lanes <= n && first.has_digits() && second.has_digits(); i += n_lanes) {
+    if (!first.read_round(i)) break;
+    if (!second.read_round(i)) {
+      more = n_lanes;
+      break;
+    }
   }
+  done[0] = i + more, done[1] = i;
   first.leave(bits[0], states[0]);
   second.leave(bits[1], states[1]);
 }

@@ -53,13 +53,12 @@ inline Uint16x8 running_sums(Uint16x8 of) {
 
 // Rounds of 32 numbers of at most 16 bits while there is room; returns where it stopped.
 template <class Number>
-std::size_t fast_numbers(Kernels::Tables tables, BackwardBits& shared_bits,
+std::size_t fast_numbers(const Entry* entries, BackwardBits& shared_bits,
                          std::uint32_t* shared_states, const std::uint16_t* contexts,
                          std::uint8_t* out, std::size_t i, std::size_t n, Ahead ahead) {
   static_assert(sizeof(Number) <= 2);
   constexpr std::size_t room = fast_room<Number>, group = 8;
   constexpr std::uint16_t most_raw = 8 * sizeof(Number) - 1;
-  const auto n_states = std::uint16_t(1u << tables.table_log);
   BackwardBits bits = shared_bits;
   std::uint32_t states[n_lanes];
   std::copy_n(shared_states, n_lanes, states);
@@ -70,10 +69,10 @@ std::size_t fast_numbers(Kernels::Tables tables, BackwardBits& shared_bits,
     Parts table, n_digits, n_raw, byte, bit, next, leading;
 #pragma GCC unroll 4
     for (std::size_t lane = 0; lane < n_lanes; lane += group)
-      table.set(lane, (load_vector<Uint16x8>(contexts + i + lane) >> 12) * n_states);
+      table.set(lane, load_vector<Uint16x8>(contexts + i + lane) & context_table_bits);
     keep_in_memory(table);
     const auto entry = [&](std::size_t lane) {
-      return tables.entries[table.of[lane] + states[lane]];
+      return entries[table.of[lane] + states[lane]];
     };
     Uint16x8 end = Uint16x8{} + std::uint16_t(position % 8 + room);  // in bits from there on
     // First where all digits lie, then what they are: so the waits for memory overlap.
@@ -84,8 +83,8 @@ std::size_t fast_numbers(Kernels::Tables tables, BackwardBits& shared_bits,
       const auto low = Uint16x8((even & 0xffffu) | odd << 16);
       const auto high = Uint16x8(even >> 16 | (odd & 0xffff0000u));
       const auto shift = load_vector<Uint16x8>(contexts + i + lane) & std::uint16_t(63);
-      const Uint16x8 digits = low & std::uint16_t(15);
-      const auto wanted = Int16x8((low >> 4 & std::uint16_t(63)) + shift);
+      const Uint16x8 digits = high & std::uint16_t(31);
+      const auto wanted = Int16x8((low >> 10) + shift);
       const auto most = Int16x8{} + std::int16_t(most_raw);
       const auto raw = Uint16x8(wanted < most ? wanted : most);
       const Uint16x8 begin = end - running_sums(digits + raw);
@@ -93,7 +92,7 @@ std::size_t fast_numbers(Kernels::Tables tables, BackwardBits& shared_bits,
       n_raw.set(lane, raw);
       byte.set(lane, begin >> 3);
       bit.set(lane, begin & std::uint16_t(7));
-      next.set(lane, (high & std::uint16_t(31)) << 6 | low >> 10);
+      next.set(lane, low & std::uint16_t(table_stride - 1));
       leading.set(lane, Uint16x8(Int16x8(high) >> 5) * powers(raw));
       end = __builtin_shufflevector(begin, begin, 7, 7, 7, 7, 7, 7, 7, 7);
     }

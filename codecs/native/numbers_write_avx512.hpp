@@ -151,7 +151,7 @@ inline std::size_t fast_short_places(const std::uint8_t* numbers, const std::uin
     const __m512i place = _mm512_or_si512(
         _mm512_slli_epi16(_mm512_and_si512(cell, _mm512_set1_epi16(255)), 1),
         _mm512_srli_epi16(number, 15));
-    const __m512i first = _mm512_mullo_epi16(_mm512_srli_epi16(context, 12),
+    const __m512i first = _mm512_mullo_epi16(_mm512_srli_epi16(context, max_table_log),
                                              _mm512_set1_epi16(short(n_places)));
     _mm512_storeu_si512(out + j, _mm512_add_epi16(first, place));
   }

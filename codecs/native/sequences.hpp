@@ -25,14 +25,14 @@ class Sequences {
  public:
   Sequences(const Kernels& kernels, const std::vector<Entry>& entries, int table_log,
             const std::uint8_t* bytes, std::size_t size)
-      : kernels_(kernels), tables_{entries.data(), table_log} {
+      : kernels_(kernels), entries_(entries.data()) {
     kernels.begin(state_, bytes, size, table_log);
   }
 
   template <class Number>
   void read(const Context* contexts, std::size_t n, std::uint8_t* out, Ahead ahead) {
     if (state_.is_sound)
-      of_size<Number>(kernels_.numbers)(state_, tables_, contexts, n, out, ahead);
+      of_size<Number>(kernels_.numbers)(state_, entries_, contexts, n, out, ahead);
   }
   // The same of two streams that are read by the same tables.
   template <class Number>
@@ -44,7 +44,7 @@ class Sequences {
       b.read<Number>(contexts_b, n, out_b, ahead_b);
       return;
     }
-    of_size<Number>(a.kernels_.two_numbers)({&a.state_, &b.state_}, a.tables_,
+    of_size<Number>(a.kernels_.two_numbers)({&a.state_, &b.state_}, a.entries_,
                                             {contexts_a, contexts_b}, n, {out_a, out_b},
                                             {ahead_a, ahead_b});
   }
@@ -70,7 +70,7 @@ class Sequences {
 
  private:
   const Kernels& kernels_;
-  Kernels::Tables tables_;
+  const Entry* entries_;
   StreamState state_;
 };
 

@@ -46,11 +46,11 @@ std::vector<Entry> entries_of(int n_symbols, SymbolAt&& symbol_at) {
   return symbols;
 }
 
-// Appends the table's 2^table_log entries. symbols: the alphabet, from `entries_of`.
+// Appends the table's 2^table_log entries, at their stride. symbols: the alphabet, from `entries_of`.
 inline void append_entries(std::vector<Entry>& entries, const Frequencies& frequencies,
                            int table_log, const std::vector<Entry>& symbols) {
   const std::size_t begin = entries.size();
-  entries.resize(begin + (std::size_t(1) << table_log));
+  entries.resize(begin + table_stride);
   Entry* const out = entries.data() + begin;
   // A symbol's ranks run from its frequency on; from the next power of two on they take one digit
   // less.
