@@ -154,6 +154,12 @@ std::uint64_t estimate_deltas(int kind, const Bytes& source, const Bytes& base,
                           n);
 }
 
+std::pair<std::uint64_t, std::uint64_t> estimate_floats(int kind, const Bytes& source) {
+  nb::gil_scoped_release unlocked;
+  const FloatEstimate estimate = estimated_floats(kind, {source.data(), source.size()});
+  return {estimate.bytes, estimate.least_bytes};
+}
+
 class FmDeltaDecoder {
  public:
   FmDeltaDecoder(int kind, const Bytes& prelude, std::size_t rows, std::size_t columns) {
@@ -272,6 +278,11 @@ NB_MODULE(_native, m) {
         "About how many bytes fm_delta takes for runs of n words, found by counting some of them.\n"
         "kind: see fm_delta.WORD_KINDS. begins: where the runs begin, in bytes. n: a multiple of 64.\n"
         "ValueError unless both hold these runs.");
+
+  m.def("estimate_floats", &estimate_floats, "kind"_a, "source"_a,
+        nb::sig("def estimate_floats(kind: int, source: " BUFFER ") -> tuple[int, int]"),
+        "(about how many bytes neuzip_lossless takes for these words, how many at least), counted as\n"
+        "NeuzipEncoder does. ValueError where that one raises it.");
 
   m.attr("FAULT_GUARD") = int(Fault::guard);
   m.attr("FAULT_STREAM") = int(Fault::stream);

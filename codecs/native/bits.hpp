@@ -15,17 +15,21 @@ namespace deltahub {
 // Fields, least significant bit first.
 class BitWriter {
  public:
+  // n_bits <= 56. Of the value no digits above them are kept.
   void put(std::uint64_t value, int n_bits) {
-    for (int i = 0; i < n_bits; ++i, ++position_) {
-      if (position_ % 8 == 0) bytes_.push_back(0);
-      bytes_.back() |= std::uint8_t((value >> i & 1) << position_ % 8);
-    }
+    pending_ |= (value & low_masks[std::size_t(n_bits)]) << n_pending_;
+    for (n_pending_ += n_bits; n_pending_ >= 8; n_pending_ -= 8, pending_ >>= 8)
+      bytes_.push_back(std::uint8_t(pending_));
   }
-  std::vector<std::uint8_t> take() { return std::move(bytes_); }
+  std::vector<std::uint8_t> take() {
+    put(0, -n_pending_ & 7);
+    return std::move(bytes_);
+  }
 
  private:
   std::vector<std::uint8_t> bytes_;
-  std::size_t position_ = 0;
+  std::uint64_t pending_ = 0;
+  int n_pending_ = 0;  // fewer than 8
 };
 
 // Past the end it reads zeros and is no longer `is_whole`.

@@ -40,7 +40,7 @@ template <class Words>
 class FloatEncoderOf final : public FloatEncoder {
  public:
   explicit FloatEncoderOf(const FloatPlan& plan)
-      : table_(*chosen_kernels(), plan.model), rows_(*chosen_kernels(), table_, plan.model) {
+      : rows_(*chosen_kernels(), plan.model) {
     prelude = plan.prelude;
     estimated_bytes = plan.estimated_bytes;
     word_bytes = sizeof(typename Words::Word);
@@ -50,7 +50,6 @@ class FloatEncoderOf final : public FloatEncoder {
   }
 
  private:
-  FloatTable<Words> table_;
   FloatRows<Words> rows_;
 };
 
@@ -78,19 +77,44 @@ class FloatDecoderOf final : public FloatDecoder {
 
 }  // namespace detail
 
-// Counts the leading bits of a frame. std::invalid_argument for words without them, or with more of
-// them than a table holds.
-inline std::unique_ptr<FloatEncoder> planned_floats(int kind, View source) {
-  return with_words(word_kind(kind), [&]<class Words>(Words) -> std::unique_ptr<FloatEncoder> {
+namespace detail {
+
+// make(plan) of a frame's words, whose leading bits are counted. std::invalid_argument for words
+// without them, or with more of them than a table holds.
+template <class Result, class Make>
+Result with_float_plan(int kind, View source, Make&& make) {
+  return with_words(word_kind(kind), [&]<class Words>(Words words) -> Result {
     if constexpr (Words::exponent_bits == 0) {
       throw std::invalid_argument("integers have no exponents");
     } else {
-      const std::size_t n = detail::words_in<Words>(source.size());
+      const std::size_t n = words_in<Words>(source.size());
       const auto plan = plan_floats<Words>(source.data(), n);
       require(plan.has_value(), "more exponents than a table holds");
-      return std::make_unique<detail::FloatEncoderOf<Words>>(*plan);
+      return make(words, *plan);
     }
   });
+}
+
+}  // namespace detail
+
+inline std::unique_ptr<FloatEncoder> planned_floats(int kind, View source) {
+  using Made = std::unique_ptr<FloatEncoder>;
+  return detail::with_float_plan<Made>(
+      kind, source, []<class Words>(Words, const FloatPlan& plan) -> Made {
+        return std::make_unique<detail::FloatEncoderOf<Words>>(plan);
+      });
+}
+
+// About how many bytes prelude and blocks take, and how many the blocks do at least.
+struct FloatEstimate {
+  std::uint64_t bytes, least_bytes;
+};
+
+inline FloatEstimate estimated_floats(int kind, View source) {
+  return detail::with_float_plan<FloatEstimate>(
+      kind, source, [](auto, const FloatPlan& plan) -> FloatEstimate {
+        return {plan.estimated_bytes, plan.least_bytes};
+      });
 }
 
 // std::invalid_argument where no encoder writes such a prelude.

@@ -213,20 +213,34 @@ inline Frequencies normalized(const std::vector<std::uint64_t>& counts, int tabl
     if (has_escapes && i < std::size_t(n_escapes)) scaled[i] = std::max<std::int64_t>(scaled[i], 1);
     left -= scaled[i];
   }
+  if (left == 0) return Frequencies(scaled.begin(), scaled.end());
   // One step at a time, where it gains most or costs least: count * log2(bigger / smaller).
-  for (; left != 0; left += left > 0 ? -1 : 1) {
-    int best = -1;
-    std::uint64_t best_change = 0;
-    for (std::size_t i = 0; i < counts.size(); ++i) {
-      const std::int64_t smaller = left > 0 ? scaled[i] : scaled[i] - 1;
-      if (smaller < 1) continue;
-      const std::uint64_t change =
-          counts[i] * (log2_fixed(std::uint64_t(smaller) + 1) - log2_fixed(std::uint64_t(smaller)));
-      if (best < 0 || (left > 0 ? change > best_change : change < best_change))
-        best = int(i), best_change = change;
+  const bool is_growing = left > 0;
+  struct Step {
+    std::size_t symbol;
+    std::uint64_t change;
+  };
+  const auto change_of = [&](std::size_t symbol) {
+    const auto smaller = std::uint64_t(is_growing ? scaled[symbol] : scaled[symbol] - 1);
+    return counts[symbol] * (log2_fixed(smaller + 1) - log2_fixed(smaller));
+  };
+  std::vector<Step> steps;
+  for (std::size_t i = 0; i < counts.size(); ++i)
+    if (scaled[i] > (is_growing ? 0 : 1)) steps.push_back({i, change_of(i)});
+  for (; left != 0; left += is_growing ? -1 : 1) {
+    if (steps.empty()) {  // nothing was counted: one symbol takes it all
+      scaled[0] = 0;
+      steps.push_back({0, 0});
     }
-    if (best < 0) best = 0, scaled[0] = 0;  // nothing was counted: one symbol takes it all
-    scaled[std::size_t(best)] += left > 0 ? 1 : -1;
+    const auto best = is_growing
+                          ? std::ranges::max_element(steps, {}, &Step::change)
+                          : std::ranges::min_element(steps, {}, &Step::change);
+    std::int64_t& frequency = scaled[best->symbol];
+    frequency += is_growing ? 1 : -1;
+    if (is_growing || frequency > 1)
+      best->change = change_of(best->symbol);
+    else
+      steps.erase(best);
   }
   return Frequencies(scaled.begin(), scaled.end());
 }

@@ -38,6 +38,13 @@ constexpr int float_raw_bits(const FloatModel& model) {
   return Words::mantissa_bits + 1 - model.zero_bits - model.n_leading;
 }
 
+// The alphabet of a model: symbol -> its parts.
+template <class Words>
+auto float_symbols(const FloatModel& model) {
+  const int bits = leading_bits<Words>(model), raw = float_raw_bits<Words>(model);
+  return [bits, raw](int symbol) { return float_symbol(symbol, bits, raw); };
+}
+
 inline std::vector<std::uint8_t> write_float_prelude(const FloatModel& model,
                                                      int version = float_version) {
   BitWriter out;
@@ -72,7 +79,7 @@ struct CodedFloats {
   std::uint64_t seed;
 };
 
-// The table made ready both ways: immutable, shared by all threads.
+// The table made ready for decoding: immutable, shared by all threads.
 template <class Words>
 class FloatTable {
  public:
@@ -80,7 +87,8 @@ class FloatTable {
 
   FloatTable(const Kernels& kernels, const FloatModel& model) : kernels_(kernels), model_(model) {
     append_entries(entries_, model.table, model.table_log,
-                   entries_of(n_float_symbols(leading_bits<Words>(model)), symbol_at()));
+                   entries_of(n_float_symbols(leading_bits<Words>(model)),
+                              float_symbols<Words>(model)));
   }
 
   DecodedBlock decode(const CodedFloats& block) const {
@@ -101,11 +109,6 @@ class FloatTable {
     }
     const DecodedBlock is_a = a.finish(first);
     return {is_a, b.finish(first)};
-  }
-
-  auto symbol_at() const {
-    const int bits = leading_bits<Words>(model_), raw = float_raw_bits<Words>(model_);
-    return [bits, raw](int symbol) { return float_symbol(symbol, bits, raw); };
   }
 
  private:
@@ -154,16 +157,17 @@ class FloatTable {
   std::vector<Entry> entries_;
 };
 
+// And for encoding.
 template <class Words>
 class FloatRows {
  public:
   using Word = typename Words::Word;
 
-  FloatRows(const Kernels& kernels, const FloatTable<Words>& table, const FloatModel& model)
+  FloatRows(const Kernels& kernels, const FloatModel& model)
       : kernels_(kernels), model_(model) {
     append_rows(rows_, next_states_, model.table, model.table_log,
                 1u << leading_bits<Words>(model),
-                [](unsigned place) { return int(place) + n_escapes; }, table.symbol_at());
+                [](unsigned place) { return int(place) + n_escapes; }, float_symbols<Words>(model));
   }
   int table_log() const { return model_.table_log; }
   void find_places(const Context*, const Word* numbers, std::size_t n,

@@ -110,9 +110,9 @@ inline void write_frequencies(BitWriter& out, const Frequencies& frequencies, in
     const unsigned frequency = frequencies[symbol];
     const int length = std::bit_width(frequency);
     const int step = length - (symbol < stride ? 0 : std::bit_width(frequencies[symbol - stride]));
-    for (int ones = step > 0 ? 2 * step : -2 * step; ones > (step < 0); --ones) out.put(1, 1);
-    out.put(0, 1);
-    if (length > 1) out.put(frequency - (1u << (length - 1)), length - 1);
+    const int ones = step < 0 ? -2 * step - 1 : 2 * step;
+    out.put(low_masks[std::size_t(ones)], ones + 1);  // and a zero
+    if (length > 1) out.put(frequency, length - 1);   // without its leading digit
     left -= frequency;
   }
 }

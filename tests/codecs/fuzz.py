@@ -39,7 +39,9 @@ ENCODER_FUNCTIONS = {
     "delta_codec.hpp": {
         "DeltaEncoder", "DeltaEncoderOf", "low_rank_of", "planned_deltas", "estimated_deltas",
     },
-    "float_codec.hpp": {"FloatEncoder", "FloatEncoderOf", "planned_floats"},
+    "float_codec.hpp": {
+        "FloatEncoder", "FloatEncoderOf", "planned_floats", "estimated_floats", "with_float_plan",
+    },
     "kernels.cpp": {"places", "deltas", "sizes"},
     "neuzip.hpp": {"FloatRows"},
     "stream.hpp": {"ForwardBits"},

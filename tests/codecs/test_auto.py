@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from deltahub.codecs import DType, FrameView, InvalidInput, TensorSpec, encode_frame, tensor_id
 from deltahub.codecs._native import estimate_deltas
-from deltahub.codecs.auto import RUN_ELEMENTS, sample_runs
+from deltahub.codecs.auto import RUN_ELEMENTS, Sample, sample_runs
 from deltahub.codecs.frame_encode import split_frames
 from deltahub.codecs.words import WORD_KINDS
 from support.deltas import fine_tune
@@ -31,6 +31,17 @@ def test_what_a_tensor_is_decides_its_codec() -> None:
     assert codec_of(DType.U8, b"all work and no play makes a dull boy. " * 3000) == "zstd"
     assert codec_of(DType.U8, noise) == "raw"
     assert codec_of(DType.BF16, tuned[:64], base[:64]) == "raw"
+
+
+def test_a_delta_below_what_all_exponents_take_is_not_held_against_them_bit_by_bit() -> None:
+    """Of weights that take about 66 per cent of themselves alone, and 38 of it are raw digits."""
+    _, words = fine_tune(DType.BF16, COUNT)
+    sample = Sample(DType.BF16, memoryview(words))
+    alone = 2 * COUNT * 66 // 100
+    assert sample.choose_codec(None) == "neuzip_lossless"
+    assert [sample.may_stand_alone(alone * share // 100) for share in (50, 85, 100)] == [
+        False, False, True,
+    ]  # fmt: skip
 
 
 @given(st.integers(1, 1 << 20) | st.integers(3 * RUN_ELEMENTS - 2, 4 * RUN_ELEMENTS + 2))

@@ -14,7 +14,7 @@ from deltahub.codecs import (
     Geometry,
     decode_frame,
 )
-from deltahub.codecs._native import NeuzipDecoder, NeuzipEncoder
+from deltahub.codecs._native import NeuzipDecoder, NeuzipEncoder, estimate_floats
 from deltahub.codecs.neuzip_lossless import BLOCK_ELEMENTS
 from deltahub.codecs.reference.neuzip_lossless import parse_prelude
 from deltahub.codecs.reference.words import Words
@@ -230,6 +230,29 @@ def test_the_estimate_is_near_the_truth() -> None:
         estimated = NeuzipEncoder(WORD_KINDS[DType.BF16], words).estimated_bytes
         true = stored_bytes(encode_alone(one_row(DType.BF16, count), words)) - 40
         assert estimated == pytest.approx(true, rel=0.02)
+
+
+@every_float
+@pytest.mark.parametrize("kept_bits", [0, 3, 64])
+def test_no_blocks_take_less_than_the_least_that_was_told(dtype: DType, kept_bits: int) -> None:
+    """Of words that differ much, and of some that take fewer bits raw than coded."""
+    rng = np.random.default_rng(kept_bits)
+    unsigned = np.dtype(f"<u{dtype.itemsize}")
+    words = np.frombuffer(fine_tune(dtype, 30_000)[1], unsigned).copy()
+    some = rng.random(len(words)) < 0.3
+    noise = rng.integers(0, 256, (len(words), dtype.itemsize), np.uint8).view(unsigned)[:, 0]
+    words[some] = noise[some] >> max(8 * dtype.itemsize - kept_bits - 1, 0)
+    words[:10_000] = words[0]
+    try:
+        estimated, least = estimate_floats(WORD_KINDS[dtype], words.tobytes())
+    except ValueError:  # more exponents than a table holds
+        assert (dtype, kept_bits) == (DType.F64, 64)
+        return
+    assert estimated == NeuzipEncoder(WORD_KINDS[dtype], words.tobytes()).estimated_bytes
+    assert estimated < 3 * least
+    for n_blocks in (1, 3, 100):
+        body = encode_alone(one_row(dtype, len(words), n_blocks), words.tobytes())
+        assert body.blocks.size_bytes >= least
 
 
 def test_a_frame_needs_no_base() -> None:

@@ -37,6 +37,12 @@ def estimate_deltas(kind: int, source: bytes | bytearray | memoryview, base: byt
     ValueError unless both hold these runs.
     """
 
+def estimate_floats(kind: int, source: bytes | bytearray | memoryview) -> tuple[int, int]:
+    """
+    (about how many bytes neuzip_lossless takes for these words, how many at least), counted as
+    NeuzipEncoder does. ValueError where that one raises it.
+    """
+
 FAULT_GUARD: int = 1
 
 FAULT_STREAM: int = 2

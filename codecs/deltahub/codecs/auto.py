@@ -1,11 +1,12 @@
 """Which codec makes a tensor smallest, by a sample of it."""
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Final
 
 from deltahub.codecs._native import FmDeltaEncoder, estimate_deltas
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.neuzip_lossless import plan as plan_alone
+from deltahub.codecs.neuzip_lossless import estimate as estimate_alone
 from deltahub.codecs.protocol import Buffer, Effort
 from deltahub.codecs.words import WORD_KINDS
 from deltahub.codecs.zstd import compressed_size
@@ -40,45 +41,83 @@ def sample_runs(count: int) -> Iterator[tuple[int, int]]:
         yield min(max(start, 0), count - RUN_ELEMENTS), RUN_ELEMENTS
 
 
-def choose_codec(dtype: DType, source: memoryview, base: memoryview | None) -> str:
-    """The id of the codec that should take the fewest bytes for these elements.
+class Sample:
+    """At most 48 thousand elements of a tensor, and what each codec would take for them.
 
-    source, base: as many bytes, whole elements; no base: only codecs without one. Counts at most
-    48 thousand elements.
+    Nothing is counted twice: one sample says which codec to try, and afterwards whether a delta is
+    worth its base.
     """
-    if len(source) < LEAST_BYTES:
-        return "raw"
-    item = dtype.itemsize
-    spans = [(item * start, item * (start + n)) for start, n in sample_runs(len(source) // item)]
-    size = sum(end - begin for begin, end in spans)
-    sizes = {"raw": size}
-    if base is not None:
-        sizes["fm_delta"] = _delta_size(dtype, source, base, spans)
-    first = source[slice(*spans[0])]
-    if base is None or not _is_below_raw_bits(dtype, first, size, sizes["fm_delta"]):
-        alone = plan_alone(dtype, _joined(source, spans))
-        if alone is not None:
-            sizes["neuzip_lossless"] = alone.estimated_bytes
-    sizes["zstd"] = _zstd_size(source, spans, size, min(sizes.values()))
-    return min(sizes, key=lambda codec: (sizes[codec], codec))
 
+    def __init__(self, dtype: DType, source: memoryview) -> None:
+        """source: all elements of the tensor, or of one frame of it."""
+        self._dtype, self._source = dtype, source
+        item = dtype.itemsize
+        runs = sample_runs(len(source) // item)
+        self._spans = [(item * start, item * (start + n)) for start, n in runs]
+        self._size = sum(end - begin for begin, end in self._spans)
+        self._first = source[slice(*self._spans[0])]
 
-def may_stand_alone(dtype: DType, source: memoryview, coded_bytes: int) -> bool:
-    """Whether these elements without a base may take no more than `coded_bytes`.
+    def choose_codec(self, base: memoryview | None) -> str:
+        """The id of the codec that should take the fewest bytes for these elements.
 
-    False only where they take more for sure: hardly a delta takes as much as what of a float is
-    kept as it is. Else all exponents are counted, or zstd is worth a try.
-    """
-    if _is_below_raw_bits(dtype, source, len(source), coded_bytes):
-        return False
-    codec = choose_codec(dtype, source, None)
-    if codec == "raw":
-        return False  # no frame is larger
-    if codec != "neuzip_lossless":
-        return True
-    alone = plan_alone(dtype, source)
-    # Blocks that would grow are kept raw: no estimate is twice as much as they take.
-    return alone is not None and alone.estimated_bytes <= 2 * coded_bytes
+        base: as many bytes as the elements; None: only codecs without one.
+        """
+        if len(self._source) < LEAST_BYTES:
+            return "raw"
+        sizes = {"raw": self._size}
+        if base is not None:
+            sizes["fm_delta"] = _delta_size(self._dtype, self._source, base, self._spans)
+        if base is None or not _is_below_raw_bits(
+            self._dtype, self._first, self._size, sizes["fm_delta"]
+        ):
+            alone = self._neuzip
+            if alone is not None:
+                sizes["neuzip_lossless"], _ = alone
+        sizes["zstd"] = self._zstd_size(min(sizes.values()))
+        return min(sizes, key=lambda codec: (sizes[codec], codec))
+
+    def may_stand_alone(self, coded_bytes: int) -> bool:
+        """Whether these elements without a base may take no more than `coded_bytes`.
+
+        False only where they take more for sure: hardly a delta takes as much as what of a float is
+        kept as it is. Else all exponents are counted, or zstd is worth a try.
+        """
+        if _is_below_raw_bits(self._dtype, self._source, len(self._source), coded_bytes):
+            return False
+        codec = self.choose_codec(None)
+        if codec == "raw":
+            return False  # no frame is larger
+        if codec != "neuzip_lossless":
+            return True
+        alone = estimate_alone(self._dtype, self._source)
+        if alone is None:
+            return False
+        _, least_bytes = alone
+        return least_bytes <= coded_bytes
+
+    @cached_property
+    def _joined(self) -> Buffer:
+        """The sample, copied only where it is several runs."""
+        if len(self._spans) == 1:
+            return self._first
+        return b"".join([self._source[begin:end] for begin, end in self._spans])
+
+    @cached_property
+    def _neuzip(self) -> tuple[int, int] | None:
+        return estimate_alone(self._dtype, self._joined)
+
+    @cached_property
+    def _zstd_of_few(self) -> int:
+        few = self._first[: max(self._size // 8, LEAST_ZSTD)]
+        return compressed_size(few) * self._size // len(few)
+
+    @cached_property
+    def _zstd(self) -> int:
+        return compressed_size(self._joined)
+
+    def _zstd_size(self, best: int) -> int:
+        """Where a little of the sample is far from the best, that is all there is to know."""
+        return self._zstd_of_few if self._zstd_of_few > 1.5 * best else self._zstd
 
 
 def _is_below_raw_bits(dtype: DType, source: memoryview, size: int, coded_bytes: int) -> bool:
@@ -103,17 +142,3 @@ def _delta_size(
     return FmDeltaEncoder(
         kind, source, base, 1, count, Effort.FAST, b"", b"", 0, False
     ).estimated_bytes
-
-
-def _zstd_size(source: memoryview, spans: list[tuple[int, int]], size: int, best: int) -> int:
-    """Where a little of the sample is far from the best, that is all there is to know."""
-    few = source[slice(*spans[0])][: max(size // 8, LEAST_ZSTD)]
-    estimate = compressed_size(few) * size // len(few)
-    return estimate if estimate > 1.5 * best else compressed_size(_joined(source, spans))
-
-
-def _joined(source: memoryview, spans: list[tuple[int, int]]) -> Buffer:
-    """The bytes of these spans, copied only where there are several."""
-    if len(spans) == 1:
-        return source[slice(*spans[0])]
-    return b"".join([source[begin:end] for begin, end in spans])

@@ -6,7 +6,7 @@ from math import prod
 
 import xxhash
 
-from deltahub.codecs.auto import choose_codec, may_stand_alone
+from deltahub.codecs.auto import Sample
 from deltahub.codecs.base_plan import MAX_TENSOR_BYTES, BasePlan
 from deltahub.codecs.dtypes import HEADER_BITS, DType, coding_dtype
 from deltahub.codecs.errors import InvalidInput, TooLarge
@@ -130,11 +130,12 @@ def encode_frame(
     near = None
     if base is not None or plan is not None:
         near = _checked_base(get_codec("fm_delta"), spec, part, base, plan)
-    coder = get_codec(choose_codec(spec.dtype, view, near))
+    sample = Sample(spec.dtype, view)
+    coder = get_codec(sample.choose_codec(near))
     if not coder.needs_base:
         return _encode(spec, part, view, None, None, coder, threads, effort)
     delta = _encode(spec, part, view, near, plan, coder, threads, effort)
-    return delta_or_alone(spec, part, view, delta, threads, effort)
+    return _delta_or_alone(spec, part, view, sample, delta, threads, effort)
 
 
 def delta_or_alone(
@@ -146,9 +147,26 @@ def delta_or_alone(
     effort: Effort = Effort.DEFAULT,
 ) -> bytes:
     """`delta`, a frame of these elements; or one that has no base, where that is no larger."""
-    if not may_stand_alone(spec.dtype, memoryview(source).cast("B"), len(delta)):
+    view = memoryview(source).cast("B")
+    _check_arguments(spec, part, view)
+    sample = Sample(spec.dtype, view)
+    return _delta_or_alone(spec, part, view, sample, delta, threads, effort)
+
+
+def _delta_or_alone(
+    spec: TensorSpec,
+    part: FrameRange,
+    source: memoryview,
+    sample: Sample,
+    delta: bytes,
+    threads: int,
+    effort: Effort,
+) -> bytes:
+    """The same of what was sampled already."""
+    if not sample.may_stand_alone(len(delta)):
         return delta
-    alone = encode_frame(spec, part, source, threads=threads, effort=effort)
+    coder = get_codec(sample.choose_codec(None))
+    alone = _encode(spec, part, source, None, None, coder, threads, effort)
     return alone if len(alone) <= len(delta) else delta
 
 

@@ -5,7 +5,7 @@ Format: codecs/spec/neuzip_lossless.md. The work is done by the native kernels.
 
 from typing import ClassVar, Final
 
-from deltahub.codecs._native import BlockTable, NeuzipDecoder, NeuzipEncoder
+from deltahub.codecs._native import BlockTable, NeuzipDecoder, NeuzipEncoder, estimate_floats
 from deltahub.codecs.blocks import (
     BlockFault,
     block_checksums,
@@ -86,6 +86,16 @@ def plan(dtype: DType, source: Buffer) -> NeuzipEncoder | None:
     try:
         return NeuzipEncoder(WORD_KINDS[dtype], source)
     except ValueError:  # more exponents than a table holds, as in random bits
+        return None
+
+
+def estimate(dtype: DType, source: Buffer) -> tuple[int, int] | None:
+    """(about how many bytes some floats take, how many at least), or None as `plan`."""
+    if not dtype.is_float:
+        return None
+    try:
+        return estimate_floats(WORD_KINDS[dtype], source)
+    except ValueError:  # as in `plan`
         return None
 
 
