@@ -37,7 +37,6 @@ struct Group {
   Counts counts{};
   std::size_t end = 0;  // symbols from here on have no counts
   std::uint64_t total = 0, cost = 0, mean = 0;
-  std::vector<std::size_t> members;
 
   // What both cost with one table.
   std::uint64_t cost_with(const Group& other, int table_log) const {
@@ -54,8 +53,17 @@ struct Group {
     for (std::size_t i = 0; i < other.end; ++i) counts[i] += other.counts[i];
     end = std::max(end, other.end);
     total += other.total;
-    members.insert(members.end(), other.members.begin(), other.members.end());
   }
+};
+
+// What a group and each of those that follow it cost more as one.
+struct Extras {
+  static constexpr std::int64_t unknown = std::numeric_limits<std::int64_t>::max();
+  std::vector<std::int64_t> by_step;
+  std::size_t best = 0;  // the step with the least, from 1 on; 0: there is none
+  bool is_stale = true;
+
+  std::int64_t least() const { return by_step[best - 1]; }
 };
 
 // Sets each member's shift and table. Members that counted nothing take table 0 and shift 0. A group
@@ -64,14 +72,21 @@ struct Group {
 inline Clustering cluster(std::vector<Member>& members, int table_log, std::size_t most_tables,
                           std::size_t reach) {
   Clustering result;
+  constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
+  // Groups stay where they are: they are large. The order of those that are left is kept beside them.
   std::vector<Group> groups;
+  groups.reserve(members.size());
+  std::vector<std::size_t> order, group_of(members.size(), none);
+  const Group nothing;
   for (std::size_t i = 0; i < members.size(); ++i) {
     Member& member = members[i];
     const Bins used = trimmed(member.histogram);
     if (used.empty()) continue;
     const Tally tally(used);
     member.shift = tally.shift();
-    Group group;
+    group_of[i] = groups.size();
+    order.push_back(groups.size());
+    Group& group = groups.emplace_back();
     group.counts = tally.symbols(member.shift);
     for (std::size_t symbol = 0; symbol < group.counts.size(); ++symbol) {
       std::uint64_t& count = group.counts[symbol];
@@ -83,46 +98,62 @@ inline Clustering cluster(std::vector<Member>& members, int table_log, std::size
     }
     group.mean = (group.mean << 8) / group.total;
     result.bits += raw_bits(group.counts, member.shift, member.number_bits);
-    group.cost = group.cost_with({}, table_log);
-    group.members.push_back(i);
-    groups.push_back(std::move(group));
+    group.cost = group.cost_with(nothing, table_log);
   }
-  std::ranges::stable_sort(groups, {}, &Group::mean);
-  // extras[i][d - 1]: what groups i and i + d cost more as one.
-  constexpr std::int64_t unknown = std::numeric_limits<std::int64_t>::max();
-  std::vector<std::vector<std::int64_t>> extras(groups.size());
-  while (groups.size() > 1) {
-    std::size_t best = 0, best_step = 0;
-    for (std::size_t i = 0; i < groups.size(); ++i) {
-      extras[i].resize(std::min(reach, groups.size() - 1 - i), unknown);
-      for (std::size_t d = 1; d <= extras[i].size(); ++d) {
-        std::int64_t& extra = extras[i][d - 1];
-        if (extra == unknown)
-          extra = std::int64_t(groups[i].cost_with(groups[i + d], table_log)) -
-                  std::int64_t(groups[i].cost) - std::int64_t(groups[i + d].cost);
-        if (best_step == 0 || extra < extras[best][best_step - 1]) best = i, best_step = d;
-      }
+  std::ranges::stable_sort(order, {}, [&](std::size_t g) { return groups[g].mean; });
+  std::vector<Extras> extras(groups.size());
+  const auto refresh = [&](std::size_t i) {
+    Extras& all = extras[i];
+    const Group& group = groups[order[i]];
+    all.by_step.resize(std::min(reach, order.size() - 1 - i), Extras::unknown);
+    all.best = 0;
+    for (std::size_t d = 1; d <= all.by_step.size(); ++d) {
+      std::int64_t& extra = all.by_step[d - 1];
+      const Group& other = groups[order[i + d]];
+      if (extra == Extras::unknown)
+        extra = std::int64_t(group.cost_with(other, table_log)) - std::int64_t(group.cost) -
+                std::int64_t(other.cost);
+      if (all.best == 0 || extra < all.least()) all.best = d;
     }
-    if (groups.size() <= most_tables && extras[best][best_step - 1] >= 0) break;
-    const std::size_t gone = best + best_step;
-    groups[best].cost = groups[best].cost_with(groups[gone], table_log);
-    groups[best].take(groups[gone]);
-    groups.erase(groups.begin() + std::ptrdiff_t(gone));
+    all.is_stale = false;
+  };
+  std::vector<std::size_t> merged_into(groups.size(), none);
+  while (order.size() > 1) {
+    std::size_t best = none;
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      if (extras[i].is_stale) refresh(i);
+      if (extras[i].best > 0 && (best == none || extras[i].least() < extras[best].least()))
+        best = i;
+    }
+    if (order.size() <= most_tables && extras[best].least() >= 0) break;
+    const std::size_t gone = best + extras[best].best;
+    Group& group = groups[order[best]];
+    group.cost = group.cost_with(groups[order[gone]], table_log);
+    group.take(groups[order[gone]]);
+    merged_into[order[gone]] = order[best];
+    order.erase(order.begin() + std::ptrdiff_t(gone));
     extras.erase(extras.begin() + std::ptrdiff_t(gone));
     // Those before either one lie at other steps from what follows, or beside another group now.
-    for (std::size_t i = 0; i < groups.size(); ++i) {
-      if (i == best) extras[i].clear();
-      for (std::size_t d = 1; d <= extras[i].size(); ++d)
-        if (i + d == best) extras[i][d - 1] = unknown;
-      if (i < gone && i + extras[i].size() >= gone)
-        extras[i].erase(extras[i].begin() + std::ptrdiff_t(gone - i - 1));
+    for (std::size_t i = best - std::min(best, reach); i < gone; ++i) {
+      std::vector<std::int64_t>& by_step = extras[i].by_step;
+      if (i == best) by_step.clear();
+      if (i < best && best - i <= by_step.size()) by_step[best - i - 1] = Extras::unknown;
+      if (gone - i <= by_step.size())
+        by_step.erase(by_step.begin() + std::ptrdiff_t(gone - i - 1));
+      extras[i].is_stale = true;
     }
   }
-  for (const Group& group : groups) {
-    for (const std::size_t member : group.members)
-      members[member].table = unsigned(result.tables.size());
-    result.tables.push_back(group.counts);
-    result.bits += group.cost;
+  std::vector<unsigned> table_of(groups.size());
+  for (const std::size_t g : order) {
+    table_of[g] = unsigned(result.tables.size());
+    result.tables.push_back(groups[g].counts);
+    result.bits += groups[g].cost;
+  }
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    std::size_t g = group_of[i];
+    if (g == none) continue;
+    while (merged_into[g] != none) g = merged_into[g];
+    members[i].table = table_of[g];
   }
   return result;
 }

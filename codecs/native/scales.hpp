@@ -31,7 +31,7 @@ inline int quarter_log2(double x) {
 class ScaleSums {
  public:
   ScaleSums(std::size_t rows, std::size_t columns)
-      : rows_(rows, 0.0), column_sums_(columns), column_counts_(columns) {}
+      : rows_(rows, 0.0), column_sums_(columns), steps_(columns + 1) {}
 
   // Where the n sizes of a piece of the row in hand go; then `added` says their sum.
   float* piece(std::size_t column, std::size_t n) {
@@ -47,10 +47,8 @@ class ScaleSums {
       const float inverse = float(1 / rows_[row]);
       for (const auto& [column, first, n] : pieces_) {
         if (!has_columns) break;
-        for (std::size_t j = 0; j < n; ++j) {
-          column_sums_[column + j] += sizes_[first + j] * inverse;
-          column_counts_[column + j] += 1;
-        }
+        add_scaled(&sizes_[first], inverse, n, &column_sums_[column]);
+        steps_[column] += 1, steps_[column + n] -= 1;
       }
     }
     sizes_.clear();
@@ -66,8 +64,11 @@ class ScaleSums {
   Scales rows() const { return scales_of(rows_); }
   Scales columns() const {
     std::vector<double> means;
-    for (std::size_t j = 0; j < column_sums_.size(); ++j)
-      means.push_back(column_counts_[j] > 0 ? double(column_sums_[j] / column_counts_[j]) : 0);
+    std::int64_t count = 0;
+    for (std::size_t j = 0; j < column_sums_.size(); ++j) {
+      count += steps_[j];
+      means.push_back(count > 0 ? double(column_sums_[j] / float(count)) : 0);
+    }
     return scales_of(means);
   }
 
@@ -92,12 +93,18 @@ class ScaleSums {
     return scales;
   }
 
+  [[gnu::noinline]] static void add_scaled(const float* sizes, float by, std::size_t n,
+                                           float* sums) {
+    for (std::size_t j = 0; j < n; ++j) sums[j] += sizes[j] * by;
+  }
+
   static constexpr int nothing = 1 << 30;
   struct Piece {
     std::size_t column, first, n;
   };
   std::vector<double> rows_;
-  std::vector<float> column_sums_, column_counts_;
+  std::vector<float> column_sums_;
+  std::vector<std::int64_t> steps_;  // by how many more pieces a column was seen than the one before
   std::vector<float> sizes_;  // of the row in hand
   std::vector<Piece> pieces_;
   double sum_ = 0;
