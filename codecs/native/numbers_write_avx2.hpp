@@ -37,6 +37,45 @@ struct Rows {
   }
 };
 
+#ifndef __AVX512F__  // which looks cells up
+#define DELTAHUB_HAS_SHORT_PLACES
+
+// As many places as are whole vectors; the rest is the caller's. Only the shifts and the conversions
+// need 32 bits a number.
+inline std::size_t fast_short_places(const std::uint8_t* numbers, const std::uint16_t* contexts,
+                                     std::size_t n, std::uint16_t* out) {
+  const __m256i zero = _mm256_setzero_si256();
+  std::size_t j = 0;
+  for (; j + 16 <= n; j += 16) {
+    const auto load = [](const void* at) {
+      return _mm256_loadu_si256(static_cast<const __m256i*>(at));
+    };
+    const __m256i number = load(numbers + 2 * j), context = load(contexts + j);
+    const __m256i size = _mm256_xor_si256(number, _mm256_srai_epi16(number, 15));
+    const __m256i shift = _mm256_and_si256(context, _mm256_set1_epi16(63));
+    const __m256i low = _mm256_srlv_epi32(_mm256_unpacklo_epi16(size, zero),
+                                          _mm256_unpacklo_epi16(shift, zero));
+    const __m256i high = _mm256_srlv_epi32(_mm256_unpackhi_epi16(size, zero),
+                                           _mm256_unpackhi_epi16(shift, zero));
+    // A float's exponent and first mantissa digit are the octave and its half.
+    const auto halves_of = [](__m256i magnitude) {
+      return _mm256_srli_epi32(_mm256_castps_si256(_mm256_cvtepi32_ps(magnitude)), 22);
+    };
+    const __m256i magnitude = _mm256_packus_epi32(low, high);
+    const __m256i halves = _mm256_packus_epi32(halves_of(low), halves_of(high));
+    const __m256i cell = _mm256_blendv_epi8(
+        magnitude, _mm256_sub_epi16(halves, _mm256_set1_epi16(2 * 131 - n_linear)),
+        _mm256_cmpgt_epi16(magnitude, _mm256_set1_epi16(n_linear - 1)));
+    const __m256i place =
+        _mm256_or_si256(_mm256_slli_epi16(cell, 1), _mm256_srli_epi16(number, 15));
+    const __m256i first = _mm256_mullo_epi16(_mm256_srli_epi16(context, max_table_log),
+                                             _mm256_set1_epi16(short(n_places)));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + j), _mm256_add_epi16(first, place));
+  }
+  return j;
+}
+#endif
+
 template <class Number>
 inline __m256i load_numbers(const std::uint8_t* numbers) {
   const auto* const at = reinterpret_cast<const __m128i*>(numbers);
