@@ -1,9 +1,7 @@
 // Many small systems of normal equations at once: each vector holds one number of several of them.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
-#include <vector>
 
 #include "isa.hpp"
 
@@ -44,27 +42,14 @@ inline void solve_lanes(Lanes* triangle, Lanes* targets, std::size_t rank) {
   }
 }
 
-inline void solve_normal(const float* squares, const float* targets, std::size_t n,
-                         std::size_t rank, double* solutions) {
-  const std::size_t n_pairs = rank * (rank + 1) / 2;
-  std::vector<Lanes> triangle(n_pairs), own(rank);
-  for (std::size_t first = 0; first < n; first += n_systems) {
-    const std::size_t used = std::min(n_systems, n - first);
-    for (std::size_t s = 0; s < n_systems; ++s) {
-      const std::size_t system = first + std::min(s, used - 1);
-      for (std::size_t i = 0; i < n_pairs; ++i)
-        triangle[i].of[s] = double(squares[system * n_pairs + i]);
-      for (std::size_t k = 0; k < rank; ++k) own[k].of[s] = double(targets[system * rank + k]);
-      double trace = 0;
-      for (std::size_t k = 0, at = 0; k < rank; at += rank - k, ++k) trace += triangle[at].of[s];
-      const double ridge = 1e-7 * trace / double(rank) + 1e-300;  // of sums of float32
-      for (std::size_t k = 0, at = 0; k < rank; at += rank - k, ++k) triangle[at].of[s] += ridge;
-    }
-    solve_lanes(triangle.data(), own.data(), rank);
-    for (std::size_t s = 0; s < used; ++s)
-      for (std::size_t k = 0; k < rank; ++k)
-        solutions[(first + s) * rank + k] = own[k].of[s];
-  }
+// For sums of float32, whose last digits are lost.
+inline void add_ridge(Lanes* triangle, std::size_t rank) {
+  Lanes trace{};
+  for (std::size_t k = 0, at = 0; k < rank; at += rank - k, ++k)
+    for (std::size_t s = 0; s < n_systems; ++s) trace.of[s] += triangle[at].of[s];
+  for (std::size_t k = 0, at = 0; k < rank; at += rank - k, ++k)
+    for (std::size_t s = 0; s < n_systems; ++s)
+      triangle[at].of[s] += 1e-7 * trace.of[s] / double(rank) + 1e-300;
 }
 
 }  // namespace

@@ -29,7 +29,8 @@ using Words2 = nb::ndarray<nb::ro, nb::numpy, nb::ndim<2>, nb::device::cpu>;
 
 const SearchKernels& search_kernels() {
 #ifdef __x86_64__
-  if (chosen_kernels() != &portable_kernels) return avx2_search;
+  if (chosen_kernels() == &avx512_kernels) return avx512_search;
+  if (chosen_kernels() == &avx2_kernels) return avx2_search;
 #endif
   return portable_search;
 }
@@ -45,10 +46,14 @@ struct Rows {
   }
 };
 
-Rows rows_of(WordKind kind, const Words2& words) {
+void require_predicted(WordKind kind, const Words2& words) {
   require(kind == WordKind::f32 || kind == WordKind::f16 || kind == WordKind::bf16,
           "words that cannot be predicted");
   require(words.itemsize() == (kind == WordKind::f32 ? 4 : 2), "words of another size");
+}
+
+Rows rows_of(WordKind kind, const Words2& words) {
+  require_predicted(kind, words);
   require(words.stride(1) == 1 || words.shape(1) <= 1, "rows must be contiguous");
   return {static_cast<const std::uint8_t*>(words.data()),
           std::ptrdiff_t(words.stride(0)) * std::ptrdiff_t(words.itemsize()), words.shape(0),
@@ -116,15 +121,51 @@ void bind_ask(nb::module_& m, const nb::sig& signature, const char* about) {
       "pulls"_a.noconvert(), signature, about);
 }
 
-void solve_normal_equations(const PlainMatrix<const float>& squares,
-                            const PlainMatrix<const float>& targets,
-                            const PlainMatrix<double>& solutions) {
-  const std::size_t n = targets.shape(0), rank = targets.shape(1);
-  require(squares.shape(0) == n && squares.shape(1) == rank * (rank + 1) / 2 &&
-              solutions.shape(0) == n && solutions.shape(1) == rank,
+// Words of any strides.
+WordGrid grid_of(const Words2& words) {
+  const auto size = std::ptrdiff_t(words.itemsize());
+  return {static_cast<const std::uint8_t*>(words.data()), std::ptrdiff_t(words.stride(0)) * size,
+          std::ptrdiff_t(words.stride(1)) * size};
+}
+
+template <class Real, class Kernels>
+void half_step(WordKind kind, const Words2& words, const Words2& base,
+               const PlainMatrix<const Real>& own, const PlainMatrix<const Real>& given,
+               const AskedRule& rule, const PlainMatrix<double>& solutions,
+               const Kernels& kernels) {
+  const std::size_t n_systems = words.shape(0), n = words.shape(1), rank = own.shape(1);
+  require_predicted(kind, words), require_predicted(kind, base);
+  require(base.shape(0) == n_systems && base.shape(1) == n && own.shape(0) == n_systems &&
+              given.shape(0) == rank && given.shape(1) == n && solutions.shape(0) == n_systems &&
+              solutions.shape(1) == rank,
           "shapes differ");
+  require(n > 0 && rank > 0, "nothing is asked");
   nb::gil_scoped_release unlocked;
-  search_kernels().solve(squares.data(), targets.data(), n, rank, solutions.data());
+  kernels[int(kind)]({grid_of(words), grid_of(base), n_systems, n, rank, own.data(), given.data(),
+                      rule, solutions.data()});
+}
+
+template <class Real>
+void bind_half_step(nb::module_& m, const nb::sig& signature, const char* about) {
+  m.def(
+      "half_step",
+      [](int kind, const Words2& words, const Words2& base, const PlainMatrix<const Real>& own,
+         const PlainMatrix<const Real>& given, int typical, int octaves,
+         std::optional<float> margin, float inertia, bool is_rounded,
+         const PlainMatrix<double>& solutions) {
+        const AskedRule rule{typical, octaves, margin.has_value(), margin.value_or(0), inertia,
+                             is_rounded};
+        const WordKind words_kind = word_kind(kind);
+        if constexpr (sizeof(Real) == sizeof(float))
+          half_step(words_kind, words, base, own, given, rule, solutions,
+                    search_kernels().half_step);
+        else
+          half_step(words_kind, words, base, own, given, rule, solutions,
+                    search_kernels().half_step_exactly);
+      },
+      "kind"_a, "words"_a, "base"_a, "own"_a.noconvert(), "given"_a.noconvert(), "typical"_a,
+      "octaves"_a, "margin"_a.none(), "inertia"_a, "is_rounded"_a, "solutions"_a.noconvert(),
+      signature, about);
 }
 
 double trial_bits(int kind, const Words2& words, const Words2& base,
@@ -250,10 +291,18 @@ void bind_search(nb::module_& m) {
       "the typical ulp. octaves, margin, inertia: see low_rank_steps.Rule. is_rounded: see\n"
       "low_rank.LowRank. ValueError unless all have the same shape.");
   bind_ask<double>(m, ASK("float64"), "The same of float64 products.");
-  m.def("solve_normal_equations", &solve_normal_equations, "squares"_a.noconvert(),
-        "targets"_a.noconvert(), "solutions"_a.noconvert(),
-        "Solves as many systems as rows. squares: the upper triangles of their matrices, row by\n"
-        "row; a little is added to diagonals. targets, solutions: of each unknown.");
+#define HALF_STEP(real)                                                                        \
+  nb::sig("def half_step(kind: int, words: " WORDS ", base: " WORDS ", own: " ARRAY(real)        \
+          ", given: " ARRAY(real) ", typical: int, octaves: int, margin: float | None,"          \
+          " inertia: float, is_rounded: bool, solutions: " ARRAY("float64") ") -> None")
+  bind_half_step<float>(
+      m, HALF_STEP("float32"),
+      "Fills `solutions` with what `own` (a row for each row of words) should be moved by, so that\n"
+      "own @ given (a column for each column of words) is nearer to what the words ask for: see\n"
+      "`ask`. Words may have any strides. The squares of words that are no finer than most of\n"
+      "their row are taken for those of the mean column, and a little is added to diagonals.\n"
+      "ValueError where shapes do not fit each other.");
+  bind_half_step<double>(m, HALF_STEP("float64"), "The same of float64 products.");
   m.def("trial_bits", &trial_bits, "kind"_a, "words"_a, "base"_a, "left"_a, "right"_a, "floor"_a,
         "is_rounded"_a,
         nb::sig("def trial_bits(kind: int, words: " WORDS ", base: " WORDS ", left: " ARRAY("int16")

@@ -5,7 +5,7 @@
 #include <bit>
 
 #include "asked.hpp"
-#include "normal_equations.hpp"
+#include "half_step.hpp"
 #include "trial_keys.hpp"
 #include "whitening.hpp"
 #include "words.hpp"
@@ -95,7 +95,8 @@ const SearchKernels DELTAHUB_SEARCH(DELTAHUB_ISA) = {
     .integers_exactly = integers<double>,
     .factor_keys = factor_keys,
     .whiten = whiten,
-    .solve = solve_normal,
+    .half_step = DELTAHUB_OF_REALS(half_step, float),
+    .half_step_exactly = DELTAHUB_OF_REALS(half_step, double),
 };
 
 }  // namespace deltahub

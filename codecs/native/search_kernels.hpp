@@ -16,6 +16,24 @@ struct AskedRule {
   bool is_rounded = false;   // the product, before it is added
 };
 
+// Rows of words, of any strides in bytes.
+struct WordGrid {
+  const std::uint8_t* begin;
+  std::ptrdiff_t row, column;
+};
+
+// One factor of a product anew, given the other.
+template <class Real>
+struct HalfStep {
+  WordGrid words, base;
+  std::size_t n_systems, n;  // rows and columns of the words
+  std::size_t rank;
+  const Real* own;    // n_systems x rank
+  const Real* given;  // rank x n
+  AskedRule rule;
+  double* solutions;  // n_systems x rank: what own shall move by
+};
+
 struct SearchKernels {
   // For each of the first kinds of words (see WordKind); null for one without prediction.
 
@@ -52,10 +70,11 @@ struct SearchKernels {
                       std::uint16_t* keys);
   // turn: see whitening.hpp.
   void (*whiten)(double* squares, std::size_t n, float* turn);
-  // solutions[i]: of n normal equations, the upper triangles of whose matrices, row by row, are
-  // squares[i]. A little is added to diagonals.
-  void (*solve)(const float* squares, const float* targets, std::size_t n, std::size_t rank,
-                double* solutions);
+  // See half_step.hpp.
+  template <class Real>
+  using Half = void (*)(const HalfStep<Real>& step);
+  Half<float> half_step[4];
+  Half<double> half_step_exactly[4];
 };
 
 extern const SearchKernels portable_search;

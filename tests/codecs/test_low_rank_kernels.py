@@ -4,7 +4,6 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from deltahub.codecs import _native as native
@@ -188,18 +187,44 @@ def test_words_ask_of_products_what_the_rule_says(kernels: str, dtype: DType, ru
 
 
 @every_kernel
-@pytest.mark.parametrize(("n", "rank"), [(1, 1), (8, 3), (13, 16), (2, 64)])
-def test_normal_equations_are_solved(kernels: str, n: int, rank: int) -> None:
+@every_dtype
+@pytest.mark.parametrize("rank", [1, 8, 19])
+@pytest.mark.parametrize("rule", [Rule(2), Rule(8, 0.1, 0.05)])
+def test_a_factor_moves_to_what_words_ask(
+    kernels: str, dtype: DType, rule: Rule, rank: int
+) -> None:
+    """In any order in memory: rows, columns and some of the columns."""
+    real = np.float64 if dtype is DType.F32 else np.float32
     random = np.random.default_rng(rank)
-    half = random.standard_normal((n, rank, 2 * rank)).astype(np.float32)
-    matrices = half @ half.transpose(0, 2, 1)
-    targets = random.standard_normal((n, rank)).astype(np.float32)
-    squares = np.ascontiguousarray(matrices[:, *np.triu_indices(rank)])
-    solutions: npt.NDArray[np.float64] = np.empty((n, rank))
-    with running(kernels):
-        native.solve_normal_equations(squares, targets, solutions)
-    expected = np.linalg.solve(matrices.astype(np.float64), targets[..., None])[..., 0]
-    np.testing.assert_allclose(solutions, expected, rtol=1e-3, atol=1e-5)
+    words, base = trained(dtype, 70, 331)
+    typical = FLOAT_WORDS[dtype].bias - 5
+    ruled = typical, rule.octaves, rule.margin, rule.inertia, False
+    turned = np.ascontiguousarray(words.T).T, np.ascontiguousarray(base.T).T
+    for both in ((words, base), turned, (words[:, ::3], base[:, ::3])):
+        n_systems, n = both[0].shape
+        own = (random.standard_normal((n_systems, rank)) * 1e-4).astype(real)
+        given = random.standard_normal((rank, n)).astype(real)
+        moves = np.empty((n_systems, rank))
+        with running(kernels):
+            native.half_step(WORD_KINDS[dtype], *both, own, given, *ruled, moves)
+        expected = statement.half_step(dtype, *both, own, given, typical, rule)
+        np.testing.assert_allclose(moves, expected, rtol=2e-3, atol=1e-3 * np.abs(expected).max())
+
+
+def test_a_factor_moves_alike_whatever_the_kernels() -> None:
+    words, base = trained(DType.BF16, 70, 331)
+    random = np.random.default_rng(0)
+    given = random.standard_normal((20, 331)).astype(np.float32)
+    found = set()
+    for name in NAMES:
+        moves = np.empty((70, 20))
+        with running(name):
+            native.half_step(
+                WORD_KINDS[DType.BF16], words, base, np.zeros((70, 20), np.float32), given,
+                FLOAT_WORDS[DType.BF16].bias - 5, 8, 0.1, 0.05, True, moves,
+            )  # fmt: skip
+        found.add(moves.tobytes())
+    assert len(found) == 1
 
 
 def test_what_does_not_fit_is_refused() -> None:
@@ -223,6 +248,10 @@ def test_what_does_not_fit_is_refused() -> None:
             )
     with pytest.raises(ValueError, match="shapes differ"):
         native.whiten(np.eye(3), np.empty((3, 4), np.float32))
+    own, given = np.zeros((4, 2), np.float32), np.zeros((2, 9), np.float32)
+    moves = np.zeros((4, 2))
+    with pytest.raises(ValueError, match="shapes differ"):
+        native.half_step(kind, words[:3], base[:3], own, given, 9, 2, None, 0, False, moves)
     left, right = np.zeros((4, 2), np.int16), np.zeros((2, 9), np.int16)
     with pytest.raises(ValueError, match="another shape"):
         native.trial_bits(kind, words, base, left, right[:1], 120, False)

@@ -171,6 +171,25 @@ def asked(
     return weights, pulls * weights
 
 
+def half_step(
+    dtype: DType, words: Words, base: Words, own: Floats, given: Floats, typical: int, rule: Rule
+) -> NDArray[np.float64]:
+    """How each row of own should move, so that own @ given is what the words ask for."""
+    n, rank = words.shape[1], own.shape[1]
+    weights, pulls = asked(dtype, words, base, own @ given, typical, rule, is_rounded=False)
+    middle = (weights.astype(np.float32).view(np.uint32) >> 20).sum(axis=1) // n << 20
+    middles = middle.astype(np.uint32).view(np.float32)
+    is_fine = weights >= (middles * np.float32(min(8, n / (4 * rank))))[:, None]
+    x = given.astype(np.float64).T
+    moves = np.empty(own.shape)
+    for row in range(len(words)):
+        fine, coarse = weights[row] * is_fine[row], weights[row] * ~is_fine[row]
+        squares = (x.T * fine) @ x + coarse.sum() * (x.T @ x) / n
+        squares += np.eye(rank) * 1e-7 * squares.trace() / rank
+        moves[row] = np.linalg.solve(squares, x.T @ pulls[row].astype(np.float64))
+    return moves
+
+
 def _power(exponents: Integers) -> NDArray[np.float32]:
     """Powers of two, within the normal float32."""
     return np.ldexp(np.float32(1), np.clip(exponents, -126, 127).astype(np.int32))

@@ -199,11 +199,19 @@ def ask(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base
 def ask(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], products: numpy.typing.NDArray[numpy.float64], typical: int, octaves: int, margin: float | None, inertia: float, is_rounded: bool, weights: numpy.typing.NDArray[numpy.float32], pulls: numpy.typing.NDArray[numpy.float32]) -> None:
     """The same of float64 products."""
 
-def solve_normal_equations(squares: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], targets: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], solutions: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+@overload
+def half_step(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], own: numpy.typing.NDArray[numpy.float32], given: numpy.typing.NDArray[numpy.float32], typical: int, octaves: int, margin: float | None, inertia: float, is_rounded: bool, solutions: numpy.typing.NDArray[numpy.float64]) -> None:
     """
-    Solves as many systems as rows. squares: the upper triangles of their matrices, row by
-    row; a little is added to diagonals. targets, solutions: of each unknown.
+    Fills `solutions` with what `own` (a row for each row of words) should be moved by, so that
+    own @ given (a column for each column of words) is nearer to what the words ask for: see
+    `ask`. Words may have any strides. The squares of words that are no finer than most of
+    their row are taken for those of the mean column, and a little is added to diagonals.
+    ValueError where shapes do not fit each other.
     """
+
+@overload
+def half_step(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], own: numpy.typing.NDArray[numpy.float64], given: numpy.typing.NDArray[numpy.float64], typical: int, octaves: int, margin: float | None, inertia: float, is_rounded: bool, solutions: numpy.typing.NDArray[numpy.float64]) -> None:
+    """The same of float64 products."""
 
 def trial_bits(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], left: numpy.typing.NDArray[numpy.int16], right: numpy.typing.NDArray[numpy.int16], floor: int, is_rounded: bool) -> float:
     """

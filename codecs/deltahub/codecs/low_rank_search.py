@@ -194,19 +194,22 @@ def _fit_components(
 
 def _fit_merge(pair: Pair, merge: Merge, trial: Trial) -> Fit:
     factors, is_rounded = merge
-    rank = len(factors.strengths)
     energy = float((factors.strengths**2).sum())
     error = _left(factors, energy) / pair.size + 0.01 * pair.rounding
     plans = plan_components(pair, factors, error, is_merge=True)
     fits = [_best(pair, factors, plans, trial, 8, is_rounded, finer=3)[0]]
-    # 16 bits a factor may be too few for words that have more than 8 significant ones.
-    if pair.dtype is not DType.BF16 and 3 * rank <= MAX_RANK:
-        unit = int(least_unit(pair, factors)[rank - 1])
+    # 16 bits a factor may be too few for words that have more than 8 significant ones. A component
+    # takes three then: the weakest, which may be noise, shall not take the strong ones' places.
+    if pair.dtype is not DType.BF16:
+        strongest = factors.first(MAX_RANK // 3)
+        unit = int(least_unit(pair, strongest)[-1])
         for more in (0, 2, 4):
             twice = partial(rounded_twice, pair, unit=unit + more, is_rounded=is_rounded)
-            fits.append(trial.fit(factors, twice))
+            fits.append(trial.fit(strongest, twice))
     best = min(fits, key=lambda fit: fit.bits)
-    other = trial.fit(factors, lambda some: replace(best.integers(some), is_rounded=not is_rounded))
+    other = trial.fit(
+        best.factors, lambda some: replace(best.integers(some), is_rounded=not is_rounded)
+    )
     return min(best, other, key=lambda fit: fit.bits)
 
 

@@ -6,17 +6,14 @@ where rounding makes the word (intervals). The second is sharper, for products t
 """
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from deltahub.codecs._native import ask, solve_normal_equations
+from deltahub.codecs._native import ask, half_step
+from deltahub.codecs.low_rank import Words
 from deltahub.codecs.low_rank_pair import F64, Floats, Pair
 
-_F32: Final = np.dtype(np.float32)
-_MOST_SUMS: Final = 1 << 21  # normal equations' numbers at a time
 _MOST_WORK: Final = 1 << 31  # words times pairs of components that a half step looks at
 
 
@@ -59,38 +56,16 @@ class Steps:
     def left(self, product: Product, rule: Rule) -> Product:
         """The product with the left factor that fits best."""
         columns = slice(None, None, self._stride(self.pair.columns, product.rank))
-        right = np.ascontiguousarray(product.right[:, columns])
-        given = right.astype(np.float32, copy=False)
-        pairs = _pairs(given)
-        left = product.left.copy()
-        for rows in self.pair.row_slices(right.shape[1]):
-            weights, pulls = self._asked(rows, columns, left[rows], right, rule)
-            squares = self.pair.rooms.room("squares", (len(weights), len(pairs)), _F32)
-            np.matmul(weights, pairs.T, out=squares)
-            left[rows] += _solved(squares, pulls @ given.T)
-        return Product(left, product.right)
+        source, base = self.pair.source[:, columns], self.pair.base[:, columns]
+        moves = self._moves(source, base, product.left, product.right[:, columns], rule)
+        return Product((product.left + moves).astype(product.left.dtype), product.right)
 
     def right(self, product: Product, rule: Rule) -> Product:
         """The product with the right factor that fits best."""
-        stride = self._stride(self.pair.rows, product.rank)
-        n_pairs = product.rank * (product.rank + 1) // 2
-        right = product.right.copy()
-        width = max(1, _MOST_SUMS // n_pairs)
-        for begin in range(0, self.pair.columns, width):
-            columns = slice(begin, min(begin + width, self.pair.columns))
-            n_columns = columns.stop - begin
-            squares = self.pair.rooms.room("squares", (n_columns, n_pairs), _F32)
-            squares[...] = 0
-            more = self.pair.rooms.room("more squares", (n_columns, n_pairs), _F32)
-            targets = np.zeros((n_columns, product.rank), np.float32)
-            for rows in self.pair.row_slices(n_columns, stride):
-                left = product.left[rows]
-                weights, pulls = self._asked(rows, columns, left, right[:, columns], rule)
-                given = np.ascontiguousarray(left.T, np.float32)
-                squares += np.matmul(weights.T, _pairs(given).T, out=more)
-                targets += pulls.T @ given.T
-            right[:, columns] += _solved(squares, targets).T
-        return Product(product.left, right)
+        rows = slice(None, None, self._stride(self.pair.rows, product.rank))
+        source, base = self.pair.source[rows].T, self.pair.base[rows].T
+        moves = self._moves(source, base, product.right.T, product.left[rows].T, rule)
+        return Product(product.left, (product.right + moves.T).astype(product.right.dtype))
 
     def noise(self, rule: Rule) -> float:
         """The root mean square that rounding leaves in what `rule` weighs."""
@@ -101,33 +76,12 @@ class Steps:
     def error(self, product: Product, rule: Rule) -> float:
         """The mean square of what a product leaves, in ulps, of what rounding alone leaves."""
         rows = self.pair.sample()
-        weights, pulls = self._asked(rows, slice(None), product.left[rows], product.right, rule)
-        ulp = 2.0 ** (self.typical - self._below_first)
-        return float((pulls.astype(np.float64) ** 2 / weights).mean()) * 12 / ulp**2
-
-    def _stride(self, n: int, rank: int) -> int:
-        """Every how many of n rows or columns are enough to look at."""
-        work = self.pair.size * rank * (rank + 1) // 2
-        return max(1, min(-(-work // _MOST_WORK), n // (8 * rank)))
-
-    def _asked(
-        self, rows: slice, columns: slice, left: Floats, right: Floats, rule: Rule
-    ) -> tuple[Floats, Floats]:
-        """Weights of the words, and how far left @ right should move at each, times the weights.
-
-        Both are arrays that the next call fills again.
-        """
-        source, base = self.pair.source[rows, columns], self.pair.base[rows, columns]
-        if columns.step not in (None, 1):
-            source, base = np.ascontiguousarray(source), np.ascontiguousarray(base)
-        rooms, shape = self.pair.rooms, source.shape
-        weights, pulls = (rooms.room(name, shape, _F32) for name in ("weights", "pulls"))
-        products = rooms.room("products", shape, self.pair.real)
-        np.matmul(left, right, out=products)
+        products = product.left[rows] @ product.right
+        weights, pulls = np.empty((2, *products.shape), np.float32)
         ask(
             self.pair.kind,
-            source,
-            base,
+            self.pair.source[rows],
+            self.pair.base[rows],
             products,
             self.typical,
             rule.octaves,
@@ -137,24 +91,28 @@ class Steps:
             weights,
             pulls,
         )
-        return weights, pulls
+        ulp = 2.0 ** (self.typical - self._below_first)
+        return float((pulls.astype(np.float64) ** 2 / weights).mean()) * 12 / ulp**2
 
+    def _stride(self, n: int, rank: int) -> int:
+        """Every how many of n rows or columns are enough to look at."""
+        work = self.pair.size * rank * (rank + 1) // 2
+        return max(1, min(-(-work // _MOST_WORK), n // (8 * rank)))
 
-@cache
-def _triangle(rank: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    return np.triu_indices(rank)
-
-
-def _pairs(rows: Floats) -> Floats:
-    """The products of all pairs of rows, each pair once."""
-    first, second = _triangle(len(rows))
-    pairs: Floats = rows[first]
-    pairs *= rows[second]
-    return pairs
-
-
-def _solved(squares: Floats, targets: Floats) -> F64:
-    """Each row's solution of its normal equations."""
-    solutions = np.empty(targets.shape)
-    solve_normal_equations(squares, targets, solutions)
-    return solutions
+    def _moves(self, source: Words, base: Words, own: Floats, given: Floats, rule: Rule) -> F64:
+        """How own should move, so that own @ given is what the words ask for."""
+        moves = np.empty(own.shape)
+        half_step(
+            self.pair.kind,
+            source,
+            base,
+            np.ascontiguousarray(own),
+            np.ascontiguousarray(given),
+            self.typical,
+            rule.octaves,
+            rule.margin,
+            rule.inertia,
+            self.is_rounded,
+            moves,
+        )
+        return moves
