@@ -25,6 +25,7 @@ namespace {
 inline constexpr std::size_t n_side = 8;     // of the blocks that squares are summed in
 inline constexpr std::size_t n_padded = 64;  // of which rows of floats are multiples
 inline constexpr std::size_t n_lanes = 16;   // that sums of floats have, in every instruction set
+inline constexpr std::size_t n_together = 2;  // systems, so that factors are loaded half as often
 inline constexpr std::size_t n_turned = 32;  // rows, at most, whose words are copied at a time
 
 // As long as a register: compilers keep longer ones in memory.
@@ -139,15 +140,17 @@ class HalfStepFit {
  public:
   HalfStepFit(const HalfStep<Real>& step)
       : step_(step), length_(padded_to(n_side, step.rank)), stride_(padded_to(n_padded, step.n)),
-        given_(step.rank * stride_), floats_(length_ * stride_), x_(step.n * length_),
-        products_(stride_), weights_(stride_), pulls_(stride_), fine_(stride_),
+        given_(length_ * stride_), floats_(sizeof(Real) == 4 ? 0 : given_.size()),
+        x_(step.n * length_), products_(n_together * stride_), weights_(n_together * stride_),
+        pulls_(n_together * stride_), fine_(stride_),
         weighted_(step.n * length_), squares_(length_ / n_side), mean_(length_ / n_side),
         triangle_(step.rank * (step.rank + 1) / 2), targets_(step.rank) {
     for (std::size_t k = 0; k < step.rank; ++k)
       for (std::size_t j = 0; j < step.n; ++j) {
         const Real number = step.given[k * step.n + j];
         given_[k * stride_ + j] = number;
-        floats_[k * stride_ + j] = x_[j * length_ + k] = float(number);
+        x_[j * length_ + k] = float(number);
+        if constexpr (sizeof(Real) > sizeof(float)) floats_[k * stride_ + j] = float(number);
       }
     for (std::size_t j = 0; j < step.n; ++j) fine_[j] = std::uint32_t(j);
     mean_.sum(x_.data(), fine_.data(), x_.data(), step.n);
@@ -171,9 +174,20 @@ class HalfStepFit {
       }
       for (std::size_t row = 0; row < n_rows; row += n_systems) {
         const std::size_t used = std::min(n_systems, n_rows - row);
-        for (std::size_t s = 0; s < used; ++s)
-          look(first + row + s, words + std::ptrdiff_t(row + s) * words_row,
-               base + std::ptrdiff_t(row + s) * base_row, s);
+        for (std::size_t s = 0; s < used; s += n_together) {
+          const Real* own[n_together];
+          for (std::size_t i = 0; i < n_together; ++i)
+            own[i] = step_.own + (first + row + std::min(s + i, used - 1)) * step_.rank;
+          multiply(own);
+          for (std::size_t i = 0; i < n_together; ++i) {
+            const auto at = std::ptrdiff_t(row + std::min(s + i, used - 1));
+            const std::size_t to = i * stride_;
+            ask<Words, Real>(words + at * words_row, base + at * base_row, &products_[to], n,
+                             step_.rule, &weights_[to], &pulls_[to]);
+          }
+          sum_pulls(s);
+          for (std::size_t i = 0; i < n_together; ++i) sum_squares(&weights_[i * stride_], s + i);
+        }
         for (std::size_t s = used; s < n_systems; ++s) repeat(s);
         solve(first + row, used);
       }
@@ -201,16 +215,10 @@ class HalfStepFit {
     }
   }
 
-  // What the words of one system ask, into its lane.
-  void look(std::size_t system, const std::uint8_t* words, const std::uint8_t* base,
-            std::size_t lane) {
-    const std::size_t n = step_.n, rank = step_.rank;
-    multiply(step_.own + system * rank);
-    ask<Words, Real>(words, base, products_.data(), n, step_.rule, weights_.data(), pulls_.data());
-    sum_pulls(lane);
-    const float coarse = find_fine();
+  void sum_squares(const float* weights, std::size_t lane) {
+    const float coarse = find_fine(weights);
     squares_.sum(x_.data(), fine_.data(), weighted_.data(), n_fine_);
-    const std::size_t n_sides = squares_.n_sides;
+    const std::size_t rank = step_.rank, n_sides = squares_.n_sides;
     Lanes* to = triangle_.data();
     for (std::size_t k = 0; k < rank; ++k) {
       const std::size_t top = k / n_side;
@@ -230,60 +238,74 @@ class HalfStepFit {
     for (Lanes& each : targets_) each.of[lane] = each.of[0];
   }
 
-  void multiply(const Real* own) {
+  void multiply(const Real* const* own) {
     constexpr std::size_t width = register_bytes / sizeof(Real), n_registers = 4;
     static_assert(n_padded % (n_registers * width) == 0);
     for (std::size_t j = 0; j < stride_; j += n_registers * width) {
-      Register<Real> sums[n_registers] = {}, given;
+      Register<Real> sums[n_together][n_registers] = {}, given;
       for (std::size_t k = 0; k < step_.rank; ++k)
         for (std::size_t i = 0; i < n_registers; ++i) {
           read(given, &given_[k * stride_ + j + i * width]);
-          sums[i] += own[k] * given;
+          for (std::size_t s = 0; s < n_together; ++s) sums[s][i] += own[s][k] * given;
         }
-      std::memcpy(&products_[j], sums, sizeof sums);
+      for (std::size_t s = 0; s < n_together; ++s)
+        std::memcpy(&products_[s * stride_ + j], sums[s], sizeof sums[s]);
     }
   }
 
+  // Into n_together lanes, from the first one on.
   void sum_pulls(std::size_t lane) {
-    constexpr std::size_t width = register_bytes / 4, n_parts = n_lanes / width, n_rows = n_side;
+    constexpr std::size_t width = register_bytes / 4, n_parts = n_lanes / width, n_rows = 4;
+    static_assert(n_side % n_rows == 0);
+    const float* const factors = given_floats();
     for (std::size_t first = 0; first < step_.rank; first += n_rows) {
-      const std::size_t n = std::min(n_rows, step_.rank - first);
+      float lanes[n_parts][n_together][n_rows][width];
       for (std::size_t part = 0; part < n_parts; ++part) {
-        FloatRegister sums[n_rows] = {}, pulls, given;
+        FloatRegister sums[n_together][n_rows] = {}, pulls[n_together], given;
         for (std::size_t j = part * width; j < stride_; j += n_lanes) {
-          read(pulls, &pulls_[j]);
+          for (std::size_t s = 0; s < n_together; ++s) read(pulls[s], &pulls_[s * stride_ + j]);
           for (std::size_t k = 0; k < n_rows; ++k) {
-            read(given, &floats_[(first + k) * stride_ + j]);
-            sums[k] += pulls * given;
+            read(given, factors + (first + k) * stride_ + j);
+            for (std::size_t s = 0; s < n_together; ++s) sums[s][k] += pulls[s] * given;
           }
         }
-        std::memcpy(lanes_[part], sums, sizeof sums);
+        std::memcpy(lanes[part], sums, sizeof sums);
       }
-      for (std::size_t k = 0; k < n; ++k) {
-        float all = 0;
-        for (std::size_t i = 0; i < n_lanes; ++i) all += lanes_[i / width][k * width + i % width];
-        targets_[first + k].of[lane] = double(all);
-      }
+      const std::size_t n = std::min(n_rows, step_.rank - first);
+      for (std::size_t s = 0; s < n_together; ++s)
+        for (std::size_t k = 0; k < n; ++k) {
+          float all = 0;
+          for (std::size_t i = 0; i < n_lanes; ++i) all += lanes[i / width][s][k][i % width];
+          targets_[first + k].of[lane + s] = double(all);
+        }
     }
+  }
+
+  // The factor that is given, in rows of floats.
+  const float* given_floats() const {
+    if constexpr (sizeof(Real) == sizeof(float))
+      return given_.data();
+    else
+      return floats_.data();
   }
 
   // The words that are looked at one by one, and their weights times x; returns the sum of all
   // other weights.
-  float find_fine() {
+  float find_fine(const float* weights) {
     const std::size_t n = step_.n;
     // A float's bits are linear between powers of two: eighths of octaves do.
     std::uint32_t eighths = 0;
-    for (std::size_t j = 0; j < n; ++j) eighths += std::bit_cast<std::uint32_t>(weights_[j]) >> 20;
+    for (std::size_t j = 0; j < n; ++j) eighths += std::bit_cast<std::uint32_t>(weights[j]) >> 20;
     const float typical = std::bit_cast<float>(std::uint32_t(eighths / n) << 20);
     const float least =
         typical * std::min(most_coarse, float(n) / float(4 * step_.rank));
     float sums[n_lanes] = {};
     for (std::size_t j = 0; j < stride_; j += n_lanes)
       for (std::size_t i = 0; i < n_lanes; ++i)
-        sums[i] += weights_[j + i] < least ? weights_[j + i] : 0;
-    n_fine_ = find_least(weights_.data(), n, least, fine_.data());
+        sums[i] += weights[j + i] < least ? weights[j + i] : 0;
+    n_fine_ = find_least(weights, n, least, fine_.data());
     for (std::size_t i = 0; i < n_fine_; ++i) {
-      const float weight = weights_[fine_[i]];
+      const float weight = weights[fine_[i]];
       const float* const x = &x_[fine_[i] * length_];
       float* const y = &weighted_[i * length_];
       for (std::size_t k = 0; k < length_; ++k) y[k] = weight * x[k];
@@ -304,7 +326,7 @@ class HalfStepFit {
 
   // Words that weigh less than this many times what is typical of their row have the mean squares.
   // In short rows it is less, so that no such word can rule.
-  static constexpr float most_coarse = 8;
+  static constexpr float most_coarse = 4;
 
   const HalfStep<Real>& step_;
   std::size_t length_, stride_;  // of an x; of a row of floats
@@ -315,7 +337,6 @@ class HalfStepFit {
   std::vector<std::uint32_t> fine_;
   std::size_t n_fine_ = 0;
   std::vector<float> weighted_;
-  float lanes_[n_lanes * 4 / register_bytes][n_side * register_bytes / 4];
   Squares squares_, mean_;
   std::vector<Lanes> triangle_, targets_;
 };

@@ -179,7 +179,7 @@ def half_step(
     weights, pulls = asked(dtype, words, base, own @ given, typical, rule, is_rounded=False)
     middle = (weights.astype(np.float32).view(np.uint32) >> 20).sum(axis=1) // n << 20
     middles = middle.astype(np.uint32).view(np.float32)
-    is_fine = weights >= (middles * np.float32(min(8, n / (4 * rank))))[:, None]
+    is_fine = weights >= (middles * np.float32(min(4, n / (4 * rank))))[:, None]
     x = given.astype(np.float64).T
     moves = np.empty(own.shape)
     for row in range(len(words)):

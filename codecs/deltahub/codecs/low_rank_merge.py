@@ -15,7 +15,8 @@ from deltahub.codecs.low_rank_steps import Product, Rule, Steps
 
 Effort: TypeAlias = Literal["default", "max"]
 
-_SAMPLED: Final = 1 << 17  # words of the rows that the first steps look at
+# Words of the rows that the first steps look at.
+_SAMPLED: Final[dict[Effort, int]] = {"default": 1 << 16, "max": 1 << 17}
 # What a fit of a merge may leave, of what rounding alone leaves. Merging in F32 rounds sums too.
 _MOST_ERROR: Final = {DType.BF16: 1.5, DType.F16: 1.5, DType.F32: 16}
 # The same before the first fit, and more by this for each number of the factors a word: so much of
@@ -25,19 +26,35 @@ _MOST_IN_FACTORS: Final = 4
 
 
 class Ladder(NamedTuple):
-    """What is tried in turn: at both factors on a sample, then at right and left ones on all."""
+    """What is tried in turn.
+
+    sampled: at both factors on a sample. first: at left factors of all rows. all: at right and left
+    ones on all, in turn.
+    """
 
     sampled: tuple[Rule, ...]
+    first: Rule
     all: tuple[Rule, ...]
+
+
+def _near(octaves: int) -> Rule:
+    """A little further than the other factor, as it is, would ask: it gives way in its turn."""
+    return Rule(octaves, further=1.1)
 
 
 _LADDERS: Final[dict[Effort, Ladder]] = {
     "default": Ladder(
-        (Rule(2), Rule(4)),
-        (Rule(5), Rule(6), Rule(7), Rule(7), Rule(8, 0.1, 0.05), Rule(8, 0.05, 0.03)),
+        (_near(2),),
+        _near(3),
+        (
+            *(_near(octaves) for octaves in (4, 5, 6, 7)),
+            Rule(8, 0.1, 0.05, further=1.2),
+            Rule(8, 0.05, 0.03, further=1.2),
+        ),
     ),
     "max": Ladder(
         (Rule(2),),
+        Rule(2),
         (
             *(Rule(octaves) for octaves in (3, 5, 6, 7)),
             *(Rule(8, 0.1, 0.1) for _ in range(2)),
@@ -47,7 +64,7 @@ _LADDERS: Final[dict[Effort, Ladder]] = {
     ),
 }
 # Merging in F32 rounds sums of products too, about so much.
-_LADDER_F32: Final = Ladder((Rule(2), Rule(2)), ())
+_LADDER_F32: Final = Ladder((Rule(2), Rule(2)), Rule(2), ())
 
 
 class Merge(NamedTuple):
@@ -63,7 +80,7 @@ def sharpened(pair: Pair, factors: Factors, effort: Effort) -> Merge | None:
     factors: as many components as an adapter may have; those that are noise are left out.
     """
     ladder = _LADDER_F32 if pair.dtype is DType.F32 else _LADDERS[effort]
-    sampled = max(8 * len(factors.strengths), _SAMPLED // pair.columns)
+    sampled = max(8 * len(factors.strengths), _SAMPLED[effort] // pair.columns)
     every = slice(None, None, max(1, pair.rows // sampled))
     part = pair.part(every)
     steps = Steps(part, is_rounded=False)
@@ -87,7 +104,7 @@ def sharpened(pair: Pair, factors: Factors, effort: Effort) -> Merge | None:
     steps = Steps(pair, is_rounded)
     # The sketch tells left factors of all rows, but for the rows' turn.
     turned = (left @ (factors.right @ product.right.T)).astype(pair.real)
-    product = steps.left(Product(turned, product.right), ladder.sampled[-1])
+    product = steps.left(Product(turned, product.right), ladder.first)
     for i, rule in enumerate(ladder.all):
         if i % 2 == 0:
             product = steps.right(_left_orthonormal(product), rule)

@@ -25,11 +25,13 @@ class Rule:
     fine ones from the start, and a few words would rule before the factors are near.
     margin: None for least squares. Else the product shall lie in the interval that its word tells,
     and this share of an ulp from its ends; inertia is what a word counts that is content.
+    further: how many times as far a factor moves as it is asked to.
     """
 
     octaves: int
     margin: float | None = None
     inertia: float = 0.0
+    further: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -115,4 +117,5 @@ class Steps:
             self.is_rounded,
             moves,
         )
+        moves *= rule.further
         return moves
