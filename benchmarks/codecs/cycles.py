@@ -65,7 +65,7 @@ LOOPS: Final = {
 
 def loops_in(assembly: str, function: str) -> Iterator[list[str]]:
     """The instructions of every loop of a function: from a label to a jump back to it."""
-    for symbol in re.finditer(r"\n(_Z\w+):\n(\.LFB.*?)\n\s+\.cfi_endproc", assembly, re.DOTALL):
+    for symbol in re.finditer(r"\n(_Z[\w.]+):\n(\.LFB.*?)\n\s+\.cfi_endproc", assembly, re.DOTALL):
         if function not in symbol[1]:
             continue
         lines = symbol[2].split("\n")

@@ -33,7 +33,7 @@ KINDS: Final = (
         "search: trials and differences",
         r"trial|asked|sketch|normal|search|residual|half_step|subtract|factor_bits|greatest",
     ),
-    ("numbers: states and digits", r"::(two_)?numbers<|::write<|Reader<"),
+    ("numbers: states and digits", r"::(fast_)?(two_)?numbers<|::write<|Reader<"),
     ("contexts and classes", r"contexts|::places<|FrameModel|decode_block|encode_block"),
     ("differences and words", r"::apply<|::deltas<|undo"),
     ("prediction: product and sum", r"product|::predict(_each)?<"),
