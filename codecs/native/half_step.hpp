@@ -294,7 +294,7 @@ class HalfStepFit {
   float find_fine(const float* weights) {
     const std::size_t n = step_.n;
     // A float's bits are linear between powers of two: eighths of octaves do.
-    std::uint32_t eighths = 0;
+    std::uint64_t eighths = 0;
     for (std::size_t j = 0; j < n; ++j) eighths += std::bit_cast<std::uint32_t>(weights[j]) >> 20;
     const float typical = std::bit_cast<float>(std::uint32_t(eighths / n) << 20);
     const float least =

@@ -16,6 +16,7 @@ import pytest
 from starlette.types import Message
 
 from deltahub.server.chunks import Chunk
+from deltahub.server.metering import CountingTransport, Traffic
 from deltahub.server.outflow import ClientGone, NotTaken, Outflow, WrongSize
 from deltahub.server.settings import ServerSettings
 from deltahub.server.streaming import ChunkStream
@@ -271,6 +272,49 @@ def test_answers_to_requests_sent_together_do_not_mix(hub: RunningHub) -> None:
             assert exactly(client, len(expected)) == expected
         assert head_of(client).startswith(b"HTTP/1.1 401")
         assert json.loads(received(client))["error"]["code"] == "unauthorized"
+
+
+class Connection(asyncio.Protocol):
+    """What a server holds of a connection whose client has taken nothing yet."""
+
+    counting: CountingTransport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.counting = CountingTransport(transport, Traffic())
+
+    def resume_writing(self) -> None:
+        self.counting.may_be_empty()
+
+
+@pytest.mark.parametrize("end", ["write", "close", "cut"])
+def test_a_body_that_waits_for_its_head_never_follows_something_else(
+    ends: tuple[socket.socket, socket.socket], end: str
+) -> None:
+    server, client = ends
+    head = b"h" * (4 << 20)  # more than the connection's buffers hold
+    made = chunks(DATA, 64 * KIB, 64 * KIB)
+    outflow = Outflow(next(made), made, len(DATA), nullcontext(), 10)
+
+    async def serve() -> bytes:
+        loop = asyncio.get_running_loop()
+        transport, connection = await loop.create_connection(Connection, sock=server.dup())
+        connection.counting.write(head)
+        connection.counting.write(outflow)
+        if end == "write":
+            connection.counting.write(b"HTTP/1.1 400 Bad Request")
+        elif end == "cut":
+            outflow.cut()
+            transport.close()
+        else:
+            transport.close()
+        server.close()
+        return await asyncio.to_thread(received, client)
+
+    got = asyncio.run(serve())
+    assert head.startswith(got)
+    assert (len(got) < len(head)) == (end == "write")
+    assert not outflow.has_connection
 
 
 def test_what_is_no_request_cuts_a_body_and_adds_nothing_to_it(hub: RunningHub) -> None:

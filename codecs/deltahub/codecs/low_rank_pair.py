@@ -92,18 +92,11 @@ class Pair:
         return difference
 
     def chunks(self, real: np.dtype[Any] | None = None) -> Iterator[tuple[slice, Floats]]:
-        """All rows, some at a time, with their differences."""
-        for rows in self.row_slices():
-            yield rows, self.differences(rows, real=real)
-
-    def row_slices(self, columns: int | None = None, stride: int = 1) -> Iterator[slice]:
-        """All rows, or one in every stride, some at a time: so many that their floats are few.
-
-        columns: how many of them are looked at, where it is not all.
-        """
-        n_rows = max(1, _CHUNK // (columns or self.columns)) * stride
+        """All rows, so many at a time that their floats are few, with their differences."""
+        n_rows = max(1, _CHUNK // self.columns)
         for start in range(0, self.rows, n_rows):
-            yield slice(start, min(start + n_rows, self.rows), stride)
+            rows = slice(start, min(start + n_rows, self.rows))
+            yield rows, self.differences(rows, real=real)
 
     def part(self, rows: slice) -> "Pair":
         """These rows of the pair, not copied."""

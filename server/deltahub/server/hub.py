@@ -30,7 +30,7 @@ T = TypeVar("T")
 # largest JSON that is allowed by default, 128 MiB in all.
 SMALL_BODIES: Final = 128
 LARGE_BODIES: Final = 6
-# The bodies of answers that a connection's buffers hold, so that nobody waits for the client.
+# The bodies of answers that a connection's buffers hold, unless its client reads nothing at all.
 SMALL_ANSWER_BYTES: Final = 64 << 10
 
 
@@ -69,7 +69,7 @@ class Hub:
             settings.idle_s,
             _for_guests(settings.max_streams),
         )
-        # What a socket takes whole, whether it is read or not: it waits for none of those.
+        # What a socket takes whole as a rule, read or not: it waits for none of those.
         self._answering = Turns(
             f"sends {settings.max_streams} small files at once, and {settings.streams_per_user} to"
             " one user or address",

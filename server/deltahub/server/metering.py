@@ -26,7 +26,7 @@ class Traffic:
             self.sent_bytes += n
 
 
-class _CountingTransport:
+class CountingTransport:
     """A transport that counts what is written to it and passes everything on.
 
     An Outflow gets the socket instead, once all that was written before is through.
@@ -46,14 +46,24 @@ class _CountingTransport:
             self._transport.set_write_buffer_limits(high=0)
             self.may_be_empty()
             return
+        # Whatever this is, the client would take it for a part of that body.
+        if self._is_waiting:
+            self._is_waiting = False
+            self._transport.abort()
+            return
         if self._outflow is not None and self._outflow.has_connection:
-            self._outflow.cut()  # whatever this is, it is no part of that body
+            self._outflow.cut()
+            return
         self._traffic.add_sent(len(data))
         self._transport.write(data)
 
     def may_be_empty(self) -> None:
         """Gives the socket to the Outflow that waits for it, unless something is to go before."""
-        if not self._is_waiting or self._transport.get_write_buffer_size() > 0:
+        if (
+            not self._is_waiting
+            or self._transport.is_closing()
+            or self._transport.get_write_buffer_size() > 0
+        ):
             return
         self._is_waiting = False
         self._transport.set_write_buffer_limits()
@@ -106,7 +116,7 @@ def metered_protocol(traffic: Traffic, head_s: float) -> type[asyncio.Protocol]:
         _head_timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            self._counting = _CountingTransport(cast(asyncio.Transport, transport), traffic)
+            self._counting = CountingTransport(cast(asyncio.Transport, transport), traffic)
             super().connection_made(cast(asyncio.Transport, self._counting))
             self._wait_for_head()
 

@@ -79,13 +79,16 @@ class Outflow:
         await self._has_begun.wait()
 
     def begin(self, descriptor: int, count: Callable[[int], None]) -> None:
-        """Takes a connection. count: told, from the thread of run(), how many bytes went out.
+        """Takes a connection, unless cut() came before. Called by the event loop, as begun() is.
 
-        Called by the event loop, as begun() is.
+        count: told, from the thread of run(), how many bytes went out.
         """
-        # Of our own, so that it is never another connection's, whoever closes the first.
-        self._socket = socket.socket(fileno=os.dup(descriptor))
-        self._socket.setblocking(False)
+        with self._lock:
+            if self._is_cut:
+                return  # nobody will run this
+            # Of our own, so that it is never another connection's, whoever closes the first.
+            self._socket = socket.socket(fileno=os.dup(descriptor))
+            self._socket.setblocking(False)
         self._count = count
         self._has_begun.set()
 
@@ -107,7 +110,7 @@ class Outflow:
                 if left < 0:
                     raise WrongSize(f"more than the {self._size} bytes that were announced")
                 self._write(chunk.views, writable)
-                chunk = None  # its memory is free for the next one
+                chunk = None  # so that no more than two are held while the next one is made
                 with self._making:
                     chunk = next(self._rest, None)
             if left > 0:
@@ -119,7 +122,7 @@ class Outflow:
     def cut(self) -> None:
         """Makes run() raise ClientGone soon, and the connection unusable; nothing after run().
 
-        Safe from any thread.
+        Before begin(), none is taken any more. Safe from any thread.
         """
         with self._lock:
             self._is_cut = True
@@ -144,7 +147,7 @@ class Outflow:
                 if left_s <= 0 or not writable.poll(1000 * left_s):
                     raise NotTaken(self.waited_s()) from None
                 continue
-            except OSError as exc:
+            except (ConnectionError, TimeoutError) as exc:
                 raise ClientGone(exc.strerror) from exc
             self._count(n)
             done = 0

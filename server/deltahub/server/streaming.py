@@ -123,7 +123,7 @@ class ChunkStream(Response):
             self._patience.deadline = -math.inf
         elif self._outflow is not None:
             # Here, since the client's end is heard of in two ways at once.
-            log.error("stream=%s cut: %s", self._label, NotTaken(self._outflow.waited_s()))
+            self._log_cut(NotTaken(self._outflow.waited_s()))
             self._outflow.cut()
 
     async def _watch(self, receive: Receive, scope: anyio.CancelScope) -> None:
@@ -145,7 +145,10 @@ class ChunkStream(Response):
                 await anyio.sleep_forever()
         except Exception as error:
             # Not completing the response makes the server cut the connection.
-            log.error("stream=%s cut: %s: %s", self._label, type(error).__name__, error)
+            self._log_cut(error)
+
+    def _log_cut(self, error: Exception) -> None:
+        log.error("stream=%s cut: %s: %s", self._label, type(error).__name__, error)
 
     async def _get_connection(self, send: Send, first: Chunk | None) -> None:
         """Sends what goes before the body, and waits for all of that to be through; NotTaken."""
