@@ -59,6 +59,9 @@ LOOPS: Final = {
         Loop("F32 numbers, two blocks", "two_numbersIjE", "vpsadbw", 64),
         Loop("F32 apply", f"applyINS0_10{_F32}", "zmm", 16),
         Loop("product, 4 rows", "product_of_rowsILm4E", "vpdpwssd", 4 * 32 * 2),
+        Loop("encode BF16: deltas", f"deltasINS0_10{_BF16}", "zmm", 32),
+        Loop("encode BF16: places", "placesItE", "vpermb", 32),
+        Loop("encode BF16: write", "writeItE", "vpinsrw", 32),
     ),
 }
 
