@@ -2,7 +2,6 @@
 // that a processor has: pmaddwd of SSE2, smlal of NEON. So a column of the right factor is contiguous.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -54,14 +53,19 @@ void dots(const std::int16_t* left, std::size_t n_rows, const std::int16_t* righ
     dots_of_row<RANK>(left + row * RANK, right, n, out + row * n);
 }
 
+using Dots = void (*)(const std::int16_t*, std::size_t, const std::int16_t*, std::size_t,
+                      std::int32_t*);
+template <class Steps>
+struct DotsOfRanks;
+template <std::size_t... I>
+struct DotsOfRanks<std::index_sequence<I...>> {
+  static constexpr Dots of[] = {dots<rank_step * (I + 1)>...};
+};
+
 inline void product(const std::int16_t* left, std::size_t n_rows, int rank,
                     const std::int16_t* right, std::size_t, std::size_t n, std::int32_t* out) {
-  using Dots = void (*)(const std::int16_t*, std::size_t, const std::int16_t*, std::size_t,
-                        std::int32_t*);
-  static constexpr auto of_rank = []<std::size_t... I>(std::index_sequence<I...>) {
-    return std::array<Dots, sizeof...(I)>{dots<rank_step * (I + 1)>...};
-  }(std::make_index_sequence<greatest_rank / rank_step>());
-  if (rank > 0) of_rank[std::size_t(rank) / rank_step - 1](left, n_rows, right, n, out);
+  using Ranks = DotsOfRanks<std::make_index_sequence<greatest_rank / rank_step>>;
+  if (rank > 0) Ranks::of[std::size_t(rank) / rank_step - 1](left, n_rows, right, n, out);
 }
 
 }  // namespace

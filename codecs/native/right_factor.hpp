@@ -9,6 +9,11 @@
 
 #include "kernels.hpp"
 
+// Fuzzers have a lower bound, so that inputs of theirs reach what lies beyond it.
+#ifndef DELTAHUB_MOST_FILLED
+#define DELTAHUB_MOST_FILLED (std::size_t(1) << 24)
+#endif
+
 namespace deltahub {
 
 // How many factors a row has: the rank, filled up with zeros.
@@ -55,7 +60,7 @@ class RightFactor {
  private:
   // More numbers than this are not filled up: of rows this wide a frame has few, and the zeros would
   // take more memory than its words.
-  static constexpr std::size_t most_filled = std::size_t(1) << 24;
+  static constexpr std::size_t most_filled = DELTAHUB_MOST_FILLED;
 
   std::vector<std::int16_t> numbers_;
   std::size_t rank_ = 0, filled_ = 0, columns_ = 0;

@@ -34,16 +34,11 @@ class Sequences {
     if (state_.is_sound)
       of_size<Number>(kernels_.numbers)(state_, entries_, contexts, n, out, ahead);
   }
-  // The same of two streams that are read by the same tables.
+  // The same of two sound streams that are read by the same tables.
   template <class Number>
   static void read_two(Sequences& a, Sequences& b, const Context* contexts_a,
                        const Context* contexts_b, std::size_t n, std::uint8_t* out_a,
                        std::uint8_t* out_b, Ahead ahead_a, Ahead ahead_b) {
-    if (!a.is_sound() || !b.is_sound()) {
-      a.read<Number>(contexts_a, n, out_a, ahead_a);
-      b.read<Number>(contexts_b, n, out_b, ahead_b);
-      return;
-    }
     of_size<Number>(a.kernels_.two_numbers)({&a.state_, &b.state_}, a.entries_,
                                             {contexts_a, contexts_b}, n, {out_a, out_b},
                                             {ahead_a, ahead_b});
