@@ -79,8 +79,7 @@ struct Kernels {
                            Ahead ahead);
   Numbers numbers[4];  // of 8, 16, 32 and 64 bits
   // The same for two sound streams, which some processors read faster together.
-  using TwoNumbers = void (*)(StreamState* const (&streams)[2],
-                              const std::uint32_t* entries,
+  using TwoNumbers = void (*)(StreamState* const (&streams)[2], const std::uint32_t* entries,
                               const std::uint16_t* const (&contexts)[2], std::size_t n,
                               std::uint8_t* const (&out)[2], const Ahead (&ahead)[2]);
   TwoNumbers two_numbers[4];

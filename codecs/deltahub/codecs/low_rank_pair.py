@@ -22,37 +22,34 @@ _SAMPLED: Final = 1 << 20  # elements, about, that are looked at all at once
 _COUNTED: Final = 1 << 14  # elements, about, whose exponents are counted
 
 
-class Rooms:
-    """Arrays that are filled again and again: fresh memory takes longer than what fills it."""
+class Room:
+    """Memory that is filled again and again: fresh one takes longer than what fills it."""
 
     def __init__(self) -> None:
-        self._rooms: dict[str, NDArray[np.uint8]] = {}
+        self._bytes = np.empty(0, np.uint8)
 
-    def room(self, name: str, shape: tuple[int, ...], real: np.dtype[Any]) -> Floats:
-        """An array of any contents, until the same name is asked for again."""
+    def array(self, shape: tuple[int, ...], real: np.dtype[Any]) -> Floats:
+        """An array of any contents, until the next one is asked for."""
         n_bytes = prod(shape) * real.itemsize
-        if n_bytes > self._rooms.get(name, _NO_ROOM).nbytes:
-            self._rooms[name] = np.empty(n_bytes, np.uint8)
-        room: Floats = self._rooms.get(name, _NO_ROOM)[:n_bytes].view(real).reshape(shape)
-        return room
+        if n_bytes > self._bytes.nbytes:
+            self._bytes = np.empty(n_bytes, np.uint8)
+        array: Floats = self._bytes[:n_bytes].view(real).reshape(shape)
+        return array
 
 
 _F32: Final = np.dtype(np.float32)
-_NO_ROOM: Final = np.empty(0, np.uint8)
 
 
 class Pair:
     """A fine-tuned and a base tensor of the same dtype, as floats where they are asked for."""
 
-    def __init__(
-        self, dtype: DType, source: Words, base: Words, rooms: Rooms | None = None
-    ) -> None:
+    def __init__(self, dtype: DType, source: Words, base: Words, room: Room | None = None) -> None:
         self.dtype, self.source, self.base = dtype, source, base
         self.kind, self.words = WORD_KINDS[dtype], FLOAT_WORDS[dtype]
         self.rows, self.columns = source.shape
         # Float32 would round what the last digits of F32 words say of a product.
         self.real = np.dtype(np.float64 if dtype is DType.F32 else np.float32)
-        self.rooms = rooms or Rooms()
+        self._room = room or Room()
 
     @property
     def size(self) -> int:
@@ -78,7 +75,7 @@ class Pair:
         if real == _F32 and columns == slice(None) and self._held is not None:
             return self._held[rows]
         source = self.source[rows, columns]
-        difference = self.rooms.room("differences", source.shape, real)
+        difference = self._room.array(source.shape, real)
         subtract(self.kind, source, self.base[rows, columns], difference)
         return difference
 
@@ -100,7 +97,7 @@ class Pair:
 
     def part(self, rows: slice) -> "Pair":
         """These rows of the pair, not copied."""
-        return Pair(self.dtype, self.source[rows], self.base[rows], self.rooms)
+        return Pair(self.dtype, self.source[rows], self.base[rows], self._room)
 
     def sample(self) -> slice:
         """Some of the rows, to look at them all at once."""
