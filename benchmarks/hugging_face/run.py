@@ -132,6 +132,7 @@ def _measured(hub: EmbeddedHub, nginx: Nginx, pair: Pair, scratch: Path) -> bool
         say(f"  {i + 1}, decoding alone: {decoding[-1]:.2f} CPU s")
     after = _counters(hub)
     rebuilt, uploaded = (after[key] - before[key] for key in ("rebuilt_bytes", "uploaded_bytes"))
+    hot_bytes = after["hot_base_read_bytes"] - before["hot_base_read_bytes"]
     n_bytes = 2 * pair.size_bytes
     gb = n_bytes / 1e9
     decode_s = median(decoding)
@@ -172,6 +173,8 @@ def _measured(hub: EmbeddedHub, nginx: Nginx, pair: Pair, scratch: Path) -> bool
         f"two models of {pair.size_bytes / GIB:g} GiB (benchmarks/data.md), one call of"
         f" snapshot_download each, plain HTTP but for `hub, Xet`; medians of {RUNS} runs by turns",
         f"decoding the same frames alone: {decode_s / gb:.3f} CPU s/GB",
+        f"of the fine-tune's base, read as it had been decoded: {hot_bytes / 1e9:.2f} GB of"
+        f" {2 * RUNS * pair.size_bytes / 1e9:.2f}",
         *(f"{title}: {value:.3f}" for title, value, _, _ in figures),
     ]
     write_results("hugging-face", rows, PACKAGES, notes)

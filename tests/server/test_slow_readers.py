@@ -95,3 +95,6 @@ def test_slow_readers_get_every_byte_while_others_are_served(
     total = sum(map(len, files.values())) * (SLOW + 3)
     assert after["rebuilt_bytes"] - before["rebuilt_bytes"] > 0.99 * total
     assert after["uploaded_bytes"] == before["uploaded_bytes"]
+    # The fine-tune's base was decoded twice; then it lay on the disk as it was decoded.
+    assert after["hot_base_bytes"] == 2 * SHAPE[0] * SHAPE[1]
+    assert after["hot_base_read_bytes"] > after["hot_base_bytes"]

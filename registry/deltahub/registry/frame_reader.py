@@ -45,6 +45,11 @@ class OpenFrame:
         geometry = self.view.header.geometry
         return geometry.block_bytes(begin)[0], geometry.block_bytes(stop - 1)[1]
 
+    def sizes(self, begin: int, stop: int) -> list[int]:
+        """Decoded bytes of each of blocks [begin, stop)."""
+        spans = map(self.view.header.geometry.block_bytes, range(begin, stop))
+        return [high - low for low, high in spans]
+
     def run(self, byte: int, want: int) -> tuple[int, int]:
         """Blocks [begin, stop) from the one that holds `byte` to the one that reaches `want`.
 

@@ -11,6 +11,7 @@ from deltahub.registry.buffers import room_for
 from deltahub.registry.byte_cache import ByteCache
 from deltahub.registry.db.models import File
 from deltahub.registry.errors import DataLost, EntryNotFound, NotReady
+from deltahub.registry.hot_bases import HotBases
 from deltahub.registry.locations import TensorLocation, resolve_ids
 from deltahub.registry.recipe_index import Piece, RecipeIndex
 from deltahub.registry.store.base import ObjectNotFound, ShortObject
@@ -50,8 +51,13 @@ class Served:
 class Restorer(TensorReader):
     """Reads files for one process; safe to share between threads. See TensorReader for memory."""
 
-    def __init__(self, registry: "Registry", cache_bytes: int | None = None) -> None:
-        super().__init__(registry, cache_bytes)
+    def __init__(
+        self,
+        registry: "Registry",
+        cache_bytes: int | None = None,
+        hot_bases: HotBases | None = None,
+    ) -> None:
+        super().__init__(registry, cache_bytes, hot_bases)
         self.served = Served()
         # By contents of file and recipe: ids of rows are used again after a deletion.
         self._recipes: ByteCache[tuple[str, bytes], RecipeIndex] = ByteCache(RECIPE_CACHE_BYTES)

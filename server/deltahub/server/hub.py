@@ -14,6 +14,7 @@ from fastapi import Depends, Request
 
 from deltahub.registry import users
 from deltahub.registry.errors import Unauthorized
+from deltahub.registry.hot_bases import HotBases
 from deltahub.registry.permissions import ANONYMOUS, Caller
 from deltahub.registry.registry import Registry
 from deltahub.registry.restore import Restorer
@@ -41,6 +42,7 @@ class Hub:
     registry: Registry
     settings: ServerSettings
     traffic: Traffic
+    hot_bases: HotBases = field(init=False)
     restorer: Restorer = field(init=False)
     signer: Signer = field(init=False)
     _sending: Executor = field(init=False)
@@ -56,7 +58,10 @@ class Hub:
 
     def __post_init__(self) -> None:
         settings = self.settings
-        self.restorer = Restorer(self.registry)
+        self.hot_bases = HotBases(
+            self.registry.disk, self.registry.scratch, settings.hot_base_bytes
+        )
+        self.restorer = Restorer(self.registry, hot_bases=self.hot_bases)
         self.signer = Signer.of_folder(self.registry.data_dir)
         # A thread for each turn of both kinds: it waits there for its client.
         self._sending = ThreadPoolExecutor(2 * settings.max_streams, "sending")

@@ -16,6 +16,11 @@ class ServerSettings(BaseSettings):
     decode_threads: int = Field(
         default=4, ge=1, description="Chunks of downloads that are decoded at once."
     )
+    hot_base_bytes: int = Field(
+        default=8 << 30,
+        ge=0,
+        description="Disk for blocks of bases as they are decoded, in bytes; below 64 MiB none.",
+    )
     max_streams: int = Field(
         default=40,
         ge=1,

@@ -50,4 +50,6 @@ def get_metrics(hub: HubDep, caller: CallerDep) -> MetricsOut:
         requests=hub.traffic.requests,
         rebuilt_bytes=served.from_frames,
         uploaded_bytes=served.from_uploads,
+        hot_base_bytes=hub.hot_bases.kept_bytes,
+        hot_base_read_bytes=hub.hot_bases.read_bytes,
     )

@@ -26,7 +26,8 @@ class MetricsOut(Out):
     """Totals since the server process started. sent, received, requests: at its sockets.
 
     rebuilt_bytes: of files that came from frames; uploaded_bytes: of files that were read as they
-    had been uploaded, since their ingest is not over.
+    had been uploaded, since their ingest is not over. hot_base_bytes: decoded blocks of bases on
+    the hub's disk now; hot_base_read_bytes: of bases, read from there instead of decoded.
     """
 
     sent_bytes: int
@@ -34,3 +35,5 @@ class MetricsOut(Out):
     requests: int
     rebuilt_bytes: int
     uploaded_bytes: int
+    hot_base_bytes: int
+    hot_base_read_bytes: int
