@@ -149,6 +149,12 @@ def _measured(hub: EmbeddedHub, nginx: Nginx, pair: Pair, scratch: Path) -> bool
             1.15,
             False,
         ),
+        (
+            "the same by Xet",
+            cpu["hub, Xet"] / (cpu["nginx"] + decode_s),
+            1.15,
+            False,
+        ),
         ("first byte, p99, ms", 1000 * quantiles(first, n=100)[98], 300, False),
     ]
     rows: list[dict[str, Any]] = [
