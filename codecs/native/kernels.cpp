@@ -193,27 +193,48 @@ void predict_together(const std::uint8_t* words, const std::int32_t* product, in
     predict_others<Words>(words, product, floor, out, others);
 }
 
+// Of n words those that are in whole groups, as `kind` tells of them; how many.
+template <class Words, class Kind>
+std::size_t predict_kind(const Kind& kind, const std::uint8_t* words, const std::int32_t* product,
+                         std::size_t n, int floor, std::uint8_t* out) {
+  constexpr std::size_t together = predicted_together, size = sizeof(typename Words::Word);
+  constexpr std::size_t most_groups = 32;
+  std::size_t j = 0;
+  while (j + together <= n) {
+    std::uint32_t others[most_groups];
+    const std::size_t n_groups = std::min(most_groups, (n - j) / together);
+    // First without a call, so that what is constant stays in registers.
+    for (std::size_t g = 0; g < n_groups; ++g) {
+      const std::size_t at = j + g * together;
+      others[g] = kind.predict(words + at * size, product + at, out + at * size);
+    }
+    for (std::size_t g = 0; g < n_groups; ++g, j += together) {
+      if (std::popcount(others[g]) > few_others)
+        predict_together<Words>(words + j * size, product + j, floor, out + j * size);
+      else
+        predict_others<Words>(words + j * size, product + j, floor, out + j * size, others[g]);
+    }
+  }
+  return j;
+}
+
 template <class Words>
 void predict(const std::uint8_t* words, const std::int32_t* product, std::size_t n, int floor,
              std::uint8_t* out) {
   constexpr std::size_t together = predicted_together, size = sizeof(typename Words::Word);
   std::size_t j = 0;
   if constexpr (size == 2) {
+    // Where many words are not near, as happens with a fine unit, they are in all groups.
     const NearWords<Words> near(floor);
-    // Where many words are others, as happens with a fine unit, they are in all groups.
-    constexpr int most_misses = 3;
-    for (int misses = 0; near.exist() && misses < most_misses && j + together <= n; j += together) {
-      const std::uint8_t* const from = words + j * size;
-      std::uint8_t* const to = out + j * size;
-      const std::uint32_t others = near.predict(from, product + j, to);
-      if (std::popcount(others) > few_others) {
-        predict_together<Words>(from, product + j, floor, to);
-        ++misses;
-      } else {
-        predict_others<Words>(from, product + j, floor, to, others);
-      }
-    }
+    if (near.exist() && n >= together &&
+        std::popcount(near.predict(words, product, out)) <= few_others)
+      j = predict_kind<Words>(near, words, product, n, floor, out);
   }
+#ifdef DELTAHUB_HAS_SCALED
+  if constexpr (std::is_same_v<Words, Bf16Words>)
+    if (const ScaledBf16 scaled(floor); j == 0 && scaled.exist())
+      j = predict_kind<Words>(scaled, words, product, n, floor, out);
+#endif
   for (; j + together <= n; j += together)
     predict_together<Words>(words + j * size, product + j, floor, out + j * size);
   predict_each<Words>(words + j * size, product + j, n - j, floor, out + j * size);

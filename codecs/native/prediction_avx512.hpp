@@ -11,6 +11,7 @@
 #include "prediction_near.hpp"
 
 #define DELTAHUB_HAS_PREDICT
+#define DELTAHUB_HAS_SCALED
 
 DELTAHUB_BEGIN
 namespace {
@@ -106,6 +107,78 @@ class NearWords {
   }
 
   Bounds bounds_;
+};
+
+// Words of BF16 whose exponents are those of full significands: the unit takes digits of those below
+// it, and its product loses digits to those above. Each is made one of the unit's exponent or below,
+// and its sum one of its own again. Floats add exactly up to 2^23, whatever a long product was
+// rounded to; of a sum up to 2^29 they give the highest 24 digits to within three of the last one, in
+// any rounding mode: less than two of a product's, whose size is then no less than three quarters of
+// the sum's, and one of the sum's own. Rounded to eight digits that changes only what is next to a
+// half, and such sums are others, too.
+class ScaledBf16 {
+ public:
+  explicit ScaledBf16(std::int32_t floor)
+      : floor_(floor), least_(std::max(1, floor - guard)), exist_(floor >= 0 && floor < most) {}
+
+  bool exist() const { return exist_; }
+
+  // 32 words. A bit for each one that is another, and in `out` arbitrary.
+  std::uint32_t predict(const std::uint8_t* words, const std::int32_t* product,
+                        std::uint8_t* out) const {
+    const __m512i to_first = _mm512_load_si512(halves.to_first.data());
+    const __m512i to_last = _mm512_load_si512(halves.to_last.data());
+    const __m512i both = _mm512_loadu_si512(words);
+    const __m512i e = _mm512_and_si512(_mm512_srli_epi16(both, m), all(most));
+    const __m512i high = _mm512_max_epi16(e, all(floor_));
+    const __m512i down = _mm512_sub_epi16(high, all(floor_));
+    const __m512i at_exponent = _mm512_slli_epi16(high, m);
+    const __m512i scaled =
+        _mm512_sub_epi16(_mm512_add_epi16(both, all(own << m)), at_exponent);
+    constexpr __mmask32 high_halves = 0xaaaaaaaa, low_halves = 0x55555555;
+    const __m512i first = rounded_sum(_mm512_maskz_permutexvar_epi16(high_halves, to_first, scaled),
+                                      _mm512_maskz_permutexvar_epi16(low_halves, to_first, down),
+                                      _mm512_loadu_si512(product));
+    const __m512i last = rounded_sum(_mm512_maskz_permutexvar_epi16(high_halves, to_last, scaled),
+                                     _mm512_maskz_permutexvar_epi16(low_halves, to_last, down),
+                                     _mm512_loadu_si512(product + 16));
+    const __m512i sum =
+        _mm512_permutex2var_epi16(first, _mm512_load_si512(halves.from_high.data()), last);
+    const __m512i rest =
+        _mm512_permutex2var_epi16(first, _mm512_load_si512(halves.from_low.data()), last);
+    const __m512i moved =
+        _mm512_sub_epi16(_mm512_add_epi16(sum, at_exponent), all(own << m));
+    _mm512_storeu_si512(out, moved);
+    // What was next to a half is next to nothing now.
+    const __mmask32 are_long = _mm512_cmpgt_epu16_mask(sizes(sum), all(((127 + 23) << m) - 1));
+    // Rounding may have carried: before it an exponent was one less.
+    return ~(is_within(e, least_, most - 1) &
+             is_within(sizes(sum), 127 << m, ((127 + 29) << m) - 1) &
+             ~_mm512_mask_cmple_epu16_mask(are_long, _mm512_add_epi16(rest, all(4)), all(7)) &
+             is_within(_mm512_add_epi16(sizes(sum), at_exponent), (2 + own) << m,
+                       ((most - 1 + own) << m) - 1));
+  }
+
+ private:
+  static constexpr std::int32_t m = Bf16Words::mantissa_bits, guard = guard_bits(m), drop = 23 - m;
+  static constexpr std::int32_t most = (1 << Bf16Words::exponent_bits) - 1;
+  static constexpr std::int32_t own = 127 + m + guard;  // of a float: the unit's words have it
+
+  // Words in the high halves, as floats of one exponent, and the product, rounded to their digits.
+  static __m512i rounded_sum(__m512i words, __m512i down, __m512i product) {
+    const __m512 moves = _mm512_cvtepi32_ps(_mm512_srav_epi32(product, down));
+    const __m512i sum = _mm512_castps_si512(_mm512_add_ps(_mm512_castsi512_ps(words), moves));
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(sum, drop), _mm512_set1_epi32(1));
+    return _mm512_add_epi32(_mm512_add_epi32(sum, _mm512_set1_epi32((1 << (drop - 1)) - 1)), odd);
+  }
+  static __m512i all(std::int32_t value) { return _mm512_set1_epi16(std::int16_t(value)); }
+  static __m512i sizes(__m512i words) { return _mm512_and_si512(words, all(0x7fff)); }
+  static __mmask32 is_within(__m512i value, std::int32_t least, std::int32_t most) {
+    return _mm512_cmple_epu16_mask(_mm512_sub_epi16(value, all(least)), all(most - least));
+  }
+
+  std::int32_t floor_, least_;
+  bool exist_;
 };
 
 // Sixteen words, each in the low bits of an element, and what they are moved to; are_usual: those
