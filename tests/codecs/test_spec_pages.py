@@ -47,6 +47,7 @@ VERSIONS = {
     "recipe": RECIPE_VERSION,
     "coder": 1,
     "fm_delta": 1,
+    "fm_delta_v0": 0,
     **{codec.codec_id: codec.version for codec in BY_ID.values()},
 }
 

@@ -1,13 +1,15 @@
 """fm_delta: a tensor as the integer difference of its words from an aligned base.
 
 Format: codecs/spec/fm_delta.md. The work is done by the native kernels; this file knows blocks,
-modes and errors. `reference.fm_delta` says the same in readable Python.
+modes and errors. `reference.fm_delta` says the same in readable Python. Version 0 is left to
+`fm_delta_trial`.
 """
 
 from typing import ClassVar, Final
 
 import numpy as np
 
+from deltahub.codecs import fm_delta_trial
 from deltahub.codecs._native import BlockTable, FmDeltaDecoder, FmDeltaEncoder
 from deltahub.codecs.blocks import (
     BlockFault,
@@ -22,7 +24,14 @@ from deltahub.codecs.dtypes import DType
 from deltahub.codecs.errors import CorruptFrame, WrongBase
 from deltahub.codecs.low_rank import FLOAT_WORDS
 from deltahub.codecs.low_rank_search import fit_low_rank
-from deltahub.codecs.protocol import BlockMode, Effort, EncodedBody, Geometry, StoredBlocks
+from deltahub.codecs.protocol import (
+    TRIAL_VERSION,
+    BlockMode,
+    Effort,
+    EncodedBody,
+    Geometry,
+    StoredBlocks,
+)
 from deltahub.codecs.words import WORD_KINDS
 
 BLOCK_ELEMENTS: Final = 1 << 17
@@ -97,6 +106,11 @@ class FmDelta:
     ) -> None:
         if base is None:
             raise WrongBase("an fm_delta frame decodes against its base, and none was given")
+        if version == TRIAL_VERSION:
+            fm_delta_trial.decode(
+                geometry, prelude, blocks, first, end, payload, base, out, threads
+            )
+            return
         if not prelude:  # which an encoder writes where no block is coded
             decode_plain(blocks, first, end, payload, base, out, threads)
             return

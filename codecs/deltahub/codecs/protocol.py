@@ -5,12 +5,15 @@ from dataclasses import dataclass
 from enum import IntEnum
 from io import BytesIO
 from itertools import accumulate
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final, Protocol
 
 from deltahub.codecs._native import BlockTable, bytes_to_fill
 from deltahub.codecs.dtypes import DType
 
 Buffer = bytes | bytearray | memoryview
+
+TRIAL_VERSION: Final = 0
+"""A codec's version that was on trial. It is read where stores have it; no client may send it."""
 
 
 class BlockMode(IntEnum):
@@ -173,14 +176,13 @@ class EncodedBody:
 class Codec(Protocol):
     """Elements and an aligned base in, blocks out, and back.
 
-    A codec gets every block, whatever its mode: two modes are the same in all codecs. Version 0
-    marks a format on trial: only a release that writes it reads it. Versions from 1 on are read
-    for ever.
+    A codec gets every block, whatever its mode: two modes are the same in all codecs. What a
+    version wrote is read for ever.
     """
 
     codec_id: ClassVar[str]  # in manifests and URLs; never renamed, never reused
     number: ClassVar[int]  # the same identity in a frame header, one byte
-    version: ClassVar[int]  # what encode() writes; decode() reads 1..version
+    version: ClassVar[int]  # what encode() writes; decode() reads 1..version, fm_delta's 0 too
     needs_base: ClassVar[bool]  # True: always with a base; False: never with one
 
     def block_bytes(self, dtype: DType) -> int:
