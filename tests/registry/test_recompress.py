@@ -175,14 +175,14 @@ def test_one_at_a_time_and_none_beside_a_gc_that_waits_for_no_reader(reg: Regist
 
 
 def make_unreadable(reg: Registry, tensor_id: int) -> None:
-    """Let the tensor's frame be one of fm_delta version 0, which no release reads any more."""
+    """Let the tensor's frame be one of a version that only a newer release reads."""
     with reg.db.read() as session:
         frame = session.scalars(select(Frame).where(Frame.tensor_id == tensor_id)).one()
     path = reg.data_dir / "objects" / pack_key(frame.pack_id)
     data = bytearray(path.read_bytes())
     end = frame.offset + frame.length
     data[frame.offset : end] = forge_header(
-        bytes(data[frame.offset : end]), codec=2, codec_version=0
+        bytes(data[frame.offset : end]), codec=2, codec_version=9
     )
     path.chmod(0o600)
     path.write_bytes(data)
@@ -190,7 +190,7 @@ def make_unreadable(reg: Registry, tensor_id: int) -> None:
         session.execute(update(Frame).where(Frame.tensor_id == tensor_id).values(tried=0))
 
 
-def test_frames_that_no_release_reads_are_named_and_left_and_the_rest_is_done(
+def test_frames_that_this_release_cannot_read_are_named_and_left_and_the_rest_is_done(
     reg: Registry, hub: OldHub
 ) -> None:
     before = stored(reg, hub)
@@ -202,8 +202,8 @@ def test_frames_that_no_release_reads_are_named_and_left_and_the_rest_is_done(
     assert named.keys() == {"ann/base", "ann/tune"}
     assert named["ann/base"]["tensors"] == ["a.weight"]
     assert named["ann/base"]["path"] == PATH
-    assert named["ann/base"]["reason"] == "fm_delta version 0"
-    assert named["ann/tune"]["reason"] == "a difference from a tensor in fm_delta version 0"
+    assert named["ann/base"]["reason"] == "fm_delta version 9"
+    assert named["ann/tune"]["reason"] == "a difference from a tensor in fm_delta version 9"
     assert data["outcome"]["failed"] == []
     after = stored(reg, hub)
     assert after["ann/base"]["a.weight"] == before["ann/base"]["a.weight"]
@@ -214,7 +214,7 @@ def test_frames_that_no_release_reads_are_named_and_left_and_the_rest_is_done(
     assert read_file(reg, hub.revisions["ann/sent"], PATH) == FILES["ann/sent"]
     again = run("--data-dir", str(reg.data_dir), "--apply")
     assert again.exit_code == 1
-    assert "cannot be read: ann/base, model.safetensors: 1 tensor (fm_delta version 0)" in (
+    assert "cannot be read: ann/base, model.safetensors: 1 tensor (fm_delta version 9)" in (
         again.stdout
     )
     assert "pushed again" in again.stdout
