@@ -114,9 +114,12 @@ def test_any_run_of_blocks_of_all_modes(dtype: DType, shift: int) -> None:
             assert out == source[low:high]
 
 
-@pytest.mark.parametrize("chunk", [1, 50, 3000])
-def test_more_words_than_a_chunk(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr("deltahub.codecs.fm_delta_trial._CHUNK_WORDS", chunk)
+@pytest.mark.parametrize(("blocks", "words"), [(1, 50), (2, 1), (3, 3000), (1024, 500)])
+def test_more_blocks_and_words_than_are_decoded_together(
+    monkeypatch: pytest.MonkeyPatch, blocks: int, words: int
+) -> None:
+    monkeypatch.setattr("deltahub.codecs.fm_delta_trial._BLOCKS", blocks)
+    monkeypatch.setattr("deltahub.codecs.fm_delta_trial._CHUNK_WORDS", words)
     for shape in ((9, 130, 2, 1), (2, 500, 1, 3)):
         geometry = Geometry(DType.BF16, *shape)
         case = trial(geometry, *fine_tune(DType.BF16, geometry.count, step=1e-5))

@@ -5,7 +5,6 @@ there is no native code: NumPy takes one word of every lane of every block in ea
 The more blocks are asked for at once, the faster each of them is.
 """
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -27,7 +26,9 @@ Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.unsignedinteger[Any]]
 
 LANES: Final = 8
-# Words of all blocks between two moves from lanes to the caller's buffer: what bounds the memory.
+# Blocks that are decoded together: more lanes than these make no step faster.
+_BLOCKS: Final = 1 << 10
+# Words of such blocks between two moves from lanes to the caller's buffer: what bounds the memory.
 _CHUNK_WORDS: Final = 1 << 18
 _BIT_LENGTHS: Final = np.array([value.bit_length() for value in range(256)], np.int64)
 
@@ -59,15 +60,18 @@ def decode(
             out[slice(*decoded[i])] = payload[slice(*stored[i])]
         else:
             out[slice(*decoded[i])] = base[slice(*decoded[i])]
+    words = f"<u{geometry.dtype.itemsize}"
+    near, target = np.frombuffer(base, words), np.frombuffer(out, words)
+    tables = make_tables(model)
     faulty: set[int] = set()
-    if coded:
-        streams = np.array([stored[i] for i in coded], np.int64)
-        spans = np.array([decoded[i] for i in coded], np.int64) // geometry.dtype.itemsize
-        words = f"<u{geometry.dtype.itemsize}"
-        sound = _Lanes(geometry.dtype, make_tables(model), payload, streams, spans).decode(
-            np.frombuffer(base, words), np.frombuffer(out, words)
-        )
-        faulty = {i for i, is_sound in zip(coded, sound.tolist(), strict=True) if not is_sound}
+    for at in range(0, len(coded), _BLOCKS):
+        together = coded[at : at + _BLOCKS]
+        low, high = stored[together[0]][0], stored[together[-1]][1]
+        streams = np.array([stored[i] for i in together], np.int64) - low
+        spans = np.array([decoded[i] for i in together], np.int64) // geometry.dtype.itemsize
+        lanes = _Lanes(geometry.dtype, tables, payload[low:high], streams, spans)
+        sound = lanes.decode(near, target).tolist()
+        faulty.update(i for i, is_sound in zip(together, sound, strict=True) if not is_sound)
     for i, (_, _, checksum) in enumerate(rows):
         if i in faulty:
             raise BlockFault.STREAM.error(first + i, has_base=True)
@@ -75,38 +79,39 @@ def decode(
             raise BlockFault.OTHER_BYTES.error(first + i, has_base=True)
 
 
-@dataclass
 class _Lanes:
-    """The lanes of all coded blocks that are asked for, side by side.
+    """The lanes of some coded blocks side by side, and how far they have been read.
 
     streams: (begin, end) of each block's bytes in the payload; spans: of its words.
     """
 
-    dtype: DType
-    tables: Tables
-    payload: memoryview
-    streams: Ints
-    spans: Ints
+    def __init__(
+        self, dtype: DType, tables: Tables, payload: memoryview, streams: Ints, spans: Ints
+    ) -> None:
+        self.dtype = dtype
+        self.tables = tables
+        self.spans = spans
+        self._begins = 8 * streams[:, 0]
+        self._windows = _windows(payload)
+        last = np.frombuffer(payload, np.uint8)[streams[:, 1] - 1]
+        self._has_marker = last != 0
+        # Bits that are not read yet, from the payload's begin: streams are read backwards.
+        position = 8 * streams[:, 1] - 9 + _BIT_LENGTHS[last]
+        n_words = spans[:, 1] - spans[:, 0]
+        n_bits = np.where(np.arange(LANES)[:, None] < n_words, tables.log, 0)
+        begins = position - n_bits.cumsum(axis=0)
+        self._states = self._digits(begins, n_bits)
+        self._position = begins[-1]
 
     def decode(self, base: Words, out: Words) -> npt.NDArray[np.bool_]:
         """Fill the blocks' words in `out`; whether each stream is one that an encoder writes."""
-        n_words = self.spans[:, 1] - self.spans[:, 0]
-        n_rounds = int(-(-n_words.max() // LANES))
-        chunk = max(1, _CHUNK_WORDS // (LANES * len(n_words)))
-        self._windows = _windows(self.payload)
-        last = np.frombuffer(self.payload, np.uint8)[self.streams[:, 1] - 1]
-        # Bits that are not read yet, from the payload's begin: streams are read backwards.
-        self._position = 8 * self.streams[:, 1] - 9 + _BIT_LENGTHS[last]
-        lanes = np.arange(LANES)[:, None]
-        n_bits = np.where(lanes < n_words, self.tables.log, 0)
-        begins = self._position - n_bits.cumsum(axis=0)
-        self._states = self._digits(begins, n_bits)
-        self._position = begins[-1]
+        n_rounds = -(-int((self.spans[:, 1] - self.spans[:, 0]).max()) // LANES)
+        chunk = max(1, _CHUNK_WORDS // (LANES * len(self.spans)))
         for begin in range(0, n_rounds, chunk):
             self._decode_rounds(begin, min(begin + chunk, n_rounds), base, out)
         # Positions only fall: one that ended at the stream's begin was never before it.
-        is_read = self._position == 8 * self.streams[:, 0]
-        sound: npt.NDArray[np.bool_] = is_read & (last != 0) & ~self._states.any(axis=0)
+        is_read = self._position == self._begins
+        sound: npt.NDArray[np.bool_] = self._has_marker & is_read & ~self._states.any(axis=0)
         return sound
 
     def _decode_rounds(self, begin: int, end: int, base: Words, out: Words) -> None:
