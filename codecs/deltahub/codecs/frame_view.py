@@ -1,13 +1,13 @@
 """Reading frames: the block table, and any run of blocks straight into the caller's buffer."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import xxhash
 
 from deltahub.codecs._native import BlockTable
 from deltahub.codecs.errors import CorruptFrame, InvalidInput, WrongBase
 from deltahub.codecs.frame_header import CHECKSUM, FrameHeader, parse_header
-from deltahub.codecs.protocol import Buffer
+from deltahub.codecs.protocol import Buffer, Geometry
 from deltahub.codecs.registry import BY_ID
 
 
@@ -18,6 +18,16 @@ class FrameView:
     header: FrameHeader
     prelude: bytes
     blocks: BlockTable
+    # What follows from the header, made once: readers ask for it at every run of blocks.
+    geometry: Geometry = field(init=False, repr=False, compare=False)
+    _size: int = field(init=False, repr=False, compare=False)
+    # Decoded bytes of each block but the last; 0 where blocks are parts of rows.
+    _step: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.geometry = geometry = self.header.geometry
+        self._size = geometry.size_bytes
+        self._step = geometry.block_bytes(0)[1] if geometry.parts_per_row == 1 else 0
 
     @classmethod
     def parse(cls, prefix: Buffer) -> "FrameView":
@@ -47,18 +57,24 @@ class FrameView:
 
     def block_of_byte(self, byte: int) -> int:
         """The block that holds this byte of the frame's decoded bytes."""
-        if not 0 <= byte < self.header.size_bytes:
-            raise InvalidInput(f"byte {byte} of a frame of {self.header.size_bytes}")
-        geometry = self.header.geometry
+        if not 0 <= byte < self._size:
+            raise InvalidInput(f"byte {byte} of a frame of {self._size}")
+        if self._step:
+            return byte // self._step
+        geometry = self.geometry
         row, column = divmod(byte // geometry.dtype.itemsize, geometry.columns)
-        if geometry.parts_per_row > 1:
-            return row * geometry.parts_per_row + column // geometry.part_width
-        return row // geometry.rows_per_block
+        return row * geometry.parts_per_row + column // geometry.part_width
+
+    def span(self, i: int, j: int) -> tuple[int, int]:
+        """(begin, end) of blocks [i, j) in the frame's decoded bytes."""
+        self._check_blocks_exist(i, j)
+        if self._step:
+            return i * self._step, min(j * self._step, self._size)
+        return self.geometry.block_bytes(i)[0], self.geometry.block_bytes(j - 1)[1]
 
     def block_span(self, i: int) -> tuple[int, int]:
         """(begin, end) of block i in the frame's decoded bytes."""
-        self._check_blocks_exist(i, i + 1)
-        return self.header.geometry.block_bytes(i)
+        return self.span(i, i + 1)
 
     def stored_span(self, i: int, j: int) -> tuple[int, int]:
         """(begin, end) of blocks [i, j) in the frame's own bytes, from its magic on."""
@@ -88,12 +104,12 @@ class FrameView:
         coding dtype, of exactly the decoded span; None if and only if the frame has no base
         (else WrongBase). out: exactly the decoded span. After CorruptFrame, `out` is worthless.
         """
-        self._check_blocks_exist(i, j)
+        low, high = self.span(i, j)
+        span = high - low
         header = self.header
         begin, end = self.blocks.stored_span(i, j)
         stored = memoryview(payload).cast("B")
         target = out.cast("B")
-        span = header.geometry.span_bytes(i, j)
         if len(stored) != end - begin:
             raise CorruptFrame(f"blocks {i} to {j} have {end - begin} bytes, not {len(stored)}")
         if len(target) != span:
@@ -104,7 +120,7 @@ class FrameView:
         if near is not None and len(near) != span:
             raise WrongBase(f"a base of {len(near)} bytes for {span} decoded bytes")
         BY_ID[header.codec].decode(
-            header.geometry,
+            self.geometry,
             header.codec_version,
             self.prelude,
             self.blocks,

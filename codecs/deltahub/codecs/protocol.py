@@ -95,12 +95,6 @@ class Geometry:
             return row, column, 1, count
         return row, 0, count // self.columns, self.columns
 
-    def span_bytes(self, first: int, end: int) -> int:
-        """Decoded bytes of blocks [first, end)."""
-        if first == 0 and end == self.n_blocks:
-            return self.size_bytes
-        return self.block_bytes(end - 1)[1] - self.block_bytes(first)[0]
-
     def block_bytes(self, index: int) -> tuple[int, int]:
         """(begin, end) of a block in the frame's decoded bytes."""
         if self.parts_per_row == 1:

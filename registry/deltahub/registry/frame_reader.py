@@ -38,17 +38,11 @@ class OpenFrame:
     @property
     def memory_bytes(self) -> int:
         # Parsed, the block table takes a few times its bytes.
-        return 500 + 4 * self.view.header.prefix_length + len(self.whole)
-
-    def span(self, begin: int, stop: int) -> tuple[int, int]:
-        """Decoded bytes of blocks [begin, stop), counted from the start of the frame."""
-        geometry = self.view.header.geometry
-        return geometry.block_bytes(begin)[0], geometry.block_bytes(stop - 1)[1]
+        return 600 + 4 * self.view.header.prefix_length + len(self.whole)
 
     def sizes(self, begin: int, stop: int) -> list[int]:
         """Decoded bytes of each of blocks [begin, stop)."""
-        spans = map(self.view.header.geometry.block_bytes, range(begin, stop))
-        return [high - low for low, high in spans]
+        return self.view.geometry.block_sizes(begin, stop - begin)
 
     def run(self, byte: int, want: int) -> tuple[int, int]:
         """Blocks [begin, stop) from the one that holds `byte` to the one that reaches `want`.

@@ -223,7 +223,7 @@ class PackSpool:
         position = 0
         while position < location.size:
             begin, stop = frame.run(position, position + RUN_BYTES)
-            low, high = frame.span(begin, stop)
+            low, high = frame.view.span(begin, stop)
             if high - low > scratch.nbytes:
                 scratch = memoryview(bytearray(high - low))
             out = scratch[: high - low]

@@ -171,7 +171,7 @@ class TensorReader:
         location = _frame_at(tensor, first)
         frame = self.frames.open(location)
         begin, stop = frame.run(first - location.start, want - location.start)
-        low, high = frame.span(begin, stop)
+        low, high = frame.view.span(begin, stop)
         out = room_for(high - low)
         self._decode(frame, begin, stop, out, self._named_bases(tensor))
         return out[first - location.start - low : min(end - location.start, high) - low]
@@ -245,10 +245,10 @@ class TensorReader:
         key = (*place, begin)
         decoded = self._blocks.get(key)
         if decoded is None and low == at and high - low <= wanted:
-            n = frame.span(begin, stop)[1] - low
+            n = frame.view.span(begin, stop)[1] - low
             if n > wanted:
                 stop -= 1
-                n = frame.span(begin, stop)[1] - low
+                n = frame.view.span(begin, stop)[1] - low
             self._decode(frame, begin, stop, out[:n], self._named_bases(tensor))
             if hot is not None:
                 hot.offer(place, begin, frame.sizes(begin, stop), out[:n])
