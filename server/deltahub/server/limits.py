@@ -7,7 +7,6 @@ from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import Any, Final, TypeVar
 
-import anyio.to_thread
 from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
@@ -64,9 +63,7 @@ class BoundedRoute(APIRoute):
 async def _read(request: Request, places: AsyncExitStack) -> bytes:
     hub: Hub = request.app.state.hub
     limit = hub.registry.settings.max_request_json_bytes
-    caller = None
-    if "authorization" in request.headers:
-        caller = await anyio.to_thread.run_sync(caller_of, request, hub)
+    caller = await caller_of(request, hub)
     who = who_asks(request, caller)
     if caller is None and limit > SMALL_BYTES:
         whose = "a request without a token"

@@ -90,6 +90,8 @@ class ChunkStream(Response):
         self._since = 0.0
         self._patience: anyio.CancelScope | None = None
         self._outflow: Outflow | None = None
+        # There was no chunk left: nothing is to be closed.
+        self._is_used_up = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -109,7 +111,8 @@ class ChunkStream(Response):
                         await asyncio.wrap_future(self._work)
                 if self._outflow is not None:
                     self._outflow.close()
-                await anyio.to_thread.run_sync(_close, self._chunks)
+                if not self._is_used_up:
+                    await anyio.to_thread.run_sync(_close, self._chunks)
 
     def waited_s(self) -> float:
         """Since when the client takes the chunk that it has; 0 while it waits for one itself."""
@@ -138,6 +141,7 @@ class ChunkStream(Response):
             await self._get_connection(send, first)
             if self._outflow is not None:
                 await self._in_thread(self._outflow.run)
+            self._is_used_up = True
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except ClientGone:
             # The event loop hears of it too, and then nothing is left to be completed.
