@@ -68,7 +68,9 @@ def test_any_run_of_blocks_decodes_alone(codec: str, shape: tuple[int, int]) -> 
     assert n_blocks > 1
     runs = {(0, 1), (n_blocks - 1, n_blocks), (0, n_blocks), (n_blocks // 2, n_blocks // 2 + 1)}
     for i, j in runs:
-        begin, end = view.block_span(i)[0], view.block_span(j - 1)[1]
+        begin, end = view.span(i, j)
+        geometry = view.header.geometry
+        assert (begin, end) == (geometry.block_bytes(i)[0], geometry.block_bytes(j - 1)[1])
         out = bytearray(end - begin)
         payload = frame[slice(*view.stored_span(i, j))]
         aligned = base[begin:end] if base_for(frame, base) else None
