@@ -3,35 +3,69 @@
 import ctypes
 import ctypes.util
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
+from deltahub.codecs import (
+    BasePlan,
+    BaseSegment,
+    DType,
+    FrameView,
+    assemble,
+    cast,
+    decode_frame,
+    encode_frame,
+    split_frames,
+    tensor_id,
+    tensor_spec,
+)
 from deltahub.codecs._native import FmDeltaEncoder
 from deltahub.codecs.low_rank import FLOAT_WORDS, LowRank, predict
+from deltahub.codecs.protocol import Effort
 from deltahub.codecs.reference.fm_delta import BlockShape
 from deltahub.codecs.words import WORD_KINDS
-from support.deltas import fine_tune, special_words
+from support.coded_frames import CodedFrame, delta_frame, float_frame
+from support.deltas import LAST_FINITE, fine_tune, special_words
+from support.frames import BASE_ID
 from support.kernels import every_kernel, run_delta, running
+from support.small_frames import SMALL_FRAMES, as_reals, merged_adapter
 
-ROUNDING = {"down": 0x400, "up": 0x800, "to zero": 0xC00}  # FE_* of x86
+# Bits of MXCSR, the word of an x86 processor that says how its vector units count.
+MODES = {
+    "flush to zero": 0x8000,
+    "denormals are zero": 0x40,
+    "down": 0x2000,
+    "up": 0x4000,
+    "to zero": 0x6000,
+}
+every_mode = pytest.mark.parametrize("mode", list(MODES))
+LIBM = ctypes.CDLL(ctypes.util.find_library("m"))
+MXCSR = slice(28, 32)  # of glibc's fenv_t on x86-64, which ends with it
 
 
 @contextmanager
 def in_mode(mode: str) -> Iterator[None]:
-    """This thread rounds otherwise; or subnormal results and operands count as zero."""
-    libm = ctypes.CDLL(ctypes.util.find_library("m"))
-    if mode in ROUNDING:
-        assert libm.fesetround(ROUNDING[mode]) == 0
-    else:
-        assert torch.set_flush_denormal(True)
+    """This thread rounds otherwise; or subnormal results, or operands, count as zero."""
+    usual = ctypes.create_string_buffer(MXCSR.stop)
+    assert LIBM.fegetenv(usual) == 0
+    changed = bytearray(usual.raw)
+    word = int.from_bytes(changed[MXCSR], "little") | MODES[mode]
+    changed[MXCSR] = word.to_bytes(4, "little")
+    assert LIBM.fesetenv(bytes(changed)) == 0
     try:
         yield
     finally:
-        torch.set_flush_denormal(False)
-        assert libm.fesetround(0) == 0
+        assert LIBM.fesetenv(usual) == 0
+
+
+def cast_words(words: bytes, source: DType, dtype: DType) -> bytes:
+    out = bytearray(len(words) // source.itemsize * dtype.itemsize)
+    cast(words, source, dtype, memoryview(out))
+    return bytes(out)
 
 
 def is_changed() -> bool:
@@ -41,7 +75,7 @@ def is_changed() -> bool:
     return tiny * one == 0 or sums != (one, -one, one)
 
 
-@pytest.mark.parametrize("mode", ["flush to zero", *ROUNDING])
+@every_mode
 @every_kernel
 def test_the_modes_of_the_processor_do_not_show(kernels: str, mode: str) -> None:
     """Predictions are the only part that a rounding mode could touch."""
@@ -76,3 +110,95 @@ def test_the_modes_of_the_processor_do_not_show(kernels: str, mode: str) -> None
                 assert changed == words[0]
                 assert run_delta(kernels, dtype, frame, prelude, stream, words[1], shape) == changed
     assert not is_changed()
+
+
+def in_blocks(frame: CodedFrame, rows_per_block: int) -> CodedFrame:
+    """The same tensor in shorter blocks, so that there are some for each of two threads."""
+    assert frame.base is not None
+    geometry = replace(frame.geometry, rows_per_block=rows_per_block)
+    return delta_frame(geometry, frame.source, frame.base, Effort(frame.body.effort))
+
+
+FRAMES = {
+    **SMALL_FRAMES,
+    "BF16, low rank, blocks": in_blocks(SMALL_FRAMES["BF16, low rank, default"], 8),
+    "F16, low rank, blocks": in_blocks(SMALL_FRAMES["F16, low rank, max"], 8),
+    "F32, low rank, blocks": in_blocks(merged_adapter(DType.F32, Effort.DEFAULT), 8),
+    "F32, decayed rows, blocks": in_blocks(SMALL_FRAMES["F32, decayed rows, max"], 8),
+    **{f"floats, {dtype.name}, blocks": float_frame(dtype, 4096, 8) for dtype in LAST_FINITE},
+}
+
+
+def test_frames_in_blocks_have_the_parts_that_the_modes_could_touch() -> None:
+    for name, frame in FRAMES.items():
+        if "blocks" in name:
+            assert frame.geometry.n_blocks == 8
+        if "low rank" in name:
+            assert frame.model.low_rank is not None
+        if "decayed rows" in name:
+            assert frame.model.staircase is not None
+
+
+@every_mode
+@every_kernel
+def test_frames_are_decoded_alike_in_every_mode_and_by_threads_that_have_it(
+    kernels: str, mode: str
+) -> None:
+    with running(kernels):
+        for name, frame in FRAMES.items():
+            for threads in (1, 2):
+                with in_mode(mode):
+                    found = decode_frame(frame.frame, frame.base, threads)
+                assert found == frame.source, name
+    assert not is_changed()
+
+
+def test_a_thread_has_the_mode_of_the_one_that_started_it() -> None:
+    """The native threads of the test above, too."""
+    for mode in MODES:
+        with in_mode(mode), ThreadPoolExecutor(1) as pool:
+            assert pool.submit(is_changed).result(), mode
+
+
+@every_mode
+def test_what_was_encoded_in_a_mode_is_decoded_without_it(mode: str) -> None:
+    """The search for a product counts in floats, so that its frames may be others."""
+    for name in ("BF16, low rank", "F16, low rank", "F32, low rank", "F32, decayed rows"):
+        frame = FRAMES[f"{name}, blocks"]
+        assert frame.base is not None
+        with in_mode(mode):
+            made = in_blocks(frame, 8).frame
+        assert decode_frame(made, frame.base, 2) == frame.source, name
+
+
+@every_mode
+@pytest.mark.parametrize(
+    ("wide", "dtype"),
+    [(DType.F32, DType.BF16), (DType.F32, DType.F16), (DType.F64, DType.F16)],
+    ids=lambda dtype: dtype.name,
+)
+def test_a_base_is_cast_alike_in_every_mode(wide: DType, dtype: DType, mode: str) -> None:
+    rows, columns = 64, 64
+    count = rows * columns
+    tuned, near = (as_reals(words, wide).copy() for words in fine_tune(wide, count))
+    smallest = 2.0**-14 if dtype is DType.F16 else 2.0**-126  # normal number; its square is none
+    for words in (tuned, near):
+        words[::4] *= smallest
+    source, expected = (cast_words(words.tobytes(), wide, dtype) for words in (tuned, near))
+    spec = tensor_spec(tensor_id(source), dtype.name, [rows, columns])
+    (part,) = split_frames(spec)
+    plan = BasePlan((BaseSegment(BASE_ID, wide, 0, count),), is_cast=True)
+    frame = encode_frame(spec, part, source, expected, plan, "fm_delta")
+    stored = memoryview(near.tobytes())
+
+    def read(_: bytes, first: int, out: memoryview) -> None:
+        out[:] = stored[first : first + len(out)]
+
+    base = bytearray(len(expected))
+    with in_mode(mode):
+        assemble(plan, dtype, 0, count, read, memoryview(base))
+        found = [decode_frame(frame, base, threads) for threads in (1, 2)]
+        assert is_changed()
+    assert FrameView.parse(frame).header.base == plan
+    assert base == expected
+    assert found == [source, source]
