@@ -1,9 +1,19 @@
 """Trained tensors: reference and all kernels agree on their frames, which are never large."""
 
+import numpy as np
 import pytest
 import torch
 
-from deltahub.codecs import BY_ID, DType, FrameView, decode_frame, encode_frame, tensor_id
+from deltahub.codecs import (
+    BY_ID,
+    CorruptFrame,
+    DType,
+    FrameView,
+    WrongBase,
+    decode_frame,
+    encode_frame,
+    tensor_id,
+)
 from deltahub.codecs.auto import sample_runs
 from deltahub.codecs.blocks import GUARD_BYTES
 from deltahub.codecs.frame import FrameRange, TensorSpec, split_frames, tensor_spec
@@ -101,6 +111,37 @@ def test_an_unrelated_model_is_no_base(dtype: DType) -> None:
     for name, tensor in tiny.base().items():
         alone = frame_of(dtype, tensor)
         assert frame_of(dtype, tensor, tiny.base(seed=1)[name]) == alone
+
+
+@low_rank_dtype
+@pytest.mark.parametrize("effort", list(Effort), ids=lambda effort: effort.name)
+def test_a_wrong_base_gives_an_error_or_the_right_bytes(dtype: DType, effort: Effort) -> None:
+    """Nothing in a frame tells of its base but what its blocks decode to."""
+    by_checksum = 0
+    for name, tensor in tiny.finetune(1e-3).items():
+        near, other = raw(tiny.base()[name], dtype), raw(tiny.base(seed=1)[name], dtype)
+        expected, frame = (
+            raw(tensor, dtype),
+            frame_of(dtype, tensor, tiny.base()[name], "fm_delta", effort),
+        )
+        if FrameView.parse(frame).header.base is None:
+            assert tensor.dim() == 1  # a bias, too short for a delta to pay
+            continue
+        # The last bit of every word is another. Contexts may be the same then, so that all numbers
+        # are read as they were written, and only the checksum tells.
+        moved = np.frombuffer(near, f"<u{dtype.itemsize}") ^ 1
+        for kernels in NAMES:
+            with running(kernels):
+                assert decode_frame(frame, near) == expected
+                with pytest.raises(CorruptFrame, match=r"^block 0 "):
+                    decode_frame(frame, other)
+                with pytest.raises(WrongBase):
+                    decode_frame(frame, near[dtype.itemsize :])
+                try:
+                    assert decode_frame(frame, moved.tobytes()) == expected
+                except CorruptFrame as exc:
+                    by_checksum += "not its base" in str(exc)
+    assert by_checksum >= len(NAMES)
 
 
 @low_rank_dtype

@@ -192,6 +192,18 @@ def test_kernels_of_convolutions_are_deltas_and_counters_come_back(
     assert made["second.weight"].bases == {base["second.weight"].id}
 
 
+def test_a_tensor_without_elements_among_trained_ones_comes_back(
+    reg: Registry, ann: Caller
+) -> None:
+    """As of a vocabulary that was extended by nothing: only the file's header tells of it."""
+    empty = {"added.weight": torch.zeros(0, tiny.WIDTH), "none": torch.zeros(4, 0)}
+    base = push_model(reg, ann, "ann/base", tiny.base() | empty)
+    made = push_model(reg, ann, "ann/tune", tiny.finetune(1e-5) | empty, base="ann/base")
+    assert base.keys() == made.keys() == tiny.base().keys()  # push_model compared the files' bytes
+    for name in MATRICES:
+        assert made[name].bases == {base[name].id}
+
+
 KINDS = {
     "F64": lambda tensor: tensor.double() * math.pi,  # a cast alone has 29 bits of zeros
     "F8_E4M3": lambda tensor: tensor.to(torch.float8_e4m3fn),
