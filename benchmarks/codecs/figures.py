@@ -121,6 +121,28 @@ def excess_figure(worst: dict[str, int]) -> Figure:
     return Figure(name, 0, worst.get(where), False, "bytes", where)
 
 
+MIB = 1 << 20
+_FEW_BLOCKS_MIB = 8  # a block has at most 1 MiB
+_SEARCH_MIB = 128  # beside a frame, as codecs/spec/fm_delta.md allows the search for low rank
+
+
+def memory_figures(memory: dict[str, dict[str, int]]) -> list[Figure]:
+    """memory: by codec, bytes beyond input and output of coding one tensor, one thread."""
+    figures: list[Figure] = []
+    for codec, way, wanted in (
+        (FAST, DECODE, _FEW_BLOCKS_MIB),
+        (JUDGED.name, DECODE, _FEW_BLOCKS_MIB),
+        (FAST, ENCODE, _FEW_BLOCKS_MIB),
+        (JUDGED.name, ENCODE, _SEARCH_MIB),
+    ):
+        found = memory.get(codec)
+        extra = None if found is None else found[f"{way}_bytes"] / MIB
+        where = "" if found is None else f"a tensor of {found['tensor_bytes'] / MIB:.0f} MiB"
+        name = f"{way}, {codec}: memory beyond input and output"
+        figures.append(Figure(name, wanted, extra, False, "MiB", where))
+    return figures
+
+
 # (what, dtype, with prediction, way, codec, wanted with AVX-512); half of it with AVX2.
 _SPEEDS = (
     ("without prediction", "BF16", False, DECODE, FAST, 2500),

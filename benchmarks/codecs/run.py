@@ -25,6 +25,7 @@ from benchmarks.codecs.figures import (
     Sizes,
     Speed,
     excess_figure,
+    memory_figures,
     size_figures,
     speed_figures,
     standalone_figure,
@@ -75,7 +76,7 @@ class Bench:
         self.sizes: list[Size] = []
         self.speeds: list[Speed] = []
         self.excess: dict[str, int] = {}
-        self.memory: dict[str, Any] = {}
+        self.memory: dict[str, dict[str, int]] = {}
         self.threads: dict[str, float] = {}
         self.failures: list[str] = []
         self._known = KnownSizes(cache.root / "sizes.json")
@@ -165,7 +166,10 @@ class Bench:
         options = {"repeats": self.repeats, "buffer_bytes": self.buffer_bytes}
         found = self._try("threads", JUDGED.name, files, **options)
         self.threads = {} if found is None else found["wall_s"]
-        self.memory = self._try("memory", JUDGED.name, files) or {}
+        for codec in (OURS[0], JUDGED):
+            taken = self._try("memory", codec.name, files)
+            if taken is not None:
+                self.memory[codec.name] = taken
 
     def _try(
         self, what: str, codec: str, files: tuple[Path, Path], kernels: str = "", **options: int
@@ -189,18 +193,10 @@ class Bench:
         ]  # fmt: skip
 
     def speed_figures(self) -> list[Figure]:
-        extra = self.memory.get("extra_bytes")
         return [
             *speed_figures(self.speeds, kernel_names()),
             *threads_figures(self.threads),
-            # Blocks hold at most 1 MiB; a few of them a thread.
-            Figure(
-                "decode: memory beyond input and output",
-                8,
-                None if extra is None else extra / (1 << 20),
-                False,
-                "MiB",
-            ),
+            *memory_figures(self.memory),
         ]
 
 

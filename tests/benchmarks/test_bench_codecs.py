@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from benchmarks.codecs import page
-from benchmarks.codecs.figures import Figure, Size, Sizes, Speed, size_figures, speed_figures
+from benchmarks.codecs.figures import (
+    Figure,
+    Size,
+    Sizes,
+    Speed,
+    memory_figures,
+    size_figures,
+    speed_figures,
+)
 from benchmarks.codecs.known_sizes import KnownSizes, version
 from benchmarks.codecs.measure import measure
 from benchmarks.codecs.ours import JUDGED, OURS, STANDALONE, Ours, verify
@@ -90,6 +98,23 @@ def test_a_codec_is_measured_in_a_process_of_its_own(tmp_path: Path) -> None:
     size = measure("size", JUDGED.name, files)
     assert size["file_bytes"] == files[1].stat().st_size > size["stored_bytes"]
     assert size["worst_excess_bytes"] <= 0
+
+
+def test_memory_is_that_of_the_first_frame_that_is_coded(tmp_path: Path) -> None:
+    """Whatever is kept for the next one counts, so that it is never nothing."""
+    files = tmp_path / "base.safetensors", tmp_path / "fine_tune.safetensors"
+    for path, moves in zip(files, (0.0, 1e-4), strict=True):
+        write(path, "BF16", {"large": (1024, 2048)}, moves)
+    memory = {codec.name: measure("memory", codec.name, files) for codec in (OURS[0], JUDGED)}
+    fast, default = memory.values()
+    assert fast["tensor_bytes"] == default["tensor_bytes"] == 4 << 20
+    assert 1 << 16 < fast["decode_bytes"] < 4 << 20
+    assert 1 << 16 < fast["encode_bytes"] < 4 << 20 < default["encode_bytes"]
+    figures = memory_figures(memory)
+    assert {figure.verdict for figure in figures} == {"pass"}
+    fast["encode_bytes"] = default["encode_bytes"] = 9 << 20
+    assert [figure.verdict for figure in memory_figures(memory)] == [*["pass"] * 2, "fail", "pass"]
+    assert {figure.verdict for figure in memory_figures({})} == {"not measured"}
 
 
 def test_figures_are_passed_failed_or_not_measured() -> None:

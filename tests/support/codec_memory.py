@@ -1,12 +1,14 @@
-"""What one codec takes beside input and output: run in a process of its own, prints JSON.
+"""What one codec takes beside input and output: run in a process of its own, prints the MiB.
 
-    python -m support.codec_memory CODEC EFFORT MIB [merged]
+    python -m support.codec_memory encode|decode THREADS FRAME CODEC EFFORT MIB [merged]
 
-A tensor of MIB MiB of BF16 is one frame. For each way and number of threads, as "encode 2": MiB by
-which resident memory rises above what is held before and the output, which is made meanwhile.
+A tensor of MIB MiB of BF16 is one frame, which encoding writes to the file FRAME and decoding reads
+there. Printed is by how much resident memory rises above what is held before and the output, which
+is made meanwhile. Nothing is coded before, and the allocator gives back what it keeps: memory that
+is taken once and kept for the next frame counts.
 """
 
-import json
+import ctypes
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +23,6 @@ from deltahub.codecs.ids import ID_BYTES
 from deltahub.codecs.protocol import Effort
 
 COLUMNS = 2048
-FEW_ROWS = 128  # two blocks: what a codec needs once, such as threads' stacks and its own pages
 MIB = 1 << 20
 
 Words = npt.NDArray[np.uint16]
@@ -55,6 +56,7 @@ def status_bytes(key: str) -> int:
 
 def rise_bytes(work: Callable[[], object]) -> int:
     """Of resident memory at its highest, while `work` runs."""
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed before would be taken again, unseen
     Path("/proc/self/clear_refs").write_text("5")  # forgets the highest so far
     before = status_bytes("VmRSS")
     kept = work()
@@ -64,56 +66,44 @@ def rise_bytes(work: Callable[[], object]) -> int:
 
 
 class Frames:
-    """A pair and its first rows as frames of one codec."""
+    """A pair as a frame of one codec."""
 
     def __init__(self, codec: str, effort: Effort, rows: int, is_merged: bool) -> None:
-        self.codec, self.effort = codec, effort
+        self.codec, self.effort, self.rows = codec, effort, rows
         self.source, self.base = (
             memoryview(words.reshape(-1)).cast("B") for words in pair(rows, is_merged)
         )
 
-    def encode(self, rows: int, threads: int) -> bytes:
-        n_words = rows * COLUMNS
-        spec = TensorSpec(b"\1" * ID_BYTES, DType.BF16, rows, COLUMNS)
-        part = FrameRange(0, n_words, rows, COLUMNS)
+    def encode(self, threads: int) -> bytes:
+        n_words = self.rows * COLUMNS
+        spec = TensorSpec(b"\1" * ID_BYTES, DType.BF16, self.rows, COLUMNS)
+        part = FrameRange(0, n_words, self.rows, COLUMNS)
         segment = BaseSegment(b"\2" * ID_BYTES, DType.BF16, 0, n_words)
-        source, base = self.source[: 2 * n_words], self.base[: 2 * n_words]
-        near = (base, BasePlan((segment,), is_cast=False)) if self.codec == "fm_delta" else ()
+        plan = BasePlan((segment,), is_cast=False)
+        near = (self.base, plan) if self.codec == "fm_delta" else ()
         return encode_frame(
-            spec, part, source, *near, codec=self.codec, threads=threads, effort=self.effort
+            spec, part, self.source, *near, codec=self.codec, threads=threads, effort=self.effort
         )
 
     def decode(self, frame: bytes, threads: int, out: memoryview) -> None:
         view, body = open_frame(frame)
-        base = self.base[: len(out)] if self.codec == "fm_delta" else None
+        base = self.base if self.codec == "fm_delta" else None
         view.decode_into(0, view.header.n_blocks, body, base, out, threads)
 
 
-def main(codec: str, effort: Effort, rows: int, is_merged: bool) -> None:
-    frames = Frames(codec, effort, rows, is_merged)
-    found: dict[str, float] = {}
-    for threads in (1, 2):
-        few = frames.encode(FEW_ROWS, threads)
-        frames.decode(few, threads, memoryview(bytearray(2 * COLUMNS * FEW_ROWS)))
-    frame = b""
-    out = memoryview(bytearray(b"\1") * len(frames.source))
-    for threads in (1, 2):
+def extra_bytes(frames: Frames, way: str, threads: int, file: Path) -> int:
+    if way == "encode":
         made: list[bytes] = []
-        rise = rise_bytes(lambda n=threads, made=made: made.append(frames.encode(rows, n)))
-        frame = made.pop()
-        found[f"encode {threads}"] = (rise - len(frame)) / MIB
-    for threads in (1, 2):
-        out[:] = bytes(len(out))
-        rise = rise_bytes(lambda n=threads: frames.decode(frame, n, out))
-        assert out == frames.source
-        found[f"decode {threads}"] = rise / MIB
-    print(json.dumps({"frame": len(frame) / MIB} | found))
+        rise = rise_bytes(lambda: made.append(frames.encode(threads)))
+        file.write_bytes(made[0])
+        return rise - len(made[0])
+    frame, out = file.read_bytes(), memoryview(bytearray(b"\1") * len(frames.source))
+    rise = rise_bytes(lambda: frames.decode(frame, threads, out))
+    assert out == frames.source
+    return rise
 
 
 if __name__ == "__main__":
-    main(
-        sys.argv[1],
-        Effort[sys.argv[2]],
-        int(sys.argv[3]) * MIB // 2 // COLUMNS,
-        sys.argv[4:] == ["merged"],
-    )
+    way, threads, file, codec, effort, mib, *rest = sys.argv[1:]
+    frames = Frames(codec, Effort[effort], int(mib) * MIB // 2 // COLUMNS, rest == ["merged"])
+    print(extra_bytes(frames, way, int(threads), Path(file)) / MIB)
