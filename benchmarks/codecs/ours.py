@@ -101,7 +101,7 @@ class Ours:
             frames = self.encode(tensor, ids=ids)
             verify(self, tensor, frames)
             if self.uses_base:
-                headers = sum(parse_header(frame).prefix_length for frame in frames)
+                headers = sum(parse_header(frame).header_length for frame in frames)
                 excess.append(_total(frames) - _total(alone.encode(tensor)) - headers)
             for frame in frames:
                 packs.add(frame)

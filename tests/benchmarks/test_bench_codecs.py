@@ -21,9 +21,17 @@ from benchmarks.codecs.known_sizes import KnownSizes, version
 from benchmarks.codecs.measure import measure
 from benchmarks.codecs.ours import JUDGED, OURS, STANDALONE, Ours, verify
 from benchmarks.codecs.picture import Point, draw
-from benchmarks.codecs.tensors import PairOfFiles
+from benchmarks.codecs.tensors import PairOfFiles, Tensor
 from benchmarks.pairs.recipes import load_recipes
 from benchmarks.rivals.all import BY_NAME
+from deltahub.codecs import (
+    BasePlan,
+    BaseSegment,
+    encode_frame,
+    parse_header,
+    split_frames,
+    tensor_spec,
+)
 
 BASE = {"a": (64, 96), "same": (32, 32), "odd": (333,), "vocabulary": (40, 24)}
 TUNED = {**BASE, "vocabulary": (48, 24), "new": (7,)}
@@ -76,6 +84,34 @@ def test_ours_gives_every_tensor_back(codec: Ours, files: tuple[Path, Path]) -> 
     for tensor in pair.tensors:
         verify(codec, tensor, codec.encode(tensor))
     assert 0 < codec.stored(pair).size_bytes < pair.file_bytes
+
+
+class OnAnyBase(Ours):
+    """Codes every tensor against its base, however far away that is."""
+
+    def encode(
+        self, tensor: Tensor, threads: int = 1, ids: tuple[bytes, bytes] = (b"\1" * 32, b"\2" * 32)
+    ) -> list[bytes]:
+        spec = tensor_spec(ids[0], tensor.dtype, tensor.shape)
+        plan = BasePlan((BaseSegment(ids[1], spec.dtype, 0, spec.count),), is_cast=False)
+        (part,) = split_frames(spec)
+        source, base = tensor.words.tobytes(), tensor.base.tobytes()
+        return [encode_frame(spec, part, source, base, plan, "fm_delta", threads)]
+
+
+def test_a_tensor_may_exceed_its_standalone_form_by_its_header_alone(tmp_path: Path) -> None:
+    """Neither by the tables before its blocks nor by the list of these."""
+    files = tmp_path / "base.safetensors", tmp_path / "fine_tune.safetensors"
+    write(files[0], "BF16", {"far": (64, 96)}, 0.0)
+    write(files[1], "BF16", {"far": (64, 96)}, 0.1)
+    pair = PairOfFiles.load(*files)
+    (tensor,) = pair.tensors
+    (frame,), (alone,) = OnAnyBase().encode(tensor), STANDALONE.encode(tensor)
+    header = parse_header(frame)
+    assert header.codec == "fm_delta"
+    excess = len(frame) - len(alone) - header.header_length
+    assert OnAnyBase().stored(pair).worst_excess == excess > header.prefix_length
+    assert JUDGED.stored(pair).worst_excess == 0
 
 
 def test_buffers_are_copies_of_what_changed(files: tuple[Path, Path]) -> None:
