@@ -96,6 +96,15 @@ def test_every_truncation_is_refused() -> None:
             verify_pack_hash([PACK[:length]])
 
 
+@given(junk=st.binary(max_size=300), at=st.integers(0, len(PACK)))
+def test_junk_is_refused(junk: bytes, at: int) -> None:
+    """Alone, after the beginning of a pack, and before the end of one."""
+    for candidate in (junk, PACK[:at] + junk, junk + PACK[at:]):
+        if candidate != PACK:
+            with pytest.raises((CorruptPack, UnsupportedVersion)):
+                check(candidate)
+
+
 def test_bytes_after_the_pack_are_refused() -> None:
     with pytest.raises(CorruptPack):
         index_of(PACK + b"\0")
