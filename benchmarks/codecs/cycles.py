@@ -29,6 +29,23 @@ FLAGS: Final = {
 _REPEATS: Final = 200
 _BF16: Final = "FloatWordsItLi8E"
 _F32: Final = "FloatWordsIjLi8E"
+# Prediction is called for 32 words at a time; the model is given a loop of nothing but such calls.
+_PREDICTION: Final = """
+#include "kernels.cpp"
+DELTAHUB_BEGIN
+void sum_usual(const std::uint8_t* words, const std::int32_t* product, std::size_t n, int floor,
+               std::uint8_t* out, std::uint32_t* others) {
+  for (std::size_t j = 0; j < n; ++j)
+    others[j] = predict_usual<Bf16Words>(words + 64 * j, product + 32 * j, floor, out + 64 * j);
+}
+void sum_near(const std::uint8_t* words, const std::int32_t* product, std::size_t n, int floor,
+              std::uint8_t* out, std::uint32_t* others) {
+  const NearWords<Bf16Words> near(floor);
+  for (std::size_t j = 0; j < n; ++j)
+    others[j] = near.predict(words + 64 * j, product + 32 * j, out + 64 * j);
+}
+DELTAHUB_END
+"""
 
 
 @dataclass(frozen=True)
@@ -50,6 +67,12 @@ LOOPS: Final = {
         Loop("F32 numbers", "numbersIjE", "vpshufb", 32),
         Loop("F32 apply", f"applyINS0_10{_F32}", "ymm", 8),
         Loop("product, 4 rows", "product_of_rowsILm4E", "vpmaddwd", 4 * 16 * 2),
+        Loop("BF16 sums, near words", "sum_near", "vcvtdq2ps", 32),
+        Loop("BF16 sums, usual words", "sum_usual", "vpsravd", 32),
+        Loop("BF16 join", f"joinINS0_10{_BF16}", "ymm", 16),
+        Loop("encode BF16: deltas", f"deltasINS0_10{_BF16}", "ymm", 16),
+        Loop("encode BF16: places", "placesItE", "vpackusdw", 16),
+        Loop("encode BF16: write", "writeItE", "vpsllvq", 8),
     ),
     "avx512": (
         Loop("BF16 contexts", f"contextsINS0_10{_BF16}", "vperm[it]2w", 32),
@@ -59,6 +82,9 @@ LOOPS: Final = {
         Loop("F32 numbers, two blocks", "two_numbersIjE", "vpsadbw", 64),
         Loop("F32 apply", f"applyINS0_10{_F32}", "zmm", 16),
         Loop("product, 4 rows", "product_of_rowsILm4E", "vpdpwssd", 4 * 32 * 2),
+        Loop("BF16 sums, near words", "sum_near", "vcvtdq2ps", 32),
+        Loop("BF16 sums, usual words", "sum_usual", "vpsravd", 32),
+        Loop("BF16 join", f"joinINS0_10{_BF16}", "zmm", 32),
         Loop("encode BF16: deltas", f"deltasINS0_10{_BF16}", "zmm", 32),
         Loop("encode BF16: places", "placesItE", "vpermb", 32),
         Loop("encode BF16: write", "writeItE", "vpinsrw", 32),
@@ -112,9 +138,9 @@ def main() -> None:
             subprocess.run(
                 [
                     arguments.cxx, "-std=c++20", "-O3", "-fPIC", "-ffp-contract=off", "-w", *flags,
-                    f"-DDELTAHUB_ISA={isa}", "-S", str(NATIVE / "kernels.cpp"), "-o", file.name,
+                    f"-DDELTAHUB_ISA={isa}", f"-I{NATIVE}", "-S", "-xc++", "-", "-o", file.name,
                 ],
-                check=True,
+                input=_PREDICTION, text=True, check=True,
             )  # fmt: skip
             assembly = Path(file.name).read_text()
         for loop in LOOPS[isa]:

@@ -23,28 +23,41 @@ from benchmarks.results_file import print_columns
 
 _BUFFER_BYTES: Final = 64 << 20
 _SAMPLES_A_SECOND: Final = 2000
+_NAME_WIDTH: Final = 120  # of templates' names, whose ends tell little
 # The first that matches the library or the function tells what the time went for.
 KINDS: Final = (
     ("checksums", r"XXH|checksum"),
-    ("Python around the blocks", r"libpython|_struct|backend_c|\[nb_|nanobind|_bisect"),
+    ("Python around the blocks", r"libpython|bin/python|_struct|backend_c|_bisect"),
     ("the system: pages and copies", r"kernel\.kallsyms"),
-    ("search: linear algebra", r"openblas|libscipy|_umath_linalg|_multiarray_umath|lapack"),
+    ("search: linear algebra, NumPy", r"openblas|libscipy|_umath_linalg|_multiarray_umath|lapack"),
+    ("memory: moved, filled, allocated", r"libc\.so|libstdc\+\+"),
     (
-        "search: trials and differences",
-        r"trial|asked|sketch|normal|search|residual|half_step|subtract|factor_bits|greatest",
+        "tables",
+        r"for_each_state|append_entries|append_rows|normalized|parse_|write_fields|"
+        r"read_frequencies|DeltaRows::|BitReader|BitWriter",
     ),
-    ("numbers: states and digits", r"::(fast_)?(two_)?numbers<|::write<|Reader<"),
-    ("contexts and classes", r"contexts|::places<|FrameModel|decode_block|encode_block"),
-    ("differences and words", r"::apply<|::deltas<|undo"),
-    ("prediction: product and sum", r"product|::predict(_each)?<"),
-    ("tables", r"for_each_state|append_entries|append_rows|normalized|parse_|write_fields"),
     (
         "planning",
-        r"Planner|Sample|cluster|bits_alone|::sizes<|ScaleSums|decayed|plan_floats|Group|"
-        r"high_level|log2_fixed|cost_of|entropy|FloatPlan",
+        r"Planner|Sample|cluster|bits_alone|::sizes<|::bins<|ScaleSums|[dD]ecay|Group|"
+        r"high_level|log2_fixed|cost_of|entropy|FloatPlan|plan_floats|counted_leading|_sort",
     ),
-    ("standalone words", r"float_|exponents|neuzip|split_|join_"),
-    ("memory: moved, filled, allocated", r"libc\.so"),
+    (
+        "search: trials and differences",
+        r"[tT]rial|::ask(_as)?<|sketch|search|residual|half_step|subtract|factor_bits|greatest|"
+        r"whiten|::keys<|factor_keys|::integers<|Squares",
+    ),
+    ("prediction: product and sum", r"product|::predict\w*<|RightFactor"),
+    (
+        "contexts and classes",
+        r"contexts|::places<|FrameModel|decode_block|decode_two_blocks|encode_block",
+    ),
+    (
+        "numbers: states and digits",
+        r"::(fast_)?(two_)?numbers<|::write<|Reader<|::begin\(|finish_block|StreamWriter",
+    ),
+    ("differences and words", r"::apply<|::deltas<|undo"),
+    ("standalone: words", r"::join<|float_|[fF]loatRows|neuzip|split_|join_"),
+    ("Python around the blocks", r"nanobind|\[nb_"),
 )
 
 
@@ -78,8 +91,8 @@ def _work(way: str, codec_name: str, files: tuple[Path, Path], seconds: float) -
     print(spent_s * 1e9 / n_bytes, flush=True)
 
 
-def shares(way: str, codec: str, files: tuple[Path, Path], seconds: float) -> dict[str, float]:
-    """Nanoseconds a byte, by kind of work. SystemExit where perf is missing or may not look."""
+def functions(way: str, codec: str, files: tuple[Path, Path], seconds: float) -> dict[str, float]:
+    """Nanoseconds a byte, by library and function. SystemExit where perf may not look."""
     command = [sys.executable, "-m", __spec__.name, way, codec, *map(str, files)]
     with tempfile.TemporaryDirectory() as folder:
         data = f"{folder}/perf.data"
@@ -111,9 +124,33 @@ def shares(way: str, codec: str, files: tuple[Path, Path], seconds: float) -> di
     found: dict[str, float] = {}
     for line in report.splitlines():
         if share := re.match(r"\s*([\d.]+)%\s+(.*)", line):
-            kind = kind_of(share[2])
-            found[kind] = found.get(kind, 0) + float(share[1]) / 100 * ns_a_byte
+            found[share[2]] = found.get(share[2], 0) + float(share[1]) / 100 * ns_a_byte
     return found
+
+
+def by_kind(found: dict[str, float]) -> dict[str, float]:
+    """What functions take, by kind of work."""
+    sums: dict[str, float] = {}
+    for function, amount in found.items():
+        kind = kind_of(function)
+        sums[kind] = sums.get(kind, 0) + amount
+    return sums
+
+
+def print_shares(found: dict[str, float], title: str, unit: str, are_functions: bool) -> None:
+    """What functions take, the most first, by kind of work or each with its kind; then the sum."""
+    total = sum(found.values())
+    if are_functions:
+        items = [
+            (f"{kind_of(name)}: {name[:_NAME_WIDTH]}", amount) for name, amount in found.items()
+        ]
+    else:
+        items = list(by_kind(found).items())
+    rows = [
+        [what, f"{amount:.3f}", f"{100 * amount / total:.1f}"]
+        for what, amount in sorted(items, key=lambda item: -item[1])
+    ]
+    print_columns(["work", unit, "%"], [*rows, [title, f"{total:.3f}", "100"]])
 
 
 def main() -> None:
@@ -122,6 +159,7 @@ def main() -> None:
     parser.add_argument("codec", help='such as "deltahub fast"')
     parser.add_argument("base", type=Path)
     parser.add_argument("fine_tune", type=Path)
+    parser.add_argument("--functions", action="store_true", help="each function, with its kind")
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     a = parser.parse_args()
@@ -129,14 +167,9 @@ def main() -> None:
     if a.work:
         _work(a.way, a.codec, files, a.seconds)
         return
-    found = shares(a.way, a.codec, files, a.seconds)
-    total = sum(found.values())
-    rows = [
-        [kind, f"{ns:.3f}", f"{100 * ns / total:.0f}"]
-        for kind, ns in sorted(found.items(), key=lambda item: -item[1])
-    ]
-    rows.append([f"all: {1000 / total:.0f} MB/s", f"{total:.3f}", "100"])
-    print_columns(["work", "ns a byte", "%"], rows)
+    found = functions(a.way, a.codec, files, a.seconds)
+    title = f"all: {1000 / sum(found.values()):.0f} MB/s"
+    print_shares(found, title, "ns a byte", a.functions)
 
 
 if __name__ == "__main__":
