@@ -29,7 +29,10 @@ KINDS: Final = (
     ("checksums", r"XXH|checksum"),
     ("Python around the blocks", r"libpython|bin/python|_struct|backend_c|_bisect"),
     ("the system: pages and copies", r"kernel\.kallsyms"),
-    ("search: linear algebra, NumPy", r"openblas|libscipy|_umath_linalg|_multiarray_umath|lapack"),
+    (
+        "search: linear algebra, NumPy",
+        r"openblas|libscipy|_umath|lapack|libm\.so|_pcg64|_generator",
+    ),
     ("memory: moved, filled, allocated", r"libc\.so|libstdc\+\+"),
     (
         "tables",
@@ -39,7 +42,7 @@ KINDS: Final = (
     (
         "planning",
         r"Planner|Sample|cluster|bits_alone|::sizes<|::bins<|ScaleSums|[dD]ecay|Group|"
-        r"high_level|log2_fixed|cost_of|entropy|FloatPlan|plan_floats|counted_leading|_sort",
+        r"high_level|log2_fixed|cost_of|entropy|FloatPlan|plan_floats|plan_table|counted_leading|count_exponents|_sort",
     ),
     (
         "search: trials and differences",
