@@ -44,6 +44,14 @@ void sum_near(const std::uint8_t* words, const std::int32_t* product, std::size_
   for (std::size_t j = 0; j < n; ++j)
     others[j] = near.predict(words + 64 * j, product + 32 * j, out + 64 * j);
 }
+#ifdef __AVX512F__
+void sum_scaled(const std::uint8_t* words, const std::int32_t* product, std::size_t n, int floor,
+                std::uint8_t* out, std::uint32_t* others) {
+  const ScaledBf16 scaled(floor);
+  for (std::size_t j = 0; j < n; ++j)
+    others[j] = scaled.predict(words + 64 * j, product + 32 * j, out + 64 * j);
+}
+#endif
 DELTAHUB_END
 """
 
@@ -83,6 +91,7 @@ LOOPS: Final = {
         Loop("F32 apply", f"applyINS0_10{_F32}", "zmm", 16),
         Loop("product, 4 rows", "product_of_rowsILm4E", "vpdpwssd", 4 * 32 * 2),
         Loop("BF16 sums, near words", "sum_near", "vcvtdq2ps", 32),
+        Loop("BF16 sums, scaled words", "sum_scaled", "vcvtdq2ps", 32),
         Loop("BF16 sums, usual words", "sum_usual", "vpsravd", 32),
         Loop("BF16 join", f"joinINS0_10{_BF16}", "zmm", 32),
         Loop("encode BF16: deltas", f"deltasINS0_10{_BF16}", "zmm", 32),
