@@ -9,7 +9,6 @@ import pytest
 
 from benchmarks.codecs.instructions import functions_in, instructions
 from benchmarks.codecs.shares import by_kind, kind_of
-from tests.support.needed import lacking
 
 KERNELS = "_native.so  [.] void deltahub::avx2::(anonymous namespace)::"
 BF16 = "<deltahub::avx2::FloatWords<unsigned short, 8> >(unsigned char const*, unsigned long)"
@@ -79,9 +78,8 @@ def test_instructions_are_of_the_functions_themselves() -> None:
     }
 
 
+@pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
 def test_valgrind_counts_what_the_kernels_of_avx2_take(tmp_path: Path) -> None:
-    if shutil.which("valgrind") is None:
-        lacking("valgrind is not installed")
     random = np.random.default_rng(1)
     words = (random.standard_normal((64, 128)) * 0.02).astype(np.float32).view(np.uint32)
     files = tmp_path / "base.safetensors", tmp_path / "fine_tune.safetensors"
