@@ -56,7 +56,7 @@ def test_an_absent_base_is_told_and_used_once_it_arrives(
         "commit": None,
         "measured": [],
     }
-    line = f"base declared: {base} (absent: there is none that you may read; used once it arrives)"
+    line = f"base declared: {base} (absent: it has no weights that you may read; used once they"
     assert line in told(hub_server, hub_server.admin_token, name)
 
     other_machine()
@@ -107,7 +107,7 @@ def test_an_unreadable_base_is_told_like_an_absent_one_and_used_once_it_may_be_r
         absent = guesser.info("base-guesser/other")["base"]
         assert before["base"] == absent | {"declared": "base-owner/base"}
         assert (absent["declared_status"], absent["commit"]) == ("absent", None)
-        line = "base declared: base-owner/base (absent: there is none that you may read;"
+        line = "base declared: base-owner/base (absent: it has no weights that you may read;"
         assert line in told(hub_server, mine, "base-guesser/tuned")
 
         owner.delete("base-owner/base")

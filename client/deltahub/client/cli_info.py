@@ -13,7 +13,7 @@ _NUMBERS = frozenset({1, 2, 3, 4})
 # What a declared base's status means to who declared it.
 _STATUS = {
     "resolved": "resolved",
-    "absent": "absent: there is none that you may read; used once it arrives",
+    "absent": "absent: it has no weights that you may read; used once they arrive",
     "unused": "not used: nothing here is coded against its tensors",
 }
 

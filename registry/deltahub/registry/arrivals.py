@@ -18,16 +18,15 @@ from deltahub.registry.db.models import (
     Revision,
     Tensor,
     TensorBase,
-    User,
 )
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.detection import find_similar_tensors, load_sketches, store_sketches
 from deltahub.registry.failpoints import reached
+from deltahub.registry.following import author_of, follow, names_model
 from deltahub.registry.holders import find_holders
 from deltahub.registry.locations import batches
 from deltahub.registry.measuring import measure_lineage
 from deltahub.registry.model_sketches import sketch_stored
-from deltahub.registry.permissions import Caller
 from deltahub.registry.prove import JOB_KIND as PROVE_KIND
 from deltahub.registry.registry import Registry
 from deltahub.registry.restore import Restorer
@@ -72,6 +71,9 @@ def enqueue_replans(session: WriteSession, revision_id: int) -> list[str]:
     """
     target = Target.load(session, revision_id)
     children = resolve_waiting(session, target)
+    children |= follow(session, target)
+    if not lineage.has_weights(session, revision_id):
+        return []  # what it is the base of waits for a revision that has some
     children |= set(
         session.scalars(
             select(Revision.id).where(Revision.declared_base_revision_id == revision_id)
@@ -120,7 +122,8 @@ def resolve_waiting(session: WriteSession, target: Target) -> set[int]:
     ).all()
     for revision in rows:
         assert revision.declared_base is not None, "the query asks for it"
-        base = lineage.resolve_declared(session, _author(session, revision), revision.declared_base)
+        author = author_of(session, revision)
+        base = lineage.resolve_declared(session, author, revision.declared_base)
         if base is None or base.id == revision.id:
             continue
         revision.declared_base_revision_id = base.id
@@ -187,18 +190,11 @@ def _was_declared_late(session: ReadSession, revision_id: int, shares: Mapping[i
     return session.scalar(query) is not None
 
 
-def _author(session: ReadSession, revision: Revision) -> Caller | None:
-    """The author as a caller without administrator's powers: what they may read by role."""
-    if revision.author_id is None:
-        return None
-    user = session.get_one(User, revision.author_id)
-    return Caller(user.id, user.name, is_admin=False, scope="read")
-
-
 def _alike(session: ReadSession, target: Target) -> set[int]:
     """The newest revision of each repository with tensors that stand alone and resemble these.
 
-    Those that were in the same domain before are not made from what came after them.
+    Those that were in the same domain before are not made from what came after them, unless they
+    say that their base is this model.
     """
     tensors = (
         select(FileTensor.tensor_id)
@@ -216,6 +212,7 @@ def _alike(session: ReadSession, target: Target) -> set[int]:
     similar -= set(session.scalars(bases))
     first = session.scalar(select(func.min(Tensor.created_at)).where(Tensor.id.in_(sketches)))
     alone: dict[int, int] = {}
+    older: dict[int, int] = {}
     for batch in batches(similar):
         rows = session.execute(
             select(Tensor.id, Tensor.domain_id, Tensor.created_at).where(
@@ -223,9 +220,14 @@ def _alike(session: ReadSession, target: Target) -> set[int]:
             )
         )
         for tensor, domain, created_at in rows:
-            if domain != target.domain_id or (first is not None and created_at >= first):
-                alone[tensor] = domain
-    return newest_holders(session, alone, domains, target.repository_id)
+            is_younger = first is not None and created_at >= first
+            which = alone if domain != target.domain_id or is_younger else older
+            which[tensor] = domain
+    found = newest_holders(session, alone, domains, target.repository_id)
+    if older:
+        naming = set(session.scalars(select(Revision.id).where(names_model(target))))
+        found |= newest_holders(session, older, domains, target.repository_id, among=naming)
+    return found
 
 
 def newest_holders(
@@ -233,9 +235,11 @@ def newest_holders(
     tensors: Mapping[int, int],
     domains: Collection[int],
     exclude_repository: int | None = None,
+    among: Collection[int] | None = None,
 ) -> set[int]:
     """The newest revision of each repository that holds some of these, at most MAX_SIMILAR.
 
+    among: revisions, no other ones are looked at.
     tensors: row -> its domain; a public tensor in a private model is its public owner's to
     encode anew, so that model's revision is not among them.
     """
@@ -243,6 +247,8 @@ def newest_holders(
     for holder in find_holders(
         session, sorted(tensors), domains, exclude_repository=exclude_repository
     ):
+        if among is not None and holder.revision_id not in among:
+            continue
         if holder.domain_id == tensors[holder.tensor_id]:
             known = newest.get(holder.repository_id, 0)
             newest[holder.repository_id] = max(known, holder.revision_id)

@@ -32,17 +32,17 @@ class Directions:
         self._target = target
         with reg.db.read() as session:
             self._descendants, self._repositories = _find_descendants(session, target)
+            self._named_model = _find_named_model(session, target)
         self._leads_down: dict[int, bool] = {}
 
     def allows(self, option: BaseOption, candidate: Candidate, tensor_id: int | None) -> bool:
         """Whether a tensor may become a difference from this option as it is stored now.
 
         tensor_id: the tensor's row, None for one that is not stored yet. Refused are options that
-        are made from the tensor itself; that came after it, unless its own side names them as the
-        base or they are public and it is private; and, unless named, what was made from a model
-        that says its base is this one.
+        are made from the tensor itself; that came after it, unless its own side names their model
+        as the base or they are public and it is private; and, unless named, what was made from a
+        model that says its base is this one.
         """
-        is_named = candidate.origin == "declared"
         may_lead_down = candidate.origin == "detected" and bool(self._descendants)
         if tensor_id is None and not may_lead_down:
             return True
@@ -53,7 +53,7 @@ class Directions:
                 tensor_id is not None
                 and candidate.origin != "earlier"
                 and _is_younger(session, option, tensor_id)
-                and not (is_named and self._is_own(session, tensor_id))
+                and not (self._is_named(session, candidate) and self._is_own(session, tensor_id))
             ):
                 return False
             return not may_lead_down or not any(
@@ -79,6 +79,13 @@ class Directions:
             return tuple(
                 tensor for tensor in option.tensors if tensor_id in closure(session, [tensor.id])
             )
+
+    def _is_named(self, session: ReadSession, candidate: Candidate) -> bool:
+        """Whether the target says that its base is the candidate's model, at whatever revision."""
+        if candidate.origin == "declared":
+            return True
+        revision = session.get(Revision, candidate.revision_id)
+        return revision is not None and revision.repository_id == self._named_model
 
     def _is_own(self, session: ReadSession, tensor_id: int) -> bool:
         """Whether the namespace had the tensor first: what a copy says counts for nothing."""
@@ -108,6 +115,25 @@ class Directions:
 
 def _ids(option: BaseOption) -> list[int]:
     return [tensor.id for tensor in option.tensors]
+
+
+def _find_named_model(session: ReadSession, target: Target) -> int | None:
+    """The repository that the target names as its base, also where the revision is not there."""
+    revision = session.get(Revision, target.revision_id)
+    if revision is None or revision.declared_base is None:
+        return None
+    if revision.declared_base_revision_id is not None:
+        return session.get_one(Revision, revision.declared_base_revision_id).repository_id
+    namespace, _, name = revision.declared_base.partition("@")[0].partition("/")
+    return session.scalar(
+        select(Repository.id)
+        .join(Namespace, Namespace.id == Repository.namespace_id)
+        .where(
+            Namespace.name == namespace,
+            Repository.name == name,
+            Repository.domain_id.in_(target.domains),
+        )
+    )
 
 
 def _is_younger(session: ReadSession, option: BaseOption, tensor_id: int) -> bool:

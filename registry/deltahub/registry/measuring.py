@@ -167,9 +167,10 @@ def _parents(
     declared = revision.declared_base_revision_id
     if declared is not None:
         base = session.get_one(Revision, declared)
-        # The one that was named stands for its whole repository.
         named = base.repository_id
-        parents = {one: None for one in parents if _repository_of(session, one) != named}
+        # The one that was named stands for its whole repository, if it has any of this.
+        if _held_by(session, declared, [*own, *bases]):
+            parents = {one: None for one in parents if _repository_of(session, one) != named}
         if named != revision.repository_id:
             parents[declared] = None
     return list(parents)

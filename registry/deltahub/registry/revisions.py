@@ -253,10 +253,13 @@ def _declared(
     if base is None or base == lineage.NO_BASE:
         return None, None
     found = lineage.resolve_declared(session, caller, base)
-    if found is None and parent is not None and base == parent.declared_base:
-        # Said again, as a card does with each commit; what it stood for may have moved meanwhile.
-        return base, parent.declared_base_revision_id
-    return base, None if found is None else found.id
+    row = None if found is None else found.id
+    is_usable = row is not None and lineage.has_weights(session, row)
+    if not is_usable and parent is not None and base == parent.declared_base:
+        # Said again, as a card does with each commit; what it stood for may have moved meanwhile,
+        # and an empty model have the name.
+        row = parent.declared_base_revision_id or row
+    return base, row
 
 
 def _revision(
