@@ -104,6 +104,21 @@ def test_a_base_whose_first_commit_has_no_weights_is_used_once_they_come(
     assert [each.repository for each in found.measured] == ["ann/base"]
 
 
+def test_what_an_earlier_release_left_whole_follows_with_the_bases_next_commit(
+    reg: Registry, ann: Caller
+) -> None:
+    first = push_ingested(reg, ann, "ann/base", CONFIG)
+    tune = push_tune(reg, ann, base=None)
+    push_base(reg, ann)
+    with reg.db.write() as session:
+        row = session.get_one(Revision, tune)
+        row.declared_base, row.declared_base_revision_id = "ann/base", first
+    last = push_ingested(reg, ann, "ann/base", {"README.md": b"# Base"})
+    run_replans(reg)
+    assert pinned(reg, tune) == last
+    assert_made_from(reg, tune, last)
+
+
 @pytest.mark.parametrize("is_moved", [False, True])
 def test_a_base_without_weights_is_named_and_then_uploaded(
     reg: Registry, ann: Caller, is_moved: bool
