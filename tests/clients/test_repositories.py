@@ -168,7 +168,16 @@ result = {
 }
 """
 UNSUPPORTED = """
+import inspect
 from huggingface_hub import HfApi
+from huggingface_hub.utils import get_session, hf_raise_for_status
+def set_xet(api):
+    if "xet_enabled" in inspect.signature(api.update_repo_settings).parameters:
+        return api.update_repo_settings("alice/tiny", xet_enabled=True)
+    # Later clients have no word for it, nor for what any other setting is.
+    url = f"{api.endpoint}/api/models/alice/tiny/settings"
+    headers = api._build_hf_headers()
+    hf_raise_for_status(get_session().put(url, headers=headers, json={"description": "x"}))
 api = HfApi()
 result = {
     "data sets": caught(lambda: api.create_repo("alice/data", repo_type="dataset")),
@@ -180,6 +189,7 @@ result = {
     "discussions": caught(lambda: list(api.get_repo_discussions("alice/tiny"))),
     "squash": caught(lambda: api.super_squash_history("alice/tiny")),
     "gated": caught(lambda: api.update_repo_settings("alice/tiny", gated="auto")),
+    "setting": caught(lambda: set_xet(api)),
     "collections": caught(lambda: list(api.list_collections(owner="alice"))),
     "webhooks": caught(lambda: api.list_webhooks()),
 }

@@ -245,3 +245,35 @@ def test_names_are_searched_for_every_character_asked_for(hub: RunningHub) -> No
         page = hub.call("GET", f"/v1/repositories?search={asked}").json()
         assert len(page["items"]) == n_found, asked
         assert len(hub.call("GET", f"/api/models?search={asked}").json()) == n_found, asked
+
+
+def test_settings_that_the_hub_does_not_keep_are_refused(hub: RunningHub) -> None:
+    name = "admin/settings"
+    assert create_model(hub, name).status == 200
+    path = f"/api/models/{name}/settings"
+
+    def change(**body: object) -> Answer:
+        return hub.call("PUT", path, token=hub.admin_token, body=body)
+
+    for body, word in (
+        ({"gated": "auto"}, "no gated models"),
+        ({"visibility": "protected"}, "no protected models"),
+        ({"description": "mine"}, "'description'"),
+        ({"xetEnabled": True}, "'xetEnabled'"),
+        ({"discussionsDisabled": False}, "'discussionsDisabled'"),
+        ({"private": True, "x" * 200: []}, "(200 long)"),
+    ):
+        refused = change(**body)
+        assert error_of(refused) == (501, "NotImplemented"), body
+        assert word in refused.headers["X-Error-Message"]
+    # Nothing of it was done, and who may not change the model hears nothing of settings.
+    assert hub.call("GET", f"/api/models/{name}").json()["private"] is False
+    assert hub.call("PUT", path, body={"description": "mine"}).status == 401
+    # What is so anyway may be asked for, and what is null is not asked for.
+    answer = change(private=False, visibility="public", gated=False, description=None)
+    expected = {"private": False, "visibility": "public", "gated": False}
+    assert (answer.status, answer.json()) == (200, expected)
+    body = {"name": f"{name}-p", "visibility": "protected"}
+    made = hub.call("POST", "/api/repos/create", token=hub.admin_token, body=body)
+    assert error_of(made) == (501, "NotImplemented")
+    assert hub.call("GET", f"/api/models/{name}-p", token=hub.admin_token).status == 404

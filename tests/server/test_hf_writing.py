@@ -365,10 +365,6 @@ def test_a_model_is_hidden_and_shown_again(hub: RunningHub, name: str) -> None:
         assert (answer.status, answer.json()["private"]) == (200, False)
         assert hub.call("GET", f"/api/models/{name}").json()["private"] is False
         assert hub.call("GET", f"/{name}/resolve/main/b.txt").body == secret
-    assert error_of(hub.call("PUT", path, token=hub.admin_token, body={"gated": "auto"})) == (
-        501,
-        "NotImplemented",
-    )
 
 
 def test_a_card_is_checked_before_it_is_committed(hub: RunningHub) -> None:

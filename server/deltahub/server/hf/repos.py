@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse, Response
 
 from deltahub.registry import catalog, publication, refs, repositories, revisions, users
 from deltahub.registry.errors import Conflict, RepositoryExists, Unauthorized
-from deltahub.registry.paths import git_attributes
+from deltahub.registry.paths import git_attributes, quoted
 from deltahub.registry.permissions import NO_TOKEN, Caller, require_writer
 from deltahub.registry.repositories import DEFAULT_BRANCH
 from deltahub.registry.small_files import SmallFiles
@@ -40,7 +40,7 @@ class RepositoryIn(_Body):
 
     @property
     def is_private(self) -> bool:
-        return bool(self.private) or self.visibility in ("private", "protected")
+        return bool(self.private) or self.visibility == "private"
 
 
 class MoveIn(_Body):
@@ -50,9 +50,24 @@ class MoveIn(_Body):
 
 
 class SettingsIn(_Body):
+    # Whoever asks for a setting that is not kept here is told so.
+    model_config = ConfigDict(extra="allow")
+
     private: bool | None = None
     visibility: Literal["public", "private", "protected"] | None = None
     gated: bool | str | None = None
+
+    def require_supported(self) -> None:
+        """NotSupported for what this hub has no such thing as; asking for what is so anyway may."""
+        if self.gated not in (None, False):
+            raise NotSupported("this hub has no gated models: make the model private, with members")
+        _require_visibility(self.visibility)
+        unknown = [key for key, value in (self.model_extra or {}).items() if value is not None]
+        if unknown:
+            raise NotSupported(
+                f"this hub does not keep the setting {quoted(unknown[0])}: of a model's settings it"
+                " has private and visibility"
+            )
 
 
 class BranchIn(_Body):
@@ -126,6 +141,7 @@ def create_repository(
 ) -> Response:
     """Make an empty model; 409 with the same answer where it exists."""
     _require_model(body.type)
+    _require_visibility(body.visibility)
     writer = require_writer(caller)
     name = _wanted_name(body, writer)
     answer = {"url": f"{str(request.base_url).rstrip('/')}/{name}", "name": name}
@@ -164,8 +180,7 @@ def change_settings(
     """Make a model private, or public. What this hub has no such thing as is refused."""
     with hub.registry.db.read() as session:
         repository = repositories.load_repository(session, caller, name, "admin")
-    if body.gated not in (None, False):
-        raise NotSupported("this hub has no gated models: make the model private, with members")
+    body.require_supported()
     wanted = body.private
     if body.visibility is not None:
         wanted = body.visibility != "public"
@@ -245,6 +260,11 @@ def _create_begun(
 def _require_model(kind: str | None) -> None:
     if kind not in (None, "model"):
         raise NotSupported(f"this hub keeps models, and no {kind}s: leave the type out")
+
+
+def _require_visibility(wanted: str | None) -> None:
+    if wanted == "protected":
+        raise NotSupported("this hub has no protected models: make the model private")
 
 
 def _wanted_name(body: RepositoryIn, caller: Caller) -> str:
