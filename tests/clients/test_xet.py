@@ -18,7 +18,8 @@ from clients.machine import Machine
 from deltahub.registry.fsck import fsck
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
-from support.hub import served_hub
+from deltahub.server.hf import xet_downloads
+from support.hub import running_hub, served_hub
 from support.tcp_proxy import damaging_proxy
 
 MIB = 1 << 20
@@ -48,8 +49,8 @@ result = [copy("alice/big", "big.bin"), caught(lambda: copy("alice/secret", "key
 LARGE = """
 from huggingface_hub import constants, hf_hub_download
 assert constants.MAX_HTTP_DOWNLOAD_SIZE == 50_000_000_000
-constants.MAX_HTTP_DOWNLOAD_SIZE = 1_000_000
-result = hf_hub_download("alice/big", "big.bin")
+constants.MAX_HTTP_DOWNLOAD_SIZE = 1 << 20
+result = [hf_hub_download("admin/m", path) for path in ("large.bin", "small.bin")]
 """
 
 
@@ -137,11 +138,20 @@ def test_a_file_is_copied_from_another_repository(
 
 
 def test_what_is_too_large_for_plain_http_comes_through_xet(
-    newest: Machine, big_file: bytes
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused = newest.refused(LARGE, env={"HF_HUB_DISABLE_XET": "1"})
-    assert "too large" in refused.text
-    assert Path(newest.run(LARGE)).read_bytes() == big_file
+    # As in the client: a file is large from here on.
+    monkeypatch.setattr(xet_downloads, "MOST_BY_HTTP", MIB)
+    data = random.Random(12).randbytes(3 * MIB)
+    with running_hub(tmp_path / "data") as hub:
+        hub.create("admin/m")
+        hub.commit("admin/m", {"large.bin": data, "small.bin": data[:MIB]})
+        there = machine.another(endpoint=hub.url, token=hub.admin_token)
+        refused = there.refused(LARGE, env={"HF_HUB_DISABLE_XET": "1"})
+        assert "too large" in refused.text
+        large, small = there.run(LARGE)
+        assert Path(large).read_bytes() == data
+        assert Path(small).read_bytes() == data[:MIB]
 
 
 def received(world: World) -> int:

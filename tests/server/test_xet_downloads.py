@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
+from clients.environments import NAMES, environment
 from deltahub.registry import users
 from deltahub.registry.db.models import File
 from deltahub.registry.xet.chunks import ChunkHeader
-from deltahub.server.hf.xet_downloads import offers_xet, xet_hash, xet_headers
+from deltahub.server.hf import xet_downloads
+from deltahub.server.hf.xet_downloads import MOST_BY_HTTP, xet_from, xet_headers
 from deltahub.server.settings import ServerSettings
 from deltahub.server.signing import Signer
 from support.hub import Answer, RunningHub
@@ -146,13 +148,25 @@ def asking(client: str) -> Request:
                     "query_string": b"", "server": ("hub", 80)})  # fmt: skip
 
 
-def test_only_known_clients_are_told_to_download_so() -> None:
+def test_clients_are_told_to_download_so_as_far_as_is_known_of_them() -> None:
     on, off = ServerSettings(), ServerSettings(has_xet_downloads=False)
-    known = asking("unknown/None; hf_hub/2.4.0; python/3.11; xet/1.8.0")
-    assert offers_xet(on, known)
-    assert not offers_xet(off, known)
-    for other in ("hf_hub/1.19.0", "hf_hub/0.36.2; python/3.11", "curl/8", "hf_hub/3.0.0", ""):
-        assert not offers_xet(on, asking(other))
+    beyond_http = MOST_BY_HTTP + 1
+    for release, least in {
+        "0.33.5": None, "0.34.0": beyond_http, "0.36.2": beyond_http, "0.37.0": None,
+        "1.0.0.rc1": beyond_http, "1.4.1": beyond_http, "1.26.1": beyond_http, "1.27.0": None,
+        "2.0.0": 1, "2.4.0": 1, "2.5.0": None, "3.0.0": None, "22.4.0": None,
+    }.items():  # fmt: skip
+        client = asking(f"unknown/None; hf_hub/{release}; python/3.11; torch/2.9")
+        assert xet_from(on, client) == least, release
+        assert xet_from(off, client) is None
+    for other in ("hf_hub/2", "hf_hub/2.x.1", "hf_hub/", "curl/8", "", "hf_hub/" + "9" * 5000):
+        assert xet_from(on, asking(other)) is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_clients_of_the_tests_are_known(name: str) -> None:
+    release = ".".join(map(str, environment(name).version))
+    assert xet_from(ServerSettings(), asking(f"hf_hub/{release}; python/3.11")) is not None
 
 
 def test_the_headers_name_the_file_and_where_the_token_is() -> None:
@@ -161,17 +175,20 @@ def test_the_headers_name_the_file_and_where_the_token_is() -> None:
         "X-Xet-Hash": SHA256,
         "Link": f'<http://hub:80/api/models/a/b%20c/xet-read-token/{"f" * 40}>; rel="xet-auth"',
     }
-    nothing = File(sha256=SHA256, size=0)
-    assert xet_hash(nothing) is None
-    assert xet_headers(asking(""), "a/b", "f" * 40, nothing) == {}
 
 
-def test_only_clients_that_are_known_are_told_of_it(hub: RunningHub, secret: str) -> None:
-    for agent, is_told in (
-        ("unknown/None; hf_hub/2.4.0; python/3.11", True),
-        ("unknown/None; hf_hub/1.26.1; python/3.11", False),
-        ("curl/8", False),
+def test_only_clients_that_are_known_are_told_of_it(
+    hub: RunningHub, secret: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = "unknown/None; hf_hub/1.26.1; python/3.11"
+    for agent, most, is_told in (
+        ("unknown/None; hf_hub/2.4.0; python/3.11", 50_000_000_000, True),
+        (older, 50_000_000_000, False),
+        (older, len(DATA), False),
+        (older, len(DATA) - 1, True),
+        ("curl/8", 1, False),
     ):
+        monkeypatch.setattr(xet_downloads, "MOST_BY_HTTP", most)
         headers = {"User-Agent": agent}
         for path, is_large in (("a.bin", True), ("empty.bin", False)):
             url = f"/dan-d/secret/resolve/main/{path}"

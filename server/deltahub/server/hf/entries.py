@@ -7,7 +7,6 @@ from typing import Any
 
 from deltahub.registry.entries import EntryInfo
 from deltahub.registry.history import CommitInfo
-from deltahub.server.hf.xet_downloads import xet_hash
 
 
 def moment(at: datetime) -> str:
@@ -37,11 +36,11 @@ def blob_id(entry: EntryInfo) -> str:
 
 
 def shown_file(
-    entry: EntryInfo, last: CommitInfo | None = None, *, has_xet: bool = False
+    entry: EntryInfo, last: CommitInfo | None = None, *, xet_from: int | None = None
 ) -> dict[str, Any]:
     """A file of a tree. last: the commit that put it there, for who asks for it.
 
-    has_xet: the client downloads by Xet.
+    xet_from: the client downloads files of so many bytes, or more, by Xet.
     """
     shown: dict[str, Any] = {
         "type": "file",
@@ -55,8 +54,8 @@ def shown_file(
             "size": entry.file.size,
             "pointerSize": len(pointer(entry)),
         }
-        if has_xet and (named := xet_hash(entry.file)) is not None:
-            shown["xetHash"] = named
+        if xet_from is not None and entry.file.size >= xet_from:
+            shown["xetHash"] = entry.file.sha256
     return shown | _with_commit(last)
 
 

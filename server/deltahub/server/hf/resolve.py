@@ -10,7 +10,7 @@ from deltahub.registry.permissions import Caller
 from deltahub.registry.repositories import load_repository
 from deltahub.server.hf.door import unescaped
 from deltahub.server.hf.revisions import revision_of
-from deltahub.server.hf.xet_downloads import offers_xet, xet_headers
+from deltahub.server.hf.xet_downloads import xet_from, xet_headers
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
 from deltahub.server.limits import BoundedRoute
 from deltahub.server.ranges import matches, requested_part
@@ -85,6 +85,7 @@ def _found(
         "X-Content-Type-Options": "nosniff",
         "Cache-Control": "private, no-cache",
     }
-    if entry.mode == "lfs" and offers_xet(hub.settings, request):
+    least = xet_from(hub.settings, request)
+    if entry.mode == "lfs" and least is not None and entry.file.size >= least:
         headers |= xet_headers(request, name, found.commit, entry.file)
     return entry, headers

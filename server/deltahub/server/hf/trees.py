@@ -17,8 +17,8 @@ from deltahub.registry.repositories import load_repository
 from deltahub.server.hf.door import unescaped
 from deltahub.server.hf.entries import folders_of, shown_file, shown_folder
 from deltahub.server.hf.revisions import revision_of
-from deltahub.server.hf.xet_downloads import offers_xet
-from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
+from deltahub.server.hf.xet_downloads import xet_from
+from deltahub.server.hub import CallerDep, HubDep, NameDep
 from deltahub.server.limits import BoundedRoute
 
 router = APIRouter(route_class=BoundedRoute, prefix="/api/models/{namespace}/{name}")
@@ -55,7 +55,8 @@ def get_tree(
         files, folders = _paged(entries, folder, recursive)
         paths = sorted({**files, **folders})
         part = paths[cursor : cursor + size]
-        page = _shown(session, found, part, files, folders, expand, has_xet=_has_xet(hub, request))
+        least = xet_from(hub.settings, request)
+        page = _shown(session, found, part, files, folders, expand, xet_from=least)
     headers = {"X-Repo-Commit": found.commit}
     if cursor + size < len(paths):
         # By commit: a branch that moves between two pages must not tear the list.
@@ -94,8 +95,8 @@ def get_paths_info(
         entries = list_entries(session, found)
         files, folders = {entry.path: entry for entry in entries}, folders_of(entries)
         known = [path for path in paths if path in files or path in folders]
-        has_xet = _has_xet(hub, request)
-        shown = _shown(session, found, known, files, folders, expand, has_xet=has_xet)
+        least = xet_from(hub.settings, request)
+        shown = _shown(session, found, known, files, folders, expand, xet_from=least)
         return JSONResponse(shown)
 
 
@@ -125,7 +126,7 @@ def _shown(
     folders: Mapping[str, list[EntryInfo]],
     expand: bool,
     *,
-    has_xet: bool,
+    xet_from: int | None,
 ) -> list[dict[str, Any]]:
     """These files and folders; with the commits that changed them last, where that is asked."""
     inside = {
@@ -139,14 +140,10 @@ def _shown(
     for path, below in inside.items():
         last = max((changes[one] for one in below if one in changes), key=_age, default=None)
         if path in files:
-            shown.append(shown_file(files[path], last, has_xet=has_xet))
+            shown.append(shown_file(files[path], last, xet_from=xet_from))
         else:
             shown.append(shown_folder(path, folders[path], last))
     return shown
-
-
-def _has_xet(hub: Hub, request: Request) -> bool:
-    return offers_xet(hub.settings, request)
 
 
 def _age(change: CommitInfo) -> int:

@@ -1,6 +1,7 @@
 """Downloads by Xet: any file of the hub, in ranges that a client fetches side by side."""
 
 import re
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 from urllib.parse import quote
@@ -28,29 +29,48 @@ router = APIRouter(route_class=BoundedRoute, prefix="/cas")
 # A client that meets an expired link asks for the reconstruction anew.
 LINK_TTL: Final = timedelta(minutes=15)
 _PURPOSE: Final = "xorb"
-# The clients with which this was tried; others get files by plain HTTP.
-_CLIENT: Final = re.compile(r"\bhf_hub/2\.\d+\.\d+\b")
+_CLIENT: Final = re.compile(r"\bhf_hub/(\d{1,4})\.(\d{1,4})\.")
+# Clients refuse plain HTTP for files of more bytes than this.
+MOST_BY_HTTP: Final = 50_000_000_000
 
 
-def offers_xet(settings: ServerSettings, request: Request) -> bool:
-    """Whether this client is told that it may download by Xet."""
-    is_known = _CLIENT.search(request.headers.get("user-agent", "")) is not None
-    return settings.has_xet_downloads and is_known
+@dataclass(frozen=True)
+class _Known:
+    """Minor releases of huggingface_hub with whose first and last downloads were tried.
+
+    prefers_xet: for every file, not only for those that it would not fetch otherwise.
+    """
+
+    first: tuple[int, int]
+    last: tuple[int, int]
+    prefers_xet: bool
 
 
-def xet_hash(file: File) -> str | None:
-    """The name by which Xet clients ask for the file; None for one that they cannot have."""
-    return file.sha256 if file.size > 0 else None
+_KNOWN: Final = (
+    # By plain HTTP these go on where a killed download ended, and are faster.
+    _Known((0, 34), (0, 36), prefers_xet=False),
+    _Known((1, 0), (1, 26), prefers_xet=False),
+    _Known((2, 0), (2, 4), prefers_xet=True),
+)
+
+
+def xet_from(settings: ServerSettings, request: Request) -> int | None:
+    """From how many bytes on this client is told to download files by Xet; None for never."""
+    match = _CLIENT.search(request.headers.get("user-agent", ""))
+    if match is None or not settings.has_xet_downloads:
+        return None
+    release = int(match[1]), int(match[2])
+    for known in _KNOWN:
+        if known.first <= release <= known.last:
+            return 1 if known.prefers_xet else MOST_BY_HTTP + 1
+    return None
 
 
 def xet_headers(request: Request, name: str, commit: str, file: File) -> dict[str, str]:
     """What the answer to a HEAD says, so that the client downloads the file by Xet."""
-    named = xet_hash(file)
-    if named is None:
-        return {}
     base = str(request.base_url).rstrip("/")
     url = f"{base}/api/models/{quote(name)}/xet-read-token/{commit}"
-    return {"X-Xet-Hash": named, "Link": f'<{url}>; rel="xet-auth"'}
+    return {"X-Xet-Hash": file.sha256, "Link": f'<{url}>; rel="xet-auth"'}
 
 
 @router.get("/{epoch}/{place}/v2/reconstructions/{digest}")
@@ -61,6 +81,7 @@ def get_reconstruction(
     return _reconstruction(digest, request, hub, who, version=2)
 
 
+@router.get("/{epoch}/{place}/reconstruction/{digest}")
 @router.get("/{epoch}/{place}/reconstructions/{digest}")
 @router.get("/{epoch}/{place}/v1/reconstructions/{digest}")
 def get_reconstruction_v1(
