@@ -11,6 +11,7 @@ import pytest
 
 from deltahub.registry import landing, users
 from deltahub.registry.repositories import delete_repository
+from deltahub.registry.xet.hashes import chunk_hash, to_text
 from deltahub.server.signing import Signer
 from support.hub import Answer, RunningHub
 from support.registry import caller, end_token
@@ -89,6 +90,31 @@ def test_tokens_are_for_those_who_may(hub: RunningHub) -> None:
         if answer.status == 404:
             assert answer.headers["X-Error-Code"] == "RepoNotFound"
     assert found == expected
+
+
+def test_what_need_not_be_sent_is_told_to_who_may_write_and_know_of_it(hub: RunningHub) -> None:
+    ann, bob = hub.user("ann-k"), hub.user("bob-k")
+    hub.create("ann-k/secret", private=True, token=ann)
+    hub.create("bob-k/m", token=bob)
+    cas = Cas(hub, "ann-k/secret", ann, "write")
+    head = f"/v1/chunks/default/{to_text(chunk_hash(FILE.data[:60_000]))}"
+    assert cas.call("GET", head).status == 404
+    assert cas.send(ONE).status == 200
+    assert cas.shard(FILE, version=1).status == 200
+    operations = [{"op": "add", "path": "a.bin", "sha256": FILE.digest, "size": len(FILE.data)}]
+    commits = "/v1/repositories/ann-k/secret/commits"
+    assert hub.call("POST", commits, token=ann, body={"operations": operations}).status == 201
+    told = cas.call("GET", head)
+    assert (told.status, told.headers["content-type"]) == (200, "application/octet-stream")
+    assert ONE.hash in told.body
+    older = head.replace("default", "default-merkledb")
+    assert cas.call("GET", older).body[:-200] == told.body[:-200]
+    assert Cas(hub, "ann-k/secret", ann, "read").call("GET", head).status == 403
+    # What others have in private is answered as what nobody has.
+    hidden = Cas(hub, "bob-k/m", bob, "write").call("GET", head)
+    unknown = Cas(hub, "bob-k/m", bob, "write").call("GET", f"/v1/chunks/default/{'0' * 64}")
+    assert (hidden.status, hidden.body) == (unknown.status, unknown.body)
+    assert hidden.status == 404
 
 
 def test_a_file_is_uploaded_and_committed(hub: RunningHub, name: str) -> None:

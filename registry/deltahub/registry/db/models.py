@@ -262,8 +262,7 @@ class Frame(Base):
     offset: Mapped[int] = mapped_column(BigInteger)  # in the pack
     length: Mapped[int] = mapped_column(BigInteger)  # bytes in the pack
     codec: Mapped[int] = mapped_column()
-    # Rank of the best encoders that made it, or could not make it smaller; 0: a client did, or an
-    # older release (see encoders.py).
+    # Rank of the best encoders tried on it (encoders.py); 0: a client's, or an older release's.
     tried: Mapped[int] = mapped_column(default=0, server_default="0")
 
 
@@ -388,6 +387,7 @@ class XetRange(Base):
     sha256: Mapped[str] = mapped_column(String(64), index=True)
     offset: Mapped[int] = mapped_column(BigInteger)
     chunks: Mapped[bytes] = mapped_column(LargeBinary)  # a XorbIndex
+    head: Mapped[bytes | None] = mapped_column(LargeBinary(32), index=True)  # first chunk, at 0
 
 
 class XetEpoch(Base):

@@ -25,7 +25,7 @@ from deltahub.registry.registry import Registry
 from deltahub.registry.restore import Restorer
 from deltahub.registry.store.base import Buffer
 from deltahub.registry.xet.epochs import make_clients_forget, repository_at
-from deltahub.registry.xet.hashes import Merkle, range_hash, to_text
+from deltahub.registry.xet.hashes import HASH_BYTES, Merkle, range_hash, to_text
 from deltahub.registry.xet.shard import Shard, ShardFile
 from deltahub.registry.xet.sources import Segment, Sources, UnknownXorb
 from deltahub.registry.xet.uploads import keep
@@ -204,6 +204,7 @@ class _File:
                 yield {
                     "xorb": term.xorb, "first": term.first, "end": term.end,
                     "sha256": sha256, "offset": offset, "chunks": chunks,
+                    "head": None if offset else chunks[:HASH_BYTES],
                 }  # fmt: skip
             offset += term.size
 

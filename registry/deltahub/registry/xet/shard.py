@@ -6,14 +6,18 @@ index of all that, and not read.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
+import numpy as np
+
+from deltahub.registry.db.models import utc_now
 from deltahub.registry.errors import InvalidRequest, LimitExceeded
 from deltahub.registry.xet.chunks import MAX_CHUNK_BYTES
 from deltahub.registry.xet.hashes import to_text
-from deltahub.registry.xet.xorb import MAX_CHUNKS
+from deltahub.registry.xet.xorb import MAX_CHUNKS, XorbIndex
 
 # Clients begin a new shard at 64 MiB.
 MAX_SHARD_BYTES: Final = 128 << 20
@@ -25,6 +29,10 @@ _RECORD: Final = struct.Struct("<32sIIII")
 _MARK: Final = b"\xff" * 32
 _HAS_PROOFS: Final = 1 << 31
 _HAS_SHA256: Final = 1 << 30
+_CHUNK_RECORD: Final = np.dtype(
+    [("hash", "V32"), ("start", "<u4"), ("size", "<u4"), ("unused", "<u8")]
+)
+_FOOTER: Final = struct.Struct("<9Q32s2Q6Q4Q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,3 +138,30 @@ class Shard:
         if end > len(self._data):
             raise InvalidRequest("the shard is cut short")
         return self._data[place:end], end
+
+
+def answered_shard(xorbs: Iterable[tuple[bytes, XorbIndex]], expires: datetime) -> bytes:
+    """A shard without files, for a client: (hash, chunks) of xorbs. expires: until when it holds.
+
+    With the footer that clients need, without a key over the chunks' hashes, and without tables
+    for looking them up, which clients make themselves.
+    """
+    out = bytearray(_HEADER.pack(_TAG, _VERSION, _FOOTER.size))
+    begin = len(out)
+    out += _RECORD.pack(_MARK, 0, 0, 0, 0)
+    xorbs_at = len(out)
+    for digest, index in xorbs:
+        size = index.size
+        out += _RECORD.pack(digest, 0, index.n_chunks, size, size)
+        chunks = index.columns()
+        records = np.zeros(index.n_chunks, _CHUNK_RECORD)
+        records["hash"], records["size"] = chunks["hash"], chunks["size"]
+        records["start"][1:] = np.cumsum(chunks["size"][:-1])
+        out += records.tobytes()
+    out += _RECORD.pack(_MARK, 0, 0, 0, 0)
+    end = len(out)
+    tables = (end, 0) * 3
+    now = int(utc_now().timestamp())
+    times = now, int(expires.timestamp())
+    out += _FOOTER.pack(1, begin, xorbs_at, *tables, bytes(32), *times, *(0,) * 9, end)
+    return bytes(out)

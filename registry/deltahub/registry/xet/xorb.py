@@ -45,14 +45,15 @@ class XorbIndex:
 
     def hashes(self) -> bytes:
         """The chunks' hashes, one after another."""
-        return self._columns()["hash"].tobytes()
+        return self.columns()["hash"].tobytes()
 
     @property
     def size(self) -> int:
         """Bytes of all chunks."""
-        return int(self._columns()["size"].sum(dtype=np.int64))
+        return int(self.columns()["size"].sum(dtype=np.int64))
 
-    def _columns(self) -> np.ndarray:
+    def columns(self) -> np.ndarray:
+        """The chunks as an array with the fields hash and size."""
         fields = [("hash", f"V{HASH_BYTES}"), ("size", "<u4")]
         return np.frombuffer(self.data, np.dtype(fields))
 

@@ -21,6 +21,7 @@ from deltahub.registry.store.base import StoreError
 from deltahub.registry.xet import uploads
 from deltahub.registry.xet.accept import Progress, accept_shard
 from deltahub.registry.xet.hashes import from_text
+from deltahub.registry.xet.known_chunks import known_chunks
 from deltahub.registry.xet.shard import MAX_SHARD_BYTES
 from deltahub.registry.xet.xorb import MAX_BODY_BYTES
 from deltahub.server.errors import STATUS_OF, wire_code
@@ -44,10 +45,13 @@ _Prefix = Annotated[str, InPath(pattern="^default(-merkledb)?$")]
 
 
 @router.get("/v1/chunks/{prefix}/{digest}")
-def find_chunk(prefix: _Prefix, digest: str, who: XetReaderDep) -> Response:
-    """Which files have a chunk: never said, it would tell what strangers have."""
-    from_text(digest)
-    return refusal("not_found", "this hub does not say where chunks are")
+def find_chunk(prefix: _Prefix, digest: str, hub: HubDep, who: XetWriterDep) -> Response:
+    """What need not be sent of a file that begins with a chunk."""
+    writer = require_writer(who.caller)
+    found = known_chunks(hub.registry, writer, who.place, from_text(digest))
+    if found is not None:
+        return Response(found, media_type="application/octet-stream")
+    return refusal("not_found", "nothing that you may read and use here begins with this chunk")
 
 
 @router.post("/v1/xorb-grants/{prefix}/{digest}")

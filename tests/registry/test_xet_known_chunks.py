@@ -1,0 +1,125 @@
+"""Who asks for a chunk is told of files that begin with it, and that he may know and use."""
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from deltahub.registry import Caller, Registry
+from deltahub.registry.errors import Forbidden
+from deltahub.registry.repositories import delete_repository, ensure_repository
+from deltahub.registry.xet.chunks import MAX_CHUNK_BYTES
+from deltahub.registry.xet.epochs import place_of
+from deltahub.registry.xet.hashes import chunk_hash
+from deltahub.registry.xet.known_chunks import known_chunks
+from deltahub.registry.xet.shard import Shard
+from support.collecting import collect
+from support.registry import caller, opened_registry
+from support.xet import MARK, FileOf, TermOf, XorbOf, cut, repository_row, send_shard, send_xorb
+from support.xet_uploads import FILE, ONE, TWO, commit_file, let_xorbs_expire, send_all
+
+HEAD = chunk_hash(ONE.chunks[0])
+
+
+@pytest.fixture
+def reg(tmp_path: Path) -> Iterator[Registry]:
+    with opened_registry(tmp_path) as registry:
+        yield registry
+
+
+@pytest.fixture
+def ann(reg: Registry) -> Caller:
+    who = caller(reg, "ann")
+    ensure_repository(reg, who, "ann/m")
+    return who
+
+
+def told(reg: Registry, who: Caller, name: str, digest: bytes = HEAD) -> dict[bytes, list[bytes]]:
+    """xorb -> its chunks, of the shard that answers."""
+    answer = known_chunks(reg, who, place_of(repository_row(reg, name)), digest)
+    if answer is None:
+        return {}
+    assert Shard(memoryview(answer)).n_files == 0
+    footer = struct.unpack("<9Q32s12Q", answer[-200:])
+    version, files_at, xorbs_at, *tables = footer[:9]
+    end = len(answer) - 200
+    assert (version, files_at, xorbs_at, footer[-1]) == (1, 48, 96, end)
+    assert tables == [end, 0] * 3
+    assert footer[9] == bytes(32)
+    assert footer[11] - footer[10] == 3600
+    found: dict[bytes, list[bytes]] = {}
+    place = xorbs_at
+    while answer[place : place + 48] != MARK:
+        xorb, _, n_chunks, size, _ = struct.unpack_from("<32s4I", answer, place)
+        start = 0
+        for i in range(n_chunks):
+            place += 48
+            chunk, where, n_bytes, unused = struct.unpack_from("<32s2IQ", answer, place)
+            assert (where, unused) == (start, 0), i
+            assert n_bytes <= MAX_CHUNK_BYTES
+            start += n_bytes
+            found.setdefault(xorb, []).append(chunk)
+        assert start == size
+        place += 48
+    assert place + 48 == end
+    return found
+
+
+def chunks_of(xorb: XorbOf, end: int | None = None) -> list[bytes]:
+    return [chunk_hash(chunk) for chunk in xorb.chunks[:end]]
+
+
+def test_all_chunks_of_the_files_xorbs_are_told(reg: Registry, ann: Caller) -> None:
+    assert told(reg, ann, "ann/m") == {}
+    send_all(reg, ann, "ann/m", FILE)
+    expected = {ONE.hash: chunks_of(ONE), TWO.hash: chunks_of(TWO)}
+    # Of a file that is in no revision yet, nothing.
+    assert told(reg, ann, "ann/m") == {}
+    commit_file(reg, ann, "ann/m", FILE)
+    assert told(reg, ann, "ann/m") == expected
+    # It is the first chunk by which a file is known.
+    for other in (chunk_hash(ONE.chunks[1]), chunk_hash(TWO.chunks[2]), bytes(32)):
+        assert told(reg, ann, "ann/m", other) == {}
+
+
+def test_of_xorbs_that_are_gone_what_the_file_has_from_their_begin_on_is_told(
+    reg: Registry, ann: Caller
+) -> None:
+    file = FileOf([TermOf(ONE, 0, 4), TermOf(TWO, 2, 7), TermOf(ONE, 3, 6), TermOf(ONE, 8)])
+    send_all(reg, ann, "ann/m", file)
+    commit_file(reg, ann, "ann/m", file)
+    let_xorbs_expire(reg)
+    assert told(reg, ann, "ann/m") == {ONE.hash: chunks_of(ONE, 6)}
+    # And with that alone another file is made of it.
+    new = XorbOf(cut(Random(5).randbytes(30_000)))
+    send_xorb(reg, "ann/m", new)
+    changed = FileOf([TermOf(ONE, 0, 2), TermOf(new), TermOf(ONE, 3, 6)])
+    send_shard(reg, ann, "ann/m", [changed])
+    commit_file(reg, ann, "ann/m", changed, "b.bin")
+    # The newest file that begins so is told.
+    assert told(reg, ann, "ann/m") == {ONE.hash: chunks_of(ONE, 2), new.hash: chunks_of(new)}
+
+
+def test_who_may_not_read_a_file_is_not_told_of_it(reg: Registry, ann: Caller) -> None:
+    bob = caller(reg, "bob")
+    ensure_repository(reg, bob, "bob/m")
+    ensure_repository(reg, ann, "ann/secret", private=True)
+    send_all(reg, ann, "ann/secret", FILE)
+    commit_file(reg, ann, "ann/secret", FILE)
+    assert told(reg, ann, "ann/secret") != {}
+    assert told(reg, bob, "bob/m") == {}
+    # Nor is what is private told of to a repository that everybody reads.
+    assert told(reg, ann, "ann/m") == {}
+    with pytest.raises(Forbidden):
+        told(reg, bob, "ann/m")
+    # What is public is told to all who write anywhere, out of the file: its xorbs are ann's.
+    file = FileOf([TermOf(ONE, 0, 5)])
+    send_all(reg, ann, "ann/m", file)
+    assert told(reg, bob, "bob/m") == {}
+    commit_file(reg, ann, "ann/m", file)
+    assert told(reg, bob, "bob/m") == {ONE.hash: chunks_of(ONE, 5)}
+    delete_repository(reg, ann, "ann/m")
+    collect(reg)
+    assert told(reg, bob, "bob/m") == {}
