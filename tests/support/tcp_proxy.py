@@ -8,7 +8,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -17,7 +17,8 @@ class DamagingProxy:
 
     flip_at: offsets of bytes to invert, each once. cut_at: offsets at which the connection is
     closed, each once. cut_upload_at: the same for bytes to the server. delay_s, delay_upload_s:
-    before each block of at most 64 KiB from, or to, the server.
+    before each block of at most 64 KiB from, or to, the server. edit: makes each such block what
+    goes on, as long as it was; called with whether it comes from the server.
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class DamagingProxy:
         cut_upload_at: tuple[int, ...] = (),
         delay_s: float = 0.0,
         delay_upload_s: float = 0.0,
+        edit: Callable[[bytes, bool], bytes] | None = None,
         port: int = 0,
     ) -> None:
         self._target = target
@@ -37,6 +39,10 @@ class DamagingProxy:
         self._upload_cuts = sorted(cut_upload_at)
         self.delay_s = delay_s
         self.delay_upload_s = delay_upload_s
+        self._edit = edit
+        # Of each connection: what had come from the server before its first and after its last
+        # byte, and how many bytes it brought itself.
+        self.answers: list[tuple[int, int, int]] = []
         self.received = 0
         self.sent = 0
         self.n_connections = 0
@@ -86,10 +92,15 @@ class DamagingProxy:
                 ).start()
 
     def _pump(self, source: socket.socket, sink: socket.socket, is_answer: bool) -> None:
+        first, last, n_bytes = -1, 0, 0
         with contextlib.suppress(OSError):
             while block := source.recv(1 << 16):
                 time.sleep(self.delay_s if is_answer else self.delay_upload_s)
+                if self._edit is not None:
+                    block = self._edit(block, is_answer)
                 block, is_cut = self._damaged(block, is_answer)
+                first = self.received - len(block) if first < 0 else first
+                last, n_bytes = self.received, n_bytes + len(block)
                 sink.sendall(block)
                 if is_cut:
                     break
@@ -98,6 +109,8 @@ class DamagingProxy:
             _shut(each)
         with self._lock:
             self._open -= {source, sink}
+            if is_answer:
+                self.answers.append((first, last, n_bytes))
         source.close()
 
     def _damaged(self, block: bytes, is_answer: bool) -> tuple[bytes, bool]:

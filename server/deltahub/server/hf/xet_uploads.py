@@ -89,6 +89,10 @@ async def post_xorb(
         )
         try:
             is_new = await hub.upload(who.caller, receive)
+        except RegistryError as error:
+            # Clients show the status, and nothing of the body.
+            log.warning("xorb=%s of %s: code=%s: %s", digest, who.place, error.code, error)
+            raise
         finally:
             request.state.has_unread_body = feed.has_unread_body
     return JSONResponse({"was_inserted": is_new})
