@@ -67,6 +67,28 @@ def kill(process: "subprocess.Popen[bytes]") -> None:
     assert process.wait() == -signal.SIGKILL
 
 
+def test_a_file_of_several_links_comes_over_them_at_once(
+    environments: dict[str, Environment], tmp_path: Path
+) -> None:
+    data = random.Random(3).randbytes(96 * MIB)  # one link for each 64 MiB
+    # Without a worker, which would have the processor meanwhile.
+    with (
+        running_hub(tmp_path / "data") as hub,
+        damaging_proxy(hub.address, delay_s=0.002) as proxy,
+    ):
+        hub.create("admin/many")
+        hub.commit("admin/many", {"big.bin": data})
+        reader = Machine(environments[NEWEST], tmp_path / "home", proxy.url, None)
+        path = reader.run(GET, name="admin/many")
+        assert Path(path).read_bytes() == data
+        # Those of the client's are closed with it, which the proxy notices a moment later.
+        wait_until(lambda: sum(one[2] for one in proxy.answers) == proxy.received)
+        large = sorted(one for one in proxy.answers if one[2] > 16 * MIB)
+    assert len(large) > 1, proxy.answers
+    (_, end, _), (start, _, _), *_ = large
+    assert end - start > 16 * MIB, large
+
+
 @pytest.mark.long
 def test_an_upload_whose_client_was_killed_sends_only_what_is_missing(
     newest: Machine, world: World, name: str, tmp_path: Path
