@@ -61,7 +61,7 @@ result = {
 """
 PUSH = """
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from transformers import AutoModelForCausalLM, AutoTokenizer
 torch.set_num_threads(1)
 tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -71,8 +71,16 @@ tokenizer.push_to_hub(name)
 again = AutoModelForCausalLM.from_pretrained(name)
 same = all(map(torch.equal, model.state_dict().values(), again.state_dict().values()))
 adapted = get_peft_model(again, LoraConfig(r=4, target_modules=["q_proj"], task_type="CAUSAL_LM"))
+# New ones begin with zeros, which would be the same whatever had come of them.
+for key, parameter in adapted.named_parameters():
+    if "lora_" in key:
+        torch.nn.init.normal_(parameter)
 adapted.push_to_hub(name + "-lora")
-result = {"same": same, "tokens": AutoTokenizer.from_pretrained(name)("def f(x)")["input_ids"]}
+back = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(name), name + "-lora")
+pushed, there = get_peft_model_state_dict(adapted), get_peft_model_state_dict(back)
+adapter = pushed.keys() == there.keys() and all(torch.equal(pushed[k], there[k]) for k in pushed)
+result = {"same": same, "adapter": adapter, "tensors": len(pushed)}
+result["tokens"] = AutoTokenizer.from_pretrained(name)("def f(x)")["input_ids"]
 """
 
 
@@ -111,6 +119,8 @@ def test_a_model_and_an_adapter_are_pushed(
 ) -> None:
     found = uploader.run(PUSH, folder=library.models.tiny, name=name)
     assert found["same"]
+    assert found["adapter"]
+    assert found["tensors"] == 4  # A and B of two layers
     assert len(found["tokens"]) > 1
     there = world.hashes(name)
     assert {"config.json", "tokenizer.json", "model.safetensors.index.json"} <= set(there)

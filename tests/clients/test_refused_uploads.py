@@ -117,6 +117,9 @@ def test_large_files_that_are_not_what_was_said_are_refused(
     assert "404" in found["unsent"]["text"]
     if uploader.sends_by_xet:
         assert "the bytes sent have SHA-256 " in found["other"]["text"]
+        # Its bytes have come; the commit then names them with another size.
+        assert digest[:12] in found["longer"]["text"]
+        assert "900" in found["longer"]["text"]
     else:
         assert "Error while uploading 'weights.bin'" in found["other"]["text"]
         assert "Error while uploading 'weights.bin'" in found["longer"]["text"]

@@ -8,6 +8,11 @@ import pytest
 from clients.conftest import Library, World
 from clients.environments import NEWEST
 from clients.machine import Machine
+from deltahub.registry import users
+from deltahub.registry.registry import Registry
+from deltahub.registry.repositories import ensure_repository
+from deltahub.registry.revisions import AddFile, commit
+from deltahub.registry.settings import Settings
 
 LIFE = """
 from huggingface_hub import HfApi
@@ -115,6 +120,15 @@ result = [
     len(api.list_repo_files(name)),
 ]
 """
+PAGES = """
+from huggingface_hub import HfApi
+api = HfApi()
+result = [
+    [one.title for one in api.list_repo_commits("pages/one")],
+    [one.id for one in api.list_models(author="pages")],
+    [one.id for one in api.list_models(author="pages", limit=110)],
+]
+"""
 LISTS = """
 from inspect import signature
 from huggingface_hub import HfApi
@@ -138,6 +152,7 @@ result = {
 }
 """
 CHECKS = """
+from inspect import signature
 from huggingface_hub import HfApi
 def checks(token):
     api = HfApi(token=token)
@@ -145,8 +160,17 @@ def checks(token):
         "who": caught(api.whoami) or api.whoami(),
         "read": caught(lambda: api.auth_check("alice/tiny")),
         "private": caught(lambda: api.auth_check("alice/secret")),
+        "write": caught(lambda: api.auth_check("alice/tiny", write=True)) if has_write else None,
     }
-result = [checks(token) for token in tokens]
+has_write = "write" in signature(HfApi.auth_check).parameters
+result = [has_write, *(checks(token) for token in tokens)]
+"""
+LFS_FILES = """
+from huggingface_hub import HfApi
+def files(token=None):
+    listed = HfApi(token=token).list_lfs_files("alice/tiny")
+    return [[one.filename, one.file_oid, one.size, one.pushed_at.isoformat()] for one in listed]
+result = [files(), caught(lambda: files(bob))]
 """
 VISIBILITY = """
 from huggingface_hub import HfApi, hf_hub_download
@@ -268,6 +292,39 @@ def test_long_lists_come_page_by_page(newest: Machine, name: str) -> None:
     assert newest.run(MANY, name=name) == [1101, 100, 1101]
 
 
+def test_the_log_and_the_list_of_models_come_page_by_page(newest: Machine, world: World) -> None:
+    """More of both than one page has, which is 50 and 100."""
+    one = "pages/one"
+    with Registry.open(Settings(data_dir=world.hub.data_dir)) as registry:
+        admin = users.authenticate(registry, world.hub.admin_token)
+        for i in range(120):
+            ensure_repository(registry, admin, f"pages/m-{i}")
+        ensure_repository(registry, admin, one)
+        files = [AddFile("file.txt", world.hub.upload(data), 4) for data in (b"even", b"odd.")]
+        for i in range(70):
+            adding = [files[i % 2]]
+            commit(registry, admin, one, "main", adding, message=f"Number {i}")
+    titles, by_default, by_limit = newest.another(token=world.hub.admin_token).run(PAGES)
+    assert titles[:-1] == [f"Number {i}" for i in reversed(range(70))]
+    wanted = sorted([one, *(f"pages/m-{i}" for i in range(120))])
+    assert sorted(by_default) == wanted
+    assert len(by_limit) == len(set(by_limit)) == 110
+    assert set(by_limit) < set(wanted)
+
+
+@pytest.mark.parametrize("machine", ["hub-0.34", NEWEST], indirect=True)
+def test_large_files_are_listed_for_who_may_write(
+    machine: Machine, library: Library, world: World
+) -> None:
+    files, refused = machine.run(LFS_FILES, bob=world.bob)
+    listed = {path: (digest, size) for path, digest, size, _ in files}
+    weights = library.tiny["model.safetensors"]
+    assert listed["model.safetensors"] == (library.hashes["model.safetensors"], len(weights))
+    assert "config.json" not in listed
+    assert all(datetime.fromisoformat(moment) for *_, moment in files)
+    assert "403" in refused["text"]
+
+
 def test_models_are_found(machine: Machine, library: Library, world: World) -> None:
     found = machine.run(LISTS, bob=world.bob)
     known = {"alice/tiny", "alice/sharded", "alice/lora", "alice/secret"}
@@ -289,10 +346,14 @@ def test_a_client_learns_who_it_is_and_what_it_may(
     machine: Machine, library: Library, world: World
 ) -> None:
     tokens = [world.alice, world.alice_reads, world.bob, "dh_nonsense"]
-    found, reads, for_bob, unknown = machine.run(CHECKS, tokens=tokens)
+    has_write, found, reads, for_bob, unknown = machine.run(CHECKS, tokens=tokens)
     assert (found["who"]["name"], found["who"]["type"]) == ("alice", "user")
     assert found["who"]["auth"]["accessToken"]["role"] == "write"
-    assert found["read"] is found["private"] is None
+    assert found["read"] is found["private"] is found["write"] is None
+    if has_write:
+        assert "403" in reads["write"]["text"]
+        assert "403" in for_bob["write"]["text"]
+    assert has_write or machine.environment.name != NEWEST
     assert reads["who"]["auth"]["accessToken"]["role"] == "read"
     assert for_bob["read"] is None
     assert "RepositoryNotFoundError" in for_bob["private"]["kinds"]

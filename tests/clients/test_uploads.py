@@ -200,7 +200,7 @@ def test_many_small_files_are_one_commit(machine: Machine, world: World, name: s
     }
 
 
-@pytest.mark.parametrize("uploader", ["hub-0.34", "hub-1.26"], indirect=True)
+@pytest.mark.parametrize("uploader", ["hub-0.34", "hub-0.36", "hub-1.4", "hub-1.26"], indirect=True)
 def test_a_large_folder_arrives(
     uploader: Machine, library: Library, world: World, name: str
 ) -> None:
