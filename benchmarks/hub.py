@@ -52,10 +52,13 @@ class Traffic:
 class EmbeddedHub:
     """`deltahub serve` on a data folder and a free loopback port, until the block ends."""
 
-    def __init__(self, data_dir: Path, log_path: Path, **environment: str) -> None:
+    def __init__(
+        self, data_dir: Path, log_path: Path, *, token: str = "", **environment: str
+    ) -> None:
+        """token: of the administrator, where the folder has a hub already."""
         self.data_dir = data_dir
         self.url = ""
-        self.token = ""
+        self.token = token
         self._log_path = log_path
         self._environment = environment
         self._process: subprocess.Popen[str] | None = None
