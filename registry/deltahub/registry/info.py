@@ -282,8 +282,10 @@ def _report_base(
     declared = lineage.declared_base(session, caller, revision)
     if declared is not None:
         status = "absent"
+        if declared.revision is not None:
+            commit = declared.revision.commit
         if declared.revision is not None and lineage.has_weights(session, declared.revision.id):
-            status, commit = "resolved", declared.revision.commit
+            status = "resolved"
             if stored is not None:
                 weights = _weights(session, declared.revision)
                 share = stored.share_of(weights)
