@@ -1,6 +1,7 @@
 """Decodes models of a data folder, and prints the CPU seconds that the frames alone took.
 
-What a server of rebuilt files cannot do without: every frame decoded once, and its checksums.
+What a server of rebuilt files that keeps nothing cannot do without: every frame that a model needs,
+those of its base too, decoded once for it, and their checksums.
 """
 
 import resource

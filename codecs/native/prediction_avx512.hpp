@@ -113,8 +113,8 @@ class NearWords {
 // it, and its product loses digits to those above. Each is made one of the unit's exponent or below,
 // and its sum one of its own again. Floats add exactly up to 2^23, whatever a long product was
 // rounded to; of a sum up to 2^29 they give the highest 24 digits to within three of the last one, in
-// any rounding mode: less than two of a product's, whose size is then no less than three quarters of
-// the sum's, and one of the sum's own. Rounded to eight digits that changes only what is next to a
+// any rounding mode: two of a product's, as the sum's size is then no less than three quarters of the
+// product's, and one of the sum's own. Rounded to eight digits that changes only what is next to a
 // half, and such sums are others, too.
 class ScaledBf16 {
  public:
