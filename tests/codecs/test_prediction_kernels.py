@@ -1,5 +1,6 @@
 """Words are moved by products as the format says, by every set of kernels, near every limit."""
 
+from contextlib import nullcontext
 from itertools import product
 
 import numpy as np
@@ -11,6 +12,7 @@ from deltahub.codecs.low_rank import FLOAT_WORDS, LowRank, predict
 from deltahub.codecs.reference.fm_delta import BlockShape
 from deltahub.codecs.words import WORD_KINDS
 from support.kernels import NAMES, run_delta, running
+from support.processor_modes import MODES, in_mode
 
 every_dtype = pytest.mark.parametrize("dtype", list(FLOAT_WORDS), ids=lambda dtype: dtype.name)
 
@@ -145,8 +147,10 @@ def test_sums_next_to_a_half_are_rounded_as_stated(dtype: DType, length: int, ab
                 )  # fmt: skip
                 stream = encoder.encode(*both, 0, 0, rows, columns)
             frame, shape = (rows, columns), BlockShape(rows, columns)
-            found = run_delta(name, dtype, frame, encoder.prelude, stream, both[1], shape)
-            assert found == both[0], name
+            for mode in (None, *MODES):
+                with nullcontext() if mode is None else in_mode(mode):
+                    found = run_delta(name, dtype, frame, encoder.prelude, stream, both[1], shape)
+                assert found == both[0], (name, mode)
             assert len(stream) < rows * columns // 2, name  # hardly anything was left to say
 
 

@@ -1,10 +1,7 @@
 """The processor's modes of floats, rounding and subnormals, change no byte."""
 
-import ctypes
-import ctypes.util
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -32,34 +29,10 @@ from support.coded_frames import CodedFrame, delta_frame, float_frame
 from support.deltas import LAST_FINITE, fine_tune, special_words
 from support.frames import BASE_ID
 from support.kernels import every_kernel, run_delta, running
+from support.processor_modes import MODES, in_mode
 from support.small_frames import SMALL_FRAMES, as_reals, merged_adapter
 
-# Bits of MXCSR, the word of an x86 processor that says how its vector units count.
-MODES = {
-    "flush to zero": 0x8000,
-    "denormals are zero": 0x40,
-    "down": 0x2000,
-    "up": 0x4000,
-    "to zero": 0x6000,
-}
 every_mode = pytest.mark.parametrize("mode", list(MODES))
-LIBM = ctypes.CDLL(ctypes.util.find_library("m"))
-MXCSR = slice(28, 32)  # of glibc's fenv_t on x86-64, which ends with it
-
-
-@contextmanager
-def in_mode(mode: str) -> Iterator[None]:
-    """This thread rounds otherwise; or subnormal results, or operands, count as zero."""
-    usual = ctypes.create_string_buffer(MXCSR.stop)
-    assert LIBM.fegetenv(usual) == 0
-    changed = bytearray(usual.raw)
-    word = int.from_bytes(changed[MXCSR], "little") | MODES[mode]
-    changed[MXCSR] = word.to_bytes(4, "little")
-    assert LIBM.fesetenv(bytes(changed)) == 0
-    try:
-        yield
-    finally:
-        assert LIBM.fesetenv(usual) == 0
 
 
 def cast_words(words: bytes, source: DType, dtype: DType) -> bytes:
