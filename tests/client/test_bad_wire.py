@@ -226,9 +226,13 @@ def test_a_wrong_token_a_missing_one_and_one_without_the_right_to_write(
 def test_a_hub_that_goes_away_in_mid_transfer_is_reported(
     hub_server: RunningHub, pushed: tuple[str, str], connect: Callable[..., Hub]
 ) -> None:
-    with damaging_proxy(hub_server.address, delay_s=0.005) as proxy:
+    def leave_in_the_middle(block: bytes, is_answer: bool) -> bytes:
+        if is_answer and proxy.received > 200_000:
+            threading.Thread(target=proxy.close).start()
+        return block
+
+    with damaging_proxy(hub_server.address, delay_s=0.005, edit=leave_in_the_middle) as proxy:
         hub = connect(proxy.url, patience_s=1)
-        threading.Timer(0.5, proxy.close).start()
         with pytest.raises(HubUnreachable):
             hub.pull(pushed[0])
 
