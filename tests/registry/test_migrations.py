@@ -107,3 +107,27 @@ def test_every_foreign_key_can_be_followed_back_by_an_index() -> None:
         for key in table.foreign_keys:
             is_deleted = key.column.table.name not in ("domains", "users", "namespaces")
             assert not is_deleted or key.parent.name in first_columns, f"{table.name}.{key.parent}"
+
+
+def test_files_that_the_chunk_map_knew_before_are_found_by_their_first_chunk(
+    database: Database,
+) -> None:
+    schema.upgrade(database)
+    row = {"xorb": b"x" * 32, "sha": "0" * 64, "chunks": bytes(range(72))}
+    with database.write() as session:
+        session.execute(text("DROP INDEX ix_xet_ranges_head"))
+        session.execute(text("ALTER TABLE xet_ranges DROP COLUMN head"))
+        session.execute(text("UPDATE alembic_version SET version_num = '0004'"))
+        for offset in (0, 100):
+            session.execute(
+                text(
+                    'INSERT INTO xet_ranges (xorb, first, "end", sha256, "offset", chunks)'
+                    " VALUES (:xorb, :first, :first + 2, :sha, :first, :chunks)"
+                ),
+                row | {"first": offset},
+            )
+    schema.upgrade(database)
+    with database.read() as session:
+        found = session.execute(text('SELECT "offset", head FROM xet_ranges')).all()
+    assert [tuple(each) for each in found] == [(0, bytes(range(32))), (100, None)]
+    database.close()
