@@ -1,12 +1,13 @@
 """The measurement of a very large file through Xet, on one that is not."""
 
 import csv
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from benchmarks import results_file
 from benchmarks.hugging_face import huge
+from benchmarks.results_file import write_results
 
 
 def test_a_file_of_one_tensor_many_times_is_read_and_compared(
@@ -15,10 +16,7 @@ def test_a_file_of_one_tensor_many_times_is_read_and_compared(
     results, scratch = tmp_path / "results", tmp_path / "scratch"
     scratch.mkdir()
 
-    def write(*arguments: object) -> Path:
-        return results_file.write_results(*arguments, folder=results)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(huge, "write_results", write)
+    monkeypatch.setattr(huge, "write_results", partial(write_results, folder=results))
     monkeypatch.setattr(huge, "RANGES", 8)
     huge.run(0.25, scratch)
     (path,) = results.iterdir()

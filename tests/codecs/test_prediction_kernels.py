@@ -17,6 +17,17 @@ from support.processor_modes import MODES, in_mode
 every_dtype = pytest.mark.parametrize("dtype", list(FLOAT_WORDS), ids=lambda dtype: dtype.name)
 
 
+def coded(name: str, dtype: DType, words: tuple[bytes, bytes], fit: LowRank) -> tuple[bytes, bytes]:
+    """(prelude, stream) of one block, by kernels of that name. words: the tensor's, the base's."""
+    rows, columns = len(fit.left), fit.right.shape[1]
+    with running(name):
+        encoder = native.FmDeltaEncoder(
+            WORD_KINDS[dtype], *words, rows, columns, 2,
+            fit.left.tobytes(), fit.right.tobytes(), fit.floor, fit.is_rounded,
+        )  # fmt: skip
+        return encoder.prelude, encoder.encode(*words, 0, 0, rows, columns)
+
+
 @every_dtype
 @pytest.mark.parametrize("seed", range(4))
 def test_words_near_every_limit_are_predicted_as_stated(dtype: DType, seed: int) -> None:
@@ -38,15 +49,7 @@ def test_words_near_every_limit_are_predicted_as_stated(dtype: DType, seed: int)
     for is_rounded in (False, True):
         fit = LowRank(left, right.reshape(1, columns), floor, is_rounded)
         both = predict(dtype, base, fit).tobytes(), base.tobytes()
-        encoded = set()
-        for name in NAMES:
-            with running(name):
-                encoder = native.FmDeltaEncoder(
-                    WORD_KINDS[dtype], *both, rows, columns, 2,
-                    left.tobytes(), right.tobytes(), floor, is_rounded,
-                )  # fmt: skip
-                encoded.add((encoder.prelude, encoder.encode(*both, 0, 0, rows, columns)))
-        ((prelude, stream),) = encoded
+        ((prelude, stream),) = {coded(name, dtype, both, fit) for name in NAMES}
         assert len(stream) < rows * columns // 32  # nothing was left to say
         for name in NAMES:
             shape = BlockShape(rows, columns)
@@ -70,17 +73,13 @@ def test_a_sum_is_rounded_once_however_large_it_is(dtype: DType, length: int) ->
     right = np.array([[steps] * columns, [rest] * columns], np.int16)
     moved = (floor + length - 1 - m - guard) << m | 1  # up, though the digits before are even
     words = np.full_like(base, moved)
-    assert np.array_equal(predict(dtype, base, LowRank(left, right, floor)), words)
+    fit = LowRank(left, right, floor)
+    assert np.array_equal(predict(dtype, base, fit), words)
     both = words.tobytes(), base.tobytes()
     for writer, reader in product(NAMES, NAMES):
-        with running(writer):
-            encoder = native.FmDeltaEncoder(
-                WORD_KINDS[dtype], *both, rows, columns, 2,
-                left.tobytes(), right.tobytes(), floor, False,
-            )  # fmt: skip
-            stream = encoder.encode(*both, 0, 0, rows, columns)
+        prelude, stream = coded(writer, dtype, both, fit)
         shape, frame = BlockShape(rows, columns), (rows, columns)
-        assert run_delta(reader, dtype, frame, encoder.prelude, stream, both[1], shape) == both[0]
+        assert run_delta(reader, dtype, frame, prelude, stream, both[1], shape) == both[0]
 
 
 @pytest.mark.parametrize("dtype", [DType.BF16, DType.F16], ids=lambda dtype: dtype.name)
@@ -99,15 +98,10 @@ def test_every_word_is_moved_alike_by_products_of_any_length(dtype: DType, lengt
     for floor in (1, 2, 5, middle - 10, middle, middle + 3, most - 12, most - 1):
         fit = LowRank(left.astype(np.int16), right.astype(np.int16), floor)
         both = predict(dtype, base, fit).tobytes(), base.tobytes()
-        with running("portable"):
-            encoder = native.FmDeltaEncoder(
-                WORD_KINDS[dtype], *both, side, side, 2,
-                fit.left.tobytes(), fit.right.tobytes(), floor, False,
-            )  # fmt: skip
-            stream = encoder.encode(*both, 0, 0, side, side)
+        prelude, stream = coded("portable", dtype, both, fit)
         frame, shape = (side, side), BlockShape(side, side)
         for name in NAMES:
-            found = run_delta(name, dtype, frame, encoder.prelude, stream, both[1], shape)
+            found = run_delta(name, dtype, frame, prelude, stream, both[1], shape)
             assert found == both[0], (name, floor)
 
 
@@ -130,7 +124,7 @@ def test_sums_next_to_a_half_are_rounded_as_stated(dtype: DType, length: int, ab
     drop = length - m - 1
     kept = random.integers(1 << m, 1 << (m + 1), columns)
     sums = (kept << drop) + (1 << drop >> 1) + random.integers(-6, 7, columns)
-    # Positive words are moved to the sums, negative ones to beside their negatives' other side.
+    # Positive words are moved to these sums, negative ones to their negatives.
     wanted = np.clip((sums - size) << above, 2 - (1 << 30), (1 << 30) - 2)
     steps, rest = np.divmod(wanted, 1 << 14)
     parts = [(steps + part) // 4 for part in range(4)]
@@ -140,16 +134,11 @@ def test_sums_next_to_a_half_are_rounded_as_stated(dtype: DType, length: int, ab
         fit = LowRank(left, right, floor, is_rounded)
         both = predict(dtype, base, fit).tobytes(), base.tobytes()
         for name in NAMES:
-            with running(name):
-                encoder = native.FmDeltaEncoder(
-                    WORD_KINDS[dtype], *both, rows, columns, 2,
-                    left.tobytes(), right.tobytes(), floor, is_rounded,
-                )  # fmt: skip
-                stream = encoder.encode(*both, 0, 0, rows, columns)
+            prelude, stream = coded(name, dtype, both, fit)
             frame, shape = (rows, columns), BlockShape(rows, columns)
             for mode in (None, *MODES):
                 with nullcontext() if mode is None else in_mode(mode):
-                    found = run_delta(name, dtype, frame, encoder.prelude, stream, both[1], shape)
+                    found = run_delta(name, dtype, frame, prelude, stream, both[1], shape)
                 assert found == both[0], (name, mode)
             assert len(stream) < rows * columns // 2, name  # hardly anything was left to say
 
@@ -177,12 +166,7 @@ def test_products_at_the_limits_of_an_integer_are_added_alike(dtype: DType) -> N
     )
     both = predict(dtype, base, fit).tobytes(), base.tobytes()
     for name in NAMES:
-        with running(name):
-            encoder = native.FmDeltaEncoder(
-                WORD_KINDS[dtype], *both, rows, columns, 2,
-                left.tobytes(), right.tobytes(), floor, False,
-            )  # fmt: skip
-            stream = encoder.encode(*both, 0, 0, rows, columns)
+        prelude, stream = coded(name, dtype, both, fit)
         frame, shape = (rows, columns), BlockShape(rows, columns)
-        assert run_delta(name, dtype, frame, encoder.prelude, stream, both[1], shape) == both[0]
+        assert run_delta(name, dtype, frame, prelude, stream, both[1], shape) == both[0]
         assert len(stream) < rows * columns // 2, name  # little but the factors was left to say

@@ -1,7 +1,7 @@
 """Blocks of bases as they are decoded, on the local disk, for the next difference from them.
 
-A base is decoded again for every fine-tune of it that somebody downloads; reading its words is a
-tenth of that work. What is kept here has no name on the disk and ends with the process. Nobody
+A base is decoded again for every fine-tune of it that somebody downloads; to read its words takes
+less. What is kept here has no name on the disk and ends with the process. Nobody
 trusts it: whoever decodes a difference against it checks what comes out, as against any base.
 """
 

@@ -194,7 +194,7 @@ class TensorReader:
                     frame.view.decode_into(begin, stop, stored, base, out, self._threads)
                 finally:
                     self._chain.is_cold = False
-                hot.give_up(f"bytes came back changed ({exc})")
+                hot.give_up(f"bytes came back changed, check the disk and the memory ({exc})")
 
     def _hot_now(self) -> HotBases | None:
         """None also where this thread looks whether they gave it what it could not use."""
