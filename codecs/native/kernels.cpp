@@ -268,7 +268,7 @@ void join(const std::uint8_t* numbers, std::size_t n, int zero_bits, int n_low,
           std::uint8_t* words) {
   using Word = typename Words::Word;
   for (std::size_t j = 0; j < n; ++j) {
-    const Word number = Word(load<Word>(numbers + j * sizeof(Word)) << zero_bits);
+    const Word number = Words::moved_left(load<Word>(numbers + j * sizeof(Word)), zero_bits);
     store<Word>(words + j * sizeof(Word), Words::joined(number, n_low));
   }
 }

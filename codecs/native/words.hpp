@@ -74,9 +74,17 @@ struct FloatWords {
     return Word(Word(leading << (n_low + 1)) | Word(sign << n_low) | (word & low));
   }
   static Word joined(Word number, int n_low) {
-    const Word low = Word((Word(1) << n_low) - 1), sign = Word(number >> n_low & 1);
-    const Word leading = Word(number >> (n_low + 1));
-    return Word(Word(sign << (word_bits - 1)) | Word(leading << n_low) | (number & low));
+    const Word low = Word((Word(1) << n_low) - 1);
+    const Word sign = Word(moved_left(number, word_bits - 1 - n_low) & Word(top));
+    return Word(sign | (number & low) | (Word(number >> 1) & Word(~low)));
+  }
+  // number << n. Of 16 bits a product stays in vectors of 16 bits: C++ shifts an int there, by up to
+  // 31, for which compilers widen it.
+  static Word moved_left(Word number, int n) {
+    if constexpr (word_bits == 16)
+      return Word(unsigned(number) * Word(1u << n));
+    else
+      return Word(number << n);
   }
   // The delta and what it makes, in the word's own width, so that vectors hold as many as they can.
   static Word step(Word word, Word base) {
