@@ -117,6 +117,7 @@ def test_files_that_the_chunk_map_knew_before_are_found_by_their_first_chunk(
     with database.write() as session:
         session.execute(text("DROP INDEX ix_xet_ranges_head"))
         session.execute(text("ALTER TABLE xet_ranges DROP COLUMN head"))
+        session.execute(text("ALTER TABLE xet_ranges DROP COLUMN domain_id"))
         session.execute(text("UPDATE alembic_version SET version_num = '0004'"))
         for offset in (0, 100):
             session.execute(
@@ -130,4 +131,34 @@ def test_files_that_the_chunk_map_knew_before_are_found_by_their_first_chunk(
     with database.read() as session:
         found = session.execute(text('SELECT "offset", head FROM xet_ranges')).all()
     assert [tuple(each) for each in found] == [(0, bytes(range(32))), (100, None)]
+    database.close()
+
+
+def test_of_the_chunk_map_what_one_domain_alone_has_stays_in_use(database: Database) -> None:
+    schema.upgrade(database)
+    with database.write() as session:
+        session.execute(text("ALTER TABLE xet_ranges DROP COLUMN domain_id"))
+        session.execute(text("UPDATE alembic_version SET version_num = '0005'"))
+        for domain in (1, 2):
+            session.execute(text("INSERT INTO domains (id, key) VALUES (:id, :id)"), {"id": domain})
+        for sha, domain in (("public", 1), ("both", 1), ("both", 2), ("private", 2)):
+            session.execute(
+                text(
+                    "INSERT INTO files (domain_id, sha256, size, state, created_at)"
+                    " VALUES (:domain, :sha, 1, 'landed', '2020-01-01')"
+                ),
+                {"domain": domain, "sha": sha},
+            )
+        for sha in ("public", "both", "private", "gone"):
+            session.execute(
+                text(
+                    'INSERT INTO xet_ranges (xorb, first, "end", sha256, "offset", chunks)'
+                    " VALUES ('x', 0, 1, :sha, 0, 'c')"
+                ),
+                {"sha": sha},
+            )
+    schema.upgrade(database)
+    with database.read() as session:
+        found = session.execute(text("SELECT sha256, domain_id FROM xet_ranges")).all()
+    assert dict(map(tuple, found)) == {"public": 1, "both": None, "private": 2, "gone": None}
     database.close()

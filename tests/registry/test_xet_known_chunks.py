@@ -123,3 +123,25 @@ def test_who_may_not_read_a_file_is_not_told_of_it(reg: Registry, ann: Caller) -
     delete_repository(reg, ann, "ann/m")
     collect(reg)
     assert told(reg, bob, "bob/m") == {}
+
+
+def test_xorbs_that_were_sent_in_private_are_not_told_of_a_public_file(
+    reg: Registry, ann: Caller
+) -> None:
+    """A xorb's hash is made of all that is in it, also of what lies beside the file."""
+    bob = caller(reg, "bob")
+    ensure_repository(reg, bob, "bob/m")
+    ensure_repository(reg, ann, "ann/secret", private=True)
+    mixed = XorbOf([*ONE.chunks[:5], b"the password is 1234"])
+    file = FileOf([TermOf(mixed, 0, 5)])
+    send_xorb(reg, "ann/secret", mixed)
+    send_shard(reg, ann, "ann/secret", [file, FileOf([TermOf(mixed, 5)])])
+    commit_file(reg, ann, "ann/secret", file)
+    # Bob has the same file, of which he knows no more than before.
+    own = XorbOf(ONE.chunks[:5])
+    send_xorb(reg, "bob/m", own)
+    send_shard(reg, bob, "bob/m", [FileOf([TermOf(own)])])
+    commit_file(reg, bob, "bob/m", file)
+    assert told(reg, bob, "bob/m") == {own.hash: chunks_of(own)}
+    assert told(reg, ann, "ann/m") == {own.hash: chunks_of(own)}
+    assert told(reg, ann, "ann/secret").keys() == {own.hash, mixed.hash}

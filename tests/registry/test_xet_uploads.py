@@ -25,6 +25,7 @@ from deltahub.registry.errors import (
     UploadNotFound,
 )
 from deltahub.registry.gc import plan_gc
+from deltahub.registry.publication import make_public
 from deltahub.registry.repositories import delete_repository, ensure_repository
 from deltahub.registry.xet.epochs import place_of, repository_at
 from deltahub.registry.xet.sources import UnknownXorb
@@ -255,6 +256,41 @@ def test_chunks_of_private_files_are_absent_for_others(reg: Registry, is_private
     with pytest.raises(UnknownXorb):
         send_shard(reg, ann, "ann/public", [part])
     send_shard(reg, ann, "ann/secret", [part])
+
+
+def test_nobody_learns_what_lies_beside_a_public_file_in_a_private_xorb(
+    reg: Registry, ann: Caller
+) -> None:
+    bob = caller(reg, "bob")
+    ensure_repository(reg, bob, "bob/m")
+    ensure_repository(reg, ann, "ann/secret", private=True)
+    mixed = XorbOf([*ONE.chunks, b"the password is 1234"])
+    known = FileOf([TermOf(mixed, 0, len(ONE.chunks))])
+    send_xorb(reg, "ann/secret", mixed)
+    send_shard(reg, ann, "ann/secret", [known])
+    commit_file(reg, ann, "ann/secret", known)
+    send_all(reg, ann, "ann/m", FileOf([TermOf(ONE)]))
+    commit_file(reg, ann, "ann/m", known)
+    run_jobs(reg)
+    let_xorbs_expire(reg)
+    # Bob reads the file; a xorb of it and what he guesses has a hash that he can make himself.
+    with pytest.raises(UnknownXorb):
+        send_shard(reg, bob, "bob/m", [FileOf([TermOf(mixed, 0, 2)])])
+    send_shard(reg, bob, "bob/m", [FileOf([TermOf(ONE, 0, 2)])])
+    send_shard(reg, ann, "ann/secret", [FileOf([TermOf(mixed, 0, 2)])])
+
+
+def test_a_model_made_public_is_sent_whole_once_more(reg: Registry, ann: Caller) -> None:
+    ensure_repository(reg, ann, "ann/secret", private=True)
+    send_all(reg, ann, "ann/secret", FILE)
+    commit_file(reg, ann, "ann/secret", FILE)
+    run_jobs(reg)
+    before = epoch(reg, "ann/secret")
+    make_public(reg, ann, "ann/secret")
+    assert epoch(reg, "ann/secret") == before + 1
+    let_xorbs_expire(reg)
+    with pytest.raises(UnknownXorb):
+        send_shard(reg, ann, "ann/secret", [FileOf([TermOf(ONE)])])
 
 
 def test_chunks_of_public_files_may_be_used_by_everybody(reg: Registry, ann: Caller) -> None:

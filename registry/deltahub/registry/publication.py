@@ -31,6 +31,7 @@ from deltahub.registry.registry import Registry
 from deltahub.registry.repositories import domain_of, load_repository
 from deltahub.registry.restore import Restorer
 from deltahub.registry.trees import complete_uploads
+from deltahub.registry.xet.epochs import make_clients_forget
 
 # Pushes that come meanwhile bring new files; whoever pushes that often waits.
 _ATTEMPTS = 5
@@ -88,6 +89,8 @@ def _switch(reg: Registry, caller: Caller, name: str) -> bool:
                 .execution_options(synchronize_session=False)
             )
         repository.is_private, repository.domain_id = False, public.id
+        # The chunk map says of private data where it was sent, and says it to nobody else.
+        make_clients_forget(session, repository.id)
         _enqueue(session, repository)
         audit.append(session, caller, "repository.make_public", name, {"files": len(files)})
         failpoints.reached("publication.before_commit")

@@ -136,8 +136,7 @@ class Revision(Base):
     message: Mapped[str] = mapped_column(Text, default="")
     author_id: Mapped[int | None] = mapped_column(ForeignKey("users.id", ondelete="SET NULL"))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now)
-    # "namespace/name[@revision]"; looked up when such a repository arrives
-    declared_base: Mapped[str | None] = mapped_column(String(300), index=True)
+    declared_base: Mapped[str | None] = mapped_column(String(300), index=True)  # name[@revision]
     declared_base_revision_id: Mapped[int | None] = mapped_column(
         ForeignKey("revisions.id", ondelete="SET NULL"), index=True
     )
@@ -388,6 +387,7 @@ class XetRange(Base):
     offset: Mapped[int] = mapped_column(BigInteger)
     chunks: Mapped[bytes] = mapped_column(LargeBinary)  # a XorbIndex
     head: Mapped[bytes | None] = mapped_column(LargeBinary(32), index=True)  # first chunk, at 0
+    domain_id: Mapped[int | None] = mapped_column(Id)  # of the sender; None: not known, of no use
 
 
 class XetEpoch(Base):

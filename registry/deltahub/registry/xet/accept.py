@@ -20,7 +20,7 @@ from deltahub.registry.errors import (
 )
 from deltahub.registry.known_files import query_and_keep
 from deltahub.registry.locations import batches
-from deltahub.registry.permissions import Caller, full_name
+from deltahub.registry.permissions import Caller, full_name, sharing_domains
 from deltahub.registry.registry import Registry
 from deltahub.registry.restore import Restorer
 from deltahub.registry.store.base import Buffer
@@ -177,24 +177,31 @@ class _File:
 
     def _is_mapped(self, sha256: str) -> bool:
         with self.reg.db.read() as session:
-            return bool(session.scalar(select(exists().where(XetRange.sha256 == sha256))))
+            domains = sharing_domains(session, self.repository)
+            is_usable = XetRange.domain_id.in_(domains)
+            query = select(exists().where(XetRange.sha256 == sha256, is_usable))
+            return bool(session.scalar(query))
 
     def _remember(self, sha256: str) -> None:
         """Write the chunk map of the file, which has just been proved."""
         failpoints.reached("xet.shard.before_ranges")
         with self.reg.db.read() as session:
+            repository = session.get(Repository, self.repository.id)
+            if repository is None:
+                return  # deleted meanwhile
             columns = (XetRange.xorb, XetRange.first, XetRange.end)
-            known = {
-                (xorb, first, end)
-                for xorb, first, end in session.execute(
-                    select(*columns).where(XetRange.sha256 == sha256)
-                )
-            }
-        for rows in batches(self._rows(sha256, known), _ROWS):
+            domain_id = repository.domain_id
+            rows_here = select(*columns).where(
+                XetRange.sha256 == sha256, XetRange.domain_id == domain_id
+            )
+            known = {(xorb, first, end) for xorb, first, end in session.execute(rows_here)}
+        for rows in batches(self._rows(sha256, domain_id, known), _ROWS):
             with self.reg.db.write() as session:
                 session.execute(insert(XetRange), list(rows))
 
-    def _rows(self, sha256: str, known: set[tuple[bytes, int, int]]) -> Iterator[dict[str, object]]:
+    def _rows(
+        self, sha256: str, domain_id: int, known: set[tuple[bytes, int, int]]
+    ) -> Iterator[dict[str, object]]:
         offset = 0
         for term in self.file.terms():
             key = (term.xorb, term.first, term.end)
@@ -204,7 +211,7 @@ class _File:
                 yield {
                     "xorb": term.xorb, "first": term.first, "end": term.end,
                     "sha256": sha256, "offset": offset, "chunks": chunks,
-                    "head": None if offset else chunks[:HASH_BYTES],
+                    "head": None if offset else chunks[:HASH_BYTES], "domain_id": domain_id,
                 }  # fmt: skip
             offset += term.size
 

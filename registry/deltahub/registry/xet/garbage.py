@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from sqlalchemy import ColumnElement, delete, exists, or_, select, update
 
 from deltahub.registry import failpoints
-from deltahub.registry.db.models import File, Landing, XetRange, Xorb
+from deltahub.registry.db.models import File, Landing, Repository, XetRange, Xorb
 from deltahub.registry.db.session import WriteSession
 from deltahub.registry.garbage import Moment
 from deltahub.registry.locations import batches
+from deltahub.registry.permissions import sharing_domains
 from deltahub.registry.registry import Registry
 from deltahub.registry.store.keys import xorb_key
 from deltahub.registry.xet.epochs import make_clients_forget
@@ -68,9 +69,16 @@ def _forget_unmapped(
     session: WriteSession, repository_id: int | None, digest: bytes, chunks: bytes
 ) -> None:
     """Clients must not count on the xorb, unless all of its chunks are known from files."""
+    repository = None if repository_id is None else session.get(Repository, repository_id)
+    if repository is None:
+        return  # a deleted one has left its xorbs without it
     ranges = session.execute(
         select(XetRange.first, XetRange.end)
-        .where(XetRange.xorb == digest, ~range_is_dead())
+        .where(
+            XetRange.xorb == digest,
+            XetRange.domain_id.in_(sharing_domains(session, repository)),
+            ~range_is_dead(),
+        )
         .order_by(XetRange.first)
     )
     covered = 0
@@ -79,6 +87,5 @@ def _forget_unmapped(
             break
         covered = max(covered, end)
     is_mapped = covered >= XorbIndex(chunks).n_chunks
-    # A deleted repository has left its xorbs without one.
-    if repository_id is not None and not is_mapped:
-        make_clients_forget(session, repository_id)
+    if not is_mapped:
+        make_clients_forget(session, repository.id)

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from sqlalchemy import select
 
 from deltahub.registry.db.models import Repository, XetRange, Xorb, utc_now
 from deltahub.registry.db.session import ReadSession
-from deltahub.registry.permissions import Caller, readable_files
+from deltahub.registry.permissions import Caller, readable_files, sharing_domains
 from deltahub.registry.registry import Registry
 from deltahub.registry.xet.epochs import repository_at
 from deltahub.registry.xet.shard import answered_shard
@@ -22,6 +22,16 @@ TTL: Final = timedelta(hours=1)
 _MOST_FILES: Final = 1000
 # 12 MB of an answer: chunks of 16 GiB.
 _MOST_CHUNKS: Final = 1 << 18
+# Of a file: rows of the chunk map that are looked at.
+_MOST_RANGES: Final = 4096
+
+
+class _Range(NamedTuple):
+    """Chunks [first, end) of a xorb, which the row has."""
+
+    first: int
+    end: int
+    id: int
 
 
 def known_chunks(reg: Registry, caller: Caller, place: str, digest: bytes) -> bytes | None:
@@ -32,9 +42,10 @@ def known_chunks(reg: Registry, caller: Caller, place: str, digest: bytes) -> by
     """
     with reg.db.read() as session:
         repository = repository_at(session, caller, place, "write")
+        domains = sharing_domains(session, repository)
         rows = session.scalars(
             select(XetRange.sha256)
-            .where(XetRange.head == digest)
+            .where(XetRange.head == digest, XetRange.domain_id.in_(domains))
             .order_by(XetRange.id.desc())
             .limit(_MOST_FILES)
         ).all()
@@ -42,36 +53,41 @@ def known_chunks(reg: Registry, caller: Caller, place: str, digest: bytes) -> by
         newest = next((sha256 for sha256 in rows if sha256 in readable), None)
         if newest is None:
             return None
-        xorbs = list(_bounded(_xorbs_of(session, repository, newest)))
+        xorbs = list(_bounded(_xorbs_of(session, repository, newest, domains)))
     return answered_shard(xorbs, utc_now() + TTL) if xorbs else None
 
 
 def _xorbs_of(
-    session: ReadSession, repository: Repository, sha256: str
+    session: ReadSession, repository: Repository, sha256: str, domains: list[int]
 ) -> Iterator[tuple[bytes, XorbIndex]]:
     """(hash, chunks from the first on) of the file's xorbs, in the file's order."""
-    columns = (XetRange.xorb, XetRange.first, XetRange.end, XetRange.chunks)
-    ranges: dict[bytes, list[tuple[int, int, bytes]]] = {}
-    for xorb, first, end, chunks in session.execute(
-        select(*columns).where(XetRange.sha256 == sha256).order_by(XetRange.offset)
-    ):
-        ranges.setdefault(xorb, []).append((first, end, chunks))
+    ranges: dict[bytes, list[_Range]] = {}
+    rows = session.execute(
+        select(XetRange.xorb, XetRange.first, XetRange.end, XetRange.id)
+        .where(XetRange.sha256 == sha256, XetRange.domain_id.in_(domains))
+        .order_by(XetRange.offset)
+        .limit(_MOST_RANGES)
+    )
+    for xorb, *part in rows:
+        ranges.setdefault(xorb, []).append(_Range(*part))
     for xorb, parts in ranges.items():
         xorb_id = find_xorb(session, repository.id, xorb)
         row = None if xorb_id is None else session.get(Xorb, xorb_id)
-        known = XorbIndex(_beginning(parts) if row is None else row.chunks)
+        known = _beginning(session, parts) if row is None else XorbIndex(row.chunks)
         if known.n_chunks:
             yield xorb, known
 
 
-def _beginning(parts: Iterable[tuple[int, int, bytes]]) -> bytes:
+def _beginning(session: ReadSession, parts: Iterable[_Range]) -> XorbIndex:
     """The chunks that are known of a xorb from its first on, without a gap."""
     known = XorbIndex(b"")
-    for first, end, chunks in sorted(parts):
-        if first <= known.n_chunks < end:
-            rest = XorbIndex(chunks).part(known.n_chunks - first, end - first)
+    for part in sorted(parts):
+        if part.first <= known.n_chunks < part.end:
+            chunks = session.scalar(select(XetRange.chunks).where(XetRange.id == part.id))
+            assert chunks is not None, "one transaction reads all of this"
+            rest = XorbIndex(chunks).part(known.n_chunks - part.first, part.end - part.first)
             known = XorbIndex(known.data + rest.data)
-    return known.data
+    return known
 
 
 def _bounded(xorbs: Iterable[tuple[bytes, XorbIndex]]) -> Iterator[tuple[bytes, XorbIndex]]:

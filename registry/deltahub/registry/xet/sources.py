@@ -11,7 +11,7 @@ from sqlalchemy import select
 from deltahub.registry.db.models import File, Repository, XetRange, Xorb
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.errors import DataLost, EntryNotFound, InvalidRequest, UploadNotFound
-from deltahub.registry.permissions import Caller, readable_files
+from deltahub.registry.permissions import Caller, readable_files, sharing_domains
 from deltahub.registry.registry import Registry
 from deltahub.registry.restore import Restorer
 from deltahub.registry.store.base import Buffer, ObjectNotFound, ShortObject
@@ -187,7 +187,10 @@ class Sources:
         columns = (XetRange.id, XetRange.first, XetRange.end, XetRange.offset, XetRange.sha256)
         rows = session.execute(
             select(*columns)
-            .where(XetRange.xorb == xorb)
+            .where(
+                XetRange.xorb == xorb,
+                XetRange.domain_id.in_(sharing_domains(session, self._repository)),
+            )
             .order_by(XetRange.id.desc())
             .limit(_MOST_RANGES)
         ).all()
