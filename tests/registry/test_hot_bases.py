@@ -5,7 +5,7 @@ import logging
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -171,6 +171,88 @@ def test_the_disk_is_not_filled(hot: HotBases, monkeypatch: pytest.MonkeyPatch) 
     free += 1
     offer(hot, range(1))
     assert hot.kept_bytes == BLOCK
+
+
+def test_what_others_take_of_the_disk_is_let_go_of(
+    hot: HotBases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = SEGMENT_BYTES // 4
+    for _ in range(2):
+        for i in range(8):
+            offer(hot, range(i, i + 1), size)
+    read(hot, 0)  # so that the second segment is the one that nobody wants
+    hot.leave_room()
+    assert hot.kept_bytes == LIMIT
+
+    def usage(path: Any) -> NamedTuple:
+        return real._replace(free=free)
+
+    real = shutil.disk_usage(".")
+    free = LIMIT - 1
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    hot.leave_room()
+    assert (read(hot, 0), read(hot, 4)) == (block_of(0, size)[:BLOCK], b"")
+    assert hot.kept_bytes == SEGMENT_BYTES
+    free = 0
+    hot.leave_room()
+    assert (read(hot, 0), hot.kept_bytes) == (b"", 0)
+    free = 2 * LIMIT
+    offer(hot, range(1), size)
+    assert read(hot, 0) == block_of(0, size)[:BLOCK]
+
+
+class _Yielding(Disk):
+    """A disk that somebody looks at while a block is written, or a file made."""
+
+    def __init__(self) -> None:
+        self.act: Callable[[], None] = lambda: None
+
+    def write(self, fd: int, data: Buffer) -> None:
+        super().write(fd, data)
+        self.act()
+
+    def unlink(self, path: Path) -> None:
+        super().unlink(path)
+        self.act()
+
+
+@pytest.mark.parametrize("is_ended", [False, True])
+def test_what_is_let_go_of_while_it_is_written_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_ended: bool
+) -> None:
+    disk = _Yielding()
+    hot = HotBases(disk, tmp_path, LIMIT)
+    real = shutil.disk_usage(".")
+    offer(hot, range(4))
+
+    def act() -> None:
+        if is_ended:
+            hot.give_up("the test says so")
+        else:
+            with monkeypatch.context() as patched:
+                patched.setattr(shutil, "disk_usage", lambda _: real._replace(free=0))
+                hot.leave_room()
+
+    disk.act = act
+    offer(hot, range(2))
+    offer(hot, range(2, 4))
+    assert (read(hot, 0), read(hot, 3), hot.kept_bytes) == (b"", b"", 0)
+    disk.act = lambda: None
+    offer(hot, range(4))
+    assert read(hot, 3) == (b"" if is_ended else block_of(3))
+
+
+def test_however_much_is_kept_few_files_are_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hot = HotBases(Disk(), tmp_path, 1 << 40)
+    real = shutil.disk_usage(".")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: real._replace(free=1 << 41))
+    for _ in range(2):
+        for i in range(6):
+            offer(hot, range(i, i + 1), SEGMENT_BYTES // 4)
+    assert hot.kept_bytes == 6 * SEGMENT_BYTES // 4
+    assert len(hot._segments) == 1
 
 
 @pytest.mark.parametrize("limit", [0, SEGMENT_BYTES - 1])

@@ -24,8 +24,10 @@ log = logging.getLogger(__name__)
 # (pack, offset of the frame in it): packs never change.
 FrameKey: TypeAlias = tuple[str, int]
 
-# What is kept and let go of at once.
+# What is kept and let go of at once, at least: each such file is one that the process has open,
+# which may have a thousand, connections included.
 SEGMENT_BYTES: Final = 64 << 20
+_MAX_SEGMENTS: Final = 128
 # Smaller blocks are decoded in the time that a read takes.
 LEAST_BYTES: Final = 64 << 10
 # A segment that was used this short a time ago stays. Bases that do not fit all together would
@@ -58,8 +60,9 @@ class _Place:
 class HotBases:
     """Keeps what was decoded at least twice, up to `limit_bytes`. Safe to share between threads.
 
-    It takes no more of the disk than would leave limit_bytes free there. When the disk fails, or
-    what it gives back was changed, it says so in the log and keeps nothing any more.
+    It takes no more of the disk than would leave limit_bytes free there, and lets go of it again
+    when others take that (leave_room). When the disk fails, or what it gives back was changed, it
+    says so in the log and keeps nothing any more.
     """
 
     def __init__(self, disk: Disk, folder: Path, limit_bytes: int) -> None:
@@ -67,6 +70,7 @@ class HotBases:
         self._disk = disk
         self._folder = folder
         self._limit = limit_bytes
+        self._segment_bytes = max(SEGMENT_BYTES, -(-limit_bytes // _MAX_SEGMENTS))
         self._lock = Lock()
         self._writing = Lock()
         self._is_on = limit_bytes >= SEGMENT_BYTES
@@ -120,6 +124,27 @@ class HotBases:
             self.give_up(f"writing failed: {exc}")
         finally:
             self._writing.release()
+
+    def leave_room(self) -> None:
+        """Let go of what was read least lately, until limit_bytes are free on the disk again.
+
+        For who looks from time to time: uploads that find no room must not fail for this.
+        """
+        if not self._segments:
+            return
+        try:
+            missing = self._limit - shutil.disk_usage(self._folder).free
+        except OSError as exc:
+            self.give_up(f"looking at the disk failed: {exc}")
+            return
+        with self._lock:
+            # By a name, so that files are closed once the lock is free.
+            oldest_first = sorted(self._segments, key=lambda segment: segment.used_at)
+            for segment in oldest_first:
+                if missing <= 0:
+                    return
+                missing -= segment.size
+                self._drop(segment)
 
     def give_up(self, reason: str) -> None:
         """Keeps nothing from now on."""
@@ -185,8 +210,8 @@ class HotBases:
             return
         self._disk.write(segment.fd, data)
         with self._lock:
-            if not self._is_on:
-                return
+            if segment not in self._segments:
+                return  # let go of meanwhile
             places = self._places.setdefault(frame, {})
             for index, size in enumerate(sizes, block):
                 places[index] = _Place(segment, segment.size, size)
@@ -194,19 +219,23 @@ class HotBases:
                 segment.size += size
 
     def _room(self, size: int) -> _Segment | None:
-        segments = self._segments  # another list once this gives up
-        if segments and segments[-1].size + size <= SEGMENT_BYTES:
-            return segments[-1]
-        if shutil.disk_usage(self._folder).free < self._limit + SEGMENT_BYTES:
+        with self._lock:
+            newest = self._segments[-1] if self._segments else None
+        if newest is not None and newest.size + size <= self._segment_bytes:
+            return newest
+        if shutil.disk_usage(self._folder).free < self._limit + self._segment_bytes:
             return None
         with self._lock:
-            if (len(segments) + 1) * SEGMENT_BYTES > self._limit:
-                oldest = min(segments, key=lambda segment: segment.used_at, default=None)
+            if (len(self._segments) + 1) * self._segment_bytes > self._limit:
+                oldest = min(self._segments, key=lambda segment: segment.used_at, default=None)
                 if oldest is None or time.monotonic() - oldest.used_at < FRESH_S:
                     return None
                 self._drop(oldest)
         fresh = _Segment(self._disk, self._folder)
-        segments.append(fresh)
+        with self._lock:
+            if not self._is_on:
+                return None
+            self._segments.append(fresh)
         return fresh
 
     def _drop(self, segment: _Segment) -> None:

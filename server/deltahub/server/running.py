@@ -1,5 +1,6 @@
 """One uvicorn server on a socket that is bound already."""
 
+import asyncio
 import socket
 from collections.abc import Callable
 from types import FrameType
@@ -9,6 +10,7 @@ import uvicorn
 
 from deltahub.registry.registry import Registry
 from deltahub.server.app import create_app
+from deltahub.server.hub import Hub
 from deltahub.server.metering import Traffic, metered_protocol
 from deltahub.server.settings import ServerSettings
 
@@ -16,6 +18,9 @@ from deltahub.server.settings import ServerSettings
 # thread many times a chunk; several times as much saves a hundredth of its time, and makes the
 # kernel hold it for every slow client, who then gets it in bursts.
 UNSENT_BYTES: Final = 1 << 20
+# How often the room on the disk is looked at, in ticks of a tenth of a second: in this time
+# nothing fills what hot bases leave free.
+_TICKS_A_LOOK: Final = 50
 
 
 class HubServer(uvicorn.Server):
@@ -32,8 +37,11 @@ class HubServer(uvicorn.Server):
         """on_signal: called when a signal asks it to end, before transfers are waited for."""
         self._on_signal = on_signal
         self.traffic = Traffic()
+        app = create_app(registry, settings, self.traffic)
+        self._hub: Hub = app.state.hub
+        self._look: asyncio.Future[None] | None = None
         config = uvicorn.Config(
-            create_app(registry, settings, self.traffic),
+            app,
             http=metered_protocol(self.traffic, settings.idle_s),
             ws="none",
             loop="uvloop",
@@ -60,6 +68,14 @@ class HubServer(uvicorn.Server):
         await super().startup(sockets)
         if self.started and sockets:
             self._on_ready(url_of(sockets[0]))
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called ten times a second."""
+        if counter % _TICKS_A_LOOK == 0 and (self._look is None or self._look.done()):
+            # Not waited for: a disk that hangs must not keep the server from ending.
+            leave_room = self._hub.hot_bases.leave_room
+            self._look = asyncio.get_running_loop().run_in_executor(None, leave_room)
+        return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._on_signal is not None:
