@@ -1,5 +1,6 @@
 """A declared base that is absent, unreadable or of another architecture never stops a push."""
 
+import io
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from deltahub.client import Hub
+from deltahub.client.progress import Lines
 from support.client_process import deltahub
 from support.hub import RunningHub
 from support.model_folders import contents, write_model
@@ -56,7 +58,7 @@ def test_an_absent_base_is_told_and_used_once_it_arrives(
         "commit": None,
         "measured": [],
     }
-    line = f"base declared: {base} (absent: it has no weights that you may read; used once they"
+    line = f"base declared: {base} (absent: there is none that you may read; used once it arrives)"
     assert line in told(hub_server, hub_server.admin_token, name)
 
     other_machine()
@@ -107,7 +109,7 @@ def test_an_unreadable_base_is_told_like_an_absent_one_and_used_once_it_may_be_r
         absent = guesser.info("base-guesser/other")["base"]
         assert before["base"] == absent | {"declared": "base-owner/base"}
         assert (absent["declared_status"], absent["commit"]) == ("absent", None)
-        line = "base declared: base-owner/base (absent: it has no weights that you may read;"
+        line = "base declared: base-owner/base (absent: there is none that you may read;"
         assert line in told(hub_server, mine, "base-guesser/tuned")
 
         owner.delete("base-owner/base")
@@ -119,3 +121,19 @@ def test_an_unreadable_base_is_told_like_an_absent_one_and_used_once_it_may_be_r
         assert after["totals"]["own"] < 0.7 * before["totals"]["own"]
         other_machine()
         assert contents(guesser.pull("base-guesser/tuned", sha256=True)) == contents(tuned)
+
+
+def test_a_base_without_safetensors_is_said_to_be_of_no_use_so_far(
+    hub_server: RunningHub, hub: Hub, name: str, tmp_path: Path
+) -> None:
+    base, folder = f"{name}-base", tmp_path / "base"
+    folder.mkdir()
+    (folder / "pytorch_model.bin").write_bytes(b"PK\x03\x04 pickled")
+    hub.push(folder, base)
+    tuned = write_model(tmp_path / "tuned", finetune(1e-4, seed=31))
+    said = io.StringIO()
+    pushed = hub.push(tuned, name, base=base, progress=Lines(said))
+    assert pushed.base_state == "no_safetensors"
+    assert f"warning: {base} has no safetensors file here" in said.getvalue()
+    line = f"base declared: {base} (not used so far: it has no safetensors file;"
+    assert line in told(hub_server, hub_server.admin_token, name)

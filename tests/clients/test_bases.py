@@ -150,7 +150,7 @@ def test_a_card_names_a_base_that_has_no_weights_so_far(case: Case, first: str) 
     else:
         case.upload_file(case.base, first, '{"model_type": "tiny"}')
     case.upload_tune(case.base)
-    assert case.info()["base"]["declared_status"] == "absent"
+    assert case.info()["base"]["declared_status"] == "no_safetensors"
     case.upload_base()
     case.assert_named_and_used()
 

@@ -91,7 +91,7 @@ def test_a_base_whose_first_commit_has_no_weights_is_used_once_they_come(
 ) -> None:
     tune = push_tune(reg, ann)
     push_ingested(reg, ann, "ann/base", CONFIG)
-    assert reported(reg, ann).declared_status == "absent"
+    assert reported(reg, ann).declared_status == "no_safetensors"
     with reg.db.read() as session:
         assert session.scalars(select(Job).where(Job.kind == "replan")).all() == []
     base = push_base(reg, ann)
@@ -125,7 +125,7 @@ def test_a_base_without_weights_is_named_and_then_uploaded(
 ) -> None:
     push_ingested(reg, ann, "ann/base", CONFIG)
     tune = push_tune(reg, ann)
-    assert reported(reg, ann).declared_status == "absent"
+    assert reported(reg, ann).declared_status == "no_safetensors"
     name = "ann/base"
     if is_moved:
         name = "ann/other-name"
@@ -243,3 +243,18 @@ def test_a_name_said_again_while_main_is_empty_keeps_the_weights_it_had(
     declare(reg, ann, "ann/base", None, [DeleteFile(PATH)])
     again = push_ingested(reg, ann, "ann/tune", {"a.txt": b"a"}, base="ann/base")
     assert pinned(reg, again) == base
+
+
+def test_a_base_with_weights_in_other_files_is_said_to_have_no_safetensors(
+    reg: Registry, ann: Caller
+) -> None:
+    first = push_ingested(reg, ann, "ann/base", {"pytorch_model.bin": b"PK\x03\x04 pickled"})
+    tune = push_tune(reg, ann)
+    found = reported(reg, ann)
+    assert (found.declared_status, found.pending_job_id) == ("no_safetensors", None)
+    with reg.db.read() as session:
+        assert found.commit == session.get_one(Revision, first).commit
+    base = push_base(reg, ann)
+    run_replans(reg)
+    assert reported(reg, ann).declared_status == "resolved"
+    assert_made_from(reg, tune, base)

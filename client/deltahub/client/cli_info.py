@@ -13,7 +13,8 @@ _NUMBERS = frozenset({1, 2, 3, 4})
 # What a declared base's status means to who declared it.
 _STATUS = {
     "resolved": "resolved",
-    "absent": "absent: it has no weights that you may read; used once they arrive",
+    "absent": "absent: there is none that you may read; used once it arrives",
+    "no_safetensors": "not used so far: it has no safetensors file; used once one arrives",
     "unused": "not used: nothing here is coded against its tensors",
 }
 

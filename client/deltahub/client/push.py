@@ -84,7 +84,7 @@ class Push:
 
     def _find_base(self) -> Revision | None:
         """The declared base, None where there is none; said if the hub has it not, or not for us:
-        a name that is misspelt looks no other.
+        a name that is misspelt looks no other. Said also of one that nothing is coded against.
         """
         base = self._options.base
         if base is None or base == NO_BASE:
@@ -95,6 +95,11 @@ class Push:
                 f"warning: there is no {base} that you may read here: it is declared as the base "
                 "all the same, and used once it arrives; another --base changes it, "
                 f"--base {NO_BASE} takes it away"
+            )
+        elif not _has_safetensors(found):
+            self._progress.note(
+                f"warning: {base} has no safetensors file here, and differences are made from those"
+                " alone: it is declared as the base, and used once one arrives"
             )
         return found
 
@@ -269,7 +274,13 @@ def may_create(who: WhoAmI, name: str) -> bool:
 def _base_state(options: PushOptions, found: Revision | None) -> str | None:
     if options.base in (None, NO_BASE):
         return None
-    return "absent" if found is None else "resolved"
+    if found is None:
+        return "absent"
+    return "resolved" if _has_safetensors(found) else "no_safetensors"
+
+
+def _has_safetensors(revision: Revision) -> bool:
+    return any(entry.path.endswith(".safetensors") for entry in revision.entries)
 
 
 def _changed(files: Iterable[HashedFile], head: Revision | None) -> list[HashedFile]:

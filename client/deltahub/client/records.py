@@ -150,7 +150,8 @@ class PushResult:
 
     state: `proved` when the hub has verified and stored everything, `committed` when it was not
     waited for. base: what was named as the base, and base_state whether the hub has it for the
-    caller: `resolved` or `absent`; both None where none was named.
+    caller: `resolved`, `absent`, or `no_safetensors` where it has no file to make differences from;
+    both None where none was named.
     """
 
     repository: str

@@ -86,10 +86,11 @@ class MeasuredBase:
 @dataclass(frozen=True)
 class BaseReport:
     """declared: what the pusher said, by the name that it has now. declared_status: `resolved`;
-    `absent` for a name that is unknown, not for the viewer to read, or of a model without weights
-    so far; `unused` for a base that nothing of the revision's weights is shared with or coded
-    against: of another architecture, say. declared_share: of the bytes of the revision's weights,
-    as for a measured base; None where the base is not resolved, or the revision not ingested.
+    `absent` for a name that is unknown, or not for the viewer to read; `no_safetensors` for a model
+    that has no such file so far: it is empty, or has its weights in files that are kept as they
+    are; `unused` for a base that nothing of the revision's weights is shared with or coded against:
+    of another architecture, say. declared_share: of the bytes of the revision's weights, as for a
+    measured base; None where the base is not resolved, or the revision not ingested.
     pending_job_id: the ingest or re-planning that is still to change all of this; until it is done,
     a base is not called unused.
     """
@@ -283,7 +284,7 @@ def _report_base(
     if declared is not None:
         status = "absent"
         if declared.revision is not None:
-            commit = declared.revision.commit
+            status, commit = "no_safetensors", declared.revision.commit
         if declared.revision is not None and lineage.has_weights(session, declared.revision.id):
             status = "resolved"
             if stored is not None:

@@ -51,8 +51,8 @@ class MeasuredOut(Out):
 class BaseReportOut(Out):
     declared: str | None
     declared_status: str | None = Field(
-        description="resolved, absent (unknown, unreadable, or without weights so far), or unused"
-        " (nothing needs it)"
+        description="resolved, absent (unknown or unreadable), no_safetensors (it has no such file"
+        " so far, and nothing is coded against others), or unused (nothing needs it)"
     )
     commit: str | None
     measured: list[MeasuredOut]
