@@ -10,6 +10,7 @@ from deltahub.registry import Caller, Registry
 from deltahub.registry.db.models import Job, LineageEdge, Revision
 from deltahub.registry.fsck import fsck
 from deltahub.registry.info import BaseReport, report_revision
+from deltahub.registry.recompress import apply_recompress, plan_recompress
 from deltahub.registry.repositories import make_private, move_repository
 from deltahub.registry.restore import Restorer
 from deltahub.registry.trees import DeleteFile
@@ -60,6 +61,11 @@ def shard(number: int) -> dict[str, bytes]:
 def pinned(reg: Registry, revision: int) -> int | None:
     with reg.db.read() as session:
         return session.get_one(Revision, revision).declared_base_revision_id
+
+
+def commit_of(reg: Registry, revision: int) -> str:
+    with reg.db.read() as session:
+        return session.get_one(Revision, revision).commit
 
 
 def declared_edges(reg: Registry, child: int) -> list[int]:
@@ -117,6 +123,31 @@ def test_what_an_earlier_release_left_whole_follows_with_the_bases_next_commit(
     run_replans(reg)
     assert pinned(reg, tune) == last
     assert_made_from(reg, tune, last)
+
+
+def test_what_an_earlier_release_left_whole_is_found_by_recompress(
+    reg: Registry, ann: Caller
+) -> None:
+    first = push_ingested(reg, ann, "ann/base", CONFIG)
+    tune = push_tune(reg, ann, base=None)
+    other = push_ingested(reg, ann, "ann/other", CONFIG, base=f"ann/base@{commit_of(reg, first)}")
+    base = push_base(reg, ann)
+    push_ingested(reg, ann, "ann/base", {"README.md": b"# Base"})
+    with reg.db.write() as session:
+        row = session.get_one(Revision, tune)
+        row.declared_base, row.declared_base_revision_id = "ann/base", first
+    plan = plan_recompress(reg)
+    assert len(plan.bases) == plan.as_dict()["bases"] == 1
+    assert plan_recompress(reg, "ann/base").bases == ()
+    assert plan_recompress(reg, "ann/tune").bases == plan.bases
+    assert pinned(reg, tune) == first  # a plan changes nothing
+    assert apply_recompress(reg, plan).queued == 1
+    run_replans(reg)
+    assert_made_from(reg, tune, base)
+    # Who named a revision meant it.
+    assert pinned(reg, other) == first
+    assert plan_recompress(reg).bases == ()
+    assert apply_recompress(reg, plan).queued == 0
 
 
 @pytest.mark.parametrize("is_moved", [False, True])

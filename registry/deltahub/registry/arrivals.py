@@ -86,6 +86,13 @@ def enqueue_replans(session: WriteSession, revision_id: int) -> list[str]:
     return [job for child in newest_first if (job := enqueue_replan(session, child)) is not None]
 
 
+def bring_along(session: WriteSession, base_revision_id: int) -> list[str]:
+    """Jobs for what names this base and was left behind by its main, see find_left_behind."""
+    moved = follow(session, Target.load(session, base_revision_id))
+    newest_first = sorted(moved, reverse=True)
+    return [job for child in newest_first if (job := enqueue_replan(session, child)) is not None]
+
+
 def enqueue_replan(session: WriteSession, revision_id: int) -> str | None:
     """A job that re-plans the revision, unless one waits already or its ingest has yet to begin."""
     waiting = session.scalar(

@@ -134,10 +134,12 @@ def _last_line(plan: Plan, outcome: Outcome | None) -> str:
             "what cannot be read must be pushed again: delete these repositories, collect with "
             "`deltahub gc --apply`, and push them from where they came"
         )
-    if not plan.tensors:
+    if not plan.tensors and not plan.bases:
         return "there is nothing to do"
     if outcome is None:
         return "nothing was changed; --apply carries the plan out"
+    if outcome.queued:
+        return "the hub's worker plans what was queued; where no hub runs, `deltahub serve` starts one"
     if outcome.saved_bytes == 0:
         return "nothing could be made smaller"
     return "old frames are garbage now: `deltahub gc --apply` gives their bytes back"
