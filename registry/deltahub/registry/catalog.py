@@ -6,6 +6,7 @@ from typing import Literal
 
 from sqlalchemy import func, tuple_
 
+from deltahub.registry.db.expressions import contains
 from deltahub.registry.db.models import Namespace, Repository, Revision
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.permissions import Caller, readable_repositories
@@ -53,7 +54,7 @@ def search(
         query = query.where(Namespace.name == namespace)
     full = func.lower(Namespace.name + "/" + Repository.name)
     for word in (words or "").lower().split():
-        query = query.where(func.instr(full, word) > 0)  # LIKE would end at a NUL
+        query = query.where(contains(full, word))
     if after is not None:
         head, _, repository = after.partition("-")
         if head.isdecimal() and repository.isdecimal():

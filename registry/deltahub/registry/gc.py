@@ -14,6 +14,7 @@ from stat import S_ISREG
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
+from deltahub.registry.db.expressions import total
 from deltahub.registry.db.models import File, Frame, Landing, Pack, XetRange, Xorb, utc_now
 from deltahub.registry.garbage import (
     Moment,
@@ -229,7 +230,7 @@ def _frame_bytes_by_pack(session: Session, tensors: Iterable[int]) -> dict[str, 
     found: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
     for batch in batches(tensors):
         rows = session.execute(
-            select(Frame.pack_id, func.count(), func.sum(Frame.length))
+            select(Frame.pack_id, func.count(), total(Frame.length))
             .where(Frame.tensor_id.in_(batch))
             .group_by(Frame.pack_id)
         )
@@ -253,9 +254,7 @@ def _packs_after(session: Session, moment: Moment, dead: dict[str, tuple[int, in
     """Live packs as they will be without the dead tensors' frames."""
     packs = _Packs()
     rows = session.execute(
-        select(
-            Pack.id, Pack.size, Pack.created_at, func.count(Frame.pack_id), func.sum(Frame.length)
-        )
+        select(Pack.id, Pack.size, Pack.created_at, func.count(Frame.pack_id), total(Frame.length))
         .outerjoin(Frame, Frame.pack_id == Pack.id)
         .where(Pack.state == "live")
         .group_by(Pack.id, Pack.size, Pack.created_at)

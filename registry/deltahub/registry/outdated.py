@@ -12,6 +12,7 @@ from deltahub.codecs.errors import CodecError
 from deltahub.codecs.frame_header import FIXED, FRAME_VERSION, MAGIC
 from deltahub.codecs.protocol import Effort
 from deltahub.codecs.registry import BY_NUMBER, codec_for
+from deltahub.registry.db.expressions import total
 from deltahub.registry.db.models import Entry, FileTensor, Frame, Revision, Tensor, TensorBase
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.encoders import is_newest, rank_of
@@ -64,7 +65,7 @@ def survey(reg: Registry, effort: Effort, repository_id: int | None = None) -> S
     scope = _is_in(repository_id)
     tried = Frame.tried >= rank_of(effort)
     with reg.db.read() as session:
-        sums = select(func.count(), func.sum(Frame.length), func.sum(Frame.size))
+        sums = select(func.count(), total(Frame.length), total(Frame.size))
         n_frames, stored, decoded = session.execute(sums.where(tried, scope)).one()
     found.up_to_date.add(n_frames, stored or 0, decoded or 0)
     for page in _pages(reg, ~tried & scope):

@@ -139,7 +139,7 @@ def _last_line(plan: Plan, outcome: Outcome | None) -> str:
     if outcome is None:
         return "nothing was changed; --apply carries the plan out"
     if outcome.queued:
-        return "the hub's worker plans what was queued; where no hub runs, `deltahub serve` starts one"
+        return "what was queued is the worker's: where no hub runs, it begins with the next one"
     if outcome.saved_bytes == 0:
         return "nothing could be made smaller"
     return "old frames are garbage now: `deltahub gc --apply` gives their bytes back"

@@ -11,11 +11,12 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from deltahub.codecs.frame import tensor_spec
 from deltahub.registry.aside import encode_alone, find_aside, find_dependents, switch_alone
 from deltahub.registry.candidates import named_tensors, safetensors_files
+from deltahub.registry.db.expressions import total
 from deltahub.registry.db.models import Frame, Tensor
 from deltahub.registry.encode import encode_tensor
 from deltahub.registry.errors import DeltaCycle, TensorNotFound
@@ -271,7 +272,7 @@ class Replanner:
                 stored_bytes: dict[int, int] = {}
                 for batch in batches(row.id for row in rows.values()):
                     lengths = session.execute(
-                        select(Frame.tensor_id, func.sum(Frame.length))
+                        select(Frame.tensor_id, total(Frame.length))
                         .where(Frame.tensor_id.in_(batch))
                         .group_by(Frame.tensor_id)
                     )

@@ -6,6 +6,7 @@ from datetime import datetime
 from sqlalchemy import Select, delete, func, select, update
 
 from deltahub.registry import audit, failpoints, jobs
+from deltahub.registry.db.expressions import contains
 from deltahub.registry.db.models import (
     PUBLIC_DOMAIN_KEY,
     Domain,
@@ -151,7 +152,7 @@ def list_repositories(
         query = query.where(Repository.namespace_id == named)
     if search:
         full = func.lower(Namespace.name + "/" + Repository.name)
-        query = query.where(func.instr(full, search.lower()) > 0)  # LIKE would end at a NUL
+        query = query.where(contains(full, search.lower()))
     if cursor is not None:
         query = query.where(Repository.id < _parse_cursor(cursor))
     query = query.order_by(Repository.id.desc()).limit(limit + 1)

@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
+from deltahub.registry.db.expressions import total
 from deltahub.registry.db.models import File, Frame, Hold, Landing, Pack, Tensor, Xorb
 from deltahub.registry.garbage import (
     Moment,
@@ -63,7 +64,7 @@ def find_waiting(
         until = _text([*expiry, *due], moment)
         yield Waiting("uploads that no revision needs", len(uploads), size, until)
 
-    query = select(func.count(), func.sum(Xorb.size), func.max(Xorb.expires_at))
+    query = select(func.count(), total(Xorb.size), func.max(Xorb.expires_at))
     query = query.where(xorb_is_dead(far) & ~xorb_is_dead(moment))
     count, size, last = session.execute(query).one()
     if last is not None:
@@ -100,7 +101,7 @@ def _waiting_packs(session: Session, moment: Moment, far: Moment) -> Iterator[Wa
         ("condemned packs", Pack.condemned_at, condemned),
         ("packs not finished yet", Pack.created_at, unfinished),
     ):
-        query = select(func.count(), func.sum(Pack.size), func.max(since)).where(condition)
+        query = select(func.count(), total(Pack.size), func.max(since)).where(condition)
         count, size, last = session.execute(query).one()
         if last is not None:
             yield Waiting(what, count, size, _text([last + moment.lease], moment))
@@ -117,7 +118,7 @@ def _recipes(session: Session, files: Iterable[int]) -> list[int]:
 
 def _frame_bytes(session: Session, tensors: Iterable[int]) -> int:
     return sum(
-        session.scalar(select(func.sum(Frame.length)).where(Frame.tensor_id.in_(batch))) or 0
+        session.scalars(select(total(Frame.length)).where(Frame.tensor_id.in_(batch))).one()
         for batch in batches(tensors)
     )
 

@@ -8,11 +8,11 @@ from typing import Any, NewType
 
 from sqlalchemy import Engine, create_engine, event, make_url
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DataError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
-from deltahub.registry.errors import DataLost, StorageFull, Unavailable
+from deltahub.registry.errors import DataLost, InvalidRequest, StorageFull, Unavailable
 
 # What only reads also takes a writing session, never the other way round.
 ReadSession = NewType("ReadSession", Session)
@@ -153,4 +153,7 @@ def translated() -> Iterator[None]:
             raise Unavailable(f"the database cannot be reached: {exc.orig}") from exc
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             raise DataLost(f"the database is damaged, restore it: {exc.orig}") from exc
+        if isinstance(exc, DataError) and "NUL" in str(exc.orig):
+            # SQLite takes them, PostgreSQL does not: nothing has such a name there.
+            raise InvalidRequest("text with a NUL in it names nothing on this hub") from exc
         raise

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from deltahub.registry.catalog import Listed
+from deltahub.registry.db.expressions import total
 from deltahub.registry.db.models import Entry, File, Repository, Revision
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.entries import EntryInfo, list_entries
@@ -121,4 +122,4 @@ def used_storage(session: ReadSession, repository: Repository) -> int:
         .distinct()
         .subquery()
     )
-    return session.scalar(select(func.coalesce(func.sum(files.c.size), 0))) or 0
+    return session.scalars(select(total(files.c.size))).one()

@@ -1,0 +1,35 @@
+"""What SQLite and PostgreSQL say in different words."""
+
+from typing import Any
+
+from sqlalchemy import BigInteger, ColumnElement, Integer, cast, func
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+
+
+def total(column: Any) -> ColumnElement[int]:
+    """The sum, 0 over no rows, as an integer: PostgreSQL makes a decimal of 64-bit numbers."""
+    return cast(func.coalesce(func.sum(column), 0), BigInteger)
+
+
+def contains(text: ColumnElement[str], part: str) -> ColumnElement[bool]:
+    """True where `part` is in a text. LIKE has signs of its own, and ends at a NUL in SQLite."""
+    return _Position(text, part) > 0
+
+
+class _Position(FunctionElement[int]):
+    """Where a text begins in another, from 1; 0 for nowhere."""
+
+    type = Integer()
+    inherit_cache = True
+
+
+@compiles(_Position)
+def _instr(element: _Position, compiler: SQLCompiler, **words: Any) -> str:
+    return f"instr({compiler.process(element.clauses, **words)})"
+
+
+@compiles(_Position, "postgresql")
+def _strpos(element: _Position, compiler: SQLCompiler, **words: Any) -> str:
+    return f"strpos({compiler.process(element.clauses, **words)})"
