@@ -13,6 +13,8 @@ from deltahub.registry.refs import resolve_revision
 from deltahub.registry.repositories import DEFAULT_BRANCH, load_repository
 
 MAX_DECLARED = 300
+# Of the bytes of the weights: from here on a measured parent is told of as a base.
+MOST = 0.5
 # What a commit names to declare that there is no base; no repository can have this name.
 NO_BASE = "none"
 _KIND_OF_ROLE = {"adapter": "adapter", "merge": "merge", "export": "export"}
@@ -97,6 +99,22 @@ def declare(
     """Keep the edge that `child`, a new revision of `repository`, was made from `parent`."""
     kind = _KIND_OF_ROLE.get(repository.role or "", "finetune")
     session.add(LineageEdge(child_id=child.id, parent_id=parent.id, kind=kind, origin="declared"))
+
+
+def measured_bases(
+    session: ReadSession, caller: Caller | None, revision: Revision
+) -> tuple[str, ...]:
+    """The models that most of the revision's weights are, or are stored as differences from.
+
+    By the names that they have now, those alone that the caller may read.
+    """
+    found = []
+    for edge in parents(session, revision, "measured"):
+        base = session.get_one(Revision, edge.parent_id)
+        repository = session.get_one(Repository, base.repository_id)
+        if (edge.share or 0.0) >= MOST and allowed(session, caller, "read", repository):
+            found.append(full_name(session, repository))
+    return tuple(found)
 
 
 def parents(session: ReadSession, revision: Revision, origin: str) -> list[LineageEdge]:

@@ -11,6 +11,8 @@ ADAPTER: Final = "adapter_config.json"
 MAX_CARD_BYTES: Final = 1 << 20
 # What a model can be of its base, in the words of cards.
 RELATIONS: Final = frozenset({"adapter", "finetune", "merge", "quantized"})
+# And what it is by its weights, which no card says.
+MEASURED: Final = "measured"
 
 
 def named_base(card: Mapping[str, Any]) -> str | None:

@@ -19,6 +19,7 @@ from deltahub.server.hf.cards import (
     ADAPTER,
     CARD,
     MAX_CARD_BYTES,
+    MEASURED,
     base_in_adapter,
     named_base,
     tags_of,
@@ -58,12 +59,18 @@ class Facts:
     parameters: Mapping[str, int] | None
 
 
-def facts_of(hub: Hub, entries: Sequence[EntryInfo], base: DeclaredBase | None = None) -> Facts:
+def facts_of(
+    hub: Hub,
+    entries: Sequence[EntryInfo],
+    base: DeclaredBase | None = None,
+    measured: Sequence[str] = (),
+) -> Facts:
     """What the files of a revision say. What cannot be read says nothing.
 
     base: the model here that the revision was made from; an adapter whose card names none, and
     whose configuration names this one, is shown as if its card did. Tags say how it is called now,
-    whatever it was called when the card was written.
+    whatever it was called when the card was written, and name it also where only the push did.
+    measured: models that its weights were found to be made from, which tags say beside the card.
     """
     files = {entry.path: entry for entry in entries}
     card = _read(hub, files.get(CARD), "card")
@@ -89,7 +96,11 @@ def facts_of(hub: Hub, entries: Sequence[EntryInfo], base: DeclaredBase | None =
     tags += [pipeline] if pipeline else []
     parameters = _parameters(hub, weights_of(files))
     renamed = {} if base is None or named_base(card) != base.said else {base.said: base.name}
-    tags = list(dict.fromkeys([*tags, *tags_of(card, renamed, files)]))
+    telling = card
+    if base is not None and named_base(card) is None:
+        telling = card | {"base_model": base.name}
+    tags += [*tags_of(telling, renamed, files), *(f"base_model:{MEASURED}:{it}" for it in measured)]
+    tags = list(dict.fromkeys(tags))
     return Facts(card, config, library, pipeline, tags, parameters)
 
 

@@ -11,7 +11,12 @@ from deltahub.registry.db.expressions import total
 from deltahub.registry.db.models import Entry, File, Repository, Revision
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.entries import EntryInfo, list_entries
-from deltahub.registry.lineage import DeclaredBase, declared_base, resolve_declared
+from deltahub.registry.lineage import (
+    DeclaredBase,
+    declared_base,
+    measured_bases,
+    resolve_declared,
+)
 from deltahub.registry.permissions import Caller
 from deltahub.server.hf.entries import blob_id, moment, pointer
 from deltahub.server.hf.facts import facts_of
@@ -22,7 +27,8 @@ from deltahub.server.hub import Hub
 class Rows:
     """What the database knows of a model. revision: None for one that is empty.
 
-    base: what it was made from, if that is a model here and the caller may know of it.
+    base: what it was made from, if that is a model here and the caller may know of it. measured:
+    what its weights were found to be made from, whatever anybody says.
     """
 
     listed: Listed
@@ -30,6 +36,7 @@ class Rows:
     entries: list[EntryInfo]
     used_storage: int
     base: DeclaredBase | None
+    measured: tuple[str, ...] = ()
 
 
 def rows_of(
@@ -43,13 +50,15 @@ def rows_of(
         is_known = revision is not None and revision.declared_base_revision_id is not None
         if is_known or resolve_declared(session, caller, base.text) is None:
             base = None
-    return Rows(listed, revision, entries, used_storage(session, listed.repository), base)
+    measured = () if revision is None else measured_bases(session, caller, revision)
+    used = used_storage(session, listed.repository)
+    return Rows(listed, revision, entries, used, base, measured)
 
 
 def info_of(hub: Hub, rows: Rows, *, with_blobs: bool = False) -> dict[str, Any]:
     """Everything about a model, in the words of that API. Reads its small files."""
     repository, revision = rows.listed.repository, rows.revision
-    facts = facts_of(hub, rows.entries, rows.base)
+    facts = facts_of(hub, rows.entries, rows.base, rows.measured)
     changed_at = repository.created_at if revision is None else revision.created_at
     info: dict[str, Any] = {
         "_id": f"{repository.id:024x}",

@@ -9,7 +9,7 @@ from starlette.datastructures import QueryParams
 
 from deltahub.registry import catalog
 from deltahub.registry.paths import quoted
-from deltahub.server.hf.cards import RELATIONS
+from deltahub.server.hf.cards import MEASURED, RELATIONS
 from deltahub.server.hf.errors import BadQuery, NotSupported
 
 _KNOWN: Final = (
@@ -121,10 +121,11 @@ def _order(asked: QueryParams) -> catalog.Order:
 def _check_relation(tag: str) -> None:
     kind, _, rest = tag.partition(":")
     relation, colon, _ = rest.partition(":")
-    if kind == "base_model" and colon and relation not in RELATIONS:
+    known = RELATIONS | {MEASURED}
+    if kind == "base_model" and colon and relation not in known:
         raise BadQuery(
             f"filter: models are no {quoted(relation)} of a base model, only"
-            f" {', '.join(sorted(RELATIONS))}"
+            f" {', '.join(sorted(known))}"
         )
 
 

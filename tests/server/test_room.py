@@ -1,0 +1,41 @@
+"""A server lets go of what it keeps for speed alone when others need the disk."""
+
+import asyncio
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from deltahub.registry.hot_bases import LEAST_BYTES
+from deltahub.server.running import HubServer
+from deltahub.server.settings import ServerSettings
+from support.registry import opened_registry
+
+
+def test_hot_bases_go_while_nobody_downloads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened_registry(tmp_path) as reg:
+        server = HubServer(reg, ServerSettings(hot_base_bytes=1 << 30))
+        server.config.load()
+        hot = server.config.app.state.hub.hot_bases
+        real = shutil.disk_usage(tmp_path)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: real._replace(free=2 << 30))
+        for _ in range(2):
+            hot.offer(("pack", 0), 0, [LEAST_BYTES], memoryview(bytes(LEAST_BYTES)))
+        asyncio.run(look(server))
+        assert hot.kept_bytes == LEAST_BYTES
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: real._replace(free=1 << 20))
+        asyncio.run(look(server))
+        assert hot.kept_bytes == 0
+
+
+async def look(server: HubServer) -> None:
+    """What a server does in six seconds."""
+    for tick in range(60):
+        assert not await server.on_tick(tick)
+    deadline = time.monotonic() + 10
+    while server._look is not None and not server._look.done():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
