@@ -1,7 +1,7 @@
 """One uvicorn server on a socket that is bound already."""
 
-import asyncio
 import socket
+import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Final
@@ -39,7 +39,7 @@ class HubServer(uvicorn.Server):
         self.traffic = Traffic()
         app = create_app(registry, settings, self.traffic)
         self._hub: Hub = app.state.hub
-        self._look: asyncio.Future[None] | None = None
+        self._look: threading.Thread | None = None
         config = uvicorn.Config(
             app,
             http=metered_protocol(self.traffic, settings.idle_s),
@@ -71,10 +71,11 @@ class HubServer(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Called ten times a second."""
-        if counter % _TICKS_A_LOOK == 0 and (self._look is None or self._look.done()):
-            # Not waited for: a disk that hangs must not keep the server from ending.
+        if counter % _TICKS_A_LOOK == 0 and (self._look is None or not self._look.is_alive()):
+            # A disk that hangs must not keep the server from anything, nor from its end.
             leave_room = self._hub.hot_bases.leave_room
-            self._look = asyncio.get_running_loop().run_in_executor(None, leave_room)
+            self._look = threading.Thread(target=leave_room, name="room", daemon=True)
+            self._look.start()
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
