@@ -110,9 +110,11 @@ def measured_bases(
     """
     found = []
     for edge in parents(session, revision, "measured"):
+        if edge.share is None or edge.share < MOST:
+            break  # they come in this order
         base = session.get_one(Revision, edge.parent_id)
         repository = session.get_one(Repository, base.repository_id)
-        if (edge.share or 0.0) >= MOST and allowed(session, caller, "read", repository):
+        if allowed(session, caller, "read", repository):
             found.append(full_name(session, repository))
     return tuple(found)
 

@@ -1,6 +1,6 @@
 """Which chunks a client need not send: those of files that begin as the one that it has."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Final, NamedTuple
 
@@ -8,11 +8,11 @@ from sqlalchemy import select
 
 from deltahub.registry.db.models import Repository, XetRange, Xorb, utc_now
 from deltahub.registry.db.session import ReadSession
+from deltahub.registry.locations import batches
 from deltahub.registry.permissions import Caller, readable_files, sharing_domains
 from deltahub.registry.registry import Registry
 from deltahub.registry.xet.epochs import repository_at
 from deltahub.registry.xet.shard import answered_shard
-from deltahub.registry.xet.uploads import find_xorb
 from deltahub.registry.xet.xorb import XorbIndex
 
 # How long a client may count on an answer. Chunks that go away sooner cost it one failed upload,
@@ -24,6 +24,8 @@ _MOST_FILES: Final = 1000
 _MOST_CHUNKS: Final = 1 << 18
 # Of a file: rows of the chunk map that are looked at.
 _MOST_RANGES: Final = 4096
+# Xorbs whose chunks are read together, 0.3 MB each at most.
+_AT_ONCE: Final = 16
 
 
 class _Range(NamedTuple):
@@ -70,24 +72,52 @@ def _xorbs_of(
     )
     for xorb, *part in rows:
         ranges.setdefault(xorb, []).append(_Range(*part))
-    for xorb, parts in ranges.items():
-        xorb_id = find_xorb(session, repository.id, xorb)
-        row = None if xorb_id is None else session.get(Xorb, xorb_id)
-        known = _beginning(session, parts) if row is None else XorbIndex(row.chunks)
-        if known.n_chunks:
-            yield xorb, known
+    for batch in batches(ranges, _AT_ONCE):
+        own = _own_xorbs(session, repository, batch)
+        chosen = {xorb: _beginning(ranges[xorb]) for xorb in batch if xorb not in own}
+        chunks = _chunks_of(session, [part.id for parts in chosen.values() for part in parts])
+        for xorb in batch:
+            known = own.get(xorb)
+            if known is None:
+                known = XorbIndex(b"".join(_following(chosen[xorb], chunks)))
+            if known.n_chunks:
+                yield xorb, known
 
 
-def _beginning(session: ReadSession, parts: Iterable[_Range]) -> XorbIndex:
-    """The chunks that are known of a xorb from its first on, without a gap."""
-    known = XorbIndex(b"")
+def _own_xorbs(
+    session: ReadSession, repository: Repository, hashes: Collection[bytes]
+) -> dict[bytes, XorbIndex]:
+    """Those of the xorbs that the repository still has."""
+    rows = session.execute(
+        select(Xorb.hash, Xorb.chunks).where(
+            Xorb.repository_id == repository.id, Xorb.hash.in_(hashes), Xorb.state == "live"
+        )
+    )
+    return {xorb: XorbIndex(chunks) for xorb, chunks in rows}
+
+
+def _beginning(parts: Iterable[_Range]) -> list[_Range]:
+    """Those that have a xorb's chunks from the first on, without a gap."""
+    chosen: list[_Range] = []
+    reached = 0
     for part in sorted(parts):
-        if part.first <= known.n_chunks < part.end:
-            chunks = session.scalar(select(XetRange.chunks).where(XetRange.id == part.id))
-            assert chunks is not None, "one transaction reads all of this"
-            rest = XorbIndex(chunks).part(known.n_chunks - part.first, part.end - part.first)
-            known = XorbIndex(known.data + rest.data)
-    return known
+        if part.first <= reached < part.end:
+            chosen.append(part)
+            reached = part.end
+    return chosen
+
+
+def _chunks_of(session: ReadSession, ids: Collection[int]) -> dict[int, bytes]:
+    rows = session.execute(select(XetRange.id, XetRange.chunks).where(XetRange.id.in_(ids)))
+    return {row_id: chunks for row_id, chunks in rows}
+
+
+def _following(parts: Iterable[_Range], chunks: Mapping[int, bytes]) -> Iterator[bytes]:
+    """What each of the parts adds to those before it."""
+    reached = 0
+    for part in parts:
+        yield XorbIndex(chunks[part.id]).part(reached - part.first, part.end - part.first).data
+        reached = part.end
 
 
 def _bounded(xorbs: Iterable[tuple[bytes, XorbIndex]]) -> Iterator[tuple[bytes, XorbIndex]]:
