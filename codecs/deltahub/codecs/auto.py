@@ -1,7 +1,6 @@
 """Which codec makes a tensor smallest, by a sample of it."""
 
 from collections.abc import Iterator
-from functools import cached_property
 from typing import Final
 
 from deltahub.codecs._native import FmDeltaEncoder, estimate_deltas
@@ -52,10 +51,15 @@ class Sample:
         """source: all elements of the tensor, or of one frame of it."""
         self._dtype, self._source = dtype, source
         item = dtype.itemsize
-        runs = sample_runs(len(source) // item)
-        self._spans = [(item * start, item * (start + n)) for start, n in runs]
-        self._size = sum(end - begin for begin, end in self._spans)
-        self._first = source[slice(*self._spans[0])]
+        runs = list(sample_runs(len(source) // item))
+        self._begins = [item * start for start, _ in runs]
+        self._run_bytes = item * runs[0][1]
+        self._size = self._run_bytes * len(runs)
+        # What has been found. Of a small tensor the locks of cached_property would be a large part.
+        self._runs: Buffer | None = None
+        self._neuzip: int | None = None
+        self._zstd_of_few: int | None = None
+        self._zstd: int | None = None
 
     def choose_codec(self, base: memoryview | None) -> str:
         """The id of the codec that should take the fewest bytes for these elements.
@@ -64,17 +68,16 @@ class Sample:
         """
         if len(self._source) < LEAST_BYTES:
             return "raw"
-        sizes = {"raw": self._size}
+        best, is_float_tried = (self._size, "raw"), True  # of equals, the first by name
         if base is not None:
-            sizes["fm_delta"] = _delta_size(self._dtype, self._source, base, self._spans)
-        if base is None or not _is_below_raw_bits(
-            self._dtype, self._first, self._size, sizes["fm_delta"]
-        ):
-            alone = self._neuzip
-            if alone is not None:
-                sizes["neuzip_lossless"], _ = alone
-        sizes["zstd"] = self._zstd_size(min(sizes.values()))
-        return min(sizes, key=lambda codec: (sizes[codec], codec))
+            delta = self._delta_size(base)
+            best = min(best, (delta, "fm_delta"))
+            first = self._source[self._begins[0] :]
+            is_float_tried = not _is_below_raw_bits(self._dtype, first, self._size, delta)
+        if is_float_tried:
+            best = min(best, (self._neuzip_size(), "neuzip_lossless"))
+        size, codec = best
+        return "zstd" if self._is_zstd_below(size) else codec
 
     def may_stand_alone(self, coded_bytes: int) -> bool:
         """Whether these elements without a base may take no more than `coded_bytes`.
@@ -95,29 +98,41 @@ class Sample:
         _, least_bytes = alone
         return least_bytes <= coded_bytes
 
-    @cached_property
+    def _delta_size(self, base: memoryview) -> int:
+        """A tensor that is its own sample is worth a plan, since tables weigh much in it."""
+        kind = WORD_KINDS[self._dtype]
+        if len(self._begins) > 1:
+            return estimate_deltas(kind, self._source, base, self._begins, RUN_ELEMENTS)
+        count = len(self._source) // self._dtype.itemsize
+        return FmDeltaEncoder(
+            kind, self._source, base, 1, count, Effort.FAST, b"", b"", 0, False
+        ).estimated_bytes
+
+    def _neuzip_size(self) -> int:
+        """More than of a raw frame where there is no table to be had."""
+        if self._neuzip is None:
+            alone = estimate_alone(self._dtype, self._joined())
+            self._neuzip = self._size + 1 if alone is None else alone[0]
+        return self._neuzip
+
+    def _is_zstd_below(self, size: int) -> bool:
+        """Where a little of the sample is far from that, it is all there is to know."""
+        if self._zstd_of_few is None:
+            begin = self._begins[0]
+            n = min(max(self._size // 8, LEAST_ZSTD), self._run_bytes)
+            self._zstd_of_few = compressed_size(self._source[begin : begin + n]) * self._size // n
+        if self._zstd_of_few > 1.5 * size:
+            return False
+        if self._zstd is None:
+            self._zstd = compressed_size(self._joined())
+        return self._zstd < size
+
     def _joined(self) -> Buffer:
         """The sample, copied only where it is several runs."""
-        if len(self._spans) == 1:
-            return self._first
-        return b"".join([self._source[begin:end] for begin, end in self._spans])
-
-    @cached_property
-    def _neuzip(self) -> tuple[int, int] | None:
-        return estimate_alone(self._dtype, self._joined)
-
-    @cached_property
-    def _zstd_of_few(self) -> int:
-        few = self._first[: max(self._size // 8, LEAST_ZSTD)]
-        return compressed_size(few) * self._size // len(few)
-
-    @cached_property
-    def _zstd(self) -> int:
-        return compressed_size(self._joined)
-
-    def _zstd_size(self, best: int) -> int:
-        """Where a little of the sample is far from the best, that is all there is to know."""
-        return self._zstd_of_few if self._zstd_of_few > 1.5 * best else self._zstd
+        if self._runs is None:
+            runs = [self._source[begin : begin + self._run_bytes] for begin in self._begins]
+            self._runs = runs[0] if len(runs) == 1 else b"".join(runs)
+        return self._runs
 
 
 def _is_below_raw_bits(dtype: DType, source: memoryview, size: int, coded_bytes: int) -> bool:
@@ -129,16 +144,3 @@ def _is_below_raw_bits(dtype: DType, source: memoryview, size: int, coded_bytes:
     if 8 * dtype.itemsize * coded_bytes > _RAW_BITS.get(dtype, 0) * size:
         return False
     return int.from_bytes(source[:_DIGITS_BYTES], "little") & _LAST_DIGITS[dtype] != 0
-
-
-def _delta_size(
-    dtype: DType, source: memoryview, base: memoryview, spans: list[tuple[int, int]]
-) -> int:
-    """A tensor that is its own sample is worth a plan, since tables weigh much in it."""
-    kind = WORD_KINDS[dtype]
-    if len(spans) > 1:
-        return estimate_deltas(kind, source, base, [begin for begin, _ in spans], RUN_ELEMENTS)
-    count = len(source) // dtype.itemsize
-    return FmDeltaEncoder(
-        kind, source, base, 1, count, Effort.FAST, b"", b"", 0, False
-    ).estimated_bytes
