@@ -17,7 +17,7 @@ from deltahub.codecs._native import (
     decode_plain_run,
 )
 from deltahub.codecs.errors import CorruptFrame
-from deltahub.codecs.protocol import BlockMode, Buffer, Geometry, StoredBlocks
+from deltahub.codecs.protocol import BlockMode, Buffer, EncodeRun, Geometry, StoredBlocks
 
 T = TypeVar("T")
 
@@ -108,22 +108,10 @@ def encoded_blocks(
     return blocks, checksums
 
 
-EncodeRun = Callable[[memoryview], tuple[list[int], list[int], list[int]]]
-"""encode(room): all blocks into it, in one native call; their modes, lengths and checksums."""
-
-
 def encoded_run(encode: EncodeRun, geometry: Geometry) -> tuple[StoredBlocks, list[int]]:
     """All blocks of a frame, and the checksum of each."""
-    checksums: list[int] = []
-
-    def write(room: memoryview) -> tuple[list[int], list[int]]:
-        modes, lengths, found = encode(room)
-        checksums.extend(found)
-        return modes, lengths
-
     blocks = StoredBlocks(room=room_of(geometry))
-    blocks.fill(write)
-    return blocks, checksums
+    return blocks, blocks.fill(encode)
 
 
 class BlockFault(IntEnum):

@@ -28,6 +28,9 @@ class DType(Enum):
     U8 = (14, 1, False)
     BOOL = (15, 1, False)
 
+    # There is one of each, as for every Enum, whose own hash is a call of Python's.
+    __hash__ = object.__hash__
+
     def __init__(self, code: int, itemsize: int, is_float: bool) -> None:
         self.code: Final = code
         self.itemsize: Final = itemsize

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from math import prod
 
 import xxhash
@@ -27,7 +28,7 @@ from deltahub.codecs.protocol import BlockMode, Buffer, Codec, Effort, EncodedBo
 from deltahub.codecs.registry import get_codec
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, unsafe_hash=True)
 class TensorSpec:
     """A whole tensor as frames see it: id, coding dtype, coding rows and columns."""
 
@@ -45,7 +46,7 @@ class TensorSpec:
         return self.count * self.dtype.itemsize
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, unsafe_hash=True)
 class FrameRange:
     """The elements of a tensor that one frame holds, and their rows and columns."""
 
@@ -91,9 +92,11 @@ def split_frames(spec: TensorSpec, max_bytes: int = MAX_FRAME) -> list[FrameRang
     columns = spec.columns
     if columns <= limit:
         step = limit // columns
-        starts = range(0, spec.rows, step)
-        counts = [(row, min(step, spec.rows - row)) for row in starts]
-        return [FrameRange(row * columns, n * columns, n, columns) for row, n in counts]
+        return [
+            FrameRange(row * columns, n * columns, n, columns)
+            for row in range(0, spec.rows, step)
+            for n in [min(step, spec.rows - row)]
+        ]
     return [
         FrameRange(row * columns + left, n, 1, n)
         for row in range(spec.rows)
@@ -183,10 +186,15 @@ def _encode(
     """What encode_frame says, of arguments that it has checked."""
     geometry = choose_geometry(coder, spec.dtype, part.rows, part.columns)
     body = coder.encode(geometry, source, base, effort, max(threads, 1))
-    if coder.codec_id != "raw" and _is_too_large(geometry, body, plan):
+    header = _header(spec, part, coder, geometry, body, plan)
+    if coder.codec_id != "raw" and _is_too_large(header, body):
         del body
         return _encode(spec, part, source, None, None, get_codec("raw"), threads, effort)
-    return _write(spec, part, coder, geometry, body, plan)
+    check_header(header)
+    rows = zip(body.blocks.lengths, body.blocks.modes, body.checksums, strict=True)
+    checked = body.prelude + b"".join(starmap(TABLE_ROW.pack, rows))
+    checksum = CHECKSUM.pack(xxhash.xxh3_64_intdigest(checked))
+    return body.blocks.behind(header.to_bytes() + checked + checksum)
 
 
 def _check_arguments(spec: TensorSpec, part: FrameRange, source: memoryview) -> None:
@@ -226,26 +234,23 @@ def _checked_base(
     return view
 
 
-def _is_too_large(geometry: Geometry, body: EncodedBody, plan: BasePlan | None) -> bool:
-    if body.blocks.modes.count(BlockMode.RAW) == geometry.n_blocks:
+def _is_too_large(header: FrameHeader, body: EncodedBody) -> bool:
+    if body.blocks.modes.count(BlockMode.RAW) == header.n_blocks:
         return True
-    n_segments = len(plan.segments) if plan is not None else 0
-    length = FIXED.size + n_segments * SEGMENT.size + 2 * CHECKSUM.size + len(body.prelude)
-    length += geometry.n_blocks * TABLE_ROW.size + body.blocks.size_bytes
-    limit = raw_frame_length(geometry.dtype, geometry.rows, geometry.columns)
-    return length >= limit or len(body.prelude) > MAX_PRELUDE
+    limit = raw_frame_length(header.dtype, header.rows, header.columns)
+    return header.frame_length >= limit or header.prelude_length > MAX_PRELUDE
 
 
-def _write(
+def _header(
     spec: TensorSpec,
     part: FrameRange,
     codec: Codec,
     geometry: Geometry,
     body: EncodedBody,
     plan: BasePlan | None,
-) -> bytes:
+) -> FrameHeader:
     n_segments = len(plan.segments) if plan is not None else 0
-    header = FrameHeader(
+    return FrameHeader(
         codec=codec.codec_id,
         codec_version=codec.version,
         dtype=spec.dtype,
@@ -264,15 +269,3 @@ def _write(
         prelude_length=len(body.prelude),
         body_length=body.blocks.size_bytes,
     )
-    check_header(header)
-    table = b"".join(
-        [
-            TABLE_ROW.pack(length, mode, checksum)
-            for length, mode, checksum in zip(
-                body.blocks.lengths, body.blocks.modes, body.checksums, strict=True
-            )
-        ]
-    )
-    checked = body.prelude + table
-    checksum = CHECKSUM.pack(xxhash.xxh3_64_intdigest(checked))
-    return body.blocks.behind(header.to_bytes() + checked + checksum)

@@ -104,6 +104,10 @@ class Geometry:
         return first * self.dtype.itemsize, (first + count) * self.dtype.itemsize
 
 
+EncodeRun = Callable[[memoryview], tuple[list[int], list[int], list[int]]]
+"""encode(room): puts all blocks at its beginning; their modes, lengths and checksums."""
+
+
 class StoredBlocks:
     """Blocks as they are stored, back to back in one buffer: a frame has up to 64 MiB of them, and
     becomes one object without a second copy of them.
@@ -119,13 +123,12 @@ class StoredBlocks:
         for mode, stored in blocks:
             self.append(mode, stored)
 
-    def fill(self, write: Callable[[memoryview], tuple[list[int], list[int]]]) -> None:
-        """All blocks at once: `write` puts them at the beginning of the room that it is given, and
-        says their modes and lengths.
-        """
+    def fill(self, encode: EncodeRun) -> list[int]:
+        """All blocks at once, in the room that there is; the checksum of each."""
         with self._bytes.getbuffer() as room:
-            self.modes, self.lengths = write(room)
+            self.modes, self.lengths, checksums = encode(room)
         self._bytes.seek(sum(self.lengths))
+        return checksums
 
     def append(self, mode: int, stored: Buffer) -> None:
         self.modes.append(mode)
@@ -157,7 +160,7 @@ class StoredBlocks:
         return made
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class EncodedBody:
     """What a codec makes of one frame's elements; the frame layer writes table and header."""
 
