@@ -27,7 +27,8 @@ _NAME_WIDTH: Final = 120  # of templates' names, whose ends tell little
 # The first that matches the library or the function tells what the time went for.
 KINDS: Final = (
     ("checksums", r"XXH|checksum"),
-    ("Python around the blocks", r"libpython|bin/python|_struct|backend_c|_bisect"),
+    ("zstd, tried on samples", r"backend_c"),
+    ("Python around the blocks", r"libpython|bin/python|_struct|_bisect"),
     ("the system: pages and copies", r"kernel\.kallsyms"),
     (
         "search: linear algebra, NumPy",
