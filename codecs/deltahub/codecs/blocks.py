@@ -65,17 +65,11 @@ def each_block(work: Callable[[int], T], n_blocks: int, threads: int) -> Iterato
             yield waiting.popleft().result()
 
 
-def room_of(geometry: Geometry) -> int:
-    """For the blocks of a frame and what stands before them."""
-    return geometry.size_bytes + geometry.size_bytes // 64 + (4 << 10)
-
-
-def raw_blocks(geometry: Geometry, source: memoryview) -> StoredBlocks:
+def raw_blocks(geometry: Geometry, source: memoryview, front: int) -> StoredBlocks:
     """All blocks as they are."""
     spans = decoded_spans(geometry, 0, geometry.n_blocks)
-    return StoredBlocks(
-        ((BlockMode.RAW, source[begin:end]) for begin, end in spans), room_of(geometry)
-    )
+    blocks = ((BlockMode.RAW, source[begin:end]) for begin, end in spans)
+    return StoredBlocks(blocks, geometry.size_bytes, front)
 
 
 def block_checksums(geometry: Geometry, source: memoryview, threads: int) -> list[int]:
@@ -93,6 +87,7 @@ def encoded_blocks(
     geometry: Geometry,
     source: memoryview,
     threads: int,
+    front: int,
 ) -> tuple[StoredBlocks, list[int]]:
     """All blocks of a frame, encoded one by one, and the checksum of each."""
 
@@ -101,16 +96,18 @@ def encoded_blocks(
         words = source[begin:end]
         return *encode_block(words), block_checksum(words, index)
 
-    blocks, checksums = StoredBlocks(room=room_of(geometry)), []
+    blocks, checksums = StoredBlocks(room=geometry.size_bytes, front=front), []
     for mode, stored, checksum in each_block(encode, geometry.n_blocks, threads):
         blocks.append(mode, stored)
         checksums.append(checksum)
     return blocks, checksums
 
 
-def encoded_run(encode: EncodeRun, geometry: Geometry) -> tuple[StoredBlocks, list[int]]:
+def encoded_run(
+    encode: EncodeRun, geometry: Geometry, front: int
+) -> tuple[StoredBlocks, list[int]]:
     """All blocks of a frame, and the checksum of each."""
-    blocks = StoredBlocks(room=room_of(geometry))
+    blocks = StoredBlocks(room=geometry.size_bytes, front=front)
     return blocks, blocks.fill(encode)
 
 

@@ -18,7 +18,6 @@ from deltahub.codecs.blocks import (
     decoded_spans,
     encoded_run,
     raw_blocks,
-    room_of,
 )
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.errors import CorruptFrame, WrongBase
@@ -55,19 +54,21 @@ class FmDelta:
         base: memoryview | None,
         effort: Effort,
         threads: int,
+        front: int = 0,
     ) -> EncodedBody:
         if base is None:
             raise WrongBase("fm_delta codes a tensor against a base, and none was given")
         encoder = plan(geometry, source, base, effort)
         if encoder.estimated_bytes >= geometry.size_bytes:
             checksums = block_checksums(geometry, source, threads)
-            return EncodedBody(b"", raw_blocks(geometry, source), checksums, effort)
+            return EncodedBody(b"", raw_blocks(geometry, source, front), checksums, effort)
 
         def encode(room: memoryview) -> tuple[list[int], list[int], list[int]]:
             cut = geometry.rows_per_block, geometry.parts_per_row
             return encoder.encode_run(*cut, source, base, room, threads)
 
-        blocks, checksums = encoded_run(encode, geometry)
+        prelude = encoder.prelude
+        blocks, checksums = encoded_run(encode, geometry, front + len(prelude))
         saved = geometry.size_bytes - blocks.size_bytes
         if BlockMode.UNCHANGED in blocks.modes:  # which cost nothing without tables, too
             sizes = geometry.block_sizes(0, geometry.n_blocks)
@@ -76,12 +77,12 @@ class FmDelta:
                 for size, mode in zip(sizes, blocks.modes, strict=True)
                 if mode == BlockMode.UNCHANGED
             )
-        if saved > len(encoder.prelude):
-            return EncodedBody(encoder.prelude, blocks, checksums, effort)
+        if saved > len(prelude):
+            return EncodedBody(prelude, blocks, checksums, effort)
         # The tables cost more than they save, as in a tensor of a few elements.
         modes = blocks.modes
         del blocks
-        plain = StoredBlocks(room=room_of(geometry))
+        plain = StoredBlocks(room=geometry.size_bytes, front=front)
         for mode, (begin, end) in zip(
             modes, decoded_spans(geometry, 0, geometry.n_blocks), strict=True
         ):

@@ -24,7 +24,7 @@ from deltahub.codecs.frame_header import (
     raw_frame_length,
 )
 from deltahub.codecs.ids import ID_BYTES
-from deltahub.codecs.protocol import BlockMode, Buffer, Codec, Effort, EncodedBody, Geometry
+from deltahub.codecs.protocol import BlockMode, Buffer, Codec, Effort, EncodedBody
 from deltahub.codecs.registry import get_codec
 
 
@@ -185,8 +185,29 @@ def _encode(
 ) -> bytes:
     """What encode_frame says, of arguments that it has checked."""
     geometry = choose_geometry(coder, spec.dtype, part.rows, part.columns)
-    body = coder.encode(geometry, source, base, effort, max(threads, 1))
-    header = _header(spec, part, coder, geometry, body, plan)
+    n_segments = len(plan.segments) if plan is not None else 0
+    header_length = FIXED.size + n_segments * SEGMENT.size + CHECKSUM.size
+    front = header_length + geometry.n_blocks * TABLE_ROW.size + CHECKSUM.size
+    body = coder.encode(geometry, source, base, effort, max(threads, 1), front)
+    header = FrameHeader(
+        codec=coder.codec_id,
+        codec_version=coder.version,
+        dtype=spec.dtype,
+        rows=part.rows,
+        columns=part.columns,
+        start=part.start,
+        count=part.count,
+        tensor_count=spec.count,
+        tensor=spec.tensor,
+        rows_per_block=geometry.rows_per_block,
+        parts_per_row=geometry.parts_per_row,
+        n_blocks=geometry.n_blocks,
+        base=plan,
+        effort=body.effort,
+        header_length=header_length,
+        prelude_length=len(body.prelude),
+        body_length=body.blocks.size_bytes,
+    )
     if coder.codec_id != "raw" and _is_too_large(header, body):
         del body
         return _encode(spec, part, source, None, None, get_codec("raw"), threads, effort)
@@ -239,33 +260,3 @@ def _is_too_large(header: FrameHeader, body: EncodedBody) -> bool:
         return True
     limit = raw_frame_length(header.dtype, header.rows, header.columns)
     return header.frame_length >= limit or header.prelude_length > MAX_PRELUDE
-
-
-def _header(
-    spec: TensorSpec,
-    part: FrameRange,
-    codec: Codec,
-    geometry: Geometry,
-    body: EncodedBody,
-    plan: BasePlan | None,
-) -> FrameHeader:
-    n_segments = len(plan.segments) if plan is not None else 0
-    return FrameHeader(
-        codec=codec.codec_id,
-        codec_version=codec.version,
-        dtype=spec.dtype,
-        rows=part.rows,
-        columns=part.columns,
-        start=part.start,
-        count=part.count,
-        tensor_count=spec.count,
-        tensor=spec.tensor,
-        rows_per_block=geometry.rows_per_block,
-        parts_per_row=geometry.parts_per_row,
-        n_blocks=geometry.n_blocks,
-        base=plan,
-        effort=body.effort,
-        header_length=FIXED.size + n_segments * SEGMENT.size + CHECKSUM.size,
-        prelude_length=len(body.prelude),
-        body_length=body.blocks.size_bytes,
-    )

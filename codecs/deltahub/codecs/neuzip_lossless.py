@@ -39,23 +39,24 @@ class NeuzipLossless:
         base: memoryview | None,
         effort: Effort,
         threads: int,
+        front: int = 0,
     ) -> EncodedBody:
         encoder = plan(geometry.dtype, source)
         if encoder is None or encoder.estimated_bytes >= geometry.size_bytes:
             checksums = block_checksums(geometry, source, threads)
-            return EncodedBody(b"", raw_blocks(geometry, source), checksums)
+            return EncodedBody(b"", raw_blocks(geometry, source, front), checksums)
 
         def encode(room: memoryview) -> tuple[list[int], list[int], list[int]]:
             cut = geometry.rows_per_block, geometry.parts_per_row
             return encoder.encode_run(geometry.rows, geometry.columns, *cut, source, room, threads)
 
-        blocks, checksums = encoded_run(encode, geometry)
-        saved = geometry.size_bytes - blocks.size_bytes
-        if saved > len(encoder.prelude):
-            return EncodedBody(encoder.prelude, blocks, checksums)
+        prelude = encoder.prelude
+        blocks, checksums = encoded_run(encode, geometry, front + len(prelude))
+        if geometry.size_bytes - blocks.size_bytes > len(prelude):
+            return EncodedBody(prelude, blocks, checksums)
         # The table costs more than it saves, as in a tensor of a few elements.
         del blocks
-        return EncodedBody(b"", raw_blocks(geometry, source), checksums)
+        return EncodedBody(b"", raw_blocks(geometry, source, front), checksums)
 
     def decode(
         self,

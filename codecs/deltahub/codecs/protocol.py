@@ -113,21 +113,26 @@ class StoredBlocks:
     becomes one object without a second copy of them.
 
     room: bytes for which the buffer need not grow; they take memory only once they are written.
+    front: bytes that will stand before the blocks.
     """
 
-    def __init__(self, blocks: Iterable[tuple[int, Buffer]] = (), room: int = 0) -> None:
+    def __init__(
+        self, blocks: Iterable[tuple[int, Buffer]] = (), room: int = 0, front: int = 0
+    ) -> None:
         self.modes: list[int] = []
         self.lengths: list[int] = []
+        self._front = front
         # Where a buffer grows among other allocations, it leaves holes of its own size behind.
-        self._bytes = BytesIO(bytes_to_fill(room))
+        self._bytes = BytesIO(bytes_to_fill(front + room))
+        self._bytes.seek(front)
         for mode, stored in blocks:
             self.append(mode, stored)
 
     def fill(self, encode: EncodeRun) -> list[int]:
         """All blocks at once, in the room that there is; the checksum of each."""
         with self._bytes.getbuffer() as room:
-            self.modes, self.lengths, checksums = encode(room)
-        self._bytes.seek(sum(self.lengths))
+            self.modes, self.lengths, checksums = encode(room[self._front :])
+        self._bytes.seek(self._front + sum(self.lengths))
         return checksums
 
     def append(self, mode: int, stored: Buffer) -> None:
@@ -137,25 +142,22 @@ class StoredBlocks:
 
     @property
     def size_bytes(self) -> int:
-        return self._bytes.tell()
+        return self._bytes.tell() - self._front
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         with self._bytes.getbuffer() as stored:
-            ends = accumulate(self.lengths)
-            spans = zip(self.modes, self.lengths, ends, strict=True)
-            return iter([(mode, bytes(stored[end - n : end])) for mode, n, end in spans])
+            begins = accumulate(self.lengths[:-1], initial=self._front)
+            spans = zip(self.modes, begins, self.lengths, strict=True)
+            return iter([(mode, bytes(stored[at : at + n])) for mode, at, n in spans])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StoredBlocks) and [*self] == [*other]
 
     def behind(self, prefix: bytes) -> bytes:
-        """These bytes and then all blocks; the blocks are gone from here."""
-        n, size = len(prefix), self.size_bytes
-        self._bytes.write(prefix)  # for as many bytes more
+        """These bytes, for which there is room, and then all blocks; they are gone from here."""
         self._bytes.truncate()
         with self._bytes.getbuffer() as whole:
-            whole[n:] = whole[:size]
-            whole[:n] = prefix
+            whole[: self._front] = prefix
         made, self._bytes = self._bytes.getvalue(), BytesIO()
         return made
 
@@ -193,10 +195,13 @@ class Codec(Protocol):
         base: memoryview | None,
         effort: Effort,
         threads: int,
+        front: int = 0,
     ) -> EncodedBody:
         """The elements of one frame, block by block.
 
         source, base: geometry.size_bytes contiguous bytes each; base if and only if needs_base.
+        front: bytes that the frame has before its blocks, beside the prelude; there is room for
+        both before those of the result.
         The result is the same for any number of threads.
         """
         ...

@@ -27,9 +27,10 @@ class Raw:
         base: memoryview | None,
         effort: Effort,
         threads: int,
+        front: int = 0,
     ) -> EncodedBody:
         checksums = block_checksums(geometry, source, threads)
-        return EncodedBody(b"", raw_blocks(geometry, source), checksums)
+        return EncodedBody(b"", raw_blocks(geometry, source, front), checksums)
 
     def decode(
         self,

@@ -46,8 +46,9 @@ class Zstd:
         base: memoryview | None,
         effort: Effort,
         threads: int,
+        front: int = 0,
     ) -> EncodedBody:
-        blocks, checksums = encoded_blocks(_compress, geometry, source, threads)
+        blocks, checksums = encoded_blocks(_compress, geometry, source, threads, front)
         return EncodedBody(prelude=b"", blocks=blocks, checksums=checksums)
 
     def decode(
