@@ -44,6 +44,21 @@ def test_a_delta_below_what_all_exponents_take_is_not_held_against_them_bit_by_b
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("n_even", [0, 40, 3000])
+def test_a_last_digit_in_any_of_the_first_words_tells_that_it_cannot_be_left_out(
+    n_even: int,
+) -> None:
+    """Words of six raw bits take no third of themselves alone; only 4 KiB are looked at."""
+    random = np.random.default_rng(0)
+    words = random.integers(0x3F80, 0x3F88, COUNT, np.uint16) & 0xFFFE
+    few_bytes = COUNT * 2 // 3
+    assert Sample(DType.BF16, memoryview(words).cast("B")).may_stand_alone(few_bytes)
+    words[n_even] |= 1
+    is_looked_at = 2 * n_even < 1 << 12
+    sample = Sample(DType.BF16, memoryview(words).cast("B"))
+    assert sample.may_stand_alone(few_bytes) is not is_looked_at
+
+
 @given(st.integers(1, 1 << 20) | st.integers(3 * RUN_ELEMENTS - 2, 4 * RUN_ELEMENTS + 2))
 def test_a_sample_lies_within_its_tensor_and_sees_nothing_twice(count: int) -> None:
     runs = list(sample_runs(count))

@@ -21,10 +21,11 @@ LEAST_ZSTD: Final = 1 << 12
 _RAW_BITS: Final = {
     DType.F64: 53, DType.F32: 22, DType.F16: 9, DType.BF16: 6, DType.F8_E4M3: 2, DType.F8_E5M2: 1
 }  # fmt: skip
-_DIGITS_BYTES: Final = 1 << 12
+_DIGITS_BYTES: Final = (1 << 6, 1 << 12)  # of hardly a tensor the first few do not tell
 _LAST_DIGITS: Final = {
-    dtype: int.from_bytes(b"\1".ljust(dtype.itemsize, b"\0") * _DIGITS_BYTES, "little")
-    & ((1 << 8 * _DIGITS_BYTES) - 1)
+    dtype: int.from_bytes(
+        b"\1".ljust(dtype.itemsize, b"\0") * (_DIGITS_BYTES[-1] // dtype.itemsize), "little"
+    )
     for dtype in _RAW_BITS
 }
 
@@ -143,4 +144,5 @@ def _is_below_raw_bits(dtype: DType, source: memoryview, size: int, coded_bytes:
     """
     if 8 * dtype.itemsize * coded_bytes > _RAW_BITS.get(dtype, 0) * size:
         return False
-    return int.from_bytes(source[:_DIGITS_BYTES], "little") & _LAST_DIGITS[dtype] != 0
+    digits = _LAST_DIGITS[dtype]
+    return any(int.from_bytes(source[:n], "little") & digits for n in _DIGITS_BYTES)
