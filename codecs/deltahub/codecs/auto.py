@@ -62,10 +62,11 @@ class Sample:
         self._zstd_of_few: int | None = None
         self._zstd: int | None = None
 
-    def choose_codec(self, base: memoryview | None) -> str:
+    def choose_codec(self, base: memoryview | None, rival: int | None = None) -> str:
         """The id of the codec that should take the fewest bytes for these elements.
 
-        base: as many bytes as the elements; None: only codecs without one.
+        base: as many bytes as the elements; None: only codecs without one. rival: bytes that one
+        with a base is known to take for them; zstd is not looked at closely where it is far off.
         """
         if len(self._source) < LEAST_BYTES:
             return "raw"
@@ -78,17 +79,18 @@ class Sample:
         if is_float_tried:
             best = min(best, (self._neuzip_size(), "neuzip_lossless"))
         size, codec = best
-        return "zstd" if self._is_zstd_below(size) else codec
+        near = size if rival is None else min(size, rival * self._size // len(self._source))
+        return "zstd" if self._is_zstd_near(near) and self._zstd_size() < size else codec
 
     def may_stand_alone(self, coded_bytes: int) -> bool:
         """Whether these elements without a base may take no more than `coded_bytes`.
 
-        False only where they take more for sure: hardly a delta takes as much as what of a float is
-        kept as it is. Else all exponents are counted, or zstd is worth a try.
+        False where they take more for sure: hardly a delta takes as much as what of a float is kept
+        as it is; else all exponents are counted. By zstd, where a little of them says so.
         """
         if _is_below_raw_bits(self._dtype, self._source, len(self._source), coded_bytes):
             return False
-        codec = self.choose_codec(None)
+        codec = self.choose_codec(None, rival=coded_bytes)
         if codec == "raw":
             return False  # no frame is larger
         if codec != "neuzip_lossless":
@@ -116,17 +118,18 @@ class Sample:
             self._neuzip = self._size + 1 if alone is None else alone[0]
         return self._neuzip
 
-    def _is_zstd_below(self, size: int) -> bool:
+    def _is_zstd_near(self, size: int) -> bool:
         """Where a little of the sample is far from that, it is all there is to know."""
         if self._zstd_of_few is None:
             begin = self._begins[0]
             n = min(max(self._size // 8, LEAST_ZSTD), self._run_bytes)
             self._zstd_of_few = compressed_size(self._source[begin : begin + n]) * self._size // n
-        if self._zstd_of_few > 1.5 * size:
-            return False
+        return self._zstd_of_few <= 1.5 * size
+
+    def _zstd_size(self) -> int:
         if self._zstd is None:
             self._zstd = compressed_size(self._joined())
-        return self._zstd < size
+        return self._zstd
 
     def _joined(self) -> Buffer:
         """The sample, copied only where it is several runs."""
