@@ -46,7 +46,7 @@ void use_kernels(const std::string& name) {
   throw nb::value_error("this processor has no such kernels");
 }
 
-nb::bytes as_bytes(const std::vector<std::uint8_t>& bytes) {
+nb::bytes as_bytes(View bytes) {
   return nb::bytes(bytes.data(), bytes.size());
 }
 
@@ -119,7 +119,7 @@ class FmDeltaEncoder {
 
   nb::bytes encode(const Bytes& source, const Bytes& base, std::size_t row, std::size_t column,
                    std::size_t rows, std::size_t columns) const {
-    std::vector<std::uint8_t> stream;
+    View stream;
     {
       nb::gil_scoped_release unlocked;
       codec_->check_block(source.size(), base.size(), row, column, rows, columns);
@@ -201,7 +201,7 @@ class NeuzipEncoder {
   std::uint64_t estimated_bytes() const { return codec_->estimated_bytes; }
 
   nb::bytes encode(const Bytes& source) const {
-    std::vector<std::uint8_t> stream;
+    View stream;
     {
       nb::gil_scoped_release unlocked;
       stream = codec_->encode({source.data(), source.size()});

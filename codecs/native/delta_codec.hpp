@@ -11,6 +11,7 @@
 #include "decode.hpp"
 #include "dispatch.hpp"
 #include "encode.hpp"
+#include "pieces.hpp"
 #include "planner.hpp"
 
 namespace deltahub {
@@ -41,8 +42,9 @@ struct FrameShape {
 struct DeltaEncoder : FrameShape {
   explicit DeltaEncoder(const FrameShape& shape) : FrameShape(shape) {}
   virtual ~DeltaEncoder() = default;
-  virtual std::vector<std::uint8_t> encode(const std::uint8_t* source, const std::uint8_t* base,
-                                           std::size_t row, const BlockShape& shape) const = 0;
+  // Until this thread encodes another block.
+  virtual View encode(const std::uint8_t* source, const std::uint8_t* base, std::size_t row,
+                      const BlockShape& shape) const = 0;
   std::vector<std::uint8_t> prelude;
   std::uint64_t estimated_bytes = 0;
 };
@@ -78,8 +80,8 @@ class DeltaEncoderOf final : public DeltaEncoder {
     if (plan.model.rank() > 0) frame_.set_right(plan.columns.right, columns);
   }
 
-  std::vector<std::uint8_t> encode(const std::uint8_t* source, const std::uint8_t* base,
-                                   std::size_t row, const BlockShape& shape) const override {
+  View encode(const std::uint8_t* source, const std::uint8_t* base, std::size_t row,
+              const BlockShape& shape) const override {
     const auto slice = [&](const std::vector<std::int16_t>& all, std::size_t each) {
       if (all.empty()) return std::vector<std::int16_t>();
       const auto begin = all.begin() + std::ptrdiff_t(row * each);
@@ -175,14 +177,20 @@ inline std::uint64_t estimated_deltas(int kind, View source, View base,
     // Only those pieces are copied that will be looked at.
     const std::size_t count = begins.size() * n, n_pieces = n / Plans::sample_piece;
     const std::size_t step = Plans::sample_step(count, Plans::counted_fast);
+    const std::size_t end = begins.size() * n_pieces, first = end > step / 2 ? step / 2 : 0;
+    const auto piece_of = [&](View all, std::size_t i) {
+      return all.subspan(begins[i / n_pieces] + i % n_pieces * piece_bytes, piece_bytes);
+    };
     std::vector<std::uint8_t> words, near;
-    const std::size_t first = begins.size() * n_pieces > step / 2 ? step / 2 : 0;
-    for (std::size_t i = first; i < begins.size() * n_pieces; i += step) {
-      const std::size_t at = begins[i / n_pieces] + i % n_pieces * piece_bytes;
-      words.insert(words.end(), source.begin() + std::ptrdiff_t(at),
-                   source.begin() + std::ptrdiff_t(at + piece_bytes));
-      near.insert(near.end(), base.begin() + std::ptrdiff_t(at),
-                  base.begin() + std::ptrdiff_t(at + piece_bytes));
+    words.reserve((end / step + 1) * piece_bytes);
+    near.reserve(words.capacity());
+    constexpr std::size_t n_ahead = 8;
+    for (std::size_t i = first; i < end; i += step) {
+      if (const std::size_t ahead = i + n_ahead * step; ahead < end)
+        for (const View all : {source, base}) fetch(piece_of(all, ahead).data(), piece_bytes);
+      const View piece = piece_of(source, i), from = piece_of(base, i);
+      words.insert(words.end(), piece.begin(), piece.end());
+      near.insert(near.end(), from.begin(), from.end());
     }
     const LowRank none;
     return Plans(*chosen_kernels(), words.data(), near.data(), 1, words.size() / word_bytes,

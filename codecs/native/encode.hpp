@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "codec.hpp"
 #include "decode.hpp"
 #include "stream.hpp"
 #include "tables.hpp"
@@ -28,7 +29,7 @@ class DeltaRows {
   template <class Number>
   void find_places(const Context* contexts, const Number* numbers, std::size_t n,
                    std::uint16_t* places) const {
-    kernels_.places[std::bit_width(sizeof(Number)) - 1](
+    of_size<Number>(kernels_.places)(
         reinterpret_cast<const std::uint8_t*>(numbers), contexts, n, places);
   }
   const Row* rows() const { return rows_.data(); }
@@ -56,22 +57,25 @@ class StreamWriter {
     std::fill_n(state_.states, n_lanes, 1u << rows.table_log());
   }
 
+  // n <= chunk.
   template <class Number>
-  void write(const Context* contexts, const Number* numbers, std::size_t n) {
+  void write_part(const Context* contexts, const Number* numbers, std::size_t n, Ahead ahead) {
     std::uint16_t places[chunk];
-    for (std::size_t end = n; end > 0;) {
-      const std::size_t first = (end - 1) / chunk * chunk, part = end - first;
-      rows_.find_places(contexts + first, numbers + first, part, places);
-      kernels_.write[std::bit_width(sizeof(Number)) - 1](
-          state_, rows_.rows(), rows_.next_states(), contexts + first,
-          reinterpret_cast<const std::uint8_t*>(numbers + first), places, part);
-      end = first;
-    }
+    rows_.find_places(contexts, numbers, n, places);
+    of_size<Number>(kernels_.write)(state_, rows_.rows(), rows_.next_states(), contexts,
+                                    reinterpret_cast<const std::uint8_t*>(numbers), places, n,
+                                    ahead);
   }
   template <class Number>
   void write(Context context, const Number* numbers, std::size_t n) {
-    const std::vector<Context> contexts(n, context);
-    write(contexts.data(), numbers, n);
+    const std::vector<Context> contexts(std::min(n, chunk), context);
+    for (std::size_t end = n; end > 0;) {
+      const std::size_t first = (end - 1) / chunk * chunk;
+      const Number* const part = numbers + first;
+      const auto near = std::uintptr_t(numbers + (first > 0 ? first - chunk : 0));
+      write_part(contexts.data(), part, end - first, {near, near});
+      end = first;
+    }
   }
   // The stream's size in bytes; zero where the tables lack a number.
   std::size_t finish() {
@@ -142,35 +146,39 @@ class ReusedBytes {
   std::size_t size_ = 0;
 };
 
-// The stream of one block, which has at least one element. Empty where the tables lack a number.
+// A thread's room for the stream of one block.
+inline ReusedBytes& stream_room() {
+  thread_local ReusedBytes room;
+  return room;
+}
+
+// The stream of one block, which has at least one element, until this thread encodes another one.
+// Empty where the tables lack a number.
 template <class Words>
-std::vector<std::uint8_t> encode_block(const FrameModel<Words>& frame, const DeltaRows& rows,
-                                       const BlockShape& shape, const RowSides& sides,
-                                       const std::uint8_t* source, const std::uint8_t* base) {
+View encode_block(const FrameModel<Words>& frame, const DeltaRows& rows,
+                  const BlockShape& shape, const RowSides& sides, const std::uint8_t* source,
+                  const std::uint8_t* base) {
   using Word = typename Words::Word;
   using Unsigned = std::uint16_t;
   const std::size_t count = shape.rows * shape.columns;
   const Model& model = frame.model();
   const std::size_t n_sides = shape.rows * std::size_t(2 + model.rank());
-  thread_local ReusedBytes reused;
-  std::uint8_t* const out =
-      reused.of(stream_bound(count, Words::word_bits) + stream_bound(n_sides, 16));
+  std::uint8_t* const out = stream_room().of(stream_bound(count, Words::word_bits) +
+                                             stream_bound(n_sides, 16));
   StreamWriter<DeltaRows> writer(rows.kernels(), rows, out);
   Workspace<Words> space;
   Context contexts[chunk];
   Word deltas[chunk];
   for (std::size_t end = count; end > 0;) {
     const std::size_t first = (end - 1) / chunk * chunk, n = end - first;
-    // Forwards in a chunk and backwards from one to the next: no processor foresees that.
-    for (std::size_t byte = 0; first > 0 && byte < sizeof deltas; byte += 64) {
-      __builtin_prefetch(base + (first - chunk) * sizeof(Word) + byte);
-      __builtin_prefetch(source + (first - chunk) * sizeof(Word) + byte);
-    }
     const std::uint8_t* words = frame.predict(shape, sides, first, n, base + first * sizeof(Word),
                                               contexts, space);
     rows.kernels().deltas[kind_of<Words>](source + first * sizeof(Word), words, n,
                                           reinterpret_cast<std::uint8_t*>(deltas));
-    writer.write(contexts, deltas, n);
+    // Forwards in a chunk and backwards from one to the next: no processor foresees that.
+    const std::size_t next = (first > 0 ? first - chunk : 0) * sizeof(Word);
+    writer.write_part(contexts, deltas, n,
+                      {std::uintptr_t(source) + next, std::uintptr_t(base) + next});
     end = first;
   }
   std::vector<Unsigned> column(shape.rows);
@@ -185,7 +193,7 @@ std::vector<std::uint8_t> encode_block(const FrameModel<Words>& frame, const Del
   if (model.row_scales)
     writer.write(*model.row_scales, reinterpret_cast<const Unsigned*>(sides.scales.data()),
                  shape.rows);
-  return {out, out + writer.finish()};
+  return {out, writer.finish()};
 }
 
 }  // namespace deltahub

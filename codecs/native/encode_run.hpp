@@ -29,7 +29,8 @@ struct EncodedRun {
 
 namespace detail {
 
-// stream_of(place): a block's stream, which is empty where it does not hold the block's words.
+// stream_of(place): a block's stream, until the thread asks for another one; empty where it does not
+// hold the block's words.
 // is_unchanged(place): whether the block needs none. `out` takes as many bytes as the source has.
 template <class StreamOf, class IsUnchanged>
 EncodedRun encode_run(const Cut& cut, View source, std::span<std::uint8_t> out,
@@ -37,9 +38,15 @@ EncodedRun encode_run(const Cut& cut, View source, std::span<std::uint8_t> out,
   require(out.size() >= source.size(), "less room than the blocks may take");
   struct Result {
     BlockMode mode;
-    std::vector<std::uint8_t> stream;
+    View stream;
     std::uint32_t guard;
     std::uint64_t checksum;
+    std::vector<std::uint8_t> kept = {};
+
+    void keep() {
+      kept.assign(stream.begin(), stream.end());
+      stream = kept;
+    }
   };
   threads = std::clamp<std::size_t>(threads, 1, cut.n_blocks());
   const Kernels& kernels = *chosen_kernels();
@@ -73,10 +80,14 @@ EncodedRun encode_run(const Cut& cut, View source, std::span<std::uint8_t> out,
       // What the tables lack is a fault of the planner's, never of the caller's.
       if (result.stream.empty())
         throw std::runtime_error("the planned tables do not hold the block's words");
-      const bool pays = guard_bytes + result.stream.size() < at.size;
-      result.mode = pays ? BlockMode::coded : BlockMode::raw;
-      result.guard = std::uint32_t(
-          checksum_of(kernels, result.stream.data(), result.stream.size(), 0));
+      if (guard_bytes + result.stream.size() < at.size) {
+        result.mode = BlockMode::coded;
+        result.guard = std::uint32_t(
+            checksum_of(kernels, result.stream.data(), result.stream.size(), 0));
+      } else {
+        result.mode = BlockMode::raw;
+        result.stream = {};
+      }
     }
     in_order.put(index, std::move(result));
     return true;

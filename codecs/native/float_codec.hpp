@@ -14,7 +14,8 @@ namespace deltahub {
 
 struct FloatEncoder {
   virtual ~FloatEncoder() = default;
-  virtual std::vector<std::uint8_t> encode(View words) const = 0;
+  // Until this thread encodes another block.
+  virtual View encode(View words) const = 0;
   std::vector<std::uint8_t> prelude;
   std::uint64_t estimated_bytes = 0;
   std::size_t word_bytes = 0;
@@ -45,7 +46,7 @@ class FloatEncoderOf final : public FloatEncoder {
     estimated_bytes = plan.estimated_bytes;
     word_bytes = sizeof(typename Words::Word);
   }
-  std::vector<std::uint8_t> encode(View words) const override {
+  View encode(View words) const override {
     return rows_.encode(words.data(), words_in<Words>(words.size()));
   }
 

@@ -19,8 +19,8 @@ struct StreamState {
   std::uint8_t rest[640] = {};
 };
 
-// Where the words and their base lie that are wanted after the numbers in mid-reading. Their lines
-// are asked for one by one, between the rounds: all at once they would fill the queues.
+// Where the words and their base lie that are wanted after the numbers in hand. Their lines are asked
+// for one by one, between the rounds: all at once they would fill the queues.
 struct Ahead {
   std::uintptr_t words, base;
 };
@@ -91,7 +91,7 @@ struct Kernels {
   // Writes n numbers, the first of which is of lane 0, from the last to the first.
   using Write = void (*)(WriterState& stream, const Row* rows, const std::uint32_t* next_states,
                          const std::uint16_t* contexts, const std::uint8_t* numbers,
-                         const std::uint16_t* places, std::size_t n);
+                         const std::uint16_t* places, std::size_t n, Ahead ahead);
   Write write[4];
 
   // For each kind of words (see WordKind):

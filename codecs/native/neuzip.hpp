@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "codec.hpp"
 #include "decode.hpp"
 #include "encode.hpp"
 
@@ -178,22 +179,27 @@ class FloatRows {
   const Row* rows() const { return rows_.data(); }
   const std::uint32_t* next_states() const { return next_states_.data(); }
 
-  // The stream of one block; empty where the words are not among those that were planned.
-  std::vector<std::uint8_t> encode(const std::uint8_t* words, std::size_t n) const {
-    std::vector<Word> numbers(n);
+  // The stream of one block, until this thread encodes another one; empty where the words are not
+  // among those that were planned.
+  View encode(const std::uint8_t* words, std::size_t n) const {
+    static constexpr Context contexts[chunk] = {};  // all numbers have the same
     const int n_low = Words::mantissa_bits - model_.n_leading;
-    Word seen = 0;
-    for (std::size_t i = 0; i < n; ++i) {
-      const Word word = load<Word>(words + i * sizeof(Word));
-      seen |= word;
-      numbers[i] = Word(Words::split(word, n_low) >> model_.zero_bits);
+    std::uint8_t* const out = stream_room().of(stream_bound(n, Words::word_bits));
+    StreamWriter<FloatRows> writer(kernels_, *this, out);
+    Word numbers[chunk], seen = 0;
+    for (std::size_t end = n; end > 0;) {
+      const std::size_t first = (end - 1) / chunk * chunk, part = end - first;
+      for (std::size_t i = 0; i < part; ++i) {
+        const Word word = load<Word>(words + (first + i) * sizeof(Word));
+        seen |= word;
+        numbers[i] = Word(Words::split(word, n_low) >> model_.zero_bits);
+      }
+      const auto next = std::uintptr_t(words) + (first > 0 ? first - chunk : 0) * sizeof(Word);
+      writer.write_part(contexts, numbers, part, {next, next});
+      end = first;
     }
     if (std::countr_zero(seen) < model_.zero_bits) return {};  // not the words of the plan
-    std::vector<std::uint8_t> out(stream_bound(n, Words::word_bits));
-    StreamWriter<FloatRows> writer(kernels_, *this, out.data());
-    writer.write(Context(0), numbers.data(), n);
-    out.resize(writer.finish());
-    return out;
+    return {out, writer.finish()};
   }
 
  private:

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ahead.hpp"
 #include "entries.hpp"
 #include "kernels.hpp"
 #include "stream.hpp"
@@ -53,7 +54,7 @@ inline std::uint32_t write_numbers(ForwardBits& bits, const Row* rows,
 template <class Number>
 void write(WriterState& stream, const Row* rows, const std::uint32_t* next_states,
            const std::uint16_t* contexts, const std::uint8_t* numbers, const std::uint16_t* places,
-           std::size_t n) {
+           std::size_t n, Ahead ahead) {
   constexpr std::size_t size = sizeof(Number);
   constexpr std::size_t together = size <= 2 ? 2 : 1;  // as one `put` surely takes
   ForwardBits bits(stream.at, stream.pending, stream.n_pending);
@@ -68,17 +69,19 @@ void write(WriterState& stream, const Row* rows, const std::uint32_t* next_state
 #ifdef DELTAHUB_HAS_SHORT_WRITE
   if constexpr (size <= 2) {
     fast_short_write<Number>(bits, rows, next_states, states, contexts, numbers, places, i,
-                             missing);
+                             ahead, missing);
     i = 0;
   }
 #endif
 #ifdef DELTAHUB_HAS_WRITE
   if constexpr (size <= 4) {
-    fast_write<Number>(bits, rows, next_states, states, contexts, numbers, places, i, missing);
+    fast_write<Number>(bits, rows, next_states, states, contexts, numbers, places, i, ahead,
+                       missing);
     i = 0;
   }
 #endif
   while (i > 0) {
+    ask_for_round<Number>(ahead, i - n_lanes);
 #pragma GCC unroll 16
     for (std::size_t lane = n_lanes; lane > 0;) {
       lane -= together, i -= together;

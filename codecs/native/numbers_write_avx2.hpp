@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ahead.hpp"
 #include "entries.hpp"
 #include "kernels.hpp"
 #include "lanes_avx2.hpp"
@@ -112,7 +113,7 @@ template <class Number>
 void fast_write(ForwardBits& bits, const Row* rows, const std::uint32_t* next_states,
                 std::uint32_t* shared_states, const std::uint16_t* contexts,
                 const std::uint8_t* numbers, const std::uint16_t* places, std::size_t n,
-                std::uint32_t& missing) {
+                Ahead ahead, std::uint32_t& missing) {
   constexpr int number_bits = 8 * int(sizeof(Number));
   constexpr int n_pieces = number_bits <= 16 ? 4 : 8;  // of eight numbers: two a piece, or one
   Pieces both[2];
@@ -121,6 +122,7 @@ void fast_write(ForwardBits& bits, const Row* rows, const std::uint32_t* next_st
     states[v] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(shared_states) + v);
   for (std::size_t i = n; i > 0;) {
     i -= n_lanes;
+    ask_for_round<Number>(ahead, i);
     Pieces& pieces = both[i / n_lanes % 2];
     const Pieces& before = both[(i / n_lanes + 1) % 2];
 #pragma GCC unroll 4

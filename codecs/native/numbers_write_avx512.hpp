@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ahead.hpp"
 #include "entries.hpp"
 #include "kernels.hpp"
 #include "lanes_avx2.hpp"
@@ -163,7 +164,7 @@ template <class Number>
 void fast_short_write(ForwardBits& bits, const Row* rows, const std::uint32_t* next_states,
                   std::uint32_t* shared_states, const std::uint16_t* contexts,
                   const std::uint8_t* numbers, const std::uint16_t* places, std::size_t n,
-                  std::uint32_t& missing) {
+                  Ahead ahead, std::uint32_t& missing) {
   constexpr int number_bits = 8 * int(sizeof(Number));
   __m512i state = _mm512_permutex2var_epi16(_mm512_loadu_si512(shared_states),
                                             _mm512_loadu_si512(places_of_low_halves.data()),
@@ -175,6 +176,7 @@ void fast_short_write(ForwardBits& bits, const Row* rows, const std::uint32_t* n
   RowColumns next(rows, places + n - n_lanes);
   for (std::size_t i = n; i > 0;) {
     i -= n_lanes;
+    ask_for_round<Number>(ahead, i);
     const RowColumns row = next;
     const __m512i context = _mm512_loadu_si512(contexts + i);
     const __m512i shift = _mm512_and_si512(context, _mm512_set1_epi16(63));

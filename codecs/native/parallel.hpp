@@ -45,7 +45,8 @@ void for_each_block(std::size_t n, std::size_t threads, Work&& work) {
 }
 
 // Hands on what threads make, in the order of its indices. At most `most` results wait for others
-// that come before them: until then whoever brings one more waits, too.
+// that come before them, and keep() what they are made of: until then whoever brings one more waits,
+// too.
 template <class Result, class Use>
 class InOrder {
  public:
@@ -55,7 +56,12 @@ class InOrder {
     std::unique_lock lock(mutex_);
     moved_.wait(lock, [&] { return index < next_ + waiting_.size() || is_given_up_; });
     if (is_given_up_) return;
-    place_of(index) = std::move(result);
+    if (index != next_) {
+      result.keep();
+      place_of(index) = std::move(result);
+      return;
+    }
+    use_(next_++, result);
     for (; place_of(next_).has_value(); ++next_) {
       use_(next_, *place_of(next_));
       place_of(next_).reset();

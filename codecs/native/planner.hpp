@@ -14,6 +14,7 @@
 #include "clustering.hpp"
 #include "decayed_rows.hpp"
 #include "decode.hpp"
+#include "pieces.hpp"
 #include "plan.hpp"
 #include "sample.hpp"
 #include "scales.hpp"
@@ -123,25 +124,32 @@ class Planner {
     return sides;
   }
 
-  // Calls visit(row, first column, n, predicted words) for one in `step` pieces of the rows, on
-  // diagonals from piece `phase` of row 0 on, so that each row and each column is seen as often.
+  // Calls visit(row, first column, n, predicted words) for the pieces that SomePieces tells of.
   // contexts: null, or those of the piece in hand.
   template <class Visit>
   void for_each_piece(const FrameModel<Words>& frame, const RowSides& sides, std::size_t step,
                       std::size_t phase, Context* contexts, Visit&& visit) const {
     Workspace<Words> space;
     space.is_sequential = step == 1;
-    const std::size_t piece = step == 1 ? chunk : sample_piece;
-    const std::size_t n_pieces = (shape_.columns + piece - 1) / piece;
-    const auto first_of = [&](std::size_t row) { return (step + phase - row % step) % step; };
-    for (std::size_t row = 0; row < shape_.rows; ++row) {
-      if (step > 1) fetch_early(row + 8, first_of(row + 8) * piece, piece);
-      for (std::size_t i = first_of(row); i < n_pieces; i += step) {
-        const std::size_t column = i * piece, n = std::min(piece, shape_.columns - column);
-        const std::size_t at = row * shape_.columns + column;
-        visit(row, column, n,
-              frame.predict(shape_, sides, at, n, base_ + at * sizeof(Word), contexts, space));
-      }
+    SomePieces at{.rows = shape_.rows,
+                  .columns = shape_.columns,
+                  .step = step,
+                  .phase = phase,
+                  .piece = step == 1 ? chunk : sample_piece};
+    SomePieces ahead = at;
+    const auto fetch_next = [&] {
+      if (step == 1 || !ahead.skip_ended_rows()) return;
+      fetch(source_ + ahead.begin() * sizeof(Word), ahead.width() * sizeof(Word));
+      fetch(base_ + ahead.begin() * sizeof(Word), ahead.width() * sizeof(Word));
+      ahead.advance();
+    };
+    constexpr int n_ahead = 8;
+    for (int i = 0; i < n_ahead; ++i) fetch_next();
+    for (; at.skip_ended_rows(); at.advance()) {
+      fetch_next();
+      visit(at.row, at.column(), at.width(),
+            frame.predict(shape_, sides, at.begin(), at.width(),
+                          base_ + at.begin() * sizeof(Word), contexts, space));
     }
   }
 
@@ -150,15 +158,6 @@ class Planner {
   std::size_t away(std::size_t step) const {
     const std::size_t phase = step / 2;
     return shape_.rows >= step || shape_.columns > sample_piece * phase ? phase : 0;
-  }
-  // Pieces far apart would each wait for memory.
-  void fetch_early(std::size_t row, std::size_t column, std::size_t n) const {
-    if (row >= shape_.rows || column >= shape_.columns) return;
-    const std::size_t at = (row * shape_.columns + column) * sizeof(Word);
-    for (std::size_t byte = 0; byte < n * sizeof(Word); byte += 64) {
-      __builtin_prefetch(source_ + at + byte);
-      __builtin_prefetch(base_ + at + byte);
-    }
   }
   const std::uint8_t* source_at(std::size_t row, std::size_t column) const {
     return source_ + (row * shape_.columns + column) * sizeof(Word);
