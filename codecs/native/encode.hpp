@@ -33,13 +33,13 @@ class DeltaRows {
         reinterpret_cast<const std::uint8_t*>(numbers), contexts, n, places);
   }
   const Row* rows() const { return rows_.data(); }
-  const std::uint32_t* next_states() const { return next_states_.data(); }
+  const std::uint16_t* next_states() const { return next_states_.data(); }
 
  private:
   const Kernels& kernels_;
   int table_log_;
   std::vector<Row> rows_;
-  std::vector<std::uint32_t> next_states_;
+  std::vector<std::uint16_t> next_states_;
 };
 
 // How large a buffer takes a stream of so many digits' worth of numbers.

@@ -26,7 +26,8 @@ struct Ahead {
 };
 
 // How a symbol is encoded: state -> (state + add_for_digits) >> 16 digits to write, then
-// next_states[(state >> digits) + first]. States run from 2^table_log to 2^(table_log + 1) - 1.
+// next_states[(state >> digits) + first]. States run from 2^table_log to 2^(table_log + 1) - 1; one
+// more number lies behind them all, since kernels load two at once.
 struct Row {
   std::uint32_t add_for_digits;
   std::int16_t first;
@@ -89,7 +90,7 @@ struct Kernels {
                           std::uint16_t* places);
   Places places[4];
   // Writes n numbers, the first of which is of lane 0, from the last to the first.
-  using Write = void (*)(WriterState& stream, const Row* rows, const std::uint32_t* next_states,
+  using Write = void (*)(WriterState& stream, const Row* rows, const std::uint16_t* next_states,
                          const std::uint16_t* contexts, const std::uint8_t* numbers,
                          const std::uint16_t* places, std::size_t n, Ahead ahead);
   Write write[4];

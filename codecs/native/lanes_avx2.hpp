@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "isa.hpp"
+#include "words.hpp"
 
 DELTAHUB_BEGIN
 namespace {
@@ -18,12 +18,15 @@ inline __m256i pair_of(__m128i low, __m128i high) {
   return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
 }
 
-// entries[index] of eight lanes, loaded one by one: that costs half of what a gather does on the
-// processors that this was measured on.
-inline __m256i entries_at(const std::uint32_t* entries, __m256i index) {
+// The 32 bits at entries[index] of eight lanes, loaded one by one: that costs half of what a gather
+// does on the processors that this was measured on.
+template <class Entry>
+inline __m256i entries_at(const Entry* entries, __m256i index) {
+  const auto at = [&](std::uint64_t i) {
+    return _mm_cvtsi32_si128(load<int>(reinterpret_cast<const std::uint8_t*>(entries + i)));
+  };
   const auto two = [&](std::uint64_t pair) {
-    return _mm_unpacklo_epi32(_mm_cvtsi32_si128(int(entries[std::uint32_t(pair)])),
-                              _mm_cvtsi32_si128(int(entries[pair >> 32])));
+    return _mm_unpacklo_epi32(at(std::uint32_t(pair)), at(pair >> 32));
   };
   const auto four = [&](__m128i at) {
     return _mm_unpacklo_epi64(two(std::uint64_t(_mm_cvtsi128_si64(at))),

@@ -177,7 +177,7 @@ class FloatRows {
     for (std::size_t i = 0; i < n; ++i) places[i] = std::uint16_t(numbers[i] >> raw);
   }
   const Row* rows() const { return rows_.data(); }
-  const std::uint32_t* next_states() const { return next_states_.data(); }
+  const std::uint16_t* next_states() const { return next_states_.data(); }
 
   // The stream of one block, until this thread encodes another one; empty where the words are not
   // among those that were planned.
@@ -206,7 +206,7 @@ class FloatRows {
   const Kernels& kernels_;
   FloatModel model_;
   std::vector<Row> rows_;
-  std::vector<std::uint32_t> next_states_;
+  std::vector<std::uint16_t> next_states_;
 };
 
 }  // namespace deltahub

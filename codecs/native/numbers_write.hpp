@@ -24,7 +24,7 @@ namespace {
 // COUNT numbers side by side, from the last to the first; nonzero where a table lacks one.
 template <class Number, std::size_t COUNT>
 inline std::uint32_t write_numbers(ForwardBits& bits, const Row* rows,
-                                   const std::uint32_t* next_states, std::uint32_t* states,
+                                   const std::uint16_t* next_states, std::uint32_t* states,
                                    const std::uint16_t* contexts, const std::uint8_t* numbers,
                                    const std::uint16_t* places) {
   std::uint64_t pending = 0;
@@ -52,7 +52,7 @@ inline std::uint32_t write_numbers(ForwardBits& bits, const Row* rows,
 }
 
 template <class Number>
-void write(WriterState& stream, const Row* rows, const std::uint32_t* next_states,
+void write(WriterState& stream, const Row* rows, const std::uint16_t* next_states,
            const std::uint16_t* contexts, const std::uint8_t* numbers, const std::uint16_t* places,
            std::size_t n, Ahead ahead) {
   constexpr std::size_t size = sizeof(Number);

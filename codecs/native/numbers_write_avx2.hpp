@@ -110,7 +110,7 @@ struct Pieces {
 // Whole rounds of 32 numbers, from the last of n to the first. A round's pieces are put into the
 // stream beside the work on the next round, which does not wait for them.
 template <class Number>
-void fast_write(ForwardBits& bits, const Row* rows, const std::uint32_t* next_states,
+void fast_write(ForwardBits& bits, const Row* rows, const std::uint16_t* next_states,
                 std::uint32_t* shared_states, const std::uint16_t* contexts,
                 const std::uint8_t* numbers, const std::uint16_t* places, std::size_t n,
                 Ahead ahead, std::uint32_t& missing) {
@@ -141,8 +141,9 @@ void fast_write(ForwardBits& bits, const Row* rows, const std::uint32_t* next_st
       const __m256i low = low_digits(states[v], digits);
       const __m256i rest = low_digits(load_numbers<Number>(numbers + at * sizeof(Number)), raw);
       const __m256i first = _mm256_srai_epi32(_mm256_slli_epi32(row.rest, 16), 16);
-      states[v] = entries_at(
-          next_states, _mm256_add_epi32(_mm256_srlv_epi32(states[v], digits), first));
+      states[v] = _mm256_and_si256(
+          _mm256_set1_epi32(0xffff),
+          entries_at(next_states, _mm256_add_epi32(_mm256_srlv_epi32(states[v], digits), first)));
       seen = _mm256_or_si256(seen, row.rest);
       const __m256i lengths = _mm256_add_epi32(digits, raw);
       if constexpr (number_bits <= 16) {

@@ -15,6 +15,7 @@
 #include "kernels.hpp"
 #include "lanes_avx2.hpp"
 #include "stream.hpp"
+#include "vectors.hpp"
 #include "words.hpp"
 
 #define DELTAHUB_HAS_SHORT_WRITE
@@ -68,31 +69,24 @@ struct RowColumns {
   }
 };
 
-// The low halves of entries[index] of eight lanes. Loads of indices from a vector that was just
-// stored would wait for it.
-inline __m128i eight_low_halves_at(const std::uint32_t* entries, __m128i index) {
-  const auto half = [&](std::uint64_t four, int k) {
-    return int(std::uint16_t(entries[four >> 16 * k & 0xffff]));
+// next_states[index] of 32 lanes.
+inline __m512i states_at(const std::uint16_t* next_states, __m512i index) {
+  alignas(64) std::uint16_t at[n_lanes];
+  _mm512_store_si512(at, index);
+  keep_in_memory(at);
+  const auto eight = [&](int k) {
+    __m128i found = _mm_cvtsi32_si128(  // its high half is overwritten
+        load<int>(reinterpret_cast<const std::uint8_t*>(next_states + at[k])));
+    found = _mm_insert_epi16(found, next_states[at[k + 1]], 1);
+    found = _mm_insert_epi16(found, next_states[at[k + 2]], 2);
+    found = _mm_insert_epi16(found, next_states[at[k + 3]], 3);
+    found = _mm_insert_epi16(found, next_states[at[k + 4]], 4);
+    found = _mm_insert_epi16(found, next_states[at[k + 5]], 5);
+    found = _mm_insert_epi16(found, next_states[at[k + 6]], 6);
+    return _mm_insert_epi16(found, next_states[at[k + 7]], 7);
   };
-  const auto low = std::uint64_t(_mm_cvtsi128_si64(index));
-  const auto high = std::uint64_t(_mm_extract_epi64(index, 1));
-  __m128i found = _mm_cvtsi32_si128(int(entries[low & 0xffff]));  // its high half is overwritten
-  found = _mm_insert_epi16(found, half(low, 1), 1);
-  found = _mm_insert_epi16(found, half(low, 2), 2);
-  found = _mm_insert_epi16(found, half(low, 3), 3);
-  found = _mm_insert_epi16(found, half(high, 0), 4);
-  found = _mm_insert_epi16(found, half(high, 1), 5);
-  found = _mm_insert_epi16(found, half(high, 2), 6);
-  return _mm_insert_epi16(found, half(high, 3), 7);
-}
-inline __m512i low_halves_at(const std::uint32_t* entries, __m512i index) {
-  const auto eight = [&](__m128i at) { return eight_low_halves_at(entries, at); };
-  return _mm512_inserti64x4(
-      _mm512_castsi256_si512(pair_of(eight(_mm512_castsi512_si128(index)),
-                                     eight(_mm512_extracti32x4_epi32(index, 1)))),
-      pair_of(eight(_mm512_extracti32x4_epi32(index, 2)),
-              eight(_mm512_extracti32x4_epi32(index, 3))),
-      1);
+  return _mm512_inserti64x4(_mm512_castsi256_si512(pair_of(eight(0), eight(8))),
+                            pair_of(eight(16), eight(24)), 1);
 }
 
 inline __m512i low_digits_of_words(__m512i value, __m512i n_digits) {
@@ -161,7 +155,7 @@ inline std::size_t fast_short_places(const std::uint8_t* numbers, const std::uin
 
 // Whole rounds of 32 numbers, from the last of n to the first.
 template <class Number>
-void fast_short_write(ForwardBits& bits, const Row* rows, const std::uint32_t* next_states,
+void fast_short_write(ForwardBits& bits, const Row* rows, const std::uint16_t* next_states,
                   std::uint32_t* shared_states, const std::uint16_t* contexts,
                   const std::uint8_t* numbers, const std::uint16_t* places, std::size_t n,
                   Ahead ahead, std::uint32_t& missing) {
@@ -190,8 +184,7 @@ void fast_short_write(ForwardBits& bits, const Row* rows, const std::uint32_t* n
     const __m512i digits = _mm512_srli_epi16(_mm512_add_epi16(state, add), 12);
     const __m512i low = low_digits_of_words(state, digits);
     const __m512i rest = low_digits_of_words(load_words<Number>(numbers + i * sizeof(Number)), raw);
-    state = low_halves_at(next_states,
-                          _mm512_add_epi16(_mm512_srlv_epi16(state, digits), row.first));
+    state = states_at(next_states, _mm512_add_epi16(_mm512_srlv_epi16(state, digits), row.first));
     seen = _mm512_or_si512(seen, row.width);
     next = RowColumns(rows, places + (i > 0 ? i - n_lanes : 0));
 

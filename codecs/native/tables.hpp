@@ -74,11 +74,12 @@ inline void append_entries(std::vector<Entry>& entries, const Frequencies& frequ
 // rows[place] for n_rows places, each of which stands for a symbol; where the table lacks that, for
 // the escape of its sign. next_states: shared by all tables, appended to.
 template <class SymbolOf, class SymbolAt>
-void append_rows(std::vector<Row>& rows, std::vector<std::uint32_t>& next_states,
+void append_rows(std::vector<Row>& rows, std::vector<std::uint16_t>& next_states,
                  const Frequencies& frequencies, int table_log, unsigned n_rows,
                  SymbolOf&& symbol_of, SymbolAt&& symbol_at) {
   const std::uint32_t n_states = 1u << table_log;
   std::vector<std::uint32_t> start(frequencies.size());
+  if (!next_states.empty()) next_states.pop_back();
   std::uint32_t end = std::uint32_t(next_states.size());
   for (std::size_t symbol = 0; symbol < frequencies.size(); ++symbol) {
     start[symbol] = end;
@@ -95,9 +96,9 @@ void append_rows(std::vector<Row>& rows, std::vector<std::uint32_t>& next_states
          .width = symbol_at(symbol).width,
          .is_missing = frequencies[std::size_t(symbol)] == 0});
   }
-  next_states.resize(end);
+  next_states.resize(end + 1);  // see Row
   for_each_state(frequencies, table_log, [&](unsigned state, unsigned symbol) {
-    next_states[start[symbol]++] = n_states + state;
+    next_states[start[symbol]++] = std::uint16_t(n_states + state);
   });
 }
 
