@@ -57,7 +57,7 @@ class FrameModel {
     static const std::vector<Entry> symbols = entries_of(n_delta_symbols, delta_symbol);
     if (is_read)
       for (const Frequencies& table : model_.tables)
-        append_entries(entries_, table, model_.table_log, symbols);
+        tables_.append(table, model_.table_log, symbols);
     for (std::size_t z = 0; z < max_classes; ++z)
       classes_.set(z, model_.classes[std::min(z, model_.classes.size() - 1)]);
   }
@@ -97,7 +97,7 @@ class FrameModel {
     return deltahub::filled_rank(kernels_, std::size_t(model_.rank()));
   }
   Sequences sequences(const std::uint8_t* bytes, std::size_t size) const {
-    return Sequences(kernels_, entries_, model_.table_log, bytes, size);
+    return Sequences(kernels_, tables_, model_.table_log, bytes, size);
   }
 
   // The block's own sequences before its elements; false where no encoder wrote them.
@@ -204,7 +204,7 @@ class FrameModel {
 
   const Kernels& kernels_;
   Model model_;
-  std::vector<Entry> entries_;
+  DecodingTables tables_;
   ClassTable classes_;  // filled up with the last one
   std::vector<std::int16_t> column_scales_;
   std::vector<Word> stairs_;

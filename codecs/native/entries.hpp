@@ -22,6 +22,10 @@ inline constexpr std::size_t most_round_digits =
 // index, and a table above it.
 inline constexpr std::size_t table_stride = std::size_t(1) << max_table_log;
 
+// Before the first table and behind the last one there are so many entries of none: a kernel that
+// looks one up may load its neighbours, too.
+inline constexpr std::size_t entries_beside = 3;
+
 // One state of a table as it decodes: next state 10 bits, width 6, digits 5, mant 11 (signed). The
 // next state comes first, so that vectors take the low half for it as it is: what lies above a state
 // is left out when the next entry is looked up.

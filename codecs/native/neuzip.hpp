@@ -87,7 +87,7 @@ class FloatTable {
   using Word = typename Words::Word;
 
   FloatTable(const Kernels& kernels, const FloatModel& model) : kernels_(kernels), model_(model) {
-    append_entries(entries_, model.table, model.table_log,
+    tables_.append(model.table, model.table_log,
                    entries_of(n_float_symbols(leading_bits<Words>(model)),
                               float_symbols<Words>(model)));
   }
@@ -119,7 +119,7 @@ class FloatTable {
   struct Reader {
     Reader(const FloatTable& table, const CodedFloats& block)
         : table(table),
-          in(table.kernels_, table.entries_, table.model_.table_log, block.stream.data(),
+          in(table.kernels_, table.tables_, table.model_.table_log, block.stream.data(),
              block.stream.size()),
           words(table.kernels_, block.out.data(), block.out.size(), block.seed),
           n(block.out.size() / sizeof(Word)) {}
@@ -155,7 +155,7 @@ class FloatTable {
 
   const Kernels& kernels_;
   FloatModel model_;
-  std::vector<Entry> entries_;
+  DecodingTables tables_;
 };
 
 // And for encoding.

@@ -9,6 +9,7 @@
 
 #include "entries.hpp"
 #include "kernels.hpp"
+#include "tables.hpp"
 
 namespace deltahub {
 
@@ -23,9 +24,9 @@ Kernel of_size(const Kernel (&kernels)[4]) {
 // A stream that is being read, sequence by sequence.
 class Sequences {
  public:
-  Sequences(const Kernels& kernels, const std::vector<Entry>& entries, int table_log,
+  Sequences(const Kernels& kernels, const DecodingTables& tables, int table_log,
             const std::uint8_t* bytes, std::size_t size)
-      : kernels_(kernels), entries_(entries.data()) {
+      : kernels_(kernels), entries_(tables.entries()) {
     kernels.begin(state_, bytes, size, table_log);
   }
 

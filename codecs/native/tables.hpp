@@ -46,12 +46,23 @@ std::vector<Entry> entries_of(int n_symbols, SymbolAt&& symbol_at) {
   return symbols;
 }
 
-// Appends the table's 2^table_log entries, at their stride. symbols: the alphabet, from `entries_of`.
-inline void append_entries(std::vector<Entry>& entries, const Frequencies& frequencies,
-                           int table_log, const std::vector<Entry>& symbols) {
-  const std::size_t begin = entries.size();
-  entries.resize(begin + table_stride);
-  Entry* const out = entries.data() + begin;
+// Tables as kernels read them.
+class DecodingTables {
+ public:
+  // Appends the table's 2^table_log entries, at their stride. symbols: the alphabet, from
+  // `entries_of`.
+  void append(const Frequencies& frequencies, int table_log, const std::vector<Entry>& symbols);
+  const Entry* entries() const { return entries_.data() + entries_beside; }
+
+ private:
+  std::vector<Entry> entries_ = std::vector<Entry>(2 * entries_beside);
+};
+
+inline void DecodingTables::append(const Frequencies& frequencies, int table_log,
+                                   const std::vector<Entry>& symbols) {
+  const std::size_t begin = entries_.size() - entries_beside;
+  entries_.resize(entries_.size() + table_stride);
+  Entry* const out = entries_.data() + begin;
   // A symbol's ranks run from its frequency on; from the next power of two on they take one digit
   // less.
   struct Next {
