@@ -37,7 +37,7 @@ KINDS: Final = (
     ("memory: moved, filled, allocated", r"libc\.so|libstdc\+\+"),
     (
         "tables",
-        r"for_each_state|append_entries|append_rows|normalized|parse_|write_fields|"
+        r"for_each_state|DecodingTables|append_rows|normalized|parse_|write_fields|"
         r"read_frequencies|DeltaRows::|BitReader|BitWriter",
     ),
     (

@@ -55,9 +55,7 @@ class FrameModel {
   FrameModel(const Kernels& kernels, Model&& model, bool is_read)
       : kernels_(kernels), model_(std::move(model)) {
     static const std::vector<Entry> symbols = entries_of(n_delta_symbols, delta_symbol);
-    if (is_read)
-      for (const Frequencies& table : model_.tables)
-        tables_.append(table, model_.table_log, symbols);
+    if (is_read) tables_.append(model_.tables, model_.table_log, symbols);
     for (std::size_t z = 0; z < max_classes; ++z)
       classes_.set(z, model_.classes[std::min(z, model_.classes.size() - 1)]);
   }

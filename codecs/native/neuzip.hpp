@@ -87,7 +87,7 @@ class FloatTable {
   using Word = typename Words::Word;
 
   FloatTable(const Kernels& kernels, const FloatModel& model) : kernels_(kernels), model_(model) {
-    tables_.append(model.table, model.table_log,
+    tables_.append({model.table}, model.table_log,
                    entries_of(n_float_symbols(leading_bits<Words>(model)),
                               float_symbols<Words>(model)));
   }

@@ -42,6 +42,7 @@ void for_each_state(const Frequencies& frequencies, int table_log, Visit&& visit
 template <class SymbolAt>
 std::vector<Entry> entries_of(int n_symbols, SymbolAt&& symbol_at) {
   std::vector<Entry> symbols;
+  symbols.reserve(std::size_t(n_symbols));
   for (int i = 0; i < n_symbols; ++i) symbols.push_back(entry_of(0, symbol_at(i), 0));
   return symbols;
 }
@@ -49,36 +50,48 @@ std::vector<Entry> entries_of(int n_symbols, SymbolAt&& symbol_at) {
 // Tables as kernels read them.
 class DecodingTables {
  public:
-  // Appends the table's 2^table_log entries, at their stride. symbols: the alphabet, from
+  // Appends each table's 2^table_log entries, at their stride. symbols: the alphabet, from
   // `entries_of`.
-  void append(const Frequencies& frequencies, int table_log, const std::vector<Entry>& symbols);
+  void append(const std::vector<Frequencies>& tables, int table_log,
+              const std::vector<Entry>& symbols) {
+    std::size_t begin = entries_.size() - entries_beside;
+    entries_.resize(entries_.size() + tables.size() * table_stride);
+    for (const Frequencies& frequencies : tables) {
+      fill(&entries_[begin], frequencies, table_log, symbols);
+      begin += table_stride;
+    }
+  }
   const Entry* entries() const { return entries_.data() + entries_beside; }
 
  private:
+  static void fill(Entry* out, const Frequencies& frequencies, int table_log,
+                   const std::vector<Entry>& symbols);
+
   std::vector<Entry> entries_ = std::vector<Entry>(2 * entries_beside);
 };
 
-inline void DecodingTables::append(const Frequencies& frequencies, int table_log,
-                                   const std::vector<Entry>& symbols) {
-  const std::size_t begin = entries_.size() - entries_beside;
-  entries_.resize(entries_.size() + table_stride);
-  Entry* const out = entries_.data() + begin;
+inline void DecodingTables::fill(Entry* out, const Frequencies& frequencies, int table_log,
+                                 const std::vector<Entry>& symbols) {
   // A symbol's ranks run from its frequency on; from the next power of two on they take one digit
-  // less.
-  struct Next {
-    std::uint32_t rank, power, digits;
-    Entry symbol;
-  };
-  std::vector<Next> next;
+  // less, and their next states begin at zero again. by_rank: first all of the first symbol.
+  Entry by_rank[1u << max_table_log];
+  std::vector<std::uint16_t> next(frequencies.size());  // of each symbol's, there
+  unsigned end = 0;
   for (std::size_t symbol = 0; symbol < frequencies.size(); ++symbol) {
-    const auto width = unsigned(std::bit_width(frequencies[symbol]));
-    next.push_back(
-        {frequencies[symbol], 1u << width, unsigned(table_log) + 1 - width, symbols[symbol]});
+    const unsigned frequency = frequencies[symbol], power = std::bit_ceil(frequency + 1);
+    next[symbol] = std::uint16_t(end);
+    if (frequency == 0) continue;
+    const unsigned first_digits = unsigned(table_log) + 1 - unsigned(std::countr_zero(power));
+    const auto add = [&](unsigned n, unsigned digits, unsigned next_state) {
+      Entry entry = symbols[symbol] | entry_of(digits, {}, next_state);
+      for (unsigned i = 0; i < n; ++i, entry += 1u << digits) by_rank[end++] = entry;
+    };
+    const unsigned n_first = std::min(power - frequency, frequency);
+    add(n_first, first_digits, (frequency << first_digits) - (1u << table_log));
+    if (n_first < frequency) add(frequency - n_first, first_digits - 1, 0);
   }
   for_each_state(frequencies, table_log, [&](unsigned state, unsigned symbol) {
-    Next& own = next[symbol];
-    const unsigned rank = own.rank++, digits = own.digits - (rank >= own.power);
-    out[state] = own.symbol | entry_of(digits, {}, (rank << digits) - (1u << table_log));
+    out[state] = by_rank[next[symbol]++];
   });
 }
 
