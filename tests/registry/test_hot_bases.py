@@ -289,9 +289,15 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
     return found
 
 
-def read_tuned(reg: Registry, restorer: Restorer, first: int = 0, end: int = len(TUNED)) -> bytes:
+def read_tuned(
+    reg: Registry,
+    restorer: Restorer,
+    first: int = 0,
+    end: int = len(TUNED),
+    content: bytes = TUNED,
+) -> bytes:
     with reg.db.read() as session:
-        row = session.scalars(select(Tensor).where(Tensor.hash == tensor_id(TUNED))).one()
+        row = session.scalars(select(Tensor).where(Tensor.hash == tensor_id(content))).one()
     out = bytearray(end - first)
     restorer.read_tensor_into(row.id, first, memoryview(out))
     return bytes(out)
@@ -312,6 +318,56 @@ def test_a_base_is_decoded_twice_and_then_read(
     assert decoded[False] > 0
     for first, end in ((0, 1), (BLOCK - 1, BLOCK + 1), (3 * BLOCK - 7, 5 * BLOCK + 3)):
         assert read_tuned(reg, restorer, first, end) == TUNED[first:end]
+
+
+def read_base(reg: Registry, restorer: Restorer, first: int = 0, end: int = len(BASE)) -> bytes:
+    return read_tuned(reg, restorer, first, end, BASE)
+
+
+def test_who_wants_the_base_itself_gets_what_is_kept(
+    reg: Registry, hot: HotBases, decoded: Counter[bool]
+) -> None:
+    restorer = Restorer(reg, 0, hot)
+    for _ in range(3):
+        assert read_base(reg, restorer) == BASE
+    assert hot.kept_bytes == 0  # nobody needed it for a difference
+    for _ in range(2):
+        read_tuned(reg, restorer)
+    decoded.clear()
+    before = hot.read_bytes
+    assert read_base(reg, restorer) == BASE
+    assert decoded[True] <= 1  # a last block may be too small to be kept
+    assert hot.read_bytes - before == hot.kept_bytes
+    for first, end in ((0, 1), (BLOCK - 1, BLOCK + 1), (3 * BLOCK - 7, 5 * BLOCK + 3)):
+        assert read_base(reg, restorer, first, end) == BASE[first:end]
+
+
+def test_of_the_base_the_other_blocks_are_decoded(
+    reg: Registry, hot: HotBases, decoded: Counter[bool]
+) -> None:
+    restorer = Restorer(reg, 0, hot)
+    for _ in range(2):
+        read_tuned(reg, restorer, BLOCK, 2 * BLOCK)
+    n_kept = hot.kept_bytes // BLOCK
+    assert n_kept >= 1
+    n_blocks = -(-len(BASE) // BLOCK)
+    decoded.clear()
+    assert read_base(reg, restorer) == BASE
+    assert decoded[True] == n_blocks - n_kept
+
+
+@pytest.mark.parametrize("how", ["a bit", "another block", "cut short"])
+def test_changed_bytes_of_a_base_are_not_given_out(
+    reg: Registry, hot: HotBases, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    restorer = Restorer(reg, 0, hot)
+    for _ in range(2):
+        read_tuned(reg, restorer)
+    _damage(hot, how)
+    with caplog.at_level(logging.ERROR):
+        assert read_base(reg, restorer) == BASE
+    assert "no longer kept" in caplog.text
+    assert hot.kept_bytes == 0
 
 
 def _damage(hot: HotBases, how: str) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import xxhash
 
 from deltahub.codecs._native import BlockTable
+from deltahub.codecs.blocks import block_checksum, decoded_spans
 from deltahub.codecs.errors import CorruptFrame, InvalidInput, WrongBase
 from deltahub.codecs.frame_header import CHECKSUM, FrameHeader, parse_header
 from deltahub.codecs.protocol import Buffer, Geometry
@@ -130,6 +131,19 @@ class FrameView:
             near,
             target,
             max(threads, 1),
+        )
+
+    def holds(self, i: int, j: int, decoded: Buffer) -> bool:
+        """Whether these are the decoded bytes of blocks [i, j), by the XXH3 of each."""
+        low, high = self.span(i, j)
+        whole = memoryview(decoded).cast("B")
+        if len(whole) != high - low:
+            return False
+        checksums = (checksum for _, _, checksum in self.blocks.rows(i, j))
+        spans = decoded_spans(self.geometry, i, j - i)
+        return all(
+            block_checksum(whole[begin:end], index) == checksum
+            for index, (begin, end), checksum in zip(range(i, j), spans, checksums, strict=True)
         )
 
     def _check_blocks_exist(self, i: int, j: int) -> None:

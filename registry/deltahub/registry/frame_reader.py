@@ -36,6 +36,11 @@ class OpenFrame:
     whole: bytes
 
     @property
+    def place(self) -> tuple[str, int]:
+        """(pack, offset in it): what names the frame for as long as the pack is there."""
+        return self.location.pack_id, self.location.offset
+
+    @property
     def memory_bytes(self) -> int:
         # Parsed, the block table takes a few times its bytes.
         return 600 + 4 * self.view.header.prefix_length + len(self.whole)
@@ -137,8 +142,7 @@ class FrameReader:
         return self._frames.get((location.pack_id, location.offset)) is not None
 
     def _keep(self, frame: OpenFrame) -> None:
-        key = (frame.location.pack_id, frame.location.offset)
-        self._frames.put(key, frame, frame.memory_bytes)
+        self._frames.put(frame.place, frame, frame.memory_bytes)
 
     def _read_prefix(self, location: FrameLocation) -> OpenFrame:
         head = bytearray(self.read(location, 0, min(PROBE_BYTES, location.length)))

@@ -167,14 +167,37 @@ class TensorReader:
         return read
 
     def _read_run(self, tensor: TensorLocation, first: int, want: int, end: int) -> memoryview:
-        """Bytes [first, x) with first < x <= end: the frame's blocks that reach `want`."""
+        """Bytes [first, x) with first < x <= end: the frame's blocks that reach `want`.
+
+        Fewer of its blocks where those that come first are kept as they were decoded.
+        """
         location = _frame_at(tensor, first)
         frame = self.frames.open(location)
         begin, stop = frame.run(first - location.start, want - location.start)
         low, high = frame.view.span(begin, stop)
         out = room_for(high - low)
-        self._decode(frame, begin, stop, out, self._named_bases(tensor))
+        if n := self._read_hot(frame, begin, out):
+            high = low + n
+        else:
+            self._decode(frame, begin, stop, out, self._named_bases(tensor))
         return out[first - location.start - low : min(end - location.start, high) - low]
+
+    def _read_hot(self, frame: OpenFrame, begin: int, out: memoryview) -> int:
+        """Fill the beginning of `out` with blocks from `begin` on that are kept; how many bytes.
+
+        0 where the first of them is not, or they are not what was kept.
+        """
+        hot = self._hot_of(frame)
+        if hot is None:
+            return 0
+        n = hot.read_into(frame.place, begin, 0, out)
+        if n == 0:
+            return 0
+        end = frame.view.block_of_byte(frame.view.block_span(begin)[0] + n - 1) + 1
+        if frame.view.holds(begin, end, out[:n]):
+            return n
+        hot.give_up("bytes came back changed, check the disk and the memory")
+        return 0
 
     def _decode(
         self, frame: OpenFrame, begin: int, stop: int, out: memoryview, read_base: ReadBase
@@ -195,6 +218,10 @@ class TensorReader:
                 finally:
                     self._chain.is_cold = False
                 hot.give_up(f"bytes came back changed, check the disk and the memory ({exc})")
+
+    def _hot_of(self, frame: OpenFrame) -> HotBases | None:
+        """As _hot_now; None where to decode is to copy."""
+        return None if frame.view.header.codec == "raw" else self._hot_now()
 
     def _hot_now(self) -> HotBases | None:
         """None also where this thread looks whether they gave it what it could not use."""
@@ -238,11 +265,10 @@ class TensorReader:
         wanted = min(out.nbytes, location.size - at)
         begin, stop = frame.run(at, at + min(wanted, RUN_BYTES))
         low, high = frame.view.block_span(begin)
-        place = (location.pack_id, location.offset)
-        hot = None if frame.view.header.codec == "raw" else self._hot_now()
-        if hot is not None and (n := hot.read_into(place, begin, at - low, out[:wanted])):
+        hot = self._hot_of(frame)
+        if hot is not None and (n := hot.read_into(frame.place, begin, at - low, out[:wanted])):
             return n
-        key = (*place, begin)
+        key = (*frame.place, begin)
         decoded = self._blocks.get(key)
         if decoded is None and low == at and high - low <= wanted:
             n = frame.view.span(begin, stop)[1] - low
@@ -251,14 +277,14 @@ class TensorReader:
                 n = frame.view.span(begin, stop)[1] - low
             self._decode(frame, begin, stop, out[:n], self._named_bases(tensor))
             if hot is not None:
-                hot.offer(place, begin, frame.sizes(begin, stop), out[:n])
+                hot.offer(frame.place, begin, frame.sizes(begin, stop), out[:n])
             return n
         if decoded is None:
             decoded = room_for(high - low)
             self._decode(frame, begin, begin + 1, decoded, self._named_bases(tensor))
             self._blocks.put(key, decoded, high - low)
             if hot is not None:
-                hot.offer(place, begin, [high - low], decoded)
+                hot.offer(frame.place, begin, [high - low], decoded)
         n = min(high - at, wanted)
         out[:n] = decoded[at - low : at - low + n]
         return n
