@@ -19,9 +19,11 @@ from deltahub.codecs.frame import (
 )
 from deltahub.codecs.ids import tensor_id
 from deltahub.registry import Registry
+from deltahub.registry.buffers import LARGEST
 from deltahub.registry.db.models import Tensor
 from deltahub.registry.repositories import ensure_repository
 from deltahub.registry.restore import Restorer
+from deltahub.registry.tensor_reader import RUN_BYTES
 from support.client_packs import frames_of, near, send_pack, weights
 from support.registry import caller, opened_registry
 
@@ -97,3 +99,24 @@ def test_any_range_is_exact_where_blocks_and_frames_end(
         for first, end in ((seam - 2, seam), (seam - 1, seam + 1), (seam, seam + BLOCK)):
             end = min(end, len(tuned))
             assert read(reg, restorer, shift, first, end) == tuned[first:end]
+
+
+def test_runs_of_odd_blocks_fit_into_reused_memory(tmp_path: Path) -> None:
+    """Rows of a size that does not divide a run: what reaches beyond it is left to the next."""
+    rows, columns = 1000, 5632
+    data = weights(rows * columns)
+    spec = TensorSpec(tensor_id(data), DType.BF16, rows, columns)
+    (part,) = split_frames(spec)
+    frame = encode_frame(spec, part, data, codec="raw")
+    assert RUN_BYTES % (FrameView.parse(frame).block_span(0)[1]) != 0
+    with opened_registry(tmp_path) as reg:
+        ann = caller(reg, "ann")
+        ensure_repository(reg, ann, "ann/m", private=True)
+        send_pack(reg, ann, "ann/m", [frame])
+        restorer = Restorer(reg)
+        with reg.db.read() as session:
+            row = session.scalars(select(Tensor).where(Tensor.hash == tensor_id(data))).one()
+        runs = list(restorer.stream_tensor(restorer.locate([row.id]), row.id, 0, len(data)))
+    assert b"".join(runs) == data
+    assert all(run.nbytes <= min(RUN_BYTES, LARGEST) for run in runs)
+    assert all(run.nbytes > RUN_BYTES * 3 // 4 for run in runs[1:-1])

@@ -169,12 +169,17 @@ class TensorReader:
     def _read_run(self, tensor: TensorLocation, first: int, want: int, end: int) -> memoryview:
         """Bytes [first, x) with first < x <= end: the frame's blocks that reach `want`.
 
-        Fewer of its blocks where those that come first are kept as they were decoded.
+        Fewer of its blocks where those take more than RUN_BYTES, or where those that come first
+        are kept as they were decoded.
         """
         location = _frame_at(tensor, first)
         frame = self.frames.open(location)
         begin, stop = frame.run(first - location.start, want - location.start)
         low, high = frame.view.span(begin, stop)
+        if high - low > RUN_BYTES and stop - begin > 1:
+            # Memory for larger ones comes from the kernel each time, cleared.
+            stop -= 1
+            high = frame.view.span(begin, stop)[1]
         out = room_for(high - low)
         if n := self._read_hot(frame, begin, out):
             high = low + n
