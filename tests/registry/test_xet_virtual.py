@@ -30,7 +30,9 @@ def read(start: int, end: int) -> Iterator[memoryview]:
 
 
 def stored(file: VirtualFile, xorb: int, start: int, end: int) -> bytes:
-    return b"".join(bytes(piece) for piece in file.read(xorb, start, end, read))
+    groups = list(file.read(xorb, start, end, read))
+    assert all(view for group in groups for view in group)
+    return b"".join(view for group in groups for view in group)
 
 
 def decoded(body: bytes) -> list[bytes]:
@@ -75,6 +77,21 @@ def test_any_part_of_a_xorb_is_that_part_of_the_whole(size: int, data: st.DataOb
     start = data.draw(st.integers(0, n_bytes - 1))
     end = data.draw(st.integers(start + 1, n_bytes))
     assert stored(file, xorb, start, end) == whole[start:end]
+
+
+def test_what_comes_in_one_buffer_goes_out_in_one_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(virtual, "RUN_BYTES", CHUNK_BYTES + 1000)
+    file = VirtualFile("0" * 64, len(DATA))
+    size = file.stored_bytes(1)
+
+    def whole(start: int, end: int) -> Iterator[memoryview]:
+        yield memoryview(DATA)[start:end]
+
+    first, second = file.read(1, 0, size, whole)
+    # A header and its chunk; the rest of a run, and what follows.
+    assert [view.nbytes for view in first] == [8, CHUNK_BYTES, 8, 1000]
+    assert [view.nbytes for view in second] == [CHUNK_BYTES - 1000]
+    assert first[1].obj is DATA
 
 
 def test_xorbs_have_names_of_their_own() -> None:

@@ -1,11 +1,12 @@
 """What goes to the socket in one call: every byte, in order, and hardly any of them copied."""
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deltahub.registry.tensor_reader import RUN_BYTES
 from deltahub.server.chunks import Chunk, in_chunks
 
 LARGE = 20 << 10
@@ -21,9 +22,9 @@ def test_chunks_hold_every_byte_in_order_and_have_a_limit(
     assert b"".join(map(bytes, chunks)) == b"".join(pieces)
     assert all(0 < len(chunk) <= limit for chunk in chunks)
     assert all(len(chunk) == len(bytes(chunk)) for chunk in chunks)
-    # Two that could have been one are none.
+    # Two that could have been one are none, but where the first is nearly full.
     for one, next_one in pairwise(chunks[1:]):
-        assert len(one) + len(next_one.views[0]) > limit or len(one) >= limit
+        assert len(one) + len(next_one.views[0]) > limit or len(one) >= limit - limit // 4
 
 
 def test_the_first_chunk_does_not_wait_for_the_second() -> None:
@@ -46,6 +47,25 @@ def test_only_small_neighbours_are_copied_together() -> None:
     (chunk,) = in_chunks(iter(pieces), 8 * LARGE, 8 * LARGE)
     assert [len(view) for view in chunk.views] == [2, LARGE, 1, LARGE, LARGE, 2]
     assert all(view.obj is large for view in chunk.views if len(view) == LARGE)
+
+
+@given(st.lists(st.lists(st.integers(1, LARGE), max_size=5), max_size=12))
+def test_buffers_that_belong_together_stay_together(sizes: list[list[int]]) -> None:
+    groups = [[memoryview(bytes([i]) * n) for n in row] for i, row in enumerate(sizes)]
+    limit = 5 * LARGE
+    chunks = list(in_chunks(iter(groups), limit, LARGE))
+    whole = [b"".join(group) for group in groups]
+    assert b"".join(map(bytes, chunks)) == b"".join(whole)
+    assert all(0 < len(chunk) <= limit for chunk in chunks)
+    ends = set(accumulate(map(len, whole)))
+    assert set(accumulate(map(len, chunks))) <= ends
+
+
+def test_a_run_that_is_nearly_full_is_a_chunk_of_its_own() -> None:
+    """What would wait for the next one keeps its buffer from being used for that."""
+    runs = [memoryview(bytes(RUN_BYTES - n * LARGE)) for n in range(5)]
+    chunks = list(in_chunks(iter(runs)))
+    assert [len(chunk) for chunk in chunks] == [run.nbytes for run in runs]
 
 
 def test_a_chunk_of_nothing_is_empty() -> None:

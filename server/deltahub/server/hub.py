@@ -1,7 +1,7 @@
 """What every handler works with: the open registry and what is shared between requests."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from deltahub.registry.hot_bases import HotBases
 from deltahub.registry.permissions import ANONYMOUS, Caller
 from deltahub.registry.registry import Registry
 from deltahub.registry.restore import Restorer
-from deltahub.server.chunks import in_chunks
+from deltahub.server.chunks import Piece, in_chunks
 from deltahub.server.metering import Traffic
 from deltahub.server.settings import ServerSettings
 from deltahub.server.signing import Signer
@@ -129,7 +129,7 @@ class Hub:
     def stream(
         self,
         who: Who,
-        pieces: Iterator[bytes] | Iterator[memoryview],
+        pieces: Iterable[Piece],
         *,
         status_code: int,
         headers: Mapping[str, str],
