@@ -242,8 +242,9 @@ def _report(found: Found, pair: Pair) -> bool:
         f" snapshot_download each, plain HTTP but for `hub, Xet`; medians of {RUNS} runs by turns",
         f"decoding alone, beside a client: {decode_s / gb:.3f} CPU s/GB; the base's frames twice,"
         " for itself and for the fine-tune",
-        f"of the fine-tune's base the hub read {found.hot_bytes / 1e9:.2f} GB of"
-        f" {2 * RUNS * pair.size_bytes / 1e9:.2f} as it had been decoded before",
+        "of the base, for itself and for the fine-tune, the hub read"
+        f" {found.hot_bytes / 1e9:.2f} GB of {4 * RUNS * pair.size_bytes / 1e9:.2f} as it had been"
+        " decoded before",
         "first bytes: of a hub that has just started, its objects not in memory",
         *(f"{title}: {value:.3f}" for title, value, _, _ in figures),
     ]

@@ -20,7 +20,7 @@ class Chunk:
 
     def __init__(self, views: list[memoryview]) -> None:
         self.views = views
-        self._n_bytes = sum(map(_SIZE, views))
+        self._n_bytes: int = sum(map(_SIZE, views))
 
     def __len__(self) -> int:
         return self._n_bytes
