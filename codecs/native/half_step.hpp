@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <new>
 #include <type_traits>
 #include <vector>
 
@@ -44,6 +45,24 @@ inline constexpr std::size_t side_bytes = register_bytes < 4 * n_side ? register
 using SidePart = float __attribute__((vector_size(side_bytes)));
 inline constexpr std::size_t n_side_parts = 4 * n_side / side_bytes;
 
+// What registers are loaded from begins where a line of the cache does: else most loads take two.
+template <class Number>
+struct LineAllocator {
+  using value_type = Number;
+  static constexpr std::align_val_t line{64};
+
+  LineAllocator() = default;
+  template <class Other>
+  LineAllocator(const LineAllocator<Other>&) {}
+  Number* allocate(std::size_t n) {
+    return static_cast<Number*>(::operator new(n * sizeof(Number), line));
+  }
+  void deallocate(Number* numbers, std::size_t) { ::operator delete(numbers, line); }
+  bool operator==(const LineAllocator&) const { return true; }
+};
+template <class Number>
+using Numbers = std::vector<Number, LineAllocator<Number>>;
+
 constexpr std::size_t padded_to(std::size_t unit, std::size_t n) {
   return (n + unit - 1) / unit * unit;
 }
@@ -56,26 +75,25 @@ inline void read(Vector& vector, const Number* numbers) {
 // Sums, one after the other, of the upper blocks of x^T diag(w) x, from x and w * x.
 struct Squares {
   std::size_t n_sides;
-  std::vector<float> blocks;  // rows of blocks from the diagonal on; each n_side x n_side
+  Numbers<float> blocks;  // rows of blocks from the diagonal on; each n_side x n_side
 
   explicit Squares(std::size_t n)
       : n_sides(n), blocks(n * (n + 1) / 2 * n_side * n_side) {}
 
-  // at: where each x lies; weighted: n of them in a row.
+  // at: where each x begins; weighted: n of them in a row.
   void sum(const float* x, const std::uint32_t* at, const float* weighted, std::size_t n) {
     const std::size_t length = n_sides * n_side;
     float* out = blocks.data();
     for (std::size_t top = 0; top < length; top += n_side)
       for (std::size_t left = top; left < length; left += n_side, out += n_side * n_side) {
         SidePart sums[n_side][n_side_parts] = {};
-        for (std::size_t i = 0; i < n; ++i) {
-          const float* const down = weighted + i * length + top;
+        const float *const right = x + left, *down = weighted + top;
+        for (std::size_t i = 0; i < n; ++i, down += length)
           for (std::size_t part = 0; part < n_side_parts; ++part) {
             SidePart along;
-            read(along, x + at[i] * length + left + part * (side_bytes / 4));
+            read(along, right + at[i] + part * (side_bytes / 4));
             for (std::size_t k = 0; k < n_side; ++k) sums[k][part] += down[k] * along;
           }
-        }
         std::memcpy(out, sums, sizeof sums);
       }
   }
@@ -152,7 +170,7 @@ class HalfStepFit {
         x_[j * length_ + k] = float(number);
         if constexpr (sizeof(Real) > sizeof(float)) floats_[k * stride_ + j] = float(number);
       }
-    for (std::size_t j = 0; j < step.n; ++j) fine_[j] = std::uint32_t(j);
+    for (std::size_t j = 0; j < step.n; ++j) fine_[j] = std::uint32_t(j * length_);
     mean_.sum(x_.data(), fine_.data(), x_.data(), step.n);
     for (float& sum : mean_.blocks) sum /= float(step.n);
   }
@@ -219,15 +237,19 @@ class HalfStepFit {
     const float coarse = find_fine(weights);
     squares_.sum(x_.data(), fine_.data(), weighted_.data(), n_fine_);
     const std::size_t rank = step_.rank, n_sides = squares_.n_sides;
-    Lanes* to = triangle_.data();
+    double* to = &triangle_.data()->of[lane];
     for (std::size_t k = 0; k < rank; ++k) {
       const std::size_t top = k / n_side;
       // Rows of blocks above have n_sides, n_sides - 1 and so on.
-      std::size_t block = top * n_sides - top * (top + 1) / 2;
-      for (std::size_t l = k; l < rank; ++l, ++to) {
-        const std::size_t i =
-            (block + l / n_side) * n_side * n_side + k % n_side * n_side + l % n_side;
-        to->of[lane] = double(squares_.blocks[i] + coarse * mean_.blocks[i]);
+      std::size_t row =
+          (top * n_sides - top * (top - 1) / 2) * n_side * n_side + k % n_side * n_side;
+      std::size_t first = k % n_side;
+      for (std::size_t left = top * n_side; left < rank; left += n_side, first = 0) {
+        const float *const of_fine = &squares_.blocks[row], *const of_all = &mean_.blocks[row];
+        const std::size_t n = std::min(n_side, rank - left);
+        for (std::size_t l = first; l < n; ++l, to += n_systems)
+          *to = double(of_fine[l] + coarse * of_all[l]);
+        row += n_side * n_side;
       }
     }
   }
@@ -295,7 +317,13 @@ class HalfStepFit {
     const std::size_t n = step_.n;
     // A float's bits are linear between powers of two: eighths of octaves do.
     std::uint64_t eighths = 0;
-    for (std::size_t j = 0; j < n; ++j) eighths += std::bit_cast<std::uint32_t>(weights[j]) >> 20;
+    for (std::size_t begin = 0; begin < n; begin += most_eighths) {
+      const std::size_t end = std::min(n, begin + most_eighths);
+      std::uint32_t some = 0;
+      for (std::size_t j = begin; j < end; ++j)
+        some += std::bit_cast<std::uint32_t>(weights[j]) >> 20;
+      eighths += some;
+    }
     const float typical = std::bit_cast<float>(std::uint32_t(eighths / n) << 20);
     const float least =
         typical * std::min(most_coarse, float(n) / float(4 * step_.rank));
@@ -304,11 +332,20 @@ class HalfStepFit {
       for (std::size_t i = 0; i < n_lanes; ++i)
         sums[i] += weights[j + i] < least ? weights[j + i] : 0;
     n_fine_ = find_least(weights, n, least, fine_.data());
-    for (std::size_t i = 0; i < n_fine_; ++i) {
-      const float weight = weights[fine_[i]];
-      const float* const x = &x_[fine_[i] * length_];
-      float* const y = &weighted_[i * length_];
-      for (std::size_t k = 0; k < length_; ++k) y[k] = weight * x[k];
+    const std::size_t length = length_, n_fine = n_fine_;
+    const float* const all_x = x_.data();
+    float* y = weighted_.data();
+    std::uint32_t* const fine = fine_.data();
+    for (std::size_t i = 0; i < n_fine; ++i) {
+      const float weight = weights[fine[i]];
+      fine[i] *= std::uint32_t(length);
+      const float* const x = all_x + fine[i];
+      for (std::size_t k = 0; k < length; k += side_bytes / 4, y += side_bytes / 4) {
+        SidePart part;
+        read(part, x + k);
+        part *= weight;
+        std::memcpy(y, &part, sizeof part);
+      }
     }
     float coarse = 0;
     for (std::size_t i = 0; i < n_lanes; ++i) coarse += sums[i];
@@ -327,18 +364,20 @@ class HalfStepFit {
   // Words that weigh less than this many times what is typical of their row have the mean squares.
   // In short rows it is less, so that no such word can rule.
   static constexpr float most_coarse = 4;
+  // Weights' eighths of octaves whose sum has 32 bits.
+  static constexpr std::size_t most_eighths = std::size_t(1) << 20;
 
   const HalfStep<Real>& step_;
   std::size_t length_, stride_;  // of an x; of a row of floats
-  std::vector<Real> given_;
-  std::vector<float> floats_, x_;
-  std::vector<Real> products_;
-  std::vector<float> weights_, pulls_;
+  Numbers<Real> given_;
+  Numbers<float> floats_, x_;
+  Numbers<Real> products_;
+  Numbers<float> weights_, pulls_;
   std::vector<std::uint32_t> fine_;
   std::size_t n_fine_ = 0;
-  std::vector<float> weighted_;
+  Numbers<float> weighted_;
   Squares squares_, mean_;
-  std::vector<Lanes> triangle_, targets_;
+  Numbers<Lanes> triangle_, targets_;
 };
 
 template <class Words, class Real>
