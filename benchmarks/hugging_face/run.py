@@ -212,7 +212,7 @@ def _report(found: Found, pair: Pair) -> bool:
     rebuilt, uploaded = found.rebuilt_bytes, found.uploaded_bytes
     least_cpu = cpu["nginx"] + decode_s
     figures = [
-        ("share of bytes from frames", rebuilt / (rebuilt + uploaded), _LEAST_REBUILT, True),
+        ("share of bytes rebuilt, not as uploaded", rebuilt / (rebuilt + uploaded), _LEAST_REBUILT, True),
         ("wall time over that of nginx", wall["hub"] / wall["nginx"], 1.3, False),
         ("the same by Xet", wall["hub, Xet"] / wall["nginx"], 1.3, False),
         ("server CPU over that of nginx and decoding", cpu["hub"] / least_cpu, 1.15, False),
@@ -244,7 +244,7 @@ def _report(found: Found, pair: Pair) -> bool:
         " for itself and for the fine-tune",
         "of the base, for itself and for the fine-tune, the hub read"
         f" {found.hot_bytes / 1e9:.2f} GB of {4 * RUNS * pair.size_bytes / 1e9:.2f} as it had been"
-        " decoded before",
+        " decoded before; --hot-base-bytes 0: all from frames",
         "first bytes: of a hub that has just started, its objects not in memory",
         *(f"{title}: {value:.3f}" for title, value, _, _ in figures),
     ]
