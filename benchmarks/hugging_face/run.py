@@ -212,7 +212,12 @@ def _report(found: Found, pair: Pair) -> bool:
     rebuilt, uploaded = found.rebuilt_bytes, found.uploaded_bytes
     least_cpu = cpu["nginx"] + decode_s
     figures = [
-        ("share of bytes rebuilt, not as uploaded", rebuilt / (rebuilt + uploaded), _LEAST_REBUILT, True),
+        (
+            "share of bytes rebuilt, not as uploaded",
+            rebuilt / (rebuilt + uploaded),
+            _LEAST_REBUILT,
+            True,
+        ),
         ("wall time over that of nginx", wall["hub"] / wall["nginx"], 1.3, False),
         ("the same by Xet", wall["hub, Xet"] / wall["nginx"], 1.3, False),
         ("server CPU over that of nginx and decoding", cpu["hub"] / least_cpu, 1.15, False),
