@@ -93,7 +93,8 @@ def run(gib: float, scratch_parent: Path | None, hot_base_bytes: int | None = No
         # Nothing of before is in this one's memory either.
         with EmbeddedHub(scratch / "data", scratch / "hub.log", token=hub.token, **settings) as hub:
             found.first_s = _first_bytes(hub.url, pair.size_bytes)
-        return _report(found, pair)
+        question = "hugging-face" if hot_base_bytes != 0 else "hugging-face-frames"
+        return _report(found, pair, question)
 
 
 def _made(folder: Path) -> Path:
@@ -202,7 +203,7 @@ def _largest(folder: Path) -> int:
     return max(sizes)
 
 
-def _report(found: Found, pair: Pair) -> bool:
+def _report(found: Found, pair: Pair, question: str) -> bool:
     """Prints and writes the figures; whether all promises were kept."""
     n_bytes = 2 * pair.size_bytes
     gb = n_bytes / 1e9
@@ -253,7 +254,7 @@ def _report(found: Found, pair: Pair) -> bool:
         "first bytes: of a hub that has just started, its objects not in memory",
         *(f"{title}: {value:.3f}" for title, value, _, _ in figures),
     ]
-    write_results("hugging-face", rows, PACKAGES, notes)
+    write_results(question, rows, PACKAGES, notes)
     return kept
 
 
