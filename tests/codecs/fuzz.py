@@ -30,8 +30,8 @@ OTHER_FILES = {
     "asked.hpp", "bins.hpp", "clustering.hpp", "decayed_rows.hpp", "encode.hpp", "floats.hpp",
     "fuzz_decode.cpp", "fuzz_input.hpp", "fuzz_runs.hpp", "fuzz_tables.hpp", "half_step.hpp",
     "histograms.hpp", "neuzip_plan.hpp", "normal_equations.hpp", "numbers_write.hpp",
-    "numbers_write_avx2.hpp", "numbers_write_avx512.hpp", "parallel.hpp", "plan.hpp",
-    "planner.hpp", "sample.hpp", "scales.hpp", "search_kernels.hpp", "trial.hpp",
+    "numbers_write_avx2.hpp", "numbers_write_avx512.hpp", "parallel.hpp", "pieces.hpp",
+    "plan.hpp", "planner.hpp", "sample.hpp", "scales.hpp", "search_kernels.hpp", "trial.hpp",
     "trial_keys.hpp",
 }  # fmt: skip
 ENCODER_FUNCTIONS = {
@@ -50,7 +50,7 @@ ENCODER_FUNCTIONS = {
     "words.hpp": {"delta", "sign_extended", "sign_mask", "split", "step"},
 }  # fmt: skip
 # What only some sets of kernels decode with.
-UNUSED_IN = {"avx512": {"entries_at", "low_digits"}}
+UNUSED_IN = {"avx512": {"entries_at", "keep_in_memory", "low_digits"}}
 
 
 def tool(name: str) -> str:
