@@ -8,7 +8,7 @@ from typing import Any, NewType
 
 from sqlalchemy import Engine, create_engine, event, make_url
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DataError, DBAPIError
+from sqlalchemy.exc import DataError, DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
@@ -20,12 +20,19 @@ WriteSession = NewType("WriteSession", ReadSession)
 
 BUSY_TIMEOUT_S = 30
 
+# Of PostgreSQL's advisory locks, which are numbers; "deltahub" in ASCII.
+_WRITERS_LOCK = int.from_bytes(b"deltahub", "big")
+# Of its error codes.
+_DISK_FULL, _LOCK_NOT_AVAILABLE = "53100", "55P03"
+
 
 class Database:
     """The two pools of connections of one process.
 
     Writers of one process queue at a pool of one connection (fair, and no busy waiting); between
-    processes SQLite's own lock decides, waited for up to BUSY_TIMEOUT_S.
+    processes a lock of the database decides, waited for up to BUSY_TIMEOUT_S: SQLite's own, and on
+    PostgreSQL one that every writing session takes, so that what a session has read holds until it
+    commits there too.
     """
 
     def __init__(self, url: str) -> None:
@@ -40,7 +47,7 @@ class Database:
             self.write_engine = _sqlite_engine(url, is_read_only=False)
             self._read_engine = _sqlite_engine(url, is_read_only=True)
         else:
-            self.write_engine = create_engine(url, pool_pre_ping=True)
+            self.write_engine = _postgresql_writer(url)
             self._read_engine = create_engine(
                 url,
                 pool_pre_ping=True,
@@ -134,6 +141,25 @@ def _sqlite_engine(url: str, *, is_read_only: bool) -> Engine:
     return engine
 
 
+def _postgresql_writer(url: str) -> Engine:
+    # READ COMMITTED: a snapshot of the whole session would be taken before the lock is had.
+    engine = create_engine(
+        url,
+        pool_pre_ping=True,
+        pool_size=1,
+        max_overflow=0,
+        pool_timeout=BUSY_TIMEOUT_S * 2,
+        isolation_level="READ COMMITTED",
+    )
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{BUSY_TIMEOUT_S}s'")
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS_LOCK})")
+
+    return engine
+
+
 @contextmanager
 def translated() -> Iterator[None]:
     """Turn what the database's machine says into our errors; wrong SQL stays what it is."""
@@ -143,13 +169,17 @@ def translated() -> Iterator[None]:
         raise Unavailable("too many requests wait for the database; try again") from exc
     except DBAPIError as exc:
         code = getattr(exc.orig, "sqlite_errorcode", 0) & 0xFF
-        if code == sqlite3.SQLITE_FULL:
+        state = getattr(exc.orig, "sqlstate", None)  # what PostgreSQL has for a code
+        if code == sqlite3.SQLITE_FULL or state == _DISK_FULL:
             raise StorageFull("the disk has no room for the database; free some space") from exc
-        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) or state == _LOCK_NOT_AVAILABLE:
             raise Unavailable(
                 f"the database stayed locked for {BUSY_TIMEOUT_S} s; try again"
             ) from exc
-        if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
+        # A server that cannot be connected to says so without any code.
+        is_silent = isinstance(exc, OperationalError) and not code and state is None
+        is_unread = code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
+        if is_unread or is_silent or exc.connection_invalidated:
             raise Unavailable(f"the database cannot be reached: {exc.orig}") from exc
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             raise DataLost(f"the database is damaged, restore it: {exc.orig}") from exc
