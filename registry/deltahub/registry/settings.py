@@ -22,7 +22,9 @@ class Settings(BaseSettings):
         default=Path("deltahub-data"), description="Folder of the database, objects and spools."
     )
     database_url: str | None = Field(
-        default=None, description="SQLAlchemy URL; by default a SQLite file in data_dir."
+        default=None,
+        description="SQLAlchemy URL, of PostgreSQL `postgresql+psycopg://USER@HOST/NAME`; by"
+        " default a SQLite file in data_dir.",
     )
     host: str = Field(default="127.0.0.1", description="Address that `deltahub serve` binds.")
     port: int = Field(default=8377, ge=0, le=65535, description="Port; 0 takes a free one.")
