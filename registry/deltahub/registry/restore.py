@@ -9,6 +9,7 @@ from deltahub.codecs.errors import CodecError
 from deltahub.codecs.recipe import Recipe
 from deltahub.registry.buffers import room_for
 from deltahub.registry.byte_cache import ByteCache
+from deltahub.registry.db.memo import Memo
 from deltahub.registry.db.models import File
 from deltahub.registry.errors import DataLost, EntryNotFound, NotReady
 from deltahub.registry.hot_bases import HotBases
@@ -61,6 +62,8 @@ class Restorer(TensorReader):
         self.served = Served()
         # By contents of file and recipe: ids of rows are used again after a deletion.
         self._recipes: ByteCache[tuple[str, bytes], RecipeIndex] = ByteCache(RECIPE_CACHE_BYTES)
+        # Of recipes by row: a download by Xet asks for the same one every 64 MiB.
+        self._recipe_places: Memo[int, TensorLocation | None] = Memo(registry.db)
 
     def stream_file(
         self, file: File, start: int, end: int, chunk_bytes: int = MIB
@@ -162,7 +165,8 @@ class Restorer(TensorReader):
     def _locate_recipe(self, file: File) -> TensorLocation:
         if file.recipe_tensor_id is None:
             raise NotReady(f"file {file.sha256} is not ingested yet; wait for its job")
-        location = self.locate([file.recipe_tensor_id]).get(file.recipe_tensor_id)
+        row = file.recipe_tensor_id
+        location = self._recipe_places.get(row, lambda: self.locate([row]).get(row))
         if location is None:
             raise DataLost(f"the recipe of file {file.sha256} is gone; run deltahub fsck")
         return location
