@@ -1,11 +1,11 @@
 """What every handler works with: the open registry and what is shared between requests."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from threading import BoundedSemaphore
+from queue import SimpleQueue
 from typing import Annotated, Final, TypeVar
 
 import anyio
@@ -13,6 +13,8 @@ import anyio.to_thread
 from fastapi import Depends, Request
 
 from deltahub.registry import users
+from deltahub.registry.db.memo import Memo
+from deltahub.registry.db.models import File
 from deltahub.registry.errors import Unauthorized
 from deltahub.registry.hot_bases import HotBases
 from deltahub.registry.permissions import ANONYMOUS, Caller
@@ -33,6 +35,23 @@ SMALL_BODIES: Final = 128
 LARGE_BODIES: Final = 6
 # The bodies of answers that a connection's buffers hold, unless its client reads nothing at all.
 SMALL_ANSWER_BYTES: Final = 64 << 10
+# How long a token may be over before links that were signed for it end.
+_LINKED_S: Final = 1.0
+
+
+class _Places:
+    """So many at once, as a semaphore, whose steps of Python would be taken for every chunk."""
+
+    def __init__(self, n: int) -> None:
+        self._free: SimpleQueue[None] = SimpleQueue()
+        for _ in range(n):
+            self._free.put(None)
+
+    def __enter__(self) -> None:
+        self._free.get()
+
+    def __exit__(self, *_: object) -> None:
+        self._free.put(None)
 
 
 @dataclass
@@ -45,6 +64,7 @@ class Hub:
     hot_bases: HotBases = field(init=False)
     restorer: Restorer = field(init=False)
     signer: Signer = field(init=False)
+    linked: Memo[Hashable, tuple[Caller | None, File | None]] = field(init=False)
     _sending: Executor = field(init=False)
     _decoding: AbstractContextManager[object] = field(init=False)
     # Bodies that are read whole: many small ones, few that may be as large as is allowed.
@@ -63,9 +83,11 @@ class Hub:
         )
         self.restorer = Restorer(self.registry, hot_bases=self.hot_bases)
         self.signer = Signer.of_folder(self.registry.data_dir)
+        # What a link for Xet stands for: a client follows one for every 64 MiB.
+        self.linked = Memo(self.registry.db, _LINKED_S)
         # A thread for each turn of both kinds: it waits there for its client.
         self._sending = ThreadPoolExecutor(2 * settings.max_streams, "sending")
-        self._decoding = BoundedSemaphore(settings.decode_threads)
+        self._decoding = _Places(settings.decode_threads)
         self._streaming = Turns(
             f"sends {settings.max_streams} downloads at once, and {settings.streams_per_user} to"
             " one user or address",

@@ -11,17 +11,17 @@ from starlette.responses import JSONResponse, Response
 
 from deltahub.registry.db.models import File
 from deltahub.registry.errors import EntryNotFound, Unauthorized
-from deltahub.registry.permissions import readable_file
+from deltahub.registry.permissions import Caller, readable_file
 from deltahub.registry.xet.epochs import repository_at
 from deltahub.registry.xet.hashes import from_text
 from deltahub.registry.xet.virtual import CHUNK_BYTES, VirtualFile
 from deltahub.server.hf.errors import refusal
 from deltahub.server.hf.xet import XetReaderDep
-from deltahub.server.hub import HubDep
+from deltahub.server.hub import Hub, HubDep
 from deltahub.server.limits import BoundedRoute
 from deltahub.server.ranges import requested_part
 from deltahub.server.settings import ServerSettings
-from deltahub.server.signing import caller_of_claims, claims_for
+from deltahub.server.signing import Claims, caller_of_claims, claims_for
 from deltahub.server.turns import who_asks
 
 router = APIRouter(route_class=BoundedRoute, prefix="/cas")
@@ -29,6 +29,8 @@ router = APIRouter(route_class=BoundedRoute, prefix="/cas")
 # A client that meets an expired link asks for the reconstruction anew.
 LINK_TTL: Final = timedelta(minutes=15)
 _PURPOSE: Final = "xorb"
+# Claims of a link that say nothing of who asks and of the file.
+_OF_LINK: Final = frozenset({"xorb", "exp"})
 _CLIENT: Final = re.compile(r"\bhf_hub/(\d{1,4})\.(\d{1,4})\.")
 # Clients refuse plain HTTP for files of more bytes than this.
 MOST_BY_HTTP: Final = 50_000_000_000
@@ -96,10 +98,8 @@ def get_xorb(token: str, request: Request, hub: HubDep) -> Response:
     """Bytes of a xorb, for whoever has the link, while who asked for it may read the file."""
     try:
         claims = hub.signer.verify(_PURPOSE, token)
-        with hub.registry.db.read() as session:
-            caller = caller_of_claims(session, claims)
-            repository_at(session, caller, str(claims["place"]), "read")
-            file = session.get(File, claims["file"])
+        asked = tuple(sorted((name, claims[name]) for name in claims if name not in _OF_LINK))
+        caller, file = hub.linked.get(asked, lambda: _linked(hub, claims))
     except Unauthorized as error:
         # The word on which clients ask for another link.
         return refusal("forbidden", str(error))
@@ -122,6 +122,14 @@ def get_xorb(token: str, request: Request, hub: HubDep) -> Response:
         headers=headers,
         label=f"xorb {xorb} of {file.sha256}",
     )
+
+
+def _linked(hub: Hub, claims: Claims) -> tuple[Caller | None, File | None]:
+    """For whom a link was signed, who may still read the repository, and its file."""
+    with hub.registry.db.read() as session:
+        caller = caller_of_claims(session, claims)
+        repository_at(session, caller, str(claims["place"]), "read")
+        return caller, session.get(File, claims["file"])
 
 
 def _reconstruction(
