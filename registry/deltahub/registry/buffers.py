@@ -13,7 +13,7 @@ U8 = npt.NDArray[np.uint8]
 SMALLEST: Final = 64 << 10
 LARGEST: Final = 4 << 20
 # What may lie unused, over all sizes.
-IDLE_BYTES: Final = 24 << 20
+IDLE_BYTES: Final = 48 << 20
 
 
 class _Lent(np.ndarray[Any, np.dtype[np.uint8]]):
