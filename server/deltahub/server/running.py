@@ -9,15 +9,16 @@ from typing import Final
 import uvicorn
 
 from deltahub.registry.registry import Registry
+from deltahub.registry.tensor_reader import RUN_BYTES
 from deltahub.server.app import create_app
 from deltahub.server.hub import Hub
 from deltahub.server.metering import Traffic, metered_protocol
 from deltahub.server.settings import ServerSettings
 
-# What a connection's socket takes beyond what is on its way. A quarter of this wakes a download's
-# thread many times a chunk; several times as much saves a hundredth of its time, and makes the
-# kernel hold it for every slow client, who then gets it in bursts.
-UNSENT_BYTES: Final = 1 << 20
+# What a connection's socket takes beyond what is on its way: a run. With a quarter of this the
+# thread of a download to a busy client goes cold some four times a run, a tenth of its time. More
+# would be held for every slow client, who then gets it in bursts.
+UNSENT_BYTES: Final = RUN_BYTES
 # How often the room on the disk is looked at, in ticks of a tenth of a second: in this time
 # nothing fills what hot bases leave free.
 _TICKS_A_LOOK: Final = 50
