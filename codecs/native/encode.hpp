@@ -20,8 +20,8 @@ class DeltaRows {
   DeltaRows(const Kernels& kernels, const std::vector<Frequencies>& tables, int table_log)
       : kernels_(kernels), table_log_(table_log) {
     for (const Frequencies& table : tables)
-      append_rows(rows_, next_states_, table, table_log, n_places,
-                  [](unsigned place) { return symbol_of_place(place); }, delta_symbol);
+      rows_.append(table, table_log, n_places,
+                   [](unsigned place) { return symbol_of_place(place); }, delta_symbol);
   }
   int table_log() const { return table_log_; }
   const Kernels& kernels() const { return kernels_; }
@@ -32,14 +32,12 @@ class DeltaRows {
     of_size<Number>(kernels_.places)(
         reinterpret_cast<const std::uint8_t*>(numbers), contexts, n, places);
   }
-  const Row* rows() const { return rows_.data(); }
-  const std::uint16_t* next_states() const { return next_states_.data(); }
+  EncodingTables tables() const { return rows_.tables(); }
 
  private:
   const Kernels& kernels_;
   int table_log_;
-  std::vector<Row> rows_;
-  std::vector<std::uint16_t> next_states_;
+  TablesToWrite rows_;
 };
 
 // How large a buffer takes a stream of so many digits' worth of numbers.
@@ -52,7 +50,7 @@ template <class Rows>
 class StreamWriter {
  public:
   StreamWriter(const Kernels& kernels, const Rows& rows, std::uint8_t* out)
-      : kernels_(kernels), rows_(rows), begin_(out) {
+      : kernels_(kernels), rows_(rows), tables_(rows.tables()), begin_(out) {
     state_.at = out;
     std::fill_n(state_.states, n_lanes, 1u << rows.table_log());
   }
@@ -62,7 +60,7 @@ class StreamWriter {
   void write_part(const Context* contexts, const Number* numbers, std::size_t n, Ahead ahead) {
     std::uint16_t places[chunk];
     rows_.find_places(contexts, numbers, n, places);
-    of_size<Number>(kernels_.write)(state_, rows_.rows(), rows_.next_states(), contexts,
+    of_size<Number>(kernels_.write)(state_, tables_, contexts,
                                     reinterpret_cast<const std::uint8_t*>(numbers), places, n,
                                     ahead);
   }
@@ -89,6 +87,7 @@ class StreamWriter {
  private:
   const Kernels& kernels_;
   const Rows& rows_;
+  EncodingTables tables_;
   std::uint8_t* begin_;
   WriterState state_;
 };

@@ -26,13 +26,21 @@ struct Ahead {
 };
 
 // How a symbol is encoded: state -> (state + add_for_digits) >> 16 digits to write, then
-// next_states[(state >> digits) + first]. States run from 2^table_log to 2^(table_log + 1) - 1; one
-// more number lies behind them all, since kernels load two at once.
+// next_states[(state >> digits) + first]. States run from 2^table_log to 2^(table_log + 1) - 1.
 struct Row {
   std::uint32_t add_for_digits;
   std::int16_t first;
   std::uint8_t width;
   std::uint8_t is_missing;  // neither the symbol nor its escape is in the table
+};
+
+// Tables as kernels write by them. Beside the first and the last element of the last two there are a
+// few of none, since kernels load an element with its neighbours. Next states lie `table_stride`
+// apart from table to table.
+struct EncodingTables {
+  const Row* rows;
+  const std::uint32_t* short_rows;  // of numbers of at most 16 bits; see short_row()
+  const std::uint16_t* next_states;
 };
 
 // A stream in mid-writing.
@@ -90,7 +98,7 @@ struct Kernels {
                           std::uint16_t* places);
   Places places[4];
   // Writes n numbers, the first of which is of lane 0, from the last to the first.
-  using Write = void (*)(WriterState& stream, const Row* rows, const std::uint16_t* next_states,
+  using Write = void (*)(WriterState& stream, const EncodingTables& tables,
                          const std::uint16_t* contexts, const std::uint8_t* numbers,
                          const std::uint16_t* places, std::size_t n, Ahead ahead);
   Write write[4];

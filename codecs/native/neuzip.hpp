@@ -166,9 +166,9 @@ class FloatRows {
 
   FloatRows(const Kernels& kernels, const FloatModel& model)
       : kernels_(kernels), model_(model) {
-    append_rows(rows_, next_states_, model.table, model.table_log,
-                1u << leading_bits<Words>(model),
-                [](unsigned place) { return int(place) + n_escapes; }, float_symbols<Words>(model));
+    rows_.append(model.table, model.table_log, 1u << leading_bits<Words>(model),
+                 [](unsigned place) { return int(place) + n_escapes; },
+                 float_symbols<Words>(model));
   }
   int table_log() const { return model_.table_log; }
   void find_places(const Context*, const Word* numbers, std::size_t n,
@@ -176,8 +176,7 @@ class FloatRows {
     const int raw = float_raw_bits<Words>(model_);
     for (std::size_t i = 0; i < n; ++i) places[i] = std::uint16_t(numbers[i] >> raw);
   }
-  const Row* rows() const { return rows_.data(); }
-  const std::uint16_t* next_states() const { return next_states_.data(); }
+  EncodingTables tables() const { return rows_.tables(); }
 
   // The stream of one block, until this thread encodes another one; empty where the words are not
   // among those that were planned.
@@ -205,8 +204,7 @@ class FloatRows {
  private:
   const Kernels& kernels_;
   FloatModel model_;
-  std::vector<Row> rows_;
-  std::vector<std::uint16_t> next_states_;
+  TablesToWrite rows_;
 };
 
 }  // namespace deltahub

@@ -52,11 +52,11 @@ inline std::uint32_t write_numbers(ForwardBits& bits, const Row* rows,
 }
 
 template <class Number>
-void write(WriterState& stream, const Row* rows, const std::uint16_t* next_states,
-           const std::uint16_t* contexts, const std::uint8_t* numbers, const std::uint16_t* places,
-           std::size_t n, Ahead ahead) {
+void write(WriterState& stream, const EncodingTables& tables, const std::uint16_t* contexts,
+           const std::uint8_t* numbers, const std::uint16_t* places, std::size_t n, Ahead ahead) {
   constexpr std::size_t size = sizeof(Number);
   constexpr std::size_t together = size <= 2 ? 2 : 1;  // as one `put` surely takes
+  const auto [rows, short_rows, next_states] = tables;
   ForwardBits bits(stream.at, stream.pending, stream.n_pending);
   std::uint32_t states[n_lanes], missing = 0;
   std::copy_n(stream.states, n_lanes, states);
@@ -68,7 +68,7 @@ void write(WriterState& stream, const Row* rows, const std::uint16_t* next_state
   }
 #ifdef DELTAHUB_HAS_SHORT_WRITE
   if constexpr (size <= 2) {
-    fast_short_write<Number>(bits, rows, next_states, states, contexts, numbers, places, i,
+    fast_short_write<Number>(bits, short_rows, next_states, states, contexts, numbers, places, i,
                              ahead, missing);
     i = 0;
   }

@@ -9,11 +9,13 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "ahead.hpp"
 #include "entries.hpp"
 #include "kernels.hpp"
 #include "lanes_avx2.hpp"
+#include "numbers_avx512.hpp"
 #include "stream.hpp"
 #include "vectors.hpp"
 #include "words.hpp"
@@ -24,15 +26,6 @@
 DELTAHUB_BEGIN
 namespace {
 
-// Where the columns of sixteen rows lie in two vectors: one column, and another behind it.
-inline constexpr auto row_columns = [] {
-  std::array<std::array<std::uint16_t, 32>, 2> at{};
-  for (std::uint16_t pair = 0; pair < 2; ++pair)
-    for (std::uint16_t i = 0; i < 32; ++i)
-      at[pair][i] = std::uint16_t(4 * (i % 16) + 2 * pair + i / 16);
-  return at;
-}();
-
 // Where the low halves of 32 elements of 32 bits lie.
 inline constexpr auto places_of_low_halves = [] {
   std::array<std::uint16_t, 32> at{};
@@ -40,64 +33,73 @@ inline constexpr auto places_of_low_halves = [] {
   return at;
 }();
 
-// 32 rows, column by column.
-struct RowColumns {
-  __m512i low_add, high_add, first, width;  // the width below whether the row is missing
+// Of eight lengths, each the lowest byte of eight: in each eight, those of the later ones.
+inline constexpr auto lengths_behind = [] {
+  std::array<std::uint8_t, 64> at{};
+  for (std::uint8_t i = 0; i < 64; ++i) at[i] = i % 8 > i / 8 ? std::uint8_t(8 * (i % 8)) : 1;
+  return at;
+}();
 
-  RowColumns(const Row* rows, const std::uint16_t* places) {
-    static_assert(sizeof(Row) == 8);
-    __m512i eight[4];
-    for (int v = 0; v < 4; ++v) {
-      const auto two = [&](int k) {
-        const std::uint16_t* const at = places + 8 * v + k;
-        const __m128i one = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(rows + at[0]));
-        return _mm_insert_epi64(
-            one, load<std::int64_t>(reinterpret_cast<const std::uint8_t*>(rows + at[1])), 1);
-      };
-      eight[v] = _mm512_inserti64x4(_mm512_castsi256_si512(pair_of(two(0), two(2))),
-                                    pair_of(two(4), two(6)), 1);
-    }
-    const auto columns = [&](int pair, __m512i& one, __m512i& other) {
-      const __m512i at = _mm512_loadu_si512(row_columns[std::size_t(pair)].data());
-      const __m512i low = _mm512_permutex2var_epi16(eight[0], at, eight[1]);
-      const __m512i high = _mm512_permutex2var_epi16(eight[2], at, eight[3]);
-      one = _mm512_shuffle_i64x2(low, high, 0x44);
-      other = _mm512_shuffle_i64x2(low, high, 0xee);
+// Elements of 32 bits of every second lane, loaded one by one: four by four with their neighbours,
+// each of them so that it lies in its own place, which blends keep. at: indices, in the order of the
+// lanes; four are loaded as one, since of what was just stored few loads go ahead together.
+template <class Element>
+inline __m512i elements_of_lanes(const Element* elements, const std::uint64_t* at,
+                                 unsigned first_lane) {
+  const auto four = [&](unsigned lane) {
+    const auto element = [&](unsigned k) {
+      constexpr std::ptrdiff_t size = 4 / sizeof(Element);
+      const std::size_t index = index_at(at[(lane + 2 * k) / 4], (lane + 2 * k) % 4);
+      return reinterpret_cast<const __m128i*>(elements + index - std::ptrdiff_t(k) * size);
     };
-    columns(0, low_add, high_add);
-    columns(1, first, width);
+    __m128i all = _mm_loadu_si32(element(0));
+    all = _mm_blend_epi32(all, _mm_loadu_si128(element(1)), 1 << 1);
+    all = _mm_blend_epi32(all, _mm_loadu_si128(element(2)), 1 << 2);
+    return _mm_blend_epi32(all, _mm_loadu_si128(element(3)), 1 << 3);
+  };
+  return _mm512_inserti64x4(
+      _mm512_castsi256_si512(pair_of(four(first_lane), four(first_lane + 8))),
+      pair_of(four(first_lane + 16), four(first_lane + 24)), 1);
+}
+inline Lanes rows_of_lanes(const std::uint32_t* rows, const std::uint16_t* places) {
+  std::uint64_t at[n_lanes / 4];
+  std::memcpy(at, places, sizeof at);
+  return {elements_of_lanes(rows, at, 0), elements_of_lanes(rows, at, 1)};
+}
+// Those of the odd lanes in high halves.
+inline Lanes states_of_lanes(const std::uint16_t* next_states, const std::uint64_t* at) {
+  return {elements_of_lanes(next_states, at, 0), elements_of_lanes(next_states - 1, at, 1)};
+}
+
+// What rounds need again and again, as a member of what makes them: see RoundConstants.
+template <class Number>
+struct WriteConstants {
+  __m512i low_half = _mm512_set1_epi32(0xffff);
+  __m512i shift = _mm512_set1_epi16(63);
+  __m512i table = _mm512_set1_epi16(short(context_table_bits));
+  __m512i width = _mm512_set1_epi16(short_row_width);
+  __m512i most_raw = _mm512_set1_epi16(8 * int(sizeof(Number)) - 1);
+  __m512i one = _mm512_set1_epi16(1);
+  __m512i all = _mm512_set1_epi16(-1);
+  __m512i seven = _mm512_set1_epi64(7);
+  __m512i whole_bytes = _mm512_set1_epi64(56);
+  __m512i beyond_32 = _mm512_set1_epi32(31), beyond_56 = _mm512_set1_epi64(7);
+  __m512i too_long = _mm512_set1_epi32(64);
+  __m512i behind = _mm512_loadu_si512(lengths_behind.data());
+
+  // The low halves of `low` below the high ones of `high`.
+  __m512i low_halves(__m512i high, __m512i low) const {
+    return _mm512_ternarylogic_epi32(high, low, low_half, second_or_first_by_third);
+  }
+  __m512i low_digits(__m512i value, __m512i n_digits) const {
+    return _mm512_andnot_si512(_mm512_sllv_epi16(all, n_digits), value);
   }
 };
 
-// next_states[index] of 32 lanes.
-inline __m512i states_at(const std::uint16_t* next_states, __m512i index) {
-  alignas(64) std::uint16_t at[n_lanes];
-  _mm512_store_si512(at, index);
-  keep_in_memory(at);
-  const auto eight = [&](int k) {
-    __m128i found = _mm_cvtsi32_si128(  // its high half is overwritten
-        load<int>(reinterpret_cast<const std::uint8_t*>(next_states + at[k])));
-    found = _mm_insert_epi16(found, next_states[at[k + 1]], 1);
-    found = _mm_insert_epi16(found, next_states[at[k + 2]], 2);
-    found = _mm_insert_epi16(found, next_states[at[k + 3]], 3);
-    found = _mm_insert_epi16(found, next_states[at[k + 4]], 4);
-    found = _mm_insert_epi16(found, next_states[at[k + 5]], 5);
-    found = _mm_insert_epi16(found, next_states[at[k + 6]], 6);
-    return _mm_insert_epi16(found, next_states[at[k + 7]], 7);
-  };
-  return _mm512_inserti64x4(_mm512_castsi256_si512(pair_of(eight(0), eight(8))),
-                            pair_of(eight(16), eight(24)), 1);
-}
-
-inline __m512i low_digits_of_words(__m512i value, __m512i n_digits) {
-  return _mm512_andnot_si512(_mm512_sllv_epi16(_mm512_set1_epi16(-1), n_digits), value);
-}
-
-// Whether there are more of them in each element, of at most 128.
-template <int LIMIT>
-inline unsigned has_more_than(__m512i n_digits) {
-  return _mm512_test_epi64_mask(_mm512_add_epi64(n_digits, _mm512_set1_epi64(127 - LIMIT)),
-                                _mm512_set1_epi64(128));
+// As keep_in_memory, and neither the loads nor the stores move beyond this place.
+template <class Parts>
+inline void keep_here(Parts& parts) {
+  asm volatile("" : "+m"(parts));
 }
 
 template <class Number>
@@ -153,97 +155,132 @@ inline std::size_t fast_short_places(const std::uint8_t* numbers, const std::uin
   return j;
 }
 
+// The first one's bits that the second one has, and the third one's.
+constexpr int first_and_second_or_third = 0xea, first_or_second_and_third = 0xf8;
+
+// Eight pieces of a stream, of at most 63 bits each, which are put behind each other a round later:
+// what was just stored as a vector would be waited for.
+struct LatePieces {
+  alignas(64) std::uint64_t values[n_lanes / 4] = {};  // shifted to where they begin in a byte
+  // That byte, times 64; and how many bits lie in the bytes that end within the piece.
+  alignas(64) std::uint64_t places[n_lanes / 4] = {};
+  std::uint8_t* out;
+
+  // pending: the bits before the first piece; then those of the last byte.
+  void put(std::uint64_t& pending) {
+    keep_here(values), keep_here(places);
+    for (std::size_t k = n_lanes / 4; k-- > 0;) {
+      const std::uint64_t place = places[k];
+      pending |= values[k];
+      store(out + place / 64, pending);
+      pending >>= place % 64;
+    }
+  }
+};
+
 // Whole rounds of 32 numbers, from the last of n to the first.
 template <class Number>
-void fast_short_write(ForwardBits& bits, const Row* rows, const std::uint16_t* next_states,
-                  std::uint32_t* shared_states, const std::uint16_t* contexts,
-                  const std::uint8_t* numbers, const std::uint16_t* places, std::size_t n,
-                  Ahead ahead, std::uint32_t& missing) {
-  constexpr int number_bits = 8 * int(sizeof(Number));
+void fast_short_write(ForwardBits& bits, const std::uint32_t* rows,
+                      const std::uint16_t* next_states, std::uint32_t* shared_states,
+                      const std::uint16_t* contexts, const std::uint8_t* numbers,
+                      const std::uint16_t* places, std::size_t n, Ahead ahead,
+                      std::uint32_t& missing) {
+  if (n == 0) return;
+  const WriteConstants<Number> constants;
   __m512i state = _mm512_permutex2var_epi16(_mm512_loadu_si512(shared_states),
                                             _mm512_loadu_si512(places_of_low_halves.data()),
                                             _mm512_loadu_si512(shared_states + 16));
   __m512i seen = _mm512_setzero_si512();
-  const __m512i low_half = _mm512_set1_epi32(0xffff);
-  if (n == 0) return;
+  std::uint8_t* out = bits.at();
+  std::uint64_t pending = bits.pending(), n_pending = bits.n_pending();
+  LatePieces late{.out = out};
   // The rows of a round are loaded beside the look-ups of the round before, which wait for states.
-  RowColumns next(rows, places + n - n_lanes);
+  Lanes next = rows_of_lanes(rows, places + n - n_lanes);
   for (std::size_t i = n; i > 0;) {
     i -= n_lanes;
     ask_for_round<Number>(ahead, i);
-    const RowColumns row = next;
+    const __m512i add = constants.low_halves(_mm512_slli_epi32(next.odd, 16), next.even);
+    const __m512i row = constants.low_halves(next.odd, _mm512_srli_epi32(next.even, 16));
     const __m512i context = _mm512_loadu_si512(contexts + i);
-    const __m512i shift = _mm512_and_si512(context, _mm512_set1_epi16(63));
-    const __m512i width = _mm512_and_si512(row.width, _mm512_set1_epi16(255));
-    const __m512i raw =
-        _mm512_min_epu16(_mm512_add_epi16(width, shift), _mm512_set1_epi16(number_bits - 1));
-    // As in the row, but with the digits from bit 12 on.
-    const __m512i add = _mm512_add_epi16(
-        row.low_add,
-        _mm512_slli_epi16(_mm512_add_epi16(row.high_add, _mm512_set1_epi16(1)), 12));
     const __m512i digits = _mm512_srli_epi16(_mm512_add_epi16(state, add), 12);
-    const __m512i low = low_digits_of_words(state, digits);
-    const __m512i rest = low_digits_of_words(load_words<Number>(numbers + i * sizeof(Number)), raw);
-    state = states_at(next_states, _mm512_add_epi16(_mm512_srlv_epi16(state, digits), row.first));
-    seen = _mm512_or_si512(seen, row.width);
-    next = RowColumns(rows, places + (i > 0 ? i - n_lanes : 0));
+    const __m512i first = _mm512_add_epi16(_mm512_srai_epi16(row, short_row_first),
+                                           _mm512_and_si512(context, constants.table));
+    alignas(64) std::uint64_t at[n_lanes / 4];
+    _mm512_store_si512(at, _mm512_add_epi16(_mm512_srlv_epi16(state, digits), first));
+    keep_here(at);
+    seen = _mm512_or_si512(seen, row);
+    late.put(pending);
+    next = rows_of_lanes(rows, places + (i > 0 ? i - n_lanes : 0));
 
-    // The number of the higher lane comes first.
+    const __m512i low = constants.low_digits(state, digits);
+    const __m512i raw =
+        _mm512_min_epu16(_mm512_add_epi16(_mm512_and_si512(row, constants.width),
+                                          _mm512_and_si512(context, constants.shift)),
+                         constants.most_raw);
+    const __m512i rest =
+        constants.low_digits(load_words<Number>(numbers + i * sizeof(Number)), raw);
+    // Two numbers, then four: that of the higher lane comes first.
     const __m512i lengths = _mm512_add_epi16(digits, raw);
-    const __m512i even_value =
-        _mm512_or_si512(_mm512_and_si512(low, low_half),
-                        _mm512_sllv_epi32(_mm512_and_si512(rest, low_half),
-                                          _mm512_and_si512(digits, low_half)));
+    const __m512i odd_length = _mm512_srli_epi32(lengths, 16);
+    const __m512i pair_length = _mm512_madd_epi16(lengths, constants.one);
+    const __m512i four_length = _mm512_sad_epu8(lengths, _mm512_setzero_si512());
+    const __m512i even_value = _mm512_ternarylogic_epi32(
+        low, constants.low_half,
+        _mm512_sllv_epi32(_mm512_and_si512(rest, constants.low_half),
+                          _mm512_and_si512(digits, constants.low_half)),
+        first_and_second_or_third);
     const __m512i odd_value = _mm512_or_si512(
         _mm512_srli_epi32(low, 16),
         _mm512_sllv_epi32(_mm512_srli_epi32(rest, 16), _mm512_srli_epi32(digits, 16)));
-    const __m512i odd_length = _mm512_srli_epi32(lengths, 16);
-    const __m512i pair_length =
-        _mm512_add_epi32(_mm512_and_si512(lengths, low_half), odd_length);
-    const __m512i upper_length = _mm512_srli_epi64(pair_length, 32);
-    const __m512i four_length =
-        _mm512_add_epi64(_mm512_and_si512(pair_length, _mm512_set1_epi64(0xffffffff)),
-                         upper_length);
+    const __m512i pair = _mm512_or_si512(odd_value, _mm512_sllv_epi32(even_value, odd_length));
+    const __m512i four = _mm512_or_si512(
+        _mm512_srli_epi64(pair, 32),
+        _mm512_sllv_epi64(_mm512_maskz_mov_epi32(0x5555, pair),
+                          _mm512_srli_epi64(pair_length, 32)));
+    // Each four begins within a byte in which the one before it ends.
+    const __m512i behind = _mm512_sad_epu8(
+        _mm512_maskz_permutexvar_epi8(0x0080c0e0f0f8fcfe, constants.behind, four_length),
+        _mm512_setzero_si512());
+    const __m512i begin = _mm512_add_epi64(behind, _mm512_set1_epi64(std::int64_t(n_pending)));
+    const __m512i within = _mm512_and_si512(begin, constants.seven);
+    const __m512i end = _mm512_add_epi64(within, four_length);
+    _mm512_store_si512(late.values, _mm512_sllv_epi64(four, within));
+    _mm512_store_si512(late.places, _mm512_ternarylogic_epi64(
+                                        _mm512_slli_epi64(_mm512_srli_epi64(begin, 3), 6), end,
+                                        constants.whole_bytes, first_or_second_and_third));
+    keep_here(late.values), keep_here(late.places);
+    late.out = out;
     // Pairs of more than 32 digits, or four numbers of more than 56.
-    const bool is_long =
-        (_mm512_test_epi32_mask(_mm512_add_epi32(pair_length, _mm512_set1_epi32(31)),
-                                _mm512_set1_epi32(64)) |
-         has_more_than<56>(four_length)) != 0;
-    if (is_long) [[unlikely]] {
+    const __m512i is_beyond = _mm512_or_si512(
+        _mm512_add_epi32(pair_length, constants.beyond_32),
+        _mm512_add_epi64(four_length, constants.beyond_56));
+    if (_mm512_test_epi32_mask(is_beyond, constants.too_long) != 0) [[unlikely]] {
       alignas(64) std::uint32_t values[2][n_lanes / 2];
       alignas(64) std::uint16_t n_bits[n_lanes];
       _mm512_store_si512(values[0], even_value);
       _mm512_store_si512(values[1], odd_value);
       _mm512_store_si512(n_bits, lengths);
-      for (std::size_t k = n_lanes; k-- > 0;) bits.put(values[k % 2][k / 2], n_bits[k]);
-      continue;
-    }
-    const __m512i pair = _mm512_or_si512(odd_value, _mm512_sllv_epi32(even_value, odd_length));
-    const __m512i four = _mm512_or_si512(
-        _mm512_srli_epi64(pair, 32),
-        _mm512_sllv_epi64(_mm512_and_si512(pair, _mm512_set1_epi64(0xffffffff)), upper_length));
-    // Eight numbers where they fit.
-    const __m512i other_length = _mm512_unpackhi_epi64(four_length, four_length);
-    const __m512i eight_length = _mm512_add_epi64(four_length, other_length);
-    alignas(64) std::uint64_t values[n_lanes / 4], n_bits[n_lanes / 4];
-    if (has_more_than<56>(eight_length) & 0x55) {
-      _mm512_store_si512(values, four);
-      _mm512_store_si512(n_bits, four_length);
-      for (std::size_t k = n_lanes / 4; k-- > 0;) bits.put(values[k], unsigned(n_bits[k]));
+      ForwardBits slow(out, pending, unsigned(n_pending));
+      for (std::size_t k = n_lanes; k-- > 0;) slow.put(values[k % 2][k / 2], n_bits[k]);
+      out = slow.at(), pending = slow.pending(), n_pending = slow.n_pending();
+      late = {.out = out};
     } else {
-      _mm512_store_si512(values,
-                         _mm512_or_si512(_mm512_unpackhi_epi64(four, four),
-                                         _mm512_sllv_epi64(four, other_length)));
-      _mm512_store_si512(n_bits, eight_length);
-      for (std::size_t k = n_lanes / 4; k > 0; k -= 2)
-        bits.put(values[k - 2], unsigned(n_bits[k - 2]));
+      const auto n_bits = std::uint64_t(
+          _mm_cvtsi128_si64(_mm512_castsi512_si128(_mm512_add_epi64(begin, four_length))));
+      out += n_bits / 8;
+      n_pending = n_bits % 8;
     }
+    keep_here(at);
+    const Lanes found = states_of_lanes(next_states, at);
+    state = constants.low_halves(found.odd, found.even);
   }
+  late.put(pending);
+  bits = ForwardBits(out, pending, unsigned(n_pending));
   alignas(64) std::uint16_t last[n_lanes];
   _mm512_store_si512(last, state);
   std::copy_n(last, n_lanes, shared_states);
   missing |= std::uint32_t(
-      _mm512_test_epi16_mask(seen, _mm512_set1_epi16(short(0xff00))) != 0);
+      _mm512_test_epi16_mask(seen, _mm512_set1_epi16(short_row_is_missing)) != 0);
 }
 
 }  // namespace

@@ -95,36 +95,57 @@ inline void DecodingTables::fill(Entry* out, const Frequencies& frequencies, int
   });
 }
 
-// rows[place] for n_rows places, each of which stands for a symbol; where the table lacks that, for
-// the escape of its sign. next_states: shared by all tables, appended to.
-template <class SymbolOf, class SymbolAt>
-void append_rows(std::vector<Row>& rows, std::vector<std::uint16_t>& next_states,
-                 const Frequencies& frequencies, int table_log, unsigned n_rows,
-                 SymbolOf&& symbol_of, SymbolAt&& symbol_at) {
-  const std::uint32_t n_states = 1u << table_log;
-  std::vector<std::uint32_t> start(frequencies.size());
-  if (!next_states.empty()) next_states.pop_back();
-  std::uint32_t end = std::uint32_t(next_states.size());
-  for (std::size_t symbol = 0; symbol < frequencies.size(); ++symbol) {
-    start[symbol] = end;
-    end += frequencies[symbol];
+// Tables as kernels write by them.
+class TablesToWrite {
+ public:
+  // Appends a table: a row for each of n_rows places, which stand for symbols; where the table lacks
+  // one, for the escape of its sign.
+  template <class SymbolOf, class SymbolAt>
+  void append(const Frequencies& frequencies, int table_log, unsigned n_rows, SymbolOf&& symbol_of,
+              SymbolAt&& symbol_at) {
+    const std::uint32_t n_states = 1u << table_log;
+    const std::size_t begin = next_states_.size() - 2 * next_states_beside;
+    next_states_.resize(next_states_.size() + table_stride);
+    std::vector<std::uint32_t> start(frequencies.size());
+    std::uint32_t end = 0;
+    for (std::size_t symbol = 0; symbol < frequencies.size(); ++symbol) {
+      start[symbol] = end;
+      end += frequencies[symbol];
+    }
+    const std::size_t first_row = rows_.size();
+    rows_.resize(first_row + n_rows);
+    short_rows_.resize(short_rows_.size() + n_rows);
+    for (unsigned place = 0; place < n_rows; ++place) {
+      int symbol = symbol_of(place);
+      if (frequencies[std::size_t(symbol)] == 0) symbol = symbol_at(symbol).mant < 0;
+      const bool is_missing = frequencies[std::size_t(symbol)] == 0;
+      const std::uint32_t frequency = std::max<std::uint32_t>(frequencies[std::size_t(symbol)], 1);
+      const auto most =
+          unsigned(frequency > 1 ? table_log + 1 - std::bit_width(frequency - 1) : table_log);
+      const auto first = std::int32_t(start[std::size_t(symbol)]) - std::int32_t(frequency);
+      const std::uint8_t width = symbol_at(symbol).width;
+      rows_[first_row + place] = {.add_for_digits = (most << 16) - (frequency << most),
+                                  .first = std::int16_t(std::int32_t(begin) + first),
+                                  .width = width,
+                                  .is_missing = is_missing};
+      short_rows_[first_row + entries_beside + place] =
+          short_row(most, frequency, first, width, is_missing);
+    }
+    std::uint16_t* const next_states = &next_states_[next_states_beside + begin];
+    for_each_state(frequencies, table_log, [&](unsigned state, unsigned symbol) {
+      next_states[start[symbol]++] = std::uint16_t(n_states + state);
+    });
   }
-  for (unsigned place = 0; place < n_rows; ++place) {
-    int symbol = symbol_of(place);
-    if (frequencies[std::size_t(symbol)] == 0) symbol = symbol_at(symbol).mant < 0;
-    const std::uint32_t frequency = std::max<std::uint32_t>(frequencies[std::size_t(symbol)], 1);
-    const int most = frequency > 1 ? table_log + 1 - std::bit_width(frequency - 1) : table_log;
-    rows.push_back(
-        {.add_for_digits = (std::uint32_t(most) << 16) - (frequency << most),
-         .first = std::int16_t(std::int32_t(start[std::size_t(symbol)]) - std::int32_t(frequency)),
-         .width = symbol_at(symbol).width,
-         .is_missing = frequencies[std::size_t(symbol)] == 0});
+  EncodingTables tables() const {
+    return {rows_.data(), short_rows_.data() + entries_beside,
+            next_states_.data() + next_states_beside};
   }
-  next_states.resize(end + 1);  // see Row
-  for_each_state(frequencies, table_log, [&](unsigned state, unsigned symbol) {
-    next_states[start[symbol]++] = std::uint16_t(n_states + state);
-  });
-}
+
+ private:
+  std::vector<Row> rows_;
+  std::vector<std::uint32_t> short_rows_ = std::vector<std::uint32_t>(2 * entries_beside);
+  std::vector<std::uint16_t> next_states_ = std::vector<std::uint16_t>(2 * next_states_beside);
+};
 
 // Frequencies as a prelude stores them: each length as a step from the length `stride` symbols
 // before, in unary; then the digits below the leading one; until the table is full.
