@@ -20,6 +20,7 @@
 #include "dispatch.hpp"
 #include "encode_run.hpp"
 #include "float_codec.hpp"
+#include "frame_bindings.hpp"
 #include "search_bindings.hpp"
 
 namespace nb = nanobind;
@@ -391,5 +392,6 @@ NB_MODULE(_native, m) {
                    ", out: bytearray | memoryview, threads: int) -> tuple[int, int]"),
            "Blocks [first, end), as FmDeltaDecoder.decode_run.");
 
+  bind_frames(m);
   bind_search(m);
 }

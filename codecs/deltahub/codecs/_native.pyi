@@ -168,6 +168,15 @@ class NeuzipDecoder:
     def decode_run(self, blocks: BlockTable, first: int, end: int, payload: bytes | bytearray | memoryview, out: bytearray | memoryview, threads: int) -> tuple[int, int]:
         """Blocks [first, end), as FmDeltaDecoder.decode_run."""
 
+def encode_clear_delta(kind: int, source: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, rows: int, columns: int, rows_per_block: int, parts: int, header: bytes | bytearray | memoryview, most: int, threads: int) -> bytes | None:
+    """
+    A whole frame of fm_delta at the least effort, planned as FmDeltaEncoder does and cut as its
+    encode_run does. None for words that are no floats, where it would have `most` bytes or
+    more, and where a little of the words does not say clearly that they take more without the
+    base. header: the frame's, without its checksum, and with zeros for the lengths of prelude
+    and body. The result is the same for any number of threads. ValueError unless the sizes fit.
+    """
+
 def greatest_magnitude(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]]) -> int:
     """
     The greatest magnitude of the words that are numbers, as a word without its sign; 0 where

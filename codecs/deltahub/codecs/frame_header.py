@@ -86,6 +86,11 @@ class FrameHeader:
         return self.prefix_length + self.body_length
 
     def to_bytes(self) -> bytes:
+        checked = self.fields()
+        return checked + CHECKSUM.pack(xxhash.xxh3_64_intdigest(checked))
+
+    def fields(self) -> bytes:
+        """What the checksum is of."""
         segments = self.base.segments if self.base is not None else ()
         parts = [
             FIXED.pack(
@@ -112,8 +117,7 @@ class FrameHeader:
             )
         ]
         parts += [SEGMENT.pack(s.tensor, s.dtype.code, s.start, s.count) for s in segments]
-        checked = b"".join(parts)
-        return checked + CHECKSUM.pack(xxhash.xxh3_64_intdigest(checked))
+        return b"".join(parts)
 
 
 def choose_geometry(codec: Codec, dtype: DType, rows: int, columns: int) -> Geometry:

@@ -1,0 +1,65 @@
+#include "frame_bindings.hpp"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+
+#include <optional>
+
+#include "delta_frame.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace deltahub {
+namespace {
+
+using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+View view_of(const Bytes& bytes) { return {bytes.data(), bytes.size()}; }
+
+std::optional<nb::bytes> encode_clear_delta(int kind, const Bytes& source, const Bytes& base,
+                                            std::size_t rows, std::size_t columns,
+                                            std::size_t rows_per_block, std::size_t parts,
+                                            const Bytes& header, std::uint64_t most,
+                                            std::size_t threads) {
+  std::optional<DeltaFrame> frame;
+  {
+    nb::gil_scoped_release unlocked;
+    frame.emplace(kind, view_of(source), view_of(base), rows, columns, rows_per_block, parts,
+                  view_of(header), most);
+    if (!frame->pays()) return {};
+  }
+  PyObject* bytes = PyBytes_FromStringAndSize(nullptr, Py_ssize_t(frame->room()));
+  if (!bytes) nb::raise_python_error();
+  nb::object owner = nb::steal(bytes);
+  auto* const out = reinterpret_cast<std::uint8_t*>(PyBytes_AS_STRING(bytes));
+  std::optional<std::size_t> length;
+  {
+    nb::gil_scoped_release unlocked;
+    length = frame->write({out, frame->room()}, threads);
+  }
+  if (!length) return {};
+  bytes = owner.release().ptr();  // nobody else has it yet, so that it may still shrink
+  if (_PyBytes_Resize(&bytes, Py_ssize_t(*length)) != 0) nb::raise_python_error();
+  return nb::steal<nb::bytes>(bytes);
+}
+
+}  // namespace
+
+// Stubs name the buffers by what callers hold; nanobind's own names need numpy arrays.
+#define BUFFER "bytes | bytearray | memoryview"
+
+void bind_frames(nb::module_& m) {
+  m.def("encode_clear_delta", &encode_clear_delta, "kind"_a, "source"_a, "base"_a, "rows"_a,
+        "columns"_a, "rows_per_block"_a, "parts"_a, "header"_a, "most"_a, "threads"_a,
+        nb::sig("def encode_clear_delta(kind: int, source: " BUFFER ", base: " BUFFER
+                ", rows: int, columns: int, rows_per_block: int, parts: int, header: " BUFFER
+                ", most: int, threads: int) -> bytes | None"),
+        "A whole frame of fm_delta at the least effort, planned as FmDeltaEncoder does and cut as its\n"
+        "encode_run does. None for words that are no floats, where it would have `most` bytes or\n"
+        "more, and where a little of the words does not say clearly that they take more without the\n"
+        "base. header: the frame's, without its checksum, and with zeros for the lengths of prelude\n"
+        "and body. The result is the same for any number of threads. ValueError unless the sizes fit.");
+}
+
+}  // namespace deltahub
