@@ -128,7 +128,7 @@ inline Clustering cluster(std::vector<Member>& members, int table_log, std::size
     if (order.size() <= most_tables && extras[best].least() >= 0) break;
     const std::size_t gone = best + extras[best].best;
     Group& group = groups[order[best]];
-    group.cost = group.cost_with(groups[order[gone]], table_log);
+    group.cost += groups[order[gone]].cost + std::uint64_t(extras[best].least());
     group.take(groups[order[gone]]);
     merged_into[order[gone]] = order[best];
     order.erase(order.begin() + std::ptrdiff_t(gone));

@@ -213,25 +213,23 @@ class Planner {
                        room.exponents[j] = std::int16_t(exponent_at(words, j));
                    });
     if (!is_scaled()) return sample.tried(scales, false, false);
+    const std::uint64_t row_bits = bits_alone(counted(scales.rows.around, 1), 16);
+    const std::uint64_t column_bits = bits_alone(counted(scales.columns.around, 1), 16);
+    // Of the whole frame with that option, and of its scales.
+    const auto bits_of = [&](const Sample::Option& option) {
+      return scaled(option.bits, all(), option.counted) + (option.by_row ? row_bits : 0) +
+             (option.by_column ? column_bits : 0);
+    };
     Sample::Option best;
     for (const bool by_row : {false, true}) {
       // The class of a row that decayed is its scale.
       if (!by_row && plan.model.staircase_bits > 0) continue;
       for (const bool by_column : {false, true}) {
         const Sample::Option option = sample.tried(scales, by_row, by_column);
-        if (best.bits == 0 || bits_of(option, scales) < bits_of(best, scales))
-          best = option;
+        if (best.bits == 0 || bits_of(option) < bits_of(best)) best = option;
       }
     }
     return best;
-  }
-
-  // Bits of the whole frame with that option, and of its scales.
-  std::uint64_t bits_of(const Sample::Option& option, const RowAndColumnScales& scales) const {
-    std::uint64_t bits = scaled(option.bits, all(), option.counted);
-    if (option.by_row) bits += bits_alone(counted(scales.rows.around, 1), 16);
-    if (option.by_column) bits += bits_alone(counted(scales.columns.around, 1), 16);
-    return bits;
   }
 
   // The differences of more words, by class.
