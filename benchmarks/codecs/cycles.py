@@ -96,7 +96,7 @@ LOOPS: Final = {
         Loop("BF16 join", f"joinINS0_10{_BF16}", "zmm", 32),
         Loop("encode BF16: deltas", f"deltasINS0_10{_BF16}", "zmm", 32),
         Loop("encode BF16: places", "placesItE", "vpermb", 32),
-        Loop("encode BF16: write", "writeItE", "vpinsrw", 32),
+        Loop("encode BF16: write", "writeItE", "vpblendd", 32),
     ),
 }
 

@@ -43,7 +43,7 @@ KINDS: Final = (
     (
         "planning",
         r"Planner|Sample|cluster|bits_alone|::sizes<|::bins<|ScaleSums|[dD]ecay|Group|"
-        r"high_level|log2_fixed|cost_of|entropy|FloatPlan|plan_floats|plan_table|counted_leading|count_exponents|_sort",
+        r"high_level|log2_fixed|cost_of|entropy|FloatPlan|least_float_bytes|least_zstd_bytes|plan_floats|plan_table|counted_leading|count_exponents|_sort",
     ),
     (
         "search: trials and differences",
@@ -57,7 +57,7 @@ KINDS: Final = (
     ),
     (
         "numbers: states and digits",
-        r"::(fast_)?(two_)?numbers<|::write<|Reader<|::begin\(|finish_block|StreamWriter",
+        r"::(fast_)?(two_)?numbers<|::(fast_short_)?write<|elements_of_lanes|Reader<|::begin\(|finish_block|StreamWriter",
     ),
     ("differences and words", r"::apply<|::deltas<|undo"),
     ("standalone: words", r"::join<|float_|[fF]loatRows|neuzip|split_|join_"),

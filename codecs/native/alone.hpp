@@ -34,7 +34,7 @@ inline std::uint64_t of_all(std::uint64_t bits, std::size_t seen_bytes, std::siz
 template <class Words>
 std::uint64_t least_float_bytes(View source) {
   using Word = typename Words::Word;
-  constexpr std::size_t piece = 64, most_pieces = 64, item = sizeof(Word);
+  constexpr std::size_t piece = 64, most_pieces = 32, item = sizeof(Word);
   constexpr int n_low = Words::mantissa_bits - most_tried<Words>;
   constexpr std::size_t n_values = std::size_t(1) << (Words::exponent_bits + most_tried<Words>);
   const std::size_t n = source.size() / item, n_pieces = std::min(n / piece, most_pieces);

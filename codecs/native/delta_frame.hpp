@@ -22,6 +22,9 @@ namespace deltahub {
 // The numbers of a frame's header that its body decides; codecs/spec/frame.md has them all.
 inline constexpr std::size_t prelude_length_at = 12, body_length_at = 16;
 inline constexpr std::size_t frame_checksum_bytes = 8, most_prelude_bytes = std::size_t(1) << 20;
+// Of one without a base, beside prelude and blocks: a header, a row of the table, both checksums.
+inline constexpr std::size_t least_frame_bytes =
+    120 + BlockTable::row_bytes + 2 * frame_checksum_bytes;
 
 class DeltaFrame {
  public:
@@ -29,10 +32,10 @@ class DeltaFrame {
   // frame must stay below. std::invalid_argument where sizes do not fit each other.
   DeltaFrame(int kind, View source, View base, std::size_t rows, std::size_t columns,
              std::size_t rows_per_block, std::size_t parts, View header, std::uint64_t most)
-      : source_(source), base_(base), header_(header),
-        most_(std::min<std::uint64_t>(most, least_bytes_alone(kind, source))) {
+      : source_(source), base_(base), header_(header), most_(most),
+        least_alone_(least_bytes_alone(kind, source)) {
     require(header.size() >= body_length_at + 8, "a header that is cut off");
-    if (most_ == 0) return;
+    if (least_alone_ == 0) return;
     encoder_ = planned_deltas(kind, source, base, rows, columns, int(Effort::fast), {}, {}, 0, false);
     cut_ = {rows, columns, encoder_->word_bytes, rows_per_block, parts};
     cut_.check(source.size());
@@ -41,7 +44,7 @@ class DeltaFrame {
   // Whether it seems to become as small as it must.
   bool pays() const {
     return encoder_ && encoder_->prelude.size() <= most_prelude_bytes &&
-           encoder_->estimated_bytes < std::min<std::uint64_t>(most_, source_.size());
+           encoder_->estimated_bytes < std::min<std::uint64_t>(least_alone_, source_.size());
   }
   // How large a buffer `write` takes.
   std::size_t room() const { return front() + source_.size(); }
@@ -57,7 +60,8 @@ class DeltaFrame {
       if (BlockMode(run.modes[i]) != BlockMode::unchanged) coded += cut_.place_of(i).size;
     }
     const std::size_t prelude = encoder_->prelude.size(), length = front() + body;
-    if (coded <= body + prelude || length >= most_) return {};
+    if (coded <= body + prelude || length >= std::min(most_, least_frame_bytes + least_alone_))
+      return {};
     std::uint8_t* at = out.data();
     const auto append = [&at](View bytes) {
       std::memcpy(at, bytes.data(), bytes.size());
@@ -89,7 +93,7 @@ class DeltaFrame {
   }
 
   View source_, base_, header_;
-  std::uint64_t most_;
+  std::uint64_t most_, least_alone_;
   std::unique_ptr<DeltaEncoder> encoder_;
   Cut cut_{};
 };

@@ -20,8 +20,8 @@ class DeltaRows {
   DeltaRows(const Kernels& kernels, const std::vector<Frequencies>& tables, int table_log)
       : kernels_(kernels), table_log_(table_log) {
     for (const Frequencies& table : tables)
-      rows_.append(table, table_log, n_places,
-                   [](unsigned place) { return symbol_of_place(place); }, delta_symbol);
+      rows_.append_rows(table, table_log, n_places,
+                        [](unsigned place) { return symbol_of_place(place); }, delta_symbol);
   }
   int table_log() const { return table_log_; }
   const Kernels& kernels() const { return kernels_; }

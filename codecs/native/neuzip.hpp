@@ -166,9 +166,9 @@ class FloatRows {
 
   FloatRows(const Kernels& kernels, const FloatModel& model)
       : kernels_(kernels), model_(model) {
-    rows_.append(model.table, model.table_log, 1u << leading_bits<Words>(model),
-                 [](unsigned place) { return int(place) + n_escapes; },
-                 float_symbols<Words>(model));
+    rows_.append_rows(model.table, model.table_log, 1u << leading_bits<Words>(model),
+                      [](unsigned place) { return int(place) + n_escapes; },
+                      float_symbols<Words>(model));
   }
   int table_log() const { return model_.table_log; }
   void find_places(const Context*, const Word* numbers, std::size_t n,

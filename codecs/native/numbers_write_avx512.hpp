@@ -46,7 +46,8 @@ inline constexpr auto lengths_behind = [] {
 template <class Element>
 inline __m512i elements_of_lanes(const Element* elements, const std::uint64_t* at,
                                  unsigned first_lane) {
-  const auto four = [&](unsigned lane) {
+  // A call would need its place in memory, and constants to be loaded behind it.
+  const auto four = [&](unsigned lane) __attribute__((always_inline)) {
     const auto element = [&](unsigned k) {
       constexpr std::ptrdiff_t size = 4 / sizeof(Element);
       const std::size_t index = index_at(at[(lane + 2 * k) / 4], (lane + 2 * k) % 4);

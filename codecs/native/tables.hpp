@@ -101,8 +101,8 @@ class TablesToWrite {
   // Appends a table: a row for each of n_rows places, which stand for symbols; where the table lacks
   // one, for the escape of its sign.
   template <class SymbolOf, class SymbolAt>
-  void append(const Frequencies& frequencies, int table_log, unsigned n_rows, SymbolOf&& symbol_of,
-              SymbolAt&& symbol_at) {
+  void append_rows(const Frequencies& frequencies, int table_log, unsigned n_rows,
+                   SymbolOf&& symbol_of, SymbolAt&& symbol_at) {
     const std::uint32_t n_states = 1u << table_log;
     const std::size_t begin = next_states_.size() - 2 * next_states_beside;
     next_states_.resize(next_states_.size() + table_stride);
