@@ -9,7 +9,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 #include "ahead.hpp"
 #include "entries.hpp"
@@ -40,36 +39,46 @@ inline constexpr auto lengths_behind = [] {
   return at;
 }();
 
-// Elements of 32 bits of every second lane, loaded one by one: four by four with their neighbours,
-// each of them so that it lies in its own place, which blends keep. at: indices, in the order of the
-// lanes; four are loaded as one, since of what was just stored few loads go ahead together.
+// Elements of 32 bits of every second lane of eight, loaded one by one with their neighbours, each of
+// them so that it lies in its own place, which blends keep. at: where the eight indices are; four are
+// loaded as one, since of what was just stored few loads go ahead together.
 template <class Element>
-inline __m512i elements_of_lanes(const Element* elements, const std::uint64_t* at,
-                                 unsigned first_lane) {
-  // A call would need its place in memory, and constants to be loaded behind it.
-  const auto four = [&](unsigned lane) __attribute__((always_inline)) {
-    const auto element = [&](unsigned k) {
-      constexpr std::ptrdiff_t size = 4 / sizeof(Element);
-      const std::size_t index = index_at(at[(lane + 2 * k) / 4], (lane + 2 * k) % 4);
-      return reinterpret_cast<const __m128i*>(elements + index - std::ptrdiff_t(k) * size);
-    };
-    __m128i all = _mm_loadu_si32(element(0));
-    all = _mm_blend_epi32(all, _mm_loadu_si128(element(1)), 1 << 1);
-    all = _mm_blend_epi32(all, _mm_loadu_si128(element(2)), 1 << 2);
-    return _mm_blend_epi32(all, _mm_loadu_si128(element(3)), 1 << 3);
+[[gnu::always_inline]] inline __m128i elements_of_eight(const Element* elements, const void* at,
+                                                        unsigned odd) {
+  const auto* const fours = static_cast<const std::uint8_t*>(at);
+  const auto low = load<std::uint64_t>(fours), high = load<std::uint64_t>(fours + 8);
+  const auto element = [elements](std::uint64_t four, unsigned lane, std::ptrdiff_t place) {
+    constexpr std::ptrdiff_t size = 4 / sizeof(Element);
+    return reinterpret_cast<const __m128i*>(elements + index_at(four, lane) - place * size);
   };
-  return _mm512_inserti64x4(
-      _mm512_castsi256_si512(pair_of(four(first_lane), four(first_lane + 8))),
-      pair_of(four(first_lane + 16), four(first_lane + 24)), 1);
+  __m128i all = _mm_loadu_si32(element(low, odd, 0));
+  all = _mm_blend_epi32(all, _mm_loadu_si128(element(low, 2 + odd, 1)), 1 << 1);
+  all = _mm_blend_epi32(all, _mm_loadu_si128(element(high, odd, 2)), 1 << 2);
+  return _mm_blend_epi32(all, _mm_loadu_si128(element(high, 2 + odd, 3)), 1 << 3);
 }
-inline Lanes rows_of_lanes(const std::uint32_t* rows, const std::uint16_t* places) {
-  std::uint64_t at[n_lanes / 4];
-  std::memcpy(at, places, sizeof at);
-  return {elements_of_lanes(rows, at, 0), elements_of_lanes(rows, at, 1)};
-}
-// Those of the odd lanes in high halves.
-inline Lanes states_of_lanes(const std::uint16_t* next_states, const std::uint64_t* at) {
-  return {elements_of_lanes(next_states, at, 0), elements_of_lanes(next_states - 1, at, 1)};
+
+// Eight lanes after eight lanes; those that are odd by themselves.
+struct EightByEight {
+  __m128i even[n_lanes / 8], odd[n_lanes / 8];
+
+  Lanes lanes() const {
+    const auto whole = [](const __m128i* eight) {
+      return _mm512_inserti64x4(_mm512_castsi256_si512(pair_of(eight[0], eight[1])),
+                                pair_of(eight[2], eight[3]), 1);
+    };
+    return {whole(even), whole(odd)};
+  }
+};
+
+// Their next states, those of the odd lanes in high halves. at: the indices.
+inline Lanes states_of_lanes(const std::uint16_t* next_states, const std::uint16_t* at) {
+  EightByEight found;
+#pragma GCC unroll 4
+  for (unsigned k = 0; k < n_lanes / 8; ++k) {
+    found.even[k] = elements_of_eight(next_states, at + 8 * k, 0);
+    found.odd[k] = elements_of_eight(next_states - 1, at + 8 * k, 1);
+  }
+  return found.lanes();
 }
 
 // What rounds need again and again, as a member of what makes them: see RoundConstants.
@@ -167,17 +176,31 @@ struct LatePieces {
   alignas(64) std::uint64_t places[n_lanes / 4] = {};
   std::uint8_t* out;
 
-  // pending: the bits before the first piece; then those of the last byte.
-  void put(std::uint64_t& pending) {
-    keep_here(values), keep_here(places);
-    for (std::size_t k = n_lanes / 4; k-- > 0;) {
-      const std::uint64_t place = places[k];
-      pending |= values[k];
-      store(out + place / 64, pending);
-      pending >>= place % 64;
-    }
+  // From the last piece to the first. pending: the bits before it; then those of its last byte.
+  void put(std::size_t k, std::uint64_t& pending) const {
+    const std::uint64_t place = places[k];
+    pending |= values[k];
+    store(out + place / 64, pending);
+    pending >>= place % 64;
   }
 };
+
+// Rows of 32 places. Between them the pieces are put, each of which waits for the one before: so there
+// is something to do meanwhile.
+[[gnu::always_inline]] inline Lanes rows_between(const std::uint32_t* rows,
+                                                 const std::uint16_t* places, LatePieces& late,
+                                                 std::uint64_t& pending) {
+  keep_here(late.values), keep_here(late.places);
+  EightByEight found;
+#pragma GCC unroll 4
+  for (unsigned k = 0; k < n_lanes / 8; ++k) {
+    late.put(n_lanes / 4 - 1 - 2 * k, pending);
+    found.even[k] = elements_of_eight(rows, places + 8 * k, 0);
+    late.put(n_lanes / 4 - 2 - 2 * k, pending);
+    found.odd[k] = elements_of_eight(rows, places + 8 * k, 1);
+  }
+  return found.lanes();
+}
 
 // Whole rounds of 32 numbers, from the last of n to the first.
 template <class Number>
@@ -196,7 +219,7 @@ void fast_short_write(ForwardBits& bits, const std::uint32_t* rows,
   std::uint64_t pending = bits.pending(), n_pending = bits.n_pending();
   LatePieces late{.out = out};
   // The rows of a round are loaded beside the look-ups of the round before, which wait for states.
-  Lanes next = rows_of_lanes(rows, places + n - n_lanes);
+  Lanes next = rows_between(rows, places + n - n_lanes, late, pending);
   for (std::size_t i = n; i > 0;) {
     i -= n_lanes;
     ask_for_round<Number>(ahead, i);
@@ -206,12 +229,11 @@ void fast_short_write(ForwardBits& bits, const std::uint32_t* rows,
     const __m512i digits = _mm512_srli_epi16(_mm512_add_epi16(state, add), 12);
     const __m512i first = _mm512_add_epi16(_mm512_srai_epi16(row, short_row_first),
                                            _mm512_and_si512(context, constants.table));
-    alignas(64) std::uint64_t at[n_lanes / 4];
+    alignas(64) std::uint16_t at[n_lanes];
     _mm512_store_si512(at, _mm512_add_epi16(_mm512_srlv_epi16(state, digits), first));
     keep_here(at);
     seen = _mm512_or_si512(seen, row);
-    late.put(pending);
-    next = rows_of_lanes(rows, places + (i > 0 ? i - n_lanes : 0));
+    next = rows_between(rows, places + (i > 0 ? i - n_lanes : 0), late, pending);
 
     const __m512i low = constants.low_digits(state, digits);
     const __m512i raw =
@@ -275,7 +297,7 @@ void fast_short_write(ForwardBits& bits, const std::uint32_t* rows,
     const Lanes found = states_of_lanes(next_states, at);
     state = constants.low_halves(found.odd, found.even);
   }
-  late.put(pending);
+  for (std::size_t k = n_lanes / 4; k-- > 0;) late.put(k, pending);
   bits = ForwardBits(out, pending, unsigned(n_pending));
   alignas(64) std::uint16_t last[n_lanes];
   _mm512_store_si512(last, state);
