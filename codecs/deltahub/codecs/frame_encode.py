@@ -122,7 +122,8 @@ def encode_frame(
     source: the part's bytes, in the coding dtype. base, plan: the aligned base bytes, of the same
     size, and where they come from; both if the codec needs a base, else neither. codec: "auto"
     takes what a sample says is smallest, with the base, where one is given, or without; a delta
-    that turns out larger than the elements alone is not kept. The result is the same for any number
+    that turns out larger than the elements alone is not kept, at effort fast as far as a sample
+    shows. The result is the same for any number
     of threads. InvalidInput where these do not fit each other; TooLarge for more than MAX_FRAME
     bytes.
     """
