@@ -8,7 +8,7 @@ from deltahub.codecs._native import encode_clear_delta
 from deltahub.codecs.frame_encode import split_frames
 from deltahub.codecs.protocol import Effort
 from deltahub.codecs.words import WORD_KINDS
-from support.deltas import fine_tune, scaled_fine_tune
+from support.deltas import as_words, fine_tune, scaled_fine_tune
 from support.frames import plan_on
 from support.kernels import every_kernel, running
 
@@ -73,6 +73,31 @@ def test_what_may_be_smaller_alone_is_not_clear() -> None:
     # Of integers nothing is known, and of a few words too little.
     assert clear_delta(DType.I16, 100, 1000, tuned, base) is None
     assert clear_delta(DType.BF16, 1, 63, tuned[:126], base[:126]) is None
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.BF16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("kept", ["every third", "a third in one place", "some", "columns"])
+def test_pruned_tensors_take_hardly_more_than_alone(dtype: DType, kept: str) -> None:
+    random = np.random.default_rng(2)
+    for step in np.geomspace(1e-5, 1e-1, 9):
+        rows, columns = random.integers(30, 400, 2).tolist()
+        at = np.arange(rows)[:, None]
+        mask = {
+            "every third": at % 3 == 0,
+            "a third in one place": at < rows // 3,
+            "some": random.random((rows, 1)) < 0.2,
+            "columns": random.random(columns) < 0.3,
+        }[kept]
+        weights = random.standard_normal((rows, columns)) * 0.02 * mask
+        near = weights + random.standard_normal((rows, columns)) * step
+        source, base = as_words(weights, dtype).tobytes(), as_words(near, dtype).tobytes()
+        spec = TensorSpec(tensor_id(source), dtype, rows, columns)
+        (part,) = split_frames(spec)
+        alone = encode_frame(
+            spec, part, source, codec="neuzip_lossless", threads=1, effort=Effort.FAST
+        )
+        # What a sample tells is not exact.
+        assert len(at_fast(dtype, rows, columns, source, base)) < 1.02 * len(alone) + 64
 
 
 def test_it_stays_below_what_it_must() -> None:
