@@ -95,9 +95,9 @@ def test_flipped_bytes_are_found_and_fetched_again(
         hub.pull(pushed[0])
     rng = np.random.default_rng(seed)
     # The first answers are small ones; damage there is a refused answer, tried elsewhere.
-    first = int(rng.integers(100_000, 2_000_000))
-    flips = (first,) if is_base_here else (first, first + 3 * MIB)
-    with damaging_proxy(hub_server.address, flip_at=flips) as proxy:
+    # One flip, since another one might hit the same bytes as they come again.
+    at = int(rng.integers(100_000, 2_000_000))
+    with damaging_proxy(hub_server.address, flip_at=(at,)) as proxy:
         report = connect(proxy.url).pull_with_report(pushed[1])
         assert proxy.is_spent
     assert contents(report.path) == contents(folders[1])

@@ -103,9 +103,9 @@ def test_a_reader_asks_once_where_tensors_lie_and_again_when_they_have_moved(
             asked.append(restorer.n_asked - before)
         collect(reg)
         collect(reg)
-    # Each time the recipe; the first time its tensors; then the one whose pack is gone, and since
-    # what was remembered of it is forgotten, its place for the next one.
-    assert asked == [2, 1, 1, 2, 2, 1]
+    # The recipe once between two commits; the first time its tensors; then the one whose pack is
+    # gone, and since what was remembered of it is forgotten, its place for the next one.
+    assert asked == [2, 0, 0, 2, 1, 0]
 
 
 def test_a_sparse_pack_that_does_not_check_is_not_copied(reg: Registry, ann: Caller) -> None:

@@ -24,7 +24,8 @@ MEDIUM = os.urandom(100_000)
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningHub]:
-    settings = ServerSettings(max_streams=1, proof_threads=1, idle_s=0.5)
+    # Longer than a slow download takes for a chunk, twice that shorter than it takes for all.
+    settings = ServerSettings(max_streams=1, proof_threads=1, idle_s=1.2)
     folder = tmp_path_factory.mktemp("turns")
     with running_hub(folder / "data", server_settings=settings) as running:
         for name, data in (("admin/big", BIG), ("admin/medium", MEDIUM), ("admin/small", SMALL)):
