@@ -1,7 +1,8 @@
 """Downloads by a stock client from a hub and from nginx: `python -m benchmarks.hugging_face.run`.
 
 The hub keeps a base in packs and a fine-tune as its difference; nginx has the files themselves.
-Client and server have a core each. Needs nginx.
+Client and server have a core each. The base is downloaded first: once a hub keeps it as it was
+decoded for its fine-tunes, it is read there, too. Needs nginx.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, Final
@@ -40,24 +41,22 @@ _QUIET_S: Final = 3
 _PATIENCE_S: Final = 300
 # A download that has come so far is under way.
 _UNDER_WAY: Final = 16 << 20
-# Prints the seconds of the download alone, and the digests of what came.
+# Prints the seconds of the download alone, and the digest of what came.
 _CLIENT: Final = """
 import hashlib, json, os, sys, time
 from huggingface_hub import snapshot_download
 began = time.perf_counter()
-folders = [snapshot_download(name) for name in sys.argv[1:]]
+folder = snapshot_download(sys.argv[1])
 spent = time.perf_counter() - began
-digests = []
-for folder in folders:
-    with open(os.path.join(folder, "model.safetensors"), "rb") as file:
-        digests.append(hashlib.file_digest(file, "sha256").hexdigest())
-print(json.dumps({"wall_s": spent, "digests": digests}))
+with open(os.path.join(folder, "model.safetensors"), "rb") as file:
+    digest = hashlib.file_digest(file, "sha256").hexdigest()
+print(json.dumps({"wall_s": spent, "digest": digest}))
 """
 
 
 @dataclass(frozen=True)
 class Download:
-    """Both models once. cpu_s: of the server's processes."""
+    """One model once. cpu_s: of the server's processes."""
 
     wall_s: float
     cpu_s: float
@@ -88,13 +87,17 @@ def run(gib: float, scratch_parent: Path | None, hot_base_bytes: int | None = No
                 files = {path.name: path for path in folder.iterdir()}
                 nginx.add_model(hub.url, model, files)
             with nginx:
-                found = _downloads(hub, nginx, pair, scratch)
+                digests = (pair.base_sha256, pair.fine_tune_sha256)
+                found = [
+                    _downloads(hub, nginx, model, sha256, scratch)
+                    for model, sha256 in zip(NAMES, digests, strict=True)
+                ]
         _forget_pages(scratch / "data" / "objects")
         # Nothing of before is in this one's memory either.
         with EmbeddedHub(scratch / "data", scratch / "hub.log", token=hub.token, **settings) as hub:
-            found.first_s = _first_bytes(hub.url, pair.size_bytes)
-        question = "hugging-face" if hot_base_bytes != 0 else "hugging-face-frames"
-        return _report(found, pair, question)
+            first_s = _first_bytes(hub.url, pair.size_bytes)
+        question = "hugging-face" if hot_base_bytes != 0 else "hugging-face-no-hot-bases"
+        return _report(found, first_s, pair, question)
 
 
 def _made(folder: Path) -> Path:
@@ -120,9 +123,9 @@ def _wait_until_quiet(server: int) -> None:
 
 
 @dataclass
-class Found:
-    """by: the downloads of each server. decoding: CPU seconds of the frames alone, by turns with
-    them. first_s: to the first bytes of ranges.
+class Downloads:
+    """Of one model. by: those of each server. decoding: CPU seconds of the frames alone, by turns
+    with them. hot_bytes: of bases, read as they had been decoded before.
     """
 
     by: dict[str, list[Download]]
@@ -130,10 +133,15 @@ class Found:
     rebuilt_bytes: int
     uploaded_bytes: int
     hot_bytes: int
-    first_s: list[float] = field(default_factory=list)
+
+    def wall_s(self, server: str) -> float:
+        return median(one.wall_s for one in self.by[server])
+
+    def cpu_s(self, server: str) -> float:
+        return median(one.cpu_s for one in self.by[server])
 
 
-def _downloads(hub: EmbeddedHub, nginx: Nginx, pair: Pair, scratch: Path) -> Found:
+def _downloads(hub: EmbeddedHub, nginx: Nginx, model: str, sha256: str, scratch: Path) -> Downloads:
     plain = {"HF_HUB_DISABLE_XET": "1"}
     servers: dict[str, tuple[str, int, dict[str, str]]] = {
         "hub": (hub.url, hub.pid, plain),
@@ -150,17 +158,17 @@ def _downloads(hub: EmbeddedHub, nginx: Nginx, pair: Pair, scratch: Path) -> Fou
     before = _counters(hub)
     for i in range(RUNS):
         for name, (url, pid, settings) in servers.items():
-            client = _Client(scratch / "client", cores[1], settings)
-            found[name].append(_download(url, pid, pair, client))
+            client = _Client(scratch / "client", model, cores[1], settings)
+            found[name].append(_download(url, pid, sha256, client))
             last = found[name][-1]
-            say(f"  {i + 1}, {name}: {last.wall_s:.2f} s, server {last.cpu_s:.2f} CPU s")
+            say(f"  {model} {i + 1}, {name}: {last.wall_s:.2f} s, server {last.cpu_s:.2f} CPU s")
         # By turns with the others: a machine that others use is slower at times.
-        with _busy_neighbour(nginx, _Client(scratch / "client", cores[1], plain), cores[0]):
-            decoding.append(_decoding_cpu_s(scratch / "data", cores[0]))
-        say(f"  {i + 1}, decoding alone: {decoding[-1]:.2f} CPU s")
+        with _busy_neighbour(nginx, _Client(scratch / "client", model, cores[1], plain), cores[0]):
+            decoding.append(_decoding_cpu_s(scratch / "data", model, cores[0]))
+        say(f"  {model} {i + 1}, decoding alone: {decoding[-1]:.2f} CPU s")
     after = _counters(hub)
     names = ("rebuilt_bytes", "uploaded_bytes", "hot_base_read_bytes")
-    return Found(found, decoding, *(after[name] - before[name] for name in names))
+    return Downloads(found, decoding, *(after[name] - before[name] for name in names))
 
 
 @contextmanager
@@ -172,7 +180,7 @@ def _busy_neighbour(nginx: Nginx, client: "_Client", core: int) -> Iterator[None
     """
     _pin_all(nginx.pid, client.core)
     process = subprocess.Popen(
-        [sys.executable, "-c", _CLIENT, *NAMES],
+        [sys.executable, "-c", _CLIENT, client.model],
         env=client.environment(nginx.url),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -203,14 +211,15 @@ def _largest(folder: Path) -> int:
     return max(sizes)
 
 
-def _report(found: Found, pair: Pair, question: str) -> bool:
-    """Prints and writes the figures; whether all promises were kept."""
+def _report(found: list[Downloads], first_s: list[float], pair: Pair, question: str) -> bool:
+    """Prints and writes the figures; whether all promises were kept. found: base, fine-tune."""
     n_bytes = 2 * pair.size_bytes
     gb = n_bytes / 1e9
-    decode_s = median(found.decoding)
-    wall = {name: median(one.wall_s for one in runs) for name, runs in found.by.items()}
-    cpu = {name: median(one.cpu_s for one in runs) for name, runs in found.by.items()}
-    rebuilt, uploaded = found.rebuilt_bytes, found.uploaded_bytes
+    wall = {name: sum(one.wall_s(name) for one in found) for name in found[0].by}
+    cpu = {name: sum(one.cpu_s(name) for one in found) for name in found[0].by}
+    decode_s = sum(median(one.decoding) for one in found)
+    rebuilt = sum(one.rebuilt_bytes for one in found)
+    uploaded = sum(one.uploaded_bytes for one in found)
     least_cpu = cpu["nginx"] + decode_s
     figures = [
         (
@@ -223,37 +232,43 @@ def _report(found: Found, pair: Pair, question: str) -> bool:
         ("the same by Xet", wall["hub, Xet"] / wall["nginx"], 1.3, False),
         ("server CPU over that of nginx and decoding", cpu["hub"] / least_cpu, 1.15, False),
         ("the same by Xet", cpu["hub, Xet"] / least_cpu, 1.15, False),
-        ("first byte, p99, ms", 1000 * quantiles(found.first_s, n=100)[98], 300, False),
+        ("first byte, p99, ms", 1000 * quantiles(first_s, n=100)[98], 300, False),
     ]
     rows: list[dict[str, Any]] = [
         {
+            "model": model,
             "server": name,
-            "wall_s": round(wall[name], 3),
-            "slowest_s": round(max(one.wall_s for one in runs), 3),
-            "fastest_s": round(min(one.wall_s for one in runs), 3),
-            "mb_per_s": round(n_bytes / 1e6 / wall[name]),
-            "server_cpu_s_per_gb": round(cpu[name] / gb, 3),
+            "wall_s": round(one.wall_s(name), 3),
+            "slowest_s": round(max(run.wall_s for run in runs), 3),
+            "fastest_s": round(min(run.wall_s for run in runs), 3),
+            "mb_per_s": round(pair.size_bytes / 1e6 / one.wall_s(name)),
+            "server_cpu_s_per_gb": round(2 * one.cpu_s(name) / gb, 3),
+            "decoding_cpu_s_per_gb": round(2 * median(one.decoding) / gb, 3),
         }
-        for name, runs in found.by.items()
+        for model, one in zip(NAMES, found, strict=True)
+        for name, runs in one.by.items()
     ]
     print_columns(list(rows[0]), [[str(value) for value in row.values()] for row in rows])
+    for name in wall:
+        say(f"both, {name}: {n_bytes / 1e6 / wall[name]:.0f} MB/s, {cpu[name] / gb:.3f} CPU s/GB")
     kept = True
     for title, value, limit, is_at_least in figures:
         is_kept = value >= limit if is_at_least else value <= limit
         kept = kept and is_kept
         word = "at least" if is_at_least else "at most"
         say(f"{title}: {value:.3f} ({word} {limit:g}) {'pass' if is_kept else 'FAIL'}")
+    base, tune = (f"{one.hot_bytes / 1e9:.2f} GB" for one in found)
     notes = [
         f"two models of {pair.size_bytes / GIB:g} GiB (benchmarks/data.md), one call of"
-        f" snapshot_download each, plain HTTP but for `hub, Xet`; medians of {RUNS} runs by turns",
-        f"decoding alone, beside a client: {decode_s / gb:.3f} CPU s/GB; the base's frames twice,"
-        " for itself and for the fine-tune",
-        "of the base, for itself and for the fine-tune, the hub read"
-        f" {found.hot_bytes / 1e9:.2f} GB of {4 * RUNS * pair.size_bytes / 1e9:.2f} as it had been"
-        " decoded before; --hot-base-bytes 0: all from frames",
+        f" snapshot_download each, plain HTTP but for `hub, Xet`; medians of {RUNS} runs by turns,"
+        " those of the base before those of the fine-tune",
+        "decoding alone, beside a client: the fine-tune's frames and the base's below them",
+        "of bases as they had been decoded before the hub read"
+        f" {base} for {2 * RUNS} downloads of the base, {tune} for as many of the fine-tune",
         "first bytes: of a hub that has just started, its objects not in memory",
         *(f"{title}: {value:.3f}" for title, value, _, _ in figures),
     ]
+    say("\n".join(notes[:4]))
     write_results(question, rows, PACKAGES, notes)
     return kept
 
@@ -284,6 +299,7 @@ class _Client:
     """home: a cache of its own, which is gone afterwards. settings: of its environment."""
 
     home: Path
+    model: str
     core: int
     settings: dict[str, str]
 
@@ -297,10 +313,10 @@ class _Client:
         }
 
 
-def _download(url: str, server: int, pair: Pair, client: _Client) -> Download:
+def _download(url: str, server: int, sha256: str, client: _Client) -> Download:
     before = sum(map(cpu_s, tree(server)))
     done = subprocess.run(
-        [sys.executable, "-c", _CLIENT, *NAMES],
+        [sys.executable, "-c", _CLIENT, client.model],
         env=client.environment(url),
         capture_output=True,
         text=True,
@@ -310,7 +326,7 @@ def _download(url: str, server: int, pair: Pair, client: _Client) -> Download:
     if done.returncode != 0:
         raise HubFailed(f"the client failed at {url}:\n{done.stderr[-2000:]}")
     answer = json.loads(done.stdout.splitlines()[-1])
-    if answer["digests"] != [pair.base_sha256, pair.fine_tune_sha256]:
+    if answer["digest"] != sha256:
         raise HubFailed(f"{url} gave other bytes")
     shutil.rmtree(client.home)
     return Download(answer["wall_s"], spent)
@@ -345,10 +361,10 @@ def _first_bytes(url: str, size: int) -> list[float]:
     return spent
 
 
-def _decoding_cpu_s(data_dir: Path, core: int) -> float:
-    """CPU seconds of decoding both models once, without a server."""
+def _decoding_cpu_s(data_dir: Path, model: str, core: int) -> float:
+    """CPU seconds of decoding a model once, without a server."""
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.hugging_face.decoding", str(data_dir), *NAMES],
+        [sys.executable, "-m", "benchmarks.hugging_face.decoding", str(data_dir), model],
         capture_output=True,
         text=True,
         preexec_fn=lambda: os.sched_setaffinity(0, {core}),
