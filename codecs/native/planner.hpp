@@ -69,7 +69,7 @@ class Planner {
   // How many words the statistics should see; the greatest effort sees all of them.
   std::size_t counted_words() const {
     if (effort_ == Effort::max) return all();
-    return effort_ == Effort::fast ? counted_fast : 2 * counted_fast;
+    return effort_ == Effort::fast ? counted_fast : 4 * counted_fast;
   }
   static constexpr std::size_t least_for_scales = 32;  // rows and columns
   static constexpr std::uint64_t least_in_class = 64;
@@ -354,9 +354,9 @@ class Planner {
 
   // How far clustering looks for what is alike.
   std::size_t reach() const {
-    return effort_ == Effort::fast ? 3 : effort_ == Effort::max ? max_classes : 8;
+    return effort_ == Effort::fast ? 3 : effort_ == Effort::max ? max_classes : 16;
   }
-  std::size_t most_tables() const { return effort_ == Effort::max ? max_tables : 12; }
+  std::size_t most_tables() const { return effort_ == Effort::fast ? 12 : max_tables; }
 
   // Classes of few words are counted with a neighbour, whose context they take. The result: the
   // class whose context each one takes.
