@@ -52,6 +52,14 @@ with open(os.path.join(folder, "model.safetensors"), "rb") as file:
     digest = hashlib.file_digest(file, "sha256").hexdigest()
 print(json.dumps({"wall_s": spent, "digest": digest}))
 """
+# Downloads again and again, until it is stopped.
+_NEIGHBOUR: Final = """
+import os, shutil, sys
+from huggingface_hub import snapshot_download
+while True:
+    snapshot_download(sys.argv[1])
+    shutil.rmtree(os.environ["HF_HOME"])
+"""
 
 
 @dataclass(frozen=True)
@@ -180,7 +188,7 @@ def _busy_neighbour(nginx: Nginx, client: "_Client", core: int) -> Iterator[None
     """
     _pin_all(nginx.pid, client.core)
     process = subprocess.Popen(
-        [sys.executable, "-c", _CLIENT, client.model],
+        [sys.executable, "-c", _NEIGHBOUR, client.model],
         env=client.environment(nginx.url),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -190,11 +198,11 @@ def _busy_neighbour(nginx: Nginx, client: "_Client", core: int) -> Iterator[None
         until = time.monotonic() + _PATIENCE_S
         while _largest(client.home) < _UNDER_WAY:
             if process.poll() is not None or time.monotonic() > until:
-                raise HubFailed("no download was under way beside the decoder: take a larger --gib")
+                raise HubFailed("no download was under way beside the decoder")
             time.sleep(0.02)
         yield
         if process.poll() is not None:
-            raise HubFailed("the download beside the decoder was over first: take a larger --gib")
+            raise HubFailed("the downloads beside the decoder came to an end")
     finally:
         process.kill()
         process.wait()
