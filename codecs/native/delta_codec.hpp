@@ -25,7 +25,9 @@ struct FrameShape {
     require(n_rows > 0 && n_rows <= rows && row <= rows - n_rows && n_columns > 0 &&
                 n_columns <= columns && column <= columns - n_columns,
             "a block outside of its frame");
-    require(size == n_rows * n_columns * word_bytes && base_size == size,
+    // Divided first: the product may wrap.
+    require(n_rows <= size / word_bytes / n_columns &&
+                size == n_rows * n_columns * word_bytes && base_size == size,
             "a block's words and its base must be rows x columns words");
   }
 

@@ -121,6 +121,7 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
     source, base = fine_tune(DType.BF16, 1000)
     for rows, near, header in [
         (11, base, HEADER),
+        ((1 << 63) + 10, base, HEADER),  # whose product with the columns wraps
         (10, base[:-2], HEADER),
         (10, base, HEADER[:23]),
     ]:

@@ -19,7 +19,7 @@ from deltahub.codecs import (
     split_frames,
     tensor_id,
 )
-from deltahub.codecs._native import FmDeltaEncoder
+from deltahub.codecs._native import FmDeltaDecoder, FmDeltaEncoder
 from deltahub.codecs.fm_delta import BLOCK_ELEMENTS, plan
 from deltahub.codecs.protocol import Effort
 from deltahub.codecs.reference.fm_delta import Words, parse_prelude
@@ -261,6 +261,17 @@ def test_a_block_outside_of_its_frame_is_refused(place: tuple[int, int, int, int
         encoder.encode(source, base, *place)
     with pytest.raises(ValueError, match="rows x columns words"):
         encoder.encode(source, base, 0, 0, 2, 6)
+
+
+def test_rows_whose_product_with_the_columns_wraps_are_refused() -> None:
+    source, base = fine_tune(DType.BF16, 24)
+    rows = (1 << 63) + 4
+    with pytest.raises(ValueError, match="rows x columns words"):
+        FmDeltaEncoder(3, source, base, rows, 6, 2, b"", b"", 0, False)
+    prelude = FmDeltaEncoder(3, source, base, 4, 6, 2, b"", b"", 0, False).prelude
+    decoder = FmDeltaDecoder(3, prelude, rows, 6)
+    with pytest.raises(ValueError, match="rows x columns words"):
+        decoder.decode(b"", base, bytearray(len(base)), 0, rows, 6)
 
 
 def test_without_a_base_there_is_no_delta() -> None:
