@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "delta_codec.hpp"
+#include "delta_frame.hpp"
 #include "float_codec.hpp"
 
 namespace deltahub {
@@ -45,9 +46,12 @@ void make_pair(std::size_t rows, std::size_t columns, Exact& source, Exact& base
   const std::uint64_t same = below(4) ? random_engine() : 0;
   const std::uint64_t any_mask = below(3) ? low_masks[Words::word_bits - 2] : ~std::uint64_t(0);
   const std::uint64_t rows_that_stay = below(5);
+  // Or one word alone is another one.
+  const std::size_t other = below(8) ? rows * columns : below(rows * columns);
   for (std::size_t i = 0; i < rows * columns; ++i) {
     const Word word = Word(same ^ (random_engine() & any_mask));
-    const bool stays = i / columns % 5 < rows_that_stay;
+    const bool stays =
+        other < rows * columns ? i != other : i / columns % 5 < rows_that_stay;
     const Word noise = stays ? Word(0) : Word(random_engine() & low_masks[below(noise_bits + 1)]);
     store<Word>(base.data.get() + i * sizeof(Word), word);
     store<Word>(source.data.get() + i * sizeof(Word), Word(below(2) ? word + noise : word - noise));
@@ -100,6 +104,32 @@ void check_blocks(int kind, const FrameShape& frame, const DeltaEncoder& encoder
   }
 }
 
+// Whole frames of one call: the same by every set of kernels, and of any number of threads.
+void check_frame(int kind, const FrameShape& frame, const Exact& source, const Exact& base) {
+  const std::size_t parts = below(2) ? 1 : below(frame.columns) + 1;
+  const std::size_t rows_per_block = parts > 1 ? 1 : below(frame.rows) + 1;
+  if (parts > 1 && parts - 1 > (frame.columns - 1) / ((frame.columns + parts - 1) / parts)) return;
+  const Exact header(184);
+  std::fill_n(header.data.get(), header.size, std::uint8_t(0));
+  std::optional<Exact> first;
+  bool is_first = true;
+  for (const Kernels* kernels : supported_kernels()) {
+    chosen_kernels() = kernels;
+    const DeltaFrame whole(kind, source.view(), base.view(), frame.rows, frame.columns,
+                           rows_per_block, parts, header.view(), ~std::uint64_t(0));
+    std::optional<Exact> found;
+    if (whole.pays()) {
+      Exact out(whole.room());
+      const auto length = whole.write({out.data.get(), out.size}, below(3) + 1);
+      if (length) found.emplace(View{out.data.get(), *length});
+    }
+    if (!is_first && (found.has_value() != first.has_value() || (found && !(*found == *first))))
+      fail("another frame by other kernels", kind);
+    if (is_first) first = std::move(found);
+    is_first = false;
+  }
+}
+
 template <class Words>
 void check_deltas(int kind, std::size_t rows, std::size_t columns, const Exact& source,
                   const Exact& base) {
@@ -116,6 +146,7 @@ void check_deltas(int kind, std::size_t rows, std::size_t columns, const Exact& 
   const Exact prelude{View(encoder->prelude)};
   const auto decoder = parsed_deltas(kind, prelude.view(), rows, columns);
   check_blocks(kind, frame, *encoder, *decoder, source, base);
+  check_frame(kind, frame, source, base);
 }
 
 void check_floats(int kind, const Exact& source) {
