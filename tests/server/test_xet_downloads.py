@@ -142,6 +142,31 @@ def test_a_link_ends_with_the_right_to_read(hub: RunningHub) -> None:
     assert link(hub, url, 0, 9).status == 404
 
 
+@pytest.mark.parametrize("ends", ["private", "deleted", "left"])
+def test_a_link_ends_with_the_repository_that_shows_the_file(hub: RunningHub, ends: str) -> None:
+    """A repository answers for each file that the caller may read in any other."""
+    ann, bob = hub.user(f"ann-{ends}"), hub.user(f"bob-{ends}")
+    users.create_organization(hub.registry, f"lab-{ends}")
+    users.add_member(hub.registry, f"lab-{ends}", f"ann-{ends}", "admin")
+    users.add_member(hub.registry, f"lab-{ends}", f"bob-{ends}", "read")
+    shown, asked = f"lab-{ends}/shown", f"lab-{ends}/asked"
+    hub.create(shown, private=ends == "left", token=ann)
+    hub.create(asked, private=ends == "left", token=ann)
+    data = Random(ends).randbytes(1000)
+    hub.commit(shown, {"a.bin": data}, ann)
+    digest = sha256(data).hexdigest()
+    said = Service(hub, asked, bob if ends == "left" else None).describe(digest).json()
+    ((fetch,),) = said["xorbs"].values()
+    assert link(hub, fetch["url"], 0, 9).status == 206
+    if ends == "private":
+        hub.call("PUT", f"/api/models/{shown}/settings", token=ann, body={"private": True})
+    elif ends == "deleted":
+        assert hub.call("DELETE", f"/v1/repositories/{shown}", token=ann).status == 204
+    else:
+        users.remove_member(hub.registry, f"lab-{ends}", f"bob-{ends}")
+    assert link(hub, fetch["url"], 0, 9).status == 404
+
+
 def asking(client: str) -> Request:
     headers = [(b"user-agent", client.encode()), (b"host", b"hub:80")]
     return Request({"type": "http", "headers": headers, "path": "/", "scheme": "http",

@@ -103,8 +103,8 @@ def get_xorb(token: str, request: Request, hub: HubDep) -> Response:
     except Unauthorized as error:
         # The word on which clients ask for another link.
         return refusal("forbidden", str(error))
-    if file is None or file.sha256 != claims["sha256"]:
-        raise EntryNotFound("the file of this link is gone")
+    if file is None:
+        raise EntryNotFound("the file of this link is gone, or you may not read it any more")
     virtual = VirtualFile(file.sha256, file.size)
     xorb = int(claims["xorb"])
     size = virtual.stored_bytes(xorb)
@@ -125,11 +125,12 @@ def get_xorb(token: str, request: Request, hub: HubDep) -> Response:
 
 
 def _linked(hub: Hub, claims: Claims) -> tuple[Caller | None, File | None]:
-    """For whom a link was signed, who may still read the repository, and its file."""
+    """For whom a link was signed, who may still read the repository, and its file if they may."""
     with hub.registry.db.read() as session:
         caller = caller_of_claims(session, claims)
-        repository_at(session, caller, str(claims["place"]), "read")
-        return caller, session.get(File, claims["file"])
+        repository = repository_at(session, caller, str(claims["place"]), "read")
+        # Asked as for the link itself: the caller may know the file from another repository.
+        return caller, readable_file(session, caller, repository, str(claims["sha256"]))
 
 
 def _reconstruction(
@@ -153,7 +154,6 @@ def _reconstruction(
         terms.append({"hash": name, "unpacked_length": term.size, "range": chunks})
         claims: dict[str, str | int] = {
             "place": who.place,
-            "file": file.id,
             "sha256": file.sha256,
             "xorb": term.xorb,
         }
