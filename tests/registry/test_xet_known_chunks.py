@@ -2,13 +2,15 @@
 
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
 import pytest
+from sqlalchemy import Engine, event
 
 from deltahub.registry import Caller, Registry
-from deltahub.registry.errors import Forbidden
+from deltahub.registry.errors import Forbidden, Unavailable
 from deltahub.registry.repositories import delete_repository, ensure_repository
 from deltahub.registry.xet.chunks import MAX_CHUNK_BYTES
 from deltahub.registry.xet.epochs import place_of
@@ -38,9 +40,11 @@ def ann(reg: Registry) -> Caller:
 
 def told(reg: Registry, who: Caller, name: str, digest: bytes = HEAD) -> dict[bytes, list[bytes]]:
     """xorb -> its chunks, of the shard that answers."""
-    answer = known_chunks(reg, who, place_of(repository_row(reg, name)), digest)
-    if answer is None:
+    found = known_chunks(reg, who, place_of(repository_row(reg, name)), digest)
+    if found is None:
         return {}
+    answer = b"".join(found.pieces())
+    assert len(answer) == found.size
     assert Shard(memoryview(answer)).n_files == 0
     footer = struct.unpack("<9Q32s12Q", answer[-200:])
     version, files_at, xorbs_at, *tables = footer[:9]
@@ -49,7 +53,7 @@ def told(reg: Registry, who: Caller, name: str, digest: bytes = HEAD) -> dict[by
     assert tables == [end, 0] * 3
     assert footer[9] == bytes(32)
     assert footer[11] - footer[10] == 3600
-    found: dict[bytes, list[bytes]] = {}
+    xorbs: dict[bytes, list[bytes]] = {}
     place = xorbs_at
     while answer[place : place + 48] != MARK:
         xorb, _, n_chunks, size, _ = struct.unpack_from("<32s4I", answer, place)
@@ -60,11 +64,25 @@ def told(reg: Registry, who: Caller, name: str, digest: bytes = HEAD) -> dict[by
             assert (where, unused) == (start, 0), i
             assert n_bytes <= MAX_CHUNK_BYTES
             start += n_bytes
-            found.setdefault(xorb, []).append(chunk)
+            xorbs.setdefault(xorb, []).append(chunk)
         assert start == size
         place += 48
     assert place + 48 == end
-    return found
+    return xorbs
+
+
+@contextmanager
+def listening(statements: list[str]) -> Iterator[None]:
+    """Collects what is asked of the database."""
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        statements.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        yield
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
 
 
 def chunks_of(xorb: XorbOf, end: int | None = None) -> list[bytes]:
@@ -100,6 +118,30 @@ def test_of_xorbs_that_are_gone_what_the_file_has_from_their_begin_on_is_told(
     commit_file(reg, ann, "ann/m", changed, "b.bin")
     # The newest file that begins so is told.
     assert told(reg, ann, "ann/m") == {ONE.hash: chunks_of(ONE, 2), new.hash: chunks_of(new)}
+
+
+def test_terms_that_overlap_are_not_all_read(reg: Registry, ann: Caller) -> None:
+    """Of one xorb's 8192 chunks an attacker's file may have 4096 rows, of 74 KB each."""
+    file = FileOf([TermOf(ONE, 0, end) for end in range(1, 7)] + [TermOf(ONE, 2, 9)])
+    send_all(reg, ann, "ann/m", file)
+    commit_file(reg, ann, "ann/m", file)
+    let_xorbs_expire(reg)
+    read: list[str] = []
+    with listening(read):
+        assert told(reg, ann, "ann/m") == {ONE.hash: chunks_of(ONE)}
+    assert sum("xet_ranges.chunks" in statement for statement in read) == 2
+
+
+def test_an_answer_is_cut_where_chunks_go_away_while_it_is_read(reg: Registry, ann: Caller) -> None:
+    send_all(reg, ann, "ann/m", FILE)
+    commit_file(reg, ann, "ann/m", FILE)
+    answer = known_chunks(reg, ann, place_of(repository_row(reg, "ann/m")), HEAD)
+    assert answer is not None
+    let_xorbs_expire(reg)
+    with pytest.raises(Unavailable, match="ask again"):
+        list(answer.pieces())
+    # Of what is left, the file's own chunks.
+    assert told(reg, ann, "ann/m") == {ONE.hash: chunks_of(ONE)}
 
 
 def test_who_may_not_read_a_file_is_not_told_of_it(reg: Registry, ann: Caller) -> None:

@@ -1,22 +1,29 @@
 """Clients that read nothing hold up neither users nor, for long, other guests."""
 
+import select
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from hashlib import sha256
+from http.client import HTTPResponse
+from urllib.parse import urlsplit
 
 import anyio
 import pytest
 from starlette.requests import Request
 
+from deltahub.registry.db.models import XetRange, Xorb, utc_now
 from deltahub.registry.errors import Busy
+from deltahub.registry.xet.hashes import to_text
 from deltahub.server import turns
 from deltahub.server.settings import ServerSettings
 from deltahub.server.turns import Turns, Who, who_asks
 from support.hub import RunningHub, running_hub
+from support.xet import repository_row
 
 BIG = bytes(24 << 20)
 SMALL = b"a few bytes"
@@ -34,15 +41,19 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningHub]:
         yield running
 
 
-def stall(hub: RunningHub, stack: ExitStack, address: str, n: int) -> list[socket.socket]:
-    """Downloads of one address, as a proxy names it, of which nothing is read."""
+def of_address(address: str) -> str:
+    """The head of a download by a guest, as a proxy names them."""
+    return f"GET {PATH}big HTTP/1.1\r\nHost: hub\r\nX-Forwarded-For: {address}\r\n\r\n"
+
+
+def stall(hub: RunningHub, stack: ExitStack, head: str, n: int) -> list[socket.socket]:
+    """Requests of whose answers nothing is read."""
     found = []
     for _ in range(n):
         client = stack.enter_context(socket.socket())
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.settimeout(20)
         client.connect(hub.address)
-        head = f"GET {PATH}big HTTP/1.1\r\nHost: hub\r\nX-Forwarded-For: {address}\r\n\r\n"
         client.sendall(head.encode())
         found.append(client)
     time.sleep(0.5)
@@ -60,7 +71,7 @@ def read(hub: RunningHub, address: str, token: str | None = None, name: str = "m
 
 def test_connections_that_read_nothing_hold_up_their_own_address_alone(hub: RunningHub) -> None:
     with ExitStack() as stack:
-        stall(hub, stack, "10.0.0.1", 40)
+        stall(hub, stack, of_address("10.0.0.1"), 40)
         assert read(hub, "10.0.0.2") < 5
         assert read(hub, "10.0.0.1", hub.admin_token) < 5
         # Nor does what needs no reader to be sent wait for what does.
@@ -73,7 +84,7 @@ def test_guests_of_many_addresses_leave_room_for_users_and_are_cut_where_others_
     monkeypatch.setattr(turns, "SLOW_S", 2.0)
     with ExitStack() as stack:
         for n in range(3):
-            stall(hub, stack, f"10.0.0.{n}", 2)
+            stall(hub, stack, of_address(f"10.0.0.{n}"), 2)
         assert read(hub, "10.0.0.1", hub.admin_token) < 5
         assert "no chunk taken" not in caplog.text
         assert read(hub, "10.0.1.1") < 30  # idle_s is 120
@@ -98,6 +109,59 @@ def test_more_downloads_than_a_client_may_have_at_once_wait_and_all_come(hub: Ru
         thread.join(60)
     whole = b"".join(pieces[start] for start in sorted(pieces))
     assert sha256(whole).digest() == sha256(BIG).digest()
+
+
+def answered(clients: list[socket.socket], least: int) -> list[socket.socket]:
+    """Those who have been sent something, once they are so many."""
+    deadline = time.monotonic() + 20
+    while len(found := select.select(clients, [], [], 0)[0]) < least:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def many_chunks(hub: RunningHub, name: str) -> tuple[bytes, int]:
+    """The first chunk of a file with as many chunks as are named at once; bytes of the answer."""
+    head = bytes(range(32))
+    chunks = (head + (8192).to_bytes(4, "little")) * 8192
+    place = repository_row(hub.registry, name)
+    with hub.registry.db.write() as session:
+        for n in range(32):
+            xorb = sha256(bytes([n])).digest()
+            session.add(
+                XetRange(
+                    xorb=xorb, first=0, end=1, sha256=sha256(SMALL).hexdigest(), offset=n * 8192,
+                    chunks=chunks[:36], head=None if n else head, domain_id=place.domain_id,
+                )
+            )  # fmt: skip
+            session.add(
+                Xorb(
+                    id=f"{n:032x}", repository_id=place.id, hash=xorb, size=8192 * 8192,
+                    chunks=chunks, state="live", expires_at=utc_now() + timedelta(hours=1),
+                )
+            )  # fmt: skip
+    return head, 32 * (1 + 8192) * 48
+
+
+def test_of_answers_that_name_chunks_a_user_who_reads_nothing_is_sent_few(hub: RunningHub) -> None:
+    chunk, n_bytes = many_chunks(hub, "admin/model")
+    service = hub.call("GET", "/api/models/admin/model/xet-write-token/main", token=hub.admin_token)
+    url = f"{urlsplit(service.json()['casUrl']).path}/v1/chunks/default/{to_text(chunk)}"
+    token = service.json()["accessToken"]
+    head = f"GET {url} HTTP/1.1\r\nHost: hub\r\nAuthorization: Bearer {token}\r\n\r\n"
+    with ExitStack() as stack:
+        clients = stall(hub, stack, head, 8)
+        begun = answered(clients, 3)
+        time.sleep(1)
+        assert len(answered(clients, 3)) == len(begun) == 3
+        for client in begun:
+            client.close()
+        # Whoever waits is served as soon as they are gone.
+        client = next(client for client in clients if client not in begun)
+        answer = HTTPResponse(client)
+        answer.begin()
+        assert answer.status == 200
+        assert len(answer.read()) > n_bytes
 
 
 @dataclass(eq=False)

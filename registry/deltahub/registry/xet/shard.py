@@ -6,7 +6,7 @@ index of all that, and not read.
 """
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -140,28 +140,33 @@ class Shard:
         return self._data[place:end], end
 
 
-def answered_shard(xorbs: Iterable[tuple[bytes, XorbIndex]], expires: datetime) -> bytes:
-    """A shard without files, for a client: (hash, chunks) of xorbs. expires: until when it holds.
+def answered_bytes(n_chunks: Collection[int]) -> int:
+    """Bytes of an answered_shard of xorbs with so many chunks each."""
+    n_records = 2 + len(n_chunks) + sum(n_chunks)
+    return _HEADER.size + n_records * _RECORD.size + _FOOTER.size
+
+
+def answered_shard(xorbs: Iterable[tuple[bytes, XorbIndex]], expires: datetime) -> Iterator[bytes]:
+    """A shard without files, for a client: (hash, chunks) of xorbs, a piece for each of them.
 
     With the footer that clients need, without a key over the chunks' hashes, and without tables
-    for looking them up, which clients make themselves.
+    for looking them up, which clients make themselves. expires: until when it holds.
     """
-    out = bytearray(_HEADER.pack(_TAG, _VERSION, _FOOTER.size))
-    begin = len(out)
-    out += _RECORD.pack(_MARK, 0, 0, 0, 0)
-    xorbs_at = len(out)
+    begin = _HEADER.size
+    xorbs_at = end = begin + _RECORD.size
+    yield _HEADER.pack(_TAG, _VERSION, _FOOTER.size) + _RECORD.pack(_MARK, 0, 0, 0, 0)
     for digest, index in xorbs:
         size = index.size
-        out += _RECORD.pack(digest, 0, index.n_chunks, size, size)
         chunks = index.columns()
         records = np.zeros(index.n_chunks, _CHUNK_RECORD)
         records["hash"], records["size"] = chunks["hash"], chunks["size"]
         records["start"][1:] = np.cumsum(chunks["size"][:-1])
-        out += records.tobytes()
-    out += _RECORD.pack(_MARK, 0, 0, 0, 0)
-    end = len(out)
+        piece = _RECORD.pack(digest, 0, index.n_chunks, size, size) + records.tobytes()
+        end += len(piece)
+        yield piece
+    end += _RECORD.size
     tables = (end, 0) * 3
     now = int(utc_now().timestamp())
     times = now, int(expires.timestamp())
-    out += _FOOTER.pack(1, begin, xorbs_at, *tables, bytes(32), *times, *(0,) * 9, end)
-    return bytes(out)
+    footer = _FOOTER.pack(1, begin, xorbs_at, *tables, bytes(32), *times, *(0,) * 9, end)
+    yield _RECORD.pack(_MARK, 0, 0, 0, 0) + footer

@@ -20,6 +20,7 @@ MAX_BODY_BYTES: Final = MAX_XORB_BYTES + MAX_CHUNKS * HEADER_BYTES + _MAX_FOOTER
 
 # hash of the chunk, bytes of the chunk
 _ENTRY: Final = struct.Struct("<32sI")
+ENTRY_BYTES: Final = _ENTRY.size
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from deltahub.server.hf.xet import XetCaller, XetReaderDep, XetWriterDep
 from deltahub.server.hub import Hub, HubDep
 from deltahub.server.limits import BoundedRoute, streams_body
 from deltahub.server.streaming import BodyFeed, discard_body
+from deltahub.server.turns import who_asks
 
 log = logging.getLogger(__name__)
 
@@ -45,13 +46,25 @@ _Prefix = Annotated[str, InPath(pattern="^default(-merkledb)?$")]
 
 
 @router.get("/v1/chunks/{prefix}/{digest}")
-def find_chunk(prefix: _Prefix, digest: str, hub: HubDep, who: XetWriterDep) -> Response:
+def find_chunk(
+    prefix: _Prefix, digest: str, request: Request, hub: HubDep, who: XetWriterDep
+) -> Response:
     """What need not be sent of a file that begins with a chunk."""
     writer = require_writer(who.caller)
     found = known_chunks(hub.registry, writer, who.place, from_text(digest))
-    if found is not None:
-        return Response(found, media_type="application/octet-stream")
-    return refusal("not_found", "nothing that you may read and use here begins with this chunk")
+    if found is None:
+        return refusal("not_found", "nothing that you may read and use here begins with this chunk")
+    # Of megabytes, perhaps, of which a client that does not read them must not have many.
+    return hub.stream(
+        who_asks(request, writer),
+        found.pieces(),
+        status_code=200,
+        headers={
+            "Content-Length": str(found.size),
+            "Content-Type": "application/octet-stream",
+        },
+        label=f"chunks from {digest} on in {who.place}",
+    )
 
 
 @router.post("/v1/xorb-grants/{prefix}/{digest}")
