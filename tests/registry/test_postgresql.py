@@ -31,7 +31,7 @@ from deltahub.server.app import create_app
 from support import tiny_models as tiny
 from support.collecting import collect
 from support.ingested import push_ingested, read_file, run_replans, stored_tensors
-from support.registry import caller, opened_registry
+from support.registry import caller, opened_registry, push
 
 PATH = "model.safetensors"
 
@@ -106,6 +106,18 @@ def test_a_hub_does_its_work(reg: Registry) -> None:
     shown = client.get("/api/models/ann/tune").json()
     assert shown["usedStorage"] == len(tuned)
     assert client.get("/api/models", params={"search": "a\0b"}).status_code in (200, 400, 422)
+    push(reg, ann, "ann/tree", dict.fromkeys(("B", "a-", "a/b", "a0", "é", "~"), b"1"))
+    tree, seen = "/api/models/ann/tree/tree/main?limit=2&recursive=true", []
+    while tree:
+        page = client.get(tree)
+        seen += [item["path"] for item in page.json()]
+        tree = page.links.get("next", {}).get("url", "")
+    assert seen == ["B", "a-", "a", "a/b", "a0", "~", "é"]
+    refused = client.get("/api/models/ann/tree/tree/main?cursor=%00")
+    assert refused.status_code == 422
+    asked = {"paths": ["\0", "a"]}
+    shown = client.post("/api/models/ann/tree/paths-info/main", data=asked).json()
+    assert [item["path"] for item in shown] == ["a"]
 
     plan = plan_recompress(reg)
     json.dumps(plan.as_dict())

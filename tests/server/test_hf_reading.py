@@ -6,7 +6,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from sqlalchemy import event
 
+from deltahub.registry.db.models import File
 from support.hf_door import header, send_commit, send_object, small
 from support.hub import Answer, RunningHub
 from support.model_folders import base_tensors, contents, write_model
@@ -165,6 +167,29 @@ def test_pages_of_a_tree_follow_one_commit(hub: RunningHub, commits: list[str]) 
         target = urlsplit(link.partition("<")[2].partition(">")[0])
         url = f"{target.path}?{target.query}" if link else ""
     assert seen == whole
+
+
+def test_a_page_and_single_paths_read_no_more_than_they_show(
+    hub: RunningHub, commits: list[str]
+) -> None:
+    read: list[str] = []
+
+    def note(file: File, _context: object) -> None:
+        read.append(file.sha256)
+
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    url = f"/api/models/{NAME}"
+    asked = {"files": [{"path": "config.json", "size": 5, "sample": ""}]}
+    event.listen(File, "load", note)
+    try:
+        page = get(hub, f"{url}/tree/main?limit=2").json()
+        assert (len(page), len(read)) == (2, 2)
+        hub.call("POST", f"{url}/paths-info/main", body=b"paths=config.json", headers=form)
+        assert len(read) == 3
+        hub.call("POST", f"{url}/preupload/main", body=asked, token=hub.admin_token)
+        assert len(read) == 4
+    finally:
+        event.remove(File, "load", note)
 
 
 def test_a_tree_says_which_commit_changed_what(hub: RunningHub, commits: list[str]) -> None:

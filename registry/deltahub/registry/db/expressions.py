@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Integer, cast, func
+from sqlalchemy import BigInteger, ColumnElement, Integer, String, cast, func
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.orm import InstrumentedAttribute
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
@@ -16,6 +17,26 @@ def total(column: Any) -> ColumnElement[int]:
 def contains(text: ColumnElement[str], part: str) -> ColumnElement[bool]:
     """True where `part` is in a text. LIKE has signs of its own, and ends at a NUL in SQLite."""
     return _Position(text, part) > 0
+
+
+def by_code_point(text: ColumnElement[str] | InstrumentedAttribute[str]) -> ColumnElement[str]:
+    """A text that is compared and ordered as Python does it, whatever the database's collation."""
+    return _Plain(text)
+
+
+class _Plain(FunctionElement[str]):
+    type = String()
+    inherit_cache = True
+
+
+@compiles(_Plain)
+def _as_it_is(element: _Plain, compiler: SQLCompiler, **words: Any) -> str:
+    return compiler.process(element.clauses, **words)
+
+
+@compiles(_Plain, "postgresql")
+def _collated(element: _Plain, compiler: SQLCompiler, **words: Any) -> str:
+    return f'({compiler.process(element.clauses, **words)}) COLLATE "C"'
 
 
 class _Position(FunctionElement[int]):

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
 
 from deltahub.registry import revisions
-from deltahub.registry.entries import EntryInfo, list_entries
+from deltahub.registry.entries import EntryInfo, entries_at
 from deltahub.registry.errors import InvalidRequest, LimitExceeded
 from deltahub.registry.paths import LFS_BYTES, entry_mode, quoted
 from deltahub.registry.permissions import Caller, require_writer
@@ -81,13 +81,13 @@ def preupload(
         repository = load_repository(session, caller, name, "write")
         # Before the large files are sent, and not after.
         require_branch(session, repository, unescaped(revision))
+        for file in body.files:
+            revisions.validate_path(file.path, hub.registry.settings.max_path_bytes)
         commit, entries = None, {}
         if not begins_anew(session, repository, unescaped(revision)):
             found = resolve_revision(session, repository, unescaped(revision))
             commit = found.commit
-            entries = {entry.path: entry for entry in list_entries(session, found)}
-    for file in body.files:
-        revisions.validate_path(file.path, hub.registry.settings.max_path_bytes)
+            entries = entries_at(session, found, {_IGNORE, *(file.path for file in body.files)})
     try:
         ignore = _ignore(hub, body.git_ignore, entries.get(_IGNORE))
         ignored = {file.path for file in body.files if ignore.is_ignored(file.path)}

@@ -59,19 +59,19 @@ def shown_file(
     return shown | _with_commit(last)
 
 
-def shown_folder(
-    path: str, inside: Iterable[EntryInfo], last: CommitInfo | None = None
-) -> dict[str, Any]:
-    """A folder of a tree. inside: all files below it; its id says what they are."""
-    digest = hashlib.sha1(usedforsecurity=False)
-    for entry in inside:
-        digest.update(f"{entry.path}\0{entry.etag}\n".encode())
-    shown: dict[str, Any] = {
-        "type": "directory",
-        "oid": digest.hexdigest(),
-        "size": 0,
-        "path": path,
-    }
+def folder_ids(inside: Iterable[tuple[str, str, str]]) -> dict[str, str]:
+    """Folder -> an id that says what is in it, of (folder, path, ETag) in order of path."""
+    digests: dict[str, Any] = {}
+    for folder, path, etag in inside:
+        if folder not in digests:
+            digests[folder] = hashlib.sha1(usedforsecurity=False)
+        digests[folder].update(f"{path}\0{etag}\n".encode())
+    return {folder: digest.hexdigest() for folder, digest in digests.items()}
+
+
+def shown_folder(path: str, oid: str, last: CommitInfo | None = None) -> dict[str, Any]:
+    """A folder of a tree. last: the newest commit that changed what is in it."""
+    shown: dict[str, Any] = {"type": "directory", "oid": oid, "size": 0, "path": path}
     return shown | _with_commit(last)
 
 
@@ -79,13 +79,3 @@ def _with_commit(last: CommitInfo | None) -> dict[str, Any]:
     if last is None:
         return {}
     return {"lastCommit": {"id": last.commit, "title": last.title, "date": moment(last.created_at)}}
-
-
-def folders_of(entries: Iterable[EntryInfo]) -> dict[str, list[EntryInfo]]:
-    """Every folder -> all files below it."""
-    folders: dict[str, list[EntryInfo]] = {}
-    for entry in entries:
-        parts = entry.path.split("/")[:-1]
-        for depth in range(1, len(parts) + 1):
-            folders.setdefault("/".join(parts[:depth]), []).append(entry)
-    return folders

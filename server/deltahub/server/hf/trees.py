@@ -1,6 +1,6 @@
 """What a revision holds: the tree, page by page, and single paths of it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 from urllib.parse import parse_qs, quote
 
@@ -9,13 +9,14 @@ from starlette.responses import JSONResponse
 
 from deltahub.registry.db.models import Revision
 from deltahub.registry.db.session import ReadSession
-from deltahub.registry.entries import EntryInfo, list_entries
+from deltahub.registry.entries import EntryInfo, entries_at
 from deltahub.registry.errors import EntryNotFound, InvalidRequest, LimitExceeded
 from deltahub.registry.history import CommitInfo, last_changes
+from deltahub.registry.listing import has_folder, inside_of, tree_page
 from deltahub.registry.paths import quoted
 from deltahub.registry.repositories import load_repository
 from deltahub.server.hf.door import unescaped
-from deltahub.server.hf.entries import folders_of, shown_file, shown_folder
+from deltahub.server.hf.entries import folder_ids, shown_file, shown_folder
 from deltahub.server.hf.revisions import revision_of
 from deltahub.server.hf.xet_downloads import xet_from
 from deltahub.server.hub import CallerDep, HubDep, NameDep
@@ -40,31 +41,36 @@ def get_tree(
     recursive: bool = False,
     expand: bool = False,
     limit: Annotated[int | None, Query(ge=1)] = None,
-    cursor: Annotated[int, Query(ge=0)] = 0,
+    cursor: str = "",
 ) -> JSONResponse:
-    """Files and folders below a path, in order of path."""
+    """Files and folders below a path, in order of path, a folder before what is in it.
+
+    cursor: behind which of them the page begins.
+    """
+    if "\0" in cursor:
+        raise InvalidRequest("cursor is what the link to the next page said")
     most = _PAGE_EXPANDED if expand else _PAGE
     size = most if limit is None else min(limit, most)
     folder = unescaped(path).strip("/")
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, name)
         found = revision_of(request, session, repository, revision)
-        entries = [entry for entry in list_entries(session, found) if _is_below(entry.path, folder)]
-        if folder and not entries:
+        keys, has_more = tree_page(session, found, folder, cursor, size, is_recursive=recursive)
+        if folder and not keys and not has_folder(session, found, folder):
             raise EntryNotFound(f"revision {found.commit} has no folder {quoted(folder)}")
-        files, folders = _paged(entries, folder, recursive)
-        paths = sorted({**files, **folders})
-        part = paths[cursor : cursor + size]
+        files = entries_at(session, found, [key for key in keys if not key.endswith("/")])
+        paths = [key.rstrip("/") for key in keys]
         least = xet_from(hub.settings, request)
-        page = _shown(session, found, part, files, folders, expand, xet_from=least)
+        page = _shown(session, found, paths, files, expand, xet_from=least)
     headers = {"X-Repo-Commit": found.commit}
-    if cursor + size < len(paths):
+    if has_more:
         # By commit: a branch that moves between two pages must not tear the list.
         where = f"/api/models/{name}/tree/{found.commit}"
         below = f"/{quote(folder)}" if folder else ""
         flags = f"recursive={str(recursive).lower()}&expand={str(expand).lower()}&limit={size}"
         origin = str(request.base_url).rstrip("/")
-        headers["Link"] = f'<{origin}{where}{below}?{flags}&cursor={cursor + size}>; rel="next"'
+        after = quote(keys[-1], safe="")
+        headers["Link"] = f'<{origin}{where}{below}?{flags}&cursor={after}>; rel="next"'
     return JSONResponse(page, headers=headers)
 
 
@@ -83,66 +89,52 @@ def get_paths_info(
 ) -> JSONResponse:
     """Those of the asked paths that are there. The body is a form, as clients send it."""
     form = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
-    paths = dict.fromkeys(path.strip("/") for path in form.get("paths", []))
+    # What holds a NUL is at no path, and not every database lets one ask for it.
+    asked = form.get("paths", [])
+    paths = dict.fromkeys(path.strip("/") for path in asked if "\0" not in path)
     if len(paths) > _MOST_PATHS:
         raise LimitExceeded(f"a request names at most {_MOST_PATHS} paths, not {len(paths)}")
-    if not paths:
+    if not asked:
         raise InvalidRequest("the form names no paths: send paths=<path>, once for each")
     expand = form.get("expand", ["false"])[-1].lower() in ("true", "1")
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, name)
         found = revision_of(request, session, repository, revision)
-        entries = list_entries(session, found)
-        files, folders = {entry.path: entry for entry in entries}, folders_of(entries)
-        known = [path for path in paths if path in files or path in folders]
+        files = entries_at(session, found, paths)
         least = xet_from(hub.settings, request)
-        shown = _shown(session, found, known, files, folders, expand, xet_from=least)
+        shown = _shown(session, found, paths, files, expand, xet_from=least)
         return JSONResponse(shown)
-
-
-def _is_below(path: str, folder: str) -> bool:
-    return not folder or path.startswith(f"{folder}/")
-
-
-def _paged(
-    entries: list[EntryInfo], folder: str, recursive: bool
-) -> tuple[dict[str, EntryInfo], dict[str, list[EntryInfo]]]:
-    """Files and folders below `folder` that a listing names."""
-    depth = folder.count("/") + 1 if folder else 0
-    folders = {
-        path: inside
-        for path, inside in folders_of(entries).items()
-        if _is_below(path, folder) and (recursive or path.count("/") == depth)
-    }
-    files = {e.path: e for e in entries if recursive or e.path.count("/") == depth}
-    return files, folders
 
 
 def _shown(
     session: ReadSession,
     revision: Revision,
-    paths: Iterable[str],
+    paths: Collection[str],
     files: Mapping[str, EntryInfo],
-    folders: Mapping[str, list[EntryInfo]],
     expand: bool,
     *,
     xet_from: int | None,
 ) -> list[dict[str, Any]]:
-    """These files and folders; with the commits that changed them last, where that is asked."""
-    inside = {
-        path: [entry.path for entry in folders[path]] if path in folders else [path]
-        for path in paths
-    }
+    """Those of the paths that are files, given, or folders of the revision.
+
+    expand: with the commits that changed them last.
+    """
+    folders = [path for path in paths if path not in files]
+    ids = folder_ids(inside_of(session, revision, folders))
+    inside = {path: [path] for path in files}
     changes = {}
     if expand:
+        for folder, path, _ in inside_of(session, revision, folders):
+            inside.setdefault(folder, []).append(path)
         changes = last_changes(session, revision, set().union(*inside.values()))
     shown = []
-    for path, below in inside.items():
+    for path in paths:
+        below = inside.get(path, ())
         last = max((changes[one] for one in below if one in changes), key=_age, default=None)
         if path in files:
             shown.append(shown_file(files[path], last, xet_from=xet_from))
-        else:
-            shown.append(shown_folder(path, folders[path], last))
+        elif path in ids:
+            shown.append(shown_folder(path, ids[path], last))
     return shown
 
 
