@@ -10,13 +10,17 @@ import pytest
 from sqlalchemy import Engine, event
 
 from deltahub.registry import Caller, Registry
-from deltahub.registry.errors import Forbidden, Unavailable
+from deltahub.registry.errors import Forbidden, Unavailable, UploadNotFound
 from deltahub.registry.repositories import delete_repository, ensure_repository
+from deltahub.registry.revisions import commit
+from deltahub.registry.trees import CopyFile
 from deltahub.registry.xet.chunks import MAX_CHUNK_BYTES
 from deltahub.registry.xet.epochs import place_of
 from deltahub.registry.xet.hashes import chunk_hash
 from deltahub.registry.xet.known_chunks import known_chunks
 from deltahub.registry.xet.shard import Shard
+from deltahub.registry.xet.sources import UnknownXorb
+from deltahub.registry.xet.uploads import has_xorb
 from support.collecting import collect
 from support.registry import caller, opened_registry
 from support.xet import MARK, FileOf, TermOf, XorbOf, cut, repository_row, send_shard, send_xorb
@@ -187,3 +191,26 @@ def test_xorbs_that_were_sent_in_private_are_not_told_of_a_public_file(
     assert told(reg, bob, "bob/m") == {own.hash: chunks_of(own)}
     assert told(reg, ann, "ann/m") == {own.hash: chunks_of(own)}
     assert told(reg, ann, "ann/secret").keys() == {own.hash, mixed.hash}
+
+
+def test_what_was_sent_with_a_public_file_and_not_committed_is_nobody_elses(
+    reg: Registry, ann: Caller
+) -> None:
+    """The xorb has a name that others are told, and chunks that they are not."""
+    bob = caller(reg, "bob")
+    ensure_repository(reg, bob, "bob/m")
+    mixed = XorbOf([*ONE.chunks[:5], b"not committed, and never will be"])
+    file, rest = FileOf([TermOf(mixed, 0, 5)]), FileOf([TermOf(mixed, 5)])
+    send_xorb(reg, "ann/m", mixed)
+    send_shard(reg, ann, "ann/m", [file, rest])
+    commit_file(reg, ann, "ann/m", file)
+    assert told(reg, bob, "bob/m") == {mixed.hash: chunks_of(mixed, 5)}
+    assert told(reg, bob, "bob/m", chunk_hash(mixed.chunks[5])) == {}
+    assert not has_xorb(reg, repository_row(reg, "bob/m").id, mixed.hash)
+    for claimed in (rest, FileOf([TermOf(mixed)]), FileOf([TermOf(mixed, 4)])):
+        with pytest.raises(UnknownXorb):
+            send_shard(reg, bob, "bob/m", [claimed])
+    with pytest.raises(UploadNotFound):
+        commit_file(reg, bob, "bob/m", rest)
+    with pytest.raises(UploadNotFound):
+        commit(reg, bob, "bob/m", "main", [CopyFile("b", rest.digest)], "a copy")
