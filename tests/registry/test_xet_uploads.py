@@ -376,3 +376,17 @@ def test_a_kill_at_any_step_leaves_nothing_that_a_collection_does_not_find(
         let_xorbs_expire(reg)
         assert is_clean(reg)
         assert [item.key for item in reg.store.list("xorbs/")] == []
+
+
+def test_a_file_of_tiny_chunks_and_overlapping_terms_does_not_fill_the_chunk_map(
+    reg: Registry, ann: Caller
+) -> None:
+    """36 bytes a chunk: terms of all 8192 that a xorb may have would take 0.3 MB each."""
+    tiny = XorbOf([bytes([n]) for n in range(200)])
+    file = FileOf([TermOf(tiny, 0, end) for end in range(1, 201)])
+    send_xorb(reg, "ann/m", tiny)
+    send_shard(reg, ann, "ann/m", [file])
+    commit_file(reg, ann, "ann/m", file)
+    with reg.db.read() as session:
+        n_bytes = sum(map(len, session.scalars(select(XetRange.chunks))))
+    assert 0 < n_bytes <= len(file.data) / 100

@@ -33,6 +33,9 @@ from deltahub.registry.xet.xorb import MAX_XORB_BYTES
 
 # Rows of the chunk map that one transaction writes: up to 330 KB each, most of them 40.
 _ROWS = 50
+# Of a file's bytes, for each chunk that the map has of it: clients make chunks of twice as many, so
+# that only terms that overlap, or tiny chunks, fill the map with more than the file is worth.
+_BYTES_A_CHUNK = 4096
 
 
 class Cancelled(RegistryError):
@@ -203,9 +206,13 @@ class _File:
         self, sha256: str, domain_id: int, known: set[tuple[bytes, int, int]]
     ) -> Iterator[dict[str, object]]:
         offset = 0
+        left = self.file.size // _BYTES_A_CHUNK + 1
         for term in self.file.terms():
             key = (term.xorb, term.first, term.end)
             if key not in known:
+                left -= term.end - term.first
+                if left < 0:
+                    return
                 known.add(key)
                 chunks = b"".join(each.chunks.data for each in self.sources.find(term))
                 yield {
