@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import Engine, event, select
 
 from deltahub.registry import Caller, Registry, jobs
 from deltahub.registry.db.models import (
@@ -27,17 +27,18 @@ from deltahub.registry.errors import Conflict, DataLost, Forbidden, RepositoryNo
 from deltahub.registry.publication import make_public
 from deltahub.registry.refs import resolve_revision
 from deltahub.registry.repositories import (
+    create_repository,
     find_repository,
     get_repository,
     load_repository,
     make_private,
 )
 from deltahub.registry.restore import Restorer
-from deltahub.registry.revisions import CopyFile, commit
+from deltahub.registry.revisions import AddFile, CopyFile, commit
 from support.client_packs import near, weights
 from support.collecting import age_everything, collect, count, is_clean
 from support.ingested import ingest, push_ingested, read_file, stored_tensors
-from support.registry import caller, opened_registry, sha256_of
+from support.registry import caller, opened_registry, sha256_of, upload
 
 ROOT = Path(__file__).parents[1]
 BASE = weights(20_000, seed=1)
@@ -255,3 +256,35 @@ def test_a_kill_leaves_it_private_or_public(
         assert read_all(reg, alice, "alice/m") == FILES
         make_public(reg, alice, "alice/m")
         assert read_all(reg, None, "alice/m") == FILES
+
+
+@pytest.mark.parametrize("what", ["commit", "publication"])
+def test_many_files_take_few_statements_while_others_wait(
+    reg: Registry, alice: Caller, what: str
+) -> None:
+    files = {f"{n}.txt": b"%d" % n for n in range(200)}
+    operations = [
+        AddFile(path, upload(reg, alice, data), len(data)) for path, data in files.items()
+    ]
+    create_repository(reg, alice, "alice/m", private=True)
+    asked: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        asked.append(statement)
+
+    if what == "publication":
+        commit(reg, alice, "alice/m", "main", operations, "many")
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        if what == "commit":
+            commit(reg, alice, "alice/m", "main", operations, "many")
+        else:
+            make_public(reg, alice, "alice/m")
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    assert len(asked) < 50
+    with reg.db.read() as session:
+        repository = load_repository(session, alice, "alice/m")
+        listed = list_entries(session, resolve_revision(session, repository, "main"))
+        assert {entry.file.sha256 for entry in listed} == {add.sha256 for add in operations}
+        assert {entry.file.domain_id for entry in listed} == {repository.domain_id}

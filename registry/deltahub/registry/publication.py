@@ -6,9 +6,10 @@ of them becomes public: every file is rebuilt and lands as if it were pushed ane
 transaction points all entries at the new files, and the hub ingests them among public data.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from sqlalchemy import select, update
+from sqlalchemy import exists, select, update
+from sqlalchemy.orm import aliased
 
 from deltahub.registry import audit, failpoints, jobs
 from deltahub.registry.db.models import (
@@ -17,7 +18,6 @@ from deltahub.registry.db.models import (
     Entry,
     File,
     Job,
-    Landing,
     Repository,
     Revision,
 )
@@ -30,7 +30,7 @@ from deltahub.registry.prove import JOB_KIND as PROVE_KIND
 from deltahub.registry.registry import Registry
 from deltahub.registry.repositories import domain_of, load_repository
 from deltahub.registry.restore import Restorer
-from deltahub.registry.trees import complete_uploads
+from deltahub.registry.trees import complete_uploads, files_of_uploads
 from deltahub.registry.xet.epochs import make_clients_forget
 
 # Pushes that come meanwhile bring new files; whoever pushes that often waits.
@@ -55,7 +55,9 @@ def make_public(
             if not repository.is_private:
                 return
             _refuse_while_proving(session, repository)
-            missing = _missing(session, caller, _private_files(session, repository))
+            files = _private_files(session, repository)
+            uploads = complete_uploads(session, caller, [file.sha256 for file in files])
+            missing = _missing(session, uploads, files)
         for file in missing:
             pieces = restorer.stream_file(file, 0, file.size)
             receive(reg, caller, file.sha256, file.size, 0, pieces, is_answer=False)
@@ -75,19 +77,12 @@ def _switch(reg: Registry, caller: Caller, name: str) -> bool:
             return True
         _refuse_while_proving(session, repository)
         files = _private_files(session, repository)
-        if _missing(session, caller, files):
+        uploads = complete_uploads(session, caller, [file.sha256 for file in files])
+        if _missing(session, uploads, files):
             return False
         public = domain_of(session, repository.namespace_id, private=False)
-        uploads = complete_uploads(session, caller, [file.sha256 for file in files])
-        own = select(Revision.id).where(Revision.repository_id == repository.id)
-        for file in files:
-            twin = _public_file(session, public.id, file.sha256, uploads)
-            session.execute(
-                update(Entry)
-                .where(Entry.file_id == file.id, Entry.revision_id.in_(own))
-                .values(file_id=twin.id)
-                .execution_options(synchronize_session=False)
-            )
+        files_of_uploads(session, public.id, uploads)
+        _point_to_public_files(session, public.id, repository)
         repository.is_private, repository.domain_id = False, public.id
         # The chunk map says of private data where it was sent, and says it to nobody else.
         make_clients_forget(session, repository.id)
@@ -113,9 +108,9 @@ def _private_files(session: ReadSession, repository: Repository) -> list[File]:
     return list(session.scalars(query))
 
 
-def _missing(session: ReadSession, caller: Caller, files: Sequence[File]) -> list[File]:
-    """Those that are neither public data nor an upload of the caller's."""
-    there = set(complete_uploads(session, caller, [file.sha256 for file in files]))
+def _missing(session: ReadSession, uploads: Collection[str], files: Sequence[File]) -> list[File]:
+    """Those that are neither public data nor among the caller's uploads."""
+    there = set(uploads)
     for batch in batches(file.sha256 for file in files):
         query = (
             select(File.sha256)
@@ -130,19 +125,26 @@ def _missing(session: ReadSession, caller: Caller, files: Sequence[File]) -> lis
     return [file for file in files if file.sha256 not in there]
 
 
-def _public_file(
-    session: WriteSession, public_id: int, sha256: str, uploads: dict[str, Landing]
-) -> File:
-    file = session.scalar(select(File).where(File.domain_id == public_id, File.sha256 == sha256))
-    if file is None:
-        file = File(domain_id=public_id, sha256=sha256, state="proving")
-        session.add(file)
-    if file.state == "proving":
-        upload = uploads[sha256]
-        file.state, file.landing_id = "landed", upload.id
-        file.size, file.git_blob_id = upload.size, upload.git_blob_id
-        session.flush()
-    return file
+def _point_to_public_files(session: WriteSession, public_id: int, repository: Repository) -> None:
+    """Makes all entries of what is not public data ones of the same files that are."""
+    own = select(Revision.id).where(Revision.repository_id == repository.id)
+    old, twin = aliased(File), aliased(File)
+    public_twin = (
+        select(twin.id)
+        .join(old, old.sha256 == twin.sha256)
+        .where(old.id == Entry.file_id, twin.domain_id == public_id)
+        .scalar_subquery()
+    )
+    # One statement for all: others who write wait for it.
+    session.execute(
+        update(Entry)
+        .where(
+            Entry.revision_id.in_(own),
+            exists().where(old.id == Entry.file_id, old.domain_id != public_id),
+        )
+        .values(file_id=public_twin)
+        .execution_options(synchronize_session=False)
+    )
 
 
 def _enqueue(session: WriteSession, repository: Repository) -> None:

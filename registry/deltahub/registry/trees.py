@@ -1,17 +1,18 @@
 """The tree of a revision, and what operations make of it."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import insert, select
 
 from deltahub.registry.db.models import File, Landing, Repository, Revision
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.entries import list_entries
 from deltahub.registry.errors import EntryNotFound, SizeMismatch
 from deltahub.registry.landing import upload_not_found
+from deltahub.registry.locations import batches
 from deltahub.registry.paths import entry_mode, quoted
-from deltahub.registry.permissions import Caller, readable_file
+from deltahub.registry.permissions import Caller, readable_files
 
 _CHUNK = 5000
 
@@ -95,8 +96,7 @@ def apply_operations(
     SizeMismatch.
     """
     tree = dict(before)
-    adds = [operation for operation in operations if isinstance(operation, AddFile | CopyFile)]
-    uploads = complete_uploads(session, caller, {add.sha256 for add in adds})
+    files = _files(session, caller, repository, _changed(before, operations))
     for operation in operations:
         path = operation.path
         if isinstance(operation, DeleteFile):
@@ -113,9 +113,10 @@ def apply_operations(
         old = before.get(path)
         if old is not None and old.sha256 == operation.sha256:
             node = old
+        elif operation.sha256 in files:
+            node = _node(path, files[operation.sha256])
         else:
-            file = _file(session, caller, repository, operation.sha256, uploads)
-            node = _node(path, file)
+            raise upload_not_found(operation.sha256)
         if isinstance(operation, AddFile) and node.size != operation.size:
             raise SizeMismatch(
                 f"{quoted(path)}: {operation.sha256} has {node.size} bytes, not {operation.size}"
@@ -140,28 +141,56 @@ def complete_uploads(
     return found
 
 
-def _file(
-    session: WriteSession,
-    caller: Caller,
-    repository: Repository,
-    sha256: str,
-    uploads: dict[str, Landing],
-) -> File:
-    upload = uploads.get(sha256)
-    if upload is None:
-        known = readable_file(session, caller, repository, sha256)
-        if known is None:
-            raise upload_not_found(sha256)
-        return known
-    file = session.scalar(
-        select(File).where(File.domain_id == repository.domain_id, File.sha256 == sha256)
-    )
-    if file is None:
-        file = File(domain_id=repository.domain_id, sha256=upload.sha256, state="proving")
-        session.add(file)
-    if file.state == "proving":
-        # The bytes themselves are here and proved; a recipe for them is not needed any more.
-        file.state, file.landing_id = "landed", upload.id
-        file.size, file.git_blob_id = upload.size, upload.git_blob_id
-        session.flush()
-    return file
+def files_of_uploads(
+    session: WriteSession, domain_id: int, uploads: Mapping[str, Landing]
+) -> dict[str, File]:
+    """SHA-256 -> the domain's file of each upload, made if absent; a few statements for all."""
+    found = _files_of(session, domain_id, uploads)
+    for file in found.values():
+        if file.state == "proving":
+            # The bytes themselves are here and proved; a recipe for them is not needed any more.
+            upload = uploads[file.sha256]
+            file.state, file.landing_id = "landed", upload.id
+            file.size, file.git_blob_id = upload.size, upload.git_blob_id
+    session.flush()
+    new = [sha256 for sha256 in uploads if sha256 not in found]
+    for batch in batches(new):
+        # Not as objects: SQLite would be given one at a time, for the sake of their ids.
+        rows = [
+            {
+                "domain_id": domain_id, "sha256": sha256, "state": "landed",
+                "landing_id": uploads[sha256].id, "size": uploads[sha256].size,
+                "git_blob_id": uploads[sha256].git_blob_id,
+            }
+            for sha256 in batch
+        ]  # fmt: skip
+        session.execute(insert(File), rows)
+    return found | _files_of(session, domain_id, new)
+
+
+def _files_of(session: ReadSession, domain_id: int, hashes: Iterable[str]) -> dict[str, File]:
+    found: dict[str, File] = {}
+    for batch in batches(hashes):
+        query = select(File).where(File.domain_id == domain_id, File.sha256.in_(batch))
+        found.update((file.sha256, file) for file in session.scalars(query))
+    return found
+
+
+def _changed(before: Tree, operations: Sequence[Operation]) -> set[str]:
+    """What is put where something else is."""
+    return {
+        operation.sha256
+        for operation in operations
+        if isinstance(operation, AddFile | CopyFile)
+        and (operation.path not in before or before[operation.path].sha256 != operation.sha256)
+    }
+
+
+def _files(
+    session: WriteSession, caller: Caller, repository: Repository, hashes: Collection[str]
+) -> dict[str, File]:
+    """SHA-256 -> file, of uploads of the caller's and of what they may read."""
+    uploads = complete_uploads(session, caller, hashes)
+    known = [sha256 for sha256 in hashes if sha256 not in uploads]
+    found = readable_files(session, caller, repository, known)
+    return found | files_of_uploads(session, repository.domain_id, uploads)
