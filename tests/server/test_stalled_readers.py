@@ -156,8 +156,8 @@ def test_of_answers_that_name_chunks_a_user_who_reads_nothing_is_sent_few(hub: R
         assert len(answered(clients, 3)) == len(begun) == 3
         for client in begun:
             client.close()
-        # Whoever waits is served as soon as they are gone.
-        client = next(client for client in clients if client not in begun)
+        # Those who wait are served as soon as they are gone.
+        client = answered([client for client in clients if client not in begun], 1)[0]
         answer = HTTPResponse(client)
         answer.begin()
         assert answer.status == 200
