@@ -26,7 +26,6 @@ namespace {
 inline constexpr std::size_t n_side = 8;     // of the blocks that squares are summed in
 inline constexpr std::size_t n_padded = 64;  // of which rows of floats are multiples
 inline constexpr std::size_t n_lanes = 16;   // that sums of floats have, in every instruction set
-inline constexpr std::size_t n_together = 2;  // systems, so that factors are loaded half as often
 inline constexpr std::size_t n_turned = 32;  // rows, at most, whose words are copied at a time
 
 // As long as a register: compilers keep longer ones in memory.
@@ -44,6 +43,8 @@ using Register = std::conditional_t<sizeof(Real) == 4, FloatRegister, DoubleRegi
 inline constexpr std::size_t side_bytes = register_bytes < 4 * n_side ? register_bytes : 4 * n_side;
 using SidePart = float __attribute__((vector_size(side_bytes)));
 inline constexpr std::size_t n_side_parts = 4 * n_side / side_bytes;
+// Systems, so that factors are loaded less often; all of their sums stay in registers.
+inline constexpr std::size_t n_together = register_bytes == 64 ? 4 : 2;
 
 // What registers are loaded from begins where a line of the cache does: else most loads take two.
 template <class Number>
