@@ -63,6 +63,18 @@ _LADDERS: Final[dict[Effort, Ladder]] = {
         ),
     ),
 }
+# Of products that were rounded to BF16 before they were added: their intervals are wide, and soon
+# reached.
+_LADDER_ROUNDED: Final = Ladder(
+    (),
+    Rule(3),
+    (
+        _near(4),
+        Rule(4, 0.1, 0.075, further=1.2),
+        Rule(7, 0.1, 0.027, further=1.2),
+        Rule(11, 0.1, 0.05, further=0.9),
+    ),
+)
 # Merging in F32 rounds sums of products too, about so much.
 _LADDER_F32: Final = Ladder((Rule(2), Rule(2)), Rule(2), ())
 
@@ -101,6 +113,8 @@ def sharpened(pair: Pair, factors: Factors, effort: Effort) -> Merge | None:
             return None
         is_rounded = pair.dtype is not DType.F32 and _is_rounded(part, product)
         steps = Steps(part, is_rounded)
+    if is_rounded and pair.dtype is DType.BF16 and effort == "default":
+        ladder = _LADDER_ROUNDED
     steps = Steps(pair, is_rounded)
     # The sketch tells left factors of all rows, but for the rows' turn.
     turned = (left @ (factors.right @ product.right.T)).astype(pair.real)
