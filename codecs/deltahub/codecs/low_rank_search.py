@@ -32,6 +32,7 @@ _RANKS: Final[dict[Effort, tuple[int, ...]]] = {  # tried beside the one that a 
 }
 _WALKED: Final = 1 << 20  # elements, at least, of a tensor whose ranks are tried by default
 _ALMOST_ALL: Final = 0.4  # of the size without a prediction: less, and factors take most of it
+_CLEAR: Final = 0.2  # of the size without a prediction: a merge of less is not beaten
 _LEAST_GAIN: Final = 0.01  # of the size without a prediction
 
 
@@ -83,7 +84,8 @@ def _fit(pair: Pair, effort: Effort) -> LowRank | None:
     if rank and (merge := sharpened(pair, factors.first(rank), effort)):
         fits.append(_fit_merge(pair, merge, trial))
     most = min((fit.bits for fit in fits), default=_ALMOST_ALL * trial.without)
-    fits.append(_fit_components(pair, factors, energy, trial, effort, most))
+    if not fits or effort == "max" or most > _CLEAR * trial.without:
+        fits.append(_fit_components(pair, factors, energy, trial, effort, most))
     best = min(fits, key=lambda fit: fit.bits)
     return best.low_rank() if best.bits < (1 - _LEAST_GAIN) * trial.without else None
 

@@ -121,10 +121,16 @@ def _along(pair: Pair, basis: Floats) -> tuple[Factors, float]:
 def _is_cut(pair: Pair, part: Floats, along: Floats) -> bool:
     """Whether weaker directions than those of `along`, part @ directions, would still tell much."""
     energy = float(np.vdot(part, part))
-    if energy - float(np.vdot(along, along)) > energy / 80:
+    squares = (along.T @ along).astype(np.float64)
+    if energy - float(squares.trace()) > energy / 80:
         return False
-    weakest = float(np.linalg.eigvalsh(along.T @ along)[0])
-    return weakest > (2 * pair.noise_strength(len(part))) ** 2
+    # Whether all eigenvalues are greater than a bound: much faster than the least of them.
+    squares[np.diag_indices_from(squares)] -= (2 * pair.noise_strength(len(part))) ** 2
+    try:
+        np.linalg.cholesky(squares)
+    except np.linalg.LinAlgError:
+        return False
+    return True
 
 
 def _is_noise(part: Floats, along: Floats) -> bool:
