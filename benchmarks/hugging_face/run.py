@@ -212,11 +212,11 @@ def _busy_neighbour(nginx: Nginx, client: "_Client", core: int) -> Iterator[None
 
 def _largest(folder: Path) -> int:
     """Bytes of the largest file of a download that has not ended."""
-    sizes = [0]
-    for path in folder.rglob("*.incomplete"):
-        with suppress(FileNotFoundError):  # it has ended since
-            sizes.append(path.stat().st_size)
-    return max(sizes)
+    largest = 0
+    with suppress(FileNotFoundError):  # something has ended since
+        for path in folder.rglob("*.incomplete"):
+            largest = max(largest, path.stat().st_size)
+    return largest
 
 
 def _report(found: list[Downloads], first_s: list[float], pair: Pair, question: str) -> bool:
