@@ -85,11 +85,14 @@ def run(gib: float, scratch_parent: Path | None, hot_base_bytes: int | None = No
         settings["DELTAHUB_SERVER_HOT_BASE_BYTES"] = str(hot_base_bytes)
     with tempfile.TemporaryDirectory(prefix="deltahub-bench-", dir=scratch_parent) as name:
         scratch = Path(name)
-        with EmbeddedHub(scratch / "data", scratch / "hub.log", **settings) as hub:
+        data, log = scratch / "data", scratch / "hub.log"
+        with EmbeddedHub(data, log, **settings) as hub:
             say(f"generating and pushing a pair of {gib:g} GiB models ...")
             pair = write_pair(scratch / "models", int(gib * GIB))
             _push(hub, pair, scratch / "trainer")
             _wait_until_quiet(hub.pid)
+        # Hubs that have just started: no base is hot, as the first one's is since the push.
+        with EmbeddedHub(data, log, token=hub.token, **settings) as hub:
             nginx = Nginx(_made(scratch / "nginx"))
             for model, folder in zip(NAMES, (pair.base, pair.fine_tune), strict=True):
                 files = {path.name: path for path in folder.iterdir()}
@@ -100,9 +103,8 @@ def run(gib: float, scratch_parent: Path | None, hot_base_bytes: int | None = No
                     _downloads(hub, nginx, model, sha256, scratch)
                     for model, sha256 in zip(NAMES, digests, strict=True)
                 ]
-        _forget_pages(scratch / "data" / "objects")
-        # Nothing of before is in this one's memory either.
-        with EmbeddedHub(scratch / "data", scratch / "hub.log", token=hub.token, **settings) as hub:
+        _forget_pages(data / "objects")
+        with EmbeddedHub(data, log, token=hub.token, **settings) as hub:
             first_s = _first_bytes(hub.url, pair.size_bytes)
         question = "hugging-face" if hot_base_bytes != 0 else "hugging-face-no-hot-bases"
         return _report(found, first_s, pair, question)
