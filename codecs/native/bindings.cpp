@@ -108,14 +108,15 @@ class FmDeltaEncoder {
  public:
   FmDeltaEncoder(int kind, const Bytes& source, const Bytes& base, std::size_t rows,
                  std::size_t columns, int effort, const Bytes& left, const Bytes& right, int floor,
-                 bool is_rounded) {
+                 bool is_rounded, bool is_strided) {
     nb::gil_scoped_release unlocked;
     codec_ = planned_deltas(kind, {source.data(), source.size()}, {base.data(), base.size()}, rows,
                             columns, effort, {left.data(), left.size()},
-                            {right.data(), right.size()}, floor, is_rounded);
+                            {right.data(), right.size()}, floor, is_rounded, is_strided);
   }
 
   nb::bytes prelude() const { return as_bytes(codec_->prelude); }
+  int version() const { return codec_->version; }
   std::uint64_t estimated_bytes() const { return codec_->estimated_bytes; }
 
   nb::bytes encode(const Bytes& source, const Bytes& base, std::size_t row, std::size_t column,
@@ -124,7 +125,7 @@ class FmDeltaEncoder {
     {
       nb::gil_scoped_release unlocked;
       codec_->check_block(source.size(), base.size(), row, column, rows, columns);
-      stream = codec_->encode(source.data(), base.data(), row, {rows, columns, column});
+      stream = codec_->encode(source.data(), base.data(), row, {rows, columns, column}, {});
     }
     return as_bytes(stream);
   }
@@ -148,13 +149,6 @@ void join_groups(const Bytes& grouped, const WritableBytes& out) {
   join_byte_groups(grouped.data(), grouped.size(), out.data());
 }
 
-std::uint64_t estimate_deltas(int kind, const Bytes& source, const Bytes& base,
-                              const std::vector<std::size_t>& begins, std::size_t n) {
-  nb::gil_scoped_release unlocked;
-  return estimated_deltas(kind, {source.data(), source.size()}, {base.data(), base.size()}, begins,
-                          n);
-}
-
 std::pair<std::uint64_t, std::uint64_t> estimate_floats(int kind, const Bytes& source) {
   nb::gil_scoped_release unlocked;
   const FloatEstimate estimate = estimated_floats(kind, {source.data(), source.size()});
@@ -163,9 +157,10 @@ std::pair<std::uint64_t, std::uint64_t> estimate_floats(int kind, const Bytes& s
 
 class FmDeltaDecoder {
  public:
-  FmDeltaDecoder(int kind, const Bytes& prelude, std::size_t rows, std::size_t columns) {
+  FmDeltaDecoder(int kind, const Bytes& prelude, std::size_t rows, std::size_t columns,
+                 int version) {
     nb::gil_scoped_release unlocked;
-    codec_ = parsed_deltas(kind, {prelude.data(), prelude.size()}, rows, columns);
+    codec_ = parsed_deltas(kind, {prelude.data(), prelude.size()}, rows, columns, version);
   }
 
   void decode(const Bytes& stream, const Bytes& base, const WritableBytes& out, std::size_t column,
@@ -273,13 +268,6 @@ NB_MODULE(_native, m) {
         "Bytes of any values, for an io.BytesIO that takes them over and writes what is read: to\n"
         "clear them would cost as much as to copy them.");
 
-  m.def("estimate_deltas", &estimate_deltas, "kind"_a, "source"_a, "base"_a, "begins"_a, "n"_a,
-        nb::sig("def estimate_deltas(kind: int, source: " BUFFER ", base: " BUFFER
-                ", begins: list[int], n: int) -> int"),
-        "About how many bytes fm_delta takes for runs of n words, found by counting some of them.\n"
-        "kind: see fm_delta.WORD_KINDS. begins: where the runs begin, in bytes. n: a multiple of 64.\n"
-        "ValueError unless both hold these runs.");
-
   m.def("estimate_floats", &estimate_floats, "kind"_a, "source"_a,
         nb::sig("def estimate_floats(kind: int, source: " BUFFER ") -> tuple[int, int]"),
         "(about how many bytes neuzip_lossless takes for these words, how many at least), counted as\n"
@@ -314,17 +302,19 @@ NB_MODULE(_native, m) {
   nb::class_<FmDeltaEncoder>(m, "FmDeltaEncoder",
                              "The model of one frame, ready to encode its blocks.")
       .def(nb::init<int, const Bytes&, const Bytes&, std::size_t, std::size_t, int, const Bytes&,
-                    const Bytes&, int, bool>(),
+                    const Bytes&, int, bool, bool>(),
            "kind"_a, "source"_a, "base"_a, "rows"_a, "columns"_a, "effort"_a, "left"_a, "right"_a,
-           "floor"_a, "is_rounded"_a,
+           "floor"_a, "is_rounded"_a, "is_strided"_a = false,
            nb::sig("def __init__(self, kind: int, source: " BUFFER ", base: " BUFFER
                    ", rows: int, columns: int, effort: int, left: " BUFFER ", right: " BUFFER
-                   ", floor: int, is_rounded: bool) -> None"),
+                   ", floor: int, is_rounded: bool, is_strided: bool = False) -> None"),
            "Plans the model from the words of a frame. kind: see fm_delta.WORD_KINDS. effort: 1 to\n"
            "3. left, right: int16 factors, rows x rank and rank x columns, or empty; floor: the\n"
-           "exponent of their unit; is_rounded: their product is rounded before it is added.\n\n"
+           "exponent of their unit; is_rounded: their product is rounded before it is added;\n"
+           "is_strided: digits at the end that are zero in all words are left out.\n\n"
            "ValueError unless source and base are rows x columns words, at least one.")
       .def_prop_ro("prelude", &FmDeltaEncoder::prelude)
+      .def_prop_ro("version", &FmDeltaEncoder::version, "The codec's, of this prelude.")
       .def_prop_ro("estimated_bytes", &FmDeltaEncoder::estimated_bytes,
                    "About what prelude and coded blocks will take.")
       .def("encode", &FmDeltaEncoder::encode, "source"_a, "base"_a, "row"_a, "column"_a, "rows"_a,
@@ -343,11 +333,12 @@ NB_MODULE(_native, m) {
            "room for the source. The result is the same for any number of threads.");
 
   nb::class_<FmDeltaDecoder>(m, "FmDeltaDecoder", "A prelude's model, ready to decode blocks.")
-      .def(nb::init<int, const Bytes&, std::size_t, std::size_t>(), "kind"_a, "prelude"_a, "rows"_a,
-           "columns"_a,
+      .def(nb::init<int, const Bytes&, std::size_t, std::size_t, int>(), "kind"_a, "prelude"_a,
+           "rows"_a, "columns"_a, "version"_a = first_delta_version,
            nb::sig("def __init__(self, kind: int, prelude: " BUFFER
-                   ", rows: int, columns: int) -> None"),
-           "ValueError where no encoder writes such a prelude for a frame of rows x columns words.")
+                   ", rows: int, columns: int, version: int = 1) -> None"),
+           "ValueError where no encoder of this version of the codec writes such a prelude for a\n"
+           "frame of rows x columns words.")
       .def("decode", &FmDeltaDecoder::decode, "stream"_a, "base"_a, "out"_a, "column"_a, "rows"_a,
            "columns"_a,
            nb::sig("def decode(self, stream: " BUFFER ", base: " BUFFER

@@ -122,6 +122,7 @@ class FrameModel {
                               std::size_t n, const std::uint8_t* base, Context* contexts,
                               Workspace<Words>& space) const {
     const bool is_moved = model_.staircase_bits > 0 || model_.rank() > 0;
+    const bool is_rounded = is_moved && model_.stride > 0;
     if (sides.scales.empty() && column_scales_.empty() && !is_moved) {
       if (contexts)
         contexts_kernel()(base, n, model_.offset, nullptr, classes_, last_class(), contexts);
@@ -137,6 +138,7 @@ class FrameModel {
       std::uint8_t* const moved = space.words + done * sizeof(Word);
       if (!sides.flags.empty() && sides.flags[row]) {
         descend(words, width, moved);
+        if (is_rounded) round_to_stride<Words>(moved, width, model_.stride);
         const int z = std::clamp(scale, 0, last_class());
         if (contexts) std::fill_n(contexts + done, width, classes_.contexts[z]);
       } else {
@@ -147,6 +149,7 @@ class FrameModel {
         } else if (is_moved) {
           std::memcpy(moved, words, width * sizeof(Word));
         }
+        if (is_rounded) round_to_stride<Words>(moved, width, model_.stride);
         const std::int16_t* columns = column_scales_.empty() ? nullptr : &column_scales_[at];
         if (contexts)
           contexts_kernel()(words, width, scale + model_.offset, columns, classes_, last_class(),
@@ -158,7 +161,14 @@ class FrameModel {
   }
 
   const Kernels& kernels() const { return kernels_; }
-  Kernels::Apply apply_kernel() const { return kernels_.apply[kind_of<Words>]; }
+  // out = what these words, as predicted, become.
+  void apply(const std::uint8_t* words, const std::uint8_t* deltas, std::size_t n,
+             std::uint8_t* out) const {
+    if (model_.stride > 0)
+      kernels_.apply_strided[kind_of<Words>](words, deltas, n, model_.stride, out);
+    else
+      kernels_.apply[kind_of<Words>](words, deltas, n, out);
+  }
 
  private:
   Kernels::Contexts contexts_kernel() const { return kernels_.contexts[kind_of<Words>]; }
@@ -175,7 +185,8 @@ class FrameModel {
       right_.multiply(kernels_, &sides.left[from * filled_rank()], n_rows,
                       shape.first_column + left, n, space.products.data());
       if (model_.is_product_rounded)
-        kernels_.round(space.products.data(), n_rows * n, Words::mantissa_bits + 1);
+        kernels_.round(space.products.data(), n_rows * n,
+                       Words::mantissa_bits + 1 - int(model_.stride));
     };
     if (shape.columns > most_columns || !space.is_sequential) {
       multiply(row, 1, column, width);
@@ -250,7 +261,7 @@ class BlockReader {
                               a.ahead(first + n), b.ahead(first + n));
   }
   void apply(std::size_t first, std::size_t n) {
-    frame_.apply_kernel()(predicted_, deltas_, n, words_.at(first * sizeof(Word)));
+    frame_.apply(predicted_, deltas_, n, words_.at(first * sizeof(Word)));
     words_.add((first + n) * sizeof(Word));
   }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -44,10 +45,11 @@ struct FrameShape {
 struct DeltaEncoder : FrameShape {
   explicit DeltaEncoder(const FrameShape& shape) : FrameShape(shape) {}
   virtual ~DeltaEncoder() = default;
-  // Until this thread encodes another block.
+  // In `room`, where that is sure to take it; else until this thread encodes another block.
   virtual View encode(const std::uint8_t* source, const std::uint8_t* base, std::size_t row,
-                      const BlockShape& shape) const = 0;
+                      const BlockShape& shape, std::span<std::uint8_t> room) const = 0;
   std::vector<std::uint8_t> prelude;
+  int version = first_delta_version;  // of the prelude
   std::uint64_t estimated_bytes = 0;
 };
 
@@ -71,6 +73,7 @@ class DeltaEncoderOf final : public DeltaEncoder {
         frame_(kernels, Model(plan.model), false),
         tables_(kernels, plan.model.tables, plan.model.table_log),
         rows_(std::move(plan.rows)) {
+    version = plan.model.version();
     prelude = write_fields(plan.model);
     const auto stream = encode_columns<Words>(plan.model, tables_, plan.columns, columns);
     if (plan.model.has_column_stream() && stream.empty())
@@ -83,7 +86,7 @@ class DeltaEncoderOf final : public DeltaEncoder {
   }
 
   View encode(const std::uint8_t* source, const std::uint8_t* base, std::size_t row,
-              const BlockShape& shape) const override {
+              const BlockShape& shape, std::span<std::uint8_t> room) const override {
     const auto slice = [&](const std::vector<std::int16_t>& all, std::size_t each) {
       if (all.empty()) return std::vector<std::int16_t>();
       const auto begin = all.begin() + std::ptrdiff_t(row * each);
@@ -92,7 +95,7 @@ class DeltaEncoderOf final : public DeltaEncoder {
     const RowSides sides{.scales = slice(rows_.scales, 1),
                          .flags = slice(rows_.flags, 1),
                          .left = slice(rows_.left, frame_.filled_rank())};
-    return encode_block(frame_, tables_, shape, sides, source, base);
+    return encode_block(frame_, tables_, shape, sides, source, base, room);
   }
 
  private:
@@ -139,11 +142,21 @@ inline LowRank low_rank_of(View left, View right, int floor, bool is_rounded, st
 
 }  // namespace detail
 
-// Plans the model of a frame. std::invalid_argument where sizes do not fit each other.
+// See stride.hpp. std::invalid_argument where sizes do not fit each other.
+inline unsigned common_stride(int kind, View source, View base) {
+  return with_words(word_kind(kind), [&]<class Words>(Words) {
+    require(source.size() == base.size() && source.size() % sizeof(typename Words::Word) == 0,
+            "a base of another size, or not a whole number of words");
+    return common_stride<Words>(source, base);
+  });
+}
+
+// Plans the model of a frame; with a stride where it has one and `is_strided` allows it.
+// std::invalid_argument where sizes do not fit each other.
 inline std::unique_ptr<DeltaEncoder> planned_deltas(int kind, View source, View base,
                                                     std::size_t rows, std::size_t columns,
                                                     int effort, View left, View right, int floor,
-                                                    bool is_rounded) {
+                                                    bool is_rounded, bool is_strided) {
   return with_words(word_kind(kind), [&]<class Words>(Words) -> std::unique_ptr<DeltaEncoder> {
     const FrameShape shape{rows, columns, sizeof(typename Words::Word)};
     shape.check_block(source.size(), base.size(), 0, 0, rows, columns);
@@ -154,8 +167,9 @@ inline std::unique_ptr<DeltaEncoder> planned_deltas(int kind, View source, View 
     require(low_rank.rank == 0 || (floor >= 1 && floor <= (1 << Words::exponent_bits) - 2),
             "a floor that is no exponent");
     const Kernels& kernels = *chosen_kernels();
+    const unsigned stride = is_strided ? common_stride<Words>(source, base) : 0;
     Planner<Words> planner(kernels, source.data(), base.data(), rows, columns, Effort(effort),
-                           low_rank);
+                           low_rank, stride);
     return std::make_unique<detail::DeltaEncoderOf<Words>>(kernels, shape, planner.plan());
   });
 }
@@ -196,18 +210,19 @@ inline std::uint64_t estimated_deltas(int kind, View source, View base,
     }
     const LowRank none;
     return Plans(*chosen_kernels(), words.data(), near.data(), 1, words.size() / word_bytes,
-                 Effort::fast, none)
+                 Effort::fast, none, common_stride<Words>(words, near))
         .estimated_bytes(count);
   });
 }
 
 // std::invalid_argument where no encoder writes such a prelude for such a frame.
 inline std::unique_ptr<DeltaDecoder> parsed_deltas(int kind, View prelude, std::size_t rows,
-                                                   std::size_t columns) {
+                                                   std::size_t columns, int version) {
+  require(version == first_delta_version || version == strided_delta_version, "no such version");
   return with_words(word_kind(kind), [&]<class Words>(Words) -> std::unique_ptr<DeltaDecoder> {
     constexpr const char* fault = "no encoder writes such a prelude";
     require(rows > 0 && columns > 0, "a frame without words");
-    auto parsed = parse_fields<Words>(prelude.data(), prelude.size(), rows, columns);
+    auto parsed = parse_fields<Words>(prelude.data(), prelude.size(), rows, columns, version);
     require(parsed.has_value(), fault);
     FrameModel<Words> frame(*chosen_kernels(), std::move(parsed->model), true);
     const View stream = prelude.subspan(parsed->stream_begin);

@@ -20,7 +20,7 @@
 namespace deltahub {
 
 // The numbers of a frame's header that its body decides; codecs/spec/frame.md has them all.
-inline constexpr std::size_t prelude_length_at = 12, body_length_at = 16;
+inline constexpr std::size_t version_at = 6, prelude_length_at = 12, body_length_at = 16;
 inline constexpr std::size_t frame_checksum_bytes = 8, most_prelude_bytes = std::size_t(1) << 20;
 // Of one without a base, beside prelude and blocks: a header, a row of the table, both checksums.
 inline constexpr std::size_t least_frame_bytes =
@@ -36,7 +36,8 @@ class DeltaFrame {
         least_alone_(least_bytes_alone(kind, source)) {
     require(header.size() >= body_length_at + 8, "a header that is cut off");
     if (least_alone_ == 0) return;
-    encoder_ = planned_deltas(kind, source, base, rows, columns, int(Effort::fast), {}, {}, 0, false);
+    encoder_ = planned_deltas(kind, source, base, rows, columns, int(Effort::fast), {}, {}, 0, false,
+                              true);
     cut_ = {rows, columns, encoder_->word_bytes, rows_per_block, parts};
     cut_.check(source.size());
   }
@@ -72,6 +73,7 @@ class DeltaFrame {
       at += frame_checksum_bytes;
     };
     append(header_);
+    store(out.data() + version_at, std::uint8_t(encoder_->version));
     store<std::uint32_t>(out.data() + prelude_length_at, std::uint32_t(prelude));
     store<std::uint64_t>(out.data() + body_length_at, body);
     append_checksum(out.data());

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "codec.hpp"
@@ -151,19 +152,19 @@ inline ReusedBytes& stream_room() {
   return room;
 }
 
-// The stream of one block, which has at least one element, until this thread encodes another one.
-// Empty where the tables lack a number.
+// The stream of one block, which has at least one element: in `room`, where that is sure to take it,
+// or else in what this thread has for its next one. Empty where the tables lack a number.
 template <class Words>
 View encode_block(const FrameModel<Words>& frame, const DeltaRows& rows,
                   const BlockShape& shape, const RowSides& sides, const std::uint8_t* source,
-                  const std::uint8_t* base) {
+                  const std::uint8_t* base, std::span<std::uint8_t> room) {
   using Word = typename Words::Word;
   using Unsigned = std::uint16_t;
   const std::size_t count = shape.rows * shape.columns;
   const Model& model = frame.model();
   const std::size_t n_sides = shape.rows * std::size_t(2 + model.rank());
-  std::uint8_t* const out = stream_room().of(stream_bound(count, Words::word_bits) +
-                                             stream_bound(n_sides, 16));
+  const std::size_t bound = stream_bound(count, Words::word_bits) + stream_bound(n_sides, 16);
+  std::uint8_t* const out = room.size() >= bound ? room.data() : stream_room().of(bound);
   StreamWriter<DeltaRows> writer(rows.kernels(), rows, out);
   Workspace<Words> space;
   Context contexts[chunk];
@@ -174,6 +175,7 @@ View encode_block(const FrameModel<Words>& frame, const DeltaRows& rows,
                                               contexts, space);
     rows.kernels().deltas[kind_of<Words>](source + first * sizeof(Word), words, n,
                                           reinterpret_cast<std::uint8_t*>(deltas));
+    if (model.stride > 0) divide_by_stride<Words>(deltas, n, model.stride);
     // Forwards in a chunk and backwards from one to the next: no processor foresees that.
     const std::size_t next = (first > 0 ? first - chunk : 0) * sizeof(Word);
     writer.write_part(contexts, deltas, n,

@@ -29,8 +29,8 @@ struct EncodedRun {
 
 namespace detail {
 
-// stream_of(place): a block's stream, until the thread asks for another one; empty where it does not
-// hold the block's words.
+// stream_of(place, room): a block's stream, in `room`, or until the thread asks for another one; empty
+// where it does not hold the block's words.
 // is_unchanged(place): whether the block needs none. `out` takes as many bytes as the source has.
 template <class StreamOf, class IsUnchanged>
 EncodedRun encode_run(const Cut& cut, View source, std::span<std::uint8_t> out,
@@ -52,8 +52,8 @@ EncodedRun encode_run(const Cut& cut, View source, std::span<std::uint8_t> out,
   const Kernels& kernels = *chosen_kernels();
   EncodedRun run;
   std::size_t end = 0;
-  const auto append = [&](const void* bytes, std::size_t n) {
-    std::memcpy(out.data() + end, bytes, n);
+  const auto append = [&](const std::uint8_t* bytes, std::size_t n) {
+    if (bytes != out.data() + end) std::memcpy(out.data() + end, bytes, n);
     end += n;
   };
   InOrder<Result, std::function<void(std::size_t, const Result&)>> in_order(
@@ -76,7 +76,10 @@ EncodedRun encode_run(const Cut& cut, View source, std::span<std::uint8_t> out,
     Result result{BlockMode::unchanged, {}, 0,
                   checksum_of(kernels, source.data() + at.begin, at.size, index)};
     if (!is_unchanged(at)) {
-      result.stream = stream_of(at);
+      // With one thread it is known where the stream will lie.
+      const bool is_known = threads == 1 && end + guard_bytes <= out.size();
+      result.stream =
+          stream_of(at, is_known ? out.subspan(end + guard_bytes) : std::span<std::uint8_t>());
       // What the tables lack is a fault of the planner's, never of the caller's.
       if (result.stream.empty())
         throw std::runtime_error("the planned tables do not hold the block's words");
@@ -115,8 +118,9 @@ inline EncodedRun encode_run(const DeltaEncoder& encoder, std::size_t rows_per_b
   require(base.size() == source.size(), "a base of another size");
   return detail::encode_run(
       cut, source, out, threads,
-      [&](const Cut::Place& at) {
-        return encoder.encode(source.data() + at.begin, base.data() + at.begin, at.row, at.shape);
+      [&](const Cut::Place& at, std::span<std::uint8_t> room) {
+        return encoder.encode(source.data() + at.begin, base.data() + at.begin, at.row, at.shape,
+                              room);
       },
       [&](const Cut::Place& at) {
         return std::memcmp(source.data() + at.begin, base.data() + at.begin, at.size) == 0;
@@ -131,7 +135,9 @@ inline EncodedRun encode_run(const FloatEncoder& encoder, std::size_t rows, std:
   cut.check(source.size());
   return detail::encode_run(
       cut, source, out, threads,
-      [&](const Cut::Place& at) { return encoder.encode(source.subspan(at.begin, at.size)); },
+      [&](const Cut::Place& at, std::span<std::uint8_t>) {
+        return encoder.encode(source.subspan(at.begin, at.size));
+      },
       [](const Cut::Place&) { return false; });
 }
 

@@ -2,8 +2,10 @@
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/vector.h>
 
 #include <optional>
+#include <vector>
 
 #include "delta_frame.hpp"
 
@@ -44,12 +46,36 @@ std::optional<nb::bytes> encode_clear_delta(int kind, const Bytes& source, const
   return nb::steal<nb::bytes>(bytes);
 }
 
+std::uint64_t estimate_deltas(int kind, const Bytes& source, const Bytes& base,
+                              const std::vector<std::size_t>& begins, std::size_t n) {
+  nb::gil_scoped_release unlocked;
+  return estimated_deltas(kind, view_of(source), view_of(base), begins, n);
+}
+
+unsigned stride_of(int kind, const Bytes& source, const Bytes& base) {
+  nb::gil_scoped_release unlocked;
+  return common_stride(kind, view_of(source), view_of(base));
+}
+
 }  // namespace
 
 // Stubs name the buffers by what callers hold; nanobind's own names need numpy arrays.
 #define BUFFER "bytes | bytearray | memoryview"
 
 void bind_frames(nb::module_& m) {
+  m.def("estimate_deltas", &estimate_deltas, "kind"_a, "source"_a, "base"_a, "begins"_a, "n"_a,
+        nb::sig("def estimate_deltas(kind: int, source: " BUFFER ", base: " BUFFER
+                ", begins: list[int], n: int) -> int"),
+        "About how many bytes fm_delta takes for runs of n words, found by counting some of them.\n"
+        "kind: see fm_delta.WORD_KINDS. begins: where the runs begin, in bytes. n: a multiple of 64.\n"
+        "ValueError unless both hold these runs.");
+
+  m.def("common_stride", &stride_of, "kind"_a,
+        "source"_a, "base"_a,
+        nb::sig("def common_stride(kind: int, source: " BUFFER ", base: " BUFFER ") -> int"),
+        "How many digits at the end are zero in all words of both, as far as fm_delta leaves them\n"
+        "out. ValueError unless both are as many words.");
+
   m.def("encode_clear_delta", &encode_clear_delta, "kind"_a, "source"_a, "base"_a, "rows"_a,
         "columns"_a, "rows_per_block"_a, "parts"_a, "header"_a, "most"_a, "threads"_a,
         nb::sig("def encode_clear_delta(kind: int, source: " BUFFER ", base: " BUFFER

@@ -71,7 +71,7 @@ void compare_with_module(const std::optional<Bytes>& expected, bool is_parsed,
 bool is_same(View view, const Bytes& bytes) { return std::ranges::equal(view, bytes); }
 
 template <class Words>
-void decode_deltas(int kind, Input& in) {
+void decode_deltas(int kind, int version, Input& in) {
   const std::size_t rows = in.number(most_rows) + 1, columns = in.number(most_columns) + 1;
   BlockShape shape;
   shape.rows = std::min(in.number(rows) + 1, std::max<std::size_t>(most_words / columns, 1));
@@ -86,7 +86,7 @@ void decode_deltas(int kind, Input& in) {
     base.data[i] = some_base.empty() ? 0 : some_base[i % some_base.size()];
 
   std::optional<Bytes> words;
-  const auto parsed = parse_fields<Words>(prelude.data.get(), prelude.size, rows, columns);
+  const auto parsed = parse_fields<Words>(prelude.data.get(), prelude.size, rows, columns, version);
   if (parsed) {
     if (!is_same(prelude.view().first(parsed->stream_begin), write_fields(parsed->model)))
       fail("two preludes for one model");
@@ -100,7 +100,7 @@ void decode_deltas(int kind, Input& in) {
   }
   compare_with_module(
       words, parsed.has_value(), base.size,
-      [&] { return parsed_deltas(kind, prelude.view(), rows, columns); },
+      [&] { return parsed_deltas(kind, prelude.view(), rows, columns, version); },
       [&](const DeltaDecoder& decoder, std::uint8_t* out) {
         decoder.check_block(base.size, base.size, 0, shape.first_column, shape.rows, shape.columns);
         return decoder.decode({stream.data.get(), stream.size, base.data.get(), out, 0}, shape)
@@ -135,8 +135,10 @@ void decode_floats(int kind, int version, Input& in) {
 
 [[maybe_unused]] void deltas(View bytes) {
   Input in(bytes);
-  const int kind = int(in.number(std::size_t(WordKind::int64) + 1));
-  with_words(WordKind(kind), [&]<class Words>(Words) { decode_deltas<Words>(kind, in); });
+  constexpr std::size_t n_kinds = std::size_t(WordKind::int64) + 1;
+  const auto choice = in.number(2 * n_kinds);
+  const int kind = int(choice % n_kinds), version = first_delta_version + int(choice / n_kinds);
+  with_words(WordKind(kind), [&]<class Words>(Words) { decode_deltas<Words>(kind, version, in); });
 }
 
 [[maybe_unused]] void floats(View bytes) {

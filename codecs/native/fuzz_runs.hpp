@@ -147,9 +147,10 @@ void lie(ToldRun& told, Input& in) {
   }
 }
 
-RunDecoder delta_runs(int kind, View prelude, std::size_t rows, std::size_t columns,
+RunDecoder delta_runs(int kind, View prelude, int version, std::size_t rows, std::size_t columns,
                       std::size_t parts) {
-  const std::shared_ptr<DeltaDecoder> decoder = parsed_deltas(kind, prelude, rows, columns);
+  const std::shared_ptr<DeltaDecoder> decoder =
+      parsed_deltas(kind, prelude, rows, columns, version);
   const auto shape_of = [=](std::size_t index, std::size_t size) {
     require(parts >= 1 && parts <= columns, "a row has empty parts");
     const std::size_t n_words = size / decoder->word_bytes;
@@ -190,8 +191,9 @@ RunDecoder float_runs(int kind, View prelude, int version) {
 [[maybe_unused]] void runs(View bytes) {
   Input in(bytes);
   ToldRun told;
-  const int version = int(in.number(3));  // of neuzip_lossless; 0: fm_delta
-  told.has_base = version == 0;
+  constexpr int deltas = 0, strided_deltas = 3;  // versions of fm_delta; others: neuzip_lossless's
+  const int version = int(in.number(4));
+  told.has_base = version == deltas || version == strided_deltas;
   const int kind = int(in.number(std::size_t(WordKind::int64) + 1));
   const std::size_t word_bytes =
       with_words(WordKind(kind), []<class Words>(Words) { return sizeof(typename Words::Word); });
@@ -249,7 +251,10 @@ RunDecoder float_runs(int kind, View prelude, int version) {
     chosen_kernels() = kernels;
     RunDecoder decoder;
     try {
-      decoder = told.has_base ? delta_runs(kind, prelude.view(), rows, columns, parts)
+      decoder = told.has_base ? delta_runs(kind, prelude.view(),
+                                           version == deltas ? first_delta_version
+                                                             : strided_delta_version,
+                                           rows, columns, parts)
                               : float_runs(kind, prelude.view(), version);
     } catch (const std::invalid_argument&) {
       break;  // the other fuzzers compare what is accepted

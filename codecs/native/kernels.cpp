@@ -152,6 +152,18 @@ void apply(const std::uint8_t* words, const std::uint8_t* deltas, std::size_t n,
 }
 
 template <class Words>
+void apply_strided(const std::uint8_t* words, const std::uint8_t* deltas, std::size_t n,
+                   unsigned stride, std::uint8_t* out) {
+  using Word = typename Words::Word;
+  const Word kept = Word(~Word(0) << stride);
+  for (std::size_t j = 0; j < n; ++j) {
+    const Word word = load<Word>(words + j * sizeof(Word));
+    const Word delta = Word(load<Word>(deltas + j * sizeof(Word)) << stride);
+    store<Word>(out + j * sizeof(Word), Word(Words::moved(word, delta) & kept));
+  }
+}
+
+template <class Words>
 void predict_each(const std::uint8_t* words, const std::int32_t* product, std::size_t n, int floor,
                   std::uint8_t* out) {
   using Word = typename Words::Word;
@@ -304,6 +316,7 @@ const Kernels DELTAHUB_KERNELS(DELTAHUB_ISA) = {
     .sizes = DELTAHUB_ALL_KINDS(sizes),
     .bins = DELTAHUB_ALL_KINDS(bins),
     .apply = DELTAHUB_ALL_KINDS(apply),
+    .apply_strided = DELTAHUB_ALL_KINDS(apply_strided),
     .predict = {nullptr, predict<F32Words>, predict<F16Words>, predict<Bf16Words>, nullptr, nullptr,
                 nullptr, nullptr, nullptr, nullptr},
     .join = {join<F64Words>, join<F32Words>, join<F16Words>, join<Bf16Words>, join<F8E4M3Words>,

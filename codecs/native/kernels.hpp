@@ -128,6 +128,10 @@ struct Kernels {
   using Apply = void (*)(const std::uint8_t* words, const std::uint8_t* deltas, std::size_t n,
                          std::uint8_t* out);
   Apply apply[10];
+  // The same of the deltas times 2^stride; the `stride` last digits of what comes out are zero.
+  using ApplyStrided = void (*)(const std::uint8_t* words, const std::uint8_t* deltas,
+                                std::size_t n, unsigned stride, std::uint8_t* out);
+  ApplyStrided apply_strided[10];
   // predicted = words + product, rounded to the dtype. Null for a kind without prediction.
   using Predict = void (*)(const std::uint8_t* words, const std::int32_t* product, std::size_t n,
                            int floor, std::uint8_t* predicted);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "prediction.hpp"
+#include "stride.hpp"
 #include "tables.hpp"
 #include "words.hpp"
 
@@ -17,6 +18,8 @@ inline constexpr int max_rank = 64;
 inline constexpr int max_staircase_bits = 10;
 inline constexpr int scale_end = 8192;  // scales and the offset lie in [-scale_end, scale_end)
 inline constexpr unsigned side_bits = 16;
+// Of fm_delta, as these read and write it. Version 2 is that of frames with a stride.
+inline constexpr int first_delta_version = 1, strided_delta_version = 2;
 
 // One factor of a component: its numbers are multiples of 2^stride, and coded without these digits.
 struct Factor {
@@ -28,6 +31,7 @@ struct Component {
 };
 
 struct Model {
+  unsigned stride = 0;
   int table_log = max_table_log;
   std::vector<Frequencies> tables;
   std::vector<Context> classes;
@@ -40,6 +44,7 @@ struct Model {
   std::vector<Component> components;  // as many as the rank
 
   int rank() const { return int(components.size()); }
+  int version() const { return stride > 0 ? strided_delta_version : first_delta_version; }
   bool has_column_stream() const { return column_scales || staircase_bits > 0 || rank() > 0; }
 };
 
@@ -76,6 +81,7 @@ struct ContextReader {
 inline std::vector<std::uint8_t> write_fields(const Model& model) {
   using detail::put_context;
   BitWriter out;
+  if (model.stride > 0) out.put(model.stride, 6);
   out.put(unsigned(model.table_log), 4);
   out.put(model.tables.size() - 1, 4);
   for (const Frequencies& table : model.tables) write_frequencies(out, table, model.table_log, 2);
@@ -113,10 +119,15 @@ inline std::vector<std::uint8_t> write_fields(const Model& model) {
 // rank is at most as large as both, so that no prelude asks for more memory than its frame.
 template <class Words>
 std::optional<ParsedPrelude> parse_fields(const std::uint8_t* bytes, std::size_t size,
-                                          std::size_t rows, std::size_t columns) {
+                                          std::size_t rows, std::size_t columns,
+                                          int version) {
   BitReader in(bytes, size);
   ParsedPrelude parsed;
   Model& model = parsed.model;
+  if (version == strided_delta_version) {
+    model.stride = in.get(6);
+    if (model.stride < 1 || model.stride > max_stride<Words>) return {};
+  }
   model.table_log = int(in.get(4));
   if (model.table_log < min_table_log || model.table_log > max_table_log) return {};
   model.tables.resize(in.get(4) + 1);
@@ -126,7 +137,7 @@ std::optional<ParsedPrelude> parse_fields(const std::uint8_t* bytes, std::size_t
   model.classes.resize(in.get(6) + 1);
   for (std::size_t z = 0; z < model.classes.size(); ++z) {
     const bool is_same = z > 0 && in.get(1);
-    model.classes[z] = is_same ? model.classes[z - 1] : contexts.get(Words::word_bits);
+    model.classes[z] = is_same ? model.classes[z - 1] : contexts.get(Words::word_bits - model.stride);
     if (z > 0 && !is_same && model.classes[z] == model.classes[z - 1]) return {};
   }
   model.offset = std::int16_t(in.get(16));

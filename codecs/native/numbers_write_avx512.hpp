@@ -39,22 +39,29 @@ inline constexpr auto lengths_behind = [] {
   return at;
 }();
 
-// Elements of 32 bits of every second lane of eight, loaded one by one with their neighbours, each of
-// them so that it lies in its own place, which blends keep. at: where the eight indices are; four are
-// loaded as one, since of what was just stored few loads go ahead together.
-template <class Element>
-[[gnu::always_inline]] inline __m128i elements_of_eight(const Element* elements, const void* at,
-                                                        unsigned odd) {
-  const auto* const fours = static_cast<const std::uint8_t*>(at);
-  const auto low = load<std::uint64_t>(fours), high = load<std::uint64_t>(fours + 8);
-  const auto element = [elements](std::uint64_t four, unsigned lane, std::ptrdiff_t place) {
+// Four elements of 32 bits, loaded one by one with their neighbours, each of them so that it lies in
+// its own place, which blends keep. index(k): of the k-th.
+template <class Element, class Index>
+[[gnu::always_inline]] inline __m128i elements_at(const Element* elements, Index&& index) {
+  const auto element = [&](unsigned k) {
     constexpr std::ptrdiff_t size = 4 / sizeof(Element);
-    return reinterpret_cast<const __m128i*>(elements + index_at(four, lane) - place * size);
+    return reinterpret_cast<const __m128i*>(elements + index(k) - std::ptrdiff_t(k) * size);
   };
-  __m128i all = _mm_loadu_si32(element(low, odd, 0));
-  all = _mm_blend_epi32(all, _mm_loadu_si128(element(low, 2 + odd, 1)), 1 << 1);
-  all = _mm_blend_epi32(all, _mm_loadu_si128(element(high, odd, 2)), 1 << 2);
-  return _mm_blend_epi32(all, _mm_loadu_si128(element(high, 2 + odd, 3)), 1 << 3);
+  __m128i all = _mm_loadu_si32(element(0));
+  all = _mm_blend_epi32(all, _mm_loadu_si128(element(1)), 1 << 1);
+  all = _mm_blend_epi32(all, _mm_loadu_si128(element(2)), 1 << 2);
+  return _mm_blend_epi32(all, _mm_loadu_si128(element(3)), 1 << 3);
+}
+
+// Of every second lane of eight, whose indices were just stored: four are loaded as one, since of
+// such few loads go ahead together.
+template <class Element>
+[[gnu::always_inline]] inline __m128i elements_of_eight(const Element* elements,
+                                                        const std::uint16_t* at, unsigned odd) {
+  const auto* const bytes = reinterpret_cast<const std::uint8_t*>(at);
+  const std::uint64_t fours[] = {load<std::uint64_t>(bytes), load<std::uint64_t>(bytes + 8)};
+  return elements_at(elements,
+                     [&](unsigned k) { return index_at(fours[k / 2], 2 * (k % 2) + odd); });
 }
 
 // Eight lanes after eight lanes; those that are odd by themselves.
@@ -174,10 +181,10 @@ struct LatePieces {
   alignas(64) std::uint64_t values[n_lanes / 4] = {};  // shifted to where they begin in a byte
   // That byte, times 64; and how many bits lie in the bytes that end within the piece.
   alignas(64) std::uint64_t places[n_lanes / 4] = {};
-  std::uint8_t* out;
 
-  // From the last piece to the first. pending: the bits before it; then those of its last byte.
-  void put(std::size_t k, std::uint64_t& pending) const {
+  // From the last piece to the first. out: where the round begins; no member, since members stay in
+  // memory. pending: the bits before the piece; then those of its last byte.
+  void put(std::size_t k, std::uint8_t* out, std::uint64_t& pending) const {
     const std::uint64_t place = places[k];
     pending |= values[k];
     store(out + place / 64, pending);
@@ -189,68 +196,75 @@ struct LatePieces {
 // is something to do meanwhile.
 [[gnu::always_inline]] inline Lanes rows_between(const std::uint32_t* rows,
                                                  const std::uint16_t* places, LatePieces& late,
-                                                 std::uint64_t& pending) {
+                                                 std::uint8_t* late_out, std::uint64_t& pending) {
   keep_here(late.values), keep_here(late.places);
   EightByEight found;
 #pragma GCC unroll 4
   for (unsigned k = 0; k < n_lanes / 8; ++k) {
-    late.put(n_lanes / 4 - 1 - 2 * k, pending);
-    found.even[k] = elements_of_eight(rows, places + 8 * k, 0);
-    late.put(n_lanes / 4 - 2 - 2 * k, pending);
-    found.odd[k] = elements_of_eight(rows, places + 8 * k, 1);
+    late.put(n_lanes / 4 - 1 - 2 * k, late_out, pending);
+    found.even[k] = elements_at(rows, [at = places + 8 * k](unsigned j) { return at[2 * j]; });
+    late.put(n_lanes / 4 - 2 - 2 * k, late_out, pending);
+    found.odd[k] = elements_at(rows, [at = places + 8 * k](unsigned j) { return at[2 * j + 1]; });
   }
   return found.lanes();
 }
 
-// Whole rounds of 32 numbers, from the last of n to the first.
+// One stream in mid-writing, a round of 32 numbers after the other, from the last of n to the first.
 template <class Number>
-void fast_short_write(ForwardBits& bits, const std::uint32_t* rows,
-                      const std::uint16_t* next_states, std::uint32_t* shared_states,
-                      const std::uint16_t* contexts, const std::uint8_t* numbers,
-                      const std::uint16_t* places, std::size_t n, Ahead ahead,
-                      std::uint32_t& missing) {
-  if (n == 0) return;
-  const WriteConstants<Number> constants;
-  __m512i state = _mm512_permutex2var_epi16(_mm512_loadu_si512(shared_states),
-                                            _mm512_loadu_si512(places_of_low_halves.data()),
-                                            _mm512_loadu_si512(shared_states + 16));
-  __m512i seen = _mm512_setzero_si512();
-  std::uint8_t* out = bits.at();
-  std::uint64_t pending = bits.pending(), n_pending = bits.n_pending();
-  LatePieces late{.out = out};
-  // The rows of a round are loaded beside the look-ups of the round before, which wait for states.
-  Lanes next = rows_between(rows, places + n - n_lanes, late, pending);
-  for (std::size_t i = n; i > 0;) {
-    i -= n_lanes;
-    ask_for_round<Number>(ahead, i);
-    const __m512i add = constants.low_halves(_mm512_slli_epi32(next.odd, 16), next.even);
-    const __m512i row = constants.low_halves(next.odd, _mm512_srli_epi32(next.even, 16));
-    const __m512i context = _mm512_loadu_si512(contexts + i);
-    const __m512i digits = _mm512_srli_epi16(_mm512_add_epi16(state, add), 12);
-    const __m512i first = _mm512_add_epi16(_mm512_srai_epi16(row, short_row_first),
-                                           _mm512_and_si512(context, constants.table));
-    alignas(64) std::uint16_t at[n_lanes];
-    _mm512_store_si512(at, _mm512_add_epi16(_mm512_srlv_epi16(state, digits), first));
-    keep_here(at);
-    seen = _mm512_or_si512(seen, row);
-    next = rows_between(rows, places + (i > 0 ? i - n_lanes : 0), late, pending);
+class ShortWriter {
+ public:
+  ShortWriter(const ForwardBits& bits, const std::uint32_t* rows, const std::uint16_t* next_states,
+              const std::uint32_t* states, const std::uint16_t* contexts,
+              const std::uint8_t* numbers, const std::uint16_t* places, std::size_t n, Ahead ahead,
+              LatePieces& late)
+      : rows_(rows),
+        next_states_(next_states),
+        contexts_(contexts),
+        numbers_(numbers),
+        places_(places),
+        ahead_(ahead),
+        states_(_mm512_permutex2var_epi16(_mm512_loadu_si512(states),
+                                          _mm512_loadu_si512(places_of_low_halves.data()),
+                                          _mm512_loadu_si512(states + 16))),
+        out_(bits.at()),
+        pending_(bits.pending()),
+        n_pending_(bits.n_pending()),
+        late_out_(out_),
+        // The rows of a round are loaded beside the look-ups of the round before, which wait for
+        // states.
+        next_(rows_between(rows, places + n - n_lanes, late, late_out_, pending_)) {}
 
-    const __m512i low = constants.low_digits(state, digits);
+  // Numbers i to i + 31; those of rounds behind it were written.
+  [[gnu::always_inline]] void write_round(std::size_t i, LatePieces& late) {
+    ask_for_round<Number>(ahead_, i);
+    const __m512i add = constants_.low_halves(_mm512_slli_epi32(next_.odd, 16), next_.even);
+    const __m512i row = constants_.low_halves(next_.odd, _mm512_srli_epi32(next_.even, 16));
+    const __m512i context = _mm512_loadu_si512(contexts_ + i);
+    const __m512i digits = _mm512_srli_epi16(_mm512_add_epi16(states_, add), 12);
+    const __m512i first = _mm512_add_epi16(_mm512_srai_epi16(row, short_row_first),
+                                           _mm512_and_si512(context, constants_.table));
+    alignas(64) std::uint16_t at[n_lanes];
+    _mm512_store_si512(at, _mm512_add_epi16(_mm512_srlv_epi16(states_, digits), first));
+    keep_here(at);
+    seen_ = _mm512_or_si512(seen_, row);
+    next_ = rows_between(rows_, places_ + (i > 0 ? i - n_lanes : 0), late, late_out_, pending_);
+
+    const __m512i low = constants_.low_digits(states_, digits);
     const __m512i raw =
-        _mm512_min_epu16(_mm512_add_epi16(_mm512_and_si512(row, constants.width),
-                                          _mm512_and_si512(context, constants.shift)),
-                         constants.most_raw);
+        _mm512_min_epu16(_mm512_add_epi16(_mm512_and_si512(row, constants_.width),
+                                          _mm512_and_si512(context, constants_.shift)),
+                         constants_.most_raw);
     const __m512i rest =
-        constants.low_digits(load_words<Number>(numbers + i * sizeof(Number)), raw);
+        constants_.low_digits(load_words<Number>(numbers_ + i * sizeof(Number)), raw);
     // Two numbers, then four: that of the higher lane comes first.
     const __m512i lengths = _mm512_add_epi16(digits, raw);
     const __m512i odd_length = _mm512_srli_epi32(lengths, 16);
-    const __m512i pair_length = _mm512_madd_epi16(lengths, constants.one);
+    const __m512i pair_length = _mm512_madd_epi16(lengths, constants_.one);
     const __m512i four_length = _mm512_sad_epu8(lengths, _mm512_setzero_si512());
     const __m512i even_value = _mm512_ternarylogic_epi32(
-        low, constants.low_half,
-        _mm512_sllv_epi32(_mm512_and_si512(rest, constants.low_half),
-                          _mm512_and_si512(digits, constants.low_half)),
+        low, constants_.low_half,
+        _mm512_sllv_epi32(_mm512_and_si512(rest, constants_.low_half),
+                          _mm512_and_si512(digits, constants_.low_half)),
         first_and_second_or_third);
     const __m512i odd_value = _mm512_or_si512(
         _mm512_srli_epi32(low, 16),
@@ -262,48 +276,80 @@ void fast_short_write(ForwardBits& bits, const std::uint32_t* rows,
                           _mm512_srli_epi64(pair_length, 32)));
     // Each four begins within a byte in which the one before it ends.
     const __m512i behind = _mm512_sad_epu8(
-        _mm512_maskz_permutexvar_epi8(0x0080c0e0f0f8fcfe, constants.behind, four_length),
+        _mm512_maskz_permutexvar_epi8(0x0080c0e0f0f8fcfe, constants_.behind, four_length),
         _mm512_setzero_si512());
-    const __m512i begin = _mm512_add_epi64(behind, _mm512_set1_epi64(std::int64_t(n_pending)));
-    const __m512i within = _mm512_and_si512(begin, constants.seven);
+    const __m512i begin = _mm512_add_epi64(behind, _mm512_set1_epi64(std::int64_t(n_pending_)));
+    const __m512i within = _mm512_and_si512(begin, constants_.seven);
     const __m512i end = _mm512_add_epi64(within, four_length);
     _mm512_store_si512(late.values, _mm512_sllv_epi64(four, within));
     _mm512_store_si512(late.places, _mm512_ternarylogic_epi64(
-                                        _mm512_slli_epi64(_mm512_srli_epi64(begin, 3), 6), end,
-                                        constants.whole_bytes, first_or_second_and_third));
+                                         _mm512_slli_epi64(_mm512_srli_epi64(begin, 3), 6), end,
+                                         constants_.whole_bytes, first_or_second_and_third));
     keep_here(late.values), keep_here(late.places);
-    late.out = out;
+    late_out_ = out_;
     // Pairs of more than 32 digits, or four numbers of more than 56.
     const __m512i is_beyond = _mm512_or_si512(
-        _mm512_add_epi32(pair_length, constants.beyond_32),
-        _mm512_add_epi64(four_length, constants.beyond_56));
-    if (_mm512_test_epi32_mask(is_beyond, constants.too_long) != 0) [[unlikely]] {
+        _mm512_add_epi32(pair_length, constants_.beyond_32),
+        _mm512_add_epi64(four_length, constants_.beyond_56));
+    if (_mm512_test_epi32_mask(is_beyond, constants_.too_long) != 0) [[unlikely]] {
       alignas(64) std::uint32_t values[2][n_lanes / 2];
       alignas(64) std::uint16_t n_bits[n_lanes];
       _mm512_store_si512(values[0], even_value);
       _mm512_store_si512(values[1], odd_value);
       _mm512_store_si512(n_bits, lengths);
-      ForwardBits slow(out, pending, unsigned(n_pending));
+      ForwardBits slow(out_, pending_, unsigned(n_pending_));
       for (std::size_t k = n_lanes; k-- > 0;) slow.put(values[k % 2][k / 2], n_bits[k]);
-      out = slow.at(), pending = slow.pending(), n_pending = slow.n_pending();
-      late = {.out = out};
+      out_ = slow.at(), pending_ = slow.pending(), n_pending_ = slow.n_pending();
+      late = {}, late_out_ = out_;
     } else {
       const auto n_bits = std::uint64_t(
           _mm_cvtsi128_si64(_mm512_castsi512_si128(_mm512_add_epi64(begin, four_length))));
-      out += n_bits / 8;
-      n_pending = n_bits % 8;
+      out_ += n_bits / 8;
+      n_pending_ = n_bits % 8;
     }
     keep_here(at);
-    const Lanes found = states_of_lanes(next_states, at);
-    state = constants.low_halves(found.odd, found.even);
+    const Lanes found = states_of_lanes(next_states_, at);
+    states_ = constants_.low_halves(found.odd, found.even);
   }
-  for (std::size_t k = n_lanes / 4; k-- > 0;) late.put(k, pending);
-  bits = ForwardBits(out, pending, unsigned(n_pending));
-  alignas(64) std::uint16_t last[n_lanes];
-  _mm512_store_si512(last, state);
-  std::copy_n(last, n_lanes, shared_states);
-  missing |= std::uint32_t(
-      _mm512_test_epi16_mask(seen, _mm512_set1_epi16(short_row_is_missing)) != 0);
+
+  void leave(ForwardBits& bits, std::uint32_t* states, std::uint32_t& missing, LatePieces& late) {
+    for (std::size_t k = n_lanes / 4; k-- > 0;) late.put(k, late_out_, pending_);
+    bits = ForwardBits(out_, pending_, unsigned(n_pending_));
+    alignas(64) std::uint16_t last[n_lanes];
+    _mm512_store_si512(last, states_);
+    std::copy_n(last, n_lanes, states);
+    missing |= std::uint32_t(
+        _mm512_test_epi16_mask(seen_, _mm512_set1_epi16(short_row_is_missing)) != 0);
+  }
+
+ private:
+  WriteConstants<Number> constants_;
+  const std::uint32_t* rows_;
+  const std::uint16_t* next_states_;
+  const std::uint16_t* contexts_;
+  const std::uint8_t* numbers_;
+  const std::uint16_t* places_;
+  Ahead ahead_;
+  __m512i states_, seen_ = _mm512_setzero_si512();
+  std::uint8_t* out_;
+  std::uint64_t pending_, n_pending_;
+  std::uint8_t* late_out_;
+  Lanes next_;
+};
+
+// Whole rounds of 32 numbers, from the last of n to the first.
+template <class Number>
+void fast_short_write(ForwardBits& bits, const std::uint32_t* rows,
+                      const std::uint16_t* next_states, std::uint32_t* states,
+                      const std::uint16_t* contexts, const std::uint8_t* numbers,
+                      const std::uint16_t* places, std::size_t n, Ahead ahead,
+                      std::uint32_t& missing) {
+  if (n == 0) return;
+  LatePieces late;
+  ShortWriter<Number> writer(bits, rows, next_states, states, contexts, numbers, places, n, ahead,
+                             late);
+  for (std::size_t i = n; i > 0;) writer.write_round(i -= n_lanes, late);
+  writer.leave(bits, states, missing, late);
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "plan.hpp"
 #include "sample.hpp"
 #include "scales.hpp"
+#include "strided_bins.hpp"
 
 namespace deltahub {
 
@@ -29,9 +30,10 @@ class Planner {
   using Wide = typename Words::Wide;
 
   Planner(const Kernels& kernels, const std::uint8_t* source, const std::uint8_t* base,
-          std::size_t rows, std::size_t columns, Effort effort, const LowRank& low_rank)
+          std::size_t rows, std::size_t columns, Effort effort, const LowRank& low_rank,
+          unsigned stride)
       : kernels_(kernels), source_(source), base_(base), shape_{rows, columns, 0},
-        effort_(effort), low_rank_(low_rank) {}
+        effort_(effort), low_rank_(low_rank), bins_(kernels, stride) {}
 
   Plan<Words> plan() {
     Plan<Words> plan;
@@ -94,6 +96,7 @@ class Planner {
   // A model whose classes are told apart and have no scales, for counting.
   Model trial_model() const {
     Model model;
+    model.stride = bins_.stride();
     model.table_log = min_table_log;
     model.tables.emplace_back(Frequencies(n_delta_symbols));
     model.tables[0][2] = 1u << min_table_log;
@@ -208,7 +211,7 @@ class Planner {
                        const std::uint8_t* words) {
                      const Sample::Room room = sample.add(row, column, n, has_decayed(sides, row));
                      const std::uint8_t* const source = source_at(row, column);
-                     kernels_.bins[kind_of<Words>](source, words, n, room.bins);
+                     bins_.find(source, words, n, room.bins);
                      for (std::size_t j = 0; j < n; ++j)
                        room.exponents[j] = std::int16_t(exponent_at(words, j));
                    });
@@ -256,7 +259,7 @@ class Planner {
     for_each_piece(frame, classes.rows, step, away(step), z,
                    [&](std::size_t row, std::size_t column, std::size_t n,
                        const std::uint8_t* words) {
-                     kernels_.bins[kind_of<Words>](source_at(row, column), words, n, bins);
+                     bins_.find(source_at(row, column), words, n, bins);
                      for (std::size_t j = 0; j < n; ++j) ++counts[z[j] * end + bins[j]];
                      classes.counted += n;
                    });
@@ -391,6 +394,7 @@ class Planner {
   BlockShape shape_;
   Effort effort_;
   const LowRank& low_rank_;
+  StridedBins<Words> bins_;
 };
 
 }  // namespace deltahub

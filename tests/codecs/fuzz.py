@@ -32,14 +32,15 @@ OTHER_FILES = {
     "fuzz_decode.cpp", "fuzz_input.hpp", "fuzz_runs.hpp", "fuzz_tables.hpp", "half_step.hpp",
     "histograms.hpp", "neuzip_plan.hpp", "normal_equations.hpp", "numbers_write.hpp",
     "numbers_write_avx2.hpp", "numbers_write_avx512.hpp", "parallel.hpp", "pieces.hpp",
-    "plan.hpp", "planner.hpp", "sample.hpp", "scales.hpp", "search_kernels.hpp", "trial.hpp",
-    "trial_keys.hpp",
+    "plan.hpp", "planner.hpp", "sample.hpp", "scales.hpp", "search_kernels.hpp", "strided_bins.hpp",
+    "trial.hpp", "trial_keys.hpp",
 }  # fmt: skip
 ENCODER_FUNCTIONS = {
     "alphabet.hpp": {"cell_of", "symbol_of_place"},
     "decode.hpp": {"set_column_scales", "set_stairs"},
     "delta_codec.hpp": {
         "DeltaEncoder", "DeltaEncoderOf", "low_rank_of", "planned_deltas", "estimated_deltas",
+        "common_stride",
     },
     "entries.hpp": {"short_row"},
     "float_codec.hpp": {
@@ -48,6 +49,7 @@ ENCODER_FUNCTIONS = {
     "kernels.cpp": {"bins", "places", "deltas", "sizes"},
     "neuzip.hpp": {"FloatRows"},
     "stream.hpp": {"ForwardBits"},
+    "stride.hpp": {"common_stride", "divide_by_stride"},
     "tables.hpp": {"append_rows", "tables"},
     "words.hpp": {"delta", "sign_extended", "sign_mask", "split", "step"},
 }  # fmt: skip

@@ -133,7 +133,7 @@ def decoded(
     rows = zip(map(len, blocks), modes, checksums, strict=True)
     codec.decode(
         geometry,
-        codec.version,
+        codec.oldest_written,
         prelude,
         block_table(geometry, rows, has_base=codec.needs_base),
         span.start,

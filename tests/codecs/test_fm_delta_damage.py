@@ -15,6 +15,7 @@ from deltahub.codecs import BlockMode, CodecError, CorruptFrame, DType, Geometry
 from deltahub.codecs.protocol import Effort
 from deltahub.codecs.reference import fm_delta
 from deltahub.codecs.reference.fm_delta import BlockShape
+from deltahub.codecs.reference.fm_delta_model import STRIDED_VERSION
 from support.coded_frames import CodedFrame, all_parts, delta_frame, float_frame, made_frame
 from support.deltas import fine_tune, modes, one_row, scaled_fine_tune
 from support.kernels import delta_outcome, float_outcome
@@ -31,6 +32,9 @@ DELTAS = {
     "BF16 with all parts": made_frame(all_parts(Geometry(DType.BF16, 14, 50, 9, 1))),
     "F32 with all parts": made_frame(all_parts(Geometry(DType.F32, 4, 130, 1, 2))),
     "F64 with all parts": made_frame(all_parts(Geometry(DType.F64, 3, 40, 3, 1))),
+    "F32 with all parts and a stride": made_frame(
+        all_parts(Geometry(DType.F32, 5, 60, 2, 1), stride=13)
+    ),
 }
 FLOATS = {
     "floats, BF16": float_frame(DType.BF16, 600, 2),
@@ -66,7 +70,13 @@ def delta_of(case: CodedFrame, prelude: bytes, stream: bytes) -> bytes | None:
     begin, end = case.geometry.block_bytes(0)
     frame = case.geometry.rows, case.geometry.columns
     return delta_outcome(
-        case.dtype, frame, prelude, stream, case.base[begin:end], first_shape(case)
+        case.dtype,
+        frame,
+        prelude,
+        stream,
+        case.base[begin:end],
+        first_shape(case),
+        case.version,
     )
 
 
@@ -95,6 +105,7 @@ def test_the_frames_under_test_have_every_part_that_an_encoder_makes() -> None:
     for name, case in SMALL_FRAMES.items():
         assert ("low rank" in name) == (case.base is not None and case.model.low_rank is not None)
         assert ("decayed" in name) == (case.base is not None and case.model.staircase is not None)
+        assert ("stride" in name) == (case.base is not None and case.version == STRIDED_VERSION)
 
 
 @every_frame

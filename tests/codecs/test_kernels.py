@@ -34,6 +34,7 @@ from support.deltas import (
     one_row,
     scaled_fine_tune,
     special_words,
+    with_stride,
 )
 from support.kernels import (
     NAMES,
@@ -259,6 +260,7 @@ def made_tensors(draw: st.DrawFn) -> Tensor:
         columns=draw(st.booleans()),
         staircase_bits=draw(st.integers(0, min(words.mantissa_bits, 5))),
         rank=draw(st.integers(0, most_rank)),
+        stride=draw(st.integers(0, words.mantissa_bits or words.bits - 1)),
     )
     return with_strides(tensor, draw(st.booleans())) if draw(st.booleans()) else tensor
 
@@ -273,36 +275,44 @@ def test_kernels_read_what_the_reference_writes(tensor: Tensor) -> None:
         stream = fm_delta.encode_block(tensor.model, source, base, shape, sides)[4:]
         for name in NAMES:
             frame = geometry.rows, geometry.columns
-            decoded = run_delta(name, geometry.dtype, frame, prelude, stream, base, shape)
+            version = tensor.model.version
+            decoded = run_delta(name, geometry.dtype, frame, prelude, stream, base, shape, version)
             assert decoded == source, name
 
 
 @every_dtype
-@pytest.mark.parametrize("columns", [1000, 1024, 1056, 1100])
-def test_kernels_read_long_blocks_of_the_reference(dtype: DType, columns: int) -> None:
+@pytest.mark.parametrize(("columns", "stride"), [(1000, 0), (1024, 2), (1056, 0), (1100, 1)])
+def test_kernels_read_long_blocks_of_the_reference(dtype: DType, columns: int, stride: int) -> None:
     """Long enough for whole rounds of lanes and for chunks that end within a row."""
     words = Words.of(dtype)
     geometry = Geometry(dtype, 3, columns, 3, 1)
     rank = 3 if dtype in FLOAT_WORDS else 0
     tensor = make_tensor(
-        geometry, rows=True, columns=True, staircase_bits=min(words.mantissa_bits, 4), rank=rank
+        geometry,
+        rows=True,
+        columns=True,
+        staircase_bits=min(words.mantissa_bits, 4),
+        rank=rank,
+        stride=stride,
     )
     prelude = fm_delta.write_prelude(tensor.model)
     (shape,), (sides,) = tensor.shapes, tensor.sides
     stream = fm_delta.encode_block(tensor.model, tensor.source, tensor.base, shape, sides)[4:]
     for name in NAMES:
         frame = 3, columns
-        decoded = run_delta(name, dtype, frame, prelude, stream, tensor.base, shape)
+        version = tensor.model.version
+        decoded = run_delta(name, dtype, frame, prelude, stream, tensor.base, shape, version)
         assert decoded == tensor.source, name
 
 
 @every_dtype
 @pytest.mark.parametrize("with_factors", [False, True])
+@pytest.mark.parametrize("stride", [0, 2])
 def test_the_reference_reads_and_writes_what_kernels_write(
-    dtype: DType, with_factors: bool
+    dtype: DType, with_factors: bool, stride: int
 ) -> None:
     rows, columns, words = 34, 65, Words.of(dtype)
-    source, base = pair_of(dtype, rows, columns)
+    source, base = (with_stride(each, dtype, stride) for each in pair_of(dtype, rows, columns))
     factors: tuple[bytes, bytes, int, bool] = b"", b"", 0, False
     if with_factors and dtype in FLOAT_WORDS:
         random = np.random.default_rng(0)
@@ -310,8 +320,9 @@ def test_the_reference_reads_and_writes_what_kernels_write(
         right = random.integers(-30, 30, 3 * columns).astype("<i2").tobytes()
         # The left numbers are even, which the model tells apart.
         factors = left, right, FLOAT_WORDS[dtype].max_exponent // 2 - 6, True
-    encoder = FmDeltaEncoder(WORD_KINDS[dtype], source, base, rows, columns, 2, *factors)
-    model = fm_delta.parse_prelude(words, rows, columns, encoder.prelude)
+    encoder = FmDeltaEncoder(WORD_KINDS[dtype], source, base, rows, columns, 2, *factors, True)
+    model = fm_delta.parse_prelude(words, rows, columns, encoder.prelude, encoder.version)
+    assert model.stride == stride
     assert (model.low_rank is not None) == (factors[0] != b"")
     assert fm_delta.write_prelude(model) == encoder.prelude
     geometry = Geometry(dtype, rows, columns, 20, 1)
@@ -362,7 +373,8 @@ def test_the_reference_and_kernels_agree_on_junk(tensor: Tensor, junk: bytes) ->
     geometry, shape = tensor.geometry, tensor.shapes[0]
     prelude = fm_delta.write_prelude(tensor.model)
     frame, base = (geometry.rows, geometry.columns), tensor.block(0)[1]
-    delta_outcome(geometry.dtype, frame, prelude, junk, base, shape)
+    version = tensor.model.version
+    delta_outcome(geometry.dtype, frame, prelude, junk, base, shape, version)
 
 
 # --- golden vectors

@@ -89,12 +89,13 @@ def test_the_reference_reads_what_every_effort_makes_of_trained_weights(
     header, shape = view.header, BlockShape(*tensor.shape)
     rectangle = header.rows, header.columns
     assert header.effort == effort
-    assert parse_prelude(Words.of(dtype), *rectangle, view.prelude).low_rank is None or (
-        effort > Effort.FAST
-    )
+    version = header.codec_version
+    model = parse_prelude(Words.of(dtype), *rectangle, view.prelude, version)
+    assert model.low_rank is None or effort > Effort.FAST
     stream = only_stream(view, frame)
     near, expected = raw(base, dtype), raw(tensor, dtype)
-    assert delta_outcome(dtype, rectangle, view.prelude, stream, near, shape) == expected
+    decoded = delta_outcome(dtype, rectangle, view.prelude, stream, near, shape, version)
+    assert decoded == expected
 
 
 @every_float

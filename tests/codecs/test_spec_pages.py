@@ -46,7 +46,6 @@ VERSIONS = {
     "pack": PACK_VERSION,
     "recipe": RECIPE_VERSION,
     "coder": 1,
-    "fm_delta": 1,
     "fm_delta_v0": 0,
     **{codec.codec_id: codec.version for codec in BY_ID.values()},
 }
@@ -169,6 +168,27 @@ def test_the_block_of_the_fm_delta_page_decodes_to_what_the_page_says() -> None:
     assert [int(element[7]) for element in elements] == sequences[-1].numbers
     stream = bytes(unguarded(block))
     assert delta_outcome(DType.BF16, (2, 4), prelude, stream, base, shape) == decoded
+
+
+def test_the_block_of_version_2_decodes_to_what_the_fm_delta_page_says() -> None:
+    prelude, block, base, decoded = (
+        hex_block("fm_delta", f"{name} 2") for name in ("prelude", "block", "base", "decoded")
+    )
+    model = fm_delta.parse_prelude(Words.of(DType.F32), 1, 4, prelude, 2)
+    assert fm_delta.write_prelude(model) == prelude
+    shape = fm_delta.BlockShape(1, 4)
+    assert fm_delta.decode_block(model, block, base, shape) == decoded
+    assert fm_delta.encode_block(model, decoded, base, shape) == block
+    (sequence,) = fm_delta.block_sequences(model, decoded, base, shape, fm_delta.Sides())
+    words = model.words
+    rows = table("fm_delta", "base word")
+    for row, near, word, number in zip(
+        rows, words.read(base), words.read(decoded), sequence.numbers, strict=True
+    ):
+        moved = words.apply(near, number << model.stride)
+        assert row == [f"{near:08x}", str(number), f"{moved:08x}", f"{word:08x}"]
+    stream = bytes(unguarded(block))
+    assert delta_outcome(DType.F32, (1, 4), prelude, stream, base, shape, 2) == decoded
 
 
 def test_predictions_are_what_the_fm_delta_page_says() -> None:

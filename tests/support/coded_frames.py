@@ -33,11 +33,12 @@ class CodedFrame:
     @property
     def frame(self) -> bytes:
         geometry, body = self.geometry, self.body
+        newest = BY_ID[self.codec].version
         plan = None if self.base is None else plan_on(self.base, self.dtype)
         n_segments = 0 if plan is None else len(plan.segments)
         header = FrameHeader(
             codec=self.codec,
-            codec_version=BY_ID[self.codec].version,
+            codec_version=newest if body.version is None else body.version,
             dtype=self.dtype,
             rows=geometry.rows,
             columns=geometry.columns,
@@ -61,8 +62,15 @@ class CodedFrame:
 
     @property
     def model(self) -> Model:
-        words, geometry = Words.of(self.dtype), self.geometry
-        return fm_delta.parse_prelude(words, geometry.rows, geometry.columns, self.body.prelude)
+        words, geometry, body = Words.of(self.dtype), self.geometry, self.body
+        shape = geometry.rows, geometry.columns
+        return fm_delta.parse_prelude(words, *shape, body.prelude, self.version)
+
+    @property
+    def version(self) -> int:
+        """Of a frame of fm_delta."""
+        assert self.body.version is not None
+        return self.body.version
 
     def stream(self, index: int = 0) -> bytes:
         """A block's stream, without its guard."""
@@ -94,11 +102,12 @@ def made_frame(tensor: Tensor) -> CodedFrame:
         is_coded = len(coded) < len(source)
         blocks.append((BlockMode.CODED, coded) if is_coded else (BlockMode.RAW, source))
         checksums.append(block_checksum(source, index))
-    body = EncodedBody(fm_delta.write_prelude(tensor.model), StoredBlocks(blocks), checksums, 3)
+    prelude, version = fm_delta.write_prelude(tensor.model), tensor.model.version
+    body = EncodedBody(prelude, StoredBlocks(blocks), checksums, 3, version)
     return CodedFrame("fm_delta", tensor.geometry, tensor.source, tensor.base, body)
 
 
-def all_parts(geometry: Geometry) -> Tensor:
+def all_parts(geometry: Geometry, stride: int = 0) -> Tensor:
     """Scales of rows and columns, a staircase and, where the dtype may, a product of rank 3."""
     words = Words.of(geometry.dtype)
     has_product = geometry.dtype in (DType.BF16, DType.F16, DType.F32)
@@ -108,6 +117,7 @@ def all_parts(geometry: Geometry) -> Tensor:
         columns=True,
         staircase_bits=min(words.mantissa_bits, 4),
         rank=3 if has_product else 0,
+        stride=stride,
     )
     return near_its_predictions(with_strides(tensor, is_rounded=True))
 
@@ -119,7 +129,9 @@ def near_its_predictions(tensor: Tensor) -> Tensor:
     for index, (shape, sides) in enumerate(zip(tensor.shapes, tensor.sides, strict=True)):
         base = model.words.read(tensor.block(index)[1])
         expected = fm_delta.expectations(model, base, shape, sides)
-        block = [model.words.apply(word, next(steps)) for word, _ in expected]
+        stride = model.stride
+        moved = [model.words.apply(word, next(steps) << stride) for word, _ in expected]
+        block = [word >> stride << stride for word in moved]
         source += model.words.write(block)
     return with_tables(replace(tensor, source=source))
 

@@ -61,6 +61,12 @@ def as_words(values: npt.NDArray[np.float64], dtype: DType) -> Words:
     return (values.astype("<f4").view("<u4") >> 16).astype("<u2")
 
 
+def with_stride(words: bytes, dtype: DType, stride: int) -> bytes:
+    """The words with their last digits zero."""
+    numbers = np.frombuffer(words, f"<u{dtype.itemsize}")
+    return (numbers >> stride << stride).astype(numbers.dtype).tobytes()
+
+
 def special_words(dtype: DType) -> Words:
     """Zeros, the smallest and largest of everything, infinities and NaNs, of both signs."""
     bits = 8 * dtype.itemsize
@@ -116,7 +122,7 @@ def decode(geometry: Geometry, body: EncodedBody, base: bytes | None, threads: i
     rows = zip(body.blocks.lengths, body.blocks.modes, body.checksums, strict=True)
     codec.decode(
         geometry,
-        codec.version,
+        codec.version if body.version is None else body.version,
         body.prelude,
         block_table(geometry, rows, has_base=base is not None),
         0,

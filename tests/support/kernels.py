@@ -12,6 +12,7 @@ from deltahub.codecs.protocol import Buffer
 from deltahub.codecs.reference import fm_delta, neuzip_lossless
 from deltahub.codecs.reference.coder import guarded
 from deltahub.codecs.reference.fm_delta import BlockShape
+from deltahub.codecs.reference.fm_delta_model import FIRST_VERSION
 from deltahub.codecs.reference.neuzip_lossless import VERSION
 from deltahub.codecs.reference.words import Words
 from deltahub.codecs.words import WORD_KINDS
@@ -38,12 +39,13 @@ def run_delta(
     stream: Buffer,
     base: bytes,
     shape: BlockShape,
+    version: int = FIRST_VERSION,
 ) -> bytes | None:
     """What some kernels make of a block of a frame of (rows, columns); None where they refuse."""
     out = bytearray(len(base))
     with running(kernels):
         try:
-            decoder = FmDeltaDecoder(WORD_KINDS[dtype], prelude, *frame)
+            decoder = FmDeltaDecoder(WORD_KINDS[dtype], prelude, *frame, version)
             decoder.decode(stream, base, out, shape.left, shape.rows, shape.columns)
         except ValueError:
             return None
@@ -74,15 +76,16 @@ def delta_outcome(
     stream: bytes,
     base: bytes,
     shape: BlockShape,
+    version: int = FIRST_VERSION,
 ) -> bytes | None:
     """What the reference and all kernels make of a block, which is the same."""
     try:
-        model = fm_delta.parse_prelude(Words.of(dtype), *frame, prelude)
+        model = fm_delta.parse_prelude(Words.of(dtype), *frame, prelude, version)
         expected = fm_delta.decode_block(model, guarded(stream), base, shape)
     except CorruptFrame:
         expected = None
     for name in NAMES:
-        decoded = run_delta(name, dtype, frame, prelude, stream, base, shape)
+        decoded = run_delta(name, dtype, frame, prelude, stream, base, shape, version)
         assert decoded == expected, name
     return expected
 
@@ -100,16 +103,19 @@ def float_outcome(
     return expected
 
 
-def is_delta_prelude(dtype: DType, frame: tuple[int, int], prelude: bytes) -> bool:
+def is_delta_prelude(
+    dtype: DType, frame: tuple[int, int], prelude: bytes, version: int = FIRST_VERSION
+) -> bool:
     """Whether the reference and all kernels, which agree, take a prelude for what it seems."""
+    kind = WORD_KINDS[dtype]
     try:
-        fm_delta.parse_prelude(Words.of(dtype), *frame, prelude)
+        fm_delta.parse_prelude(Words.of(dtype), *frame, prelude, version)
         expected = True
     except CorruptFrame:
         expected = False
     for name in NAMES:
         with running(name):
-            assert expected == _is_made(lambda: FmDeltaDecoder(WORD_KINDS[dtype], prelude, *frame))
+            assert expected == _is_made(lambda: FmDeltaDecoder(kind, prelude, *frame, version))
     return expected
 
 

@@ -27,7 +27,7 @@ from deltahub.codecs.reference.fm_delta import (
 )
 from deltahub.codecs.reference.fm_delta_model import ALPHABET, SIDE_BITS
 from deltahub.codecs.reference.fm_delta_prelude import column_sequences
-from support.deltas import fine_tune, special_words
+from support.deltas import fine_tune, special_words, with_stride
 
 
 def table_for(counts: Counter[int], n_symbols: int, table_log: int) -> Table:
@@ -98,11 +98,13 @@ def make_tensor(
     columns: bool = False,
     staircase_bits: int = 0,
     rank: int = 0,
+    stride: int = 0,
 ) -> Tensor:
     """Words, side numbers and a model that codes them; the side numbers reach their limits."""
     random = np.random.default_rng(seed)
     dtype, words = geometry.dtype, Words.of(geometry.dtype)
-    pair = (special_pair if special else fine_tune)(dtype, geometry.count, seed)
+    source, base = (special_pair if special else fine_tune)(dtype, geometry.count, seed)
+    pair = with_stride(source, dtype, stride), with_stride(base, dtype, stride)
 
     def numbers(low: int, high: int, count: int) -> tuple[int, ...]:
         """Most near zero, some at the limits."""
@@ -112,14 +114,14 @@ def make_tensor(
         return tuple(int(value) for value in np.clip(chosen, low, high))
 
     # Neighbouring classes alike and not; side numbers have the last table.
-    classes = tuple(Context(z // 2 % 2, z // 2 % words.bits) for z in range(n_classes))
+    classes = tuple(Context(z // 2 % 2, z // 2 % (words.bits - stride)) for z in range(n_classes))
     side = max(context.table for context in classes) + 1
 
     def side_context(bits: int = SIDE_BITS) -> Context:
         return Context(side, int(random.integers(0, bits)))
 
     offset = 500 if dtype is DType.BF16 else 60
-    model = Model(words, (Table(table_log, ()),) * side, classes, offset)
+    model = Model(words, (Table(table_log, ()),) * side, classes, offset, stride=stride)
     if rows:
         model = replace(model, rows=side_context())
     if columns:

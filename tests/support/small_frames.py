@@ -3,6 +3,8 @@
 Small enough that each bit of them can be flipped in a test.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
@@ -28,6 +30,13 @@ def merged_adapter(dtype: DType, effort: Effort) -> CodedFrame:
     merged = as_reals(base, dtype).reshape(side, side) + product
     source = as_words(merged.astype("<f8"), dtype).tobytes()
     return delta_frame(Geometry(dtype, side, side, side, 1), source, base, effort)
+
+
+def widened(case: CodedFrame, effort: Effort) -> CodedFrame:
+    """The words of a BF16 frame in F32: a frame with a stride."""
+    assert case.base is not None
+    source, base = (as_reals(words, DType.BF16).tobytes() for words in (case.source, case.base))
+    return delta_frame(replace(case.geometry, dtype=DType.F32), source, base, effort)
 
 
 def decayed_rows(effort: Effort) -> CodedFrame:
@@ -84,6 +93,11 @@ SMALL_FRAMES = {
     "F32, decayed rows, fast": decayed_rows(Effort.FAST),
     "F32, decayed rows, max": decayed_rows(Effort.MAX),
     "BF16, all modes": deltas_of_all_modes(),
+    "F32, stride, fast": widened(tuned_row(DType.BF16, 250, Effort.FAST), Effort.FAST),
+    "F32, stride, low rank, default": widened(
+        merged_adapter(DType.BF16, Effort.DEFAULT), Effort.DEFAULT
+    ),
+    "F32, stride, all modes": widened(deltas_of_all_modes(), Effort.MAX),
     "floats, F64": doubles_of_floats(),
     "floats, F8_E5M2": float_frame(DType.F8_E5M2, 500),
     "floats, F16, all modes": floats_of_all_modes(),

@@ -30,13 +30,6 @@ def bytes_to_fill(size: int) -> bytes:
     clear them would cost as much as to copy them.
     """
 
-def estimate_deltas(kind: int, source: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, begins: list[int], n: int) -> int:
-    """
-    About how many bytes fm_delta takes for runs of n words, found by counting some of them.
-    kind: see fm_delta.WORD_KINDS. begins: where the runs begin, in bytes. n: a multiple of 64.
-    ValueError unless both hold these runs.
-    """
-
 def estimate_floats(kind: int, source: bytes | bytearray | memoryview) -> tuple[int, int]:
     """
     (about how many bytes neuzip_lossless takes for these words, how many at least), counted as
@@ -79,17 +72,22 @@ def decode_plain_run(blocks: BlockTable, first: int, end: int, payload: bytes | 
 class FmDeltaEncoder:
     """The model of one frame, ready to encode its blocks."""
 
-    def __init__(self, kind: int, source: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, rows: int, columns: int, effort: int, left: bytes | bytearray | memoryview, right: bytes | bytearray | memoryview, floor: int, is_rounded: bool) -> None:
+    def __init__(self, kind: int, source: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, rows: int, columns: int, effort: int, left: bytes | bytearray | memoryview, right: bytes | bytearray | memoryview, floor: int, is_rounded: bool, is_strided: bool = False) -> None:
         """
         Plans the model from the words of a frame. kind: see fm_delta.WORD_KINDS. effort: 1 to
         3. left, right: int16 factors, rows x rank and rank x columns, or empty; floor: the
-        exponent of their unit; is_rounded: their product is rounded before it is added.
+        exponent of their unit; is_rounded: their product is rounded before it is added;
+        is_strided: digits at the end that are zero in all words are left out.
 
         ValueError unless source and base are rows x columns words, at least one.
         """
 
     @property
     def prelude(self) -> bytes: ...
+
+    @property
+    def version(self) -> int:
+        """The codec's, of this prelude."""
 
     @property
     def estimated_bytes(self) -> int:
@@ -111,9 +109,10 @@ class FmDeltaEncoder:
 class FmDeltaDecoder:
     """A prelude's model, ready to decode blocks."""
 
-    def __init__(self, kind: int, prelude: bytes | bytearray | memoryview, rows: int, columns: int) -> None:
+    def __init__(self, kind: int, prelude: bytes | bytearray | memoryview, rows: int, columns: int, version: int = 1) -> None:
         """
-        ValueError where no encoder writes such a prelude for a frame of rows x columns words.
+        ValueError where no encoder of this version of the codec writes such a prelude for a
+        frame of rows x columns words.
         """
 
     def decode(self, stream: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, out: bytearray | memoryview, column: int, rows: int, columns: int) -> None:
@@ -167,6 +166,19 @@ class NeuzipDecoder:
 
     def decode_run(self, blocks: BlockTable, first: int, end: int, payload: bytes | bytearray | memoryview, out: bytearray | memoryview, threads: int) -> tuple[int, int]:
         """Blocks [first, end), as FmDeltaDecoder.decode_run."""
+
+def estimate_deltas(kind: int, source: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, begins: list[int], n: int) -> int:
+    """
+    About how many bytes fm_delta takes for runs of n words, found by counting some of them.
+    kind: see fm_delta.WORD_KINDS. begins: where the runs begin, in bytes. n: a multiple of 64.
+    ValueError unless both hold these runs.
+    """
+
+def common_stride(kind: int, source: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview) -> int:
+    """
+    How many digits at the end are zero in all words of both, as far as fm_delta leaves them
+    out. ValueError unless both are as many words.
+    """
 
 def encode_clear_delta(kind: int, source: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, rows: int, columns: int, rows_per_block: int, parts: int, header: bytes | bytearray | memoryview, most: int, threads: int) -> bytes | None:
     """

@@ -108,7 +108,7 @@ class Sample:
             return estimate_deltas(kind, self._source, base, self._begins, RUN_ELEMENTS)
         count = len(self._source) // self._dtype.itemsize
         return FmDeltaEncoder(
-            kind, self._source, base, 1, count, Effort.FAST, b"", b"", 0, False
+            kind, self._source, base, 1, count, Effort.FAST, b"", b"", 0, False, True
         ).estimated_bytes
 
     def _neuzip_size(self) -> int:

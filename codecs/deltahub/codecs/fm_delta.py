@@ -1,16 +1,16 @@
 """fm_delta: a tensor as the integer difference of its words from an aligned base.
 
 Format: codecs/spec/fm_delta.md. The work is done by the native kernels; this file knows blocks,
-modes and errors. `reference.fm_delta` says the same in readable Python. Version 0 is left to
-`fm_delta_trial`.
+modes and errors. `reference.fm_delta` says the same in readable Python. Version 2 is written where
+a frame has a stride, and version 1 elsewhere; version 0 is left to `fm_delta_trial`.
 """
 
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Literal
 
 import numpy as np
 
 from deltahub.codecs import fm_delta_trial
-from deltahub.codecs._native import BlockTable, FmDeltaDecoder, FmDeltaEncoder
+from deltahub.codecs._native import BlockTable, FmDeltaDecoder, FmDeltaEncoder, common_stride
 from deltahub.codecs.blocks import (
     BlockFault,
     block_checksums,
@@ -21,8 +21,9 @@ from deltahub.codecs.blocks import (
 )
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.errors import CorruptFrame, WrongBase
-from deltahub.codecs.low_rank import FLOAT_WORDS
+from deltahub.codecs.low_rank import FLOAT_WORDS, LowRank
 from deltahub.codecs.low_rank_search import fit_low_rank
+from deltahub.codecs.low_rank_strided import fit_strided, shorter_dtype
 from deltahub.codecs.protocol import (
     TRIAL_VERSION,
     BlockMode,
@@ -34,6 +35,7 @@ from deltahub.codecs.protocol import (
 from deltahub.codecs.words import WORD_KINDS
 
 BLOCK_ELEMENTS: Final = 1 << 17
+PLAIN_VERSION: Final = 1  # of frames without a stride
 
 
 class FmDelta:
@@ -41,7 +43,8 @@ class FmDelta:
 
     codec_id: ClassVar[str] = "fm_delta"
     number: ClassVar[int] = 2
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
+    oldest_written: ClassVar[int] = 1
     needs_base: ClassVar[bool] = True
 
     def block_bytes(self, dtype: DType) -> int:
@@ -61,7 +64,8 @@ class FmDelta:
         encoder = plan(geometry, source, base, effort)
         if encoder.estimated_bytes >= geometry.size_bytes:
             checksums = block_checksums(geometry, source, threads)
-            return EncodedBody(b"", raw_blocks(geometry, source, front), checksums, effort)
+            raw = raw_blocks(geometry, source, front)
+            return EncodedBody(b"", raw, checksums, effort, PLAIN_VERSION)
 
         def encode(room: memoryview) -> tuple[list[int], list[int], list[int]]:
             cut = geometry.rows_per_block, geometry.parts_per_row
@@ -78,7 +82,7 @@ class FmDelta:
                 if mode == BlockMode.UNCHANGED
             )
         if saved > len(prelude):
-            return EncodedBody(prelude, blocks, checksums, effort)
+            return EncodedBody(prelude, blocks, checksums, effort, encoder.version)
         # The tables cost more than they save, as in a tensor of a few elements.
         modes = blocks.modes
         del blocks
@@ -90,7 +94,7 @@ class FmDelta:
                 plain.append(mode, b"")
             else:
                 plain.append(BlockMode.RAW, source[begin:end])
-        return EncodedBody(b"", plain, checksums, effort)
+        return EncodedBody(b"", plain, checksums, effort, PLAIN_VERSION)
 
     def decode(
         self,
@@ -112,10 +116,10 @@ class FmDelta:
                 geometry, prelude, blocks, first, end, payload, base, out, threads
             )
             return
-        if not prelude:  # which an encoder writes where no block is coded
+        if not prelude and version == PLAIN_VERSION:  # as it is where no block is coded
             decode_plain(blocks, first, end, payload, base, out, threads)
             return
-        decoder = _decoder(geometry, prelude)
+        decoder = _decoder(geometry, prelude, version)
         n_intact, fault = decoder.decode_run(blocks, first, end, payload, base, out, threads)
         if fault:
             raise BlockFault(fault).error(first + n_intact, has_base=True)
@@ -125,29 +129,40 @@ def plan(
     geometry: Geometry, source: memoryview, base: memoryview, effort: Effort
 ) -> FmDeltaEncoder:
     """The model of a frame, with its low-rank part where the effort allows to look for one."""
-    left = right = b""
-    floor, is_rounded = 0, False
-    if effort > Effort.FAST and geometry.dtype in FLOAT_WORDS:
-        unsigned = f"<u{geometry.dtype.itemsize}"
-        found = fit_low_rank(
-            geometry.dtype,
-            np.frombuffer(source, unsigned),
-            np.frombuffer(base, unsigned),
-            geometry.rows,
-            geometry.columns,
-            "max" if effort == Effort.MAX else "default",
-        )
+    kind, dtype = WORD_KINDS[geometry.dtype], geometry.dtype
+    shape = geometry.rows, geometry.columns
+
+    def planned(found: LowRank | None, *, is_strided: bool) -> FmDeltaEncoder:
+        left = right = b""
+        floor, is_rounded = 0, False
         if found is not None:
             left, right = found.left.tobytes(), found.right.tobytes()
             floor, is_rounded = found.floor, found.is_rounded
-    kind = WORD_KINDS[geometry.dtype]
-    shape = (geometry.rows, geometry.columns)
-    return FmDeltaEncoder(kind, source, base, *shape, effort, left, right, floor, is_rounded)
+        return FmDeltaEncoder(
+            kind, source, base, *shape, effort, left, right, floor, is_rounded, is_strided
+        )
+
+    if effort == Effort.FAST or dtype not in FLOAT_WORDS:
+        return planned(None, is_strided=True)
+    unsigned = f"<u{dtype.itemsize}"
+    words = np.frombuffer(source, unsigned), np.frombuffer(base, unsigned)
+    search: Literal["max", "default"] = "max" if effort == Effort.MAX else "default"
+    stride = common_stride(kind, source, base)
+    shorter = shorter_dtype(dtype, stride)
+    if shorter is not None:
+        return planned(fit_strided(shorter, *words, *shape, search), is_strided=True)
+    found = fit_low_rank(dtype, *words, *shape, search)
+    if found is None or stride == 0:
+        return planned(found, is_strided=True)
+    # It was found among digits that may be left out now: each part of it may be a loss.
+    plans = [planned(found, is_strided=is_strided) for is_strided in (True, False)]
+    plans.append(planned(None, is_strided=True))
+    return min(plans, key=lambda each: each.estimated_bytes)
 
 
-def _decoder(geometry: Geometry, prelude: bytes) -> FmDeltaDecoder:
+def _decoder(geometry: Geometry, prelude: bytes, version: int) -> FmDeltaDecoder:
     kind = WORD_KINDS[geometry.dtype]
     try:
-        return FmDeltaDecoder(kind, prelude, geometry.rows, geometry.columns)
+        return FmDeltaDecoder(kind, prelude, geometry.rows, geometry.columns, version)
     except ValueError as exc:
         raise CorruptFrame(f"fm_delta prelude: {exc}") from exc

@@ -187,11 +187,12 @@ def _header(
     effort: int,
     prelude_length: int = 0,
     body_length: int = 0,
+    version: int | None = None,
 ) -> FrameHeader:
     n_segments = len(plan.segments) if plan is not None else 0
     return FrameHeader(
         codec=coder.codec_id,
-        codec_version=coder.version,
+        codec_version=coder.version if version is None else version,
         dtype=spec.dtype,
         rows=part.rows,
         columns=part.columns,
@@ -258,8 +259,8 @@ def _encode(
     header_length = FIXED.size + n_segments * SEGMENT.size + CHECKSUM.size
     front = header_length + geometry.n_blocks * TABLE_ROW.size + CHECKSUM.size
     body = coder.encode(geometry, source, base, effort, max(threads, 1), front)
-    lengths = len(body.prelude), body.blocks.size_bytes
-    header = _header(spec, part, coder, geometry, plan, body.effort, *lengths)
+    sizes = len(body.prelude), body.blocks.size_bytes
+    header = _header(spec, part, coder, geometry, plan, body.effort, *sizes, body.version)
     if coder.codec_id != "raw" and _is_too_large(header, body):
         del body
         return _encode(spec, part, source, None, None, get_codec("raw"), threads, effort)

@@ -27,6 +27,7 @@ class NeuzipLossless:
     codec_id: ClassVar[str] = "neuzip_lossless"
     number: ClassVar[int] = 3
     version: ClassVar[int] = 2
+    oldest_written: ClassVar[int] = 2
     needs_base: ClassVar[bool] = False
 
     def block_bytes(self, dtype: DType) -> int:

@@ -170,6 +170,7 @@ class EncodedBody:
     blocks: StoredBlocks  # those of the geometry, in order
     checksums: list[int]  # XXH3-64 of each block's decoded bytes, seeded with its index
     effort: int = 0  # for the header: 0 where the codec knows no levels of effort
+    version: int | None = None  # for the header, where it is not the codec's newest
 
 
 class Codec(Protocol):
@@ -181,7 +182,8 @@ class Codec(Protocol):
 
     codec_id: ClassVar[str]  # in manifests and URLs; never renamed, never reused
     number: ClassVar[int]  # the same identity in a frame header, one byte
-    version: ClassVar[int]  # what encode() writes; decode() reads 1..version, fm_delta's 0 too
+    version: ClassVar[int]  # the newest; decode() reads 1..version, fm_delta's 0 too
+    oldest_written: ClassVar[int]  # encode() writes oldest_written..version
     needs_base: ClassVar[bool]  # True: always with a base; False: never with one
 
     def block_bytes(self, dtype: DType) -> int:

@@ -24,9 +24,14 @@ def rank_alone() -> int:
     return rank_of(max(Effort))
 
 
+def is_obsolete(codec: str, version: int) -> bool:
+    """Whether this release's encoders write no such frames any more."""
+    return version < BY_ID[codec].oldest_written
+
+
 def is_newest(codec: str, version: int, effort: int, wanted: Effort) -> bool:
     """Whether a frame's own header says that coding it anew at the effort cannot change it.
 
     Codecs that know no effort (0) never say so: another codec may have learnt to do better.
     """
-    return version == BY_ID[codec].version and effort >= wanted
+    return not is_obsolete(codec, version) and effort >= wanted

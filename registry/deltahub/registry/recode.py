@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from deltahub.codecs.frame import FrameRange, TensorSpec
-from deltahub.codecs.registry import BY_ID
 from deltahub.registry.db.models import Tensor
 from deltahub.registry.db.session import WriteSession
 from deltahub.registry.encode import encode_part
-from deltahub.registry.encoders import is_newest, rank_alone, rank_of
+from deltahub.registry.encoders import is_newest, is_obsolete, rank_alone, rank_of
 from deltahub.registry.errors import Conflict, DataLost, DeltaCycle, TensorNotFound
 from deltahub.registry.failpoints import reached
 from deltahub.registry.locations import (
@@ -190,8 +189,8 @@ class Recoder:
         part = FrameRange(header.start, header.count, header.rows, header.columns)
         threads = self._reg.settings.codec_threads
         coded = encode_part(spec, part, source, header.base, self._read_base, self._effort, threads)
-        is_obsolete = header.codec_version < BY_ID[header.codec].version
-        return coded if is_obsolete or len(coded) < frame.length else None
+        is_due = is_obsolete(header.codec, header.codec_version)
+        return coded if is_due or len(coded) < frame.length else None
 
     def _stored(self, location: TensorLocation, frame: FrameLocation) -> memoryview:
         with _reading(location):

@@ -1,4 +1,4 @@
-"""fm_delta, version 1, in readable Python: what the native kernels must do, byte for byte.
+"""fm_delta, versions 1 and 2, in readable Python: what the native kernels must do, byte for byte.
 
 Format: codecs/spec/fm_delta.md. How an encoder chooses a model and a block's side numbers is no
 part of the format, and not here.
@@ -73,7 +73,7 @@ def expectations(
         for j in range(shape.columns):
             base = base_words[i * shape.columns + j]
             if model.staircase is not None and sides.flags[i]:
-                word = model.staircase.moved(model.words, base)
+                word = model.rounded(model.staircase.moved(model.words, base))
                 z = row_scale
             else:
                 word = base
@@ -82,8 +82,9 @@ def expectations(
                     right = [row[shape.left + j] for row in model.low_rank.right]
                     step = product(left, right)
                     if model.low_rank.is_rounded:
-                        step = rounded_product(model.words, step)
+                        step = rounded_product(model.words, step, model.stride)
                     word = predicted(model.words, base, step, model.low_rank.c0)
+                word = model.rounded(word)
                 z = row_scale + model.offset
                 if model.columns is not None:
                     z += model.columns.scales[shape.left + j]
@@ -110,7 +111,7 @@ def block_sequences(
     words = model.words
     expected = list(expectations(model, words.read(base), shape, sides))
     deltas = [
-        words.delta(word, prediction)
+        words.delta(word, prediction) >> model.stride
         for word, (prediction, _) in zip(words.read(source), expected, strict=True)
     ]
     sequences.append(Numbers(words.bits, [context for _, context in expected], deltas))
@@ -153,7 +154,7 @@ def decode_block(model: Model, block: Buffer, base: Buffer, shape: BlockShape) -
     reader.finish()
     return model.words.write(
         [
-            model.words.apply(prediction, delta)
+            model.words.apply(prediction, delta << model.stride) >> model.stride << model.stride
             for (prediction, _), delta in zip(expected, deltas, strict=True)
         ]
     )

@@ -9,6 +9,7 @@ from deltahub.codecs.reference.words import Words, signed
 
 SIDE_BITS = 16  # side numbers and the offset
 LARGEST_SCALE = 8191
+FIRST_VERSION, STRIDED_VERSION = 1, 2
 N_LINEAR = 16
 N_CELLS = 40
 
@@ -79,6 +80,11 @@ class Model:
     columns: Columns | None = None
     staircase: Staircase | None = None
     low_rank: LowRank | None = None
+    stride: int = 0  # last digits that are zero in all words: version 2 where there are any
+
+    @property
+    def version(self) -> int:
+        return STRIDED_VERSION if self.stride > 0 else FIRST_VERSION
 
     @property
     def coder(self) -> Coder:
@@ -87,6 +93,16 @@ class Model:
     @property
     def table_log(self) -> int:
         return self.tables[0].table_log
+
+    def rounded(self, word: int) -> int:
+        """A predicted word to a multiple of 2^stride: its digits but the sign, ties to even."""
+        if self.stride == 0 or (self.staircase is None and self.low_rank is None):
+            return word
+        sign = word & self.words.sign if self.words.is_float else 0
+        whole, rest = divmod(word ^ sign, 1 << self.stride)
+        half = 1 << (self.stride - 1)
+        whole += rest > half or (rest == half and whole % 2 == 1)
+        return sign | (whole << self.stride) % self.words.sign
 
     def contexts(self) -> list[Context]:
         """All contexts, in the prelude's order."""

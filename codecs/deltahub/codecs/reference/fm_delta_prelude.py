@@ -15,7 +15,9 @@ from deltahub.codecs.reference.coder import (
 )
 from deltahub.codecs.reference.fm_delta_model import (
     ALPHABET,
+    FIRST_VERSION,
     SIDE_BITS,
+    STRIDED_VERSION,
     Columns,
     LowRank,
     Model,
@@ -27,7 +29,8 @@ from deltahub.codecs.reference.words import Words, signed
 
 MAX_STAIRCASE_BITS = 10
 MAX_RANK = 64
-STRIDE_BITS = 4
+STRIDE_BITS = 4  # of a factor
+DIGITS_BITS = 6  # of the stride of words
 
 
 def write_prelude(model: Model) -> bytes:
@@ -38,7 +41,8 @@ def write_prelude(model: Model) -> bytes:
 
 
 def model_fields(model: Model) -> list[Field]:
-    fields: list[Field] = [(model.table_log, 4), (len(model.tables) - 1, 4)]
+    fields: list[Field] = [(model.stride, DIGITS_BITS)] if model.stride > 0 else []
+    fields += [(model.table_log, 4), (len(model.tables) - 1, 4)]
     for table in model.tables:
         fields += table_fields(table, ALPHABET.stride)
     fields.append((len(model.classes) - 1, 6))
@@ -84,13 +88,20 @@ def column_sequences(model: Model) -> list[Numbers]:
     return sequences
 
 
-def parse_prelude(words: Words, n_rows: int, n_columns: int, prelude: Buffer) -> Model:
+def parse_prelude(
+    words: Words, n_rows: int, n_columns: int, prelude: Buffer, version: int = FIRST_VERSION
+) -> Model:
     """The model of a frame of n_rows x n_columns words; CorruptFrame where no encoder writes it."""
     reader = BitReader(prelude)
+    stride = 0
+    if version == STRIDED_VERSION:
+        stride = reader.take(DIGITS_BITS)
+        most = words.mantissa_bits if words.is_float else words.bits - 1
+        require(1 <= stride <= most, f"a stride of {stride} digits")
     table_log = read_table_log(reader)
     n_tables = reader.take(4) + 1
     tables = tuple(read_table(reader, table_log, ALPHABET) for _ in range(n_tables))
-    classes = _read_classes(reader, n_tables, words.bits)
+    classes = _read_classes(reader, n_tables, words.bits - stride)
     offset = signed(reader.take(SIDE_BITS), SIDE_BITS)
     require(-8192 <= offset <= 8191, f"an offset of {offset}")
 
@@ -123,7 +134,7 @@ def parse_prelude(words: Words, n_rows: int, n_columns: int, prelude: Buffer) ->
             left_strides = right_strides = ()
         low_rank = LowRank(c0, lefts, rights, (), left_strides, right_strides, is_rounded)
 
-    model = Model(words, tables, classes, offset, rows, columns, staircase, low_rank)
+    model = Model(words, tables, classes, offset, rows, columns, staircase, low_rank, stride)
     used = {context.table for context in model.contexts()}
     require(len(used) == n_tables, "a table that no context uses")
     return _with_column_stream(model, n_columns, reader.take_rest())

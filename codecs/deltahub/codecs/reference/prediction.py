@@ -22,9 +22,12 @@ def product(left: Sequence[int], right: Sequence[int]) -> int:
     return signed(sum(a * b for a, b in zip(left, right, strict=True)), 32)
 
 
-def rounded_product(words: Words, step: int) -> int:
-    """A product with no more binary digits than a mantissa and its leading one, ties to even."""
-    drop = max(abs(step).bit_length() - (words.mantissa_bits + 1), 0)
+def rounded_product(words: Words, step: int, stride: int = 0) -> int:
+    """A product with no more binary digits than a mantissa and its leading one, ties to even.
+
+    stride: digits that no mantissa has.
+    """
+    drop = max(abs(step).bit_length() - (words.mantissa_bits + 1 - stride), 0)
     rounded = _rounded(abs(step), drop) << drop
     return signed(-rounded if step < 0 else rounded, 32)
 

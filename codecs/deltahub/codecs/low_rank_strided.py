@@ -1,0 +1,56 @@
+"""Low rank in F32 words that were of a shorter dtype before: found there, told in their own units.
+
+Nothing here is part of the format.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from deltahub.codecs.dtypes import DType
+from deltahub.codecs.low_rank import FLOAT_WORDS, LowRank, Words
+from deltahub.codecs.low_rank_merge import Effort
+from deltahub.codecs.low_rank_search import fit_low_rank
+
+_CHUNK: Final = 1 << 18  # words
+
+
+def shorter_dtype(dtype: DType, stride: int) -> DType | None:
+    """The float that such words may have been of: the one of 16 bits with as many digits left."""
+    if dtype is not DType.F32:
+        return None
+    left = FLOAT_WORDS[DType.F32].mantissa_bits - stride
+    if left <= FLOAT_WORDS[DType.BF16].mantissa_bits:
+        return DType.BF16
+    return DType.F16 if left <= FLOAT_WORDS[DType.F16].mantissa_bits else None
+
+
+def fit_strided(
+    shorter: DType, source: Words, base: Words, rows: int, columns: int, effort: Effort
+) -> LowRank | None:
+    """Factors as fit_low_rank finds them for the shorter words; None where there are none, or no
+    such words."""
+    pair = [_shortened(shorter, words) for words in (source, base)]
+    if pair[0] is None or pair[1] is None:
+        return None
+    found = fit_low_rank(shorter, pair[0], pair[1], rows, columns, effort)
+    if found is None:
+        return None
+    own = FLOAT_WORDS[DType.F32]
+    floor = found.floor + own.unit_of_floor - FLOAT_WORDS[shorter].unit_of_floor
+    return replace(found, floor=floor) if 1 <= floor < own.max_exponent else None
+
+
+@np.errstate(all="ignore")  # what overflows, or is no number, comes back as something else
+def _shortened(shorter: DType, words: Words) -> Words | None:
+    """F32 words in the shorter dtype; None where they do not all come back from it."""
+    if shorter is DType.BF16:
+        return words.view("<u2")[1::2].copy()
+    halves = np.empty(words.size, "<f2")
+    for begin in range(0, words.size, _CHUNK):
+        chunk = words[begin : begin + _CHUNK]
+        halves[begin : begin + _CHUNK] = chunk.view("<f4")
+        if not np.array_equal(halves[begin : begin + _CHUNK].astype("<f4").view("<u4"), chunk):
+            return None
+    return halves.view("<u2")
