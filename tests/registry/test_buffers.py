@@ -1,11 +1,19 @@
 """Memory that goes from hand to hand is never in two hands."""
 
+import mmap
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from deltahub.registry.buffers import IDLE_BYTES, LARGEST, SMALLEST, idle_bytes, room_for
+from deltahub.registry.buffers import (
+    IDLE_BYTES,
+    LARGE_PAGE,
+    LARGEST,
+    SMALLEST,
+    idle_bytes,
+    room_for,
+)
 
 
 def place(view: memoryview) -> int:
@@ -33,6 +41,15 @@ def test_memory_comes_back_once_its_last_view_is_gone() -> None:
     assert where not in map(place, others)
     del numbers
     assert place(room_for(2 * SMALLEST)) == where  # the next size of memory is the same
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="Linux has large pages")
+def test_large_rooms_begin_where_large_pages_do() -> None:
+    rooms = [room_for(n) for n in (LARGE_PAGE, LARGE_PAGE + 1, LARGEST, LARGEST)]
+    assert [place(room) % LARGE_PAGE for room in rooms] == [0, 0, 0, 0]
+    for i, room in enumerate(rooms):
+        room[:] = bytes([i]) * room.nbytes
+    assert all(set(room) == {i} for i, room in enumerate(rooms))
 
 
 def test_no_more_than_a_few_rooms_wait_for_their_next_use() -> None:

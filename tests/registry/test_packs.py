@@ -14,7 +14,7 @@ from deltahub.registry.errors import Conflict, DataLost, DeltaCycle, StorageFull
 from deltahub.registry.packs import PackSpool, SealedPacks
 from deltahub.registry.publish import BaseGone, insert_tensors, make_live, switch_tensor
 from deltahub.registry.restore import Restorer
-from deltahub.registry.store.base import Buffer, StoreFull
+from deltahub.registry.store.base import StoreFull
 from support.client_packs import frames_of, near, weights
 from support.frames import forge_header
 from support.registry import opened_registry
@@ -112,15 +112,16 @@ def test_frames_must_follow_each_other_and_be_complete(reg: Registry) -> None:
 
 
 class Meddler:
-    """A registry's store whose next put is changed on the way."""
+    """A registry's store that changes what it is given."""
 
     def __init__(self, reg: Registry, change: Callable[[bytes], bytes]) -> None:
         self._store = reg.store
         self._change = change
         reg.store = self  # type: ignore[assignment]  # the rest is the store's own
 
-    def put(self, key: str, chunks: Iterable[Buffer], *, create_only: bool = False) -> None:
-        self._store.put(key, [self._change(b"".join(chunks))], create_only=create_only)
+    def take_file(self, key: str, path: Path) -> None:
+        path.write_bytes(self._change(path.read_bytes()))
+        self._store.take_file(key, path)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._store, name)

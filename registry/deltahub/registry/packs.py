@@ -7,9 +7,10 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from io import BufferedWriter
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import Self
 
 from blake3 import blake3
 
@@ -24,9 +25,10 @@ from deltahub.registry.errors import DataLost
 from deltahub.registry.landing import translated_store_errors
 from deltahub.registry.locations import FrameLocation
 from deltahub.registry.registry import Registry
+from deltahub.registry.store.disk import make_durable, new_file
 from deltahub.registry.store.files import translated
 from deltahub.registry.store.keys import pack_key
-from deltahub.registry.tensor_reader import MIB, RUN_BYTES, TensorReader
+from deltahub.registry.tensor_reader import RUN_BYTES, TensorReader
 
 # Frames that are looked at together when a pack is proved.
 PREFETCHED = 256
@@ -60,7 +62,7 @@ class SealedPacks:
 class _OpenPack:
     id: str
     path: Path
-    file: BinaryIO
+    file: BufferedWriter
     writer: PackWriter
     frames: list[tuple[NewTensor, FrameLocation]]
 
@@ -108,7 +110,8 @@ class PackSpool:
             # On a full disk, closing tries once more to write what it could not. It is not needed.
             with suppress(OSError):
                 self._open.file.close()
-            self._open.path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # the store has taken it
+                self._reg.disk.unlink(self._open.path)
             self._open = None
 
     @property
@@ -160,7 +163,7 @@ class PackSpool:
         pack_id = secrets.token_hex(16)
         path = self._reg.scratch / f"{pack_id}.pack"
         with _disk_errors(path):
-            file = path.open("xb", buffering=MIB)
+            file = new_file(self._reg.disk, path)
         self._open = _OpenPack(pack_id, path, file, PackWriter(file), [])
         return self._open
 
@@ -170,6 +173,7 @@ class PackSpool:
         assert pack is not None
         with _disk_errors(pack.path):
             summary = pack.writer.finish()
+            make_durable(self._reg.disk, pack.file)
             pack.file.close()
         failpoints.reached("packs.put.before_row")
         with self._reg.db.write() as session:
@@ -184,9 +188,8 @@ class PackSpool:
             )
         failpoints.reached("packs.put.before_put")
         with translated_store_errors():
-            self._reg.store.put(pack_key(pack.id), _chunks_of(pack.path))
+            self._reg.store.take_file(pack_key(pack.id), pack.path)
         failpoints.reached("packs.put.after_put")
-        pack.path.unlink()
         self._open = None
         self._prove(pack, summary.size, summary.hash)
         failpoints.reached("packs.put.after_proof")
@@ -259,9 +262,3 @@ def _location(
     return FrameLocation(
         header.start_byte, header.size_bytes, pack_id, offset, length, codec, header.tensor, tried
     )
-
-
-def _chunks_of(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while chunk := file.read(MIB):
-            yield chunk

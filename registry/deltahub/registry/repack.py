@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from deltahub.registry.db.models import Frame, Pack, utc_now
 from deltahub.registry.failpoints import reached
 from deltahub.registry.registry import Registry
 from deltahub.registry.store.base import StoreError
+from deltahub.registry.store.disk import make_durable, new_file
 from deltahub.registry.store.keys import pack_key
 
 _READ_BYTES = 4 << 20
@@ -92,7 +94,7 @@ def _copy(reg: Registry, domain_id: int, sources: Sequence[str]) -> None:
         path = reg.scratch / new_id
         moved: list[_Moved] = []
         try:
-            with path.open("xb") as sink:
+            with new_file(reg.disk, path) as sink:
                 writer = PackWriter(sink)
                 for tensor_id, start, pack_id, offset, length in frames[position:]:
                     if moved and not (
@@ -103,12 +105,12 @@ def _copy(reg: Registry, domain_id: int, sources: Sequence[str]) -> None:
                     reg.store.get_into(pack_key(pack_id), offset, data)
                     moved.append(_Moved(tensor_id, start, pack_id, offset, writer.add(data)))
                 summary = writer.finish()
-                sink.flush()
-                reg.disk.fsync(sink.fileno())
+                make_durable(reg.disk, sink)
             position += len(moved)
             _publish(reg, domain_id, new_id, path, summary)
         finally:
-            path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # the store has taken it
+                reg.disk.unlink(path)
         _switch(reg, new_id, moved)
 
 

@@ -30,7 +30,7 @@ BATCH_FILES: Final = 256
 @dataclass(frozen=True, slots=True)
 class _Small:
     data: bytes
-    git_blob_id: str
+    git_blob_id: str | None
 
 
 class SmallFiles:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from deltahub.registry import failpoints
+from deltahub.registry.paths import LFS_BYTES
 from deltahub.registry.store.base import Buffer, StoreUnavailable
 from deltahub.registry.store.disk import Disk
 from deltahub.registry.store.files import translated
@@ -27,18 +28,25 @@ class SpoolBusy(StoreUnavailable):
 
 
 class Hashes:
-    """SHA-256 of the bytes so far, and SHA-1 of a git blob that will have `total` bytes."""
+    """SHA-256 of the bytes so far, and SHA-1 of a git blob that will have `total` bytes.
+
+    Of what is large for git there is no blob, but a pointer to it, and no second hash is made.
+    """
 
     def __init__(self, total: int) -> None:
         self.total = total
         self.n_bytes = 0
         self._sha256 = hashlib.sha256()
         # Not for security: git names its blobs so.
-        self._git = hashlib.sha1(b"blob %d\0" % total, usedforsecurity=False)
+        blob = None if total >= LFS_BYTES else hashlib.sha1(usedforsecurity=False)
+        if blob is not None:
+            blob.update(b"blob %d\0" % total)
+        self._git = blob
 
     def update(self, data: Buffer) -> None:
         self._sha256.update(data)
-        self._git.update(data)
+        if self._git is not None:
+            self._git.update(data)
         self.n_bytes += memoryview(data).nbytes
 
     @property
@@ -46,13 +54,14 @@ class Hashes:
         return self._sha256.hexdigest()
 
     @property
-    def git_blob_id(self) -> str:
-        return self._git.hexdigest()
+    def git_blob_id(self) -> str | None:
+        return None if self._git is None else self._git.hexdigest()
 
     def copy(self) -> "Hashes":
         twin = Hashes.__new__(Hashes)
         twin.total, twin.n_bytes = self.total, self.n_bytes
-        twin._sha256, twin._git = self._sha256.copy(), self._git.copy()
+        twin._sha256 = self._sha256.copy()
+        twin._git = None if self._git is None else self._git.copy()
         return twin
 
 

@@ -3,10 +3,17 @@
 Reading goes around it: what is visible may be read, what is durable only this object knows.
 """
 
+import io
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from deltahub.registry.store.base import Buffer
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+_BUFFER_BYTES: Final = 1 << 20
 
 
 class Disk:
@@ -52,6 +59,39 @@ class Disk:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+
+class _Descriptor(io.RawIOBase):
+    def __init__(self, disk: Disk, path: Path) -> None:
+        self._disk = disk
+        self._fd = disk.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        view = memoryview(data)
+        self._disk.write(self._fd, view)
+        return view.nbytes
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            self._disk.close(self._fd)
+
+
+def new_file(disk: Disk, path: Path) -> io.BufferedWriter:
+    """A file that was not there, to be written front to back; durable after make_durable()."""
+    return io.BufferedWriter(_Descriptor(disk, path), _BUFFER_BYTES)
+
+
+def make_durable(disk: Disk, file: io.BufferedWriter) -> None:
+    """Returns once what was written to the file survives a loss of power; its name may not."""
+    file.flush()
+    disk.fsync(file.fileno())
 
 
 class Folders:
