@@ -26,7 +26,7 @@ error_log {folder}/error.log;
 events {{ worker_connections 256; }}
 http {{
   access_log off;
-  sendfile on;
+  {sending}
   default_type application/octet-stream;
   client_body_temp_path {folder}/body;
   proxy_temp_path {folder}/proxy;
@@ -53,13 +53,21 @@ _FILE = """
 """
 
 
+# Without sendfile, bytes go through a buffer of nginx's own, as those of every server do that makes
+# them: files in pages of the system are handed over as they lie there.
+_SENDFILE = "sendfile on;"
+_COPYING = "sendfile off; output_buffers 1 1m;"
+
+
 class Nginx:
     """One worker process on a free port of loopback, until the block ends."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, is_copying: bool = False) -> None:
+        """is_copying: what it sends it reads into its memory first."""
         if any(char in str(folder) for char in " ;{}'\""):
             raise HubFailed(f"nginx cannot be told of {folder}: choose --scratch without spaces")
         self._folder = folder
+        self._sending = _COPYING if is_copying else _SENDFILE
         self._locations: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -104,7 +112,10 @@ class Nginx:
             raise HubFailed("this comparison needs nginx: install it, for one with apt")
         config = self._folder / "nginx.conf"
         text = _MAIN.format(
-            folder=self._folder, port=self._port, locations="".join(self._locations)
+            folder=self._folder,
+            port=self._port,
+            sending=self._sending,
+            locations="".join(self._locations),
         )
         # Its workers would be another user, who may not read the models.
         config.write_text(("user root;" if os.geteuid() == 0 else "") + text)

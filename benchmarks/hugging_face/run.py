@@ -19,21 +19,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median, quantiles
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from benchmarks.hub import EmbeddedHub, HubFailed, run_cli, stop_in_order
 from benchmarks.hugging_face.nginx import Nginx
+from benchmarks.hugging_face.report import HUBS, NAMES, RUNS, Download, Downloads, report
 from benchmarks.memory.pair import GIB, Pair, write_pair
 from benchmarks.memory.sampler import cpu_s, tree
-from benchmarks.results_file import print_columns, write_results
 
-PACKAGES: Final = ("deltahub", "huggingface_hub", "hf-xet", "fastapi", "uvicorn", "httptools")
-RUNS: Final = 5
-NAMES: Final = ("admin/base", "admin/tune")
 _MODEL: Final = "model.safetensors"
-_LEAST_REBUILT: Final = 0.95
 _FIRST_BYTES: Final = 100
 # Jobs that follow a push are no part of a download.
 _QUIET_SHARE: Final = 0.1  # CPU seconds a second
@@ -62,27 +57,17 @@ while True:
 """
 
 
-@dataclass(frozen=True)
-class Download:
-    """One model once. cpu_s: of the server's processes."""
-
-    wall_s: float
-    cpu_s: float
-
-
 def say(text: str) -> None:
     print(text, flush=True)
 
 
-def run(gib: float, scratch_parent: Path | None, hot_base_bytes: int | None = None) -> bool:
+def run(gib: float, scratch_parent: Path | None, hub_is: str) -> bool:
     """Measures, prints and writes the figures; whether all promises were kept.
 
-    gib: size of each of the two models. hot_base_bytes: of the hub's disk, for bases as they are
-    decoded; None for its default. HubFailed where a download came back changed.
+    gib: size of each of the two models. hub_is: one of HUBS. HubFailed where a download came back
+    changed.
     """
-    settings = {}
-    if hot_base_bytes is not None:
-        settings["DELTAHUB_SERVER_HOT_BASE_BYTES"] = str(hot_base_bytes)
+    settings = {"DELTAHUB_SERVER_HOT_BASE_BYTES": "0"} if hub_is == "without" else {}
     with tempfile.TemporaryDirectory(prefix="deltahub-bench-", dir=scratch_parent) as name:
         scratch = Path(name)
         data, log = scratch / "data", scratch / "hub.log"
@@ -91,23 +76,30 @@ def run(gib: float, scratch_parent: Path | None, hot_base_bytes: int | None = No
             pair = write_pair(scratch / "models", int(gib * GIB))
             _push(hub, pair, scratch / "trainer")
             _wait_until_quiet(hub.pid)
-        # Hubs that have just started: no base is hot, as the first one's is since the push.
-        with EmbeddedHub(data, log, token=hub.token, **settings) as hub:
-            nginx = Nginx(_made(scratch / "nginx"))
-            for model, folder in zip(NAMES, (pair.base, pair.fine_tune), strict=True):
-                files = {path.name: path for path in folder.iterdir()}
-                nginx.add_model(hub.url, model, files)
-            with nginx:
-                digests = (pair.base_sha256, pair.fine_tune_sha256)
-                found = [
-                    _downloads(hub, nginx, model, sha256, scratch)
-                    for model, sha256 in zip(NAMES, digests, strict=True)
-                ]
+            if hub_is == "running":
+                found = _both(hub, pair, scratch)
+        if hub_is != "running":
+            with EmbeddedHub(data, log, token=hub.token, **settings) as hub:
+                found = _both(hub, pair, scratch)
         _forget_pages(data / "objects")
         with EmbeddedHub(data, log, token=hub.token, **settings) as hub:
             first_s = _first_bytes(hub.url, pair.size_bytes)
-        question = "hugging-face" if hot_base_bytes != 0 else "hugging-face-no-hot-bases"
-        return _report(found, first_s, pair, question)
+        return report(found, first_s, pair.size_bytes, hub_is)
+
+
+def _both(hub: EmbeddedHub, pair: Pair, scratch: Path) -> list[Downloads]:
+    nginx = Nginx(_made(scratch / "nginx"))
+    copying = Nginx(_made(scratch / "nginx-copying"), is_copying=True)
+    for model, folder in zip(NAMES, (pair.base, pair.fine_tune), strict=True):
+        files = {path.name: path for path in folder.iterdir()}
+        nginx.add_model(hub.url, model, files)
+        copying.add_model(hub.url, model, files)
+    with nginx, copying:
+        digests = (pair.base_sha256, pair.fine_tune_sha256)
+        return [
+            _downloads(hub, nginx, copying, model, sha256, scratch)
+            for model, sha256 in zip(NAMES, digests, strict=True)
+        ]
 
 
 def _made(folder: Path) -> Path:
@@ -132,31 +124,15 @@ def _wait_until_quiet(server: int) -> None:
     raise HubFailed(f"the hub was still at work {_PATIENCE_S} s after the last push")
 
 
-@dataclass
-class Downloads:
-    """Of one model. by: those of each server. decoding: CPU seconds of the frames alone, by turns
-    with them. hot_bytes: of bases, read as they had been decoded before.
-    """
-
-    by: dict[str, list[Download]]
-    decoding: list[float]
-    rebuilt_bytes: int
-    uploaded_bytes: int
-    hot_bytes: int
-
-    def wall_s(self, server: str) -> float:
-        return median(one.wall_s for one in self.by[server])
-
-    def cpu_s(self, server: str) -> float:
-        return median(one.cpu_s for one in self.by[server])
-
-
-def _downloads(hub: EmbeddedHub, nginx: Nginx, model: str, sha256: str, scratch: Path) -> Downloads:
+def _downloads(
+    hub: EmbeddedHub, nginx: Nginx, copying: Nginx, model: str, sha256: str, scratch: Path
+) -> Downloads:
     plain = {"HF_HUB_DISABLE_XET": "1"}
     servers: dict[str, tuple[str, int, dict[str, str]]] = {
         "hub": (hub.url, hub.pid, plain),
         "hub, Xet": (hub.url, hub.pid, {}),
         "nginx": (nginx.url, nginx.pid, plain),
+        "nginx, copying": (copying.url, copying.pid, plain),
     }
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
@@ -219,68 +195,6 @@ def _largest(folder: Path) -> int:
         for path in folder.rglob("*.incomplete"):
             largest = max(largest, path.stat().st_size)
     return largest
-
-
-def _report(found: list[Downloads], first_s: list[float], pair: Pair, question: str) -> bool:
-    """Prints and writes the figures; whether all promises were kept. found: base, fine-tune."""
-    n_bytes = 2 * pair.size_bytes
-    gb = n_bytes / 1e9
-    wall = {name: sum(one.wall_s(name) for one in found) for name in found[0].by}
-    cpu = {name: sum(one.cpu_s(name) for one in found) for name in found[0].by}
-    decode_s = sum(median(one.decoding) for one in found)
-    rebuilt = sum(one.rebuilt_bytes for one in found)
-    uploaded = sum(one.uploaded_bytes for one in found)
-    least_cpu = cpu["nginx"] + decode_s
-    figures = [
-        (
-            "share of bytes rebuilt, not as uploaded",
-            rebuilt / (rebuilt + uploaded),
-            _LEAST_REBUILT,
-            True,
-        ),
-        ("wall time over that of nginx", wall["hub"] / wall["nginx"], 1.3, False),
-        ("the same by Xet", wall["hub, Xet"] / wall["nginx"], 1.3, False),
-        ("server CPU over that of nginx and decoding", cpu["hub"] / least_cpu, 1.15, False),
-        ("the same by Xet", cpu["hub, Xet"] / least_cpu, 1.15, False),
-        ("first byte, p99, ms", 1000 * quantiles(first_s, n=100)[98], 300, False),
-    ]
-    rows: list[dict[str, Any]] = [
-        {
-            "model": model,
-            "server": name,
-            "wall_s": round(one.wall_s(name), 3),
-            "slowest_s": round(max(run.wall_s for run in runs), 3),
-            "fastest_s": round(min(run.wall_s for run in runs), 3),
-            "mb_per_s": round(pair.size_bytes / 1e6 / one.wall_s(name)),
-            "server_cpu_s_per_gb": round(2 * one.cpu_s(name) / gb, 3),
-            "decoding_cpu_s_per_gb": round(2 * median(one.decoding) / gb, 3),
-        }
-        for model, one in zip(NAMES, found, strict=True)
-        for name, runs in one.by.items()
-    ]
-    print_columns(list(rows[0]), [[str(value) for value in row.values()] for row in rows])
-    for name in wall:
-        say(f"both, {name}: {n_bytes / 1e6 / wall[name]:.0f} MB/s, {cpu[name] / gb:.3f} CPU s/GB")
-    kept = True
-    for title, value, limit, is_at_least in figures:
-        is_kept = value >= limit if is_at_least else value <= limit
-        kept = kept and is_kept
-        word = "at least" if is_at_least else "at most"
-        say(f"{title}: {value:.3f} ({word} {limit:g}) {'pass' if is_kept else 'FAIL'}")
-    base, tune = (f"{one.hot_bytes / 1e9:.2f} GB" for one in found)
-    notes = [
-        f"two models of {pair.size_bytes / GIB:g} GiB (benchmarks/data.md), one call of"
-        f" snapshot_download each, plain HTTP but for `hub, Xet`; medians of {RUNS} runs by turns,"
-        " those of the base before those of the fine-tune",
-        "decoding alone, beside a client: the fine-tune's frames and the base's below them",
-        "of bases as they had been decoded before the hub read"
-        f" {base} for {2 * RUNS} downloads of the base, {tune} for as many of the fine-tune",
-        "first bytes: of a hub that has just started, its objects not in memory",
-        *(f"{title}: {value:.3f}" for title, value, _, _ in figures),
-    ]
-    say("\n".join(notes[:4]))
-    write_results(question, rows, PACKAGES, notes)
-    return kept
 
 
 def _forget_pages(folder: Path) -> None:
@@ -388,12 +302,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gib", type=float, default=1.0, help="size of each of two models")
     parser.add_argument("--scratch", type=Path, help="where to put models and data meanwhile")
-    parser.add_argument(
-        "--hot-base-bytes", type=int, help="of the hub's disk, for decoded bases; 0: none"
-    )
+    says = "; ".join(f"{name}: it {what}" for name, what in HUBS.items())
+    parser.add_argument("--hub", choices=HUBS, default="started", help=says)
     arguments = parser.parse_args()
     stop_in_order()
-    raise SystemExit(0 if run(arguments.gib, arguments.scratch, arguments.hot_base_bytes) else 1)
+    raise SystemExit(0 if run(arguments.gib, arguments.scratch, arguments.hub) else 1)
 
 
 if __name__ == "__main__":
