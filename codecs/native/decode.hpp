@@ -148,6 +148,7 @@ class FrameModel {
           words = moved;
         } else if (is_moved) {
           std::memcpy(moved, words, width * sizeof(Word));
+          words = moved;
         }
         if (is_rounded) round_to_stride<Words>(moved, width, model_.stride);
         const std::int16_t* columns = column_scales_.empty() ? nullptr : &column_scales_[at];

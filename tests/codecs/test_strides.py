@@ -1,5 +1,7 @@
 """Words that end in zeros, as those of a shorter dtype do in a wider one: version 2 of fm_delta."""
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -23,8 +25,10 @@ from deltahub.codecs.frame import TensorSpec, split_frames
 from deltahub.codecs.low_rank_search import fit_low_rank
 from deltahub.codecs.protocol import Effort
 from deltahub.codecs.reference import fm_delta
-from deltahub.codecs.reference.coder import Context
-from deltahub.codecs.reference.fm_delta import BlockShape, Model
+from deltahub.codecs.reference.coder import Context, Table
+from deltahub.codecs.reference.fm_delta import BlockShape, Model, Sides, Staircase
+from deltahub.codecs.reference.fm_delta_model import ALPHABET
+from deltahub.codecs.reference.fm_delta_prelude import column_sequences
 from deltahub.codecs.reference.words import Words
 from deltahub.codecs.words import WORD_KINDS
 from support import tiny_models as tiny
@@ -41,7 +45,7 @@ from support.deltas import (
 )
 from support.frames import forge_header, plan_on
 from support.kernels import NAMES, delta_outcome, is_delta_prelude, running
-from support.reference_models import make_tensor
+from support.reference_models import make_tensor, tables_for
 from support.tiny_lora import merged_lora
 
 every_dtype = pytest.mark.parametrize("dtype", list(DType), ids=lambda dtype: dtype.name)
@@ -193,6 +197,44 @@ def test_a_product_is_found_in_the_shorter_words(short: DType) -> None:
     model = fm_delta.parse_prelude(Words.of(DType.F32), *shape, encoder.prelude, encoder.version)
     assert model.low_rank is not None
     assert model.stride == (16 if short is DType.BF16 else 13)
+
+
+def test_a_product_is_found_where_no_shorter_dtype_has_all_words() -> None:
+    """As of a base in BF16 that was merged in TF32: too large a range for F16."""
+    tensor, base = merged_lora()
+    words = with_stride(as_words(tensor.numpy(), DType.F32).tobytes(), DType.F32, 13)
+    near = wide(raw(base, DType.BF16), DType.BF16)
+    geometry = Geometry(DType.F32, *tensor.shape, tensor.shape[0], 1)
+    encoder = plan(geometry, memoryview(words), memoryview(near), Effort.DEFAULT)
+    assert common_stride(WORD_KINDS[DType.F32], words, near) == 13
+    shape = geometry.rows, geometry.columns
+    model = fm_delta.parse_prelude(Words.of(DType.F32), *shape, encoder.prelude, encoder.version)
+    assert model.low_rank is not None
+
+
+def test_classes_are_those_of_rounded_words() -> None:
+    """Also in rows that did not decay, and where rounding carries into the exponent."""
+    words, n = Words.of(DType.F32), 64
+    base = np.full(n, 0x3F7F_FFFF, "<u4")
+    source = np.full(n, 0x3F81_0000, "<u4")
+    source[::3] = 0x3F83_0000
+    shape, sides = BlockShape(1, n), Sides((), (0,), ())
+    model = Model(
+        words,
+        (Table(8, ()), Table(8, ())),
+        tuple(Context(0, z) for z in range(7)),
+        offset=4 * 127 + 1,
+        staircase=Staircase(1, Context(1, 0), Context(1, 0), (0, 0)),
+        stride=16,
+    )
+    pair = source.tobytes(), base.tobytes()
+    sequences = column_sequences(model)
+    sequences += fm_delta.block_sequences(model, *pair, shape, sides)
+    model = replace(model, tables=tables_for(ALPHABET, sequences, 2, 8))
+    stream = fm_delta.encode_block(model, *pair, shape, sides)[4:]
+    prelude = fm_delta.write_prelude(model)
+    made = delta_outcome(DType.F32, (1, n), prelude, stream, base.tobytes(), shape, 2)
+    assert made == source.tobytes()
 
 
 def test_a_stride_of_a_digit_costs_no_product() -> None:

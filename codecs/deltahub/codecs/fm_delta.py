@@ -23,7 +23,7 @@ from deltahub.codecs.dtypes import DType
 from deltahub.codecs.errors import CorruptFrame, WrongBase
 from deltahub.codecs.low_rank import FLOAT_WORDS, LowRank
 from deltahub.codecs.low_rank_search import fit_low_rank
-from deltahub.codecs.low_rank_strided import fit_strided, shorter_dtype
+from deltahub.codecs.low_rank_strided import fit_strided, shorter_pair
 from deltahub.codecs.protocol import (
     TRIAL_VERSION,
     BlockMode,
@@ -125,6 +125,11 @@ class FmDelta:
             raise BlockFault(fault).error(first + n_intact, has_base=True)
 
 
+def may_have_stride(dtype: DType, source: memoryview) -> bool:
+    """Whether a frame of these elements has a stride against some base, and so version 2."""
+    return common_stride(WORD_KINDS[dtype], source, source) > 0
+
+
 def plan(
     geometry: Geometry, source: memoryview, base: memoryview, effort: Effort
 ) -> FmDeltaEncoder:
@@ -148,9 +153,9 @@ def plan(
     words = np.frombuffer(source, unsigned), np.frombuffer(base, unsigned)
     search: Literal["max", "default"] = "max" if effort == Effort.MAX else "default"
     stride = common_stride(kind, source, base)
-    shorter = shorter_dtype(dtype, stride)
+    shorter = shorter_pair(dtype, stride, *words)
     if shorter is not None:
-        return planned(fit_strided(shorter, *words, *shape, search), is_strided=True)
+        return planned(fit_strided(shorter, *shape, search), is_strided=True)
     found = fit_low_rank(dtype, *words, *shape, search)
     if found is None or stride == 0:
         return planned(found, is_strided=True)

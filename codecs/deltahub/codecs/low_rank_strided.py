@@ -4,7 +4,7 @@ Nothing here is part of the format.
 """
 
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -16,29 +16,34 @@ from deltahub.codecs.low_rank_search import fit_low_rank
 _CHUNK: Final = 1 << 18  # words
 
 
-def shorter_dtype(dtype: DType, stride: int) -> DType | None:
-    """The float that such words may have been of: the one of 16 bits with as many digits left."""
+class ShorterPair(NamedTuple):
+    """Words and their base in the dtype that they have been of; all come back from it."""
+
+    dtype: DType
+    source: Words
+    base: Words
+
+
+def shorter_pair(dtype: DType, stride: int, source: Words, base: Words) -> ShorterPair | None:
+    """Words in the float of 16 bits with as many digits; None where there is none for all."""
     if dtype is not DType.F32:
         return None
     left = FLOAT_WORDS[DType.F32].mantissa_bits - stride
-    if left <= FLOAT_WORDS[DType.BF16].mantissa_bits:
-        return DType.BF16
-    return DType.F16 if left <= FLOAT_WORDS[DType.F16].mantissa_bits else None
+    for shorter in (DType.BF16, DType.F16):
+        if left <= FLOAT_WORDS[shorter].mantissa_bits:
+            pair = [_shortened(shorter, words) for words in (source, base)]
+            if pair[0] is not None and pair[1] is not None:
+                return ShorterPair(shorter, pair[0], pair[1])
+    return None
 
 
-def fit_strided(
-    shorter: DType, source: Words, base: Words, rows: int, columns: int, effort: Effort
-) -> LowRank | None:
-    """Factors as fit_low_rank finds them for the shorter words; None where there are none, or no
-    such words."""
-    pair = [_shortened(shorter, words) for words in (source, base)]
-    if pair[0] is None or pair[1] is None:
-        return None
-    found = fit_low_rank(shorter, pair[0], pair[1], rows, columns, effort)
+def fit_strided(pair: ShorterPair, rows: int, columns: int, effort: Effort) -> LowRank | None:
+    """Factors for the F32 words, as fit_low_rank finds them for the shorter ones."""
+    found = fit_low_rank(pair.dtype, pair.source, pair.base, rows, columns, effort)
     if found is None:
         return None
     own = FLOAT_WORDS[DType.F32]
-    floor = found.floor + own.unit_of_floor - FLOAT_WORDS[shorter].unit_of_floor
+    floor = found.floor + own.unit_of_floor - FLOAT_WORDS[pair.dtype].unit_of_floor
     return replace(found, floor=floor) if 1 <= floor < own.max_exponent else None
 
 
