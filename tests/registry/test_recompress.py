@@ -5,12 +5,15 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 from sqlalchemy import select, text, update
 
+from deltahub.codecs import fm_delta
+from deltahub.codecs._native import FmDeltaEncoder
 from deltahub.registry import Registry
 from deltahub.registry.commands import gc as gc_command
 from deltahub.registry.data_folder import RECOMPRESS, RECOMPRESS_LOCK, DataFolderLock
@@ -24,7 +27,18 @@ from support.client_packs import frames_of, near, send_pack, weights
 from support.collecting import collect
 from support.frames import forge_header
 from support.ingested import push_ingested, read_file, stored_tensors
-from support.old_hub import FILES, MATRICES, PATH, OldHub, check, make_old_hub, recompress, stored
+from support.old_hub import (
+    FILES,
+    MATRICES,
+    PATH,
+    OldHub,
+    check,
+    in_f32,
+    make_old_hub,
+    model,
+    recompress,
+    stored,
+)
 from support.registry import caller, opened_registry
 
 
@@ -121,6 +135,36 @@ def test_what_the_hub_writes_itself_is_up_to_date_at_its_effort(tmp_path: Path) 
         assert len(plan_recompress(reg).tensors) == 2, "what stands alone cannot become smaller"
         assert recompress(reg).replanned == 0
         assert plan_recompress(reg).tensors == {}
+
+
+def test_numbers_of_a_shorter_dtype_are_coded_anew_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the release before fm_delta 2 wrote says by nothing but its version that it may be."""
+    base, tune = in_f32(model()), in_f32(model(moved=0.05))
+
+    def before(*arguments: Any) -> FmDeltaEncoder:
+        return FmDeltaEncoder(*arguments[:-1], False)
+
+    with opened_registry(tmp_path) as reg:
+        ann = caller(reg, "ann")
+        push_ingested(reg, ann, "ann/base", {PATH: base})
+        with monkeypatch.context() as older:
+            older.setattr(fm_delta, "FmDeltaEncoder", before)
+            older.setattr(fm_delta, "common_stride", lambda *_: 0)
+            made = push_ingested(reg, ann, "ann/tune", {PATH: tune}, base="ann/base")
+        with reg.db.write() as session:
+            session.execute(update(Frame).values(tried=0))
+        old = stored_tensors(reg, made)
+        survey = {(group.codec, group.version) for group in plan_recompress(reg).groups}
+        assert ("fm_delta", 1) in survey
+        recompress(reg)
+        new = stored_tensors(reg, made)
+        for name in MATRICES:
+            assert new[name].stored_bytes < 0.8 * old[name].stored_bytes
+        assert read_file(reg, made, PATH) == tune
+        assert list(fsck(reg, read_data=True)) == []
+        assert plan_recompress(reg).tensors == {}, "frames of version 1 are looked at once"
 
 
 def test_only_the_named_repository_is_brought_up_to_date(reg: Registry, hub: OldHub) -> None:

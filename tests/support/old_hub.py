@@ -16,8 +16,9 @@ PATH = "model.safetensors"
 MATRICES = ("a.weight", "b.weight")
 
 
-def model(*, merged: int | None = None) -> Tensors:
-    """Two matrices and a bias in BF16. merged: the seed of a low-rank update upon them."""
+def model(*, merged: int | None = None, moved: float = 0) -> Tensors:
+    """Two matrices and a bias in BF16. merged: the seed of a low-rank update upon them. moved: the
+    share of words that have moved by a step or two, as a gentle fine-tune's."""
     generator = torch.Generator().manual_seed(1)
     tensors = {name: torch.randn(128, 192, generator=generator) * 0.02 for name in MATRICES}
     tensors["bias"] = torch.randn(64, generator=generator)
@@ -26,7 +27,11 @@ def model(*, merged: int | None = None) -> Tensors:
         for name in MATRICES:
             left = torch.randn(128, 2, generator=generator)
             tensors[name] += left @ torch.randn(2, 192, generator=generator) * 1e-3
-    return {name: tensor.to(torch.bfloat16) for name, tensor in tensors.items()}
+    words = {name: tensor.to(torch.bfloat16) for name, tensor in tensors.items()}
+    for tensor in words.values():
+        if moved:
+            tensor[torch.rand(tensor.shape, generator=generator) < moved] *= 1 + 2**-7
+    return words
 
 
 FILES = {
@@ -34,6 +39,11 @@ FILES = {
     "ann/tune": to_file(model(merged=2)),
     "ann/sent": to_file(model(merged=3)),
 }
+
+
+def in_f32(tensors: Tensors) -> bytes:
+    """A file of the same numbers in a longer dtype."""
+    return to_file({name: tensor.float() for name, tensor in tensors.items()})
 
 
 @dataclass(frozen=True)

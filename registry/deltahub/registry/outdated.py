@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import ColumnElement, Select, func, select, true, tuple_, update
 
+from deltahub.codecs.dtypes import DType
 from deltahub.codecs.errors import CodecError
 from deltahub.codecs.frame_header import FIXED, FRAME_VERSION, MAGIC
 from deltahub.codecs.protocol import Effort
@@ -136,7 +137,7 @@ def _look(reg: Registry, found: Survey, row: _Row, effort: Effort) -> None:
             found.unreadable[row.tensor_id] = "its bytes are not in the store: run deltahub fsck"
         return
     fields = FIXED.unpack(head)
-    magic, frame_version, number, version, spent = *fields[:4], fields[19]
+    magic, frame_version, number, version, code, spent = *fields[:5], fields[19]
     if magic != MAGIC:
         found.unreadable[row.tensor_id] = "its bytes are damaged: run deltahub fsck --read-data"
         return
@@ -149,7 +150,12 @@ def _look(reg: Registry, found: Survey, row: _Row, effort: Effort) -> None:
         name = BY_NUMBER[number].codec_id if number in BY_NUMBER else f"codec {number}"
         found.unreadable[row.tensor_id] = f"{name} version {version}"
         return
-    if is_newest(codec.codec_id, version, spent, effort):
+    try:
+        dtype = DType.from_code(code)
+    except CodecError as exc:
+        found.unreadable[row.tensor_id] = str(exc)
+        return
+    if is_newest(codec.codec_id, version, dtype, spent, effort):
         found.newest.add(row.tensor_id)
         found.up_to_date.add(1, row.length, row.size)
         return

@@ -16,7 +16,7 @@ from deltahub.codecs.frame import FrameRange, TensorSpec
 from deltahub.registry.db.models import Tensor
 from deltahub.registry.db.session import WriteSession
 from deltahub.registry.encode import encode_part
-from deltahub.registry.encoders import is_newest, is_obsolete, rank_alone, rank_of
+from deltahub.registry.encoders import is_newest, is_obsolete, is_same_anew, rank_alone, rank_of
 from deltahub.registry.errors import Conflict, DataLost, DeltaCycle, TensorNotFound
 from deltahub.registry.failpoints import reached
 from deltahub.registry.locations import (
@@ -181,10 +181,13 @@ class Recoder:
     def _code_frame(self, location: TensorLocation, frame: FrameLocation) -> bytes | None:
         """The same elements in a better frame, if there is one. Memory: three frames."""
         header = self._restorer.frames.open(frame).view.header
-        if is_newest(header.codec, header.codec_version, header.effort, self._effort):
+        made = header.codec, header.codec_version, header.dtype
+        if is_newest(*made, header.effort, self._effort):
             return None
         source = bytearray(frame.size)
         self._restorer.read_tensor_into(location.id, frame.start, memoryview(source))
+        if header.effort >= self._effort and is_same_anew(*made, memoryview(source)):
+            return None
         spec = TensorSpec(header.tensor, header.dtype, 1, header.tensor_count)
         part = FrameRange(header.start, header.count, header.rows, header.columns)
         threads = self._reg.settings.codec_threads
