@@ -71,6 +71,10 @@ def inside_of(
 def _keys(
     session: ReadSession, revision: Revision, below: str, after: str, n: int, is_recursive: bool
 ) -> Iterator[str]:
+    if not is_recursive and after.startswith(below):
+        # Behind something within a folder is behind the folder: its files need not be passed by.
+        first, slash, _ = after[len(below) :].partition("/")
+        after = below + first + slash
     shown = after
     at = after if is_recursive and after.endswith("/") else _past(after)
     while True:
