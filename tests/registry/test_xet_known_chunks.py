@@ -126,7 +126,8 @@ def test_of_xorbs_that_are_gone_what_the_file_has_from_their_begin_on_is_told(
 
 def test_terms_that_overlap_are_not_all_read(reg: Registry, ann: Caller) -> None:
     """Of one xorb's 8192 chunks an attacker's file may have 4096 rows, of 74 KB each."""
-    file = FileOf([TermOf(ONE, 0, end) for end in range(1, 7)] + [TermOf(ONE, 2, 9)])
+    terms = [TermOf(ONE, 0, end) for end in range(1, 7)]
+    file = FileOf(terms + [TermOf(ONE, 2, 9)] * 4)  # so large that the map has all its rows
     send_all(reg, ann, "ann/m", file)
     commit_file(reg, ann, "ann/m", file)
     let_xorbs_expire(reg)

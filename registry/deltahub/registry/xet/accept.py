@@ -36,6 +36,7 @@ _ROWS = 50
 # Of a file's bytes, for each chunk that the map has of it: clients make chunks of twice as many, so
 # that only terms that overlap, or tiny chunks, fill the map with more than the file is worth.
 _BYTES_A_CHUNK = 4096
+_CHUNKS_A_ROW = 8  # what a row takes besides its own
 
 
 class Cancelled(RegistryError):
@@ -206,11 +207,12 @@ class _File:
         self, sha256: str, domain_id: int, known: set[tuple[bytes, int, int]]
     ) -> Iterator[dict[str, object]]:
         offset = 0
-        left = self.file.size // _BYTES_A_CHUNK + 1
+        taken = sum(end - first + _CHUNKS_A_ROW for _, first, end in known)
+        left = self.file.size // _BYTES_A_CHUNK + 1 + _CHUNKS_A_ROW - taken
         for term in self.file.terms():
             key = (term.xorb, term.first, term.end)
             if key not in known:
-                left -= term.end - term.first
+                left -= term.end - term.first + _CHUNKS_A_ROW
                 if left < 0:
                     return
                 known.add(key)
