@@ -2,6 +2,7 @@
 
 import mmap
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -43,10 +44,21 @@ def test_memory_comes_back_once_its_last_view_is_gone() -> None:
     assert place(room_for(2 * SMALLEST)) == where  # the next size of memory is the same
 
 
+def permissions(room: memoryview) -> str:
+    """Of the memory's mapping, as the system tells it."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        bounds, said = line.split()[:2]
+        begin, end = (int(bound, 16) for bound in bounds.split("-"))
+        if begin <= place(room) < end:
+            return said
+    raise AssertionError("memory that is not mapped")
+
+
 @pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="Linux has large pages")
 def test_large_rooms_begin_where_large_pages_do() -> None:
     rooms = [room_for(n) for n in (LARGE_PAGE, LARGE_PAGE + 1, LARGEST, LARGEST)]
     assert [place(room) % LARGE_PAGE for room in rooms] == [0, 0, 0, 0]
+    assert {permissions(room) for room in rooms} == {"rw-p"}, "of no other process"
     for i, room in enumerate(rooms):
         room[:] = bytes([i]) * room.nbytes
     assert all(set(room) == {i} for i, room in enumerate(rooms))

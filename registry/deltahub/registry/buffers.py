@@ -35,7 +35,10 @@ class _Lent(np.ndarray[Any, np.dtype[np.uint8]]):
 def _fresh(size: int) -> U8:
     if size < LARGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return np.empty(size, np.uint8)
-    room = mmap.mmap(-1, size + LARGE_PAGE)
+    try:  # private: what is shared has large pages only where the system was told so
+        room = mmap.mmap(-1, size + LARGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as exc:
+        raise MemoryError(f"no room for {size} bytes") from exc
     with suppress(OSError):  # a kernel without them: small ones do
         room.madvise(mmap.MADV_HUGEPAGE)
     whole = np.frombuffer(room, np.uint8)

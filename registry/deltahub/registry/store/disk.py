@@ -62,9 +62,9 @@ class Disk:
 
 
 class _Descriptor(io.RawIOBase):
-    def __init__(self, disk: Disk, path: Path) -> None:
+    def __init__(self, disk: Disk, fd: int) -> None:
         self._disk = disk
-        self._fd = disk.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+        self._fd = fd
 
     def writable(self) -> bool:
         return True
@@ -85,7 +85,8 @@ class _Descriptor(io.RawIOBase):
 
 def new_file(disk: Disk, path: Path) -> io.BufferedWriter:
     """A file that was not there, to be written front to back; durable after make_durable()."""
-    return io.BufferedWriter(_Descriptor(disk, path), _BUFFER_BYTES)
+    fd = disk.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    return io.BufferedWriter(_Descriptor(disk, fd), _BUFFER_BYTES)
 
 
 def make_durable(disk: Disk, file: io.BufferedWriter) -> None:
