@@ -132,6 +132,8 @@ def round_of_work(data_dir: Path, models: Path, journal: Journal, number: int) -
                 delete_repository(reg, who, repository.name)
         collect_all(reg)
     with Registry.open(Settings(data_dir=data_dir, upload_ttl_s=0), _TwoFileSystems()) as reg:
+        _push(reg, who, journal, f"alice/apart-{number}", _of_its_own(tuned, number))
+        run_jobs(reg)
         upload(reg, who, f"never committed {number}".encode())
         ensure_repository(reg, who, f"alice/xet-{number}")
         send_xorb(reg, f"alice/xet-{number}", _xorb(-number))
