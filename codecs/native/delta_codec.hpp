@@ -192,7 +192,7 @@ inline std::uint64_t estimated_deltas(int kind, View source, View base,
             "runs must be whole pieces of the words");
     // Only those pieces are copied that will be looked at.
     const std::size_t count = begins.size() * n, n_pieces = n / Plans::sample_piece;
-    const std::size_t step = Plans::sample_step(count, Plans::counted_fast);
+    const std::size_t step = Plans::sample_step(count, Plans::sampled_to_estimate);
     const std::size_t end = begins.size() * n_pieces, first = end > step / 2 ? step / 2 : 0;
     const auto piece_of = [&](View all, std::size_t i) {
       return all.subspan(begins[i / n_pieces] + i % n_pieces * piece_bytes, piece_bytes);

@@ -12,6 +12,7 @@
 #include "numbers.hpp"
 #include "numbers_write.hpp"
 #include "prediction.hpp"
+#include "shared_cost.hpp"
 #include "stream.hpp"
 #include "words.hpp"
 #if defined(__AVX512F__)
@@ -315,6 +316,7 @@ const Kernels DELTAHUB_KERNELS(DELTAHUB_ISA) = {
     .deltas = DELTAHUB_ALL_KINDS(deltas),
     .sizes = DELTAHUB_ALL_KINDS(sizes),
     .bins = DELTAHUB_ALL_KINDS(bins),
+    .shared_cost = shared_cost,
     .apply = DELTAHUB_ALL_KINDS(apply),
     .apply_strided = DELTAHUB_ALL_KINDS(apply_strided),
     .predict = {nullptr, predict<F32Words>, predict<F16Words>, predict<Bf16Words>, nullptr, nullptr,

@@ -77,6 +77,14 @@ struct ClassTable {
   }
 };
 
+// Of the counts of two contexts that share a table: the sum over count * log2(count), in bits, and
+// how many counts are not 0.
+struct SharedCost {
+  float own;
+  std::uint32_t n_used;
+};
+inline constexpr std::size_t shared_together = 16;
+
 struct Kernels {
   const char* name;
 
@@ -124,6 +132,9 @@ struct Kernels {
   using Bin = void (*)(const std::uint8_t* words, const std::uint8_t* base, std::size_t n,
                        std::uint16_t* bins);
   Bin bins[10];
+  // Of n counts and others, a multiple of `shared_together`; their sums are below 2^31. For planning.
+  SharedCost (*shared_cost)(const std::uint32_t* counts, const std::uint32_t* others,
+                            std::size_t n);
   // out = words moved by the deltas. May be in place.
   using Apply = void (*)(const std::uint8_t* words, const std::uint8_t* deltas, std::size_t n,
                          std::uint8_t* out);

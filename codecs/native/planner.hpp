@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "class_counts.hpp"
 #include "clustering.hpp"
 #include "decayed_rows.hpp"
 #include "decode.hpp"
@@ -44,8 +45,8 @@ class Planner {
     plan.rows.flags = std::move(decayed.flags);
     plan.columns.stairs = std::move(decayed.stairs);
     const RowAndColumnScales scales = measured(plan);
-    const Sample::Option best = chosen(plan, scales);
-    Classes classes = counted(plan, scales, best);
+    const Sample::Option best = chosen(plan, scales, sample_step(all(), sampled_words()));
+    ClassCounts classes = counted(plan, scales, best);
     finish(plan, classes);
     return plan;
   }
@@ -55,43 +56,31 @@ class Planner {
   std::uint64_t estimated_bytes(std::size_t count) const {
     Plan<Words> plan;
     plan.model = trial_model();
-    const Sample::Option option = chosen(plan, measured(plan));
+    const Sample::Option option = chosen(plan, measured(plan), 1);
     const std::uint64_t tables = std::min<std::uint64_t>(option.n_classes, most_tables());
     return (scaled(option.bits, count, option.counted) + tables * bits_of_a_table + 7) / 8;
   }
 
-  // One in so many pieces of `count` words tells which classes pay.
-  static std::size_t sample_step(std::size_t count, std::size_t counted) {
-    return std::max<std::size_t>(4 * count / counted, 1);
+  // One in so many pieces of `count` words, for a sample of about so many.
+  static std::size_t sample_step(std::size_t count, std::size_t sampled) {
+    return std::max<std::size_t>(count / sampled, 1);
   }
-  static constexpr std::size_t sample_piece = 64, counted_fast = std::size_t(1) << 15;
+  static constexpr std::size_t sample_piece = 64, sampled_to_estimate = std::size_t(1) << 13;
 
  private:
   std::size_t all() const { return shape_.rows * shape_.columns; }
   // How many words the statistics should see; the greatest effort sees all of them.
   std::size_t counted_words() const {
     if (effort_ == Effort::max) return all();
-    return effort_ == Effort::fast ? counted_fast : 4 * counted_fast;
+    return std::size_t(1) << (effort_ == Effort::fast ? 15 : 17);
+  }
+  // And how many of them say which classes pay.
+  std::size_t sampled_words() const {
+    return std::max<std::size_t>(counted_words() / (effort_ == Effort::fast ? 8 : 4), 1);
   }
   static constexpr std::size_t least_for_scales = 32;  // rows and columns
-  static constexpr std::uint64_t least_in_class = 64;
   static constexpr std::uint64_t bits_of_a_table = 256;
   static constexpr int middle = middle_exponent<Words>;
-
-  // What the differences look like in each class.
-  struct Classes {
-    bool by_row = false, by_column = false;
-    int offset = 0;
-    RowSides rows;
-    std::vector<std::int16_t> columns;
-    Histogram histograms;  // max_classes of them, one behind the other
-    std::uint64_t counted = 0;
-
-    std::span<std::uint32_t> histogram(std::size_t z) {
-      const std::size_t size = histograms.size() / max_classes;
-      return std::span(histograms).subspan(z * size, size);
-    }
-  };
 
   // A model whose classes are told apart and have no scales, for counting.
   Model trial_model() const {
@@ -201,11 +190,11 @@ class Planner {
     return {.rows = sums.rows(), .columns = sums.columns()};
   }
 
-  // Which scales pay, as a sample says.
-  Sample::Option chosen(const Plan<Words>& plan, const RowAndColumnScales& scales) const {
+  // Which scales pay, as one in `step` pieces says.
+  Sample::Option chosen(const Plan<Words>& plan, const RowAndColumnScales& scales,
+                        std::size_t step) const {
     const RowSides sides = sides_of(plan);
     Sample sample(Words::word_bits, middle, effort_ == Effort::fast ? 2 : 1);
-    const std::size_t step = sample_step(all(), counted_words());
     for_each_piece(counting_frame(plan, 0), sides, step, away(step), nullptr,
                    [&](std::size_t row, std::size_t column, std::size_t n,
                        const std::uint8_t* words) {
@@ -236,9 +225,9 @@ class Planner {
   }
 
   // The differences of more words, by class.
-  Classes counted(const Plan<Words>& plan, const RowAndColumnScales& scales,
+  ClassCounts counted(const Plan<Words>& plan, const RowAndColumnScales& scales,
                   const Sample::Option& option) const {
-    Classes classes;
+    ClassCounts classes;
     classes.by_row = option.by_row, classes.by_column = option.by_column;
     classes.offset = std::clamp(option.offset, -scale_end, scale_end - 1);
     classes.rows = sides_of(plan);
@@ -297,10 +286,10 @@ class Planner {
     ++histogram[bin_of(std::uint32_t(std::uint16_t(number ^ negative)), unsigned(negative & 1))];
   }
   // Contexts share tables; then everything is known.
-  void finish(Plan<Words>& plan, Classes& classes) const {
+  void finish(Plan<Words>& plan, ClassCounts& classes) const {
     const std::size_t count = shape_.rows * shape_.columns;
     std::vector<Member> members;
-    const std::vector<std::size_t> owner = absorb_thin(classes);
+    const std::vector<std::size_t> owner = classes.absorb_thin();
     for (std::size_t z = 0; z < max_classes; ++z)
       members.push_back({.histogram = classes.histogram(z), .number_bits = Words::word_bits,
                          .counted = classes.counted,
@@ -330,7 +319,8 @@ class Planner {
     }
     Model& model = plan.model;
     model.table_log = std::clamp(int(std::bit_width(count)) - 6, min_table_log, max_table_log);
-    const Clustering clustering = cluster(members, model.table_log, most_tables(), reach());
+    const Clustering clustering = 
+        cluster(kernels_, members, model.table_log, most_tables(), reach());
     const auto context = [&](std::size_t i) {
       return context_of(members[i].table, members[i].shift);
     };
@@ -360,33 +350,6 @@ class Planner {
     return effort_ == Effort::fast ? 3 : effort_ == Effort::max ? max_classes : 16;
   }
   std::size_t most_tables() const { return effort_ == Effort::fast ? 12 : max_tables; }
-
-  // Classes of few words are counted with a neighbour, whose context they take. The result: the
-  // class whose context each one takes.
-  static std::vector<std::size_t> absorb_thin(Classes& classes) {
-    std::vector<std::size_t> owner(max_classes);
-    const auto move_counts = [&](std::size_t from, std::size_t to) {
-      std::uint32_t* into = classes.histogram(to).data();
-      for (std::uint32_t& count : classes.histogram(from)) *into++ += std::exchange(count, 0);
-    };
-    std::size_t z = 0;
-    while (z < max_classes) {
-      std::size_t last = z;
-      std::uint64_t total = total_of(classes.histogram(z));
-      while (total < least_in_class && last + 1 < max_classes) {
-        const std::uint64_t more = total_of(classes.histogram(++last));
-        if (more > 0) move_counts(last, z);
-        total += more;
-      }
-      std::size_t into = z;
-      if (total < least_in_class && z > 0) {
-        into = owner[z - 1];
-        if (total > 0) move_counts(z, into);
-      }
-      for (; z <= last; ++z) owner[z] = into;
-    }
-    return owner;
-  }
 
   const Kernels& kernels_;
   const std::uint8_t* source_;
