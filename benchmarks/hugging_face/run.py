@@ -300,7 +300,7 @@ def _decoding_cpu_s(data_dir: Path, model: str, core: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gib", type=float, default=1.0, help="size of each of two models")
+    parser.add_argument("--gib", type=float, default=2.0, help="size of each of two models")
     parser.add_argument("--scratch", type=Path, help="where to put models and data meanwhile")
     says = "; ".join(f"{name}: it {what}" for name, what in HUBS.items())
     parser.add_argument("--hub", choices=HUBS, default="started", help=says)
