@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from safetensors.numpy import save_file
 
 from deltahub.client import Hub
+from deltahub.client.errors import InvalidArgument
 from deltahub.client.progress import Lines
 from support.client_process import deltahub
 from support.hub import RunningHub
@@ -137,3 +139,23 @@ def test_a_base_without_safetensors_is_said_to_be_of_no_use_so_far(
     assert f"warning: {base} has no safetensors file here" in said.getvalue()
     line = f"base declared: {base} (not used so far: it has no safetensors file;"
     assert line in told(hub_server, hub_server.admin_token, name)
+
+
+def test_a_base_that_is_gone_is_said_to_be(
+    hub_server: RunningHub, hub: Hub, name: str, tmp_path: Path
+) -> None:
+    base, tuned = trained(seed=37), finetune(1e-4, seed=37)
+    hub.push(write_model(tmp_path / "base", base), f"{name}-base", private=True)
+    hub.push(write_model(tmp_path / "tuned", tuned), name, base=f"{name}-base", private=True)
+    info_once(hub, name, lambda found: bool(found["base"]["measured"]))
+    hub.delete(f"{name}-base")
+    text = told(hub_server, hub_server.admin_token, name)
+    assert "differences from a model that is gone" in text
+
+
+def test_no_model_is_its_own_base(hub: Hub, name: str, tmp_path: Path) -> None:
+    folder = other_architecture(tmp_path / "m")
+    hub.push(folder, name)
+    with pytest.raises(InvalidArgument, match="its own base"):
+        hub.push(folder, name, base=name)
+    hub.push(folder, name, base=name, revision="a-branch")

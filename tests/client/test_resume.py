@@ -2,7 +2,9 @@
 
 import io
 import signal
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -193,3 +195,39 @@ def test_a_journal_that_lies_is_not_believed(
     report = hub.pull_with_report(name)
     assert report.reused == 0
     assert contents(report.path) == contents(folders[0])
+
+
+def test_who_pushes_what_another_is_just_pushing_waits_for_it(
+    hub_server: RunningHub, hub: Hub, name: str, tmp_path: Path
+) -> None:
+    """As fine-tunes that are pushed side by side, with one tokenizer."""
+    shared = np.random.default_rng(17).bytes(12 * MIB)
+    for i in range(2):
+        (tmp_path / f"{i}").mkdir()
+        (tmp_path / f"{i}" / "tokenizer.json").write_bytes(shared)
+        (tmp_path / f"{i}" / "config.json").write_text(f"{{{i}}}")
+    with (
+        damaging_proxy(hub_server.address, delay_upload_s=0.005) as proxy,
+        ThreadPoolExecutor(1) as pool,
+        Hub(proxy.url, hub_server.admin_token) as slow,
+    ):
+        first = pool.submit(slow.push, tmp_path / "0", f"{name}-0")
+        while proxy.sent < 2 * MIB:
+            assert not first.done()
+            time.sleep(0.01)
+        hub.push(tmp_path / "1", f"{name}-1")
+        first.result()
+    for i in range(2):
+        assert contents(hub.pull(f"{name}-{i}")) == contents(tmp_path / f"{i}")
+
+
+def test_a_file_that_is_cut_off_is_warned_of(
+    hub_server: RunningHub, name: str, folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    whole = (folders[0] / "model.safetensors").read_bytes()
+    (tmp_path / "m").mkdir()
+    for size in (3, len(whole) - 5):
+        (tmp_path / "m" / "model.safetensors").write_bytes(whole[:size])
+        run = deltahub("push", str(tmp_path / "m"), name, environment=environment(hub_server))
+        assert run.status == 0
+        assert "warning: model.safetensors is not a whole safetensors file" in run.err

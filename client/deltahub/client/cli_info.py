@@ -92,6 +92,8 @@ def _why_unmeasured(base: Mapping[str, Any], files: Sequence[Mapping[str, Any]])
         return ": there are no safetensors files here"
     if base.get("pending_job_id"):
         return " yet: the hub is still at work on this revision"
+    if any((file.get("stored") or {}).get("base") for file in files):
+        return ": its weights are differences from a model that is gone, or that you may not read"
     return ": the weights are no copy of an older model's, nor stored as a difference from another"
 
 

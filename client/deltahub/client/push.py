@@ -65,6 +65,8 @@ class Push:
         if missing:
             self._sender.send(missing, head, base)
         result, added, deleted = self._commit(hashed, head)
+        if not result.changed:  # another push has made the same commit meanwhile
+            added = deleted = ()
         return PushResult(
             repository=options.name,
             revision=options.revision,
@@ -89,7 +91,13 @@ class Push:
         base = self._options.base
         if base is None or base == NO_BASE:
             return None
-        found = self._api.find_revision(*parse_base(base))
+        model, revision = parse_base(base)
+        if (model, revision) == (self._options.name, self._options.revision):
+            raise InvalidArgument(
+                f"{base} would be its own base: name another model, or an older commit of this one "
+                f"as {model}@COMMIT"
+            )
+        found = self._api.find_revision(model, revision)
         if found is None:
             self._progress.note(
                 f"warning: there is no {base} that you may read here: it is declared as the base "
@@ -192,10 +200,16 @@ class Push:
                 raise
 
     def _plan_file(self, file: LocalFile) -> tuple[Any, tuple[LocalTensor, ...]]:
-        if file.size < SMALL_FILE or not file.path.endswith(".safetensors"):
+        if not file.path.endswith(".safetensors"):
             return None, ()
         plan = plan_of(file.source, file.stamp, file.path)
         if plan.kind != "safetensors":
+            self._progress.note(
+                f"warning: {file.path} is not a whole safetensors file: {plan.note}. "
+                "It is kept as it is, and not as a difference"
+            )
+            return None, ()
+        if file.size < SMALL_FILE:
             return None, ()
         placed = tensors_of(file.source, file.stamp, plan, self._index)
         return plan, tuple(

@@ -2,10 +2,11 @@
 
 import threading
 from collections.abc import Callable
+from http import HTTPStatus
 from pathlib import Path
 
 from deltahub.client.api import Api
-from deltahub.client.errors import UploadOffsetMismatch
+from deltahub.client.errors import Busy, Conflict, UploadOffsetMismatch
 
 
 class Uploader:
@@ -47,6 +48,10 @@ class Uploader:
                 except UploadOffsetMismatch as exc:
                     # Two processes push the same bytes: look again where the hub stands.
                     raise ConnectionResetError(str(exc)) from exc
+                except Conflict as exc:
+                    # The other one is still at it, or its connection has broken and the hub has
+                    # not heard of it yet.
+                    raise Busy(exc.message, status=HTTPStatus.SERVICE_UNAVAILABLE) from exc
 
             while not self._api.transport.patiently(attempt, lambda: reached):
                 pass
