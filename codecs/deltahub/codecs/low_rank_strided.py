@@ -25,7 +25,10 @@ class ShorterPair(NamedTuple):
 
 
 def shorter_pair(dtype: DType, stride: int, source: Words, base: Words) -> ShorterPair | None:
-    """Words in the float of 16 bits with as many digits; None where there is none for all."""
+    """Words in the float of 16 bits with as many digits; None where there is none for all.
+
+    source, base: 1-D words of the dtype, whose `stride` last digits are all zero.
+    """
     if dtype is not DType.F32:
         return None
     left = FLOAT_WORDS[DType.F32].mantissa_bits - stride
@@ -38,7 +41,11 @@ def shorter_pair(dtype: DType, stride: int, source: Words, base: Words) -> Short
 
 
 def fit_strided(pair: ShorterPair, rows: int, columns: int, effort: Effort) -> LowRank | None:
-    """Factors for the F32 words, as fit_low_rank finds them for the shorter ones."""
+    """Factors for the F32 words, as fit_low_rank finds them for the shorter ones.
+
+    pair: rows * columns words each. None where no factors pay, or F32 has no exponent for their
+    unit.
+    """
     found = fit_low_rank(pair.dtype, pair.source, pair.base, rows, columns, effort)
     if found is None:
         return None
