@@ -13,6 +13,7 @@
 
 #include "asked.hpp"
 #include "normal_equations.hpp"
+#include "registers.hpp"
 #include "search_kernels.hpp"
 #include "vectors.hpp"
 
@@ -28,18 +29,6 @@ inline constexpr std::size_t n_padded = 64;  // of which rows of floats are mult
 inline constexpr std::size_t n_lanes = 16;   // that sums of floats have, in every instruction set
 inline constexpr std::size_t n_turned = 32;  // rows, at most, whose words are copied at a time
 
-// As long as a register: compilers keep longer ones in memory.
-#if defined(__AVX512F__)
-inline constexpr std::size_t register_bytes = 64;
-#elif defined(__AVX2__)
-inline constexpr std::size_t register_bytes = 32;
-#else
-inline constexpr std::size_t register_bytes = 16;
-#endif
-using FloatRegister = float __attribute__((vector_size(register_bytes)));
-using DoubleRegister = double __attribute__((vector_size(register_bytes)));
-template <class Real>
-using Register = std::conditional_t<sizeof(Real) == 4, FloatRegister, DoubleRegister>;
 inline constexpr std::size_t side_bytes = register_bytes < 4 * n_side ? register_bytes : 4 * n_side;
 using SidePart = float __attribute__((vector_size(side_bytes)));
 inline constexpr std::size_t n_side_parts = 4 * n_side / side_bytes;
@@ -66,11 +55,6 @@ using Numbers = std::vector<Number, LineAllocator<Number>>;
 
 constexpr std::size_t padded_to(std::size_t unit, std::size_t n) {
   return (n + unit - 1) / unit * unit;
-}
-
-template <class Vector, class Number>
-inline void read(Vector& vector, const Number* numbers) {
-  std::memcpy(&vector, numbers, sizeof vector);
 }
 
 // Sums, one after the other, of the upper blocks of x^T diag(w) x, from x and w * x.

@@ -2,13 +2,16 @@
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/tuple.h>
 
 #include <algorithm>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "codec.hpp"
 #include "dispatch.hpp"
+#include "fit_directions.hpp"
 #include "prediction.hpp"
 #include "trial.hpp"
 
@@ -35,16 +38,7 @@ const SearchKernels& search_kernels() {
   return portable_search;
 }
 
-// Rows of words, each of which is contiguous.
-struct Rows {
-  const std::uint8_t* begin;
-  std::ptrdiff_t stride;
-  std::size_t rows, columns;
-
-  const std::uint8_t* operator[](std::size_t row) const {
-    return begin + std::ptrdiff_t(row) * stride;
-  }
-};
+using Rows = WordRows;
 
 void require_predicted(WordKind kind, const Words2& words) {
   require(kind == WordKind::f32 || kind == WordKind::f16 || kind == WordKind::bf16,
@@ -253,6 +247,29 @@ void whiten(const PlainMatrix<double>& squares, const PlainMatrix<float>& turn) 
   search_kernels().whiten(squares.data(), n, turn.data());
 }
 
+// (left, right, floor): rows x rank and rank x columns numbers of 16 bits.
+using Found = std::tuple<nb::bytes, nb::bytes, int>;
+
+std::optional<Found> fit_directions(int kind, const Words2& words, const Words2& base) {
+  const Rows to = rows_of(word_kind(kind), words), from = rows_of(word_kind(kind), base);
+  require(to.rows == from.rows && to.columns == from.columns, "shapes differ");
+  require(std::min(to.rows, to.columns) >= 2 * n_directions, "too few rows or columns");
+  const auto found = [&] {
+    nb::gil_scoped_release unlocked;
+    return with_words(WordKind(kind), [&]<class Words>(Words) -> std::optional<LowRank> {
+      if constexpr (Words::word_bits == 16 && Words::exponent_bits > 0)
+        return FitDirections<Words>(*chosen_kernels(), search_kernels(), to, from).fit();
+      else
+        throw std::invalid_argument("words of more than 16 bits");
+    });
+  }();
+  if (!found) return {};
+  const auto bytes_of = [](const std::vector<std::int16_t>& numbers) {
+    return nb::bytes(numbers.data(), numbers.size() * sizeof(std::int16_t));
+  };
+  return Found(bytes_of(found->left), bytes_of(found->right), found->floor);
+}
+
 }  // namespace
 
 void bind_search(nb::module_& m) {
@@ -340,6 +357,13 @@ void bind_search(nb::module_& m) {
         nb::sig("def whiten(squares: " ARRAY("float64") ", turn: " ARRAY("float32") ") -> None"),
         "Fills `turn`, so that columns @ turn are about orthonormal whose products are `squares`,\n"
         "of which the upper half is read and changed; they must not all be zero.");
+  m.def("fit_directions", &fit_directions, "kind"_a, "words"_a, "base"_a,
+        nb::sig("def fit_directions(kind: int, words: " WORDS ", base: " WORDS
+                ") -> tuple[bytes, bytes, int] | None"),
+        "A product of low rank that makes words of 16 bits smaller, given the base: its left and\n"
+        "right factor, rows x rank and rank x columns of int16, and its floor; None where none\n"
+        "pays. The same on every machine. ValueError unless both have the same shape, at least 64\n"
+        "each way, rows contiguous.");
   m.def("factor_bits", &bits_of_factors, "values"_a,
         "About how many bits factors take, each column one component.");
 }

@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "asked.hpp"
+#include "directions.hpp"
 #include "half_step.hpp"
 #include "trial_keys.hpp"
 #include "whitening.hpp"
@@ -97,6 +98,10 @@ const SearchKernels DELTAHUB_SEARCH(DELTAHUB_ISA) = {
     .whiten = whiten,
     .half_step = DELTAHUB_OF_REALS(half_step, float),
     .half_step_exactly = DELTAHUB_OF_REALS(half_step, double),
+    .multiply = multiply,
+    .add_squares = add_squares,
+    .energy = energy,
+    .diagonalize = diagonalize,
 };
 
 }  // namespace deltahub

@@ -34,6 +34,15 @@ struct HalfStep {
   double* solutions;  // n_systems x rank: what own shall move by
 };
 
+// Directions that a sketch looks at: columns of the matrices that its kernels multiply.
+inline constexpr std::size_t n_directions = 32;
+
+// A matrix, and how far its rows and columns lie apart, in numbers.
+struct Strided {
+  const float* numbers;
+  std::ptrdiff_t row, column;
+};
+
 struct SearchKernels {
   // For each of the first kinds of words (see WordKind); null for one without prediction.
 
@@ -75,6 +84,12 @@ struct SearchKernels {
   using Half = void (*)(const HalfStep<Real>& step);
   Half<float> half_step[4];
   Half<double> half_step_exactly[4];
+  // See directions.hpp.
+  void (*multiply)(const Strided& a, std::size_t n_rows, std::size_t n_inner, const float* b,
+                   float* out);
+  void (*add_squares)(const float* x, std::size_t n, double* squares);
+  double (*energy)(const float* numbers, std::size_t n);
+  void (*diagonalize)(double* rows, double* lengths);
 };
 
 extern const SearchKernels portable_search;

@@ -264,5 +264,13 @@ def whiten(squares: numpy.typing.NDArray[numpy.float64], turn: numpy.typing.NDAr
     of which the upper half is read and changed; they must not all be zero.
     """
 
+def fit_directions(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]]) -> tuple[bytes, bytes, int] | None:
+    """
+    A product of low rank that makes words of 16 bits smaller, given the base: its left and
+    right factor, rows x rank and rank x columns of int16, and its floor; None where none
+    pays. The same on every machine. ValueError unless both have the same shape, at least 64
+    each way, rows contiguous.
+    """
+
 def factor_bits(values: Annotated[NDArray[numpy.int16], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> float:
     """About how many bits factors take, each column one component."""

@@ -11,13 +11,14 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from deltahub.codecs._native import factor_bits, trial_bits
+from deltahub.codecs._native import factor_bits, fit_directions, trial_bits
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.low_rank import FLOAT_WORDS, MAX_RANK, LowRank, Words
 from deltahub.codecs.low_rank_merge import Effort, Merge, sharpened
 from deltahub.codecs.low_rank_pair import F64, Pair
 from deltahub.codecs.low_rank_plan import Plan, least_unit, plan_components, rounded, rounded_twice
 from deltahub.codecs.low_rank_sketch import Factors, sketch
+from deltahub.codecs.words import WORD_KINDS
 
 MIN_SIDE: Final = 64
 _TRIAL: Final = {"default": 1 << 16, "max": 1 << 17}  # elements coded to see what a fit saves
@@ -50,15 +51,30 @@ def fit_low_rank(
     n_known = _known_rows(near)
     if n_known < MIN_SIDE or columns < MIN_SIDE:
         return None
-    pair = Pair(dtype, source.reshape(rows, columns)[:n_known], near[:n_known])
-    if pair.is_wild():
-        return None
-    low_rank = _fit(pair, effort)
+    known = source.reshape(rows, columns)[:n_known]
+    if dtype is DType.BF16 and effort == "default" and max(n_known, columns) * 32 <= _FACTORS:
+        low_rank = _fit_directions(known, near[:n_known])
+    else:
+        pair = Pair(dtype, known, near[:n_known])
+        low_rank = None if pair.is_wild() else _fit(pair, effort)
     if low_rank is None or n_known == rows:
         return low_rank
     left = np.zeros((rows, low_rank.rank), np.int16)
     left[:n_known] = low_rank.left
     return replace(low_rank, left=left)
+
+
+def _fit_directions(source: Words, base: Words) -> LowRank | None:
+    found = fit_directions(WORD_KINDS[DType.BF16], source, base)
+    if found is None:
+        return None
+    left, right, floor = found
+    rows, columns = source.shape
+    return LowRank(
+        np.frombuffer(left, np.int16).reshape(rows, -1),
+        np.frombuffer(right, np.int16).reshape(-1, columns),
+        floor,
+    )
 
 
 def _known_rows(base: Words) -> int:

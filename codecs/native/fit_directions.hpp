@@ -1,0 +1,350 @@
+// A product of low rank that predicts words from their base, found by looking at most of them once.
+// Not part of the format.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "codec.hpp"
+#include "plan.hpp"
+#include "search_kernels.hpp"
+#include "size_model.hpp"
+#include "trial.hpp"
+
+namespace deltahub {
+
+// Rows of words, each of which is contiguous.
+struct WordRows {
+  const std::uint8_t* begin;
+  std::ptrdiff_t stride;  // bytes
+  std::size_t rows, columns;
+
+  const std::uint8_t* operator[](std::size_t row) const {
+    return begin + std::ptrdiff_t(row) * stride;
+  }
+};
+
+// What a row of the right factor points along is found on samples of the rows, by a power iteration
+// that starts from noise; all rows are then projected on it (Halko, Martinsson and Tropp, 2011,
+// algorithm 4.4, with other rows in each of its steps). The strongest components are kept, as many
+// and as finely as a model of sizes says; a trial on some rows tells whether they pay.
+template <class Words>
+class FitDirections {
+ public:
+  using Word = typename Words::Word;
+
+  FitDirections(const Kernels& kernels, const SearchKernels& search, WordRows source,
+                WordRows base)
+      : kernels_(kernels), search_(search), source_(source), base_(base),
+        size_(double(source.rows) * double(source.columns)) {}
+
+  // Nothing where no product pays. At least n_directions rows and columns.
+  std::optional<LowRank> fit() {
+    if (!find_basis() || !project()) return {};
+    const UlpShares<Words> ulps(counted_exponents());
+    if (ulps.empty()) return {};
+    const Plan plan = planned(ulps);
+    if (plan.rank == 0) return {};
+    std::optional<LowRank> found = rounded(plan);
+    if (!found || !pays(*found)) return {};
+    return found;
+  }
+
+ private:
+  static constexpr std::size_t n = n_directions;
+  using Numbers = std::vector<float>;
+  using Squares = std::array<double, n * n>;
+
+  std::size_t rows() const { return source_.rows; }
+  std::size_t columns() const { return source_.columns; }
+
+  // One in so many rows, in each step of the power iteration.
+  std::size_t step_of(int power) const {
+    const std::size_t least_rows = power == 0 ? 2 * n : 3 * n, most_rows = 8 * n;
+    const std::size_t wanted = rows() / (std::size_t(16) >> power);
+    const std::size_t n_rows = std::min(std::clamp(wanted, least_rows, most_rows), most_elements / columns());
+    return std::max<std::size_t>(rows() / std::max<std::size_t>(n_rows, 1), 1);
+  }
+
+  // False where the differences are nothing, no numbers, or noise.
+  bool find_basis() {
+    basis_.resize(columns() * n);
+    Numbers part, looked, along(columns() * n);
+    constexpr int n_powers = 2;
+    for (int power = 0; power <= n_powers; ++power) {
+      const std::size_t step = step_of(power), first = std::size_t(power) % step;
+      const std::size_t n_rows = (rows() - first + step - 1) / step;
+      part.resize(n_rows * columns()), looked.resize(n_rows * n);
+      for (std::size_t i = 0; i < n_rows; ++i)
+        subtract(first + i * step, &part[i * columns()]);
+      if (power == 0)
+        fill_with_noise(looked);
+      else
+        search_.multiply({part.data(), std::ptrdiff_t(columns()), 1}, n_rows, columns(),
+                         basis_.data(), looked.data());
+      if (power == 1 && is_noise(part, looked, n_rows)) return false;
+      search_.multiply({part.data(), 1, std::ptrdiff_t(columns())}, columns(), n_rows,
+                       looked.data(), along.data());
+      if (!orthonormalize(along)) return false;
+    }
+    return true;
+  }
+
+  void subtract(std::size_t row, float* out) const {
+    search_.subtract[kind_of<Words>](source_[row], base_[row], columns(), out);
+  }
+
+  // The same numbers each time, of mean 0.
+  static void fill_with_noise(Numbers& numbers) {
+    std::uint64_t state = 0;
+    for (float& number : numbers) {
+      state += 0x9e3779b97f4a7c15;
+      std::uint64_t mixed = (state ^ state >> 30) * 0xbf58476d1ce4e5b9;
+      mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111eb;
+      number = float(std::int32_t(mixed >> 32)) * 0x1p-31f;
+    }
+  }
+
+  Squares squares_of(const Numbers& columns_of) const {
+    Squares squares{};
+    search_.add_squares(columns_of.data(), columns_of.size() / n, squares.data());
+    for (std::size_t k = 0; k < n; ++k)
+      for (std::size_t l = 0; l < k; ++l) squares[k * n + l] = squares[l * n + k];
+    return squares;
+  }
+  static double trace_of(const Squares& squares) {
+    double trace = 0;
+    for (std::size_t k = 0; k < n; ++k) trace += squares[k * n + k];
+    return trace;
+  }
+
+  // Into basis_; false where nothing is left of them, or they are no numbers.
+  bool orthonormalize(const Numbers& along) {
+    Squares squares = squares_of(along);
+    const double trace = trace_of(squares);
+    if (!(trace > nothing) || !std::isfinite(trace)) return false;
+    float turn[n * n];
+    search_.whiten(squares.data(), n, turn);
+    search_.multiply({along.data(), std::ptrdiff_t(n), 1}, columns(), n, turn, basis_.data());
+    return true;
+  }
+
+  // Whether no direction of a part is stronger than noise has it.
+  bool is_noise(const Numbers& part, const Numbers& looked, std::size_t n_rows) const {
+    const Squares squares = squares_of(looked);
+    const double energy = search_.energy(part.data(), part.size());
+    const double strongest = greatest(squares);
+    const double edge = std::sqrt(double(n_rows)) + std::sqrt(double(columns()));
+    return strongest * double(part.size()) <= 1.5 * edge * edge * (energy - strongest);
+  }
+  // The greatest eigenvalue, or a little less.
+  static double greatest(const Squares& squares) {
+    std::size_t at = 0;
+    for (std::size_t k = 1; k < n; ++k)
+      if (squares[k * n + k] > squares[at * n + at]) at = k;
+    std::array<double, n> along, next;
+    std::copy_n(&squares[at * n], n, along.begin());
+    double value = 0;
+    for (int i = 0; i < 4; ++i) {
+      double length = 0;
+      for (const double each : along) length += each * each;
+      length = std::sqrt(length);
+      if (!(length > 0)) return 0;
+      double square = 0;
+      for (std::size_t k = 0; k < n; ++k) {
+        next[k] = 0;
+        for (std::size_t l = 0; l < n; ++l) next[k] += squares[k * n + l] * along[l] / length;
+        square += next[k] * next[k];
+      }
+      along = next, value = std::sqrt(square);
+    }
+    return value;
+  }
+
+  // All rows on the basis, turned so that the strongest component comes first.
+  bool project() {
+    Numbers looked(rows() * n), part(n_together * columns());
+    energy_ = 0;
+    for (std::size_t first = 0; first < rows(); first += n_together) {
+      const std::size_t n_rows = std::min(n_together, rows() - first);
+      for (std::size_t i = 0; i < n_rows; ++i) subtract(first + i, &part[i * columns()]);
+      energy_ += search_.energy(part.data(), n_rows * columns());
+      search_.multiply({part.data(), std::ptrdiff_t(columns()), 1}, n_rows, columns(),
+                       basis_.data(), &looked[first * n]);
+    }
+    Squares turned = squares_of(looked);
+    const double trace = trace_of(turned);
+    if (!(trace > nothing) || !std::isfinite(trace)) return false;
+    std::array<double, n> lengths;
+    search_.diagonalize(turned.data(), lengths.data());
+    std::array<std::size_t, n> order;
+    for (std::size_t k = 0; k < n; ++k) order[k] = k;
+    std::ranges::stable_sort(order, [&](std::size_t one, std::size_t other) {
+      return lengths[one] > lengths[other];
+    });
+    float turn[n * n];
+    for (std::size_t k = 0; k < n; ++k) {
+      const double length = std::max(lengths[order[k]], 1e-300);
+      strengths_[k] = std::sqrt(std::max(length, 1e-20 * trace));
+      for (std::size_t l = 0; l < n; ++l)
+        turn[l * n + k] = float(turned[order[k] * n + l] / length);
+    }
+    left_.resize(rows() * n), right_.resize(columns() * n);
+    search_.multiply({looked.data(), std::ptrdiff_t(n), 1}, rows(), n, turn, left_.data());
+    search_.multiply({basis_.data(), std::ptrdiff_t(n), 1}, columns(), n, turn, right_.data());
+    return true;
+  }
+
+  auto counted_exponents() const {
+    std::array<std::uint32_t, std::size_t(1) << Words::exponent_bits> counts{};
+    const std::size_t n_rows = std::clamp<std::size_t>(counted / columns(), 16, 64);
+    const std::size_t step = (rows() + n_rows - 1) / n_rows;
+    for (std::size_t row = 0; row < rows(); row += step)
+      for (std::size_t j = 0; j < columns(); ++j)
+        ++counts[Words::exponent(load<Word>(source_[row] + j * sizeof(Word)))];
+    return counts;
+  }
+
+  // Components to keep, and log2 of the unit of each one's product; none is finer than the first.
+  struct Plan {
+    std::size_t rank = 0;
+    std::array<int, n> units{};
+  };
+
+  // The plan of fewest bits by the model of sizes. The noise of a rounded component grows with its
+  // strength and with its unit: so the strongest has the finest unit, and the weaker ones multiples
+  // of it by powers of two.
+  Plan planned(const UlpShares<Words>& ulps) const {
+    const double root = std::sqrt(size_), n_values = double(rows() + columns());
+    const double floor = ulps.rounding();
+    std::array<double, n> error;
+    double left = energy_;
+    for (std::size_t k = 0; k < n; ++k) {
+      left -= strengths_[k] * strengths_[k];
+      error[k] = std::max(left / size_ - floor, 1e-3 * floor);
+    }
+    const int least = least_unit();
+    Plan best;
+    double fewest = size_ * ulps.bits(std::log2(std::max(energy_ / size_ - floor, 1e-3 * floor)));
+    constexpr int finest_noise = -8, coarsest_noise = 2;
+    for (int octave = finest_noise; octave <= coarsest_noise; ++octave) {
+      const double noise = std::ldexp(error[n / 2] * n_values / size_, octave);
+      Plan plan;
+      double added = 0, of_factors = 0;
+      for (std::size_t k = 0; k < n; ++k) {
+        const double finest = std::log2(6 * noise * root / strengths_[k]);
+        const int first = k == 0 ? std::max(int(std::rint(finest)), least) : plan.units[0];
+        plan.units[k] = first + std::clamp(int(std::rint(finest)) - first, 0, most_stride);
+        added += std::ldexp(strengths_[k], plan.units[k]) / (6 * root);
+        const double square = std::ldexp(strengths_[k] / root, -plan.units[k]);
+        of_factors += n_values * std::log2(1 + 17 * square) / 2 + bits_of_tables;
+        const double bits = size_ * ulps.bits(std::log2(error[k] + added)) + of_factors;
+        if (bits < fewest) fewest = bits, best = plan, best.rank = k + 1;
+      }
+    }
+    return best;
+  }
+
+  // log2 of the finest unit in which all components fit the format.
+  int least_unit() const {
+    std::array<float, n> left{}, right{};
+    for (std::size_t i = 0; i < rows(); ++i)
+      for (std::size_t k = 0; k < n; ++k) left[k] = std::max(left[k], std::abs(left_[i * n + k]));
+    for (std::size_t j = 0; j < columns(); ++j)
+      for (std::size_t k = 0; k < n; ++k)
+        right[k] = std::max(right[k], std::abs(right_[j * n + k]));
+    double largest = 1e-300, energy = 0;
+    for (std::size_t k = 0; k < n; ++k) {
+      energy += strengths_[k] * strengths_[k];
+      const double of_left = double(left[k]) / strengths_[k] * balance();
+      const double most = std::max(of_left, double(right[k]) / balance());
+      largest = std::max(largest, strengths_[k] * most * most);
+    }
+    // Less than a unit above what is left of the greatest product, and of the greatest integers.
+    const double of_product = std::log2(std::sqrt(energy / size_) * reach) - 30;
+    const double unit = std::ceil(std::max(of_product, std::log2(largest) - 30) + 0.01);
+    return std::max(int(unit), 1 - unit_of_floor);
+  }
+  // Both factors have numbers of about one size then.
+  double balance() const { return std::pow(double(rows()) / double(columns()), 0.25); }
+
+  // Nothing where the unit has no exponent.
+  std::optional<LowRank> rounded(const Plan& plan) const {
+    LowRank found;
+    found.rank = int(plan.rank);
+    found.floor = plan.units[0] + unit_of_floor;
+    if (found.floor < 1 || found.floor >= (1 << Words::exponent_bits) - 1) return {};
+    std::array<float, n> of_left{}, of_right{};
+    std::array<std::int32_t, n> shifts_left{}, shifts_right{};
+    for (std::size_t k = 0; k < plan.rank; ++k) {
+      const double scale = std::sqrt(std::ldexp(strengths_[k], -plan.units[k]));
+      of_left[k] = float(scale * balance() / strengths_[k]);  // left is as long as its strength
+      of_right[k] = float(scale / balance());
+      const int stride = plan.units[k] - plan.units[0];
+      shifts_left[k] = (stride + 1) / 2, shifts_right[k] = stride / 2;
+    }
+    found.left.resize(rows() * plan.rank), found.right.resize(columns() * plan.rank);
+    std::int16_t numbers[n];
+    for (std::size_t i = 0; i < rows(); ++i) {
+      search_.integers(&left_[i * n], of_left.data(), shifts_left.data(), n, numbers);
+      std::copy_n(numbers, plan.rank, &found.left[i * plan.rank]);
+    }
+    for (std::size_t j = 0; j < columns(); ++j) {
+      search_.integers(&right_[j * n], of_right.data(), shifts_right.data(), n, numbers);
+      for (std::size_t k = 0; k < plan.rank; ++k) found.right[k * columns() + j] = numbers[k];
+    }
+    return found;
+  }
+
+  // Whether some rows and the factors take fewer bits than the rows alone.
+  bool pays(const LowRank& found) const {
+    const std::size_t rank = std::size_t(found.rank);
+    const std::size_t n_rows = std::min(rows(), std::clamp<std::size_t>(tried / columns(), 4, 64));
+    std::vector<const std::uint8_t*> source, base;
+    std::vector<std::int16_t> left;
+    for (std::size_t i = 0; i < n_rows; ++i) {
+      const std::size_t row = i * (rows() - 1) / std::max<std::size_t>(n_rows - 1, 1);
+      source.push_back(source_[row]), base.push_back(base_[row]);
+      left.insert(left.end(), &found.left[row * rank], &found.left[row * rank] + rank);
+    }
+    const auto bits_of = [&](const TrialFactors& factors) {
+      Trial<Words> trial(kernels_, search_, columns());
+      return trial.bits(source, base, n_rows, factors) * double(rows()) / double(n_rows);
+    };
+    const double without = bits_of({});
+    const double with = bits_of({rank, found.floor, false, left.data(), found.right.data()});
+    // About what a factor's number takes: a sample of some tells.
+    const double of_left = factor_bits(search_, left.data(), n_rows, rank) * double(rows()) /
+                           double(n_rows);
+    const double of_right = of_left * double(columns()) / double(rows());
+    return with + of_left + of_right < (1 - least_gain) * without;
+  }
+
+  static constexpr std::size_t most_elements = std::size_t(1) << 22;  // of a part
+  static constexpr std::size_t n_together = 8;                        // rows that are projected
+  static constexpr double nothing = 1e-60;  // a sum of squares that has no digits left
+  static constexpr std::size_t counted = std::size_t(1) << 14;  // words whose exponents are
+  static constexpr std::size_t tried = std::size_t(1) << 13;    // words
+  static constexpr int most_stride = 12;
+  static constexpr double bits_of_tables = 200;  // of a component, beside its numbers, about
+  static constexpr double reach = 12;  // of products, times their root mean square
+  static constexpr double least_gain = 0.01;
+  static constexpr int unit_of_floor =
+      middle_exponent<Words> + Words::mantissa_bits + guard_bits(Words::mantissa_bits);
+
+  const Kernels& kernels_;
+  const SearchKernels& search_;
+  WordRows source_, base_;
+  double size_;
+  Numbers basis_, left_, right_;  // columns x n; rows x n, as long as their strengths; columns x n
+  std::array<double, n> strengths_{};
+  double energy_ = 0;
+};
+
+}  // namespace deltahub
