@@ -1,5 +1,5 @@
-// A whole frame of an fm_delta body at the least effort: planned, coded and put together at once,
-// where it is clear that no other codec makes a smaller one.
+// A whole frame of an fm_delta body: planned, coded and put together at once, where it is clear that
+// no other codec makes a smaller one.
 #pragma once
 
 #include <algorithm>
@@ -31,13 +31,19 @@ class DeltaFrame {
   // header: without its checksum, and with zeros for what the body decides. most: bytes that the
   // frame must stay below. std::invalid_argument where sizes do not fit each other.
   DeltaFrame(int kind, View source, View base, std::size_t rows, std::size_t columns,
-             std::size_t rows_per_block, std::size_t parts, View header, std::uint64_t most)
+             std::size_t rows_per_block, std::size_t parts, View header, std::uint64_t most,
+             Effort effort, const LowRank& low_rank)
       : source_(source), base_(base), header_(header), most_(most),
         least_alone_(least_bytes_alone(kind, source)) {
     require(header.size() >= body_length_at + 8, "a header that is cut off");
     if (least_alone_ == 0) return;
-    encoder_ = planned_deltas(kind, source, base, rows, columns, int(Effort::fast), {}, {}, 0, false,
-                              true);
+    const auto bytes_of = [](const std::vector<std::int16_t>& numbers) {
+      return View(reinterpret_cast<const std::uint8_t*>(numbers.data()),
+                  numbers.size() * sizeof(std::int16_t));
+    };
+    encoder_ = planned_deltas(kind, source, base, rows, columns, int(effort),
+                              bytes_of(low_rank.left), bytes_of(low_rank.right), low_rank.floor,
+                              low_rank.is_rounded, true);
     cut_ = {rows, columns, encoder_->word_bytes, rows_per_block, parts};
     cut_.check(source.size());
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels.hpp"
+#include "search_kernels.hpp"
 
 namespace deltahub {
 
@@ -31,6 +32,14 @@ inline std::vector<const Kernels*> supported_kernels() {
 inline std::atomic<const Kernels*>& chosen_kernels() {
   static std::atomic<const Kernels*> chosen = supported_kernels().back();
   return chosen;
+}
+
+inline const SearchKernels& chosen_search() {
+#ifdef __x86_64__
+  if (chosen_kernels() == &avx512_kernels) return avx512_search;
+  if (chosen_kernels() == &avx2_kernels) return avx2_search;
+#endif
+  return portable_search;
 }
 
 }  // namespace deltahub

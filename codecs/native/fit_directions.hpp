@@ -8,7 +8,9 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "codec.hpp"
@@ -346,5 +348,37 @@ class FitDirections {
   std::array<double, n> strengths_{};
   double energy_ = 0;
 };
+
+// Factors have at most so many numbers, for the memory that a search may take.
+inline constexpr std::size_t most_factors = std::size_t(1) << 21;
+// Of rows and of columns, at least.
+inline constexpr std::size_t least_side = 2 * n_directions;
+
+inline bool is_fit_in_directions(int kind, std::size_t rows, std::size_t columns) {
+  return kind == kind_of<Bf16Words> && std::max(rows, columns) <= most_factors / n_directions;
+}
+
+// A product for the words of a frame whose sides and kind are such; of rank 0 where none pays. Rows
+// behind the last one of the base that is not zero have none: they are new, as of a vocabulary that
+// was extended, and so large beside differences that they would take all directions.
+inline LowRank fit_in_directions(const Kernels& kernels, const SearchKernels& search, View source,
+                                 View base, std::size_t rows, std::size_t columns) {
+  using Words = Bf16Words;
+  const std::size_t row_bytes = columns * sizeof(Words::Word);
+  std::size_t known = rows;
+  const auto is_zero = [&](std::size_t row) {
+    const View words = base.subspan(row * row_bytes, row_bytes);
+    return words[0] == 0 && std::memcmp(words.data(), words.data() + 1, row_bytes - 1) == 0;
+  };
+  while (known > 0 && is_zero(known - 1)) --known;
+  if (std::min(known, columns) < least_side) return {};
+  const auto rows_of = [&](View words) {
+    return WordRows{words.data(), std::ptrdiff_t(row_bytes), known, columns};
+  };
+  auto found = FitDirections<Words>(kernels, search, rows_of(source), rows_of(base)).fit();
+  if (!found) return {};
+  found->left.resize(rows * std::size_t(found->rank));
+  return std::move(*found);
+}
 
 }  // namespace deltahub

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "delta_frame.hpp"
+#include "dispatch.hpp"
+#include "fit_directions.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -19,16 +21,33 @@ using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::dev
 
 View view_of(const Bytes& bytes) { return {bytes.data(), bytes.size()}; }
 
+// Words of 16 bits.
+void require_words(View words, View base, std::size_t rows, std::size_t columns) {
+  require(rows > 0 && columns > 0 && rows <= words.size() / 2 / columns &&
+              words.size() == rows * columns * 2 && base.size() == words.size(),
+          "words and base must be rows x columns words");
+}
+
 std::optional<nb::bytes> encode_clear_delta(int kind, const Bytes& source, const Bytes& base,
                                             std::size_t rows, std::size_t columns,
                                             std::size_t rows_per_block, std::size_t parts,
                                             const Bytes& header, std::uint64_t most,
-                                            std::size_t threads) {
+                                            int effort, std::size_t threads) {
+  require(effort == int(Effort::fast) || effort == int(Effort::balanced), "no such effort here");
   std::optional<DeltaFrame> frame;
   {
     nb::gil_scoped_release unlocked;
+    LowRank low_rank;
+    if (Effort(effort) != Effort::fast) {
+      const View words = view_of(source), near = view_of(base);
+      require_words(words, near, rows, columns);
+      if (!is_fit_in_directions(kind, rows, columns) ||
+          common_stride(kind, words, near) > 0)
+        return {};
+      low_rank = fit_in_directions(*chosen_kernels(), chosen_search(), words, near, rows, columns);
+    }
     frame.emplace(kind, view_of(source), view_of(base), rows, columns, rows_per_block, parts,
-                  view_of(header), most);
+                  view_of(header), most, Effort(effort), low_rank);
     if (!frame->pays()) return {};
   }
   PyObject* bytes = PyBytes_FromStringAndSize(nullptr, Py_ssize_t(frame->room()));
@@ -77,12 +96,12 @@ void bind_frames(nb::module_& m) {
         "out. ValueError unless both are as many words.");
 
   m.def("encode_clear_delta", &encode_clear_delta, "kind"_a, "source"_a, "base"_a, "rows"_a,
-        "columns"_a, "rows_per_block"_a, "parts"_a, "header"_a, "most"_a, "threads"_a,
+        "columns"_a, "rows_per_block"_a, "parts"_a, "header"_a, "most"_a, "effort"_a, "threads"_a,
         nb::sig("def encode_clear_delta(kind: int, source: " BUFFER ", base: " BUFFER
                 ", rows: int, columns: int, rows_per_block: int, parts: int, header: " BUFFER
-                ", most: int, threads: int) -> bytes | None"),
-        "A whole frame of fm_delta at the least effort, planned as FmDeltaEncoder does and cut as its\n"
-        "encode_run does. None for words that are no floats, where it would have `most` bytes or\n"
+                ", most: int, effort: int, threads: int) -> bytes | None"),
+        "A whole frame of fm_delta, planned as FmDeltaEncoder does and cut as its encode_run does;\n"
+        "effort: 1, or 2, with what fit_directions finds, of words that it takes. None for words that are no floats, where it would have `most` bytes or\n"
         "more, and where a little of the words does not say clearly that they take more without the\n"
         "base. header: the frame's, without its checksum, and with zeros for the lengths of prelude\n"
         "and body. The result is the same for any number of threads. ValueError unless the sizes fit.");

@@ -119,7 +119,8 @@ void check_frame(int kind, const FrameShape& frame, const Exact& source, const E
   for (const Kernels* kernels : supported_kernels()) {
     chosen_kernels() = kernels;
     const DeltaFrame whole(kind, source.view(), base.view(), frame.rows, frame.columns,
-                           rows_per_block, parts, header.view(), ~std::uint64_t(0));
+                           rows_per_block, parts, header.view(), ~std::uint64_t(0), Effort::fast,
+                           LowRank{});
     std::optional<Exact> found;
     if (whole.pays()) {
       Exact out(whole.room());

@@ -72,7 +72,7 @@ class Planner {
   // How many words the statistics should see; the greatest effort sees all of them.
   std::size_t counted_words() const {
     if (effort_ == Effort::max) return all();
-    return std::size_t(1) << (effort_ == Effort::fast ? 15 : 17);
+    return std::size_t(1) << (effort_ == Effort::fast ? 15 : 16);
   }
   // And how many of them say which classes pay.
   std::size_t sampled_words() const {
@@ -172,7 +172,7 @@ class Planner {
     ScaleSums sums(shape_.rows, shape_.columns);
     const RowSides sides = sides_of(plan);
     // A few hundred words of each row and column tell their scale to an eighth of an octave.
-    const std::size_t enough = effort_ == Effort::fast ? 64 : 256;
+    const std::size_t enough = effort_ == Effort::fast ? 64 : 128;
     const std::size_t least_side = std::min(shape_.rows, shape_.columns);
     const std::size_t step =
         effort_ == Effort::max ? 1 : std::max<std::size_t>(least_side / enough, 1);

@@ -30,14 +30,6 @@ using PlainMatrix = nb::ndarray<T, nb::numpy, nb::ndim<2>, nb::c_contig, nb::dev
 // Of whichever word the kind has.
 using Words2 = nb::ndarray<nb::ro, nb::numpy, nb::ndim<2>, nb::device::cpu>;
 
-const SearchKernels& search_kernels() {
-#ifdef __x86_64__
-  if (chosen_kernels() == &avx512_kernels) return avx512_search;
-  if (chosen_kernels() == &avx2_kernels) return avx2_search;
-#endif
-  return portable_search;
-}
-
 using Rows = WordRows;
 
 void require_predicted(WordKind kind, const Words2& words) {
@@ -56,7 +48,7 @@ Rows rows_of(WordKind kind, const Words2& words) {
 
 std::uint32_t greatest_magnitude(int kind, const Words2& words) {
   const Rows rows = rows_of(word_kind(kind), words);
-  const auto greatest = search_kernels().greatest[kind];
+  const auto greatest = chosen_search().greatest[kind];
   nb::gil_scoped_release unlocked;
   std::uint32_t most = 0;
   for (std::size_t i = 0; i < rows.rows; ++i)
@@ -106,9 +98,9 @@ void bind_ask(nb::module_& m, const nb::sig& signature, const char* about) {
         const AskedRule rule{typical, octaves, margin.has_value(), margin.value_or(0), inertia,
                              is_rounded};
         if constexpr (sizeof(Real) == sizeof(float))
-          ask(kind, words, base, products, weights, pulls, rule, search_kernels().ask);
+          ask(kind, words, base, products, weights, pulls, rule, chosen_search().ask);
         else
-          ask(kind, words, base, products, weights, pulls, rule, search_kernels().ask_exactly);
+          ask(kind, words, base, products, weights, pulls, rule, chosen_search().ask_exactly);
       },
       "kind"_a, "words"_a, "base"_a, "products"_a.noconvert(), "typical"_a, "octaves"_a,
       "margin"_a.none(), "inertia"_a, "is_rounded"_a, "weights"_a.noconvert(),
@@ -152,10 +144,10 @@ void bind_half_step(nb::module_& m, const nb::sig& signature, const char* about)
         const WordKind words_kind = word_kind(kind);
         if constexpr (sizeof(Real) == sizeof(float))
           half_step(words_kind, words, base, own, given, rule, solutions,
-                    search_kernels().half_step);
+                    chosen_search().half_step);
         else
           half_step(words_kind, words, base, own, given, rule, solutions,
-                    search_kernels().half_step_exactly);
+                    chosen_search().half_step_exactly);
       },
       "kind"_a, "words"_a, "base"_a, "own"_a.noconvert(), "given"_a.noconvert(), "typical"_a,
       "octaves"_a, "margin"_a.none(), "inertia"_a, "is_rounded"_a, "solutions"_a.noconvert(),
@@ -176,7 +168,7 @@ double trial_bits(int kind, const Words2& words, const Words2& base,
   return with_words(WordKind(kind), [&]<class Words>(Words) -> double {
     if constexpr (guard_bits(Words::mantissa_bits) > 0) {
       require(floor >= 1 && floor < (1 << Words::exponent_bits) - 1, "a floor that is no exponent");
-      Trial<Words> trial(*chosen_kernels(), search_kernels(), to.columns);
+      Trial<Words> trial(*chosen_kernels(), chosen_search(), to.columns);
       return trial.bits(to, from, to.rows, factors);
     }
     return 0;
@@ -186,7 +178,7 @@ double trial_bits(int kind, const Words2& words, const Words2& base,
 double bits_of_factors(const PlainMatrix<const std::int16_t>& values) {
   require(values.shape(1) <= n_trial_classes, "too many components");
   nb::gil_scoped_release unlocked;
-  return factor_bits(search_kernels(), values.data(), values.shape(0), values.shape(1));
+  return factor_bits(chosen_search(), values.data(), values.shape(0), values.shape(1));
 }
 
 // Rows of floats, each of which is contiguous.
@@ -244,7 +236,7 @@ void whiten(const PlainMatrix<double>& squares, const PlainMatrix<float>& turn) 
   const std::size_t n = squares.shape(0);
   require(squares.shape(1) == n && turn.shape(0) == n && turn.shape(1) == n, "shapes differ");
   nb::gil_scoped_release unlocked;
-  search_kernels().whiten(squares.data(), n, turn.data());
+  chosen_search().whiten(squares.data(), n, turn.data());
 }
 
 // (left, right, floor): rows x rank and rank x columns numbers of 16 bits.
@@ -253,21 +245,21 @@ using Found = std::tuple<nb::bytes, nb::bytes, int>;
 std::optional<Found> fit_directions(int kind, const Words2& words, const Words2& base) {
   const Rows to = rows_of(word_kind(kind), words), from = rows_of(word_kind(kind), base);
   require(to.rows == from.rows && to.columns == from.columns, "shapes differ");
-  require(std::min(to.rows, to.columns) >= 2 * n_directions, "too few rows or columns");
-  const auto found = [&] {
+  require(is_fit_in_directions(kind, to.rows, to.columns), "words of another kind, or too many");
+  const std::size_t size = to.rows * to.columns * words.itemsize();
+  require(to.stride * std::ptrdiff_t(to.rows) == std::ptrdiff_t(size) &&
+              from.stride == to.stride,
+          "rows must follow one another");
+  const LowRank found = [&] {
     nb::gil_scoped_release unlocked;
-    return with_words(WordKind(kind), [&]<class Words>(Words) -> std::optional<LowRank> {
-      if constexpr (Words::word_bits == 16 && Words::exponent_bits > 0)
-        return FitDirections<Words>(*chosen_kernels(), search_kernels(), to, from).fit();
-      else
-        throw std::invalid_argument("words of more than 16 bits");
-    });
+    return fit_in_directions(*chosen_kernels(), chosen_search(), {to.begin, size},
+                             {from.begin, size}, to.rows, to.columns);
   }();
-  if (!found) return {};
+  if (found.rank == 0) return {};
   const auto bytes_of = [](const std::vector<std::int16_t>& numbers) {
     return nb::bytes(numbers.data(), numbers.size() * sizeof(std::int16_t));
   };
-  return Found(bytes_of(found->left), bytes_of(found->right), found->floor);
+  return Found(bytes_of(found.left), bytes_of(found.right), found.floor);
 }
 
 }  // namespace
@@ -281,7 +273,7 @@ void bind_search(nb::module_& m) {
   m.def(
       "subtract",
       [](int kind, const Words2& words, const Words2& base, const PlainMatrix<float>& out) {
-        subtract(kind, words, base, out, search_kernels().subtract);
+        subtract(kind, words, base, out, chosen_search().subtract);
       },
       "kind"_a, "words"_a, "base"_a, "out"_a.noconvert(),
       nb::sig("def subtract(kind: int, words: " WORDS ", base: " WORDS ", out: " ARRAY("float32")
@@ -291,7 +283,7 @@ void bind_search(nb::module_& m) {
   m.def(
       "subtract",
       [](int kind, const Words2& words, const Words2& base, const PlainMatrix<double>& out) {
-        subtract(kind, words, base, out, search_kernels().subtract_exactly);
+        subtract(kind, words, base, out, chosen_search().subtract_exactly);
       },
       "kind"_a, "words"_a, "base"_a, "out"_a.noconvert(),
       nb::sig("def subtract(kind: int, words: " WORDS ", base: " WORDS ", out: " ARRAY("float64")
@@ -334,7 +326,7 @@ void bind_search(nb::module_& m) {
       "make_integers",
       [](const RealRows<float>& values, const Numbers<float>& scales,
          const Numbers<std::int32_t>& shifts, bool is_by_row, const PlainMatrix<std::int16_t>& out) {
-        make_integers(values, scales, shifts, is_by_row, out, search_kernels().integers);
+        make_integers(values, scales, shifts, is_by_row, out, chosen_search().integers);
       },
       "values"_a.noconvert(), "scales"_a.noconvert(), "shifts"_a.noconvert(), "is_by_row"_a,
       "out"_a.noconvert(), MAKE_INTEGERS("float32"),
@@ -345,7 +337,7 @@ void bind_search(nb::module_& m) {
       "make_integers",
       [](const RealRows<double>& values, const Numbers<double>& scales,
          const Numbers<std::int32_t>& shifts, bool is_by_row, const PlainMatrix<std::int16_t>& out) {
-        make_integers(values, scales, shifts, is_by_row, out, search_kernels().integers_exactly);
+        make_integers(values, scales, shifts, is_by_row, out, chosen_search().integers_exactly);
       },
       "values"_a.noconvert(), "scales"_a.noconvert(), "shifts"_a.noconvert(), "is_by_row"_a,
       "out"_a.noconvert(), MAKE_INTEGERS("float64"), "The same of float64.");
@@ -360,10 +352,10 @@ void bind_search(nb::module_& m) {
   m.def("fit_directions", &fit_directions, "kind"_a, "words"_a, "base"_a,
         nb::sig("def fit_directions(kind: int, words: " WORDS ", base: " WORDS
                 ") -> tuple[bytes, bytes, int] | None"),
-        "A product of low rank that makes words of 16 bits smaller, given the base: its left and\n"
-        "right factor, rows x rank and rank x columns of int16, and its floor; None where none\n"
-        "pays. The same on every machine. ValueError unless both have the same shape, at least 64\n"
-        "each way, rows contiguous.");
+        "A product of low rank that makes words of BF16 smaller, given the base: its left and right\n"
+        "factor, rows x rank and rank x columns of int16, and its floor; None where none pays. The\n"
+        "same on every machine. ValueError unless both are C-contiguous, of the same shape, and\n"
+        "have at most 65536 rows and columns.");
   m.def("factor_bits", &bits_of_factors, "values"_a,
         "About how many bits factors take, each column one component.");
 }

@@ -180,10 +180,10 @@ def common_stride(kind: int, source: bytes | bytearray | memoryview, base: bytes
     out. ValueError unless both are as many words.
     """
 
-def encode_clear_delta(kind: int, source: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, rows: int, columns: int, rows_per_block: int, parts: int, header: bytes | bytearray | memoryview, most: int, threads: int) -> bytes | None:
+def encode_clear_delta(kind: int, source: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, rows: int, columns: int, rows_per_block: int, parts: int, header: bytes | bytearray | memoryview, most: int, effort: int, threads: int) -> bytes | None:
     """
-    A whole frame of fm_delta at the least effort, planned as FmDeltaEncoder does and cut as its
-    encode_run does. None for words that are no floats, where it would have `most` bytes or
+    A whole frame of fm_delta, planned as FmDeltaEncoder does and cut as its encode_run does;
+    effort: 1, or 2, with what fit_directions finds, of words that it takes. None for words that are no floats, where it would have `most` bytes or
     more, and where a little of the words does not say clearly that they take more without the
     base. header: the frame's, without its checksum, and with zeros for the lengths of prelude
     and body. The result is the same for any number of threads. ValueError unless the sizes fit.
@@ -266,10 +266,10 @@ def whiten(squares: numpy.typing.NDArray[numpy.float64], turn: numpy.typing.NDAr
 
 def fit_directions(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]]) -> tuple[bytes, bytes, int] | None:
     """
-    A product of low rank that makes words of 16 bits smaller, given the base: its left and
-    right factor, rows x rank and rank x columns of int16, and its floor; None where none
-    pays. The same on every machine. ValueError unless both have the same shape, at least 64
-    each way, rows contiguous.
+    A product of low rank that makes words of BF16 smaller, given the base: its left and right
+    factor, rows x rank and rank x columns of int16, and its floor; None where none pays. The
+    same on every machine. ValueError unless both are C-contiguous, of the same shape, and
+    have at most 65536 rows and columns.
     """
 
 def factor_bits(values: Annotated[NDArray[numpy.int16], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> float:

@@ -136,16 +136,26 @@ def encode_frame(
     near = None
     if base is not None or plan is not None:
         near = _checked_base(get_codec("fm_delta"), spec, part, base, plan)
-    if effort == Effort.FAST and spec.dtype.is_float and near is not None and plan is not None:
-        clear = _clear_delta(spec, part, view, near, plan, threads)
-        if clear is not None:
+    if near is not None and plan is not None and _may_be_clear(spec.dtype, effort):
+        clear = _clear_delta(spec, part, view, near, plan, threads, effort)
+        if clear is not None and effort == Effort.FAST:
             return clear
+        if clear is not None:
+            return _delta_or_alone(
+                spec, part, view, Sample(spec.dtype, view), clear, threads, effort
+            )
     sample = Sample(spec.dtype, view)
     coder = get_codec(sample.choose_codec(near))
     if not coder.needs_base:
         return _encode(spec, part, view, None, None, coder, threads, effort)
     delta = _encode(spec, part, view, near, plan, coder, threads, effort)
     return _delta_or_alone(spec, part, view, sample, delta, threads, effort)
+
+
+def _may_be_clear(dtype: DType, effort: Effort) -> bool:
+    if effort == Effort.FAST:
+        return dtype.is_float
+    return effort == Effort.DEFAULT and dtype is DType.BF16
 
 
 def _clear_delta(
@@ -155,6 +165,7 @@ def _clear_delta(
     base: memoryview,
     plan: BasePlan,
     threads: int,
+    effort: Effort,
 ) -> bytes | None:
     """The delta, where a little of the elements says that they take more alone; None elsewhere.
 
@@ -163,7 +174,7 @@ def _clear_delta(
     """
     coder = get_codec("fm_delta")
     geometry = choose_geometry(coder, spec.dtype, part.rows, part.columns)
-    header = _header(spec, part, coder, geometry, plan, Effort.FAST)
+    header = _header(spec, part, coder, geometry, plan, effort)
     return encode_clear_delta(
         WORD_KINDS[spec.dtype],
         source,
@@ -174,6 +185,7 @@ def _clear_delta(
         geometry.parts_per_row,
         header.fields(),
         raw_frame_length(spec.dtype, part.rows, part.columns),
+        effort,
         max(threads, 1),
     )
 

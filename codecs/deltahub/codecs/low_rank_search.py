@@ -27,6 +27,7 @@ _F32_DIRECTIONS: Final = 64  # at least: of words so fine, weaker ones still tel
 _POWERS: Final = {"default": 2, "max": 3}  # steps of a sketch
 _COUNTED_ROWS: Final = 512  # of a left factor, at least, to see what it takes
 _FACTORS: Final = 1 << 21  # numbers in one factor, at most
+_LONGEST: Final = _FACTORS // 32  # rows and columns of words that native code looks at alone
 _RANKS: Final[dict[Effort, tuple[int, ...]]] = {  # tried beside the one that a model says
     "default": (4, 8, 16, 24, 32, 48),
     "max": (2, 4, 8, 12, 16, 20, 24, 32, 40, 48, 56, 64),
@@ -48,15 +49,15 @@ def fit_low_rank(
     if dtype not in FLOAT_WORDS:
         return None
     near = base.reshape(rows, columns)
+    if dtype is DType.BF16 and effort == "default" and max(rows, columns) <= _LONGEST:
+        return _fit_directions(source.reshape(rows, columns), near)
     n_known = _known_rows(near)
     if n_known < MIN_SIDE or columns < MIN_SIDE:
         return None
-    known = source.reshape(rows, columns)[:n_known]
-    if dtype is DType.BF16 and effort == "default" and max(n_known, columns) * 32 <= _FACTORS:
-        low_rank = _fit_directions(known, near[:n_known])
-    else:
-        pair = Pair(dtype, known, near[:n_known])
-        low_rank = None if pair.is_wild() else _fit(pair, effort)
+    pair = Pair(dtype, source.reshape(rows, columns)[:n_known], near[:n_known])
+    if pair.is_wild():
+        return None
+    low_rank = _fit(pair, effort)
     if low_rank is None or n_known == rows:
         return low_rank
     left = np.zeros((rows, low_rank.rank), np.int16)
