@@ -104,36 +104,43 @@ inline double dot(const double* one, const double* other) {
   return sums[0];
 }
 
-// Turns the rows of a symmetric matrix of products until they are orthogonal (Jacobi's rotations from
-// one side): each is an eigenvector then, as long as its eigenvalue, which `lengths` are.
-inline void diagonalize(double* rows, double* lengths) {
-  constexpr int n_sweeps = 8;
-  constexpr double little = 1e-5;  // a cosine: a component's share in the next one is its square
+inline void rotate(double* one, double* other, double cosine, double sine) {
+  for (std::size_t j = 0; j < n_directions; ++j) {
+    const double x = one[j], y = other[j];
+    one[j] = cosine * x - sine * y;
+    other[j] = sine * x + cosine * y;
+  }
+}
+
+// Turns the rows of a symmetric matrix until they are orthogonal, nearly (Jacobi's rotations from one
+// side): they are as long as its eigenvalues then, and the rows of `turn` its eigenvectors, which are
+// orthonormal however near it is.
+inline void diagonalize(double* rows, double* turn, double* lengths) {
+  constexpr int n_sweeps = 6;
+  constexpr double little = 0.01;  // the cosine between two rows
+  const auto row = [&](std::size_t k) { return rows + k * n_directions; };
   double squares[n_directions];
+  std::fill_n(turn, n_directions * n_directions, 0.0);
   for (std::size_t k = 0; k < n_directions; ++k)
-    squares[k] = dot(rows + k * n_directions, rows + k * n_directions);
+    turn[k * n_directions + k] = 1, squares[k] = dot(row(k), row(k));
   bool is_turned = true;
   for (int sweep = 0; sweep < n_sweeps && is_turned; ++sweep) {
     is_turned = false;
     for (std::size_t p = 0; p + 1 < n_directions; ++p)
       for (std::size_t q = p + 1; q < n_directions; ++q) {
-        double *const one = rows + p * n_directions, *const other = rows + q * n_directions;
-        const double both = dot(one, other);
+        const double both = dot(row(p), row(q));
         if (both * both <= little * little * squares[p] * squares[q]) continue;
         is_turned = true;
         const double ratio = (squares[q] - squares[p]) / (2 * both);
         const double tangent =
             (ratio < 0 ? -1 : 1) / (std::abs(ratio) + std::sqrt(1 + ratio * ratio));
         const double cosine = 1 / std::sqrt(1 + tangent * tangent), sine = cosine * tangent;
-        for (std::size_t j = 0; j < n_directions; ++j) {
-          const double x = one[j], y = other[j];
-          one[j] = cosine * x - sine * y;
-          other[j] = sine * x + cosine * y;
-        }
-        squares[p] = dot(one, one), squares[q] = dot(other, other);
+        rotate(row(p), row(q), cosine, sine);
+        rotate(turn + p * n_directions, turn + q * n_directions, cosine, sine);
+        squares[p] -= tangent * both, squares[q] += tangent * both;
       }
   }
-  for (std::size_t k = 0; k < n_directions; ++k) lengths[k] = std::sqrt(squares[k]);
+  for (std::size_t k = 0; k < n_directions; ++k) lengths[k] = std::sqrt(dot(row(k), row(k)));
 }
 
 }  // namespace

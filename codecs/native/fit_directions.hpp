@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "codec.hpp"
+#include "lines.hpp"
 #include "plan.hpp"
 #include "search_kernels.hpp"
 #include "size_model.hpp"
@@ -60,7 +61,7 @@ class FitDirections {
 
  private:
   static constexpr std::size_t n = n_directions;
-  using Numbers = std::vector<float>;
+  using Numbers = std::vector<float, LineAllocator<float>>;
   using Squares = std::array<double, n * n>;
 
   std::size_t rows() const { return source_.rows; }
@@ -131,7 +132,7 @@ class FitDirections {
     Squares squares = squares_of(along);
     const double trace = trace_of(squares);
     if (!(trace > nothing) || !std::isfinite(trace)) return false;
-    float turn[n * n];
+    alignas(64) float turn[n * n];
     search_.whiten(squares.data(), n, turn);
     search_.multiply({along.data(), std::ptrdiff_t(n), 1}, columns(), n, turn, basis_.data());
     return true;
@@ -180,22 +181,20 @@ class FitDirections {
       search_.multiply({part.data(), std::ptrdiff_t(columns()), 1}, n_rows, columns(),
                        basis_.data(), &looked[first * n]);
     }
-    Squares turned = squares_of(looked);
-    const double trace = trace_of(turned);
+    Squares squares = squares_of(looked), axes;
+    const double trace = trace_of(squares);
     if (!(trace > nothing) || !std::isfinite(trace)) return false;
     std::array<double, n> lengths;
-    search_.diagonalize(turned.data(), lengths.data());
+    search_.diagonalize(squares.data(), axes.data(), lengths.data());
     std::array<std::size_t, n> order;
     for (std::size_t k = 0; k < n; ++k) order[k] = k;
     std::ranges::stable_sort(order, [&](std::size_t one, std::size_t other) {
       return lengths[one] > lengths[other];
     });
-    float turn[n * n];
+    alignas(64) float turn[n * n];
     for (std::size_t k = 0; k < n; ++k) {
-      const double length = std::max(lengths[order[k]], 1e-300);
-      strengths_[k] = std::sqrt(std::max(length, 1e-20 * trace));
-      for (std::size_t l = 0; l < n; ++l)
-        turn[l * n + k] = float(turned[order[k] * n + l] / length);
+      strengths_[k] = std::sqrt(std::max(lengths[order[k]], 1e-20 * trace));
+      for (std::size_t l = 0; l < n; ++l) turn[l * n + k] = float(axes[order[k] * n + l]);
     }
     left_.resize(rows() * n), right_.resize(columns() * n);
     search_.multiply({looked.data(), std::ptrdiff_t(n), 1}, rows(), n, turn, left_.data());

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "asked.hpp"
+#include "lines.hpp"
 #include "normal_equations.hpp"
 #include "registers.hpp"
 #include "search_kernels.hpp"
@@ -35,21 +36,6 @@ inline constexpr std::size_t n_side_parts = 4 * n_side / side_bytes;
 // Systems, so that factors are loaded less often; all of their sums stay in registers.
 inline constexpr std::size_t n_together = register_bytes == 64 ? 4 : 2;
 
-// What registers are loaded from begins where a line of the cache does: else most loads take two.
-template <class Number>
-struct LineAllocator {
-  using value_type = Number;
-  static constexpr std::align_val_t line{64};
-
-  LineAllocator() = default;
-  template <class Other>
-  LineAllocator(const LineAllocator<Other>&) {}
-  Number* allocate(std::size_t n) {
-    return static_cast<Number*>(::operator new(n * sizeof(Number), line));
-  }
-  void deallocate(Number* numbers, std::size_t) { ::operator delete(numbers, line); }
-  bool operator==(const LineAllocator&) const { return true; }
-};
 template <class Number>
 using Numbers = std::vector<Number, LineAllocator<Number>>;
 

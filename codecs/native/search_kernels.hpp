@@ -89,7 +89,7 @@ struct SearchKernels {
                    float* out);
   void (*add_squares)(const float* x, std::size_t n, double* squares);
   double (*energy)(const float* numbers, std::size_t n);
-  void (*diagonalize)(double* rows, double* lengths);
+  void (*diagonalize)(double* rows, double* turn, double* lengths);
 };
 
 extern const SearchKernels portable_search;
