@@ -49,7 +49,7 @@ class FitDirections {
 
   // Nothing where no product pays. At least n_directions rows and columns.
   std::optional<LowRank> fit() {
-    if (!find_basis() || !project()) return {};
+    if (!find_basis() || !look_at_all()) return {};
     const UlpShares<Words> ulps(counted_exponents());
     if (ulps.empty()) return {};
     const Plan plan = planned(ulps);
@@ -78,29 +78,107 @@ class FitDirections {
   // False where the differences are nothing, no numbers, or noise.
   bool find_basis() {
     basis_.resize(columns() * n);
-    Numbers part, looked, along(columns() * n);
+    Numbers along(columns() * n);
     constexpr int n_powers = 2;
     for (int power = 0; power <= n_powers; ++power) {
       const std::size_t step = step_of(power), first = std::size_t(power) % step;
-      const std::size_t n_rows = (rows() - first + step - 1) / step;
-      part.resize(n_rows * columns()), looked.resize(n_rows * n);
-      for (std::size_t i = 0; i < n_rows; ++i)
-        subtract(first + i * step, &part[i * columns()]);
+      Part part(*this, first, step, (rows() - first + step - 1) / step);
+      Numbers looked(part.n_rows * n);
       if (power == 0)
         fill_with_noise(looked);
       else
-        search_.multiply({part.data(), std::ptrdiff_t(columns()), 1}, n_rows, columns(),
-                         basis_.data(), looked.data());
-      if (power == 1 && is_noise(part, looked, n_rows)) return false;
-      search_.multiply({part.data(), 1, std::ptrdiff_t(columns())}, columns(), n_rows,
-                       looked.data(), along.data());
+        part.multiply(looked);
+      if (power == 1 && is_noise(part, looked)) return false;
+      part.multiply_turned(looked, along);
       if (!orthonormalize(along)) return false;
     }
     return true;
   }
 
-  void subtract(std::size_t row, float* out) const {
-    search_.subtract[kind_of<Words>](source_[row], base_[row], columns(), out);
+  // Differences of some rows: integers, in units of each row's own size.
+  struct Part {
+    Part(const FitDirections& fit, std::size_t first, std::size_t step, std::size_t n)
+        : fit(fit), n_rows(n), units(n), numbers(n * fit.padded()) {
+      Numbers difference(fit.columns());
+      for (std::size_t i = 0; i < n; ++i)
+        energy += fit.take(first + i * step, difference, units[i], &numbers[i * fit.padded()]);
+    }
+
+    // looked = part basis
+    void multiply(Numbers& looked) const { fit.project(numbers.data(), units.data(), n_rows, looked.data()); }
+
+    // along = part^T looked
+    void multiply_turned(const Numbers& looked, Numbers& along) const {
+      const std::size_t columns = fit.columns(), wide = (columns + 31) / 32 * 32;
+      const std::size_t n_pairs = (n_rows + 1) / 2;
+      std::vector<std::int16_t> left(n * 2 * n_pairs), pairs(2 * n_pairs * wide);
+      std::array<float, n> scales;
+      for (std::size_t k = 0; k < n; ++k) {
+        double square = 0;
+        for (std::size_t i = 0; i < n_rows; ++i) {
+          const double number = double(looked[i * n + k]) * double(units[i]);
+          square += number * number;
+        }
+        const double size = std::sqrt(square / double(n_rows));
+        scales[k] = size > 0 ? float(size_of_looked / size) : 0;
+        for (std::size_t i = 0; i < n_rows; ++i) {
+          const float number = looked[i * n + k] * units[i];
+          fit.search_.quantize(&number, 1, scales[k], &left[k * 2 * n_pairs + i]);
+        }
+      }
+      for (std::size_t i = 0; i < n_rows; ++i)
+        for (std::size_t j = 0; j < columns; ++j)
+          pairs[(i / 2 * wide + j) * 2 + i % 2] = numbers[i * fit.padded() + j];
+      std::vector<std::int32_t> sums(n * wide);
+      fit.search_.multiply_integers(left.data(), n, n_pairs, pairs.data(), wide, sums.data());
+      for (std::size_t k = 0; k < n; ++k) {
+        const float unit = scales[k] > 0 ? 1 / scales[k] : 0;
+        for (std::size_t j = 0; j < columns; ++j)
+          along[j * n + k] = float(sums[k * wide + j]) * unit;
+      }
+    }
+
+    const FitDirections& fit;
+    std::size_t n_rows;
+    std::vector<float> units;
+    std::vector<std::int16_t> numbers;  // n_rows x padded()
+    double energy = 0;
+  };
+
+  std::size_t padded() const { return (columns() + 1) / 2 * 2; }
+
+  // The differences of a row in integers, and their unit; returns their sum of squares.
+  double take(std::size_t row, Numbers& difference, float& unit, std::int16_t* out) const {
+    search_.subtract[kind_of<Words>](source_[row], base_[row], columns(), difference.data());
+    const double energy = search_.energy(difference.data(), columns());
+    const double size = std::sqrt(energy / double(columns()));
+    unit = float(size / size_of_numbers());
+    search_.quantize(difference.data(), columns(), unit > 0 ? 1 / unit : 0, out);
+    if (padded() > columns()) out[columns()] = 0;
+    return energy;
+  }
+  // Of integers, their root mean square: sums of as many products as there are columns fit 31 bits.
+  double size_of_numbers() const {
+    return std::min(512.0, std::sqrt(double(1 << 30) / double(columns())));
+  }
+
+  // out = differences basis, of rows that take() has made integers.
+  void project(const std::int16_t* numbers, const float* units, std::size_t n_rows, float* out) const {
+    std::vector<std::int32_t> sums(n_rows * n);
+    search_.multiply_integers(numbers, n_rows, padded() / 2, basis_pairs_.data(), n, sums.data());
+    const double size = size_of_numbers() * std::sqrt(double(columns()));
+    for (std::size_t i = 0; i < n_rows; ++i) {
+      const auto unit = float(double(units[i]) / size);
+      for (std::size_t k = 0; k < n; ++k) out[i * n + k] = float(sums[i * n + k]) * unit;
+    }
+  }
+  void set_basis_pairs() {
+    const auto scale = float(size_of_numbers() * std::sqrt(double(columns())));
+    basis_pairs_.resize(padded() * n);
+    const Numbers nothing(n);
+    for (std::size_t j = 0; j < columns(); j += 2)
+      search_.quantize_pairs(&basis_[j * n], j + 1 < columns() ? &basis_[(j + 1) * n] : nothing.data(),
+                             n, scale, scale, &basis_pairs_[j * n]);
   }
 
   // The same numbers each time, of mean 0.
@@ -135,16 +213,16 @@ class FitDirections {
     alignas(64) float turn[n * n];
     search_.whiten(squares.data(), n, turn);
     search_.multiply({along.data(), std::ptrdiff_t(n), 1}, columns(), n, turn, basis_.data());
+    set_basis_pairs();
     return true;
   }
 
   // Whether no direction of a part is stronger than noise has it.
-  bool is_noise(const Numbers& part, const Numbers& looked, std::size_t n_rows) const {
-    const Squares squares = squares_of(looked);
-    const double energy = search_.energy(part.data(), part.size());
-    const double strongest = greatest(squares);
-    const double edge = std::sqrt(double(n_rows)) + std::sqrt(double(columns()));
-    return strongest * double(part.size()) <= 1.5 * edge * edge * (energy - strongest);
+  bool is_noise(const Part& part, const Numbers& looked) const {
+    const double strongest = greatest(squares_of(looked));
+    const auto n_rows = double(part.n_rows), n_columns = double(columns());
+    const double edge = std::sqrt(n_rows) + std::sqrt(n_columns);
+    return strongest * n_rows * n_columns <= 1.5 * edge * edge * (part.energy - strongest);
   }
   // The greatest eigenvalue, or a little less.
   static double greatest(const Squares& squares) {
@@ -171,15 +249,16 @@ class FitDirections {
   }
 
   // All rows on the basis, turned so that the strongest component comes first.
-  bool project() {
-    Numbers looked(rows() * n), part(n_together * columns());
+  bool look_at_all() {
+    Numbers looked(rows() * n), difference(columns());
+    std::vector<std::int16_t> numbers(n_together * padded());
+    float units[n_together];
     energy_ = 0;
     for (std::size_t first = 0; first < rows(); first += n_together) {
       const std::size_t n_rows = std::min(n_together, rows() - first);
-      for (std::size_t i = 0; i < n_rows; ++i) subtract(first + i, &part[i * columns()]);
-      energy_ += search_.energy(part.data(), n_rows * columns());
-      search_.multiply({part.data(), std::ptrdiff_t(columns()), 1}, n_rows, columns(),
-                       basis_.data(), &looked[first * n]);
+      for (std::size_t i = 0; i < n_rows; ++i)
+        energy_ += take(first + i, difference, units[i], &numbers[i * padded()]);
+      project(numbers.data(), units, n_rows, &looked[first * n]);
     }
     Squares squares = squares_of(looked), axes;
     const double trace = trace_of(squares);
@@ -328,10 +407,11 @@ class FitDirections {
   }
 
   static constexpr std::size_t most_elements = std::size_t(1) << 22;  // of a part
-  static constexpr std::size_t n_together = 8;                        // rows that are projected
+  static constexpr std::size_t n_together = 24;                       // rows that are projected
   static constexpr double nothing = 1e-60;  // a sum of squares that has no digits left
   static constexpr std::size_t counted = std::size_t(1) << 14;  // words whose exponents are
   static constexpr std::size_t tried = std::size_t(1) << 13;    // words
+  static constexpr double size_of_looked = 128;  // root mean square of integers: see size_of_numbers
   static constexpr int most_stride = 12;
   static constexpr double bits_of_tables = 200;  // of a component, beside its numbers, about
   static constexpr double reach = 12;  // of products, times their root mean square
@@ -344,6 +424,7 @@ class FitDirections {
   WordRows source_, base_;
   double size_;
   Numbers basis_, left_, right_;  // columns x n; rows x n, as long as their strengths; columns x n
+  std::vector<std::int16_t> basis_pairs_;
   std::array<double, n> strengths_{};
   double energy_ = 0;
 };

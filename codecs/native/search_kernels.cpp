@@ -7,6 +7,7 @@
 #include "asked.hpp"
 #include "directions.hpp"
 #include "half_step.hpp"
+#include "integer_products.hpp"
 #include "trial_keys.hpp"
 #include "whitening.hpp"
 #include "words.hpp"
@@ -98,6 +99,9 @@ const SearchKernels DELTAHUB_SEARCH(DELTAHUB_ISA) = {
     .whiten = whiten,
     .half_step = DELTAHUB_OF_REALS(half_step, float),
     .half_step_exactly = DELTAHUB_OF_REALS(half_step, double),
+    .multiply_integers = multiply_integers,
+    .quantize = quantize,
+    .quantize_pairs = quantize_pairs,
     .multiply = multiply,
     .add_squares = add_squares,
     .energy = energy,
