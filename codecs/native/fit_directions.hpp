@@ -112,23 +112,23 @@ class FitDirections {
       const std::size_t columns = fit.columns(), wide = (columns + 31) / 32 * 32;
       const std::size_t n_pairs = (n_rows + 1) / 2;
       std::vector<std::int16_t> left(n * 2 * n_pairs), pairs(2 * n_pairs * wide);
+      Numbers turned(n * 2 * n_pairs);
+      for (std::size_t i = 0; i < n_rows; ++i)
+        for (std::size_t k = 0; k < n; ++k)
+          turned[k * 2 * n_pairs + i] = looked[i * n + k] * units[i];
       std::array<float, n> scales;
       for (std::size_t k = 0; k < n; ++k) {
-        double square = 0;
-        for (std::size_t i = 0; i < n_rows; ++i) {
-          const double number = double(looked[i * n + k]) * double(units[i]);
-          square += number * number;
-        }
-        const double size = std::sqrt(square / double(n_rows));
+        const float* const numbers_of = &turned[k * 2 * n_pairs];
+        const double size = std::sqrt(fit.search_.energy(numbers_of, n_rows) / double(n_rows));
         scales[k] = size > 0 ? float(size_of_looked / size) : 0;
-        for (std::size_t i = 0; i < n_rows; ++i) {
-          const float number = looked[i * n + k] * units[i];
-          fit.search_.quantize(&number, 1, scales[k], &left[k * 2 * n_pairs + i]);
-        }
+        fit.search_.quantize(numbers_of, 2 * n_pairs, scales[k], &left[k * 2 * n_pairs]);
       }
-      for (std::size_t i = 0; i < n_rows; ++i)
-        for (std::size_t j = 0; j < columns; ++j)
-          pairs[(i / 2 * wide + j) * 2 + i % 2] = numbers[i * fit.padded() + j];
+      const std::vector<std::int16_t> nothing(columns);
+      for (std::size_t i = 0; i < n_rows; i += 2) {
+        const std::int16_t* const row = &numbers[i * fit.padded()];
+        const std::int16_t* const next = i + 1 < n_rows ? row + fit.padded() : nothing.data();
+        fit.search_.interleave(row, next, columns, &pairs[i * wide]);
+      }
       std::vector<std::int32_t> sums(n * wide);
       fit.search_.multiply_integers(left.data(), n, n_pairs, pairs.data(), wide, sums.data());
       for (std::size_t k = 0; k < n; ++k) {
@@ -174,11 +174,11 @@ class FitDirections {
   }
   void set_basis_pairs() {
     const auto scale = float(size_of_numbers() * std::sqrt(double(columns())));
-    basis_pairs_.resize(padded() * n);
-    const Numbers nothing(n);
-    for (std::size_t j = 0; j < columns(); j += 2)
-      search_.quantize_pairs(&basis_[j * n], j + 1 < columns() ? &basis_[(j + 1) * n] : nothing.data(),
-                             n, scale, scale, &basis_pairs_[j * n]);
+    std::vector<std::int16_t> numbers(padded() * n);
+    basis_pairs_.resize(numbers.size());
+    search_.quantize(basis_.data(), basis_.size(), scale, numbers.data());
+    for (std::size_t j = 0; j < padded(); j += 2)
+      search_.interleave(&numbers[j * n], &numbers[(j + 1) * n], n, &basis_pairs_[j * n]);
   }
 
   // The same numbers each time, of mean 0.

@@ -110,13 +110,12 @@ inline void quantize(const float* values, std::size_t n, float scale, std::int16
   for (std::size_t j = 0; j < n; ++j) out[j] = std::int16_t(quantized(values[j], scale));
 }
 
-// Of two rows, in pairs.
-inline void quantize_pairs(const float* values, const float* others, std::size_t n, float scale,
-                           float scale_of_others, std::int16_t* out) {
+// Two rows in pairs.
+inline void interleave(const std::int16_t* __restrict numbers, const std::int16_t* __restrict others,
+                       std::size_t n, std::int16_t* __restrict out) {
   for (std::size_t j = 0; j < n; ++j) {
-    const std::int32_t low = quantized(values[j], scale);
-    const std::int32_t high = quantized(others[j], scale_of_others);
-    const std::uint32_t pair = (std::uint32_t(low) & 0xffff) | std::uint32_t(high) << 16;
+    const std::uint32_t pair =
+        std::uint32_t(std::uint16_t(numbers[j])) | std::uint32_t(std::uint16_t(others[j])) << 16;
     std::memcpy(out + 2 * j, &pair, sizeof pair);
   }
 }

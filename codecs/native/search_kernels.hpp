@@ -88,8 +88,8 @@ struct SearchKernels {
   void (*multiply_integers)(const std::int16_t* left, std::size_t n_rows, std::size_t n_pairs,
                             const std::int16_t* pairs, std::size_t n_columns, std::int32_t* out);
   void (*quantize)(const float* values, std::size_t n, float scale, std::int16_t* out);
-  void (*quantize_pairs)(const float* values, const float* others, std::size_t n, float scale,
-                         float scale_of_others, std::int16_t* out);
+  void (*interleave)(const std::int16_t* numbers, const std::int16_t* others, std::size_t n,
+                     std::int16_t* out);
   // See directions.hpp.
   void (*multiply)(const Strided& a, std::size_t n_rows, std::size_t n_inner, const float* b,
                    float* out);
