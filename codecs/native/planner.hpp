@@ -45,7 +45,7 @@ class Planner {
     plan.rows.flags = std::move(decayed.flags);
     plan.columns.stairs = std::move(decayed.stairs);
     const RowAndColumnScales scales = measured(plan);
-    const Sample::Option best = chosen(plan, scales, sample_step(all(), sampled_words()));
+    const Sample::Option best = chosen(plan, scales, sample_step(all(), care().sampled));
     ClassCounts classes = counted(plan, scales, best);
     finish(plan, classes);
     return plan;
@@ -57,7 +57,7 @@ class Planner {
     Plan<Words> plan;
     plan.model = trial_model();
     const Sample::Option option = chosen(plan, measured(plan), 1);
-    const std::uint64_t tables = std::min<std::uint64_t>(option.n_classes, most_tables());
+    const std::uint64_t tables = std::min<std::uint64_t>(option.n_classes, care().tables);
     return (scaled(option.bits, count, option.counted) + tables * bits_of_a_table + 7) / 8;
   }
 
@@ -69,14 +69,23 @@ class Planner {
 
  private:
   std::size_t all() const { return shape_.rows * shape_.columns; }
-  // How many words the statistics should see; the greatest effort sees all of them.
-  std::size_t counted_words() const {
-    if (effort_ == Effort::max) return all();
-    return std::size_t(1) << (effort_ == Effort::fast ? 15 : 16);
-  }
-  // And how many of them say which classes pay.
-  std::size_t sampled_words() const {
-    return std::max<std::size_t>(counted_words() / (effort_ == Effort::fast ? 8 : 4), 1);
+  // How much of a frame planning looks at.
+  struct Care {
+    std::size_t counted;  // words that the statistics see
+    std::size_t sampled;  // those of them that say which classes pay
+    std::size_t enough;   // words of each row and column that tell their scales
+    std::size_t reach;    // how far clustering looks for what is alike
+    std::size_t tables;   // at most
+  };
+  Care care() const {
+    constexpr std::size_t one = 1;
+    if (effort_ == Effort::max)
+      return {all(), std::max(all() / 4, one), std::max(shape_.rows, shape_.columns), max_classes,
+              max_tables};
+    if (effort_ == Effort::fast) return {one << 15, one << 12, 64, 3, 12};
+    // Frames of BF16 are made many times as fast as others, and take no more for it than 0.3 %.
+    if (kind_of<Words> == kind_of<Bf16Words>) return {one << 16, one << 12, 64, 6, max_tables};
+    return {one << 17, one << 15, 256, 16, max_tables};
   }
   static constexpr std::size_t least_for_scales = 32;  // rows and columns
   static constexpr std::uint64_t bits_of_a_table = 256;
@@ -172,10 +181,8 @@ class Planner {
     ScaleSums sums(shape_.rows, shape_.columns);
     const RowSides sides = sides_of(plan);
     // A few hundred words of each row and column tell their scale to an eighth of an octave.
-    const std::size_t enough = effort_ == Effort::fast ? 64 : 128;
     const std::size_t least_side = std::min(shape_.rows, shape_.columns);
-    const std::size_t step =
-        effort_ == Effort::max ? 1 : std::max<std::size_t>(least_side / enough, 1);
+    const std::size_t step = std::max<std::size_t>(least_side / care().enough, 1);
     std::size_t last_row = 0;
     const auto finish = [&](std::size_t row) { sums.finish_row(row, !has_decayed(sides, row)); };
     for_each_piece(counting_frame(plan, 0), sides, step, 0, nullptr,
@@ -244,7 +251,7 @@ class Planner {
     std::uint32_t* const counts = classes.histograms.data();
     Context z[chunk];
     std::uint16_t bins[chunk];
-    const std::size_t step = std::max<std::size_t>(all() / counted_words(), 1);
+    const std::size_t step = std::max<std::size_t>(all() / care().counted, 1);
     for_each_piece(frame, classes.rows, step, away(step), z,
                    [&](std::size_t row, std::size_t column, std::size_t n,
                        const std::uint8_t* words) {
@@ -320,7 +327,7 @@ class Planner {
     Model& model = plan.model;
     model.table_log = std::clamp(int(std::bit_width(count)) - 6, min_table_log, max_table_log);
     const Clustering clustering = 
-        cluster(kernels_, members, model.table_log, most_tables(), reach());
+        cluster(kernels_, members, model.table_log, care().tables, care().reach);
     const auto context = [&](std::size_t i) {
       return context_of(members[i].table, members[i].shift);
     };
@@ -344,12 +351,6 @@ class Planner {
     plan.columns.right = low_rank_.right;
     plan.estimated_bytes = (clustering.bits + 7) / 8;
   }
-
-  // How far clustering looks for what is alike.
-  std::size_t reach() const {
-    return effort_ == Effort::fast ? 3 : effort_ == Effort::max ? max_classes : 16;
-  }
-  std::size_t most_tables() const { return effort_ == Effort::fast ? 12 : max_tables; }
 
   const Kernels& kernels_;
   const std::uint8_t* source_;
