@@ -70,7 +70,7 @@ class FitDirections {
   // One in so many rows, in each step of the power iteration.
   std::size_t step_of(int power) const {
     const std::size_t least_rows = power == 0 ? 2 * n : 3 * n, most_rows = 8 * n;
-    const std::size_t wanted = rows() / (std::size_t(16) >> power);
+    const std::size_t wanted = rows() / (power == 0 ? 8 : 4);
     const std::size_t n_rows = std::min(std::clamp(wanted, least_rows, most_rows), most_elements / columns());
     return std::max<std::size_t>(rows() / std::max<std::size_t>(n_rows, 1), 1);
   }
@@ -78,99 +78,110 @@ class FitDirections {
   // False where the differences are nothing, no numbers, or noise.
   bool find_basis() {
     basis_.resize(columns() * n);
-    Numbers along(columns() * n);
-    constexpr int n_powers = 2;
+    Part part(*this);
+    Numbers looked;
     for (int power = 0; power <= n_powers; ++power) {
       const std::size_t step = step_of(power), first = std::size_t(power) % step;
-      Part part(*this, first, step, (rows() - first + step - 1) / step);
-      Numbers looked(part.n_rows * n);
+      part.take(first, step, (rows() - first + step - 1) / step);
+      looked.resize(part.n_rows * n);
       if (power == 0)
         fill_with_noise(looked);
       else
-        part.multiply(looked);
-      if (power == 1 && is_noise(part, looked)) return false;
-      part.multiply_turned(looked, along);
-      if (!orthonormalize(along)) return false;
+        part.multiply(looked.data());
+      if (power == 1 && is_noise(part.energy, part.n_rows, looked)) return false;
+      part.sums.assign(n * part.wide, 0);
+      part.add_turned(looked.data());
+      if (!orthonormalize(part.along())) return false;
     }
     return true;
   }
 
   // Differences of some rows: integers, in units of each row's own size.
   struct Part {
-    Part(const FitDirections& fit, std::size_t first, std::size_t step, std::size_t n)
-        : fit(fit), n_rows(n), units(n), numbers(n * fit.padded()) {
-      Numbers difference(fit.columns());
-      for (std::size_t i = 0; i < n; ++i)
-        energy += fit.take(first + i * step, difference, units[i], &numbers[i * fit.padded()]);
+    explicit Part(const FitDirections& fit)
+        : fit(fit), wide((fit.columns() + 31) / 32 * 32), difference(fit.columns()),
+          nothing(fit.columns()), sums(n * wide) {}
+
+    void take(std::size_t first, std::size_t step, std::size_t n_taken) {
+      n_rows = n_taken, energy = 0;
+      units.resize(n_rows), numbers.resize(n_rows * fit.padded());
+      for (std::size_t i = 0; i < n_rows; ++i) take_row(first + i * step, i);
     }
 
-    // looked = part basis
-    void multiply(Numbers& looked) const { fit.project(numbers.data(), units.data(), n_rows, looked.data()); }
+    // out = differences basis
+    void multiply(float* out) {
+      products.resize(n_rows * n);
+      fit.search_.multiply_integers(numbers.data(), n_rows, fit.padded() / 2,
+                                    fit.basis_pairs_.data(), n, products.data());
+      const double size = fit.size_of_numbers() * std::sqrt(double(fit.columns()));
+      for (std::size_t i = 0; i < n_rows; ++i) {
+        const auto unit = float(double(units[i]) / size);
+        for (std::size_t k = 0; k < n; ++k) out[i * n + k] = float(products[i * n + k]) * unit;
+      }
+    }
 
-    // along = part^T looked
-    void multiply_turned(const Numbers& looked, Numbers& along) const {
-      const std::size_t columns = fit.columns(), wide = (columns + 31) / 32 * 32;
-      const std::size_t n_pairs = (n_rows + 1) / 2;
-      std::vector<std::int16_t> left(n * 2 * n_pairs), pairs(2 * n_pairs * wide);
-      Numbers turned(n * 2 * n_pairs);
+    // sums += looked^T differences
+    void add_turned(const float* looked) {
+      const std::size_t n_pairs = (n_rows + 1) / 2, columns = fit.columns();
+      left.resize(n * 2 * n_pairs), pairs.resize(2 * n_pairs * wide);
+      turned.assign(n * 2 * n_pairs, 0);
       for (std::size_t i = 0; i < n_rows; ++i)
         for (std::size_t k = 0; k < n; ++k)
           turned[k * 2 * n_pairs + i] = looked[i * n + k] * units[i];
       std::array<float, n> scales;
       for (std::size_t k = 0; k < n; ++k) {
-        const float* const numbers_of = &turned[k * 2 * n_pairs];
-        const double size = std::sqrt(fit.search_.energy(numbers_of, n_rows) / double(n_rows));
+        const float* const row = &turned[k * 2 * n_pairs];
+        const double size = std::sqrt(fit.search_.energy(row, n_rows) / double(n_rows));
         scales[k] = size > 0 ? float(size_of_looked / size) : 0;
-        fit.search_.quantize(numbers_of, 2 * n_pairs, scales[k], &left[k * 2 * n_pairs]);
+        fit.search_.quantize(row, 2 * n_pairs, scales[k], &left[k * 2 * n_pairs]);
       }
-      const std::vector<std::int16_t> nothing(columns);
       for (std::size_t i = 0; i < n_rows; i += 2) {
         const std::int16_t* const row = &numbers[i * fit.padded()];
         const std::int16_t* const next = i + 1 < n_rows ? row + fit.padded() : nothing.data();
         fit.search_.interleave(row, next, columns, &pairs[i * wide]);
       }
-      std::vector<std::int32_t> sums(n * wide);
-      fit.search_.multiply_integers(left.data(), n, n_pairs, pairs.data(), wide, sums.data());
+      products.resize(n * wide);
+      fit.search_.multiply_integers(left.data(), n, n_pairs, pairs.data(), wide, products.data());
       for (std::size_t k = 0; k < n; ++k) {
         const float unit = scales[k] > 0 ? 1 / scales[k] : 0;
         for (std::size_t j = 0; j < columns; ++j)
-          along[j * n + k] = float(sums[k * wide + j]) * unit;
+          sums[k * wide + j] += float(products[k * wide + j]) * unit;
       }
+    }
+    // Those sums, a row for each column of the differences.
+    Numbers along() const {
+      Numbers turned_sums(fit.columns() * n);
+      for (std::size_t j = 0; j < fit.columns(); ++j)
+        for (std::size_t k = 0; k < n; ++k) turned_sums[j * n + k] = sums[k * wide + j];
+      return turned_sums;
     }
 
     const FitDirections& fit;
-    std::size_t n_rows;
-    std::vector<float> units;
-    std::vector<std::int16_t> numbers;  // n_rows x padded()
+    std::size_t wide, n_rows = 0;
     double energy = 0;
+    Numbers units, difference, turned;
+    std::vector<std::int16_t> numbers, nothing, left, pairs;  // numbers: n_rows x padded()
+    std::vector<std::int32_t> products;
+    Numbers sums;  // n x wide
+
+   private:
+    void take_row(std::size_t row, std::size_t i) {
+      const std::size_t columns = fit.columns();
+      std::int16_t* const out = &numbers[i * fit.padded()];
+      fit.search_.subtract[kind_of<Words>](fit.source_[row], fit.base_[row], columns,
+                                           difference.data());
+      const double square = fit.search_.energy(difference.data(), columns);
+      units[i] = float(std::sqrt(square / double(columns)) / fit.size_of_numbers());
+      fit.search_.quantize(difference.data(), columns, units[i] > 0 ? 1 / units[i] : 0, out);
+      if (fit.padded() > columns) out[columns] = 0;
+      energy += square;
+    }
   };
 
   std::size_t padded() const { return (columns() + 1) / 2 * 2; }
-
-  // The differences of a row in integers, and their unit; returns their sum of squares.
-  double take(std::size_t row, Numbers& difference, float& unit, std::int16_t* out) const {
-    search_.subtract[kind_of<Words>](source_[row], base_[row], columns(), difference.data());
-    const double energy = search_.energy(difference.data(), columns());
-    const double size = std::sqrt(energy / double(columns()));
-    unit = float(size / size_of_numbers());
-    search_.quantize(difference.data(), columns(), unit > 0 ? 1 / unit : 0, out);
-    if (padded() > columns()) out[columns()] = 0;
-    return energy;
-  }
   // Of integers, their root mean square: sums of as many products as there are columns fit 31 bits.
   double size_of_numbers() const {
     return std::min(512.0, std::sqrt(double(1 << 30) / double(columns())));
-  }
-
-  // out = differences basis, of rows that take() has made integers.
-  void project(const std::int16_t* numbers, const float* units, std::size_t n_rows, float* out) const {
-    std::vector<std::int32_t> sums(n_rows * n);
-    search_.multiply_integers(numbers, n_rows, padded() / 2, basis_pairs_.data(), n, sums.data());
-    const double size = size_of_numbers() * std::sqrt(double(columns()));
-    for (std::size_t i = 0; i < n_rows; ++i) {
-      const auto unit = float(double(units[i]) / size);
-      for (std::size_t k = 0; k < n; ++k) out[i * n + k] = float(sums[i * n + k]) * unit;
-    }
   }
   void set_basis_pairs() {
     const auto scale = float(size_of_numbers() * std::sqrt(double(columns())));
@@ -212,17 +223,17 @@ class FitDirections {
     if (!(trace > nothing) || !std::isfinite(trace)) return false;
     alignas(64) float turn[n * n];
     search_.whiten(squares.data(), n, turn);
-    search_.multiply({along.data(), std::ptrdiff_t(n), 1}, columns(), n, turn, basis_.data());
+    multiply(along, turn, basis_);
     set_basis_pairs();
     return true;
   }
 
   // Whether no direction of a part is stronger than noise has it.
-  bool is_noise(const Part& part, const Numbers& looked) const {
+  bool is_noise(double energy, std::size_t part_rows, const Numbers& looked) const {
     const double strongest = greatest(squares_of(looked));
-    const auto n_rows = double(part.n_rows), n_columns = double(columns());
+    const auto n_rows = double(part_rows), n_columns = double(columns());
     const double edge = std::sqrt(n_rows) + std::sqrt(n_columns);
-    return strongest * n_rows * n_columns <= 1.5 * edge * edge * (part.energy - strongest);
+    return strongest * n_rows * n_columns <= 1.5 * edge * edge * (energy - strongest);
   }
   // The greatest eigenvalue, or a little less.
   static double greatest(const Squares& squares) {
@@ -248,37 +259,49 @@ class FitDirections {
     return value;
   }
 
-  // All rows on the basis, turned so that the strongest component comes first.
+  // The differences' part in the span of differences basis, its strongest component first. All rows
+  // are looked at once: nothing is made orthonormal before all are known.
   bool look_at_all() {
-    Numbers looked(rows() * n), difference(columns());
-    std::vector<std::int16_t> numbers(n_together * padded());
-    float units[n_together];
+    Numbers looked(rows() * n);
+    Part part(*this);
+    const std::size_t together = std::clamp<std::size_t>(most_together / columns(), 16, 96) / 2 * 2;
     energy_ = 0;
-    for (std::size_t first = 0; first < rows(); first += n_together) {
-      const std::size_t n_rows = std::min(n_together, rows() - first);
-      for (std::size_t i = 0; i < n_rows; ++i)
-        energy_ += take(first + i, difference, units[i], &numbers[i * padded()]);
-      project(numbers.data(), units, n_rows, &looked[first * n]);
+    for (std::size_t first = 0; first < rows(); first += together) {
+      part.take(first, 1, std::min(together, rows() - first));
+      energy_ += part.energy;
+      part.multiply(&looked[first * n]);
+      part.add_turned(&looked[first * n]);
     }
-    Squares squares = squares_of(looked), axes;
+    Squares squares = squares_of(looked);
     const double trace = trace_of(squares);
     if (!(trace > nothing) || !std::isfinite(trace)) return false;
+    alignas(64) float turn[n * n], axes[n * n], both[n * n];
+    search_.whiten(squares.data(), n, turn);
+    Numbers core(columns() * n);  // a row for each column: looked turn is orthonormal
+    multiply(part.along(), turn, core);
+    Squares products = squares_of(core), exact;
+    if (!std::isfinite(trace_of(products))) return false;
     std::array<double, n> lengths;
-    search_.diagonalize(squares.data(), axes.data(), lengths.data());
+    search_.diagonalize(products.data(), exact.data(), lengths.data());
     std::array<std::size_t, n> order;
     for (std::size_t k = 0; k < n; ++k) order[k] = k;
     std::ranges::stable_sort(order, [&](std::size_t one, std::size_t other) {
       return lengths[one] > lengths[other];
     });
-    alignas(64) float turn[n * n];
     for (std::size_t k = 0; k < n; ++k) {
       strengths_[k] = std::sqrt(std::max(lengths[order[k]], 1e-20 * trace));
-      for (std::size_t l = 0; l < n; ++l) turn[l * n + k] = float(axes[order[k] * n + l]);
+      for (std::size_t l = 0; l < n; ++l) axes[l * n + k] = float(exact[order[k] * n + l]);
     }
+    search_.multiply({turn, std::ptrdiff_t(n), 1}, n, n, axes, both);
     left_.resize(rows() * n), right_.resize(columns() * n);
-    search_.multiply({looked.data(), std::ptrdiff_t(n), 1}, rows(), n, turn, left_.data());
-    search_.multiply({basis_.data(), std::ptrdiff_t(n), 1}, columns(), n, turn, right_.data());
+    multiply(looked, both, left_);
+    multiply(core, axes, right_);
     return true;
+  }
+
+  // out = x turn, a row for each of x
+  void multiply(const Numbers& x, const float* turn, Numbers& out) const {
+    search_.multiply({x.data(), std::ptrdiff_t(n), 1}, x.size() / n, n, turn, out.data());
   }
 
   auto counted_exponents() const {
@@ -342,8 +365,8 @@ class FitDirections {
     double largest = 1e-300, energy = 0;
     for (std::size_t k = 0; k < n; ++k) {
       energy += strengths_[k] * strengths_[k];
-      const double of_left = double(left[k]) / strengths_[k] * balance();
-      const double most = std::max(of_left, double(right[k]) / balance());
+      const double of_right = double(right[k]) / strengths_[k] / balance();
+      const double most = std::max(double(left[k]) * balance(), of_right);
       largest = std::max(largest, strengths_[k] * most * most);
     }
     // Less than a unit above what is left of the greatest product, and of the greatest integers.
@@ -364,8 +387,8 @@ class FitDirections {
     std::array<std::int32_t, n> shifts_left{}, shifts_right{};
     for (std::size_t k = 0; k < plan.rank; ++k) {
       const double scale = std::sqrt(std::ldexp(strengths_[k], -plan.units[k]));
-      of_left[k] = float(scale * balance() / strengths_[k]);  // left is as long as its strength
-      of_right[k] = float(scale / balance());
+      of_left[k] = float(scale * balance());
+      of_right[k] = float(scale / balance() / strengths_[k]);  // it is as long as its strength
       const int stride = plan.units[k] - plan.units[0];
       shifts_left[k] = (stride + 1) / 2, shifts_right[k] = stride / 2;
     }
@@ -407,7 +430,8 @@ class FitDirections {
   }
 
   static constexpr std::size_t most_elements = std::size_t(1) << 22;  // of a part
-  static constexpr std::size_t n_together = 24;                       // rows that are projected
+  static constexpr std::size_t most_together = std::size_t(1) << 15;  // words, but for wide rows
+  static constexpr int n_powers = 1;  // beside the one that looks at all rows
   static constexpr double nothing = 1e-60;  // a sum of squares that has no digits left
   static constexpr std::size_t counted = std::size_t(1) << 14;  // words whose exponents are
   static constexpr std::size_t tried = std::size_t(1) << 13;    // words
@@ -423,7 +447,7 @@ class FitDirections {
   const SearchKernels& search_;
   WordRows source_, base_;
   double size_;
-  Numbers basis_, left_, right_;  // columns x n; rows x n, as long as their strengths; columns x n
+  Numbers basis_, left_, right_;  // columns x n; rows x n; columns x n, as long as their strengths
   std::vector<std::int16_t> basis_pairs_;
   std::array<double, n> strengths_{};
   double energy_ = 0;

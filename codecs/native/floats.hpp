@@ -32,13 +32,6 @@ inline float number(std::uint32_t word) {
 // to - from; 0 where either is no number. Without a branch, for vectors.
 template <class Words, class Real>
 inline Real difference(std::uint32_t to, std::uint32_t from) {
-  if constexpr (Words::word_bits == 16 && Words::exponent_bits == 8 && sizeof(Real) == 4) {
-    // Of words that differ by more than any number there is: 0, too.
-    const float exact = number<Words>(to) - number<Words>(from);
-    const auto bits = std::bit_cast<std::uint32_t>(exact);
-    const std::uint32_t is_number = 0u - std::uint32_t((bits & 0x7fffffff) < 0x7f800000);
-    return std::bit_cast<float>(bits & is_number);
-  }
   using Bits = std::conditional_t<sizeof(Real) == 4, std::uint32_t, std::uint64_t>;
   const Bits are_numbers = -Bits((to & infinite<Words>) != infinite<Words>) &
                            -Bits((from & infinite<Words>) != infinite<Words>);
