@@ -330,11 +330,11 @@ class FitDirections {
     double left = energy_;
     for (std::size_t k = 0; k < n; ++k) {
       left -= strengths_[k] * strengths_[k];
-      error[k] = std::max(left / size_ - floor, 1e-3 * floor);
+      error[k] = std::max(left / size_ - 1.02 * floor, 1e-3 * floor);
     }
     const int least = least_unit();
     Plan best;
-    double fewest = size_ * ulps.bits(std::log2(std::max(energy_ / size_ - floor, 1e-3 * floor)));
+    double fewest = size_ * ulps.bits(std::log2(std::max(energy_ / size_ - 1.02 * floor, 1e-3 * floor)));
     constexpr int finest_noise = -8, coarsest_noise = 2;
     for (int octave = finest_noise; octave <= coarsest_noise; ++octave) {
       const double noise = std::ldexp(error[n / 2] * n_values / size_, octave);
