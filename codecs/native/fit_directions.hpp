@@ -9,8 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <optional>
-#include <utility>
 #include <vector>
 
 #include "codec.hpp"
@@ -47,17 +45,22 @@ class FitDirections {
       : kernels_(kernels), search_(search), source_(source), base_(base),
         size_(double(source.rows) * double(source.columns)) {}
 
-  // Nothing where no product pays. At least n_directions rows and columns.
-  std::optional<LowRank> fit() {
+  // The product; of rank 0 where none pays. At least 2 n_directions rows and columns.
+  LowRank fit() {
     if (!find_basis() || !look_at_all()) return {};
     const UlpShares<Words> ulps(counted_exponents());
     if (ulps.empty()) return {};
     const Plan plan = planned(ulps);
-    if (plan.rank == 0) return {};
-    std::optional<LowRank> found = rounded(plan);
-    if (!found || !pays(*found)) return {};
-    return found;
+    LowRank found = rounded(plan);
+    if (found.rank == 0) return {};
+    const Tried tried_bits = tried_on_rows(found);
+    const double adapter = 16.0 * double(merged_rank(ulps)) * double(rows() + columns());
+    is_worth_more_ = adapter > 0 && tried_bits.left + tried_bits.factors > most_of_merges * adapter;
+    return tried_bits.pays() ? found : LowRank{};
   }
+  // Whether the words are those of a merged adapter and take more than twice what its factors would
+  // in 16 bits: then it pays to sharpen these, which takes much longer. See low_rank_merge.
+  bool is_worth_more() const { return is_worth_more_; }
 
  private:
   static constexpr std::size_t n = n_directions;
@@ -377,12 +380,12 @@ class FitDirections {
   // Both factors have numbers of about one size then.
   double balance() const { return std::pow(double(rows()) / double(columns()), 0.25); }
 
-  // Nothing where the unit has no exponent.
-  std::optional<LowRank> rounded(const Plan& plan) const {
+  // Of rank 0 where the unit has no exponent.
+  LowRank rounded(const Plan& plan) const {
     LowRank found;
-    found.rank = int(plan.rank);
     found.floor = plan.units[0] + unit_of_floor;
     if (found.floor < 1 || found.floor >= (1 << Words::exponent_bits) - 1) return {};
+    found.rank = int(plan.rank);
     std::array<float, n> of_left{}, of_right{};
     std::array<std::int32_t, n> shifts_left{}, shifts_right{};
     for (std::size_t k = 0; k < plan.rank; ++k) {
@@ -405,8 +408,12 @@ class FitDirections {
     return found;
   }
 
-  // Whether some rows and the factors take fewer bits than the rows alone.
-  bool pays(const LowRank& found) const {
+  // Bits of the words without a product, of what it leaves, and of its factors, by some rows.
+  struct Tried {
+    double without, left, factors;
+    bool pays() const { return left + factors < (1 - least_gain) * without; }
+  };
+  Tried tried_on_rows(const LowRank& found) const {
     const std::size_t rank = std::size_t(found.rank);
     const std::size_t n_rows = std::min(rows(), std::clamp<std::size_t>(tried / columns(), 4, 64));
     std::vector<const std::uint8_t*> source, base;
@@ -420,13 +427,22 @@ class FitDirections {
       Trial<Words> trial(kernels_, search_, columns());
       return trial.bits(source, base, n_rows, factors) * double(rows()) / double(n_rows);
     };
-    const double without = bits_of({});
-    const double with = bits_of({rank, found.floor, false, left.data(), found.right.data()});
-    // About what a factor's number takes: a sample of some tells.
-    const double of_left = factor_bits(search_, left.data(), n_rows, rank) * double(rows()) /
-                           double(n_rows);
-    const double of_right = of_left * double(columns()) / double(rows());
-    return with + of_left + of_right < (1 - least_gain) * without;
+    const double of_left = factor_bits(search_, left.data(), n_rows, rank) / double(n_rows);
+    return {.without = bits_of({}),
+            .left = bits_of({rank, found.floor, false, left.data(), found.right.data()}),
+            .factors = of_left * double(rows() + columns())};
+  }
+
+  // The rank of the adapter that was merged: the differences are a product of so few components but
+  // for the rounding of words. 0: they are no such product.
+  std::size_t merged_rank(const UlpShares<Words>& ulps) const {
+    const double edge = std::sqrt(double(rows())) + std::sqrt(double(columns()));
+    const double noise = std::sqrt(ulps.rounding()) * edge;
+    std::size_t n_found = 0;
+    while (n_found < n && strengths_[n_found] > 1.1 * noise) ++n_found;
+    double left = energy_;
+    for (const double strength : strengths_) left -= strength * strength;
+    return n_found < n && left < most_left * ulps.rounding() * size_ ? n_found : 0;
   }
 
   static constexpr std::size_t most_elements = std::size_t(1) << 22;  // of a part
@@ -440,6 +456,8 @@ class FitDirections {
   static constexpr double bits_of_tables = 200;  // of a component, beside its numbers, about
   static constexpr double reach = 12;  // of products, times their root mean square
   static constexpr double least_gain = 0.01;
+  static constexpr double most_of_merges = 2;  // times what an adapter takes
+  static constexpr double most_left = 1.4;  // of a merge, times what rounding has added
   static constexpr int unit_of_floor =
       middle_exponent<Words> + Words::mantissa_bits + guard_bits(Words::mantissa_bits);
 
@@ -451,6 +469,7 @@ class FitDirections {
   std::vector<std::int16_t> basis_pairs_;
   std::array<double, n> strengths_{};
   double energy_ = 0;
+  bool is_worth_more_ = false;
 };
 
 // Factors have at most so many numbers, for the memory that a search may take.
@@ -462,11 +481,17 @@ inline bool is_fit_in_directions(int kind, std::size_t rows, std::size_t columns
   return kind == kind_of<Bf16Words> && std::max(rows, columns) <= most_factors / n_directions;
 }
 
-// A product for the words of a frame whose sides and kind are such; of rank 0 where none pays. Rows
-// behind the last one of the base that is not zero have none: they are new, as of a vocabulary that
-// was extended, and so large beside differences that they would take all directions.
-inline LowRank fit_in_directions(const Kernels& kernels, const SearchKernels& search, View source,
-                                 View base, std::size_t rows, std::size_t columns) {
+struct FittedDirections {
+  LowRank low_rank;           // of rank 0 where none pays
+  bool is_worth_more = false;  // see FitDirections
+};
+
+// A product for the words of a frame whose sides and kind are such. Rows behind the last one of the
+// base that is not zero have none: they are new, as of a vocabulary that was extended, and so large
+// beside differences that they would take all directions.
+inline FittedDirections fit_in_directions(const Kernels& kernels, const SearchKernels& search,
+                                          View source, View base, std::size_t rows,
+                                          std::size_t columns) {
   using Words = Bf16Words;
   const std::size_t row_bytes = columns * sizeof(Words::Word);
   std::size_t known = rows;
@@ -479,10 +504,10 @@ inline LowRank fit_in_directions(const Kernels& kernels, const SearchKernels& se
   const auto rows_of = [&](View words) {
     return WordRows{words.data(), std::ptrdiff_t(row_bytes), known, columns};
   };
-  auto found = FitDirections<Words>(kernels, search, rows_of(source), rows_of(base)).fit();
-  if (!found) return {};
-  found->left.resize(rows * std::size_t(found->rank));
-  return std::move(*found);
+  FitDirections<Words> search_of(kernels, search, rows_of(source), rows_of(base));
+  FittedDirections found{search_of.fit(), search_of.is_worth_more()};
+  found.low_rank.left.resize(rows * std::size_t(found.low_rank.rank));
+  return found;
 }
 
 }  // namespace deltahub

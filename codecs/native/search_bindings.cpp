@@ -239,10 +239,10 @@ void whiten(const PlainMatrix<double>& squares, const PlainMatrix<float>& turn) 
   chosen_search().whiten(squares.data(), n, turn.data());
 }
 
-// (left, right, floor): rows x rank and rank x columns numbers of 16 bits.
-using Found = std::tuple<nb::bytes, nb::bytes, int>;
+// (left, right, floor, is_worth_more): rows x rank and rank x columns numbers of 16 bits.
+using Found = std::tuple<nb::bytes, nb::bytes, int, bool>;
 
-std::optional<Found> fit_directions(int kind, const Words2& words, const Words2& base) {
+Found fit_directions(int kind, const Words2& words, const Words2& base) {
   const Rows to = rows_of(word_kind(kind), words), from = rows_of(word_kind(kind), base);
   require(to.rows == from.rows && to.columns == from.columns, "shapes differ");
   require(is_fit_in_directions(kind, to.rows, to.columns), "words of another kind, or too many");
@@ -250,16 +250,15 @@ std::optional<Found> fit_directions(int kind, const Words2& words, const Words2&
   require(to.stride * std::ptrdiff_t(to.rows) == std::ptrdiff_t(size) &&
               from.stride == to.stride,
           "rows must follow one another");
-  const LowRank found = [&] {
+  const auto [found, is_worth_more] = [&] {
     nb::gil_scoped_release unlocked;
     return fit_in_directions(*chosen_kernels(), chosen_search(), {to.begin, size},
                              {from.begin, size}, to.rows, to.columns);
   }();
-  if (found.rank == 0) return {};
   const auto bytes_of = [](const std::vector<std::int16_t>& numbers) {
     return nb::bytes(numbers.data(), numbers.size() * sizeof(std::int16_t));
   };
-  return Found(bytes_of(found.left), bytes_of(found.right), found.floor);
+  return {bytes_of(found.left), bytes_of(found.right), found.floor, is_worth_more};
 }
 
 }  // namespace
@@ -351,11 +350,12 @@ void bind_search(nb::module_& m) {
         "of which the upper half is read and changed; they must not all be zero.");
   m.def("fit_directions", &fit_directions, "kind"_a, "words"_a, "base"_a,
         nb::sig("def fit_directions(kind: int, words: " WORDS ", base: " WORDS
-                ") -> tuple[bytes, bytes, int] | None"),
+                ") -> tuple[bytes, bytes, int, bool]"),
         "A product of low rank that makes words of BF16 smaller, given the base: its left and right\n"
-        "factor, rows x rank and rank x columns of int16, and its floor; None where none pays. The\n"
-        "same on every machine. ValueError unless both are C-contiguous, of the same shape, and\n"
-        "have at most 65536 rows and columns.");
+        "factor, rows x rank and rank x columns of int16, empty where none pays, and its floor; and\n"
+        "whether it is a merged adapter whose factors take less than what they leave, so that it\n"
+        "pays to sharpen them. The same on every machine. ValueError unless both are C-contiguous,\n"
+        "of the same shape, and have at most 65536 rows and columns.");
   m.def("factor_bits", &bits_of_factors, "values"_a,
         "About how many bits factors take, each column one component.");
 }
