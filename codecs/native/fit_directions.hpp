@@ -338,8 +338,9 @@ class FitDirections {
     const int least = least_unit();
     Plan best;
     double fewest = size_ * ulps.bits(std::log2(std::max(energy_ / size_ - 1.02 * floor, 1e-3 * floor)));
-    constexpr int finest_noise = -8, coarsest_noise = 2;
-    for (int octave = finest_noise; octave <= coarsest_noise; ++octave) {
+    // What a merge leaves is hardly noise, so that finer factors tell more than the model knows.
+    const int finest_noise = merged_rank(ulps) > 0 ? -11 : -8;
+    for (int octave = finest_noise; octave <= finest_noise + 10; ++octave) {
       const double noise = std::ldexp(error[n / 2] * n_values / size_, octave);
       Plan plan;
       double added = 0, of_factors = 0;
@@ -456,7 +457,7 @@ class FitDirections {
   static constexpr double bits_of_tables = 200;  // of a component, beside its numbers, about
   static constexpr double reach = 12;  // of products, times their root mean square
   static constexpr double least_gain = 0.01;
-  static constexpr double most_of_merges = 2;  // times what an adapter takes
+  static constexpr double most_of_merges = 3;  // times what an adapter takes
   static constexpr double most_left = 1.4;  // of a merge, times what rounding has added
   static constexpr int unit_of_floor =
       middle_exponent<Words> + Words::mantissa_bits + guard_bits(Words::mantissa_bits);
