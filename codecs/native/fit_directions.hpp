@@ -64,7 +64,9 @@ class FitDirections {
 
  private:
   static constexpr std::size_t n = n_directions;
-  using Numbers = std::vector<float, LineAllocator<float>>;
+  template <class Number>
+  using Unset = std::vector<Number, UnsetLineAllocator<Number>>;
+  using Numbers = Unset<float>;
   using Squares = std::array<double, n * n>;
 
   std::size_t rows() const { return source_.rows; }
@@ -103,7 +105,7 @@ class FitDirections {
   struct Part {
     explicit Part(const FitDirections& fit)
         : fit(fit), wide((fit.columns() + 31) / 32 * 32), difference(fit.columns()),
-          nothing(fit.columns()), sums(n * wide) {}
+          nothing(fit.columns(), 0), sums(n * wide, 0) {}
 
     void take(std::size_t first, std::size_t step, std::size_t n_taken) {
       n_rows = n_taken, energy = 0;
@@ -163,15 +165,15 @@ class FitDirections {
     std::size_t wide, n_rows = 0;
     double energy = 0;
     Numbers units, difference, turned;
-    std::vector<std::int16_t> numbers, nothing, left, pairs;  // numbers: n_rows x padded()
-    std::vector<std::int32_t> products;
+    Unset<std::int16_t> numbers, nothing, left, pairs;  // numbers: n_rows x padded()
+    Unset<std::int32_t> products;
     Numbers sums;  // n x wide
 
    private:
     void take_row(std::size_t row, std::size_t i) {
       const std::size_t columns = fit.columns();
       std::int16_t* const out = &numbers[i * fit.padded()];
-      fit.search_.subtract[kind_of<Words>](fit.source_[row], fit.base_[row], columns,
+      fit.search_.subtract_finite[kind_of<Words>](fit.source_[row], fit.base_[row], columns,
                                            difference.data());
       const double square = fit.search_.energy(difference.data(), columns);
       units[i] = float(std::sqrt(square / double(columns)) / fit.size_of_numbers());
@@ -188,7 +190,7 @@ class FitDirections {
   }
   void set_basis_pairs() {
     const auto scale = float(size_of_numbers() * std::sqrt(double(columns())));
-    std::vector<std::int16_t> numbers(padded() * n);
+    Unset<std::int16_t> numbers(padded() * n, 0);
     basis_pairs_.resize(numbers.size());
     search_.quantize(basis_.data(), basis_.size(), scale, numbers.data());
     for (std::size_t j = 0; j < padded(); j += 2)
@@ -467,7 +469,7 @@ class FitDirections {
   WordRows source_, base_;
   double size_;
   Numbers basis_, left_, right_;  // columns x n; rows x n; columns x n, as long as their strengths
-  std::vector<std::int16_t> basis_pairs_;
+  Unset<std::int16_t> basis_pairs_;
   std::array<double, n> strengths_{};
   double energy_ = 0;
   bool is_worth_more_ = false;

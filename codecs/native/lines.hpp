@@ -25,5 +25,25 @@ struct LineAllocator {
   bool operator==(const LineAllocator&) const { return true; }
 };
 
+// The same, of numbers that are whatever the memory has until they are set.
+template <class Number>
+struct UnsetLineAllocator : LineAllocator<Number> {
+  UnsetLineAllocator() = default;
+  template <class Other>
+  UnsetLineAllocator(const UnsetLineAllocator<Other>&) {}
+  template <class Other>
+  struct rebind {
+    using other = UnsetLineAllocator<Other>;
+  };
+  template <class Other>
+  void construct(Other* at) {
+    ::new (static_cast<void*>(at)) Other;
+  }
+  template <class Other, class From>
+  void construct(Other* at, const From& from) {
+    ::new (static_cast<void*>(at)) Other(from);
+  }
+};
+
 }  // namespace
 DELTAHUB_END

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "kernels.hpp"
+#include "lines.hpp"
 
 // Fuzzers have a lower bound, so that inputs of theirs reach what lies beyond it.
 #ifndef DELTAHUB_MOST_FILLED
@@ -25,18 +25,21 @@ class RightFactor {
  public:
   RightFactor() = default;
   // right: rank x columns.
-  RightFactor(const Kernels& kernels, std::vector<std::int16_t> right, std::size_t rank,
+  RightFactor(const Kernels& kernels, const std::vector<std::int16_t>& right, std::size_t rank,
               std::size_t columns)
       : rank_(rank), filled_(filled_rank(kernels, rank)), columns_(columns) {
     if (filled_ > rank && filled_ * columns > most_filled) {
-      numbers_ = std::move(right);
+      numbers_.assign(right.begin(), right.end());
       return;
     }
     beside_ = kernels.is_right_by_column ? filled_ : kernels.rank_step;
     numbers_.resize(filled_ * columns);
-    for (std::size_t k = 0; k < rank; ++k)
-      for (std::size_t j = 0; j < columns; ++j)
-        numbers_[(k / beside_ * columns + j) * beside_ + k % beside_] = right[k * columns + j];
+    for (std::size_t k = 0; k < rank; ++k) {
+      std::int16_t* const out = &numbers_[k / beside_ * columns * beside_ + k % beside_];
+      const std::int16_t* const from = &right[k * columns];
+      const std::size_t beside = beside_;
+      for (std::size_t j = 0; j < columns; ++j) out[j * beside] = from[j];
+    }
   }
 
   // Of n_rows <= 4 rows, each of filled_rank factors, and n columns from `first` on; out: rows of n.
@@ -62,7 +65,7 @@ class RightFactor {
   // take more memory than its words.
   static constexpr std::size_t most_filled = DELTAHUB_MOST_FILLED;
 
-  std::vector<std::int16_t> numbers_;
+  std::vector<std::int16_t, LineAllocator<std::int16_t>> numbers_;
   std::size_t rank_ = 0, filled_ = 0, columns_ = 0;
   std::size_t beside_ = 0;  // so many components of a column lie side by side; none: not filled up
 };

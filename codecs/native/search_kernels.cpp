@@ -36,6 +36,21 @@ void subtract(const std::uint8_t* words, const std::uint8_t* base, std::size_t n
 }
 
 template <class Words>
+void subtract_finite(const std::uint8_t* words, const std::uint8_t* base, std::size_t n,
+                     float* out) {
+  using Word = typename Words::Word;
+  for (std::size_t j = 0; j < n; ++j) {
+    // Of what is no number there is no finite difference, but in F16: number() knows none there.
+    static_assert(Words::exponent_bits == 8);
+    const float exact = number<Words>(load<Word>(words + j * sizeof(Word))) -
+                        number<Words>(load<Word>(base + j * sizeof(Word)));
+    const auto bits = std::bit_cast<std::uint32_t>(exact);
+    const std::uint32_t is_finite = 0u - std::uint32_t((bits & 0x7fffffff) < 0x7f800000);
+    out[j] = std::bit_cast<float>(bits & is_finite);
+  }
+}
+
+template <class Words>
 void keys(const std::uint8_t* deltas, const std::uint8_t* words, std::size_t n, std::int32_t level,
           std::uint16_t* out) {
   using Word = typename Words::Word;
@@ -90,6 +105,7 @@ const SearchKernels DELTAHUB_SEARCH(DELTAHUB_ISA) = {
     .greatest = DELTAHUB_OF_FLOATS(greatest),
     .subtract = DELTAHUB_OF_REALS(subtract, float),
     .subtract_exactly = DELTAHUB_OF_REALS(subtract, double),
+    .subtract_finite = {nullptr, subtract_finite<F32Words>, nullptr, subtract_finite<Bf16Words>},
     .keys = DELTAHUB_OF_FLOATS(keys),
     .ask = DELTAHUB_OF_REALS(ask, float),
     .ask_exactly = DELTAHUB_OF_REALS(ask, double),

@@ -56,6 +56,8 @@ struct SearchKernels {
   using SubtractExactly = void (*)(const std::uint8_t* words, const std::uint8_t* base,
                                    std::size_t n, double* differences);
   SubtractExactly subtract_exactly[4];
+  // The same as subtract, but 0, too, where a difference is greater than any number.
+  Subtract subtract_finite[4];
   // keys[j]: the class of words[j], then the cell and the sign of deltas[j]: see trial.hpp. level:
   // twice log2 of the magnitude that is expected of a delta times 2^exponent.
   using Keys = void (*)(const std::uint8_t* deltas, const std::uint8_t* words, std::size_t n,
