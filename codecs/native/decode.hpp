@@ -40,9 +40,13 @@ template <class Words>
 struct Workspace {
   alignas(64) std::uint8_t words[chunk * sizeof(typename Words::Word)];
   // Products of up to four whole rows, or of a piece of one.
-  std::vector<std::int32_t> products;
-  std::size_t first_row = 0, n_rows = 0;
+  struct Products {
+    std::vector<std::int32_t> numbers;
+    std::size_t first_row = 0, n_rows = 0;
+  };
+  Products products[2];
   bool is_sequential = true;  // false: calls skip most of the rows
+  bool is_backward = false;   // calls go back: the next one needs the first of these rows, too
 };
 
 // A frame's prelude made ready: immutable, shared by all threads.
@@ -180,25 +184,26 @@ class FrameModel {
                                std::size_t column, std::size_t width,
                                Workspace<Words>& space) const {
     constexpr std::size_t most_columns = 8 * chunk;
+    auto& found = space.products[space.is_backward ? row / 4 % 2 : 0];
     const auto multiply = [&](std::size_t from, std::size_t n_rows, std::size_t left,
                               std::size_t n) {
-      space.products.resize(std::max(space.products.size(), n_rows * n));
+      found.numbers.resize(std::max(found.numbers.size(), n_rows * n));
       right_.multiply(kernels_, &sides.left[from * filled_rank()], n_rows,
-                      shape.first_column + left, n, space.products.data());
+                      shape.first_column + left, n, found.numbers.data());
       if (model_.is_product_rounded)
-        kernels_.round(space.products.data(), n_rows * n,
+        kernels_.round(found.numbers.data(), n_rows * n,
                        Words::mantissa_bits + 1 - int(model_.stride));
     };
     if (shape.columns > most_columns || !space.is_sequential) {
       multiply(row, 1, column, width);
-      return space.products.data();
+      return found.numbers.data();
     }
-    if (row < space.first_row || row >= space.first_row + space.n_rows) {
-      space.first_row = row / 4 * 4;
-      space.n_rows = std::min<std::size_t>(4, shape.rows - space.first_row);
-      multiply(space.first_row, space.n_rows, 0, shape.columns);
+    if (row < found.first_row || row >= found.first_row + found.n_rows) {
+      found.first_row = row / 4 * 4;
+      found.n_rows = std::min<std::size_t>(4, shape.rows - found.first_row);
+      multiply(found.first_row, found.n_rows, 0, shape.columns);
     }
-    return &space.products[(row - space.first_row) * shape.columns + column];
+    return &found.numbers[(row - found.first_row) * shape.columns + column];
   }
 
   // Words of a row that only decayed: each one moved by what its highest mantissa digits say.

@@ -167,6 +167,7 @@ View encode_block(const FrameModel<Words>& frame, const DeltaRows& rows,
   std::uint8_t* const out = room.size() >= bound ? room.data() : stream_room().of(bound);
   StreamWriter<DeltaRows> writer(rows.kernels(), rows, out);
   Workspace<Words> space;
+  space.is_backward = true;
   Context contexts[chunk];
   Word deltas[chunk];
   for (std::size_t end = count; end > 0;) {
