@@ -4,32 +4,19 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
 #include "codec.hpp"
-#include "lines.hpp"
+#include "integer_rows.hpp"
 #include "plan.hpp"
 #include "search_kernels.hpp"
 #include "size_model.hpp"
 #include "trial.hpp"
 
 namespace deltahub {
-
-// Rows of words, each of which is contiguous.
-struct WordRows {
-  const std::uint8_t* begin;
-  std::ptrdiff_t stride;  // bytes
-  std::size_t rows, columns;
-
-  const std::uint8_t* operator[](std::size_t row) const {
-    return begin + std::ptrdiff_t(row) * stride;
-  }
-};
 
 // What a row of the right factor points along is found on samples of the rows, by a power iteration
 // that starts from noise; all rows are then projected on it (Halko, Martinsson and Tropp, 2011,
@@ -43,7 +30,7 @@ class FitDirections {
   FitDirections(const Kernels& kernels, const SearchKernels& search, WordRows source,
                 WordRows base)
       : kernels_(kernels), search_(search), source_(source), base_(base),
-        size_(double(source.rows) * double(source.columns)) {}
+        part_(search, source, base), size_(double(source.rows) * double(source.columns)) {}
 
   // The product; of rank 0 where none pays. At least 2 n_directions rows and columns.
   LowRank fit() {
@@ -51,7 +38,7 @@ class FitDirections {
     const UlpShares<Words> ulps(counted_exponents());
     if (ulps.empty()) return {};
     const Plan plan = planned(ulps);
-    LowRank found = rounded(plan);
+    LowRank found = plan.rank > 0 ? rounded(plan) : LowRank{};
     if (found.rank == 0) return {};
     const Tried tried_bits = tried_on_rows(found);
     const double adapter = 16.0 * double(merged_rank(ulps)) * double(rows() + columns());
@@ -64,9 +51,7 @@ class FitDirections {
 
  private:
   static constexpr std::size_t n = n_directions;
-  template <class Number>
-  using Unset = std::vector<Number, UnsetLineAllocator<Number>>;
-  using Numbers = Unset<float>;
+  using Numbers = UnsetNumbers<float>;
   using Squares = std::array<double, n * n>;
 
   std::size_t rows() const { return source_.rows; }
@@ -76,125 +61,29 @@ class FitDirections {
   std::size_t step_of(int power) const {
     const std::size_t least_rows = power == 0 ? 2 * n : 3 * n, most_rows = 8 * n;
     const std::size_t wanted = rows() / (power == 0 ? 8 : 4);
-    const std::size_t n_rows = std::min(std::clamp(wanted, least_rows, most_rows), most_elements / columns());
+    const std::size_t n_rows =
+        std::min(std::clamp(wanted, least_rows, most_rows), most_elements / columns());
     return std::max<std::size_t>(rows() / std::max<std::size_t>(n_rows, 1), 1);
   }
 
   // False where the differences are nothing, no numbers, or noise.
   bool find_basis() {
     basis_.resize(columns() * n);
-    Part part(*this);
     Numbers looked;
     for (int power = 0; power <= n_powers; ++power) {
       const std::size_t step = step_of(power), first = std::size_t(power) % step;
-      part.take(first, step, (rows() - first + step - 1) / step);
-      looked.resize(part.n_rows * n);
+      part_.take(first, step, (rows() - first + step - 1) / step);
+      looked.resize(part_.n_rows() * n);
       if (power == 0)
         fill_with_noise(looked);
       else
-        part.multiply(looked.data());
-      if (power == 1 && is_noise(part.energy, part.n_rows, looked)) return false;
-      part.sums.assign(n * part.wide, 0);
-      part.add_turned(looked.data());
-      if (!orthonormalize(part.along())) return false;
+        part_.multiply(looked.data());
+      if (power == 1 && is_noise(looked)) return false;
+      part_.clear_sums();
+      part_.add_turned(looked.data());
+      if (!orthonormalize(part_.along())) return false;
     }
     return true;
-  }
-
-  // Differences of some rows: integers, in units of each row's own size.
-  struct Part {
-    explicit Part(const FitDirections& fit)
-        : fit(fit), wide((fit.columns() + 31) / 32 * 32), difference(fit.columns()),
-          nothing(fit.columns(), 0), sums(n * wide, 0) {}
-
-    void take(std::size_t first, std::size_t step, std::size_t n_taken) {
-      n_rows = n_taken, energy = 0;
-      units.resize(n_rows), numbers.resize(n_rows * fit.padded());
-      for (std::size_t i = 0; i < n_rows; ++i) take_row(first + i * step, i);
-    }
-
-    // out = differences basis
-    void multiply(float* out) {
-      products.resize(n_rows * n);
-      fit.search_.multiply_integers(numbers.data(), n_rows, fit.padded() / 2,
-                                    fit.basis_pairs_.data(), n, products.data());
-      const double size = fit.size_of_numbers() * std::sqrt(double(fit.columns()));
-      for (std::size_t i = 0; i < n_rows; ++i) {
-        const auto unit = float(double(units[i]) / size);
-        for (std::size_t k = 0; k < n; ++k) out[i * n + k] = float(products[i * n + k]) * unit;
-      }
-    }
-
-    // sums += looked^T differences
-    void add_turned(const float* looked) {
-      const std::size_t n_pairs = (n_rows + 1) / 2, columns = fit.columns();
-      left.resize(n * 2 * n_pairs), pairs.resize(2 * n_pairs * wide);
-      turned.assign(n * 2 * n_pairs, 0);
-      for (std::size_t i = 0; i < n_rows; ++i)
-        for (std::size_t k = 0; k < n; ++k)
-          turned[k * 2 * n_pairs + i] = looked[i * n + k] * units[i];
-      std::array<float, n> scales;
-      for (std::size_t k = 0; k < n; ++k) {
-        const float* const row = &turned[k * 2 * n_pairs];
-        const double size = std::sqrt(fit.search_.energy(row, n_rows) / double(n_rows));
-        scales[k] = size > 0 ? float(size_of_looked / size) : 0;
-        fit.search_.quantize(row, 2 * n_pairs, scales[k], &left[k * 2 * n_pairs]);
-      }
-      for (std::size_t i = 0; i < n_rows; i += 2) {
-        const std::int16_t* const row = &numbers[i * fit.padded()];
-        const std::int16_t* const next = i + 1 < n_rows ? row + fit.padded() : nothing.data();
-        fit.search_.interleave(row, next, columns, &pairs[i * wide]);
-      }
-      products.resize(n * wide);
-      fit.search_.multiply_integers(left.data(), n, n_pairs, pairs.data(), wide, products.data());
-      for (std::size_t k = 0; k < n; ++k) {
-        const float unit = scales[k] > 0 ? 1 / scales[k] : 0;
-        for (std::size_t j = 0; j < columns; ++j)
-          sums[k * wide + j] += float(products[k * wide + j]) * unit;
-      }
-    }
-    // Those sums, a row for each column of the differences.
-    Numbers along() const {
-      Numbers turned_sums(fit.columns() * n);
-      for (std::size_t j = 0; j < fit.columns(); ++j)
-        for (std::size_t k = 0; k < n; ++k) turned_sums[j * n + k] = sums[k * wide + j];
-      return turned_sums;
-    }
-
-    const FitDirections& fit;
-    std::size_t wide, n_rows = 0;
-    double energy = 0;
-    Numbers units, difference, turned;
-    Unset<std::int16_t> numbers, nothing, left, pairs;  // numbers: n_rows x padded()
-    Unset<std::int32_t> products;
-    Numbers sums;  // n x wide
-
-   private:
-    void take_row(std::size_t row, std::size_t i) {
-      const std::size_t columns = fit.columns();
-      std::int16_t* const out = &numbers[i * fit.padded()];
-      fit.search_.subtract_finite[kind_of<Words>](fit.source_[row], fit.base_[row], columns,
-                                           difference.data());
-      const double square = fit.search_.energy(difference.data(), columns);
-      units[i] = float(std::sqrt(square / double(columns)) / fit.size_of_numbers());
-      fit.search_.quantize(difference.data(), columns, units[i] > 0 ? 1 / units[i] : 0, out);
-      if (fit.padded() > columns) out[columns] = 0;
-      energy += square;
-    }
-  };
-
-  std::size_t padded() const { return (columns() + 1) / 2 * 2; }
-  // Of integers, their root mean square: sums of as many products as there are columns fit 31 bits.
-  double size_of_numbers() const {
-    return std::min(512.0, std::sqrt(double(1 << 30) / double(columns())));
-  }
-  void set_basis_pairs() {
-    const auto scale = float(size_of_numbers() * std::sqrt(double(columns())));
-    Unset<std::int16_t> numbers(padded() * n, 0);
-    basis_pairs_.resize(numbers.size());
-    search_.quantize(basis_.data(), basis_.size(), scale, numbers.data());
-    for (std::size_t j = 0; j < padded(); j += 2)
-      search_.interleave(&numbers[j * n], &numbers[(j + 1) * n], n, &basis_pairs_[j * n]);
   }
 
   // The same numbers each time, of mean 0.
@@ -229,16 +118,16 @@ class FitDirections {
     alignas(64) float turn[n * n];
     search_.whiten(squares.data(), n, turn);
     multiply(along, turn, basis_);
-    set_basis_pairs();
+    part_.set_basis(basis_.data());
     return true;
   }
 
   // Whether no direction of a part is stronger than noise has it.
-  bool is_noise(double energy, std::size_t part_rows, const Numbers& looked) const {
+  bool is_noise(const Numbers& looked) const {
     const double strongest = greatest(squares_of(looked));
-    const auto n_rows = double(part_rows), n_columns = double(columns());
+    const auto n_rows = double(part_.n_rows()), n_columns = double(columns());
     const double edge = std::sqrt(n_rows) + std::sqrt(n_columns);
-    return strongest * n_rows * n_columns <= 1.5 * edge * edge * (energy - strongest);
+    return strongest * n_rows * n_columns <= 1.5 * edge * edge * (part_.energy() - strongest);
   }
   // The greatest eigenvalue, or a little less.
   static double greatest(const Squares& squares) {
@@ -268,14 +157,14 @@ class FitDirections {
   // are looked at once: nothing is made orthonormal before all are known.
   bool look_at_all() {
     Numbers looked(rows() * n);
-    Part part(*this);
+    part_.clear_sums();
     const std::size_t together = std::clamp<std::size_t>(most_together / columns(), 16, 96) / 2 * 2;
     energy_ = 0;
     for (std::size_t first = 0; first < rows(); first += together) {
-      part.take(first, 1, std::min(together, rows() - first));
-      energy_ += part.energy;
-      part.multiply(&looked[first * n]);
-      part.add_turned(&looked[first * n]);
+      part_.take(first, 1, std::min(together, rows() - first));
+      energy_ += part_.energy();
+      part_.multiply(&looked[first * n]);
+      part_.add_turned(&looked[first * n]);
     }
     Squares squares = squares_of(looked);
     const double trace = trace_of(squares);
@@ -283,7 +172,7 @@ class FitDirections {
     alignas(64) float turn[n * n], axes[n * n], both[n * n];
     search_.whiten(squares.data(), n, turn);
     Numbers core(columns() * n);  // a row for each column: looked turn is orthonormal
-    multiply(part.along(), turn, core);
+    multiply(part_.along(), turn, core);
     Squares products = squares_of(core), exact;
     if (!std::isfinite(trace_of(products))) return false;
     std::array<double, n> lengths;
@@ -339,7 +228,8 @@ class FitDirections {
     }
     const int least = least_unit();
     Plan best;
-    double fewest = size_ * ulps.bits(std::log2(std::max(energy_ / size_ - 1.02 * floor, 1e-3 * floor)));
+    double fewest =
+        size_ * ulps.bits(std::log2(std::max(energy_ / size_ - 1.02 * floor, 1e-3 * floor)));
     // What a merge leaves is hardly noise, so that finer factors tell more than the model knows.
     const int finest_noise = merged_rank(ulps) > 0 ? -11 : -8;
     for (int octave = finest_noise; octave <= finest_noise + 10; ++octave) {
@@ -454,7 +344,6 @@ class FitDirections {
   static constexpr double nothing = 1e-60;  // a sum of squares that has no digits left
   static constexpr std::size_t counted = std::size_t(1) << 14;  // words whose exponents are
   static constexpr std::size_t tried = std::size_t(1) << 13;    // words
-  static constexpr double size_of_looked = 128;  // root mean square of integers: see size_of_numbers
   static constexpr int most_stride = 12;
   static constexpr double bits_of_tables = 200;  // of a component, beside its numbers, about
   static constexpr double reach = 12;  // of products, times their root mean square
@@ -467,50 +356,12 @@ class FitDirections {
   const Kernels& kernels_;
   const SearchKernels& search_;
   WordRows source_, base_;
+  IntegerRows<Words> part_;
   double size_;
   Numbers basis_, left_, right_;  // columns x n; rows x n; columns x n, as long as their strengths
-  Unset<std::int16_t> basis_pairs_;
   std::array<double, n> strengths_{};
   double energy_ = 0;
   bool is_worth_more_ = false;
 };
-
-// Factors have at most so many numbers, for the memory that a search may take.
-inline constexpr std::size_t most_factors = std::size_t(1) << 21;
-// Of rows and of columns, at least.
-inline constexpr std::size_t least_side = 2 * n_directions;
-
-inline bool is_fit_in_directions(int kind, std::size_t rows, std::size_t columns) {
-  return kind == kind_of<Bf16Words> && std::max(rows, columns) <= most_factors / n_directions;
-}
-
-struct FittedDirections {
-  LowRank low_rank;           // of rank 0 where none pays
-  bool is_worth_more = false;  // see FitDirections
-};
-
-// A product for the words of a frame whose sides and kind are such. Rows behind the last one of the
-// base that is not zero have none: they are new, as of a vocabulary that was extended, and so large
-// beside differences that they would take all directions.
-inline FittedDirections fit_in_directions(const Kernels& kernels, const SearchKernels& search,
-                                          View source, View base, std::size_t rows,
-                                          std::size_t columns) {
-  using Words = Bf16Words;
-  const std::size_t row_bytes = columns * sizeof(Words::Word);
-  std::size_t known = rows;
-  const auto is_zero = [&](std::size_t row) {
-    const View words = base.subspan(row * row_bytes, row_bytes);
-    return words[0] == 0 && std::memcmp(words.data(), words.data() + 1, row_bytes - 1) == 0;
-  };
-  while (known > 0 && is_zero(known - 1)) --known;
-  if (std::min(known, columns) < least_side) return {};
-  const auto rows_of = [&](View words) {
-    return WordRows{words.data(), std::ptrdiff_t(row_bytes), known, columns};
-  };
-  FitDirections<Words> search_of(kernels, search, rows_of(source), rows_of(base));
-  FittedDirections found{search_of.fit(), search_of.is_worth_more()};
-  found.low_rank.left.resize(rows * std::size_t(found.low_rank.rank));
-  return found;
-}
 
 }  // namespace deltahub

@@ -9,7 +9,7 @@
 
 #include "delta_frame.hpp"
 #include "dispatch.hpp"
-#include "fit_directions.hpp"
+#include "frame_directions.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;

@@ -11,7 +11,7 @@
 
 #include "codec.hpp"
 #include "dispatch.hpp"
-#include "fit_directions.hpp"
+#include "frame_directions.hpp"
 #include "prediction.hpp"
 #include "trial.hpp"
 

@@ -40,8 +40,7 @@ void subtract_finite(const std::uint8_t* words, const std::uint8_t* base, std::s
                      float* out) {
   using Word = typename Words::Word;
   for (std::size_t j = 0; j < n; ++j) {
-    // Of what is no number there is no finite difference, but in F16: number() knows none there.
-    static_assert(Words::exponent_bits == 8);
+    static_assert(Words::exponent_bits == 8);  // number() of another dtype makes numbers of all words
     const float exact = number<Words>(load<Word>(words + j * sizeof(Word))) -
                         number<Words>(load<Word>(base + j * sizeof(Word)));
     const auto bits = std::bit_cast<std::uint32_t>(exact);

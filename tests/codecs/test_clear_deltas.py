@@ -35,7 +35,7 @@ def clear_delta(
     dtype: DType, rows: int, columns: int, source: bytes, base: bytes, most: int = 1 << 30
 ) -> bytes | None:
     kind = WORD_KINDS[dtype]
-    return encode_clear_delta(kind, source, base, rows, columns, rows, 1, HEADER, most, 1)
+    return encode_clear_delta(kind, source, base, rows, columns, rows, 1, HEADER, most, 1, 1)
 
 
 @every_kernel
@@ -127,5 +127,5 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
     ]:
         with pytest.raises(ValueError, match=r"words|base|cut off"):
             encode_clear_delta(
-                WORD_KINDS[DType.BF16], source, near, rows, 100, rows, 1, header, 1 << 30, 1
+                WORD_KINDS[DType.BF16], source, near, rows, 100, rows, 1, header, 1 << 30, 1, 1
             )

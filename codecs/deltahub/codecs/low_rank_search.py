@@ -13,7 +13,7 @@ import numpy as np
 
 from deltahub.codecs._native import factor_bits, fit_directions, trial_bits
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.low_rank import FLOAT_WORDS, I16, MAX_RANK, LowRank, Words
+from deltahub.codecs.low_rank import FLOAT_WORDS, MAX_RANK, LowRank, Words
 from deltahub.codecs.low_rank_merge import Effort, Merge, sharpened
 from deltahub.codecs.low_rank_pair import F64, Pair
 from deltahub.codecs.low_rank_plan import Plan, least_unit, plan_components, rounded, rounded_twice
@@ -50,12 +50,9 @@ def fit_low_rank(
         return None
     near = base.reshape(rows, columns)
     if dtype is DType.BF16 and effort == "default" and max(rows, columns) <= _LONGEST:
-        left, right, floor, is_worth_more = fit_directions(
-            WORD_KINDS[dtype], source.reshape(rows, columns), near
-        )
+        found, is_worth_more = _quick_fit(source.reshape(rows, columns), near)
         if not is_worth_more:
-            factors = (np.frombuffer(factor, np.int16) for factor in (left, right))
-            return _low_rank(*factors, rows, columns, floor)
+            return found
     n_known = _known_rows(near)
     if n_known < MIN_SIDE or columns < MIN_SIDE:
         return None
@@ -70,10 +67,15 @@ def fit_low_rank(
     return replace(low_rank, left=left)
 
 
-def _low_rank(left: I16, right: I16, rows: int, columns: int, floor: int) -> LowRank | None:
-    if left.size == 0:
-        return None
-    return LowRank(left.reshape(rows, -1), right.reshape(-1, columns), floor)
+def _quick_fit(source: Words, base: Words) -> tuple[LowRank | None, bool]:
+    """What native code finds in words of BF16, and whether to look closer: see fit_directions."""
+    left, right, floor, is_worth_more = fit_directions(WORD_KINDS[DType.BF16], source, base)
+    if not left:
+        return None, is_worth_more
+    factors = [np.frombuffer(factor, np.int16) for factor in (left, right)]
+    rows, columns = source.shape
+    found = LowRank(factors[0].reshape(rows, -1), factors[1].reshape(-1, columns), floor)
+    return found, is_worth_more
 
 
 def _known_rows(base: Words) -> int:
