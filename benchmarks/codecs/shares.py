@@ -32,7 +32,8 @@ KINDS: Final = (
     ("the system: pages and copies", r"kernel\.kallsyms"),
     (
         "search: linear algebra, NumPy",
-        r"openblas|libscipy|_umath|lapack|libm\.so|_pcg64|_generator",
+        r"openblas|libscipy|_umath|lapack|libm\.so|_pcg64|_generator|multiply_|add_squares|"
+        r"diagonalize|interleave|::quantize|::energy|FitDirections|IntegerRows",
     ),
     ("memory: moved, filled, allocated", r"libc\.so|libstdc\+\+"),
     (
