@@ -271,7 +271,7 @@ class FitDirections {
     return std::max(int(unit), 1 - unit_of_floor);
   }
   // Both factors have numbers of about one size then.
-  double balance() const { return std::pow(double(rows()) / double(columns()), 0.25); }
+  double balance() const { return std::sqrt(std::sqrt(double(rows()) / double(columns()))); }
 
   // Of rank 0 where the unit has no exponent.
   LowRank rounded(const Plan& plan) const {

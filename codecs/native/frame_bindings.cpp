@@ -39,11 +39,10 @@ std::optional<nb::bytes> encode_clear_delta(int kind, const Bytes& source, const
     nb::gil_scoped_release unlocked;
     LowRank low_rank;
     if (Effort(effort) != Effort::fast) {
+      if (!is_fit_in_directions(int(word_kind(kind)), rows, columns)) return {};
       const View words = view_of(source), near = view_of(base);
       require_words(words, near, rows, columns);
-      if (!is_fit_in_directions(kind, rows, columns) ||
-          common_stride(kind, words, near) > 0)
-        return {};
+      if (common_stride(kind, words, near) > 0) return {};
       auto found = fit_in_directions(*chosen_kernels(), chosen_search(), words, near, rows, columns);
       if (found.is_worth_more) return {};
       low_rank = std::move(found.low_rank);

@@ -33,6 +33,7 @@ inline FittedDirections fit_in_directions(const Kernels& kernels, const SearchKe
                                           View source, View base, std::size_t rows,
                                           std::size_t columns) {
   using Words = Bf16Words;
+  if (std::min(rows, columns) < least_side) return {};
   const std::size_t row_bytes = columns * sizeof(Words::Word);
   std::size_t known = rows;
   const auto is_zero = [&](std::size_t row) {
@@ -40,7 +41,7 @@ inline FittedDirections fit_in_directions(const Kernels& kernels, const SearchKe
     return words[0] == 0 && std::memcmp(words.data(), words.data() + 1, row_bytes - 1) == 0;
   };
   while (known > 0 && is_zero(known - 1)) --known;
-  if (std::min(known, columns) < least_side) return {};
+  if (known < least_side) return {};
   const auto rows_of = [&](View words) {
     return WordRows{words.data(), std::ptrdiff_t(row_bytes), known, columns};
   };

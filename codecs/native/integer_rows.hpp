@@ -77,11 +77,14 @@ class IntegerRows {
   // sums += looked^T differences
   void add_turned(const float* looked) {
     const std::size_t n_pairs = (n_rows_ + 1) / 2;
+    // Of small differences squares of what follows would be nothing.
+    const float largest = *std::max_element(units_.begin(), units_.end());
+    const float common = largest > least_unit ? 1 / largest : 0;
     left_.resize(n * 2 * n_pairs), pairs_.resize(2 * n_pairs * wide_);
     turned_.assign(n * 2 * n_pairs, 0);
     for (std::size_t i = 0; i < n_rows_; ++i)
       for (std::size_t k = 0; k < n; ++k)
-        turned_[k * 2 * n_pairs + i] = looked[i * n + k] * units_[i];
+        turned_[k * 2 * n_pairs + i] = looked[i * n + k] * (units_[i] * common);
     std::array<float, n> scales;
     for (std::size_t k = 0; k < n; ++k) {
       const float* const row = &turned_[k * 2 * n_pairs];
@@ -97,7 +100,7 @@ class IntegerRows {
     products_.resize(n * wide_);
     search_.multiply_integers(left_.data(), n, n_pairs, pairs_.data(), wide_, products_.data());
     for (std::size_t k = 0; k < n; ++k) {
-      const float unit = scales[k] > 0 ? 1 / scales[k] : 0;
+      const float unit = scales[k] > 0 ? largest / scales[k] : 0;
       for (std::size_t j = 0; j < columns_; ++j)
         sums_[k * wide_ + j] += float(products_[k * wide_ + j]) * unit;
     }
@@ -113,11 +116,12 @@ class IntegerRows {
  private:
   static constexpr std::size_t n = n_directions;
   // Root mean squares of integers. Sums of as many products as there are columns fit 31 bits; so do
-  // those of as many as a part has rows (256), however large single numbers are.
+  // those of as many as a part has rows (some 300), however large single numbers are.
   double size_of_numbers() const {
     return std::min(512.0, std::sqrt(double(1 << 30) / double(columns_)));
   }
   static constexpr double size_of_looked = 128;
+  static constexpr float least_unit = 1e-30f;
 
   void take_row(std::size_t row, std::size_t i) {
     std::int16_t* const out = &numbers_[i * padded_];

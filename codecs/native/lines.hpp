@@ -7,7 +7,6 @@
 #include "isa.hpp"
 
 DELTAHUB_BEGIN
-namespace {
 
 // What registers are loaded from begins where a line of the cache does: else most loads take two.
 template <class Number>
@@ -45,5 +44,4 @@ struct UnsetLineAllocator : LineAllocator<Number> {
   }
 };
 
-}  // namespace
 DELTAHUB_END

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "kernels.hpp"
@@ -25,11 +26,11 @@ class RightFactor {
  public:
   RightFactor() = default;
   // right: rank x columns.
-  RightFactor(const Kernels& kernels, const std::vector<std::int16_t>& right, std::size_t rank,
+  RightFactor(const Kernels& kernels, std::vector<std::int16_t> right, std::size_t rank,
               std::size_t columns)
       : rank_(rank), filled_(filled_rank(kernels, rank)), columns_(columns) {
     if (filled_ > rank && filled_ * columns > most_filled) {
-      numbers_.assign(right.begin(), right.end());
+      unfilled_ = std::move(right);
       return;
     }
     beside_ = kernels.is_right_by_column ? filled_ : kernels.rank_step;
@@ -52,7 +53,7 @@ class RightFactor {
     std::fill_n(out, n_rows * n, 0);
     for (std::size_t row = 0; row < n_rows; ++row)
       for (std::size_t k = 0; k < rank_; ++k) {
-        const std::int16_t* const right = &numbers_[k * columns_ + first];
+        const std::int16_t* const right = &unfilled_[k * columns_ + first];
         const std::int32_t factor = left[row * filled_ + k];
         std::int32_t* const sums = out + row * n;
         for (std::size_t j = 0; j < n; ++j)
@@ -66,6 +67,7 @@ class RightFactor {
   static constexpr std::size_t most_filled = DELTAHUB_MOST_FILLED;
 
   std::vector<std::int16_t, LineAllocator<std::int16_t>> numbers_;
+  std::vector<std::int16_t> unfilled_;
   std::size_t rank_ = 0, filled_ = 0, columns_ = 0;
   std::size_t beside_ = 0;  // so many components of a column lie side by side; none: not filled up
 };

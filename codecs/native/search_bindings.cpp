@@ -247,9 +247,10 @@ Found fit_directions(int kind, const Words2& words, const Words2& base) {
   require(to.rows == from.rows && to.columns == from.columns, "shapes differ");
   require(is_fit_in_directions(kind, to.rows, to.columns), "words of another kind, or too many");
   const std::size_t size = to.rows * to.columns * words.itemsize();
-  require(to.stride * std::ptrdiff_t(to.rows) == std::ptrdiff_t(size) &&
-              from.stride == to.stride,
-          "rows must follow one another");
+  const auto follow = [&](const Rows& rows) {
+    return rows.rows <= 1 || rows.stride * std::ptrdiff_t(rows.rows) == std::ptrdiff_t(size);
+  };
+  require(follow(to) && follow(from), "rows must follow one another");
   const auto [found, is_worth_more] = [&] {
     nb::gil_scoped_release unlocked;
     return fit_in_directions(*chosen_kernels(), chosen_search(), {to.begin, size},

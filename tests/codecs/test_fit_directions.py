@@ -175,6 +175,17 @@ def test_unrelated_and_equal_matrices_have_none() -> None:
     assert fit_directions(BF16, stranger, near)[0] == b""
     assert fit_directions(BF16, near, near)[0] == b""
     assert fit_directions(BF16, source[:63].copy(), near[:63].copy())[0] == b""
+    for shape in [(5, 0), (64, 0)]:
+        assert fit_directions(BF16, *[np.zeros(shape, np.uint16)] * 2)[0] == b""
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e-7, 1e7], ids=str)
+def test_a_product_is_found_in_numbers_of_any_size(scale: float) -> None:
+    random = np.random.default_rng(0)
+    weights = random.standard_normal((128, 96)) * 0.02
+    step = random.standard_normal((128, 2)) @ random.standard_normal((2, 96)) * 3e-3
+    source, near = (words_of(torch.from_numpy(each * scale)) for each in (weights + step, weights))
+    assert len(fit_directions(BF16, source, near)[0]) > 0
 
 
 def test_arguments_that_do_not_fit_are_refused() -> None:
@@ -194,5 +205,11 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
         encode_clear_delta(
             BF16, data[0], data[1][:-2], rows, columns, rows, 1, bytes(184), 1 << 30, 2, 1
         )
+    for kind in (WORD_KINDS[DType.F16], WORD_KINDS[DType.F32]):
+        size = rows * columns * (2 if kind == WORD_KINDS[DType.F16] else 4)
+        none = encode_clear_delta(
+            kind, bytes(size), bytes(size), rows, columns, rows, 1, bytes(184), 1 << 30, 2, 1
+        )
+        assert none is None
     with pytest.raises(ValueError, match="effort"):
         encode_clear_delta(BF16, *data, rows, columns, rows, 1, bytes(184), 1 << 30, 3, 1)
