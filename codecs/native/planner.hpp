@@ -220,14 +220,15 @@ class Planner {
              (option.by_column ? column_bits : 0);
     };
     Sample::Option best;
-    for (const bool by_row : {false, true}) {
-      // The class of a row that decayed is its scale.
-      if (!by_row && plan.model.staircase_bits > 0) continue;
-      for (const bool by_column : {false, true}) {
-        const Sample::Option option = sample.tried(scales, by_row, by_column);
-        if (best.bits == 0 || bits_of(option) < bits_of(best)) best = option;
-      }
-    }
+    const auto try_option = [&](bool by_row, bool by_column) {
+      const Sample::Option option = sample.tried(scales, by_row, by_column);
+      if (best.bits == 0 || bits_of(option) < bits_of(best)) best = option;
+    };
+    // The class of a row that decayed is its scale.
+    const bool is_decayed = plan.model.staircase_bits > 0;
+    if (!is_decayed) try_option(false, false), try_option(false, true);
+    try_option(true, false);
+    if (is_decayed || best.by_row || best.by_column) try_option(true, true);
     return best;
   }
 
