@@ -252,12 +252,15 @@ class Planner {
     std::uint32_t* const counts = classes.histograms.data();
     Context z[chunk];
     std::uint16_t bins[chunk];
+    std::uint32_t keys[chunk];
     const std::size_t step = std::max<std::size_t>(all() / care().counted, 1);
     for_each_piece(frame, classes.rows, step, away(step), z,
                    [&](std::size_t row, std::size_t column, std::size_t n,
                        const std::uint8_t* words) {
                      bins_.find(source_at(row, column), words, n, bins);
-                     for (std::size_t j = 0; j < n; ++j) ++counts[z[j] * end + bins[j]];
+                     for (std::size_t j = 0; j < n; ++j)
+                       keys[j] = std::uint32_t(z[j]) * std::uint32_t(end) + bins[j];
+                     for (std::size_t j = 0; j < n; ++j) ++counts[keys[j]];
                      classes.counted += n;
                    });
     return classes;
