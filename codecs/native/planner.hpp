@@ -154,10 +154,17 @@ class Planner {
     }
   }
 
+  // Of the pieces on which scales are measured: a few hundred words of each row and column tell their
+  // scale to an eighth of an octave.
+  std::size_t scale_step() const {
+    return std::max<std::size_t>(std::min(shape_.rows, shape_.columns) / care().enough, 1);
+  }
   // The phase of pieces that lie elsewhere than those on which scales were measured: there they
   // would seem to say more than they do. At least one piece remains.
   std::size_t away(std::size_t step) const {
-    const std::size_t phase = step / 2;
+    // Diagonals meet where both steps' common divisor divides how far their phases are apart.
+    const std::size_t common = std::gcd(step, scale_step());
+    const std::size_t phase = step / 2 / common * common + common / 2;
     return shape_.rows >= step || shape_.columns > sample_piece * phase ? phase : 0;
   }
   const std::uint8_t* source_at(std::size_t row, std::size_t column) const {
@@ -180,12 +187,9 @@ class Planner {
     if (!is_scaled()) return {};
     ScaleSums sums(shape_.rows, shape_.columns);
     const RowSides sides = sides_of(plan);
-    // A few hundred words of each row and column tell their scale to an eighth of an octave.
-    const std::size_t least_side = std::min(shape_.rows, shape_.columns);
-    const std::size_t step = std::max<std::size_t>(least_side / care().enough, 1);
     std::size_t last_row = 0;
     const auto finish = [&](std::size_t row) { sums.finish_row(row, !has_decayed(sides, row)); };
-    for_each_piece(counting_frame(plan, 0), sides, step, 0, nullptr,
+    for_each_piece(counting_frame(plan, 0), sides, scale_step(), 0, nullptr,
                    [&](std::size_t row, std::size_t column, std::size_t n,
                        const std::uint8_t* words) {
                      if (row != last_row) finish(std::exchange(last_row, row));
