@@ -98,5 +98,62 @@ void ask(const std::uint8_t* words, const std::uint8_t* base, const Real* produc
   as(words, base, products, n, rule, weights, pulls);
 }
 
+// How far words pull at products of so many units, as `ask` says it. Weights are 1 for words as fine as
+// 2^-octaves of the typical one and finer ones, a quarter an octave above, and nothing beyond seven. Adds
+// to weights[j] what word j weighs, times whole_weight, and returns the sum of these: whole numbers, so
+// that sums are the same in any order.
+template <class Words, bool IS_INSIDE, bool IS_ROUNDED>
+std::uint32_t pull_as(const std::uint8_t* words, const std::uint8_t* base,
+                      const std::int32_t* products, float unit, std::size_t n,
+                      const AskedRule& rule, float* pulls, std::uint32_t* weights) {
+  using Word = typename Words::Word;
+  constexpr std::int32_t below_first = middle_exponent<Words> + Words::mantissa_bits;
+  const std::int32_t finest = rule.typical - rule.octaves;
+  const float margin = rule.margin;
+  std::uint32_t sum = 0;
+  for (std::size_t j = 0; j < n; ++j) {
+    const std::uint32_t word = load<Word>(words + j * sizeof(Word));
+    const float away = difference<Words, float>(word, load<Word>(base + j * sizeof(Word)));
+    const float product = float(products[j]) * unit;
+    std::int32_t exponent = std::max(
+        std::int32_t(word >> Words::mantissa_bits) & ((1 << Words::exponent_bits) - 1), 1);
+    float pull = away - product;
+    std::int32_t is_content = 0;
+    if constexpr (IS_INSIDE) {
+      Interval interval{away, 0.5f * power_of_two(exponent - below_first)};
+      if (IS_ROUNDED) interval = before_rounding<Words>(interval.middle, interval.half, word);
+      const float room = interval.half - margin * power_of_two(std::max(exponent, finest) -
+                                                               below_first);
+      const float half = room > 0 ? room : 0;
+      pull = interval.middle - product;
+      const float below = pull < half ? pull : half;
+      pull -= below > -half ? below : -half;
+      is_content = -std::int32_t(pull == 0);
+    } else if constexpr (IS_ROUNDED) {
+      const auto bits = std::bit_cast<std::uint32_t>(product);
+      exponent = std::max(exponent, std::int32_t(bits >> 23 & 255) + middle_exponent<Words> - 127);
+    }
+    const std::int32_t above = std::max(exponent - finest, 0);
+    const std::uint32_t whole = whole_weight >> std::min(2 * above, 31);
+    // What a word counts that is content: a sixteenth.
+    const std::uint32_t weight = whole >> (4 & is_content);
+    pulls[j] = pull * (float(std::int32_t(whole)) / whole_weight);
+    weights[j] += weight;
+    sum += weight;
+  }
+  return sum;
+}
+
+template <class Words>
+std::uint32_t pull(const std::uint8_t* words, const std::uint8_t* base,
+                   const std::int32_t* products, float unit, std::size_t n, const AskedRule& rule,
+                   float* pulls, std::uint32_t* weights) {
+  const auto as = rule.is_inside
+                      ? (rule.is_rounded ? pull_as<Words, true, true> : pull_as<Words, true, false>)
+                      : (rule.is_rounded ? pull_as<Words, false, true>
+                                         : pull_as<Words, false, false>);
+  return as(words, base, products, unit, n, rule, pulls, weights);
+}
+
 }  // namespace
 DELTAHUB_END

@@ -10,9 +10,12 @@
 #include <vector>
 
 #include "codec.hpp"
+#include "found_directions.hpp"
 #include "integer_rows.hpp"
 #include "plan.hpp"
+#include "plan_directions.hpp"
 #include "search_kernels.hpp"
+#include "sharpening.hpp"
 #include "size_model.hpp"
 #include "trial.hpp"
 
@@ -37,22 +40,17 @@ class FitDirections {
     if (!find_basis() || !look_at_all()) return {};
     const UlpShares<Words> ulps(counted_exponents());
     if (ulps.empty()) return {};
-    const Plan plan = planned(ulps);
-    LowRank found = plan.rank > 0 ? rounded(plan) : LowRank{};
-    if (found.rank == 0) return {};
-    const Tried tried_bits = tried_on_rows(found);
-    const double adapter = 16.0 * double(merged_rank(ulps)) * double(rows() + columns());
-    is_worth_more_ = adapter > 0 && tried_bits.left + tried_bits.factors > most_of_merges * adapter;
-    return tried_bits.pays() ? found : LowRank{};
+    merged_rank_ = rank_of_merge(ulps);
+    Tried best = tried(ulps);
+    if (best.low_rank.rank > 0 && merged_rank_ > 0) sharpen(ulps, best);
+    return best.pays() ? std::move(best.low_rank) : LowRank{};
   }
-  // Whether the words are those of a merged adapter and take more than twice what its factors would
-  // in 16 bits: then it pays to sharpen these, which takes much longer. See low_rank_merge.
-  bool is_worth_more() const { return is_worth_more_; }
 
  private:
   static constexpr std::size_t n = n_directions;
-  using Numbers = UnsetNumbers<float>;
-  using Squares = std::array<double, n * n>;
+  static constexpr double nothing = FoundDirections::nothing;
+  using Numbers = Thin;
+  using Squares = ThinSquares;
 
   std::size_t rows() const { return source_.rows; }
   std::size_t columns() const { return source_.columns; }
@@ -97,17 +95,9 @@ class FitDirections {
     }
   }
 
-  Squares squares_of(const Numbers& columns_of) const {
-    Squares squares{};
-    search_.add_squares(columns_of.data(), columns_of.size() / n, squares.data());
-    for (std::size_t k = 0; k < n; ++k)
-      for (std::size_t l = 0; l < k; ++l) squares[k * n + l] = squares[l * n + k];
-    return squares;
-  }
-  static double trace_of(const Squares& squares) {
-    double trace = 0;
-    for (std::size_t k = 0; k < n; ++k) trace += squares[k * n + k];
-    return trace;
+  Squares squares_of(const Numbers& rows) const { return deltahub::squares_of(search_, rows); }
+  void multiply(const Numbers& x, const float* turn, Numbers& out) const {
+    deltahub::multiply(search_, x, turn, out);
   }
 
   // Into basis_; false where nothing is left of them, or they are no numbers.
@@ -158,7 +148,7 @@ class FitDirections {
   bool look_at_all() {
     Numbers looked(rows() * n);
     part_.clear_sums();
-    const std::size_t together = std::clamp<std::size_t>(most_together / columns(), 16, 96) / 2 * 2;
+    const std::size_t together = std::clamp<std::size_t>(most_together / columns(), 32, 96) / 2 * 2;
     energy_ = 0;
     for (std::size_t first = 0; first < rows(); first += together) {
       part_.take(first, 1, std::min(together, rows() - first));
@@ -169,33 +159,11 @@ class FitDirections {
     Squares squares = squares_of(looked);
     const double trace = trace_of(squares);
     if (!(trace > nothing) || !std::isfinite(trace)) return false;
-    alignas(64) float turn[n * n], axes[n * n], both[n * n];
+    alignas(64) float turn[n * n];
     search_.whiten(squares.data(), n, turn);
-    Numbers core(columns() * n);  // a row for each column: looked turn is orthonormal
+    Numbers core;  // a row for each column: looked turn is orthonormal
     multiply(part_.along(), turn, core);
-    Squares products = squares_of(core), exact;
-    if (!std::isfinite(trace_of(products))) return false;
-    std::array<double, n> lengths;
-    search_.diagonalize(products.data(), exact.data(), lengths.data());
-    std::array<std::size_t, n> order;
-    for (std::size_t k = 0; k < n; ++k) order[k] = k;
-    std::ranges::stable_sort(order, [&](std::size_t one, std::size_t other) {
-      return lengths[one] > lengths[other];
-    });
-    for (std::size_t k = 0; k < n; ++k) {
-      strengths_[k] = std::sqrt(std::max(lengths[order[k]], 1e-20 * trace));
-      for (std::size_t l = 0; l < n; ++l) axes[l * n + k] = float(exact[order[k] * n + l]);
-    }
-    search_.multiply({turn, std::ptrdiff_t(n), 1}, n, n, axes, both);
-    left_.resize(rows() * n), right_.resize(columns() * n);
-    multiply(looked, both, left_);
-    multiply(core, axes, right_);
-    return true;
-  }
-
-  // out = x turn, a row for each of x
-  void multiply(const Numbers& x, const float* turn, Numbers& out) const {
-    search_.multiply({x.data(), std::ptrdiff_t(n), 1}, x.size() / n, n, turn, out.data());
+    return found_.settle(search_, looked, turn, core);
   }
 
   auto counted_exponents() const {
@@ -208,160 +176,156 @@ class FitDirections {
     return counts;
   }
 
-  // Components to keep, and log2 of the unit of each one's product; none is finer than the first.
-  struct Plan {
-    std::size_t rank = 0;
-    std::array<int, n> units{};
+  // The product that the model of sizes finds best, and what a trial says of it.
+  struct Tried {
+    LowRank low_rank;
+    double without = 0, with = 0;  // bits of all words: alone, and with the product and its factors
+    bool pays() const { return low_rank.rank > 0 && with < (1 - least_gain) * without; }
   };
-
-  // The plan of fewest bits by the model of sizes. The noise of a rounded component grows with its
-  // strength and with its unit: so the strongest has the finest unit, and the weaker ones multiples
-  // of it by powers of two.
-  Plan planned(const UlpShares<Words>& ulps) const {
-    const double root = std::sqrt(size_), n_values = double(rows() + columns());
-    const double floor = ulps.rounding();
-    std::array<double, n> error;
+  Tried tried(const UlpShares<Words>& ulps) const {
+    const double floor = 1.02 * ulps.rounding(), least = 1e-3 * ulps.rounding();
+    const auto error = [&](double left) { return std::max(left / size_ - floor, least); };
+    PlanOfDirections plan{.error_without = error(energy_)};
     double left = energy_;
     for (std::size_t k = 0; k < n; ++k) {
-      left -= strengths_[k] * strengths_[k];
-      error[k] = std::max(left / size_ - 1.02 * floor, 1e-3 * floor);
+      left -= found_.strengths[k] * found_.strengths[k];
+      plan.error[k] = error(left);
     }
-    const int least = least_unit();
-    Plan best;
-    double fewest =
-        size_ * ulps.bits(std::log2(std::max(energy_ / size_ - 1.02 * floor, 1e-3 * floor)));
     // What a merge leaves is hardly noise, so that finer factors tell more than the model knows.
-    const int finest_noise = merged_rank(ulps) > 0 ? -11 : -8;
-    for (int octave = finest_noise; octave <= finest_noise + 10; ++octave) {
-      const double noise = std::ldexp(error[n / 2] * n_values / size_, octave);
-      Plan plan;
-      double added = 0, of_factors = 0;
-      for (std::size_t k = 0; k < n; ++k) {
-        const double finest = std::log2(6 * noise * root / strengths_[k]);
-        const int first = k == 0 ? std::max(int(std::rint(finest)), least) : plan.units[0];
-        plan.units[k] = first + std::clamp(int(std::rint(finest)) - first, 0, most_stride);
-        added += std::ldexp(strengths_[k], plan.units[k]) / (6 * root);
-        const double square = std::ldexp(strengths_[k] / root, -plan.units[k]);
-        of_factors += n_values * std::log2(1 + 17 * square) / 2 + bits_of_tables;
-        const double bits = size_ * ulps.bits(std::log2(error[k] + added)) + of_factors;
-        if (bits < fewest) fewest = bits, best = plan, best.rank = k + 1;
-      }
+    plan.finest_noise = merged_rank_ > 0 ? -11 : -8;
+    plan.coarsest_noise = plan.finest_noise + 10;
+    return tried(ulps, plan);
+  }
+  Tried tried(const UlpShares<Words>& ulps, PlanOfDirections& plan) const {
+    const IntegersOfDirections<Words> integers(search_, found_, rows(), columns());
+    Tried tried{integers.best(ulps, plan)};
+    if (tried.low_rank.rank > 0) try_on_rows(tried);
+    return tried;
+  }
+
+  // Passes over all words, where the frame would take more than twice what the adapter's factors do.
+  void sharpen(const UlpShares<Words>& ulps, Tried& best) {
+    const auto of_adapter = [&](std::size_t rank) {
+      return 16.0 * double(rank) * double(rows() + columns());
+    };
+    if (best.with <= most_of_merges * of_adapter(merged_rank_)) return;
+    constexpr int below_first = middle_exponent<Words> + Words::mantissa_bits;
+    const int typical = int(std::rint(std::log2(12 * ulps.rounding()) / 2)) + below_first;
+    const double edge = std::sqrt(double(rows())) + std::sqrt(double(columns()));
+    std::size_t rank = std::min(merged_rank_ + 2, n);  // weak components may yet be hidden
+    Sharpening<Words> passes(search_, source_, base_, part_, found_);
+    for (AskedRule rule : passes_of_merges) {
+      rule.typical = typical, rule.is_rounded = best.low_rank.is_rounded;
+      const auto weighed = ulps.weighed(typical - rule.octaves - below_first);
+      if (!passes.run(rule, rank, weighed.spread)) return;
+      // Noise that stays would become copies of what is strong.
+      const double noise = least_over_noise * std::sqrt(weighed.rounding) * edge;
+      while (rank > 1 && found_.strengths[rank - 1] < noise) --rank;
+      Tried sharper = tried_sharper(ulps, rank);
+      if (sharper.low_rank.rank > 0 && sharper.with < best.with) best = std::move(sharper);
+      if (best.with <= enough_of_merges * of_adapter(rank)) return;
+    }
+  }
+  Tried tried_sharper(const UlpShares<Words>& ulps, std::size_t rank) const {
+    PlanOfDirections plan{.error_without = found_.energy(rank) / size_, .finest_noise = -20};
+    for (std::size_t k = 0; k < n; ++k) {
+      const double left = std::max(found_.energy(rank) - found_.energy(k + 1), 0.0);
+      plan.error[k] = left / size_ + 0.01 * ulps.rounding();
+    }
+    Tried best = tried(ulps, plan);
+    // The nearer the factors are, the more do finer integers tell: the model does not know how near.
+    for (bool is_better = best.low_rank.rank > 0; is_better;) {
+      plan.finest_noise -= 2, plan.coarsest_noise -= 2;
+      Tried finer = tried(ulps, plan);
+      is_better = finer.low_rank.rank > 0 && finer.with < best.with;
+      if (is_better) best = std::move(finer);
     }
     return best;
   }
 
-  // log2 of the finest unit in which all components fit the format.
-  int least_unit() const {
-    std::array<float, n> left{}, right{};
-    for (std::size_t i = 0; i < rows(); ++i)
-      for (std::size_t k = 0; k < n; ++k) left[k] = std::max(left[k], std::abs(left_[i * n + k]));
-    for (std::size_t j = 0; j < columns(); ++j)
-      for (std::size_t k = 0; k < n; ++k)
-        right[k] = std::max(right[k], std::abs(right_[j * n + k]));
-    double largest = 1e-300, energy = 0;
-    for (std::size_t k = 0; k < n; ++k) {
-      energy += strengths_[k] * strengths_[k];
-      const double of_right = double(right[k]) / strengths_[k] / balance();
-      const double most = std::max(double(left[k]) * balance(), of_right);
-      largest = std::max(largest, strengths_[k] * most * most);
-    }
-    // Less than a unit above what is left of the greatest product, and of the greatest integers.
-    const double of_product = std::log2(std::sqrt(energy / size_) * reach) - 30;
-    const double unit = std::ceil(std::max(of_product, std::log2(largest) - 30) + 0.01);
-    return std::max(int(unit), 1 - unit_of_floor);
-  }
-  // Both factors have numbers of about one size then.
-  double balance() const { return std::sqrt(std::sqrt(double(rows()) / double(columns()))); }
-
-  // Of rank 0 where the unit has no exponent.
-  LowRank rounded(const Plan& plan) const {
-    LowRank found;
-    found.floor = plan.units[0] + unit_of_floor;
-    if (found.floor < 1 || found.floor >= (1 << Words::exponent_bits) - 1) return {};
-    found.rank = int(plan.rank);
-    std::array<float, n> of_left{}, of_right{};
-    std::array<std::int32_t, n> shifts_left{}, shifts_right{};
-    for (std::size_t k = 0; k < plan.rank; ++k) {
-      const double scale = std::sqrt(std::ldexp(strengths_[k], -plan.units[k]));
-      of_left[k] = float(scale * balance());
-      of_right[k] = float(scale / balance() / strengths_[k]);  // it is as long as its strength
-      const int stride = plan.units[k] - plan.units[0];
-      shifts_left[k] = (stride + 1) / 2, shifts_right[k] = stride / 2;
-    }
-    found.left.resize(rows() * plan.rank), found.right.resize(columns() * plan.rank);
-    std::int16_t numbers[n];
-    for (std::size_t i = 0; i < rows(); ++i) {
-      search_.integers(&left_[i * n], of_left.data(), shifts_left.data(), n, numbers);
-      std::copy_n(numbers, plan.rank, &found.left[i * plan.rank]);
-    }
-    for (std::size_t j = 0; j < columns(); ++j) {
-      search_.integers(&right_[j * n], of_right.data(), shifts_right.data(), n, numbers);
-      for (std::size_t k = 0; k < plan.rank; ++k) found.right[k * columns() + j] = numbers[k];
-    }
-    return found;
-  }
-
-  // Bits of the words without a product, of what it leaves, and of its factors, by some rows.
-  struct Tried {
-    double without, left, factors;
-    bool pays() const { return left + factors < (1 - least_gain) * without; }
-  };
-  Tried tried_on_rows(const LowRank& found) const {
+  void try_on_rows(Tried& tried) const {
+    LowRank& found = tried.low_rank;
     const std::size_t rank = std::size_t(found.rank);
-    const std::size_t n_rows = std::min(rows(), std::clamp<std::size_t>(tried / columns(), 4, 64));
-    std::vector<const std::uint8_t*> source, base;
-    std::vector<std::int16_t> left;
-    for (std::size_t i = 0; i < n_rows; ++i) {
-      const std::size_t row = i * (rows() - 1) / std::max<std::size_t>(n_rows - 1, 1);
-      source.push_back(source_[row]), base.push_back(base_[row]);
-      left.insert(left.end(), &found.left[row * rank], &found.left[row * rank] + rank);
-    }
-    const auto bits_of = [&](const TrialFactors& factors) {
-      Trial<Words> trial(kernels_, search_, columns());
-      return trial.bits(source, base, n_rows, factors) * double(rows()) / double(n_rows);
+    // Some of all rows: of the left factor.
+    const auto row_of = [&](std::size_t i, std::size_t n_rows) {
+      return i * (rows() - 1) / std::max<std::size_t>(n_rows - 1, 1);
     };
-    const double of_left = factor_bits(search_, left.data(), n_rows, rank) / double(n_rows);
-    return {.without = bits_of({}),
-            .left = bits_of({rank, found.floor, false, left.data(), found.right.data()}),
-            .factors = of_left * double(rows() + columns())};
+    const auto left_of = [&](std::size_t n_rows) {
+      std::vector<std::int16_t> left;
+      for (std::size_t i = 0; i < n_rows; ++i) {
+        const std::int16_t* const row = &found.left[row_of(i, n_rows) * rank];
+        left.insert(left.end(), row, row + rank);
+      }
+      return left;
+    };
+    // Of a small merge fewer tell: it pays by far.
+    const std::size_t n_words =
+        merged_rank_ == 0 ? tried_words
+                          : std::clamp(rows() * columns() / 128, tried_words / 2, 4 * tried_words);
+    const std::size_t n_rows =
+        std::min(rows(), std::clamp<std::size_t>(n_words / columns(), rows_that_tell, 64));
+    std::vector<const std::uint8_t*> source, base;
+    for (std::size_t i = 0; i < n_rows; ++i)
+      source.push_back(source_[row_of(i, n_rows)]), base.push_back(base_[row_of(i, n_rows)]);
+    const std::vector<std::int16_t> left = left_of(n_rows);
+    const auto bits_of = [&](std::size_t n, const TrialFactors& factors) {
+      Trial<Words> trial(kernels_, search_, columns());
+      return trial.bits(source, base, n, factors) * double(rows()) / double(n);
+    };
+    const auto bits_with = [&](std::size_t n, bool is_rounded) {
+      return bits_of(n, {rank, found.floor, is_rounded, left.data(), found.right.data()});
+    };
+    // Adapters are merged in BF16, too; a few rows tell.
+    const std::size_t few = std::min(rows_that_tell, n_rows);
+    found.is_rounded = merged_rank_ > 0 && bits_with(few, true) < bits_with(few, false);
+    tried.without = bits_of(n_rows, {});
+    tried.with = bits_with(n_rows, found.is_rounded);
+    const std::size_t n_counted = std::min(rows(), counted_rows);
+    const double of_left = factor_bits(search_, left_of(n_counted).data(), n_counted, rank);
+    tried.with += of_left * double(rows() + columns()) / double(n_counted);
   }
 
   // The rank of the adapter that was merged: the differences are a product of so few components but
   // for the rounding of words. 0: they are no such product.
-  std::size_t merged_rank(const UlpShares<Words>& ulps) const {
+  std::size_t rank_of_merge(const UlpShares<Words>& ulps) const {
     const double edge = std::sqrt(double(rows())) + std::sqrt(double(columns()));
     const double noise = std::sqrt(ulps.rounding()) * edge;
     std::size_t n_found = 0;
-    while (n_found < n && strengths_[n_found] > 1.1 * noise) ++n_found;
-    double left = energy_;
-    for (const double strength : strengths_) left -= strength * strength;
+    while (n_found < n && found_.strengths[n_found] > 1.1 * noise) ++n_found;
+    const double left = energy_ - found_.energy(n);
     return n_found < n && left < most_left * ulps.rounding() * size_ ? n_found : 0;
   }
 
   static constexpr std::size_t most_elements = std::size_t(1) << 22;  // of a part
   static constexpr std::size_t most_together = std::size_t(1) << 15;  // words, but for wide rows
   static constexpr int n_powers = 1;  // beside the one that looks at all rows
-  static constexpr double nothing = 1e-60;  // a sum of squares that has no digits left
-  static constexpr std::size_t counted = std::size_t(1) << 14;  // words whose exponents are
-  static constexpr std::size_t tried = std::size_t(1) << 13;    // words
-  static constexpr int most_stride = 12;
-  static constexpr double bits_of_tables = 200;  // of a component, beside its numbers, about
-  static constexpr double reach = 12;  // of products, times their root mean square
+  static constexpr std::size_t counted = std::size_t(1) << 14;      // words whose exponents are
+  static constexpr std::size_t tried_words = std::size_t(1) << 13;
+  static constexpr std::size_t counted_rows = 64, rows_that_tell = 4;
   static constexpr double least_gain = 0.01;
-  static constexpr double most_of_merges = 3;  // times what an adapter takes
+  static constexpr double most_of_merges = 2, enough_of_merges = 1.9;  // times what an adapter takes
+  static constexpr double least_over_noise = 1.2;  // times the strongest direction of noise
   static constexpr double most_left = 1.4;  // of a merge, times what rounding has added
-  static constexpr int unit_of_floor =
-      middle_exponent<Words> + Words::mantissa_bits + guard_bits(Words::mantissa_bits);
+  // To the differences first, then to the intervals that words tell. Too fine words from the start, and
+  // a few would rule before the factors are near.
+  static constexpr AskedRule passes_of_merges[] = {
+      {.octaves = 3},
+      {.octaves = 5, .is_inside = true, .margin = 0.1f},
+      {.octaves = 6, .is_inside = true, .margin = 0.1f},
+      {.octaves = 7, .is_inside = true, .margin = 0.1f},
+      {.octaves = 7, .is_inside = true, .margin = 0.05f},
+      {.octaves = 7, .is_inside = true, .margin = 0.05f},
+  };
 
   const Kernels& kernels_;
   const SearchKernels& search_;
   WordRows source_, base_;
   IntegerRows<Words> part_;
   double size_;
-  Numbers basis_, left_, right_;  // columns x n; rows x n; columns x n, as long as their strengths
-  std::array<double, n> strengths_{};
+  Numbers basis_;  // columns x n
+  FoundDirections found_;
   double energy_ = 0;
-  bool is_worth_more_ = false;
+  std::size_t merged_rank_ = 0;
 };
 
 }  // namespace deltahub

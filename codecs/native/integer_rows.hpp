@@ -44,11 +44,22 @@ class IntegerRows {
   // The sum of squares of the rows' differences.
   double energy() const { return energy_; }
 
-  // So many rows, every `step`-th from `first` on.
+  // The differences of so many rows, every `step`-th from `first` on.
   void take(std::size_t first, std::size_t step, std::size_t n_rows) {
+    take(n_rows, [&](std::size_t i, float* numbers) {
+      const std::size_t row = first + i * step;
+      search_.subtract_finite[kind_of<Words>](source_[row], base_[row], columns_, numbers);
+    });
+  }
+  // So many rows of any numbers. fill(i, numbers): sets those of row i, one row after the other.
+  template <class Fill>
+  void take(std::size_t n_rows, Fill&& fill) {
     n_rows_ = n_rows, energy_ = 0;
     units_.resize(n_rows), numbers_.resize(n_rows * padded_);
-    for (std::size_t i = 0; i < n_rows; ++i) take_row(first + i * step, i);
+    for (std::size_t i = 0; i < n_rows; ++i) {
+      fill(i, difference_.data());
+      take_row(i);
+    }
   }
 
   // basis: columns x n, orthonormal columns.
@@ -123,10 +134,8 @@ class IntegerRows {
   static constexpr double size_of_looked = 128;
   static constexpr float least_unit = 1e-30f;
 
-  void take_row(std::size_t row, std::size_t i) {
+  void take_row(std::size_t i) {
     std::int16_t* const out = &numbers_[i * padded_];
-    search_.subtract_finite[kind_of<Words>](source_[row], base_[row], columns_,
-                                            difference_.data());
     const double square = search_.energy(difference_.data(), columns_);
     units_[i] = float(std::sqrt(square / double(columns_)) / size_of_numbers());
     search_.quantize(difference_.data(), columns_, units_[i] > 0 ? 1 / units_[i] : 0, out);

@@ -239,7 +239,7 @@ void whiten(const PlainMatrix<double>& squares, const PlainMatrix<float>& turn) 
   chosen_search().whiten(squares.data(), n, turn.data());
 }
 
-// (left, right, floor, is_worth_more): rows x rank and rank x columns numbers of 16 bits.
+// (left, right, floor, is_rounded): rows x rank and rank x columns numbers of 16 bits.
 using Found = std::tuple<nb::bytes, nb::bytes, int, bool>;
 
 Found fit_directions(int kind, const Words2& words, const Words2& base) {
@@ -251,7 +251,7 @@ Found fit_directions(int kind, const Words2& words, const Words2& base) {
     return rows.rows <= 1 || rows.stride * std::ptrdiff_t(rows.rows) == std::ptrdiff_t(size);
   };
   require(follow(to) && follow(from), "rows must follow one another");
-  const auto [found, is_worth_more] = [&] {
+  const LowRank found = [&] {
     nb::gil_scoped_release unlocked;
     return fit_in_directions(*chosen_kernels(), chosen_search(), {to.begin, size},
                              {from.begin, size}, to.rows, to.columns);
@@ -259,7 +259,7 @@ Found fit_directions(int kind, const Words2& words, const Words2& base) {
   const auto bytes_of = [](const std::vector<std::int16_t>& numbers) {
     return nb::bytes(numbers.data(), numbers.size() * sizeof(std::int16_t));
   };
-  return {bytes_of(found.left), bytes_of(found.right), found.floor, is_worth_more};
+  return {bytes_of(found.left), bytes_of(found.right), found.floor, found.is_rounded};
 }
 
 }  // namespace
@@ -353,10 +353,9 @@ void bind_search(nb::module_& m) {
         nb::sig("def fit_directions(kind: int, words: " WORDS ", base: " WORDS
                 ") -> tuple[bytes, bytes, int, bool]"),
         "A product of low rank that makes words of BF16 smaller, given the base: its left and right\n"
-        "factor, rows x rank and rank x columns of int16, empty where none pays, and its floor; and\n"
-        "whether it is a merged adapter whose factors take less than what they leave, so that it\n"
-        "pays to sharpen them. The same on every machine. ValueError unless both are C-contiguous,\n"
-        "of the same shape, and have at most 65536 rows and columns.");
+        "factor, rows x rank and rank x columns of int16, empty where none pays, its floor, and\n"
+        "whether it is rounded before it is added. The same on every machine. ValueError unless both\n"
+        "are C-contiguous, of the same shape, and have at most 65536 rows and columns.");
   m.def("factor_bits", &bits_of_factors, "values"_a,
         "About how many bits factors take, each column one component.");
 }

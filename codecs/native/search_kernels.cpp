@@ -108,6 +108,7 @@ const SearchKernels DELTAHUB_SEARCH(DELTAHUB_ISA) = {
     .keys = DELTAHUB_OF_FLOATS(keys),
     .ask = DELTAHUB_OF_REALS(ask, float),
     .ask_exactly = DELTAHUB_OF_REALS(ask, double),
+    .pull = {nullptr, pull<F32Words>, nullptr, pull<Bf16Words>},
     .integers = integers<float>,
     .integers_exactly = integers<double>,
     .factor_keys = factor_keys,

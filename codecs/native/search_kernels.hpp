@@ -43,6 +43,9 @@ struct Strided {
   std::ptrdiff_t row, column;
 };
 
+// What a word of weight 1 adds to sums of weights; words that weigh less than 1 add nothing.
+inline constexpr std::uint32_t whole_weight = 1u << 14;
+
 struct SearchKernels {
   // For each of the first kinds of words (see WordKind); null for one without prediction.
 
@@ -69,6 +72,10 @@ struct SearchKernels {
                        std::size_t n, const AskedRule& rule, float* weights, float* pulls);
   Ask<float> ask[4];
   Ask<double> ask_exactly[4];
+  using Pull = std::uint32_t (*)(const std::uint8_t* words, const std::uint8_t* base,
+                                 const std::int32_t* products, float unit, std::size_t n,
+                                 const AskedRule& rule, float* pulls, std::uint32_t* weights);
+  Pull pull[4];  // see asked.hpp
   // integers[j] = values[j] * scales[j], rounded to nearest, ties to even, and held within
   // 32767 >> shifts[j]; then shifted back by as much.
   template <class Real>

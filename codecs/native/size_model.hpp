@@ -74,6 +74,19 @@ class UlpShares {
   bool empty() const { return shares_.empty(); }
   // The mean square of what rounding the words has added to them.
   double rounding() const { return mean_square_ / 12; }
+  // Of words that weigh 1 / ulp^2, but no more than those of an ulp of 2^finest.
+  struct Weighed {
+    double spread;    // the mean square of weights over the square of their mean
+    double rounding;  // the mean square of what rounding adds to a weighed mean, times the words in it
+  };
+  Weighed weighed(int finest) const {
+    double mean = 0, mean_square = 0;
+    for (const Share& each : shares_) {
+      const double weight = std::exp2(2 * std::min(finest - each.ulp, 0));
+      mean += each.of_words * weight, mean_square += each.of_words * weight * weight;
+    }
+    return {mean_square / (mean * mean), std::exp2(2 * finest) / (12 * mean)};
+  }
   // Bits a word, from log2 of the variance of an error before words are rounded.
   double bits(double variance) const {
     const double at = std::clamp(variance - 2 * typical_ - first_point, 0.0, double(n_points - 1));

@@ -17,7 +17,6 @@ from deltahub.codecs import (
 from deltahub.codecs._native import encode_clear_delta, fit_directions
 from deltahub.codecs.frame_encode import split_frames
 from deltahub.codecs.low_rank import LowRank, Words, predict
-from deltahub.codecs.low_rank_search import fit_low_rank
 from deltahub.codecs.protocol import Effort
 from deltahub.codecs.words import WORD_KINDS
 from support.frames import plan_on
@@ -37,14 +36,19 @@ def pair_of(name: str) -> tuple[Words, Words]:
     return words_of(finetune(1e-4)[name]), words_of(base()[name])
 
 
-def merged(rows: int, columns: int, rank: int, size: float) -> tuple[Words, Words]:
-    """Rows of a trained layer, again and again, before and after a product of low rank is added."""
+def merged(
+    rows: int, columns: int, rank: int, size: float, rounded: torch.dtype = torch.float32
+) -> tuple[Words, Words]:
+    """Rows of a trained layer, again and again, before and after a product of low rank is added.
+
+    rounded: the dtype of the product, before it is added.
+    """
     layer = base()["up.weight"]
     random = torch.Generator().manual_seed(3)
     weights = layer.repeat(-(-rows // layer.shape[0]), -(-columns // layer.shape[1]))
     before = weights[:rows, :columns].bfloat16()
     left = torch.randn(rows, rank, generator=random) * size
-    product = left @ torch.randn(rank, columns, generator=random)
+    product = (left @ torch.randn(rank, columns, generator=random)).to(rounded).float()
     return words_of(before.float() + product), words_of(before)
 
 
@@ -110,22 +114,34 @@ def test_merged_adapters_take_a_few_times_their_factors_at_most(
     assert len(frame_of(source, near)) < most * 2 * rank * sum(source.shape)
 
 
-def test_large_merges_are_left_to_what_sharpens_them() -> None:
-    source, near = merged(1500, 1500, rank=2, size=1e-3)
-    left, right, floor, is_worth_more = fit_directions(BF16, source, near)
-    assert is_worth_more
-    quick = LowRank(
-        np.frombuffer(left, np.int16).reshape(1500, -1),
-        np.frombuffer(right, np.int16).reshape(-1, 1500),
-        floor,
-    )
-    sharpened = fit_low_rank(DType.BF16, source, near, 1500, 1500)
-    assert sharpened is not None
-    shares = [(predict(DType.BF16, near, each) == source).mean() for each in (quick, sharpened)]
-    assert shares[1] > 0.5 + shares[0] / 2
+@pytest.mark.parametrize(
+    ("side", "rank", "size"), [(700, 4, 1e-3), (1500, 2, 1e-3), (1500, 8, 3e-4)], ids=str
+)
+def test_large_merges_are_sharpened(side: int, rank: int, size: float) -> None:
+    source, near = merged(side, side, rank, size)
     frame = frame_of(source, near)
     assert decoded(frame, near) == source.tobytes()
-    assert len(frame) < 2 * 4 * sum(source.shape)
+    assert len(frame) < 2 * 2 * rank * sum(source.shape)
+
+
+def test_every_kernel_sharpens_alike() -> None:
+    for product in (torch.float32, torch.bfloat16):
+        source, near = merged(600, 333, 2, 1e-3, product)
+        frames = []
+        for kernels in NAMES:
+            with running(kernels):
+                frames.append(frame_of(source, near))
+        assert all(frame == frames[0] for frame in frames)
+
+
+def test_merges_whose_product_was_rounded_are_found_out() -> None:
+    for product in (torch.float32, torch.bfloat16):
+        source, near = merged(900, 900, 4, 1e-3, product)
+        *_, is_rounded = fit_directions(BF16, source, near)
+        assert is_rounded == (product is torch.bfloat16)
+        frame = frame_of(source, near)
+        assert decoded(frame, near) == source.tobytes()
+        assert len(frame) < 2.2 * 2 * 4 * sum(source.shape)
 
 
 def test_new_rows_have_no_part_in_it() -> None:

@@ -50,9 +50,7 @@ def fit_low_rank(
         return None
     near = base.reshape(rows, columns)
     if dtype is DType.BF16 and effort == "default" and max(rows, columns) <= _LONGEST:
-        found, is_worth_more = _quick_fit(source.reshape(rows, columns), near)
-        if not is_worth_more:
-            return found
+        return _quick_fit(source.reshape(rows, columns), near)
     n_known = _known_rows(near)
     if n_known < MIN_SIDE or columns < MIN_SIDE:
         return None
@@ -67,15 +65,16 @@ def fit_low_rank(
     return replace(low_rank, left=left)
 
 
-def _quick_fit(source: Words, base: Words) -> tuple[LowRank | None, bool]:
-    """What native code finds in words of BF16, and whether to look closer: see fit_directions."""
-    left, right, floor, is_worth_more = fit_directions(WORD_KINDS[DType.BF16], source, base)
+def _quick_fit(source: Words, base: Words) -> LowRank | None:
+    """What native code finds in words of BF16: see fit_directions."""
+    left, right, floor, is_rounded = fit_directions(WORD_KINDS[DType.BF16], source, base)
     if not left:
-        return None, is_worth_more
+        return None
     factors = [np.frombuffer(factor, np.int16) for factor in (left, right)]
     rows, columns = source.shape
-    found = LowRank(factors[0].reshape(rows, -1), factors[1].reshape(-1, columns), floor)
-    return found, is_worth_more
+    return LowRank(
+        factors[0].reshape(rows, -1), factors[1].reshape(-1, columns), floor, is_rounded
+    )
 
 
 def _known_rows(base: Words) -> int:
