@@ -72,9 +72,7 @@ def _quick_fit(source: Words, base: Words) -> LowRank | None:
         return None
     factors = [np.frombuffer(factor, np.int16) for factor in (left, right)]
     rows, columns = source.shape
-    return LowRank(
-        factors[0].reshape(rows, -1), factors[1].reshape(-1, columns), floor, is_rounded
-    )
+    return LowRank(factors[0].reshape(rows, -1), factors[1].reshape(-1, columns), floor, is_rounded)
 
 
 def _known_rows(base: Words) -> int:
