@@ -33,7 +33,7 @@ KINDS: Final = (
     (
         "search: linear algebra, NumPy",
         r"openblas|libscipy|_umath|lapack|libm\.so|_pcg64|_generator|multiply_|add_squares|"
-        r"diagonalize|interleave|::quantize|::energy|FitDirections|IntegerRows",
+        r"diagonalize|interleave|::quantize|::energy|FitDirections|IntegerRows|FoundDirections",
     ),
     ("memory: moved, filled, allocated", r"libc\.so|libstdc\+\+"),
     (
@@ -48,7 +48,7 @@ KINDS: Final = (
     ),
     (
         "search: trials and differences",
-        r"[tT]rial|::ask(_as)?<|sketch|search|residual|half_step|subtract|factor_bits|greatest|"
+        r"[tT]rial|::(ask|pull)(_as)?<|Sharpening|IntegerProduct|OfDirections|sketch|search|residual|half_step|subtract|factor_bits|greatest|"
         r"whiten|::keys<|factor_keys|::integers<|Squares",
     ),
     ("prediction: product and sum", r"product|::predict\w*<|RightFactor"),

@@ -29,12 +29,13 @@ LEAST_PERCENT = 95.0
 OTHER_FILES = {
     "alone.hpp", "asked.hpp", "bins.hpp", "class_counts.hpp", "clustering.hpp", "decayed_rows.hpp",
     "delta_frame.hpp", "directions.hpp", "encode.hpp", "fit_directions.hpp", "floats.hpp",
-    "frame_directions.hpp", "fuzz_decode.cpp", "fuzz_input.hpp", "fuzz_runs.hpp", "fuzz_tables.hpp",
-    "half_step.hpp", "histograms.hpp", "integer_products.hpp", "integer_rows.hpp",
-    "neuzip_plan.hpp", "normal_equations.hpp", "numbers_write.hpp", "numbers_write_avx2.hpp",
-    "numbers_write_avx512.hpp", "parallel.hpp", "pieces.hpp", "plan.hpp", "planner.hpp",
-    "sample.hpp", "scales.hpp", "search_kernels.hpp", "shared_cost.hpp", "size_model.hpp",
-    "strided_bins.hpp", "trial.hpp", "trial_keys.hpp",
+    "found_directions.hpp", "frame_directions.hpp", "fuzz_decode.cpp", "fuzz_input.hpp",
+    "fuzz_runs.hpp", "fuzz_tables.hpp", "half_step.hpp", "histograms.hpp", "integer_products.hpp",
+    "integer_rows.hpp", "neuzip_plan.hpp", "normal_equations.hpp", "numbers_write.hpp",
+    "numbers_write_avx2.hpp", "numbers_write_avx512.hpp", "parallel.hpp", "pieces.hpp", "plan.hpp",
+    "plan_directions.hpp", "planner.hpp", "sample.hpp", "scales.hpp", "search_kernels.hpp",
+    "shared_cost.hpp", "sharpening.hpp", "size_model.hpp", "strided_bins.hpp", "trial.hpp",
+    "trial_keys.hpp",
 }  # fmt: skip
 ENCODER_FUNCTIONS = {
     "alphabet.hpp": {"cell_of", "symbol_of_place"},
