@@ -98,10 +98,10 @@ void ask(const std::uint8_t* words, const std::uint8_t* base, const Real* produc
   as(words, base, products, n, rule, weights, pulls);
 }
 
-// How far words pull at products of so many units, as `ask` says it. Weights are 1 for words as fine as
-// 2^-octaves of the typical one and finer ones, a quarter an octave above, and nothing beyond seven. Adds
-// to weights[j] what word j weighs, times whole_weight, and returns the sum of these: whole numbers, so
-// that sums are the same in any order.
+// How far words pull at products of so many units: what `ask` says, but that weights are whole numbers,
+// so that sums are the same in any order. They are whole_weight for words as fine as 2^-octaves of the
+// typical one and finer ones, a quarter an octave above, and nothing beyond seven; a word that is content
+// counts a sixteenth. weights[j] grows by that of word j; returns their sum.
 template <class Words, bool IS_INSIDE, bool IS_ROUNDED>
 std::uint32_t pull_as(const std::uint8_t* words, const std::uint8_t* base,
                       const std::int32_t* products, float unit, std::size_t n,
@@ -130,12 +130,15 @@ std::uint32_t pull_as(const std::uint8_t* words, const std::uint8_t* base,
       pull -= below > -half ? below : -half;
       is_content = -std::int32_t(pull == 0);
     } else if constexpr (IS_ROUNDED) {
-      const auto bits = std::bit_cast<std::uint32_t>(product);
-      exponent = std::max(exponent, std::int32_t(bits >> 23 & 255) + middle_exponent<Words> - 127);
+      const auto digits = std::bit_cast<std::uint32_t>(product);
+      exponent =
+          std::max(exponent, std::int32_t(digits >> 23 & 255) + middle_exponent<Words> - 127);
     }
+    // Differences may be greater than any number.
+    const auto bits = std::bit_cast<std::uint32_t>(pull);
+    pull = std::bit_cast<float>(bits & (0u - std::uint32_t((bits & 0x7fffffff) < 0x7f800000)));
     const std::int32_t above = std::max(exponent - finest, 0);
     const std::uint32_t whole = whole_weight >> std::min(2 * above, 31);
-    // What a word counts that is content: a sixteenth.
     const std::uint32_t weight = whole >> (4 & is_content);
     pulls[j] = pull * (float(std::int32_t(whole)) / whole_weight);
     weights[j] += weight;

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <optional>
 
 #include "codec.hpp"
 #include "found_directions.hpp"
@@ -17,7 +17,7 @@
 #include "search_kernels.hpp"
 #include "sharpening.hpp"
 #include "size_model.hpp"
-#include "trial.hpp"
+#include "trial_rows.hpp"
 
 namespace deltahub {
 
@@ -41,10 +41,19 @@ class FitDirections {
     const UlpShares<Words> ulps(counted_exponents());
     if (ulps.empty()) return {};
     merged_rank_ = rank_of_merge(ulps);
+    // Of a small merge fewer tell: it pays by far.
+    rows_tried_.emplace(kernels_, search_, source_, base_,
+                        merged_rank_ == 0 ? tried_words
+                                          : std::clamp(rows() * columns() / 128, tried_words / 2,
+                                                       4 * tried_words));
     Tried best = tried(ulps);
     if (best.low_rank.rank > 0 && merged_rank_ > 0) sharpen(ulps, best);
-    return best.pays() ? std::move(best.low_rank) : LowRank{};
+    const bool pays = best.with < (1 - least_gain) * rows_tried_->without();
+    return best.low_rank.rank > 0 && pays ? std::move(best.low_rank) : LowRank{};
   }
+  // Whether the words are those of a merged adapter and still take more than twice what its factors
+  // would in 16 bits: then it pays to look closer, which takes much longer. See low_rank_merge.
+  bool is_worth_more() const { return is_worth_more_; }
 
  private:
   static constexpr std::size_t n = n_directions;
@@ -176,13 +185,12 @@ class FitDirections {
     return counts;
   }
 
-  // The product that the model of sizes finds best, and what a trial says of it.
+  // The product that the model of sizes finds best, and by a trial the bits of all words and its factors.
   struct Tried {
     LowRank low_rank;
-    double without = 0, with = 0;  // bits of all words: alone, and with the product and its factors
-    bool pays() const { return low_rank.rank > 0 && with < (1 - least_gain) * without; }
+    double with = 0;
   };
-  Tried tried(const UlpShares<Words>& ulps) const {
+  Tried tried(const UlpShares<Words>& ulps) {
     const double floor = 1.02 * ulps.rounding(), least = 1e-3 * ulps.rounding();
     const auto error = [&](double left) { return std::max(left / size_ - floor, least); };
     PlanOfDirections plan{.error_without = error(energy_)};
@@ -196,19 +204,22 @@ class FitDirections {
     plan.coarsest_noise = plan.finest_noise + 10;
     return tried(ulps, plan);
   }
-  Tried tried(const UlpShares<Words>& ulps, PlanOfDirections& plan) const {
+  Tried tried(const UlpShares<Words>& ulps, PlanOfDirections& plan) {
     const IntegersOfDirections<Words> integers(search_, found_, rows(), columns());
     Tried tried{integers.best(ulps, plan)};
-    if (tried.low_rank.rank > 0) try_on_rows(tried);
+    // Adapters are merged in BF16, too.
+    if (tried.low_rank.rank > 0)
+      tried.with = rows_tried_->with(tried.low_rank, merged_rank_ > 0);
     return tried;
   }
 
-  // Passes over all words, where the frame would take more than twice what the adapter's factors do.
+  // Passes over all words, where the frame would take more than twice what the adapter's factors do,
+  // while they make it smaller.
   void sharpen(const UlpShares<Words>& ulps, Tried& best) {
-    const auto of_adapter = [&](std::size_t rank) {
-      return 16.0 * double(rank) * double(rows() + columns());
+    const auto over = [&](double times, std::size_t rank) {
+      return best.with > times * 16.0 * double(rank) * double(rows() + columns());
     };
-    if (best.with <= most_of_merges * of_adapter(merged_rank_)) return;
+    if (!over(most_of_merges, merged_rank_)) return;
     constexpr int below_first = middle_exponent<Words> + Words::mantissa_bits;
     const int typical = int(std::rint(std::log2(12 * ulps.rounding()) / 2)) + below_first;
     const double edge = std::sqrt(double(rows())) + std::sqrt(double(columns()));
@@ -217,17 +228,20 @@ class FitDirections {
     for (AskedRule rule : passes_of_merges) {
       rule.typical = typical, rule.is_rounded = best.low_rank.is_rounded;
       const auto weighed = ulps.weighed(typical - rule.octaves - below_first);
-      if (!passes.run(rule, rank, weighed.spread)) return;
+      if (!passes.run(rule, rank, weighed.spread)) break;
       // Noise that stays would become copies of what is strong.
       const double noise = least_over_noise * std::sqrt(weighed.rounding) * edge;
       while (rank > 1 && found_.strengths[rank - 1] < noise) --rank;
       Tried sharper = tried_sharper(ulps, rank);
-      if (sharper.low_rank.rank > 0 && sharper.with < best.with) best = std::move(sharper);
-      if (best.with <= enough_of_merges * of_adapter(rank)) return;
+      if (sharper.low_rank.rank == 0 || sharper.with >= best.with) break;
+      best = std::move(sharper);
+      if (!over(enough_of_merges, std::min(rank, merged_rank_))) return;
     }
+    is_worth_more_ = over(most_of_merges, std::min(rank, merged_rank_));
   }
-  Tried tried_sharper(const UlpShares<Words>& ulps, std::size_t rank) const {
-    PlanOfDirections plan{.error_without = found_.energy(rank) / size_, .finest_noise = -20};
+  Tried tried_sharper(const UlpShares<Words>& ulps, std::size_t rank) {
+    PlanOfDirections plan{.error_without = found_.energy(rank) / size_, .most_rank = rank,
+                         .finest_noise = -20};
     for (std::size_t k = 0; k < n; ++k) {
       const double left = std::max(found_.energy(rank) - found_.energy(k + 1), 0.0);
       plan.error[k] = left / size_ + 0.01 * ulps.rounding();
@@ -241,48 +255,6 @@ class FitDirections {
       if (is_better) best = std::move(finer);
     }
     return best;
-  }
-
-  void try_on_rows(Tried& tried) const {
-    LowRank& found = tried.low_rank;
-    const std::size_t rank = std::size_t(found.rank);
-    // Some of all rows: of the left factor.
-    const auto row_of = [&](std::size_t i, std::size_t n_rows) {
-      return i * (rows() - 1) / std::max<std::size_t>(n_rows - 1, 1);
-    };
-    const auto left_of = [&](std::size_t n_rows) {
-      std::vector<std::int16_t> left;
-      for (std::size_t i = 0; i < n_rows; ++i) {
-        const std::int16_t* const row = &found.left[row_of(i, n_rows) * rank];
-        left.insert(left.end(), row, row + rank);
-      }
-      return left;
-    };
-    // Of a small merge fewer tell: it pays by far.
-    const std::size_t n_words =
-        merged_rank_ == 0 ? tried_words
-                          : std::clamp(rows() * columns() / 128, tried_words / 2, 4 * tried_words);
-    const std::size_t n_rows =
-        std::min(rows(), std::clamp<std::size_t>(n_words / columns(), rows_that_tell, 64));
-    std::vector<const std::uint8_t*> source, base;
-    for (std::size_t i = 0; i < n_rows; ++i)
-      source.push_back(source_[row_of(i, n_rows)]), base.push_back(base_[row_of(i, n_rows)]);
-    const std::vector<std::int16_t> left = left_of(n_rows);
-    const auto bits_of = [&](std::size_t n, const TrialFactors& factors) {
-      Trial<Words> trial(kernels_, search_, columns());
-      return trial.bits(source, base, n, factors) * double(rows()) / double(n);
-    };
-    const auto bits_with = [&](std::size_t n, bool is_rounded) {
-      return bits_of(n, {rank, found.floor, is_rounded, left.data(), found.right.data()});
-    };
-    // Adapters are merged in BF16, too; a few rows tell.
-    const std::size_t few = std::min(rows_that_tell, n_rows);
-    found.is_rounded = merged_rank_ > 0 && bits_with(few, true) < bits_with(few, false);
-    tried.without = bits_of(n_rows, {});
-    tried.with = bits_with(n_rows, found.is_rounded);
-    const std::size_t n_counted = std::min(rows(), counted_rows);
-    const double of_left = factor_bits(search_, left_of(n_counted).data(), n_counted, rank);
-    tried.with += of_left * double(rows() + columns()) / double(n_counted);
   }
 
   // The rank of the adapter that was merged: the differences are a product of so few components but
@@ -301,9 +273,9 @@ class FitDirections {
   static constexpr int n_powers = 1;  // beside the one that looks at all rows
   static constexpr std::size_t counted = std::size_t(1) << 14;      // words whose exponents are
   static constexpr std::size_t tried_words = std::size_t(1) << 13;
-  static constexpr std::size_t counted_rows = 64, rows_that_tell = 4;
   static constexpr double least_gain = 0.01;
-  static constexpr double most_of_merges = 2, enough_of_merges = 1.9;  // times what an adapter takes
+  // Times what an adapter takes.
+  static constexpr double most_of_merges = 2, enough_of_merges = 1.9;
   static constexpr double least_over_noise = 1.2;  // times the strongest direction of noise
   static constexpr double most_left = 1.4;  // of a merge, times what rounding has added
   // To the differences first, then to the intervals that words tell. Too fine words from the start, and
@@ -326,6 +298,8 @@ class FitDirections {
   FoundDirections found_;
   double energy_ = 0;
   std::size_t merged_rank_ = 0;
+  std::optional<TrialRows<Words>> rows_tried_;
+  bool is_worth_more_ = false;
 };
 
 }  // namespace deltahub

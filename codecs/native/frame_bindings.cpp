@@ -43,7 +43,9 @@ std::optional<nb::bytes> encode_clear_delta(int kind, const Bytes& source, const
       const View words = view_of(source), near = view_of(base);
       require_words(words, near, rows, columns);
       if (common_stride(kind, words, near) > 0) return {};
-      low_rank = fit_in_directions(*chosen_kernels(), chosen_search(), words, near, rows, columns);
+      auto found = fit_in_directions(*chosen_kernels(), chosen_search(), words, near, rows, columns);
+      if (found.is_worth_more) return {};
+      low_rank = std::move(found.low_rank);
     }
     frame.emplace(kind, view_of(source), view_of(base), rows, columns, rows_per_block, parts,
                   view_of(header), most, Effort(effort), low_rank);
@@ -100,11 +102,12 @@ void bind_frames(nb::module_& m) {
                 ", rows: int, columns: int, rows_per_block: int, parts: int, header: " BUFFER
                 ", most: int, effort: int, threads: int) -> bytes | None"),
         "A whole frame of fm_delta, planned as FmDeltaEncoder does and cut as its encode_run does;\n"
-        "effort: 1, or 2, with what fit_directions finds, of words that it takes. None for words that\n"
-        "are no floats, where it would have `most` bytes or more, and where a little of the words does\n"
-        "not say clearly that they take more without the base. header: the frame's, without its\n"
-        "checksum, and with zeros for the lengths of prelude and body. The result is the same for any\n"
-        "number of threads. ValueError unless the sizes fit.");
+        "effort: 1, or 2, with what fit_directions finds. None for words that are no floats, where it\n"
+        "would have `most` bytes or more, and where a little of the words does not say clearly that\n"
+        "they take more without the base; at effort 2 for words that fit_directions does not take or\n"
+        "that have a common stride, too, and where it pays to look closer. header: the frame's, without\n"
+        "its checksum, and with zeros for the lengths of prelude and body. The result is the same for\n"
+        "any number of threads. ValueError unless the sizes fit.");
 }
 
 }  // namespace deltahub

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "codec.hpp"
 #include "fit_directions.hpp"
@@ -21,10 +22,15 @@ inline bool is_fit_in_directions(int kind, std::size_t rows, std::size_t columns
   return kind == kind_of<Bf16Words> && std::max(rows, columns) <= most_factors / n_directions;
 }
 
+struct FittedDirections {
+  LowRank low_rank;           // of rank 0 where none pays
+  bool is_worth_more = false;  // see FitDirections
+};
+
 // A product for the words of a frame whose sides and kind are such. Rows behind the last one of the
 // base that is not zero have none: they are new, as of a vocabulary that was extended, and so large
 // beside differences that they would take all directions.
-inline LowRank fit_in_directions(const Kernels& kernels, const SearchKernels& search,
+inline FittedDirections fit_in_directions(const Kernels& kernels, const SearchKernels& search,
                                           View source, View base, std::size_t rows,
                                           std::size_t columns) {
   using Words = Bf16Words;
@@ -40,9 +46,10 @@ inline LowRank fit_in_directions(const Kernels& kernels, const SearchKernels& se
   const auto rows_of = [&](View words) {
     return WordRows{words.data(), std::ptrdiff_t(row_bytes), known, columns};
   };
-  LowRank found = FitDirections<Words>(kernels, search, rows_of(source), rows_of(base)).fit();
+  FitDirections<Words> search_of(kernels, search, rows_of(source), rows_of(base));
+  LowRank found = search_of.fit();
   found.left.resize(rows * std::size_t(found.rank));
-  return found;
+  return {std::move(found), search_of.is_worth_more()};
 }
 
 }  // namespace deltahub

@@ -62,7 +62,7 @@ class IntegerRows {
     }
   }
 
-  // basis: columns x n, orthonormal columns.
+  // basis: columns x n, orthonormal columns or zeros.
   void set_basis(const float* basis) {
     const auto scale = float(size_of_numbers() * std::sqrt(double(columns_)));
     UnsetNumbers<std::int16_t> numbers(padded_ * n, 0);
@@ -96,6 +96,9 @@ class IntegerRows {
     for (std::size_t i = 0; i < n_rows_; ++i)
       for (std::size_t k = 0; k < n; ++k)
         turned_[k * 2 * n_pairs + i] = looked[i * n + k] * (units_[i] * common);
+    // As fine as sums of 31 bits allow, however large single numbers are.
+    const auto count = double(n_rows_);
+    const double size_of_looked = std::min(60000 / count, 32767 / std::sqrt(count));
     std::array<float, n> scales;
     for (std::size_t k = 0; k < n; ++k) {
       const float* const row = &turned_[k * 2 * n_pairs];
@@ -126,12 +129,10 @@ class IntegerRows {
 
  private:
   static constexpr std::size_t n = n_directions;
-  // Root mean squares of integers. Sums of as many products as there are columns fit 31 bits; so do
-  // those of as many as a part has rows (some 300), however large single numbers are.
+  // The root mean square of a row's integers. Sums of as many products as there are columns fit 31 bits.
   double size_of_numbers() const {
     return std::min(512.0, std::sqrt(double(1 << 30) / double(columns_)));
   }
-  static constexpr double size_of_looked = 128;
   static constexpr float least_unit = 1e-30f;
 
   void take_row(std::size_t i) {

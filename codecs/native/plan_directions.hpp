@@ -19,6 +19,7 @@ struct PlanOfDirections {
   // the words has added.
   double error_without = 0;
   std::array<double, n_directions> error{};
+  std::size_t most_rank = n_directions;  // components behind it are nothing
   // log2 of how much noise rounding a component may add, from the finest to the coarsest that is looked
   // at, of what the error would allow.
   int finest_noise = -8, coarsest_noise = 2;
@@ -55,14 +56,14 @@ class IntegersOfDirections {
   // it by powers of two.
   Kept fewest(const UlpShares<Words>& ulps, const PlanOfDirections& plan) const {
     const double root = std::sqrt(size_), n_values = double(rows_ + columns_);
-    const int least = least_unit();
+    const int least = least_unit(plan.most_rank);
     Kept best;
     double fewest = size_ * ulps.bits(std::log2(plan.error_without));
     for (int octave = plan.finest_noise; octave <= plan.coarsest_noise; ++octave) {
       const double noise = std::ldexp(plan.error[n / 2] * n_values / size_, octave);
       Kept kept;
       double added = 0, of_factors = 0;
-      for (std::size_t k = 0; k < n; ++k) {
+      for (std::size_t k = 0; k < plan.most_rank; ++k) {
         const double finest = std::log2(6 * noise * root / found_.strengths[k]);
         const int first = k == 0 ? std::max(int(std::rint(finest)), least) : kept.units[0];
         kept.units[k] = first + std::clamp(int(std::rint(finest)) - first, 0, most_stride);
@@ -76,8 +77,8 @@ class IntegersOfDirections {
     return best;
   }
 
-  // log2 of the finest unit in which all components fit the format.
-  int least_unit() const {
+  // log2 of the finest unit in which so many components fit the format.
+  int least_unit(std::size_t rank) const {
     std::array<float, n> left{}, right{};
     for (std::size_t i = 0; i < rows_; ++i)
       for (std::size_t k = 0; k < n; ++k)
@@ -85,15 +86,14 @@ class IntegersOfDirections {
     for (std::size_t j = 0; j < columns_; ++j)
       for (std::size_t k = 0; k < n; ++k)
         right[k] = std::max(right[k], std::abs(found_.right[j * n + k]));
-    double largest = 1e-300, energy = 0;
-    for (std::size_t k = 0; k < n; ++k) {
-      energy += found_.strengths[k] * found_.strengths[k];
+    double largest = 1e-300;
+    for (std::size_t k = 0; k < rank; ++k) {
       const double of_right = double(right[k]) / found_.strengths[k] / balance();
       const double most = std::max(double(left[k]) * balance(), of_right);
       largest = std::max(largest, found_.strengths[k] * most * most);
     }
     // Less than a unit above what is left of the greatest product, and of the greatest integers.
-    const double of_product = std::log2(std::sqrt(energy / size_) * reach) - 30;
+    const double of_product = std::log2(std::sqrt(found_.energy(rank) / size_) * reach) - 30;
     const double unit = std::ceil(std::max(of_product, std::log2(largest) - 30) + 0.01);
     return std::max(int(unit), 1 - unit_of_floor);
   }

@@ -154,15 +154,16 @@ class Planner {
     }
   }
 
-  // Of the pieces on which scales are measured: a few hundred words of each row and column tell their
-  // scale to an eighth of an octave.
+  // Of the pieces on which scales are measured: 64 words of each row and column tell their scale to a
+  // quarter of an octave, 256 to an eighth.
   std::size_t scale_step() const {
     return std::max<std::size_t>(std::min(shape_.rows, shape_.columns) / care().enough, 1);
   }
   // The phase of pieces that lie elsewhere than those on which scales were measured: there they
   // would seem to say more than they do. At least one piece remains.
   std::size_t away(std::size_t step) const {
-    // Diagonals meet where both steps' common divisor divides how far their phases are apart.
+    // Diagonals meet where both steps' common divisor divides how far their phases are apart; where it
+    // is 1, they meet in one of scale_step() pieces.
     const std::size_t common = std::gcd(step, scale_step());
     const std::size_t phase = step / 2 / common * common + common / 2;
     return shape_.rows >= step || shape_.columns > sample_piece * phase ? phase : 0;

@@ -239,8 +239,8 @@ void whiten(const PlainMatrix<double>& squares, const PlainMatrix<float>& turn) 
   chosen_search().whiten(squares.data(), n, turn.data());
 }
 
-// (left, right, floor, is_rounded): rows x rank and rank x columns numbers of 16 bits.
-using Found = std::tuple<nb::bytes, nb::bytes, int, bool>;
+// (left, right, floor, is_rounded, is_worth_more): rows x rank and rank x columns numbers of 16 bits.
+using Found = std::tuple<nb::bytes, nb::bytes, int, bool, bool>;
 
 Found fit_directions(int kind, const Words2& words, const Words2& base) {
   const Rows to = rows_of(word_kind(kind), words), from = rows_of(word_kind(kind), base);
@@ -251,7 +251,7 @@ Found fit_directions(int kind, const Words2& words, const Words2& base) {
     return rows.rows <= 1 || rows.stride * std::ptrdiff_t(rows.rows) == std::ptrdiff_t(size);
   };
   require(follow(to) && follow(from), "rows must follow one another");
-  const LowRank found = [&] {
+  const auto [found, is_worth_more] = [&] {
     nb::gil_scoped_release unlocked;
     return fit_in_directions(*chosen_kernels(), chosen_search(), {to.begin, size},
                              {from.begin, size}, to.rows, to.columns);
@@ -259,7 +259,8 @@ Found fit_directions(int kind, const Words2& words, const Words2& base) {
   const auto bytes_of = [](const std::vector<std::int16_t>& numbers) {
     return nb::bytes(numbers.data(), numbers.size() * sizeof(std::int16_t));
   };
-  return {bytes_of(found.left), bytes_of(found.right), found.floor, found.is_rounded};
+  return {bytes_of(found.left), bytes_of(found.right), found.floor, found.is_rounded,
+          is_worth_more};
 }
 
 }  // namespace
@@ -351,11 +352,12 @@ void bind_search(nb::module_& m) {
         "of which the upper half is read and changed; they must not all be zero.");
   m.def("fit_directions", &fit_directions, "kind"_a, "words"_a, "base"_a,
         nb::sig("def fit_directions(kind: int, words: " WORDS ", base: " WORDS
-                ") -> tuple[bytes, bytes, int, bool]"),
+                ") -> tuple[bytes, bytes, int, bool, bool]"),
         "A product of low rank that makes words of BF16 smaller, given the base: its left and right\n"
-        "factor, rows x rank and rank x columns of int16, empty where none pays, its floor, and\n"
-        "whether it is rounded before it is added. The same on every machine. ValueError unless both\n"
-        "are C-contiguous, of the same shape, and have at most 65536 rows and columns.");
+        "factor, rows x rank and rank x columns of int16, empty where none pays; its floor; whether it\n"
+        "is rounded before it is added; and whether it is that of a merged adapter and so far from what\n"
+        "its factors take that it pays to look closer. The same on every machine. ValueError unless\n"
+        "both are C-contiguous, of the same shape, and have at most 65536 rows and columns.");
   m.def("factor_bits", &bits_of_factors, "values"_a,
         "About how many bits factors take, each column one component.");
 }

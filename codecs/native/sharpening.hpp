@@ -101,13 +101,17 @@ class Sharpening {
     const double trace = trace_of(squares);
     if (!(trace > FoundDirections::nothing) || !std::isfinite(trace)) return false;
     alignas(64) float turn[n * n], core_turn[n * n], products[n * n];
+    for (double& each : squares) each /= trace;  // which may be beyond floats
     std::ranges::transform(squares, products, [](double each) { return float(each); });
     search_.whiten(squares.data(), n, turn);
     search_.multiply({products, std::ptrdiff_t(n), 1}, n, n, turn, core_turn);
+    const auto length = float(std::sqrt(trace));
+    for (float& each : turn) each /= length;
+    for (float& each : core_turn) each *= length;
     Thin unit, core;  // left_ along_^T = unit core^T
     multiply(search_, left_, turn, unit);
     multiply(search_, along_, core_turn, core);
-    std::ranges::fill(weights_, 0u);
+    std::ranges::fill(weights_, 0u);  // until here nobody reads them
     part_.clear_sums();
     for_each_part(rule, [&](std::size_t first, std::size_t) {
       part_.add_turned(&unit[first * n]);
@@ -145,7 +149,8 @@ class Sharpening {
   }
 
   // A row of a factor, by what n_words words that weigh so much pull at it. Where few of them rule, their
-  // squares are up to (1 + sqrt(rank / words that rule))^2 times those of all: no step goes too far.
+  // squares are up to (1 + sqrt(rank / words that rule))^2 times those of all, if weights have nothing to
+  // do with the other factor: then no step goes too far.
   void move(float* row, const float* pulls, std::size_t n_words, std::uint32_t weight,
             double spread) const {
     if (weight == 0) return;

@@ -82,7 +82,7 @@ def test_every_kernel_finds_the_same(name: str) -> None:
 def test_a_product_is_found_in_matrices_of_any_shape(shape: tuple[int, int], kernels: str) -> None:
     source, near = merged(*shape, rank=3, size=2e-3)
     with running(kernels):
-        left, right, floor, _ = fit_directions(BF16, source, near)
+        left, right, floor, *_ = fit_directions(BF16, source, near)
         frame = frame_of(source, near)
     low_rank = LowRank(
         np.frombuffer(left, np.int16).reshape(shape[0], -1),
@@ -137,18 +137,64 @@ def test_every_kernel_sharpens_alike() -> None:
 def test_merges_whose_product_was_rounded_are_found_out() -> None:
     for product in (torch.float32, torch.bfloat16):
         source, near = merged(900, 900, 4, 1e-3, product)
-        *_, is_rounded = fit_directions(BF16, source, near)
+        *_, is_rounded, is_worth_more = fit_directions(BF16, source, near)
         assert is_rounded == (product is torch.bfloat16)
+        assert not is_worth_more
         frame = frame_of(source, near)
         assert decoded(frame, near) == source.tobytes()
         assert len(frame) < 2.2 * 2 * 4 * sum(source.shape)
 
 
+def scaled_merge(scales: np.ndarray, by_row: bool) -> tuple[Words, Words]:
+    """A merged adapter of rank 4, some of whose rows or columns are much larger than others."""
+    side = len(scales)
+    random = np.random.default_rng(5)
+    weights = random.standard_normal((side, side)) * 0.02
+    left = random.standard_normal((side, 4)) * 1e-3
+    right = random.standard_normal((4, side))
+    if by_row:
+        left *= scales[:, None]
+    else:
+        right *= scales
+    before = torch.from_numpy(weights).bfloat16()
+    return words_of(before.float() + torch.from_numpy(left @ right).float()), words_of(before)
+
+
+@pytest.mark.parametrize("by_row", [False, True])
+@pytest.mark.parametrize("spread", [0.5, 1.0])
+def test_rows_and_columns_of_a_merge_may_differ_in_size(spread: float, by_row: bool) -> None:
+    scales = np.exp2(np.random.default_rng(6).standard_normal(640) * spread)
+    source, near = scaled_merge(scales, by_row)
+    frame = frame_of(source, near)
+    assert decoded(frame, near) == source.tobytes()
+    assert len(frame) < 2.2 * 2 * 4 * sum(source.shape)
+
+
+def test_what_passes_do_not_sharpen_is_looked_at_closer() -> None:
+    scales = np.ones(640)
+    scales[::100] = 100
+    source, near = scaled_merge(scales, by_row=False)
+    *_, is_worth_more = fit_directions(BF16, source, near)
+    assert is_worth_more
+    frame = frame_of(source, near)
+    assert decoded(frame, near) == source.tobytes()
+    assert len(frame) < 4 * 2 * 4 * sum(source.shape)
+
+
+def test_one_difference_beyond_all_numbers_spoils_nothing() -> None:
+    source, near = merged(640, 640, 4, 1e-3)
+    size = len(frame_of(source, near))
+    source[100, 200], near[100, 200] = 0x7F60, 0xFF60
+    frame = frame_of(source, near)
+    assert decoded(frame, near) == source.tobytes()
+    assert len(frame) < 1.1 * size
+
+
 def test_new_rows_have_no_part_in_it() -> None:
     source, near = pair_of("up.weight")
     more = np.random.default_rng(0).integers(0x3C00, 0x3F80, (40, source.shape[1]), np.uint16)
-    left, right, floor, _ = fit_directions(BF16, source, near)
-    all_left, all_right, all_floor, _ = fit_directions(
+    left, right, floor, *_ = fit_directions(BF16, source, near)
+    all_left, all_right, all_floor, *_ = fit_directions(
         BF16, np.vstack([source, more]), np.vstack([near, np.zeros_like(more)])
     )
     assert len(left) > 0

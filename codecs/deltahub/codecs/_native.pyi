@@ -183,11 +183,12 @@ def common_stride(kind: int, source: bytes | bytearray | memoryview, base: bytes
 def encode_clear_delta(kind: int, source: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, rows: int, columns: int, rows_per_block: int, parts: int, header: bytes | bytearray | memoryview, most: int, effort: int, threads: int) -> bytes | None:
     """
     A whole frame of fm_delta, planned as FmDeltaEncoder does and cut as its encode_run does;
-    effort: 1, or 2, with what fit_directions finds, of words that it takes. None for words that
-    are no floats, where it would have `most` bytes or more, and where a little of the words does
-    not say clearly that they take more without the base. header: the frame's, without its
-    checksum, and with zeros for the lengths of prelude and body. The result is the same for any
-    number of threads. ValueError unless the sizes fit.
+    effort: 1, or 2, with what fit_directions finds. None for words that are no floats, where it
+    would have `most` bytes or more, and where a little of the words does not say clearly that
+    they take more without the base; at effort 2 for words that fit_directions does not take or
+    that have a common stride, too, and where it pays to look closer. header: the frame's, without
+    its checksum, and with zeros for the lengths of prelude and body. The result is the same for
+    any number of threads. ValueError unless the sizes fit.
     """
 
 def greatest_magnitude(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]]) -> int:
@@ -265,12 +266,13 @@ def whiten(squares: numpy.typing.NDArray[numpy.float64], turn: numpy.typing.NDAr
     of which the upper half is read and changed; they must not all be zero.
     """
 
-def fit_directions(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]]) -> tuple[bytes, bytes, int, bool]:
+def fit_directions(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]]) -> tuple[bytes, bytes, int, bool, bool]:
     """
     A product of low rank that makes words of BF16 smaller, given the base: its left and right
-    factor, rows x rank and rank x columns of int16, empty where none pays, its floor, and
-    whether it is rounded before it is added. The same on every machine. ValueError unless both
-    are C-contiguous, of the same shape, and have at most 65536 rows and columns.
+    factor, rows x rank and rank x columns of int16, empty where none pays; its floor; whether it
+    is rounded before it is added; and whether it is that of a merged adapter and so far from what
+    its factors take that it pays to look closer. The same on every machine. ValueError unless
+    both are C-contiguous, of the same shape, and have at most 65536 rows and columns.
     """
 
 def factor_bits(values: Annotated[NDArray[numpy.int16], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> float:

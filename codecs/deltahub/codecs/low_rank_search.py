@@ -49,30 +49,38 @@ def fit_low_rank(
     if dtype not in FLOAT_WORDS:
         return None
     near = base.reshape(rows, columns)
+    found: LowRank | None = None
     if dtype is DType.BF16 and effort == "default" and max(rows, columns) <= _LONGEST:
-        return _quick_fit(source.reshape(rows, columns), near)
+        found, is_worth_more = _quick_fit(source.reshape(rows, columns), near)
+        if not is_worth_more:
+            return found
     n_known = _known_rows(near)
     if n_known < MIN_SIDE or columns < MIN_SIDE:
         return None
     pair = Pair(dtype, source.reshape(rows, columns)[:n_known], near[:n_known])
     if pair.is_wild():
-        return None
+        return found
     low_rank = _fit(pair, effort)
     if low_rank is None or n_known == rows:
-        return low_rank
+        return low_rank or found
     left = np.zeros((rows, low_rank.rank), np.int16)
     left[:n_known] = low_rank.left
     return replace(low_rank, left=left)
 
 
-def _quick_fit(source: Words, base: Words) -> LowRank | None:
-    """What native code finds in words of BF16: see fit_directions."""
-    left, right, floor, is_rounded = fit_directions(WORD_KINDS[DType.BF16], source, base)
+def _quick_fit(source: Words, base: Words) -> tuple[LowRank | None, bool]:
+    """What native code finds in words of BF16, and whether to look closer: see fit_directions."""
+    left, right, floor, is_rounded, is_worth_more = fit_directions(
+        WORD_KINDS[DType.BF16], source, base
+    )
     if not left:
-        return None
+        return None, is_worth_more
     factors = [np.frombuffer(factor, np.int16) for factor in (left, right)]
     rows, columns = source.shape
-    return LowRank(factors[0].reshape(rows, -1), factors[1].reshape(-1, columns), floor, is_rounded)
+    found = LowRank(
+        factors[0].reshape(rows, -1), factors[1].reshape(-1, columns), floor, is_rounded
+    )
+    return found, is_worth_more
 
 
 def _known_rows(base: Words) -> int:
