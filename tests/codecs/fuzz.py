@@ -35,7 +35,7 @@ OTHER_FILES = {
     "numbers_write_avx2.hpp", "numbers_write_avx512.hpp", "parallel.hpp", "pieces.hpp", "plan.hpp",
     "plan_directions.hpp", "planner.hpp", "sample.hpp", "scales.hpp", "search_kernels.hpp",
     "shared_cost.hpp", "sharpening.hpp", "size_model.hpp", "strided_bins.hpp", "trial.hpp",
-    "trial_keys.hpp",
+    "trial_keys.hpp", "trial_rows.hpp",
 }  # fmt: skip
 ENCODER_FUNCTIONS = {
     "alphabet.hpp": {"cell_of", "symbol_of_place"},
