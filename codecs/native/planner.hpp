@@ -80,8 +80,8 @@ class Planner {
   Care care() const {
     constexpr std::size_t one = 1;
     if (effort_ == Effort::max)
-      return {all(), std::max(all() / 4, one), std::max(shape_.rows, shape_.columns), max_classes,
-              max_tables};
+      return {all(), std::max(all() / 4, one << 15), std::max(shape_.rows, shape_.columns),
+              max_classes, max_tables};
     if (effort_ == Effort::fast) return {one << 15, one << 12, 64, 3, 12};
     // Frames of BF16 are made many times as fast as others, and take no more for it than 0.3 %.
     if (kind_of<Words> == kind_of<Bf16Words>) return {one << 16, one << 12, 64, 6, max_tables};

@@ -5,7 +5,7 @@ modes and errors. `reference.fm_delta` says the same in readable Python. Version
 a frame has a stride, and version 1 elsewhere; version 0 is left to `fm_delta_trial`.
 """
 
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from deltahub.codecs.blocks import (
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.errors import CorruptFrame, WrongBase
 from deltahub.codecs.low_rank import FLOAT_WORDS, LowRank
+from deltahub.codecs.low_rank_merge import Effort as Search
 from deltahub.codecs.low_rank_search import fit_low_rank
 from deltahub.codecs.low_rank_strided import fit_strided, shorter_pair
 from deltahub.codecs.protocol import (
@@ -36,6 +37,11 @@ from deltahub.codecs.words import WORD_KINDS
 
 BLOCK_ELEMENTS: Final = 1 << 17
 PLAIN_VERSION: Final = 1  # of frames without a stride
+# Max finds more almost everywhere; of a tensor here and there, default does.
+_SEARCHES: Final[dict[Effort, tuple[Search, ...]]] = {
+    Effort.DEFAULT: ("default",),
+    Effort.MAX: ("max", "default"),
+}
 
 
 class FmDelta:
@@ -151,17 +157,22 @@ def plan(
         return planned(None, is_strided=True)
     unsigned = f"<u{dtype.itemsize}"
     words = np.frombuffer(source, unsigned), np.frombuffer(base, unsigned)
-    search: Literal["max", "default"] = "max" if effort == Effort.MAX else "default"
     stride = common_stride(kind, source, base)
     shorter = shorter_pair(dtype, stride, *words)
-    if shorter is not None:
-        return planned(fit_strided(shorter, *shape, search), is_strided=True)
-    found = fit_low_rank(dtype, *words, *shape, search)
-    if found is None or stride == 0:
-        return planned(found, is_strided=True)
-    # It was found among digits that may be left out now: each part of it may be a loss.
-    plans = [planned(found, is_strided=is_strided) for is_strided in (True, False)]
-    plans.append(planned(None, is_strided=True))
+    fits = (
+        fit_low_rank(dtype, *words, *shape, search)
+        if shorter is None
+        else fit_strided(shorter, *shape, search)
+        for search in _SEARCHES[effort]
+    )
+    found = [fit for fit in fits if fit is not None]
+    ways: list[tuple[LowRank | None, bool]] = [(fit, True) for fit in found]
+    if stride > 0 and shorter is None:
+        # It was found among digits that may be left out now: each part of it may be a loss.
+        ways += [(fit, False) for fit in found]
+    if not found or len(ways) > 1:
+        ways.append((None, True))
+    plans = (planned(fit, is_strided=is_strided) for fit, is_strided in ways)
     return min(plans, key=lambda each: each.estimated_bytes)
 
 
