@@ -44,9 +44,9 @@ constexpr std::uint64_t log2_fixed(std::uint64_t x) {
 
 constexpr std::uint64_t bin_start(unsigned bin) {
   bin /= 2;
-  return bin < 32 ? bin : std::uint64_t(16 + bin % 16) << (bin / 16 - 1);
+  return bin < 16 ? bin : std::uint64_t(8 + bin % 8) << (bin / 8 - 1);
 }
-constexpr unsigned n_bins(int number_bits) { return unsigned(number_bits - 3) * 32; }
+constexpr unsigned n_bins(int number_bits) { return unsigned(number_bits - 3) * 16; }
 
 // count * log2(count), in units of 2^-16 bits.
 inline constexpr auto log_products = [] {

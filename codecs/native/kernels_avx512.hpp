@@ -31,9 +31,10 @@ inline __m512i four_exponents(const std::uint8_t* words) {
     high = _mm512_permutex2var_epi16(high, _mm512_loadu_si512(odd_words.data()),
                                      _mm512_loadu_si512(words + 64));
   }
-  const __m512i exponents = _mm512_and_si512(_mm512_srli_epi16(high, mantissa_bits),
-                                             _mm512_set1_epi16((1 << Words::exponent_bits) - 1));
-  return _mm512_slli_epi16(_mm512_max_epi16(exponents, _mm512_set1_epi16(1)), 2);
+  const __m512i four_times =
+      _mm512_and_si512(_mm512_srli_epi16(high, mantissa_bits - 2),
+                       _mm512_set1_epi16(((1 << Words::exponent_bits) - 1) * 4));
+  return _mm512_max_epi16(four_times, _mm512_set1_epi16(4));
 }
 
 // As many of the words as are whole vectors; the rest is the caller's.

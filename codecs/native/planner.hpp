@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -76,13 +77,14 @@ class Planner {
     std::size_t enough;   // words of each row and column that tell their scales
     std::size_t reach;    // how far clustering looks for what is alike
     std::size_t tables;   // at most
+    std::size_t together = 1;  // classes that share a context whatever was counted; a power of two
   };
   Care care() const {
     constexpr std::size_t one = 1;
     if (effort_ == Effort::max)
       return {all(), std::max(all() / 4, one << 15), std::max(shape_.rows, shape_.columns),
               max_classes, max_tables};
-    if (effort_ == Effort::fast) return {one << 15, one << 12, 64, 3, 12};
+    if (effort_ == Effort::fast) return {one << 15, one << 12, 64, 3, 12, 2};
     // Frames of BF16 are made many times as fast as others, and take no more for it than 0.3 %.
     if (kind_of<Words> == kind_of<Bf16Words>) return {one << 16, one << 12, 64, 6, max_tables};
     return {one << 17, one << 15, 256, 16, max_tables};
@@ -206,7 +208,7 @@ class Planner {
   Sample::Option chosen(const Plan<Words>& plan, const RowAndColumnScales& scales,
                         std::size_t step) const {
     const RowSides sides = sides_of(plan);
-    Sample sample(Words::word_bits, middle, effort_ == Effort::fast ? 2 : 1);
+    Sample sample(Words::word_bits, middle, care().together);
     for_each_piece(counting_frame(plan, 0), sides, step, away(step), nullptr,
                    [&](std::size_t row, std::size_t column, std::size_t n,
                        const std::uint8_t* words) {
@@ -253,7 +255,9 @@ class Planner {
     FrameModel<Words> frame = counting_frame(plan, classes.offset);
     frame.set_column_scales(classes.columns);
     constexpr std::size_t end = n_bins(Words::word_bits);
-    classes.histograms.assign(max_classes * end, 0);
+    classes.together = care().together;
+    classes.histograms.assign(classes.n_classes() * end, 0);
+    const auto n_together = unsigned(std::countr_zero(classes.together));
     std::uint32_t* const counts = classes.histograms.data();
     Context z[chunk];
     std::uint16_t bins[chunk];
@@ -264,7 +268,7 @@ class Planner {
                        const std::uint8_t* words) {
                      bins_.find(source_at(row, column), words, n, bins);
                      for (std::size_t j = 0; j < n; ++j)
-                       keys[j] = std::uint32_t(z[j]) * std::uint32_t(end) + bins[j];
+                       keys[j] = std::uint32_t(z[j] >> n_together) * std::uint32_t(end) + bins[j];
                      for (std::size_t j = 0; j < n; ++j) ++counts[keys[j]];
                      classes.counted += n;
                    });
@@ -306,7 +310,7 @@ class Planner {
     const std::size_t count = shape_.rows * shape_.columns;
     std::vector<Member> members;
     const std::vector<std::size_t> owner = classes.absorb_thin();
-    for (std::size_t z = 0; z < max_classes; ++z)
+    for (std::size_t z = 0; z < classes.n_classes(); ++z)
       members.push_back({.histogram = classes.histogram(z), .number_bits = Words::word_bits,
                          .counted = classes.counted,
                          .count = count});
@@ -347,7 +351,8 @@ class Planner {
           normalized({counts.begin(), counts.end()}, model.table_log, !is_exact));
     model.offset = classes.offset;
     model.classes.clear();
-    for (std::size_t z = 0; z < max_classes; ++z) model.classes.push_back(context(owner[z]));
+    for (std::size_t z = 0; z < max_classes; ++z)
+      model.classes.push_back(context(owner[z / classes.together]));
     if (classes.by_row) model.row_scales = context(row_at);
     if (classes.by_column) model.column_scales = context(column_at);
     if (model.staircase_bits > 0)
