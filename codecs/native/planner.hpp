@@ -268,7 +268,7 @@ class Planner {
                        const std::uint8_t* words) {
                      bins_.find(source_at(row, column), words, n, bins);
                      for (std::size_t j = 0; j < n; ++j)
-                       keys[j] = std::uint32_t(z[j] >> n_together) * std::uint32_t(end) + bins[j];
+                       keys[j] = (std::uint32_t(z[j]) >> n_together) * std::uint32_t(end) + bins[j];
                      for (std::size_t j = 0; j < n; ++j) ++counts[keys[j]];
                      classes.counted += n;
                    });
