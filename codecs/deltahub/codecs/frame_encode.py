@@ -25,6 +25,7 @@ from deltahub.codecs.frame_header import (
     raw_frame_length,
 )
 from deltahub.codecs.ids import ID_BYTES
+from deltahub.codecs.low_rank import FLOAT_WORDS
 from deltahub.codecs.protocol import BlockMode, Buffer, Codec, Effort, EncodedBody, Geometry
 from deltahub.codecs.registry import get_codec
 from deltahub.codecs.words import WORD_KINDS
@@ -121,11 +122,10 @@ def encode_frame(
 
     source: the part's bytes, in the coding dtype. base, plan: the aligned base bytes, of the same
     size, and where they come from; both if the codec needs a base, else neither. codec: "auto"
-    takes what a sample says is smallest, with the base, where one is given, or without; a delta
-    that turns out larger than the elements alone is not kept, at effort fast as far as a sample
-    shows. The result is the same for any number
-    of threads. InvalidInput where these do not fit each other; TooLarge for more than MAX_FRAME
-    bytes.
+    takes what a sample says is smallest, with the base, where one is given, or without; at effort
+    max floats are coded both ways. A delta that turns out larger than the elements alone is not
+    kept, at effort fast as far as a sample shows. The result is the same for any number of
+    threads. InvalidInput where these do not fit each other; TooLarge for more than MAX_FRAME bytes.
     """
     view = memoryview(source).cast("B")
     _check_arguments(spec, part, view)
@@ -146,6 +146,8 @@ def encode_frame(
             )
     sample = Sample(spec.dtype, view)
     coder = get_codec(sample.choose_codec(near))
+    if near is not None and effort == Effort.MAX and spec.dtype in FLOAT_WORDS:
+        coder = get_codec("fm_delta")  # a product may save more than a sample shows
     if not coder.needs_base:
         return _encode(spec, part, view, None, None, coder, threads, effort)
     delta = _encode(spec, part, view, near, plan, coder, threads, effort)
