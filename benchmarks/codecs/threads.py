@@ -19,8 +19,8 @@ BLOCKS: Final = "blocks"
 TENSORS: Final = "tensors"
 PROCESSES: Final = "processes"
 WAYS: Final = (ONE, BLOCKS, TENSORS, PROCESSES)
-# Times as often as encoding, which takes as much longer: neighbours of the machine leave both of its
-# cores alone for moments only.
+# Times as often as encoding, which takes as much longer: neighbours of the machine leave both of
+# its cores alone for moments only.
 _DECODED: Final = 4
 
 
