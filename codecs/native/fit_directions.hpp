@@ -54,6 +54,10 @@ class FitDirections {
   // Whether the words are those of a merged adapter and still take more than twice what its factors
   // would in 16 bits: then it pays to look closer, which takes much longer. See low_rank_merge.
   bool is_worth_more() const { return is_worth_more_; }
+  // Whether a merged adapter was found, or nothing but noise.
+  bool is_sure() const { return merged_rank_ > 0 || is_noise_; }
+  // The sum of squares of each row's differences, where all of them were looked at.
+  const std::vector<double>& energies() const { return energies_; }
 
  private:
   static constexpr std::size_t n = n_directions;
@@ -85,7 +89,10 @@ class FitDirections {
         fill_with_noise(looked);
       else
         part_.multiply(looked.data());
-      if (power == 1 && is_noise(looked)) return false;
+      if (power == 1 && is_noise(looked)) {
+        is_noise_ = std::isfinite(part_.energy());  // or one number is far off
+        return false;
+      }
       part_.clear_sums();
       part_.add_turned(looked.data());
       if (!orthonormalize(part_.along())) return false;
@@ -162,6 +169,7 @@ class FitDirections {
     for (std::size_t first = 0; first < rows(); first += together) {
       part_.take(first, 1, std::min(together, rows() - first));
       energy_ += part_.energy();
+      energies_.insert(energies_.end(), part_.energies().begin(), part_.energies().end());
       part_.multiply(&looked[first * n]);
       part_.add_turned(&looked[first * n]);
     }
@@ -297,6 +305,8 @@ class FitDirections {
   Numbers basis_;  // columns x n
   FoundDirections found_;
   double energy_ = 0;
+  std::vector<double> energies_;
+  bool is_noise_ = false;
   std::size_t merged_rank_ = 0;
   std::optional<TrialRows<Words>> rows_tried_;
   bool is_worth_more_ = false;

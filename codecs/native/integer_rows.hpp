@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "lines.hpp"
@@ -20,9 +21,13 @@ struct WordRows {
   const std::uint8_t* begin;
   std::ptrdiff_t stride;  // bytes
   std::size_t rows, columns;
+  // Of each row, whether that of `others` stands for it; null: of none.
+  const std::uint8_t* is_other = nullptr;
+  const std::uint8_t* others = nullptr;  // the first one of them, at the same stride
 
   const std::uint8_t* operator[](std::size_t row) const {
-    return begin + std::ptrdiff_t(row) * stride;
+    const bool is_own = is_other == nullptr || is_other[row] == 0;
+    return (is_own ? begin : others) + std::ptrdiff_t(row) * stride;
   }
 };
 
@@ -43,6 +48,8 @@ class IntegerRows {
   std::size_t n_rows() const { return n_rows_; }
   // The sum of squares of the rows' differences.
   double energy() const { return energy_; }
+  // The same of each row.
+  std::span<const double> energies() const { return energies_; }
 
   // The differences of so many rows, every `step`-th from `first` on.
   void take(std::size_t first, std::size_t step, std::size_t n_rows) {
@@ -55,6 +62,7 @@ class IntegerRows {
   template <class Fill>
   void take(std::size_t n_rows, Fill&& fill) {
     n_rows_ = n_rows, energy_ = 0;
+    energies_.resize(n_rows);
     units_.resize(n_rows), numbers_.resize(n_rows * padded_);
     for (std::size_t i = 0; i < n_rows; ++i) {
       fill(i, difference_.data());
@@ -141,6 +149,7 @@ class IntegerRows {
     units_[i] = float(std::sqrt(square / double(columns_)) / size_of_numbers());
     search_.quantize(difference_.data(), columns_, units_[i] > 0 ? 1 / units_[i] : 0, out);
     if (padded_ > columns_) out[columns_] = 0;
+    energies_[i] = square;
     energy_ += square;
   }
 
@@ -149,6 +158,7 @@ class IntegerRows {
   std::size_t columns_, padded_, wide_;
   std::size_t n_rows_ = 0;
   double energy_ = 0;
+  std::vector<double> energies_;
   Numbers units_, difference_, turned_, sums_;                     // sums: n x wide_
   UnsetNumbers<std::int16_t> numbers_, nothing_, left_, pairs_;    // numbers: n_rows x padded_
   UnsetNumbers<std::int16_t> basis_pairs_;

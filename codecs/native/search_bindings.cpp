@@ -68,6 +68,19 @@ void subtract(int kind, const Words2& words, const Words2& base, const PlainMatr
     kernels[kind](to[i], from[i], to.columns, out.data() + i * to.columns);
 }
 
+void line_energies(int kind, const Words2& words, const Words2& base,
+                   const PlainMatrix<float>& by_row, const PlainMatrix<float>& by_column) {
+  const Rows to = rows_of(word_kind(kind), words), from = rows_of(word_kind(kind), base);
+  require(to.rows == from.rows && to.columns == from.columns && by_row.shape(0) == to.rows &&
+              by_row.shape(1) == 1 && by_column.shape(0) == 1 && by_column.shape(1) == to.columns,
+          "shapes differ");
+  const auto add_energies = chosen_search().add_energies[kind];
+  nb::gil_scoped_release unlocked;
+  std::fill_n(by_column.data(), to.columns, 0.0f);
+  for (std::size_t i = 0; i < to.rows; ++i)
+    by_row.data()[i] = add_energies(to[i], from[i], to.columns, by_column.data());
+}
+
 template <class Real, class Kernels>
 void ask(int kind, const Words2& words, const Words2& base, const PlainMatrix<const Real>& products,
          const PlainMatrix<float>& weights, const PlainMatrix<float>& pulls, const AskedRule& rule,
@@ -290,6 +303,12 @@ void bind_search(nb::module_& m) {
       nb::sig("def subtract(kind: int, words: " WORDS ", base: " WORDS ", out: " ARRAY("float64")
               ") -> None"),
       "The same in float64.");
+  m.def("line_energies", &line_energies, "kind"_a, "words"_a, "base"_a, "by_row"_a.noconvert(),
+        "by_column"_a.noconvert(),
+        nb::sig("def line_energies(kind: int, words: " WORDS ", base: " WORDS ", by_row: "
+                ARRAY("float32") ", by_column: " ARRAY("float32") ") -> None"),
+        "Fills by_row (rows x 1) and by_column (1 x columns) with the sums of squares of words less\n"
+        "base; of a row in which a word is no number, infinity. ValueError unless the shapes fit.");
 #define ASK(real)                                                                      \
   nb::sig("def ask(kind: int, words: " WORDS ", base: " WORDS ", products: " ARRAY(real)   \
           ", typical: int, octaves: int, margin: float | None, inertia: float, is_rounded: bool," \

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 #include "asked.hpp"
 #include "directions.hpp"
@@ -47,6 +48,31 @@ void subtract_finite(const std::uint8_t* words, const std::uint8_t* base, std::s
     const std::uint32_t is_finite = 0u - std::uint32_t((bits & 0x7fffffff) < 0x7f800000);
     out[j] = std::bit_cast<float>(bits & is_finite);
   }
+}
+
+template <class Words>
+float add_energies(const std::uint8_t* words, const std::uint8_t* base, std::size_t n,
+                   float* by_column) {
+  using Word = typename Words::Word;
+  constexpr std::size_t together = 256, n_sums = 16;
+  float squares[together], sums[n_sums] = {};
+  Word most = 0;
+  for (std::size_t begin = 0; begin < n; begin += together) {
+    const std::size_t n_here = std::min(together, n - begin);
+    const std::uint8_t* const here = words + begin * sizeof(Word);
+    subtract<Words>(here, base + begin * sizeof(Word), n_here, squares);
+    for (std::size_t j = 0; j < n_here; ++j) {
+      squares[j] *= squares[j];
+      by_column[begin + j] += squares[j];
+      const auto exponent = Word(load<Word>(here + j * sizeof(Word)) & Word(infinite<Words>));
+      most = most > exponent ? most : exponent;
+    }
+    std::fill(squares + n_here, squares + together, 0.0f);
+    for (std::size_t j = 0; j < together; j += n_sums)
+      for (std::size_t k = 0; k < n_sums; ++k) sums[k] += squares[j + k];
+  }
+  for (std::size_t k = 1; k < n_sums; ++k) sums[0] += sums[k];
+  return most == Word(infinite<Words>) ? std::numeric_limits<float>::infinity() : sums[0];
 }
 
 template <class Words>
@@ -105,6 +131,7 @@ const SearchKernels DELTAHUB_SEARCH(DELTAHUB_ISA) = {
     .subtract = DELTAHUB_OF_REALS(subtract, float),
     .subtract_exactly = DELTAHUB_OF_REALS(subtract, double),
     .subtract_finite = {nullptr, subtract_finite<F32Words>, nullptr, subtract_finite<Bf16Words>},
+    .add_energies = DELTAHUB_OF_FLOATS(add_energies),
     .keys = DELTAHUB_OF_FLOATS(keys),
     .ask = DELTAHUB_OF_REALS(ask, float),
     .ask_exactly = DELTAHUB_OF_REALS(ask, double),

@@ -61,6 +61,11 @@ struct SearchKernels {
   SubtractExactly subtract_exactly[4];
   // The same as subtract, but 0, too, where a difference is greater than any number.
   Subtract subtract_finite[4];
+  // The sum of squares of words[j] - base[j], infinity where a word is no number; each is added to
+  // by_column[j], too.
+  using AddEnergies = float (*)(const std::uint8_t* words, const std::uint8_t* base, std::size_t n,
+                                float* by_column);
+  AddEnergies add_energies[4];
   // keys[j]: the class of words[j], then the cell and the sign of deltas[j]: see trial.hpp. level:
   // twice log2 of the magnitude that is expected of a delta times 2^exponent.
   using Keys = void (*)(const std::uint8_t* deltas, const std::uint8_t* words, std::size_t n,

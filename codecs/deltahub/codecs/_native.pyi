@@ -209,6 +209,12 @@ def subtract(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]],
 def subtract(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], out: numpy.typing.NDArray[numpy.float64]) -> None:
     """The same in float64."""
 
+def line_energies(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], by_row: numpy.typing.NDArray[numpy.float32], by_column: numpy.typing.NDArray[numpy.float32]) -> None:
+    """
+    Fills by_row (rows x 1) and by_column (1 x columns) with the sums of squares of words less
+    base; of a row in which a word is no number, infinity. ValueError unless the shapes fit.
+    """
+
 @overload
 def ask(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], products: numpy.typing.NDArray[numpy.float32], typical: int, octaves: int, margin: float | None, inertia: float, is_rounded: bool, weights: numpy.typing.NDArray[numpy.float32], pulls: numpy.typing.NDArray[numpy.float32]) -> None:
     """

@@ -5,6 +5,7 @@ modes and errors. `reference.fm_delta` says the same in readable Python. Version
 a frame has a stride, and version 1 elsewhere; version 0 is left to `fm_delta_trial`.
 """
 
+from collections.abc import Iterator
 from typing import ClassVar, Final
 
 import numpy as np
@@ -21,10 +22,11 @@ from deltahub.codecs.blocks import (
 )
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.errors import CorruptFrame, WrongBase
-from deltahub.codecs.low_rank import FLOAT_WORDS, LowRank
+from deltahub.codecs.low_rank import FLOAT_WORDS, LowRank, Words
 from deltahub.codecs.low_rank_merge import Effort as Search
 from deltahub.codecs.low_rank_search import fit_low_rank
-from deltahub.codecs.low_rank_strided import fit_strided, shorter_pair
+from deltahub.codecs.low_rank_strided import ShorterPair, fit_strided, shorter_pair
+from deltahub.codecs.low_rank_tame import tame
 from deltahub.codecs.protocol import (
     TRIAL_VERSION,
     BlockMode,
@@ -159,13 +161,12 @@ def plan(
     words = np.frombuffer(source, unsigned), np.frombuffer(base, unsigned)
     stride = common_stride(kind, source, base)
     shorter = shorter_pair(dtype, stride, *words)
-    fits = (
-        fit_low_rank(dtype, *words, *shape, search)
-        if shorter is None
-        else fit_strided(shorter, *shape, search)
+    found = [
+        fit
         for search in _SEARCHES[effort]
-    )
-    found = [fit for fit in fits if fit is not None]
+        for fit in _fits(dtype, shorter, words, shape, search)
+        if fit is not None
+    ]
     ways: list[tuple[LowRank | None, bool]] = [(fit, True) for fit in found]
     if stride > 0 and shorter is None:
         # It was found among digits that may be left out now: each part of it may be a loss.
@@ -174,6 +175,26 @@ def plan(
         ways.append((None, True))
     plans = (planned(fit, is_strided=is_strided) for fit, is_strided in ways)
     return min(plans, key=lambda each: each.estimated_bytes)
+
+
+def _fits(
+    dtype: DType,
+    shorter: ShorterPair | None,
+    words: tuple[Words, Words],
+    shape: tuple[int, int],
+    search: Search,
+) -> Iterator[LowRank | None]:
+    """Of words and base, and of these words without what no product predicts."""
+    if shorter is not None:
+        yield fit_strided(shorter, *shape, search)
+        tamed = tame(shorter.dtype, shorter.source, shorter.base, *shape)
+        if tamed is not None:
+            yield fit_strided(shorter._replace(source=tamed), *shape, search)
+        return
+    yield fit_low_rank(dtype, *words, *shape, search)
+    tamed = tame(dtype, *words, *shape)
+    if tamed is not None:
+        yield fit_low_rank(dtype, tamed, words[1], *shape, search)
 
 
 def _decoder(geometry: Geometry, prelude: bytes, version: int) -> FmDeltaDecoder:

@@ -124,8 +124,10 @@ def encode_frame(
     size, and where they come from; both if the codec needs a base, else neither. codec: "auto"
     takes what a sample says is smallest, with the base, where one is given, or without; at effort
     max floats are coded both ways. A delta that turns out larger than the elements alone is not
-    kept, at effort fast as far as a sample shows. The result is the same for any number of
-    threads. InvalidInput where these do not fit each other; TooLarge for more than MAX_FRAME bytes.
+    kept, at effort fast as far as a sample shows. threads: of the codec; the result is the same for
+    any number of them. Those of NumPy's linear algebra may change the last digits of what max (and
+    default, but for BF16) looks for, and so the frame, never what it decodes to. InvalidInput where
+    these do not fit each other; TooLarge for more than MAX_FRAME bytes.
     """
     view = memoryview(source).cast("B")
     _check_arguments(spec, part, view)
