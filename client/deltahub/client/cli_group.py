@@ -2,6 +2,7 @@
 
 import importlib
 import sqlite3
+import sys
 from typing import NoReturn
 
 import click
@@ -92,9 +93,17 @@ class LazyGroup(click.Group):
         except OSError as exc:
             where = f"{exc.filename}: " if exc.filename else ""
             fail("local_error", f"{where}{exc.strerror or exc}", EXIT_FAILED, is_json=is_json)
+        except _wrong_kernels() as exc:
+            fail("wrong_setting", str(exc), EXIT_USAGE, is_json=is_json)
         except sqlite3.Error as exc:
             # Only ours: the service's commands translate their own.
             fail("local_error", f"the local index: {exc}", EXIT_FAILED, is_json=is_json)
+
+
+def _wrong_kernels() -> type[Exception] | tuple[()]:
+    """What the codecs raise where DELTAHUB_KERNELS is wrong, if they have been asked for at all."""
+    errors = sys.modules.get("deltahub.codecs.errors")
+    return () if errors is None else errors.WrongKernels
 
 
 def _refuse(exc: click.ClickException, *, is_json: bool) -> NoReturn:

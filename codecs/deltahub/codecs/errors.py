@@ -2,6 +2,7 @@
 
 CodecError
  |- InvalidInput          the caller's arguments do not fit; never the fault of stored bytes
+ |   |- WrongKernels       DELTAHUB_KERNELS asks for what this processor cannot run
  |- CorruptFrame          bytes that no encoder of ours wrote, or bytes that changed since
  |- UnsupportedVersion    written by a newer release
  |- UnknownCodec          a codec number or name that this release does not have
@@ -23,6 +24,10 @@ class CodecError(Exception):
 
 class InvalidInput(CodecError):
     code = "invalid_input"
+
+
+class WrongKernels(InvalidInput):
+    code = "wrong_setting"
 
 
 class CorruptFrame(CodecError):

@@ -8,7 +8,7 @@ import os
 from typing import Final
 
 from deltahub.codecs._native import kernel_names, use_kernels
-from deltahub.codecs.errors import InvalidInput
+from deltahub.codecs.errors import WrongKernels
 
 VARIABLE: Final = "DELTAHUB_KERNELS"
 
@@ -16,12 +16,12 @@ VARIABLE: Final = "DELTAHUB_KERNELS"
 def choose_kernels() -> str:
     """Use the kernels that the environment names, else the fastest; returns their name.
 
-    InvalidInput where this processor cannot run them.
+    WrongKernels where this processor cannot run them.
     """
     names = kernel_names()
     wanted = os.environ.get(VARIABLE) or names[-1]
     if wanted not in names:
-        raise InvalidInput(
+        raise WrongKernels(
             f"{VARIABLE}={wanted}: this processor runs {', '.join(names)}; unset it for the fastest"
         )
     use_kernels(wanted)

@@ -1,9 +1,10 @@
 """Everything that can be configured, with its unit and default; read from DELTAHUB_* once."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+import click
+from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from deltahub.codecs.protocol import Effort
@@ -13,7 +14,29 @@ GIB = 1 << 30
 DAY_S = 86400
 
 
-class Settings(BaseSettings):
+class WrongSetting(click.ClickException):
+    """Variables of the environment, or arguments, that cannot be what they are set to."""
+
+    exit_code = 2
+    code = "wrong_setting"
+
+
+class EnvironmentSettings(BaseSettings):
+    """Settings that say which variable is wrong. WrongSetting."""
+
+    def __init__(self, **given: Any) -> None:
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            prefix = self.model_config.get("env_prefix", "")
+            faults = [
+                f"{prefix}{'_'.join(map(str, each['loc'])).upper()}={each['input']}: {each['msg']}"
+                for each in error.errors()
+            ]
+            raise WrongSetting("; ".join(faults)) from error
+
+
+class Settings(EnvironmentSettings):
     """One process's settings. Arguments win over the environment."""
 
     model_config = SettingsConfigDict(env_prefix="DELTAHUB_", frozen=True)

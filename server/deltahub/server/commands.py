@@ -63,6 +63,13 @@ class FolderTaken(click.ClickException):
     exit_code = 3  # EXIT_BUSY of the registry, which `--help` does not load
 
 
+class WorkerRefused(click.ClickException):
+    """The worker's settings are wrong; it has said which."""
+
+    exit_code = 2
+    code = "wrong_setting"
+
+
 def _serve(settings: "Settings", *, with_worker: bool, access_log: bool) -> None:
     from deltahub.registry.data_folder import (
         GC,
@@ -113,6 +120,8 @@ def _serve(settings: "Settings", *, with_worker: bool, access_log: bool) -> None
             on_signal=None if worker is None else worker.ask_to_stop,
         )
         _run(server, listener, worker)
+        if worker is not None and worker.is_refused:
+            raise WorkerRefused("the worker cannot run, and the hub would only wait for it: see above")
     click.echo("DeltaHub has stopped", err=True)
 
 
@@ -140,7 +149,7 @@ def _run(server: "HubServer", listener: socket.socket, worker: "WorkerSupervisor
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.stop())
     if worker is not None:
-        worker.start()
+        worker.start(on_refusal=server.stop)
     try:
         # What is there by now stays: the collector need not look through it again and again.
         gc.collect()

@@ -3,12 +3,13 @@
 from ipaddress import ip_network
 
 from pydantic import Field, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
+from deltahub.registry.settings import EnvironmentSettings
 from deltahub.server.public_url import checked_public_url
 
 
-class ServerSettings(BaseSettings):
+class ServerSettings(EnvironmentSettings):
     """The HTTP layer's settings. Arguments win over the environment."""
 
     model_config = SettingsConfigDict(env_prefix="DELTAHUB_SERVER_", frozen=True)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from deltahub.registry.data_folder import EXIT_BUSY
@@ -16,6 +17,8 @@ log = logging.getLogger(__name__)
 _FIRST_PAUSE_S = 0.5
 # A worker that lived this long had started well: the next pause is short again.
 _HEALTHY_S = 30.0
+# Of a worker whose settings are wrong: another one would be no better.
+_EXIT_WRONG = 2
 # How often a worker is looked at.
 _LOOK_S = 0.2
 
@@ -35,6 +38,8 @@ class WorkerSupervisor:
         self._restart_max_s = restart_max_s
         self._stop_grace_s = stop_grace_s
         self._is_stopping = threading.Event()
+        self._on_refusal: Callable[[], None] = lambda: None
+        self.is_refused = False  # by a worker that could not run with the settings that there are
         self._process: subprocess.Popen[bytes] | None = None
         # A signal handler may ask to stop while its own thread is here already.
         self._lock = threading.RLock()
@@ -48,7 +53,9 @@ class WorkerSupervisor:
         with self._lock:
             return None if self._process is None else self._process.pid
 
-    def start(self) -> None:
+    def start(self, on_refusal: Callable[[], None] = lambda: None) -> None:
+        """on_refusal: called where no worker can run, whatever is tried; it says why itself."""
+        self._on_refusal = on_refusal
         self._thread.start()
 
     def ask_to_stop(self) -> None:
@@ -74,6 +81,10 @@ class WorkerSupervisor:
             lived_s = time.monotonic() - began
             # A SIGTERM for the whole process group may reach the worker before it reaches us.
             if self._is_stopping.wait(_FIRST_PAUSE_S):
+                return
+            if status == _EXIT_WRONG:
+                self.is_refused = True
+                self._on_refusal()
                 return
             pause_s = _FIRST_PAUSE_S if lived_s > _HEALTHY_S else pause_s
             if status == EXIT_BUSY:

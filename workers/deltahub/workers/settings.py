@@ -1,10 +1,12 @@
 """What the worker process can be told, with units and defaults; read from DELTAHUB_WORKER_*."""
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
+
+from deltahub.registry.settings import EnvironmentSettings
 
 
-class WorkerSettings(BaseSettings):
+class WorkerSettings(EnvironmentSettings):
     """The job engine's settings. Arguments win over the environment."""
 
     model_config = SettingsConfigDict(env_prefix="DELTAHUB_WORKER_", frozen=True)
