@@ -121,7 +121,7 @@ def _serve(settings: "Settings", *, with_worker: bool, access_log: bool) -> None
         )
         _run(server, listener, worker)
         if worker is not None and worker.is_refused:
-            raise WorkerRefused("the worker cannot run, and the hub would only wait for it: see above")
+            raise WorkerRefused("the worker cannot run with these settings: see above")
     click.echo("DeltaHub has stopped", err=True)
 
 

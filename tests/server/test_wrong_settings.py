@@ -1,0 +1,51 @@
+"""A variable that cannot be what it is set to: one line that names it, and status 2."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def run(tmp_path: Path, variable: str, *command: str) -> subprocess.CompletedProcess[str]:
+    name, _, value = variable.partition("=")
+    folder = {"DELTAHUB_DATA_DIR": str(tmp_path / "data")}
+    return subprocess.run(
+        [sys.executable, "-m", "deltahub.client.cli", *command],
+        env={**os.environ, **folder, name: value},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize(
+    ("variable", "command", "says"),
+    [
+        ("DELTAHUB_PORT=abc", ("gc",), "integer"),
+        ("DELTAHUB_CODEC_EFFORT=bogus", ("recompress",), "'max'"),
+        ("DELTAHUB_SERVER_DECODE_THREADS=0", ("serve", "--port", "0"), "greater"),
+        ("DELTAHUB_WORKER_CONCURRENCY=0", ("serve", "--port", "0"), "greater"),
+        ("DELTAHUB_KERNELS=sse", ("recompress",), "portable"),
+        ("DELTAHUB_KERNELS=sse", ("pull", "a/b"), "portable"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_a_wrong_setting_is_named(
+    tmp_path: Path, variable: str, command: tuple[str, ...], says: str
+) -> None:
+    done = run(tmp_path, variable, *command)
+    assert done.returncode == 2
+    assert f"{variable}: " in done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_program_reads_it_as_an_object(tmp_path: Path) -> None:
+    done = run(tmp_path, "DELTAHUB_HOLD_TTL_S=a day", "gc", "--json")
+    assert done.returncode == 2
+    error = json.loads(done.stderr)["error"]
+    assert error["code"] == "wrong_setting"
+    assert error["message"].startswith("DELTAHUB_HOLD_TTL_S=a day: ")
