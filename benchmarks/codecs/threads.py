@@ -19,8 +19,8 @@ BLOCKS: Final = "blocks"
 TENSORS: Final = "tensors"
 PROCESSES: Final = "processes"
 WAYS: Final = (ONE, BLOCKS, TENSORS, PROCESSES)
-# Times as many repetitions as are asked for: neighbours of the machine leave both of its cores alone
-# for moments only. Decoding takes a fourth of the time.
+# Times as many repetitions as are asked for: neighbours of the machine leave both of its cores
+# alone for moments only. Decoding takes a fourth of the time.
 _ENCODED: Final = 2
 _DECODED: Final = 4
 
