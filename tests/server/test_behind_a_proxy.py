@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from pydantic import ValidationError
 
+from deltahub.registry.settings import WrongSetting
 from deltahub.server.settings import ServerSettings
 from support.hf_door import create_model, digest_of, header, large, send_commit, small
 from support.hub import Answer, RunningHub, running_hub
@@ -129,5 +129,5 @@ def test_a_proxy_that_passes_nothing_on_needs_the_public_url(tmp_path: Path) -> 
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused(settings: dict[str, str]) -> None:
-    with pytest.raises(ValidationError):
+    with pytest.raises(WrongSetting):
         ServerSettings(**settings)  # type: ignore[arg-type]  # all of these are text

@@ -27,7 +27,7 @@ class InvalidInput(CodecError):
 
 
 class WrongKernels(InvalidInput):
-    code = "wrong_setting"
+    """The environment asks for kernels that this processor cannot run."""
 
 
 class CorruptFrame(CodecError):

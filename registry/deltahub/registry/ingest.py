@@ -7,7 +7,6 @@ nothing is missing; finish every file. Until a file is finished it is read from 
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import select
@@ -19,6 +18,7 @@ from deltahub.registry import failpoints, ingest_plan
 from deltahub.registry.db.models import Entry, File
 from deltahub.registry.encode import Read, encode_tensor
 from deltahub.registry.errors import DataLost, DeltaCycle
+from deltahub.registry.heal import Brought, heal
 from deltahub.registry.holds import hold_for_job, release_job
 from deltahub.registry.ingest_plan import LandedFile, Scan
 from deltahub.registry.locations import PART_TENSORS, batches, resolve
@@ -46,15 +46,6 @@ STEP_FILES: Final = 256
 STEP_BYTES: Final = 8 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class _Item:
-    """A tensor to be stored, and how to read its bytes."""
-
-    domain_id: int
-    ref: TensorRef
-    read: Read
-
-
 class Ingest:
     """One revision on its way from the landing to packs. Not shared between threads.
 
@@ -80,7 +71,7 @@ class Ingest:
         self._restorer = Restorer(reg) if restorer is None else restorer
         self._planner: BasePlanner | None = None
         # What is not stored yet, None while that is not known.
-        self._todo: deque[_Item] | None = None
+        self._todo: deque[Brought] | None = None
         self._total_bytes = 0
         self._is_rescanned = False
 
@@ -163,11 +154,22 @@ class Ingest:
         files = list(self._scanned(file_ids, damaged))
         total = sum(file.size for file, _ in files)
         progress = self._counting("prove", total)
-        damaged += finish_files(self._reg, self._restorer, files, progress)
+        lost = finish_files(self._reg, self._restorer, files, progress)
+        if lost and self._heal(file_ids):
+            again = self._counting("prove", total)
+            lost = finish_files(self._reg, self._restorer, self._scanned(file_ids), again)
+        damaged += lost
         for exc in damaged:
             log.error("job=%s cannot ingest: %s", self._job_id, exc)
         if damaged:
             raise damaged[0]
+
+    def _heal(self, file_ids: Sequence[int]) -> int:
+        """How many tensors of these files were damaged in the store, and are stored anew."""
+        brought = (
+            item for file, scan in self._scanned(file_ids) for item in self._items_of(file, scan)
+        )
+        return heal(self._reg, self._restorer, brought, lambda: self._progress("prove", 0, 1))
 
     def release(self) -> None:
         """Let go of what the job held: the finished files refer to it now."""
@@ -223,14 +225,14 @@ class Ingest:
 
         return progress
 
-    def _find_missing(self) -> deque[_Item]:
+    def _find_missing(self) -> deque[Brought]:
         """Tensors that no domain in reach has; those that one has are held for this job."""
-        items: dict[tuple[int, bytes], _Item] = {}
+        items: dict[tuple[int, bytes], Brought] = {}
         for file, scan in self._scanned():
             for item in self._items_of(file, scan):
                 items.setdefault((item.domain_id, item.ref.tensor), item)
         self._total_bytes = sum(item.ref.size for item in items.values())
-        missing: deque[_Item] = deque()
+        missing: deque[Brought] = deque()
         # A pack holds one domain's frames. (Sorting is stable: the files' order stays.)
         for domain_id in sorted({domain for domain, _ in items}):
             hashes = [content for domain, content in items if domain == domain_id]
@@ -242,15 +244,15 @@ class Ingest:
                 missing.extend(items[domain_id, h] for h in part if h not in found)
         return missing
 
-    def _items_of(self, file: File, scan: Scan) -> Iterator[_Item]:
+    def _items_of(self, file: File, scan: Scan) -> Iterator[Brought]:
         landed = LandedFile.of(self._reg, file)
         for start, ref in scan.placed_tensors():
-            yield _Item(file.domain_id, ref, _reader_at(landed, start))
+            yield Brought(file.domain_id, ref, _reader_at(landed, start))
         data, size = scan.recipe_bytes, len(scan.recipe_bytes)
         ref = TensorRef(scan.recipe_id, size, "U8", (size,), None)
-        yield _Item(file.domain_id, ref, _reader_of(data))
+        yield Brought(file.domain_id, ref, _reader_of(data))
 
-    def _store(self, todo: deque[_Item]) -> None:
+    def _store(self, todo: deque[Brought]) -> None:
         try:
             self._store_pack(todo, with_bases=True)
         except (BaseGone, DeltaCycle, TensorGone) as exc:
@@ -258,7 +260,7 @@ class Ingest:
             log.info("job=%s stores a pack without bases: %s", self._job_id, exc)
             self._store_pack(todo, with_bases=False)
 
-    def _store_pack(self, todo: deque[_Item], *, with_bases: bool) -> None:
+    def _store_pack(self, todo: deque[Brought], *, with_bases: bool) -> None:
         """Store the first tensors of todo, and take them off it."""
         settings = self._reg.settings
         domain_id = todo[0].domain_id
@@ -304,7 +306,7 @@ class Ingest:
         for _ in range(n_taken):
             todo.popleft()
 
-    def _choose(self, item: _Item) -> BaseChoice | None:
+    def _choose(self, item: Brought) -> BaseChoice | None:
         if item.ref.name is None:
             return None
         if self._planner is None:

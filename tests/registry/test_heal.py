@@ -1,0 +1,117 @@
+"""What the store has damaged comes back with the next push of the same tensors."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save
+from sqlalchemy import select
+
+from deltahub.codecs.frame import parse_header
+from deltahub.registry import Registry
+from deltahub.registry.db.models import Frame, Pack, Tensor
+from deltahub.registry.errors import DataLost
+from deltahub.registry.store.keys import pack_key
+from support import tiny_models
+from support.ingested import push_ingested, read_file, stored_tensors
+from support.registry import caller, opened_registry
+
+PATH = "model.safetensors"
+
+
+def model(tensors: tiny_models.Tensors, note: str = "") -> bytes:
+    words = tiny_models.cast(tensors, torch.bfloat16)
+    metadata = {"note": note} if note else None
+    return save({name: each.contiguous() for name, each in words.items()}, metadata)
+
+
+@pytest.fixture
+def reg(tmp_path: Path) -> Iterator[Registry]:
+    with opened_registry(tmp_path) as registry:
+        yield registry
+
+
+def damage(reg: Registry, change: Callable[[bytearray, Frame], None]) -> None:
+    """In the largest frame that is no delta."""
+    with reg.db.read() as session:
+        frame = session.scalars(
+            select(Frame)
+            .join(Tensor, Tensor.id == Frame.tensor_id)
+            .where(Tensor.depth == 0)
+            .order_by(Frame.length.desc())
+        ).first()
+    assert frame is not None
+    key = pack_key(frame.pack_id)
+    data = bytearray(reg.store.size(key))
+    reg.store.get_into(key, 0, memoryview(data))
+    change(data, frame)
+    reg.store.put(key, [bytes(data)])
+
+
+def flip_in_a_block(data: bytearray, frame: Frame) -> None:
+    data[frame.offset + parse_header(data[frame.offset :]).prefix_length + 9] ^= 4
+
+
+def lose_a_disk_block(data: bytearray, frame: Frame) -> None:
+    begin = frame.offset + frame.length // 2
+    data[begin : begin + 512] = bytes(512)
+
+
+@pytest.mark.parametrize("change", [flip_in_a_block, lose_a_disk_block])
+def test_a_push_of_the_same_tensors_brings_back_all_that_need_them(
+    reg: Registry, change: Callable[[bytearray, Frame], None]
+) -> None:
+    ann, ben = caller(reg, "ann"), caller(reg, "ben")
+    base, tuned = tiny_models.base(), tiny_models.finetune(1e-4)
+    bases = push_ingested(reg, ann, "ann/base", {PATH: model(base)})
+    tunes = push_ingested(reg, ann, "ann/tuned", {PATH: model(tuned)}, base="ann/base")
+    assert any(each.bases for each in stored_tensors(reg, tunes).values())
+    damage(reg, change)
+    for revision in (bases, tunes):
+        with pytest.raises(DataLost):
+            read_file(reg, revision, PATH)
+    again = push_ingested(reg, ben, "ben/copy", {PATH: model(base, "the same once more")})
+    assert read_file(reg, again, PATH) == model(base, "the same once more")
+    assert read_file(reg, bases, PATH) == model(base)
+    assert read_file(reg, tunes, PATH) == model(tuned)
+
+
+def test_objects_that_are_gone_come_back_too(reg: Registry) -> None:
+    ann = caller(reg, "ann")
+    push_ingested(reg, ann, "ann/base", {PATH: model(tiny_models.base())})
+    with reg.db.read() as session:
+        packs = session.scalars(select(Pack.id)).all()
+    for pack in packs:
+        reg.store.delete(pack_key(pack))
+    again = push_ingested(reg, ann, "ann/again", {PATH: model(tiny_models.base(), "again")})
+    assert read_file(reg, again, PATH) == model(tiny_models.base(), "again")
+
+
+def test_a_private_push_heals_what_is_public(reg: Registry) -> None:
+    ann, ben = caller(reg, "ann"), caller(reg, "ben")
+    public = push_ingested(reg, ann, "ann/base", {PATH: model(tiny_models.base())})
+    damage(reg, flip_in_a_block)
+    again = model(tiny_models.base(), "mine")
+    private = push_ingested(reg, ben, "ben/own", {PATH: again}, private=True)
+    assert read_file(reg, private, PATH) == again
+    assert read_file(reg, public, PATH) == model(tiny_models.base())
+
+
+def packs_of(reg: Registry) -> dict[int, set[str]]:
+    with reg.db.read() as session:
+        packs: dict[int, set[str]] = {}
+        for tensor, pack in session.execute(select(Frame.tensor_id, Frame.pack_id)):
+            packs.setdefault(tensor, set()).add(pack)
+        return packs
+
+
+def test_what_is_whole_stays_where_it_is(reg: Registry) -> None:
+    ann = caller(reg, "ann")
+    push_ingested(reg, ann, "ann/base", {PATH: model(tiny_models.base())})
+    before = packs_of(reg)
+    damage(reg, flip_in_a_block)
+    push_ingested(reg, ann, "ann/again", {PATH: model(tiny_models.base(), "again")})
+    after = packs_of(reg)
+    moved = [tensor for tensor, packs in before.items() if after[tensor] != packs]
+    assert len(moved) == 1
