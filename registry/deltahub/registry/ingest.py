@@ -158,6 +158,10 @@ class Ingest:
         if lost and self._heal(file_ids):
             again = self._counting("prove", total)
             lost = finish_files(self._reg, self._restorer, self._scanned(file_ids), again)
+        elif lost:
+            # Another run shall look at the uploads as they are then.
+            for file, _ in self._pending(file_ids):
+                ingest_plan.forget(self._reg, file)
         damaged += lost
         for exc in damaged:
             log.error("job=%s cannot ingest: %s", self._job_id, exc)
@@ -169,7 +173,11 @@ class Ingest:
         brought = (
             item for file, scan in self._scanned(file_ids) for item in self._items_of(file, scan)
         )
-        return heal(self._reg, self._restorer, brought, lambda: self._progress("prove", 0, 1))
+        try:
+            return heal(self._reg, self._restorer, brought, lambda: self._progress("prove", 0, 1))
+        except DataLost as exc:  # the upload is not what it was, either
+            log.warning("job=%s cannot store anew what is damaged: %s", self._job_id, exc)
+            return 0
 
     def release(self) -> None:
         """Let go of what the job held: the finished files refer to it now."""
