@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from deltahub.codecs.frame import parse_header
 from deltahub.registry import Registry
-from deltahub.registry.db.models import Frame, Pack, Tensor
+from deltahub.registry.db.models import File, Frame, Pack, Tensor
 from deltahub.registry.errors import DataLost
 from deltahub.registry.store.keys import pack_key
 from support import tiny_models
@@ -32,15 +32,14 @@ def reg(tmp_path: Path) -> Iterator[Registry]:
         yield registry
 
 
-def damage(reg: Registry, change: Callable[[bytearray, Frame], None]) -> None:
-    """In the largest frame that is no delta."""
+def damage(
+    reg: Registry, change: Callable[[bytearray, Frame], None], tensor: int | None = None
+) -> None:
+    """In the largest frame of this tensor; None: of those that are no delta."""
+    query = select(Frame).join(Tensor, Tensor.id == Frame.tensor_id).order_by(Frame.length.desc())
+    chosen = Tensor.depth == 0 if tensor is None else Tensor.id == tensor
     with reg.db.read() as session:
-        frame = session.scalars(
-            select(Frame)
-            .join(Tensor, Tensor.id == Frame.tensor_id)
-            .where(Tensor.depth == 0)
-            .order_by(Frame.length.desc())
-        ).first()
+        frame = session.scalars(query.where(chosen)).first()
     assert frame is not None
     key = pack_key(frame.pack_id)
     data = bytearray(reg.store.size(key))
@@ -115,3 +114,18 @@ def test_what_is_whole_stays_where_it_is(reg: Registry) -> None:
     after = packs_of(reg)
     moved = [tensor for tensor, packs in before.items() if after[tensor] != packs]
     assert len(moved) == 1
+
+
+@pytest.mark.parametrize("path", [PATH, "notes.bin"])
+def test_a_damaged_recipe_comes_back_with_a_push_of_the_file(reg: Registry, path: str) -> None:
+    ann, ben = caller(reg, "ann"), caller(reg, "ben")
+    data = model(tiny_models.base())
+    public = push_ingested(reg, ann, "ann/base", {path: data})
+    with reg.db.read() as session:
+        recipe = session.scalars(select(File.recipe_tensor_id)).one()
+    damage(reg, flip_in_a_block, recipe)
+    with pytest.raises(DataLost):
+        read_file(reg, public, path)
+    private = push_ingested(reg, ben, "ben/own", {path: data}, private=True)
+    assert read_file(reg, private, path) == data
+    assert read_file(reg, public, path) == data

@@ -103,7 +103,11 @@ def _groups(files: Iterable[tuple[File, Scan]]) -> Iterator[list[tuple[File, Sca
 def _places(
     restorer: Restorer, group: Sequence[tuple[File, Scan]]
 ) -> Mapping[bytes, TensorLocation]:
-    wanted = dict.fromkeys(ref.tensor for _, scan in group for ref in scan.recipe.tensors())
+    wanted = dict.fromkeys(
+        content
+        for _, scan in group
+        for content in (scan.recipe_id, *(ref.tensor for ref in scan.recipe.tensors()))
+    )
     return restorer.look_up(group[0][0].domain_id, wanted)
 
 
@@ -127,6 +131,8 @@ def _prove(
             f"file {file.sha256} comes back from its recipe as {hashes.sha256}; its upload has"
             " changed on the disk since it was proved"
         )
+    if restorer.read_whole(file.domain_id, scan.recipe_id, places) != scan.recipe_bytes:
+        raise DataLost(f"the stored recipe of file {file.sha256} is another one; run deltahub fsck")
 
 
 def _switch(reg: Registry, proved: Sequence[Proved]) -> None:

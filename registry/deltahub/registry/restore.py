@@ -115,6 +115,19 @@ class Restorer(TensorReader):
         self.frames.prefetch(frame for tensor in located.values() for frame in tensor.frames)
         return places
 
+    def read_whole(
+        self, domain_id: int, content: bytes, places: Mapping[bytes, TensorLocation] | None = None
+    ) -> bytes:
+        """All bytes of a stored tensor that fits into memory, such as a recipe; DataLost.
+
+        places: as of stream_recipe.
+        """
+        known = self.look_up(domain_id, [content]) if places is None else places
+        if content not in known:
+            raise TensorGone(f"tensor {content.hex()} is gone; run deltahub fsck")
+        tensor = known[content]
+        return b"".join(self._tensor_pieces(domain_id, tensor, 0, tensor.size, RUN_BYTES))
+
     def read_recipe(self, file: File) -> bytes:
         """The recipe of an ingested file, in bytes; as load_recipe."""
         return self._current(self._recipe_bytes, file)
