@@ -155,29 +155,25 @@ class Ingest:
         total = sum(file.size for file, _ in files)
         progress = self._counting("prove", total)
         lost = finish_files(self._reg, self._restorer, files, progress)
-        if lost and self._heal(file_ids):
-            again = self._counting("prove", total)
-            lost = finish_files(self._reg, self._restorer, self._scanned(file_ids), again)
-        elif lost:
-            # Another run shall look at the uploads as they are then.
-            for file, _ in self._pending(file_ids):
-                ingest_plan.forget(self._reg, file)
+        if lost:
+            self._heal(file_ids, total)
+            damaged = []
+            again = self._scanned(file_ids, damaged)
+            progress = self._counting("prove", total)
+            lost = finish_files(self._reg, self._restorer, again, progress)
         damaged += lost
         for exc in damaged:
             log.error("job=%s cannot ingest: %s", self._job_id, exc)
         if damaged:
             raise damaged[0]
 
-    def _heal(self, file_ids: Sequence[int]) -> int:
-        """How many tensors of these files were damaged in the store, and are stored anew."""
+    def _heal(self, file_ids: Sequence[int], total: int) -> None:
+        """Store anew what is stored of these files and damaged."""
         brought = (
             item for file, scan in self._scanned(file_ids) for item in self._items_of(file, scan)
         )
-        try:
-            return heal(self._reg, self._restorer, brought, lambda: self._progress("prove", 0, 1))
-        except DataLost as exc:  # the upload is not what it was, either
-            log.warning("job=%s cannot store anew what is damaged: %s", self._job_id, exc)
-            return 0
+        progress = self._counting("prove", total)
+        heal(self._reg, self._restorer, brought, self._job_id, progress)
 
     def release(self) -> None:
         """Let go of what the job held: the finished files refer to it now."""

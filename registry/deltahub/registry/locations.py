@@ -166,3 +166,14 @@ def closure(session: Session, tensor_ids: Iterable[int]) -> dict[int, set[int]]:
         graph.update({tensor_id: edges.get(tensor_id, set()) for tensor_id in wanted})
         wanted = {base for bases in edges.values() for base in bases} - graph.keys()
     return graph
+
+
+def is_as_read(then: TensorLocation, now: TensorLocation | None) -> bool:
+    """Whether the tensor has the same frames, be it in packs that were written anew."""
+    if now is None or (now.hash, now.domain_id) != (then.hash, then.domain_id):
+        return False
+    return _shape(now) == _shape(then) and now.bases == then.bases
+
+
+def _shape(tensor: TensorLocation) -> list[tuple[int, int, int, int]]:
+    return [(frame.start, frame.size, frame.length, frame.codec) for frame in tensor.frames]

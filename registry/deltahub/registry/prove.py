@@ -13,7 +13,7 @@ from sqlalchemy import exists, select
 
 from deltahub.codecs.errors import CodecError
 from deltahub.codecs.frame import tensor_spec
-from deltahub.codecs.recipe import Recipe
+from deltahub.codecs.recipe import Recipe, TensorRef
 from deltahub.registry import failpoints, jobs
 from deltahub.registry.db.models import File, Job, Landing, Repository
 from deltahub.registry.db.session import ReadSession, WriteSession
@@ -26,6 +26,7 @@ from deltahub.registry.errors import (
     SizeMismatch,
     TensorNotFound,
 )
+from deltahub.registry.heal import Brought, heal
 from deltahub.registry.holds import hold_for_job, hold_for_user, release_job
 from deltahub.registry.ingest_plan import LandedFile
 from deltahub.registry.landing import LandingStatus, receive, upload_not_found
@@ -293,12 +294,14 @@ def _store_recipe(
     with reg.db.write() as session:
         found = resolve(session, domain_id, [recipe_id])
         hold_for_job(session, (t.id for t in found.values()), job_id, reg.settings.hold_ttl_s)
-    if found:
-        return
 
     def read(first_byte: int, out: memoryview) -> None:
         out[:] = data[first_byte : first_byte + out.nbytes]
 
+    if found:
+        ref = TensorRef(recipe_id, len(data), "U8", (len(data),), None)
+        heal(reg, restorer, [Brought(domain_id, ref, read)], job_id)
+        return
     with PackSpool(reg, domain_id, restorer) as spool:
         encode_tensor(
             spool,

@@ -23,6 +23,7 @@ from deltahub.registry.locations import (
     PART_TENSORS,
     FrameLocation,
     TensorLocation,
+    is_as_read,
     locate,
 )
 from deltahub.registry.outdated import mark_tried
@@ -209,7 +210,7 @@ class Recoder:
             now = locate(session, [each.location.id for each in coded])
             for each in coded:
                 # Frames that are not switched to are dead bytes of the new pack, gc's to collect.
-                if not _is_as_read(each.location, now.get(each.location.id)):
+                if not is_as_read(each.location, now.get(each.location.id)):
                     done.changed += 1
                 elif sealed is None or not each.is_new:
                     stale.append(each.location)
@@ -244,17 +245,6 @@ class Recoder:
         # Nobody outside of the namespace decodes what its client encoded.
         row.is_foreign = was_foreign and coded.keeps
         return True
-
-
-def _is_as_read(then: TensorLocation, now: TensorLocation | None) -> bool:
-    """Whether the tensor has the same frames, be it in packs that were written anew."""
-    if now is None or (now.hash, now.domain_id) != (then.hash, then.domain_id):
-        return False
-    return _shape(now) == _shape(then) and now.bases == then.bases
-
-
-def _shape(tensor: TensorLocation) -> list[tuple[int, int, int, int]]:
-    return [(frame.start, frame.size, frame.length, frame.codec) for frame in tensor.frames]
 
 
 def _stored_bytes(frames: Iterable[FrameLocation]) -> int:
