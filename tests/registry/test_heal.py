@@ -1,5 +1,6 @@
 """What the store has damaged comes back with the next push of the same tensors."""
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,13 +10,16 @@ from safetensors.torch import save
 from sqlalchemy import select
 
 from deltahub.codecs.frame import parse_header
-from deltahub.registry import Registry
-from deltahub.registry.db.models import File, Frame, Pack, Tensor
+from deltahub.registry import Registry, heal
+from deltahub.registry.db.models import File, Frame, Pack, Revision, Tensor
+from deltahub.registry.encode import encode_tensor
 from deltahub.registry.errors import DataLost
+from deltahub.registry.ingest import Ingest
+from deltahub.registry.jobs import mark_running
 from deltahub.registry.store.keys import pack_key
 from support import tiny_models
 from support.ingested import push_ingested, read_file, stored_tensors
-from support.registry import caller, opened_registry
+from support.registry import caller, opened_registry, push
 
 PATH = "model.safetensors"
 
@@ -129,3 +133,66 @@ def test_a_damaged_recipe_comes_back_with_a_push_of_the_file(reg: Registry, path
     private = push_ingested(reg, ben, "ben/own", {path: data}, private=True)
     assert read_file(reg, private, path) == data
     assert read_file(reg, public, path) == data
+
+
+def test_a_base_that_comes_back_keeps_its_deltas(reg: Registry) -> None:
+    ann = caller(reg, "ann")
+    files = {PATH: model(tiny_models.base())}
+    push_ingested(reg, ann, "ann/base", files)
+    tuned = model(tiny_models.finetune(1e-4))
+    tunes = push_ingested(reg, ann, "ann/tuned", {PATH: tuned}, base="ann/base")
+    before = stored_tensors(reg, tunes)
+    damage(reg, flip_in_a_block)
+    both = {"a.safetensors": model(tiny_models.base(), "a"), "b.safetensors": tuned}
+    push_ingested(reg, ann, "ann/both", both)
+    assert read_file(reg, tunes, PATH) == tuned
+    after = stored_tensors(reg, tunes)
+    assert {name: each.bases for name, each in after.items()} == {
+        name: each.bases for name, each in before.items()
+    }
+
+
+def test_another_job_may_finish_the_file_meanwhile(
+    reg: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push_ingested(reg, caller(reg, "ann"), "ann/base", {PATH: model(tiny_models.base())})
+    damage(reg, flip_in_a_block)
+    data = model(tiny_models.base(), "again")
+    jobs = [begun(reg, name, data) for name in ("ann", "ben")]
+    first, second = (ingest for _, ingest in jobs)
+
+    was_overtaken = threading.Event()
+
+    def overtaken(*args: object, **kwargs: object) -> None:
+        monkeypatch.undo()
+        finish(first)
+        was_overtaken.set()
+        encode_tensor(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(heal, "encode_tensor", overtaken)
+    finish(second)
+    assert was_overtaken.is_set()
+    for revision, _ in jobs:
+        assert read_file(reg, revision, PATH) == data
+
+
+def begun(reg: Registry, name: str, data: bytes) -> tuple[int, Ingest]:
+    """A push of the file by this user whose ingest has stored all, and finished nothing."""
+    pushed = push(reg, caller(reg, name), f"{name}/again", {PATH: data})
+    assert pushed.job_id is not None
+    with reg.db.write() as session:
+        query = select(Revision.id).where(Revision.commit == pushed.commit)
+        revision = session.scalars(query).one()
+        assert mark_running(session, pushed.job_id)
+    ingest = Ingest(reg, revision, pushed.job_id)
+    for files in ingest.pending_files():
+        ingest.scan(files)
+    while ingest.store_next_pack():
+        continue
+    return revision, ingest
+
+
+def finish(ingest: Ingest) -> None:
+    for files in ingest.pending_files():
+        ingest.finish(files)
+    ingest.release()
