@@ -17,6 +17,8 @@ RUN_PLACES: Final = (1 / 8, 1 / 2, 7 / 8)
 LEAST_BYTES: Final = 128
 # What zstd is tried on first: fewer bytes hold too little of what repeats.
 LEAST_ZSTD: Final = 1 << 12
+# What a tensor that repeats shows it by.
+REPEATING_BYTES: Final = 1 << 10
 # The sign and most of the mantissa; digits that are zero in every element are left out of them.
 _RAW_BITS: Final = {
     DType.F64: 53, DType.F32: 22, DType.F16: 9, DType.BF16: 6, DType.F8_E4M3: 2, DType.F8_E5M2: 1
@@ -86,9 +88,11 @@ class Sample:
         """Whether these elements without a base may take no more than `coded_bytes`.
 
         False where they take more for sure: hardly a delta takes as much as what of a float is kept
-        as it is; else all exponents are counted. By zstd, where a little of them says so.
+        as it is, unless they repeat; else all exponents are counted. By zstd, where a little of
+        them says so.
         """
-        if _is_below_raw_bits(self._dtype, self._source, len(self._source), coded_bytes):
+        is_below = _is_below_raw_bits(self._dtype, self._source, len(self._source), coded_bytes)
+        if is_below and not self._repeats(coded_bytes):
             return False
         codec = self.choose_codec(None, rival=coded_bytes)
         if codec == "raw":
@@ -117,6 +121,12 @@ class Sample:
             alone = estimate_alone(self._dtype, self._joined())
             self._neuzip = self._size + 1 if alone is None else alone[0]
         return self._neuzip
+
+    def _repeats(self, coded_bytes: int) -> bool:
+        """Whether zstd may take as few bytes, by so few that all tensors can be asked."""
+        begin = self._begins[len(self._begins) // 2]
+        few = self._source[begin : begin + REPEATING_BYTES]
+        return compressed_size(few) * len(self._source) <= 1.5 * coded_bytes * len(few)
 
     def _is_zstd_near(self, size: int) -> bool:
         """Where a little of the sample is far from that, it is all there is to know."""

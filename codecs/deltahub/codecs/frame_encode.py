@@ -148,10 +148,14 @@ def encode_frame(
             )
     sample = Sample(spec.dtype, view)
     coder = get_codec(sample.choose_codec(near))
-    if near is not None and effort == Effort.MAX and spec.dtype in FLOAT_WORDS:
-        coder = get_codec("fm_delta")  # a product may save more than a sample shows
     if not coder.needs_base:
-        return _encode(spec, part, view, None, None, coder, threads, effort)
+        alone = _encode(spec, part, view, None, None, coder, threads, effort)
+        if near is None or effort < Effort.MAX or spec.dtype not in FLOAT_WORDS:
+            return alone
+        # A product may save more than a sample shows.
+        coder = get_codec("fm_delta")
+        delta = _encode(spec, part, view, near, plan, coder, threads, effort)
+        return alone if len(alone) <= len(delta) else delta
     delta = _encode(spec, part, view, near, plan, coder, threads, effort)
     return _delta_or_alone(spec, part, view, sample, delta, threads, effort)
 
