@@ -167,12 +167,12 @@ def plan(
         for fit in _fits(dtype, shorter, words, shape, search)
         if fit is not None
     ]
-    ways: list[tuple[LowRank | None, bool]] = [(fit, True) for fit in found]
+    # A search looks at sums of squares, which a few large differences among words that did not
+    # change may mislead.
+    ways: list[tuple[LowRank | None, bool]] = [(None, True), *((fit, True) for fit in found)]
     if stride > 0 and shorter is None:
         # It was found among digits that may be left out now: each part of it may be a loss.
         ways += [(fit, False) for fit in found]
-    if not found or len(ways) > 1:
-        ways.append((None, True))
     plans = (planned(fit, is_strided=is_strided) for fit, is_strided in ways)
     return min(plans, key=lambda each: each.estimated_bytes)
 
