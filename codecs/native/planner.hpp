@@ -161,13 +161,17 @@ class Planner {
   std::size_t scale_step() const {
     return std::max<std::size_t>(std::min(shape_.rows, shape_.columns) / care().enough, 1);
   }
-  // The phase of pieces that lie elsewhere than those on which scales were measured: there they
-  // would seem to say more than they do. At least one piece remains.
-  std::size_t away(std::size_t step) const {
-    // Diagonals meet where both steps' common divisor divides how far their phases are apart; where it
-    // is 1, they meet in one of scale_step() pieces.
-    const std::size_t common = std::gcd(step, scale_step());
-    const std::size_t phase = step / 2 / common * common + common / 2;
+  // A step no smaller whose pieces are those that scales were measured on as often as all pieces are:
+  // their diagonals meet where both steps' common divisor divides how far apart they begin. On those
+  // alone scales would seem to say more than they do; on the others alone, a class that both have
+  // together would not be seen at all.
+  std::size_t apart(std::size_t step) const {
+    while (std::gcd(step, scale_step()) > 1) ++step;
+    return step;
+  }
+  // Of the pieces to be looked at, so that at least one is.
+  std::size_t phase_of(std::size_t step) const {
+    const std::size_t phase = step / 2;
     return shape_.rows >= step || shape_.columns > sample_piece * phase ? phase : 0;
   }
   const std::uint8_t* source_at(std::size_t row, std::size_t column) const {
@@ -204,12 +208,13 @@ class Planner {
     return {.rows = sums.rows(), .columns = sums.columns()};
   }
 
-  // Which scales pay, as one in `step` pieces says.
+  // Which scales pay, as one in `least_step` pieces or somewhat fewer says.
   Sample::Option chosen(const Plan<Words>& plan, const RowAndColumnScales& scales,
-                        std::size_t step) const {
+                        std::size_t least_step) const {
     const RowSides sides = sides_of(plan);
+    const std::size_t step = apart(least_step);
     Sample sample(Words::word_bits, middle, care().together);
-    for_each_piece(counting_frame(plan, 0), sides, step, away(step), nullptr,
+    for_each_piece(counting_frame(plan, 0), sides, step, phase_of(step), nullptr,
                    [&](std::size_t row, std::size_t column, std::size_t n,
                        const std::uint8_t* words) {
                      const Sample::Room room = sample.add(row, column, n, has_decayed(sides, row));
@@ -262,8 +267,8 @@ class Planner {
     Context z[chunk];
     std::uint16_t bins[chunk];
     std::uint32_t keys[chunk];
-    const std::size_t step = std::max<std::size_t>(all() / care().counted, 1);
-    for_each_piece(frame, classes.rows, step, away(step), z,
+    const std::size_t step = apart(std::max<std::size_t>(all() / care().counted, 1));
+    for_each_piece(frame, classes.rows, step, phase_of(step), z,
                    [&](std::size_t row, std::size_t column, std::size_t n,
                        const std::uint8_t* words) {
                      bins_.find(source_at(row, column), words, n, bins);
