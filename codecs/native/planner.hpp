@@ -157,9 +157,17 @@ class Planner {
   }
 
   // Of the pieces on which scales are measured: 64 words of each row and column tell their scale to a
-  // quarter of an octave, 256 to an eighth.
+  // quarter of an octave, 256 to an eighth. A prime, or 1, so that most other steps have no divisor
+  // in common with it.
   std::size_t scale_step() const {
-    return std::max<std::size_t>(std::min(shape_.rows, shape_.columns) / care().enough, 1);
+    const auto is_prime = [](std::size_t step) {
+      for (std::size_t divisor = 2; divisor * divisor <= step; ++divisor)
+        if (step % divisor == 0) return false;
+      return true;
+    };
+    std::size_t step = std::max<std::size_t>(std::min(shape_.rows, shape_.columns) / care().enough, 1);
+    while (!is_prime(step)) --step;
+    return step;
   }
   // A step no smaller whose pieces are those that scales were measured on as often as all pieces are:
   // their diagonals meet where both steps' common divisor divides how far apart they begin. On those
