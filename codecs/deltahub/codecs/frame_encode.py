@@ -150,9 +150,14 @@ def encode_frame(
     coder = get_codec(sample.choose_codec(near))
     if not coder.needs_base:
         alone = _encode(spec, part, view, None, None, coder, threads, effort)
-        if near is None or effort < Effort.MAX or spec.dtype not in FLOAT_WORDS:
+        if near is None or plan is None or spec.dtype not in FLOAT_WORDS:
             return alone
-        # A product may save more than a sample shows.
+        if effort < Effort.MAX:  # where a product may save more than a sample shows
+            if _may_be_clear(spec.dtype, effort):
+                return alone
+            quick = _clear_delta(spec, part, view, near, plan, threads, Effort.FAST)
+            if quick is None or len(quick) >= len(alone):
+                return alone
         coder = get_codec("fm_delta")
         delta = _encode(spec, part, view, near, plan, coder, threads, effort)
         return alone if len(alone) <= len(delta) else delta
