@@ -1,10 +1,12 @@
 """More effort makes no larger frame of a fine-tune."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
 from deltahub.codecs import DType, TensorSpec, encode_frame, tensor_id
-from deltahub.codecs.frame_encode import split_frames
+from deltahub.codecs.frame_encode import delta_or_alone, split_frames
 from deltahub.codecs.protocol import Effort
 from support import tiny_models as tiny
 from support.frames import plan_on
@@ -41,3 +43,52 @@ def test_more_effort_makes_no_larger_frame(of: str, dtype: DType) -> None:
     )
     assert default <= fast
     assert most <= 1.001 * default  # a prelude's table may take another byte
+
+
+def sparse(dtype: DType) -> tuple[bytes, bytes]:
+    """(a fine-tune, its base): equal but for two columns and a row that are new."""
+    base = 0.02 * torch.randn(512, 512, generator=torch.Generator().manual_seed(0))
+    tuned = base.clone()
+    tuned[:, 192], tuned[:, 203], tuned[430] = 0.0, 1e-45, -torch.inf
+    return raw(tuned, dtype), raw(base, dtype)
+
+
+def mostly_unchanged(dtype: DType) -> tuple[bytes, bytes]:
+    """The same of a model whose last third is one value, as what nobody used, and whose rest is
+    like its base but for one row.
+    """
+    base = 0.02 * torch.randn(600, 512, generator=torch.Generator().manual_seed(0))
+    base[400:] = 1 / 3
+    tuned = base.clone()
+    tuned[7] = torch.randn(512, generator=torch.Generator().manual_seed(1))
+    return raw(tuned, dtype), raw(base, dtype)
+
+
+@pytest.mark.parametrize("dtype", list(TORCH), ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("of", [sparse, mostly_unchanged])
+def test_a_few_rows_and_columns_that_are_new_cost_themselves(
+    of: Callable[[DType], tuple[bytes, bytes]], dtype: DType
+) -> None:
+    words, near = of(dtype)
+    spec = TensorSpec(tensor_id(words), dtype, len(words) // (512 * dtype.itemsize), 512)
+    (part,) = split_frames(spec)
+    for effort in Effort:
+        frame = encode_frame(spec, part, words, near, plan_on(near, dtype), effort=effort)
+        assert len(frame) < 0.02 * len(words)
+
+
+@pytest.mark.parametrize("dtype", list(TORCH), ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("value", [1 / 3, 0.9999, float("nan")])
+def test_one_value_everywhere_needs_no_base(value: float, dtype: DType) -> None:
+    near = raw(0.02 * torch.randn(512, 512, generator=torch.Generator().manual_seed(0)), dtype)
+    words = raw(torch.full((512, 512), value), dtype)
+    spec = TensorSpec(tensor_id(words), dtype, 512, 512)
+    (part,) = split_frames(spec)
+    for effort in Effort:
+        plan = plan_on(near, dtype)
+        delta = encode_frame(spec, part, words, near, plan, "fm_delta", effort=effort)
+        for frame in (
+            encode_frame(spec, part, words, near, plan, effort=effort),
+            delta_or_alone(spec, part, words, delta, effort=effort),
+        ):
+            assert len(frame) < 400

@@ -69,7 +69,22 @@ class FmDelta:
     ) -> EncodedBody:
         if base is None:
             raise WrongBase("fm_delta codes a tensor against a base, and none was given")
-        encoder = plan(geometry, source, base, effort)
+        encoded = [
+            self._encoded(encoder, geometry, source, base, effort, threads, front)
+            for encoder in plans(geometry, source, base, effort)
+        ]
+        return min(encoded, key=lambda each: len(each.prelude) + each.blocks.size_bytes)
+
+    def _encoded(
+        self,
+        encoder: FmDeltaEncoder,
+        geometry: Geometry,
+        source: memoryview,
+        base: memoryview,
+        effort: Effort,
+        threads: int,
+        front: int,
+    ) -> EncodedBody:
         if encoder.estimated_bytes >= geometry.size_bytes:
             checksums = block_checksums(geometry, source, threads)
             raw = raw_blocks(geometry, source, front)
@@ -142,10 +157,21 @@ def plan(
     geometry: Geometry, source: memoryview, base: memoryview, effort: Effort
 ) -> FmDeltaEncoder:
     """The model of a frame, with its low-rank part where the effort allows to look for one."""
+    return plans(geometry, source, base, effort)[0]
+
+
+def plans(
+    geometry: Geometry, source: memoryview, base: memoryview, effort: Effort
+) -> list[FmDeltaEncoder]:
+    """The same, and at max that of default's statistics: all classes that max tells apart may cost
+    more than they save.
+    """
     kind, dtype = WORD_KINDS[geometry.dtype], geometry.dtype
     shape = geometry.rows, geometry.columns
 
-    def planned(found: LowRank | None, *, is_strided: bool) -> FmDeltaEncoder:
+    def planned(
+        found: LowRank | None, *, is_strided: bool, effort: Effort = effort
+    ) -> FmDeltaEncoder:
         left = right = b""
         floor, is_rounded = 0, False
         if found is not None:
@@ -156,7 +182,7 @@ def plan(
         )
 
     if effort == Effort.FAST or dtype not in FLOAT_WORDS:
-        return planned(None, is_strided=True)
+        return [planned(None, is_strided=True)]
     unsigned = f"<u{dtype.itemsize}"
     words = np.frombuffer(source, unsigned), np.frombuffer(base, unsigned)
     stride = common_stride(kind, source, base)
@@ -173,8 +199,13 @@ def plan(
     if stride > 0 and shorter is None:
         # It was found among digits that may be left out now: each part of it may be a loss.
         ways += [(fit, False) for fit in found]
-    plans = (planned(fit, is_strided=is_strided) for fit, is_strided in ways)
-    return min(plans, key=lambda each: each.estimated_bytes)
+    return [
+        min(
+            (planned(fit, is_strided=is_strided, effort=care) for fit, is_strided in ways),
+            key=lambda each: each.estimated_bytes,
+        )
+        for care in ((effort, Effort.DEFAULT) if effort == Effort.MAX else (effort,))
+    ]
 
 
 def _fits(

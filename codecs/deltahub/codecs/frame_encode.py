@@ -152,9 +152,9 @@ def encode_frame(
         alone = _encode(spec, part, view, None, None, coder, threads, effort)
         if near is None or plan is None or spec.dtype not in FLOAT_WORDS:
             return alone
-        if effort < Effort.MAX:  # where a product may save more than a sample shows
-            if _may_be_clear(spec.dtype, effort):
-                return alone
+        if effort == Effort.FAST:
+            return alone
+        if effort == Effort.DEFAULT:  # at max, a product may save more than a sample shows
             quick = _clear_delta(spec, part, view, near, plan, threads, Effort.FAST)
             if quick is None or len(quick) >= len(alone):
                 return alone
