@@ -43,6 +43,35 @@ def test_a_wrong_setting_is_named(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("variable", "shown"),
+    [
+        ("DELTAHUB_SERVER_PUBLIC_URL=https://u:s3cret@hub.example", "=https://***@hub.example: "),
+        ("DELTAHUB_DATABASE_URL=postgresql://u:s3cret@db:x/hub", "=postgresql://***@db:x/hub: "),
+        ("DELTAHUB_DATABASE_URL=oracel://u:s3cret@db/hub", "=oracel://***@db/hub: "),
+        ("DELTAHUB_DATABASE_URL=hub.sqlite3", "=hub.sqlite3: "),
+        ("DELTAHUB_PORT=1\n2", "='1\\n2': "),
+    ],
+    ids=lambda value: value.partition("=")[0],
+)
+def test_what_is_said_is_one_line_without_passwords(
+    tmp_path: Path, variable: str, shown: str
+) -> None:
+    done = run(tmp_path, variable, "serve", "--port", "0")
+    assert done.returncode == 2
+    name = variable.partition("=")[0]
+    assert any(f"{name}{shown}" in line for line in done.stderr.splitlines())
+    assert "s3cret" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_worker_refuses_kernels_that_there_are_not(tmp_path: Path) -> None:
+    done = run(tmp_path, "DELTAHUB_KERNELS=sse", "worker")
+    assert done.returncode == 2
+    assert "portable" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_program_reads_it_as_an_object(tmp_path: Path) -> None:
     done = run(tmp_path, "DELTAHUB_HOLD_TTL_S=a day", "gc", "--json")
     assert done.returncode == 2

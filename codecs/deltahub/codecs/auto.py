@@ -126,7 +126,7 @@ class Sample:
         """Whether zstd may take as few bytes, by so few that all tensors can be asked."""
         begin = self._begins[len(self._begins) // 2]
         few = self._source[begin : begin + REPEATING_BYTES]
-        return compressed_size(few) * len(self._source) <= 1.5 * coded_bytes * len(few)
+        return compressed_size(few) * len(self._source) <= coded_bytes * len(few)
 
     def _is_zstd_near(self, size: int) -> bool:
         """Where a little of the sample is far from that, it is all there is to know."""

@@ -1,10 +1,11 @@
 """Everything that can be configured, with its unit and default; read from DELTAHUB_* once."""
 
+import re
 from pathlib import Path
 from typing import Any, Literal
 
 import click
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from deltahub.codecs.protocol import Effort
@@ -30,10 +31,21 @@ class EnvironmentSettings(BaseSettings):
         except ValidationError as error:
             prefix = self.model_config.get("env_prefix", "")
             faults = [
-                f"{prefix}{'_'.join(map(str, each['loc'])).upper()}={each['input']}: {each['msg']}"
+                f"{prefix}{'_'.join(map(str, each['loc'])).upper()}={_shown(each['input'])}:"
+                f" {_without_secrets(each['msg'])}"
                 for each in error.errors()
             ]
-            raise WrongSetting("; ".join(faults)) from error
+            raise WrongSetting("; ".join(faults)) from None  # whose text has all values
+
+
+def _shown(value: object) -> str:
+    """On one line, and without the name and password of a URL."""
+    text = _without_secrets(str(value))
+    return text[:200] if text.isprintable() else repr(text[:200])
+
+
+def _without_secrets(text: str) -> str:
+    return re.sub(r"//[^'\"]*@", "//***@", text)
 
 
 class Settings(EnvironmentSettings):
@@ -97,6 +109,22 @@ class Settings(EnvironmentSettings):
     codec_effort: Literal["fast", "default", "max"] = Field(
         default="default", description="Work that is spent on coding a frame smaller."
     )
+
+    @field_validator("database_url")
+    @classmethod
+    def _check_database_url(cls, url: str | None) -> str | None:
+        if url is None:
+            return None
+        from sqlalchemy import make_url
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            make_url(url).get_dialect()
+        except (SQLAlchemyError, ImportError, ValueError) as error:
+            # Its text may have the password.
+            way_out = "write postgresql+psycopg://HOST/NAME, with USER@ before HOST if need be"
+            raise ValueError(f"no URL of a database that can be used here; {way_out}") from error
+        return url
 
     @property
     def effort(self) -> Effort:

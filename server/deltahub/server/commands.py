@@ -39,7 +39,7 @@ def serve(
 
     The first start creates the data folder and prints an administrator's token, once. Background
     jobs run in a worker process of its own, started here. Exit status: 0 stopped; 1 could not
-    start; 3 another hub, or `deltahub gc`, has the data folder.
+    start; 2 a setting is wrong; 3 another hub, or `deltahub gc`, has the data folder.
     """
     # Before the imports, which take a second or more.
     click.echo("DeltaHub is starting", err=True)
