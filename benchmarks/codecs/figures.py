@@ -155,6 +155,18 @@ _SPEEDS = (
 _SHARE = {"avx512": 1.0, "avx2": 0.5}
 
 
+def fastest_by_level(kernels: Sequence[str]) -> dict[str, str]:
+    """Of sets of kernels, the slowest first: the fastest for each level of instructions.
+
+    A level is what a set's name begins with: avx512 of avx512_gathers.
+    """
+    return {_level(name): name for name in kernels}
+
+
+def _level(kernels: str) -> str:
+    return kernels.partition("_")[0]
+
+
 def speed_figures(speeds: Sequence[Speed], kernels: Sequence[str]) -> list[Figure]:
     """kernels: those this processor has. A figure speaks of the slowest of the timed pairs."""
     figures: list[Figure] = []
@@ -163,13 +175,13 @@ def speed_figures(speeds: Sequence[Speed], kernels: Sequence[str]) -> list[Figur
             found = [
                 speed
                 for speed in speeds
-                if (speed.dtype, speed.way, speed.codec, speed.kernels)
+                if (speed.dtype, speed.way, speed.codec, _level(speed.kernels))
                 == (dtype, way, codec, level)
                 and (not is_predicted or speed.pair.is_trained)
             ]
             worst = min(found, key=lambda speed: speed.mb_per_s, default=None)
             name = f"{dtype}: {way}, {what}, {level}"
-            if worst is None and level not in kernels:
+            if worst is None and level not in fastest_by_level(kernels):
                 name += " (this processor has none)"
             figures.append(_slowest(name, wanted * share, worst))
     portable = [s for s in speeds if (s.kernels, s.way, s.dtype) == ("portable", DECODE, "BF16")]

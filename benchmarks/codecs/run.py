@@ -25,6 +25,7 @@ from benchmarks.codecs.figures import (
     Sizes,
     Speed,
     excess_figure,
+    fastest_by_level,
     memory_figures,
     size_figures,
     speed_figures,
@@ -133,7 +134,7 @@ class Bench:
             is_slow = codec.effort == Effort.MAX
             if is_slow and not self.is_quick and (pair.name, dtype) != TIMED[0]:
                 continue
-            for kernels in kernel_names():
+            for kernels in fastest_by_level(kernel_names()).values():
                 is_fastest = kernels == kernel_names()[-1]
                 is_plain = kernels == "portable" and (pair.name, dtype) not in ON_PORTABLE
                 if is_fastest or not (is_slow or is_plain):

@@ -125,7 +125,7 @@ class FmDeltaEncoder {
     {
       nb::gil_scoped_release unlocked;
       codec_->check_block(source.size(), base.size(), row, column, rows, columns);
-      stream = codec_->encode(source.data(), base.data(), row, {rows, columns, column}, {});
+      stream = codec_->encode(source.data(), base.data(), row, {rows, columns, column}, {}, {});
     }
     return as_bytes(stream);
   }

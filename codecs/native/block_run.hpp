@@ -1,6 +1,7 @@
 // Blocks of a frame that follow each other: their modes, guards and checksums.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -27,6 +28,7 @@ struct Block {
   const std::uint8_t* base;
   std::uint8_t* out;
   std::size_t size;
+  NextBlock next = {};
 };
 
 // What is wrong with a block that does not decode to what it did when it was written.
@@ -91,6 +93,14 @@ struct BlockRun {
       if (base != nullptr) base += sizes[i];
     }
     const std::vector<std::size_t> starts = in_turn(blocks);
+    // What a thread takes next, as long as all are equally fast.
+    const std::size_t ahead = std::clamp<std::size_t>(threads, 1, starts.size());
+    for (std::size_t task = 0; task + ahead + 1 < starts.size(); ++task)
+      for (std::size_t i = starts[task]; i < starts[task + 1]; ++i) {
+        const std::size_t next = starts[task + ahead] + (i - starts[task]);
+        if (next < starts[task + ahead + 1])
+          blocks[i].next.bytes = {blocks[next].stored, blocks[next].length};
+      }
     std::mutex mutex;
     Found found{modes.size(), Fault::none};
     const auto note = [&](std::size_t i, Fault fault) {
@@ -188,7 +198,7 @@ inline Found decode_run(const DeltaDecoder& decoder, std::size_t parts, const Bl
     const std::vector<BlockShape>& shapes;
 
     static CodedBlock coded(const Block& at, std::uint64_t seed) {
-      return {at.stored, at.length, at.base, at.out, seed};
+      return {at.stored, at.length, at.base, at.out, seed, at.next};
     }
     DecodedBlock decode(std::size_t i, const Block& at, std::uint64_t seed) const {
       return decoder.decode(coded(at, seed), shapes[i]);
@@ -227,7 +237,7 @@ inline Found decode_run(const FloatDecoder& decoder, const BlockRun& run, View p
     const FloatDecoder& decoder;
 
     static CodedFloats coded(const Block& at, std::uint64_t seed) {
-      return {{at.stored, at.length}, {at.out, at.size}, seed};
+      return {{at.stored, at.length}, {at.out, at.size}, seed, at.next};
     }
     DecodedBlock decode(std::size_t, const Block& at, std::uint64_t seed) const {
       return decoder.decode(coded(at, seed));

@@ -211,6 +211,13 @@ void add_checksum(ChecksumState& state, const std::uint8_t* bytes, std::size_t n
   ChecksumSums sums(state.sums);
   for (; state.n_done + block_bytes <= end; state.n_done += block_bytes) {
     const std::uint8_t* const block = bytes + state.n_done;
+    // Processors do not ask for pages before they are reached. What follows the end may not be there
+    // yet.
+    constexpr std::size_t page_bytes = 4096;
+    if (end - state.n_done >= page_bytes + block_bytes)
+#pragma GCC unroll 16
+      for (std::size_t i = 0; i < stripes_a_block; ++i)
+        __builtin_prefetch(block + page_bytes + i * stripe_bytes);
 #pragma GCC unroll 4
     for (std::size_t i = 0; i < stripes_a_block; ++i)
       sums.add(block + i * stripe_bytes, state.secret + 8 * i);

@@ -12,6 +12,7 @@
 #include "decoded_words.hpp"
 #include "kernels.hpp"
 #include "model.hpp"
+#include "next_block.hpp"
 #include "right_factor.hpp"
 #include "sequences.hpp"
 #include "words.hpp"
@@ -234,6 +235,7 @@ struct CodedBlock {
   const std::uint8_t* base;
   std::uint8_t* out;
   std::uint64_t seed;  // of the words' checksum
+  NextBlock next = {};
 };
 
 // A block in mid-decoding. Whatever its stream holds, nothing but the block is read or written.
@@ -256,6 +258,7 @@ class BlockReader {
 
   // n <= chunk words from `first` on, while the stream is sound; in this order.
   void predict(std::size_t first, std::size_t n) {
+    block_.next.fetch_share(first, first + n, count());
     predicted_ = frame_.predict(shape_, sides_, first, n, block_.base + first * sizeof(Word),
                             contexts_, space_);
   }

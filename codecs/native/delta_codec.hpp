@@ -47,7 +47,8 @@ struct DeltaEncoder : FrameShape {
   virtual ~DeltaEncoder() = default;
   // In `room`, where that is sure to take it; else until this thread encodes another block.
   virtual View encode(const std::uint8_t* source, const std::uint8_t* base, std::size_t row,
-                      const BlockShape& shape, std::span<std::uint8_t> room) const = 0;
+                      const BlockShape& shape, std::span<std::uint8_t> room,
+                      NextBlock next) const = 0;
   std::vector<std::uint8_t> prelude;
   int version = first_delta_version;  // of the prelude
   std::uint64_t estimated_bytes = 0;
@@ -86,7 +87,8 @@ class DeltaEncoderOf final : public DeltaEncoder {
   }
 
   View encode(const std::uint8_t* source, const std::uint8_t* base, std::size_t row,
-              const BlockShape& shape, std::span<std::uint8_t> room) const override {
+              const BlockShape& shape, std::span<std::uint8_t> room,
+              NextBlock next) const override {
     const auto slice = [&](const std::vector<std::int16_t>& all, std::size_t each) {
       if (all.empty()) return std::vector<std::int16_t>();
       const auto begin = all.begin() + std::ptrdiff_t(row * each);
@@ -95,7 +97,7 @@ class DeltaEncoderOf final : public DeltaEncoder {
     const RowSides sides{.scales = slice(rows_.scales, 1),
                          .flags = slice(rows_.flags, 1),
                          .left = slice(rows_.left, frame_.filled_rank())};
-    return encode_block(frame_, tables_, shape, sides, source, base, room);
+    return encode_block(frame_, tables_, shape, sides, source, base, room, next);
   }
 
  private:

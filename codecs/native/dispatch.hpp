@@ -1,14 +1,39 @@
 // Which kernels this processor can run, and which are in use.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
 
 #include "kernels.hpp"
 #include "search_kernels.hpp"
 
 namespace deltahub {
+
+#ifdef __x86_64__
+// Of a processor with AVX-512. Those of AMD load elements faster one by one. Those of Intel's that
+// are named here tell other programs' secrets by gathers (Gather Data Sampling), unless microcode
+// makes gathers slow; later ones do not.
+inline bool has_fast_gathers() {
+  if (!__builtin_cpu_is("intel")) return false;
+  constexpr unsigned ice_lake[] = {0x6a, 0x6c, 0x7d, 0x7e}, tiger_lake[] = {0x8c, 0x8d},
+                     rocket_lake[] = {0xa7};
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx)) return false;
+  const unsigned family = eax >> 8 & 15, model = (eax >> 4 & 15) | (eax >> 12 & 0xf0);
+  const auto is_among = [model](const auto& models) {
+    return std::ranges::find(models, model) != std::end(models);
+  };
+  return family != 6 ||
+         !(is_among(ice_lake) || is_among(tiger_lake) || is_among(rocket_lake));
+}
+#endif
 
 // From the slowest to the fastest.
 inline std::vector<const Kernels*> supported_kernels() {
@@ -24,7 +49,11 @@ inline std::vector<const Kernels*> supported_kernels() {
       __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
       __builtin_cpu_supports("avx512vnni");
   if (has_avx2) found.push_back(&avx2_kernels);
-  if (has_avx512) found.push_back(&avx512_kernels);
+  if (has_avx512) {
+    found.push_back(&avx512_gathers_kernels);
+    found.push_back(&avx512_kernels);
+    if (has_fast_gathers()) std::swap(found.end()[-1], found.end()[-2]);
+  }
 #endif
   return found;
 }
@@ -36,8 +65,9 @@ inline std::atomic<const Kernels*>& chosen_kernels() {
 
 inline const SearchKernels& chosen_search() {
 #ifdef __x86_64__
-  if (chosen_kernels() == &avx512_kernels) return avx512_search;
-  if (chosen_kernels() == &avx2_kernels) return avx2_search;
+  const Kernels* const chosen = chosen_kernels();
+  if (chosen == &avx512_kernels || chosen == &avx512_gathers_kernels) return avx512_search;
+  if (chosen == &avx2_kernels) return avx2_search;
 #endif
   return portable_search;
 }

@@ -10,6 +10,7 @@
 
 #include "codec.hpp"
 #include "decode.hpp"
+#include "next_block.hpp"
 #include "stream.hpp"
 #include "tables.hpp"
 
@@ -157,7 +158,7 @@ inline ReusedBytes& stream_room() {
 template <class Words>
 View encode_block(const FrameModel<Words>& frame, const DeltaRows& rows,
                   const BlockShape& shape, const RowSides& sides, const std::uint8_t* source,
-                  const std::uint8_t* base, std::span<std::uint8_t> room) {
+                  const std::uint8_t* base, std::span<std::uint8_t> room, NextBlock next_block) {
   using Word = typename Words::Word;
   using Unsigned = std::uint16_t;
   const std::size_t count = shape.rows * shape.columns;
@@ -177,6 +178,7 @@ View encode_block(const FrameModel<Words>& frame, const DeltaRows& rows,
     rows.kernels().deltas[kind_of<Words>](source + first * sizeof(Word), words, n,
                                           reinterpret_cast<std::uint8_t*>(deltas));
     if (model.stride > 0) divide_by_stride<Words>(deltas, n, model.stride);
+    next_block.fetch_share(first, end, count);
     // Forwards in a chunk and backwards from one to the next: no processor foresees that.
     const std::size_t next = (first > 0 ? first - chunk : 0) * sizeof(Word);
     writer.write_part(contexts, deltas, n,

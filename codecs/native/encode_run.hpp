@@ -29,8 +29,8 @@ struct EncodedRun {
 
 namespace detail {
 
-// stream_of(place, room): a block's stream, in `room`, or until the thread asks for another one; empty
-// where it does not hold the block's words.
+// stream_of(place, room, next): a block's stream, in `room`, or until the thread asks for another one;
+// empty where it does not hold the block's words.
 // is_unchanged(place): whether the block needs none. `out` takes as many bytes as the source has.
 template <class StreamOf, class IsUnchanged>
 EncodedRun encode_run(const Cut& cut, View source, std::span<std::uint8_t> out,
@@ -78,8 +78,13 @@ EncodedRun encode_run(const Cut& cut, View source, std::span<std::uint8_t> out,
     if (!is_unchanged(at)) {
       // With one thread it is known where the stream will lie.
       const bool is_known = threads == 1 && end + guard_bytes <= out.size();
-      result.stream =
-          stream_of(at, is_known ? out.subspan(end + guard_bytes) : std::span<std::uint8_t>());
+      NextBlock next;
+      if (index + threads < cut.n_blocks()) {
+        const Cut::Place place = cut.place_of(index + threads);
+        next.bytes = source.subspan(place.begin, place.size);
+      }
+      result.stream = stream_of(
+          at, is_known ? out.subspan(end + guard_bytes) : std::span<std::uint8_t>(), next);
       // What the tables lack is a fault of the planner's, never of the caller's.
       if (result.stream.empty())
         throw std::runtime_error("the planned tables do not hold the block's words");
@@ -118,9 +123,9 @@ inline EncodedRun encode_run(const DeltaEncoder& encoder, std::size_t rows_per_b
   require(base.size() == source.size(), "a base of another size");
   return detail::encode_run(
       cut, source, out, threads,
-      [&](const Cut::Place& at, std::span<std::uint8_t> room) {
+      [&](const Cut::Place& at, std::span<std::uint8_t> room, NextBlock next) {
         return encoder.encode(source.data() + at.begin, base.data() + at.begin, at.row, at.shape,
-                              room);
+                              room, next);
       },
       [&](const Cut::Place& at) {
         return std::memcmp(source.data() + at.begin, base.data() + at.begin, at.size) == 0;
@@ -135,7 +140,7 @@ inline EncodedRun encode_run(const FloatEncoder& encoder, std::size_t rows, std:
   cut.check(source.size());
   return detail::encode_run(
       cut, source, out, threads,
-      [&](const Cut::Place& at, std::span<std::uint8_t>) {
+      [&](const Cut::Place& at, std::span<std::uint8_t>, NextBlock) {
         return encoder.encode(source.subspan(at.begin, at.size));
       },
       [](const Cut::Place&) { return false; });

@@ -92,7 +92,7 @@ void check_blocks(int kind, const FrameShape& frame, const DeltaEncoder& encoder
       const BlockShape shape{n_rows, width, left};
       const Exact words(cut(source, frame, row, shape)), from(cut(base, frame, row, shape));
       encoder.check_block(words.size, from.size, row, left, n_rows, width);
-      const auto coded = encoder.encode(words.data.get(), from.data.get(), row, shape, {});
+      const auto coded = encoder.encode(words.data.get(), from.data.get(), row, shape, {}, {});
       if (coded.empty()) fail("a block that cannot be coded", kind);
       const Exact stream{View(coded)};
       Exact out(words.size);

@@ -171,7 +171,7 @@ struct Kernels {
 extern const Kernels portable_kernels;
 #ifdef __x86_64__
 extern const Kernels avx2_kernels;
-extern const Kernels avx512_kernels;
+extern const Kernels avx512_kernels, avx512_gathers_kernels;
 #endif
 
 }  // namespace deltahub

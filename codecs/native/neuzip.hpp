@@ -78,6 +78,7 @@ struct CodedFloats {
   std::span<const std::uint8_t> stream;
   std::span<std::uint8_t> out;
   std::uint64_t seed;
+  NextBlock next = {};
 };
 
 // The table made ready for decoding: immutable, shared by all threads.
@@ -122,6 +123,7 @@ class FloatTable {
           in(table.kernels_, table.tables_, table.model_.table_log, block.stream.data(),
              block.stream.size()),
           words(table.kernels_, block.out.data(), block.out.size(), block.seed),
+          next(block.next),
           n(block.out.size() / sizeof(Word)) {}
 
     // From word `next` on.
@@ -130,6 +132,7 @@ class FloatTable {
       return {at, at};
     }
     void join(std::size_t first, std::size_t part) {
+      next.fetch_share(first, first + part, n);
       const FloatModel& model = table.model_;
       table.kernels_.join[kind_of<Words>](numbers, part, model.zero_bits,
                                           Words::mantissa_bits - model.n_leading,
@@ -149,6 +152,7 @@ class FloatTable {
     const FloatTable& table;
     Sequences in;
     DecodedWords words;
+    NextBlock next;
     std::size_t n;
     alignas(64) std::uint8_t numbers[chunk * sizeof(Word)];
   };

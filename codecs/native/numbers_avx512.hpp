@@ -12,8 +12,13 @@
 #include "ahead.hpp"
 #include "entries.hpp"
 #include "kernels.hpp"
-#include "lanes_avx2.hpp"
+#include "lanes_avx512.hpp"
 #include "stream.hpp"
+#ifdef DELTAHUB_GATHERS
+#include "gathers_avx512.hpp"
+#else
+#include "look_ups_avx512.hpp"
+#endif
 
 #define DELTAHUB_HAS_NUMBERS
 #define DELTAHUB_HAS_TWO_NUMBERS
@@ -35,14 +40,6 @@ inline constexpr std::size_t fast_room =
 // For ternary logic: which of two vectors each bit of the third one takes, and the like.
 constexpr int first_or_second_by_third = 0xe4, second_or_first_by_third = 0xd8;
 constexpr int high_or_low_without_third = 0xf4;
-
-inline __m512i load_vector(const void* at) { return _mm512_loadu_si512(at); }
-
-// 32 fields of 16 bits: those of the even lanes in the low halves of one vector's elements, those of
-// the odd ones in another's; and back.
-struct Lanes {
-  __m512i even, odd;
-};
 
 // What rounds need again and again, as a member of what makes them: constants that a compiler knows
 // it makes anew in each round, which takes longer than to load them.
@@ -76,45 +73,6 @@ inline Ordered ordered(Lanes lanes) {
   const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
   return {_mm512_permutex2var_epi32(lanes.even, low, lanes.odd),
           _mm512_permutex2var_epi32(lanes.even, high, lanes.odd)};
-}
-
-// One of the four indices of 16 bits.
-inline std::size_t index_at(std::uint64_t four, unsigned lane) {
-  if (lane == 0) return std::uint16_t(four);
-  if (lane == 3) return four >> 48;
-  return _bextr_u64(four, 16 * lane, 16);  // else compilers make a move, a shift and an extension
-}
-
-// entries[index] of all lanes, loaded one by one, which is faster than gathers: on Zen 4 these made
-// reading a fifth slower. Of four entries that are loaded with their neighbours, so that each lies in
-// its own place, blends make a vector, in fewer instructions than shuffles of lone ones.
-inline Lanes entries_of_lanes(const Entry* entries, __m512i index) {
-  const auto four = [&](std::uint64_t low, std::uint64_t high, unsigned odd) {
-    const auto at = [&](std::uint64_t four_indices, unsigned lane, std::size_t place) {
-      const Entry* const found = entries + index_at(four_indices, lane);
-      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(found - place));
-    };
-    __m128i all = _mm_cvtsi32_si128(int(entries[index_at(low, odd)]));
-    all = _mm_blend_epi32(all, at(low, 2 + odd, 1), 1 << 1);
-    all = _mm_blend_epi32(all, at(high, odd, 2), 1 << 2);
-    return _mm_blend_epi32(all, at(high, 2 + odd, 3), 1 << 3);
-  };
-  const __m128i indices[4] = {
-      _mm512_castsi512_si128(index), _mm512_extracti32x4_epi32(index, 1),
-      _mm512_extracti32x4_epi32(index, 2), _mm512_extracti32x4_epi32(index, 3)};
-  __m128i even[4], odd[4];
-#pragma GCC unroll 4
-  for (int k = 0; k < 4; ++k) {
-    const auto low = std::uint64_t(_mm_cvtsi128_si64(indices[k]));
-    const auto high = std::uint64_t(_mm_extract_epi64(indices[k], 1));
-    even[k] = four(low, high, 0);
-    odd[k] = four(low, high, 1);
-  }
-  const auto whole = [](const __m128i(&parts)[4]) {
-    return _mm512_inserti64x4(_mm512_castsi256_si512(pair_of(parts[0], parts[1])),
-                              pair_of(parts[2], parts[3]), 1);
-  };
-  return {whole(even), whole(odd)};
 }
 
 // low's lowest n_digits digits below those of `high`, which has zeros there.

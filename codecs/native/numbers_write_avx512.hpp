@@ -13,7 +13,7 @@
 #include "ahead.hpp"
 #include "entries.hpp"
 #include "kernels.hpp"
-#include "lanes_avx2.hpp"
+#include "lanes_avx512.hpp"
 #include "numbers_avx512.hpp"
 #include "stream.hpp"
 #include "vectors.hpp"
@@ -39,55 +39,6 @@ inline constexpr auto lengths_behind = [] {
   return at;
 }();
 
-// Four elements of 32 bits, loaded one by one with their neighbours, each of them so that it lies in
-// its own place, which blends keep. index(k): of the k-th.
-template <class Element, class Index>
-[[gnu::always_inline]] inline __m128i elements_at(const Element* elements, Index&& index) {
-  const auto element = [&](unsigned k) {
-    constexpr std::ptrdiff_t size = 4 / sizeof(Element);
-    return reinterpret_cast<const __m128i*>(elements + index(k) - std::ptrdiff_t(k) * size);
-  };
-  __m128i all = _mm_loadu_si32(element(0));
-  all = _mm_blend_epi32(all, _mm_loadu_si128(element(1)), 1 << 1);
-  all = _mm_blend_epi32(all, _mm_loadu_si128(element(2)), 1 << 2);
-  return _mm_blend_epi32(all, _mm_loadu_si128(element(3)), 1 << 3);
-}
-
-// Of every second lane of eight, whose indices were just stored: four are loaded as one, since of
-// such few loads go ahead together.
-template <class Element>
-[[gnu::always_inline]] inline __m128i elements_of_eight(const Element* elements,
-                                                        const std::uint16_t* at, unsigned odd) {
-  const auto* const bytes = reinterpret_cast<const std::uint8_t*>(at);
-  const std::uint64_t fours[] = {load<std::uint64_t>(bytes), load<std::uint64_t>(bytes + 8)};
-  return elements_at(elements,
-                     [&](unsigned k) { return index_at(fours[k / 2], 2 * (k % 2) + odd); });
-}
-
-// Eight lanes after eight lanes; those that are odd by themselves.
-struct EightByEight {
-  __m128i even[n_lanes / 8], odd[n_lanes / 8];
-
-  Lanes lanes() const {
-    const auto whole = [](const __m128i* eight) {
-      return _mm512_inserti64x4(_mm512_castsi256_si512(pair_of(eight[0], eight[1])),
-                                pair_of(eight[2], eight[3]), 1);
-    };
-    return {whole(even), whole(odd)};
-  }
-};
-
-// Their next states, those of the odd lanes in high halves. at: the indices.
-inline Lanes states_of_lanes(const std::uint16_t* next_states, const std::uint16_t* at) {
-  EightByEight found;
-#pragma GCC unroll 4
-  for (unsigned k = 0; k < n_lanes / 8; ++k) {
-    found.even[k] = elements_of_eight(next_states, at + 8 * k, 0);
-    found.odd[k] = elements_of_eight(next_states - 1, at + 8 * k, 1);
-  }
-  return found.lanes();
-}
-
 // What rounds need again and again, as a member of what makes them: see RoundConstants.
 template <class Number>
 struct WriteConstants {
@@ -112,12 +63,6 @@ struct WriteConstants {
     return _mm512_andnot_si512(_mm512_sllv_epi16(all, n_digits), value);
   }
 };
-
-// As keep_in_memory, and neither the loads nor the stores move beyond this place.
-template <class Parts>
-inline void keep_here(Parts& parts) {
-  asm volatile("" : "+m"(parts));
-}
 
 template <class Number>
 inline __m512i load_words(const std::uint8_t* numbers) {
@@ -200,15 +145,7 @@ struct LatePieces {
                                                  const std::uint16_t* places, LatePieces& late,
                                                  std::uint8_t* late_out, std::uint64_t& pending) {
   keep_here(late.values), keep_here(late.places);
-  EightByEight found;
-#pragma GCC unroll 4
-  for (unsigned k = 0; k < n_lanes / 8; ++k) {
-    late.put(n_lanes / 4 - 1 - 2 * k, late_out, pending);
-    found.even[k] = elements_at(rows, [at = places + 8 * k](unsigned j) { return at[2 * j]; });
-    late.put(n_lanes / 4 - 2 - 2 * k, late_out, pending);
-    found.odd[k] = elements_at(rows, [at = places + 8 * k](unsigned j) { return at[2 * j + 1]; });
-  }
-  return found.lanes();
+  return rows_of_lanes(rows, places, [&](unsigned k) { late.put(k, late_out, pending); });
 }
 
 // One stream in mid-writing, a round of 32 numbers after the other, from the last of n to the first.
@@ -245,9 +182,7 @@ class ShortWriter {
     const __m512i digits = _mm512_srli_epi16(_mm512_add_epi16(states_, add), 12);
     const __m512i first = _mm512_add_epi16(_mm512_srai_epi16(row, short_row_first),
                                            _mm512_and_si512(context, constants_.table));
-    alignas(64) std::uint16_t at[n_lanes];
-    _mm512_store_si512(at, _mm512_add_epi16(_mm512_srlv_epi16(states_, digits), first));
-    keep_here(at);
+    StateIndices indices(_mm512_add_epi16(_mm512_srlv_epi16(states_, digits), first));
     seen_ = _mm512_or_si512(seen_, row);
     next_ = rows_between(rows_, places_ + (i > 0 ? i - n_lanes : 0), late, late_out_, pending_);
 
@@ -309,8 +244,7 @@ class ShortWriter {
       out_ += n_bits / 8;
       n_pending_ = n_bits % 8;
     }
-    keep_here(at);
-    const Lanes found = states_of_lanes(next_states_, at);
+    const Lanes found = indices.states(next_states_);
     states_ = constants_.low_halves(found.odd, found.even);
   }
 

@@ -78,13 +78,14 @@ class Planner {
     std::size_t reach;    // how far clustering looks for what is alike
     std::size_t tables;   // at most
     std::size_t together = 1;  // classes that share a context whatever was counted; a power of two
+    int most_table_log = max_table_log;
   };
   Care care() const {
     constexpr std::size_t one = 1;
     if (effort_ == Effort::max)
       return {all(), std::max(all() / 4, one << 15), std::max(shape_.rows, shape_.columns),
               max_classes, max_tables};
-    if (effort_ == Effort::fast) return {one << 15, one << 12, 64, 3, 12, 2};
+    if (effort_ == Effort::fast) return {one << 15, one << 12, 64, 3, 12, 2, 9};
     // Frames of BF16 are made many times as fast as others, and take no more for it than 0.3 %.
     if (kind_of<Words> == kind_of<Bf16Words>) return {one << 16, one << 12, 64, 6, max_tables};
     return {one << 17, one << 15, 256, 16, max_tables};
@@ -351,7 +352,8 @@ class Planner {
                               component.right.stride));
     }
     Model& model = plan.model;
-    model.table_log = std::clamp(int(std::bit_width(count)) - 6, min_table_log, max_table_log);
+    model.table_log =
+        std::clamp(int(std::bit_width(count)) - 6, min_table_log, care().most_table_log);
     const Clustering clustering = 
         cluster(kernels_, members, model.table_log, care().tables, care().reach);
     const auto context = [&](std::size_t i) {

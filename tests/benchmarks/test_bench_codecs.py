@@ -13,6 +13,7 @@ from benchmarks.codecs.figures import (
     Size,
     Sizes,
     Speed,
+    fastest_by_level,
     memory_figures,
     size_figures,
     speed_figures,
@@ -175,6 +176,15 @@ def test_figures_are_passed_failed_or_not_measured() -> None:
     missing = by_name["BF16: decode, without prediction, avx512 (this processor has none)"]
     assert missing.verdict == "not measured"
     assert Figure("", 2, 2.5, False, "times").verdict == "fail"
+
+
+def test_a_figure_speaks_of_the_fastest_kernels_of_its_level() -> None:
+    names = ["portable", "avx2", "avx512", "avx512_gathers"]
+    assert fastest_by_level(names)["avx512"] == "avx512_gathers"
+    pair = load_recipes().pairs["llama-full-1e-5-wd0"]
+    speed = Speed(pair, "BF16", OURS[0].name, "avx512_gathers", "decode", 2600.0, 2600.0, 2600.0)
+    by_name = {figure.name: figure for figure in speed_figures([speed], names)}
+    assert by_name["BF16: decode, without prediction, avx512"].found == 2600
 
 
 def test_a_run_rewrites_its_sections_of_the_page_and_nothing_else(

@@ -49,8 +49,13 @@ ENCODER_FUNCTIONS = {
     "float_codec.hpp": {
         "FloatEncoder", "FloatEncoderOf", "planned_floats", "estimated_floats", "with_float_plan",
     },
+    "gathers_avx512.hpp": {"StateIndices", "states", "rows_of_lanes"},
     "kernels.cpp": {"bins", "places", "deltas", "sizes"},
+    "lanes_avx512.hpp": {"keep_here"},
     "lines.hpp": {"UnsetLineAllocator", "construct"},
+    "look_ups_avx512.hpp": {
+        "elements_at", "elements_of_eight", "lanes", "StateIndices", "states", "rows_of_lanes",
+    },
     "neuzip.hpp": {"FloatRows"},
     "stream.hpp": {"ForwardBits"},
     "stride.hpp": {"common_stride", "divide_by_stride"},
@@ -58,7 +63,8 @@ ENCODER_FUNCTIONS = {
     "words.hpp": {"delta", "sign_extended", "sign_mask", "split", "step"},
 }  # fmt: skip
 # What only some sets of kernels decode with.
-UNUSED_IN = {"avx512": {"entries_at", "keep_in_memory", "low_digits"}}
+UNUSED_BY_AVX512 = {"entries_at", "keep_in_memory", "low_digits"}
+UNUSED_IN = {"avx512": UNUSED_BY_AVX512, "avx512_gathers": UNUSED_BY_AVX512 | {"pair_of"}}
 
 
 def tool(name: str) -> str:

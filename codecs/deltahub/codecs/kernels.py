@@ -1,7 +1,7 @@
 """Which of the native kernels run: the fastest that the processor has, or the one asked for.
 
 All of them write and read the same bytes. The environment variable DELTAHUB_KERNELS (portable,
-avx2, avx512) asks for one, to compare or to work around a processor's fault.
+avx2, avx512, avx512_gathers) asks for one, to compare or to work around a processor's fault.
 """
 
 import os
