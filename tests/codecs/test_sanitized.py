@@ -14,7 +14,17 @@ from pathlib import Path
 import pytest
 
 from deltahub.codecs._native import kernel_names
-from support.native_builds import CORPUS, DECODERS, KERNELS, NATIVE, SANITIZED, built
+from support.native_builds import (
+    CORPUS,
+    DECODERS,
+    KERNELS,
+    NATIVE,
+    SANITIZED,
+    STANDARD,
+    built,
+    compiled,
+    emulating,
+)
 from support.needed import lacking
 
 COMPILER = shutil.which(os.environ.get("CXX", "g++"))
@@ -48,6 +58,15 @@ def test_the_processor_is_asked_for_what_the_kernels_are_built_for() -> None:
     here = {flag.removeprefix("-m") for flags in KERNELS.values() for flag in flags}
     assert "avx512vbmi2" in built
     assert built == asked == {part for part in here if part.startswith(("avx", "bmi"))}
+
+
+@pytest.mark.parametrize("isa", sorted(set(KERNELS) - {"portable"}))
+def test_what_kernels_need_can_be_emulated(isa: str, tmp_path: Path) -> None:
+    # On processors that have it all nothing else would see that the emulation lacks something.
+    if COMPILER is None:
+        lacking("there is no C++ compiler (CXX or g++) to build the kernels with")
+    flags = [STANDARD, *emulating(isa), f"-DDELTAHUB_ISA={isa}", "-fsyntax-only"]
+    compiled(COMPILER, "kernels.cpp", tmp_path / "none.o", flags)
 
 
 @pytest.mark.parametrize("decoder", DECODERS)

@@ -28,8 +28,11 @@ KERNELS = {
     "avx2": ["-O1", *AVX2],
     "avx512": ["-O1", *AVX2, *[f"-mavx512{part}" for part in AVX512]],
 }
+KERNELS["avx512_gathers"] = [*KERNELS["avx512"], "-DDELTAHUB_GATHERS"]
+# Elements of vectors wrap around, as those of SIMDe are not told to.
 EMULATED = [
     f"-I{TESTS / 'support' / 'emulated'}", f"-I{simde_py.get_include()}", "-Og", "-D__AVX2__=1",
+    "-fwrapv", "-fno-sanitize=signed-integer-overflow",
 ]  # fmt: skip
 # For what asks which kernels there are: emulated ones always are.
 ALL_ARE_SUPPORTED = "-D__builtin_cpu_supports(feature)=1"
@@ -43,9 +46,12 @@ def run(command: Sequence[str | Path]) -> None:
 
 
 def flags_of(isa: str) -> list[str]:
-    if isa in kernel_names():
-        return KERNELS[isa]
-    return [*EMULATED, "-D__AVX512F__=1"] if isa == "avx512" else EMULATED
+    return KERNELS[isa] if isa in kernel_names() else emulating(isa)
+
+
+def emulating(isa: str) -> list[str]:
+    gathers = ["-DDELTAHUB_GATHERS"] if isa == "avx512_gathers" else []
+    return EMULATED if isa == "avx2" else [*EMULATED, "-D__AVX512F__=1", *gathers]
 
 
 def compiled(compiler: str, source: str, target: Path, flags: Sequence[str]) -> Path:

@@ -37,3 +37,42 @@ static inline __m512i _mm512_shrdv_epi16(__m512i low, __m512i high, __m512i bit)
 static inline __m512i _mm512_shrdi_epi16(__m512i low, __m512i high, int bit) {
   return _mm512_shrdv_epi16(low, high, _mm512_set1_epi16(short(bit)));
 }
+// The 32 bits at each of 16 indices of `scale` bytes.
+static inline __m512i _mm512_i32gather_epi32(__m512i index, const void* begin, int scale) {
+  simde__m512i_private found, indices = simde__m512i_to_private(index);
+  for (int i = 0; i < 16; ++i)
+    found.i32[i] = simde_mm_cvtsi128_si32(simde_mm_loadu_si32(
+        static_cast<const uint8_t*>(begin) + int64_t(indices.i32[i]) * scale));
+  return simde__m512i_from_private(found);
+}
+
+#define _MM_PERM_BADC 0x4e
+static inline uint64_t _bextr_u64(uint64_t value, unsigned begin, unsigned n_bits) {
+  return value >> begin & ((uint64_t(1) << n_bits) - 1);
+}
+static inline __m256i _mm512_cvtepi32_epi16(__m512i a) {
+  simde__m256i_private found;
+  const simde__m512i_private from = simde__m512i_to_private(a);
+  for (int i = 0; i < 16; ++i) found.i16[i] = int16_t(from.i32[i]);
+  return simde__m256i_from_private(found);
+}
+static inline __mmask32 _mm512_cmpgt_epu16_mask(__m512i a, __m512i b) {
+  const simde__m512i_private one = simde__m512i_to_private(a), other = simde__m512i_to_private(b);
+  __mmask32 found = 0;
+  for (int i = 0; i < 32; ++i) found |= __mmask32(one.u16[i] > other.u16[i]) << i;
+  return found;
+}
+static inline __mmask16 _mm512_testn_epi32_mask(__m512i a, __m512i b) {
+  return __mmask16(~_mm512_test_epi32_mask(a, b));
+}
+static inline __m512i _mm512_mulhi_epu16(__m512i a, __m512i b) {
+  simde__m512i_private found, one = simde__m512i_to_private(a), other = simde__m512i_to_private(b);
+  for (int i = 0; i < 32; ++i)
+    found.u16[i] = uint16_t(uint32_t(one.u16[i]) * other.u16[i] >> 16);
+  return simde__m512i_from_private(found);
+}
+static inline __m512i _mm512_srav_epi32(__m512i a, __m512i n_bits) {
+  simde__m512i_private found, one = simde__m512i_to_private(a), n = simde__m512i_to_private(n_bits);
+  for (int i = 0; i < 16; ++i) found.i32[i] = one.i32[i] >> (n.u32[i] < 31 ? n.u32[i] : 31);
+  return simde__m512i_from_private(found);
+}
