@@ -219,9 +219,7 @@ def test_the_environment_names_the_kernels() -> None:
         assert run.stdout.split() == [used, digest], run.stderr
 
 
-@pytest.mark.parametrize(
-    "kernels", sorted({"abacus", "avx2", "avx512", "avx512_gathers"} - set(NAMES))
-)
+@pytest.mark.parametrize("kernels", sorted({"abacus", "avx2", "avx512"} - set(NAMES)))
 def test_kernels_that_the_processor_cannot_run_are_refused(kernels: str) -> None:
     run = run_with(kernels)
     assert run.returncode != 0
