@@ -200,7 +200,7 @@ class NeuzipEncoder {
     View stream;
     {
       nb::gil_scoped_release unlocked;
-      stream = codec_->encode({source.data(), source.size()});
+      stream = codec_->encode({source.data(), source.size()}, {});
     }
     return as_bytes(stream);
   }

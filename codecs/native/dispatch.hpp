@@ -17,21 +17,32 @@
 namespace deltahub {
 
 #ifdef __x86_64__
-// Of a processor with AVX-512. Those of AMD load elements faster one by one. Those of Intel's that
-// are named here tell other programs' secrets by gathers (Gather Data Sampling), unless microcode
-// makes gathers slow; later ones do not.
-inline bool has_fast_gathers() {
-  if (!__builtin_cpu_is("intel")) return false;
-  constexpr unsigned ice_lake[] = {0x6a, 0x6c, 0x7d, 0x7e}, tiger_lake[] = {0x8c, 0x8d},
-                     rocket_lake[] = {0xa7};
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx)) return false;
-  const unsigned family = eax >> 8 & 15, model = (eax >> 4 & 15) | (eax >> 12 & 0xf0);
+// Of Intel's processors with AVX-512, by what CPUID says of family and model (leaf 1, eax). Those
+// that are named here let other programs spy by gathers (Gather Data Sampling), and microcode that
+// prevents it makes gathers slow; later ones need none.
+constexpr bool are_gathers_fast(unsigned signature) {
+  constexpr unsigned ice_lake[] = {0x6a, 0x6c, 0x7d, 0x7e},
+                     ice_lake_of_qemu[] = {0x86},  // "Icelake-Server" up to version 3
+                     tiger_lake[] = {0x8c, 0x8d}, rocket_lake[] = {0xa7};
+  const unsigned family = signature >> 8 & 15;
+  const unsigned model = (signature >> 4 & 15) | (signature >> 12 & 0xf0);
   const auto is_among = [model](const auto& models) {
     return std::ranges::find(models, model) != std::end(models);
   };
-  return family != 6 ||
-         !(is_among(ice_lake) || is_among(tiger_lake) || is_among(rocket_lake));
+  return family != 6 || !(is_among(ice_lake) || is_among(ice_lake_of_qemu) ||
+                          is_among(tiger_lake) || is_among(rocket_lake));
+}
+static_assert(are_gathers_fast(0x806f8), "Sapphire Rapids");
+static_assert(are_gathers_fast(0xc06f2), "Emerald Rapids");
+static_assert(!are_gathers_fast(0x606a6), "Ice Lake, of servers");
+static_assert(!are_gathers_fast(0x80660), "Ice Lake, as QEMU has it");
+static_assert(!are_gathers_fast(0x806c1), "Tiger Lake");
+
+// Of a processor with AVX-512. Those of AMD load elements faster one by one.
+inline bool has_fast_gathers() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __builtin_cpu_is("intel") && __get_cpuid(1, &eax, &ebx, &ecx, &edx) &&
+         are_gathers_fast(eax);
 }
 #endif
 

@@ -140,8 +140,8 @@ inline EncodedRun encode_run(const FloatEncoder& encoder, std::size_t rows, std:
   cut.check(source.size());
   return detail::encode_run(
       cut, source, out, threads,
-      [&](const Cut::Place& at, std::span<std::uint8_t>, NextBlock) {
-        return encoder.encode(source.subspan(at.begin, at.size));
+      [&](const Cut::Place& at, std::span<std::uint8_t>, NextBlock next) {
+        return encoder.encode(source.subspan(at.begin, at.size), next);
       },
       [](const Cut::Place&) { return false; });
 }

@@ -15,7 +15,7 @@ namespace deltahub {
 struct FloatEncoder {
   virtual ~FloatEncoder() = default;
   // Until this thread encodes another block.
-  virtual View encode(View words) const = 0;
+  virtual View encode(View words, NextBlock next) const = 0;
   std::vector<std::uint8_t> prelude;
   std::uint64_t estimated_bytes = 0;
   std::size_t word_bytes = 0;
@@ -46,8 +46,8 @@ class FloatEncoderOf final : public FloatEncoder {
     estimated_bytes = plan.estimated_bytes;
     word_bytes = sizeof(typename Words::Word);
   }
-  View encode(View words) const override {
-    return rows_.encode(words.data(), words_in<Words>(words.size()));
+  View encode(View words, NextBlock next) const override {
+    return rows_.encode(words.data(), words_in<Words>(words.size()), next);
   }
 
  private:

@@ -184,7 +184,7 @@ class FloatRows {
 
   // The stream of one block, until this thread encodes another one; empty where the words are not
   // among those that were planned.
-  View encode(const std::uint8_t* words, std::size_t n) const {
+  View encode(const std::uint8_t* words, std::size_t n, NextBlock next_block) const {
     static constexpr Context contexts[chunk] = {};  // all numbers have the same
     const int n_low = Words::mantissa_bits - model_.n_leading;
     std::uint8_t* const out = stream_room().of(stream_bound(n, Words::word_bits));
@@ -197,6 +197,7 @@ class FloatRows {
         seen |= word;
         numbers[i] = Word(Words::split(word, n_low) >> model_.zero_bits);
       }
+      next_block.fetch_share(first, end, n);
       const auto next = std::uintptr_t(words) + (first > 0 ? first - chunk : 0) * sizeof(Word);
       writer.write_part(contexts, numbers, part, {next, next});
       end = first;

@@ -48,7 +48,8 @@ class Planner {
     const RowAndColumnScales scales = measured(plan);
     const Sample::Option best = chosen(plan, scales, sample_step(all(), care().sampled));
     ClassCounts classes = counted(plan, scales, best);
-    finish(plan, classes);
+    // Where hardly a word changes, the shortest code of a short table is too long.
+    finish(plan, classes, best.bits < best.counted ? max_table_log : care().most_table_log);
     return plan;
   }
 
@@ -320,7 +321,7 @@ class Planner {
     ++histogram[bin_of(std::uint32_t(std::uint16_t(number ^ negative)), unsigned(negative & 1))];
   }
   // Contexts share tables; then everything is known.
-  void finish(Plan<Words>& plan, ClassCounts& classes) const {
+  void finish(Plan<Words>& plan, ClassCounts& classes, int most_table_log) const {
     const std::size_t count = shape_.rows * shape_.columns;
     std::vector<Member> members;
     const std::vector<std::size_t> owner = classes.absorb_thin();
@@ -353,7 +354,7 @@ class Planner {
     }
     Model& model = plan.model;
     model.table_log =
-        std::clamp(int(std::bit_width(count)) - 6, min_table_log, care().most_table_log);
+        std::clamp(int(std::bit_width(count)) - 6, min_table_log, most_table_log);
     const Clustering clustering = 
         cluster(kernels_, members, model.table_log, care().tables, care().reach);
     const auto context = [&](std::size_t i) {

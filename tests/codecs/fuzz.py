@@ -44,7 +44,7 @@ ENCODER_FUNCTIONS = {
         "DeltaEncoder", "DeltaEncoderOf", "low_rank_of", "planned_deltas", "estimated_deltas",
         "common_stride",
     },
-    "dispatch.hpp": {"chosen_search"},
+    "dispatch.hpp": {"are_gathers_fast", "chosen_search", "has_fast_gathers"},
     "entries.hpp": {"short_row"},
     "float_codec.hpp": {
         "FloatEncoder", "FloatEncoderOf", "planned_floats", "estimated_floats", "with_float_plan",

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from deltahub.codecs import DType, TensorSpec, encode_frame, tensor_id
-from deltahub.codecs.frame_encode import delta_or_alone, split_frames
+from deltahub.codecs.frame_encode import split_frames
 from deltahub.codecs.protocol import Effort
 from support import tiny_models as tiny
 from support.frames import plan_on
@@ -77,6 +77,21 @@ def test_a_few_rows_and_columns_that_are_new_cost_themselves(
         assert len(frame) < 0.02 * len(words)
 
 
+def test_a_word_in_a_thousand_that_moved_takes_hardly_more_at_fast() -> None:
+    generator = torch.Generator().manual_seed(0)
+    base = (0.02 * torch.randn(1024, 1024, generator=generator)).to(torch.bfloat16)
+    moved = torch.rand(base.shape, generator=generator) < 1e-3
+    tuned = torch.where(moved, base.view(torch.int16) + 1, base.view(torch.int16))
+    words, near = raw(tuned.view(torch.bfloat16), DType.BF16), raw(base, DType.BF16)
+    spec = TensorSpec(tensor_id(words), DType.BF16, *base.shape)
+    (part,) = split_frames(spec)
+    fast, default = (
+        len(encode_frame(spec, part, words, near, plan_on(near, DType.BF16), effort=effort))
+        for effort in (Effort.FAST, Effort.DEFAULT)
+    )
+    assert fast < 1.1 * default
+
+
 @pytest.mark.parametrize("dtype", list(TORCH), ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("value", [1 / 3, 0.9999, float("nan")])
 def test_one_value_everywhere_needs_no_base(value: float, dtype: DType) -> None:
@@ -85,10 +100,5 @@ def test_one_value_everywhere_needs_no_base(value: float, dtype: DType) -> None:
     spec = TensorSpec(tensor_id(words), dtype, 512, 512)
     (part,) = split_frames(spec)
     for effort in Effort:
-        plan = plan_on(near, dtype)
-        delta = encode_frame(spec, part, words, near, plan, "fm_delta", effort=effort)
-        for frame in (
-            encode_frame(spec, part, words, near, plan, effort=effort),
-            delta_or_alone(spec, part, words, delta, effort=effort),
-        ):
-            assert len(frame) < 400
+        frame = encode_frame(spec, part, words, near, plan_on(near, dtype), effort=effort)
+        assert len(frame) < 400

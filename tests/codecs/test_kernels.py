@@ -44,6 +44,7 @@ from support.kernels import (
     run_delta,
     running,
 )
+from support.native_builds import KERNELS
 from support.reference_models import Tensor, make_tensor
 
 every_dtype = pytest.mark.parametrize("dtype", list(DType), ids=lambda dtype: dtype.name)
@@ -219,7 +220,7 @@ def test_the_environment_names_the_kernels() -> None:
         assert run.stdout.split() == [used, digest], run.stderr
 
 
-@pytest.mark.parametrize("kernels", sorted({"abacus", "avx2", "avx512"} - set(NAMES)))
+@pytest.mark.parametrize("kernels", sorted({"abacus", *KERNELS} - set(NAMES)))
 def test_kernels_that_the_processor_cannot_run_are_refused(kernels: str) -> None:
     run = run_with(kernels)
     assert run.returncode != 0

@@ -1,7 +1,8 @@
 """Builds of the native codecs for their fuzzers, with every set of kernels.
 
 A set that this processor cannot run is built with SIMDe, which does in plain C++ what the
-instructions do; so all sets are under test everywhere.
+instructions do; so all sets are under test everywhere. That with gathers always is, since
+sanitizers do not see what a gather reads.
 """
 
 import subprocess
@@ -28,7 +29,8 @@ KERNELS = {
     "avx2": ["-O1", *AVX2],
     "avx512": ["-O1", *AVX2, *[f"-mavx512{part}" for part in AVX512]],
 }
-KERNELS["avx512_gathers"] = [*KERNELS["avx512"], "-DDELTAHUB_GATHERS"]
+GATHERS = "avx512_gathers"
+KERNELS[GATHERS] = [*KERNELS["avx512"], "-DDELTAHUB_GATHERS"]
 # Elements of vectors wrap around, as those of SIMDe are not told to.
 EMULATED = [
     f"-I{TESTS / 'support' / 'emulated'}", f"-I{simde_py.get_include()}", "-Og", "-D__AVX2__=1",
@@ -46,11 +48,12 @@ def run(command: Sequence[str | Path]) -> None:
 
 
 def flags_of(isa: str) -> list[str]:
-    return KERNELS[isa] if isa in kernel_names() else emulating(isa)
+    is_seen = isa in kernel_names() and isa != GATHERS
+    return KERNELS[isa] if is_seen else emulating(isa)
 
 
 def emulating(isa: str) -> list[str]:
-    gathers = ["-DDELTAHUB_GATHERS"] if isa == "avx512_gathers" else []
+    gathers = ["-DDELTAHUB_GATHERS"] if isa == GATHERS else []
     return EMULATED if isa == "avx2" else [*EMULATED, "-D__AVX512F__=1", *gathers]
 
 

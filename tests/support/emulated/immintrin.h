@@ -34,9 +34,6 @@ static inline __m512i _mm512_shrdv_epi16(__m512i low, __m512i high, __m512i bit)
   }
   return simde__m512i_from_private(found);
 }
-static inline __m512i _mm512_shrdi_epi16(__m512i low, __m512i high, int bit) {
-  return _mm512_shrdv_epi16(low, high, _mm512_set1_epi16(short(bit)));
-}
 // The 32 bits at each of 16 indices of `scale` bytes.
 static inline __m512i _mm512_i32gather_epi32(__m512i index, const void* begin, int scale) {
   simde__m512i_private found, indices = simde__m512i_to_private(index);
