@@ -12,7 +12,7 @@ CorruptPack CorruptRecipe DType EncodedBody FilePiece FilePlan FrameHeader Frame
 Geometry HEADER_BITS HeaderLimits ID_BYTES InvalidInput InvalidSafetensors Literal MAX_BLOCK
 MAX_FRAME MAX_PACK MAX_PRELUDE PackEntry PackSummary PackWriter Piece Recipe SafetensorsHeader
 TensorInfo TensorRef TensorSpec TooLarge UnknownCodec UnsupportedVersion WrongBase ZERO_ID assemble
-cast coding_dtype decode_frame delta_or_alone encode_frame join_byte_groups layout make_recipe
+cast coding_dtype decode_frame encode_frame join_byte_groups layout make_recipe
 open_frame parse_header parse_safetensors_header peek_header_length plan_file raw_frame_length
 read_index
 safetensors_header_length shape_to_rows split_frames tensor_id tensor_id_of_chunks tensor_spec

@@ -19,7 +19,6 @@ from deltahub.codecs.frame import (
     FrameRange,
     TensorSpec,
     assemble,
-    delta_or_alone,
     encode_frame,
     raw_frame_length,
     split_frames,
@@ -145,10 +144,10 @@ def _encode(
         if plan.base_ids():
             base = bytearray(len(source))
             assemble(plan, spec.dtype, 0, part.count, sources.read, memoryview(base))
-            delta = encode_frame(spec, part, source, base, plan, "fm_delta", threads)
+            frame = encode_frame(spec, part, source, base, plan, threads=threads)
             raw = raw_frame_length(spec.dtype, part.rows, part.columns)
-            if len(delta) < raw * (1 - _MUST_SAVE):
-                return delta_or_alone(spec, part, source, delta, threads)
+            if len(frame) < raw * (1 - _MUST_SAVE):
+                return frame
     return encode_frame(spec, part, source, threads=threads)
 
 

@@ -20,7 +20,6 @@ from deltahub.codecs.files import FilePiece, FilePlan, make_recipe, plan_file
 from deltahub.codecs.frame_encode import (
     FrameRange,
     TensorSpec,
-    delta_or_alone,
     encode_frame,
     shape_to_rows,
     split_frames,
@@ -107,7 +106,6 @@ __all__ = [
     "cast",
     "coding_dtype",
     "decode_frame",
-    "delta_or_alone",
     "encode_frame",
     "join_byte_groups",
     "layout",

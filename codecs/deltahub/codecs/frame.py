@@ -4,7 +4,6 @@ from deltahub.codecs.base_plan import BasePlan, BaseSegment, assemble
 from deltahub.codecs.frame_encode import (
     FrameRange,
     TensorSpec,
-    delta_or_alone,
     encode_frame,
     shape_to_rows,
     split_frames,
@@ -33,7 +32,6 @@ __all__ = [
     "TensorSpec",
     "assemble",
     "decode_frame",
-    "delta_or_alone",
     "encode_frame",
     "open_frame",
     "parse_header",

@@ -236,21 +236,6 @@ def _header(
     )
 
 
-def delta_or_alone(
-    spec: TensorSpec,
-    part: FrameRange,
-    source: Buffer,
-    delta: bytes,
-    threads: int = 1,
-    effort: Effort = Effort.DEFAULT,
-) -> bytes:
-    """`delta`, a frame of these elements; or one that has no base, where that is no larger."""
-    view = memoryview(source).cast("B")
-    _check_arguments(spec, part, view)
-    sample = Sample(spec.dtype, view)
-    return _delta_or_alone(spec, part, view, sample, delta, threads, effort)
-
-
 def _delta_or_alone(
     spec: TensorSpec,
     part: FrameRange,
@@ -260,7 +245,7 @@ def _delta_or_alone(
     threads: int,
     effort: Effort,
 ) -> bytes:
-    """The same of what was sampled already."""
+    """`delta`, a frame of these elements; or one that has no base, where that is no larger."""
     if not sample.may_stand_alone(len(delta)):
         return delta
     coder = get_codec(sample.choose_codec(None))

@@ -11,7 +11,6 @@ from deltahub.codecs.frame import (
     FrameView,
     TensorSpec,
     assemble,
-    delta_or_alone,
     encode_frame,
     open_frame,
 )
@@ -108,12 +107,9 @@ class FrameTaker:
         digest.update(out)
         spec = TensorSpec(header.tensor, header.dtype, 1, header.tensor_count)
         part = FrameRange(header.start, header.count, header.rows, header.columns)
-        if base is None:
-            return encode_frame(spec, part, out, threads=self._threads, effort=self._effort)
-        coded = encode_frame(
-            spec, part, out, base, header.base, "fm_delta", self._threads, self._effort
+        return encode_frame(
+            spec, part, out, base, header.base, threads=self._threads, effort=self._effort
         )
-        return delta_or_alone(spec, part, out, coded, self._threads, self._effort)
 
     def _base(self, view: FrameView, low: int, high: int) -> bytearray | None:
         """The aligned base of decoded bytes [low, high) of the frame."""

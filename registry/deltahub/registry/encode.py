@@ -7,7 +7,6 @@ from deltahub.codecs.frame import (
     FrameRange,
     TensorSpec,
     assemble,
-    delta_or_alone,
     encode_frame,
     split_frames,
 )
@@ -64,6 +63,4 @@ def encode_part(
         return encode_frame(spec, part, source, effort=effort, threads=threads)
     base = bytearray(len(source))
     assemble(plan, spec.dtype, 0, part.count, read_base, memoryview(base))
-    delta = encode_frame(spec, part, source, base, plan, "fm_delta", threads, effort)
-    del base
-    return delta_or_alone(spec, part, source, delta, threads, effort)
+    return encode_frame(spec, part, source, base, plan, threads=threads, effort=effort)
