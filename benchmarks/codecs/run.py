@@ -111,8 +111,9 @@ class Bench:
                 if found is None:
                     continue
                 self._add_size(pair, dtype, codec.name, found)
-                if codec == JUDGED:
-                    self.excess[f"{pair.name} {dtype}"] = found["worst_excess_bytes"]
+                if codec in OURS:
+                    where = f"{pair.name} {dtype}, {codec.name}"
+                    self.excess[where] = found["worst_excess_bytes"]
 
     def _size(self, pair: Pair, dtype: str, codec: Ours | Rival) -> dict[str, Any] | None:
         key = f"{self.cache.pair(pair).name} {dtype} {codec.name} {version(codec)}"

@@ -1,10 +1,11 @@
-"""What a second core is worth: to the blocks of a frame, to tensors side by side as in a push, and
-to a second process that shares nothing, which is what the machine can give at most.
+"""What a second core is worth: to the blocks of a frame, small or as large as they get, to tensors
+side by side as in a push, and to a second process that shares nothing: all that the machine gives.
 """
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -18,7 +19,10 @@ ONE: Final = "one"
 BLOCKS: Final = "blocks"
 TENSORS: Final = "tensors"
 PROCESSES: Final = "processes"
-WAYS: Final = (ONE, BLOCKS, TENSORS, PROCESSES)
+ONE_LARGE: Final = "one, large frames"
+BLOCKS_LARGE: Final = "blocks, large frames"
+# What each is compared with.
+WAYS: Final = {BLOCKS: ONE, TENSORS: ONE, PROCESSES: ONE, BLOCKS_LARGE: ONE_LARGE}
 # Times as many repetitions as are asked for: neighbours of the machine leave both of its cores
 # alone for moments only. Decoding takes a fourth of the time.
 _ENCODED: Final = 2
@@ -55,6 +59,8 @@ def wall_seconds(codec: Ours, tensors: Sequence[Tensor], repeats: int) -> dict[s
             keep(DECODE, ONE, _timed(lambda: [decode(i) for i in every])[0])
             keep(DECODE, BLOCKS, _timed(lambda: [decode(i, 2) for i in every])[0])
             keep(DECODE, TENSORS, _timed(lambda: list(pool.map(decode, every)))[0])
+    for way, by, spent_s in _large(codec, joined(tensors), repeats):
+        keep(way, by, spent_s)
     for _ in range(_ENCODED * repeats):
         keep(ENCODE, PROCESSES, _with_a_twin(outs, lambda _: [encode(i) for i in every]))
         keep(
@@ -68,21 +74,54 @@ def wall_seconds(codec: Ours, tensors: Sequence[Tensor], repeats: int) -> dict[s
 def times_as_fast(wall_s: dict[str, float], way: str, by: str) -> float:
     """Two threads, or processes, against one."""
     work = 2 if by == PROCESSES else 1
-    return work * wall_s[f"{way} {ONE}"] / wall_s[f"{way} {by}"]
+    return work * wall_s[f"{way} {WAYS[by]}"] / wall_s[f"{way} {by}"]
 
 
 def threads_figures(wall_s: dict[str, float]) -> list[Figure]:
-    """Tensors side by side, and beside them what else two can do."""
+    """Tensors side by side, and the blocks of a large frame; beside them what else two can do."""
     figures = []
-    for way in (ENCODE, DECODE):
-        name = f"{way}: two threads against one, tensors side by side"
+    for way, by, what in (
+        (ENCODE, TENSORS, "tensors side by side"),
+        (DECODE, TENSORS, "tensors side by side"),
+        (DECODE, BLOCKS_LARGE, "blocks of a large frame"),
+    ):
+        name = f"{way}: two threads against one, {what}"
         if not wall_s:
             figures.append(Figure(name, 1.8, None, True, "times"))
             continue
-        times = {by: times_as_fast(wall_s, way, by) for by in WAYS}
-        where = f"blocks of a frame {times[BLOCKS]:.2f}, two processes {times[PROCESSES]:.2f}"
-        figures.append(Figure(name, 1.8, times[TENSORS], True, "times", where))
+        times = {other: times_as_fast(wall_s, way, other) for other in WAYS}
+        where = f"blocks of small frames {times[BLOCKS]:.2f}, two processes {times[PROCESSES]:.2f}"
+        if way == ENCODE:
+            where += f", blocks of a large frame {times[BLOCKS_LARGE]:.2f}"
+        figures.append(Figure(name, 1.8, times[by], True, "times", where))
     return figures
+
+
+def joined(tensors: Sequence[Tensor]) -> Tensor:
+    """The matrices of the commonest row length as one; it is cut into frames of 64 MiB."""
+    matrices = [tensor for tensor in tensors if len(tensor.shape) == 2]
+    widths = Counter[int]()
+    for tensor in matrices:
+        widths[tensor.shape[1]] += tensor.words.size
+    ((width, size),) = widths.most_common(1)
+    parts = [tensor for tensor in matrices if tensor.shape[1] == width]
+    words, base = (
+        np.concatenate([getattr(tensor, which) for tensor in parts]) for which in ("words", "base")
+    )
+    return Tensor("joined", parts[0].dtype, (size // width, width), words, base, size)
+
+
+def _large(codec: Ours, tensor: Tensor, repeats: int) -> Iterator[tuple[str, str, float]]:
+    out = np.ones_like(tensor.words)
+    for _ in range(repeats):
+        spent_s, frames = _timed(lambda: codec.encode(tensor))
+        yield ENCODE, ONE_LARGE, spent_s
+        yield ENCODE, BLOCKS_LARGE, _timed(lambda: codec.encode(tensor, threads=2))[0]
+        for threads, by in ((1, ONE_LARGE), (2, BLOCKS_LARGE)):
+            spent_s, _ = _timed(
+                lambda frames=frames, n=threads: codec.decode(frames, tensor.base, out, threads=n)
+            )
+            yield DECODE, by, spent_s
 
 
 def _decode_into(

@@ -23,6 +23,7 @@ from benchmarks.codecs.measure import measure
 from benchmarks.codecs.ours import JUDGED, OURS, STANDALONE, Ours, verify
 from benchmarks.codecs.picture import Point, draw
 from benchmarks.codecs.tensors import PairOfFiles, Tensor
+from benchmarks.codecs.threads import joined, threads_figures
 from benchmarks.pairs.recipes import load_recipes
 from benchmarks.rivals.all import BY_NAME
 from deltahub.codecs import (
@@ -135,6 +136,29 @@ def test_a_codec_is_measured_in_a_process_of_its_own(tmp_path: Path) -> None:
     size = measure("size", JUDGED.name, files)
     assert size["file_bytes"] == files[1].stat().st_size > size["stored_bytes"]
     assert size["worst_excess_bytes"] <= 0
+
+
+def test_two_threads_are_held_against_one_at_the_same_work(tmp_path: Path) -> None:
+    files = tmp_path / "base.safetensors", tmp_path / "fine_tune.safetensors"
+    write(files[0], "BF16", BASE, 0.0)
+    write(files[1], "BF16", TUNED, 1e-4)
+    wall_s = measure("threads", JUDGED.name, files, repeats=1, buffer_bytes=1 << 16)["wall_s"]
+    assert all(spent_s > 0 for spent_s in wall_s.values())
+    doubled = {name: 2.0 if name.endswith(("one", "one, large frames")) else 1.0 for name in wall_s}
+    encode, decode, large = threads_figures(doubled)
+    assert (encode.found, decode.found, large.found) == (2, 2, 2)
+    assert "two processes 4.00, blocks of a large frame 2.00" in encode.where
+    (*_, missing) = threads_figures({})
+    assert missing.verdict == "not measured"
+
+
+def test_a_large_frame_is_of_the_commonest_row_length(files: tuple[Path, Path]) -> None:
+    buffers = PairOfFiles.load(*files).buffers(1 << 16)
+    large = joined(buffers)
+    assert large.shape[1] == 96
+    same = [tensor for tensor in buffers if tensor.shape[1:] == (96,)]
+    assert np.array_equal(large.words, np.concatenate([tensor.words for tensor in same]))
+    assert np.array_equal(large.base, np.concatenate([tensor.base for tensor in same]))
 
 
 def test_memory_is_that_of_the_first_frame_that_is_coded(tmp_path: Path) -> None:
