@@ -116,6 +116,22 @@ def test_an_unrelated_model_is_no_base(dtype: DType) -> None:
 
 @low_rank_dtype
 @pytest.mark.parametrize("effort", list(Effort), ids=lambda effort: effort.name)
+def test_a_tensor_that_is_its_base_takes_a_header_and_no_blocks(
+    dtype: DType, effort: Effort
+) -> None:
+    matrices = [tensor for tensor in tiny.base().values() if tensor.dim() == 2]
+    assert matrices
+    for tensor in matrices:
+        near = raw(tensor, dtype)
+        frame = frame_of(dtype, tensor, tensor, effort=effort)
+        header = FrameView.parse(frame).header
+        assert header.codec == "fm_delta"
+        assert (header.prelude_length, header.body_length) == (0, 0)
+        assert decode_frame(frame, near) == near
+
+
+@low_rank_dtype
+@pytest.mark.parametrize("effort", list(Effort), ids=lambda effort: effort.name)
 def test_a_wrong_base_gives_an_error_or_the_right_bytes(dtype: DType, effort: Effort) -> None:
     """Nothing in a frame tells of its base but what its blocks decode to."""
     by_checksum = 0
