@@ -23,7 +23,7 @@ from deltahub.codecs.words import WORD_KINDS
 MIN_SIDE: Final = 64
 _TRIAL: Final = {"default": 1 << 16, "max": 1 << 17}  # elements coded to see what a fit saves
 _DIRECTIONS: Final = {"default": 40, "max": 80}  # looked at
-_F32_DIRECTIONS: Final = 64  # at least: of words so fine, weaker ones still tell digits
+_F32_DIRECTIONS: Final = 80  # at least: of words so fine, weaker ones still tell digits
 _POWERS: Final = {"default": 2, "max": 3}  # steps of a sketch
 _COUNTED_ROWS: Final = 512  # of a left factor, at least, to see what it takes
 _FACTORS: Final = 1 << 21  # numbers in one factor, at most
@@ -209,7 +209,8 @@ def _fit_components(
         for rank in ranks:
             first = factors.first(rank)
             plans = plan_components(pair, first, error[:rank], least_rank=rank)
-            fit, _ = _best(pair, first, plans, trial, 1 if effort == "default" else 3)
+            is_quick = effort == "default" and pair.dtype is not DType.F32
+            fit, _ = _best(pair, first, plans, trial, 1 if is_quick else 3)
             if fit.bits >= best.bits:
                 break
             best = fit
