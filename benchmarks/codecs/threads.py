@@ -113,14 +113,15 @@ def joined(tensors: Sequence[Tensor]) -> Tensor:
 
 def _large(codec: Ours, tensor: Tensor, repeats: int) -> Iterator[tuple[str, str, float]]:
     out = np.ones_like(tensor.words)
-    for _ in range(repeats):
-        spent_s, frames = _timed(lambda: codec.encode(tensor))
-        yield ENCODE, ONE_LARGE, spent_s
-        yield ENCODE, BLOCKS_LARGE, _timed(lambda: codec.encode(tensor, threads=2))[0]
-        for threads, by in ((1, ONE_LARGE), (2, BLOCKS_LARGE)):
-            spent_s, _ = _timed(
-                lambda frames=frames, n=threads: codec.decode(frames, tensor.base, out, threads=n)
-            )
+    ways = ((1, ONE_LARGE), (2, BLOCKS_LARGE))
+    frames: list[bytes] = []
+    for _ in range(_ENCODED * repeats):
+        for threads, by in ways:
+            spent_s, frames = _timed(lambda n=threads: codec.encode(tensor, threads=n))
+            yield ENCODE, by, spent_s
+    for _ in range(_DECODED * repeats):
+        for threads, by in ways:
+            spent_s, _ = _timed(lambda n=threads: codec.decode(frames, tensor.base, out, n))
             yield DECODE, by, spent_s
 
 

@@ -20,6 +20,7 @@ from deltahub.codecs.frame import (
     TensorSpec,
     assemble,
     encode_frame,
+    parse_header,
     raw_frame_length,
     split_frames,
 )
@@ -144,9 +145,9 @@ def _encode(
         if plan.base_ids():
             base = bytearray(len(source))
             assemble(plan, spec.dtype, 0, part.count, sources.read, memoryview(base))
-            frame = encode_frame(spec, part, source, base, plan, threads=threads)
+            frame = encode_frame(spec, part, source, base, plan, "delta", threads)
             raw = raw_frame_length(spec.dtype, part.rows, part.columns)
-            if len(frame) < raw * (1 - _MUST_SAVE):
+            if parse_header(frame).base is None or len(frame) < raw * (1 - _MUST_SAVE):
                 return frame
     return encode_frame(spec, part, source, threads=threads)
 

@@ -123,20 +123,22 @@ def encode_frame(
     source: the part's bytes, in the coding dtype. base, plan: the aligned base bytes, of the same
     size, and where they come from; both if the codec needs a base, else neither. codec: "auto"
     takes what a sample says is smallest, with the base, where one is given, or without; at effort
-    max floats are coded both ways. A delta that turns out larger than the elements alone is not
-    kept, at effort fast as far as a sample shows. threads: of the codec; the result is the same for
-    any number of them. Those of NumPy's linear algebra may change the last digits of what max (and
-    default, but for BF16) looks for, and so the frame, never what it decodes to. InvalidInput where
-    these do not fit each other; TooLarge for more than MAX_FRAME bytes.
+    max floats are coded both ways. "delta" codes them against the base whatever a sample says: one
+    that was chosen by more than these elements. A delta that turns out larger than the elements
+    alone is not kept by either, at effort fast as far as a sample shows. threads: of the codec; the
+    result is the same for any number of them. Those of NumPy's linear algebra may change the last
+    digits of what max (and default, but for BF16) looks for, and so the frame, never what it
+    decodes to. InvalidInput where these do not fit each other; TooLarge for more than MAX_FRAME
+    bytes.
     """
     view = memoryview(source).cast("B")
     _check_arguments(spec, part, view)
-    if codec != "auto":
+    if codec not in ("auto", "delta"):
         coder = get_codec(codec)
         aligned = _checked_base(coder, spec, part, base, plan)
         return _encode(spec, part, view, aligned, plan, coder, threads, effort)
     near = None
-    if base is not None or plan is not None:
+    if base is not None or plan is not None or codec == "delta":
         near = _checked_base(get_codec("fm_delta"), spec, part, base, plan)
     if near is not None and plan is not None and _may_be_clear(spec.dtype, effort):
         clear = _clear_delta(spec, part, view, near, plan, threads, effort)
@@ -147,7 +149,7 @@ def encode_frame(
                 spec, part, view, Sample(spec.dtype, view), clear, threads, effort
             )
     sample = Sample(spec.dtype, view)
-    coder = get_codec(sample.choose_codec(near))
+    coder = get_codec("fm_delta" if codec == "delta" else sample.choose_codec(near))
     if not coder.needs_base:
         alone = _encode(spec, part, view, None, None, coder, threads, effort)
         if near is None or plan is None or spec.dtype not in FLOAT_WORDS:
@@ -158,6 +160,7 @@ def encode_frame(
             quick = _clear_delta(spec, part, view, near, plan, threads, Effort.FAST)
             if quick is None or len(quick) >= len(alone):
                 return alone
+            del quick
         coder = get_codec("fm_delta")
         delta = _encode(spec, part, view, near, plan, coder, threads, effort)
         return alone if len(alone) <= len(delta) else delta

@@ -23,7 +23,7 @@ from deltahub.registry.store.keys import landing_key
 from deltahub.registry.tensor_reader import RUN_BYTES, TensorReader
 from deltahub.registry.upload_pack import UploadedFrame
 
-# One frame and its base are held whole, 64 MiB each: one at a time in a process.
+# A frame, its base and its new forms are held whole, 64 MiB each: one at a time in a process.
 _WORKING = threading.Lock()
 
 
@@ -107,9 +107,8 @@ class FrameTaker:
         digest.update(out)
         spec = TensorSpec(header.tensor, header.dtype, 1, header.tensor_count)
         part = FrameRange(header.start, header.count, header.rows, header.columns)
-        return encode_frame(
-            spec, part, out, base, header.base, threads=self._threads, effort=self._effort
-        )
+        codec = "auto" if base is None else "delta"
+        return encode_frame(spec, part, out, base, header.base, codec, self._threads, self._effort)
 
     def _base(self, view: FrameView, low: int, high: int) -> bytearray | None:
         """The aligned base of decoded bytes [low, high) of the frame."""

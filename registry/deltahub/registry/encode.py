@@ -33,7 +33,7 @@ def encode_tensor(
     effort: Effort = Effort.DEFAULT,
     progress: Callable[[int], None] = lambda n: None,
 ) -> None:
-    """Add all frames of a tensor to a spool. Memory: three frames of max_frame_bytes.
+    """Add all frames of a tensor to a spool. Memory: four frames of max_frame_bytes.
 
     plan_of, read_base: the base of each frame and how to read it, or neither. progress(n): called
     after every frame of n decoded bytes; may raise to stop.
@@ -63,4 +63,4 @@ def encode_part(
         return encode_frame(spec, part, source, effort=effort, threads=threads)
     base = bytearray(len(source))
     assemble(plan, spec.dtype, 0, part.count, read_base, memoryview(base))
-    return encode_frame(spec, part, source, base, plan, threads=threads, effort=effort)
+    return encode_frame(spec, part, source, base, plan, "delta", threads, effort)

@@ -61,7 +61,7 @@ def heal(
 
     All are read, which is work for when one has failed, and held for the job. One whose upload is
     gone or damaged, too, stays as it is. Safe to run twice, or to die at any line. progress(n):
-    called after every n bytes that were read or stored; may raise to stop. Memory: three frames,
+    called after every n bytes that were read or stored; may raise to stop. Memory: four frames,
     and 1 KiB a tensor.
     """
     broken: dict[int, _Stored] = {}

@@ -51,7 +51,7 @@ class Ingest:
 
     report is called every few MiB, with the stages scan, store and prove, check_cancel a few times
     a second; what they raise stops the step and leaves garbage at most.
-    Memory: three frames, and 1 KiB a tensor of the revision.
+    Memory: four frames, and 1 KiB a tensor of the revision.
     """
 
     def __init__(

@@ -180,7 +180,7 @@ class Recoder:
         return rank_of(self._effort) if location.bases else rank_alone()
 
     def _code_frame(self, location: TensorLocation, frame: FrameLocation) -> bytes | None:
-        """The same elements in a better frame, if there is one. Memory: three frames."""
+        """The same elements in a better frame, if there is one. Memory: four frames."""
         header = self._restorer.frames.open(frame).view.header
         made = header.codec, header.codec_version, header.dtype
         if is_newest(*made, header.effort, self._effort):
