@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-_WIDTH, _HEIGHT = 760, 470
-_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 150, 56, 56
+_WIDTH, _HEIGHT = 820, 470
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 210, 56, 56
 _OURS, _RIVAL, _TEXT, _GRID = "#0b6e4f", "#8a5a00", "#24292f", "#d0d7de"
 
 
