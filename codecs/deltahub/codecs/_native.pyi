@@ -128,6 +128,12 @@ class FmDeltaDecoder:
         worthless. ValueError unless the sizes fit.
         """
 
+    @staticmethod
+    def decode_once(kind: int, prelude: bytes | bytearray | memoryview, version: int, blocks: BlockTable, first: int, end: int, payload: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, out: bytearray | memoryview, threads: int) -> tuple[int, int]:
+        """
+        decode_run by this prelude's model, which is not kept. ValueError as of both.
+        """
+
 class NeuzipEncoder:
     """The table of one frame."""
 

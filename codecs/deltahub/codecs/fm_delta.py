@@ -142,8 +142,13 @@ class FmDelta:
         if not prelude and version == PLAIN_VERSION:  # as it is where no block is coded
             decode_plain(blocks, first, end, payload, base, out, threads)
             return
-        decoder = _decoder(geometry, prelude, version)
-        n_intact, fault = decoder.decode_run(blocks, first, end, payload, base, out, threads)
+        kind = WORD_KINDS[geometry.dtype]
+        try:
+            n_intact, fault = FmDeltaDecoder.decode_once(
+                kind, prelude, version, blocks, first, end, payload, base, out, threads
+            )
+        except ValueError as exc:
+            raise CorruptFrame(f"fm_delta prelude: {exc}") from exc
         if fault:
             raise BlockFault(fault).error(first + n_intact, has_base=True)
 
@@ -226,11 +231,3 @@ def _fits(
     tamed = tame(dtype, *words, *shape)
     if tamed is not None:
         yield fit_low_rank(dtype, tamed, words[1], *shape, search)
-
-
-def _decoder(geometry: Geometry, prelude: bytes, version: int) -> FmDeltaDecoder:
-    kind = WORD_KINDS[geometry.dtype]
-    try:
-        return FmDeltaDecoder(kind, prelude, geometry.rows, geometry.columns, version)
-    except ValueError as exc:
-        raise CorruptFrame(f"fm_delta prelude: {exc}") from exc
