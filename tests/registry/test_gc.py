@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, update
 
+from deltahub.codecs.pack import live_pack_bytes
 from deltahub.registry import Caller, Registry, jobs
 from deltahub.registry.collect import Outcome, apply_gc
 from deltahub.registry.db.models import (
@@ -21,7 +22,6 @@ from deltahub.registry.db.models import (
     utc_now,
 )
 from deltahub.registry.errors import Conflict
-from deltahub.registry.garbage import live_pack_bytes
 from deltahub.registry.gc import Plan, plan_gc
 from deltahub.registry.landing import begin, receive
 from deltahub.registry.repositories import delete_repository

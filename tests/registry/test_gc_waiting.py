@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
+from deltahub.codecs.pack import PACK_INDEX_BYTES
 from deltahub.registry import Caller, Registry
 from deltahub.registry.db.models import File, Frame, Pack, Tensor, utc_now
-from deltahub.registry.garbage import PACK_INDEX_BYTES
 from deltahub.registry.gc import plan_gc
 from deltahub.registry.repositories import delete_repository
 from support import tiny_models as tiny

@@ -23,9 +23,18 @@ _HASH_BYTES: Final = 32
 _TAIL: Final = _HASH_BYTES + len(END_MAGIC)
 TRAILER_BYTES: Final = _COUNTS.size + _TAIL
 
+# What a pack has beside its frames: so many bytes, and for each frame a row of the index.
+PACK_FIXED_BYTES: Final = len(HEADER) + TRAILER_BYTES
+PACK_INDEX_BYTES: Final = INDEX_ROW.size
+
 # No frame is shorter: a header, one row of the block table, a checksum, one byte.
 _MIN_FRAME: Final = FIXED.size + 8 + 16 + 8 + 1
-_MIN_PACK: Final = len(HEADER) + _MIN_FRAME + INDEX_ROW.size + TRAILER_BYTES
+_MIN_PACK: Final = PACK_FIXED_BYTES + PACK_INDEX_BYTES + _MIN_FRAME
+
+
+def live_pack_bytes(n_frames: int, frame_bytes: int) -> int:
+    """The size of a pack of so many frames, which take so many bytes together."""
+    return PACK_FIXED_BYTES + n_frames * PACK_INDEX_BYTES + frame_bytes
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session, aliased
 
+from deltahub.codecs.pack import HEADER, PACK_INDEX_BYTES, TRAILER_BYTES
 from deltahub.registry.db.models import (
     PUBLIC_DOMAIN_KEY,
     Domain,
@@ -20,11 +21,8 @@ from deltahub.registry.db.models import (
     TensorBase,
 )
 from deltahub.registry.findings import Finding, Findings
-from deltahub.registry.garbage import PACK_FIXED_BYTES, PACK_INDEX_BYTES
 from deltahub.registry.locations import bases_of
 from deltahub.registry.tensor_reader import MAX_CHAIN
-
-PACK_HEADER_BYTES = 16
 
 
 def check_rows(session: Session, max_depth: int) -> Findings:
@@ -141,8 +139,8 @@ def check_bounds(session: Session) -> Findings:
     current, end = "", 0
     for pack, tensor, offset, length, size, n_frames in rows:
         if pack != current:
-            current, end = pack, PACK_HEADER_BYTES
-        last = size - (PACK_FIXED_BYTES - PACK_HEADER_BYTES) - n_frames * PACK_INDEX_BYTES
+            current, end = pack, len(HEADER)
+        last = size - TRAILER_BYTES - n_frames * PACK_INDEX_BYTES
         if offset < end or length <= 0 or offset + length > last:
             text = f"the frame of tensor {tensor} at {offset} of pack {pack} overlaps or leaves it"
             yield Finding("frame_bounds", pack, text)

@@ -22,10 +22,6 @@ from deltahub.registry.locations import batches
 
 ACTIVE_JOB_STATES = ("queued", "running")
 
-# pack.md: header and trailer, and one index row a frame.
-PACK_FIXED_BYTES = 16 + 52
-PACK_INDEX_BYTES = 48
-
 
 @dataclass(frozen=True)
 class Moment:
@@ -176,8 +172,3 @@ def find_unneeded_tensors(session: Session, moment: Moment) -> tuple[list[int], 
             if not dependents[base]:
                 ready.append(base)
     return dead, sorted(unnamed.difference(dead))
-
-
-def live_pack_bytes(n_frames: int, frame_bytes: int) -> int:
-    """What a pack of these frames alone would weigh."""
-    return PACK_FIXED_BYTES + n_frames * PACK_INDEX_BYTES + frame_bytes

@@ -14,6 +14,7 @@ from stat import S_ISREG
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
+from deltahub.codecs.pack import live_pack_bytes
 from deltahub.registry.db.expressions import total
 from deltahub.registry.db.models import File, Frame, Landing, Pack, XetRange, Xorb, utc_now
 from deltahub.registry.garbage import (
@@ -21,7 +22,6 @@ from deltahub.registry.garbage import (
     file_is_dead,
     find_unneeded_tensors,
     landing_is_dead,
-    live_pack_bytes,
     pack_is_abandoned,
     pack_is_past_lease,
 )
