@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "block_reader.hpp"
 #include "codec.hpp"
 #include "decode.hpp"
 #include "dispatch.hpp"

@@ -13,9 +13,14 @@
 #include <span>
 #include <vector>
 
+#include "alphabet.hpp"
+#include "bits.hpp"
 #include "codec.hpp"
-#include "decode.hpp"
-#include "encode.hpp"
+#include "decoded_words.hpp"
+#include "next_block.hpp"
+#include "sequences.hpp"
+#include "stream_writer.hpp"
+#include "tables.hpp"
 
 namespace deltahub {
 

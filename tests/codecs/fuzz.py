@@ -34,8 +34,8 @@ OTHER_FILES = {
     "integer_rows.hpp", "neuzip_plan.hpp", "normal_equations.hpp", "numbers_write.hpp",
     "numbers_write_avx2.hpp", "numbers_write_avx512.hpp", "parallel.hpp", "pieces.hpp", "plan.hpp",
     "plan_directions.hpp", "planner.hpp", "sample.hpp", "scales.hpp", "search_kernels.hpp",
-    "shared_cost.hpp", "sharpening.hpp", "size_model.hpp", "strided_bins.hpp", "trial.hpp",
-    "trial_keys.hpp", "trial_rows.hpp",
+    "shared_cost.hpp", "sharpening.hpp", "size_model.hpp", "stream_writer.hpp", "strided_bins.hpp",
+    "trial.hpp", "trial_keys.hpp", "trial_rows.hpp",
 }  # fmt: skip
 ENCODER_FUNCTIONS = {
     "alphabet.hpp": {"cell_of", "symbol_of_place"},
