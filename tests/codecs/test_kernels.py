@@ -26,6 +26,7 @@ from deltahub.codecs.reference.words import Words
 from deltahub.codecs.words import WORD_KINDS
 from support.coded_frames import with_strides
 from support.deltas import (
+    block_rectangle,
     decode,
     encode,
     encode_alone,
@@ -329,7 +330,7 @@ def test_the_reference_reads_and_writes_what_kernels_write(
     geometry = Geometry(dtype, rows, columns, 20, 1)
     for index in range(geometry.n_blocks):
         begin, end = geometry.block_bytes(index)
-        row, column, n_rows, n_columns = geometry.block_rectangle(index)
+        row, column, n_rows, n_columns = block_rectangle(geometry, index)
         block = source[begin:end], base[begin:end]
         stream = encoder.encode(*block, row, column, n_rows, n_columns)
         shape = BlockShape(n_rows, n_columns, column)

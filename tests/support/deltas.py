@@ -80,6 +80,15 @@ def one_row(dtype: DType, count: int, n_blocks: int = 1) -> Geometry:
     return Geometry(dtype, 1, count, 1, n_blocks)
 
 
+def block_rectangle(geometry: Geometry, index: int) -> tuple[int, int, int, int]:
+    """(first row, first column, rows, columns) of a block."""
+    first, count = geometry.block_elements(index)
+    row, column = divmod(first, geometry.columns)
+    if geometry.parts_per_row > 1:
+        return row, column, 1, count
+    return row, 0, count // geometry.columns, geometry.columns
+
+
 def encode(
     geometry: Geometry,
     source: bytes,

@@ -87,14 +87,6 @@ class Geometry:
         row = index * self.rows_per_block
         return row * self.columns, min(self.rows_per_block, self.rows - row) * self.columns
 
-    def block_rectangle(self, index: int) -> tuple[int, int, int, int]:
-        """(first row, first column, rows, columns) of a block."""
-        first, count = self.block_elements(index)
-        row, column = divmod(first, self.columns)
-        if self.parts_per_row > 1:
-            return row, column, 1, count
-        return row, 0, count // self.columns, self.columns
-
     def block_bytes(self, index: int) -> tuple[int, int]:
         """(begin, end) of a block in the frame's decoded bytes."""
         if self.parts_per_row == 1:
