@@ -236,8 +236,8 @@ class NeuzipEncoder {
 
 class NeuzipDecoder {
  public:
-  NeuzipDecoder(int kind, const Bytes& prelude, int version)
-      : codec_(parsed_floats(kind, {prelude.data(), prelude.size()}, version)) {}
+  NeuzipDecoder(int kind, const Bytes& prelude)
+      : codec_(parsed_floats(kind, {prelude.data(), prelude.size()})) {}
 
   void decode(const Bytes& stream, const WritableBytes& out) const {
     nb::gil_scoped_release unlocked;
@@ -394,9 +394,9 @@ NB_MODULE(_native, m) {
            "All blocks of a frame of rows x columns words, as FmDeltaEncoder.encode_run.");
 
   nb::class_<NeuzipDecoder>(m, "NeuzipDecoder", "A prelude's table, ready to decode blocks.")
-      .def(nb::init<int, const Bytes&, int>(), "kind"_a, "prelude"_a, "version"_a,
-           nb::sig("def __init__(self, kind: int, prelude: " BUFFER ", version: int) -> None"),
-           "ValueError where no encoder of this version of the codec writes such a prelude.")
+      .def(nb::init<int, const Bytes&>(), "kind"_a, "prelude"_a,
+           nb::sig("def __init__(self, kind: int, prelude: " BUFFER ") -> None"),
+           "ValueError where no encoder writes such a prelude.")
       .def("decode", &NeuzipDecoder::decode, "stream"_a, "out"_a,
            nb::sig("def decode(self, stream: " BUFFER ", out: bytearray | memoryview) -> None"),
            "Fills `out` with one block. ValueError where no encoder writes such a stream.")

@@ -119,13 +119,12 @@ inline FloatEstimate estimated_floats(int kind, View source) {
 }
 
 // std::invalid_argument where no encoder writes such a prelude.
-inline std::unique_ptr<FloatDecoder> parsed_floats(int kind, View prelude, int version) {
-  require(version >= first_float_version && version <= float_version, "no such version");
+inline std::unique_ptr<FloatDecoder> parsed_floats(int kind, View prelude) {
   return with_words(word_kind(kind), [&]<class Words>(Words) -> std::unique_ptr<FloatDecoder> {
     if constexpr (Words::exponent_bits == 0) {
       throw std::invalid_argument("integers have no exponents");
     } else {
-      const auto model = parse_float_prelude<Words>(prelude.data(), prelude.size(), version);
+      const auto model = parse_float_prelude<Words>(prelude.data(), prelude.size());
       require(model.has_value(), "no encoder writes such a prelude");
       return std::make_unique<detail::FloatDecoderOf<Words>>(*model);
     }

@@ -109,16 +109,16 @@ void decode_deltas(int kind, int version, Input& in) {
 }
 
 template <class Words>
-void decode_floats(int kind, int version, Input& in) {
+void decode_floats(int kind, Input& in) {
   const std::size_t count = in.number(most_words) + 1;
   const std::size_t prelude_bytes = in.number(65536);
   const Exact prelude(in.bytes(prelude_bytes));
   const Exact stream(in.rest());
   const std::size_t out_bytes = count * sizeof(typename Words::Word);
   std::optional<Bytes> words;
-  const auto model = parse_float_prelude<Words>(prelude.data.get(), prelude.size, version);
+  const auto model = parse_float_prelude<Words>(prelude.data.get(), prelude.size);
   if (model) {
-    if (!is_same(prelude.view(), write_float_prelude(*model, version)))
+    if (!is_same(prelude.view(), write_float_prelude(*model)))
       fail("two preludes for one table");
     words = compare(out_bytes, [&](const Kernels& kernels, std::uint8_t* out) {
       return FloatTable<Words>(kernels, *model)
@@ -127,7 +127,7 @@ void decode_floats(int kind, int version, Input& in) {
     });
   }
   compare_with_module(
-      words, model.has_value(), out_bytes, [&] { return parsed_floats(kind, prelude.view(), version); },
+      words, model.has_value(), out_bytes, [&] { return parsed_floats(kind, prelude.view()); },
       [&](const FloatDecoder& decoder, std::uint8_t* out) {
         return decoder.decode({stream.view(), {out, out_bytes}, 0}).is_sound;
       });
@@ -143,11 +143,9 @@ void decode_floats(int kind, int version, Input& in) {
 
 [[maybe_unused]] void floats(View bytes) {
   Input in(bytes);
-  const auto choice = in.number(2 * std::size_t(WordKind::int8));
-  const int kind = int(choice % std::size_t(WordKind::int8));
-  const int version = first_float_version + int(choice / std::size_t(WordKind::int8));
+  const int kind = int(in.number(std::size_t(WordKind::int8)));
   with_words(WordKind(kind), [&]<class Words>(Words) {
-    if constexpr (Words::exponent_bits > 0) decode_floats<Words>(kind, version, in);
+    if constexpr (Words::exponent_bits > 0) decode_floats<Words>(kind, in);
   });
 }
 

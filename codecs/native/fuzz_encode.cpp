@@ -161,7 +161,7 @@ void check_floats(int kind, const Exact& source) {
     return;  // more exponents than a table holds
   }
   use_any_kernels();
-  const auto decoder = parsed_floats(kind, Exact(View(encoder->prelude)).view(), float_version);
+  const auto decoder = parsed_floats(kind, Exact(View(encoder->prelude)).view());
   const Exact stream{View(encoder->encode(source.view(), {}))};
   Exact out(source.size);
   const DecodedBlock decoded = decoder->decode({stream.view(), {out.data.get(), out.size}, 0});

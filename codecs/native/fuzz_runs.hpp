@@ -173,8 +173,8 @@ RunDecoder delta_runs(int kind, View prelude, int version, std::size_t rows, std
           }};
 }
 
-RunDecoder float_runs(int kind, View prelude, int version) {
-  const std::shared_ptr<FloatDecoder> decoder = parsed_floats(kind, prelude, version);
+RunDecoder float_runs(int kind, View prelude) {
+  const std::shared_ptr<FloatDecoder> decoder = parsed_floats(kind, prelude);
   return {[=](const BlockRun& run, View payload, View, std::span<std::uint8_t> out) {
             return decode_run(*decoder, run, payload, out);
           },
@@ -191,9 +191,10 @@ RunDecoder float_runs(int kind, View prelude, int version) {
 [[maybe_unused]] void runs(View bytes) {
   Input in(bytes);
   ToldRun told;
-  constexpr int deltas = 0, strided_deltas = 3;  // versions of fm_delta; others: neuzip_lossless's
-  const int version = int(in.number(4));
-  told.has_base = version == deltas || version == strided_deltas;
+  // Two of four choices are versions of fm_delta, and two are neuzip_lossless.
+  constexpr std::size_t deltas = 0, strided_deltas = 3;
+  const std::size_t choice = in.number(4);
+  told.has_base = choice == deltas || choice == strided_deltas;
   const int kind = int(in.number(std::size_t(WordKind::int64) + 1));
   const std::size_t word_bytes =
       with_words(WordKind(kind), []<class Words>(Words) { return sizeof(typename Words::Word); });
@@ -252,10 +253,10 @@ RunDecoder float_runs(int kind, View prelude, int version) {
     RunDecoder decoder;
     try {
       decoder = told.has_base ? delta_runs(kind, prelude.view(),
-                                           version == deltas ? first_delta_version
-                                                             : strided_delta_version,
+                                           choice == deltas ? first_delta_version
+                                                            : strided_delta_version,
                                            rows, columns, parts)
-                              : float_runs(kind, prelude.view(), version);
+                              : float_runs(kind, prelude.view());
     } catch (const std::invalid_argument&) {
       break;  // the other fuzzers compare what is accepted
     }

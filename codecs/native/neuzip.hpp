@@ -31,9 +31,6 @@ struct FloatModel {
   Frequencies table;
 };
 
-// Versions of the format: 1 has no leading digits.
-inline constexpr int first_float_version = 1, float_version = 2;
-
 template <class Words>
 constexpr int leading_bits(const FloatModel& model) {
   return Words::exponent_bits + model.n_leading;
@@ -51,25 +48,23 @@ auto float_symbols(const FloatModel& model) {
   return [bits, raw](int symbol) { return float_symbol(symbol, bits, raw); };
 }
 
-inline std::vector<std::uint8_t> write_float_prelude(const FloatModel& model,
-                                                     int version = float_version) {
+inline std::vector<std::uint8_t> write_float_prelude(const FloatModel& model) {
   BitWriter out;
   out.put(unsigned(model.table_log), 4);
   out.put(unsigned(model.zero_bits), 6);
-  if (version > first_float_version) out.put(unsigned(model.n_leading), 4);
+  out.put(unsigned(model.n_leading), 4);
   write_frequencies(out, model.table, model.table_log, 1);
   return out.take();
 }
 
 template <class Words>
-std::optional<FloatModel> parse_float_prelude(const std::uint8_t* bytes, std::size_t size,
-                                              int version) {
+std::optional<FloatModel> parse_float_prelude(const std::uint8_t* bytes, std::size_t size) {
   BitReader in(bytes, size);
   FloatModel model;
   model.table_log = int(in.get(4));
   if (model.table_log < min_table_log || model.table_log > max_table_log) return {};
   model.zero_bits = int(in.get(6));
-  if (version > first_float_version) model.n_leading = int(in.get(4));
+  model.n_leading = int(in.get(4));
   if (model.zero_bits + model.n_leading > Words::mantissa_bits) return {};
   const int bits = leading_bits<Words>(model);
   if (bits > most_leading_bits) return {};

@@ -233,7 +233,7 @@ def test_the_same_holds_without_a_base(payload: int, out: int) -> None:
     ]
     table = block_table(Geometry(DType.BF16, 5, 100, 2, 1), rows, has_base=False)
     _, prelude, _, _ = body_of("neuzip_lossless", GEOMETRIES[0])
-    decoder = NeuzipDecoder(3, prelude, 2)
+    decoder = NeuzipDecoder(3, prelude)
     assert decoder.decode_run(table, 0, 3, bytes(1000), bytearray(1000), 1) == (3, 0)
     with pytest.raises(ValueError, match=r"block|more bytes"):
         decoder.decode_run(table, 0, 3, bytes(payload), bytearray(out), 1)
@@ -243,7 +243,7 @@ def test_a_coded_block_of_half_a_word_is_refused() -> None:
     table = block_table(Geometry(DType.U8, 1, 25, 1, 1), [(20, BlockMode.CODED, 0)], has_base=False)
     _, prelude, _, _ = body_of("neuzip_lossless", GEOMETRIES[0])
     with pytest.raises(ValueError, match="whole number of words"):
-        NeuzipDecoder(3, prelude, 2).decode_run(table, 0, 1, bytes(20), bytearray(25), 1)
+        NeuzipDecoder(3, prelude).decode_run(table, 0, 1, bytes(20), bytearray(25), 1)
 
 
 @pytest.mark.parametrize("shape", [(2, COLUMNS + 1), (2, COLUMNS - 1), (ROWS + 1, COLUMNS)])

@@ -189,7 +189,7 @@ def test_integers_are_kept_raw(dtype: DType) -> None:
     with pytest.raises(ValueError, match="integers"):
         NeuzipEncoder(WORD_KINDS[dtype], words)
     with pytest.raises(ValueError, match="integers"):
-        NeuzipDecoder(WORD_KINDS[dtype], encode_alone(one_row(DType.F32, 200), words).prelude, 2)
+        NeuzipDecoder(WORD_KINDS[dtype], encode_alone(one_row(DType.F32, 200), words).prelude)
 
 
 @every_float
@@ -259,7 +259,7 @@ def test_a_frame_needs_no_base() -> None:
     _, words = fine_tune(DType.BF16, 4000)
     frame = make_frame("neuzip_lossless", DType.BF16, 40, 100, words, b"")
     header = FrameView.parse(frame).header
-    assert (header.codec, header.codec_version, header.base) == ("neuzip_lossless", 2, None)
+    assert (header.codec, header.codec_version, header.base) == ("neuzip_lossless", 1, None)
     assert decode_frame(frame) == words
 
 
@@ -272,7 +272,7 @@ def test_sizes_that_are_no_words_are_refused() -> None:
     encoder = NeuzipEncoder(kind, words)
     with pytest.raises(ValueError, match="whole number of words"):
         encoder.encode(words[:-1])
-    decoder = NeuzipDecoder(kind, encoder.prelude, 2)
+    decoder = NeuzipDecoder(kind, encoder.prelude)
     stream = encoder.encode(words)
     for size in (0, 399, 401, 404, 396):
         with pytest.raises(ValueError, match=r"whole number of words|no encoder"):

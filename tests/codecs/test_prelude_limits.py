@@ -9,13 +9,11 @@ from dataclasses import replace
 import pytest
 
 from deltahub.codecs import DType
-from deltahub.codecs._native import NeuzipDecoder
 from deltahub.codecs.reference import fm_delta, neuzip_lossless
 from deltahub.codecs.reference.bits import Field, write_fields
 from deltahub.codecs.reference.coder import Context, Table, table_fields
 from deltahub.codecs.reference.fm_delta import Columns, LowRank, Model, Staircase, Words
 from deltahub.codecs.reference.fm_delta_prelude import model_fields
-from deltahub.codecs.words import WORD_KINDS
 from support.kernels import is_delta_prelude, is_float_prelude
 from support.reference_models import table_for
 
@@ -191,20 +189,9 @@ def test_a_column_stream_is_read_to_its_end_and_all_lanes_come_to_rest(model: Mo
 FLOATS = {DType.F64: 52, DType.F32: 23, DType.F16: 10, DType.BF16: 7, DType.F8_E5M2: 2}
 
 
-def float_prelude(
-    dtype: DType, zero_bits: int, table: Table, n_leading: int = 0, version: int = 2
-) -> bytes:
+def float_prelude(dtype: DType, zero_bits: int, table: Table, n_leading: int = 0) -> bytes:
     model = neuzip_lossless.Model(Words.of(dtype), zero_bits, table, n_leading)
-    return neuzip_lossless.write_prelude(model, version)
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_prelude_of_floats_is_of_a_version_that_there_is(version: int) -> None:
-    prelude = float_prelude(DType.BF16, 0, table_for(COUNTS, 2 + 256, 10), version=version)
-    assert is_float_prelude(DType.BF16, prelude, version)
-    for unknown in (0, 3):
-        with pytest.raises(ValueError, match="no such version"):
-            NeuzipDecoder(WORD_KINDS[DType.BF16], prelude, unknown)
+    return neuzip_lossless.write_prelude(model)
 
 
 @pytest.mark.parametrize("dtype", list(FLOATS))

@@ -71,17 +71,6 @@ def test_any_words_come_back_through_any_table(
 
 
 @every_float
-def test_version_1_is_version_2_without_leading_digits(dtype: DType) -> None:
-    source, _ = fine_tune(dtype, 60)
-    model = model_for(dtype, source)
-    older = write_prelude(model, version=1)
-    assert parse_prelude(model.words, older, version=1) == model
-    assert parse_prelude(model.words, write_prelude(model)) == model
-    with pytest.raises(CorruptFrame):
-        parse_prelude(model.words, older)
-
-
-@every_float
 def test_special_words_come_back(dtype: DType) -> None:
     source = special_words(dtype).tobytes() * 3
     assert_comes_back(dtype, source, model_for(dtype, source))

@@ -13,7 +13,6 @@ from deltahub.codecs.reference import fm_delta, neuzip_lossless
 from deltahub.codecs.reference.coder import guarded
 from deltahub.codecs.reference.fm_delta import BlockShape
 from deltahub.codecs.reference.fm_delta_model import FIRST_VERSION
-from deltahub.codecs.reference.neuzip_lossless import VERSION
 from deltahub.codecs.reference.words import Words
 from deltahub.codecs.words import WORD_KINDS
 
@@ -53,17 +52,12 @@ def run_delta(
 
 
 def run_floats(
-    kernels: str,
-    dtype: DType,
-    prelude: Buffer,
-    stream: Buffer,
-    n_words: int,
-    version: int = VERSION,
+    kernels: str, dtype: DType, prelude: Buffer, stream: Buffer, n_words: int
 ) -> bytes | None:
     out = bytearray(n_words * dtype.itemsize)
     with running(kernels):
         try:
-            NeuzipDecoder(WORD_KINDS[dtype], prelude, version).decode(stream, out)
+            NeuzipDecoder(WORD_KINDS[dtype], prelude).decode(stream, out)
         except ValueError:
             return None
     return bytes(out)
@@ -90,16 +84,14 @@ def delta_outcome(
     return expected
 
 
-def float_outcome(
-    dtype: DType, prelude: bytes, stream: bytes, n_words: int, version: int = VERSION
-) -> bytes | None:
+def float_outcome(dtype: DType, prelude: bytes, stream: bytes, n_words: int) -> bytes | None:
     try:
-        model = neuzip_lossless.parse_prelude(Words.of(dtype), prelude, version)
+        model = neuzip_lossless.parse_prelude(Words.of(dtype), prelude)
         expected = neuzip_lossless.decode_block(model, guarded(stream), n_words)
     except CorruptFrame:
         expected = None
     for name in NAMES:
-        assert run_floats(name, dtype, prelude, stream, n_words, version) == expected, name
+        assert run_floats(name, dtype, prelude, stream, n_words) == expected, name
     return expected
 
 
@@ -119,15 +111,15 @@ def is_delta_prelude(
     return expected
 
 
-def is_float_prelude(dtype: DType, prelude: bytes, version: int = VERSION) -> bool:
+def is_float_prelude(dtype: DType, prelude: bytes) -> bool:
     try:
-        neuzip_lossless.parse_prelude(Words.of(dtype), prelude, version)
+        neuzip_lossless.parse_prelude(Words.of(dtype), prelude)
         expected = True
     except CorruptFrame:
         expected = False
     for name in NAMES:
         with running(name):
-            assert expected == _is_made(lambda: NeuzipDecoder(WORD_KINDS[dtype], prelude, version))
+            assert expected == _is_made(lambda: NeuzipDecoder(WORD_KINDS[dtype], prelude))
     return expected
 
 

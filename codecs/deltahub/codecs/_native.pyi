@@ -160,10 +160,8 @@ class NeuzipEncoder:
 class NeuzipDecoder:
     """A prelude's table, ready to decode blocks."""
 
-    def __init__(self, kind: int, prelude: bytes | bytearray | memoryview, version: int) -> None:
-        """
-        ValueError where no encoder of this version of the codec writes such a prelude.
-        """
+    def __init__(self, kind: int, prelude: bytes | bytearray | memoryview) -> None:
+        """ValueError where no encoder writes such a prelude."""
 
     def decode(self, stream: bytes | bytearray | memoryview, out: bytearray | memoryview) -> None:
         """

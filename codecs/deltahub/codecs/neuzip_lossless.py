@@ -26,8 +26,8 @@ class NeuzipLossless:
 
     codec_id: ClassVar[str] = "neuzip_lossless"
     number: ClassVar[int] = 3
-    version: ClassVar[int] = 2
-    oldest_written: ClassVar[int] = 2
+    version: ClassVar[int] = 1
+    oldest_written: ClassVar[int] = 1
     needs_base: ClassVar[bool] = False
 
     def block_bytes(self, dtype: DType) -> int:
@@ -75,7 +75,7 @@ class NeuzipLossless:
         if not prelude:  # which an encoder writes where no block is coded
             decode_plain(blocks, first, end, payload, None, out, threads)
             return
-        decoder = _decoder(geometry.dtype, prelude, version)
+        decoder = _decoder(geometry.dtype, prelude)
         n_intact, fault = decoder.decode_run(blocks, first, end, payload, out, threads)
         if fault:
             raise BlockFault(fault).error(first + n_intact, has_base=False)
@@ -101,8 +101,8 @@ def estimate(dtype: DType, source: Buffer) -> tuple[int, int] | None:
         return None
 
 
-def _decoder(dtype: DType, prelude: bytes, version: int) -> NeuzipDecoder:
+def _decoder(dtype: DType, prelude: bytes) -> NeuzipDecoder:
     try:
-        return NeuzipDecoder(WORD_KINDS[dtype], prelude, version)
+        return NeuzipDecoder(WORD_KINDS[dtype], prelude)
     except ValueError as exc:
         raise CorruptFrame(f"neuzip_lossless prelude: {exc}") from exc

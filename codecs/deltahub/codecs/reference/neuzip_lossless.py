@@ -23,7 +23,6 @@ from deltahub.codecs.reference.coder import (
 )
 from deltahub.codecs.reference.words import Words
 
-VERSION = 2
 CONTEXT = Context(table=0, shift=0)
 # What an entry of the kernels' tables has room for.
 MOST_LEADING_BITS = 11
@@ -71,21 +70,19 @@ def alphabet(words: Words, zero_bits: int, n_leading: int = 0) -> Alphabet:
     return Alphabet((*ESCAPES, *((bits, width) for bits in range(1 << leading_bits))), stride=1)
 
 
-def write_prelude(model: Model, version: int = VERSION) -> bytes:
-    fields = [(model.table.table_log, 4), (model.zero_bits, 6)]
-    if version > 1:
-        fields.append((model.n_leading, 4))
+def write_prelude(model: Model) -> bytes:
+    fields = [(model.table.table_log, 4), (model.zero_bits, 6), (model.n_leading, 4)]
     return write_fields(fields + table_fields(model.table, stride=1))
 
 
-def parse_prelude(words: Words, prelude: Buffer, version: int = VERSION) -> Model:
-    """The model; CorruptFrame where no encoder of this version writes such a prelude."""
+def parse_prelude(words: Words, prelude: Buffer) -> Model:
+    """The model; CorruptFrame where no encoder writes such a prelude."""
     require(words.is_float, "neuzip_lossless codes floats only")
     reader = BitReader(prelude)
     table_log = read_table_log(reader)
     zero_bits = reader.take(6)
     require(zero_bits <= words.mantissa_bits, f"{zero_bits} zero bits in every mantissa")
-    n_leading = reader.take(4) if version > 1 else 0
+    n_leading = reader.take(4)
     require(
         n_leading <= words.mantissa_bits - zero_bits
         and words.exponent_bits + n_leading <= MOST_LEADING_BITS,
