@@ -46,7 +46,6 @@ VERSIONS = {
     "pack": PACK_VERSION,
     "recipe": RECIPE_VERSION,
     "coder": 1,
-    "fm_delta_v0": 0,
     **{codec.codec_id: codec.version for codec in BY_ID.values()},
 }
 

@@ -2,7 +2,7 @@
 
 Format: codecs/spec/fm_delta.md. The work is done by the native kernels; this file knows blocks,
 modes and errors. `reference.fm_delta` says the same in readable Python. Version 2 is written where
-a frame has a stride, and version 1 elsewhere; version 0 is left to `fm_delta_trial`.
+a frame has a stride, and version 1 elsewhere. No frame has version 0.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,6 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from deltahub.codecs import fm_delta_trial
 from deltahub.codecs._native import BlockTable, FmDeltaDecoder, FmDeltaEncoder, common_stride
 from deltahub.codecs.blocks import (
     BlockFault,
@@ -28,7 +27,6 @@ from deltahub.codecs.low_rank_search import fit_low_rank
 from deltahub.codecs.low_rank_strided import ShorterPair, fit_strided, shorter_pair
 from deltahub.codecs.low_rank_tame import tame
 from deltahub.codecs.protocol import (
-    TRIAL_VERSION,
     BlockMode,
     Effort,
     EncodedBody,
@@ -134,11 +132,6 @@ class FmDelta:
     ) -> None:
         if base is None:
             raise WrongBase("an fm_delta frame decodes against its base, and none was given")
-        if version == TRIAL_VERSION:
-            fm_delta_trial.decode(
-                geometry, prelude, blocks, first, end, payload, base, out, threads
-            )
-            return
         if not prelude and version == PLAIN_VERSION:  # as it is where no block is coded
             decode_plain(blocks, first, end, payload, base, out, threads)
             return

@@ -5,15 +5,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from io import BytesIO
 from itertools import accumulate
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Protocol
 
 from deltahub.codecs._native import BlockTable, bytes_to_fill
 from deltahub.codecs.dtypes import DType
 
 Buffer = bytes | bytearray | memoryview
-
-TRIAL_VERSION: Final = 0
-"""A codec's version that was on trial. It is read where stores have it; no client may send it."""
 
 
 class BlockMode(IntEnum):
@@ -174,7 +171,7 @@ class Codec(Protocol):
 
     codec_id: ClassVar[str]  # in manifests and URLs; never renamed, never reused
     number: ClassVar[int]  # the same identity in a frame header, one byte
-    version: ClassVar[int]  # the newest; decode() reads 1..version, fm_delta's 0 too
+    version: ClassVar[int]  # the newest; decode() reads 1..version
     oldest_written: ClassVar[int]  # encode() writes oldest_written..version
     needs_base: ClassVar[bool]  # True: always with a base; False: never with one
 

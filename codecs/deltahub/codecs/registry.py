@@ -6,7 +6,7 @@ from deltahub.codecs.errors import UnknownCodec, UnsupportedVersion
 from deltahub.codecs.fm_delta import FmDelta
 from deltahub.codecs.kernels import choose_kernels
 from deltahub.codecs.neuzip_lossless import NeuzipLossless
-from deltahub.codecs.protocol import TRIAL_VERSION, Codec
+from deltahub.codecs.protocol import Codec
 from deltahub.codecs.raw import Raw
 from deltahub.codecs.zstd import Zstd
 
@@ -36,9 +36,7 @@ def codec_for(number: int, version: int) -> Codec:
     codec = BY_NUMBER.get(number)
     if codec is None:
         raise UnknownCodec(f"codec number {number} is unknown: written by a newer release?")
-    # fm_delta alone had a version on trial, and there are stores that hold it.
-    oldest = TRIAL_VERSION if number == FmDelta.number else 1
-    if not oldest <= version <= codec.version:
+    if not 1 <= version <= codec.version:
         raise UnsupportedVersion(
             f"{codec.codec_id} version {version} is not readable here; this release reads up to"
             f" {codec.version}"

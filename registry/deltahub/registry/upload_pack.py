@@ -10,7 +10,6 @@ from sqlalchemy import select
 from deltahub.codecs.errors import CodecError, CorruptFrame, CorruptPack, UnsupportedVersion
 from deltahub.codecs.frame import FrameHeader, parse_header, peek_header_length
 from deltahub.codecs.pack import MAX_PACK, read_index
-from deltahub.codecs.protocol import TRIAL_VERSION
 from deltahub.registry.db.models import Landing
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.errors import InvalidFrame
@@ -69,11 +68,6 @@ class UploadedPack:
 
     def _frame(self, offset: int, length: int, tensor: bytes) -> UploadedFrame:
         header = self._header(offset, length)
-        if header.codec_version == TRIAL_VERSION:  # read where it is stored, but no more of it
-            raise UnsupportedVersion(
-                f"the frame at {offset} is {header.codec} version {header.codec_version}, which is"
-                " only read from what is stored already; push with a newer client"
-            )
         if header.frame_length != length or header.tensor != tensor:
             raise CorruptFrame(f"the frame at {offset} is not the one that the index names")
         return UploadedFrame(
