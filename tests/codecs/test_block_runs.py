@@ -133,7 +133,7 @@ def decoded(
     rows = zip(map(len, blocks), modes, checksums, strict=True)
     codec.decode(
         geometry,
-        codec.oldest_written,
+        1,  # the only version of neuzip_lossless, and that of fm_delta without a stride
         prelude,
         block_table(geometry, rows, has_base=codec.needs_base),
         span.start,

@@ -50,7 +50,6 @@ class FmDelta:
     codec_id: ClassVar[str] = "fm_delta"
     number: ClassVar[int] = 2
     version: ClassVar[int] = 2
-    oldest_written: ClassVar[int] = 1
     needs_base: ClassVar[bool] = True
 
     def block_bytes(self, dtype: DType) -> int:

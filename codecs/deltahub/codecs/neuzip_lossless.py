@@ -27,7 +27,6 @@ class NeuzipLossless:
     codec_id: ClassVar[str] = "neuzip_lossless"
     number: ClassVar[int] = 3
     version: ClassVar[int] = 1
-    oldest_written: ClassVar[int] = 1
     needs_base: ClassVar[bool] = False
 
     def block_bytes(self, dtype: DType) -> int:

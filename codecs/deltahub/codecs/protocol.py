@@ -171,8 +171,7 @@ class Codec(Protocol):
 
     codec_id: ClassVar[str]  # in manifests and URLs; never renamed, never reused
     number: ClassVar[int]  # the same identity in a frame header, one byte
-    version: ClassVar[int]  # the newest; decode() reads 1..version
-    oldest_written: ClassVar[int]  # encode() writes oldest_written..version
+    version: ClassVar[int]  # the newest; encode() writes and decode() reads 1..version
     needs_base: ClassVar[bool]  # True: always with a base; False: never with one
 
     def block_bytes(self, dtype: DType) -> int:

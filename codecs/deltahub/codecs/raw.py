@@ -15,7 +15,6 @@ class Raw:
     codec_id: ClassVar[str] = "raw"
     number: ClassVar[int] = 0
     version: ClassVar[int] = 1
-    oldest_written: ClassVar[int] = 1
     needs_base: ClassVar[bool] = False
 
     def block_bytes(self, dtype: DType) -> int:

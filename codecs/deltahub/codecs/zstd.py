@@ -34,7 +34,6 @@ class Zstd:
     codec_id: ClassVar[str] = "zstd"
     number: ClassVar[int] = 1
     version: ClassVar[int] = 1
-    oldest_written: ClassVar[int] = 1
     needs_base: ClassVar[bool] = False
 
     def block_bytes(self, dtype: DType) -> int:

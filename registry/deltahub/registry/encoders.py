@@ -26,25 +26,18 @@ def rank_alone() -> int:
     return rank_of(max(Effort))
 
 
-def is_obsolete(codec: str, version: int) -> bool:
-    """Whether this release's encoders write no such frames any more."""
-    return version < BY_ID[codec].oldest_written
-
-
 def is_newest(codec: str, version: int, dtype: DType, effort: int, wanted: Effort) -> bool:
     """Whether a frame's own header says that coding it anew at the effort cannot change it.
 
     Codecs that know no effort (0) never say so: another codec may have learnt to do better.
     """
-    if is_obsolete(codec, version) or effort < wanted:
+    if effort < wanted:
         return False
-    # What a version has more than the oldest that is still written is for numbers of a shorter
+    # What a codec's newest version has more than the first one is for numbers of a shorter
     # dtype in a longer one. Of 16 bits there are hardly any, and all would be looked at again.
     return version == BY_ID[codec].version or dtype.itemsize <= 2
 
 
 def is_same_anew(codec: str, version: int, dtype: DType, source: memoryview) -> bool:
     """Whether elements that such a frame holds are coded today as they were, at the same effort."""
-    if is_obsolete(codec, version):
-        return False
     return version == BY_ID[codec].version or not may_have_stride(dtype, source)

@@ -1,8 +1,7 @@
 """Coding stored tensors anew against the bases that they have, frame by frame.
 
 New frames are put, read back and proved like everything else; then one transaction switches what
-nobody else has changed meanwhile. Only a frame that became smaller, or whose codec's version is
-obsolete, is replaced.
+nobody else has changed meanwhile. Only a frame that became smaller is replaced.
 """
 
 import logging
@@ -16,7 +15,7 @@ from deltahub.codecs.frame import FrameRange, TensorSpec
 from deltahub.registry.db.models import Tensor
 from deltahub.registry.db.session import WriteSession
 from deltahub.registry.encode import encode_part
-from deltahub.registry.encoders import is_newest, is_obsolete, is_same_anew, rank_alone, rank_of
+from deltahub.registry.encoders import is_newest, is_same_anew, rank_alone, rank_of
 from deltahub.registry.errors import Conflict, DataLost, DeltaCycle, TensorNotFound
 from deltahub.registry.failpoints import reached
 from deltahub.registry.locations import (
@@ -193,8 +192,7 @@ class Recoder:
         part = FrameRange(header.start, header.count, header.rows, header.columns)
         threads = self._reg.settings.codec_threads
         coded = encode_part(spec, part, source, header.base, self._read_base, self._effort, threads)
-        is_due = is_obsolete(header.codec, header.codec_version)
-        return coded if is_due or len(coded) < frame.length else None
+        return coded if len(coded) < frame.length else None
 
     def _stored(self, location: TensorLocation, frame: FrameLocation) -> memoryview:
         with _reading(location):
