@@ -37,14 +37,7 @@ from support.deltas import (
     special_words,
     with_stride,
 )
-from support.kernels import (
-    NAMES,
-    delta_outcome,
-    every_kernel,
-    float_outcome,
-    run_delta,
-    running,
-)
+from support.kernels import NAMES, delta_outcome, every_kernel, float_outcome, run_delta, running
 from support.native_builds import KERNELS
 from support.reference_models import Tensor, make_tensor
 
