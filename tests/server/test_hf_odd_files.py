@@ -79,11 +79,18 @@ def test_a_card_as_large_as_those_of_evaluations_is_taken() -> None:
     assert front_matter(card(text))["model-index"][0]["results"] == results
 
 
-def test_a_few_aliases_stand_for_what_they_name() -> None:
-    found = front_matter(card("a: &a {n: [1]}\nb: *a\nc: &c text\nd: [*c, *a]"))
-    assert found == {
-        "a": {"n": [1]}, "b": {"n": [1]}, "c": "text", "d": ["text", {"n": [1]}],
-    }  # fmt: skip
+@pytest.mark.parametrize("text", ["a: &a 1", "a: &a {n: 1}", "a: [&a [1]]", "&a k: 1", "a: *b"])
+def test_anchors_and_aliases_are_refused_with_their_place(text: str) -> None:
+    with pytest.raises(BadCard, match=r"line 2, column \d+: anchors \(&\) and aliases \(\*\)"):
+        front_matter(card(text))
+
+
+def test_values_and_levels_have_limits() -> None:
+    with pytest.raises(BadCard, match="more than 32768 values"):
+        front_matter(card("a: [" + "1," * 32_768 + "]"))
+    with pytest.raises(BadCard, match=f"deeper than {DEEPEST} levels"):
+        front_matter(card("a: " + "[" * DEEPEST + "]" * DEEPEST))
+    assert front_matter(card("a: " + "[" * (DEEPEST - 1) + "]" * (DEEPEST - 1)))
 
 
 @pytest.mark.parametrize(
@@ -105,6 +112,10 @@ def test_a_few_aliases_stand_for_what_they_name() -> None:
         ("'2020-01-02'", "2020-01-02"),
         ("!!str 5", "5"),
         ("~", None),
+        ("<<", "<<"),
+        ("=", "="),
+        ("!!binary aGk=", "aGk="),
+        ("{1: x, yes: y, 2020-01-02: z}", {"1": "x", "yes": "y", "2020-01-02": "z"}),
     ],
 )
 def test_odd_values_are_made_plain(text: str, value: Any) -> None:
@@ -116,7 +127,7 @@ def test_odd_values_are_made_plain(text: str, value: Any) -> None:
     [
         "a: !!bool x", "a: !!int x", "a: !!float x", "a: !!timestamp x", "a: !!int 0b_",
         "a: 2020-13-45", "a: !!python/name:os.system ''", "a: !x 1", "a: !!set {b}",
-        "? [1]\n: 2", "? {x: 1}\n: 2", "a: &a 1\n? *a\n: 2", "a: 1\n...\n--- \nb: 2", "a: *b",
+        "? [1]\n: 2", "? {x: 1}\n: 2", "<<: {b: 1}", "a: 1\n...\n--- \nb: 2", "a: *b",
         "- a", "a", "a: [", "a: \0",
     ],
 )  # fmt: skip

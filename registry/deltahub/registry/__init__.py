@@ -1,7 +1,25 @@
-"""What is stored and where: the rules, behind the HTTP layer and the jobs."""
+"""What is stored and where: the rules, behind the HTTP layer and the jobs.
 
+The server names rows and sessions by the types that this package exports, because only the
+registry imports its database.
+"""
+
+from deltahub.registry.db.memo import Memo
+from deltahub.registry.db.models import File, Landing, Repository, Revision
+from deltahub.registry.db.session import ReadSession
 from deltahub.registry.permissions import ANONYMOUS, Caller
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 
-__all__ = ["ANONYMOUS", "Caller", "Registry", "Settings"]
+__all__ = [
+    "ANONYMOUS",
+    "Caller",
+    "File",
+    "Landing",
+    "Memo",
+    "ReadSession",
+    "Registry",
+    "Repository",
+    "Revision",
+    "Settings",
+]

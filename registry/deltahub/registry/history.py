@@ -32,6 +32,12 @@ class CommitInfo:
         return self.message.partition("\n")[2].strip("\n")
 
 
+def author_name(session: ReadSession, revision: Revision) -> str | None:
+    """The user who made the revision; None for one who is gone."""
+    author = None if revision.author_id is None else session.get(User, revision.author_id)
+    return None if author is None else author.name
+
+
 def log(session: ReadSession, revision: Revision) -> Iterator[CommitInfo]:
     """The revision, then its parent and so on; an ancestor that is not here ends it."""
     query = (

@@ -12,9 +12,7 @@ import anyio
 import anyio.to_thread
 from fastapi import Depends, Request
 
-from deltahub.registry import users
-from deltahub.registry.db.memo import Memo
-from deltahub.registry.db.models import File
+from deltahub.registry import File, Memo, users
 from deltahub.registry.errors import Unauthorized
 from deltahub.registry.hot_bases import HotBases
 from deltahub.registry.permissions import ANONYMOUS, Caller

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from deltahub.registry.db.session import ReadSession
+from deltahub.registry import ReadSession
 from deltahub.registry.errors import Unauthorized
 from deltahub.registry.permissions import ANONYMOUS, Caller
 from deltahub.registry.users import caller_of_mark

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from deltahub.registry.db.models import File, Landing
+from deltahub.registry import File, Landing
 from deltahub.registry.entries import list_entries
 from deltahub.registry.errors import EntryNotFound
 from deltahub.registry.permissions import Caller, readable_files, require_writer

@@ -1,38 +1,36 @@
-"""The front matter of a model card: YAML between two lines of dashes, whoever has written it.
+"""The front matter of a model card: YAML between two lines of three dashes.
 
-Values are made from the parser's events, one by one, and counted before they are made: a short
-text of aliases can stand for any number of values, and nothing here may take long, for cards are
-read for every list of models, and checked for callers without a token.
+Nobody vouches for a card, and the hub reads cards for every list of models, also for callers
+without a token. So the parser's events are scanned before any value is made: anchors and aliases
+are refused, because a short text of them can stand for any number of values, and the levels and the
+number of values have limits.
 """
 
 import logging
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import date
 from typing import Any, Final
 
 import yaml
+from yaml.constructor import SafeConstructor
 
 from deltahub.server.hf.plain import DEEPEST, plain
 
+if not yaml.__with_libyaml__:
+    raise ImportError(
+        "PyYAML lacks its parser in C: install PyYAML from its wheel, or build it with libyaml"
+    )
+
 log = logging.getLogger(__name__)
 
-# Results of large evaluations take some 200 KiB in cards of today.
+# The results of large evaluations take some 200 KiB in today's cards.
 MAX_FRONT_BYTES: Final = 256 << 10
 _FENCE: Final = "---"
-# A value counts 2, and 1 for each 8 characters: 32768 values, or twice the largest text.
-_MOST: Final = 65_536
-_LONGEST_NUMBER: Final = 64  # characters; what is longer is text
-# In C where PyYAML was built with it, as its wheels are; the values are the same.
-_LOADER: Final[Any] = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+_MAX_VALUES: Final = 32_768  # keys, lists and mappings count as well
+_LONGEST_NUMBER: Final = 64  # characters; a longer number is shown as text
 _TAG: Final = "tag:yaml.org,2002:"
-_CONVERTED: Final = frozenset(f"{_TAG}{kind}" for kind in ("null", "bool", "int", "float"))
-_TIMESTAMP: Final = f"{_TAG}timestamp"
-_TEXTS: Final = frozenset({"!", f"{_TAG}str", f"{_TAG}binary"})
-_RESOLVER: Final[Any] = yaml.resolver.Resolver()
-_CONSTRUCTOR: Final[Any] = yaml.constructor.SafeConstructor()
-# Escapes as JSON has them: of characters beyond 16 bits YAML knows no halves.
+# JSON writes a character beyond 16 bits as two escapes, which YAML refuses.
 _ESCAPES: Final = re.compile(
     r"\\\\|\\u(?P<high>d[89ab][0-9a-f]{2})\\u(?P<low>d[c-f][0-9a-f]{2})|\\ud[89a-f][0-9a-f]{2}",
     re.IGNORECASE,
@@ -40,19 +38,21 @@ _ESCAPES: Final = re.compile(
 
 
 class BadCard(Exception):
-    """Front matter that is no mapping in YAML, or too large; says where it is wrong."""
+    """Front matter that is no mapping in YAML, or is too large; the text names the place."""
 
 
 def front_matter(readme: bytes) -> dict[str, Any]:
-    """The YAML between two lines of three dashes at the beginning; {} where there is none.
+    """The mapping between two lines of three dashes at the beginning; {} where there is none.
 
-    Values are `plain`, keys are text as it is written. BadCard, and nothing else.
+    Values are `plain`, keys are the text as the card has it. Raises BadCard, and nothing else.
     """
     source = _between_fences(readme)
     if source is None:
         return {}
     try:
-        found = _Document().read(yaml.parse(_ESCAPES.sub(_whole, source), _LOADER))
+        source = _ESCAPES.sub(_whole, source)
+        _scan(source)
+        found = yaml.load(source, _Loader)  # a safe loader: it makes plain values only
         if found is None:
             return {}
         if not isinstance(found, dict):
@@ -99,142 +99,74 @@ def _place(mark: Any) -> str:
     return f"line {mark.line + 2}, column {mark.column + 1}"
 
 
-@dataclass
-class _Open:
-    """A list or mapping whose end is still to come. height: levels in it, itself among them."""
-
-    value: dict[str, Any] | list[Any]
-    anchor: str | None
-    counted_before: int
-    key: str | None = None
-    height: int = 1
-
-
-@dataclass(frozen=True)
-class _Named:
-    """A value with an anchor, and what an alias of it counts."""
-
-    value: Any
-    count: int
-    height: int
+def _scan(source: str) -> None:
+    """Refuse text from which the loader would make too much, before it makes anything."""
+    depth = n_values = 0
+    for event in yaml.parse(source, yaml.CSafeLoader):
+        if isinstance(event, yaml.NodeEvent):
+            if event.anchor is not None:
+                raise _bad(event, "anchors (&) and aliases (*) are not taken: repeat the value")
+            n_values += 1
+            if n_values > _MAX_VALUES:
+                raise _bad(event, f"more than {_MAX_VALUES} values")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > DEEPEST:
+                raise _bad(event, f"nested deeper than {DEEPEST} levels")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
 
 
-class _Document:
-    """One document, made from its events."""
-
-    def __init__(self) -> None:
-        self._open: list[_Open] = [_Open([], None, 0)]
-        self._named: dict[str, _Named] = {}
-        self._counted = 0
-
-    def read(self, events: Iterator[Any]) -> Any:
-        """The value; None for no document."""
-        n_documents = 0
-        for event in events:
-            if isinstance(event, yaml.DocumentStartEvent):
-                n_documents += 1
-                if n_documents > 1:
-                    raise _bad(event, "one document is enough")
-            elif isinstance(event, yaml.ScalarEvent):
-                self._take_scalar(event)
-            elif isinstance(event, yaml.AliasEvent):
-                self._take_alias(event)
-            elif isinstance(event, yaml.CollectionStartEvent):
-                self._begin(event)
-            elif isinstance(event, yaml.CollectionEndEvent):
-                self._end()
-        values = self._open[0].value
-        assert isinstance(values, list)
-        return values[0] if values else None
-
-    def _take_scalar(self, event: Any) -> None:
-        count = 2 + len(event.value) // 8
-        self._count(event, count)
-        top = self._open[-1]
-        if isinstance(top.value, dict) and top.key is None:
-            if event.value == "<<" and event.implicit[0]:
-                raise _bad(event, "merge keys (<<) are not taken here: write the fields out")
-            top.key = event.value
-            return
-        value = _scalar(event)
-        if event.anchor is not None:
-            self._named[event.anchor] = _Named(value, count, 0)
-        self._put(value)
-
-    def _take_alias(self, event: Any) -> None:
-        self._require_no_key(event)
-        # What contains itself has no name yet when its alias comes.
-        named = self._named.get(event.anchor)
-        if named is None:
-            raise _bad(event, f"there is nothing whole named &{event.anchor} before it")
-        self._count(event, named.count)
-        self._require_depth(event, named.height)
-        self._open[-1].height = max(self._open[-1].height, named.height + 1)
-        self._put(named.value)
-
-    def _begin(self, event: Any) -> None:
-        self._require_no_key(event)
-        is_mapping = isinstance(event, yaml.MappingStartEvent)
-        if event.tag not in (None, "!", f"{_TAG}{'map' if is_mapping else 'seq'}"):
-            raise _bad(event, f"the tag {event.tag} has no meaning here")
-        before = self._counted
-        self._count(event, 2)
-        self._require_depth(event, 1)
-        self._open.append(_Open({} if is_mapping else [], event.anchor, before))
-
-    def _end(self) -> None:
-        ended = self._open.pop()
-        above = self._open[-1]
-        above.height = max(above.height, ended.height + 1)
-        if ended.anchor is not None:
-            count = self._counted - ended.counted_before
-            self._named[ended.anchor] = _Named(ended.value, count, ended.height)
-        self._put(ended.value)
-
-    def _put(self, value: Any) -> None:
-        top = self._open[-1]
-        if isinstance(top.value, list):
-            top.value.append(value)
-        else:
-            assert top.key is not None
-            top.value[top.key] = value
-            top.key = None
-
-    def _count(self, event: Any, count: int) -> None:
-        self._counted += count
-        if self._counted > _MOST:
-            raise _bad(event, "too many values, those that aliases stand for counted as well")
-
-    def _require_depth(self, event: Any, levels: int) -> None:
-        # The first that is open is no part of the document.
-        if len(self._open) - 1 + levels > DEEPEST:
-            raise _bad(event, f"nested deeper than {DEEPEST} levels")
-
-    def _require_no_key(self, event: Any) -> None:
-        top = self._open[-1]
-        if isinstance(top.value, dict) and top.key is None:
-            raise _bad(event, "a key must be text, and no list, mapping or alias")
+def _bad(at: Any, what: str) -> BadCard:
+    """at: the event or the node that is wrong."""
+    return BadCard(f"the front matter cannot be read: {_place(at.start_mark)}: {what}"[:300])
 
 
-def _scalar(event: Any) -> Any:
-    tag, value = event.tag, event.value
-    if tag is None and event.implicit[0]:
-        tag = _RESOLVER.resolve(yaml.ScalarNode, value, (True, False))
-        if tag not in _CONVERTED and tag != _TIMESTAMP:
-            return value
-    if tag is None or tag in _TEXTS:
-        return value
-    if tag not in _CONVERTED and tag != _TIMESTAMP:
-        raise _bad(event, f"the tag {tag} has no meaning here")
-    if len(value) > _LONGEST_NUMBER:
-        return value
-    try:
-        made = _CONSTRUCTOR.yaml_constructors[tag](_CONSTRUCTOR, yaml.ScalarNode(tag, value))
-    except (ValueError, LookupError, AttributeError, ArithmeticError, yaml.YAMLError) as error:
-        kind = tag.removeprefix(_TAG)
-        raise _bad(event, f"{value!r} is no {kind}: put it in quotes to mean text") from error
-    return made.isoformat() if isinstance(made, date) else made
+class _Loader(yaml.CSafeLoader):
+    """PyYAML's safe loader, for values that JSON has: no sets, no bytes, and keys are text."""
 
 
-def _bad(event: Any, what: str) -> BadCard:
-    return BadCard(f"the front matter cannot be read: {_place(event.start_mark)}: {what}"[:300])
+def _mapping(loader: Any, node: Any) -> Any:
+    if isinstance(node, yaml.MappingNode):
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise _bad(key, "a key must be text, and no list or mapping")
+            if key.tag == f"{_TAG}merge":
+                raise _bad(key, "merge keys (<<) are not taken: write the fields out")
+            key.tag = f"{_TAG}str"
+    return loader.construct_mapping(node, deep=True)
+
+
+def _converted(kind: str) -> Callable[[Any, Any], Any]:
+    """PyYAML's conversion of scalars of a kind; a scalar that is none of the kind has its place."""
+    convert = SafeConstructor.yaml_constructors[f"{_TAG}{kind}"]
+
+    def construct(loader: Any, node: Any) -> Any:
+        text = loader.construct_scalar(node)
+        if len(text) > _LONGEST_NUMBER:
+            return text
+        try:
+            value = convert(loader, node)
+        except (ValueError, LookupError, AttributeError, ArithmeticError) as error:
+            what = f"{text!r} is no {kind}: put it in quotes to mean text"
+            raise _bad(node, what) from error
+        return value.isoformat() if isinstance(value, date) else value
+
+    return construct
+
+
+def _unknown(_loader: Any, node: Any) -> Any:
+    raise _bad(node, f"the tag {node.tag} has no meaning here")
+
+
+_Loader.yaml_constructors = {
+    None: _unknown,
+    f"{_TAG}map": _mapping,
+    f"{_TAG}seq": SafeConstructor.construct_yaml_seq,
+    **{f"{_TAG}{kind}": _converted(kind) for kind in ("bool", "float", "int", "null", "timestamp")},
+    # A value `<<` or `=` has a tag of its own, and is text here.
+    **{
+        f"{_TAG}{kind}": SafeConstructor.construct_yaml_str
+        for kind in ("str", "binary", "merge", "value")
+    },
+}

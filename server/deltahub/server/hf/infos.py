@@ -4,13 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import select
-
+from deltahub.registry import ReadSession, Revision
 from deltahub.registry.catalog import Listed
-from deltahub.registry.db.expressions import total
-from deltahub.registry.db.models import Entry, File, Repository, Revision
-from deltahub.registry.db.session import ReadSession
-from deltahub.registry.entries import EntryInfo, list_entries
+from deltahub.registry.entries import EntryInfo, list_entries, used_storage
 from deltahub.registry.lineage import (
     DeclaredBase,
     declared_base,
@@ -119,16 +115,3 @@ def _sibling(entry: EntryInfo, with_blobs: bool) -> dict[str, Any]:
                 "pointerSize": len(pointer(entry)),
             }
     return shown
-
-
-def used_storage(session: ReadSession, repository: Repository) -> int:
-    """Bytes of the files of all revisions, each once, as they would lie uncompressed."""
-    files = (
-        select(File.id, File.size)
-        .join(Entry, Entry.file_id == File.id)
-        .join(Revision, Revision.id == Entry.revision_id)
-        .where(Revision.repository_id == repository.id)
-        .distinct()
-        .subquery()
-    )
-    return session.scalars(select(total(files.c.size))).one()

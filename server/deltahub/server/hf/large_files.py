@@ -4,10 +4,9 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy import func, select
 from starlette.responses import JSONResponse
 
-from deltahub.registry.db.models import Entry, File, Revision
+from deltahub.registry.entries import large_files, sizes_in_repository
 from deltahub.registry.known_files import query_and_keep
 from deltahub.registry.paths import validate_sha256
 from deltahub.registry.permissions import require_writer
@@ -52,13 +51,7 @@ def copy_lfs_files(name: NameDep, body: CopyIn, hub: HubDep, caller: CallerDep) 
     hashes = {validate_sha256(file.sha256) for file in body.files}
     with hub.registry.db.read() as session:
         source = load_repository(session, caller, name)
-        query = (
-            select(File.sha256, File.size)
-            .join(Entry, Entry.file_id == File.id)
-            .join(Revision, Revision.id == Entry.revision_id)
-            .where(Revision.repository_id == source.id, File.sha256.in_(hashes))
-        )
-        sizes = {sha256: size for sha256, size in session.execute(query)}
+        sizes = sizes_in_repository(session, source, hashes)
     known = set(query_and_keep(hub.registry, writer, body.target.name, list(sizes.items())))
     failed: list[dict[str, Any]] = []
     for sha256 in sorted(hashes - known):
@@ -77,23 +70,15 @@ def list_lfs_files(name: NameDep, hub: HubDep, caller: CallerDep) -> JSONRespons
     """Large files of all revisions, each once."""
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, name, "write")
-        query = (
-            select(File, func.min(Entry.path), func.min(Revision.created_at))
-            .join(Entry, Entry.file_id == File.id)
-            .join(Revision, Revision.id == Entry.revision_id)
-            .where(Revision.repository_id == repository.id, Entry.mode == "lfs")
-            .group_by(File.id)
-            .order_by(File.id)
-        )
         files = [
             {
-                "fileOid": file.sha256,
-                "oid": file.sha256,
-                "filename": path,
-                "size": file.size,
-                "pushedAt": moment(at),
+                "fileOid": large.file.sha256,
+                "oid": large.file.sha256,
+                "filename": large.path,
+                "size": large.file.size,
+                "pushedAt": moment(large.added_at),
                 "ref": f"refs/heads/{DEFAULT_BRANCH}",
             }
-            for file, path, at in session.execute(query)
+            for large in large_files(session, repository)
         ]
     return JSONResponse(files)

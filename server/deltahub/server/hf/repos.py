@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
 from deltahub.registry import catalog, publication, refs, repositories, revisions, users
+from deltahub.registry.entries import used_storage
 from deltahub.registry.errors import Conflict, RepositoryExists, Unauthorized
 from deltahub.registry.paths import git_attributes, quoted
 from deltahub.registry.permissions import NO_TOKEN, Caller, require_writer
@@ -17,7 +18,6 @@ from deltahub.server.hf.door import unescaped
 from deltahub.server.hf.entries import moment
 from deltahub.server.hf.errors import NotSupported, refusal
 from deltahub.server.hf.front_matter import BadCard, front_matter
-from deltahub.server.hf.infos import used_storage
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
 from deltahub.server.limits import BoundedRoute
 

@@ -2,8 +2,7 @@
 
 from starlette.requests import Request
 
-from deltahub.registry.db.models import Repository, Revision
-from deltahub.registry.db.session import ReadSession
+from deltahub.registry import ReadSession, Repository, Revision
 from deltahub.registry.errors import EntryNotFound
 from deltahub.registry.refs import is_empty, resolve_revision
 from deltahub.registry.repositories import DEFAULT_BRANCH

@@ -7,8 +7,7 @@ from urllib.parse import parse_qs, quote
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import JSONResponse
 
-from deltahub.registry.db.models import Revision
-from deltahub.registry.db.session import ReadSession
+from deltahub.registry import ReadSession, Revision
 from deltahub.registry.entries import EntryInfo, entries_at
 from deltahub.registry.errors import EntryNotFound, InvalidRequest, LimitExceeded
 from deltahub.registry.history import CommitInfo, last_changes

@@ -1,5 +1,6 @@
 """Tokens and URLs with which clients turn to the hub's Xet service, and who they then are."""
 
+import time
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Final, Literal, TypeAlias
@@ -7,7 +8,6 @@ from typing import Annotated, Final, Literal, TypeAlias
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import JSONResponse
 
-from deltahub.registry.db.models import utc_now
 from deltahub.registry.errors import Forbidden, Unauthorized
 from deltahub.registry.permissions import Action, Caller
 from deltahub.registry.repositories import load_repository
@@ -49,7 +49,7 @@ def get_xet_token(
         epoch = epoch_of(session, hub.registry.settings, repository)
     claims = claims_for(caller, {"place": place, "access": access})
     token = hub.signer.sign(_PURPOSE, claims, TOKEN_TTL.total_seconds())
-    expires = int((utc_now() + TOKEN_TTL).timestamp())
+    expires = int(time.time() + TOKEN_TTL.total_seconds())
     url = f"{str(request.base_url).rstrip('/')}/cas/e{epoch}/{place}"
     headers = {
         "X-Xet-Cas-Url": url,

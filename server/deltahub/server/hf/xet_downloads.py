@@ -9,7 +9,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from deltahub.registry.db.models import File
+from deltahub.registry import File
 from deltahub.registry.errors import EntryNotFound, Unauthorized
 from deltahub.registry.permissions import Caller, readable_file
 from deltahub.registry.xet.epochs import repository_at

@@ -3,8 +3,8 @@
 from fastapi import APIRouter
 
 from deltahub.registry import lineage, revisions
-from deltahub.registry.db.models import User
 from deltahub.registry.entries import EntryInfo, list_entries
+from deltahub.registry.history import author_name
 from deltahub.registry.lineage import DeclaredBase
 from deltahub.registry.permissions import require_writer
 from deltahub.registry.refs import resolve_revision
@@ -57,12 +57,11 @@ def get_revision(
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, f"{namespace}/{name}")
         found = resolve_revision(session, repository, revision)
-        author = None if found.author_id is None else session.get(User, found.author_id)
         return RevisionOut(
             commit=found.commit,
             parent=found.parent_commit,
             message=found.message,
-            author=None if author is None else author.name,
+            author=author_name(session, found),
             created_at=found.created_at,
             base=_base(lineage.declared_base(session, caller, found)),
             job_id=found.ingest_job_id,
