@@ -13,13 +13,12 @@ from deltahub.registry.errors import InvalidFrame
 from deltahub.registry.fsck import fsck
 from deltahub.registry.recompress import plan_recompress
 from deltahub.registry.recompress_command import recompress as command
-from deltahub.registry.repositories import ensure_repository
 from support.client_packs import send_pack
 from support.collecting import collect
 from support.deltas import fine_tune, one_row
 from support.fm_delta_trial import frame_of, trial
 from support.ingested import push_ingested, read_file, stored_tensors
-from support.registry import caller, opened_registry
+from support.registry import caller, ensure_repository, opened_registry
 from support.trial_store import (
     FILES,
     PATH,
