@@ -26,7 +26,7 @@ from deltahub.registry.accept import accept_pack
 from deltahub.registry.landing import receive
 from deltahub.registry.prove import submit_recipe
 from deltahub.registry.registry import Registry
-from deltahub.registry.repositories import ensure_repository
+from deltahub.registry.repositories import create_repository
 from deltahub.registry.revisions import AddFile, commit
 from deltahub.registry.settings import Settings
 
@@ -113,7 +113,7 @@ def _push(hub: EmbeddedHub, file: File) -> None:
     settings = Settings(data_dir=hub.data_dir, max_decoded_bytes=_MOST_DECODED)
     with Registry.open(settings) as registry:
         admin = users.authenticate(registry, hub.token)
-        ensure_repository(registry, admin, _NAME)
+        create_repository(registry, admin, _NAME)
         pack = sink.getvalue()
         sha256 = hashlib.sha256(pack).hexdigest()
         receive(registry, admin, sha256, len(pack), 0, [pack])

@@ -1,4 +1,4 @@
-"""The first schema: names, files, tensors, packs, jobs, lineage."""
+"""The first schema: names, files, tensors, packs, jobs, lineage, Xet uploads."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -58,6 +58,7 @@ def upgrade() -> None:
         sa.Column("state", sa.String(length=16), nullable=False),
         sa.Column("created_at", MOMENT, nullable=False),
         sa.Column("expires_at", MOMENT, nullable=False),
+        sa.Column("promised_until", MOMENT),
         sa.ForeignKeyConstraint(
             ["user_id"], ["users.id"], name="fk_landings_user_id_users", ondelete="CASCADE"
         ),
@@ -185,6 +186,7 @@ def upgrade() -> None:
         sa.Column("offset", sa.BigInteger(), nullable=False),
         sa.Column("length", sa.BigInteger(), nullable=False),
         sa.Column("codec", sa.Integer(), nullable=False),
+        sa.Column("tried", sa.Integer(), nullable=False, server_default="0"),
         sa.ForeignKeyConstraint(["pack_id"], ["packs.id"], name="fk_frames_pack_id_packs"),
         sa.ForeignKeyConstraint(
             ["tensor_id"], ["tensors.id"], name="fk_frames_tensor_id_tensors", ondelete="CASCADE"
@@ -399,3 +401,53 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("repository_id", "kind", "name", name="pk_refs"),
     )
     op.create_index("ix_refs_revision_id", "refs", ["revision_id"])
+
+    op.create_table(
+        "xorbs",
+        sa.Column("id", sa.String(length=32), nullable=False),
+        sa.Column("repository_id", ID),
+        sa.Column("hash", sa.LargeBinary(length=32), nullable=False),
+        sa.Column("size", sa.BigInteger(), nullable=False),
+        sa.Column("chunks", sa.LargeBinary(), nullable=False),
+        sa.Column("state", sa.String(length=16), nullable=False),
+        sa.Column("created_at", MOMENT, nullable=False),
+        sa.Column("expires_at", MOMENT, nullable=False),
+        sa.ForeignKeyConstraint(
+            ["repository_id"],
+            ["repositories.id"],
+            name="fk_xorbs_repository_id_repositories",
+            ondelete="SET NULL",
+        ),
+        sa.PrimaryKeyConstraint("id", name="pk_xorbs"),
+    )
+    op.create_index("ix_xorbs_lookup", "xorbs", ["repository_id", "hash"])
+
+    op.create_table(
+        "xet_ranges",
+        sa.Column("id", ID, nullable=False),
+        sa.Column("xorb", sa.LargeBinary(length=32), nullable=False),
+        sa.Column("first", sa.Integer(), nullable=False),
+        sa.Column("end", sa.Integer(), nullable=False),
+        sa.Column("sha256", sa.String(length=64), nullable=False),
+        sa.Column("offset", sa.BigInteger(), nullable=False),
+        sa.Column("chunks", sa.LargeBinary(), nullable=False),
+        sa.Column("head", sa.LargeBinary(length=32)),
+        sa.Column("domain_id", ID),
+        sa.PrimaryKeyConstraint("id", name="pk_xet_ranges"),
+    )
+    op.create_index("ix_xet_ranges_head", "xet_ranges", ["head"])
+    op.create_index("ix_xet_ranges_lookup", "xet_ranges", ["xorb", "first"])
+    op.create_index("ix_xet_ranges_sha256", "xet_ranges", ["sha256"])
+
+    op.create_table(
+        "xet_epochs",
+        sa.Column("repository_id", ID, nullable=False),
+        sa.Column("epoch", sa.Integer(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["repository_id"],
+            ["repositories.id"],
+            name="fk_xet_epochs_repository_id_repositories",
+            ondelete="CASCADE",
+        ),
+        sa.PrimaryKeyConstraint("repository_id", name="pk_xet_epochs"),
+    )

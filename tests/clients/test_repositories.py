@@ -10,9 +10,9 @@ from clients.environments import NEWEST
 from clients.machine import Machine
 from deltahub.registry import users
 from deltahub.registry.registry import Registry
-from deltahub.registry.repositories import ensure_repository
 from deltahub.registry.revisions import AddFile, commit
 from deltahub.registry.settings import Settings
+from support.registry import ensure_repository
 
 LIFE = """
 from huggingface_hub import HfApi

@@ -21,11 +21,10 @@ from deltahub.codecs.ids import tensor_id
 from deltahub.registry import Registry
 from deltahub.registry.buffers import LARGEST
 from deltahub.registry.db.models import Tensor
-from deltahub.registry.repositories import ensure_repository
 from deltahub.registry.restore import Restorer
 from deltahub.registry.tensor_reader import RUN_BYTES
 from support.client_packs import frames_of, near, send_pack, weights
-from support.registry import caller, opened_registry
+from support.registry import caller, ensure_repository, opened_registry
 
 BLOCK = 2 << 17
 COUNT = 700_000

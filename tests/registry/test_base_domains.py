@@ -20,7 +20,7 @@ from deltahub.registry.fsck import fsck
 from deltahub.registry.packs import PackSpool
 from deltahub.registry.publish import make_live, switch_tensor
 from deltahub.registry.repack import repack
-from deltahub.registry.repositories import delete_repository, ensure_repository
+from deltahub.registry.repositories import delete_repository
 from deltahub.registry.restore import Restorer
 from deltahub.registry.store.keys import pack_key
 from deltahub.registry.upload_pack import UploadedFrame
@@ -28,7 +28,7 @@ from support import tiny_models as tiny
 from support.client_packs import frames_of, near, send_pack, weights
 from support.collecting import age_everything, collect, is_clean
 from support.ingested import push_ingested, read_file, stored_tensors
-from support.registry import caller, opened_registry
+from support.registry import caller, ensure_repository, opened_registry
 
 BASE = weights(40_000)
 TUNED = near(BASE)

@@ -21,13 +21,12 @@ from deltahub.registry.errors import (
     UploadNotFound,
 )
 from deltahub.registry.prove import prove_recipe, submit_recipe
-from deltahub.registry.repositories import ensure_repository
 from deltahub.registry.restore import Restorer
 from deltahub.registry.revisions import AddFile, commit
 from support.client_packs import file_of, frames_of, near, send_pack, weights
 from support.collecting import collect
 from support.ingested import push_ingested
-from support.registry import caller, opened_registry, sha256_of, upload
+from support.registry import caller, ensure_repository, opened_registry, sha256_of, upload
 
 BASE = weights(40_000)
 TUNED = near(BASE)

@@ -10,7 +10,6 @@ from deltahub.registry import Caller, Registry
 from deltahub.registry.db.models import Job, LineageEdge, Revision
 from deltahub.registry.fsck import fsck
 from deltahub.registry.info import BaseReport, report_revision
-from deltahub.registry.recompress import apply_recompress, plan_recompress
 from deltahub.registry.repositories import make_private, move_repository
 from deltahub.registry.restore import Restorer
 from deltahub.registry.trees import DeleteFile
@@ -110,44 +109,12 @@ def test_a_base_whose_first_commit_has_no_weights_is_used_once_they_come(
     assert [each.repository for each in found.measured] == ["ann/base"]
 
 
-def test_what_an_earlier_release_left_whole_follows_with_the_bases_next_commit(
-    reg: Registry, ann: Caller
-) -> None:
+def test_a_base_named_at_a_revision_stays_that_revision(reg: Registry, ann: Caller) -> None:
     first = push_ingested(reg, ann, "ann/base", CONFIG)
-    tune = push_tune(reg, ann, base=None)
+    tune = push_tune(reg, ann, base=f"ann/base@{commit_of(reg, first)}")
     push_base(reg, ann)
-    with reg.db.write() as session:
-        row = session.get_one(Revision, tune)
-        row.declared_base, row.declared_base_revision_id = "ann/base", first
-    last = push_ingested(reg, ann, "ann/base", {"README.md": b"# Base"})
     run_replans(reg)
-    assert pinned(reg, tune) == last
-    assert_made_from(reg, tune, last)
-
-
-def test_what_an_earlier_release_left_whole_is_found_by_recompress(
-    reg: Registry, ann: Caller
-) -> None:
-    first = push_ingested(reg, ann, "ann/base", CONFIG)
-    tune = push_tune(reg, ann, base=None)
-    other = push_ingested(reg, ann, "ann/other", CONFIG, base=f"ann/base@{commit_of(reg, first)}")
-    base = push_base(reg, ann)
-    push_ingested(reg, ann, "ann/base", {"README.md": b"# Base"})
-    with reg.db.write() as session:
-        row = session.get_one(Revision, tune)
-        row.declared_base, row.declared_base_revision_id = "ann/base", first
-    plan = plan_recompress(reg)
-    assert len(plan.bases) == plan.as_dict()["bases"] == 1
-    assert plan_recompress(reg, "ann/base").bases == ()
-    assert plan_recompress(reg, "ann/tune").bases == plan.bases
-    assert pinned(reg, tune) == first  # a plan changes nothing
-    assert apply_recompress(reg, plan).queued == 1
-    run_replans(reg)
-    assert_made_from(reg, tune, base)
-    # Who named a revision meant it.
-    assert pinned(reg, other) == first
-    assert plan_recompress(reg).bases == ()
-    assert apply_recompress(reg, plan).queued == 0
+    assert pinned(reg, tune) == first
 
 
 @pytest.mark.parametrize("is_moved", [False, True])

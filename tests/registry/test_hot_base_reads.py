@@ -16,12 +16,11 @@ from deltahub.registry import Registry
 from deltahub.registry.db.models import Frame, Tensor
 from deltahub.registry.errors import DataLost
 from deltahub.registry.hot_bases import LEAST_BYTES, SEGMENT_BYTES, HotBases
-from deltahub.registry.repositories import ensure_repository
 from deltahub.registry.restore import Restorer
 from deltahub.registry.store.disk import Disk
 from deltahub.registry.store.keys import pack_key
 from support.client_packs import frames_of, near, send_pack, weights
-from support.registry import caller, opened_registry
+from support.registry import caller, ensure_repository, opened_registry
 
 LIMIT = 2 * SEGMENT_BYTES
 BLOCK = 256 << 10

@@ -14,7 +14,6 @@ from deltahub.registry.db.models import Entry, File, FileTensor, Hold, Landing, 
 from deltahub.registry.errors import DataLost
 from deltahub.registry.ingest import Ingest
 from deltahub.registry.landing import status
-from deltahub.registry.repositories import ensure_repository
 from deltahub.registry.restore import Restorer
 from deltahub.registry.revisions import AddFile, commit
 from deltahub.registry.small_files import SmallFiles
@@ -24,7 +23,7 @@ from deltahub.workers.ingest import ingest as ingest_job
 from support.collecting import age_everything, collect, count, is_clean, n_objects
 from support.durable_disk import DurableDisk
 from support.ingested import read_file
-from support.registry import caller, opened_registry, push, sha256_of, upload
+from support.registry import caller, ensure_repository, opened_registry, push, sha256_of, upload
 
 # So small that their recipes hold them, and such as are stored beside theirs.
 FILES = {f"{i}.json": b'{"piece": %d}' % i * (20 if i % 2 else 500 + i) for i in range(10)}

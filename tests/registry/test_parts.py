@@ -16,12 +16,12 @@ from deltahub.registry.db.models import Hold, Tensor, utc_now
 from deltahub.registry.errors import Conflict, InvalidFrame
 from deltahub.registry.packs import SealedPacks
 from deltahub.registry.publish import BaseGone, in_parts
-from deltahub.registry.repositories import delete_repository, ensure_repository
+from deltahub.registry.repositories import delete_repository
 from deltahub.registry.tensors import query_and_hold
 from support.client_packs import frames_of, near, pack_of, weights
 from support.collecting import collect, count, is_clean
 from support.ingested import push_ingested, read_file, stored_tensors
-from support.registry import caller, opened_registry, upload
+from support.registry import caller, ensure_repository, opened_registry, upload
 
 PART = 4
 BASE = weights(40_000)

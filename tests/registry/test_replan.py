@@ -30,7 +30,7 @@ from deltahub.registry.packs import PackSpool, SealedPacks
 from deltahub.registry.prove import submit_recipe
 from deltahub.registry.publish import make_live, switch_tensor
 from deltahub.registry.replan import Replanner
-from deltahub.registry.repositories import delete_repository, ensure_repository
+from deltahub.registry.repositories import delete_repository
 from deltahub.registry.restore import Restorer
 from deltahub.registry.revisions import AddFile, commit
 from support import tiny_models as tiny
@@ -45,7 +45,7 @@ from support.ingested import (
     run_replans,
     stored_tensors,
 )
-from support.registry import caller, opened_registry, push, sha256_of, upload
+from support.registry import caller, ensure_repository, opened_registry, push, sha256_of, upload
 
 MATRICES = ("embedding.weight", "up.weight", "down.weight", "head.weight")
 PATH = "model.safetensors"

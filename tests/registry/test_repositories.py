@@ -18,7 +18,6 @@ from deltahub.registry.errors import (
 from deltahub.registry.repositories import (
     create_repository,
     delete_repository,
-    ensure_repository,
     get_repository,
     list_repositories,
 )
@@ -56,19 +55,6 @@ def test_a_name_is_given_once(reg: Registry, alice: Caller) -> None:
     create_repository(reg, alice, "alice/model")
     with pytest.raises(RepositoryExists, match="alice/model"):
         create_repository(reg, alice, "alice/model", private=True)
-
-
-def test_ensuring_a_repository_makes_it_once_and_changes_nothing_later(
-    reg: Registry, alice: Caller
-) -> None:
-    made = ensure_repository(reg, alice, "alice/model", private=True)
-    assert ensure_repository(reg, alice, "alice/model", private=False) == made
-    bob = caller(reg, "bob")
-    with pytest.raises(RepositoryNotFound):
-        ensure_repository(reg, bob, "alice/model")
-    create_repository(reg, alice, "alice/public")
-    with pytest.raises(Forbidden):
-        ensure_repository(reg, bob, "alice/public")
 
 
 @pytest.mark.parametrize(

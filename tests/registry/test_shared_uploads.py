@@ -18,14 +18,13 @@ from deltahub.registry.ingest import Ingest
 from deltahub.registry.known_files import query_and_keep
 from deltahub.registry.landing import LandingStatus, receive, status
 from deltahub.registry.prove import prove_recipe, submit_recipe
-from deltahub.registry.repositories import ensure_repository
 from deltahub.registry.revisions import AddFile, commit
 from deltahub.registry.tensors import query_and_hold
 from deltahub.registry.upload_pack import UploadedFrame
 from support.client_packs import file_of, frames_of, pack_of, send_pack, weights
 from support.collecting import age_everything, collect, is_clean
 from support.ingested import read_file
-from support.registry import caller, opened_registry, push, sha256_of, upload
+from support.registry import caller, ensure_repository, opened_registry, push, sha256_of, upload
 
 DATA = weights(40_000)
 

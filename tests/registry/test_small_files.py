@@ -17,14 +17,14 @@ from deltahub.registry.entries import list_entries
 from deltahub.registry.errors import HashMismatch, LimitExceeded, Unavailable
 from deltahub.registry.landing import begin, receive, status
 from deltahub.registry.refs import resolve_revision
-from deltahub.registry.repositories import ensure_repository, load_repository
+from deltahub.registry.repositories import load_repository
 from deltahub.registry.revisions import AddFile, CommitResult, commit
 from deltahub.registry.small_files import SmallFiles
 from deltahub.registry.store.keys import landing_key
 from support.collecting import age_everything, collect, is_clean, n_objects
 from support.durable_disk import DurableDisk
 from support.ingested import ingest
-from support.registry import caller, opened_registry, push, sha256_of
+from support.registry import caller, ensure_repository, opened_registry, push, sha256_of
 
 ROOT = Path(__file__).parents[1]
 

@@ -20,13 +20,12 @@ from deltahub.registry.errors import (
     RepositoryNotFound,
     UploadNotFound,
 )
-from deltahub.registry.repositories import ensure_repository
 from deltahub.registry.restore import Restorer
 from deltahub.registry.tensors import query_and_hold
 from support.client_packs import frames_of, near, pack_of, send_pack, weights
 from support.frames import forge_header, forge_segments, table_of
 from support.ingested import push_ingested
-from support.registry import caller, opened_registry, sha256_of, upload
+from support.registry import caller, ensure_repository, opened_registry, sha256_of, upload
 
 BASE = weights(40_000)
 TUNED = near(BASE)

@@ -11,12 +11,11 @@ from deltahub.registry import Caller, Registry
 from deltahub.registry.db.models import XetRange, Xorb
 from deltahub.registry.errors import HashMismatch
 from deltahub.registry.fsck import fsck
-from deltahub.registry.repositories import ensure_repository
 from deltahub.registry.store.keys import xorb_key
 from deltahub.registry.xet.sources import UnknownXorb
 from support.collecting import count, is_clean
 from support.crash_workload import run_jobs
-from support.registry import caller, opened_registry
+from support.registry import caller, ensure_repository, opened_registry
 from support.xet import FileOf, TermOf, send_shard, send_xorb
 from support.xet_uploads import FILE, ONE, TWO, commit_file, epoch, landed, send_all
 

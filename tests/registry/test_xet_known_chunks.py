@@ -11,7 +11,7 @@ from sqlalchemy import Engine, event
 
 from deltahub.registry import Caller, Registry
 from deltahub.registry.errors import Forbidden, Unavailable, UploadNotFound
-from deltahub.registry.repositories import delete_repository, ensure_repository
+from deltahub.registry.repositories import delete_repository
 from deltahub.registry.revisions import commit
 from deltahub.registry.trees import CopyFile
 from deltahub.registry.xet.chunks import MAX_CHUNK_BYTES
@@ -22,7 +22,7 @@ from deltahub.registry.xet.shard import Shard
 from deltahub.registry.xet.sources import UnknownXorb
 from deltahub.registry.xet.uploads import has_xorb
 from support.collecting import collect
-from support.registry import caller, opened_registry
+from support.registry import caller, ensure_repository, opened_registry
 from support.xet import MARK, FileOf, TermOf, XorbOf, cut, repository_row, send_shard, send_xorb
 from support.xet_uploads import FILE, ONE, TWO, commit_file, let_xorbs_expire, send_all
 

@@ -26,13 +26,13 @@ from deltahub.registry.errors import (
 )
 from deltahub.registry.gc import plan_gc
 from deltahub.registry.publication import make_public
-from deltahub.registry.repositories import delete_repository, ensure_repository
+from deltahub.registry.repositories import delete_repository
 from deltahub.registry.xet.epochs import place_of, repository_at
 from deltahub.registry.xet.sources import UnknownXorb
 from deltahub.registry.xet.uploads import receive_xorb
 from support.collecting import age_everything, collect, count, is_clean, n_objects
 from support.crash_workload import run_jobs
-from support.registry import caller, opened_registry, push, sha256_of
+from support.registry import caller, ensure_repository, opened_registry, push, sha256_of
 from support.xet import FileOf, TermOf, XorbOf, repository_row, send_shard, send_xorb
 from support.xet_uploads import (
     FILE,

@@ -36,17 +36,13 @@ from deltahub.registry.publication import make_public
 from deltahub.registry.recompress import apply_recompress, plan_recompress
 from deltahub.registry.registry import Registry
 from deltahub.registry.replan import Replanner
-from deltahub.registry.repositories import (
-    delete_repository,
-    ensure_repository,
-    list_repositories,
-)
+from deltahub.registry.repositories import delete_repository, list_repositories
 from deltahub.registry.revisions import AddFile, commit
 from deltahub.registry.settings import Settings
 from deltahub.registry.small_files import SmallFiles
 from deltahub.registry.store.disk import Disk
 from support.client_door import pack_and_recipe
-from support.registry import caller, push, sha256_of, upload
+from support.registry import caller, ensure_repository, push, sha256_of, upload
 from support.xet import FileOf, TermOf, XorbOf, cut, send_shard, send_xorb
 
 # Repositories older than this many rounds are deleted and collected.

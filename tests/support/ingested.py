@@ -18,11 +18,10 @@ from deltahub.registry.locations import resolve
 from deltahub.registry.measuring import measure_affected
 from deltahub.registry.prove import prove_recipe, submit_recipe
 from deltahub.registry.replan import Replanner
-from deltahub.registry.repositories import ensure_repository
 from deltahub.registry.restore import Restorer
 from deltahub.registry.revisions import AddFile, Operation, commit
 from support.client_door import pack_and_recipe
-from support.registry import push, sha256_of, upload
+from support.registry import ensure_repository, push, sha256_of, upload
 from support.tiny_models import to_file
 
 

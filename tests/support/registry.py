@@ -11,9 +11,10 @@ from typing import Any
 
 from deltahub.registry import Caller, Registry, Settings, users
 from deltahub.registry.db.models import Token, utc_now
+from deltahub.registry.errors import RepositoryExists
 from deltahub.registry.landing import receive
 from deltahub.registry.permissions import Scope
-from deltahub.registry.repositories import ensure_repository
+from deltahub.registry.repositories import RepositoryInfo, create_repository, get_repository
 from deltahub.registry.revisions import AddFile, CommitResult, Operation, commit
 from deltahub.registry.store.disk import Disk
 
@@ -70,6 +71,16 @@ def upload(reg: Registry, who: Caller, data: bytes) -> str:
     sha256 = sha256_of(data)
     assert receive(reg, who, sha256, len(data), 0, [data] if data else []).is_complete
     return sha256
+
+
+def ensure_repository(
+    reg: Registry, who: Caller, name: str, *, private: bool = False
+) -> RepositoryInfo:
+    """The repository, made if absent; one that exists keeps its visibility."""
+    try:
+        return create_repository(reg, who, name, private=private)
+    except RepositoryExists:
+        return get_repository(reg, who, name)
 
 
 def push(

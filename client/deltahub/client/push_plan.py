@@ -37,10 +37,6 @@ class PushPlan:
     frames: list[HashedFile] = field(default_factory=list)
     choices: list[Choice] = field(default_factory=list)
 
-    @property
-    def whole_bytes(self) -> int:
-        return sum(each.file.size for each in self.whole)
-
 
 def plan_push(
     files: Iterable[HashedFile], have: set[str], bases: Sequence[BaseSet], sources: Sources

@@ -86,13 +86,6 @@ def enqueue_replans(session: WriteSession, revision_id: int) -> list[str]:
     return [job for child in newest_first if (job := enqueue_replan(session, child)) is not None]
 
 
-def bring_along(session: WriteSession, base_revision_id: int) -> list[str]:
-    """Jobs for what names this base and was left behind by its main, see find_left_behind."""
-    moved = follow(session, Target.load(session, base_revision_id))
-    newest_first = sorted(moved, reverse=True)
-    return [job for child in newest_first if (job := enqueue_replan(session, child)) is not None]
-
-
 def enqueue_replan(session: WriteSession, revision_id: int) -> str | None:
     """A job that re-plans the revision, unless one waits already or its ingest has yet to begin."""
     waiting = session.scalar(
@@ -230,14 +223,14 @@ def _alike(session: ReadSession, target: Target) -> set[int]:
             is_younger = first is not None and created_at >= first
             which = alone if domain != target.domain_id or is_younger else older
             which[tensor] = domain
-    found = newest_holders(session, alone, domains, target.repository_id)
+    found = _newest_holders(session, alone, domains, target.repository_id)
     if older:
         naming = set(session.scalars(select(Revision.id).where(names_model(target))))
-        found |= newest_holders(session, older, domains, target.repository_id, among=naming)
+        found |= _newest_holders(session, older, domains, target.repository_id, among=naming)
     return found
 
 
-def newest_holders(
+def _newest_holders(
     session: ReadSession,
     tensors: Mapping[int, int],
     domains: Collection[int],

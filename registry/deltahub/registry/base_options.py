@@ -1,7 +1,7 @@
 """How a stored tensor can serve as the base of another: aligned, cast, with rows added or cut."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 
 from deltahub.codecs.casts import CASTABLE
@@ -46,12 +46,6 @@ class BaseOption:
     def depth(self) -> int:
         """The depth that a delta against this base has."""
         return 1 + max(tensor.depth for tensor in self.tensors)
-
-    def as_if_alone(self, some: Collection[StoredTensor]) -> "BaseOption":
-        """The same once some of its tensors stand alone."""
-        return replace(
-            self, tensors=tuple(replace(t, depth=0) if t in some else t for t in self.tensors)
-        )
 
 
 def coded_as(name: str) -> DType | None:

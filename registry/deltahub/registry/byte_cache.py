@@ -21,10 +21,6 @@ class ByteCache(Generic[K, V]):
         self._values: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._lock = Lock()
 
-    @property
-    def used_bytes(self) -> int:
-        return self._used
-
     def get(self, key: K) -> V | None:
         with self._lock:
             found = self._values.get(key)

@@ -1,15 +1,15 @@
 """Which of two models is made from the other: what was declared, else what was there first.
 
-Weights alone do not say it: the difference is as small one way as the other. One order for all
-keeps every pair of models from being turned round again and again, and makes a base the anchor
-of its fine-tunes whenever they came.
+Weights alone do not say it, because the delta is as small one way as the other. One order holds
+for all models, so that two models never become deltas of each other in turn. A base that is
+stored already as a delta of its fine-tune stays that delta when the fine-tune names it.
 """
 
 from collections.abc import Iterable
 
-from sqlalchemy import select
+from sqlalchemy import or_, select
 
-from deltahub.registry.base_options import BaseOption, StoredTensor
+from deltahub.registry.base_options import BaseOption
 from deltahub.registry.candidates import Candidate, Target, declares
 from deltahub.registry.db.models import Entry, FileTensor, Namespace, Repository, Revision, Tensor
 from deltahub.registry.db.session import ReadSession
@@ -31,7 +31,7 @@ class Directions:
         self._reg = reg
         self._target = target
         with reg.db.read() as session:
-            self._descendants, self._repositories = _find_descendants(session, target)
+            self._descendants = _find_descendants(session, target)
             self._named_model = _find_named_model(session, target)
         self._leads_down: dict[int, bool] = {}
 
@@ -58,26 +58,6 @@ class Directions:
                 return False
             return not may_lead_down or not any(
                 self._leads_to_descendant(session, one) for one in _ids(option)
-            )
-
-    def turned(
-        self, option: BaseOption, candidate: Candidate, tensor_id: int
-    ) -> tuple[StoredTensor, ...]:
-        """Tensors of the option that are made from the tensor, and should be the other way round.
-
-        Only for the base that is named, by those who had the tensor first, and not where that
-        base names them in turn. Nothing where there is no such reason.
-        """
-        if candidate.origin != "declared":
-            return ()
-        with self._reg.db.read() as session:
-            base = session.get(Revision, candidate.revision_id)
-            if base is None or base.repository_id in self._repositories:
-                return ()
-            if not self._is_own(session, tensor_id):
-                return ()
-            return tuple(
-                tensor for tensor in option.tensors if tensor_id in closure(session, [tensor.id])
             )
 
     def _is_named(self, session: ReadSession, candidate: Candidate) -> bool:
@@ -147,21 +127,22 @@ def _is_younger(session: ReadSession, option: BaseOption, tensor_id: int) -> boo
     )
 
 
-def _find_descendants(session: ReadSession, target: Target) -> tuple[list[int], set[int]]:
-    """(revisions, their repositories) that name the target as their base, or one of these.
+def _find_descendants(session: ReadSession, target: Target) -> list[int]:
+    """Revisions that name the target as their base, or a model that does.
 
     Only where the target's data may refer to: what is private elsewhere changes nothing here.
     """
     revisions: dict[int, None] = {}
-    repositories: set[int] = set()
-    names, seen = [target.name], {target.name}
-    for name in names:  # grows while it is walked
+    models, seen = [(target.repository_id, target.name)], {target.repository_id}
+    for model, name in models:  # grows while it is walked
+        own = select(Revision.id).where(Revision.repository_id == model)
         rows = session.execute(
             select(Revision.id, Repository.id, Namespace.name + "/" + Repository.name)
             .join(Repository, Repository.id == Revision.repository_id)
             .join(Namespace, Namespace.id == Repository.namespace_id)
             .where(
-                declares(name),
+                # The base may have been moved since it was named.
+                or_(declares(name), Revision.declared_base_revision_id.in_(own)),
                 Repository.domain_id.in_(target.domains),
                 Repository.id != target.repository_id,
             )
@@ -170,10 +151,9 @@ def _find_descendants(session: ReadSession, target: Target) -> tuple[list[int], 
         )
         for revision, repository, full_name in rows:
             revisions[revision] = None
-            repositories.add(repository)
-            if full_name not in seen:
-                seen.add(full_name)
-                names.append(full_name)
+            if repository not in seen:
+                seen.add(repository)
+                models.append((repository, full_name))
         if len(revisions) >= MAX_DESCENDANTS:
             break
-    return list(revisions), repositories
+    return list(revisions)

@@ -71,32 +71,6 @@ def follow(session: WriteSession, target: Target) -> set[int]:
     return moved
 
 
-def find_left_behind(session: ReadSession, repository_id: int | None = None) -> list[int]:
-    """The mains that follow() would move something to: what releases without it have left behind.
-
-    repository_id: only those that this one names as its base. Looks at each base that is named.
-    """
-    child = aliased(Revision)
-    query = (
-        select(Revision.repository_id)
-        .join(child, child.declared_base_revision_id == Revision.id)
-        .where(child.declared_base.not_like("%@%"))
-        .distinct()
-    )
-    if repository_id is not None:
-        query = query.where(child.repository_id == repository_id)
-    found = []
-    for base_id in session.scalars(query).all():
-        base = session.get_one(Repository, base_id)
-        head = find_ref(session, base, "branch", DEFAULT_BRANCH)
-        if head is not None and any(
-            pinned.id != head.id and _gained(session, pinned, head)
-            for pinned in _named_revisions(session, base_id)
-        ):
-            found.append(head.id)
-    return found
-
-
 def _named_revisions(session: ReadSession, repository_id: int) -> list[Revision]:
     """Revisions of a repository that something names as its base, without saying which revision."""
     child = aliased(Revision)

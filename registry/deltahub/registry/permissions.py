@@ -267,17 +267,5 @@ def readable_tensors(
     return found
 
 
-def readable_tensor(
-    session: ReadSession,
-    caller: Caller | None,
-    repository: Repository,
-    tensor_hash: bytes,
-    size: int | None = None,
-) -> Tensor | None:
-    """One of readable_tensors; None also if its size in bytes is another."""
-    tensor = readable_tensors(session, caller, repository, [tensor_hash]).get(tensor_hash)
-    return tensor if tensor is not None and size in (None, tensor.size) else None
-
-
 def _chunks(hashes: Sequence[_Hash]) -> list[Sequence[_Hash]]:
     return [hashes[i : i + _CHUNK] for i in range(0, len(hashes), _CHUNK)]

@@ -21,7 +21,6 @@ from deltahub.registry.anchors import pays_as_anchor
 from deltahub.registry.base_matching import Matcher
 from deltahub.registry.base_options import (
     BaseOption,
-    StoredTensor,
     TensorInfo,
     coded_as,
     slice_plan,
@@ -62,18 +61,15 @@ class BaseChoice:
     """The base that a tensor should be coded against.
 
     plan: over the whole tensor; frame_plan() cuts out one frame's part. bases: rows of the
-    tensors it reads. depth: what the tensor's depth will be. ratio: sampled size of the delta as
-    a share of the raw bytes. revision_id: the candidate that it was found in. turned: those of
-    the bases that are made from the tensor now, and must stand alone before it can be switched.
+    tensors it reads. ratio: sampled size of the delta as a share of the raw bytes. revision_id:
+    the candidate that it was found in.
     """
 
     plan: BasePlan
     bases: tuple[int, ...]
-    depth: int
     ratio: float
     revision_id: int
     dtype: DType
-    turned: tuple[int, ...] = ()
 
     def frame_plan(self, part: FrameRange) -> BasePlan:
         """The plan for one frame of the tensor."""
@@ -85,12 +81,10 @@ class StoredAs:
     """How a tensor that looks for a better base is stored.
 
     height: deltas one upon the other that depend on it; its own depth leaves room for them.
-    may_turn: as if they could be made to stand alone, and what of its base is made from it, too.
     """
 
     id: int
     height: int = 0
-    may_turn: bool = False
 
 
 class BasePlanner:
@@ -144,15 +138,12 @@ class BasePlanner:
             return None
         option, candidate = trial.best
         self._wins[candidate.revision_id] += 1
-        turned = self._turned(option, candidate, stored)
         return BaseChoice(
             plan=option.plan,
             bases=tuple(dict.fromkeys(tensor.id for tensor in option.tensors)),
-            depth=option.depth,
             ratio=trial.ratio,
             revision_id=candidate.revision_id,
             dtype=coded,
-            turned=tuple(tensor.id for tensor in turned),
         )
 
     def _try(
@@ -166,22 +157,12 @@ class BasePlanner:
             return
         room = self._reg.settings.max_depth - (0 if stored is None else stored.height)
         if not self._directions.allows(option, candidate, None if stored is None else stored.id):
-            turned = self._turned(option, candidate, stored)
-            if not turned:
-                return
-            option = option.as_if_alone(turned)
+            return
         reachable = self._matcher.within_depth(trial.info, option, room)
         if reachable is not option:
             trial.note_too_deep(option)
         if reachable is not None:
             trial.run(reachable, candidate)
-
-    def _turned(
-        self, option: BaseOption, candidate: Candidate, stored: StoredAs | None
-    ) -> tuple[StoredTensor, ...]:
-        if stored is None or not stored.may_turn:
-            return ()
-        return self._directions.turned(option, candidate, stored.id)
 
     def _tried(self) -> list[Candidate]:
         if self._n_plans < TRIALS or not self._wins:

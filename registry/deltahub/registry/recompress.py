@@ -13,7 +13,6 @@ from sqlalchemy import select
 from sqlalchemy.exc import NoResultFound
 
 from deltahub.codecs.protocol import Effort
-from deltahub.registry.arrivals import bring_along
 from deltahub.registry.db.models import (
     Entry,
     File,
@@ -26,7 +25,6 @@ from deltahub.registry.db.models import (
 from deltahub.registry.encoders import rank_of
 from deltahub.registry.errors import DataLost, RepositoryNotFound
 from deltahub.registry.failpoints import reached
-from deltahub.registry.following import find_left_behind
 from deltahub.registry.locations import batches
 from deltahub.registry.measuring import measure_affected
 from deltahub.registry.outdated import Count, mark_tried, outdated_among, survey
@@ -59,10 +57,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Plan:
-    """What would be looked at. tensors: row -> size; newest: rows that only need to be marked.
-
-    bases: revisions that have more weights than those of their model that others name as a base.
-    """
+    """What would be looked at. tensors: row -> size; newest: rows that only need to be marked."""
 
     effort: str
     groups: tuple[Group, ...]
@@ -71,7 +66,6 @@ class Plan:
     repository_id: int | None = None
     tensors: Mapping[int, int] = field(default_factory=dict)
     newest: Collection[int] = ()
-    bases: tuple[int, ...] = ()
 
     @property
     def total_bytes(self) -> int:
@@ -84,7 +78,6 @@ class Plan:
             "outdated": [asdict(group) for group in self.groups],
             "up_to_date": asdict(self.up_to_date),
             "tensors": len(self.tensors),
-            "bases": len(self.bases),
             "unreadable": [asdict(each) for each in self.unreadable],
         }
 
@@ -99,15 +92,12 @@ class Plan:
                 f"{group.frames} frames ({human_size(group.stored_bytes)}, "
                 f"of {human_size(group.decoded_bytes)})"
             )
-        if self.bases:
-            yield f"have got weights since they were named as a base: {len(self.bases)} models"
 
 
 @dataclass
 class Outcome:
     """What a run did. replanned: tensors that found a base; replaced: those that kept theirs, or
     none, and became smaller; changed: those that somebody else changed or deleted meanwhile.
-    queued: jobs for models whose base has got weights since they named it.
     """
 
     replanned: int = 0
@@ -115,7 +105,6 @@ class Outcome:
     not_smaller: int = 0
     changed: int = 0
     saved_bytes: int = 0
-    queued: int = 0
     failed: tuple[Unreadable, ...] = ()
     notes: list[str] = field(default_factory=list)
 
@@ -130,8 +119,6 @@ class Outcome:
         )
         if self.changed:
             yield f"{self.changed} tensors were changed or deleted by others meanwhile"
-        if self.queued:
-            yield f"{self.queued} revisions are planned anew by the hub's worker: their bases grew"
         yield from (f"note: {note}" for note in self.notes)
 
 
@@ -150,8 +137,6 @@ def plan_recompress(reg: Registry, repository: str | None = None) -> Plan:
             raise RepositoryNotFound(f"there is no repository {quoted(repository)}")
         repository_id = row.id
     found = survey(reg, effort, repository_id)
-    with reg.db.read() as session:
-        bases = tuple(find_left_behind(session, repository_id))
     groups = tuple(
         Group(codec, version, _effort_name(spent), **asdict(count))
         for (codec, version, spent), count in sorted(found.outdated.items())
@@ -164,7 +149,6 @@ def plan_recompress(reg: Registry, repository: str | None = None) -> Plan:
         repository_id=repository_id,
         tensors=found.tensors,
         newest=found.newest,
-        bases=bases,
     )
 
 
@@ -176,7 +160,6 @@ def apply_recompress(
     for batch in batches(sorted(plan.newest)):
         with reg.db.write() as session:
             mark_tried(session, batch, rank_of(reg.settings.effort))
-    work.bring_along(plan.bases)
     for revision_id in work.revisions():
         work.do_revision(revision_id)
     work.do_rest()
@@ -205,13 +188,6 @@ class _Work:
     def outcome(self) -> Outcome:
         self._outcome.failed = describe(self._reg, self._failed)
         return self._outcome
-
-    def bring_along(self, bases: Collection[int]) -> None:
-        """Queue what was left behind by these. Jobs: what is moved must be planned, kill or not."""
-        for base in bases:
-            with self._reg.db.write() as session:
-                if session.get(Revision, base) is not None:
-                    self._outcome.queued += len(bring_along(session, base))
 
     def revisions(self) -> list[int]:
         """The revisions that hold something to do, the newest first: those that come later may be

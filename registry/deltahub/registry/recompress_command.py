@@ -134,12 +134,10 @@ def _last_line(plan: Plan, outcome: Outcome | None) -> str:
             "what cannot be read must be pushed again: delete these repositories, collect with "
             "`deltahub gc --apply`, and push them from where they came"
         )
-    if not plan.tensors and not plan.bases:
+    if not plan.tensors:
         return "there is nothing to do"
     if outcome is None:
         return "nothing was changed; --apply carries the plan out"
-    if outcome.queued:
-        return "what was queued is the worker's: where no hub runs, it begins with the next one"
     if outcome.saved_bytes == 0:
         return "nothing could be made smaller"
     return "old frames are garbage now: `deltahub gc --apply` gives their bytes back"

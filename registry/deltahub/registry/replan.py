@@ -1,9 +1,10 @@
 """Re-encoding what is stored as deltas of a base that came later, or was named later.
 
-What stands alone becomes a delta of whatever fits; what is a delta of something else only of the
-base that is named. The stored tensors change their frames and nothing else: readers never notice.
-A base never becomes a delta of what is made from it: the planner does not offer it, and the
-transaction that switches a tensor checks again.
+A tensor that stands alone becomes a delta of any base that fits; a tensor that is a delta already
+becomes a delta of the named base only. The stored tensors change their frames and nothing else, so
+readers never notice. No other tensor moves: where the named base is stored as a delta of the
+tensor, or the deltas that depend on the tensor leave no room for one more, the tensor stays as it
+is. The planner leaves out such bases, and the transaction that switches a tensor checks again.
 """
 
 import logging
@@ -14,10 +15,10 @@ from functools import partial
 from sqlalchemy import select
 
 from deltahub.codecs.frame import tensor_spec
-from deltahub.registry.aside import encode_alone, find_aside, find_dependents, switch_alone
 from deltahub.registry.candidates import named_tensors, safetensors_files
 from deltahub.registry.db.expressions import total
-from deltahub.registry.db.models import Frame, Tensor
+from deltahub.registry.db.models import Frame, Tensor, TensorBase
+from deltahub.registry.db.session import ReadSession
 from deltahub.registry.encode import encode_tensor
 from deltahub.registry.errors import DeltaCycle, TensorNotFound
 from deltahub.registry.failpoints import reached
@@ -27,17 +28,19 @@ from deltahub.registry.planning import MUST_BEAT, MUST_SAVE, BaseChoice, BasePla
 from deltahub.registry.publish import BaseGone, make_live, switch_tensor
 from deltahub.registry.registry import Registry
 from deltahub.registry.restore import Restorer
-from deltahub.registry.tensor_reader import TensorGone
+from deltahub.registry.tensor_reader import MAX_CHAIN, TensorGone
 
 log = logging.getLogger(__name__)
+
+# A tensor that more tensors depend on stays as it is: a switch writes the depth of each of them.
+MAX_DEPENDENTS = 1000
 
 
 @dataclass(frozen=True)
 class ReplanStep:
     """What one step did. next_position: where the next begins, None when there is none.
 
-    Positions count the revision's tensors in a fixed order, so that a step may be repeated: once
-    for what is in their way, once for themselves.
+    Positions count the revision's tensors in a fixed order, so that a step may be repeated.
     """
 
     next_position: int | None
@@ -113,48 +116,6 @@ class Replanner:
             return self._step(position, progress)
 
     def _step(self, position: int, progress: Callable[[int, int], None] | None) -> ReplanStep:
-        n_tensors = len(self._tensors)
-        if position < n_tensors and self._named is not None:
-            return self._clear_way(position, progress)
-        return self._plan_anew(max(position - n_tensors, 0), progress)
-
-    def _clear_way(self, position: int, progress: Callable[[int, int], None] | None) -> ReplanStep:
-        """Let stand alone what keeps tensors from becoming deltas of the named base."""
-        rows: set[int] = set()
-        with PackSpool(self._reg, self._target.domain_id, self._restorer) as spool:
-            while position < len(self._tensors):
-                if spool.size_bytes >= self._reg.settings.pack_bytes // 2:
-                    break
-                if progress is not None:
-                    progress(0, self._total)
-                for row_id in sorted(self._find_aside(self._tensors[position]) - rows):
-                    if encode_alone(self._reg, self._restorer, spool, row_id):
-                        rows.add(row_id)
-                position += 1
-            if not spool.is_empty:
-                sealed = spool.seal()
-                with self._reg.db.write() as session:
-                    switch_alone(session, sealed, sorted(rows))
-                    reached("replan.switch.before_commit")
-                reached("replan.switch.after_commit")
-                self._load_planner()
-        if not rows and position == len(self._tensors):
-            return self._plan_anew(0, progress)
-        return ReplanStep(position, total_bytes=self._total)
-
-    def _find_aside(self, tensor: _Stored) -> set[int]:
-        with self._reg.db.read() as session:
-            dependents = find_dependents(session, tensor.id)
-        if dependents is None or not dependents.distances or not self._may_move(tensor):
-            return set()
-        choice = self._choose(tensor, StoredAs(tensor.id, may_turn=True))
-        if choice is None or self._named is None or choice.revision_id != self._named.revision_id:
-            return set()
-        with self._reg.db.read() as session:
-            found = find_aside(session, tensor.id, choice, self._reg.settings.max_depth)
-        return found or set()
-
-    def _plan_anew(self, position: int, progress: Callable[[int, int], None] | None) -> ReplanStep:
         batch: dict[bytes, _Stored] = {}
         done = sum(tensor.size for tensor in self._tensors[:position])
         with PackSpool(self._reg, self._target.domain_id, self._restorer) as spool:
@@ -170,18 +131,17 @@ class Replanner:
             switched, saved = 0, 0
             if not spool.is_empty:
                 switched, saved = self._switch(spool.seal(), batch)
-        n_tensors = len(self._tensors)
-        following = n_tensors + position if position < n_tensors else None
+        following = position if position < len(self._tensors) else None
         return ReplanStep(following, switched, saved, done, self._total)
 
     def _encode(self, spool: PackSpool, batch: dict[bytes, _Stored], tensor: _Stored) -> None:
         if tensor.hash in spool or not self._may_move(tensor):
             return
         with self._reg.db.read() as session:
-            dependents = find_dependents(session, tensor.id)
-        if dependents is None:
+            height = _dependent_deltas(session, tensor.id)
+        if height is None:
             return
-        choice = self._choose(tensor, StoredAs(tensor.id, dependents.height))
+        choice = self._choose(tensor, StoredAs(tensor.id, height))
         if choice is None:
             return
         read = partial(self._restorer.read_tensor_into, tensor.id)
@@ -296,3 +256,23 @@ class Replanner:
                     ),
                 )
         return list(found.values())
+
+
+def _dependent_deltas(session: ReadSession, tensor_id: int) -> int | None:
+    """The most deltas, one upon the other, that depend on a tensor.
+
+    None where more than MAX_DEPENDENTS tensors depend on it.
+    """
+    dependents: set[int] = set()
+    level, height = {tensor_id}, 0
+    while True:
+        following: set[int] = set()
+        for batch in batches(level):
+            query = select(TensorBase.tensor_id).where(TensorBase.base_id.in_(batch))
+            following.update(session.scalars(query.limit(MAX_DEPENDENTS + 1)))
+        if not following:
+            return height
+        level, height = following, height + 1
+        dependents |= level
+        if len(dependents) > MAX_DEPENDENTS or height >= MAX_CHAIN:
+            return None

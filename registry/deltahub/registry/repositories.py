@@ -99,24 +99,6 @@ def check_creatable(reg: Registry, caller: Caller | None, name: str) -> None:
         _free_namespace(session, caller, name)
 
 
-def ensure_repository(
-    reg: Registry,
-    caller: Caller | None,
-    name: str,
-    *,
-    private: bool = False,
-    role: str | None = None,
-) -> RepositoryInfo:
-    """The repository, made if absent; one that exists keeps its visibility and role."""
-    with reg.db.write() as session:
-        repository = find_repository(session, name)
-        if repository is not None:
-            require(session, caller, "write", repository)
-            return _info(session, caller, repository)
-        namespace = _writable_namespace(session, require_writer(caller), name)
-        return _create(session, caller, namespace, name, private=private, role=role)
-
-
 def get_repository(reg: Registry, caller: Caller | None, name: str) -> RepositoryInfo:
     """The repository, if the caller may read it; else RepositoryNotFound."""
     with reg.db.read() as session:

@@ -3,7 +3,6 @@
 import errno
 import os
 import secrets
-import shutil
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -230,11 +229,6 @@ class FileStore:
             with suppress(FileNotFoundError):  # another process is cleaning up too
                 if path.stat().st_mtime < older_than:
                     self._disk.unlink(path)
-
-
-def free_bytes(folder: Path) -> int:
-    """Room left on the file system below `folder`, in bytes."""
-    return shutil.disk_usage(folder).free
 
 
 def _chunks_of(path: Path) -> Iterator[bytes]:
