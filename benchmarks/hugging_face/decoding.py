@@ -8,12 +8,12 @@ import resource
 import sys
 from pathlib import Path
 
-from deltahub.registry.entries import list_entries
-from deltahub.registry.permissions import Caller
-from deltahub.registry.refs import resolve_revision
+from deltahub.registry.access.caller import Caller
+from deltahub.registry.access.repositories import load_repository
+from deltahub.registry.catalog.entries import list_entries
+from deltahub.registry.catalog.refs import resolve_revision
+from deltahub.registry.downloads.file_reader import Restorer
 from deltahub.registry.registry import Registry
-from deltahub.registry.repositories import load_repository
-from deltahub.registry.restore import Restorer
 from deltahub.registry.settings import Settings
 
 

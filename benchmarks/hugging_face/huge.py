@@ -21,14 +21,15 @@ from benchmarks.hub import EmbeddedHub, HubFailed, stop_in_order
 from benchmarks.results_file import print_columns, write_results
 from deltahub.codecs import PackWriter, encode_frame, make_recipe, plan_file, split_frames
 from deltahub.codecs import tensor_id as id_of
-from deltahub.registry import jobs, users
-from deltahub.registry.accept import accept_pack
-from deltahub.registry.landing import receive
-from deltahub.registry.prove import submit_recipe
+from deltahub.registry.access import tokens
+from deltahub.registry.catalog.commit import AddFile, commit
+from deltahub.registry.catalog.repositories import create_repository
+from deltahub.registry.jobs import requests
 from deltahub.registry.registry import Registry
-from deltahub.registry.repositories import create_repository
-from deltahub.registry.revisions import AddFile, commit
 from deltahub.registry.settings import Settings
+from deltahub.registry.uploads.client_packs import accept_pack
+from deltahub.registry.uploads.landing import receive
+from deltahub.registry.uploads.recipes import submit_recipe
 
 PACKAGES: Final = ("deltahub", "fastapi", "uvicorn")
 TENSOR_BYTES: Final = 64 << 20
@@ -112,7 +113,7 @@ def _push(hub: EmbeddedHub, file: File) -> None:
     recipe = make_recipe(plan, bytes.fromhex(file.sha256), ids, file.read)
     settings = Settings(data_dir=hub.data_dir, max_decoded_bytes=_MOST_DECODED)
     with Registry.open(settings) as registry:
-        admin = users.authenticate(registry, hub.token)
+        admin = tokens.authenticate(registry, hub.token)
         create_repository(registry, admin, _NAME)
         pack = sink.getvalue()
         sha256 = hashlib.sha256(pack).hexdigest()
@@ -122,7 +123,7 @@ def _push(hub: EmbeddedHub, file: File) -> None:
         if submitted.job_id is None:
             raise HubFailed(f"the recipe is {submitted.state}, which it cannot be yet")
         deadline = time.monotonic() + _TIMEOUT_S
-        while (job := jobs.get_job(registry, admin, submitted.job_id)).state != "done":
+        while (job := requests.get_job(registry, admin, submitted.job_id)).state != "done":
             if job.state == "failed" or time.monotonic() > deadline:
                 raise HubFailed(f"the recipe was not proved: {job}")
             time.sleep(0.2)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from deltahub.client.errors import InvalidArgument
 from deltahub.client.names import is_branch, is_name, path_problem, repository_path
 from deltahub.registry.errors import InvalidName, InvalidPath
-from deltahub.registry.paths import (
+from deltahub.registry.names import (
     MAX_NAME,
     MAX_PART_BYTES,
     MAX_REF,

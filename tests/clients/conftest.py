@@ -13,8 +13,8 @@ import pytest
 from clients.environments import NAMES, NEWEST, Environment, make_all
 from clients.machine import Machine
 from clients.models import Models, build
-from deltahub.registry import users
-from deltahub.registry.refs import create_ref
+from deltahub.registry.access import tokens, users
+from deltahub.registry.catalog.refs import create_ref
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 from support.hub import RunningHub, ServedHub, running_hub, served_hub
@@ -89,9 +89,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         with Registry.open(Settings(data_dir=data_dir)) as registry:
             users.create_user(registry, "alice")
             users.create_user(registry, "bob")
-            alice = users.create_token(registry, "alice", "write", "laptop")
-            reads = users.create_token(registry, "alice", "read", "reader")
-            bob = users.create_token(registry, "bob", "write")
+            alice = tokens.create_token(registry, "alice", "write", "laptop")
+            reads = tokens.create_token(registry, "alice", "read", "reader")
+            bob = tokens.create_token(registry, "bob", "write")
             yield World(hub, registry, alice, reads, bob)
 
 
@@ -113,7 +113,7 @@ def library(world: World, models: Models) -> Library:
         hub.commit("alice/tiny", old, token, message="The first"),
         hub.commit("alice/tiny", tiny, token, message="All of it"),
     ]
-    caller = users.authenticate(world.registry, token)
+    caller = tokens.authenticate(world.registry, token)
     first, second = (each["commit"] for each in done)
     create_ref(world.registry, caller, "alice/tiny", "tag", "v1", first)
     create_ref(world.registry, caller, "alice/tiny", "branch", "dev/x", second)

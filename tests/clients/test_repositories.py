@@ -8,9 +8,10 @@ import pytest
 from clients.conftest import Library, World
 from clients.environments import NEWEST
 from clients.machine import Machine
-from deltahub.registry import users
+from deltahub.registry.access import tokens as access_tokens
+from deltahub.registry.access import users
+from deltahub.registry.catalog.commit import AddFile, commit
 from deltahub.registry.registry import Registry
-from deltahub.registry.revisions import AddFile, commit
 from deltahub.registry.settings import Settings
 from support.registry import ensure_repository
 
@@ -297,8 +298,8 @@ def test_the_log_and_the_list_of_models_come_page_by_page(newest: Machine, world
     one = "pages/one"
     with Registry.open(Settings(data_dir=world.hub.data_dir)) as registry:
         users.create_user(registry, "pages")
-        token = users.create_token(registry, "pages", "write")
-        caller = users.authenticate(registry, token)
+        token = access_tokens.create_token(registry, "pages", "write")
+        caller = access_tokens.authenticate(registry, token)
         for i in range(120):
             ensure_repository(registry, caller, f"pages/m-{i}")
         ensure_repository(registry, caller, one)

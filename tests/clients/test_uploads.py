@@ -10,7 +10,7 @@ import pytest
 
 from clients.conftest import PART_BYTES, Library, World
 from clients.machine import Machine, hashes
-from deltahub.registry.paths import git_attributes
+from deltahub.registry.names import git_attributes
 from support.model_folders import contents
 
 FILES = """

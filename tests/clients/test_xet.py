@@ -15,7 +15,7 @@ import pytest
 from clients.conftest import Library, World
 from clients.environments import NEWEST, Environment
 from clients.machine import Machine
-from deltahub.registry.fsck import fsck
+from deltahub.registry.maintenance.fsck.run import fsck
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 from deltahub.server.hf import xet_downloads

@@ -6,14 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltahub.codecs import (
-    DType,
-    FrameView,
-    TensorSpec,
-    decode_frame,
-    encode_frame,
-    tensor_id,
-)
+from deltahub.codecs import DType, FrameView, TensorSpec, decode_frame, encode_frame, tensor_id
 from deltahub.codecs._native import encode_clear_delta, fit_directions
 from deltahub.codecs.frame_encode import split_frames
 from deltahub.codecs.low_rank import LowRank, Words, predict

@@ -26,14 +26,7 @@ from deltahub.codecs.pack import PACK_VERSION
 from deltahub.codecs.recipe import RECIPE_VERSION
 from deltahub.codecs.reference import fm_delta, neuzip_lossless
 from deltahub.codecs.reference.bits import BitReader
-from deltahub.codecs.reference.coder import (
-    N_LANES,
-    Coder,
-    Context,
-    Numbers,
-    read_table,
-    unguarded,
-)
+from deltahub.codecs.reference.coder import N_LANES, Coder, Context, Numbers, read_table, unguarded
 from deltahub.codecs.reference.fm_delta_model import ALPHABET
 from deltahub.codecs.reference.prediction import predicted
 from deltahub.codecs.reference.words import Words

@@ -19,10 +19,10 @@ from deltahub.codecs.frame import (
 )
 from deltahub.codecs.ids import tensor_id
 from deltahub.registry import Registry
-from deltahub.registry.buffers import LARGEST
 from deltahub.registry.db.models import Tensor
-from deltahub.registry.restore import Restorer
-from deltahub.registry.tensor_reader import RUN_BYTES
+from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.packs.buffers import LARGEST
+from deltahub.registry.packs.tensor_reader import RUN_BYTES
 from support.client_packs import frames_of, near, send_pack, weights
 from support.registry import caller, ensure_repository, opened_registry
 

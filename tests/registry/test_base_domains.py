@@ -12,18 +12,18 @@ from sqlalchemy import delete, select
 
 from deltahub.codecs.ids import tensor_id
 from deltahub.registry import Caller, Registry
+from deltahub.registry.catalog.repositories import delete_repository
 from deltahub.registry.db.models import FileTensor, Frame, Hold, Tensor, TensorBase
-from deltahub.registry.decode_uploaded import FrameTaker
-from deltahub.registry.encode import encode_tensor
+from deltahub.registry.downloads.file_reader import Restorer
 from deltahub.registry.errors import DataLost, InvalidFrame
-from deltahub.registry.fsck import fsck
-from deltahub.registry.packs import PackSpool
-from deltahub.registry.publish import make_live, switch_tensor
-from deltahub.registry.repack import repack
-from deltahub.registry.repositories import delete_repository
-from deltahub.registry.restore import Restorer
-from deltahub.registry.store.keys import pack_key
-from deltahub.registry.upload_pack import UploadedFrame
+from deltahub.registry.maintenance.fsck.run import fsck
+from deltahub.registry.packs.copy import repack
+from deltahub.registry.packs.encode import encode_tensor
+from deltahub.registry.packs.switch import make_live, switch_tensor
+from deltahub.registry.packs.writer import PackSpool
+from deltahub.registry.storage.keys import pack_key
+from deltahub.registry.uploads.client_pack_index import UploadedFrame
+from deltahub.registry.uploads.verify_frames import FrameTaker
 from support import tiny_models as tiny
 from support.client_packs import frames_of, near, send_pack, weights
 from support.collecting import age_everything, collect, is_clean
@@ -218,7 +218,7 @@ def test_an_ingest_whose_base_vanishes_meanwhile_stores_without_it(
             collect(reg)
         encode(*args, **options)
 
-    monkeypatch.setattr("deltahub.registry.ingest.encode_tensor", encode_late)
+    monkeypatch.setattr("deltahub.registry.ingest.pipeline.encode_tensor", encode_late)
     revision = push_ingested(reg, bob, "bob/tune", {"m.safetensors": tune}, base="bob/base")
     assert not is_first
     assert {stored.depth for stored in stored_tensors(reg, revision).values()} == {0}

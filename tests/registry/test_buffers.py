@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deltahub.registry.buffers import (
+from deltahub.registry.packs.buffers import (
     IDLE_BYTES,
     LARGE_PAGE,
     LARGEST,

@@ -10,8 +10,10 @@ from sqlalchemy import Connection, event, func, select, update
 
 from deltahub.codecs.ids import tensor_id
 from deltahub.codecs.recipe import Recipe, TensorRef
-from deltahub.registry import Caller, Registry, failpoints, jobs
+from deltahub.registry import Caller, Registry, failpoints
+from deltahub.registry.catalog.commit import AddFile, commit
 from deltahub.registry.db.models import File, Hold, Job, Landing, utc_now
+from deltahub.registry.downloads.file_reader import Restorer
 from deltahub.registry.errors import (
     Forbidden,
     HashMismatch,
@@ -20,9 +22,9 @@ from deltahub.registry.errors import (
     TensorNotFound,
     UploadNotFound,
 )
-from deltahub.registry.prove import prove_recipe, submit_recipe
-from deltahub.registry.restore import Restorer
-from deltahub.registry.revisions import AddFile, commit
+from deltahub.registry.ingest.prove_recipe import prove_recipe
+from deltahub.registry.jobs import queue
+from deltahub.registry.uploads.recipes import submit_recipe
 from support.client_packs import file_of, frames_of, near, send_pack, weights
 from support.collecting import collect
 from support.ingested import push_ingested
@@ -50,7 +52,7 @@ def count(reg: Registry, model: type) -> int:
 
 def run_job(reg: Registry, job_id: str) -> None:
     with reg.db.write() as session:
-        assert jobs.mark_running(session, job_id)
+        assert queue.mark_running(session, job_id)
         payload = session.get_one(Job, job_id).payload
     prove_recipe(reg, job_id, payload)
 
@@ -106,7 +108,7 @@ class TestRecipes:
         assert job_id is not None
         run_job(reg, job_id)
         with reg.db.write() as session:
-            jobs.mark_done(session, job_id, {})
+            queue.mark_done(session, job_id, {})
             nearly = utc_now() + timedelta(seconds=5)
             session.execute(update(Hold).values(expires_at=nearly))
             session.execute(update(File).values(ingested_at=utc_now() - timedelta(days=9)))
@@ -195,7 +197,7 @@ class TestRecipes:
     def test_from_when_on_there_is_a_job_it_holds_all_that_its_recipe_needs(
         self, reg: Registry, ann: Caller, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("deltahub.registry.prove.PART_TENSORS", 1)
+        monkeypatch.setattr("deltahub.registry.ingest.prove_recipe.PART_TENSORS", 1)
         _, recipe = file_of([TUNED, BASE])
         send_pack(reg, ann, "ann/m", frames_of(TUNED, BASE))
         n_held: list[int] = []

@@ -9,15 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from deltahub.registry import Caller, Registry, jobs, users
-from deltahub.registry.errors import (
-    RefMoved,
-)
-from deltahub.registry.repositories import create_repository, get_repository
-from deltahub.registry.revisions import (
-    AddFile,
-    commit,
-)
+from deltahub.registry import Caller, Registry
+from deltahub.registry.access import tokens
+from deltahub.registry.catalog.commit import AddFile, commit
+from deltahub.registry.catalog.repositories import create_repository, get_repository
+from deltahub.registry.errors import RefMoved
+from deltahub.registry.jobs import queue
 from support.commits import NAME, add, files
 from support.registry import caller, opened_registry, push, upload
 
@@ -72,7 +69,7 @@ DIES_IN_COMMIT = """
 import sys
 from pathlib import Path
 from deltahub.registry import Registry, Settings, users
-from deltahub.registry.revisions import AddFile, commit
+from deltahub.registry.catalog.commit import AddFile, commit
 with Registry.open(Settings(data_dir=Path(sys.argv[1]))) as reg:
     alice = users.authenticate(reg, sys.argv[2])
     commit(reg, alice, "alice/model", "main", [AddFile("a", sys.argv[3], 1)])
@@ -85,7 +82,7 @@ def test_a_killed_commit_has_happened_whole_or_not_at_all(tmp_path: Path, place:
         alice = caller(reg, "alice")
         create_repository(reg, alice, NAME)
         sha256 = upload(reg, alice, b"1")
-        secret = users.create_token(reg, "alice", "write")
+        secret = tokens.create_token(reg, "alice", "write")
     died = subprocess.run(
         [sys.executable, "-c", DIES_IN_COMMIT, str(tmp_path / "data"), secret, sha256],
         env={**os.environ, "DELTAHUB_FAILPOINT": f"revisions.commit.{place}"},
@@ -95,6 +92,6 @@ def test_a_killed_commit_has_happened_whole_or_not_at_all(tmp_path: Path, place:
         happened = place == "after_commit"
         assert (get_repository(reg, alice, NAME).head is not None) == happened
         with reg.db.read() as session:
-            assert len(jobs.next_queued(session)) == happened
+            assert len(queue.next_queued(session)) == happened
         assert push(reg, alice, NAME, {"a": b"1"}).changed is not happened
         assert files(reg) == {"a": sha256}

@@ -6,9 +6,9 @@ import pytest
 
 import deltahub.registry
 from deltahub.registry import Registry, Settings
+from deltahub.registry.catalog.search import list_repositories
 from deltahub.registry.errors import DataLost
-from deltahub.registry.repositories import list_repositories
-from deltahub.registry.store.base import StoreUnavailable
+from deltahub.registry.storage.base import StoreUnavailable
 from support.registry import caller, opened_registry, push
 
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from sqlalchemy import event, func, select
 
 from deltahub.registry import Caller, Registry
-from deltahub.registry.candidates import Target
 from deltahub.registry.db.models import Sketch
-from deltahub.registry.detection import MAX_FAMILIES, find_families
-from deltahub.registry.model_sketches import sketch_revision
-from deltahub.registry.restore import Restorer
-from deltahub.registry.sketching import (
+from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.lineage.model_sketch import sketch_revision
+from deltahub.registry.lineage.similar import MAX_FAMILIES, find_families
+from deltahub.registry.lineage.target import Target
+from deltahub.registry.lineage.tensor_sketch import (
     Sketchable,
     TensorSketch,
     choose,

@@ -9,11 +9,12 @@ import torch
 from safetensors.torch import load
 from sqlalchemy import select
 
-from deltahub.registry import Caller, Registry, jobs
+from deltahub.registry import Caller, Registry
 from deltahub.registry.db.models import Job
-from deltahub.registry.fsck import fsck
-from deltahub.registry.info import BaseReport, report_revision
-from deltahub.registry.restore import Restorer
+from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.jobs import queue
+from deltahub.registry.maintenance.fsck.run import fsck
+from deltahub.registry.reports.revision import BaseReport, report_revision
 from support import tiny_models as tiny
 from support.ingested import (
     declare,
@@ -127,7 +128,7 @@ def test_only_the_younger_of_two_relatives_is_planned_again(reg: Registry, ann: 
     run_replans(reg)
     tune = send_ingested(reg, ann, "ann/tune", tune_file(0))
     with reg.db.read() as session:
-        waiting = jobs.next_queued(session, 10, kinds=["replan"])
+        waiting = queue.next_queued(session, 10, kinds=["replan"])
         assert [job.payload["revision_id"] for job in waiting] == [tune]
 
 

@@ -7,12 +7,12 @@ import pytest
 from sqlalchemy import select
 
 from deltahub.registry import Caller, Registry
+from deltahub.registry.catalog.operations import DeleteFile
+from deltahub.registry.catalog.repositories import make_private, move_repository
 from deltahub.registry.db.models import Job, LineageEdge, Revision
-from deltahub.registry.fsck import fsck
-from deltahub.registry.info import BaseReport, report_revision
-from deltahub.registry.repositories import make_private, move_repository
-from deltahub.registry.restore import Restorer
-from deltahub.registry.trees import DeleteFile
+from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.maintenance.fsck.run import fsck
+from deltahub.registry.reports.revision import BaseReport, report_revision
 from support import tiny_models as tiny
 from support.ingested import (
     declare,

@@ -16,16 +16,16 @@ from sqlalchemy import select
 
 from deltahub.codecs.frame import parse_header
 from deltahub.registry import Registry, Settings
+from deltahub.registry.catalog.repositories import delete_repository
+from deltahub.registry.commands.maintenance import fsck as fsck_command
+from deltahub.registry.commands.maintenance import gc as gc_command
 from deltahub.registry.data_folder import GC, SERVE, SERVE_LOCK, WORKER_LOCK, DataFolderLock
 from deltahub.registry.db.models import Frame, Landing, Pack, Tensor
+from deltahub.registry.downloads.file_reader import Restorer
 from deltahub.registry.errors import DataLost
-from deltahub.registry.findings import CODES, Finding
-from deltahub.registry.fsck import fsck
-from deltahub.registry.maintenance_commands import fsck as fsck_command
-from deltahub.registry.maintenance_commands import gc as gc_command
-from deltahub.registry.repositories import delete_repository
-from deltahub.registry.restore import Restorer
-from deltahub.registry.store.keys import landing_key, pack_key
+from deltahub.registry.maintenance.fsck.findings import CODES, Finding
+from deltahub.registry.maintenance.fsck.run import fsck
+from deltahub.registry.storage.keys import landing_key, pack_key
 from support import tiny_models as tiny
 from support.frames import forge_header
 from support.ingested import push_ingested

@@ -12,12 +12,13 @@ import pytest
 import torch
 from sqlalchemy import text
 
-from deltahub.registry import Registry, jobs
+from deltahub.registry import Registry
+from deltahub.registry.catalog.commit import AddFile, commit
 from deltahub.registry.errors import StorageFull
-from deltahub.registry.fsck import fsck
-from deltahub.registry.ingest import Ingest
-from deltahub.registry.revisions import AddFile, commit
-from deltahub.registry.store.base import StoreFull
+from deltahub.registry.ingest.pipeline import Ingest
+from deltahub.registry.jobs import queue
+from deltahub.registry.maintenance.fsck.run import fsck
+from deltahub.registry.storage.base import StoreFull
 from support import tiny_models
 from support.commits import files
 from support.ingested import push_ingested, read_file
@@ -123,7 +124,7 @@ def on_small_disk(folder: Path) -> None:
         job_id = push(reg, ann, "ann/tuned", pushed, base="ann/base").job_id
         assert job_id is not None
         with reg.db.write() as session:
-            assert jobs.mark_running(session, job_id)
+            assert queue.mark_running(session, job_id)
         n_refused = 0
         for free in range(0, 6 << 20, 150 << 10):
             ballast.leave(free)

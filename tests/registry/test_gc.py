@@ -9,25 +9,17 @@ import pytest
 from sqlalchemy import select, update
 
 from deltahub.codecs.pack import live_pack_bytes
-from deltahub.registry import Caller, Registry, jobs
-from deltahub.registry.collect import Outcome, apply_gc
-from deltahub.registry.db.models import (
-    File,
-    Frame,
-    Hold,
-    Job,
-    Landing,
-    Pack,
-    Tensor,
-    utc_now,
-)
+from deltahub.registry import Caller, Registry
+from deltahub.registry.catalog.commit import AddFile, DeleteFile, commit
+from deltahub.registry.catalog.repositories import delete_repository
+from deltahub.registry.db.models import File, Frame, Hold, Job, Landing, Pack, Tensor, utc_now
 from deltahub.registry.errors import Conflict
-from deltahub.registry.gc import Plan, plan_gc
-from deltahub.registry.landing import begin, receive
-from deltahub.registry.repositories import delete_repository
-from deltahub.registry.revisions import AddFile, DeleteFile, commit
-from deltahub.registry.store.base import ObjectNotFound
-from deltahub.registry.store.keys import landing_key, pack_key
+from deltahub.registry.jobs import queue
+from deltahub.registry.maintenance.gc.apply import Outcome, apply_gc
+from deltahub.registry.maintenance.gc.plan import Plan, plan_gc
+from deltahub.registry.storage.base import ObjectNotFound
+from deltahub.registry.storage.keys import landing_key, pack_key
+from deltahub.registry.uploads.landing import begin, receive
 from support import tiny_models as tiny
 from support.collecting import age_everything, collect, count, is_clean, n_objects
 from support.ingested import push_ingested, read_file, stored_tensors
@@ -141,12 +133,12 @@ def test_an_expired_hold_of_an_open_job_still_holds(reg: Registry, ann: Caller) 
     delete_repository(reg, ann, "ann/base")
     past = utc_now() - timedelta(days=1)
     with reg.db.write() as session:
-        job = jobs.enqueue(session, "ingest", {"revision_id": 0})
+        job = queue.enqueue(session, "ingest", {"revision_id": 0})
         session.add(Hold(tensor_id=tensor, job_id=job, expires_at=past))
     collect(reg)
     assert count(reg, Tensor) == 1
     with reg.db.write() as session:
-        jobs.mark_cancelled(session, job)
+        queue.mark_cancelled(session, job)
     collect(reg)
     assert count(reg, Tensor) == 0
 
@@ -244,15 +236,15 @@ def test_a_pack_of_a_dead_writer_goes_and_that_of_a_running_job_stays(
     old = utc_now() - timedelta(hours=3)
     push_ingested(reg, ann, "ann/m", {"a.bin": b"a" * 5000})
     with reg.db.write() as session:
-        job = jobs.enqueue(session, "ingest", {"revision_id": 0})
-        jobs.mark_running(session, job)
+        job = queue.enqueue(session, "ingest", {"revision_id": 0})
+        queue.mark_running(session, job)
         session.execute(update(Job).where(Job.id == job).values(started_at=old))
         domain_id = session.scalars(select(Pack.domain_id)).first()
         session.add(Pack(id="f" * 32, domain_id=domain_id, state="writing", size=9, created_at=old))
     reg.store.put(pack_key("f" * 32), [b"unfinished"])
     assert plan_gc(reg).abandoned == ()
     with reg.db.write() as session:
-        jobs.mark_failed(session, job, "job_failed", "killed")
+        queue.mark_failed(session, job, "job_failed", "killed")
     outcome = collect(reg, lease_s=3600)
     assert outcome.condemned == 1
     age_everything(reg, days=1)

@@ -5,11 +5,11 @@ import threading
 from pathlib import Path
 
 from deltahub.registry import Registry
-from deltahub.registry.collect import apply_gc
+from deltahub.registry.catalog.repositories import delete_repository
 from deltahub.registry.errors import NotFound
-from deltahub.registry.fsck import fsck
-from deltahub.registry.gc import plan_gc
-from deltahub.registry.repositories import delete_repository
+from deltahub.registry.maintenance.fsck.run import fsck
+from deltahub.registry.maintenance.gc.apply import apply_gc
+from deltahub.registry.maintenance.gc.plan import plan_gc
 from support.ingested import push_ingested, read_file, run_replans
 from support.registry import caller, opened_registry
 

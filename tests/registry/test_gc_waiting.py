@@ -10,9 +10,9 @@ from sqlalchemy import select
 
 from deltahub.codecs.pack import PACK_INDEX_BYTES
 from deltahub.registry import Caller, Registry
+from deltahub.registry.catalog.repositories import delete_repository
 from deltahub.registry.db.models import File, Frame, Pack, Tensor, utc_now
-from deltahub.registry.gc import plan_gc
-from deltahub.registry.repositories import delete_repository
+from deltahub.registry.maintenance.gc.plan import plan_gc
 from support import tiny_models as tiny
 from support.collecting import age_everything, collect, count
 from support.ingested import push_ingested

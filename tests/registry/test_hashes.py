@@ -4,8 +4,8 @@ import hashlib
 
 import pytest
 
-from deltahub.registry.paths import LFS_BYTES
-from deltahub.registry.spool import Hashes
+from deltahub.registry.names import LFS_BYTES
+from deltahub.registry.storage.spool import Hashes
 
 
 @pytest.mark.parametrize("size", [LFS_BYTES - 1, LFS_BYTES])

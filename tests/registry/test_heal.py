@@ -10,13 +10,14 @@ from safetensors.torch import save
 from sqlalchemy import select
 
 from deltahub.codecs.frame import parse_header
-from deltahub.registry import Registry, heal
+from deltahub.registry import Registry
 from deltahub.registry.db.models import File, Frame, Pack, Revision, Tensor
-from deltahub.registry.encode import encode_tensor
 from deltahub.registry.errors import DataLost
-from deltahub.registry.ingest import Ingest
-from deltahub.registry.jobs import mark_running
-from deltahub.registry.store.keys import pack_key
+from deltahub.registry.ingest import repair
+from deltahub.registry.ingest.pipeline import Ingest
+from deltahub.registry.jobs.queue import mark_running
+from deltahub.registry.packs.encode import encode_tensor
+from deltahub.registry.storage.keys import pack_key
 from support import tiny_models
 from support.ingested import push_ingested, read_file, stored_tensors
 from support.registry import caller, opened_registry, push
@@ -169,7 +170,7 @@ def test_another_job_may_finish_the_file_meanwhile(
         was_overtaken.set()
         encode_tensor(*args, **kwargs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(heal, "encode_tensor", overtaken)
+    monkeypatch.setattr(repair, "encode_tensor", overtaken)
     finish(second)
     assert was_overtaken.is_set()
     for revision, _ in jobs:

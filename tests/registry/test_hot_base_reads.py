@@ -14,11 +14,11 @@ from deltahub.codecs.frame import FrameView
 from deltahub.codecs.ids import tensor_id
 from deltahub.registry import Registry
 from deltahub.registry.db.models import Frame, Tensor
+from deltahub.registry.downloads.file_reader import Restorer
 from deltahub.registry.errors import DataLost
-from deltahub.registry.hot_bases import LEAST_BYTES, SEGMENT_BYTES, HotBases
-from deltahub.registry.restore import Restorer
-from deltahub.registry.store.disk import Disk
-from deltahub.registry.store.keys import pack_key
+from deltahub.registry.packs.base_cache import LEAST_BYTES, SEGMENT_BYTES, HotBases
+from deltahub.registry.storage.disk import Disk
+from deltahub.registry.storage.keys import pack_key
 from support.client_packs import frames_of, near, send_pack, weights
 from support.registry import caller, ensure_repository, opened_registry
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltahub.registry import hot_bases
-from deltahub.registry.hot_bases import LEAST_BYTES, SEGMENT_BYTES, FrameKey, HotBases
-from deltahub.registry.store.base import Buffer
-from deltahub.registry.store.disk import Disk
+from deltahub.registry.packs import base_cache
+from deltahub.registry.packs.base_cache import LEAST_BYTES, SEGMENT_BYTES, FrameKey, HotBases
+from deltahub.registry.storage.base import Buffer
+from deltahub.registry.storage.disk import Disk
 
 LIMIT = 2 * SEGMENT_BYTES
 FRAME: FrameKey = ("pack", 0)
@@ -106,7 +106,7 @@ def test_bases_that_do_not_fit_let_others_stay(
     assert read(hot, 0, n=size) == block_of(0, size)
     assert read(hot, 7, n=size) == block_of(7, size)
     assert read(hot, 8, n=size) == b""
-    monkeypatch.setattr(hot_bases, "FRESH_S", 0.0)
+    monkeypatch.setattr(base_cache, "FRESH_S", 0.0)
     read(hot, 0)  # so that the other segment is the one that nobody wants
     offer(hot, range(8, 9), size)
     assert read(hot, 8, n=size) == block_of(8, size)

@@ -11,10 +11,12 @@ from deltahub.codecs.dtypes import DType
 from deltahub.codecs.frame import BasePlan, FrameView, assemble, decode_frame, peek_header_length
 from deltahub.codecs.ids import tensor_id
 from deltahub.codecs.recipe import Recipe
-from deltahub.registry import Caller, Registry, jobs
-from deltahub.registry.arrivals import after_ingest
+from deltahub.registry import Caller, Registry
+from deltahub.registry.catalog.commit import AddFile, commit
+from deltahub.registry.catalog.repositories import make_private
 from deltahub.registry.db.models import Entry, File, Frame, Pack, Revision
-from deltahub.registry.downloads import plan_download, stream_frames
+from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.plan import plan_download, stream_frames
 from deltahub.registry.errors import (
     DataLost,
     NotReady,
@@ -22,12 +24,11 @@ from deltahub.registry.errors import (
     RevisionNotFound,
     TensorNotFound,
 )
-from deltahub.registry.info import RevisionReport, report_revision
-from deltahub.registry.repack import repack
-from deltahub.registry.repositories import make_private
-from deltahub.registry.restore import Restorer
-from deltahub.registry.revisions import AddFile, commit
-from deltahub.registry.store.keys import pack_key
+from deltahub.registry.jobs import queue
+from deltahub.registry.packs.copy import repack
+from deltahub.registry.reencode.triggers import after_ingest
+from deltahub.registry.reports.revision import RevisionReport, report_revision
+from deltahub.registry.storage.keys import pack_key
 from support import tiny_models
 from support.client_packs import weights
 from support.ingested import push_ingested, read_file, run_replans
@@ -189,7 +190,7 @@ class TestInfo:
         assert report(reg, ann, "ann/tuned").base.pending_job_id is None
         push_ingested(reg, ann, "ann/base", {PATH: models[0]})
         with reg.db.read() as session:
-            (waiting,) = jobs.next_queued(session, kinds=["replan"])
+            (waiting,) = queue.next_queued(session, kinds=["replan"])
         base = report(reg, ann, "ann/tuned").base
         assert (base.declared_status, base.pending_job_id) == ("resolved", waiting.id)
         run_replans(reg)

@@ -12,10 +12,10 @@ from sqlalchemy import func, select
 from deltahub.codecs.dtypes import HEADER_BITS
 from deltahub.registry import Registry
 from deltahub.registry.db.models import File, FileTensor, Frame, Hold, Landing, Pack, Tensor
+from deltahub.registry.downloads.file_reader import Restorer
 from deltahub.registry.errors import DataLost
-from deltahub.registry.ingest import Ingest
-from deltahub.registry.restore import Restorer
-from deltahub.registry.store.keys import landing_key
+from deltahub.registry.ingest.pipeline import Ingest
+from deltahub.registry.storage.keys import landing_key
 from support import tiny_models
 from support.durable_disk import DurableDisk
 from support.ingested import push_ingested, read_file, stored_tensors

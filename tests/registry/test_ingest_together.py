@@ -9,15 +9,17 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event, select
 
-from deltahub.registry import Caller, Registry, ingest, jobs
+from deltahub.registry import Caller, Registry
+from deltahub.registry.catalog.commit import AddFile, commit
 from deltahub.registry.db.models import Entry, File, FileTensor, Hold, Landing, Tensor
+from deltahub.registry.downloads.file_reader import Restorer
 from deltahub.registry.errors import DataLost
-from deltahub.registry.ingest import Ingest
-from deltahub.registry.landing import status
-from deltahub.registry.restore import Restorer
-from deltahub.registry.revisions import AddFile, commit
-from deltahub.registry.small_files import SmallFiles
-from deltahub.registry.store.keys import landing_key
+from deltahub.registry.ingest import pipeline
+from deltahub.registry.ingest.pipeline import Ingest
+from deltahub.registry.jobs import queue
+from deltahub.registry.storage.keys import landing_key
+from deltahub.registry.uploads.landing import status
+from deltahub.registry.uploads.small_files import SmallFiles
 from deltahub.workers.context import JobContext, StepFailed
 from deltahub.workers.ingest import ingest as ingest_job
 from support.collecting import age_everything, collect, count, is_clean, n_objects
@@ -43,7 +45,7 @@ def ann(reg: Registry) -> Caller:
 
 @pytest.fixture(autouse=True)
 def three_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ingest, "STEP_FILES", 3)
+    monkeypatch.setattr(pipeline, "STEP_FILES", 3)
 
 
 def pushed(reg: Registry, who: Caller, files: dict[str, bytes] = FILES) -> str:
@@ -109,7 +111,7 @@ def test_steps_are_cut_by_number_and_by_bytes(
     job_id = pushed(reg, ann)
     steps = Ingest(reg, REVISION, job_id).pending_files()
     assert [len(step) for step in steps] == [3, 3, 3, 1]
-    monkeypatch.setattr(ingest, "STEP_BYTES", len(FILES["0.json"]) + len(FILES["1.json"]))
+    monkeypatch.setattr(pipeline, "STEP_BYTES", len(FILES["0.json"]) + len(FILES["1.json"]))
     steps = Ingest(reg, REVISION, job_id).pending_files()
     assert [len(step) for step in steps] == [2, *[1] * 8]
 
@@ -168,7 +170,7 @@ def test_the_job_fails_with_the_damage_once_all_other_steps_are_done(
     for path in ("0.json", "9.json"):
         changed(reg, landing_of(reg, FILES[path]), FILES[path])
     with reg.db.write() as session:
-        assert jobs.mark_running(session, job_id)
+        assert queue.mark_running(session, job_id)
     context = JobContext(reg, Restorer(reg), job_id, at_once)  # type: ignore[arg-type]
     with pytest.raises(StepFailed, match=sha256_of(FILES["0.json"])) as caught:
         ingest_job(context, {"revision_id": REVISION})

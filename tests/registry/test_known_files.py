@@ -8,6 +8,8 @@ import pytest
 from sqlalchemy import Connection, event, func, select, update
 
 from deltahub.registry import Caller, Registry
+from deltahub.registry.catalog.commit import AddFile, commit
+from deltahub.registry.catalog.repositories import create_repository, delete_repository
 from deltahub.registry.db.models import File, Hold, Landing, utc_now
 from deltahub.registry.errors import (
     Forbidden,
@@ -17,9 +19,7 @@ from deltahub.registry.errors import (
     Unauthorized,
     UploadNotFound,
 )
-from deltahub.registry.known_files import query_and_keep
-from deltahub.registry.repositories import create_repository, delete_repository
-from deltahub.registry.revisions import AddFile, commit
+from deltahub.registry.uploads.known_files import query_and_keep
 from support.collecting import age_everything, collect, count, is_clean
 from support.ingested import push_ingested
 from support.registry import caller, opened_registry, push, sha256_of, upload
@@ -144,7 +144,7 @@ def test_who_may_not_write_is_refused_before_anything_is_told(
 def test_a_query_locks_for_a_few_files_at_a_time_and_not_at_all_for_what_is_not_here(
     reg: Registry, ann: Caller, bob: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deltahub.registry.known_files.PART_TENSORS", 1)
+    monkeypatch.setattr("deltahub.registry.uploads.known_files.PART_TENSORS", 1)
     known = [b"one", b"two"]
     push_ingested(reg, ann, "ann/model", {"1.bin": known[0], "2.bin": known[1]})
     n_held = []

@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select, update
 
-from deltahub.registry import Caller, Registry, users
+from deltahub.registry import Caller, Registry
+from deltahub.registry.access import tokens, users
 from deltahub.registry.db.models import Landing, utc_now
 from deltahub.registry.errors import (
     Conflict,
@@ -31,10 +32,10 @@ from deltahub.registry.errors import (
     UploadNotFound,
     UploadOffsetMismatch,
 )
-from deltahub.registry.landing import LandingStatus, begin, complete_upload, receive, status
-from deltahub.registry.store.base import Buffer
-from deltahub.registry.store.disk import Disk
-from deltahub.registry.store.keys import landing_key
+from deltahub.registry.storage.base import Buffer
+from deltahub.registry.storage.disk import Disk
+from deltahub.registry.storage.keys import landing_key
+from deltahub.registry.uploads.landing import LandingStatus, begin, complete_upload, receive, status
 from support.durable_disk import DurableDisk
 from support.registry import caller, opened_registry, sha256_of, upload
 
@@ -313,7 +314,7 @@ DIES_IN_UPLOAD = """
 import sys
 from pathlib import Path
 from deltahub.registry import Registry, Settings, users
-from deltahub.registry.landing import receive
+from deltahub.registry.uploads.landing import receive
 with Registry.open(Settings(data_dir=Path(sys.argv[1]))) as reg:
     alice = users.authenticate(reg, sys.argv[2])
     data = bytes(range(256)) * 40
@@ -340,8 +341,8 @@ def test_an_upload_goes_on_after_a_kill_at_any_step(
 ) -> None:
     with opened_registry(tmp_path) as reg:
         users.create_user(reg, "alice")
-        secret = users.create_token(reg, "alice", "write")
-        alice = users.authenticate(reg, secret)
+        secret = tokens.create_token(reg, "alice", "write")
+        alice = tokens.authenticate(reg, secret)
     command = [sys.executable, "-c", DIES_IN_UPLOAD, str(tmp_path / "data"), secret, SHA256]
     died = subprocess.run(command, env={**os.environ, "DELTAHUB_FAILPOINT": failpoint})
     assert died.returncode == -9

@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import Engine, event, select
 
 from deltahub.registry import Registry
+from deltahub.registry.catalog.tree_pages import has_folder, inside_of, tree_page
 from deltahub.registry.db.models import Entry, File, Revision
 from deltahub.registry.db.session import ReadSession
-from deltahub.registry.listing import has_folder, inside_of, tree_page
 from support.registry import caller, opened_registry, push
 
 # Parts that sort around the slash, whose order is not that of their UTF-16, and the last of all.

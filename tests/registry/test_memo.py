@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from deltahub.registry.db.memo import Memo
 from deltahub.registry.db.models import Base, Domain
 from deltahub.registry.db.session import Database
+from deltahub.registry.db.versioned_cache import Memo
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from sqlalchemy import func, select
 from deltahub.codecs.ids import tensor_id
 from deltahub.registry import Registry
 from deltahub.registry.db.models import Domain, Frame, Pack, Tensor, TensorBase
+from deltahub.registry.downloads.file_reader import Restorer
 from deltahub.registry.errors import Conflict, DataLost, DeltaCycle, StorageFull
-from deltahub.registry.packs import PackSpool, SealedPacks
-from deltahub.registry.publish import BaseGone, insert_tensors, make_live, switch_tensor
-from deltahub.registry.restore import Restorer
-from deltahub.registry.store.base import StoreFull
+from deltahub.registry.packs.switch import BaseGone, insert_tensors, make_live, switch_tensor
+from deltahub.registry.packs.writer import PackSpool, SealedPacks
+from deltahub.registry.storage.base import StoreFull
 from support.client_packs import frames_of, near, weights
 from support.frames import forge_header
 from support.registry import opened_registry

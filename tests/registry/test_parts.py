@@ -11,13 +11,13 @@ from sqlalchemy import update
 
 from deltahub.codecs.ids import tensor_id
 from deltahub.registry import Caller, Registry
-from deltahub.registry.accept import accept_pack
+from deltahub.registry.catalog.repositories import delete_repository
 from deltahub.registry.db.models import Hold, Tensor, utc_now
 from deltahub.registry.errors import Conflict, InvalidFrame
-from deltahub.registry.packs import SealedPacks
-from deltahub.registry.publish import BaseGone, in_parts
-from deltahub.registry.repositories import delete_repository
-from deltahub.registry.tensors import query_and_hold
+from deltahub.registry.packs.switch import BaseGone, in_parts
+from deltahub.registry.packs.writer import SealedPacks
+from deltahub.registry.uploads.client_packs import accept_pack
+from deltahub.registry.uploads.known_tensors import query_and_hold
 from support.client_packs import frames_of, near, pack_of, weights
 from support.collecting import collect, count, is_clean
 from support.ingested import push_ingested, read_file, stored_tensors
@@ -33,7 +33,7 @@ Between = Callable[[Callable[[], None]], None]
 
 @pytest.fixture
 def reg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    monkeypatch.setattr("deltahub.registry.publish.PART_TENSORS", PART)
+    monkeypatch.setattr("deltahub.registry.packs.switch.PART_TENSORS", PART)
     with opened_registry(tmp_path) as registry:
         yield registry
 

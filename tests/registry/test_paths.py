@@ -4,14 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltahub.registry.errors import (
-    InvalidPath,
-)
-from deltahub.registry.paths import LFS_BYTES, validate_tree
-from deltahub.registry.revisions import (
-    entry_mode,
-    validate_path,
-)
+from deltahub.registry.catalog.commit import entry_mode, validate_path
+from deltahub.registry.errors import InvalidPath
+from deltahub.registry.names import LFS_BYTES, validate_tree
 
 
 @pytest.mark.parametrize(

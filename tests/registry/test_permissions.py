@@ -9,23 +9,21 @@ from typing import get_args
 
 import pytest
 
-from deltahub.registry import Caller, Registry, users
-from deltahub.registry.db.models import File, FileTensor, Hold, Tensor, utc_now
-from deltahub.registry.errors import Forbidden, RepositoryNotFound, Unauthorized, UploadNotFound
-from deltahub.registry.permissions import (
-    Action,
-    allowed,
-    readable_tensors,
-    require,
-)
-from deltahub.registry.repositories import (
+from deltahub.registry import Caller, Registry
+from deltahub.registry.access import organizations, users
+from deltahub.registry.access.caller import Action
+from deltahub.registry.access.permissions import allowed, require
+from deltahub.registry.access.repositories import load_repository
+from deltahub.registry.access.visibility import readable_tensors
+from deltahub.registry.catalog.commit import AddFile, commit
+from deltahub.registry.catalog.repositories import (
     create_repository,
     delete_repository,
     get_repository,
-    list_repositories,
-    load_repository,
 )
-from deltahub.registry.revisions import AddFile, commit
+from deltahub.registry.catalog.search import list_repositories
+from deltahub.registry.db.models import File, FileTensor, Hold, Tensor, utc_now
+from deltahub.registry.errors import Forbidden, RepositoryNotFound, Unauthorized, UploadNotFound
 from support.registry import caller, opened_registry, push, sha256_of
 
 
@@ -34,14 +32,14 @@ class Hub:
 
     def __init__(self, reg: Registry) -> None:
         self.reg = reg
-        users.create_organization(reg, "lab")
+        organizations.create_organization(reg, "lab")
         self.by_name: dict[str, Caller | None] = {
             "nobody": None,
             "stranger": caller(reg, "stranger"),
         }
         for role in ("read", "write", "admin"):
             users.create_user(reg, f"{role}er")
-            users.add_member(reg, "lab", f"{role}er", role)
+            organizations.add_member(reg, "lab", f"{role}er", role)
             self.by_name[f"{role}er"] = caller(reg, f"{role}er", scope="write")
         root = caller(reg, "root", is_admin=True)
         self.by_name |= {"root": root, "root with scope write": replace(root, scope="write")}

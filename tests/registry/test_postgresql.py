@@ -20,13 +20,13 @@ from starlette.testclient import TestClient
 
 from deltahub.registry import Registry
 from deltahub.registry.catalog import search
+from deltahub.registry.catalog.search import list_repositories
 from deltahub.registry.db.models import Domain
 from deltahub.registry.db.session import Database
 from deltahub.registry.errors import InvalidRequest, Unavailable
-from deltahub.registry.fsck import fsck
-from deltahub.registry.gc import plan_gc
-from deltahub.registry.recompress import apply_recompress, plan_recompress
-from deltahub.registry.repositories import list_repositories
+from deltahub.registry.maintenance.fsck.run import fsck
+from deltahub.registry.maintenance.gc.plan import plan_gc
+from deltahub.registry.reencode.recompress import apply_recompress, plan_recompress
 from deltahub.server.app import create_app
 from support import tiny_models as tiny
 from support.collecting import collect

@@ -15,13 +15,15 @@ import pytest
 from safetensors.numpy import save
 from sqlalchemy import event
 
-from deltahub.registry import Registry, users
-from deltahub.registry.entries import find_entry
-from deltahub.registry.fsck import fsck
-from deltahub.registry.landing import status
-from deltahub.registry.refs import resolve_revision
-from deltahub.registry.repositories import delete_repository, load_repository
-from deltahub.registry.restore import Restorer
+from deltahub.registry import Registry
+from deltahub.registry.access import tokens, users
+from deltahub.registry.access.repositories import load_repository
+from deltahub.registry.catalog.entries import find_entry
+from deltahub.registry.catalog.refs import resolve_revision
+from deltahub.registry.catalog.repositories import delete_repository
+from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.maintenance.fsck.run import fsck
+from deltahub.registry.uploads.landing import status
 from support.client_packs import frames_of, near, send_pack, weights
 from support.crash_workload import collect_all, run_jobs
 from support.durable_disk import DurableDisk
@@ -104,7 +106,7 @@ def check(folder: Path, promises: Promises, *, goes_on: bool) -> None:
         if not goes_on or not (promises.files or promises.uploads):
             return
         ann = next(user for user in users.list_users(reg) if user.name == "ann")
-        who = users.authenticate(reg, users.create_token(reg, ann.name, "write"))
+        who = tokens.authenticate(reg, tokens.create_token(reg, ann.name, "write"))
         for sha256 in promises.uploads:
             assert status(reg, who, sha256).is_complete
         run_jobs(reg)

@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, event, select
 
-from deltahub.registry import Caller, Registry, jobs
+from deltahub.registry import Caller, Registry
+from deltahub.registry.access.repositories import find_repository, load_repository
+from deltahub.registry.catalog.commit import AddFile, CopyFile, commit
+from deltahub.registry.catalog.entries import list_entries
+from deltahub.registry.catalog.refs import resolve_revision
+from deltahub.registry.catalog.repositories import create_repository, get_repository, make_private
 from deltahub.registry.db.models import (
     Domain,
     Entry,
@@ -22,19 +27,10 @@ from deltahub.registry.db.models import (
     Tensor,
     TensorBase,
 )
-from deltahub.registry.entries import list_entries
+from deltahub.registry.downloads.file_reader import Restorer
 from deltahub.registry.errors import Conflict, DataLost, Forbidden, RepositoryNotFound
-from deltahub.registry.publication import make_public
-from deltahub.registry.refs import resolve_revision
-from deltahub.registry.repositories import (
-    create_repository,
-    find_repository,
-    get_repository,
-    load_repository,
-    make_private,
-)
-from deltahub.registry.restore import Restorer
-from deltahub.registry.revisions import AddFile, CopyFile, commit
+from deltahub.registry.ingest.make_public import make_public
+from deltahub.registry.jobs import queue
 from support.client_packs import near, weights
 from support.collecting import age_everything, collect, count, is_clean
 from support.ingested import ingest, push_ingested, read_file, stored_tensors
@@ -77,13 +73,13 @@ def revision(reg: Registry, alice: Caller) -> int:
 def run_jobs(reg: Registry) -> None:
     while True:
         with reg.db.read() as session:
-            waiting = list(jobs.next_queued(session))
+            waiting = list(queue.next_queued(session))
         for job in waiting:
             if job.kind == "ingest":
                 ingest(reg, job.payload["revision_id"], job.id)
             with reg.db.write() as session:
-                jobs.mark_running(session, job.id)
-                jobs.mark_done(session, job.id, {})
+                queue.mark_running(session, job.id)
+                queue.mark_done(session, job.id, {})
         if not waiting:
             return
 
@@ -213,7 +209,7 @@ def test_it_waits_for_a_push_that_is_being_proved(
 ) -> None:
     with reg.db.write() as session:
         repository = load_repository(session, alice, "alice/m")
-        jobs.enqueue(session, "prove_recipe", {"landing_id": "1" * 32}, repository.id)
+        queue.enqueue(session, "prove_recipe", {"landing_id": "1" * 32}, repository.id)
     with pytest.raises(Conflict, match="being proved"):
         make_public(reg, alice, "alice/m")
     assert get_repository(reg, alice, "alice/m").is_private
@@ -223,8 +219,8 @@ DIES = """
 import sys
 from pathlib import Path
 from deltahub.registry import Registry, Settings
-from deltahub.registry.publication import make_public
-from deltahub.registry.refs import resolve_revision
+from deltahub.registry.ingest.make_public import make_public
+from deltahub.registry.catalog.refs import resolve_revision
 from support.registry import caller
 with Registry.open(Settings(data_dir=Path(sys.argv[1]))) as reg:
     make_public(reg, caller(reg, "alice"), "alice/m")

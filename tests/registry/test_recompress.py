@@ -15,14 +15,14 @@ from sqlalchemy import select, text, update
 from deltahub.codecs import fm_delta
 from deltahub.codecs._native import FmDeltaEncoder
 from deltahub.registry import Registry
-from deltahub.registry.commands import gc as gc_command
+from deltahub.registry.catalog.repositories import delete_repository
+from deltahub.registry.commands.maintenance import gc as gc_command
+from deltahub.registry.commands.recompress import recompress as command
 from deltahub.registry.data_folder import RECOMPRESS, RECOMPRESS_LOCK, DataFolderLock
 from deltahub.registry.db.models import Frame, Tensor
-from deltahub.registry.fsck import fsck
-from deltahub.registry.recompress import Outcome, apply_recompress, plan_recompress
-from deltahub.registry.recompress_command import recompress as command
-from deltahub.registry.repositories import delete_repository
-from deltahub.registry.store.keys import pack_key
+from deltahub.registry.maintenance.fsck.run import fsck
+from deltahub.registry.reencode.recompress import Outcome, apply_recompress, plan_recompress
+from deltahub.registry.storage.keys import pack_key
 from support.client_packs import frames_of, near, send_pack, weights
 from support.collecting import collect
 from support.frames import forge_header

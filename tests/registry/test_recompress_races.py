@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from deltahub.registry import Registry, failpoints
-from deltahub.registry.recompress import apply_recompress, plan_recompress
-from deltahub.registry.repositories import delete_repository
+from deltahub.registry.catalog.repositories import delete_repository
+from deltahub.registry.reencode.recompress import apply_recompress, plan_recompress
 from support.collecting import collect
 from support.ingested import push_ingested, run_replans, stored_tensors
 from support.old_hub import FILES, PATH, OldHub, check, make_old_hub, model, recompress

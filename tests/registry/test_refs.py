@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import update
 
 from deltahub.registry import Caller, Registry
+from deltahub.registry.access.repositories import load_repository
+from deltahub.registry.catalog.refs import create_ref, delete_ref, list_refs
 from deltahub.registry.db.models import Ref
 from deltahub.registry.errors import Conflict, InvalidName, InvalidRequest, RevisionNotFound
-from deltahub.registry.refs import create_ref, delete_ref, list_refs
-from deltahub.registry.repositories import load_repository
 from support.commits import NAME, files, revision
 from support.registry import caller, opened_registry, push, sha256_of
 

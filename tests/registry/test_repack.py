@@ -8,16 +8,13 @@ import pytest
 from sqlalchemy import select
 
 from deltahub.registry import Caller, Registry
-from deltahub.registry.collect import Outcome, apply_gc
-from deltahub.registry.db.models import (
-    Entry,
-    File,
-)
-from deltahub.registry.gc import plan_gc
-from deltahub.registry.locations import TensorLocation
-from deltahub.registry.repositories import delete_repository
-from deltahub.registry.restore import Restorer
-from deltahub.registry.store.keys import pack_key
+from deltahub.registry.catalog.repositories import delete_repository
+from deltahub.registry.db.models import Entry, File
+from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.maintenance.gc.apply import Outcome, apply_gc
+from deltahub.registry.maintenance.gc.plan import plan_gc
+from deltahub.registry.packs.locations import TensorLocation
+from deltahub.registry.storage.keys import pack_key
 from support import tiny_models as tiny
 from support.collecting import collect, is_clean
 from support.ingested import push_ingested, read_file

@@ -10,9 +10,9 @@ import torch
 from sqlalchemy import select
 
 from deltahub.codecs.frame import tensor_spec
-from deltahub.registry import Caller, Registry, jobs
-from deltahub.registry.accept import accept_pack
-from deltahub.registry.arrivals import enqueue_replans
+from deltahub.registry import Caller, Registry
+from deltahub.registry.catalog.commit import AddFile, commit
+from deltahub.registry.catalog.repositories import delete_repository
 from deltahub.registry.db.models import (
     PUBLIC_DOMAIN_KEY,
     Domain,
@@ -21,18 +21,19 @@ from deltahub.registry.db.models import (
     Revision,
     Tensor,
 )
-from deltahub.registry.encode import encode_tensor
+from deltahub.registry.downloads.file_reader import Restorer
 from deltahub.registry.errors import DeltaCycle
-from deltahub.registry.fsck import fsck
-from deltahub.registry.locations import FrameLocation, locate
-from deltahub.registry.measuring import measure_lineage
-from deltahub.registry.packs import PackSpool, SealedPacks
-from deltahub.registry.prove import submit_recipe
-from deltahub.registry.publish import make_live, switch_tensor
-from deltahub.registry.replan import Replanner
-from deltahub.registry.repositories import delete_repository
-from deltahub.registry.restore import Restorer
-from deltahub.registry.revisions import AddFile, commit
+from deltahub.registry.jobs import queue
+from deltahub.registry.lineage.measured import measure_lineage
+from deltahub.registry.maintenance.fsck.run import fsck
+from deltahub.registry.packs.encode import encode_tensor
+from deltahub.registry.packs.locations import FrameLocation, locate
+from deltahub.registry.packs.switch import make_live, switch_tensor
+from deltahub.registry.packs.writer import PackSpool, SealedPacks
+from deltahub.registry.reencode.replan import Replanner
+from deltahub.registry.reencode.triggers import enqueue_replans
+from deltahub.registry.uploads.client_packs import accept_pack
+from deltahub.registry.uploads.recipes import submit_recipe
 from support import tiny_models as tiny
 from support.client_door import pack_and_recipe
 from support.collecting import collect
@@ -173,7 +174,7 @@ def test_an_ingest_that_has_not_begun_needs_no_replan(reg: Registry, ann: Caller
     waiting = push(reg, ann, "ann/tune", {PATH: tiny.to_file(tiny.finetune(1e-5))}, base="ann/base")
     base = push_model(reg, ann, "ann/base", tiny.base())
     with reg.db.read() as session:
-        assert jobs.next_queued(session, kinds=["replan"]) == []
+        assert queue.next_queued(session, kinds=["replan"]) == []
         tune = session.scalars(select(Revision.id).where(Revision.commit == waiting.commit)).one()
     assert waiting.job_id is not None
     ingest(reg, tune, waiting.job_id)

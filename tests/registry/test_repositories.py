@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from deltahub.registry import Caller, Registry, audit, jobs
+from deltahub.registry import Caller, Registry
+from deltahub.registry.access import audit
+from deltahub.registry.catalog.repositories import (
+    create_repository,
+    delete_repository,
+    get_repository,
+)
+from deltahub.registry.catalog.search import list_repositories
 from deltahub.registry.db.models import Base, Entry, File, LineageEdge, Ref, Repository, Revision
 from deltahub.registry.errors import (
     Forbidden,
@@ -15,12 +22,7 @@ from deltahub.registry.errors import (
     RepositoryExists,
     RepositoryNotFound,
 )
-from deltahub.registry.repositories import (
-    create_repository,
-    delete_repository,
-    get_repository,
-    list_repositories,
-)
+from deltahub.registry.jobs import queue, requests
 from support.registry import caller, opened_registry, push
 
 
@@ -154,15 +156,15 @@ def test_jobs_of_a_deleted_repository_are_cancelled_or_asked_to_stop(
     assert first is not None
     assert second is not None
     with reg.db.write() as session:
-        assert jobs.mark_running(session, first)
+        assert queue.mark_running(session, first)
     delete_repository(reg, alice, "alice/model")
-    running, queued = (jobs.get_job(reg, alice, job) for job in (first, second))
+    running, queued = (requests.get_job(reg, alice, job) for job in (first, second))
     assert (running.state, running.is_cancel_asked) == ("running", True)
     assert (queued.state, queued.error) == ("cancelled", "its repository was deleted meanwhile")
     with reg.db.write() as session:
-        assert not jobs.mark_running(session, second)
-        assert jobs.mark_cancelled(session, first)
-    stopped = jobs.get_job(reg, alice, first)
+        assert not queue.mark_running(session, second)
+        assert queue.mark_cancelled(session, first)
+    stopped = requests.get_job(reg, alice, first)
     assert (stopped.state, stopped.error_code) == ("cancelled", "repository_not_found")
 
 

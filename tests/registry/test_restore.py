@@ -13,11 +13,11 @@ from sqlalchemy import select
 
 from deltahub.registry import Registry
 from deltahub.registry.db.models import Entry, File, Pack, Tensor
+from deltahub.registry.downloads.file_reader import Restorer
 from deltahub.registry.errors import DataLost, EntryNotFound, NotReady
-from deltahub.registry.ingest import Ingest
-from deltahub.registry.repack import repack
-from deltahub.registry.restore import Restorer
-from deltahub.registry.store.keys import pack_key
+from deltahub.registry.ingest.pipeline import Ingest
+from deltahub.registry.packs.copy import repack
+from deltahub.registry.storage.keys import pack_key
 from support import tiny_models
 from support.ingested import push_ingested
 from support.registry import caller, opened_registry, push

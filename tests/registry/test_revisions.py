@@ -6,7 +6,19 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, update
 
-from deltahub.registry import Caller, Registry, audit, jobs
+from deltahub.registry import Caller, Registry
+from deltahub.registry.access import audit
+from deltahub.registry.access.repositories import load_repository
+from deltahub.registry.catalog.commit import (
+    AddFile,
+    DeleteFile,
+    Operation,
+    commit,
+    find_entry,
+    list_entries,
+)
+from deltahub.registry.catalog.refs import create_ref
+from deltahub.registry.catalog.repositories import create_repository, get_repository
 from deltahub.registry.db.models import File, Job, LineageEdge, Revision
 from deltahub.registry.errors import (
     Conflict,
@@ -21,16 +33,7 @@ from deltahub.registry.errors import (
     Unauthorized,
     UploadNotFound,
 )
-from deltahub.registry.refs import create_ref
-from deltahub.registry.repositories import create_repository, get_repository, load_repository
-from deltahub.registry.revisions import (
-    AddFile,
-    DeleteFile,
-    Operation,
-    commit,
-    find_entry,
-    list_entries,
-)
+from deltahub.registry.jobs import queue, requests
 from support.commits import NAME, add, files, revision
 from support.registry import caller, opened_registry, push, sha256_of, upload
 
@@ -125,7 +128,7 @@ def test_a_new_base_of_the_same_contents_makes_a_revision(reg: Registry, alice: 
 def test_new_files_are_ingested_by_one_job(reg: Registry, alice: Caller) -> None:
     result = push(reg, alice, NAME, {"a": b"1", "b": b"2"})
     assert result.job_id is not None
-    job = jobs.get_job(reg, alice, result.job_id)
+    job = requests.get_job(reg, alice, result.job_id)
     row = revision(reg)
     assert (job.kind, job.state, job.payload) == ("ingest", "queued", {"revision_id": row.id})
     assert (job.repository, row.ingest_job_id) == (NAME, job.id)
@@ -139,8 +142,8 @@ def test_repeating_a_push_whose_ingest_failed_asks_for_it_again(
     first = push(reg, alice, NAME, {"a": b"1"})
     assert first.job_id is not None
     with reg.db.write() as session:
-        jobs.mark_running(session, first.job_id)
-        jobs.mark_failed(session, first.job_id, "storage_full", "the disk is full")
+        queue.mark_running(session, first.job_id)
+        queue.mark_failed(session, first.job_id, "storage_full", "the disk is full")
     again = push(reg, alice, NAME, {"a": b"1"})
     assert not again.changed
     assert again.job_id not in (None, first.job_id)

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from deltahub.registry import Registry, Settings
+from deltahub.registry.access.repositories import load_repository
+from deltahub.registry.catalog.commit import DeleteFile, commit, list_entries, resolve_revision
+from deltahub.registry.catalog.refs import create_ref
+from deltahub.registry.catalog.repositories import delete_repository, get_repository
 from deltahub.registry.errors import InvalidPath, RefMoved, RepositoryNotFound
-from deltahub.registry.refs import create_ref
-from deltahub.registry.repositories import delete_repository, get_repository, load_repository
-from deltahub.registry.revisions import DeleteFile, commit, list_entries, resolve_revision
 from support.registry import caller, push, sha256_of
 
 NAME = "alice/model"

@@ -9,13 +9,13 @@ import pytest
 from sqlalchemy import select
 
 from deltahub.registry import Registry
-from deltahub.registry.collect import apply_gc
+from deltahub.registry.catalog.repositories import delete_repository
 from deltahub.registry.db.models import Entry, File
+from deltahub.registry.downloads.file_reader import Restorer
 from deltahub.registry.errors import DataLost, EntryNotFound
-from deltahub.registry.gc import plan_gc
-from deltahub.registry.locations import TensorLocation
-from deltahub.registry.repositories import delete_repository
-from deltahub.registry.restore import Restorer
+from deltahub.registry.maintenance.gc.apply import apply_gc
+from deltahub.registry.maintenance.gc.plan import plan_gc
+from deltahub.registry.packs.locations import TensorLocation
 from support.ingested import push_ingested
 from support.registry import caller, opened_registry
 

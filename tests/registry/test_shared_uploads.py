@@ -9,18 +9,20 @@ from sqlalchemy import func, select
 
 from deltahub.codecs.ids import tensor_id
 from deltahub.codecs.recipe import Recipe
-from deltahub.registry import Caller, Registry, jobs
-from deltahub.registry.accept import accept_pack
+from deltahub.registry import Caller, Registry
+from deltahub.registry.catalog.commit import AddFile, commit
 from deltahub.registry.db.models import Job, Landing
-from deltahub.registry.decode_uploaded import FrameTaker
 from deltahub.registry.errors import HashMismatch, UploadNotFound
-from deltahub.registry.ingest import Ingest
-from deltahub.registry.known_files import query_and_keep
-from deltahub.registry.landing import LandingStatus, receive, status
-from deltahub.registry.prove import prove_recipe, submit_recipe
-from deltahub.registry.revisions import AddFile, commit
-from deltahub.registry.tensors import query_and_hold
-from deltahub.registry.upload_pack import UploadedFrame
+from deltahub.registry.ingest.pipeline import Ingest
+from deltahub.registry.ingest.prove_recipe import prove_recipe
+from deltahub.registry.jobs import queue
+from deltahub.registry.uploads.client_pack_index import UploadedFrame
+from deltahub.registry.uploads.client_packs import accept_pack
+from deltahub.registry.uploads.known_files import query_and_keep
+from deltahub.registry.uploads.known_tensors import query_and_hold
+from deltahub.registry.uploads.landing import LandingStatus, receive, status
+from deltahub.registry.uploads.recipes import submit_recipe
+from deltahub.registry.uploads.verify_frames import FrameTaker
 from support.client_packs import file_of, frames_of, pack_of, send_pack, weights
 from support.collecting import age_everything, collect, is_clean
 from support.ingested import read_file
@@ -48,13 +50,13 @@ def n_landings(reg: Registry) -> int:
 def run_job(reg: Registry, job_id: str | None) -> None:
     assert job_id is not None
     with reg.db.write() as session:
-        assert jobs.mark_running(session, job_id)
+        assert queue.mark_running(session, job_id)
         payload = session.get_one(Job, job_id).payload
     try:
         prove_recipe(reg, job_id, payload)
     finally:
         with reg.db.write() as session:
-            jobs.mark_done(session, job_id, {})
+            queue.mark_done(session, job_id, {})
 
 
 def ready_repositories(reg: Registry, who: Caller) -> Sequence[str]:
@@ -105,7 +107,7 @@ def test_a_recipe_submitted_while_another_job_lets_go_of_it_is_kept_anew(
             run_job(reg, job_id)
         return found
 
-    monkeypatch.setattr("deltahub.registry.prove.receive", receive_late)
+    monkeypatch.setattr("deltahub.registry.ingest.prove_recipe.receive", receive_late)
     submitted = submit_recipe(reg, ann, second, recipe)
     run_job(reg, submitted.job_id)
     commit(reg, ann, second, "main", [AddFile("m.bin", sha256_of(data), len(data))])

@@ -11,16 +11,17 @@ from random import Random
 import pytest
 from sqlalchemy import event, select
 
-from deltahub.registry import Caller, Registry, small_files
+from deltahub.registry import Caller, Registry
+from deltahub.registry.access.repositories import load_repository
+from deltahub.registry.catalog.commit import AddFile, CommitResult, commit
+from deltahub.registry.catalog.entries import list_entries
+from deltahub.registry.catalog.refs import resolve_revision
 from deltahub.registry.db.models import Landing, Revision
-from deltahub.registry.entries import list_entries
 from deltahub.registry.errors import HashMismatch, LimitExceeded, Unavailable
-from deltahub.registry.landing import begin, receive, status
-from deltahub.registry.refs import resolve_revision
-from deltahub.registry.repositories import load_repository
-from deltahub.registry.revisions import AddFile, CommitResult, commit
-from deltahub.registry.small_files import SmallFiles
-from deltahub.registry.store.keys import landing_key
+from deltahub.registry.storage.keys import landing_key
+from deltahub.registry.uploads import small_files
+from deltahub.registry.uploads.landing import begin, receive, status
+from deltahub.registry.uploads.small_files import SmallFiles
 from support.collecting import age_everything, collect, is_clean, n_objects
 from support.durable_disk import DurableDisk
 from support.ingested import ingest
@@ -195,8 +196,8 @@ COMMITS = """
 import sys
 from pathlib import Path
 from deltahub.registry import Registry, Settings
-from deltahub.registry.revisions import AddFile, commit
-from deltahub.registry.small_files import SmallFiles
+from deltahub.registry.catalog.commit import AddFile, commit
+from deltahub.registry.uploads.small_files import SmallFiles
 from support.registry import caller, push
 with Registry.open(Settings(data_dir=Path(sys.argv[1]))) as reg:
     alice = caller(reg, "alice")

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from deltahub.registry.store.base import Buffer, InvalidKey, Store, StoreFull, StoreUnavailable
-from deltahub.registry.store.disk import Disk
-from deltahub.registry.store.files import FileStore
-from deltahub.registry.store.keys import landing_key, pack_key
-from deltahub.registry.store.memory import MemoryStore
+from deltahub.registry.storage.base import Buffer, InvalidKey, Store, StoreFull, StoreUnavailable
+from deltahub.registry.storage.disk import Disk
+from deltahub.registry.storage.keys import landing_key, pack_key
+from deltahub.registry.storage.local import FileStore
+from deltahub.registry.storage.memory import MemoryStore
 from support.durable_disk import DurableDisk
 from support.store_contract import StoreContract, read_all
 
@@ -209,7 +209,7 @@ def test_a_reader_keeps_seeing_the_whole_old_object_while_it_is_replaced(tmp_pat
 DIES_IN_PUT = """
 import sys
 from pathlib import Path
-from deltahub.registry.store.files import FileStore
+from deltahub.registry.storage.local import FileStore
 FileStore(Path(sys.argv[1])).put("packs/x", [b"data"])
 """
 

@@ -10,8 +10,8 @@ from deltahub.codecs.dtypes import DType
 from deltahub.codecs.frame import BasePlan, BaseSegment, FrameRange, TensorSpec, encode_frame
 from deltahub.codecs.ids import tensor_id
 from deltahub.registry import Caller, Registry
-from deltahub.registry.accept import accept_pack
 from deltahub.registry.db.models import Hold, Landing, Tensor
+from deltahub.registry.downloads.file_reader import Restorer
 from deltahub.registry.errors import (
     DeltaCycle,
     Forbidden,
@@ -20,8 +20,8 @@ from deltahub.registry.errors import (
     RepositoryNotFound,
     UploadNotFound,
 )
-from deltahub.registry.restore import Restorer
-from deltahub.registry.tensors import query_and_hold
+from deltahub.registry.uploads.client_packs import accept_pack
+from deltahub.registry.uploads.known_tensors import query_and_hold
 from support.client_packs import frames_of, near, pack_of, send_pack, weights
 from support.frames import forge_header, forge_segments, table_of
 from support.ingested import push_ingested
@@ -291,9 +291,9 @@ def forge_base(frame: bytes, base: bytes) -> bytes:
 def test_a_pack_of_very_many_frames_holds_the_lock_for_a_few_of_them_at_a_time(
     reg: Registry, ann: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deltahub.registry.publish.PART_TENSORS", 10)
-    monkeypatch.setattr("deltahub.registry.accept.PART_TENSORS", 10)
-    monkeypatch.setattr("deltahub.registry.tensors.PART_TENSORS", 10)
+    monkeypatch.setattr("deltahub.registry.packs.switch.PART_TENSORS", 10)
+    monkeypatch.setattr("deltahub.registry.uploads.client_packs.PART_TENSORS", 10)
+    monkeypatch.setattr("deltahub.registry.uploads.known_tensors.PART_TENSORS", 10)
     tensors = [weights(8, seed) for seed in range(25)]
     ensure_repository(reg, ann, "ann/m", private=True)
     rows = [0]

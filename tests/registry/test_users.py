@@ -9,16 +9,11 @@ import pytest
 from click.testing import CliRunner
 from sqlalchemy import select, update
 
-from deltahub.registry import Registry, Settings, audit, users
+from deltahub.registry import Registry, Settings
+from deltahub.registry.access import audit, bootstrap, organizations, tokens, users
 from deltahub.registry.commands import user as user_command
 from deltahub.registry.db.models import Token, utc_now
-from deltahub.registry.errors import (
-    InvalidName,
-    InvalidRequest,
-    NameTaken,
-    NotFound,
-    Unauthorized,
-)
+from deltahub.registry.errors import InvalidName, InvalidRequest, NameTaken, NotFound, Unauthorized
 from support.registry import opened_registry
 
 
@@ -30,14 +25,14 @@ def reg(tmp_path: Path) -> Iterator[Registry]:
 
 def test_a_token_names_its_user_and_scope(reg: Registry) -> None:
     users.create_user(reg, "alice", is_admin=True)
-    caller = users.authenticate(reg, users.create_token(reg, "alice", "write"))
+    caller = tokens.authenticate(reg, tokens.create_token(reg, "alice", "write"))
     assert (caller.name, caller.is_admin, caller.scope) == ("alice", True, "write")
     assert not caller.is_superuser
 
 
 def test_only_the_hash_of_a_token_is_kept(reg: Registry) -> None:
     users.create_user(reg, "alice")
-    secret = users.create_token(reg, "alice", "read")
+    secret = tokens.create_token(reg, "alice", "read")
     assert secret.startswith("dh_")
     assert len(secret) > 40
     for file in reg.data_dir.glob("deltahub.sqlite3*"):
@@ -47,29 +42,29 @@ def test_only_the_hash_of_a_token_is_kept(reg: Registry) -> None:
 def test_an_unknown_token_is_refused(reg: Registry) -> None:
     for secret in ("", "dh_", "dh_" + "x" * 43, "hf_something", "\udcff", "x" * 100_000):
         with pytest.raises(Unauthorized):
-            users.authenticate(reg, secret)
+            tokens.authenticate(reg, secret)
 
 
 def test_a_revoked_token_is_refused_at_once(reg: Registry) -> None:
     users.create_user(reg, "alice")
-    secret = users.create_token(reg, "alice", "read", "laptop")
-    (info,) = users.list_tokens(reg, "alice")
+    secret = tokens.create_token(reg, "alice", "read", "laptop")
+    (info,) = tokens.list_tokens(reg, "alice")
     assert (info.label, info.expires_at) == ("laptop", None)
-    users.revoke_token(reg, info.id)
+    tokens.revoke_token(reg, info.id)
     with pytest.raises(Unauthorized):
-        users.authenticate(reg, secret)
+        tokens.authenticate(reg, secret)
     with pytest.raises(NotFound):
-        users.revoke_token(reg, info.id)
+        tokens.revoke_token(reg, info.id)
 
 
 def test_an_expired_token_is_refused_and_says_since_when(reg: Registry) -> None:
     users.create_user(reg, "alice")
-    secret = users.create_token(reg, "alice", "read", ttl_s=60)
-    assert users.authenticate(reg, secret).name == "alice"
+    secret = tokens.create_token(reg, "alice", "read", ttl_s=60)
+    assert tokens.authenticate(reg, secret).name == "alice"
     with reg.db.write() as session:
         session.execute(update(Token).values(expires_at=utc_now()))
     with pytest.raises(Unauthorized, match=r"alice expired at \d{4}-"):
-        users.authenticate(reg, secret)
+        tokens.authenticate(reg, secret)
 
 
 @pytest.mark.parametrize(
@@ -80,102 +75,102 @@ def test_a_name_that_cannot_be_one_is_refused_briefly(reg: Registry, name: str) 
         users.create_user(reg, name * 100)
     assert len(str(raised.value)) < 500
     with pytest.raises(InvalidName):
-        users.create_organization(reg, name)
+        organizations.create_organization(reg, name)
 
 
 def test_users_and_organizations_share_their_names(reg: Registry) -> None:
     users.create_user(reg, "alice")
-    users.create_organization(reg, "lab")
+    organizations.create_organization(reg, "lab")
     for name in ("alice", "lab"):
         with pytest.raises(NameTaken, match=name):
             users.create_user(reg, name)
         with pytest.raises(NameTaken, match=name):
-            users.create_organization(reg, name)
+            organizations.create_organization(reg, name)
 
 
 def test_names_that_differ_only_in_case_are_refused(reg: Registry) -> None:
     users.create_user(reg, "alice")
-    users.create_organization(reg, "Lab")
+    organizations.create_organization(reg, "Lab")
     for name, taken in (("ALICE", "alice"), ("lab", "Lab")):
         with pytest.raises(NameTaken, match=f"'{name}' differs only in .* case from '{taken}'"):
             users.create_user(reg, name)
         with pytest.raises(NameTaken, match="case"):
-            users.create_organization(reg, name)
+            organizations.create_organization(reg, name)
     users.create_user(reg, "Admin")
-    assert users.bootstrap_admin(reg) is not None
+    assert bootstrap.bootstrap_admin(reg) is not None
     assert [user.name for user in users.list_users(reg)] == ["Admin", "admin-2", "alice"]
 
 
 def test_scope_admin_is_for_administrators(reg: Registry) -> None:
     users.create_user(reg, "bob")
     with pytest.raises(InvalidRequest, match="bob is no administrator"):
-        users.create_token(reg, "bob", "admin")
-    assert users.list_tokens(reg) == []
+        tokens.create_token(reg, "bob", "admin")
+    assert tokens.list_tokens(reg) == []
 
 
 def test_a_member_can_be_removed(reg: Registry) -> None:
-    users.create_organization(reg, "lab")
-    users.create_organization(reg, "empty")
+    organizations.create_organization(reg, "lab")
+    organizations.create_organization(reg, "empty")
     for name in ("bob", "alice"):
         users.create_user(reg, name)
-        users.add_member(reg, "lab", name, "read")
-    users.remove_member(reg, "lab", "bob")
-    found = {each.name: dict(each.members) for each in users.list_organizations(reg)}
+        organizations.add_member(reg, "lab", name, "read")
+    organizations.remove_member(reg, "lab", "bob")
+    found = {each.name: dict(each.members) for each in organizations.list_organizations(reg)}
     assert found == {"empty": {}, "lab": {"alice": "read"}}
     for organization in ("lab", "nope", "alice"):
         with pytest.raises(NotFound, match="user org list"):
-            users.remove_member(reg, organization, "bob")
+            organizations.remove_member(reg, organization, "bob")
 
 
 def test_a_user_belongs_to_their_own_namespace_and_to_organizations(reg: Registry) -> None:
     users.create_user(reg, "alice")
-    users.create_organization(reg, "lab")
-    caller = users.authenticate(reg, users.create_token(reg, "alice", "read"))
-    assert users.namespaces_of(reg, caller) == {"alice": "admin"}
-    users.add_member(reg, "lab", "alice", "read")
-    users.add_member(reg, "lab", "alice", "write")
-    assert users.namespaces_of(reg, caller) == {"alice": "admin", "lab": "write"}
+    organizations.create_organization(reg, "lab")
+    caller = tokens.authenticate(reg, tokens.create_token(reg, "alice", "read"))
+    assert organizations.namespaces_of(reg, caller) == {"alice": "admin"}
+    organizations.add_member(reg, "lab", "alice", "read")
+    organizations.add_member(reg, "lab", "alice", "write")
+    assert organizations.namespaces_of(reg, caller) == {"alice": "admin", "lab": "write"}
 
 
 def test_membership_needs_an_organization_a_user_and_a_role_that_exist(reg: Registry) -> None:
     users.create_user(reg, "alice")
-    users.create_organization(reg, "lab")
+    organizations.create_organization(reg, "lab")
     with pytest.raises(NotFound, match="organization"):
-        users.add_member(reg, "alice", "alice", "read")
+        organizations.add_member(reg, "alice", "alice", "read")
     with pytest.raises(NotFound, match="nobody"):
-        users.add_member(reg, "lab", "nobody", "read")
+        organizations.add_member(reg, "lab", "nobody", "read")
     with pytest.raises(InvalidRequest, match="owner"):
-        users.add_member(reg, "lab", "alice", "owner")  # type: ignore[arg-type]  # on purpose
+        organizations.add_member(reg, "lab", "alice", "owner")  # type: ignore[arg-type]  # on purpose
 
 
 def test_the_first_start_makes_an_administrator_once(reg: Registry) -> None:
-    secret = users.bootstrap_admin(reg)
+    secret = bootstrap.bootstrap_admin(reg)
     assert secret is not None
-    assert users.authenticate(reg, secret).is_superuser
-    assert users.bootstrap_admin(reg) is None
+    assert tokens.authenticate(reg, secret).is_superuser
+    assert bootstrap.bootstrap_admin(reg) is None
 
 
 def test_a_hub_with_an_administrator_makes_no_other_and_shows_no_token(reg: Registry) -> None:
     users.create_user(reg, "alice", is_admin=True)
-    assert users.bootstrap_admin(reg) is None
+    assert bootstrap.bootstrap_admin(reg) is None
 
 
 def test_a_hub_whose_users_administer_nothing_gets_an_administrator(reg: Registry) -> None:
     for name in ("alice", "admin"):
         users.create_user(reg, name)
-    users.create_organization(reg, "admin-2")
-    secret = users.bootstrap_admin(reg)
+    organizations.create_organization(reg, "admin-2")
+    secret = bootstrap.bootstrap_admin(reg)
     assert secret is not None
-    made = users.authenticate(reg, secret)
+    made = tokens.authenticate(reg, secret)
     assert (made.name, made.is_superuser) == ("admin-3", True)
     assert {user.name: user.is_admin for user in users.list_users(reg)}["admin"] is False
-    assert users.bootstrap_admin(reg) is None
+    assert bootstrap.bootstrap_admin(reg) is None
 
 
 def test_what_is_done_to_users_is_in_the_audit_log(reg: Registry) -> None:
     users.create_user(reg, "alice")
-    users.create_token(reg, "alice", "read")
-    users.revoke_token(reg, 1)
+    tokens.create_token(reg, "alice", "read")
+    tokens.revoke_token(reg, 1)
     with reg.db.read() as session:
         actions = [(event.action, event.target) for event in audit.latest(session)]
         assert session.scalars(select(Token)).all() == []
@@ -225,12 +220,12 @@ def test_the_command_line_manages_users_tokens_and_organizations(tmp_path: Path)
     assert shell.json("org", "list") == {"items": [{"name": "lab", "members": members}]}
     assert shell.run("org", "list") == "lab: alice (admin)\n"
     with opened_registry(tmp_path) as reg:
-        assert users.authenticate(reg, secret).is_superuser
-        alice = users.authenticate(reg, made["token"])
-        assert users.namespaces_of(reg, alice) == {"alice": "admin", "lab": "admin"}
+        assert tokens.authenticate(reg, secret).is_superuser
+        alice = tokens.authenticate(reg, made["token"])
+        assert organizations.namespaces_of(reg, alice) == {"alice": "admin", "lab": "admin"}
     shell.run("token", "revoke", str(first["id"]))
     with opened_registry(tmp_path) as reg, pytest.raises(Unauthorized):
-        users.authenticate(reg, made["token"])
+        tokens.authenticate(reg, made["token"])
 
 
 def test_the_command_line_says_what_is_refused(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from sqlalchemy import select
 from deltahub.registry import Caller, Registry
 from deltahub.registry.db.models import XetRange, Xorb
 from deltahub.registry.errors import HashMismatch
-from deltahub.registry.fsck import fsck
-from deltahub.registry.store.keys import xorb_key
+from deltahub.registry.maintenance.fsck.run import fsck
+from deltahub.registry.storage.keys import xorb_key
 from deltahub.registry.xet.sources import UnknownXorb
 from support.collecting import count, is_clean
 from support.crash_workload import run_jobs

@@ -10,17 +10,17 @@ import pytest
 from sqlalchemy import Engine, event
 
 from deltahub.registry import Caller, Registry
+from deltahub.registry.catalog.commit import commit
+from deltahub.registry.catalog.operations import CopyFile
+from deltahub.registry.catalog.repositories import delete_repository
 from deltahub.registry.errors import Forbidden, Unavailable, UploadNotFound
-from deltahub.registry.repositories import delete_repository
-from deltahub.registry.revisions import commit
-from deltahub.registry.trees import CopyFile
 from deltahub.registry.xet.chunks import MAX_CHUNK_BYTES
 from deltahub.registry.xet.epochs import place_of
 from deltahub.registry.xet.hashes import chunk_hash
 from deltahub.registry.xet.known_chunks import known_chunks
+from deltahub.registry.xet.receive_xorb import has_xorb
 from deltahub.registry.xet.shard import Shard
 from deltahub.registry.xet.sources import UnknownXorb
-from deltahub.registry.xet.uploads import has_xorb
 from support.collecting import collect
 from support.registry import caller, ensure_repository, opened_registry
 from support.xet import MARK, FileOf, TermOf, XorbOf, cut, repository_row, send_shard, send_xorb

@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import select, update
 
 from deltahub.registry import Caller, Registry, failpoints
+from deltahub.registry.catalog.repositories import delete_repository
 from deltahub.registry.db.models import Landing, XetRange, Xorb, utc_now
 from deltahub.registry.errors import (
     Forbidden,
@@ -24,12 +25,11 @@ from deltahub.registry.errors import (
     SizeMismatch,
     UploadNotFound,
 )
-from deltahub.registry.gc import plan_gc
-from deltahub.registry.publication import make_public
-from deltahub.registry.repositories import delete_repository
+from deltahub.registry.ingest.make_public import make_public
+from deltahub.registry.maintenance.gc.plan import plan_gc
 from deltahub.registry.xet.epochs import place_of, repository_at
+from deltahub.registry.xet.receive_xorb import receive_xorb
 from deltahub.registry.xet.sources import UnknownXorb
-from deltahub.registry.xet.uploads import receive_xorb
 from support.collecting import age_everything, collect, count, is_clean, n_objects
 from support.crash_workload import run_jobs
 from support.registry import caller, ensure_repository, opened_registry, push, sha256_of

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltahub.registry.xet import virtual
+from deltahub.registry.xet import virtual_xorbs
 from deltahub.registry.xet.chunks import ChunkDecoder, ChunkHeader
-from deltahub.registry.xet.virtual import CHUNK_BYTES, VirtualFile
+from deltahub.registry.xet.virtual_xorbs import CHUNK_BYTES, VirtualFile
 
 DATA = Random(0).randbytes(5 * CHUNK_BYTES + 777)
 
@@ -18,8 +18,8 @@ DATA = Random(0).randbytes(5 * CHUNK_BYTES + 777)
 def small_xorbs() -> Iterator[None]:
     """Xorbs of two chunks, so that a small file has several."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(virtual, "XORB_CHUNKS", 2)
-        patch.setattr(virtual, "_XORB_BYTES", 2 * CHUNK_BYTES)
+        patch.setattr(virtual_xorbs, "XORB_CHUNKS", 2)
+        patch.setattr(virtual_xorbs, "_XORB_BYTES", 2 * CHUNK_BYTES)
         yield
 
 
@@ -80,7 +80,7 @@ def test_any_part_of_a_xorb_is_that_part_of_the_whole(size: int, data: st.DataOb
 
 
 def test_what_comes_in_one_buffer_goes_out_in_one_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(virtual, "RUN_BYTES", CHUNK_BYTES + 1000)
+    monkeypatch.setattr(virtual_xorbs, "RUN_BYTES", CHUNK_BYTES + 1000)
     file = VirtualFile("0" * 64, len(DATA))
     size = file.stored_bytes(1)
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from deltahub.codecs.errors import CodecError
-from deltahub.registry import users
+from deltahub.registry.access import tokens
 from deltahub.registry.errors import RegistryError
-from deltahub.registry.store.base import StoreError
+from deltahub.registry.storage.base import StoreError
 from deltahub.server.app import create_app
 from deltahub.server.errors import STATUS_OF, wire_code
 from support.hub import RunningHub
@@ -86,8 +86,8 @@ def test_a_bad_token_is_refused_even_where_none_is_needed(hub: RunningHub, heade
 def test_a_revoked_token_is_refused_at_once(hub: RunningHub) -> None:
     token = hub.user("revoked-user")
     assert hub.call("GET", "/v1/whoami", token=token).status == 200
-    for known in users.list_tokens(hub.registry, "revoked-user"):
-        users.revoke_token(hub.registry, known.id)
+    for known in tokens.list_tokens(hub.registry, "revoked-user"):
+        tokens.revoke_token(hub.registry, known.id)
     assert hub.call("GET", "/v1/whoami", token=token).status == 401
 
 
@@ -120,7 +120,7 @@ def test_a_public_repository_can_be_read_by_all_and_written_by_few(hub: RunningH
         assert hub.call("POST", f"{path}/files/query", token=other, body=asked).status == 403
         assert hub.call("POST", f"{path}/files/query", body=asked).status == 401
     assert hub.call("DELETE", path, token=other).status == 403
-    reading = users.create_token(hub.registry, "publisher", "read")
+    reading = tokens.create_token(hub.registry, "publisher", "read")
     assert hub.call("POST", f"{path}/commits", token=reading, body=body).code == "forbidden"
     assert hub.call("DELETE", path, token=owner).status == 204
     assert hub.call("GET", path).status == 404

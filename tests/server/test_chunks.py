@@ -6,7 +6,7 @@ from itertools import accumulate, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltahub.registry.tensor_reader import RUN_BYTES
+from deltahub.registry.packs.tensor_reader import RUN_BYTES
 from deltahub.server.chunks import Chunk, in_chunks
 
 LARGE = 20 << 10

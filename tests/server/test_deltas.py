@@ -5,10 +5,7 @@ from hashlib import sha256
 
 import pytest
 
-from deltahub.codecs.frame import (
-    FrameHeader,
-    parse_header,
-)
+from deltahub.codecs.frame import FrameHeader, parse_header
 from deltahub.codecs.ids import tensor_id
 from deltahub.codecs.recipe import Recipe, TensorRef
 from support.client_door import pack_and_recipe

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deltahub.registry.db.models import Landing
-from deltahub.registry.store.keys import landing_key
+from deltahub.registry.storage.keys import landing_key
 from deltahub.server.running import UNSENT_BYTES
 from deltahub.server.settings import ServerSettings
 from support.hub import Answer, RunningHub, running_hub

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from deltahub.registry.repositories import find_repository
+from deltahub.registry.access.repositories import find_repository
 from support.hub import RunningHub, running_hub
 from support.tiny_models import base, finetune, to_file
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from deltahub.registry import users
+from deltahub.registry.access import tokens
 from deltahub.registry.db.models import Landing
-from deltahub.registry.fsck import fsck
+from deltahub.registry.maintenance.fsck.run import fsck
 from deltahub.server.settings import ServerSettings
 from support.hf_door import (
     batch,
@@ -73,7 +73,7 @@ def test_a_link_ends_with_the_token_for_which_it_was_made(hub: RunningHub, ends:
     (item,) = batch(hub, f"{gus}/m", (digest_of(data), 3000), token=token).json()["objects"]
     href = path_of(item["actions"]["upload"]["href"])
     end_token(hub.registry, gus, ends)
-    users.create_token(hub.registry, gus, "write")
+    tokens.create_token(hub.registry, gus, "write")
     assert error_of(hub.call("PUT", href, body=data)) == (401, "unauthorized")
     whole = {"oid": digest_of(data), "parts": []}
     for method, part, body in (("PUT", "parts/1", data), ("POST", "complete", whole)):

@@ -285,7 +285,7 @@ def test_a_model_is_made_with_its_first_commit_or_not_at_all(
         raise OSError(f"dies at {point}")
 
     with monkeypatch.context() as patch:
-        patch.setattr("deltahub.registry.revisions.failpoints.reached", dies)
+        patch.setattr("deltahub.registry.catalog.commit.failpoints.reached", dies)
         assert create_model(hub, other).status == 500
     path = f"/api/models/{other}"
     assert hub.call("GET", path, token=hub.admin_token).status == 404

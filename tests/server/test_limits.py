@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI
 from starlette.types import Message
 
-from deltahub.registry.permissions import Caller
+from deltahub.registry.access.caller import Caller
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 from deltahub.server.app import _ROUTERS, create_app

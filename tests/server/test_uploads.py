@@ -18,8 +18,8 @@ import pytest
 from deltahub.client.api import Api
 from deltahub.client.transport import Transport
 from deltahub.client.upload import Uploader
-from deltahub.registry.store.base import Buffer
-from deltahub.registry.store.disk import Disk
+from deltahub.registry.storage.base import Buffer
+from deltahub.registry.storage.disk import Disk
 from deltahub.server.settings import ServerSettings
 from support.hub import Answer, RunningHub, running_hub
 

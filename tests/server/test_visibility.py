@@ -1,6 +1,6 @@
 """A repository becomes private or public through our own door."""
 
-from deltahub.registry import users
+from deltahub.registry.access import tokens
 from support.hub import RunningHub
 
 
@@ -11,7 +11,7 @@ def test_its_owner_hides_a_repository_and_shows_it_again(hub: RunningHub) -> Non
     path = "/v1/repositories/shy/model"
     for token, status in ((other, 403), (None, 401)):
         assert hub.call("PATCH", path, token=token, body={"private": True}).status == status
-    reading = users.create_token(hub.registry, "shy", "read")
+    reading = tokens.create_token(hub.registry, "shy", "read")
     assert hub.call("PATCH", path, token=reading, body={"private": True}).status == 403
     for body in ({}, {"private": None}, {"private": True, "name": "shy/other"}):
         assert hub.call("PATCH", path, token=owner, body=body).code == "invalid_request"

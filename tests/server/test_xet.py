@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from deltahub.registry import landing, users
-from deltahub.registry.repositories import delete_repository
+from deltahub.registry.access import organizations, tokens
+from deltahub.registry.catalog.repositories import delete_repository
+from deltahub.registry.uploads import landing
 from deltahub.registry.xet.hashes import chunk_hash, to_text
 from deltahub.server.signing import Signer
 from support.hub import Answer, RunningHub
@@ -231,15 +232,15 @@ def test_a_token_that_is_over_is_refused(hub: RunningHub, name: str) -> None:
 
 def test_a_token_ends_with_the_right_to_write(hub: RunningHub) -> None:
     registry = hub.registry
-    users.create_organization(registry, "org-x")
+    organizations.create_organization(registry, "org-x")
     cat = hub.user("cat-x")
-    users.add_member(registry, "org-x", "cat-x", "write")
+    organizations.add_member(registry, "org-x", "cat-x", "write")
     hub.create("org-x/m", private=True, token=cat)
     cas = Cas(hub, "org-x/m", cat, "write")
     assert cas.send(ONE).status == 200
-    users.add_member(registry, "org-x", "cat-x", "read")
+    organizations.add_member(registry, "org-x", "cat-x", "read")
     assert cas.send(ONE).status == 403
-    users.remove_member(registry, "org-x", "cat-x")
+    organizations.remove_member(registry, "org-x", "cat-x")
     assert cas.send(ONE).status == 404
     assert cas.shard(FILE).status == 404
 
@@ -255,7 +256,7 @@ def test_a_token_ends_with_the_one_that_fetched_it(hub: RunningHub, ends: str) -
     assert reading.call("GET", describe).status == writing.send(ONE).status == 200
     end_token(hub.registry, kim, ends)
     # What the row's id alone named would be this one's now.
-    new = users.create_token(hub.registry, kim, "write")
+    new = tokens.create_token(hub.registry, kim, "write")
     assert reading.call("GET", describe).status == 401
     assert writing.send(ONE).status == writing.shard(FILE).status == 401
     assert Cas(hub, f"{kim}/m", new, "write").send(ONE).status == 200

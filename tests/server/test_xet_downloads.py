@@ -8,7 +8,7 @@ import pytest
 from starlette.requests import Request
 
 from clients.environments import NAMES, environment
-from deltahub.registry import users
+from deltahub.registry.access import organizations, tokens
 from deltahub.registry.db.models import File
 from deltahub.registry.xet.chunks import ChunkHeader
 from deltahub.server.hf import xet_downloads
@@ -126,7 +126,7 @@ def test_a_link_ends_with_the_token_for_which_it_was_made(hub: RunningHub, ends:
     url = said["xorbs"][said["terms"][0]["hash"]][0]["url"]
     assert link(hub, url, 0, 9).status == 206
     end_token(hub.registry, eve, ends)
-    users.create_token(hub.registry, eve, "write")
+    tokens.create_token(hub.registry, eve, "write")
     assert link(hub, url, 0, 9).status == 403
 
 
@@ -146,9 +146,9 @@ def test_a_link_ends_with_the_right_to_read(hub: RunningHub) -> None:
 def test_a_link_ends_with_the_repository_that_shows_the_file(hub: RunningHub, ends: str) -> None:
     """A repository answers for each file that the caller may read in any other."""
     ann, bob = hub.user(f"ann-{ends}"), hub.user(f"bob-{ends}")
-    users.create_organization(hub.registry, f"lab-{ends}")
-    users.add_member(hub.registry, f"lab-{ends}", f"ann-{ends}", "admin")
-    users.add_member(hub.registry, f"lab-{ends}", f"bob-{ends}", "read")
+    organizations.create_organization(hub.registry, f"lab-{ends}")
+    organizations.add_member(hub.registry, f"lab-{ends}", f"ann-{ends}", "admin")
+    organizations.add_member(hub.registry, f"lab-{ends}", f"bob-{ends}", "read")
     shown, asked = f"lab-{ends}/shown", f"lab-{ends}/asked"
     hub.create(shown, private=ends == "left", token=ann)
     hub.create(asked, private=ends == "left", token=ann)
@@ -163,7 +163,7 @@ def test_a_link_ends_with_the_repository_that_shows_the_file(hub: RunningHub, en
     elif ends == "deleted":
         assert hub.call("DELETE", f"/v1/repositories/{shown}", token=ann).status == 204
     else:
-        users.remove_member(hub.registry, f"lab-{ends}", f"bob-{ends}")
+        organizations.remove_member(hub.registry, f"lab-{ends}", f"bob-{ends}")
     assert link(hub, fetch["url"], 0, 9).status == 404
 
 

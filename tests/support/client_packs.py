@@ -18,7 +18,7 @@ from deltahub.codecs.ids import tensor_id
 from deltahub.codecs.pack import PackWriter
 from deltahub.codecs.recipe import Literal, Recipe, TensorRef
 from deltahub.registry import Caller, Registry
-from deltahub.registry.accept import Accepted, accept_pack
+from deltahub.registry.uploads.client_packs import Accepted, accept_pack
 from support.registry import sha256_of, upload
 
 

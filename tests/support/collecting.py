@@ -5,17 +5,10 @@ from datetime import timedelta
 from sqlalchemy import func, select, update
 
 from deltahub.registry import Registry
-from deltahub.registry.collect import Outcome, apply_gc
-from deltahub.registry.db.models import (
-    File,
-    Hold,
-    Landing,
-    Pack,
-    Tensor,
-    utc_now,
-)
-from deltahub.registry.fsck import fsck
-from deltahub.registry.gc import plan_gc
+from deltahub.registry.db.models import File, Hold, Landing, Pack, Tensor, utc_now
+from deltahub.registry.maintenance.fsck.run import fsck
+from deltahub.registry.maintenance.gc.apply import Outcome, apply_gc
+from deltahub.registry.maintenance.gc.plan import plan_gc
 
 
 def collect(reg: Registry, *, lease_s: float = 0, grace_s: float = 0) -> Outcome:

@@ -1,13 +1,10 @@
 """Looking at what commits have made."""
 
-from deltahub.registry import Caller, Registry, users
+from deltahub.registry import Caller, Registry
+from deltahub.registry.access import users
+from deltahub.registry.access.repositories import load_repository
+from deltahub.registry.catalog.commit import AddFile, list_entries, resolve_revision
 from deltahub.registry.db.models import Revision
-from deltahub.registry.repositories import load_repository
-from deltahub.registry.revisions import (
-    AddFile,
-    list_entries,
-    resolve_revision,
-)
 from support.registry import upload
 
 NAME = "alice/model"

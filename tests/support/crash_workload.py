@@ -24,23 +24,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deltahub.codecs.files import plan_file
-from deltahub.registry import failpoints, ingest, jobs, publish, users
-from deltahub.registry.accept import accept_pack
-from deltahub.registry.arrivals import after_ingest
-from deltahub.registry.collect import apply_gc
-from deltahub.registry.gc import plan_gc
-from deltahub.registry.ingest import Ingest
-from deltahub.registry.permissions import Caller
-from deltahub.registry.prove import prove_recipe, submit_recipe
-from deltahub.registry.publication import make_public
-from deltahub.registry.recompress import apply_recompress, plan_recompress
+from deltahub.registry import failpoints
+from deltahub.registry.access import bootstrap
+from deltahub.registry.access.caller import Caller
+from deltahub.registry.catalog.commit import AddFile, commit
+from deltahub.registry.catalog.repositories import delete_repository
+from deltahub.registry.catalog.search import list_repositories
+from deltahub.registry.ingest import pipeline
+from deltahub.registry.ingest.make_public import make_public
+from deltahub.registry.ingest.pipeline import Ingest
+from deltahub.registry.ingest.prove_recipe import prove_recipe
+from deltahub.registry.jobs import queue
+from deltahub.registry.maintenance.gc.apply import apply_gc
+from deltahub.registry.maintenance.gc.plan import plan_gc
+from deltahub.registry.packs import switch
+from deltahub.registry.reencode.recompress import apply_recompress, plan_recompress
+from deltahub.registry.reencode.replan import Replanner
+from deltahub.registry.reencode.triggers import after_ingest
 from deltahub.registry.registry import Registry
-from deltahub.registry.replan import Replanner
-from deltahub.registry.repositories import delete_repository, list_repositories
-from deltahub.registry.revisions import AddFile, commit
 from deltahub.registry.settings import Settings
-from deltahub.registry.small_files import SmallFiles
-from deltahub.registry.store.disk import Disk
+from deltahub.registry.storage.disk import Disk
+from deltahub.registry.uploads.client_packs import accept_pack
+from deltahub.registry.uploads.recipes import submit_recipe
+from deltahub.registry.uploads.small_files import SmallFiles
 from support.client_door import pack_and_recipe
 from support.registry import caller, ensure_repository, push, sha256_of, upload
 from support.xet import FileOf, TermOf, XorbOf, cut, send_shard, send_xorb
@@ -80,12 +86,12 @@ def run_jobs(reg: Registry) -> None:
     """Every job that is queued, or was begun by a process that died, to its end."""
     while True:
         with reg.db.read() as session:
-            waiting = [*jobs.running(session), *jobs.next_queued(session)]
+            waiting = [*queue.running(session), *queue.next_queued(session)]
         if not waiting:
             return
         for job in waiting:
             with reg.db.write() as session:
-                jobs.mark_running(session, job.id)
+                queue.mark_running(session, job.id)
             if job.kind == "prove_recipe":
                 prove_recipe(reg, job.id, job.payload)
             elif job.kind == "ingest":
@@ -97,7 +103,7 @@ def run_jobs(reg: Registry) -> None:
                     planner = Replanner(reg, job.payload["revision_id"])
                     position = planner.step(position).next_position
             with reg.db.write() as session:
-                jobs.mark_done(session, job.id, {})
+                queue.mark_done(session, job.id, {})
 
 
 def round_of_work(data_dir: Path, models: Path, journal: Journal, number: int) -> None:
@@ -237,10 +243,10 @@ def _child(folder: Path, request: dict[str, object]) -> None:
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    publish.PART_TENSORS = PART_TENSORS
-    ingest.STEP_FILES = STEP_FILES  # type: ignore[misc]  # final for everybody else
+    switch.PART_TENSORS = PART_TENSORS
+    pipeline.STEP_FILES = STEP_FILES  # type: ignore[misc]  # final for everybody else
     with Registry.open(Settings(data_dir=folder / "data")) as reg:
-        users.bootstrap_admin(reg)
+        bootstrap.bootstrap_admin(reg)
         caller(reg, "alice")
     gc.freeze()  # the children share these pages as long as no collection writes to them
     for line in sys.stdin:

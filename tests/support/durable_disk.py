@@ -12,8 +12,8 @@ import shutil
 import threading
 from pathlib import Path
 
-from deltahub.registry.store.base import Buffer
-from deltahub.registry.store.disk import Disk
+from deltahub.registry.storage.base import Buffer
+from deltahub.registry.storage.disk import Disk
 
 
 class DurableDisk(Disk):

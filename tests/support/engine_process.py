@@ -15,7 +15,7 @@ from deltahub.registry.data_folder import WORKER, WORKER_LOCK, DataFolderLock
 from deltahub.registry.errors import StorageFull
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
-from deltahub.registry.store.base import StoreUnavailable
+from deltahub.registry.storage.base import StoreUnavailable
 from deltahub.workers.context import JobContext
 from deltahub.workers.engine import Engine
 from deltahub.workers.settings import WorkerSettings

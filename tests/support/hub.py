@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
-from deltahub.registry import users
+from deltahub.registry.access import bootstrap, tokens, users
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
-from deltahub.registry.store.disk import Disk
+from deltahub.registry.storage.disk import Disk
 from deltahub.server.running import HubServer
 from deltahub.server.settings import ServerSettings
 from deltahub.server.supervisor import WorkerSupervisor
@@ -148,7 +148,7 @@ class RunningHub(Hub):
     def user(self, name: str, scope: Any = "write") -> str:
         """A token of a new user."""
         users.create_user(self.registry, name)
-        return users.create_token(self.registry, name, scope)
+        return tokens.create_token(self.registry, name, scope)
 
 
 @dataclass
@@ -178,8 +178,8 @@ def running_hub(
     """
     server_settings = server_settings or ServerSettings(stop_grace_s=2)
     with Registry.open(Settings(data_dir=data_dir, **settings), disk) as registry:
-        users.bootstrap_admin(registry)
-        token = users.create_token(registry, "admin", "admin")
+        bootstrap.bootstrap_admin(registry)
+        token = tokens.create_token(registry, "admin", "admin")
         worker = WorkerSupervisor(data_dir, 1.0, 5.0) if with_worker else None
         server = HubServer(registry, server_settings)
         listener = socket.create_server(("127.0.0.1", 0))

@@ -8,18 +8,20 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from deltahub.codecs.registry import BY_NUMBER
-from deltahub.registry import Caller, Registry, jobs
-from deltahub.registry.accept import accept_pack
-from deltahub.registry.arrivals import after_ingest
-from deltahub.registry.candidates import named_tensors, safetensors_files
+from deltahub.registry import Caller, Registry
+from deltahub.registry.catalog.commit import AddFile, Operation, commit
 from deltahub.registry.db.models import Entry, File, Frame, Job, Revision, Tensor, TensorBase
-from deltahub.registry.ingest import Ingest
-from deltahub.registry.locations import resolve
-from deltahub.registry.measuring import measure_affected
-from deltahub.registry.prove import prove_recipe, submit_recipe
-from deltahub.registry.replan import Replanner
-from deltahub.registry.restore import Restorer
-from deltahub.registry.revisions import AddFile, Operation, commit
+from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.ingest.pipeline import Ingest
+from deltahub.registry.ingest.prove_recipe import prove_recipe
+from deltahub.registry.jobs import queue
+from deltahub.registry.lineage.measured import measure_affected
+from deltahub.registry.lineage.weights import named_tensors, safetensors_files
+from deltahub.registry.packs.locations import resolve
+from deltahub.registry.reencode.replan import Replanner
+from deltahub.registry.reencode.triggers import after_ingest
+from deltahub.registry.uploads.client_packs import accept_pack
+from deltahub.registry.uploads.recipes import submit_recipe
 from support.client_door import pack_and_recipe
 from support.registry import ensure_repository, push, sha256_of, upload
 from support.tiny_models import to_file
@@ -76,11 +78,11 @@ def send_ingested(
     submitted = submit_recipe(reg, who, name, recipe)
     if submitted.job_id is not None:
         with reg.db.write() as session:
-            assert jobs.mark_running(session, submitted.job_id)
+            assert queue.mark_running(session, submitted.job_id)
             payload = dict(session.get_one(Job, submitted.job_id).payload)
         prove_recipe(reg, submitted.job_id, payload)
         with reg.db.write() as session:
-            jobs.mark_done(session, submitted.job_id, {})
+            queue.mark_done(session, submitted.job_id, {})
     return declare(reg, who, name, base, [AddFile("model.safetensors", sha256_of(data), len(data))])
 
 
@@ -97,7 +99,7 @@ def declare(
         revision = session.scalars(
             select(Revision.id).where(Revision.commit == pushed.commit)
         ).one()
-        waiting = jobs.next_queued(session, 10, kinds=["ingest"])
+        waiting = queue.next_queued(session, 10, kinds=["ingest"])
     for job in waiting:
         if job.payload["revision_id"] == revision:
             ingest(reg, revision, job.id)
@@ -106,11 +108,11 @@ def declare(
 
 def ingest(reg: Registry, revision: int, job_id: str) -> None:
     with reg.db.write() as session:
-        assert jobs.mark_running(session, job_id)
+        assert queue.mark_running(session, job_id)
     Ingest(reg, revision, job_id).run()
     after_ingest(reg, revision)
     with reg.db.write() as session:
-        jobs.mark_done(session, job_id, {})
+        queue.mark_done(session, job_id, {})
 
 
 def run_replans(reg: Registry) -> int:
@@ -118,15 +120,15 @@ def run_replans(reg: Registry) -> int:
     switched = 0
     while True:
         with reg.db.read() as session:
-            waiting = jobs.next_queued(session, kinds=["replan"])
+            waiting = queue.next_queued(session, kinds=["replan"])
         if not waiting:
             return switched
         job = waiting[0]
         with reg.db.write() as session:
-            assert jobs.mark_running(session, job.id)
+            assert queue.mark_running(session, job.id)
         switched += replan(reg, job.payload["revision_id"])
         with reg.db.write() as session:
-            jobs.mark_done(session, job.id, {})
+            queue.mark_done(session, job.id, {})
 
 
 def replan(reg: Registry, revision: int) -> int:

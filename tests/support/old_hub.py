@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 
 from deltahub.registry import Registry
-from deltahub.registry.fsck import fsck
-from deltahub.registry.recompress import Outcome, apply_recompress, plan_recompress
+from deltahub.registry.maintenance.fsck.run import fsck
+from deltahub.registry.reencode.recompress import Outcome, apply_recompress, plan_recompress
 from support.ingested import Stored, push_ingested, read_file, send_ingested, stored_tensors
 from support.registry import caller, opened_registry
 from support.tiny_models import Tensors, to_file

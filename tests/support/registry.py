@@ -9,14 +9,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from deltahub.registry import Caller, Registry, Settings, users
+from deltahub.registry import Caller, Registry, Settings
+from deltahub.registry.access import tokens, users
+from deltahub.registry.access.caller import Scope
+from deltahub.registry.catalog.commit import AddFile, CommitResult, Operation, commit
+from deltahub.registry.catalog.repositories import RepositoryInfo, create_repository, get_repository
 from deltahub.registry.db.models import Token, utc_now
 from deltahub.registry.errors import RepositoryExists
-from deltahub.registry.landing import receive
-from deltahub.registry.permissions import Scope
-from deltahub.registry.repositories import RepositoryInfo, create_repository, get_repository
-from deltahub.registry.revisions import AddFile, CommitResult, Operation, commit
-from deltahub.registry.store.disk import Disk
+from deltahub.registry.storage.disk import Disk
+from deltahub.registry.uploads.landing import receive
 
 DATABASE = "deltahub.sqlite3"
 
@@ -49,14 +50,14 @@ def caller(
     user = next((user for user in users.list_users(reg) if user.name == name), None)
     user = user or users.create_user(reg, name, is_admin=is_admin)
     widest: Scope = "admin" if user.is_admin else "write"
-    return users.authenticate(reg, users.create_token(reg, name, scope or widest))
+    return tokens.authenticate(reg, tokens.create_token(reg, name, scope or widest))
 
 
 def end_token(reg: Registry, name: str, how: str) -> None:
     """The user's tokens, `revoked` or `expired`."""
-    for token in users.list_tokens(reg, name):
+    for token in tokens.list_tokens(reg, name):
         if how == "revoked":
-            users.revoke_token(reg, token.id)
+            tokens.revoke_token(reg, token.id)
         else:
             with reg.db.write() as session:
                 session.get_one(Token, token.id).expires_at = utc_now()

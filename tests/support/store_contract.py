@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deltahub.registry.store.base import (
+from deltahub.registry.storage.base import (
     InvalidKey,
     ObjectExists,
     ObjectNotFound,

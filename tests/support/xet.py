@@ -12,10 +12,9 @@ import lz4.frame
 import numpy as np
 
 from deltahub.registry import Caller, Registry
+from deltahub.registry.access.repositories import find_repository
 from deltahub.registry.db.models import Repository
-from deltahub.registry.repositories import find_repository
-from deltahub.registry.restore import Restorer
-from deltahub.registry.xet.accept import Progress, accept_shard
+from deltahub.registry.downloads.file_reader import Restorer
 from deltahub.registry.xet.epochs import place_of
 from deltahub.registry.xet.hashes import (
     Merkle,
@@ -25,7 +24,8 @@ from deltahub.registry.xet.hashes import (
     to_text,
     xorb_hash,
 )
-from deltahub.registry.xet.uploads import receive_xorb
+from deltahub.registry.xet.receive_shard import Progress, accept_shard
+from deltahub.registry.xet.receive_xorb import receive_xorb
 
 TAG = b"HFRepoMetaData\0" + bytes.fromhex("556967456a7b815783a5bdd95ccdd14aa9")
 MARK = b"\xff" * 32 + bytes(16)

@@ -6,10 +6,10 @@ from random import Random
 from sqlalchemy import update
 
 from deltahub.registry import Caller, Registry
+from deltahub.registry.catalog.commit import AddFile, commit
 from deltahub.registry.db.models import Xorb, utc_now
-from deltahub.registry.landing import complete_upload
-from deltahub.registry.revisions import AddFile, commit
-from deltahub.registry.store.keys import landing_key
+from deltahub.registry.storage.keys import landing_key
+from deltahub.registry.uploads.landing import complete_upload
 from deltahub.registry.xet.epochs import epoch_of
 from support.collecting import collect, count
 from support.xet import FileOf, TermOf, XorbOf, cut, repository_row, send_shard, send_xorb

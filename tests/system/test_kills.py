@@ -23,12 +23,12 @@ import pytest
 import torch
 
 from deltahub.registry import failpoints
-from deltahub.registry.entries import find_entry
-from deltahub.registry.fsck import fsck
-from deltahub.registry.refs import resolve_revision
+from deltahub.registry.access.repositories import load_repository
+from deltahub.registry.catalog.entries import find_entry
+from deltahub.registry.catalog.refs import resolve_revision
+from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.maintenance.fsck.run import fsck
 from deltahub.registry.registry import Registry
-from deltahub.registry.repositories import load_repository
-from deltahub.registry.restore import Restorer
 from deltahub.registry.settings import Settings
 from support import tiny_models
 from support.crash_workload import ROUNDS_KEPT, Journal, collect_all, run_jobs

@@ -15,8 +15,8 @@ import torch
 
 from deltahub.client import Hub
 from deltahub.client.errors import HubError
-from deltahub.registry.fsck import fsck
-from deltahub.registry.jobs import next_queued, running
+from deltahub.registry.jobs.queue import next_queued, running
+from deltahub.registry.maintenance.fsck.run import fsck
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 from support import tiny_models

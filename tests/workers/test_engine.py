@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from deltahub.registry import jobs
 from deltahub.registry.db.models import Job
+from deltahub.registry.jobs import queue
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 
@@ -54,7 +54,7 @@ def launch(registry: Registry) -> subprocess.Popen[bytes]:
 
 def enqueue(registry: Registry, kind: str, **payload: Any) -> str:
     with registry.db.write() as session:
-        return jobs.enqueue(session, kind, payload)
+        return queue.enqueue(session, kind, payload)
 
 
 def look(registry: Registry, job_id: str) -> Job:
@@ -223,8 +223,8 @@ def test_a_cancelled_job_stops_between_steps_and_the_next_one_runs(working: Regi
 
 def test_a_job_cancelled_while_it_waits_never_begins(working: Registry) -> None:
     with working.db.write() as session:
-        job_id = jobs.enqueue(session, "count", {"n": 1})
-        jobs.mark_cancelled(session, job_id)
+        job_id = queue.enqueue(session, "count", {"n": 1})
+        queue.mark_cancelled(session, job_id)
     other = enqueue(working, "broken", by=1)
     wait_for(working, other, "done")
     assert look(working, job_id).state == "cancelled"

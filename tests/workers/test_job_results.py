@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from deltahub.registry.db.models import Job
-from deltahub.registry.restore import Restorer
+from deltahub.registry.downloads.file_reader import Restorer
 from deltahub.workers.context import JobContext
 from deltahub.workers.ingest import ingest
 from support import tiny_models as tiny

@@ -7,12 +7,7 @@ import sys
 import click
 
 from deltahub.client.cli_output import Output, hub_options
-from deltahub.client.credentials import (
-    DEFAULT_URL,
-    find_credentials,
-    is_damaged,
-    save_credentials,
-)
+from deltahub.client.credentials import DEFAULT_URL, find_credentials, is_damaged, save_credentials
 from deltahub.client.hub import Hub
 
 

@@ -7,13 +7,7 @@ from deltahub.client.pull_plan import Slot
 from deltahub.client.sources import Sources
 from deltahub.client.wire import Reply
 from deltahub.codecs.errors import CorruptFrame
-from deltahub.codecs.frame import (
-    FrameHeader,
-    FrameView,
-    assemble,
-    parse_header,
-    peek_header_length,
-)
+from deltahub.codecs.frame import FrameHeader, FrameView, assemble, parse_header, peek_header_length
 
 # Decoded bytes in flight a worker; a block may be larger (16 MiB at most) and then goes alone.
 _PIECE_BYTES = 8 << 20

@@ -47,13 +47,7 @@ from deltahub.codecs.pack import (
 from deltahub.codecs.protocol import BlockMode, Buffer, Codec, EncodedBody, Geometry
 from deltahub.codecs.recipe import Literal, Recipe, TensorRef
 from deltahub.codecs.registry import BY_ID, BY_NUMBER
-from deltahub.codecs.safetensors import (
-    HeaderLimits,
-    Piece,
-    SafetensorsHeader,
-    TensorInfo,
-    layout,
-)
+from deltahub.codecs.safetensors import HeaderLimits, Piece, SafetensorsHeader, TensorInfo, layout
 from deltahub.codecs.safetensors import header_length as safetensors_header_length
 from deltahub.codecs.safetensors import parse_header as parse_safetensors_header
 

@@ -26,13 +26,7 @@ from deltahub.codecs.low_rank_merge import Effort as Search
 from deltahub.codecs.low_rank_search import fit_low_rank
 from deltahub.codecs.low_rank_strided import ShorterPair, fit_strided, shorter_pair
 from deltahub.codecs.low_rank_tame import tame
-from deltahub.codecs.protocol import (
-    BlockMode,
-    Effort,
-    EncodedBody,
-    Geometry,
-    StoredBlocks,
-)
+from deltahub.codecs.protocol import BlockMode, Effort, EncodedBody, Geometry, StoredBlocks
 from deltahub.codecs.words import WORD_KINDS
 
 BLOCK_ELEMENTS: Final = 1 << 17

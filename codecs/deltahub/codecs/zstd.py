@@ -9,13 +9,7 @@ from typing import ClassVar, Final
 import zstandard
 
 from deltahub.codecs._native import BlockTable
-from deltahub.codecs.blocks import (
-    GUARD_BYTES,
-    decode_blocks,
-    encoded_blocks,
-    guard,
-    unguarded,
-)
+from deltahub.codecs.blocks import GUARD_BYTES, decode_blocks, encoded_blocks, guard, unguarded
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.errors import CorruptFrame
 from deltahub.codecs.protocol import BlockMode, Buffer, Effort, EncodedBody, Geometry

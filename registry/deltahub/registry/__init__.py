@@ -4,10 +4,10 @@ The server names rows and sessions by the types that this package exports, becau
 registry imports its database.
 """
 
-from deltahub.registry.db.memo import Memo
+from deltahub.registry.access.caller import ANONYMOUS, Caller
 from deltahub.registry.db.models import File, Landing, Repository, Revision
 from deltahub.registry.db.session import ReadSession
-from deltahub.registry.permissions import ANONYMOUS, Caller
+from deltahub.registry.db.versioned_cache import Memo
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 

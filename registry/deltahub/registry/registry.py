@@ -10,10 +10,10 @@ from typing import Self
 from deltahub.registry.db import schema
 from deltahub.registry.db.session import Database
 from deltahub.registry.settings import Settings
-from deltahub.registry.spool import Spool
-from deltahub.registry.store.base import Store
-from deltahub.registry.store.disk import Disk, Folders
-from deltahub.registry.store.files import FileStore, translated
+from deltahub.registry.storage.base import Store
+from deltahub.registry.storage.disk import Disk, Folders
+from deltahub.registry.storage.local import FileStore, translated
+from deltahub.registry.storage.spool import Spool
 
 
 class Registry:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import Final, TypeAlias
 
-from deltahub.registry.tensor_reader import FIRST_RUN_BYTES, RUN_BYTES
+from deltahub.registry.packs.tensor_reader import FIRST_RUN_BYTES, RUN_BYTES
 
 # Less is copied together: a buffer of its own costs the kernel and us more than that.
 _SMALL_BYTES: Final = 16 << 10

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from deltahub.registry.access import bootstrap, tokens
+
 if TYPE_CHECKING:
     from deltahub.registry.registry import Registry
     from deltahub.registry.settings import Settings
@@ -81,7 +83,7 @@ def _serve(settings: "Settings", *, with_worker: bool, access_log: bool) -> None
     )
     from deltahub.registry.errors import RegistryError
     from deltahub.registry.registry import Registry
-    from deltahub.registry.store.base import StoreError
+    from deltahub.registry.storage.base import StoreError
 
     # Before anything is made: an extra that is missing, or a setting that is wrong, is said here.
     from deltahub.server.running import HubServer
@@ -127,11 +129,10 @@ def _serve(settings: "Settings", *, with_worker: bool, access_log: bool) -> None
 
 def _make_administrator(registry: "Registry") -> None:
     """Gives a hub that has none its administrator, and prints the token, this once."""
-    from deltahub.registry import users
 
-    token = users.bootstrap_admin(registry)
+    token = bootstrap.bootstrap_admin(registry)
     if token is not None:
-        name = users.authenticate(registry, token).name
+        name = tokens.authenticate(registry, token).name
         click.echo(f"User `{name}` administers this hub, with the token {token}")
         click.echo("It is not shown again. Keep it: `deltahub login` asks for it.")
 

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 from deltahub.codecs.errors import CodecError
 from deltahub.registry.errors import RegistryError
-from deltahub.registry.store.base import StoreError
+from deltahub.registry.storage.base import StoreError
 from deltahub.server.ranges import UnsatisfiableRange
 from deltahub.server.streaming import BodyCut, BodyLimit
 

@@ -12,12 +12,13 @@ import anyio
 import anyio.to_thread
 from fastapi import Depends, Request
 
-from deltahub.registry import File, Memo, users
+from deltahub.registry import File, Memo
+from deltahub.registry.access import tokens
+from deltahub.registry.access.caller import ANONYMOUS, Caller
+from deltahub.registry.downloads.file_reader import Restorer
 from deltahub.registry.errors import Unauthorized
-from deltahub.registry.hot_bases import HotBases
-from deltahub.registry.permissions import ANONYMOUS, Caller
+from deltahub.registry.packs.base_cache import HotBases
 from deltahub.registry.registry import Registry
-from deltahub.registry.restore import Restorer
 from deltahub.server.chunks import Piece, in_chunks
 from deltahub.server.metering import Traffic
 from deltahub.server.settings import ServerSettings
@@ -200,7 +201,7 @@ async def caller_of(request: Request, hub: HubDep) -> Caller | None:
     scheme, _, token = header.partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise Unauthorized("the Authorization header must be: Bearer <token>")
-    return await anyio.to_thread.run_sync(users.authenticate, hub.registry, token.strip())
+    return await anyio.to_thread.run_sync(tokens.authenticate, hub.registry, token.strip())
 
 
 CallerDep = Annotated[Caller | None, Depends(caller_of)]

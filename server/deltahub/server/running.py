@@ -8,8 +8,8 @@ from typing import Final
 
 import uvicorn
 
+from deltahub.registry.packs.tensor_reader import RUN_BYTES
 from deltahub.registry.registry import Registry
-from deltahub.registry.tensor_reader import RUN_BYTES
 from deltahub.server.app import create_app
 from deltahub.server.hub import Hub
 from deltahub.server.metering import Traffic, metered_protocol

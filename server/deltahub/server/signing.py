@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from deltahub.registry import ReadSession
+from deltahub.registry.access.caller import ANONYMOUS, Caller
+from deltahub.registry.access.tokens import caller_of_mark
 from deltahub.registry.errors import Unauthorized
-from deltahub.registry.permissions import ANONYMOUS, Caller
-from deltahub.registry.users import caller_of_mark
 
 Claims: TypeAlias = Mapping[str, str | int]
 

@@ -10,8 +10,8 @@ from typing import Protocol, TypeAlias
 import anyio
 from starlette.requests import Request
 
+from deltahub.registry.access.caller import Caller
 from deltahub.registry.errors import Busy
-from deltahub.registry.permissions import Caller
 
 # A user's id, or the address of a guest: who sends no token.
 Who: TypeAlias = int | str

@@ -59,7 +59,7 @@ def _work(data_dir: Path | None, stop: threading.Event) -> None:
     from deltahub.registry.errors import RegistryError
     from deltahub.registry.registry import Registry
     from deltahub.registry.settings import Settings
-    from deltahub.registry.store.base import StoreError
+    from deltahub.registry.storage.base import StoreError
     from deltahub.workers.engine import Engine
     from deltahub.workers.kinds import KINDS
     from deltahub.workers.settings import WorkerSettings

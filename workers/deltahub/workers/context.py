@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from deltahub.codecs.errors import CodecError
-from deltahub.registry import jobs
+from deltahub.registry.downloads.file_reader import Restorer
 from deltahub.registry.errors import JobFailed, RegistryError, Unavailable
+from deltahub.registry.jobs import queue
 from deltahub.registry.registry import Registry
-from deltahub.registry.restore import Restorer
-from deltahub.registry.store.base import StoreError, StoreUnavailable
+from deltahub.registry.storage.base import StoreError, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class JobContext:
     def check_cancel(self) -> None:
         """Raises JobCancelled once somebody asked for it; long steps call this between pieces."""
         with self.registry.db.read() as session:
-            if jobs.is_cancel_asked(session, self.job_id):
+            if queue.is_cancel_asked(session, self.job_id):
                 raise JobCancelled("cancelled")
 
     def report(self, stage: str, done_bytes: int, total_bytes: int) -> None:
@@ -100,5 +100,5 @@ class JobContext:
             return
         self._stage, self._reported_at = stage, now
         with self.registry.db.write() as session:
-            if not jobs.report_progress(session, self.job_id, stage, done_bytes, total_bytes):
+            if not queue.report_progress(session, self.job_id, stage, done_bytes, total_bytes):
                 raise JobCancelled("cancelled")

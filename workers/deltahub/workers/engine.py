@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 
 from dbos import DBOS, DBOSConfig, Serializer, SetWorkflowID, WorkflowStatus
 
-from deltahub.registry import jobs
 from deltahub.registry.db.models import Job
+from deltahub.registry.downloads.file_reader import Restorer
 from deltahub.registry.errors import JobFailed, Unavailable
+from deltahub.registry.jobs import queue
 from deltahub.registry.registry import Registry
-from deltahub.registry.restore import Restorer
 from deltahub.workers.context import JobCancelled, JobContext, StepFailed
 from deltahub.workers.settings import WorkerSettings
 
@@ -141,7 +141,7 @@ class Engine:
         if version is not None and version == self._seen and now - self._looked_at < LOOK_ANYWAY_S:
             return
         with self._registry.db.read() as session:
-            queued = jobs.next_queued(session, n_free)
+            queued = queue.next_queued(session, n_free)
         self._seen = version if len(queued) < n_free else None
         self._looked_at = now
         for job in queued:
@@ -174,11 +174,11 @@ class Engine:
         """Ends the row of a workflow that ended without writing its result."""
         message = f"the job stopped without a result ({status.status}); push again to repeat it"
         with self._registry.db.write() as session:
-            jobs.mark_failed(session, job_id, JobFailed.code, message)
+            queue.mark_failed(session, job_id, JobFailed.code, message)
 
     def _running_rows(self) -> list[Job]:
         with self._registry.db.read() as session:
-            return jobs.running(session)
+            return queue.running(session)
 
     def _run_job(self, job_id: str, kind: str, payload: dict[str, Any]) -> None:
         with self._lock:
@@ -196,7 +196,7 @@ class Engine:
         began = time.monotonic()
         try:
             with self._registry.db.write() as session:
-                if not jobs.mark_running(session, job_id):
+                if not queue.mark_running(session, job_id):
                     raise JobCancelled("cancelled before it began")
             function = self._kinds.get(kind)
             if function is None:
@@ -204,17 +204,17 @@ class Engine:
             result = function(context, payload)
         except JobCancelled:
             with self._registry.db.write() as session:
-                jobs.mark_cancelled(session, job_id)
+                queue.mark_cancelled(session, job_id)
         except Exception as error:
             code = error.code if isinstance(error, StepFailed) else JobFailed.code
             if not isinstance(error, StepFailed):
                 log.exception("job=%s kind=%s broke between steps", job_id, kind)
             log.warning("job=%s kind=%s failed code=%s: %s", job_id, kind, code, error)
             with self._registry.db.write() as session:
-                jobs.mark_failed(session, job_id, code, str(error))
+                queue.mark_failed(session, job_id, code, str(error))
         else:
             with self._registry.db.write() as session:
-                jobs.mark_done(session, job_id, result)
+                queue.mark_done(session, job_id, result)
             log.info("job=%s kind=%s done duration_s=%.3f", job_id, kind, time.monotonic() - began)
 
     def _run_step(self, name: str, function: Callable[[], T]) -> T:

@@ -7,10 +7,10 @@ re-planned is not told: they may be private, and of people whom the pusher does 
 from functools import partial
 from typing import Any
 
-from deltahub.registry.arrivals import after_ingest
 from deltahub.registry.db.models import Revision
 from deltahub.registry.errors import DataLost
-from deltahub.registry.ingest import Ingest
+from deltahub.registry.ingest.pipeline import Ingest
+from deltahub.registry.reencode.triggers import after_ingest
 from deltahub.workers.context import JobContext, StepFailed
 
 

@@ -6,7 +6,7 @@ payload as registry/prove.py wrote it; result {"sha256"}: the file that can be c
 from functools import partial
 from typing import Any
 
-from deltahub.registry import prove
+from deltahub.registry.ingest import prove_recipe as prove
 from deltahub.workers.context import JobContext
 
 

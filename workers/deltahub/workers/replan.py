@@ -7,8 +7,8 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from deltahub.registry.measuring import measure_affected
-from deltahub.registry.replan import Replanner
+from deltahub.registry.lineage.measured import measure_affected
+from deltahub.registry.reencode.replan import Replanner
 from deltahub.workers.context import JobContext
 from deltahub.workers.ingest import revision_exists
 

@@ -9,10 +9,11 @@ and when the repository is not the one that had the name or the row id before.
 import re
 from typing import Final
 
+from deltahub.registry.access.caller import Action, Caller
+from deltahub.registry.access.permissions import repository_not_found, require
 from deltahub.registry.db.models import Repository, XetEpoch
 from deltahub.registry.db.session import ReadSession, WriteSession
-from deltahub.registry.paths import quoted
-from deltahub.registry.permissions import Action, Caller, repository_not_found, require
+from deltahub.registry.names import quoted
 from deltahub.registry.settings import Settings
 
 _PLACE: Final = re.compile(r"r([0-9]{1,18})-([0-9a-f]{1,16})")

@@ -12,7 +12,7 @@ from typing import Final
 from blake3 import blake3
 
 from deltahub.registry.errors import InvalidRequest
-from deltahub.registry.paths import quoted
+from deltahub.registry.names import quoted
 
 HASH_BYTES: Final = 32
 

@@ -7,11 +7,12 @@ from typing import Final, NamedTuple
 
 from sqlalchemy import func, select
 
+from deltahub.registry.access.caller import Caller
+from deltahub.registry.access.visibility import readable_files, sharing_domains
+from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import Repository, XetRange, Xorb, utc_now
 from deltahub.registry.db.session import Database, ReadSession
 from deltahub.registry.errors import Unavailable
-from deltahub.registry.locations import batches
-from deltahub.registry.permissions import Caller, readable_files, sharing_domains
 from deltahub.registry.registry import Registry
 from deltahub.registry.xet.epochs import repository_at
 from deltahub.registry.xet.shard import answered_bytes, answered_shard

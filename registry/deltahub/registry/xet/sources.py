@@ -8,18 +8,18 @@ from typing import Final, TypeAlias
 
 from sqlalchemy import select
 
+from deltahub.registry.access.caller import Caller
+from deltahub.registry.access.visibility import readable_files, sharing_domains
 from deltahub.registry.db.models import File, Repository, XetRange, Xorb
 from deltahub.registry.db.session import ReadSession
+from deltahub.registry.downloads.file_reader import Restorer
 from deltahub.registry.errors import DataLost, EntryNotFound, InvalidRequest, UploadNotFound
-from deltahub.registry.permissions import Caller, readable_files, sharing_domains
 from deltahub.registry.registry import Registry
-from deltahub.registry.restore import Restorer
-from deltahub.registry.store.base import Buffer, ObjectNotFound, ShortObject
-from deltahub.registry.store.keys import xorb_key
+from deltahub.registry.storage.base import Buffer, ObjectNotFound, ShortObject
+from deltahub.registry.storage.keys import xorb_key
 from deltahub.registry.xet.hashes import to_text
+from deltahub.registry.xet.receive_xorb import condemn, find_xorb, is_intact
 from deltahub.registry.xet.shard import Term
-from deltahub.registry.xet.stored import is_intact
-from deltahub.registry.xet.uploads import condemn, find_xorb
 from deltahub.registry.xet.xorb import XorbIndex
 
 log = logging.getLogger(__name__)

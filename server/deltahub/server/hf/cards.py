@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from deltahub.registry.errors import InvalidName
-from deltahub.registry.paths import split_name
+from deltahub.registry.names import split_name
 
 CARD: Final = "README.md"
 ADAPTER: Final = "adapter_config.json"

@@ -12,15 +12,21 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
 
-from deltahub.registry import revisions
-from deltahub.registry.entries import EntryInfo, entries_at
+from deltahub.registry.access.caller import Caller, require_writer
+from deltahub.registry.access.repositories import load_repository
+from deltahub.registry.catalog import commit as revisions
+from deltahub.registry.catalog.entries import EntryInfo, entries_at
+from deltahub.registry.catalog.operations import (
+    AddFile,
+    CopyFile,
+    DeleteFile,
+    DeleteFolder,
+    Operation,
+)
+from deltahub.registry.catalog.refs import begins_anew, require_branch, resolve_revision
 from deltahub.registry.errors import InvalidRequest, LimitExceeded
-from deltahub.registry.paths import LFS_BYTES, entry_mode, quoted
-from deltahub.registry.permissions import Caller, require_writer
-from deltahub.registry.refs import begins_anew, require_branch, resolve_revision
-from deltahub.registry.repositories import load_repository
-from deltahub.registry.small_files import SmallFiles
-from deltahub.registry.trees import AddFile, CopyFile, DeleteFile, DeleteFolder, Operation
+from deltahub.registry.names import LFS_BYTES, entry_mode, quoted
+from deltahub.registry.uploads.small_files import SmallFiles
 from deltahub.server.hf.declared import TELLING, declared_base
 from deltahub.server.hf.door import unescaped
 from deltahub.server.hf.entries import blob_id

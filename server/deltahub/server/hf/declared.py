@@ -8,21 +8,17 @@ from contextlib import suppress
 from typing import Final
 
 from deltahub.registry import File, Landing
-from deltahub.registry.entries import list_entries
+from deltahub.registry.access.caller import Caller, require_writer
+from deltahub.registry.access.repositories import load_repository
+from deltahub.registry.access.visibility import readable_files
+from deltahub.registry.catalog.entries import list_entries
+from deltahub.registry.catalog.operations import AddFile, Operation
+from deltahub.registry.catalog.refs import find_ref
 from deltahub.registry.errors import EntryNotFound
-from deltahub.registry.permissions import Caller, readable_files, require_writer
-from deltahub.registry.refs import find_ref
-from deltahub.registry.repositories import load_repository
-from deltahub.registry.store.base import ObjectNotFound
-from deltahub.registry.store.keys import landing_key
-from deltahub.registry.trees import AddFile, Operation, complete_uploads
-from deltahub.server.hf.cards import (
-    ADAPTER,
-    CARD,
-    MAX_CARD_BYTES,
-    base_in_adapter,
-    named_base,
-)
+from deltahub.registry.storage.base import ObjectNotFound
+from deltahub.registry.storage.keys import landing_key
+from deltahub.registry.uploads.committable import complete_uploads
+from deltahub.server.hf.cards import ADAPTER, CARD, MAX_CARD_BYTES, base_in_adapter, named_base
 from deltahub.server.hf.facts import read_small
 from deltahub.server.hf.front_matter import BadCard, front_matter
 from deltahub.server.hf.plain import read_json

@@ -5,7 +5,7 @@ from urllib.parse import unquote
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from deltahub.registry.paths import RESERVED_NAMESPACES
+from deltahub.registry.names import RESERVED_NAMESPACES
 
 # First parts of paths that no namespace can be called.
 FIRST_PARTS: Final = frozenset({"api", "cas", "lfs", "datasets", "spaces", "oauth"})

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from deltahub.registry.entries import EntryInfo
-from deltahub.registry.history import CommitInfo
+from deltahub.registry.catalog.entries import EntryInfo
+from deltahub.registry.catalog.history import CommitInfo
 
 
 def moment(at: datetime) -> str:

@@ -11,9 +11,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
 
 from deltahub.codecs.errors import CodecError
+from deltahub.registry.access.caller import NO_TOKEN
 from deltahub.registry.errors import RegistryError, RepositoryNotFound
-from deltahub.registry.permissions import NO_TOKEN
-from deltahub.registry.store.base import StoreError
+from deltahub.registry.storage.base import StoreError
 from deltahub.server.errors import STATUS_OF, LengthRequired, sentence_of, wire_code
 from deltahub.server.hf.door import unescaped
 from deltahub.server.hf.unmatched import page, without_namespace

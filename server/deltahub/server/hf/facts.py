@@ -11,10 +11,10 @@ from typing import Any, Final, TypeAlias
 
 from deltahub.codecs.errors import CodecError, InvalidSafetensors
 from deltahub.codecs.safetensors import LENGTH_BYTES, header_length, parse_header
-from deltahub.registry.byte_cache import ByteCache
-from deltahub.registry.entries import EntryInfo
+from deltahub.registry.catalog.declared_base import DeclaredBase
+from deltahub.registry.catalog.entries import EntryInfo
 from deltahub.registry.errors import RegistryError
-from deltahub.registry.lineage import DeclaredBase
+from deltahub.registry.packs.block_cache import ByteCache
 from deltahub.server.hf.cards import (
     ADAPTER,
     CARD,

@@ -5,15 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from deltahub.registry import ReadSession, Revision
-from deltahub.registry.catalog import Listed
-from deltahub.registry.entries import EntryInfo, list_entries, used_storage
-from deltahub.registry.lineage import (
-    DeclaredBase,
-    declared_base,
-    measured_bases,
-    resolve_declared,
-)
-from deltahub.registry.permissions import Caller
+from deltahub.registry.access.caller import Caller
+from deltahub.registry.catalog.declared_base import DeclaredBase, declared_base, resolve_declared
+from deltahub.registry.catalog.entries import EntryInfo, list_entries, used_storage
+from deltahub.registry.catalog.search import Listed
+from deltahub.registry.lineage.measured import measured_bases
 from deltahub.server.hf.entries import blob_id, moment, pointer
 from deltahub.server.hf.facts import facts_of
 from deltahub.server.hub import Hub

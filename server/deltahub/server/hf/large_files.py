@@ -6,11 +6,11 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
 
-from deltahub.registry.entries import large_files, sizes_in_repository
-from deltahub.registry.known_files import query_and_keep
-from deltahub.registry.paths import validate_sha256
-from deltahub.registry.permissions import require_writer
-from deltahub.registry.repositories import DEFAULT_BRANCH, load_repository
+from deltahub.registry.access.caller import require_writer
+from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
+from deltahub.registry.catalog.entries import large_files, sizes_in_repository
+from deltahub.registry.names import validate_sha256
+from deltahub.registry.uploads.known_files import query_and_keep
 from deltahub.server.hf.entries import moment
 from deltahub.server.hf.errors import NotSupported
 from deltahub.server.hub import CallerDep, HubDep, NameDep

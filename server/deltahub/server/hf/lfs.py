@@ -12,15 +12,11 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
-from deltahub.registry import landing
-from deltahub.registry.errors import (
-    InvalidRequest,
-    LimitExceeded,
-    SizeMismatch,
-)
-from deltahub.registry.known_files import query_and_keep
-from deltahub.registry.paths import validate_sha256
-from deltahub.registry.permissions import Caller, require_writer
+from deltahub.registry.access.caller import Caller, require_writer
+from deltahub.registry.errors import InvalidRequest, LimitExceeded, SizeMismatch
+from deltahub.registry.names import validate_sha256
+from deltahub.registry.uploads import landing
+from deltahub.registry.uploads.known_files import query_and_keep
 from deltahub.server.errors import LengthRequired
 from deltahub.server.hf.errors import NotSupported
 from deltahub.server.hf.receiving import receive_part

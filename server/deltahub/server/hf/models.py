@@ -6,15 +6,15 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse
 
-from deltahub.registry import catalog, refs
-from deltahub.registry.catalog import Listed
-from deltahub.registry.entries import find_entry
+from deltahub.registry.access.permissions import require
+from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
+from deltahub.registry.catalog import refs, search
+from deltahub.registry.catalog.entries import find_entry
+from deltahub.registry.catalog.history import log
+from deltahub.registry.catalog.refs import find_ref, resolve_revision
+from deltahub.registry.catalog.search import Listed
 from deltahub.registry.errors import InvalidRequest
-from deltahub.registry.history import log
-from deltahub.registry.paths import quoted
-from deltahub.registry.permissions import require
-from deltahub.registry.refs import find_ref, resolve_revision
-from deltahub.registry.repositories import DEFAULT_BRANCH, load_repository
+from deltahub.registry.names import quoted
 from deltahub.server.hf.door import unescaped
 from deltahub.server.hf.entries import moment
 from deltahub.server.hf.facts import header_of, read_small
@@ -59,7 +59,7 @@ def list_models(
     looked_at, after, is_over = 0, cursor, asked.is_empty
     while len(shown) < size and looked_at < _LOOKED_AT and not is_over:
         with hub.registry.db.read() as session:
-            batch = catalog.search(
+            batch = search.search(
                 session, caller, namespace=author, words=asked.words, order=order,
                 after=after, limit=page + 1,
             )  # fmt: skip

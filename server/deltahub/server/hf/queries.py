@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from starlette.datastructures import QueryParams
 
-from deltahub.registry import catalog
-from deltahub.registry.paths import quoted
+from deltahub.registry.catalog import search
+from deltahub.registry.names import quoted
 from deltahub.server.hf.cards import MEASURED, RELATIONS
 from deltahub.server.hf.errors import BadQuery, NotSupported
 
@@ -17,7 +17,7 @@ _KNOWN: Final = (
     "inference_provider", "sort", "direction", "limit", "full", "cardData", "config", "expand",
     "cursor",
 )  # fmt: skip
-_ORDERS: Final[Mapping[str, catalog.Order]] = {
+_ORDERS: Final[Mapping[str, search.Order]] = {
     "createdAt": "created", "created_at": "created",
     "lastModified": "changed", "last_modified": "changed",
 }  # fmt: skip
@@ -48,7 +48,7 @@ class Wanted:
     is_empty: asked for is what no model here is.
     """
 
-    order: catalog.Order
+    order: search.Order
     words: str
     tags: frozenset[str]
     least: float | None
@@ -105,7 +105,7 @@ def check_expand(names: Iterable[str] | None) -> None:
             raise BadQuery(f"expand: there is no property {quoted(name)}, only {known}")
 
 
-def _order(asked: QueryParams) -> catalog.Order:
+def _order(asked: QueryParams) -> search.Order:
     if asked.get("direction", "-1") != "-1":
         raise NotSupported("direction: lists begin with the latest; -1 is the only one")
     sort = asked.get("sort")

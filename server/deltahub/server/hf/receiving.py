@@ -8,10 +8,10 @@ take a refusal for the end. So whoever comes second waits, and finds the file he
 import time
 from collections.abc import Iterator
 
-from deltahub.registry import landing
+from deltahub.registry.access.caller import Caller
 from deltahub.registry.errors import Conflict, UploadNotFound
-from deltahub.registry.landing import LandingStatus
-from deltahub.registry.permissions import Caller
+from deltahub.registry.uploads import landing
+from deltahub.registry.uploads.landing import LandingStatus
 from deltahub.server.hub import Hub
 from deltahub.server.streaming import BodyFeed
 

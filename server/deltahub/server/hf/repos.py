@@ -6,14 +6,17 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
-from deltahub.registry import catalog, publication, refs, repositories, revisions, users
-from deltahub.registry.entries import used_storage
+from deltahub.registry.access import organizations as access_organizations
+from deltahub.registry.access import repositories as access_repositories
+from deltahub.registry.access.caller import NO_TOKEN, Caller, require_writer
+from deltahub.registry.access.repositories import DEFAULT_BRANCH
+from deltahub.registry.catalog import commit, refs, repositories, search
+from deltahub.registry.catalog.entries import used_storage
+from deltahub.registry.catalog.operations import AddFile
 from deltahub.registry.errors import Conflict, RepositoryExists, Unauthorized
-from deltahub.registry.paths import git_attributes, quoted
-from deltahub.registry.permissions import NO_TOKEN, Caller, require_writer
-from deltahub.registry.repositories import DEFAULT_BRANCH
-from deltahub.registry.small_files import SmallFiles
-from deltahub.registry.trees import AddFile
+from deltahub.registry.ingest import make_public
+from deltahub.registry.names import git_attributes, quoted
+from deltahub.registry.uploads.small_files import SmallFiles
 from deltahub.server.hf.door import unescaped
 from deltahub.server.hf.entries import moment
 from deltahub.server.hf.errors import NotSupported, refusal
@@ -87,7 +90,7 @@ def whoami(hub: HubDep, caller: CallerDep) -> JSONResponse:
     """Whose token this is, and what it may do."""
     if caller is None:
         raise Unauthorized(NO_TOKEN)
-    spaces = users.namespaces_of(hub.registry, caller)
+    spaces = access_organizations.namespaces_of(hub.registry, caller)
     organizations = [
         {"type": "org", "name": name, "fullname": name, "roleInOrg": role}
         for name, role in spaces.items()
@@ -114,7 +117,7 @@ def list_own(hub: HubDep, caller: CallerDep, namespace: str | None = None) -> JS
     """Models in the caller's namespaces, or in one of them, and what each stores."""
     if caller is None:
         raise Unauthorized(NO_TOKEN)
-    own = users.namespaces_of(hub.registry, caller)
+    own = access_organizations.namespaces_of(hub.registry, caller)
     wanted = [one for one in own if namespace in (None, one)]
     with hub.registry.db.read() as session:
         found: list[dict[str, Any]] = [
@@ -127,7 +130,7 @@ def list_own(hub: HubDep, caller: CallerDep, namespace: str | None = None) -> JS
                 "storage": used_storage(session, item.repository),
             }
             for one in wanted
-            for item in catalog.search(session, caller, namespace=one, limit=_MOST_LISTED)
+            for item in search.search(session, caller, namespace=one, limit=_MOST_LISTED)
         ]
     whole = sum(item["storage"] for item in found)
     for item in found:
@@ -179,13 +182,13 @@ def change_settings(
 ) -> JSONResponse:
     """Make a model private, or public. What this hub has no such thing as is refused."""
     with hub.registry.db.read() as session:
-        repository = repositories.load_repository(session, caller, name, "admin")
+        repository = access_repositories.load_repository(session, caller, name, "admin")
     body.require_supported()
     wanted = body.private
     if body.visibility is not None:
         wanted = body.visibility != "public"
     if wanted is False:
-        publication.make_public(hub.registry, caller, name, hub.restorer)
+        make_public.make_public(hub.registry, caller, name, hub.restorer)
     if wanted:
         repositories.make_private(hub.registry, caller, name)
     is_private = bool(wanted) if wanted is not None else repository.is_private
@@ -254,7 +257,7 @@ def _create_begun(
     files.flush()
     first = [AddFile(".gitattributes", digest, len(data))]
     message = "initial commit"
-    return revisions.create_begun(hub.registry, caller, name, first, message, private=private)
+    return commit.create_begun(hub.registry, caller, name, first, message, private=private)
 
 
 def _require_model(kind: str | None) -> None:

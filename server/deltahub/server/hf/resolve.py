@@ -5,9 +5,9 @@ from urllib.parse import quote
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from deltahub.registry.entries import EntryInfo, find_entry
-from deltahub.registry.permissions import Caller
-from deltahub.registry.repositories import load_repository
+from deltahub.registry.access.caller import Caller
+from deltahub.registry.access.repositories import load_repository
+from deltahub.registry.catalog.entries import EntryInfo, find_entry
 from deltahub.server.hf.door import unescaped
 from deltahub.server.hf.revisions import revision_of
 from deltahub.server.hf.xet_downloads import xet_from, xet_headers

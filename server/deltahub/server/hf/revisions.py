@@ -3,9 +3,9 @@
 from starlette.requests import Request
 
 from deltahub.registry import ReadSession, Repository, Revision
+from deltahub.registry.access.repositories import DEFAULT_BRANCH
+from deltahub.registry.catalog.refs import is_empty, resolve_revision
 from deltahub.registry.errors import EntryNotFound
-from deltahub.registry.refs import is_empty, resolve_revision
-from deltahub.registry.repositories import DEFAULT_BRANCH
 from deltahub.server.hf.door import unescaped
 
 _MAIN = (DEFAULT_BRANCH, f"refs/heads/{DEFAULT_BRANCH}")

@@ -8,12 +8,12 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import JSONResponse
 
 from deltahub.registry import ReadSession, Revision
-from deltahub.registry.entries import EntryInfo, entries_at
+from deltahub.registry.access.repositories import load_repository
+from deltahub.registry.catalog.entries import EntryInfo, entries_at
+from deltahub.registry.catalog.history import CommitInfo, last_changes
+from deltahub.registry.catalog.tree_pages import has_folder, inside_of, tree_page
 from deltahub.registry.errors import EntryNotFound, InvalidRequest, LimitExceeded
-from deltahub.registry.history import CommitInfo, last_changes
-from deltahub.registry.listing import has_folder, inside_of, tree_page
-from deltahub.registry.paths import quoted
-from deltahub.registry.repositories import load_repository
+from deltahub.registry.names import quoted
 from deltahub.server.hf.door import unescaped
 from deltahub.server.hf.entries import folder_ids, shown_file, shown_folder
 from deltahub.server.hf.revisions import revision_of

@@ -3,7 +3,7 @@
 from typing import Final
 
 from deltahub.registry.errors import InvalidName
-from deltahub.registry.paths import RESERVED_NAMESPACES, quoted, split_name
+from deltahub.registry.names import RESERVED_NAMESPACES, quoted, split_name
 from deltahub.server.hf.door import PAGES, unescaped
 
 _NAMES: Final = "names are NAMESPACE/NAME here"

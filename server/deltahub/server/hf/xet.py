@@ -8,9 +8,9 @@ from typing import Annotated, Final, Literal, TypeAlias
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import JSONResponse
 
+from deltahub.registry.access.caller import Action, Caller
+from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.errors import Forbidden, Unauthorized
-from deltahub.registry.permissions import Action, Caller
-from deltahub.registry.repositories import load_repository
 from deltahub.registry.xet.epochs import epoch_of, place_of, repository_at
 from deltahub.server.hub import CallerDep, Hub, HubDep
 from deltahub.server.limits import BoundedRoute

@@ -10,11 +10,12 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from deltahub.registry import File
+from deltahub.registry.access.caller import Caller
+from deltahub.registry.access.visibility import readable_file
 from deltahub.registry.errors import EntryNotFound, Unauthorized
-from deltahub.registry.permissions import Caller, readable_file
 from deltahub.registry.xet.epochs import repository_at
 from deltahub.registry.xet.hashes import from_text
-from deltahub.registry.xet.virtual import CHUNK_BYTES, VirtualFile
+from deltahub.registry.xet.virtual_xorbs import CHUNK_BYTES, VirtualFile
 from deltahub.server.hf.errors import refusal
 from deltahub.server.hf.xet import XetReaderDep
 from deltahub.server.hub import Hub, HubDep

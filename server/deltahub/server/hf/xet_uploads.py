@@ -15,13 +15,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from deltahub.codecs.errors import CodecError
+from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.errors import LimitExceeded, RegistryError
-from deltahub.registry.permissions import Caller, require_writer
-from deltahub.registry.store.base import StoreError
-from deltahub.registry.xet import uploads
-from deltahub.registry.xet.accept import Progress, accept_shard
+from deltahub.registry.storage.base import StoreError
+from deltahub.registry.xet import receive_xorb
 from deltahub.registry.xet.hashes import from_text
 from deltahub.registry.xet.known_chunks import known_chunks
+from deltahub.registry.xet.receive_shard import Progress, accept_shard
 from deltahub.registry.xet.shard import MAX_SHARD_BYTES
 from deltahub.registry.xet.xorb import MAX_BODY_BYTES
 from deltahub.server.errors import STATUS_OF, wire_code
@@ -74,7 +74,7 @@ async def grant_xorb(
 ) -> Response:
     """Whether a xorb need not be sent: it is here. Elsewhere than here it cannot be sent."""
     await discard_body(request, _MAX_GRANT_BYTES, hub.settings.idle_s)
-    look = partial(uploads.has_xorb, hub.registry, who.repository_id, from_text(digest))
+    look = partial(receive_xorb.has_xorb, hub.registry, who.repository_id, from_text(digest))
     if await hub.upload(who.caller, look):
         return JSONResponse({"was_inserted": False})
     return refusal("not_found", "send xorbs to this hub itself")
@@ -98,7 +98,7 @@ async def post_xorb(
     expected = from_text(digest)
     async with BodyFeed(request, hub.settings.idle_s) as feed:
         receive = partial(
-            uploads.receive_xorb, hub.registry, who.repository_id, expected, feed.blocks()
+            receive_xorb.receive_xorb, hub.registry, who.repository_id, expected, feed.blocks()
         )
         try:
             is_new = await hub.upload(who.caller, receive)
@@ -205,7 +205,7 @@ async def _spooled(request: Request, hub: Hub, who: XetCaller, stack: ExitStack)
 
 
 def _write(hub: Hub, blocks: Iterable[bytes], stack: ExitStack) -> Path:
-    fd, path = stack.enter_context(uploads.scratch_file(hub.registry, "shard", "in"))
+    fd, path = stack.enter_context(receive_xorb.scratch_file(hub.registry, "shard", "in"))
     n_bytes = 0
     for block in blocks:
         n_bytes += len(block)

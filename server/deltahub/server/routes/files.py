@@ -6,10 +6,10 @@ from urllib.parse import quote
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
 
-from deltahub.registry.entries import EntryInfo, find_entry
-from deltahub.registry.permissions import Caller
-from deltahub.registry.refs import resolve_revision
-from deltahub.registry.repositories import load_repository
+from deltahub.registry.access.caller import Caller
+from deltahub.registry.access.repositories import load_repository
+from deltahub.registry.catalog.entries import EntryInfo, find_entry
+from deltahub.registry.catalog.refs import resolve_revision
 from deltahub.server.hub import CallerDep, Hub, HubDep
 from deltahub.server.limits import BoundedRoute
 from deltahub.server.ranges import matches, requested_part

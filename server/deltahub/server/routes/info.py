@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from deltahub.registry.info import report_revision
+from deltahub.registry.reports.revision import report_revision
 from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.limits import BoundedRoute
 from deltahub.server.routes.files import RevisionQuery

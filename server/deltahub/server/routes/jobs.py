@@ -2,8 +2,8 @@
 
 from fastapi import APIRouter
 
-from deltahub.registry import jobs
-from deltahub.registry.jobs import JobInfo
+from deltahub.registry.jobs import requests
+from deltahub.registry.jobs.requests import JobInfo
 from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.limits import BoundedRoute
 from deltahub.server.schemas.transfer import JobErrorOut, JobOut, ProgressOut
@@ -14,13 +14,13 @@ router = APIRouter(route_class=BoundedRoute, prefix="/jobs", tags=["jobs"])
 @router.get("/{job_id}")
 def get_job(job_id: str, hub: HubDep, caller: CallerDep) -> JobOut:
     """Show a job's state, progress and result."""
-    return _shown(jobs.get_job(hub.registry, caller, job_id))
+    return _shown(requests.get_job(hub.registry, caller, job_id))
 
 
 @router.post("/{job_id}/cancel")
 def cancel_job(job_id: str, hub: HubDep, caller: CallerDep) -> JobOut:
     """Ask a job to stop; one that has not begun stops at once, a finished one stays as it is."""
-    return _shown(jobs.cancel_job(hub.registry, caller, job_id))
+    return _shown(requests.cancel_job(hub.registry, caller, job_id))
 
 
 def _shown(job: JobInfo) -> JobOut:

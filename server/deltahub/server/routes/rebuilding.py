@@ -5,9 +5,9 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from deltahub.registry.downloads import plan_download, stream_frames
-from deltahub.registry.refs import resolve_revision
-from deltahub.registry.repositories import load_repository
+from deltahub.registry.access.repositories import load_repository
+from deltahub.registry.catalog.refs import resolve_revision
+from deltahub.registry.downloads.plan import plan_download, stream_frames
 from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.limits import BoundedRoute
 from deltahub.server.routes.files import RevisionQuery, find_file

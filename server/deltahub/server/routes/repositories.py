@@ -4,8 +4,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from deltahub.registry import publication, refs, repositories
-from deltahub.registry.repositories import RepositoryInfo
+from deltahub.registry.access import repositories as access_repositories
+from deltahub.registry.catalog import refs, repositories
+from deltahub.registry.catalog import search as catalog_search
+from deltahub.registry.catalog.repositories import RepositoryInfo
+from deltahub.registry.ingest import make_public
 from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.limits import BoundedRoute
 from deltahub.server.schemas.repositories import (
@@ -33,11 +36,11 @@ def list_repositories(
     caller: CallerDep,
     namespace: str | None = None,
     search: Annotated[str | None, Query(description="a part of the name")] = None,
-    limit: Annotated[int, Query(ge=1, le=repositories.MAX_PAGE)] = 100,
+    limit: Annotated[int, Query(ge=1, le=catalog_search.MAX_PAGE)] = 100,
     cursor: Annotated[str | None, Query(description="next_cursor of the page before")] = None,
 ) -> RepositoryPage:
     """List what the caller may read, newest first."""
-    page = repositories.list_repositories(hub.registry, caller, namespace, search, limit, cursor)
+    page = catalog_search.list_repositories(hub.registry, caller, namespace, search, limit, cursor)
     return RepositoryPage(items=[_shown(item) for item in page.items], next_cursor=page.next_cursor)
 
 
@@ -60,7 +63,7 @@ def update_repository(
     if body.private:
         repositories.make_private(hub.registry, caller, full_name)
     else:
-        publication.make_public(hub.registry, caller, full_name, hub.restorer)
+        make_public.make_public(hub.registry, caller, full_name, hub.restorer)
     return _shown(repositories.get_repository(hub.registry, caller, full_name))
 
 
@@ -74,7 +77,7 @@ def delete_repository(namespace: str, name: str, hub: HubDep, caller: CallerDep)
 def list_refs(namespace: str, name: str, hub: HubDep, caller: CallerDep) -> RefList:
     """List branches and tags."""
     with hub.registry.db.read() as session:
-        repository = repositories.load_repository(session, caller, f"{namespace}/{name}")
+        repository = access_repositories.load_repository(session, caller, f"{namespace}/{name}")
         found = refs.list_refs(session, repository)
     return RefList(items=[RefOut.model_validate(ref) for ref in found])
 

@@ -2,14 +2,15 @@
 
 from fastapi import APIRouter
 
-from deltahub.registry import lineage, revisions
-from deltahub.registry.entries import EntryInfo, list_entries
-from deltahub.registry.history import author_name
-from deltahub.registry.lineage import DeclaredBase
-from deltahub.registry.permissions import require_writer
-from deltahub.registry.refs import resolve_revision
-from deltahub.registry.repositories import load_repository
-from deltahub.registry.revisions import AddFile, DeleteFile, Operation
+from deltahub.registry.access.caller import require_writer
+from deltahub.registry.access.repositories import load_repository
+from deltahub.registry.catalog import commit
+from deltahub.registry.catalog import declared_base as lineage
+from deltahub.registry.catalog.commit import AddFile, DeleteFile, Operation
+from deltahub.registry.catalog.declared_base import DeclaredBase
+from deltahub.registry.catalog.entries import EntryInfo, list_entries
+from deltahub.registry.catalog.history import author_name
+from deltahub.registry.catalog.refs import resolve_revision
 from deltahub.server.hf.declared import declared_base, read_telling
 from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.limits import BoundedRoute
@@ -43,7 +44,7 @@ def create_commit(
     if base is None:
         telling = read_telling(hub, writer, full_name, operations)
         base = declared_base(hub, writer, full_name, body.ref, telling)
-    made = revisions.commit(
+    made = commit.commit(
         hub.registry, writer, full_name, body.ref, operations, body.message, body.parent, base
     )
     return CommitOut.model_validate(made)

@@ -4,9 +4,9 @@ from importlib.metadata import version
 
 from fastapi import APIRouter
 
-from deltahub.registry import users
+from deltahub.registry.access import organizations
+from deltahub.registry.access.caller import NO_TOKEN
 from deltahub.registry.errors import Forbidden, Unauthorized
-from deltahub.registry.permissions import NO_TOKEN
 from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.limits import BoundedRoute
 from deltahub.server.schemas.system import HealthOut, MetricsOut, NamespaceRoleOut, WhoAmIOut
@@ -27,7 +27,7 @@ def get_whoami(hub: HubDep, caller: CallerDep) -> WhoAmIOut:
     """Whose token this is, and where it may write."""
     if caller is None:
         raise Unauthorized(NO_TOKEN)
-    roles = users.namespaces_of(hub.registry, caller)
+    roles = organizations.namespaces_of(hub.registry, caller)
     return WhoAmIOut(
         name=caller.name,
         is_admin=caller.is_admin,

@@ -5,8 +5,8 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from deltahub.registry import accept, known_files, prove, tensors
-from deltahub.registry.permissions import require_writer
+from deltahub.registry.access.caller import require_writer
+from deltahub.registry.uploads import client_packs, known_files, known_tensors, recipes
 from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.limits import BoundedRoute, streams_body
 from deltahub.server.schemas.transfer import (
@@ -48,7 +48,7 @@ def query_tensors(
 ) -> TensorQueryOut:
     """Tell which of these tensors the hub has for this repository; it keeps them for a day."""
     wanted = [(bytes.fromhex(tensor), size) for tensor, size in body.tensors]
-    have = tensors.query_and_hold(hub.registry, caller, f"{namespace}/{name}", wanted)
+    have = known_tensors.query_and_hold(hub.registry, caller, f"{namespace}/{name}", wanted)
     return TensorQueryOut(have=[tensor.hex() for tensor in have])
 
 
@@ -59,7 +59,7 @@ async def accept_pack(
     """Take over the frames of an uploaded pack, every one decoded and hashed first."""
     # Not a plain handler: a proof takes seconds, and few may run at once.
     take = partial(
-        accept.accept_pack,
+        client_packs.accept_pack,
         hub.registry,
         caller,
         f"{namespace}/{name}",
@@ -90,7 +90,7 @@ async def accept_recipe(
     async with hub.large_bodies.turn(writer.user_id):
         body = await read_body(request, hub.registry.settings.max_recipe_bytes, hub.settings.idle_s)
         request.state.has_unread_body = False
-        submit = partial(prove.submit_recipe, hub.registry, writer, f"{namespace}/{name}", body)
+        submit = partial(recipes.submit_recipe, hub.registry, writer, f"{namespace}/{name}", body)
         submitted = await hub.prove(writer, submit)
     if submitted.job_id is None:
         return RecipeAcceptedOut(state="ready")

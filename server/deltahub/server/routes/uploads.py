@@ -6,9 +6,9 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
 
-from deltahub.registry import landing
 from deltahub.registry.errors import InvalidRequest, SizeMismatch
-from deltahub.registry.landing import LandingStatus
+from deltahub.registry.uploads import landing
+from deltahub.registry.uploads.landing import LandingStatus
 from deltahub.server.errors import LengthRequired
 from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.limits import BoundedRoute, streams_body

@@ -1,0 +1,24 @@
+"""The first administrator of a new hub."""
+
+import itertools
+
+from sqlalchemy import exists, select
+
+from deltahub.registry.access.tokens import add_token
+from deltahub.registry.access.users import add_user, taken_by
+from deltahub.registry.db.models import User
+from deltahub.registry.registry import Registry
+
+
+def bootstrap_admin(reg: Registry) -> str | None:
+    """The token of a new administrator if the hub has none, returned this once; else None.
+
+    It is called `admin`, or `admin-2` and so on: nobody who has the name already is raised.
+    """
+    with reg.db.write() as session:
+        if session.scalar(select(exists(select(User.id).where(User.is_admin)))):
+            return None
+        names = itertools.chain(["admin"], (f"admin-{i}" for i in itertools.count(2)))
+        name = next(name for name in names if taken_by(session, name) is None)
+        admin = add_user(session, name, is_admin=True)
+        return add_token(session, admin, "admin", "first start", None)

@@ -1,0 +1,107 @@
+"""Who may do what: the one place that decides. What may not be read behaves as absent."""
+
+from sqlalchemy import ColumnElement, or_, select, true
+
+from deltahub.registry.access.caller import Action, Caller, Role, require_writer
+from deltahub.registry.db.models import Membership, Namespace, Repository
+from deltahub.registry.db.session import ReadSession
+from deltahub.registry.errors import Forbidden, RepositoryNotFound
+
+_RANK = {"read": 0, "write": 1, "admin": 2}
+
+
+def namespace_role(session: ReadSession, caller: Caller | None, namespace_id: int) -> Role | None:
+    """The caller's role in a namespace by membership alone."""
+    if caller is None:
+        return None
+    membership = session.get(Membership, (namespace_id, caller.user_id))
+    if membership is None:
+        return None
+    for role in ("read", "write", "admin"):
+        if membership.role == role:
+            return role
+    raise AssertionError(f"a membership has the unknown role {membership.role!r}")
+
+
+def role_for(session: ReadSession, caller: Caller | None, namespace_id: int) -> Role:
+    """The most that the caller may do with the namespace's repositories, once they can be read.
+
+    As allowed() says it: by membership and the token's scope, `admin` for a superuser.
+    """
+    if caller is not None and caller.is_superuser:
+        return "admin"
+    role = namespace_role(session, caller, namespace_id)
+    return "read" if role is None or caller is None or not caller.may_write else role
+
+
+def writable_namespaces(session: ReadSession, caller: Caller, limit: int) -> list[str]:
+    """The first names of namespaces where the caller may write by membership."""
+    query = (
+        select(Namespace.name)
+        .join(Membership, Membership.namespace_id == Namespace.id)
+        .where(Membership.user_id == caller.user_id, Membership.role.in_(("write", "admin")))
+        .order_by(Namespace.name)
+        .limit(limit)
+    )
+    return list(session.scalars(query))
+
+
+def allowed(
+    session: ReadSession, caller: Caller | None, action: Action, repository: Repository
+) -> bool:
+    """Whether the caller may read, write or administer (delete, change) the repository."""
+    if caller is not None and caller.is_superuser:
+        return True
+    if action == "read" and not repository.is_private:
+        return True
+    if action != "read" and (caller is None or not caller.may_write):
+        return False
+    role = namespace_role(session, caller, repository.namespace_id)
+    return role is not None and _RANK[role] >= _RANK[action]
+
+
+def require(
+    session: ReadSession, caller: Caller | None, action: Action, repository: Repository
+) -> None:
+    """Nothing if allowed; RepositoryNotFound if not even readable, else Unauthorized, Forbidden."""
+    if allowed(session, caller, action, repository):
+        return
+    name = full_name(session, repository)
+    if not allowed(session, caller, "read", repository):
+        raise repository_not_found(name)
+    caller = require_writer(caller)
+    raise Forbidden(
+        f"{caller.name} needs the role {action} in the namespace of {name} for this"
+        + _way_to_role(session, repository.namespace_id, caller.name, action)
+    )
+
+
+def _way_to_role(session: ReadSession, namespace_id: int, user: str, role: str) -> str:
+    namespace = session.get_one(Namespace, namespace_id)
+    if namespace.kind != "organization":
+        return f": the namespace is {namespace.name}'s own, and only an organization's is shared"
+    return (
+        "; the hub's operator gives it with"
+        f" `deltahub user org member {namespace.name} {user} --role {role}`"
+    )
+
+
+def repository_not_found(name: str) -> RepositoryNotFound:
+    """The same words for absent and for not readable."""
+    return RepositoryNotFound(f"there is no repository {name[:200]}, or you may not read it")
+
+
+def full_name(session: ReadSession, repository: Repository) -> str:
+    """`namespace/name`."""
+    namespace = session.get_one(Namespace, repository.namespace_id)
+    return f"{namespace.name}/{repository.name}"
+
+
+def readable_repositories(caller: Caller | None) -> ColumnElement[bool]:
+    """The condition on Repository that the caller may read it, for use in any query."""
+    if caller is None:
+        return Repository.is_private.is_(False)
+    if caller.is_superuser:
+        return true()
+    member_of = select(Membership.namespace_id).where(Membership.user_id == caller.user_id)
+    return or_(Repository.is_private.is_(False), Repository.namespace_id.in_(member_of))

@@ -1,0 +1,141 @@
+"""Access tokens: stored hashed, shown once, with a scope and an expiry."""
+
+import hashlib
+import re
+import secrets
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import get_args
+
+from sqlalchemy import select
+
+from deltahub.registry.access import audit
+from deltahub.registry.access.caller import Caller, Scope
+from deltahub.registry.access.users import check_choice, user_named
+from deltahub.registry.db.models import Token, User, utc_now
+from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.errors import InvalidRequest, NotFound, Unauthorized
+from deltahub.registry.registry import Registry
+
+TOKEN_PREFIX = "dh_"
+
+
+_MARK = re.compile(r"([0-9]{1,18})-([0-9a-f]{16})")
+
+
+MAX_LABEL = 200
+
+
+@dataclass(frozen=True)
+class TokenInfo:
+    """A token as listed: everything but the secret."""
+
+    id: int
+    user: str
+    scope: Scope
+    label: str
+    created_at: datetime
+    expires_at: datetime | None
+
+
+def create_token(
+    reg: Registry, user_name: str, scope: Scope, label: str = "", ttl_s: int | None = None
+) -> str:
+    """The secret of a new token, shown this once; ttl_s None never expires.
+
+    InvalidRequest for scope admin of a user who is no administrator: it would allow nothing more.
+    """
+    with reg.db.write() as session:
+        user = user_named(session, user_name)
+        if scope == "admin" and not user.is_admin:
+            raise InvalidRequest(
+                f"{user.name} is no administrator: scope admin would allow them no more than"
+                " scope write does"
+            )
+        return add_token(session, user, scope, label, ttl_s)
+
+
+def list_tokens(reg: Registry, user_name: str | None = None) -> list[TokenInfo]:
+    """Tokens by id, of one user or of all."""
+    query = select(Token, User.name).join(User, User.id == Token.user_id).order_by(Token.id)
+    with reg.db.read() as session:
+        if user_name is not None:
+            query = query.where(Token.user_id == user_named(session, user_name).id)
+        return [
+            TokenInfo(t.id, name, _scope(t.scope), t.label, t.created_at, t.expires_at)
+            for t, name in session.execute(query)
+        ]
+
+
+def revoke_token(reg: Registry, token_id: int) -> None:
+    """Make a token useless at once, and what was signed for its holder with it; NotFound."""
+    with reg.db.write() as session:
+        token = session.get(Token, token_id)
+        if token is None:
+            raise NotFound(f"there is no token {token_id}; `deltahub user token list` shows them")
+        user = session.get_one(User, token.user_id)
+        audit.append(session, None, "token.revoke", user.name, {"token_id": token.id})
+        session.delete(token)
+
+
+def authenticate(reg: Registry, secret: str) -> Caller:
+    """Who holds this token; Unauthorized if it is unknown, revoked or expired."""
+    query = (
+        select(Token, User).join(User, User.id == Token.user_id).where(Token.hash == _hash(secret))
+    )
+    with reg.db.read() as session:
+        row = session.execute(query).one_or_none()
+    if row is None:
+        raise Unauthorized(
+            "this token is not known: it was revoked, or is of another hub; the hub's operator"
+            " makes one with `deltahub user token create`"
+        )
+    return _holder(*row)
+
+
+def caller_of_mark(session: ReadSession, mark: str) -> Caller:
+    """Who holds the token with this Caller.token_mark; Unauthorized as authenticate."""
+    match = _MARK.fullmatch(mark)
+    token = None if match is None else session.get(Token, int(match[1]))
+    if match is None or token is None or not token.hash.startswith(match[2]):
+        raise Unauthorized("the token for which the hub signed this was revoked")
+    return _holder(token, session.get_one(User, token.user_id))
+
+
+def add_token(
+    session: WriteSession, user: User, scope: Scope, label: str, ttl_s: int | None
+) -> str:
+    check_choice("scope", scope, get_args(Scope))
+    if len(label) > MAX_LABEL:
+        raise InvalidRequest(f"a token's label has at most {MAX_LABEL} characters")
+    if ttl_s is not None and ttl_s <= 0:
+        raise InvalidRequest(f"a token must live for more than {ttl_s} s")
+    secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
+    expires_at = None if ttl_s is None else utc_now() + timedelta(seconds=ttl_s)
+    token = Token(
+        user_id=user.id, hash=_hash(secret), scope=scope, label=label, expires_at=expires_at
+    )
+    session.add(token)
+    session.flush()
+    audit.append(session, None, "token.create", user.name, {"token_id": token.id, "scope": scope})
+    return secret
+
+
+def _holder(token: Token, user: User) -> Caller:
+    if token.expires_at is not None and token.expires_at <= utc_now():
+        raise Unauthorized(f"this token of {user.name} expired at {token.expires_at:%F %T} UTC")
+    # Ids alone come again: SQLite gives the last one, once deleted, to the next token.
+    mark = f"{token.id}-{token.hash[:16]}"
+    return Caller(user.id, user.name, user.is_admin, _scope(token.scope), mark)
+
+
+def _hash(secret: str) -> str:
+    # A random secret of 256 bits needs no salt and no slow hash.
+    return hashlib.sha256(secret.encode(errors="replace")).hexdigest()
+
+
+def _scope(value: str) -> Scope:
+    for scope in get_args(Scope):
+        if value == scope:
+            return scope  # type: ignore[no-any-return]  # get_args gives Any
+    raise AssertionError(f"a token has the unknown scope {value!r}")

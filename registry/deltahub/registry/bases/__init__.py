@@ -1,0 +1,1 @@
+"""Chooses the base that a tensor is stored against."""

@@ -1,0 +1,172 @@
+"""Which tensors of a candidate could be the base of a tensor: by name, renamed, fused, cut out.
+
+What comes out is tried on a sample afterwards, so a wrong guess costs a little time and no bytes.
+"""
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+import numpy as np
+
+from deltahub.codecs.errors import CodecError
+from deltahub.codecs.frame import parse_header, peek_header_length
+from deltahub.registry.bases.alignment import (
+    BaseOption,
+    StoredTensor,
+    TensorInfo,
+    align,
+    coded_as,
+    cut_out,
+    fuse,
+)
+from deltahub.registry.bases.candidates import Candidate
+from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.errors import DataLost
+from deltahub.registry.lineage.tensor_sketch import FLOATS, U16, Read, nearness, to_bf16
+from deltahub.registry.packs.locations import locate, resolve
+from deltahub.registry.registry import Registry
+from deltahub.registry.storage.base import ObjectNotFound
+from deltahub.registry.storage.keys import pack_key
+
+# Elements in the middle of a tensor that are compared where names do not help.
+PROBE_ELEMENTS = 64
+MIN_NEARNESS = 0.5
+# Tensors of one shape that are probed for those that were renamed: a block is decoded for each.
+MAX_PROBED = 1024
+
+# Tensors of one shape, and their probes: shape (tensors, PROBE_ELEMENTS).
+_Probes = tuple[list[StoredTensor], U16]
+
+# What a fused projection stacks, by the names that model code gives them.
+_FUSED = (
+    (("qkv_proj", "query_key_value", "Wqkv", "c_attn", "qkv"), ("q_proj", "k_proj", "v_proj")),
+    (("qkv_proj", "query_key_value", "Wqkv", "qkv"), ("query", "key", "value")),
+    (("gate_up_proj",), ("gate_proj", "up_proj")),
+)
+
+
+class Matcher:
+    """Finds options among candidates for one planner."""
+
+    def __init__(self, reg: Registry, restorer: Restorer, domain_id: int) -> None:
+        self._reg = reg
+        self._restorer = restorer
+        self._domain_id = domain_id
+        self._probes: dict[tuple[int, tuple[int, ...]], _Probes] = {}
+
+    def named(self, info: TensorInfo, candidate: Candidate) -> BaseOption | None:
+        """The candidate's tensor of the same name."""
+        tensor = candidate.by_name.get(info.name)
+        return None if tensor is None else align(info, tensor)
+
+    def renamed(self, info: TensorInfo, candidate: Candidate, read: Read) -> Iterator[BaseOption]:
+        """Tensors of other names: another prefix, fused or split, then whatever looks alike."""
+        for tensor in candidate.with_other_prefix(info.name):
+            option = align(info, tensor)
+            if option is not None:
+                yield option
+        yield from _stacked(info, candidate)
+        nearest = self._nearest(info, candidate, read)
+        option = None if nearest is None else align(info, nearest)
+        if option is not None:
+            yield option
+
+    def within_depth(
+        self, info: TensorInfo, option: BaseOption, max_depth: int
+    ) -> BaseOption | None:
+        """The option, or one nearer to the anchor where its chain would be too long."""
+        while option.depth > max_depth:
+            if len(option.tensors) != 1:
+                return None
+            nearer = self._base_of(option.tensors[0])
+            aligned = None if nearer is None else align(info, nearer)
+            if aligned is None:
+                return None
+            option = aligned
+        return option
+
+    def _base_of(self, tensor: StoredTensor) -> StoredTensor | None:
+        """The tensor that this one is a delta of, if element lies on element; else None."""
+        with self._reg.db.read() as session:
+            location = locate(session, [tensor.id]).get(tensor.id)
+        if location is None or not location.frames or location.hash != tensor.hash:
+            return None
+        frame = location.frames[0]
+        head = memoryview(bytearray(min(frame.length, 4096)))
+        try:
+            self._reg.store.get_into(pack_key(frame.pack_id), frame.offset, head)
+            if peek_header_length(head[:16]) > len(head):
+                return None
+            header = parse_header(head)
+        except (ObjectNotFound, CodecError):
+            return None  # moved or damaged: without advice, never with wrong advice
+        if header.base is None or len(header.base.segments) != 1:
+            return None
+        segment = header.base.segments[0]
+        with self._reg.db.read() as session:
+            base = resolve(session, self._domain_id, [segment.tensor]).get(segment.tensor)
+        n_bytes = header.tensor_count * segment.dtype.itemsize
+        if base is None or segment.start != 0 or base.size != n_bytes or base.depth >= tensor.depth:
+            return None
+        return StoredTensor(
+            base.id, base.hash, base.depth, tensor.name, segment.dtype.name, tensor.shape
+        )
+
+    def _nearest(self, info: TensorInfo, candidate: Candidate, read: Read) -> StoredTensor | None:
+        """The tensor of this shape whose middle looks most like this one's, if any does."""
+        if info.dtype not in FLOATS or info.count < PROBE_ELEMENTS:
+            return None
+        key = (candidate.revision_id, info.shape)
+        if key not in self._probes:
+            self._probes[key] = self._probe_all(candidate.by_shape.get(info.shape, ()), info.count)
+        tensors, probes = self._probes[key]
+        if not tensors:
+            return None
+        near = nearness(_probe(info.dtype, info.count, read), probes)
+        best = int(near.argmax())
+        return tensors[best] if near[best] >= MIN_NEARNESS else None
+
+    def _probe_all(self, tensors: Iterable[StoredTensor], count: int) -> _Probes:
+        fit = [tensor for tensor in tensors if tensor.dtype in FLOATS][:MAX_PROBED]
+        self._restorer.expect(self._domain_id, [tensor.id for tensor in fit])
+        read_base = self._restorer.base_reader(self._domain_id)
+        probed: list[StoredTensor] = []
+        rows: list[U16] = []
+        for tensor in fit:
+            try:
+                rows.append(_probe(tensor.dtype, count, partial(read_base, tensor.hash)))
+            except DataLost:
+                continue  # deleted since the candidates were loaded, or not to be read
+            probed.append(tensor)
+        return probed, np.array(rows, dtype=np.uint16).reshape(len(rows), PROBE_ELEMENTS)
+
+
+def _probe(dtype: str, count: int, read: Read) -> U16:
+    """The middle elements as BF16."""
+    coded = coded_as(dtype)
+    assert coded is not None, f"{dtype} is no float type"
+    raw = bytearray(PROBE_ELEMENTS * coded.itemsize)
+    read((count - PROBE_ELEMENTS) // 2 * coded.itemsize, memoryview(raw))
+    return np.asarray(to_bf16(dtype, raw))
+
+
+def _stacked(info: TensorInfo, candidate: Candidate) -> Iterator[BaseOption]:
+    """A fused tensor over its parts, or a part over a stretch of the fused one."""
+    for wholes, names in _FUSED:
+        for whole in wholes:
+            if whole in info.name:
+                found = [candidate.by_name.get(info.name.replace(whole, part)) for part in names]
+                parts = [tensor for tensor in found if tensor is not None]
+                option = fuse(info, parts) if len(parts) == len(names) else None
+                if option is not None:
+                    yield option
+            for place, part in enumerate(names):
+                fused = candidate.by_name.get(info.name.replace(part, whole))
+                if part not in info.name or fused is None or not info.shape or not fused.shape:
+                    continue
+                # The last parts have one size (keys and values); the first has the rest.
+                below = (len(names) - place) * info.shape[0]
+                first_row = 0 if place == 0 else fused.shape[0] - below
+                option = cut_out(info, fused, first_row) if first_row >= 0 else None
+                if option is not None:
+                    yield option

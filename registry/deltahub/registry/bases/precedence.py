@@ -1,0 +1,161 @@
+"""Which of two models is made from the other: what was declared, else what was there first.
+
+Weights alone do not say it, because the delta is as small one way as the other. One order holds
+for all models, so that two models never become deltas of each other in turn. A base that is
+stored already as a delta of its fine-tune stays that delta when the fine-tune names it.
+"""
+
+from collections.abc import Iterable
+
+from sqlalchemy import or_, select
+
+from deltahub.registry.bases.alignment import BaseOption
+from deltahub.registry.bases.candidates import Candidate
+from deltahub.registry.db.batches import batches
+from deltahub.registry.db.models import Entry, FileTensor, Namespace, Repository, Revision, Tensor
+from deltahub.registry.db.session import ReadSession
+from deltahub.registry.lineage.holders import find_holders
+from deltahub.registry.lineage.target import Target, declares
+from deltahub.registry.packs.locations import closure
+from deltahub.registry.registry import Registry
+
+# Revisions that say they were made from the target, or from one that was; the newest are kept.
+MAX_DESCENDANTS = 500
+
+
+class Directions:
+    """What one revision's tensors may be made from. Not shared between threads.
+
+    What it says is advice, as all of planning; the switch refuses cycles by itself.
+    """
+
+    def __init__(self, reg: Registry, target: Target) -> None:
+        self._reg = reg
+        self._target = target
+        with reg.db.read() as session:
+            self._descendants = _find_descendants(session, target)
+            self._named_model = _find_named_model(session, target)
+        self._leads_down: dict[int, bool] = {}
+
+    def allows(self, option: BaseOption, candidate: Candidate, tensor_id: int | None) -> bool:
+        """Whether a tensor may become a difference from this option as it is stored now.
+
+        tensor_id: the tensor's row, None for one that is not stored yet. Refused are options that
+        are made from the tensor itself; that came after it, unless its own side names their model
+        as the base or they are public and it is private; and, unless named, what was made from a
+        model that says its base is this one.
+        """
+        may_lead_down = candidate.origin == "detected" and bool(self._descendants)
+        if tensor_id is None and not may_lead_down:
+            return True
+        with self._reg.db.read() as session:
+            if tensor_id is not None and tensor_id in closure(session, _ids(option)):
+                return False
+            if (
+                tensor_id is not None
+                and candidate.origin != "earlier"
+                and _is_younger(session, option, tensor_id)
+                and not (self._is_named(session, candidate) and self._is_own(session, tensor_id))
+            ):
+                return False
+            return not may_lead_down or not any(
+                self._leads_to_descendant(session, one) for one in _ids(option)
+            )
+
+    def _is_named(self, session: ReadSession, candidate: Candidate) -> bool:
+        """Whether the target says that its base is the candidate's model, at whatever revision."""
+        if candidate.origin == "declared":
+            return True
+        revision = session.get(Revision, candidate.revision_id)
+        return revision is not None and revision.repository_id == self._named_model
+
+    def _is_own(self, session: ReadSession, tensor_id: int) -> bool:
+        """Whether the namespace had the tensor first: what a copy says counts for nothing."""
+        holders = find_holders(session, [tensor_id], self._target.domains)
+        first = min(holders, key=lambda holder: holder.revision_id, default=None)
+        if first is None:
+            return True  # the target itself has yet to be ingested
+        repository = session.get_one(Repository, first.repository_id)
+        return repository.namespace_id == self._target.namespace_id
+
+    def _leads_to_descendant(self, session: ReadSession, tensor_id: int) -> bool:
+        known = self._leads_down.get(tensor_id)
+        if known is None:
+            read = list(closure(session, [tensor_id]))
+            known = self._leads_down[tensor_id] = any(
+                session.scalar(
+                    select(FileTensor.tensor_id)
+                    .join(Entry, Entry.file_id == FileTensor.file_id)
+                    .where(FileTensor.tensor_id.in_(read), Entry.revision_id.in_(batch))
+                    .limit(1)
+                )
+                is not None
+                for batch in batches(self._descendants)
+            )
+        return known
+
+
+def _ids(option: BaseOption) -> list[int]:
+    return [tensor.id for tensor in option.tensors]
+
+
+def _find_named_model(session: ReadSession, target: Target) -> int | None:
+    """The repository that the target names as its base, also where the revision is not there."""
+    revision = session.get(Revision, target.revision_id)
+    if revision is None or revision.declared_base is None:
+        return None
+    if revision.declared_base_revision_id is not None:
+        return session.get_one(Revision, revision.declared_base_revision_id).repository_id
+    namespace, _, name = revision.declared_base.partition("@")[0].partition("/")
+    return session.scalar(
+        select(Repository.id)
+        .join(Namespace, Namespace.id == Repository.namespace_id)
+        .where(
+            Namespace.name == namespace,
+            Repository.name == name,
+            Repository.domain_id.in_(target.domains),
+        )
+    )
+
+
+def _is_younger(session: ReadSession, option: BaseOption, tensor_id: int) -> bool:
+    """Whether some tensor of the option came after this one, to the same domain."""
+    tensor = session.get(Tensor, tensor_id)
+    rows: Iterable[Tensor] = session.scalars(select(Tensor).where(Tensor.id.in_(_ids(option))))
+    return tensor is not None and any(
+        row.domain_id == tensor.domain_id
+        and (row.created_at, row.id) > (tensor.created_at, tensor.id)
+        for row in rows
+    )
+
+
+def _find_descendants(session: ReadSession, target: Target) -> list[int]:
+    """Revisions that name the target as their base, or a model that does.
+
+    Only where the target's data may refer to: what is private elsewhere changes nothing here.
+    """
+    revisions: dict[int, None] = {}
+    models, seen = [(target.repository_id, target.name)], {target.repository_id}
+    for model, name in models:  # grows while it is walked
+        own = select(Revision.id).where(Revision.repository_id == model)
+        rows = session.execute(
+            select(Revision.id, Repository.id, Namespace.name + "/" + Repository.name)
+            .join(Repository, Repository.id == Revision.repository_id)
+            .join(Namespace, Namespace.id == Repository.namespace_id)
+            .where(
+                # The base may have been moved since it was named.
+                or_(declares(name), Revision.declared_base_revision_id.in_(own)),
+                Repository.domain_id.in_(target.domains),
+                Repository.id != target.repository_id,
+            )
+            .order_by(Revision.id.desc())
+            .limit(MAX_DESCENDANTS - len(revisions))
+        )
+        for revision, repository, full_name in rows:
+            revisions[revision] = None
+            if repository not in seen:
+                seen.add(repository)
+                models.append((repository, full_name))
+        if len(revisions) >= MAX_DESCENDANTS:
+            break
+    return list(revisions)

@@ -1,0 +1,1 @@
+"""Repositories, refs, revisions and their entries."""

@@ -1,0 +1,142 @@
+"""The tree of a revision, and what operations make of it."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from deltahub.registry.access.caller import Caller
+from deltahub.registry.access.visibility import readable_files
+from deltahub.registry.catalog.entries import list_entries
+from deltahub.registry.db.models import File, Repository, Revision
+from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.errors import EntryNotFound, SizeMismatch
+from deltahub.registry.names import entry_mode, quoted
+from deltahub.registry.uploads.committable import complete_uploads, files_of_uploads
+from deltahub.registry.uploads.landing import upload_not_found
+
+
+@dataclass(frozen=True)
+class AddFile:
+    """Put an uploaded file at a path, in place of what is there."""
+
+    path: str
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True)
+class DeleteFile:
+    """Remove the entry at a path, which must be there."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class DeleteFolder:
+    """Remove all entries below a path, at least one."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class CopyFile:
+    """Put a file that the caller may read, of whatever size, at a path: its bytes are here."""
+
+    path: str
+    sha256: str
+
+
+Operation = AddFile | DeleteFile | DeleteFolder | CopyFile
+
+
+@dataclass(frozen=True)
+class Node:
+    """What a tree holds at a path."""
+
+    file_id: int
+    mode: str
+    sha256: str
+    size: int
+    is_ingested: bool
+
+
+Tree = dict[str, Node]
+
+
+def tree_of(session: ReadSession, revision: Revision | None) -> Tree:
+    """What a revision holds; nothing for none."""
+    if revision is None:
+        return {}
+    return {entry.path: _node(entry.path, entry.file, entry.mode)
+            for entry in list_entries(session, revision)}  # fmt: skip
+
+
+def _node(path: str, file: File, mode: str | None = None) -> Node:
+    return Node(
+        file_id=file.id,
+        mode=mode or entry_mode(path, file.size),
+        sha256=file.sha256,
+        size=file.size,
+        is_ingested=file.state == "ingested",
+    )
+
+
+def apply_operations(
+    session: WriteSession,
+    caller: Caller,
+    repository: Repository,
+    before: Tree,
+    operations: Sequence[Operation],
+) -> Tree:
+    """The tree after the operations; `before` stays as it is.
+
+    Makes rows of files that are new to the repository's domain. EntryNotFound, UploadNotFound,
+    SizeMismatch.
+    """
+    tree = dict(before)
+    files = _files(session, caller, repository, _changed(before, operations))
+    for operation in operations:
+        path = operation.path
+        if isinstance(operation, DeleteFile):
+            if tree.pop(path, None) is None:
+                raise EntryNotFound(f"there is no file {quoted(path)} to delete")
+            continue
+        if isinstance(operation, DeleteFolder):
+            inside = [other for other in tree if other.startswith(f"{path}/")]
+            if not inside:
+                raise EntryNotFound(f"there is no folder {quoted(path)} to delete")
+            for other in inside:
+                del tree[other]
+            continue
+        old = before.get(path)
+        if old is not None and old.sha256 == operation.sha256:
+            node = old
+        elif operation.sha256 in files:
+            node = _node(path, files[operation.sha256])
+        else:
+            raise upload_not_found(operation.sha256)
+        if isinstance(operation, AddFile) and node.size != operation.size:
+            raise SizeMismatch(
+                f"{quoted(path)}: {operation.sha256} has {node.size} bytes, not {operation.size}"
+            )
+        tree[path] = node
+    return tree
+
+
+def _changed(before: Tree, operations: Sequence[Operation]) -> set[str]:
+    """What is put where something else is."""
+    return {
+        operation.sha256
+        for operation in operations
+        if isinstance(operation, AddFile | CopyFile)
+        and (operation.path not in before or before[operation.path].sha256 != operation.sha256)
+    }
+
+
+def _files(
+    session: WriteSession, caller: Caller, repository: Repository, hashes: Collection[str]
+) -> dict[str, File]:
+    """SHA-256 -> file, of uploads of the caller's and of what they may read."""
+    uploads = complete_uploads(session, caller, hashes)
+    known = [sha256 for sha256 in hashes if sha256 not in uploads]
+    found = readable_files(session, caller, repository, known)
+    return found | files_of_uploads(session, repository.domain_id, uploads)

@@ -1,0 +1,168 @@
+"""Branches and tags, and what a revision's name means in a repository."""
+
+import re
+from dataclasses import dataclass
+
+from sqlalchemy import delete, exists, select
+
+from deltahub.registry.access import audit
+from deltahub.registry.access.caller import Caller
+from deltahub.registry.access.permissions import full_name
+from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
+from deltahub.registry.db.models import Ref, Repository, Revision
+from deltahub.registry.db.session import ReadSession
+from deltahub.registry.errors import Conflict, InvalidRequest, RevisionNotFound
+from deltahub.registry.names import quoted, validate_ref
+from deltahub.registry.registry import Registry
+
+KINDS = ("branch", "tag")
+MIN_PREFIX = 7
+_HEX = re.compile(r"[0-9a-f]{7,40}")
+
+
+@dataclass(frozen=True)
+class RefInfo:
+    kind: str  # branch | tag
+    name: str
+    commit: str
+
+
+def resolve_revision(session: ReadSession, repository: Repository, revision: str) -> Revision:
+    """What a name means: a tag, a branch, a commit, or the only commit that begins with it.
+
+    `refs/heads/<branch>` and `refs/tags/<tag>` say which. RevisionNotFound, also for a prefix
+    that several commits share.
+    """
+    # Older releases took the name of a tag for a branch; whoever pinned the tag gets its bytes.
+    # Only main, which is read by all who pin nothing, is the branch.
+    kinds = ("branch", "tag") if revision == DEFAULT_BRANCH else ("tag", "branch")
+    if revision.startswith("refs/heads/"):
+        found = find_ref(session, repository, "branch", revision.removeprefix("refs/heads/"))
+    elif revision.startswith("refs/tags/"):
+        found = find_ref(session, repository, "tag", revision.removeprefix("refs/tags/"))
+    else:
+        found = (
+            find_ref(session, repository, kinds[0], revision)
+            or find_ref(session, repository, kinds[1], revision)
+            or _by_commit(session, repository, revision)
+        )
+    if found is None:
+        raise RevisionNotFound(_why_not_found(session, repository, revision))
+    return found
+
+
+def find_ref(session: ReadSession, repository: Repository, kind: str, name: str) -> Revision | None:
+    """The revision that a branch or tag points at."""
+    return session.scalar(
+        select(Revision)
+        .join(Ref, Ref.revision_id == Revision.id)
+        .where(Ref.repository_id == repository.id, Ref.kind == kind, Ref.name == name)
+    )
+
+
+def list_refs(session: ReadSession, repository: Repository) -> list[RefInfo]:
+    """All branches, then all tags, by name."""
+    query = (
+        select(Ref.kind, Ref.name, Revision.commit)
+        .join(Revision, Revision.id == Ref.revision_id)
+        .where(Ref.repository_id == repository.id)
+        .order_by(Ref.kind, Ref.name)
+    )
+    return [RefInfo(*row) for row in session.execute(query)]
+
+
+def create_ref(
+    reg: Registry, caller: Caller | None, name: str, kind: str, ref: str, revision: str
+) -> RefInfo:
+    """A new branch or tag at a revision of the repository.
+
+    Conflict if a branch or a tag has the name; InvalidRequest for a tag of the name main.
+    """
+    _check_kind(kind)
+    validate_ref(ref)
+    if (kind, ref) == ("tag", DEFAULT_BRANCH):
+        raise InvalidRequest(f"{ref} is the default branch; a tag cannot have its name")
+    with reg.db.write() as session:
+        repository = load_repository(session, caller, name, "write")
+        # One at a time, commits too; SQLite has locked everything already and ignores this.
+        session.refresh(repository, with_for_update=True)
+        other = "tag" if kind == "branch" else "branch"
+        if find_ref(session, repository, other, ref) is not None:
+            raise Conflict(
+                f"{ref} is a {other} of {name}; a {kind} cannot have its name: take another, or"
+                f" remove the {other}"
+            )
+        target = resolve_revision(session, repository, revision)
+        if find_ref(session, repository, kind, ref) is not None:
+            raise Conflict(f"{name} has a {kind} {ref} already")
+        session.add(Ref(repository_id=repository.id, kind=kind, name=ref, revision_id=target.id))
+        audit.append(session, caller, "ref.create", name, {"kind": kind, "ref": ref})
+        return RefInfo(kind, ref, target.commit)
+
+
+def delete_ref(reg: Registry, caller: Caller | None, name: str, kind: str, ref: str) -> None:
+    """Remove a branch or tag, not its revisions; the branch main stays."""
+    _check_kind(kind)
+    if (kind, ref) == ("branch", DEFAULT_BRANCH):
+        raise InvalidRequest(f"the branch {DEFAULT_BRANCH} cannot be removed")
+    with reg.db.write() as session:
+        repository = load_repository(session, caller, name, "write")
+        if find_ref(session, repository, kind, ref) is None:
+            raise RevisionNotFound(f"{name} has no {kind} {quoted(ref)}")
+        session.execute(
+            delete(Ref).where(Ref.repository_id == repository.id, Ref.kind == kind, Ref.name == ref)
+        )
+        audit.append(session, caller, "ref.delete", name, {"kind": kind, "ref": ref})
+
+
+def require_branch(session: ReadSession, repository: Repository, ref: str) -> None:
+    """Nothing if commits may be made to this name: Conflict for a tag, which never moves."""
+    if ref != DEFAULT_BRANCH and find_ref(session, repository, "tag", ref) is not None:
+        raise Conflict(
+            f"{ref} is a tag of {full_name(session, repository)}, which stays where it is: commit"
+            " to a branch"
+        )
+
+
+def is_empty(session: ReadSession, repository: Repository) -> bool:
+    """Whether nothing was ever committed."""
+    return not session.scalar(
+        select(exists(select(Revision.id).where(Revision.repository_id == repository.id)))
+    )
+
+
+def begins_anew(session: ReadSession, repository: Repository, ref: str) -> bool:
+    """Whether a commit to this branch needs no parent: there is neither it nor main to begin at.
+
+    So main can still be made where the first commits went to another branch; as in git it then
+    shares no history with that.
+    """
+    branches = [find_ref(session, repository, "branch", each) for each in (ref, DEFAULT_BRANCH)]
+    return branches == [None, None]
+
+
+def _by_commit(session: ReadSession, repository: Repository, prefix: str) -> Revision | None:
+    if not _HEX.fullmatch(prefix):
+        return None
+    in_repository = select(Revision).where(Revision.repository_id == repository.id)
+    if len(prefix) == 40:
+        return session.scalar(in_repository.where(Revision.commit == prefix))
+    # "g" sorts behind every hex digit: a range that the index serves, unlike LIKE.
+    matching = in_repository.where(Revision.commit >= prefix, Revision.commit < prefix + "g")
+    found = session.scalars(matching.limit(2)).all()
+    return found[0] if len(found) == 1 else None
+
+
+def _why_not_found(session: ReadSession, repository: Repository, revision: str) -> str:
+    name = full_name(session, repository)
+    if is_empty(session, repository):
+        return f"{name} is empty: nothing has been committed yet"
+    return (
+        f"{name} has no branch, tag or commit {quoted(revision)}"
+        f" (a shortened commit needs {MIN_PREFIX} digits and one match)"
+    )
+
+
+def _check_kind(kind: str) -> None:
+    if kind not in KINDS:
+        raise InvalidRequest(f"{quoted(kind)} is no kind of ref: branch or tag")

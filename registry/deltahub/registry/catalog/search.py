@@ -1,0 +1,124 @@
+"""Lists of repositories as people look for them: the newest or the last changed first."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from sqlalchemy import func, select, tuple_
+
+from deltahub.registry.access.caller import Caller
+from deltahub.registry.access.permissions import (
+    readable_repositories,
+    role_for,
+)
+from deltahub.registry.catalog.repositories import RepositoryInfo, as_info, with_heads
+from deltahub.registry.db.expressions import contains
+from deltahub.registry.db.models import (
+    Namespace,
+    Repository,
+    Revision,
+)
+from deltahub.registry.db.session import ReadSession
+from deltahub.registry.errors import InvalidRequest
+from deltahub.registry.names import quoted
+from deltahub.registry.registry import Registry
+
+Order = Literal["created", "changed"]
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A repository and its head; None while it is empty."""
+
+    repository: Repository
+    name: str  # namespace/name
+    head: Revision | None
+
+    @property
+    def changed_at(self) -> datetime:
+        return self.repository.created_at if self.head is None else self.head.created_at
+
+    def cursor(self, order: Order) -> str:
+        """Where a list goes on after this one."""
+        head = 0 if self.head is None or order == "created" else self.head.id
+        return f"{head}-{self.repository.id}"
+
+
+def search(
+    session: ReadSession,
+    caller: Caller | None,
+    *,
+    namespace: str | None = None,
+    words: str | None = None,
+    order: Order = "created",
+    after: str | None = None,
+    limit: int = 100,
+) -> list[Listed]:
+    """Repositories that the caller may read, the latest first.
+
+    words: each a part of the full name, in whatever case. after: the cursor of the one before; a
+    repository that is committed to while somebody pages may be listed again.
+    """
+    newest = func.coalesce(Revision.id, 0) if order == "changed" else func.coalesce(0, 0)
+    query = with_heads().where(readable_repositories(caller))
+    if namespace is not None:
+        query = query.where(Namespace.name == namespace)
+    full = func.lower(Namespace.name + "/" + Repository.name)
+    for word in (words or "").lower().split():
+        query = query.where(contains(full, word))
+    if after is not None:
+        head, _, repository = after.partition("-")
+        if head.isdecimal() and repository.isdecimal():
+            place = tuple_(newest, Repository.id)
+            query = query.where(place < tuple_(int(head), int(repository)))
+    query = query.order_by(newest.desc(), Repository.id.desc()).limit(limit)
+    return [
+        Listed(repository, f"{name}/{repository.name}", head)
+        for repository, name, head in session.execute(query)
+    ]
+
+
+MAX_PAGE = 1000
+
+
+@dataclass(frozen=True)
+class RepositoryPage:
+    items: list[RepositoryInfo]
+    next_cursor: str | None
+
+
+def list_repositories(
+    reg: Registry,
+    caller: Caller | None,
+    namespace: str | None = None,
+    search: str | None = None,
+    limit: int = 100,
+    cursor: str | None = None,
+) -> RepositoryPage:
+    """Repositories that the caller may read, newest first; `search` is a part of the name."""
+    if not 1 <= limit <= MAX_PAGE:
+        raise InvalidRequest(f"a page has 1 to {MAX_PAGE} repositories, not {limit}")
+    query = with_heads().where(readable_repositories(caller))
+    if namespace is not None:
+        # By id and not through the join, so that one index gives the order too.
+        named = select(Namespace.id).where(Namespace.name == namespace).scalar_subquery()
+        query = query.where(Repository.namespace_id == named)
+    if search:
+        full = func.lower(Namespace.name + "/" + Repository.name)
+        query = query.where(contains(full, search.lower()))
+    if cursor is not None:
+        query = query.where(Repository.id < _parse_cursor(cursor))
+    query = query.order_by(Repository.id.desc()).limit(limit + 1)
+    with reg.db.read() as session:
+        found = session.execute(query).all()
+        namespaces = {row[0].namespace_id for row in found}
+        roles = {each: role_for(session, caller, each) for each in namespaces}
+        items = [as_info(*row, roles[row[0].namespace_id]) for row in found]
+    more = len(items) > limit
+    return RepositoryPage(items[:limit], str(items[limit - 1].id) if more else None)
+
+
+def _parse_cursor(cursor: str) -> int:
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 18):
+        raise InvalidRequest(f"{quoted(cursor)} is no cursor of an earlier page")
+    return int(cursor)

@@ -1,0 +1,65 @@
+"""Opens the data folder for a command."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from deltahub.registry.commands.errors import CannotRun, InUse
+from deltahub.registry.data_folder import (
+    GC,
+    RECOMPRESS,
+    RECOMPRESS_LOCK,
+    SERVE_LOCK,
+    WORKER_LOCK,
+    DataFolderBusy,
+    DataFolderLock,
+    NoHub,
+    require_hub,
+)
+from deltahub.registry.errors import RegistryError
+from deltahub.registry.registry import Registry
+from deltahub.registry.settings import Settings
+from deltahub.registry.storage.base import StoreError
+
+
+@contextmanager
+def opened_folder(settings: Settings) -> Iterator[Registry]:
+    """The hub in the folder, which must be there; what cannot be read becomes status 2."""
+    try:
+        require_hub(settings)
+        with Registry.open(settings) as reg:
+            yield reg
+    except (NoHub, RegistryError, StoreError, SQLAlchemyError, OSError) as exc:
+        raise CannotRun(exc) from exc
+
+
+@contextmanager
+def readers_kept_out(reg: Registry, lease_s: float | None) -> Iterator[None]:
+    """Neither hub nor worker runs while packs go after less than the lease that they count on."""
+    needed_s = reg.settings.read_lease_s
+    if lease_s is None or lease_s >= needed_s:
+        yield
+        return
+    with ExitStack() as stack:
+        try:
+            for name in (SERVE_LOCK, WORKER_LOCK, RECOMPRESS_LOCK):
+                stack.enter_context(DataFolderLock(reg.data_dir, name, GC))
+        except DataFolderBusy as exc:
+            if exc.command == GC:
+                raise InUse(
+                    f"another `{GC}` has the data folder {exc.folder} to itself ({exc.holder}): "
+                    "wait for its end"
+                ) from exc
+            if exc.command == RECOMPRESS:
+                raise InUse(
+                    f"`{RECOMPRESS}` is at work in the data folder {exc.folder} ({exc.holder}): "
+                    f"wait for its end before collecting with --lease {lease_s:g}, or leave "
+                    "--lease out"
+                ) from exc
+            raise InUse(
+                f"a hub runs on the data folder {exc.folder} ({exc.holder}), and its "
+                f"readers may need a condemned pack for {needed_s} s (DELTAHUB_READ_LEASE_S): "
+                f"stop it before collecting with --lease {lease_s:g}, or leave --lease out"
+            ) from exc
+        yield

@@ -1,0 +1,206 @@
+"""`deltahub user`: users, tokens and organizations, for whoever may open the data folder."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from deltahub.registry.access import organizations, tokens, users
+from deltahub.registry.access.caller import Role, Scope
+from deltahub.registry.commands.errors import Absent, Malformed, Refused
+from deltahub.registry.commands.options import data_dir_option, json_option
+from deltahub.registry.data_folder import NoHub, require_hub
+from deltahub.registry.errors import InvalidRequest, NotFound, RegistryError
+from deltahub.registry.registry import Registry
+from deltahub.registry.settings import Settings
+from deltahub.registry.storage.base import StoreError
+
+DAY_S = 86400
+
+
+@contextmanager
+def opened(data_dir: Path) -> Iterator[Registry]:
+    """The hub in the folder; what it refuses becomes a message and an exit status."""
+    settings = Settings(data_dir=data_dir)
+    try:
+        require_hub(settings)
+        with Registry.open(settings) as reg:
+            yield reg
+    except InvalidRequest as exc:
+        raise Malformed(exc) from exc
+    except NotFound as exc:
+        raise Absent(exc) from exc
+    except (NoHub, RegistryError, StoreError) as exc:
+        raise Refused(exc) from exc
+
+
+def _print(as_json: bool, data: Any, text: str) -> None:
+    click.echo(json.dumps(data, default=str) if as_json else text)
+
+
+@click.group()
+def user() -> None:
+    """Manage users, tokens and organizations."""
+
+
+@user.command("add")
+@click.argument("name")
+@click.option("--admin", "is_admin", is_flag=True, help="May administer the whole hub.")
+@data_dir_option
+@json_option
+def add_user(name: str, is_admin: bool, data_dir: Path, as_json: bool) -> None:
+    """Make the user NAME and the namespace of the same name."""
+    with opened(data_dir) as reg:
+        made = users.create_user(reg, name, is_admin=is_admin)
+    text = (
+        f"made user {made.name}; to log in they need a token, which\n"
+        f"`deltahub user token create {made.name}` makes"
+    )
+    _print(as_json, {"name": made.name, "is_admin": made.is_admin}, text)
+
+
+@user.command("list")
+@data_dir_option
+@json_option
+def list_users(data_dir: Path, as_json: bool) -> None:
+    """List all users."""
+    with opened(data_dir) as reg:
+        found = users.list_users(reg)
+    rows = [
+        {"name": row.name, "is_admin": row.is_admin, "created_at": row.created_at.isoformat()}
+        for row in found
+    ]
+    text = "\n".join(f"{row.name}{'  (admin)' if row.is_admin else ''}" for row in found)
+    _print(as_json, {"items": rows}, text or "there are no users")
+
+
+@user.group()
+def token() -> None:
+    """Manage tokens."""
+
+
+@token.command("create")
+@click.argument("name")
+@click.option(
+    "--scope", type=click.Choice(get_args(Scope)), default="write", show_default=True,
+    help="read, write (everything the user's roles allow) or admin (the whole hub, for admins).",
+)  # fmt: skip
+@click.option("--ttl-days", type=click.FloatRange(min=0, min_open=True), help="Default: for ever.")
+@click.option("--label", default="", help="What the token is for.")
+@data_dir_option
+@json_option
+def create_token(
+    name: str, scope: Scope, ttl_days: float | None, label: str, data_dir: Path, as_json: bool
+) -> None:
+    """Make a token for the user NAME and print it, this once."""
+    ttl_s = None if ttl_days is None else max(1, round(ttl_days * DAY_S))
+    with opened(data_dir) as reg:
+        secret = tokens.create_token(reg, name, scope, label, ttl_s)
+    _print(as_json, {"user": name, "scope": scope, "token": secret}, secret)
+
+
+@token.command("list")
+@click.argument("name", required=False)
+@data_dir_option
+@json_option
+def list_tokens(name: str | None, data_dir: Path, as_json: bool) -> None:
+    """List the tokens of the user NAME, or of everybody; never their secrets."""
+    with opened(data_dir) as reg:
+        found = tokens.list_tokens(reg, name)
+    rows = [
+        {
+            "id": row.id, "user": row.user, "scope": row.scope, "label": row.label,
+            "created_at": row.created_at.isoformat(),
+            "expires_at": None if row.expires_at is None else row.expires_at.isoformat(),
+        }
+        for row in found
+    ]  # fmt: skip
+    lines = (
+        f"{row.id:>5}  {row.user}  {row.scope}  "
+        f"{'never expires' if row.expires_at is None else f'until {row.expires_at:%F %T} UTC'}"
+        f"  {row.label}".rstrip()
+        for row in found
+    )
+    _print(as_json, {"items": rows}, "\n".join(lines) or "there are no tokens")
+
+
+@token.command("revoke")
+@click.argument("token_id", type=int)
+@data_dir_option
+@json_option
+def revoke_token(token_id: int, data_dir: Path, as_json: bool) -> None:
+    """Make the token with this number useless at once."""
+    with opened(data_dir) as reg:
+        tokens.revoke_token(reg, token_id)
+    _print(as_json, {"revoked": token_id}, f"revoked token {token_id}")
+
+
+@user.group()
+def org() -> None:
+    """Manage organizations: namespaces that several users share."""
+
+
+@org.command("add")
+@click.argument("name")
+@data_dir_option
+@json_option
+def add_organization(name: str, data_dir: Path, as_json: bool) -> None:
+    """Make the organization NAME."""
+    with opened(data_dir) as reg:
+        made = organizations.create_organization(reg, name)
+    text = f"made organization {made.name}; `deltahub user org member {made.name} USER` adds to it"
+    _print(as_json, {"name": made.name}, text)
+
+
+@org.command("list")
+@data_dir_option
+@json_option
+def list_organizations(data_dir: Path, as_json: bool) -> None:
+    """List all organizations with their members."""
+    with opened(data_dir) as reg:
+        found = organizations.list_organizations(reg)
+    rows = [
+        {
+            "name": each.name,
+            "members": [{"user": user, "role": role} for user, role in each.members.items()],
+        }
+        for each in found
+    ]
+    lines = []
+    for each in found:
+        members = ", ".join(f"{user} ({role})" for user, role in each.members.items())
+        lines.append(f"{each.name}: {members or 'no members'}")
+    _print(as_json, {"items": rows}, "\n".join(lines) or "there are no organizations")
+
+
+@org.command("member")
+@click.argument("organization")
+@click.argument("name")
+@click.option(
+    "--role", type=click.Choice(get_args(Role)), default="write", show_default=True,
+    help="admin may also delete the organization's repositories.",
+)  # fmt: skip
+@data_dir_option
+@json_option
+def add_member(organization: str, name: str, role: Role, data_dir: Path, as_json: bool) -> None:
+    """Give the user NAME a role in ORGANIZATION, in place of the one they have."""
+    with opened(data_dir) as reg:
+        organizations.add_member(reg, organization, name, role)
+    data = {"organization": organization, "user": name, "role": role}
+    _print(as_json, data, f"{name} has role {role} in {organization}")
+
+
+@org.command("remove")
+@click.argument("organization")
+@click.argument("name")
+@data_dir_option
+@json_option
+def remove_member(organization: str, name: str, data_dir: Path, as_json: bool) -> None:
+    """Take the role of the user NAME in ORGANIZATION away."""
+    with opened(data_dir) as reg:
+        organizations.remove_member(reg, organization, name)
+    data = {"organization": organization, "removed": name}
+    _print(as_json, data, f"{name} is no member of {organization} any more")

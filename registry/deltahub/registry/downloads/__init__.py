@@ -1,0 +1,1 @@
+"""Rebuilds files from recipes, and plans what our client must download."""

@@ -1,0 +1,306 @@
+"""Whole files and their ranges: from the landing while not ingested, then from the recipe."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from threading import Lock
+from typing import TYPE_CHECKING, TypeVar
+
+from deltahub.codecs.errors import CodecError
+from deltahub.codecs.recipe import Recipe
+from deltahub.registry.db.models import File
+from deltahub.registry.db.versioned_cache import Memo
+from deltahub.registry.downloads.recipe_index import Piece, RecipeIndex
+from deltahub.registry.errors import DataLost, EntryNotFound, NotReady
+from deltahub.registry.packs.base_cache import HotBases
+from deltahub.registry.packs.block_cache import ByteCache
+from deltahub.registry.packs.buffers import room_for
+from deltahub.registry.packs.locations import TensorLocation, resolve_ids
+from deltahub.registry.packs.tensor_reader import (
+    FIRST_RUN_BYTES,
+    MIB,
+    RUN_BYTES,
+    TensorGone,
+    TensorReader,
+)
+from deltahub.registry.storage.base import ObjectNotFound, ShortObject
+from deltahub.registry.storage.keys import landing_key
+
+if TYPE_CHECKING:
+    from deltahub.registry.registry import Registry
+
+T = TypeVar("T")
+
+# Segments whose tensors are resolved and located by one short transaction.
+LOOK_AHEAD = 256
+RECIPE_CACHE_BYTES = 8 * MIB
+
+
+class Served:
+    """Bytes of files that were given out: rebuilt from frames, or read as they were uploaded."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self.from_frames = 0
+        self.from_uploads = 0
+
+    def add(self, *, from_frames: int = 0, from_uploads: int = 0) -> None:
+        with self._lock:  # several threads restore at once
+            self.from_frames += from_frames
+            self.from_uploads += from_uploads
+
+
+class Restorer(TensorReader):
+    """Reads files for one process; safe to share between threads. See TensorReader for memory."""
+
+    def __init__(
+        self,
+        registry: "Registry",
+        cache_bytes: int | None = None,
+        hot_bases: HotBases | None = None,
+    ) -> None:
+        super().__init__(registry, cache_bytes, hot_bases)
+        self.served = Served()
+        # By contents of file and recipe: ids of rows are used again after a deletion.
+        self._recipes: ByteCache[tuple[str, bytes], RecipeIndex] = ByteCache(RECIPE_CACHE_BYTES)
+        # Of recipes by row: a download by Xet asks for the same one every 64 MiB.
+        self._recipe_places: Memo[int, TensorLocation | None] = Memo(registry.db)
+
+    def stream_file(
+        self, file: File, start: int, end: int, chunk_bytes: int = MIB
+    ) -> Iterator[memoryview]:
+        """Bytes [start, end) of a file, in buffers of about chunk_bytes.
+
+        file: the row as it was read, however old. NotReady for a file that is not proved yet,
+        EntryNotFound for one that is gone, DataLost when stored bytes do not check.
+        """
+        return _gathered(self.stream_pieces(file, start, end), chunk_bytes)
+
+    def stream_pieces(self, file: File, start: int, end: int) -> Iterator[memoryview]:
+        """As stream_file, in buffers of any size up to that of a run (or of one block)."""
+        if not 0 <= start <= end <= file.size:
+            raise ValueError(f"bytes {start}..{end} of a file of {file.size}")
+        return self._file_pieces(file, start, end)
+
+    def stream_recipe(
+        self,
+        domain_id: int,
+        recipe: RecipeIndex,
+        start: int,
+        end: int,
+        chunk_bytes: int = MIB,
+        places: Mapping[bytes, TensorLocation] | None = None,
+    ) -> Iterator[memoryview]:
+        """Bytes [start, end) of the file that a recipe describes, as data of this domain.
+
+        What the recipe names must have rows now; for a file, its own row says that.
+        places: what look_up() has just said of all that the recipe names; None looks by itself.
+        """
+        pieces = self._recipe_pieces(domain_id, recipe, start, end, is_proof=True, known=places)
+        return _gathered(pieces, chunk_bytes)
+
+    def look_up(self, domain_id: int, contents: Iterable[bytes]) -> dict[bytes, TensorLocation]:
+        """Where what these content ids mean in a domain lies now; what has no row is absent.
+
+        Their small frames are read ahead.
+        """
+        places: dict[bytes, TensorLocation] = {}
+        with self._registry.db.read() as session:
+            ids = resolve_ids(session, domain_id, contents)
+        located = self.locate(ids.values())
+        for content, row in ids.items():
+            # Between the two, a row may have been deleted and its id given to another.
+            if row in located and located[row].hash == content:
+                places[content] = located[row]
+                self._remember(domain_id, located[row])
+        self.frames.prefetch(frame for tensor in located.values() for frame in tensor.frames)
+        return places
+
+    def read_whole(
+        self, domain_id: int, content: bytes, places: Mapping[bytes, TensorLocation] | None = None
+    ) -> bytes:
+        """All bytes of a stored tensor that fits into memory, such as a recipe; DataLost.
+
+        places: as of stream_recipe.
+        """
+        known = self.look_up(domain_id, [content]) if places is None else places
+        if content not in known:
+            raise TensorGone(f"tensor {content.hex()} is gone; run deltahub fsck")
+        tensor = known[content]
+        return b"".join(self._tensor_pieces(domain_id, tensor, 0, tensor.size, RUN_BYTES))
+
+    def read_recipe(self, file: File) -> bytes:
+        """The recipe of an ingested file, in bytes; as load_recipe."""
+        return self._current(self._recipe_bytes, file)
+
+    def load_recipe(self, file: File) -> Recipe:
+        """The recipe of an ingested file, parsed.
+
+        NotReady before that, EntryNotFound once the file is gone, DataLost.
+        """
+        return self._current(self._recipe_as_of, file)
+
+    def check_is_there(self, file: File) -> File:
+        """The file's row as it is now; EntryNotFound if it was deleted since it was read."""
+        with self._registry.db.read() as session:
+            fresh = session.get(File, file.id)
+        if fresh is None or fresh.sha256 != file.sha256 or fresh.domain_id != file.domain_id:
+            raise EntryNotFound(f"file {file.sha256} has been deleted")
+        return fresh
+
+    def _current(self, read: Callable[[File], T], file: File) -> T:
+        """What `read` makes of the file, once more if its row was too old for that."""
+        try:
+            return read(file)
+        except DataLost:
+            fresh = self.check_is_there(file)
+            if fresh.recipe_tensor_id == file.recipe_tensor_id:
+                raise
+        return read(fresh)
+
+    def _recipe_as_of(self, file: File) -> Recipe:
+        return self._parse(file, self._read_recipe(self._locate_recipe(file)))
+
+    def _recipe_bytes(self, file: File) -> bytes:
+        data = self._read_recipe(self._locate_recipe(file))
+        self._parse(file, data)
+        return data
+
+    def _parse(self, file: File, data: bytes) -> Recipe:
+        try:
+            recipe = Recipe.from_bytes(data)
+        except CodecError as exc:
+            raise DataLost(f"the recipe of file {file.sha256}: {exc}; run deltahub fsck") from exc
+        # The row may be older than a deletion, and its ids be another file's by now.
+        if recipe.sha256.hex() != file.sha256 or recipe.size != file.size:
+            raise DataLost(f"the recipe of file {file.sha256} is gone; run deltahub fsck")
+        return recipe
+
+    def _locate_recipe(self, file: File) -> TensorLocation:
+        if file.recipe_tensor_id is None:
+            raise NotReady(f"file {file.sha256} is not ingested yet; wait for its job")
+        row = file.recipe_tensor_id
+        location = self._recipe_places.get(row, lambda: self.locate([row]).get(row))
+        if location is None:
+            raise DataLost(f"the recipe of file {file.sha256} is gone; run deltahub fsck")
+        return location
+
+    def _read_recipe(self, location: TensorLocation) -> bytes:
+        located = {location.id: location}
+        return b"".join(self.stream_tensor(located, location.id, 0, location.size))
+
+    def _file_pieces(self, file: File, start: int, end: int) -> Iterator[memoryview]:
+        position = start
+        if file.recipe_tensor_id is None:
+            try:
+                for piece in self._landing_pieces(file, start, end):
+                    yield piece
+                    position += piece.nbytes
+                return
+            except ObjectNotFound:
+                # Ingested since the row was read: the rest comes from the recipe.
+                file = self._reload(file)
+        if position == end:
+            return
+        recipe = self._current(self._recipe_of, file)
+        try:
+            for piece in self._recipe_pieces(file.domain_id, recipe, position, end):
+                self.served.add(from_frames=piece.nbytes)
+                yield piece
+        except TensorGone:
+            self.check_is_there(file)
+            raise
+
+    def _landing_pieces(self, file: File, start: int, end: int) -> Iterator[memoryview]:
+        if file.landing_id is None:
+            raise NotReady(f"file {file.sha256} is not proved yet; wait for its job")
+        for first in range(start, end, MIB):
+            out = room_for(min(MIB, end - first))
+            try:
+                self._registry.store.get_into(landing_key(file.landing_id), first, out)
+            except ShortObject as exc:
+                raise DataLost(f"the upload of {file.sha256} is cut short") from exc
+            self.served.add(from_uploads=out.nbytes)
+            yield out
+
+    def _recipe_pieces(
+        self,
+        domain_id: int,
+        recipe: RecipeIndex,
+        start: int,
+        end: int,
+        *,
+        is_proof: bool = False,
+        known: Mapping[bytes, TensorLocation] | None = None,
+    ) -> Iterator[memoryview]:
+        pieces = recipe.pieces(start, end)
+        first_run = FIRST_RUN_BYTES
+        while batch := list(islice(pieces, LOOK_AHEAD)):
+            places = self._locate_pieces(domain_id, batch, is_proof) if known is None else known
+            for piece in batch:
+                if piece.literal is not None:
+                    yield memoryview(piece.literal)[piece.first : piece.end]
+                elif piece.tensor in places:
+                    yield from self._tensor_pieces(
+                        domain_id, places[piece.tensor], piece.first, piece.end, first_run
+                    )
+                    first_run = RUN_BYTES
+                else:
+                    raise TensorGone(f"tensor {piece.tensor.hex()} is gone; run deltahub fsck")
+
+    def _locate_pieces(
+        self, domain_id: int, pieces: Iterable[Piece], is_proof: bool
+    ) -> dict[bytes, TensorLocation]:
+        """content id -> where it lies, or lay when somebody last asked."""
+        wanted = dict.fromkeys(piece.tensor for piece in pieces if piece.literal is None)
+        places: dict[bytes, TensorLocation] = {}
+        for content in wanted:
+            known = None if is_proof else self._places.get((domain_id, content))
+            if known is not None:
+                places[content] = known
+        missing = [content for content in wanted if content not in places]
+        return places | self.look_up(domain_id, missing) if missing else places
+
+    def _tensor_pieces(
+        self, domain_id: int, tensor: TensorLocation, first: int, end: int, first_run: int
+    ) -> Iterator[memoryview]:
+        """The tensor's bytes. Where it no longer lies there, the next reader looks first."""
+        located = {tensor.id: tensor}
+        try:
+            yield from self.stream_tensor(located, tensor.id, first, end, first_run)
+        except DataLost:
+            self._places.forget((domain_id, tensor.hash))
+            raise
+        if located[tensor.id] is not tensor:
+            self._places.forget((domain_id, tensor.hash))
+
+    def _recipe_of(self, file: File) -> RecipeIndex:
+        location = self._locate_recipe(file)
+        index = self._recipes.get((file.sha256, location.hash))
+        if index is None:
+            index = RecipeIndex(self._parse(file, self._read_recipe(location)))
+            self._recipes.put((file.sha256, location.hash), index, index.memory_bytes)
+        return index
+
+    def _reload(self, file: File) -> File:
+        fresh = self.check_is_there(file)
+        if fresh.recipe_tensor_id is None:
+            raise DataLost(f"the upload of {file.sha256} is gone; run deltahub fsck")
+        return fresh
+
+
+def _gathered(pieces: Iterator[memoryview], chunk_bytes: int) -> Iterator[memoryview]:
+    """The same bytes: small pieces joined, large ones cut, without copying large ones."""
+    waiting: list[memoryview] = []
+    n_waiting = 0
+    for piece in pieces:
+        if n_waiting and n_waiting + piece.nbytes > chunk_bytes:
+            yield memoryview(b"".join(waiting))
+            waiting, n_waiting = [], 0
+        if n_waiting == 0 and piece.nbytes >= chunk_bytes // 4:
+            for begin in range(0, piece.nbytes, chunk_bytes):
+                yield piece[begin : begin + chunk_bytes]
+        elif piece.nbytes:
+            waiting.append(piece)
+            n_waiting += piece.nbytes
+    if n_waiting:
+        yield memoryview(b"".join(waiting))

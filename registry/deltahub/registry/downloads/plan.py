@@ -1,0 +1,197 @@
+"""What our client needs to rebuild a file itself: its recipe's tensors, and their frames."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import select
+
+from deltahub.codecs.registry import BY_NUMBER
+from deltahub.registry.db.batches import batches
+from deltahub.registry.db.models import Entry, File, FileTensor, Repository, Revision, Tensor
+from deltahub.registry.db.session import ReadSession
+from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.errors import DataLost, LimitExceeded, TensorNotFound
+from deltahub.registry.packs.locations import FrameLocation, TensorLocation, bases_of, locate
+from deltahub.registry.packs.tensor_reader import MIB
+from deltahub.registry.registry import Registry
+from deltahub.registry.storage.base import ObjectNotFound
+
+
+@dataclass(frozen=True)
+class PlannedTensor:
+    """One tensor of a file. codec: of its first frame. bases: content ids that it is coded against.
+
+    encoded_size: bytes of all its frames.
+    """
+
+    id: bytes
+    size: int
+    encoded_size: int
+    codec: str
+    depth: int
+    bases: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class FileDownload:
+    """What rebuilding a file takes; each of its tensors once, in order of first use."""
+
+    recipe: bytes
+    size: int
+    sha256: str
+    tensors: tuple[PlannedTensor, ...]
+
+
+def plan_download(reg: Registry, restorer: Restorer, file: File) -> FileDownload:
+    """How the tensors of an ingested file are stored now.
+
+    NotReady before that, EntryNotFound once the file is gone, DataLost.
+    """
+    recipe = restorer.load_recipe(file)
+    with reg.db.read() as session:
+        # The file's own rows, as stream_frames sends them: the same bytes may lie in two domains.
+        tensors_of_file = session.scalars(
+            select(Tensor)
+            .join(FileTensor, FileTensor.tensor_id == Tensor.id)
+            .where(FileTensor.file_id == file.id)
+        )
+        rows = {tensor.hash: tensor for tensor in tensors_of_file}
+        stored = describe(session, rows.values())
+    missing = [ref.tensor for ref in recipe.tensors() if ref.tensor not in rows]
+    if missing:
+        restorer.check_is_there(file)
+        raise DataLost(f"tensor {missing[0].hex()} is gone; run deltahub fsck")
+    ordered = dict.fromkeys(ref.tensor for ref in recipe.tensors())
+    planned = tuple(stored[rows[content].id] for content in ordered)
+    return FileDownload(recipe.id, file.size, file.sha256, planned)
+
+
+def describe(session: ReadSession, tensors: Iterable[Tensor]) -> dict[int, PlannedTensor]:
+    """tensor row -> how it is stored."""
+    rows = {tensor.id: tensor for tensor in tensors}
+    located = locate(session, rows)
+    bases = bases_of(session, rows)
+    hashes: dict[int, bytes] = {}
+    for batch in batches({base for found in bases.values() for base in found}):
+        found = session.execute(select(Tensor.id, Tensor.hash).where(Tensor.id.in_(batch)))
+        hashes.update((row_id, content) for row_id, content in found)
+    return {
+        row_id: PlannedTensor(
+            id=tensor.hash,
+            size=tensor.size,
+            encoded_size=sum(frame.length for frame in located[row_id].frames),
+            codec=codec_of(located[row_id].frames),
+            depth=tensor.depth,
+            bases=tuple(sorted(hashes[base] for base in bases.get(row_id, ()))),
+        )
+        for row_id, tensor in rows.items()
+        if row_id in located
+    }
+
+
+def codec_of(frames: Iterable[FrameLocation]) -> str:
+    """The codec that most of a tensor's bytes are coded with."""
+    sizes: dict[int, int] = {}
+    for frame in frames:
+        sizes[frame.codec] = sizes.get(frame.codec, 0) + frame.size
+    if not sizes:
+        raise DataLost("a tensor has no frames; run deltahub fsck")
+    number = max(sizes, key=lambda codec: sizes[codec])
+    codec = BY_NUMBER.get(number)
+    return codec.codec_id if codec is not None else f"codec {number}"
+
+
+@dataclass(frozen=True)
+class FrameStream:
+    """Frames back to back: n_bytes of them as they lie now."""
+
+    n_bytes: int
+    chunks: Iterator[bytes]
+
+
+def stream_frames(
+    reg: Registry, restorer: Restorer, revision: Revision, tensors: Sequence[bytes]
+) -> FrameStream:
+    """All frames of these tensors, in this order, each tensor's in order of start.
+
+    TensorNotFound unless every tensor is part of a file of the revision.
+    """
+    limit = reg.settings.max_query_tensors
+    if len(tensors) > limit:
+        raise LimitExceeded(f"a request names at most {limit} tensors, not {len(tensors)}")
+    with reg.db.read() as session:
+        ids = _tensors_of(session, revision, tensors)
+        located = locate(session, ids.values())
+    for content in tensors:
+        if content not in ids or ids[content] not in located:
+            raise TensorNotFound(f"no file of {revision.commit} has a tensor {content.hex()}")
+    ordered = [located[ids[content]] for content in tensors]
+    n_bytes = sum(frame.length for tensor in ordered for frame in tensor.frames)
+    return FrameStream(n_bytes, _chunks(reg, restorer, ordered))
+
+
+def _tensors_of(
+    session: ReadSession, revision: Revision, tensors: Sequence[bytes]
+) -> dict[bytes, int]:
+    """content id -> row; where the revision has it twice, the row of its repository's domain."""
+    own = session.get_one(Repository, revision.repository_id).domain_id
+    found: dict[bytes, int] = {}
+    for batch in batches(dict.fromkeys(tensors)):
+        rows = session.execute(
+            select(Tensor.hash, Tensor.id, Tensor.domain_id)
+            .join(FileTensor, FileTensor.tensor_id == Tensor.id)
+            .join(Entry, Entry.file_id == FileTensor.file_id)
+            .where(Entry.revision_id == revision.id, Tensor.hash.in_(batch))
+        )
+        for content, row_id, domain_id in rows:
+            if content not in found or domain_id == own:
+                found[content] = row_id
+    return found
+
+
+def _chunks(
+    reg: Registry, restorer: Restorer, tensors: Sequence[TensorLocation]
+) -> Iterator[bytes]:
+    waiting = bytearray()
+    for tensor in tensors:
+        for frame in tensor.frames:
+            for start in range(0, frame.length, MIB):
+                n = min(MIB, frame.length - start)
+                waiting += _read(reg, restorer, tensor, frame, start, n)
+                if len(waiting) >= MIB:
+                    yield bytes(waiting)
+                    waiting.clear()
+    if waiting:
+        yield bytes(waiting)
+
+
+def _read(
+    reg: Registry,
+    restorer: Restorer,
+    tensor: TensorLocation,
+    frame: FrameLocation,
+    start: int,
+    n: int,
+) -> memoryview:
+    """Part of a frame, from where it lies now if its pack is gone.
+
+    What has begun to go out can only be followed by the same frames: a copy of them is fine, a
+    new encoding is not, and the client has to ask again.
+    """
+    try:
+        return restorer.frames.read(frame, start, n)
+    except ObjectNotFound:
+        with reg.db.read() as session:
+            now = locate(session, [tensor.id]).get(tensor.id)
+    moved = None if now is None or now.hash != tensor.hash else now.frame_at(frame.start)
+    if moved is None or (moved.start, moved.size, moved.length, moved.codec) != (
+        frame.start,
+        frame.size,
+        frame.length,
+        frame.codec,
+    ):
+        raise DataLost(f"tensor {tensor.hash.hex()} was encoded anew while it was sent; ask again")
+    try:
+        return restorer.frames.read(moved, start, n)
+    except ObjectNotFound as exc:
+        raise DataLost(f"{exc}, and no row says where it went; run deltahub fsck") from exc

@@ -1,0 +1,340 @@
+"""Ingest: the landed files of one revision become packs and recipes, proved before the switch.
+
+Steps, each safe to run twice and to die in at any line: scan every file; store packs until
+nothing is missing; finish every file. Until a file is finished it is read from its landing.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from sqlalchemy import select
+
+from deltahub.codecs.files import SAFETENSORS_SUFFIX
+from deltahub.codecs.frame import tensor_spec
+from deltahub.codecs.recipe import TensorRef
+from deltahub.registry import failpoints
+from deltahub.registry.bases.planner import BaseChoice, BasePlanner
+from deltahub.registry.db.batches import PART_TENSORS, batches
+from deltahub.registry.db.models import Entry, File
+from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.errors import DataLost, DeltaCycle
+from deltahub.registry.ingest import scan as ingest_plan
+from deltahub.registry.ingest.finish import finish_files
+from deltahub.registry.ingest.repair import Brought, heal
+from deltahub.registry.ingest.scan import LandedFile, Scan
+from deltahub.registry.jobs.progress import Progress, Report
+from deltahub.registry.packs.encode import Read, encode_tensor
+from deltahub.registry.packs.holds import hold_for_job, release_job
+from deltahub.registry.packs.locations import resolve
+from deltahub.registry.packs.switch import BaseGone, check_live, in_parts, insert_tensors, make_live
+from deltahub.registry.packs.tensor_reader import TensorGone
+from deltahub.registry.packs.writer import PackSpool, frame_limit
+from deltahub.registry.registry import Registry
+from deltahub.registry.storage.base import ObjectNotFound
+from deltahub.registry.storage.keys import landing_key
+
+log = logging.getLogger(__name__)
+
+# Files that are scanned, or finished, in one step: so many, or of so many bytes together.
+STEP_FILES: Final = 256
+STEP_BYTES: Final = 8 << 20
+
+
+class Ingest:
+    """One revision on its way from the landing to packs. Not shared between threads.
+
+    report is called every few MiB, with the stages scan, store and prove, check_cancel a few times
+    a second; what they raise stops the step and leaves garbage at most.
+    Memory: four frames, and 1 KiB a tensor of the revision.
+    """
+
+    def __init__(
+        self,
+        reg: Registry,
+        revision_id: int,
+        job_id: str,
+        *,
+        report: Report = lambda stage, done, total: None,
+        check_cancel: Callable[[], None] = lambda: None,
+        restorer: Restorer | None = None,
+    ) -> None:
+        self._reg = reg
+        self._revision_id = revision_id
+        self._job_id = job_id
+        self._progress = Progress(report, check_cancel)
+        self._restorer = Restorer(reg) if restorer is None else restorer
+        self._planner: BasePlanner | None = None
+        # What is not stored yet, None while that is not known.
+        self._todo: deque[Brought] | None = None
+        self._total_bytes = 0
+        self._is_rescanned = False
+
+    def run(self) -> None:
+        """All steps that are still to be done, one after the other."""
+        for file_ids in self.pending_files():
+            self.scan(file_ids)
+        while self.store_next_pack():
+            pass
+        damaged: DataLost | None = None
+        for file_ids in self.pending_files():
+            try:
+                self.finish(file_ids)
+            except DataLost as exc:
+                damaged = damaged or exc
+        if damaged is not None:
+            raise damaged
+        self.release()
+
+    def pending_files(self) -> list[list[int]]:
+        """The revision's files that are read from their landing, in order of path.
+
+        A list for each step: small ones share the step's transactions, a large one is alone.
+        """
+        steps: list[list[int]] = []
+        n_bytes = 0
+        for file, _ in self._pending():
+            if not steps or len(steps[-1]) == STEP_FILES or n_bytes + file.size > STEP_BYTES:
+                steps.append([])
+                n_bytes = 0
+            steps[-1].append(file.id)
+            n_bytes += file.size
+        return steps
+
+    def scan(self, file_ids: Sequence[int]) -> None:
+        """Parse and hash these files; what is found survives this process.
+
+        A damaged one is passed over, here and in storing: finish() says what is wrong with it.
+        """
+        for _ in self._scanned(file_ids):
+            pass
+
+    def store_next_pack(self) -> bool:
+        """Store what fills a pack (more for a tensor that needs more); whether any is left."""
+        try:
+            if self._todo is None:
+                self._todo = self._find_missing()
+            if self._todo:
+                self._store(self._todo)
+        except ObjectNotFound as exc:
+            self._todo = None
+            # Another job may have finished a file of ours, so that its landing is gone.
+            if any(self._is_lost(file) for file, _ in self._pending()):
+                self._rescan(_lost(exc))
+            return True
+        except DataLost as exc:
+            self._todo = None
+            self._rescan(exc)
+            return True
+        except BaseException:
+            self._todo = None
+            raise
+        return bool(self._todo)
+
+    def _rescan(self, why: DataLost) -> None:
+        """Once, look at all uploads anew: one that has changed since shall not keep the others."""
+        if self._is_rescanned:
+            raise why
+        log.warning("job=%s scans its files again: %s", self._job_id, why)
+        self._is_rescanned = True
+        for file, _ in self._pending():
+            ingest_plan.forget(self._reg, file)
+
+    def finish(self, file_ids: Sequence[int]) -> None:
+        """Restore each file from its recipe, compare its SHA-256, and only then switch to it.
+
+        DataLost, once the others are switched, if one does not come back; it stays as it is.
+        """
+        damaged: list[DataLost] = []
+        files = list(self._scanned(file_ids, damaged))
+        total = sum(file.size for file, _ in files)
+        progress = self._counting("prove", total)
+        lost = finish_files(self._reg, self._restorer, files, progress)
+        if lost:
+            self._heal(file_ids, total)
+            damaged = []
+            again = self._scanned(file_ids, damaged)
+            progress = self._counting("prove", total)
+            lost = finish_files(self._reg, self._restorer, again, progress)
+        damaged += lost
+        for exc in damaged:
+            log.error("job=%s cannot ingest: %s", self._job_id, exc)
+        if damaged:
+            raise damaged[0]
+
+    def _heal(self, file_ids: Sequence[int], total: int) -> None:
+        """Store anew what is stored of these files and damaged."""
+        brought = (
+            item for file, scan in self._scanned(file_ids) for item in self._items_of(file, scan)
+        )
+        progress = self._counting("prove", total)
+        heal(self._reg, self._restorer, brought, self._job_id, progress)
+
+    def release(self) -> None:
+        """Let go of what the job held: the finished files refer to it now."""
+        with self._reg.db.write() as session:
+            release_job(session, self._job_id)
+
+    def _pending(self, file_ids: Sequence[int] | None = None) -> list[tuple[File, str]]:
+        """Files that are not ingested, all or of these, each with a path, in order of path."""
+        query = (
+            select(File, Entry.path)
+            .join(Entry, Entry.file_id == File.id)
+            .where(Entry.revision_id == self._revision_id, File.state == "landed")
+            .order_by(Entry.path)
+        )
+        if file_ids is not None:
+            query = query.where(File.id.in_(file_ids))
+        files: dict[int, tuple[File, str]] = {}
+        with self._reg.db.read() as session:
+            for file, path in session.execute(query):
+                # One file may have several names; the one that says more about it counts.
+                if file.id not in files or path.endswith(SAFETENSORS_SUFFIX):
+                    files[file.id] = (file, path)
+        return list(files.values())
+
+    def _scanned(
+        self, file_ids: Sequence[int] | None = None, damaged: list[DataLost] | None = None
+    ) -> Iterator[tuple[File, Scan]]:
+        """Files that are not ingested, scanned; `damaged` gets what is wrong with the others."""
+        pending = self._pending(file_ids)
+        progress = self._counting("scan", sum(file.size for file, _ in pending))
+        faults: list[DataLost] = [] if damaged is None else damaged
+        for file, path in pending:
+            try:
+                found = ingest_plan.scan(self._reg, file, path, progress)
+            except DataLost as exc:
+                faults.append(exc)
+                continue
+            except ObjectNotFound as exc:
+                # Another job may have finished it, so that its landing is gone.
+                if self._is_lost(file):
+                    faults.append(_lost(exc))
+                continue
+            yield file, found
+
+    def _counting(self, stage: str, total: int) -> Callable[[int], None]:
+        """What is called with so many more bytes done."""
+        done = 0
+
+        def progress(n: int) -> None:
+            nonlocal done
+            done = min(done + n, total)  # what no recipe can describe is hashed twice
+            self._progress(stage, done, total)
+
+        return progress
+
+    def _find_missing(self) -> deque[Brought]:
+        """Tensors that no domain in reach has; those that one has are held for this job."""
+        items: dict[tuple[int, bytes], Brought] = {}
+        for file, scan in self._scanned():
+            for item in self._items_of(file, scan):
+                items.setdefault((item.domain_id, item.ref.tensor), item)
+        self._total_bytes = sum(item.ref.size for item in items.values())
+        missing: deque[Brought] = deque()
+        # A pack holds one domain's frames. (Sorting is stable: the files' order stays.)
+        for domain_id in sorted({domain for domain, _ in items}):
+            hashes = [content for domain, content in items if domain == domain_id]
+            for part in batches(hashes, PART_TENSORS):
+                with self._reg.db.write() as session:
+                    found = resolve(session, domain_id, part)
+                    ids = [tensor.id for tensor in found.values()]
+                    hold_for_job(session, ids, self._job_id, self._reg.settings.hold_ttl_s)
+                missing.extend(items[domain_id, h] for h in part if h not in found)
+        return missing
+
+    def _items_of(self, file: File, scan: Scan) -> Iterator[Brought]:
+        landed = LandedFile.of(self._reg, file)
+        for start, ref in scan.placed_tensors():
+            yield Brought(file.domain_id, ref, _reader_at(landed, start))
+        data, size = scan.recipe_bytes, len(scan.recipe_bytes)
+        ref = TensorRef(scan.recipe_id, size, "U8", (size,), None)
+        yield Brought(file.domain_id, ref, _reader_of(data))
+
+    def _store(self, todo: deque[Brought]) -> None:
+        try:
+            self._store_pack(todo, with_bases=True)
+        except (BaseGone, DeltaCycle, TensorGone) as exc:
+            # A base was deleted or moved deeper since it was chosen: these stand alone.
+            log.info("job=%s stores a pack without bases: %s", self._job_id, exc)
+            self._store_pack(todo, with_bases=False)
+
+    def _store_pack(self, todo: deque[Brought], *, with_bases: bool) -> None:
+        """Store the first tensors of todo, and take them off it."""
+        settings = self._reg.settings
+        domain_id = todo[0].domain_id
+        n_taken, raw_bytes = 0, 0
+        done = self._total_bytes - sum(item.ref.size for item in todo)
+
+        def progress(n: int) -> None:
+            nonlocal done
+            done += n
+            self._progress("store", done, self._total_bytes)
+
+        with PackSpool(self._reg, domain_id, self._restorer) as spool:
+            for item in todo:
+                if item.domain_id != domain_id:
+                    break
+                # What the next tensor will take, by what those before it took.
+                share = spool.size_bytes / raw_bytes if raw_bytes else 0.0
+                if spool.size_bytes + item.ref.size * share > settings.pack_bytes:
+                    break
+                choice = self._choose(item) if with_bases else None
+                encode_tensor(
+                    spool,
+                    tensor_spec(item.ref.tensor, item.ref.dtype, item.ref.shape),
+                    item.read,
+                    max_frame_bytes=frame_limit(settings.pack_bytes),
+                    plan_of=None if choice is None else choice.frame_plan,
+                    read_base=self._restorer.base_reader(domain_id),
+                    threads=settings.codec_threads,
+                    effort=settings.effort,
+                    progress=progress,
+                )
+                n_taken += 1
+                raw_bytes += item.ref.size
+            sealed = spool.seal()
+        for number, part in enumerate(in_parts(sealed)):
+            with self._reg.db.write() as session:
+                check = check_live if number else make_live
+                check(session, part)
+                ids = insert_tensors(session, part, settings.max_depth)
+                hold_for_job(session, ids.values(), self._job_id, settings.hold_ttl_s)
+                failpoints.reached("ingest.publish.before_commit")
+        failpoints.reached("ingest.publish.after_commit")
+        for _ in range(n_taken):
+            todo.popleft()
+
+    def _choose(self, item: Brought) -> BaseChoice | None:
+        if item.ref.name is None:
+            return None
+        if self._planner is None:
+            self._planner = BasePlanner(self._reg, self._revision_id, self._restorer)
+        # A file shared with a public repository must not depend on private tensors.
+        if item.domain_id != self._planner.target.domain_id:
+            return None
+        return self._planner.plan(item.ref.name, item.ref.dtype, item.ref.shape, item.read)
+
+    def _is_lost(self, file: File) -> bool:
+        """Whether the file is to be read from a landing that is not there."""
+        try:
+            self._reg.store.size(landing_key(file.landing_id or ""))
+        except ObjectNotFound:
+            return any(file.landing_id == now.landing_id for now, _ in self._pending([file.id]))
+        return False
+
+
+def _lost(exc: ObjectNotFound) -> DataLost:
+    return DataLost(f"{exc}, and a file is still read from it; run fsck")
+
+
+def _reader_at(landed: LandedFile, start: int) -> Read:
+    return lambda first_byte, out: landed.read_into(start + first_byte, out)
+
+
+def _reader_of(data: bytes) -> Read:
+    def read(first_byte: int, out: memoryview) -> None:
+        out[:] = data[first_byte : first_byte + out.nbytes]
+
+    return read

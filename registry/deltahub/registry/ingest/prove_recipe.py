@@ -1,0 +1,159 @@
+"""Recipes that clients send instead of a file's bytes: believed only once they were followed.
+
+Until then there is no file row: nothing unproved can be served, committed or shared.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from sqlalchemy import exists, select
+
+from deltahub.codecs.frame import tensor_spec
+from deltahub.codecs.recipe import Recipe, TensorRef
+from deltahub.registry import failpoints
+from deltahub.registry.db.models import File, Job, Landing, Repository
+from deltahub.registry.db.session import WriteSession
+from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.errors import HashMismatch
+from deltahub.registry.ingest.finish import Proved, attach_recipes, restore_hashes
+from deltahub.registry.ingest.repair import Brought, heal
+from deltahub.registry.ingest.scan import LandedFile
+from deltahub.registry.jobs import queue
+from deltahub.registry.jobs.progress import Progress, Report
+from deltahub.registry.packs.encode import encode_tensor
+from deltahub.registry.packs.holds import hold_for_job, hold_for_user, release_job
+from deltahub.registry.packs.locations import resolve
+from deltahub.registry.packs.switch import insert_tensors, make_live
+from deltahub.registry.packs.writer import PackSpool, frame_limit
+from deltahub.registry.registry import Registry
+from deltahub.registry.storage.spool import Hashes
+from deltahub.registry.uploads.discard import delete_condemned, drop_landings, drop_unused
+from deltahub.registry.uploads.landing import upload_not_found
+from deltahub.registry.uploads.recipes import JOB_KIND, find_file, parse_recipe
+
+
+def prove_recipe(
+    reg: Registry,
+    job_id: str,
+    payload: Mapping[str, Any],
+    *,
+    report: Report = lambda stage, done, total: None,
+    check_cancel: Callable[[], None] = lambda: None,
+    restorer: Restorer | None = None,
+) -> None:
+    """Follow a submitted recipe; its file can be committed by who sent it, or HashMismatch.
+
+    payload: as submit_recipe wrote it. Safe to run twice, or to die at any line.
+    """
+    restorer = Restorer(reg) if restorer is None else restorer
+    with reg.db.read() as session:
+        landing = session.get(Landing, payload["landing_id"])
+        repository = session.get(Repository, payload["repository_id"])
+        if repository is None:
+            return  # deleted meanwhile: nobody waits for the file
+        if landing is None or landing.state != "complete":
+            if find_file(session, repository.domain_id, payload["sha256"]) is not None:
+                return  # an earlier run came to its end
+            raise upload_not_found(payload["sha256"])
+    data = LandedFile(reg, landing.id, landing.sha256).read_at(0, landing.size)
+    recipe = parse_recipe(reg, data)
+
+    progress = partial(Progress(report, check_cancel), "prove")
+    hashes = restore_hashes(restorer, repository.domain_id, recipe, progress)
+    if hashes.sha256 != recipe.sha256.hex():
+        with reg.db.write() as session:
+            release_job(session, job_id)
+            dropped = _let_go(session, landing.id, job_id)
+        delete_condemned(reg, dropped)
+        raise HashMismatch(
+            f"the recipe makes a file with SHA-256 {hashes.sha256}, not {recipe.sha256.hex()}"
+        )
+    recipe_id = recipe.id
+    _store_recipe(reg, restorer, job_id, repository.domain_id, recipe_id, data)
+    with reg.db.write() as session:
+        file, dropped = _proved_file(session, repository, recipe, recipe_id, hashes)
+        hold_for_user(
+            session,
+            [file.recipe_tensor_id] if file.recipe_tensor_id is not None else [],
+            payload["user_id"],
+            repository.id,
+            reg.settings.hold_ttl_s,
+        )
+        release_job(session, job_id)
+        dropped += _let_go(session, landing.id, job_id)
+        failpoints.reached("prove.finish.before_commit")
+    failpoints.reached("prove.finish.after_commit")
+    delete_condemned(reg, dropped)
+
+
+def _let_go(session: WriteSession, landing_id: str, job_id: str) -> list[str]:
+    """Drop the recipe's upload, unless another job has yet to follow it for its repository."""
+    is_awaited = exists().where(
+        Job.kind == JOB_KIND,
+        Job.state.in_(queue.ACTIVE),
+        Job.id != job_id,
+        Job.payload["landing_id"].as_string() == landing_id,
+    )
+    if session.scalar(select(is_awaited)):
+        return []
+    return drop_unused(session, [landing_id])
+
+
+def _store_recipe(
+    reg: Registry,
+    restorer: Restorer,
+    job_id: str,
+    domain_id: int,
+    recipe_id: bytes,
+    data: bytes,
+) -> None:
+    """Store the recipe's bytes as a tensor, unless they are, and hold them for the job."""
+    with reg.db.write() as session:
+        found = resolve(session, domain_id, [recipe_id])
+        hold_for_job(session, (t.id for t in found.values()), job_id, reg.settings.hold_ttl_s)
+
+    def read(first_byte: int, out: memoryview) -> None:
+        out[:] = data[first_byte : first_byte + out.nbytes]
+
+    if found:
+        ref = TensorRef(recipe_id, len(data), "U8", (len(data),), None)
+        heal(reg, restorer, [Brought(domain_id, ref, read)], job_id)
+        return
+    with PackSpool(reg, domain_id, restorer) as spool:
+        encode_tensor(
+            spool,
+            tensor_spec(recipe_id, "U8", (len(data),)),
+            read,
+            max_frame_bytes=frame_limit(reg.settings.pack_bytes),
+        )
+        sealed = spool.seal()
+    with reg.db.write() as session:
+        make_live(session, sealed)
+        ids = insert_tensors(session, sealed, reg.settings.max_depth)
+        hold_for_job(session, ids.values(), job_id, reg.settings.hold_ttl_s)
+
+
+def _proved_file(
+    session: WriteSession,
+    repository: Repository,
+    recipe: Recipe,
+    recipe_id: bytes,
+    hashes: Hashes,
+) -> tuple[File, list[str]]:
+    """The file's row, readable from a recipe, and landings whose objects are to be deleted."""
+    file = find_file(session, repository.domain_id, hashes.sha256)
+    if file is not None and file.state == "ingested":
+        return file, []
+    if file is None:
+        file = File(
+            domain_id=repository.domain_id,
+            sha256=hashes.sha256,
+            size=hashes.n_bytes,
+            git_blob_id=hashes.git_blob_id,
+            state="proving",
+        )
+        session.add(file)
+        session.flush()  # its id
+    attach_recipes(session, [Proved(file, recipe, recipe_id)])
+    return file, drop_landings(session, [file])

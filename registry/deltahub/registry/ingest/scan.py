@@ -1,0 +1,179 @@
+"""How a landed file will be stored: its pieces, hashed once, kept until the file is ingested."""
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from blake3 import blake3
+
+from deltahub.codecs.errors import CodecError, InvalidInput
+from deltahub.codecs.files import FilePlan, make_recipe, plan_file
+from deltahub.codecs.ids import tensor_id
+from deltahub.codecs.recipe import Recipe, TensorRef
+from deltahub.codecs.safetensors import DEFAULT_LIMITS, HeaderLimits
+from deltahub.registry import failpoints
+from deltahub.registry.db.models import File
+from deltahub.registry.errors import DataLost
+from deltahub.registry.registry import Registry
+from deltahub.registry.storage.base import ShortObject
+from deltahub.registry.storage.keys import landing_key
+from deltahub.registry.storage.local import translated
+from deltahub.registry.storage.refusals import translated_store_errors
+
+READ_BYTES = 4 << 20
+# From this size on, threads of BLAKE3 pay for themselves.
+LARGE_BYTES = 64 << 20
+_NOTE = struct.Struct("<I")
+_HASH = 32
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A file's recipe before anything of it is stored. note: why it is no safetensors file."""
+
+    recipe: Recipe
+    recipe_bytes: bytes
+    note: str | None
+
+    @property
+    def recipe_id(self) -> bytes:
+        return tensor_id(self.recipe_bytes)
+
+    def placed_tensors(self) -> Iterator[tuple[int, TensorRef]]:
+        """(first byte in the file, tensor) of every tensor segment."""
+        position = 0
+        for segment in self.recipe.segments:
+            if isinstance(segment, TensorRef):
+                yield position, segment
+            position += segment.size
+
+
+class LandedFile:
+    """The bytes of one complete upload."""
+
+    def __init__(self, reg: Registry, landing_id: str, sha256: str) -> None:
+        self._store = reg.store
+        self._key = landing_key(landing_id)
+        self._sha256 = sha256
+
+    @classmethod
+    def of(cls, reg: Registry, file: File) -> Self:
+        if file.landing_id is None:
+            raise DataLost(f"file {file.sha256} has neither a recipe nor an upload")
+        return cls(reg, file.landing_id, file.sha256)
+
+    def read_into(self, start: int, out: memoryview) -> None:
+        try:
+            with translated_store_errors():
+                self._store.get_into(self._key, start, out)
+        except ShortObject as exc:
+            raise DataLost(f"the upload of {self._sha256} is cut short") from exc
+
+    def read_at(self, start: int, length: int) -> bytes:
+        out = bytearray(length)
+        if length:
+            self.read_into(start, memoryview(out))
+        return bytes(out)
+
+
+def plan_path(reg: Registry, file: File) -> Path:
+    """Where the scan of a file is kept; losing it costs hashing the file again."""
+    return reg.scratch / f"{file.domain_id}-{file.sha256}.scan"
+
+
+def scan(
+    reg: Registry,
+    file: File,
+    path: str,
+    progress: Callable[[int], None] = lambda n: None,
+) -> Scan:
+    """Parse and hash a landed file, or remember what an earlier run found.
+
+    path: what the revision calls it; the ending decides whether it is looked at as safetensors.
+    progress(n): called after every piece of n bytes; may raise to stop.
+    """
+    kept = load(reg, file)
+    if kept is not None:
+        return kept
+    landed = LandedFile.of(reg, file)
+    found = _scan(reg, file, path, landed, progress)
+    failpoints.reached("ingest.scan.before_plan")
+    _keep(plan_path(reg, file), found)
+    return found
+
+
+def load(reg: Registry, file: File) -> Scan | None:
+    """What scan() kept, unless it is lost or damaged."""
+    try:
+        data = plan_path(reg, file).read_bytes()
+    except FileNotFoundError:
+        return None
+    digest, rest = data[:_HASH], data[_HASH:]
+    if len(rest) < _NOTE.size or tensor_id(rest) != digest:
+        return None
+    (n_note,) = _NOTE.unpack_from(rest)
+    note = rest[_NOTE.size : _NOTE.size + n_note].decode()
+    recipe_bytes = rest[_NOTE.size + n_note :]
+    try:
+        recipe = Recipe.from_bytes(recipe_bytes)
+    except CodecError:
+        return None  # another release wrote it
+    return Scan(recipe, recipe_bytes, note or None)
+
+
+def forget(reg: Registry, file: File) -> None:
+    plan_path(reg, file).unlink(missing_ok=True)
+
+
+def _scan(
+    reg: Registry, file: File, path: str, landed: LandedFile, progress: Callable[[int], None]
+) -> Scan:
+    plan = plan_file(landed.read_at, file.size, path, _limits(reg))
+    try:
+        return _hash(reg, file, plan, landed, progress)
+    except InvalidInput as exc:
+        # Parsed, but more than a recipe can say: kept as bytes.
+        opaque = plan_file(landed.read_at, file.size, "")
+        found = _hash(reg, file, opaque, landed, progress)
+        return Scan(found.recipe, found.recipe_bytes, str(exc))
+
+
+def _hash(
+    reg: Registry,
+    file: File,
+    plan: FilePlan,
+    landed: LandedFile,
+    progress: Callable[[int], None],
+) -> Scan:
+    ids = []
+    buffer = memoryview(bytearray(min(READ_BYTES, file.size)))
+    for piece in plan.tensor_pieces():
+        is_large = piece.size >= LARGE_BYTES
+        digest = blake3(max_threads=blake3.AUTO if is_large else 1)
+        for start in range(piece.start, piece.end, READ_BYTES):
+            part = buffer[: min(READ_BYTES, piece.end - start)]
+            landed.read_into(start, part)
+            digest.update(part)
+            progress(part.nbytes)
+        ids.append(digest.digest())
+    recipe = make_recipe(plan, bytes.fromhex(file.sha256), ids, landed.read_at)
+    return Scan(recipe, recipe.to_bytes(), plan.note)
+
+
+def _keep(path: Path, found: Scan) -> None:
+    note = (found.note or "").encode("utf-8", "replace")
+    rest = _NOTE.pack(len(note)) + note + found.recipe_bytes
+    with translated_store_errors(), translated(path.name):
+        temporary = path.with_suffix(".new")
+        temporary.write_bytes(tensor_id(rest) + rest)
+        temporary.replace(path)
+
+
+def _limits(reg: Registry) -> HeaderLimits:
+    """The client cuts files by the format's own limits; a hub may only be stricter."""
+    return HeaderLimits(
+        min(reg.settings.max_header_bytes, DEFAULT_LIMITS.max_header_bytes),
+        min(reg.settings.max_tensors, DEFAULT_LIMITS.max_tensors),
+    )

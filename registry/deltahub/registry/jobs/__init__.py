@@ -1,0 +1,1 @@
+"""The table of jobs: enqueue, take up, report progress, show, cancel."""

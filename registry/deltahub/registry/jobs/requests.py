@@ -1,0 +1,115 @@
+"""Jobs as people see them: show, list and cancel."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import select
+
+from deltahub.registry.access.caller import Caller, require_writer
+from deltahub.registry.access.permissions import allowed, full_name
+from deltahub.registry.db.models import Job, Repository, User, utc_now
+from deltahub.registry.db.session import ReadSession
+from deltahub.registry.errors import JobNotFound
+from deltahub.registry.names import quoted
+from deltahub.registry.registry import Registry
+
+
+@dataclass(frozen=True)
+class JobInfo:
+    """A job as shown to those who may see it."""
+
+    id: str
+    kind: str
+    state: str
+    payload: Mapping[str, Any]
+    progress: Mapping[str, Any] | None  # {"stage", "done_bytes", "total_bytes"}
+    result: Mapping[str, Any] | None
+    error_code: str | None
+    error: str | None
+    is_cancel_asked: bool
+    repository: str | None
+    user: str | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+def get_job(reg: Registry, caller: Caller | None, job_id: str) -> JobInfo:
+    """The job, if it is the caller's, or of a repository where they may write; JobNotFound."""
+    with reg.db.read() as session:
+        return _info(session, _visible(session, caller, job_id))
+
+
+def cancel_job(reg: Registry, caller: Caller | None, job_id: str) -> JobInfo:
+    """Cancel a queued job, ask a running one to stop; a finished one stays as it is."""
+    require_writer(caller)
+    with reg.db.write() as session:
+        job = _visible(session, caller, job_id)
+        if job.state == "queued":
+            job.state, job.finished_at = "cancelled", utc_now()
+        if job.state in ("cancelled", "running"):
+            job.is_cancel_asked = True
+        session.flush()
+        return _info(session, job)
+
+
+def list_jobs(
+    reg: Registry,
+    caller: Caller | None,
+    state: str | None = None,
+    repository_id: int | None = None,
+    limit: int = 100,
+) -> list[JobInfo]:
+    """The caller's own jobs, newest first; everybody's for a superuser."""
+    query = select(Job).order_by(Job.created_at.desc(), Job.id.desc()).limit(limit)
+    if state is not None:
+        query = query.where(Job.state == state)
+    if repository_id is not None:
+        query = query.where(Job.repository_id == repository_id)
+    if caller is None:
+        return []
+    if not caller.is_superuser:
+        query = query.where(Job.user_id == caller.user_id)
+    with reg.db.read() as session:
+        return [_info(session, job) for job in session.scalars(query)]
+
+
+def _visible(session: ReadSession, caller: Caller | None, job_id: str) -> Job:
+    job = session.get(Job, job_id)
+    if job is None or caller is None or not _may_see(session, caller, job):
+        raise JobNotFound(f"there is no job {quoted(job_id)}, or you may not see it")
+    return job
+
+
+def _may_see(session: ReadSession, caller: Caller, job: Job) -> bool:
+    # Results name bases that only the owner's side may know, so reading alone is not enough.
+    if caller.is_superuser or job.user_id == caller.user_id:
+        return True
+    if job.repository_id is None:
+        return False
+    return allowed(session, caller, "write", session.get_one(Repository, job.repository_id))
+
+
+def _info(session: ReadSession, job: Job) -> JobInfo:
+    repository = (
+        None if job.repository_id is None else session.get_one(Repository, job.repository_id)
+    )
+    user = None if job.user_id is None else session.get_one(User, job.user_id)
+    return JobInfo(
+        id=job.id,
+        kind=job.kind,
+        state=job.state,
+        payload=job.payload,
+        progress=job.progress,
+        result=job.result,
+        error_code=job.error_code,
+        error=job.error,
+        is_cancel_asked=job.is_cancel_asked,
+        repository=None if repository is None else full_name(session, repository),
+        user=None if user is None else user.name,
+        created_at=job.created_at,
+        started_at=job.started_at,
+        finished_at=job.finished_at,
+    )

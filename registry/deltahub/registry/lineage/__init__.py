@@ -1,0 +1,1 @@
+"""Which model was made from which: declared, measured, similar."""

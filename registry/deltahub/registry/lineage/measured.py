@@ -1,0 +1,253 @@
+"""Lineage as the weights show it: what share of a revision is made from, or shared with, others."""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from sqlalchemy import delete, func, select
+
+from deltahub.registry.access.caller import Caller
+from deltahub.registry.access.permissions import allowed, full_name
+from deltahub.registry.catalog.declared_base import MOST, parents
+from deltahub.registry.db.batches import batches
+from deltahub.registry.db.models import (
+    Domain,
+    Entry,
+    File,
+    FileTensor,
+    LineageEdge,
+    Repository,
+    Revision,
+    Tensor,
+    TensorBase,
+)
+from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.lineage.holders import find_holders
+from deltahub.registry.packs.locations import allowed_domains, closure
+from deltahub.registry.registry import Registry
+
+# Less than this is chance: a common tokenizer, a tensor of zeros.
+MIN_SHARE = 0.05
+MAX_PARENTS = 5
+# Parents are looked for by the largest tensors; shares are then counted over all.
+TELLING_TENSORS = 64
+# A look at the family of a revision that is stored anew.
+AFFECTED_TENSORS = 8
+MAX_AFFECTED = 200
+
+
+def measure_lineage(session: WriteSession, revision_id: int) -> dict[int, float]:
+    """parent revision -> share; writes the measured edges of the revision anew.
+
+    share: bytes of the revision's distinct weights (the tensors of its safetensors files) that
+    are also the parent's, or are decoded from tensors that are, over the bytes of all. A licence
+    or a tokenizer in common says nothing of where weights come from. Parents lie in other
+    repositories that the owner may read: the declared base, and the first holders of what is
+    shared.
+    """
+    sizes = _tensor_sizes(session, revision_id)
+    total = sum(sizes.values())
+    shares: dict[int, float] = {}
+    if total:
+        related = _related(session, sizes)
+        wanted = {tensor for tensors in related.values() for tensor in tensors}
+        revision = session.get_one(Revision, revision_id)
+        own = sorted(sizes, key=lambda tensor: (-sizes[tensor], tensor))[:TELLING_TENSORS]
+        bases = [base for tensor in own for base in sorted(related[tensor] - {tensor})]
+        for parent in _parents(session, revision, own, list(dict.fromkeys(bases))):
+            held = _held_by(session, parent, wanted)
+            shared = sum(
+                size for tensor, size in sizes.items() if not held.isdisjoint(related[tensor])
+            )
+            if shared >= MIN_SHARE * total:
+                shares[parent] = shared / total
+    best = sorted(shares, key=lambda parent: (-shares[parent], parent))[:MAX_PARENTS]
+    session.execute(
+        delete(LineageEdge).where(
+            LineageEdge.child_id == revision_id, LineageEdge.origin == "measured"
+        )
+    )
+    for parent in best:
+        session.add(
+            LineageEdge(
+                child_id=revision_id,
+                parent_id=parent,
+                kind="finetune",
+                origin="measured",
+                share=shares[parent],
+            )
+        )
+    session.flush()
+    return {parent: shares[parent] for parent in best}
+
+
+def find_affected(session: ReadSession, revision_id: int) -> list[int]:
+    """Revisions whose measured lineage may change with how this one is stored, itself first.
+
+    They hold some of its largest tensors, or what is made from those. A bounded look.
+    """
+    sizes = _tensor_sizes(session, revision_id)
+    level = set(sorted(sizes, key=lambda tensor: (-sizes[tensor], tensor))[:AFFECTED_TENSORS])
+    tensors: dict[int, None] = {}
+    while level:
+        tensors.update(dict.fromkeys(sorted(level)))
+        made = select(TensorBase.tensor_id).where(TensorBase.base_id.in_(level))
+        level = set(session.scalars(made.limit(MAX_AFFECTED))) - tensors.keys()
+        if len(tensors) + len(level) > MAX_AFFECTED:
+            break
+    domains = list(session.scalars(select(Domain.id)))
+    found = {revision_id: None}
+    for holder in find_holders(session, tensors, domains):
+        found.setdefault(holder.revision_id)
+    return list(found)[:MAX_AFFECTED]
+
+
+def measure_affected(reg: Registry, revision_id: int) -> None:
+    """Measure the revision again, and those whose lineage goes through its tensors."""
+    with reg.db.read() as session:
+        affected = find_affected(session, revision_id)
+    for each in affected:
+        # One transaction each: nobody waits for the whole family.
+        with reg.db.write() as session:
+            if session.get(Revision, each) is not None:
+                measure_lineage(session, each)
+
+
+def _tensor_sizes(session: ReadSession, revision_id: int) -> dict[int, int]:
+    """tensor -> bytes, of the distinct tensors of the revision's safetensors files."""
+    rows = session.execute(
+        select(Tensor.id, Tensor.size)
+        .join(FileTensor, FileTensor.tensor_id == Tensor.id)
+        .join(File, File.id == FileTensor.file_id)
+        .join(Entry, Entry.file_id == File.id)
+        .where(
+            Entry.revision_id == revision_id,
+            File.kind == "safetensors",
+            Tensor.id != File.recipe_tensor_id,
+        )
+        .distinct()
+    )
+    return {tensor: size for tensor, size in rows}
+
+
+def _related(session: ReadSession, tensors: Iterable[int]) -> dict[int, set[int]]:
+    """tensor -> itself and all that decoding it reads."""
+    related: dict[int, set[int]] = {}
+    for batch in batches(tensors):
+        graph = closure(session, batch)
+        for tensor in batch:
+            found, level = {tensor}, {tensor}
+            while level:
+                level = {base for one in level for base in graph.get(one, ())} - found
+                found |= level
+            related[tensor] = found
+    return related
+
+
+def _parents(
+    session: ReadSession, revision: Revision, own: Collection[int], bases: Collection[int]
+) -> list[int]:
+    """Revisions of other repositories that were the first to hold some of these tensors.
+
+    own, bases: the largest tell; looking at all would cost as much as the model has tensors.
+    Of shared tensors only older revisions count; of bases, which say themselves who came from
+    whom, newer ones too: a base may arrive after its fine-tunes. Neither counts where this
+    repository held the tensor before: then the others have it from here.
+    """
+    domain_id = session.get_one(Repository, revision.repository_id).domain_id
+    domains = allowed_domains(session, domain_id)
+    parents: dict[int, None] = {}
+    for tensors, is_base in ((bases, True), (own, False)):
+        firsts: dict[int, int] = {}
+        for holder in find_holders(
+            session, tensors, domains, exclude_repository=revision.repository_id
+        ):
+            known = firsts.get(holder.tensor_id, holder.revision_id)
+            firsts[holder.tensor_id] = min(known, holder.revision_id)
+        if not is_base:
+            firsts = {tensor: first for tensor, first in firsts.items() if first < revision.id}
+        here = _first_here(session, revision, firsts)
+        parents.update(
+            (first, None) for tensor, first in firsts.items() if first < here.get(tensor, first + 1)
+        )
+    declared = revision.declared_base_revision_id
+    if declared is not None:
+        base = session.get_one(Revision, declared)
+        named = base.repository_id
+        # The one that was named stands for its whole repository, if it has any of this.
+        if _held_by(session, declared, [*own, *bases]):
+            parents = {one: None for one in parents if _repository_of(session, one) != named}
+        if named != revision.repository_id:
+            parents[declared] = None
+    return list(parents)
+
+
+def _first_here(
+    session: ReadSession, revision: Revision, firsts: Mapping[int, int]
+) -> dict[int, int]:
+    """tensor -> the first revision of its repository, up to this one, that holds the tensor.
+
+    firsts: tensor -> the first revision elsewhere; only what was held here before that is found.
+    Goes through the repository's own files: a popular tensor is held by a million others.
+    """
+    if not firsts:
+        return {}
+    before = min(revision.id, max(firsts.values()))
+    of_files = {
+        file: first
+        for file, first in session.execute(
+            select(Entry.file_id, func.min(Revision.id))
+            .join(Revision, Revision.id == Entry.revision_id)
+            .join(File, File.id == Entry.file_id)
+            .where(
+                Revision.repository_id == revision.repository_id,
+                Revision.id <= before,
+                File.kind == "safetensors",
+            )
+            .group_by(Entry.file_id)
+        )
+    }
+    found: dict[int, int] = {}
+    for files in batches(sorted(of_files)):
+        for tensors in batches(sorted(firsts)):
+            for tensor, file in session.execute(
+                select(FileTensor.tensor_id, FileTensor.file_id).where(
+                    FileTensor.file_id.in_(files), FileTensor.tensor_id.in_(tensors)
+                )
+            ):
+                found[tensor] = min(of_files[file], found.get(tensor, of_files[file]))
+    return found
+
+
+def _repository_of(session: ReadSession, revision_id: int) -> int:
+    return session.get_one(Revision, revision_id).repository_id
+
+
+def _held_by(session: ReadSession, revision_id: int, tensors: Collection[int]) -> set[int]:
+    """Those of the tensors that a revision holds."""
+    held: set[int] = set()
+    for batch in batches(sorted(tensors)):
+        held.update(
+            session.scalars(
+                select(FileTensor.tensor_id)
+                .join(Entry, Entry.file_id == FileTensor.file_id)
+                .where(Entry.revision_id == revision_id, FileTensor.tensor_id.in_(batch))
+            )
+        )
+    return held
+
+
+def measured_bases(
+    session: ReadSession, caller: Caller | None, revision: Revision
+) -> tuple[str, ...]:
+    """The models that most of the revision's weights are, or are stored as differences from.
+
+    By the names that they have now, those alone that the caller may read.
+    """
+    found = []
+    for edge in parents(session, revision, "measured"):
+        if edge.share is None or edge.share < MOST:
+            break  # they come in this order
+        base = session.get_one(Revision, edge.parent_id)
+        repository = session.get_one(Repository, base.repository_id)
+        if allowed(session, caller, "read", repository):
+            found.append(full_name(session, repository))
+    return tuple(found)

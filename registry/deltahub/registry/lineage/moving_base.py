@@ -1,0 +1,125 @@
+"""A base that is named without a revision is the model, however many commits its upload takes.
+
+Clients make a repository with a first commit of its own, send a tokenizer or a card before the
+weights, or shards one commit after the other. Which revision the name stands for moves along while
+main only gains weights; a base that others replace them in stays what it was.
+"""
+
+from sqlalchemy import ColumnElement, Select, and_, delete, or_, select
+from sqlalchemy.orm import aliased
+
+from deltahub.registry.access.caller import Caller
+from deltahub.registry.access.permissions import allowed
+from deltahub.registry.access.repositories import DEFAULT_BRANCH
+from deltahub.registry.catalog import declared_base
+from deltahub.registry.catalog.refs import find_ref
+from deltahub.registry.db.models import (
+    Entry,
+    File,
+    FileTensor,
+    Job,
+    LineageEdge,
+    Repository,
+    Revision,
+    User,
+)
+from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.jobs import queue
+from deltahub.registry.lineage.target import Target, declares
+
+
+def names_model(target: Target) -> ColumnElement[bool]:
+    """True for a revision that says its base is the target's model, at whatever revision."""
+    own = select(Revision.id).where(Revision.repository_id == target.repository_id)
+    found = Revision.declared_base_revision_id
+    return or_(and_(declares(target.name), found.is_(None)), found.in_(own))
+
+
+def author_of(session: ReadSession, revision: Revision) -> Caller | None:
+    """The author as a caller without administrator's powers: what they may read by role."""
+    if revision.author_id is None:
+        return None
+    user = session.get_one(User, revision.author_id)
+    return Caller(user.id, user.name, is_admin=False, scope="read")
+
+
+def follow(session: WriteSession, target: Target) -> set[int]:
+    """Let what names the target's model stand for its main as it is now, where that gained weights.
+
+    Returns the revisions that were moved, each with its declared edge. One that its author may no
+    longer read stays as it is, and so does one that named a revision.
+    """
+    repository = session.get_one(Repository, target.repository_id)
+    head = find_ref(session, repository, "branch", DEFAULT_BRANCH)
+    if head is None:
+        return set()
+    moved: set[int] = set()
+    for pinned in _named_revisions(session, target.repository_id):
+        if pinned.id == head.id or not _gained(session, pinned, head):
+            continue
+        children = session.scalars(
+            select(Revision).where(
+                Revision.declared_base_revision_id == pinned.id,
+                Revision.declared_base.not_like("%@%"),
+            )
+        ).all()
+        for child in children:
+            if child.id != head.id and allowed(
+                session, author_of(session, child), "read", repository
+            ):
+                _move(session, child, pinned, head)
+                moved.add(child.id)
+    session.flush()
+    return moved
+
+
+def _named_revisions(session: ReadSession, repository_id: int) -> list[Revision]:
+    """Revisions of a repository that something names as its base, without saying which revision."""
+    child = aliased(Revision)
+    is_named = (
+        select(child.id)
+        .where(
+            child.declared_base_revision_id == Revision.id,
+            child.declared_base.not_like("%@%"),
+        )
+        .exists()
+    )
+    query = select(Revision).where(Revision.repository_id == repository_id, is_named)
+    return list(session.scalars(query))
+
+
+def _gained(session: ReadSession, before: Revision, after: Revision) -> bool:
+    """Whether a revision has all weights of another one, and more; not while that is ingested."""
+    job = None if before.ingest_job_id is None else session.get(Job, before.ingest_job_id)
+    if job is not None and job.state in queue.ACTIVE:
+        return False
+    old, new = _weights(before.id), _weights(after.id)
+    has_more = session.scalar(new.except_(old).limit(1)) is not None
+    return has_more and session.scalar(old.except_(new).limit(1)) is None
+
+
+def _weights(revision_id: int) -> Select[int]:
+    """A query for the tensors of a revision's ingested safetensors files."""
+    return (
+        select(FileTensor.tensor_id)
+        .join(File, File.id == FileTensor.file_id)
+        .join(Entry, Entry.file_id == File.id)
+        .where(
+            Entry.revision_id == revision_id,
+            File.kind == "safetensors",
+            FileTensor.tensor_id != File.recipe_tensor_id,
+        )
+    )
+
+
+def _move(session: WriteSession, child: Revision, before: Revision, after: Revision) -> None:
+    child.declared_base_revision_id = after.id
+    session.execute(
+        delete(LineageEdge).where(
+            LineageEdge.child_id == child.id,
+            LineageEdge.parent_id.in_((before.id, after.id)),
+            LineageEdge.origin == "declared",
+        )
+    )
+    repository = session.get_one(Repository, child.repository_id)
+    declared_base.declare(session, repository, child, after)

@@ -1,0 +1,1 @@
+"""Garbage collection and checks of the whole data folder."""

@@ -1,0 +1,1 @@
+"""Checks rows against objects and objects against rows; fixes nothing."""

@@ -1,0 +1,227 @@
+"""What is stored against what was pushed: recipes always, and every byte where that is asked."""
+
+import hashlib
+from collections.abc import Iterator
+
+from blake3 import blake3
+from sqlalchemy import select
+
+from deltahub.codecs.errors import CodecError
+from deltahub.codecs.pack import verify_pack_hash
+from deltahub.codecs.recipe import Recipe
+from deltahub.codecs.registry import BY_ID
+from deltahub.registry.db.batches import batches
+from deltahub.registry.db.models import File, FileTensor, Landing, Pack, Tensor, Xorb
+from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.errors import RegistryError
+from deltahub.registry.maintenance.fsck.findings import Finding, Findings
+from deltahub.registry.maintenance.fsck.objects import live_packs
+from deltahub.registry.packs.copy import pack_chunks
+from deltahub.registry.packs.locations import TensorLocation, bases_of
+from deltahub.registry.registry import Registry
+from deltahub.registry.storage.base import ObjectNotFound, StoreError
+from deltahub.registry.storage.keys import landing_key
+from deltahub.registry.xet.hashes import to_text
+from deltahub.registry.xet.receive_xorb import root_in_store
+from deltahub.registry.xet.xorb import XorbIndex
+
+PAGE = 500
+READ_BYTES = 4 << 20
+
+
+def check_recipes(reg: Registry, restorer: Restorer) -> Findings:
+    """Every recipe is this file's own, and needs exactly the tensors that the file's rows name."""
+    for file in _files(reg):
+        if file.state != "ingested":
+            continue
+        try:
+            recipe = Recipe.from_bytes(restorer.read_recipe(file))
+        except (RegistryError, CodecError, StoreError) as exc:
+            if _is_there(reg, file):
+                text = f"the recipe of file {file.sha256}: {exc}"
+                yield Finding("recipe_unreadable", file.sha256, text)
+            continue
+        if recipe.sha256.hex() != file.sha256 or recipe.size != file.size:
+            text = f"the recipe of file {file.sha256} makes {recipe.sha256.hex()}"
+            yield Finding("recipe_unreadable", file.sha256, text)
+            continue
+        with reg.db.read() as session:
+            rows = session.execute(
+                select(Tensor.id, Tensor.hash)
+                .join(FileTensor, FileTensor.tensor_id == Tensor.id)
+                .where(FileTensor.file_id == file.id)
+            ).all()
+        named = {content for tensor, content in rows if tensor != file.recipe_tensor_id}
+        needed = {ref.tensor for ref in recipe.tensors()}
+        has_itself = any(tensor == file.recipe_tensor_id for tensor, _ in rows)
+        missing = len(needed - named) + (0 if has_itself else 1)
+        extra = len(named - needed)
+        if (missing or extra) and _is_there(reg, file):
+            text = f"file {file.sha256}: rows of {missing} tensors are missing, {extra} too many"
+            yield Finding("file_tensors", file.sha256, text)
+
+
+def check_packs(reg: Registry) -> Findings:
+    """Every live pack has the BLAKE3 that its row and its trailer name."""
+    for pack_id, _ in live_packs(reg):
+        with reg.db.read() as session:
+            row = session.get(Pack, pack_id)
+        if row is None:
+            continue
+        try:
+            if verify_pack_hash(pack_chunks(reg, pack_id)) == row.hash:
+                continue
+            text = f"pack {pack_id} is whole, but another one than its row says"
+        except ObjectNotFound:
+            continue  # check_objects says so, if it is still live
+        except (CodecError, StoreError) as exc:
+            text = f"pack {pack_id}: {exc}"
+        yield Finding("pack_hash", pack_id, text)
+
+
+def check_tensors(reg: Registry, restorer: Restorer) -> Findings:
+    """Every tensor decodes to its BLAKE3; its frames say what its rows say."""
+    for tensor_id, content in _tensors(reg):
+        try:
+            found = list(_check_tensor(reg, restorer, tensor_id, content))
+        except (RegistryError, CodecError, StoreError) as exc:
+            text = f"tensor {content.hex()}: {exc}"
+            found = [Finding("tensor_unreadable", content.hex(), text)]
+        if found:
+            with reg.db.read() as session:
+                row = session.get(Tensor, tensor_id)
+            if row is not None and row.hash == content:  # not deleted meanwhile
+                yield from found
+
+
+def check_file_bytes(reg: Registry, restorer: Restorer) -> Findings:
+    """Every file comes back with the SHA-256 that was pushed, every upload still has it."""
+    for file in _files(reg):
+        if file.state not in ("landed", "ingested"):
+            continue
+        digest = hashlib.sha256()
+        try:
+            for piece in restorer.stream_file(file, 0, file.size):
+                digest.update(piece)
+        except (RegistryError, CodecError, StoreError) as exc:
+            if _is_there(reg, file):
+                yield Finding("file_unreadable", file.sha256, f"file {file.sha256}: {exc}")
+            continue
+        if digest.hexdigest() != file.sha256:
+            text = f"file {file.sha256} comes back as {digest.hexdigest()}"
+            yield Finding("file_hash", file.sha256, text)
+
+
+def check_landing_bytes(reg: Registry) -> Findings:
+    """Every complete upload has the SHA-256 that was proved when it came."""
+    with reg.db.read() as session:
+        rows = session.execute(
+            select(Landing.id, Landing.sha256, Landing.size).where(Landing.state == "complete")
+        ).all()
+    for landing_id, sha256, size in rows:
+        digest = hashlib.sha256()
+        try:
+            for start in range(0, size, READ_BYTES):
+                piece = memoryview(bytearray(min(READ_BYTES, size - start)))
+                reg.store.get_into(landing_key(landing_id), start, piece)
+                digest.update(piece)
+        except StoreError:
+            continue  # check_objects has said so, or it has just been deleted
+        if digest.hexdigest() != sha256:
+            text = f"the upload {sha256} now reads as {digest.hexdigest()}"
+            yield Finding("landing_hash", sha256, text)
+
+
+def _check_tensor(reg: Registry, restorer: Restorer, tensor_id: int, content: bytes) -> Findings:
+    located = restorer.locate([tensor_id])
+    tensor = located.get(tensor_id)
+    if tensor is None:
+        return
+    yield from _check_headers(reg, restorer, tensor)
+    digest = blake3()
+    for piece in restorer.stream_tensor(located, tensor_id, 0, tensor.size):
+        digest.update(piece)
+    if digest.digest() != content:
+        text = f"tensor {content.hex()} decodes to {digest.hexdigest()}"
+        yield Finding("tensor_hash", content.hex(), text)
+
+
+def _check_headers(reg: Registry, restorer: Restorer, tensor: TensorLocation) -> Findings:
+    needed: set[bytes] = set()
+    for frame in tensor.frames:
+        header = restorer.frames.open(frame).view.header
+        if header.base is not None:
+            needed.update(header.base.base_ids())
+        is_right = (
+            header.tensor == tensor.hash
+            and header.size_bytes == frame.size
+            and header.tensor_size_bytes == tensor.size
+            and BY_ID[header.codec].number == frame.codec
+        )
+        if not is_right:
+            text = f"the frame at {frame.offset} of pack {frame.pack_id} is not what its row says"
+            yield Finding("frame_header", tensor.hash.hex(), text)
+    with reg.db.read() as session:
+        bases = bases_of(session, [tensor.id]).get(tensor.id, set())
+        named: set[bytes] = set()
+        for batch in batches(bases):
+            named.update(session.scalars(select(Tensor.hash).where(Tensor.id.in_(batch))))
+    if named != needed:
+        text = f"tensor {tensor.hash.hex()}: the bases in its frames are not those in its rows"
+        yield Finding("frame_header", tensor.hash.hex(), text)
+
+
+def _tensors(reg: Registry) -> Iterator[tuple[int, bytes]]:
+    last = 0
+    while True:
+        with reg.db.read() as session:
+            page = session.execute(
+                select(Tensor.id, Tensor.hash)
+                .where(Tensor.id > last)
+                .order_by(Tensor.id)
+                .limit(PAGE)
+            ).all()
+        if not page:
+            return
+        yield from page
+        last = page[-1][0]
+
+
+def _files(reg: Registry) -> Iterator[File]:
+    last = 0
+    while True:
+        with reg.db.read() as session:
+            page = session.scalars(
+                select(File).where(File.id > last).order_by(File.id).limit(PAGE)
+            ).all()
+        if not page:
+            return
+        yield from page
+        last = page[-1].id
+
+
+def _is_there(reg: Registry, file: File) -> bool:
+    """True unless the file was deleted, or ingested, since its row was read."""
+    with reg.db.read() as session:
+        row = session.get(File, file.id)
+    return (
+        row is not None
+        and row.sha256 == file.sha256
+        and row.recipe_tensor_id == file.recipe_tensor_id
+    )
+
+
+def check_xorb_bytes(reg: Registry) -> Findings:
+    """Every live xorb has the chunks that were hashed when it came."""
+    with reg.db.read() as session:
+        rows = session.execute(select(Xorb.id, Xorb.hash).where(Xorb.state == "live")).all()
+    for xorb_id, digest in rows:
+        with reg.db.read() as session:
+            chunks = session.scalar(select(Xorb.chunks).where(Xorb.id == xorb_id))
+        try:
+            found = root_in_store(reg, xorb_id, XorbIndex(chunks or b""))
+        except StoreError:
+            continue  # as above
+        if chunks is not None and found != digest:
+            text = f"xorb {to_text(digest)} now reads as {to_text(found)}"
+            yield Finding("xorb_hash", xorb_id, text)

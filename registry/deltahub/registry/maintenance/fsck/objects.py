@@ -1,0 +1,142 @@
+"""Objects against rows, and rows against objects: presence, sizes, the packs' indexes."""
+
+from collections.abc import Iterator
+
+from sqlalchemy import select
+
+from deltahub.codecs.errors import CodecError
+from deltahub.codecs.pack import read_index
+from deltahub.registry.db.models import Frame, Landing, Pack, Tensor, Xorb
+from deltahub.registry.maintenance.fsck.findings import Finding, Findings
+from deltahub.registry.maintenance.object_rows import is_known
+from deltahub.registry.registry import Registry
+from deltahub.registry.storage.base import ObjectNotFound, StoreError
+from deltahub.registry.storage.keys import landing_key, pack_key, xorb_key
+
+
+def check_objects(reg: Registry) -> Findings:
+    """Every live pack and xorb, every complete upload has its object, whole; each object a row."""
+    sizes = {item.key: item.size for item in reg.store.list("")}
+    with reg.db.read() as session:
+        packs = session.execute(select(Pack.id, Pack.size, Pack.state)).all()
+        landings = session.execute(select(Landing.id, Landing.size, Landing.state)).all()
+        xorbs = session.execute(select(Xorb.id, Xorb.size, Xorb.state)).all()
+    for pack_id, size, state in packs:
+        found = sizes.pop(pack_key(pack_id), None)
+        if state == "live" and found != size:
+            yield from _check_pack(reg, pack_id)
+    for landing_id, size, state in landings:
+        found = sizes.pop(landing_key(landing_id), None)
+        if state == "complete" and found != size:
+            yield from _check_landing(reg, landing_id)
+    for xorb_id, size, state in xorbs:
+        found = sizes.pop(xorb_key(xorb_id), None)
+        if state == "live" and found != size:
+            yield from _check_xorb(reg, xorb_id)
+    for key, size in sizes.items():
+        yield from _check_unknown(reg, key, size)
+
+
+def check_indexes(reg: Registry) -> Findings:
+    """The index at the end of every live pack names every frame that rows place in it."""
+    for pack_id, size in live_packs(reg):
+        with reg.db.read() as session:
+            rows = session.execute(
+                select(Frame.offset, Frame.length, Tensor.hash)
+                .join(Tensor, Tensor.id == Frame.tensor_id)
+                .where(Frame.pack_id == pack_id)
+            ).all()
+
+        def read_at(offset: int, length: int, key: str = pack_key(pack_id)) -> bytearray:
+            out = bytearray(length)
+            if length:
+                reg.store.get_into(key, offset, memoryview(out))
+            return out
+
+        try:
+            index = {(e.offset, e.length, e.tensor) for e in read_index(read_at, size)}
+        except ObjectNotFound:
+            continue  # check_objects says so, if it is still live
+        except (CodecError, StoreError) as exc:
+            yield Finding("pack_index", pack_id, f"the index of pack {pack_id}: {exc}")
+            continue
+        for offset, length, content in rows:
+            if (offset, length, content) not in index:
+                text = (
+                    f"pack {pack_id} has no frame of tensor {content.hex()} "
+                    f"at {offset}..{offset + length}"
+                )
+                yield Finding("pack_index", pack_id, text)
+
+
+def live_packs(reg: Registry) -> Iterator[tuple[str, int]]:
+    """(id, bytes) of every live pack, a page a transaction: the hub goes on meanwhile."""
+    last = ""
+    while True:
+        with reg.db.read() as session:
+            page = session.execute(
+                select(Pack.id, Pack.size)
+                .where(Pack.state == "live", Pack.id > last)
+                .order_by(Pack.id)
+                .limit(500)
+            ).all()
+        if not page:
+            return
+        yield from page
+        last = page[-1][0]
+
+
+def size_of(reg: Registry, key: str) -> int | None:
+    try:
+        return reg.store.size(key)
+    except ObjectNotFound:
+        return None
+
+
+def _check_pack(reg: Registry, pack_id: str) -> Findings:
+    """Look again, now: gc may have been at work, or a writer."""
+    found = size_of(reg, pack_key(pack_id))
+    with reg.db.read() as session:
+        row = session.get(Pack, pack_id)
+    if row is None or row.state != "live" or row.size == found:
+        return
+    if found is None:
+        yield Finding("pack_missing", pack_id, f"the object of the live pack {pack_id} is gone")
+    else:
+        text = f"pack {pack_id} has {found} bytes; its row says {row.size}"
+        yield Finding("pack_size", pack_id, text)
+
+
+def _check_landing(reg: Registry, landing_id: str) -> Findings:
+    found = size_of(reg, landing_key(landing_id))
+    with reg.db.read() as session:
+        row = session.get(Landing, landing_id)
+    if row is None or row.state != "complete" or row.size == found:
+        return
+    if found is None:
+        text = f"the bytes of the complete upload {row.sha256} are gone"
+        yield Finding("landing_missing", row.sha256, text)
+    else:
+        text = f"the upload {row.sha256} has {found} bytes; its row says {row.size}"
+        yield Finding("landing_size", row.sha256, text)
+
+
+def _check_xorb(reg: Registry, xorb_id: str) -> Findings:
+    found = size_of(reg, xorb_key(xorb_id))
+    with reg.db.read() as session:
+        row = session.get(Xorb, xorb_id)
+    if row is None or row.state != "live" or row.size == found:
+        return
+    if found is None:
+        yield Finding("xorb_missing", xorb_id, f"the object of the xorb {xorb_id} is gone")
+    else:
+        text = f"xorb {xorb_id} has {found} bytes; its row says {row.size}"
+        yield Finding("xorb_size", xorb_id, text)
+
+
+def _check_unknown(reg: Registry, key: str, size: int) -> Findings:
+    with reg.db.read() as session:
+        if is_known(session, key):
+            return
+    if size_of(reg, key) is not None:
+        yield Finding("unknown_object", key, f"no row knows the object {key} ({size} bytes)")

@@ -1,0 +1,226 @@
+"""Rows against rows: what the schema's own constraints cannot say. Reads no object."""
+
+from collections.abc import Callable
+
+from sqlalchemy import func, or_, select
+from sqlalchemy.orm import Session, aliased
+
+from deltahub.codecs.pack import HEADER, PACK_INDEX_BYTES, TRAILER_BYTES
+from deltahub.registry.db.models import (
+    PUBLIC_DOMAIN_KEY,
+    Domain,
+    Entry,
+    File,
+    FileTensor,
+    Frame,
+    Landing,
+    Pack,
+    Ref,
+    Revision,
+    Tensor,
+    TensorBase,
+)
+from deltahub.registry.maintenance.fsck.findings import Finding, Findings
+from deltahub.registry.packs.locations import bases_of
+from deltahub.registry.packs.tensor_reader import MAX_CHAIN
+
+
+def check_rows(session: Session, max_depth: int) -> Findings:
+    """Every check of this file, over one consistent view."""
+    for check in _CHECKS:
+        yield from check(session)
+    yield from check_depths(session, max_depth)
+
+
+def check_refs(session: Session) -> Findings:
+    rows = session.execute(
+        select(Ref.kind, Ref.name, Ref.repository_id)
+        .outerjoin(Revision, Revision.id == Ref.revision_id)
+        .where(or_(Revision.id.is_(None), Revision.repository_id != Ref.repository_id))
+    )
+    for kind, name, repository in rows:
+        text = f"{kind} {name} of repository {repository} points at no revision of it"
+        yield Finding("ref_dangling", f"{repository}/{name}", text)
+
+
+def check_entries(session: Session) -> Findings:
+    rows = session.execute(
+        select(Entry.revision_id, Entry.path, Entry.file_id, File.state)
+        .outerjoin(File, File.id == Entry.file_id)
+        .where(or_(File.id.is_(None), File.state.not_in(("landed", "ingested"))))
+    )
+    for revision, path, file, state in rows:
+        what = "has no row" if state is None else f"is {state}"
+        text = f"revision {revision} lists {path!r}, but its file {file} {what}"
+        yield Finding("entry_dangling", f"{revision}:{path}", text)
+
+
+def check_files(session: Session) -> Findings:
+    rows = session.execute(
+        select(File.id, File.sha256, File.state, Landing.state, Tensor.id)
+        .outerjoin(Landing, Landing.id == File.landing_id)
+        .outerjoin(Tensor, Tensor.id == File.recipe_tensor_id)
+        .where(
+            or_(
+                (File.state == "landed") & (func.coalesce(Landing.state, "") != "complete"),
+                (File.state == "ingested") & Tensor.id.is_(None),
+                File.state.not_in(("proving", "landed", "ingested")),
+            )
+        )
+    )
+    for file, sha256, state, landing, _recipe in rows:
+        what = f"its upload is {landing or 'gone'}" if state == "landed" else "its recipe is gone"
+        yield Finding("file_incomplete", sha256, f"file {file} ({sha256}) is {state}, but {what}")
+
+
+def check_file_domains(session: Session) -> Findings:
+    public = _public(session)
+    rows = session.execute(
+        select(File.sha256, FileTensor.tensor_id, Tensor.domain_id)
+        .join(File, File.id == FileTensor.file_id)
+        .outerjoin(Tensor, Tensor.id == FileTensor.tensor_id)
+        .where(
+            or_(
+                Tensor.id.is_(None),
+                (Tensor.domain_id != File.domain_id) & (Tensor.domain_id != public),
+            )
+        )
+    )
+    for sha256, tensor, domain in rows:
+        what = "which has no row" if domain is None else f"of the foreign domain {domain}"
+        yield Finding("file_domain", sha256, f"file {sha256} needs tensor {tensor}, {what}")
+
+
+def check_coverage(session: Session) -> Findings:
+    """A tensor's frames cover it exactly, in order of start."""
+    sizes = session.execute(
+        select(Tensor.id, Tensor.hash, Tensor.size, Frame.start, Frame.size)
+        .outerjoin(Frame, Frame.tensor_id == Tensor.id)
+        .order_by(Tensor.id, Frame.start)
+        .execution_options(yield_per=10_000)
+    )
+    current: tuple[int, bytes, int] | None = None
+    covered, is_right = 0, True
+    for tensor, content, size, start, length in sizes:
+        if current is None or current[0] != tensor:
+            if current is not None and not (is_right and covered == current[2]):
+                yield _uncovered(*current)
+            current, covered, is_right = (tensor, content, size), 0, True
+        if start is not None:
+            is_right = is_right and start == covered and length > 0
+            covered += length
+    if current is not None and not (is_right and covered == current[2]):
+        yield _uncovered(*current)
+
+
+def check_frame_packs(session: Session) -> Findings:
+    rows = session.execute(
+        select(Frame.tensor_id, Frame.pack_id, Pack.state, Pack.domain_id, Tensor.domain_id)
+        .join(Tensor, Tensor.id == Frame.tensor_id)
+        .outerjoin(Pack, Pack.id == Frame.pack_id)
+        .where(or_(Pack.id.is_(None), Pack.state != "live", Pack.domain_id != Tensor.domain_id))
+    )
+    for tensor, pack, state, pack_domain, domain in rows:
+        what = f"of domain {pack_domain}" if state == "live" else f"that is {state or 'gone'}"
+        text = f"tensor {tensor} of domain {domain} lies in pack {pack} {what}"
+        yield Finding("frame_pack", pack, text)
+
+
+def check_bounds(session: Session) -> Findings:
+    """Frames lie inside their pack, behind its header and before its index, side by side."""
+    counts = select(Frame.pack_id, func.count().label("n")).group_by(Frame.pack_id).subquery()
+    rows = session.execute(
+        select(Frame.pack_id, Frame.tensor_id, Frame.offset, Frame.length, Pack.size, counts.c.n)
+        .join(Pack, Pack.id == Frame.pack_id)
+        .join(counts, counts.c.pack_id == Frame.pack_id)
+        .order_by(Frame.pack_id, Frame.offset)
+        .execution_options(yield_per=10_000)
+    )
+    current, end = "", 0
+    for pack, tensor, offset, length, size, n_frames in rows:
+        if pack != current:
+            current, end = pack, len(HEADER)
+        last = size - TRAILER_BYTES - n_frames * PACK_INDEX_BYTES
+        if offset < end or length <= 0 or offset + length > last:
+            text = f"the frame of tensor {tensor} at {offset} of pack {pack} overlaps or leaves it"
+            yield Finding("frame_bounds", pack, text)
+        end = offset + length
+
+
+def check_bases(session: Session) -> Findings:
+    base = aliased(Tensor)
+    rows = session.execute(
+        select(TensorBase.tensor_id, TensorBase.base_id, Tensor.domain_id, base.domain_id)
+        .join(Tensor, Tensor.id == TensorBase.tensor_id)
+        .outerjoin(base, base.id == TensorBase.base_id)
+        .where(
+            or_(
+                base.id.is_(None),
+                (base.domain_id != Tensor.domain_id) & (base.domain_id != _public(session)),
+            )
+        )
+    )
+    for tensor, base_id, domain, base_domain in rows:
+        if base_domain is None:
+            text = f"tensor {tensor} needs the base {base_id}, which has no row"
+            yield Finding("base_missing", str(tensor), text)
+        else:
+            text = f"tensor {tensor} of domain {domain} needs the base {base_id} of {base_domain}"
+            yield Finding("base_domain", str(tensor), text)
+
+
+def check_depths(session: Session, max_depth: int) -> Findings:
+    """Depths are right; where all are, there is no cycle, for depth grows along every edge."""
+    base = aliased(Tensor)
+    right = (
+        select(TensorBase.tensor_id, (func.max(base.depth) + 1).label("depth"))
+        .join(base, base.id == TensorBase.base_id)
+        .group_by(TensorBase.tensor_id)
+        .subquery()
+    )
+    rows = session.execute(
+        select(Tensor.id, Tensor.depth, func.coalesce(right.c.depth, 0))
+        .outerjoin(right, right.c.tensor_id == Tensor.id)
+        .where(or_(Tensor.depth != func.coalesce(right.c.depth, 0), Tensor.depth > max_depth))
+    ).all()
+    for tensor, depth, expected in rows:
+        if depth != expected:
+            yield Finding("depth_wrong", str(tensor), f"tensor {tensor}: {depth}, not {expected}")
+            if _is_in_cycle(session, tensor):
+                text = f"tensor {tensor} is needed for decoding itself"
+                yield Finding("base_cycle", str(tensor), text)
+        else:
+            text = f"tensor {tensor} is {depth} deltas deep; at most {max_depth} are allowed"
+            yield Finding("depth_exceeded", str(tensor), text)
+
+
+def _is_in_cycle(session: Session, tensor: int) -> bool:
+    level = {tensor}
+    for _ in range(MAX_CHAIN):
+        level = {base for bases in bases_of(session, level).values() for base in bases}
+        if tensor in level:
+            return True
+    return False
+
+
+def _uncovered(tensor: int, content: bytes, size: int) -> Finding:
+    text = f"the frames of tensor {tensor} ({content.hex()}) do not cover its {size} bytes exactly"
+    return Finding("tensor_frames", content.hex(), text)
+
+
+def _public(session: Session) -> int:
+    """The public domain's row; -1, which no row has, before there is one."""
+    found = session.scalar(select(Domain.id).where(Domain.key == PUBLIC_DOMAIN_KEY))
+    return -1 if found is None else found
+
+
+_CHECKS: tuple[Callable[[Session], Findings], ...] = (
+    check_refs,
+    check_entries,
+    check_files,
+    check_file_domains,
+    check_coverage,
+    check_frame_packs,
+    check_bounds,
+    check_bases,
+)

@@ -1,0 +1,62 @@
+"""Proving that what the hub says it has is there: rows against objects, objects against rows.
+
+fsck fixes nothing. It may run beside a working hub: what looks wrong is looked at again before
+it is reported, because an upload or gc may have been at work.
+"""
+
+from collections.abc import Callable, Iterator
+
+from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.maintenance.fsck.bytes import (
+    check_file_bytes,
+    check_landing_bytes,
+    check_packs,
+    check_recipes,
+    check_tensors,
+    check_xorb_bytes,
+)
+from deltahub.registry.maintenance.fsck.findings import CODES, Finding, Findings
+from deltahub.registry.maintenance.fsck.objects import check_indexes, check_objects
+from deltahub.registry.maintenance.fsck.rows import check_rows
+from deltahub.registry.registry import Registry
+
+__all__ = ["CODES", "EXIT_CLEAN", "EXIT_ERROR", "EXIT_FINDINGS", "Finding", "fsck"]
+
+EXIT_CLEAN = 0
+EXIT_FINDINGS = 1
+EXIT_ERROR = 2
+
+
+def fsck(
+    reg: Registry,
+    *,
+    read_data: bool = False,
+    progress: Callable[[str], None] = lambda stage: None,
+) -> Iterator[Finding]:
+    """Everything that is not as it must be, as it is found.
+
+    read_data: also read, decode and hash every byte. progress(stage) is called before each stage.
+    """
+    restorer = Restorer(reg)
+    stages: list[tuple[str, Callable[[], Findings]]] = [
+        ("rows", lambda: _rows(reg)),
+        ("objects", lambda: check_objects(reg)),
+        ("pack indexes", lambda: check_indexes(reg)),
+        ("recipes", lambda: check_recipes(reg, restorer)),
+    ]
+    if read_data:
+        stages += [
+            ("packs", lambda: check_packs(reg)),
+            ("tensors", lambda: check_tensors(reg, restorer)),
+            ("files", lambda: check_file_bytes(reg, restorer)),
+            ("uploads", lambda: check_landing_bytes(reg)),
+            ("xorbs", lambda: check_xorb_bytes(reg)),
+        ]
+    for stage, check in stages:
+        progress(stage)
+        yield from check()
+
+
+def _rows(reg: Registry) -> Findings:
+    with reg.db.read() as session:
+        yield from check_rows(session, reg.settings.max_depth)

@@ -1,0 +1,1 @@
+"""Garbage collection: the plan, and its execution."""

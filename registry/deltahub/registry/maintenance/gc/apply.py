@@ -1,0 +1,249 @@
+"""Carrying out a plan of garbage collection: each step proves again what it acts on."""
+
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from sqlalchemy import delete, exists, select, update
+
+from deltahub.registry.db.batches import batches
+from deltahub.registry.db.models import (
+    File,
+    FileTensor,
+    Frame,
+    Hold,
+    Landing,
+    Pack,
+    Sketch,
+    Tensor,
+    TensorBase,
+    utc_now,
+)
+from deltahub.registry.errors import Conflict
+from deltahub.registry.failpoints import reached
+from deltahub.registry.maintenance.gc.conditions import (
+    Moment,
+    file_is_dead,
+    hold_is_live,
+    landing_is_dead,
+    pack_is_abandoned,
+    pack_is_empty,
+    pack_is_past_lease,
+    tensor_is_dead,
+)
+from deltahub.registry.maintenance.gc.plan import Item, Plan, moment_now
+from deltahub.registry.maintenance.gc.xet import remove_ranges, remove_xorb
+from deltahub.registry.maintenance.object_rows import is_known
+from deltahub.registry.packs.copy import repack
+from deltahub.registry.registry import Registry
+from deltahub.registry.sizes import human_size
+from deltahub.registry.storage.keys import landing_key, pack_key
+
+
+@dataclass
+class Outcome:
+    """What a collection did. What it planned and left was found needed again, or changed since."""
+
+    uploads: int = 0
+    xorbs: int = 0
+    files: int = 0
+    tensors: int = 0
+    condemned: int = 0
+    repacked: int = 0
+    deleted: int = 0
+    unknown: int = 0
+    freed_bytes: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+    def lines(self) -> Iterator[str]:
+        """The outcome as a person reads it."""
+        counts = (
+            ("uploads deleted", self.uploads),
+            ("xorbs deleted", self.xorbs),
+            ("files forgotten", self.files),
+            ("tensors forgotten", self.tensors),
+            ("packs condemned", self.condemned + self.repacked),
+            ("packs deleted", self.deleted),
+            ("unknown objects deleted", self.unknown),
+        )
+        yield from (f"{text}: {count}" for text, count in counts if count)
+        yield from self.notes
+        yield f"freed {human_size(self.freed_bytes)}"
+
+
+def apply_gc(reg: Registry, plan: Plan, *, delete_unknown: bool = False) -> Outcome:
+    """Carry out a plan; Conflict when it has doubts. Safe to run twice, or to die at any line.
+
+    delete_unknown: also delete the objects that no row knows.
+    """
+    if plan.doubts:
+        raise Conflict("gc touches nothing while in doubt: " + "; ".join(plan.doubts))
+    outcome = Outcome()
+    collector = _Collector(reg, plan, outcome)
+    collector.remove_files(plan.files)
+    collector.remove_uploads(plan.uploads)
+    collector.remove_xorbs(plan.xorbs)
+    remove_ranges(reg, plan.xet_ranges)
+    collector.remove_tensors(plan.tensors)
+    collector.condemn(plan)
+    repacked = repack(reg, [item.id for item in plan.repack])
+    outcome.repacked = repacked.condemned
+    outcome.notes += repacked.notes
+    collector.delete_packs(plan.delete)
+    collector.remove_leftovers(plan.leftovers)
+    if delete_unknown:
+        collector.delete_unknown(plan.unknown)
+    return outcome
+
+
+class _Collector:
+    """One run over one plan."""
+
+    def __init__(self, reg: Registry, plan: Plan, outcome: Outcome) -> None:
+        self._reg = reg
+        self._plan = plan
+        self._outcome = outcome
+
+    @property
+    def _moment(self) -> Moment:
+        return moment_now(self._plan.lease_s, self._plan.grace_s)
+
+    def remove_files(self, files: Sequence[int]) -> None:
+        for batch in batches(files):
+            with self._reg.db.write() as session:
+                dead = list(
+                    session.scalars(
+                        select(File.id)
+                        .where(File.id.in_(batch), file_is_dead(self._moment))
+                        .with_for_update()
+                    )
+                )
+                session.execute(delete(FileTensor).where(FileTensor.file_id.in_(dead)))
+                session.execute(delete(File).where(File.id.in_(dead)))
+            self._outcome.files += len(dead)
+
+    def remove_uploads(self, uploads: Sequence[Item]) -> None:
+        for item in uploads:
+            with _unused(self._reg.spool.path(item.id)) as is_unused:
+                if is_unused:
+                    self._remove_upload(item)
+
+    def _remove_upload(self, item: Item) -> None:
+        """Condemn, delete the bytes, delete the row."""
+        is_read = exists(select(File.id).where(File.landing_id == Landing.id))
+        with self._reg.db.write() as session:
+            # It gives up its name, so that the same bytes may be uploaded anew meanwhile.
+            condemned = session.scalar(
+                update(Landing)
+                .where(Landing.id == item.id, landing_is_dead(self._moment), ~is_read)
+                .values(state="condemned", sha256=f"condemned-{item.id}")
+                .returning(Landing.id)
+                .execution_options(synchronize_session=False)
+            )
+        if condemned is None:
+            return
+        reached("gc.upload.after_condemn")
+        self._reg.spool.discard(item.id)
+        self._reg.store.delete(landing_key(item.id))
+        reached("gc.upload.after_delete")
+        with self._reg.db.write() as session:
+            session.execute(delete(Landing).where(Landing.id == item.id))
+        self._outcome.uploads += 1
+        self._outcome.freed_bytes += item.size_bytes
+
+    def remove_xorbs(self, xorbs: Sequence[Item]) -> None:
+        for item in xorbs:
+            if remove_xorb(self._reg, item.id, self._moment):
+                self._outcome.xorbs += 1
+                self._outcome.freed_bytes += item.size_bytes
+
+    def remove_tensors(self, tensors: Sequence[int]) -> None:
+        with self._reg.db.write() as session:
+            session.execute(
+                delete(Hold)
+                .where(~hold_is_live(self._moment))
+                .execution_options(synchronize_session=False)
+            )
+        for batch in batches(tensors):
+            with self._reg.db.write() as session:
+                while dead := list(
+                    session.scalars(
+                        select(Tensor.id)
+                        .where(Tensor.id.in_(batch), tensor_is_dead(self._moment))
+                        .with_for_update()
+                    )
+                ):
+                    for table in (Frame, TensorBase, Sketch, Hold):
+                        session.execute(delete(table).where(table.tensor_id.in_(dead)))
+                    session.execute(delete(Tensor).where(Tensor.id.in_(dead)))
+                    self._outcome.tensors += len(dead)
+                reached("gc.tensors.before_commit")
+            reached("gc.tensors.after_commit")
+
+    def condemn(self, plan: Plan) -> None:
+        steps = ((plan.abandoned, pack_is_abandoned), (plan.condemn, pack_is_empty))
+        for items, condition in steps:
+            for batch in batches(item.id for item in items):
+                with self._reg.db.write() as session:
+                    condemned = session.scalars(
+                        update(Pack)
+                        .where(Pack.id.in_(batch), condition(self._moment))
+                        .values(state="condemned", condemned_at=utc_now())
+                        .returning(Pack.id)
+                        .execution_options(synchronize_session=False)
+                    )
+                    self._outcome.condemned += len(condemned.all())
+                reached("gc.condemn.after_commit")
+
+    def delete_packs(self, packs: Sequence[Item]) -> None:
+        """The object first, its condemned row second: a crash between is found by the next run."""
+        for item in packs:
+            condition = (Pack.id == item.id) & pack_is_past_lease(self._moment)
+            with self._reg.db.read() as session:
+                if session.scalar(select(Pack.id).where(condition)) is None:
+                    continue
+            self._reg.store.delete(pack_key(item.id))
+            reached("gc.pack.after_delete")
+            with self._reg.db.write() as session:
+                session.execute(delete(Pack).where(condition))
+            self._outcome.deleted += 1
+            self._outcome.freed_bytes += item.size_bytes
+
+    def remove_leftovers(self, leftovers: Sequence[Item]) -> None:
+        for item in leftovers:
+            (self._reg.data_dir / item.id).unlink(missing_ok=True)
+            self._outcome.freed_bytes += item.size_bytes
+
+    def delete_unknown(self, objects: Sequence[Item]) -> None:
+        for item in objects:
+            with self._reg.db.read() as session:
+                if is_known(session, item.id):
+                    continue
+            self._reg.store.delete(item.id)
+            self._outcome.unknown += 1
+            self._outcome.freed_bytes += item.size_bytes
+
+
+@contextmanager
+def _unused(path: Path) -> Iterator[bool]:
+    """False while somebody is appending to the spooled file; else it stays unused inside."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield True  # complete, or never begun: who begins now extends its life first
+        return
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(fd)

@@ -1,0 +1,1 @@
+"""Packs and frames: write, read, cache and switch the stored form of tensors."""

@@ -1,0 +1,195 @@
+"""Frames as they lie in packs: their parsed prefixes and the stored bytes of their blocks."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from deltahub.codecs.errors import CodecError
+from deltahub.codecs.frame import FrameHeader, FrameView, parse_header, peek_header_length
+from deltahub.registry.errors import DataLost
+from deltahub.registry.packs.block_cache import ByteCache
+from deltahub.registry.packs.buffers import room_for
+from deltahub.registry.packs.locations import FrameLocation
+from deltahub.registry.storage.base import ObjectNotFound, ShortObject
+from deltahub.registry.storage.keys import pack_key
+
+if TYPE_CHECKING:
+    from deltahub.registry.registry import Registry
+
+# A frame up to this long is read whole, in one piece.
+PROBE_BYTES = 64 << 10
+# What frame.peek_header_length looks at.
+PEEK_BYTES = 16
+# Neighbours up to this long are fetched together, in reads of SPAN_BYTES with holes of GAP_BYTES.
+SMALL_BYTES = 8 << 10
+SPAN_BYTES = 1 << 20
+GAP_BYTES = 16 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFrame:
+    """A frame whose prefix has been read and checked; `whole` holds a short frame's bytes."""
+
+    location: FrameLocation
+    view: FrameView
+    whole: bytes
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """(pack, offset in it): what names the frame for as long as the pack is there."""
+        return self.location.pack_id, self.location.offset
+
+    @property
+    def memory_bytes(self) -> int:
+        # Parsed, the block table takes a few times its bytes.
+        return 600 + 4 * self.view.header.prefix_length + len(self.whole)
+
+    def sizes(self, begin: int, stop: int) -> list[int]:
+        """Decoded bytes of each of blocks [begin, stop)."""
+        return self.view.geometry.block_sizes(begin, stop - begin)
+
+    def run(self, byte: int, want: int) -> tuple[int, int]:
+        """Blocks [begin, stop) from the one that holds `byte` to the one that reaches `want`.
+
+        byte, want: counted from the start of the frame. At least one block.
+        """
+        begin = self.view.block_of_byte(byte)
+        last = self.view.block_of_byte(min(max(want, byte + 1), self.location.size) - 1)
+        return begin, last + 1
+
+
+class damage_is_loss:
+    """What a codec refuses in bytes that we stored is DataLost."""
+
+    # Not made by contextlib: this is entered for every run.
+    __slots__ = ("_pack_id",)
+
+    def __init__(self, pack_id: str) -> None:
+        self._pack_id = pack_id
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, at: TracebackType | None
+    ) -> None:
+        if isinstance(exc, CodecError):
+            said = f"pack {self._pack_id}: {exc}; run deltahub fsck --read-data"
+            raise DataLost(said) from exc
+
+
+class FrameReader:
+    """Reads frames of one process's packs; remembers prefixes up to `cache_bytes`."""
+
+    def __init__(self, registry: "Registry", cache_bytes: int) -> None:
+        self._store = registry.store
+        self._frames: ByteCache[tuple[str, int], OpenFrame] = ByteCache(cache_bytes)
+
+    def open(self, location: FrameLocation) -> OpenFrame:
+        """The frame's prefix. ObjectNotFound if the pack is gone, DataLost if it does not check.
+
+        What does not check is also a sound frame of another tensor, or of another part of it.
+        """
+        opened = self._frames.get((location.pack_id, location.offset))
+        if opened is None:
+            with damage_is_loss(location.pack_id):
+                opened = self._read_prefix(location)
+            self._keep(opened)
+        elif opened.location != location:  # somebody else's row named this place before
+            _check_place(location, opened.view.header)
+        return opened
+
+    def prefetch(self, locations: Iterable[FrameLocation]) -> None:
+        """Read small frames that lie side by side, a span at a time; what fails is left out."""
+        small = sorted(
+            (each for each in locations if each.length <= SMALL_BYTES and not self._is_open(each)),
+            key=lambda each: (each.pack_id, each.offset),
+        )
+        for span in _spans(small):
+            first, last = span[0], span[-1]
+            data = bytearray(last.offset + last.length - first.offset)
+            try:
+                self._store.get_into(pack_key(first.pack_id), first.offset, memoryview(data))
+                for each in span:
+                    begin = each.offset - first.offset
+                    opened = _parse_whole(each, bytes(data[begin : begin + each.length]))
+                    self._keep(opened)
+            except (ObjectNotFound, ShortObject, CodecError, DataLost):
+                continue  # reading the frame itself will say what is wrong
+
+    def stored(self, frame: OpenFrame, begin: int, stop: int) -> memoryview:
+        """The stored bytes of blocks [begin, stop), in one read."""
+        first, end = frame.view.stored_span(begin, stop)
+        if frame.whole:
+            return memoryview(frame.whole)[first:end]
+        return self.read(frame.location, first, end - first)
+
+    def read(self, location: FrameLocation, start: int, n: int) -> memoryview:
+        """Bytes [start, start + n) of a frame as it lies in its pack."""
+        if start + n > location.length:
+            raise DataLost(f"a frame of pack {location.pack_id} is cut short; run deltahub fsck")
+        out = room_for(n)
+        if n == 0:
+            return out
+        try:
+            self._store.get_into(pack_key(location.pack_id), location.offset + start, out)
+        except ShortObject as exc:
+            raise DataLost(f"pack {location.pack_id} is cut short; run deltahub fsck") from exc
+        return out
+
+    def _is_open(self, location: FrameLocation) -> bool:
+        return self._frames.get((location.pack_id, location.offset)) is not None
+
+    def _keep(self, frame: OpenFrame) -> None:
+        self._frames.put(frame.place, frame, frame.memory_bytes)
+
+    def _read_prefix(self, location: FrameLocation) -> OpenFrame:
+        head = bytearray(self.read(location, 0, min(PROBE_BYTES, location.length)))
+        if len(head) == location.length:
+            return _parse_whole(location, bytes(head))
+        header_length = peek_header_length(head[:PEEK_BYTES])
+        if header_length > len(head):
+            head += self.read(location, len(head), header_length - len(head))
+        header = parse_header(head[:header_length])
+        if header.prefix_length > len(head):
+            head += self.read(location, len(head), header.prefix_length - len(head))
+        view = FrameView.parse(bytes(head[: header.prefix_length]))
+        _check_place(location, header)
+        return OpenFrame(location, view, b"")
+
+
+def _parse_whole(location: FrameLocation, data: bytes) -> OpenFrame:
+    view = FrameView.parse(data)
+    _check_place(location, view.header)
+    return OpenFrame(location, view, data)
+
+
+def _check_place(location: FrameLocation, header: FrameHeader) -> None:
+    is_right = (
+        header.tensor == location.tensor
+        and header.start_byte == location.start
+        and header.size_bytes == location.size
+        and header.frame_length == location.length
+    )
+    if not is_right:
+        raise DataLost(
+            f"pack {location.pack_id} holds another frame at {location.offset} than its row says;"
+            " run deltahub fsck"
+        )
+
+
+def _spans(ordered: Iterable[FrameLocation]) -> Iterator[list[FrameLocation]]:
+    """Frames in order of place, cut where one read should not go on."""
+    span: list[FrameLocation] = []
+    for each in ordered:
+        if span and (
+            each.pack_id != span[0].pack_id
+            or each.offset - (span[-1].offset + span[-1].length) > GAP_BYTES
+            or each.offset + each.length - span[0].offset > SPAN_BYTES
+        ):
+            yield span
+            span = []
+        span.append(each)
+    if len(span) > 1:
+        yield span

@@ -1,0 +1,225 @@
+"""The switches: rows that make sealed frames what readers see, each in one transaction.
+
+Every function here belongs to the caller's write transaction; a pack that gc has condemned in
+the meantime, a base that is gone, a cycle or a chain too deep undo all of it.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+from sqlalchemy import CursorResult, delete, insert, select, update
+
+from deltahub.registry.db.batches import PART_TENSORS, batches
+from deltahub.registry.db.models import Frame, Pack, Tensor, TensorBase
+from deltahub.registry.db.session import WriteSession
+from deltahub.registry.errors import Conflict, DeltaCycle, TensorNotFound
+from deltahub.registry.packs.locations import FrameLocation, bases_of, resolve
+from deltahub.registry.packs.tensor_reader import MAX_CHAIN
+from deltahub.registry.packs.writer import NewTensor, SealedPacks
+
+
+class BaseGone(Conflict):
+    """A base was deleted between choosing it and switching to it; choose again."""
+
+
+def make_live(session: WriteSession, sealed: SealedPacks) -> None:
+    """From now on these packs are part of the hub. Conflict if gc has taken one for garbage."""
+    for pack_id in sealed.pack_ids:
+        statement = (
+            update(Pack).where(Pack.id == pack_id, Pack.state == "writing").values(state="live")
+        )
+        if cast(CursorResult[Any], session.execute(statement)).rowcount != 1:
+            raise Conflict(f"pack {pack_id} was collected before it was used; repeat the step")
+
+
+def check_live(session: WriteSession, sealed: SealedPacks) -> None:
+    """Conflict unless these packs, made live before, still are."""
+    states = session.scalars(
+        select(Pack.state).where(Pack.id.in_(sealed.pack_ids)).with_for_update()
+    ).all()
+    if states.count("live") != len(sealed.pack_ids):
+        raise Conflict("a pack was collected while its tensors were made known; repeat the step")
+
+
+def in_parts(sealed: SealedPacks) -> Iterator[SealedPacks]:
+    """The same packs with some of their tensors at a time, at least once.
+
+    A transaction for each keeps nobody else waiting for long: the first begins with make_live,
+    the others with check_live. A crash between them leaves part of the tensors known.
+    """
+    for batch in batches(sealed.tensors.items(), PART_TENSORS):
+        yield replace(sealed, tensors=dict(batch))
+    if not sealed.tensors:
+        yield sealed
+
+
+def insert_tensors(
+    session: WriteSession, sealed: SealedPacks, max_depth: int, *, is_foreign: bool = False
+) -> dict[bytes, int]:
+    """Make every sealed tensor known; content id -> row. Packs must be live, see make_live.
+
+    A tensor that somebody else has stored in the meantime stays as it is. BaseGone, DeltaCycle.
+    """
+    ids = _in_domain(session, sealed.domain_id, sealed.tensors)
+    new = [tensor for content, tensor in sealed.tensors.items() if content not in ids]
+    bases = resolve(session, sealed.domain_id, {base for tensor in new for base in tensor.bases})
+    lock(session, [base.id for base in bases.values()])
+    rows = []
+    for tensor in new:
+        depth = 1 + max((base.depth for base in _rows_of(tensor, bases)), default=-1)
+        if depth > max_depth:
+            raise DeltaCycle(
+                f"tensor {tensor.hash.hex()} would be {depth} deltas deep; at most {max_depth}"
+            )
+        rows.append(
+            {
+                "domain_id": sealed.domain_id,
+                "hash": tensor.hash,
+                "size": tensor.size,
+                "depth": depth,
+                "is_foreign": is_foreign,
+            }
+        )
+    for batch in batches(rows):
+        session.execute(insert(Tensor), batch)
+    ids.update(_in_domain(session, sealed.domain_id, [tensor.hash for tensor in new]))
+    _insert_frames(session, {ids[tensor.hash]: tensor.frames for tensor in new})
+    _insert_bases(
+        session, {ids[tensor.hash]: [b.id for b in _rows_of(tensor, bases)] for tensor in new}
+    )
+    return ids
+
+
+def switch_tensor(
+    session: WriteSession,
+    tensor_id: int,
+    frames: Iterable[FrameLocation],
+    bases: Collection[bytes],
+    max_depth: int,
+) -> None:
+    """Read a stored tensor from other frames from now on, coded against `bases` (content ids).
+
+    Locks the tensor and its bases. DeltaCycle if the tensor is among its own bases' bases, or if
+    it or one that depends on it would be too deep; BaseGone, TensorNotFound. The frames must be
+    in live packs and cover the tensor.
+    """
+    tensor = session.get(Tensor, tensor_id, with_for_update=True)
+    if tensor is None:
+        raise TensorNotFound(f"tensor {tensor_id} has been deleted")
+    found = resolve(session, tensor.domain_id, bases)
+    if len(found) != len(set(bases)):
+        raise BaseGone(f"a base of tensor {tensor.hash.hex()} has been deleted")
+    base_ids = {base.id for base in found.values()}
+    lock(session, [tensor_id, *base_ids])
+    depth = _depth_above(session, tensor_id, base_ids)
+    session.execute(delete(TensorBase).where(TensorBase.tensor_id == tensor_id))
+    _insert_bases(session, {tensor_id: base_ids})
+    _set_depths(session, tensor, depth, max_depth)
+    session.execute(delete(Frame).where(Frame.tensor_id == tensor_id))
+    _insert_frames(session, {tensor_id: frames})
+    tensor.is_foreign = False
+
+
+def lock(session: WriteSession, tensor_ids: Iterable[int]) -> None:
+    """Hold these rows until the transaction ends, always in one order, and read them anew.
+
+    SQLite holds the whole database anyway.
+    """
+    for batch in batches(sorted(set(tensor_ids))):
+        session.scalars(
+            select(Tensor)
+            .where(Tensor.id.in_(batch))
+            .order_by(Tensor.id)
+            .with_for_update()
+            .execution_options(populate_existing=True)
+        ).all()
+
+
+def _depth_above(session: WriteSession, tensor_id: int, base_ids: set[int]) -> int:
+    """1 + the longest chain that begins at a base, from the graph as it is; DeltaCycle."""
+    depth, level = 0, base_ids
+    while level:
+        if tensor_id in level or depth > MAX_CHAIN:
+            raise DeltaCycle(f"tensor {tensor_id} would be needed for decoding itself")
+        depth += 1
+        level = {base for bases in bases_of(session, level).values() for base in bases}
+    return depth
+
+
+def _set_depths(session: WriteSession, tensor: Tensor, depth: int, max_depth: int) -> None:
+    """Write the tensor's depth and that of all that depend on it, level by level."""
+    changed: Mapping[int, int] = {tensor.id: depth}
+    while changed:
+        if max(changed.values()) > max_depth:
+            raise DeltaCycle(
+                f"tensor {tensor.hash.hex()} at depth {depth} would make a chain of"
+                f" {max(changed.values())}; at most {max_depth} are allowed"
+            )
+        for tensor_id, value in changed.items():
+            session.execute(update(Tensor).where(Tensor.id == tensor_id).values(depth=value))
+        changed = _dependents(session, changed)
+
+
+def _dependents(session: WriteSession, changed: Mapping[int, int]) -> dict[int, int]:
+    """Tensors one step further from their anchors whose depth is not what it should be."""
+    needing: set[int] = set()
+    for batch in batches(changed):
+        needing.update(
+            session.scalars(select(TensorBase.tensor_id).where(TensorBase.base_id.in_(batch)))
+        )
+    edges = bases_of(session, needing)
+    depths: dict[int, int] = {}
+    for batch in batches(needing | {base for bases in edges.values() for base in bases}):
+        rows = session.execute(select(Tensor.id, Tensor.depth).where(Tensor.id.in_(batch)))
+        depths.update((tensor_id, depth) for tensor_id, depth in rows)
+    right = {tensor: 1 + max(depths[base] for base in edges[tensor]) for tensor in needing}
+    return {tensor: depth for tensor, depth in right.items() if depths[tensor] != depth}
+
+
+def _rows_of(tensor: NewTensor, bases: Mapping[bytes, Tensor]) -> list[Tensor]:
+    missing = tensor.bases - bases.keys()
+    if missing:
+        raise BaseGone(f"a base of tensor {tensor.hash.hex()} has been deleted")
+    return [bases[base] for base in tensor.bases]
+
+
+def _in_domain(session: WriteSession, domain_id: int, hashes: Iterable[bytes]) -> dict[bytes, int]:
+    found: dict[bytes, int] = {}
+    for batch in batches(hashes):
+        rows = session.execute(
+            select(Tensor.hash, Tensor.id).where(
+                Tensor.domain_id == domain_id, Tensor.hash.in_(batch)
+            )
+        )
+        found.update((content, tensor_id) for content, tensor_id in rows)
+    return found
+
+
+def _insert_frames(session: WriteSession, frames: Mapping[int, Iterable[FrameLocation]]) -> None:
+    rows = (
+        {
+            "tensor_id": tensor_id,
+            "start": frame.start,
+            "size": frame.size,
+            "pack_id": frame.pack_id,
+            "offset": frame.offset,
+            "length": frame.length,
+            "codec": frame.codec,
+            "tried": frame.tried,
+        }
+        for tensor_id, located in frames.items()
+        for frame in located
+    )
+    for batch in batches(rows):
+        session.execute(insert(Frame), batch)
+
+
+def _insert_bases(session: WriteSession, bases: Mapping[int, Collection[int]]) -> None:
+    rows = (
+        {"tensor_id": tensor_id, "base_id": base_id}
+        for tensor_id, base_ids in bases.items()
+        for base_id in set(base_ids)
+    )
+    for batch in batches(rows):
+        session.execute(insert(TensorBase), batch)

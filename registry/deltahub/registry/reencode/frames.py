@@ -1,0 +1,244 @@
+"""Coding stored tensors anew against the bases that they have, frame by frame.
+
+New frames are put, read back and proved like everything else; then one transaction switches what
+nobody else has changed meanwhile. Only a frame that became smaller is replaced.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from deltahub.codecs.frame import FrameRange, TensorSpec
+from deltahub.registry.db.batches import PART_TENSORS
+from deltahub.registry.db.models import Tensor
+from deltahub.registry.db.session import WriteSession
+from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.errors import Conflict, DataLost, DeltaCycle, TensorNotFound
+from deltahub.registry.failpoints import reached
+from deltahub.registry.packs.encode import encode_part
+from deltahub.registry.packs.encoder_rank import is_newest, is_same_anew, rank_alone, rank_of
+from deltahub.registry.packs.locations import FrameLocation, TensorLocation, is_as_read, locate
+from deltahub.registry.packs.switch import BaseGone, make_live, switch_tensor
+from deltahub.registry.packs.tensor_reader import TensorGone
+from deltahub.registry.packs.writer import PackSpool, SealedPacks
+from deltahub.registry.reencode.survey import mark_tried
+from deltahub.registry.registry import Registry
+from deltahub.registry.storage.base import StoreError
+
+log = logging.getLogger(__name__)
+
+# What is coded between two transactions, in packs of decoded bytes: what a kill costs.
+PACKS_A_BATCH = 2
+# Times that a batch is begun anew because of what others did to its packs and bases.
+TRIES = 3
+
+
+@dataclass
+class Recoded:
+    """What became of the tensors. failed: row -> why it could not be read."""
+
+    replaced: int = 0
+    saved_bytes: int = 0
+    not_smaller: int = 0
+    changed: int = 0  # by somebody else meanwhile, or deleted
+    failed: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Coded:
+    """A tensor that was looked at. is_new: its frames are in the spool, some of them smaller.
+
+    keeps: some of those are copies of the frames it has.
+    """
+
+    location: TensorLocation
+    is_new: bool
+    keeps: bool
+
+
+class _Unreadable(Exception):
+    """A tensor that could not be read from where it lay."""
+
+    def __init__(self, location: TensorLocation, reason: str) -> None:
+        super().__init__(reason)
+        self.location = location
+
+
+@contextmanager
+def _reading(location: TensorLocation) -> Iterator[None]:
+    """What is raised in here is about this tensor; what a spool raises may be about others."""
+    try:
+        yield
+    except (DataLost, StoreError) as exc:
+        raise _Unreadable(location, str(exc)) from exc
+
+
+class Recoder:
+    """Codes tensors of one domain anew. Safe to run twice, or to die at any line.
+
+    The effort is that of the registry's settings. Not shared between threads.
+    """
+
+    def __init__(self, reg: Registry, restorer: Restorer, domain_id: int) -> None:
+        self._reg = reg
+        self._restorer = restorer
+        self._domain_id = domain_id
+        self._effort = reg.settings.effort
+        self._read_base = restorer.base_reader(domain_id)
+        self._done = Recoded()
+
+    def run(
+        self, tensors: Iterable[int], progress: Callable[[int], None] = lambda tensor: None
+    ) -> Recoded:
+        """Look at each of these rows. progress(tensor): called after each, more than once where
+        a batch had to be begun anew; what it raises ends the run, and what is switched stays.
+        """
+        todo = deque(tensors)
+        tries = 0
+        while todo:
+            try:
+                n_taken = self._run_batch(todo, progress)
+            except _Unreadable as exc:  # when some of its frames were in the spool
+                self._done.failed[exc.location.id] = str(exc)
+                todo.remove(exc.location.id)
+            except (TensorGone, Conflict) as exc:
+                # A tensor or base was deleted under way, or gc took a pack for garbage.
+                tries += 1
+                if tries == TRIES:
+                    raise
+                log.info("tensors of domain %d are coded once more: %s", self._domain_id, exc)
+            else:
+                tries = 0
+                for _ in range(n_taken):
+                    todo.popleft()
+        return self._done
+
+    def _run_batch(self, todo: Iterable[int], progress: Callable[[int], None]) -> int:
+        """How many of the first tensors of todo are done."""
+        pack_bytes = self._reg.settings.pack_bytes
+        coded: list[_Coded] = []
+        n_taken, n_bytes, n_gone = 0, 0, 0
+        failed: dict[int, str] = {}
+        with PackSpool(self._reg, self._domain_id, self._restorer) as spool:
+            for tensor_id in todo:
+                is_full = spool.size_bytes >= pack_bytes // 2 or n_taken >= PART_TENSORS
+                if is_full or n_bytes >= PACKS_A_BATCH * pack_bytes:
+                    break
+                n_taken += 1
+                location = self._restorer.locate([tensor_id]).get(tensor_id)
+                if location is None or location.domain_id != self._domain_id:
+                    n_gone += 1
+                else:
+                    n_bytes += location.size
+                    try:
+                        coded.append(self._code(spool, location))
+                    except _Unreadable as exc:
+                        if self._restorer.locate([tensor_id]).get(tensor_id) != location:
+                            raise Conflict(f"it was moved or deleted under way: {exc}") from exc
+                        if location.hash in spool:
+                            raise
+                        failed[tensor_id] = str(exc)
+                progress(tensor_id)
+            sealed = None if spool.is_empty else spool.seal()
+        self._done.changed += n_gone
+        self._done.failed.update(failed)
+        if coded:
+            self._switch(sealed, coded)
+        return n_taken
+
+    def _code(self, spool: PackSpool, location: TensorLocation) -> _Coded:
+        """Add the tensor's frames to the spool, if at least one of them is better than it was."""
+        rank = self._rank(location)
+        kept: list[FrameLocation] = []
+        is_new = False
+        for frame in location.frames:
+            with _reading(location):
+                better = self._code_frame(location, frame)
+            if better is not None and not is_new:
+                is_new = True
+                for earlier in kept:
+                    spool.add(self._stored(location, earlier), rank)
+            if better is not None:
+                spool.add(better, rank)
+                continue
+            kept.append(frame)
+            if is_new:
+                spool.add(self._stored(location, frame), rank)
+        return _Coded(location, is_new, bool(kept))
+
+    def _rank(self, location: TensorLocation) -> int:
+        """What is remembered of a tensor that was looked at."""
+        return rank_of(self._effort) if location.bases else rank_alone()
+
+    def _code_frame(self, location: TensorLocation, frame: FrameLocation) -> bytes | None:
+        """The same elements in a better frame, if there is one. Memory: four frames."""
+        header = self._restorer.frames.open(frame).view.header
+        made = header.codec, header.codec_version, header.dtype
+        if is_newest(*made, header.effort, self._effort):
+            return None
+        source = bytearray(frame.size)
+        self._restorer.read_tensor_into(location.id, frame.start, memoryview(source))
+        if header.effort >= self._effort and is_same_anew(*made, memoryview(source)):
+            return None
+        spec = TensorSpec(header.tensor, header.dtype, 1, header.tensor_count)
+        part = FrameRange(header.start, header.count, header.rows, header.columns)
+        threads = self._reg.settings.codec_threads
+        coded = encode_part(spec, part, source, header.base, self._read_base, self._effort, threads)
+        return coded if len(coded) < frame.length else None
+
+    def _stored(self, location: TensorLocation, frame: FrameLocation) -> memoryview:
+        with _reading(location):
+            return self._restorer.frames.read(frame, 0, frame.length)
+
+    def _switch(self, sealed: SealedPacks | None, coded: list[_Coded]) -> None:
+        """One transaction: what is stored as it was when it was read is read anew from now on."""
+        done = Recoded()
+        stale: list[TensorLocation] = []
+        with self._reg.db.write() as session:
+            if sealed is not None:
+                make_live(session, sealed)
+            now = locate(session, [each.location.id for each in coded])
+            for each in coded:
+                # Frames that are not switched to are dead bytes of the new pack, gc's to collect.
+                if not is_as_read(each.location, now.get(each.location.id)):
+                    done.changed += 1
+                elif sealed is None or not each.is_new:
+                    stale.append(each.location)
+                elif self._switch_one(session, sealed, each):
+                    done.replaced += 1
+                    done.saved_bytes += _stored_bytes(each.location.frames) - _stored_bytes(
+                        sealed.tensors[each.location.hash].frames
+                    )
+                else:
+                    stale.append(each.location)
+            done.not_smaller += len(stale)
+            for rank, tensors in groupby(sorted(stale, key=self._rank), self._rank):
+                mark_tried(session, (tensor.id for tensor in tensors), rank)
+            reached("recompress.switch.before_commit")
+        reached("recompress.switch.after_commit")
+        self._done.replaced += done.replaced
+        self._done.saved_bytes += done.saved_bytes
+        self._done.not_smaller += done.not_smaller
+        self._done.changed += done.changed
+
+    def _switch_one(self, session: WriteSession, sealed: SealedPacks, coded: _Coded) -> bool:
+        row = session.get_one(Tensor, coded.location.id)
+        was_foreign = row.is_foreign
+        tensor = sealed.tensors[coded.location.hash]
+        try:
+            with session.begin_nested():
+                max_depth = self._reg.settings.max_depth
+                switch_tensor(session, row.id, tensor.frames, tensor.bases, max_depth)
+        except (DeltaCycle, BaseGone, TensorNotFound) as exc:
+            log.info("tensor %s stays as it is: %s", coded.location.hash.hex(), exc)
+            return False
+        # Nobody outside of the namespace decodes what its client encoded.
+        row.is_foreign = was_foreign and coded.keeps
+        return True
+
+
+def _stored_bytes(frames: Iterable[FrameLocation]) -> int:
+    return sum(frame.length for frame in frames)

@@ -1,0 +1,299 @@
+"""Bringing what older releases, lower efforts and clients wrote up to date: plan, then apply.
+
+Tensors that stand alone are first planned anew by the re-planner, revision by revision, the newest
+first; then what is still outdated is coded anew against the bases that it has. Rows remember what
+was tried, so a run that was killed goes on where it was, and a second one has nothing to do.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+
+from sqlalchemy import select
+from sqlalchemy.exc import NoResultFound
+
+from deltahub.codecs.protocol import Effort
+from deltahub.registry.access.repositories import find_repository
+from deltahub.registry.db.batches import batches
+from deltahub.registry.db.models import (
+    Entry,
+    File,
+    FileTensor,
+    Namespace,
+    Repository,
+    Revision,
+    Tensor,
+)
+from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.errors import DataLost, RepositoryNotFound
+from deltahub.registry.failpoints import reached
+from deltahub.registry.lineage.measured import measure_affected
+from deltahub.registry.names import quoted
+from deltahub.registry.packs.encoder_rank import rank_of
+from deltahub.registry.reencode.frames import Recoder
+from deltahub.registry.reencode.replan import Replanner
+from deltahub.registry.reencode.survey import Count, mark_tried, outdated_among, survey
+from deltahub.registry.reencode.unreadable import Unreadable, describe
+from deltahub.registry.registry import Registry
+from deltahub.registry.sizes import human_size
+
+log = logging.getLogger(__name__)
+
+Report = Callable[[str, int, int], None]
+"""report(what is in hand, done bytes, total bytes): decoded bytes of tensors; called often."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Frames to be coded anew that were written alike. effort: "" for a codec that knows none."""
+
+    codec: str
+    version: int
+    effort: str
+    frames: int
+    stored_bytes: int
+    decoded_bytes: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What would be looked at. tensors: row -> size; newest: rows that only need to be marked."""
+
+    effort: str
+    groups: tuple[Group, ...]
+    up_to_date: Count
+    unreadable: tuple[Unreadable, ...]
+    repository_id: int | None = None
+    tensors: Mapping[int, int] = field(default_factory=dict)
+    newest: Collection[int] = ()
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self.tensors.values())
+
+    def as_dict(self) -> dict[str, object]:
+        """The plan as plain data, for JSON."""
+        return {
+            "effort": self.effort,
+            "outdated": [asdict(group) for group in self.groups],
+            "up_to_date": asdict(self.up_to_date),
+            "tensors": len(self.tensors),
+            "unreadable": [asdict(each) for each in self.unreadable],
+        }
+
+    def lines(self) -> Iterator[str]:
+        """The plan as a person reads it."""
+        now = self.up_to_date
+        yield f"up to date: {now.frames} frames ({human_size(now.stored_bytes)})"
+        for group in self.groups:
+            effort = f", effort {group.effort}" if group.effort else ""
+            yield (
+                f"to be looked at: {group.codec} version {group.version}{effort}: "
+                f"{group.frames} frames ({human_size(group.stored_bytes)}, "
+                f"of {human_size(group.decoded_bytes)})"
+            )
+
+
+@dataclass
+class Outcome:
+    """What a run did. replanned: tensors that found a base; replaced: those that kept theirs, or
+    none, and became smaller; changed: those that somebody else changed or deleted meanwhile.
+    """
+
+    replanned: int = 0
+    replaced: int = 0
+    not_smaller: int = 0
+    changed: int = 0
+    saved_bytes: int = 0
+    failed: tuple[Unreadable, ...] = ()
+    notes: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+    def lines(self) -> Iterator[str]:
+        """The outcome as a person reads it."""
+        yield (
+            f"{self.replanned} tensors became differences from a base, {self.replaced} were coded "
+            f"smaller, {self.not_smaller} stay as they are; {human_size(self.saved_bytes)} saved"
+        )
+        if self.changed:
+            yield f"{self.changed} tensors were changed or deleted by others meanwhile"
+        yield from (f"note: {note}" for note in self.notes)
+
+
+def plan_recompress(reg: Registry, repository: str | None = None) -> Plan:
+    """What the encoders of today might make smaller at the effort of the settings.
+
+    repository: only what revisions of this one hold; InvalidName, RepositoryNotFound. Touches
+    nothing.
+    """
+    effort = reg.settings.effort
+    repository_id = None
+    if repository is not None:
+        with reg.db.read() as session:
+            row = find_repository(session, repository)
+        if row is None:
+            raise RepositoryNotFound(f"there is no repository {quoted(repository)}")
+        repository_id = row.id
+    found = survey(reg, effort, repository_id)
+    groups = tuple(
+        Group(codec, version, _effort_name(spent), **asdict(count))
+        for (codec, version, spent), count in sorted(found.outdated.items())
+    )
+    return Plan(
+        effort=effort.name.lower(),
+        groups=groups,
+        up_to_date=found.up_to_date,
+        unreadable=describe(reg, found.unreadable),
+        repository_id=repository_id,
+        tensors=found.tensors,
+        newest=found.newest,
+    )
+
+
+def apply_recompress(
+    reg: Registry, plan: Plan, report: Report = lambda stage, done, total: None
+) -> Outcome:
+    """Carry a plan out. Beside a working hub, too; killed at any moment, run it again."""
+    work = _Work(reg, plan, report)
+    for batch in batches(sorted(plan.newest)):
+        with reg.db.write() as session:
+            mark_tried(session, batch, rank_of(reg.settings.effort))
+    for revision_id in work.revisions():
+        work.do_revision(revision_id)
+    work.do_rest()
+    return work.outcome()
+
+
+def _effort_name(effort: int) -> str:
+    known = {each.value: each.name.lower() for each in Effort}
+    return known.get(effort, str(effort) if effort else "")
+
+
+class _Work:
+    """One run: what is left to do, and what has been done."""
+
+    def __init__(self, reg: Registry, plan: Plan, report: Report) -> None:
+        self._reg = reg
+        self._repository_id = plan.repository_id
+        self._report = report
+        self._restorer = Restorer(reg)
+        self._todo = dict(plan.tensors)
+        self._total = plan.total_bytes
+        self._done_bytes = 0
+        self._outcome = Outcome()
+        self._failed: dict[int, str] = {}
+
+    def outcome(self) -> Outcome:
+        self._outcome.failed = describe(self._reg, self._failed)
+        return self._outcome
+
+    def revisions(self) -> list[int]:
+        """The revisions that hold something to do, the newest first: those that come later may be
+        made from those before, whose chains must not become too long.
+        """
+        found: set[int] = set()
+        query = select(Entry.revision_id).join(FileTensor, FileTensor.file_id == Entry.file_id)
+        if self._repository_id is not None:
+            query = query.join(Revision, Revision.id == Entry.revision_id).where(
+                Revision.repository_id == self._repository_id
+            )
+        with self._reg.db.read() as session:
+            for batch in batches(self._todo):
+                found.update(
+                    session.scalars(query.where(FileTensor.tensor_id.in_(batch)).distinct())
+                )
+        return sorted(found, reverse=True)
+
+    def do_revision(self, revision_id: int) -> None:
+        """Plan the revision's tensors that stand alone anew, then code what is left of it."""
+        with self._reg.db.read() as session:
+            name = session.scalar(
+                select(Namespace.name + "/" + Repository.name)
+                .join(Repository, Repository.namespace_id == Namespace.id)
+                .join(Revision, Revision.repository_id == Repository.id)
+                .where(Revision.id == revision_id)
+            )
+            # What the re-planner looks at: weights of the repository's own domain.
+            is_own_weight = (
+                (File.kind == "safetensors")
+                & (File.recipe_tensor_id != Tensor.id)
+                & (File.domain_id == Tensor.domain_id)
+            )
+            rows = session.execute(
+                select(Tensor.id, Tensor.domain_id, Tensor.depth, is_own_weight.label("is_weight"))
+                .join(FileTensor, FileTensor.tensor_id == Tensor.id)
+                .join(File, File.id == FileTensor.file_id)
+                .join(Entry, Entry.file_id == File.id)
+                .where(Entry.revision_id == revision_id)
+                .distinct()
+            ).all()
+        rows = [row for row in rows if row.id in self._todo]
+        if name is None or not rows:
+            return  # deleted since, or done with a newer revision
+        alone = {row.id for row in rows if row.depth == 0 and row.is_weight}
+        if alone:
+            self._replan(name, revision_id, alone)
+            reached("recompress.replan.done")
+        self._recode(name, {row.id: row.domain_id for row in rows})
+
+    def do_rest(self) -> None:
+        """What no revision holds: anchors of deltas, and what waits for its commit."""
+        domains: dict[int, int] = {}
+        with self._reg.db.read() as session:
+            for batch in batches(self._todo):
+                rows = session.execute(
+                    select(Tensor.id, Tensor.domain_id).where(Tensor.id.in_(batch))
+                )
+                domains.update((tensor, domain) for tensor, domain in rows)
+        self._recode("tensors of no revision", domains)
+
+    def _replan(self, name: str, revision_id: int, alone: Collection[int]) -> None:
+        stage = f"{name}: looking for bases"
+        self._report(stage, self._done_bytes, self._total)
+        switched = 0
+        position: int | None = 0
+        try:
+            replanner = Replanner(self._reg, revision_id, self._restorer, alone)
+            while position is not None:
+                step = replanner.step(position, lambda *_: self._tell(stage))
+                position = step.next_position
+                switched += step.switched
+                self._outcome.saved_bytes += step.saved_bytes
+        except (DataLost, NoResultFound) as exc:
+            with self._reg.db.read() as session:
+                is_there = session.get(Revision, revision_id) is not None
+            if is_there and not isinstance(exc, DataLost):
+                raise
+            if is_there:
+                self._outcome.notes.append(f"no bases were looked for in {name}: {exc}")
+        self._outcome.replanned += switched
+        if switched:
+            measure_affected(self._reg, revision_id)
+
+    def _recode(self, name: str, domains: Mapping[int, int]) -> None:
+        """Code these rows, each of its domain, anew."""
+        stage = f"{name}: coding"
+        by_domain: dict[int, list[int]] = {}
+        for tensor, domain in sorted(domains.items()):
+            by_domain.setdefault(domain, []).append(tensor)
+
+        def progress(tensor: int) -> None:
+            self._done_bytes += self._todo.pop(tensor, 0)
+            self._tell(stage)
+
+        for domain, tensors in sorted(by_domain.items()):
+            with self._reg.db.read() as session:
+                left = outdated_among(session, tensors, rank_of(self._reg.settings.effort))
+            for tensor in set(tensors).difference(left):  # it has found a base, here or elsewhere
+                progress(tensor)
+            done = Recoder(self._reg, self._restorer, domain).run(left, progress)
+            self._outcome.replaced += done.replaced
+            self._outcome.not_smaller += done.not_smaller
+            self._outcome.changed += done.changed
+            self._outcome.saved_bytes += done.saved_bytes
+            self._failed.update(done.failed)
+
+    def _tell(self, stage: str) -> None:
+        self._report(stage, self._done_bytes, self._total)

@@ -1,0 +1,279 @@
+"""Re-encoding what is stored as deltas of a base that came later, or was named later.
+
+A tensor that stands alone becomes a delta of any base that fits; a tensor that is a delta already
+becomes a delta of the named base only. The stored tensors change their frames and nothing else, so
+readers never notice. No other tensor moves: where the named base is stored as a delta of the
+tensor, or the deltas that depend on the tensor leave no room for one more, the tensor stays as it
+is. The planner leaves out such bases, and the transaction that switches a tensor checks again.
+"""
+
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+
+from sqlalchemy import select
+
+from deltahub.codecs.frame import tensor_spec
+from deltahub.registry.bases.planner import MUST_BEAT, MUST_SAVE, BaseChoice, BasePlanner, StoredAs
+from deltahub.registry.db.batches import batches
+from deltahub.registry.db.expressions import total
+from deltahub.registry.db.models import Frame, Tensor, TensorBase
+from deltahub.registry.db.session import ReadSession
+from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.errors import DeltaCycle, TensorNotFound
+from deltahub.registry.failpoints import reached
+from deltahub.registry.lineage.weights import named_tensors, safetensors_files
+from deltahub.registry.packs.encode import encode_tensor
+from deltahub.registry.packs.locations import closure, resolve
+from deltahub.registry.packs.switch import BaseGone, make_live, switch_tensor
+from deltahub.registry.packs.tensor_reader import MAX_CHAIN, TensorGone
+from deltahub.registry.packs.writer import PackSpool, SealedPacks, frame_limit
+from deltahub.registry.registry import Registry
+
+log = logging.getLogger(__name__)
+
+# A tensor that more tensors depend on stays as it is: a switch writes the depth of each of them.
+MAX_DEPENDENTS = 1000
+
+
+@dataclass(frozen=True)
+class ReplanStep:
+    """What one step did. next_position: where the next begins, None when there is none.
+
+    Positions count the revision's tensors in a fixed order, so that a step may be repeated.
+    """
+
+    next_position: int | None
+    switched: int = 0
+    saved_bytes: int = 0
+    done_bytes: int = 0
+    total_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A tensor of the revision, as it is stored now."""
+
+    id: int
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    hash: bytes
+    size: int
+    stored_bytes: int
+    is_alone: bool
+
+    @property
+    def worth_bytes(self) -> float:
+        """A delta up to this size is worth having.
+
+        That of a named base also where it is hardly smaller than the one there is: who knows it
+        has that base.
+        """
+        return self.stored_bytes * (1 - MUST_SAVE if self.is_alone else 1 + MUST_BEAT)
+
+
+class Replanner:
+    """Re-plans one revision, a pack at a time. Safe to run twice, or to die at any line.
+
+    only: rows of the tensors to look at; by default all that the revision has.
+    """
+
+    def __init__(
+        self,
+        reg: Registry,
+        revision_id: int,
+        restorer: Restorer | None = None,
+        only: Collection[int] | None = None,
+    ) -> None:
+        self._reg = reg
+        self._revision_id = revision_id
+        self._restorer = restorer if restorer is not None else Restorer(reg)
+        self._load_planner()
+        self._target = self._planner.target
+        self._tensors = [t for t in self._list_tensors() if only is None or t.id in only]
+        self._total = sum(tensor.size for tensor in self._tensors)
+
+    def _load_planner(self) -> None:
+        """The candidates as they are stored now."""
+        self._planner = BasePlanner(self._reg, self._revision_id, self._restorer)
+        self._named = next((c for c in self._planner.candidates if c.origin == "declared"), None)
+        named = () if self._named is None else self._named.by_name.values()
+        self._named_ids = frozenset(base.id for base in named)
+
+    def step(self, position: int, progress: Callable[[int, int], None] | None = None) -> ReplanStep:
+        """Go on at `position` until a pack is full or all tensors were looked at.
+
+        progress(done_bytes, total_bytes) is called between tensors; what it raises ends the step
+        without a trace.
+        """
+        try:
+            return self._step(position, progress)
+        except TensorGone as exc:
+            # A base, or a tensor of the revision, was deleted under way; what is lost stays lost.
+            log.info("revision %d is planned anew: %s", self._revision_id, exc)
+            self._load_planner()
+            return self._step(position, progress)
+
+    def _step(self, position: int, progress: Callable[[int, int], None] | None) -> ReplanStep:
+        batch: dict[bytes, _Stored] = {}
+        done = sum(tensor.size for tensor in self._tensors[:position])
+        with PackSpool(self._reg, self._target.domain_id, self._restorer) as spool:
+            while position < len(self._tensors):
+                tensor = self._tensors[position]
+                if spool.size_bytes >= self._reg.settings.pack_bytes // 2:
+                    break
+                if progress is not None:
+                    progress(done, self._total)
+                self._encode(spool, batch, tensor)
+                position += 1
+                done += tensor.size
+            switched, saved = 0, 0
+            if not spool.is_empty:
+                switched, saved = self._switch(spool.seal(), batch)
+        following = position if position < len(self._tensors) else None
+        return ReplanStep(following, switched, saved, done, self._total)
+
+    def _encode(self, spool: PackSpool, batch: dict[bytes, _Stored], tensor: _Stored) -> None:
+        if tensor.hash in spool or not self._may_move(tensor):
+            return
+        with self._reg.db.read() as session:
+            height = _dependent_deltas(session, tensor.id)
+        if height is None:
+            return
+        choice = self._choose(tensor, StoredAs(tensor.id, height))
+        if choice is None:
+            return
+        read = partial(self._restorer.read_tensor_into, tensor.id)
+        encode_tensor(
+            spool,
+            tensor_spec(tensor.hash, tensor.dtype, tensor.shape),
+            read,
+            max_frame_bytes=frame_limit(self._reg.settings.pack_bytes),
+            plan_of=choice.frame_plan,
+            read_base=self._restorer.base_reader(self._target.domain_id),
+            threads=self._reg.settings.codec_threads,
+            effort=self._reg.settings.effort,
+        )
+        batch[tensor.hash] = tensor
+
+    def _choose(self, tensor: _Stored, stored: StoredAs) -> BaseChoice | None:
+        """The base that is worth a switch."""
+        read = partial(self._restorer.read_tensor_into, tensor.id)
+        choice = self._planner.plan(tensor.name, tensor.dtype, tensor.shape, read, stored)
+        if choice is None or choice.ratio * tensor.size > tensor.worth_bytes:
+            return None
+        named = None if self._named is None else self._named.revision_id
+        return choice if tensor.is_alone or choice.revision_id == named else None
+
+    def _may_move(self, tensor: _Stored) -> bool:
+        """Whether the tensor is there and stands alone, or is a delta but not of the named base."""
+        if not self._is_there(tensor):
+            return False
+        if tensor.is_alone:
+            return True
+        if self._named is None:
+            return False
+        with self._reg.db.read() as session:
+            return self._named_ids.isdisjoint(closure(session, [tensor.id]))
+
+    def _is_there(self, tensor: _Stored) -> bool:
+        with self._reg.db.read() as session:
+            return self._is_row_of(tensor, session.get(Tensor, tensor.id))
+
+    def _is_row_of(self, tensor: _Stored, row: Tensor | None) -> bool:
+        """Whether the row is still the tensor's: ids of deleted rows are given out again."""
+        if row is None:
+            return False
+        return (row.hash, row.domain_id) == (tensor.hash, self._target.domain_id)
+
+    def _switch(self, sealed: SealedPacks, batch: dict[bytes, _Stored]) -> tuple[int, int]:
+        """(tensors switched, bytes saved): one transaction; who would close a cycle stays alone."""
+        switched, saved = 0, 0
+        with self._reg.db.write() as session:
+            make_live(session, sealed)
+            for content, tensor in sealed.tensors.items():
+                stored = batch[content]
+                row = session.get(Tensor, stored.id)
+                n_bytes = sum(frame.length for frame in tensor.frames)
+                # Frames that are not switched to are dead bytes of the new pack, gc's to collect.
+                if not tensor.bases or n_bytes > stored.worth_bytes:
+                    continue
+                if row is None or not self._is_row_of(stored, row):
+                    continue
+                if stored.is_alone and row.depth > 0:
+                    continue  # another job was first
+                try:
+                    with session.begin_nested():
+                        switch_tensor(
+                            session,
+                            stored.id,
+                            tensor.frames,
+                            tensor.bases,
+                            self._reg.settings.max_depth,
+                        )
+                except (DeltaCycle, BaseGone, TensorNotFound):
+                    continue
+                switched += 1
+                saved += stored.stored_bytes - n_bytes
+            reached("replan.switch.before_commit")
+        reached("replan.switch.after_commit")
+        return switched, saved
+
+    def _list_tensors(self) -> list[_Stored]:
+        """The revision's distinct named tensors that are stored in its own domain."""
+        with self._reg.db.read() as session:
+            files = list(session.scalars(safetensors_files(self._revision_id)))
+        found: dict[bytes, _Stored] = {}
+        for file in files:
+            refs = named_tensors(self._restorer, file)
+            with self._reg.db.read() as session:
+                rows = resolve(session, self._target.domain_id, (ref.tensor for _, ref in refs))
+                stored_bytes: dict[int, int] = {}
+                for batch in batches(row.id for row in rows.values()):
+                    lengths = session.execute(
+                        select(Frame.tensor_id, total(Frame.length))
+                        .where(Frame.tensor_id.in_(batch))
+                        .group_by(Frame.tensor_id)
+                    )
+                    stored_bytes.update((tensor, length) for tensor, length in lengths)
+            for name, ref in refs:
+                row = rows.get(ref.tensor)
+                # A private model's public tensors are not its own to re-encode.
+                if row is None or row.domain_id != self._target.domain_id:
+                    continue
+                found.setdefault(
+                    row.hash,
+                    _Stored(
+                        id=row.id,
+                        name=name,
+                        dtype=ref.dtype,
+                        shape=ref.shape,
+                        hash=row.hash,
+                        size=row.size,
+                        stored_bytes=stored_bytes.get(row.id, 0),
+                        is_alone=row.depth == 0,
+                    ),
+                )
+        return list(found.values())
+
+
+def _dependent_deltas(session: ReadSession, tensor_id: int) -> int | None:
+    """The most deltas, one upon the other, that depend on a tensor.
+
+    None where more than MAX_DEPENDENTS tensors depend on it.
+    """
+    dependents: set[int] = set()
+    level, height = {tensor_id}, 0
+    while True:
+        following: set[int] = set()
+        for batch in batches(level):
+            query = select(TensorBase.tensor_id).where(TensorBase.base_id.in_(batch))
+            following.update(session.scalars(query.limit(MAX_DEPENDENTS + 1)))
+        if not following:
+            return height
+        level, height = following, height + 1
+        dependents |= level
+        if len(dependents) > MAX_DEPENDENTS or height >= MAX_CHAIN:
+            return None

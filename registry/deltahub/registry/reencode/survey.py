@@ -1,0 +1,224 @@
+"""Which stored frames today's encoders might make smaller, and which no release can read any more.
+
+What rows do not say is read from the frames' own headers.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from sqlalchemy import ColumnElement, Select, func, select, true, tuple_, update
+
+from deltahub.codecs.dtypes import DType
+from deltahub.codecs.errors import CodecError
+from deltahub.codecs.frame_header import FIXED, FRAME_VERSION, MAGIC
+from deltahub.codecs.protocol import Effort
+from deltahub.codecs.registry import BY_NUMBER, codec_for
+from deltahub.registry.db.batches import batches
+from deltahub.registry.db.expressions import total
+from deltahub.registry.db.models import Entry, FileTensor, Frame, Revision, Tensor, TensorBase
+from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.packs.encoder_rank import is_newest, rank_of
+from deltahub.registry.registry import Registry
+from deltahub.registry.storage.base import StoreError
+from deltahub.registry.storage.keys import pack_key
+
+# Frames whose headers are read between two looks at the rows.
+PAGE = 5000
+
+
+@dataclass
+class Count:
+    """A number of frames, their bytes in packs, and what these decode to."""
+
+    frames: int = 0
+    stored_bytes: int = 0
+    decoded_bytes: int = 0
+
+    def add(self, frames: int, stored_bytes: int, decoded_bytes: int) -> None:
+        self.frames += frames
+        self.stored_bytes += stored_bytes
+        self.decoded_bytes += decoded_bytes
+
+
+@dataclass
+class Survey:
+    """What one look at frames and headers has found.
+
+    outdated: (codec, version, effort) -> the frames to be coded anew. tensors: rows that have such
+    frames, each with its size. newest: rows whose frames' headers say that nothing is to be done.
+    unreadable: rows that cannot be decoded, each with the reason.
+    """
+
+    outdated: dict[tuple[str, int, int], Count] = field(default_factory=dict)
+    up_to_date: Count = field(default_factory=Count)
+    tensors: dict[int, int] = field(default_factory=dict)
+    newest: set[int] = field(default_factory=set)
+    unreadable: dict[int, str] = field(default_factory=dict)
+
+
+def survey(reg: Registry, effort: Effort, repository_id: int | None = None) -> Survey:
+    """Look at every frame that the encoders of today have not had in hand at this effort.
+
+    repository_id: only tensors that files of this repository name. Cost: a scan of the frames'
+    rows, and a read of the store for each frame that is not known to be up to date.
+    """
+    found = Survey()
+    scope = _is_in(repository_id)
+    tried = Frame.tried >= rank_of(effort)
+    with reg.db.read() as session:
+        sums = select(func.count(), total(Frame.length), total(Frame.size))
+        n_frames, stored, decoded = session.execute(sums.where(tried, scope)).one()
+    found.up_to_date.add(n_frames, stored or 0, decoded or 0)
+    for page in _pages(reg, ~tried & scope):
+        for row in sorted(page, key=lambda row: (row.pack_id, row.offset)):
+            _look(reg, found, row, effort)
+    with reg.db.read() as session:
+        _add_dependents(session, found.unreadable)
+        for batch in batches(found.tensors):
+            sizes = session.execute(select(Tensor.id, Tensor.size).where(Tensor.id.in_(batch)))
+            found.tensors.update((tensor, size) for tensor, size in sizes)
+    for tensor in found.unreadable:
+        found.tensors.pop(tensor, None)
+    found.newest -= found.tensors.keys() | found.unreadable.keys()
+    return found
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A frame's row."""
+
+    tensor_id: int
+    start: int
+    size: int
+    pack_id: str
+    offset: int
+    length: int
+
+
+def _is_in(repository_id: int | None) -> ColumnElement[bool]:
+    if repository_id is None:
+        return true()
+    return Frame.tensor_id.in_(tensors_of(repository_id))
+
+
+def tensors_of(repository_id: int) -> Select[int]:
+    """The tensors that files of any revision of the repository name."""
+    return (
+        select(FileTensor.tensor_id)
+        .join(Entry, Entry.file_id == FileTensor.file_id)
+        .join(Revision, Revision.id == Entry.revision_id)
+        .where(Revision.repository_id == repository_id)
+    )
+
+
+def _pages(reg: Registry, condition: ColumnElement[bool]) -> Iterator[list[_Row]]:
+    last = (-1, -1)
+    columns = (Frame.tensor_id, Frame.start, Frame.size, Frame.pack_id, Frame.offset, Frame.length)
+    while True:
+        with reg.db.read() as session:
+            rows = session.execute(
+                select(*columns)
+                .where(tuple_(Frame.tensor_id, Frame.start) > last, condition)
+                .order_by(Frame.tensor_id, Frame.start)
+                .limit(PAGE)
+            ).all()
+        if not rows:
+            return
+        yield [_Row(*row) for row in rows]
+        last = (rows[-1].tensor_id, rows[-1].start)
+
+
+def _look(reg: Registry, found: Survey, row: _Row, effort: Effort) -> None:
+    head = _read_head(reg, row)
+    if head is None:
+        head = _read_head(reg, moved) if (moved := _moved(reg, row)) is not None else None
+    if head is None:
+        if _moved(reg, row) is not None:  # else it is gone, or other frames are in its place
+            found.unreadable[row.tensor_id] = "its bytes are not in the store: run deltahub fsck"
+        return
+    fields = FIXED.unpack(head)
+    magic, frame_version, number, version, code, spent = *fields[:5], fields[19]
+    if magic != MAGIC:
+        found.unreadable[row.tensor_id] = "its bytes are damaged: run deltahub fsck --read-data"
+        return
+    if frame_version != FRAME_VERSION:
+        found.unreadable[row.tensor_id] = f"frame version {frame_version}"
+        return
+    try:
+        codec = codec_for(number, version)
+    except CodecError:
+        name = BY_NUMBER[number].codec_id if number in BY_NUMBER else f"codec {number}"
+        found.unreadable[row.tensor_id] = f"{name} version {version}"
+        return
+    try:
+        dtype = DType.from_code(code)
+    except CodecError as exc:
+        found.unreadable[row.tensor_id] = str(exc)
+        return
+    if is_newest(codec.codec_id, version, dtype, spent, effort):
+        found.newest.add(row.tensor_id)
+        found.up_to_date.add(1, row.length, row.size)
+        return
+    found.tensors[row.tensor_id] = 0
+    group = found.outdated.setdefault((codec.codec_id, version, spent), Count())
+    group.add(1, row.length, row.size)
+
+
+def _read_head(reg: Registry, row: _Row) -> bytes | None:
+    head = bytearray(FIXED.size)
+    if row.length < len(head):
+        return None
+    try:
+        reg.store.get_into(pack_key(row.pack_id), row.offset, memoryview(head))
+    except StoreError:
+        return None
+    return bytes(head)
+
+
+def _moved(reg: Registry, row: _Row) -> _Row | None:
+    """The frame's row as it is now; None where the tensor is gone or has other frames by now."""
+    with reg.db.read() as session:
+        now = session.get(Frame, (row.tensor_id, row.start))
+    if now is None or (now.size, now.length) != (row.size, row.length):
+        return None
+    return _Row(now.tensor_id, now.start, now.size, now.pack_id, now.offset, now.length)
+
+
+def _add_dependents(session: ReadSession, unreadable: dict[int, str]) -> None:
+    """What is decoded from tensors that cannot be read cannot be read either."""
+    level: Mapping[int, str] = dict(unreadable)
+    while level:
+        following: dict[int, str] = {}
+        for batch in batches(level):
+            edges = select(TensorBase.tensor_id, TensorBase.base_id).where(
+                TensorBase.base_id.in_(batch)
+            )
+            for tensor, base in session.execute(edges):
+                if tensor not in unreadable:
+                    following[tensor] = f"a difference from {_of(level[base])}"
+        unreadable.update(following)
+        level = following
+
+
+def _of(reason: str) -> str:
+    return reason if reason.startswith("a difference") else f"a tensor in {reason}"
+
+
+def outdated_among(session: ReadSession, tensors: Iterable[int], rank: int) -> list[int]:
+    """Those of these rows with frames that encoders of this rank have not had in hand."""
+    found: list[int] = []
+    for batch in batches(tensors):
+        query = select(Frame.tensor_id).where(Frame.tensor_id.in_(batch), Frame.tried < rank)
+        found.extend(session.scalars(query.distinct()))
+    return found
+
+
+def mark_tried(session: WriteSession, tensors: Iterable[int], rank: int) -> None:
+    """Remember that encoders of this rank cannot make these tensors' frames smaller."""
+    for batch in batches(tensors):
+        session.execute(
+            update(Frame)
+            .where(Frame.tensor_id.in_(batch), Frame.tried < rank)
+            .values(tried=rank)
+            .execution_options(synchronize_session=False)
+        )

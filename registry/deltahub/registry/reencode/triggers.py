@@ -1,0 +1,264 @@
+"""What follows when a revision is ingested: it can be found, and who waited for it is told."""
+
+from collections.abc import Collection, Mapping
+
+from sqlalchemy import exists, func, select
+
+from deltahub.registry.catalog import declared_base
+from deltahub.registry.db.batches import batches
+from deltahub.registry.db.models import (
+    PUBLIC_DOMAIN_KEY,
+    Domain,
+    Entry,
+    File,
+    FileTensor,
+    Job,
+    LineageEdge,
+    Repository,
+    Revision,
+    Tensor,
+    TensorBase,
+)
+from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.failpoints import reached
+from deltahub.registry.jobs import queue
+from deltahub.registry.lineage.holders import find_holders
+from deltahub.registry.lineage.measured import measure_lineage
+from deltahub.registry.lineage.model_sketch import sketch_stored
+from deltahub.registry.lineage.moving_base import author_of, follow, names_model
+from deltahub.registry.lineage.similar import find_similar_tensors, load_sketches, store_sketches
+from deltahub.registry.lineage.target import Target, declares
+from deltahub.registry.registry import Registry
+from deltahub.registry.uploads.recipes import JOB_KIND as PROVE_KIND
+
+# Revisions that one arrival may have re-planned because their weights are alike.
+MAX_SIMILAR = 32
+# Norms and other small tensors stand alone whatever the base: planning again changes nothing.
+ENOUGH_SHARED = 0.95
+
+
+def after_ingest(reg: Registry, revision_id: int, restorer: Restorer | None = None) -> list[str]:
+    """Store the revision's sketches and measured lineage; enqueue the re-planning of its relatives.
+
+    Returns the new jobs; none for a revision that has been deleted. Safe to run again.
+    """
+    restorer = restorer if restorer is not None else Restorer(reg)
+    sketches = sketch_stored(reg, restorer, revision_id)
+    with reg.db.write() as session:
+        if session.get(Revision, revision_id) is None:
+            return []
+        known = set(
+            session.scalars(select(Tensor.id).where(Tensor.id.in_([t for t, _ in sketches])))
+        )
+        store_sketches(session, ((t, sketch) for t, sketch in sketches if t in known))
+        shares = measure_lineage(session, revision_id)
+        enqueued = enqueue_replans(session, revision_id)
+        target = Target.load(session, revision_id)
+        # The client had no base at hand, or did not know of one that is here; or it is named now.
+        if _was_sent_alone(session, target) or _was_declared_late(session, revision_id, shares):
+            job = enqueue_replan(session, revision_id)
+            enqueued += [] if job is None else [job]
+        reached("arrivals.before_commit")
+    reached("arrivals.after_commit")
+    return enqueued
+
+
+def enqueue_replans(session: WriteSession, revision_id: int) -> list[str]:
+    """Jobs for the revisions that may become smaller now that this one is there.
+
+    Those that named it as their base, before it came or before it was ingested; and those that
+    stand alone and look like it, where their owners may read it.
+    """
+    target = Target.load(session, revision_id)
+    children = resolve_waiting(session, target)
+    children |= follow(session, target)
+    if not declared_base.has_weights(session, revision_id):
+        return []  # what it is the base of waits for a revision that has some
+    children |= set(
+        session.scalars(
+            select(Revision.id).where(Revision.declared_base_revision_id == revision_id)
+        )
+    )
+    children |= _alike(session, target)
+    children.discard(revision_id)
+    # The newest first: they may be made from the older ones, whose chains must not become too long.
+    newest_first = sorted(children, reverse=True)
+    return [job for child in newest_first if (job := enqueue_replan(session, child)) is not None]
+
+
+def enqueue_replan(session: WriteSession, revision_id: int) -> str | None:
+    """A job that re-plans the revision, unless one waits already or its ingest has yet to begin."""
+    waiting = session.scalar(
+        select(Job.id).where(
+            Job.kind.in_(("replan", "ingest")),
+            Job.state == "queued",
+            Job.payload["revision_id"].as_integer() == revision_id,
+        )
+    )
+    if waiting is not None:
+        return None
+    revision = session.get_one(Revision, revision_id)
+    return queue.enqueue(
+        session,
+        "replan",
+        {"revision_id": revision_id},
+        revision.repository_id,
+        revision.author_id,
+    )
+
+
+def resolve_waiting(session: WriteSession, target: Target) -> set[int]:
+    """Resolve what named this repository as its base in vain, where the author may read it now.
+
+    Returns the revisions that are resolved by this, each with its declared edge.
+    """
+    found: set[int] = set()
+    rows = session.scalars(
+        select(Revision).where(
+            declares(target.name),
+            # As an expression: the index of this column would lead through all without a base.
+            func.coalesce(Revision.declared_base_revision_id, 0) == 0,
+        )
+    ).all()
+    for revision in rows:
+        assert revision.declared_base is not None, "the query asks for it"
+        author = author_of(session, revision)
+        base = declared_base.resolve_declared(session, author, revision.declared_base)
+        if base is None or base.id == revision.id:
+            continue
+        revision.declared_base_revision_id = base.id
+        known = session.scalar(
+            select(LineageEdge.id).where(
+                LineageEdge.child_id == revision.id,
+                LineageEdge.parent_id == base.id,
+                LineageEdge.origin == "declared",
+            )
+        )
+        if known is None:
+            repository = session.get_one(Repository, revision.repository_id)
+            declared_base.declare(session, repository, revision, base)
+        found.add(revision.id)
+    session.flush()
+    return found
+
+
+def _was_sent_alone(session: ReadSession, target: Target) -> bool:
+    """True where a file came as a client's recipe, and a tensor of it stands alone."""
+    came_as_recipe = exists(
+        select(Job.id).where(
+            Job.kind == PROVE_KIND,
+            Job.repository_id == target.repository_id,
+            Job.payload["sha256"].as_string() == File.sha256,
+        )
+    )
+    query = (
+        select(Tensor.id)
+        .join(FileTensor, FileTensor.tensor_id == Tensor.id)
+        .join(File, File.id == FileTensor.file_id)
+        .join(Entry, Entry.file_id == File.id)
+        .where(
+            Entry.revision_id == target.revision_id,
+            File.kind == "safetensors",
+            Tensor.depth == 0,
+            Tensor.id != File.recipe_tensor_id,
+            came_as_recipe,
+        )
+        .limit(1)
+    )
+    return session.scalar(query) is not None
+
+
+def _was_declared_late(session: ReadSession, revision_id: int, shares: Mapping[int, float]) -> bool:
+    """True where weights that were there before are not made from the base that is named now.
+
+    shares: what is, see measure_lineage.
+    """
+    revision = session.get_one(Revision, revision_id)
+    base = revision.declared_base_revision_id
+    if base is None or shares.get(base, 0.0) >= ENOUGH_SHARED:
+        return False
+    query = (
+        select(File.id)
+        .join(Entry, Entry.file_id == File.id)
+        .where(
+            Entry.revision_id == revision_id,
+            File.kind == "safetensors",
+            File.ingested_at < revision.created_at,
+        )
+        .limit(1)
+    )
+    return session.scalar(query) is not None
+
+
+def _alike(session: ReadSession, target: Target) -> set[int]:
+    """The newest revision of each repository with tensors that stand alone and resemble these.
+
+    Those that were in the same domain before are not made from what came after them, unless they
+    say that their base is this model.
+    """
+    tensors = (
+        select(FileTensor.tensor_id)
+        .join(Entry, Entry.file_id == FileTensor.file_id)
+        .where(Entry.revision_id == target.revision_id)
+    )
+    own = set(session.scalars(tensors))
+    domains = _domains_that_may_refer(session, target.domain_id)
+    sketches = load_sketches(session, sorted(own))
+    similar: set[int] = set()
+    for sketch in sketches.values():
+        similar |= find_similar_tensors(session, sketch, domains).keys() - own
+    # What the new tensors are made from cannot be made from them.
+    bases = select(TensorBase.base_id).where(TensorBase.tensor_id.in_(tensors))
+    similar -= set(session.scalars(bases))
+    first = session.scalar(select(func.min(Tensor.created_at)).where(Tensor.id.in_(sketches)))
+    alone: dict[int, int] = {}
+    older: dict[int, int] = {}
+    for batch in batches(similar):
+        rows = session.execute(
+            select(Tensor.id, Tensor.domain_id, Tensor.created_at).where(
+                Tensor.id.in_(batch), Tensor.depth == 0
+            )
+        )
+        for tensor, domain, created_at in rows:
+            is_younger = first is not None and created_at >= first
+            which = alone if domain != target.domain_id or is_younger else older
+            which[tensor] = domain
+    found = _newest_holders(session, alone, domains, target.repository_id)
+    if older:
+        naming = set(session.scalars(select(Revision.id).where(names_model(target))))
+        found |= _newest_holders(session, older, domains, target.repository_id, among=naming)
+    return found
+
+
+def _newest_holders(
+    session: ReadSession,
+    tensors: Mapping[int, int],
+    domains: Collection[int],
+    exclude_repository: int | None = None,
+    among: Collection[int] | None = None,
+) -> set[int]:
+    """The newest revision of each repository that holds some of these, at most MAX_SIMILAR.
+
+    among: revisions, no other ones are looked at.
+    tensors: row -> its domain; a public tensor in a private model is its public owner's to
+    encode anew, so that model's revision is not among them.
+    """
+    newest: dict[int, int] = {}
+    for holder in find_holders(
+        session, sorted(tensors), domains, exclude_repository=exclude_repository
+    ):
+        if among is not None and holder.revision_id not in among:
+            continue
+        if holder.domain_id == tensors[holder.tensor_id]:
+            known = newest.get(holder.repository_id, 0)
+            newest[holder.repository_id] = max(known, holder.revision_id)
+    return set(sorted(newest.values(), reverse=True)[:MAX_SIMILAR])
+
+
+def _domains_that_may_refer(session: ReadSession, domain_id: int) -> list[int]:
+    """Public data may be referred to by all, private data by its own domain alone."""
+    domain = session.get_one(Domain, domain_id)
+    if domain.key != PUBLIC_DOMAIN_KEY:
+        return [domain_id]
+    return list(session.scalars(select(Domain.id)))

@@ -1,0 +1,345 @@
+"""How a revision is stored: codec and bytes of each tensor, what is shared, what its bases cost."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from sqlalchemy import ColumnElement, exists, select
+
+from deltahub.registry.access.caller import Caller
+from deltahub.registry.access.permissions import allowed, full_name, readable_repositories
+from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
+from deltahub.registry.catalog import declared_base
+from deltahub.registry.catalog.entries import EntryInfo, list_entries
+from deltahub.registry.catalog.refs import resolve_revision
+from deltahub.registry.db.batches import batches
+from deltahub.registry.db.models import (
+    Entry,
+    File,
+    FileTensor,
+    Job,
+    LineageEdge,
+    Repository,
+    Revision,
+    Tensor,
+)
+from deltahub.registry.db.session import ReadSession
+from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.plan import PlannedTensor, describe
+from deltahub.registry.jobs import queue
+from deltahub.registry.packs.locations import closure, locate
+from deltahub.registry.registry import Registry
+
+
+@dataclass
+class StoredBytes:
+    """Encoded bytes. own: of tensors that only this repository has, as far as the viewer may
+    know; shared: that others have too; base: of tensors outside the revision that decoding needs.
+    """
+
+    own: int = 0
+    shared: int = 0
+    base: int = 0
+
+
+@dataclass(frozen=True)
+class TensorReport:
+    """A tensor of a file. name: None for a chunk of other bytes. base_depth: deltas to decode."""
+
+    name: str | None
+    dtype: str
+    shape: tuple[int, ...]
+    size: int
+    codec: str
+    stored: int
+    base_depth: int
+    shared: bool
+
+
+@dataclass
+class FileReport:
+    """A file. tensors and kind are empty until it is ingested; note: why it is kept as bytes."""
+
+    path: str
+    size: int
+    sha256: str
+    state: str
+    kind: str | None
+    note: str | None
+    stored: StoredBytes
+    tensors: list[TensorReport] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class MeasuredBase:
+    """Where the weights come from. share: of the bytes of the revision's weights, those that are
+    the base's tensors or are decoded from them; identical: those that are its tensors.
+    """
+
+    repository: str
+    commit: str
+    share: float | None
+    identical: float = 0.0
+
+
+@dataclass(frozen=True)
+class BaseReport:
+    """declared: what the pusher said, by the name that it has now. declared_status: `resolved`;
+    `absent` for a name that is unknown, or not for the viewer to read; `no_safetensors` for a model
+    that has no such file so far: it is empty, or has its weights in files that are kept as they
+    are; `unused` for a base that nothing of the revision's weights is shared with or coded against:
+    of another architecture, say. declared_share: of the bytes of the revision's weights, as for a
+    measured base; None where the base is not resolved, or the revision not ingested.
+    pending_job_id: the ingest or re-planning that is still to change all of this; until it is done,
+    a base is not called unused.
+    """
+
+    declared: str | None
+    declared_status: str | None
+    commit: str | None
+    measured: tuple[MeasuredBase, ...]
+    declared_share: float | None = None
+    pending_job_id: str | None = None
+
+
+@dataclass(frozen=True)
+class RevisionReport:
+    """All of a revision; `totals` count each tensor once, `size` each file once a path."""
+
+    commit: str
+    size: int
+    files: tuple[FileReport, ...]
+    totals: StoredBytes
+    base: BaseReport
+
+
+def report_revision(
+    reg: Registry,
+    restorer: Restorer,
+    caller: Caller | None,
+    name: str,
+    revision: str = DEFAULT_BRANCH,
+) -> RevisionReport:
+    """How a revision is stored, as far as the caller may know; RepositoryNotFound and so on."""
+    with reg.db.read() as session:
+        repository = load_repository(session, caller, name)
+        row = resolve_revision(session, repository, revision)
+        entries = list_entries(session, row)
+        stored = _Stored(session, caller, repository, row)
+        is_ingested = all(entry.file.recipe_tensor_id is not None for entry in entries)
+        base = _report_base(session, caller, row, stored if is_ingested else None)
+    files = [_report_file(restorer, stored, entry) for entry in entries]
+    totals = stored.total(stored.described)
+    for entry in entries:
+        if entry.file.recipe_tensor_id is None:
+            totals.own += entry.file.size
+    return RevisionReport(row.commit, sum(file.size for file in files), tuple(files), totals, base)
+
+
+class _Stored:
+    """The tensors of a revision: how each is stored, who else has it, which bases it needs."""
+
+    def __init__(
+        self,
+        session: ReadSession,
+        caller: Caller | None,
+        repository: Repository,
+        revision: Revision,
+    ) -> None:
+        self.of_file: dict[int, list[int]] = {}
+        self._weights: set[int] = set()
+        for file_id, tensor_id, is_weight in session.execute(
+            select(FileTensor.file_id, FileTensor.tensor_id, _is_weight())
+            .join(File, File.id == FileTensor.file_id)
+            .join(Entry, Entry.file_id == File.id)
+            .where(Entry.revision_id == revision.id)
+            .distinct()
+        ):
+            self.of_file.setdefault(file_id, []).append(tensor_id)
+            if is_weight:
+                self._weights.add(tensor_id)
+        own = {tensor for tensors in self.of_file.values() for tensor in tensors}
+        rows: list[Tensor] = []
+        for batch in batches(own):
+            rows += session.scalars(select(Tensor).where(Tensor.id.in_(batch)))
+        self.described: dict[int, PlannedTensor] = describe(session, rows)
+        self.shared = _shared(session, caller, repository, own)
+        self._graph = closure(session, own)
+        self._base_sizes = {
+            tensor_id: sum(frame.length for frame in tensor.frames)
+            for tensor_id, tensor in locate(session, self._graph.keys() - own).items()
+        }
+
+    def uses_any(self, tensors: Collection[int]) -> bool:
+        """Whether the revision has one of these, or needs it for decoding."""
+        return not self._graph.keys().isdisjoint(tensors)
+
+    def share_of(self, tensors: Collection[int]) -> float:
+        """Bytes of weights that are among these or decoded from them, over those of all weights."""
+        of_weights = {tensor: self.described[tensor].size for tensor in self._weights}
+        total = sum(of_weights.values())
+        made = sum(size for tensor, size in of_weights.items() if self._reads(tensor, tensors))
+        return made / total if total else 0.0
+
+    def copied_of(self, tensors: Collection[int]) -> float:
+        """Bytes of weights that are among these, over those of all weights."""
+        sizes = {tensor: self.described[tensor].size for tensor in self._weights}
+        total = sum(sizes.values())
+        return sum(sizes[tensor] for tensor in self._weights & set(tensors)) / (total or 1)
+
+    def _reads(self, tensor: int, tensors: Collection[int]) -> bool:
+        seen, level = {tensor}, {tensor}
+        while level:
+            level = {base for one in level for base in self._graph.get(one, ())} - seen
+            seen |= level
+        return not seen.isdisjoint(tensors)
+
+    def total(self, tensors: Iterable[int]) -> StoredBytes:
+        """The bytes of some of the revision's tensors, each once."""
+        stored = StoredBytes()
+        seen: set[int] = set()
+        waiting = list(dict.fromkeys(tensors))
+        for tensor in waiting:
+            size = self.described[tensor].encoded_size
+            if tensor in self.shared:
+                stored.shared += size
+            else:
+                stored.own += size
+        while waiting:
+            bases = self._graph.get(waiting.pop(), set()) - seen
+            seen |= bases
+            waiting += bases
+        stored.base = sum(self._base_sizes.get(base, 0) for base in seen)
+        return stored
+
+
+def _shared(
+    session: ReadSession,
+    caller: Caller | None,
+    repository: Repository,
+    tensors: Collection[int],
+) -> set[int]:
+    """Tensors that another repository has too, one that the viewer may read."""
+    elsewhere = exists(
+        select(FileTensor.tensor_id)
+        .join(Entry, Entry.file_id == FileTensor.file_id)
+        .join(Revision, Revision.id == Entry.revision_id)
+        .join(Repository, Repository.id == Revision.repository_id)
+        .where(
+            FileTensor.tensor_id == Tensor.id,
+            Repository.id != repository.id,
+            readable_repositories(caller),
+        )
+    )
+    found: set[int] = set()
+    for batch in batches(tensors):
+        found.update(session.scalars(select(Tensor.id).where(Tensor.id.in_(batch), elsewhere)))
+    return found
+
+
+def _report_file(restorer: Restorer, stored: _Stored, entry: EntryInfo) -> FileReport:
+    file = entry.file
+    report = FileReport(
+        entry.path, file.size, file.sha256, file.state, file.kind, file.note, StoredBytes()
+    )
+    if file.recipe_tensor_id is None:
+        report.stored.own = file.size  # as it was uploaded
+        return report
+    report.stored = stored.total(
+        tensor for tensor in stored.of_file.get(file.id, ()) if tensor in stored.described
+    )
+    recipe = restorer.load_recipe(file)
+    # The file's own rows: the same bytes may lie in another domain, too.
+    rows = {
+        stored.described[row].id: row
+        for row in stored.of_file.get(file.id, ())
+        if row in stored.described
+    }
+    for ref in recipe.tensors():
+        planned = stored.described.get(rows.get(ref.tensor, -1))
+        if planned is not None:
+            report.tensors.append(
+                TensorReport(
+                    name=ref.name,
+                    dtype=ref.dtype,
+                    shape=ref.shape,
+                    size=ref.size,
+                    codec=planned.codec,
+                    stored=planned.encoded_size,
+                    base_depth=planned.depth,
+                    shared=rows[ref.tensor] in stored.shared,
+                )
+            )
+    return report
+
+
+def _report_base(
+    session: ReadSession, caller: Caller | None, revision: Revision, stored: _Stored | None
+) -> BaseReport:
+    """stored: None while not all of the revision is ingested."""
+    status, commit, share = None, None, None
+    pending = _pending_job(session, revision)
+    declared = declared_base.declared_base(session, caller, revision)
+    if declared is not None:
+        status = "absent"
+        if declared.revision is not None:
+            status, commit = "no_safetensors", declared.revision.commit
+        if declared.revision is not None and declared_base.has_weights(
+            session, declared.revision.id
+        ):
+            status = "resolved"
+            if stored is not None:
+                weights = _weights(session, declared.revision)
+                share = stored.share_of(weights)
+                if pending is None and not stored.uses_any(weights):
+                    status = "unused"
+    edges = session.scalars(
+        select(LineageEdge).where(
+            LineageEdge.child_id == revision.id, LineageEdge.origin == "measured"
+        )
+    )
+    measured = []
+    for edge in sorted(edges, key=lambda edge: -(edge.share or 0.0)):
+        parent = session.get_one(Revision, edge.parent_id)
+        if _may_read(session, caller, parent):
+            repository = session.get_one(Repository, parent.repository_id)
+            name = full_name(session, repository)
+            copied = 0.0 if stored is None else stored.copied_of(_weights(session, parent))
+            measured.append(MeasuredBase(name, parent.commit, edge.share, copied))
+    text = None if declared is None else declared.text
+    return BaseReport(text, status, commit, tuple(measured), share, pending)
+
+
+def _pending_job(session: ReadSession, revision: Revision) -> str | None:
+    """The job that has yet to decide how this revision is stored, the first of them."""
+    return session.scalar(
+        select(Job.id)
+        .where(
+            Job.state.in_(queue.ACTIVE),
+            Job.kind.in_(("ingest", "replan")),
+            Job.payload["revision_id"].as_integer() == revision.id,
+        )
+        .order_by(Job.created_at, Job.id)
+        .limit(1)
+    )
+
+
+def _is_weight() -> ColumnElement[bool]:
+    """True for a tensor of a safetensors file (joined: File, FileTensor) that is no recipe."""
+    return (File.kind == "safetensors") & (FileTensor.tensor_id != File.recipe_tensor_id)
+
+
+def _weights(session: ReadSession, revision: Revision) -> set[int]:
+    """The tensors of the revision's safetensors files."""
+    return set(
+        session.scalars(
+            select(FileTensor.tensor_id)
+            .join(File, File.id == FileTensor.file_id)
+            .join(Entry, Entry.file_id == File.id)
+            .where(Entry.revision_id == revision.id, _is_weight())
+        )
+    )
+
+
+def _may_read(session: ReadSession, caller: Caller | None, revision: Revision) -> bool:
+    repository = session.get_one(Repository, revision.repository_id)
+    return allowed(session, caller, "read", repository)

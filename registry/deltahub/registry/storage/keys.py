@@ -1,0 +1,53 @@
+"""Every key of the store is built here; nothing else may name an object."""
+
+import re
+from functools import lru_cache
+
+from deltahub.registry.storage.base import InvalidKey
+
+PACKS = "packs/"
+LANDINGS = "landing/"
+XORBS = "xorbs/"
+MAX_KEY = 200
+
+_PART = re.compile(r"[a-z0-9][a-z0-9._-]*")
+_ID = re.compile(r"[0-9a-f]{32}")
+
+
+def pack_key(pack_id: str) -> str:
+    """Where a pack lies; spread over 256 folders by the first two digits of its random id."""
+    return f"{PACKS}{_checked_id(pack_id)[:2]}/{pack_id}"
+
+
+def landing_key(landing_id: str) -> str:
+    """Where a complete upload lies until it is ingested."""
+    return f"{LANDINGS}{_checked_id(landing_id)}"
+
+
+def xorb_key(xorb_id: str) -> str:
+    """Where a xorb lies until it expires."""
+    return f"{XORBS}{_checked_id(xorb_id)[:2]}/{xorb_id}"
+
+
+@lru_cache(1024)  # the same few packs are read over and over
+def check_key(key: str) -> str:
+    """The key itself, or InvalidKey: parts of lower-case letters, digits and ._- between slashes.
+
+    No part begins with a dot, so that no key can leave the store or meet its temporary files.
+    """
+    if len(key) > MAX_KEY or not all(_PART.fullmatch(part) for part in key.split("/")):
+        raise InvalidKey(f"{key[:MAX_KEY]!r} is no key of an object")
+    return key
+
+
+def check_prefix(prefix: str) -> str:
+    """The prefix itself: empty, or what a key may begin with; else InvalidKey."""
+    if prefix:
+        check_key(prefix.removesuffix("/"))
+    return prefix
+
+
+def _checked_id(random_id: str) -> str:
+    if not _ID.fullmatch(random_id):
+        raise InvalidKey(f"{random_id[:64]!r} is no id of 32 hex digits")
+    return random_id

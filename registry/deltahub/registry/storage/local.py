@@ -1,0 +1,237 @@
+"""Objects as files below one local folder."""
+
+import errno
+import os
+import secrets
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from stat import S_ISREG
+
+from deltahub.registry import failpoints
+from deltahub.registry.storage.base import (
+    Buffer,
+    ObjectExists,
+    ObjectInfo,
+    ObjectNotFound,
+    ShortObject,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
+from deltahub.registry.storage.disk import Disk, Folders
+from deltahub.registry.storage.keys import check_key, check_prefix
+
+# A put that takes longer than this is taken for dead and its temporary file removed.
+LEFTOVER_AGE_S = 86400.0
+# No key may begin with a dot, so no object can lie there.
+_TEMPORARY = ".tmp"
+_COPY_BYTES = 1 << 20
+# Objects that are open at once when several are put together.
+_TOGETHER = 64
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+@contextmanager
+def translated(key: str, *, is_read: bool = False) -> Iterator[None]:
+    """Turn what the operating system says into our errors, with the key in the text."""
+    try:
+        yield
+    except OSError as exc:
+        raise _translation(key, exc, is_read=is_read) from exc
+
+
+def _translation(key: str, exc: OSError, *, is_read: bool) -> StoreError:
+    if is_read and isinstance(exc, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+        return ObjectNotFound(f"there is no object {key}")
+    if exc.errno in _NO_ROOM:
+        return StoreFull(f"no room on the disk for {key}: {exc.strerror}")
+    return StoreUnavailable(f"{key}: {exc.strerror or exc}")
+
+
+class FileStore:
+    """A folder on a local file system (with hard links) that one or more processes share."""
+
+    def __init__(self, root: Path, disk: Disk | None = None) -> None:
+        self.root = root.resolve()
+        self._folder = str(self.root)
+        self._disk = disk if disk is not None else Disk()
+        self._folders = Folders(self._disk, self.root)
+        self._temporary = self.root / _TEMPORARY
+        with translated(str(root)):
+            self._folders.ensure(self._temporary)
+            self._remove_leftovers(time.time() - LEFTOVER_AGE_S)
+
+    def put(self, key: str, chunks: Iterable[Buffer], *, create_only: bool = False) -> None:
+        target = self._path(key)
+        with translated(key):
+            temporary = self._temporary / secrets.token_hex(16)
+            fd = self._disk.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+            try:
+                try:
+                    for chunk in chunks:
+                        self._disk.write(fd, chunk)
+                    failpoints.reached("store.put.before_fsync")
+                    self._disk.fsync(fd)
+                finally:
+                    self._disk.close(fd)
+                failpoints.reached("store.put.after_fsync")
+                self._folders.ensure(target.parent)
+                if create_only:
+                    self._link(temporary, target, key)
+                else:
+                    self._disk.rename(temporary, target)
+            finally:
+                with suppress(FileNotFoundError):  # renamed
+                    self._disk.unlink(temporary)
+            failpoints.reached("store.put.after_rename")
+            self._disk.fsync_dir(target.parent)
+
+    def put_together(self, objects: Mapping[str, Buffer]) -> None:
+        items = iter(objects.items())
+        while batch := dict(islice(items, _TOGETHER)):
+            self._put_batch(batch)
+
+    def take_file(self, key: str, path: Path) -> None:
+        target = self._path(key)
+        with translated(key):
+            self._folders.ensure(target.parent)
+            failpoints.reached("store.take_file.before_rename")
+            try:
+                self._disk.rename(path, target)
+            except OSError as exc:
+                if exc.errno != errno.EXDEV:
+                    raise
+                # The spool lies on another file system: copy, then drop the original.
+                self.put(key, _chunks_of(path))
+                self._disk.unlink(path)
+                return
+            failpoints.reached("store.take_file.after_rename")
+            self._disk.fsync_dir(target.parent)
+            self._disk.fsync_dir(path.parent)
+
+    def _put_batch(self, objects: Mapping[str, Buffer]) -> None:
+        """All are written before the first fsync: it takes most of what the others would wait for.
+
+        Then each folder is made durable once, whatever number of names it got.
+        """
+        targets = {key: self._path(key) for key in objects}
+        temporary = {key: self._temporary / secrets.token_hex(16) for key in objects}
+        fds: list[int] = []
+        with translated(f"{len(objects)} objects, the first of them {next(iter(objects))}"):
+            try:
+                for key, data in objects.items():
+                    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+                    fds.append(self._disk.open(temporary[key], flags))
+                    self._disk.write(fds[-1], data)
+                failpoints.reached("store.put_together.before_fsync")
+                for fd in fds:
+                    self._disk.fsync(fd)
+                failpoints.reached("store.put_together.after_fsync")
+                for key, target in targets.items():
+                    self._folders.ensure(target.parent)
+                    self._disk.rename(temporary[key], target)
+                    failpoints.reached("store.put_together.after_rename")
+            finally:
+                for fd in fds:
+                    self._disk.close(fd)
+                for path in temporary.values():
+                    with suppress(FileNotFoundError):  # renamed, or never made
+                        self._disk.unlink(path)
+            for folder in {target.parent for target in targets.values()}:
+                self._disk.fsync_dir(folder)
+
+    def get_into(self, key: str, start: int, out: memoryview) -> None:
+        # Not _path: a Path takes longer than the open.
+        path = f"{self._folder}/{check_key(key)}"
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                view, position = out.cast("B"), start
+                while view:
+                    n = os.preadv(fd, [view], position)
+                    if n == 0:
+                        size, end = os.fstat(fd).st_size, start + out.nbytes
+                        raise ShortObject(f"{key} has {size} bytes; {start}..{end} were asked")
+                    view, position = view[n:], position + n
+            finally:
+                os.close(fd)
+        except OSError as exc:
+            raise _translation(key, exc, is_read=True) from exc
+
+    def size(self, key: str) -> int:
+        path = self._path(key)
+        with translated(key, is_read=True):
+            stat = path.stat()
+        if not S_ISREG(stat.st_mode):
+            raise ObjectNotFound(f"there is no object {key}")
+        return stat.st_size
+
+    def delete(self, key: str) -> None:
+        self.delete_together((key,))
+
+    def delete_together(self, keys: Collection[str]) -> None:
+        folders = set()
+        for key in keys:
+            path = self._path(key)
+            with translated(key):
+                try:
+                    self._disk.unlink(path)
+                except FileNotFoundError:
+                    continue
+            failpoints.reached("store.delete.after_unlink")
+            folders.add(path.parent)
+        for folder in folders:
+            with translated(folder.name):
+                self._disk.fsync_dir(folder)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        check_prefix(prefix)
+        yield from self._walk(self.root, "", prefix)
+
+    def _walk(self, folder: Path, above: str, prefix: str) -> Iterator[ObjectInfo]:
+        """Objects below `folder`, whose keys begin with `above`, in order of key."""
+        try:
+            with os.scandir(folder) as scan:
+                entries = [entry for entry in scan if entry.name != _TEMPORARY]
+        except FileNotFoundError:
+            return
+        # "a-b" sorts before "a/b": a folder takes its place with the slash.
+        named = sorted((e.name + "/" if e.is_dir() else e.name, e) for e in entries)
+        for name, entry in named:
+            key = above + name
+            if not (key.startswith(prefix) or prefix.startswith(key)):
+                continue
+            if name.endswith("/"):
+                yield from self._walk(folder / entry.name, key, prefix)
+                continue
+            with suppress(FileNotFoundError):  # deleted since the folder was read
+                stat = entry.stat()
+                at = datetime.fromtimestamp(stat.st_mtime, UTC)
+                yield ObjectInfo(key, stat.st_size, at)
+
+    def _link(self, temporary: Path, target: Path, key: str) -> None:
+        try:
+            self._disk.link(temporary, target)
+        except FileExistsError as exc:
+            # Whoever wrote it may not have come to this line; the caller will rely on it.
+            self._disk.fsync_dir(target.parent)
+            raise ObjectExists(f"{key} exists already") from exc
+
+    def _path(self, key: str) -> Path:
+        return self.root / check_key(key)
+
+    def _remove_leftovers(self, older_than: float) -> None:
+        for path in self._temporary.iterdir():
+            with suppress(FileNotFoundError):  # another process is cleaning up too
+                if path.stat().st_mtime < older_than:
+                    self._disk.unlink(path)
+
+
+def _chunks_of(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := file.read(_COPY_BYTES):
+            yield chunk

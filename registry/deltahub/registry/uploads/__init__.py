@@ -1,0 +1,1 @@
+"""Bytes that arrive, until a commit can name them."""

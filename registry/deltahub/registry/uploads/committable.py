@@ -1,0 +1,63 @@
+"""Turns finished uploads into rows of files that a commit can name."""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from sqlalchemy import insert, select
+
+from deltahub.registry.access.caller import Caller
+from deltahub.registry.db.batches import batches
+from deltahub.registry.db.models import File, Landing
+from deltahub.registry.db.session import ReadSession, WriteSession
+
+_CHUNK = 5000
+
+
+def complete_uploads(
+    session: ReadSession, caller: Caller, hashes: Collection[str]
+) -> dict[str, Landing]:
+    """The caller's own uploads, whole and proved, among the asked."""
+    found: dict[str, Landing] = {}
+    ordered = sorted(hashes)
+    for i in range(0, len(ordered), _CHUNK):
+        query = select(Landing).where(
+            Landing.user_id == caller.user_id,
+            Landing.state == "complete",
+            Landing.sha256.in_(ordered[i : i + _CHUNK]),
+        )
+        found.update((upload.sha256, upload) for upload in session.scalars(query))
+    return found
+
+
+def files_of_uploads(
+    session: WriteSession, domain_id: int, uploads: Mapping[str, Landing]
+) -> dict[str, File]:
+    """SHA-256 -> the domain's file of each upload, made if absent; a few statements for all."""
+    found = _files_of(session, domain_id, uploads)
+    for file in found.values():
+        if file.state == "proving":
+            # The bytes themselves are here and proved; a recipe for them is not needed any more.
+            upload = uploads[file.sha256]
+            file.state, file.landing_id = "landed", upload.id
+            file.size, file.git_blob_id = upload.size, upload.git_blob_id
+    session.flush()
+    new = [sha256 for sha256 in uploads if sha256 not in found]
+    for batch in batches(new):
+        # Not as objects: SQLite would be given one at a time, for the sake of their ids.
+        rows = [
+            {
+                "domain_id": domain_id, "sha256": sha256, "state": "landed",
+                "landing_id": uploads[sha256].id, "size": uploads[sha256].size,
+                "git_blob_id": uploads[sha256].git_blob_id,
+            }
+            for sha256 in batch
+        ]  # fmt: skip
+        session.execute(insert(File), rows)
+    return found | _files_of(session, domain_id, new)
+
+
+def _files_of(session: ReadSession, domain_id: int, hashes: Iterable[str]) -> dict[str, File]:
+    found: dict[str, File] = {}
+    for batch in batches(hashes):
+        query = select(File).where(File.domain_id == domain_id, File.sha256.in_(batch))
+        found.update((file.sha256, file) for file in session.scalars(query))
+    return found

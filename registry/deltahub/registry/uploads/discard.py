@@ -1,0 +1,59 @@
+"""Deletes landed files once nothing needs them."""
+
+from collections.abc import Iterable, Sequence
+
+from sqlalchemy import delete, select
+
+from deltahub.registry import failpoints
+from deltahub.registry.db.batches import batches
+from deltahub.registry.db.models import File, Landing, utc_now
+from deltahub.registry.db.session import WriteSession
+from deltahub.registry.registry import Registry
+from deltahub.registry.storage.keys import landing_key
+from deltahub.registry.uploads.landing import is_promised
+
+
+def drop_landings(session: WriteSession, files: Iterable[File]) -> list[str]:
+    """Take the landings from files that have recipes; ids of objects to delete afterwards."""
+    landing_ids = []
+    for file in files:
+        if file.landing_id is not None:
+            landing_ids.append(file.landing_id)
+        file.landing_id = None
+    session.flush()
+    return drop_unused(session, landing_ids)
+
+
+def drop_unused(session: WriteSession, landing_ids: Iterable[str]) -> list[str]:
+    """Condemn landings that no file is read from; delete_condemned() is to follow the commit.
+
+    One that somebody was told is here stays until it expires: they may commit it elsewhere. A
+    condemned row gives up its name, so that the same bytes may be uploaded anew, and stays until
+    its object is gone: after a crash gc finds it, and no object is without a row.
+    """
+    dropped = []
+    for batch in batches(dict.fromkeys(landing_ids)):
+        rows = session.scalars(
+            select(Landing).where(Landing.id.in_(batch)).execution_options(populate_existing=True)
+        ).all()
+        used = set(session.scalars(select(File.landing_id).where(File.landing_id.in_(batch))))
+        for row in rows:
+            if row.id in used or is_promised(row):
+                continue
+            row.state, row.sha256 = "condemned", f"condemned-{row.id}"
+            row.expires_at = utc_now()
+            dropped.append(row.id)
+    session.flush()
+    return dropped
+
+
+def delete_condemned(reg: Registry, landing_ids: Sequence[str]) -> None:
+    """The objects of condemned landings, then their rows."""
+    reg.store.delete_together([landing_key(landing_id) for landing_id in landing_ids])
+    failpoints.reached("landing.delete.before_rows")
+    if landing_ids:
+        with reg.db.write() as session:
+            for batch in batches(landing_ids):
+                session.execute(
+                    delete(Landing).where(Landing.id.in_(batch), Landing.state == "condemned")
+                )

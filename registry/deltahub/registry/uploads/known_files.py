@@ -1,0 +1,91 @@
+"""Which files a caller need not send because a commit would find them here."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from deltahub.registry.access.caller import Caller, require_writer
+from deltahub.registry.access.repositories import load_repository
+from deltahub.registry.access.visibility import readable_files
+from deltahub.registry.db.batches import PART_TENSORS, batches
+from deltahub.registry.db.models import File, Landing, Repository
+from deltahub.registry.db.session import ReadSession
+from deltahub.registry.errors import InvalidRequest, LimitExceeded
+from deltahub.registry.names import validate_sha256
+from deltahub.registry.packs.holds import hold_for_user
+from deltahub.registry.registry import Registry
+from deltahub.registry.uploads.committable import complete_uploads
+from deltahub.registry.uploads.landing import promise
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What of the asked files is here for the caller."""
+
+    repository: Repository
+    have: list[str]  # SHA-256
+    uploads: list[Landing]
+    files: list[File]
+
+    @property
+    def recipes(self) -> list[int]:
+        """What a hold on the files is a hold on."""
+        return [file.recipe_tensor_id for file in self.files if file.recipe_tensor_id is not None]
+
+
+def query_and_keep(
+    reg: Registry, caller: Caller | None, name: str, files: Sequence[tuple[str, int]]
+) -> list[str]:
+    """Which of (SHA-256, size in bytes) a commit to the repository would accept, in order.
+
+    They are what a commit resolves: the caller's own uploads, and files that the repository may
+    refer to and the caller may read. Everything else is absent, also what is somebody's secret or
+    has another size. An upload that is named is kept for upload_ttl_s from now, a file by a hold
+    for hold_ttl_s, even if every repository that lists it is deleted. One whose ingest is not over
+    has nothing to hold yet: it goes with the last of these repositories, and the commit then says
+    upload_not_found.
+    """
+    caller = require_writer(caller)
+    if len(files) > reg.settings.max_operations:
+        limit = reg.settings.max_operations
+        raise LimitExceeded(f"a query names at most {limit} files, not {len(files)}")
+    for sha256, size in files:
+        validate_sha256(sha256)
+        if size < 0:
+            raise InvalidRequest(f"a file cannot have {size} bytes")
+    have: list[str] = []
+    # Some at a time, each in a short transaction. An empty query, too, finds out that there is no
+    # such repository, or that the caller may not write to it.
+    for part in batches(dict(files).items(), PART_TENSORS) if files else ([],):
+        have += _keep(reg, caller, name, dict(part))
+    return have
+
+
+def _keep(reg: Registry, caller: Caller, name: str, sizes: Mapping[str, int]) -> list[str]:
+    with reg.db.read() as session:
+        found = _find(session, caller, name, sizes)
+    if not found.uploads and not found.recipes:
+        return found.have
+    # Looked at once more: what goes meanwhile is not promised.
+    with reg.db.write() as session:
+        found = _find(session, caller, name, sizes)
+        for upload in found.uploads:
+            promise(upload, reg.settings.upload_ttl_s)
+        ttl_s = reg.settings.hold_ttl_s
+        hold_for_user(session, found.recipes, caller.user_id, found.repository.id, ttl_s)
+    return found.have
+
+
+def _find(session: ReadSession, caller: Caller, name: str, sizes: Mapping[str, int]) -> _Found:
+    repository = load_repository(session, caller, name, "write")
+    uploads = complete_uploads(session, caller, sizes.keys())
+    files = readable_files(session, caller, repository, sizes.keys() - uploads.keys())
+    here: dict[str, Landing | File] = {**uploads, **files}
+    have = [
+        sha256 for sha256, size in sizes.items() if sha256 in here and here[sha256].size == size
+    ]
+    return _Found(
+        repository,
+        have,
+        [uploads[sha256] for sha256 in have if sha256 in uploads],
+        [files[sha256] for sha256 in have if sha256 in files],
+    )

@@ -1,0 +1,121 @@
+"""Decoding frames that a client made, to prove them or to encode them anew."""
+
+import threading
+from collections.abc import Mapping, Sequence
+
+from blake3 import blake3
+
+from deltahub.codecs.errors import CodecError
+from deltahub.codecs.frame import (
+    FrameRange,
+    FrameView,
+    TensorSpec,
+    assemble,
+    encode_frame,
+    open_frame,
+)
+from deltahub.codecs.ids import ZERO_ID
+from deltahub.registry.errors import InvalidFrame
+from deltahub.registry.packs.encoder_rank import rank_alone, rank_of
+from deltahub.registry.packs.tensor_reader import RUN_BYTES, TensorReader
+from deltahub.registry.packs.writer import PackSpool
+from deltahub.registry.registry import Registry
+from deltahub.registry.storage.keys import landing_key
+from deltahub.registry.uploads.client_pack_index import UploadedFrame
+
+# A frame, its base and its new forms are held whole, 64 MiB each: one at a time in a process.
+_WORKING = threading.Lock()
+
+
+class FrameTaker:
+    """Proves uploaded frames and adds them to a spool.
+
+    base_sizes: the size of every tensor that they may be coded against. is_private: frames are
+    kept as the client made them; otherwise the hub encodes what they decode to.
+    """
+
+    def __init__(
+        self,
+        reg: Registry,
+        reader: TensorReader,
+        spool: PackSpool,
+        domain_id: int,
+        base_sizes: Mapping[bytes, int],
+        *,
+        is_private: bool,
+    ) -> None:
+        self._reg = reg
+        self._read_base = reader.base_reader(domain_id)
+        self._spool = spool
+        self._base_sizes = base_sizes
+        self._is_private = is_private
+        self._threads = reg.settings.codec_threads
+        self._effort = reg.settings.effort
+
+    def take(self, tensor: bytes, frames: Sequence[UploadedFrame]) -> None:
+        """Add all frames of a tensor; InvalidFrame unless they decode to the bytes it names."""
+        digest = blake3()
+        for frame in frames:
+            with _WORKING:
+                try:
+                    self._take_frame(frame, digest)
+                except CodecError as exc:
+                    raise InvalidFrame(f"a frame of tensor {tensor.hex()}: {exc}") from exc
+        if digest.digest() != tensor:
+            raise InvalidFrame(f"the frames of tensor {tensor.hex()} decode to another tensor")
+
+    def _take_frame(self, frame: UploadedFrame, digest: blake3) -> None:
+        stored = bytearray(frame.length)
+        self._reg.store.get_into(landing_key(frame.landing_id), frame.offset, memoryview(stored))
+        view, body = open_frame(stored)
+        self._check_segments(view)
+        if self._is_private:
+            self._hash(view, body, digest)
+            self._spool.add(stored)
+        else:
+            rank = rank_alone() if view.header.base is None else rank_of(self._effort)
+            self._spool.add(self._encode(view, body, digest), rank)
+
+    def _check_segments(self, view: FrameView) -> None:
+        for segment in view.header.base.segments if view.header.base is not None else ():
+            end = (segment.start + segment.count) * segment.dtype.itemsize
+            if segment.tensor != ZERO_ID and end > self._base_sizes[segment.tensor]:
+                raise InvalidFrame(f"a base ends beyond its tensor {segment.tensor.hex()}")
+
+    def _hash(self, view: FrameView, body: memoryview, digest: blake3) -> None:
+        """Decode in runs of blocks, in little memory."""
+        header, position = view.header, 0
+        while position < header.size_bytes:
+            begin, stop = view.blocks_of_bytes(
+                position, min(position + RUN_BYTES, header.size_bytes)
+            )
+            low, high = view.block_span(begin)[0], view.block_span(stop - 1)[1]
+            base = self._base(view, low, high)
+            first, end = view.stored_span(begin, stop)
+            out = memoryview(bytearray(high - low))
+            stored = body[first - header.prefix_length : end - header.prefix_length]
+            view.decode_into(begin, stop, stored, base, out, self._threads)
+            digest.update(out)
+            position = high
+
+    def _encode(self, view: FrameView, body: memoryview, digest: blake3) -> bytes:
+        """The same elements in a frame of the hub's own making."""
+        header = view.header
+        base = self._base(view, 0, header.size_bytes)
+        out = memoryview(bytearray(header.size_bytes))
+        view.decode_into(0, header.n_blocks, body, base, out, self._threads)
+        digest.update(out)
+        spec = TensorSpec(header.tensor, header.dtype, 1, header.tensor_count)
+        part = FrameRange(header.start, header.count, header.rows, header.columns)
+        codec = "auto" if base is None else "delta"
+        return encode_frame(spec, part, out, base, header.base, codec, self._threads, self._effort)
+
+    def _base(self, view: FrameView, low: int, high: int) -> bytearray | None:
+        """The aligned base of decoded bytes [low, high) of the frame."""
+        header = view.header
+        if header.base is None:
+            return None
+        base = bytearray(high - low)
+        first, count = low // header.dtype.itemsize, (high - low) // header.dtype.itemsize
+        assemble(header.base, header.dtype, first, count, self._read_base, memoryview(base))
+        return base

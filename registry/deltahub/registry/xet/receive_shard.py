@@ -1,0 +1,257 @@
+"""A shard taken over: every file in it put together, proved, and landed like any other upload."""
+
+import hashlib
+import mmap
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import exists, insert, select
+
+from deltahub.registry import failpoints
+from deltahub.registry.access.caller import Caller
+from deltahub.registry.access.permissions import full_name
+from deltahub.registry.access.visibility import sharing_domains
+from deltahub.registry.db.batches import batches
+from deltahub.registry.db.models import Repository, XetRange
+from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.errors import (
+    DataLost,
+    HashMismatch,
+    InvalidRequest,
+    LimitExceeded,
+    RegistryError,
+    SizeMismatch,
+)
+from deltahub.registry.registry import Registry
+from deltahub.registry.storage.base import Buffer
+from deltahub.registry.uploads import landing
+from deltahub.registry.uploads.known_files import query_and_keep
+from deltahub.registry.xet.epochs import make_clients_forget, repository_at
+from deltahub.registry.xet.hashes import HASH_BYTES, Merkle, range_hash, to_text
+from deltahub.registry.xet.receive_xorb import keep
+from deltahub.registry.xet.shard import Shard, ShardFile
+from deltahub.registry.xet.sources import Segment, Sources, UnknownXorb
+from deltahub.registry.xet.xorb import MAX_XORB_BYTES
+
+# Rows of the chunk map that one transaction writes: up to 330 KB each, most of them 40.
+_ROWS = 50
+# Of a file's bytes, for each chunk that the map has of it: clients make chunks of twice as many, so
+# that only terms that overlap, or tiny chunks, fill the map with more than the file is worth.
+_BYTES_A_CHUNK = 4096
+_CHUNKS_A_ROW = 8  # what a row takes besides its own
+
+
+class Cancelled(RegistryError):
+    """The client went away; nobody is told."""
+
+
+@dataclass
+class Progress:
+    """How far a shard is, for another thread to look at. Bytes of its files."""
+
+    done: int = 0
+    total: int = 0
+    is_cancelled: bool = False
+
+    def add(self, n_bytes: int) -> None:
+        """Cancelled once nobody waits any more."""
+        self.done += n_bytes
+        if self.is_cancelled:
+            raise Cancelled("the client went away")
+
+
+def accept_shard(
+    reg: Registry,
+    restorer: Restorer,
+    caller: Caller,
+    place: str,
+    path: Path,
+    progress: Progress,
+) -> None:
+    """Land every file of the shard at `path`, as uploads of the caller's.
+
+    Afterwards each file can be committed by its SHA-256. Safe to run again, or to die at any line:
+    files that have landed stay. UnknownXorb names chunks that are not here for the caller; then
+    clients of this repository begin anew. RepositoryNotFound, Forbidden, InvalidRequest,
+    HashMismatch, LimitExceeded, and what landing.receive refuses.
+    """
+    with reg.db.read() as session:
+        repository = repository_at(session, caller, place, "write")
+        name = full_name(session, repository)
+    with path.open("rb") as file:
+        if file.seek(0, 2) == 0:
+            raise InvalidRequest("the shard is empty")
+        # Closed with the last view of it.
+        shard = Shard(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+    sources = Sources(reg, restorer, caller, repository)
+    try:
+        progress.total = sum(file.size for file in shard.files())
+        for each in shard.files():
+            _File(reg, sources, caller, repository, name, each).accept(progress)
+    except UnknownXorb:
+        with reg.db.write() as session:
+            if session.get(Repository, repository.id) is not None:
+                make_clients_forget(session, repository.id)
+        raise
+
+
+@dataclass(frozen=True)
+class _File:
+    """One file of a shard on its way."""
+
+    reg: Registry
+    sources: Sources
+    caller: Caller
+    repository: Repository
+    name: str
+    file: ShardFile
+
+    def accept(self, progress: Progress) -> None:
+        done = progress.done
+        try:
+            self._accept(progress)
+        except (HashMismatch, DataLost):
+            if not self.sources.drop_damaged(self.file.terms()):
+                raise
+            # A file may have the same chunks; otherwise they are unknown from now on.
+            progress.done = done
+            self._accept(progress)
+
+    def _accept(self, progress: Progress) -> None:
+        sha256, size = self.file.sha256, self.file.size
+        if sha256 is None:
+            raise InvalidRequest(
+                f"the shard does not say the SHA-256 of file {to_text(self.file.hash)}; this hub"
+                " needs it"
+            )
+        done = progress.done
+        is_here = query_and_keep(self.reg, self.caller, self.name, [(sha256, size)]) != []
+        if not is_here or not self._is_mapped(sha256):
+            self._check()
+            chunks = self._chunks(progress.add)
+            if is_here:
+                _prove(sha256, chunks)
+                self._remember(sha256)
+            elif self._land(sha256, size, chunks):
+                self._remember(sha256)
+        progress.done = done + size
+
+    def _land(self, sha256: str, size: int, chunks: "_Counted") -> bool:
+        """Whether the bytes that landed are these chunks; somebody else may have been faster."""
+        landing.receive(self.reg, self.caller, sha256, size, 0, chunks)
+        return chunks.n_bytes == size
+
+    def _check(self) -> None:
+        """The shard's own hashes: of each term's chunks and of the file; no data is needed."""
+        self._keep()
+        tree = Merkle()
+        for term in self.file.terms():
+            hashes = []
+            size = 0
+            for segment in self.sources.find(term):
+                tree.update(segment.chunks.entries())
+                hashes.append(segment.chunks.hashes())
+                size += segment.chunks.size
+            if size != term.size:
+                raise SizeMismatch(
+                    f"the shard says {term.size} bytes for chunks {term.first} to {term.end} of"
+                    f" xorb {to_text(term.xorb)}, which have {size}"
+                )
+            if term.proof is None or term.proof != range_hash(b"".join(hashes)):
+                raise HashMismatch(
+                    f"the shard's verification hash of chunks {term.first} to {term.end} of xorb"
+                    f" {to_text(term.xorb)} is missing or wrong"
+                )
+        if tree.file_hash() != self.file.hash:
+            raise HashMismatch(f"the chunks named are not those of file {to_text(self.file.hash)}")
+
+    def _keep(self) -> None:
+        """Let the xorbs live while they are read. LimitExceeded where chunks repeat too much."""
+        xorbs = {term.xorb for term in self.file.terms()}
+        limit = len(xorbs) * MAX_XORB_BYTES + self.reg.settings.max_decoded_bytes
+        if self.file.size > limit:
+            raise LimitExceeded(
+                f"a file of {len(xorbs)} xorbs may have at most {limit} bytes, not"
+                f" {self.file.size}: its chunks repeat too often"
+            )
+        with self.reg.db.write() as session:
+            keep(self.reg, session, self.repository.id, xorbs)
+
+    def _chunks(self, report: Callable[[int], None]) -> "_Counted":
+        segments = (each for term in self.file.terms() for each in self.sources.find(term))
+        return _Counted(self.sources, segments, report)
+
+    def _is_mapped(self, sha256: str) -> bool:
+        with self.reg.db.read() as session:
+            domains = sharing_domains(session, self.repository)
+            is_usable = XetRange.domain_id.in_(domains)
+            query = select(exists().where(XetRange.sha256 == sha256, is_usable))
+            return bool(session.scalar(query))
+
+    def _remember(self, sha256: str) -> None:
+        """Write the chunk map of the file, which has just been proved."""
+        failpoints.reached("xet.shard.before_ranges")
+        with self.reg.db.read() as session:
+            repository = session.get(Repository, self.repository.id)
+            if repository is None:
+                return  # deleted meanwhile
+            columns = (XetRange.xorb, XetRange.first, XetRange.end)
+            domain_id = repository.domain_id
+            rows_here = select(*columns).where(
+                XetRange.sha256 == sha256, XetRange.domain_id == domain_id
+            )
+            known = {(xorb, first, end) for xorb, first, end in session.execute(rows_here)}
+        for rows in batches(self._rows(sha256, domain_id, known), _ROWS):
+            with self.reg.db.write() as session:
+                session.execute(insert(XetRange), list(rows))
+
+    def _rows(
+        self, sha256: str, domain_id: int, known: set[tuple[bytes, int, int]]
+    ) -> Iterator[dict[str, object]]:
+        offset = 0
+        taken = sum(end - first + _CHUNKS_A_ROW for _, first, end in known)
+        left = self.file.size // _BYTES_A_CHUNK + 1 + _CHUNKS_A_ROW - taken
+        for term in self.file.terms():
+            key = (term.xorb, term.first, term.end)
+            if key not in known:
+                left -= term.end - term.first + _CHUNKS_A_ROW
+                if left < 0:
+                    return
+                known.add(key)
+                chunks = b"".join(each.chunks.data for each in self.sources.find(term))
+                yield {
+                    "xorb": term.xorb, "first": term.first, "end": term.end,
+                    "sha256": sha256, "offset": offset, "chunks": chunks,
+                    "head": None if offset else chunks[:HASH_BYTES], "domain_id": domain_id,
+                }  # fmt: skip
+            offset += term.size
+
+
+class _Counted:
+    """The bytes of segments, once; n_bytes: how many have been taken."""
+
+    def __init__(
+        self, sources: Sources, segments: Iterator[Segment], report: Callable[[int], None]
+    ) -> None:
+        self._sources = sources
+        self._segments = segments
+        self._report = report
+        self.n_bytes = 0
+
+    def __iter__(self) -> Iterator[Buffer]:
+        for segment in self._segments:
+            for data in self._sources.read(segment):
+                n_bytes = memoryview(data).nbytes
+                self._report(n_bytes)
+                self.n_bytes += n_bytes
+                yield data
+
+
+def _prove(sha256: str, chunks: Iterable[Buffer]) -> None:
+    """HashMismatch unless the chunks are the bytes of that SHA-256."""
+    found = hashlib.sha256()
+    for data in chunks:
+        found.update(data)
+    if found.hexdigest() != sha256:
+        raise HashMismatch(f"the chunks named have SHA-256 {found.hexdigest()}, not {sha256}")
