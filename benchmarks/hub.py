@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-_CLI = [sys.executable, "-c", "from deltahub.client.cli import main; main()"]
+_CLI = [sys.executable, "-c", "from deltahub.client.cli.main import main; main()"]
 _START_TIMEOUT_S = 120
 _STOP_TIMEOUT_S = 60
 _TOKEN = re.compile(r"\bdh_\S+")

@@ -9,7 +9,7 @@ import click
 import pytest
 from pydantic_settings import BaseSettings
 
-from deltahub.client import cli_group as cli
+from deltahub.client.cli import group as cli
 from deltahub.codecs.registry import BY_ID
 from deltahub.registry import failpoints
 from deltahub.registry.settings import Settings

@@ -25,7 +25,7 @@ from deltahub.client import (
     Unauthorized,
     VerificationFailed,
 )
-from deltahub.client.local_index import LocalIndex
+from deltahub.client.local.index import LocalIndex
 from support.client_process import deltahub
 from support.hub import RunningHub
 from support.model_folders import contents
@@ -259,7 +259,7 @@ def test_a_full_disk_is_one_clear_line_and_a_later_pull_succeeds(
 ) -> None:
     """A limit on the size of files stands for the disk: the same calls fail, unprivileged."""
     script = (
-        "import resource, sys; from deltahub.client.cli import main;"
+        "import resource, sys; from deltahub.client.cli.main import main;"
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({2 * MIB}, {2 * MIB})); main(sys.argv[1:])"
     )
     run = subprocess.run(

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from deltahub.client import Hub
-from deltahub.client import cli_group as cli
+from deltahub.client.cli import group as cli
 from deltahub.client.errors import Forbidden, RepositoryNotFound
 from support.client_process import Finished, deltahub
 from support.hub import RunningHub

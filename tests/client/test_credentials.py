@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deltahub.client.credentials import (
+from deltahub.client.api.credentials import (
     DEFAULT_URL,
     Credentials,
     credentials_path,

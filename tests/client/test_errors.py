@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from deltahub.client import errors
-from deltahub.client.cli_output import exit_status
+from deltahub.client.cli.output import exit_status
 from deltahub.codecs.errors import CodecError
 from deltahub.registry.errors import RegistryError
 from deltahub.server.errors import STATUS_OF

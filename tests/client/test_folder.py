@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from deltahub.client.errors import InvalidArgument
-from deltahub.client.folder import list_folder
+from deltahub.client.local.folder import list_folder
 
 
 def write(path: Path, data: bytes = b"x") -> Path:

@@ -6,7 +6,7 @@ import pytest
 from huggingface_hub import scan_cache_dir, try_to_load_from_cache
 
 from deltahub.client.errors import BadResponse
-from deltahub.client.hf_cache import RepositoryCache, checked_path, hf_cache_folder
+from deltahub.client.local.hf_cache import RepositoryCache, checked_path, hf_cache_folder
 
 COMMIT = "a" * 40
 

@@ -17,7 +17,7 @@ class Finger:
 
 sys.meta_path.insert(0, Finger())
 signal.signal(signal.SIGINT, getattr(signal, sys.argv[2]))
-from deltahub.client.cli import main
+from deltahub.client.cli.main import main
 main(sys.argv[3:])
 """
 
@@ -38,7 +38,7 @@ def press(module: str, *arguments: str, handler: str = "default_int_handler") ->
     [
         ("click", ["ls"]),
         ("deltahub.client.hub", ["ls"]),
-        ("deltahub.client.cli_transfer", ["push"]),
+        ("deltahub.client.cli.push_pull", ["push"]),
         ("deltahub.registry.commands.user", ["gc"]),
     ],
 )
@@ -61,7 +61,7 @@ def test_a_command_that_was_started_deaf_to_ctrl_c_stays_so() -> None:
 
 def test_nothing_is_loaded_before_ctrl_c_is_handled() -> None:
     code = (
-        "import sys; had = set(sys.modules); import deltahub.client.cli;"
+        "import sys; had = set(sys.modules); import deltahub.client.cli.main;"
         "print({m.partition('.')[0] for m in set(sys.modules) - had} - sys.stdlib_module_names)"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deltahub.client.local_index import FoundTensor, LocalIndex, PlacedTensor, Stamp
+from deltahub.client.local.index import FoundTensor, LocalIndex, PlacedTensor, Stamp
 
 A, B = bytes([1]) * 32, bytes([2]) * 32
 

@@ -36,7 +36,7 @@ def test_no_repository_is_created_before_all_files_were_read(
     def gone(*_: object) -> str:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("deltahub.client.push.sha256_of", gone)
+    monkeypatch.setattr("deltahub.client.push.push.sha256_of", gone)
     with pytest.raises(OSError, match="Input/output"):
         hub.upload_file(tmp_path / "a.bin", name)
     with pytest.raises(RepositoryNotFound):
@@ -48,7 +48,7 @@ def test_who_may_not_create_it_is_told_so_before_a_file_is_read(
     hub_server: RunningHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scope: str
 ) -> None:
     token = hub_server.user(f"only-{scope}", scope)
-    monkeypatch.setattr("deltahub.client.push.sha256_of", pytest.fail)
+    monkeypatch.setattr("deltahub.client.push.push.sha256_of", pytest.fail)
     (tmp_path / "a.bin").write_bytes(b"a")
     name = "only-read/m" if scope == "read" else "admin/theirs"
     with Hub(hub_server.url, token) as theirs, pytest.raises(Forbidden):

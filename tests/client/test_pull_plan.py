@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltahub.client.pull_plan import BATCH_BYTES, RebuildPlan, Slot, plan_rebuild
+from deltahub.client.pull.plan import BATCH_BYTES, RebuildPlan, Slot, plan_rebuild
 from deltahub.client.records import PlannedTensor
 
 

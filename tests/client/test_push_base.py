@@ -2,7 +2,7 @@
 
 import pytest
 
-from deltahub.client.push_base import BaseSet, BaseTensor
+from deltahub.client.push.base import BaseSet, BaseTensor
 from deltahub.codecs.base_plan import BaseSegment
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.files import FilePiece

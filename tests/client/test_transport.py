@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from deltahub.client.api.transport import Transport
 from deltahub.client.errors import (
     BadResponse,
     Busy,
@@ -25,7 +26,6 @@ from deltahub.client.errors import (
     NotFound,
     RefMoved,
 )
-from deltahub.client.transport import Transport
 from support.needed import lacking
 
 
@@ -160,8 +160,8 @@ def test_a_hub_that_is_merely_busy_costs_no_patience_but_not_for_ever(
     with transport.telling(heard.append):
         assert transport.call("PUT", "/v1/x", body=b"data").json() == 2
     assert heard == ["waiting: the hub is busy (16 uploads of yours are under way)"]
-    monkeypatch.setattr("deltahub.client.transport._TELL_EVERY_S", 0)
-    monkeypatch.setattr("deltahub.client.transport.BUSY_PATIENCE_S", 0.5)
+    monkeypatch.setattr("deltahub.client.api.transport._TELL_EVERY_S", 0)
+    monkeypatch.setattr("deltahub.client.api.transport.BUSY_PATIENCE_S", 0.5)
     server.script = [busy]
     with pytest.raises(Busy, match="16 uploads"):
         transport.call("PUT", "/v1/x", body=b"data")

@@ -44,7 +44,7 @@ GET = """
 from huggingface_hub import hf_hub_download
 result = hf_hub_download(name, path, force_download=True)
 """
-CLI = [sys.executable, "-c", "from deltahub.client.cli import main; main()"]
+CLI = [sys.executable, "-c", "from deltahub.client.cli.main import main; main()"]
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from deltahub.client.api import Api
-from deltahub.client.transport import Transport
-from deltahub.client.upload import Uploader
+from deltahub.client.api.endpoints import Api
+from deltahub.client.api.transport import Transport
+from deltahub.client.push.upload import Uploader
 from deltahub.registry.storage.base import Buffer
 from deltahub.registry.storage.disk import Disk
 from deltahub.server.settings import ServerSettings

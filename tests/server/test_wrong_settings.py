@@ -13,7 +13,7 @@ def run(tmp_path: Path, variable: str, *command: str) -> subprocess.CompletedPro
     name, _, value = variable.partition("=")
     folder = {"DELTAHUB_DATA_DIR": str(tmp_path / "data")}
     return subprocess.run(
-        [sys.executable, "-m", "deltahub.client.cli", *command],
+        [sys.executable, "-m", "deltahub.client.cli.main", *command],
         env={**os.environ, **folder, name: value},
         capture_output=True,
         text=True,

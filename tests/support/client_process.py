@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-COMMAND = (sys.executable, "-m", "deltahub.client.cli")
+COMMAND = (sys.executable, "-m", "deltahub.client.cli.main")
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ except SystemExit:
 @pytest.mark.parametrize(
     "command",
     [
-        "from deltahub.client.cli import main; main(['ls', '--no-such-option'])",
+        "from deltahub.client.cli.main import main; main(['ls', '--no-such-option'])",
         "from deltahub.workers.commands import worker; worker(['--data-dir', '/proc/none'])",
     ],
 )

@@ -5,8 +5,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from deltahub.client.api import Api
-from deltahub.client.credentials import find_credentials
+from deltahub.client.api.credentials import find_credentials
+from deltahub.client.api.endpoints import Api
+from deltahub.client.api.transport import Transport
 from deltahub.client.errors import InvalidArgument
 from deltahub.client.names import branch_name
 from deltahub.client.progress import Progress, Silent
@@ -20,11 +21,10 @@ from deltahub.client.records import (
     Revision,
     WhoAmI,
 )
-from deltahub.client.transport import Transport
 
 if TYPE_CHECKING:
-    from deltahub.client.folder import LocalFile
-    from deltahub.client.push_send import PushOptions
+    from deltahub.client.local.folder import LocalFile
+    from deltahub.client.push.send import PushOptions
 
 
 class Hub:
@@ -88,9 +88,9 @@ class Hub:
         Files that the hub has, in any repository that you may read, are not sent. A push that was
         interrupted is simply repeated.
         """
-        from deltahub.client.folder import list_folder
-        from deltahub.client.push_parent import find_parent
-        from deltahub.client.push_send import PushOptions
+        from deltahub.client.local.folder import list_folder
+        from deltahub.client.push.parent import find_parent
+        from deltahub.client.push.send import PushOptions
 
         listed = list_folder(Path(folder))
         told = progress or Silent()
@@ -129,8 +129,8 @@ class Hub:
         progress: Progress | None = None,
     ) -> PushResult:
         """Push one file. path: within the repository, by default the file's own name."""
-        from deltahub.client.folder import single_file
-        from deltahub.client.push_send import PushOptions
+        from deltahub.client.local.folder import single_file
+        from deltahub.client.push.send import PushOptions
 
         local = single_file(Path(file), path or Path(file).name)
         options = PushOptions(
@@ -178,8 +178,8 @@ class Hub:
         progress: Progress | None = None,
     ) -> PullResult:
         """Like pull, with what was moved and what was taken from this machine."""
-        from deltahub.client.local_index import LocalIndex
-        from deltahub.client.pull import Pull
+        from deltahub.client.local.index import LocalIndex
+        from deltahub.client.pull.pull import Pull
 
         index = LocalIndex.default()
         try:
@@ -238,7 +238,7 @@ class Hub:
 
     def wait_for_job(self, job_id: str, *, progress: Progress | None = None) -> Job:
         """The job once it is done. JobFailed with the job's own text if it does not succeed."""
-        from deltahub.client.jobs import wait_for_job
+        from deltahub.client.api.jobs import wait_for_job
 
         return wait_for_job(self._api, job_id, progress or Silent())
 
@@ -266,8 +266,8 @@ class Hub:
     def _push(
         self, files: "Sequence[LocalFile]", options: "PushOptions", progress: Progress
     ) -> PushResult:
-        from deltahub.client.local_index import LocalIndex
-        from deltahub.client.push import Push
+        from deltahub.client.local.index import LocalIndex
+        from deltahub.client.push.push import Push
 
         index = LocalIndex.default()
         try:

@@ -8,25 +8,14 @@ from sqlalchemy import Select, delete, select, update
 from deltahub.registry import failpoints
 from deltahub.registry.access import audit
 from deltahub.registry.access.caller import Caller, Role, require_writer
-from deltahub.registry.access.permissions import (
-    namespace_role,
-    role_for,
-    writable_namespaces,
-)
+from deltahub.registry.access.permissions import namespace_role, role_for, writable_namespaces
 from deltahub.registry.access.repositories import (
     DEFAULT_BRANCH,
     domain_of,
     find_repository,
     load_repository,
 )
-from deltahub.registry.db.models import (
-    Job,
-    Namespace,
-    Ref,
-    Repository,
-    Revision,
-    utc_now,
-)
+from deltahub.registry.db.models import Job, Namespace, Ref, Repository, Revision, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.errors import Conflict, Forbidden, InvalidRequest, RepositoryExists
 from deltahub.registry.jobs import queue

@@ -7,17 +7,10 @@ from typing import Literal
 from sqlalchemy import func, select, tuple_
 
 from deltahub.registry.access.caller import Caller
-from deltahub.registry.access.permissions import (
-    readable_repositories,
-    role_for,
-)
+from deltahub.registry.access.permissions import readable_repositories, role_for
 from deltahub.registry.catalog.repositories import RepositoryInfo, as_info, with_heads
 from deltahub.registry.db.expressions import contains
-from deltahub.registry.db.models import (
-    Namespace,
-    Repository,
-    Revision,
-)
+from deltahub.registry.db.models import Namespace, Repository, Revision
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.errors import InvalidRequest
 from deltahub.registry.names import quoted

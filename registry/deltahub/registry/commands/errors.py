@@ -2,10 +2,7 @@
 
 import click
 
-from deltahub.registry.data_folder import (
-    EXIT_BUSY,
-    DataFolderBusy,
-)
+from deltahub.registry.data_folder import EXIT_BUSY, DataFolderBusy
 
 # What every command means by these (docs/cli.md); the rest is click's 1.
 _EXIT_USAGE = 2

@@ -1,0 +1,235 @@
+"""The calls of /v1, typed: one method an operation, nothing decided here."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, BinaryIO
+
+from deltahub.client.api.transport import LONG_TIMEOUT_S, Transport
+from deltahub.client.api.wire import Reply
+from deltahub.client.errors import BadResponse, NotFound
+from deltahub.client.names import namespace_name, repository_path
+from deltahub.client.records import (
+    CommitResult,
+    Entry,
+    Job,
+    RecipePlan,
+    Ref,
+    Repository,
+    Revision,
+    UploadStatus,
+    WhoAmI,
+    record,
+)
+
+# Well below what the hub takes at once; 65 bytes of JSON an id.
+_QUERY_BATCH = 10_000
+
+
+class Api:
+    """One hub's native API."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+
+    # -- account and repositories ----------------------------------------------------------
+
+    def whoami(self) -> WhoAmI:
+        return record(WhoAmI, self._get("/v1/whoami"))
+
+    def create_repository(self, name: str, *, private: bool) -> Repository:
+        repository_path(name)
+        body = {"name": name, "private": private}
+        answer = self.transport.call("POST", "/v1/repositories", json_body=body)
+        return record(Repository, answer.json())
+
+    def get_repository(self, name: str) -> Repository:
+        return record(Repository, self._get(repository_path(name)))
+
+    def set_private(self, name: str, *, private: bool) -> Repository:
+        body = {"private": private}
+        path = repository_path(name)
+        answer = self.transport.call("PATCH", path, json_body=body, timeout_s=LONG_TIMEOUT_S)
+        return record(Repository, answer.json())
+
+    def delete_repository(self, name: str) -> None:
+        self.transport.call("DELETE", repository_path(name))
+
+    def list_repositories(
+        self, namespace: str | None = None, search: str | None = None
+    ) -> Iterator[Repository]:
+        """Every repository that the caller may read, page by page."""
+        cursor: str | None = None
+        if namespace is not None:
+            namespace_name(namespace)
+        while True:
+            query = {"namespace": namespace, "search": search, "limit": 200, "cursor": cursor}
+            page = _object(self.transport.call("GET", "/v1/repositories", query=query).json())
+            for item in _list(page, "items"):
+                yield record(Repository, item)
+            cursor = page.get("next_cursor")
+            if not cursor:
+                return
+
+    def list_refs(self, name: str) -> list[Ref]:
+        page = _object(self._get(f"{repository_path(name)}/refs"))
+        return [record(Ref, item) for item in _list(page, "items")]
+
+    # -- revisions -------------------------------------------------------------------------
+
+    def get_revision(self, name: str, revision: str) -> Revision:
+        path = f"{repository_path(name)}/revision"
+        answer = self.transport.call("GET", path, query={"revision": revision})
+        return record(Revision, answer.json())
+
+    def find_revision(self, name: str, revision: str) -> Revision | None:
+        """The revision, None where the repository or the branch does not exist yet."""
+        try:
+            return self.get_revision(name, revision)
+        except NotFound:
+            return None
+
+    def get_info(self, name: str, revision: str) -> dict[str, Any]:
+        path = f"{repository_path(name)}/info"
+        return _object(self.transport.call("GET", path, query={"revision": revision}).json())
+
+    def commit(
+        self,
+        name: str,
+        *,
+        ref: str,
+        message: str | None,
+        parent: str | None,
+        base: str | None,
+        operations: Sequence[Mapping[str, Any]],
+    ) -> CommitResult:
+        """Safe to repeat: the same content on the same branch is not a second commit."""
+        body = {
+            "ref": ref,
+            "message": message or "",
+            "parent": parent,
+            "base": base,
+            "operations": list(operations),
+        }
+        path = f"{repository_path(name)}/commits"
+        return record(CommitResult, self.transport.call("POST", path, json_body=body).json())
+
+    # -- reading files ---------------------------------------------------------------------
+
+    def open_file(
+        self, name: str, commit: str, entry: Entry, start: int, end: int
+    ) -> AbstractContextManager[Reply]:
+        """Bytes [start, end) of a file, on the wire. One attempt."""
+        headers = {} if (start, end) == (0, entry.size) else {"Range": f"bytes={start}-{end - 1}"}
+        path = f"{repository_path(name)}/files/{entry.path}"
+        return self.transport.open("GET", path, query={"revision": commit}, headers=headers)
+
+    def get_recipe_plan(self, name: str, commit: str, path: str) -> RecipePlan:
+        url = f"{repository_path(name)}/recipes/{path}"
+        return record(
+            RecipePlan, self.transport.call("GET", url, query={"revision": commit}).json()
+        )
+
+    def get_recipe_bytes(self, name: str, commit: str, path: str) -> bytes:
+        url = f"{repository_path(name)}/recipe-bytes/{path}"
+        return self.transport.call("GET", url, query={"revision": commit}).body
+
+    def open_frames(
+        self, name: str, commit: str, tensors: Iterable[str]
+    ) -> AbstractContextManager[Reply]:
+        """The frames of the tensors, back to back in that order, on the wire. One attempt."""
+        path = f"{repository_path(name)}/frames"
+        body = '{"tensors":["' + '","'.join(tensors) + '"]}'
+        headers = {"Content-Type": "application/json"}
+        return self.transport.open(
+            "POST", path, query={"revision": commit}, body=body.encode(), headers=headers
+        )
+
+    # -- sending ---------------------------------------------------------------------------
+
+    def get_upload(self, sha256: str) -> UploadStatus | None:
+        """How much the hub has of these bytes; None when it has none that are yours."""
+        try:
+            answer = self.transport.call("HEAD", f"/v1/uploads/{sha256}")
+        except NotFound:
+            return None
+        try:
+            return UploadStatus(
+                received=int(answer.headers["Upload-Offset"]),
+                size=int(answer.headers["Upload-Length"]),
+                complete=answer.headers["Upload-Complete"] == "1",
+            )
+        except (TypeError, ValueError) as exc:
+            raise BadResponse(f"the hub says nothing useful of upload {sha256}") from exc
+
+    def put_upload(
+        self, sha256: str, file: BinaryIO, start: int, size: int, on_sent: Callable[[int], None]
+    ) -> bool:
+        """Whether the hub has all of it now. One attempt, from byte `start` on."""
+        path = f"/v1/uploads/{sha256}"
+        answer = self.transport.send_file(path, file, start, size, on_sent=on_sent)
+        return answer.status in (200, 201)
+
+    def require_write(self, name: str) -> None:
+        """Unauthorized or Forbidden unless we may push to the repository."""
+        # A question about nothing: the hub answers it only to those who may write.
+        path = f"{repository_path(name)}/files/query"
+        self.transport.call("POST", path, json_body={"files": []})
+
+    def query_files(self, name: str, files: Mapping[str, int]) -> set[str]:
+        """Those of the files (SHA-256 -> size) that a commit may name without sending them."""
+        found: set[str] = set()
+        items = list(files.items())
+        path = f"{repository_path(name)}/files/query"
+        for i in range(0, len(items), _QUERY_BATCH):
+            asked = [{"sha256": key, "size": size} for key, size in items[i : i + _QUERY_BATCH]]
+            answer = _object(self.transport.call("POST", path, json_body={"files": asked}).json())
+            found.update(str(item) for item in _list(answer, "have"))
+        return found & files.keys()
+
+    def query_tensors(self, name: str, tensors: Mapping[str, int]) -> set[str]:
+        """Those of the tensors (id -> size) that the hub has for us and holds for a day."""
+        found: set[str] = set()
+        items = list(tensors.items())
+        path = f"{repository_path(name)}/tensors/query"
+        for i in range(0, len(items), _QUERY_BATCH):
+            body = {"tensors": [list(item) for item in items[i : i + _QUERY_BATCH]]}
+            answer = _object(self.transport.call("POST", path, json_body=body).json())
+            found.update(str(item) for item in _list(answer, "have"))
+        return found & tensors.keys()
+
+    def accept_pack(self, name: str, sha256: str) -> None:
+        path = f"{repository_path(name)}/packs"
+        body = {"sha256": sha256}
+        self.transport.call("POST", path, json_body=body, timeout_s=LONG_TIMEOUT_S)
+
+    def put_recipe(self, name: str, recipe: bytes) -> str | None:
+        """The id of the job that proves the file; None when the hub has the file already."""
+        path = f"{repository_path(name)}/recipes"
+        answer = _object(self.transport.call("POST", path, body=recipe).json())
+        if answer.get("state") == "ready":
+            return None
+        return str(answer["job_id"])
+
+    # -- jobs ------------------------------------------------------------------------------
+
+    def get_job(self, job_id: str) -> Job:
+        return record(Job, self._get(f"/v1/jobs/{job_id}"))
+
+    def cancel_job(self, job_id: str) -> None:
+        self.transport.call("POST", f"/v1/jobs/{job_id}/cancel")
+
+    def _get(self, path: str) -> Any:
+        return self.transport.call("GET", path).json()
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise BadResponse(f"the hub sent {type(value).__name__} where an object belongs")
+    return value
+
+
+def _list(value: Mapping[str, Any], key: str) -> list[Any]:
+    found = value.get(key)
+    if not isinstance(found, list):
+        raise BadResponse(f"the hub's answer has no list named {key}")
+    return found

@@ -1,0 +1,60 @@
+"""`deltahub login` and `deltahub whoami`."""
+
+import dataclasses
+import os
+import sys
+
+import click
+
+from deltahub.client.api.credentials import (
+    DEFAULT_URL,
+    find_credentials,
+    is_damaged,
+    save_credentials,
+)
+from deltahub.client.cli.output import Output, hub_options
+from deltahub.client.hub import Hub
+
+
+@click.command()
+@click.option("--url", help="The hub's address.")
+@click.option("--token", help="Your token; asked for (or read from a pipe) if not given.")
+@click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
+def login(url: str | None, token: str | None, is_json: bool) -> None:
+    """Store a hub's address and your token, after a look at whether the hub knows it.
+
+    The file can be read by you alone. The environment's DELTAHUB_URL and DELTAHUB_TOKEN win
+    over it.
+    """
+    is_asking = sys.stdin.isatty() and not is_json
+    was_damaged = is_damaged()
+    if url is None:
+        without = os.environ.get("DELTAHUB_URL") or DEFAULT_URL
+        known = without if was_damaged else find_credentials().url
+        url = click.prompt("Hub", default=known) if is_asking else known
+    if token is None:
+        token = (
+            click.prompt("Token", hide_input=True) if is_asking else sys.stdin.readline().strip()
+        )
+    if not token:
+        raise click.UsageError("no token: give --token, or write it to the command's input")
+    with Hub(url, token) as hub:
+        found = hub.whoami()
+        path = save_credentials(hub.url, token)
+        lost = ", in place of a damaged file: log in again to other hubs" if was_damaged else ""
+        Output(is_json=is_json).result(
+            {"url": hub.url, "name": found.name, "scope": found.scope, "path": path},
+            f"{found.name} at {hub.url}, scope {found.scope}; stored in {path}{lost}",
+        )
+
+
+@click.command()
+@hub_options
+def whoami(hub: Hub, output: Output) -> None:
+    """Show whose token this is, and where it may write."""
+    found = hub.whoami()
+    lines = [
+        f"{found.name} at {hub.url}, scope {found.scope}" + (", admin" if found.is_admin else "")
+    ]
+    lines += [f"  {each.name}: {each.role}" for each in found.namespaces]
+    output.result({"url": hub.url, **dataclasses.asdict(found)}, "\n".join(lines))

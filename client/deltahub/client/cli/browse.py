@@ -1,0 +1,93 @@
+"""`deltahub ls`, `deltahub rm` and `deltahub visibility`."""
+
+import click
+
+from deltahub.client.cli.output import Output, confirm, hub_options, split_revision, table
+from deltahub.client.errors import NotFound, Unauthorized
+from deltahub.client.hub import Hub
+from deltahub.client.progress import count_of, human_size
+
+
+@click.command()
+@click.argument("name", metavar="[NAMESPACE | NAMESPACE/NAME[@REVISION]]", required=False)
+@click.option("--search", help="A part of the repository's name.")
+@hub_options
+def ls(name: str | None, search: str | None, hub: Hub, output: Output) -> None:
+    """List repositories, all or of one namespace; or the files of a repository."""
+    if name is not None and "/" in name:
+        _list_files(*split_revision(name), hub, output)
+        return
+    found = hub.list(name, search=search)
+    if not found and name is not None and not _is_namespace(name, hub):
+        raise NotFound(f"there is no namespace {name} with a repository that you may read")
+    rows = [
+        [each.name, "private" if each.private else "public", each.role or "", each.head or "empty"]
+        for each in found
+    ]
+    output.result({"items": found}, table(rows) if rows else "no repositories")
+
+
+def _is_namespace(name: str, hub: Hub) -> bool:
+    """Whether it is the caller's own, or holds something that the caller may read."""
+    try:
+        if any(each.name == name for each in hub.whoami().namespaces):
+            return True
+    except Unauthorized:
+        pass  # nobody in particular: no namespace of their own
+    return bool(hub.list(name))
+
+
+def _list_files(name: str, revision: str, hub: Hub, output: Output) -> None:
+    found = hub.revision(name, revision)
+    rows = [[human_size(each.size), each.state, each.path] for each in found.entries]
+    text = table(rows, right=frozenset({0})) if rows else "no files"
+    output.result(found, f"{name}@{found.commit}\n{text}")
+
+
+@click.command()
+@click.argument("name", metavar="NAMESPACE/NAME[@BRANCH]")
+@click.argument("paths", metavar="[PATH]...", nargs=-1)
+@click.option("--revision", help="The branch to delete the files from; by default main.")
+@click.option("-m", "--message", help="Why, for the commit that deletes files.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@hub_options
+def rm(
+    name: str,
+    paths: tuple[str, ...],
+    revision: str | None,
+    message: str | None,
+    yes: bool,
+    hub: Hub,
+    output: Output,
+) -> None:
+    """Delete PATHs in a new revision of a branch; without any, the whole repository.
+
+    Earlier revisions keep a deleted file. A deleted repository is gone with all its revisions.
+    """
+    if not paths and ("@" in name or revision is not None):
+        raise click.UsageError("name the PATHs to delete from that branch")
+    name, branch = split_revision(name, revision)
+    files = f"{count_of(len(paths), 'file')} of {name}@{branch}"
+    what = files if paths else f"{name} with all its revisions"
+    confirm(what, output, is_yes=yes)
+    if paths:
+        result = hub.delete_files(name, paths, revision=branch, message=message)
+        output.result(result, f"deleted {what}; now at {result.commit[:12]}")
+    else:
+        hub.delete(name)
+        output.result({"deleted": name}, f"deleted {what}")
+
+
+@click.command()
+@click.argument("name", metavar="NAMESPACE/NAME")
+@click.argument("wanted", metavar="private|public", type=click.Choice(["private", "public"]))
+@hub_options
+def visibility(name: str, wanted: str, hub: Hub, output: Output) -> None:
+    """Make a repository private or public, with all its revisions.
+
+    To become public takes as long as the hub needs to read all its files; until then it stays
+    private. Repeat it after an interruption.
+    """
+    with output.progress().stage(f"make {name} {wanted}", None):
+        found = hub.set_private(name, wanted == "private")
+    output.result(found, f"{found.name} is {'private' if found.private else 'public'}")

@@ -1,0 +1,148 @@
+"""`deltahub`: finds the command that was asked for and loads nothing else."""
+
+import importlib
+import sqlite3
+import sys
+from typing import NoReturn
+
+import click
+
+from deltahub.client.cli.output import EXIT_FAILED, EXIT_USAGE, exit_status, fail
+from deltahub.client.errors import HubError
+from deltahub.client.interrupts import EXIT_INTERRUPTED, raise_on_interrupt
+
+# Our own commands: where they live, and what `--help` says without loading them.
+_COMMANDS = {
+    "push": ("deltahub.client.cli.push_pull:push", "Push a folder or a file to a repository."),
+    "pull": ("deltahub.client.cli.push_pull:pull", "Pull a revision; only what is not here moves."),
+    "ls": ("deltahub.client.cli.browse:ls", "List repositories, or the files of one."),
+    "info": ("deltahub.client.cli.info:info", "Show how a revision is stored."),
+    "rm": ("deltahub.client.cli.browse:rm", "Delete files of a branch, or a whole repository."),
+    "visibility": (
+        "deltahub.client.cli.browse:visibility",
+        "Make a repository private, or public.",
+    ),
+    "login": ("deltahub.client.cli.account:login", "Store a hub's address and your token."),
+    "whoami": ("deltahub.client.cli.account:whoami", "Show whose token this is."),
+}
+# Commands of the service: the extra that brings what they import, and the same for `--help`.
+_SERVICE = {
+    "serve": ("server", "Run the hub on this machine."),
+    "worker": ("worker", "Run background jobs for a hub's data folder."),
+    "user": ("server", "Manage users, organizations and tokens."),
+    "gc": ("server", "Plan or carry out garbage collection."),
+    "recompress": ("server", "Code stored frames smaller, with today's encoders."),
+    "fsck": ("server", "Check a hub's data folder."),
+}
+
+
+class LazyGroup(click.Group):
+    """Commands by name: ours by import path, the service's by entry point."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*_COMMANDS, *sorted(_entry_points())]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        ctx.meta["deltahub.command"] = cmd_name  # click's own is not set until it is loaded
+        if cmd_name in _COMMANDS:
+            return _load(_COMMANDS[cmd_name][0])
+        path = _entry_points().get(cmd_name)
+        return _load(path) if path else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, text) for name, (_, text) in _COMMANDS.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+        service = [
+            (name, _SERVICE[name][1] if name in _SERVICE else "")
+            for name in sorted(_entry_points())
+        ]
+        if service:
+            with formatter.section("Commands of the service"):
+                formatter.write_dl(service)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta["deltahub.is_json"] = "--json" in args
+        try:
+            return super().parse_args(ctx, args)
+        except click.exceptions.NoArgsIsHelpError:
+            raise  # it shows the help
+        except click.UsageError as exc:
+            _refuse(exc, is_json="--json" in args)
+
+    def invoke(self, ctx: click.Context) -> None:
+        """Runs the command; every error becomes one line and an exit status."""
+        is_json = bool(ctx.meta["deltahub.is_json"])
+        try:
+            super().invoke(ctx)
+        except HubError as exc:
+            fail(exc.code, exc.message, exit_status(exc), is_json=is_json)
+        except ModuleNotFoundError as exc:
+            name = ctx.meta.get("deltahub.command", "")
+            if name not in _SERVICE or (exc.name or "").startswith("deltahub.client"):
+                raise
+            fail("missing_extra", _extra_message(name, exc), EXIT_USAGE, is_json=is_json)
+        except click.exceptions.NoArgsIsHelpError:
+            raise
+        except click.ClickException as exc:
+            _refuse(exc, is_json=is_json)
+        except (KeyboardInterrupt, click.Abort):
+            fail("interrupted", "interrupted", EXIT_INTERRUPTED, is_json=is_json)
+        except BrokenPipeError:
+            raise  # `deltahub ls | head`: click ends quietly
+        except OSError as exc:
+            where = f"{exc.filename}: " if exc.filename else ""
+            fail("local_error", f"{where}{exc.strerror or exc}", EXIT_FAILED, is_json=is_json)
+        except _wrong_kernels() as exc:
+            fail("wrong_setting", str(exc), EXIT_USAGE, is_json=is_json)
+        except sqlite3.Error as exc:
+            # Only ours: the service's commands translate their own.
+            fail("local_error", f"the local index: {exc}", EXIT_FAILED, is_json=is_json)
+
+
+def _wrong_kernels() -> type[Exception] | tuple[()]:
+    """What the codecs raise where DELTAHUB_KERNELS is wrong, if they have been asked for at all."""
+    errors = sys.modules.get("deltahub.codecs.errors")
+    return () if errors is None else errors.WrongKernels
+
+
+def _refuse(exc: click.ClickException, *, is_json: bool) -> NoReturn:
+    """What click or a command of the service refuses, as the client's own refusals look."""
+    message = exc.format_message().rstrip(".")
+    if not isinstance(exc, click.UsageError):
+        fail(str(getattr(exc, "code", "failed")), message, exc.exit_code, is_json=is_json)
+    if exc.ctx is not None and not is_json:
+        message += f" (see `{exc.ctx.command_path} --help`)"
+    fail("usage_error", message, exc.exit_code, is_json=is_json)
+
+
+def _entry_points() -> dict[str, str]:
+    from importlib.metadata import entry_points
+
+    return {
+        point.name: point.value
+        for point in entry_points(group="deltahub.commands")
+        if point.name not in _COMMANDS
+    }
+
+
+def _load(path: str) -> click.Command:
+    module, _, name = path.partition(":")
+    command = getattr(importlib.import_module(module), name)
+    assert isinstance(command, click.Command), f"{path} is no command"
+    raise_on_interrupt()  # from here on the command knows best what is to be done
+    return command
+
+
+def _extra_message(name: str, exc: ModuleNotFoundError) -> str:
+    extra = _SERVICE[name][0]
+    return (
+        f"`deltahub {name}` needs {exc.name}, which the base install does not bring: "
+        f'install deltahub[{extra}], in a checkout by pip install ".[{extra}]"'
+    )
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="deltahub")
+def group() -> None:
+    """DeltaHub: every fine-tune kept as the lossless difference from its base."""

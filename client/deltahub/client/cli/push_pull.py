@@ -1,0 +1,170 @@
+"""`deltahub push` and `deltahub pull`."""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from deltahub.client.cli.output import Output, confirm, error_line, hub_options, split_revision
+from deltahub.client.hub import Hub
+from deltahub.client.interrupts import EXIT_INTERRUPTED
+from deltahub.client.progress import count_of, human_size
+from deltahub.client.records import PushResult
+
+
+@contextlib.contextmanager
+def _stopping_at_once() -> Iterator[None]:
+    """Ctrl-C ends the process now: both commands may die at any moment, so nobody waits."""
+
+    def stop(number: int, frame: object) -> None:
+        if sys.stderr.isatty():
+            sys.stderr.write("\x1b[?25h\n")  # a progress bar hides the cursor
+        context = click.get_current_context(silent=True)
+        is_json = context is not None and bool(context.meta.get("deltahub.is_json"))
+        text = error_line("interrupted", "interrupted; run it again to go on", is_json=is_json)
+        print(text, file=sys.stderr, flush=True)
+        os._exit(EXIT_INTERRUPTED)
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@click.command()
+@click.argument("folder", type=click.Path(exists=True, path_type=Path))
+@click.argument("name", metavar="NAMESPACE/NAME[@BRANCH]")
+@click.option(
+    "--base", metavar="NAMESPACE/NAME[@REVISION]", help="What this was made from; none: nothing."
+)
+@click.option("--revision", help="The branch; by default main.")
+@click.option("-m", "--message", help="What changed.")
+@click.option("--mirror", is_flag=True, help="Also delete what FOLDER does not have.")
+@click.option("--yes", is_flag=True, help="Do not ask before --mirror of nothing deletes all.")
+@click.option("--private", is_flag=True, help="Create the repository for its members alone.")
+@click.option("--no-wait", is_flag=True, help="Return before the hub has verified everything.")
+@click.option("--path", "path_in_repository", help="Name in the repository, for a single file.")
+@hub_options
+@_stopping_at_once()
+def push(
+    folder: Path,
+    name: str,
+    base: str | None,
+    revision: str | None,
+    message: str | None,
+    mirror: bool,
+    yes: bool,
+    private: bool,
+    no_wait: bool,
+    path_in_repository: str | None,
+    hub: Hub,
+    output: Output,
+) -> None:
+    """Push FOLDER (or one file) as the newest revision of a branch.
+
+    Adds and replaces files; creates the repository if there is none. Returns when the hub has
+    stored and verified everything. Repeat it after an interruption: what has arrived stays.
+    """
+    name, revision = split_revision(name, revision)
+    if folder.is_file():
+        if mirror:
+            raise click.UsageError("--mirror takes a folder, not a file")
+        result = hub.upload_file(
+            folder,
+            name,
+            path=path_in_repository,
+            base=base,
+            revision=revision,
+            message=message,
+            wait=not no_wait,
+            private=private or None,
+            progress=output.progress(),
+        )
+    else:
+        if path_in_repository is not None:
+            raise click.UsageError("--path takes a single file, not a folder")
+        is_empty = mirror and _is_empty(folder)
+        if is_empty:
+            what = f"every file of {name}@{revision} ({folder} has none)"
+            confirm(what, output, is_yes=yes)
+        result = hub.push(
+            folder,
+            name,
+            base=base,
+            revision=revision,
+            message=message,
+            mirror=mirror,
+            allow_empty=is_empty,
+            wait=not no_wait,
+            private=private or None,
+            progress=output.progress(),
+        )
+    what = "pushed" if result.changed else "unchanged"
+    output.result(
+        result,
+        f"{what} {name}@{revision} {result.commit[:12]}: {_changes(result, base)}; "
+        f"{human_size(result.sent)} sent for {human_size(result.size)}; {result.state}",
+    )
+
+
+def _changes(result: PushResult, base: str | None) -> str:
+    if result.changed and not result.added and not result.deleted:
+        files = f"{count_of(result.unchanged, 'file')} unchanged"
+        return f"{files}, base declared: {base}" if base is not None else f"{files}, a new branch"
+    added = count_of(len(result.added), "file")
+    return f"{added} added, {len(result.deleted)} deleted, {result.unchanged} unchanged"
+
+
+def _is_empty(folder: Path) -> bool:
+    from deltahub.client.local.folder import list_folder
+
+    return not list_folder(folder).files
+
+
+@click.command()
+@click.argument("name", metavar="NAMESPACE/NAME[@REVISION]")
+@click.option("--revision", help="A branch, tag or commit; by default main.")
+@click.option(
+    "--to", type=click.Path(path_type=Path, file_okay=False), help="A folder of ordinary files."
+)
+@click.option("--overwrite", is_flag=True, help="Replace files in DIR that no pull left so.")
+@click.option("--sha256", is_flag=True, help="Prove every whole file by its SHA-256, too.")
+@hub_options
+@_stopping_at_once()
+def pull(
+    name: str,
+    revision: str | None,
+    to: Path | None,
+    overwrite: bool,
+    sha256: bool,
+    hub: Hub,
+    output: Output,
+) -> None:
+    """Pull a revision into the Hugging Face cache, or with --to into a folder.
+
+    What is on this machine already is not moved: a fine-tune costs its difference from the
+    base. Every byte is verified. Repeat it after an interruption: what has arrived stays.
+    """
+    name, revision = split_revision(name, revision)
+    result = hub.pull_with_report(
+        name,
+        revision=revision,
+        to=to,
+        overwrite=overwrite,
+        sha256=sha256,
+        progress=output.progress(),
+    )
+    if not output.is_json:
+        files = f"{len(result.fetched_files)} of {count_of(result.files, 'file')}"
+        sizes = f"{human_size(result.received)} received, {human_size(result.reused)} reused"
+        click.echo(f"pulled {name}@{result.commit[:12]}: {files}, {sizes}", err=True)
+        if result.replaced:
+            click.echo(f"replaced yours: {', '.join(result.replaced)}", err=True)
+        if result.left:
+            click.echo(f"left there by an earlier pull: {', '.join(result.left)}", err=True)
+    output.result(result, str(result.path))

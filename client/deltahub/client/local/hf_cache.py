@@ -1,0 +1,113 @@
+"""The Hugging Face cache layout: blobs by ETag, snapshots of links, refs by name.
+
+models--NAMESPACE--NAME/blobs/<etag>, snapshots/<commit>/<path> -> ../../blobs/<etag>,
+refs/<revision>. What other tools wrote there is used, and they find what we write.
+"""
+
+import contextlib
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from deltahub.client.errors import BadResponse
+from deltahub.client.local.paths import sync_folder
+
+
+def hf_cache_folder() -> Path:
+    """HF_HUB_CACHE, else HF_HOME/hub, else ~/.cache/huggingface/hub."""
+    chosen = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    if chosen:
+        return Path(os.path.expandvars(chosen)).expanduser()
+    home = os.environ.get("HF_HOME")
+    if home:
+        return Path(os.path.expandvars(home)).expanduser() / "hub"
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "huggingface" / "hub"
+
+
+def checked_path(path: str) -> PurePosixPath:
+    """A path of a repository that is safe to create below a folder. BadResponse if it is not."""
+    parts = path.split("/")
+    if "\0" in path or "\\" in path or any(part in ("", ".", "..") for part in parts):
+        raise BadResponse(f"the hub named a file {path!r}, which leaves its folder")
+    return PurePosixPath(path)
+
+
+class RepositoryCache:
+    """One repository in the Hugging Face cache."""
+
+    def __init__(self, name: str, folder: Path | None = None) -> None:
+        self._folder = folder or hf_cache_folder()
+        self._name = "models--" + name.replace("/", "--")
+        self.root = self._folder / self._name
+
+    def blob(self, etag: str) -> Path:
+        if not etag.isalnum():
+            raise BadResponse(f"the hub sent {etag!r} as an ETag")
+        return self.root / "blobs" / etag
+
+    def snapshot(self, commit: str) -> Path:
+        if not commit.isalnum():
+            raise BadResponse(f"the hub sent {commit!r} as a commit")
+        return self.root / "snapshots" / commit
+
+    def lock_path(self, etag: str) -> Path:
+        """The lock that huggingface_hub takes for the same blob."""
+        return self._folder / ".locks" / self._name / f"{etag}.lock"
+
+    def link(self, commit: str, path: str, etag: str) -> Path:
+        """snapshots/<commit>/<path> as a relative link to the blob."""
+        name = self.snapshot(commit) / checked_path(path)
+        name.parent.mkdir(parents=True, exist_ok=True)
+        target = os.path.relpath(self.blob(etag), name.parent)
+        if name.is_symlink() and os.readlink(name) == target:
+            return name
+        # Made under another name first: a reader never finds the path absent or half made.
+        fd, temporary = tempfile.mkstemp(dir=name.parent, prefix=".link-")
+        os.close(fd)
+        os.unlink(temporary)
+        os.symlink(target, temporary)
+        os.replace(temporary, name)
+        return name
+
+    def set_ref(self, revision: str, commit: str) -> None:
+        """refs/<revision>, for every revision that is not the commit or its beginning."""
+        if commit.startswith(revision) and len(revision) >= 7:
+            return
+        name = self.root / "refs" / checked_path(revision)
+        name.parent.mkdir(parents=True, exist_ok=True)
+        if name.exists() and name.read_text() == commit:
+            return
+        fd, temporary = tempfile.mkstemp(dir=name.parent, prefix=".ref-")
+        with os.fdopen(fd, "w") as file:
+            file.write(commit)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, name)
+        sync_folder(name.parent)
+
+    def snapshot_files(self, commit: str) -> Iterator[tuple[str, Path]]:
+        """The paths of a snapshot and the real files behind them, whoever put them there."""
+        folder = self.snapshot(commit)
+        for name in sorted(folder.rglob("*")) if folder.is_dir() else ():
+            real = name.resolve()
+            if real.is_file():
+                yield name.relative_to(folder).as_posix(), real
+
+
+def blob_folders() -> list[Path]:
+    """Where the files of every repository in the cache lie, by ETag."""
+    return sorted(hf_cache_folder().glob("models--*/blobs"))
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Holds an advisory lock on `path`: others that use it wait, also in other processes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)

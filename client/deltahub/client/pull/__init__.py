@@ -1,0 +1,1 @@
+"""Downloads a revision: finds what is missing, rebuilds it, verifies it."""

@@ -1,0 +1,117 @@
+"""Frames off the wire, decoded piece by piece into an open file."""
+
+from collections.abc import Callable
+
+from deltahub.client.api.wire import Reply
+from deltahub.client.local.paths import write_at
+from deltahub.client.local.tensor_sources import Sources
+from deltahub.client.pull.plan import Slot
+from deltahub.codecs.errors import CorruptFrame
+from deltahub.codecs.frame import FrameHeader, FrameView, assemble, parse_header, peek_header_length
+
+# Decoded bytes in flight a worker; a block may be larger (16 MiB at most) and then goes alone.
+_PIECE_BYTES = 8 << 20
+_PEEK_BYTES = 16
+
+
+class FrameReader:
+    """Reads the frames of tensors from an answer and writes their bytes where they belong.
+
+    Memory: the payload, the base and the result of one piece, whatever the tensor's size.
+    """
+
+    def __init__(
+        self,
+        fd: int,
+        path: str,
+        sources: Sources,
+        threads: int,
+        on_received: Callable[[int], None],
+    ) -> None:
+        self._fd = fd
+        self._path = path
+        self._sources = sources
+        self._threads = threads
+        self._on_received = on_received
+        self._payload = _Buffer()
+        self._base = _Buffer()
+        self._out = _Buffer()
+
+    def read_tensor(self, reply: Reply, slot: Slot) -> None:
+        """Writes one tensor's bytes. CodecError when its frames are not what they should be."""
+        done = 0
+        while done < slot.size:
+            view = self._read_view(reply)
+            header = view.header
+            if header.tensor != slot.tensor or header.tensor_size_bytes != slot.size:
+                raise CorruptFrame("the hub sent a frame of another tensor")
+            if header.start_byte != done:
+                raise CorruptFrame(f"the hub sent a frame from byte {header.start_byte}")
+            i = 0
+            while i < header.n_blocks:
+                j = _piece_end(view, i)
+                self._read_blocks(reply, view, i, j, slot.start + done)
+                i = j
+            done += header.size_bytes
+
+    def _read_view(self, reply: Reply) -> FrameView:
+        prefix = bytearray(_PEEK_BYTES)
+        reply.read_into(memoryview(prefix))
+        self._grow(reply, prefix, peek_header_length(prefix))
+        self._grow(reply, prefix, parse_header(prefix).prefix_length)
+        self._on_received(len(prefix))
+        return FrameView.parse(prefix)
+
+    @staticmethod
+    def _grow(reply: Reply, prefix: bytearray, length: int) -> None:
+        begin = len(prefix)
+        prefix.extend(bytes(length - begin))
+        with memoryview(prefix) as view:
+            reply.read_into(view[begin:])
+
+    def _read_blocks(self, reply: Reply, view: FrameView, i: int, j: int, offset: int) -> None:
+        begin, end = view.stored_span(i, j)
+        payload = self._payload.take(end - begin)
+        reply.read_into(payload)
+        self._on_received(end - begin)
+        first, last = view.block_span(i)[0], view.block_span(j - 1)[1]
+        out = self._out.take(last - first)
+        base = self._assemble(view.header, first, last)
+        view.decode_into(i, j, payload, base, out, self._threads)
+        write_at(self._fd, out, offset + first, self._path)
+
+    def _assemble(self, header: FrameHeader, first: int, last: int) -> memoryview | None:
+        if header.base is None:
+            return None
+        base = self._base.take(last - first)
+        itemsize = header.dtype.itemsize
+        assemble(
+            header.base,
+            header.dtype,
+            first // itemsize,
+            (last - first) // itemsize,
+            self._sources.read,
+            base,
+        )
+        return base
+
+
+def _piece_end(view: FrameView, i: int) -> int:
+    """The blocks [i, j) that are read, decoded and written together."""
+    begin = view.block_span(i)[0]
+    j = i + 1
+    while j < view.header.n_blocks and view.block_span(j)[1] - begin <= _PIECE_BYTES:
+        j += 1
+    return j
+
+
+class _Buffer:
+    """Memory that is used again from piece to piece and grows to the largest one."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def take(self, size: int) -> memoryview:
+        if len(self._data) < size:
+            self._data = bytearray(size)
+        return memoryview(self._data)[:size]

@@ -1,0 +1,50 @@
+"""Which parts of an unfinished file are done: a text file beside it, one line a part."""
+
+import os
+from pathlib import Path
+
+from deltahub.client.local.paths import disk_full
+
+
+class Journal:
+    """Finished parts of one file that is being written, by offset; survives the process.
+
+    A line is a claim that a later process checks against the bytes: after a power failure the
+    line may have reached the disk before what it speaks of.
+    """
+
+    def __init__(self, path: Path, identity: str) -> None:
+        """identity: what the file will be. Lines written for anything else are dropped."""
+        self.path = path
+        self.done: dict[int, int] = {}
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        first = f"deltahub 1 {identity}\n".encode()
+        text = b""
+        while chunk := os.pread(self._fd, 1 << 20, len(text)):
+            text += chunk
+        if not text.startswith(first):
+            os.ftruncate(self._fd, 0)
+            self._append(first)
+            return
+        lines = text[len(first) :].split(b"\n")
+        # The last piece is empty, or a line that a dying process did not finish.
+        if lines[-1]:
+            os.ftruncate(self._fd, len(text) - len(lines[-1]))
+        for line in lines[:-1]:
+            start, _, size = line.partition(b" ")
+            if start.isdigit() and size.isdigit():
+                self.done[int(start)] = int(size)
+
+    def add(self, start: int, size: int) -> None:
+        """Says that [start, start + size) is written and proved."""
+        self.done[start] = size
+        self._append(f"{start} {size}\n".encode())
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def _append(self, line: bytes) -> None:
+        try:
+            os.write(self._fd, line)
+        except OSError as exc:
+            raise disk_full(exc, self.path) from exc

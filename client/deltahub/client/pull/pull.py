@@ -1,0 +1,277 @@
+"""Pull: a revision's files into the Hugging Face cache or a folder, proved byte by byte."""
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from deltahub.client.api.endpoints import Api
+from deltahub.client.errors import BadResponse, NotReady, VerificationFailed
+from deltahub.client.local.hashing import index_file, index_snapshot
+from deltahub.client.local.hf_cache import RepositoryCache, checked_path, locked
+from deltahub.client.local.index import LocalIndex, PlacedTensor, Stamp
+from deltahub.client.local.paths import read_at, reserve, sync_folder
+from deltahub.client.local.tensor_sources import Sources
+from deltahub.client.progress import Progress
+from deltahub.client.pull.journal import Journal
+from deltahub.client.pull.local_copies import LocalCopies
+from deltahub.client.pull.rebuild import Rebuild, Target, slots_of
+from deltahub.client.pull.targets import CacheTarget, FolderTarget, Place, PullTarget
+from deltahub.client.pull.whole_file import WholeFile
+from deltahub.client.records import Entry, PlannedTensor, PullResult, Revision
+from deltahub.codecs.errors import CodecError
+from deltahub.codecs.ids import tensor_id
+from deltahub.codecs.recipe import Recipe
+
+# Below this a recipe costs more requests than it can save.
+SMALL_FILE = 1 << 20
+_SMALL_WORKERS = 4
+_CHUNK = 1 << 20
+
+
+class Pull:
+    """One pull. Every file gets its final name only when it is whole, proved and synced."""
+
+    def __init__(
+        self,
+        api: Api,
+        index: LocalIndex,
+        progress: Progress,
+        name: str,
+        revision: str,
+        *,
+        is_sha256_asked: bool,
+    ) -> None:
+        self._api = api
+        self._index = index
+        self._progress = progress
+        self._name = name
+        self._revision = revision
+        self._is_sha256_asked = is_sha256_asked
+        self._sources = Sources(index)
+        self._copies = LocalCopies(index)
+        self._lock = threading.Lock()
+        self._received = 0
+        self._reused = 0
+
+    def run(self, to: Path | None, *, is_overwriting: bool = False) -> PullResult:
+        found = self._api.get_revision(self._name, self._revision)
+        for entry in found.entries:
+            checked_path(entry.path)
+        target: PullTarget = (
+            CacheTarget(RepositoryCache(self._name), found.commit, self._index)
+            if to is None
+            else FolderTarget(to, self._index)
+        )
+        try:
+            missing = self._missing(found, target)
+            replaced = target.begin(missing, is_overwriting=is_overwriting)
+            with self._api.transport.telling(self._progress.note):
+                self._pull_files(found, missing, target)
+        finally:
+            self._sources.close()
+        left = target.finish(self._revision, found.entries)
+        return PullResult(
+            repository=self._name,
+            revision=self._revision,
+            commit=found.commit,
+            path=target.path,
+            files=len(found.entries),
+            size=sum(entry.size for entry in found.entries),
+            received=self._received,
+            reused=self._reused,
+            fetched_files=tuple(sorted(entry.path for entry in missing)),
+            replaced=replaced,
+            left=left,
+        )
+
+    def _missing(self, found: Revision, target: PullTarget) -> list[Entry]:
+        """The entries that are not in their place; those that are get published."""
+        missing = []
+        for entry in found.entries:
+            if self._is_present(entry, target):
+                target.publish(entry)
+                self._count(0, entry.size)
+            else:
+                missing.append(entry)
+        return missing
+
+    def _pull_files(self, found: Revision, missing: list[Entry], target: PullTarget) -> None:
+        if not missing:
+            self._progress.note(f"{self._name}@{found.commit[:12]} is here already")
+            return
+        if any(entry.size >= SMALL_FILE for entry in missing):
+            self._index_base(found)
+        total = sum(entry.size for entry in missing)
+        small = [entry for entry in missing if entry.size < SMALL_FILE]
+        large = [entry for entry in missing if entry.size >= SMALL_FILE]
+        with self._progress.stage(f"pull {self._name}", total) as stage:
+
+            def fetch(entry: Entry) -> None:
+                self._fetch(found.commit, entry, target, stage.advance)
+
+            with ThreadPoolExecutor(_SMALL_WORKERS) as pool:
+                list(pool.map(fetch, small))
+            for entry in large:
+                fetch(entry)
+
+    def _is_present(self, entry: Entry, target: PullTarget) -> bool:
+        if not target.is_present(entry):
+            return False
+        if not self._is_sha256_asked:
+            return True
+        with target.place(entry).final.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
+
+    def _index_base(self, found: Revision) -> None:
+        """Makes findable what another tool put into the cache: the declared base, and us."""
+        index_snapshot(self._name, found.parent, self._index)
+        if found.base.declared:
+            base = found.base.declared.partition("@")[0]
+            index_snapshot(base, found.base.commit, self._index)
+
+    # -- one file --------------------------------------------------------------------------
+
+    def _fetch(
+        self, commit: str, entry: Entry, target: PullTarget, on_done: Callable[[int], None]
+    ) -> None:
+        place = target.place(entry)
+        for folder in {place.final.parent, place.work.parent}:
+            folder.mkdir(parents=True, exist_ok=True)
+        with locked(place.lock):
+            if target.is_present(entry) and not self._is_sha256_asked:
+                on_done(entry.size)  # another process was quicker
+                self._count(0, entry.size)
+            else:
+                self._make(commit, entry, place, on_done)
+        target.publish(entry)
+
+    def _make(
+        self, commit: str, entry: Entry, place: Place, on_done: Callable[[int], None]
+    ) -> None:
+        fd = os.open(place.work, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            tensors: list[PlacedTensor] | None = None
+            if self._copy(entry, fd, place):
+                on_done(entry.size)
+                self._count(0, entry.size)
+            else:
+                tensors = self._fetch_into(fd, commit, entry, place, on_done)
+            os.fsync(fd)
+            stamp_inode = os.fstat(fd)
+        except VerificationFailed:
+            # What is wrong twice is not worth going on from.
+            place.work.unlink(missing_ok=True)
+            place.journal.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(fd)
+        os.replace(place.work, place.final)
+        sync_folder(place.final.parent)
+        place.journal.unlink(missing_ok=True)
+        self._sources.moved(place.work, place.final)
+        final = place.final.resolve()
+        self._index.remember(final, Stamp.of(stamp_inode), sha256=entry.sha256, tensors=tensors)
+        if tensors is None and entry.size >= SMALL_FILE:
+            index_file(final, entry.path, self._index)
+
+    def _copy(self, entry: Entry, fd: int, place: Place) -> bool:
+        """Whether the whole file was here, under whatever name, and is in its place now."""
+        if place.journal.exists():
+            return False  # some of it is there already
+        if _has_recipe(entry) and entry.path.endswith(".safetensors"):
+            # Copying tensors is quicker than proving the whole file by its SHA-256.
+            self._copies.index_tensors(entry)
+            return False
+        return self._copies.copy(entry, fd, place.work)
+
+    def _fetch_into(
+        self, fd: int, commit: str, entry: Entry, place: Place, on_done: Callable[[int], None]
+    ) -> list[PlacedTensor] | None:
+        recipe = self._recipe(commit, entry)
+        identity = recipe[0].id.hex() if recipe else f"sha256:{entry.sha256}"
+        journal = Journal(place.journal, identity)
+        try:
+            return self._fill(fd, commit, entry, place, journal, recipe, on_done)
+        finally:
+            journal.close()
+
+    def _fill(
+        self,
+        fd: int,
+        commit: str,
+        entry: Entry,
+        place: Place,
+        journal: Journal,
+        recipe: tuple[Recipe, dict[bytes, PlannedTensor]] | None,
+        on_done: Callable[[int], None],
+    ) -> list[PlacedTensor] | None:
+        reserve(fd, entry.size, place.work)
+        target = Target(fd, place.work, self._name, commit, entry)
+        if recipe is None:
+            whole = WholeFile(self._api, target, journal, on_done)
+            whole.run()
+            self._count(whole.received, whole.reused)
+            return None
+        rebuild = Rebuild(self._api, target, journal, self._sources, on_done=on_done)
+        rebuild.run(*recipe)
+        self._count(rebuild.received, rebuild.reused)
+        if self._is_sha256_asked:
+            self._check_sha256(fd, entry)
+        slots, _ = slots_of(recipe[0])
+        return [PlacedTensor(slot.tensor, slot.start, slot.size) for slot in slots]
+
+    def _recipe(
+        self, commit: str, entry: Entry
+    ) -> tuple[Recipe, dict[bytes, PlannedTensor]] | None:
+        """The file's recipe and how its tensors are stored; None where bytes must do."""
+        if not _has_recipe(entry):
+            return None
+        for is_last in (False, True):
+            try:
+                return self._read_recipe(commit, entry)
+            except NotReady:
+                return None
+            except (BadResponse, VerificationFailed):
+                if is_last:  # once is the wire's fault, perhaps
+                    raise
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    def _read_recipe(self, commit: str, entry: Entry) -> tuple[Recipe, dict[bytes, PlannedTensor]]:
+        plan = self._api.get_recipe_plan(self._name, commit, entry.path)
+        data = self._api.get_recipe_bytes(self._name, commit, entry.path)
+        self._count(len(data), 0)
+        try:
+            if tensor_id(data) != bytes.fromhex(plan.recipe):
+                raise VerificationFailed(f"{entry.path}: the recipe does not have its own hash")
+            recipe = Recipe.from_bytes(data)
+            stored = {bytes.fromhex(tensor.id): tensor for tensor in plan.tensors}
+        except (CodecError, ValueError) as exc:
+            raise BadResponse(f"{entry.path}: the hub sent no recipe: {exc}") from exc
+        if recipe.sha256.hex() != entry.sha256 or recipe.size != entry.size:
+            raise VerificationFailed(f"{entry.path}: the hub sent another file's recipe")
+        return recipe, stored
+
+    def _check_sha256(self, fd: int, entry: Entry) -> None:
+        digest = hashlib.sha256()
+        buffer = memoryview(bytearray(_CHUNK))
+        for done in range(0, entry.size, _CHUNK):
+            part = buffer[: min(_CHUNK, entry.size - done)]
+            read_at(fd, part, done)
+            digest.update(part)
+        if digest.hexdigest() != entry.sha256:
+            raise VerificationFailed(
+                f"{entry.path}: every tensor is right, but the SHA-256 of the file is not; "
+                "the hub's operator should run `deltahub fsck --read-data`"
+            )
+
+    def _count(self, received: int, reused: int) -> None:
+        with self._lock:
+            self._received += received
+            self._reused += reused
+
+
+def _has_recipe(entry: Entry) -> bool:
+    return entry.size >= SMALL_FILE and entry.state == "ingested"

@@ -1,0 +1,290 @@
+"""One file out of its recipe: from tensors that are here, frames, and plain ranges."""
+
+import os
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from blake3 import blake3
+
+from deltahub.client.api.endpoints import Api
+from deltahub.client.api.wire import Reply, cut_short
+from deltahub.client.errors import BadResponse, VerificationFailed
+from deltahub.client.local.paths import read_at, write_at
+from deltahub.client.local.tensor_sources import MissingTensor, Sources
+from deltahub.client.pull.frame_stream import FrameReader
+from deltahub.client.pull.journal import Journal
+from deltahub.client.pull.plan import RebuildPlan, Slot, plan_rebuild
+from deltahub.client.records import Entry, PlannedTensor
+from deltahub.codecs.errors import CodecError
+from deltahub.codecs.recipe import Literal, Recipe, TensorRef
+
+_CHUNK = 1 << 20
+_MAX_WORKERS = 4
+
+
+@dataclass(frozen=True)
+class Target:
+    """An open file that is being made, and what it will be."""
+
+    fd: int
+    path: Path
+    repository: str
+    commit: str
+    entry: Entry
+
+
+class _Damaged(Exception):
+    """A tensor that did not come out right; it is asked for once more as plain bytes."""
+
+    def __init__(self, slot: Slot) -> None:
+        super().__init__(slot.tensor.hex())
+        self.slot = slot
+
+
+def slots_of(recipe: Recipe) -> tuple[list[Slot], list[tuple[int, bytes]]]:
+    """The places of the recipe's tensors, and its literal bytes by offset."""
+    slots: list[Slot] = []
+    literals: list[tuple[int, bytes]] = []
+    offset = 0
+    for segment in recipe.segments:
+        if isinstance(segment, Literal):
+            literals.append((offset, segment.data))
+            offset += len(segment.data)
+        elif isinstance(segment, TensorRef):
+            slots.append(Slot(segment.tensor, offset, segment.size))
+            offset += segment.size
+    return slots, literals
+
+
+class Rebuild:
+    """The work on one file. Every slot is proved by its BLAKE3 before the journal says so."""
+
+    def __init__(
+        self,
+        api: Api,
+        target: Target,
+        journal: Journal,
+        sources: Sources,
+        *,
+        on_done: Callable[[int], None],
+    ) -> None:
+        self._api = api
+        self._target = target
+        self._journal = journal
+        self._sources = sources
+        self._on_done = on_done
+        self._lock = threading.Lock()
+        self._again: list[Slot] = []
+        self._stored: Mapping[bytes, PlannedTensor] = {}
+        self.received = 0
+        self.reused = 0
+
+    def run(self, recipe: Recipe, stored: Mapping[bytes, PlannedTensor]) -> None:
+        """Fills the file. VerificationFailed when a tensor is wrong twice."""
+        slots, literals = slots_of(recipe)
+        for offset, data in literals:
+            write_at(self._target.fd, memoryview(data), offset, self._target.path)
+        self._stored = stored
+        missing = self._resume(slots)
+        wanted = {slot.tensor for slot in missing}
+        for tensor in list(wanted):
+            wanted.update(self._bases_of(tensor))
+        self._sources.look_up(wanted)
+        while True:
+            rest = [slot for slot in missing if slot.start not in self._journal.done]
+            plan = plan_rebuild(rest, stored, self._local(wanted))
+            # A copy that fails is forgotten, so that the next plan asks the hub for it.
+            if self._copy(plan.copies) == 0:
+                break
+        self._fetch(plan)
+        for slot in plan.repeats:
+            if self._copy([slot]) > 0:
+                self._fetch_run([slot])
+
+    def _bases_of(self, tensor: bytes) -> list[bytes]:
+        found = self._stored.get(tensor)
+        return [bytes.fromhex(base) for base in found.bases] if found else []
+
+    def _local(self, tensors: Iterable[bytes]) -> Collection[bytes]:
+        return {tensor for tensor in tensors if tensor in self._sources}
+
+    # -- what is here ----------------------------------------------------------------------
+
+    def _resume(self, slots: list[Slot]) -> list[Slot]:
+        """The slots that are still to do, after a look at what an earlier process did."""
+        missing: list[Slot] = []
+        for slot in slots:
+            if self._journal.done.get(slot.start) == slot.size and self._is_written(slot):
+                self._finish(slot, reused=slot.size, is_new=False)
+            else:
+                self._journal.done.pop(slot.start, None)
+                missing.append(slot)
+        return missing
+
+    def _copy(self, slots: list[Slot]) -> int:
+        """Copies local tensors in; returns how many were not what they should be."""
+
+        def copy(slot: Slot) -> int:
+            try:
+                self._sources.copy_to(slot.tensor, self._target.fd, slot.start)
+                is_right = self._is_written(slot)
+            except MissingTensor:
+                is_right = False
+            if is_right:
+                self._finish(slot, reused=slot.size)
+                return 0
+            self._sources.forget(slot.tensor)
+            return 1
+
+        with ThreadPoolExecutor(_workers(len(slots))) as pool:
+            return sum(pool.map(copy, slots))
+
+    def _is_written(self, slot: Slot) -> bool:
+        """Whether the file holds the tensor's own bytes in this place."""
+        digest = blake3()
+        buffer = memoryview(bytearray(min(_CHUNK, slot.size)))
+        try:
+            for done in range(0, slot.size, _CHUNK):
+                part = buffer[: min(_CHUNK, slot.size - done)]
+                read_at(self._target.fd, part, slot.start + done)
+                digest.update(part)
+        except EOFError:
+            return False
+        return digest.digest() == slot.tensor
+
+    def _spared_by_bases(self, slot: Slot) -> int:
+        """Bytes of a slot that came as a difference which were taken from its base here."""
+        stored = self._stored[slot.tensor]
+        return max(0, slot.size - stored.encoded_size) if stored.bases else 0
+
+    def _finish(self, slot: Slot, *, reused: int, is_new: bool = True) -> None:
+        """Notes a slot as done. reused: bytes of it that did not have to be sent."""
+        with self._lock:
+            if is_new:
+                self._journal.add(slot.start, slot.size)
+            self.reused += reused
+        self._sources.add(slot.tensor, self._target.path, slot.start, slot.size)
+        self._on_done(slot.size)
+
+    # -- what the hub sends ----------------------------------------------------------------
+
+    def _fetch(self, plan: RebuildPlan) -> None:
+        """Waves one after the other; plain ranges run beside the first."""
+        runs = plan.runs
+        for wave in plan.waves or [[]]:
+            count = len(wave) + len(runs)
+            with ThreadPoolExecutor(_workers(count)) as pool:
+                tasks = [pool.submit(self._fetch_batch, batch, count) for batch in wave]
+                tasks += [pool.submit(self._fetch_run, run) for run in runs]
+                try:
+                    for task in tasks:
+                        task.result()
+                except BaseException:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    raise
+            runs = []
+        for slot in self._again:
+            self._fetch_run([slot])
+        self._again.clear()
+
+    def _fetch_batch(self, batch: list[Slot], n_tasks: int) -> None:
+        threads = max(1, (os.cpu_count() or 1) // _workers(n_tasks))
+        reader = FrameReader(
+            self._target.fd, str(self._target.path), self._sources, threads, self._count_received
+        )
+        pending = list(batch)
+
+        def attempt() -> None:
+            asked = [slot.tensor.hex() for slot in pending]
+            target = self._target
+            with self._api.open_frames(target.repository, target.commit, asked) as reply:
+                while pending:
+                    slot = pending[0]
+                    try:
+                        reader.read_tensor(reply, slot)
+                    except (CodecError, MissingTensor) as exc:
+                        raise _Damaged(slot) from exc
+                    if not self._is_written(slot):
+                        raise _Damaged(slot)
+                    self._finish(pending.pop(0), reused=self._spared_by_bases(slot))
+                reply.drain()
+
+        while pending:
+            try:
+                self._api.transport.patiently(attempt, lambda: len(pending))
+            except _Damaged as exc:
+                # The rest of that answer cannot be trusted; this tensor goes the plain way,
+                # which also helps when it was the local base that is damaged.
+                for base in self._bases_of(exc.slot.tensor):
+                    self._sources.is_verified(base)
+                with self._lock:
+                    self._again.append(exc.slot)
+                pending.remove(exc.slot)
+
+    def _fetch_run(self, run: list[Slot]) -> None:
+        """Neighbouring slots as one range, each proved while it streams; one retry each."""
+        pending = list(run)
+        failed: set[int] = set()
+        cursor = _Cursor()
+
+        def attempt() -> None:
+            target = self._target
+            start, end = pending[0].start + cursor.done, pending[-1].end
+            with self._api.open_file(
+                target.repository, target.commit, target.entry, start, end
+            ) as reply:
+                if reply.status != (200 if (start, end) == (0, target.entry.size) else 206):
+                    raise BadResponse(f"the hub answered {reply.status} to a range")
+                while pending:
+                    slot = pending[0]
+                    self._stream(reply, slot, cursor)
+                    is_right = cursor.digest.digest() == slot.tensor
+                    cursor.reset()
+                    if is_right:
+                        self._finish(pending.pop(0), reused=0)
+                    elif slot.start in failed:
+                        raise VerificationFailed(
+                            f"{target.entry.path}: bytes {slot.start} to {slot.end} were wrong "
+                            "twice; the connection or the hub is damaged"
+                        )
+                    else:
+                        failed.add(slot.start)
+                        raise ConnectionResetError("the hub's bytes did not check")
+                reply.drain()
+
+        while pending:
+            self._api.transport.patiently(attempt, lambda: len(pending) + cursor.done)
+
+    def _stream(self, reply: Reply, slot: Slot, cursor: "_Cursor") -> None:
+        while cursor.done < slot.size:
+            wanted = min(_CHUNK, slot.size - cursor.done)
+            part = cursor.buffer[: reply.read_up_to(cursor.buffer[:wanted])]
+            write_at(self._target.fd, part, slot.start + cursor.done, self._target.path)
+            cursor.digest.update(part)
+            cursor.done += len(part)
+            self._count_received(len(part))
+            if len(part) < wanted:
+                raise cut_short()
+
+    def _count_received(self, size: int) -> None:
+        with self._lock:
+            self.received += size
+
+
+class _Cursor:
+    """How far one slot has come, kept over broken connections."""
+
+    def __init__(self) -> None:
+        self.buffer = memoryview(bytearray(_CHUNK))
+        self.reset()
+
+    def reset(self) -> None:
+        self.digest = blake3()
+        self.done = 0
+
+
+def _workers(n_tasks: int) -> int:
+    return max(1, min(_MAX_WORKERS, max(2, os.cpu_count() or 1), n_tasks))

@@ -1,0 +1,111 @@
+"""One file as the hub streams it, proved by its SHA-256: where there is no recipe yet."""
+
+import hashlib
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from deltahub.client.api.endpoints import Api
+from deltahub.client.api.wire import Reply, cut_short
+from deltahub.client.errors import BadResponse, VerificationFailed
+from deltahub.client.local.paths import read_at, write_at
+from deltahub.client.pull.journal import Journal
+from deltahub.client.pull.rebuild import Target
+
+_CHUNK = 1 << 20
+_N_BUFFERS = 4
+_MARK_BYTES = 32 << 20
+
+
+class WholeFile:
+    """Streams one file into its target; goes on where an earlier process stopped."""
+
+    def __init__(
+        self, api: Api, target: Target, journal: Journal, on_done: Callable[[int], None]
+    ) -> None:
+        self._api = api
+        self._target = target
+        self._journal = journal
+        self._on_done = on_done
+        self._digest = hashlib.sha256()
+        self._position = 0
+        self.received = 0
+        self.reused = 0
+
+    def run(self) -> None:
+        """Fills the file. VerificationFailed when its SHA-256 is wrong twice."""
+        self._resume()
+        for is_last in (False, True):
+            self._download()
+            if self._digest.hexdigest() == self._target.entry.sha256:
+                return
+            if is_last:
+                break
+            self._on_done(-self._position)
+            self._digest = hashlib.sha256()
+            self._position = 0
+        raise VerificationFailed(
+            f"{self._target.entry.path} came twice with another SHA-256 than the hub promised"
+        )
+
+    def _resume(self) -> None:
+        """Hashes what an earlier process wrote: its journal says how far that goes."""
+        end = min(self._journal.done.get(0, 0), self._target.entry.size)
+        buffer = memoryview(bytearray(_CHUNK))
+        try:
+            while self._position < end:
+                part = buffer[: min(_CHUNK, end - self._position)]
+                read_at(self._target.fd, part, self._position)
+                self._digest.update(part)
+                self._position += len(part)
+        except EOFError:
+            self._digest = hashlib.sha256()
+            self._position = 0
+        self.reused = self._position
+        self._on_done(self._position)
+
+    def _download(self) -> None:
+        target = self._target
+        with ThreadPoolExecutor(1) as hasher:
+
+            def attempt() -> None:
+                start, end = self._position, target.entry.size
+                with self._api.open_file(
+                    target.repository, target.commit, target.entry, start, end
+                ) as reply:
+                    if reply.status != (200 if start == 0 else 206):
+                        raise BadResponse(f"the hub answered {reply.status} to a range")
+                    self._read(reply, hasher)
+                    reply.drain()
+
+            if self._position < target.entry.size:
+                self._api.transport.patiently(attempt, lambda: self._position)
+
+    def _read(self, reply: Reply, hasher: ThreadPoolExecutor) -> None:
+        """Reads to the end; hashing runs beside reading and writing, a few buffers behind."""
+        ring = [memoryview(bytearray(_CHUNK)) for _ in range(_N_BUFFERS)]
+        pending: list[Future[None] | None] = [None] * _N_BUFFERS
+        turn = 0
+        marked = self._position
+        try:
+            while self._position < self._target.entry.size:
+                before = pending[turn]
+                if before is not None:
+                    before.result()
+                wanted = min(_CHUNK, self._target.entry.size - self._position)
+                part = ring[turn][: reply.read_up_to(ring[turn][:wanted])]
+                write_at(self._target.fd, part, self._position, self._target.path)
+                pending[turn] = hasher.submit(self._digest.update, part)
+                self._position += len(part)
+                self.received += len(part)
+                self._on_done(len(part))
+                if self._position - marked >= _MARK_BYTES:
+                    self._journal.add(0, self._position)
+                    marked = self._position
+                turn = (turn + 1) % _N_BUFFERS
+                if len(part) < wanted:
+                    raise cut_short()
+        finally:
+            # A later attempt goes on with this digest: it must have seen all that was counted.
+            for task in pending:
+                if task is not None:
+                    task.result()

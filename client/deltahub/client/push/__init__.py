@@ -1,0 +1,1 @@
+"""Uploads a folder: finds what the hub lacks, encodes it, sends it."""

@@ -1,0 +1,86 @@
+"""How each file of a push travels: not at all, whole, or as the tensors that the hub lacks."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from deltahub.client.local.folder import LocalFile
+from deltahub.client.local.tensor_sources import Sources
+from deltahub.client.push.base import BaseSet
+from deltahub.client.push.encode import Choice, LocalTensor, choose
+from deltahub.codecs.files import FilePlan
+
+# Below this, asking costs more than sending.
+SMALL_FILE = 1 << 20
+# A file goes as frames if that saves this share of its bytes; where nothing is shared and there
+# is no base, the hub's own ingest does the same work, and only a large gain is worth the wait.
+_MUST_SAVE = 0.05
+_MUST_SAVE_ALONE = 0.25
+_CHOOSERS = 4
+
+
+@dataclass(frozen=True)
+class HashedFile:
+    """A file of the push with its hashes. plan and tensors: of large safetensors files only."""
+
+    file: LocalFile
+    sha256: str
+    plan: FilePlan | None = None
+    tensors: tuple[LocalTensor, ...] = ()
+
+
+@dataclass
+class PushPlan:
+    """What is to be sent. frames: files rebuilt by the hub; choices: their missing tensors."""
+
+    whole: list[HashedFile] = field(default_factory=list)
+    frames: list[HashedFile] = field(default_factory=list)
+    choices: list[Choice] = field(default_factory=list)
+
+
+def plan_push(
+    files: Iterable[HashedFile], have: set[str], bases: Sequence[BaseSet], sources: Sources
+) -> PushPlan:
+    """The cheaper way for each file, by samples of its missing tensors.
+
+    have: ids in hex of the tensors that the hub holds for us.
+    """
+    plan = PushPlan()
+    chosen: dict[bytes, Choice] = {}
+    taken: set[bytes] = set()
+    for each in files:
+        missing = _missing(each, have)
+        if each.plan is None or not each.tensors:
+            plan.whole.append(each)
+            continue
+        new = [tensor for tensor in missing.values() if tensor.tensor not in chosen]
+        with ThreadPoolExecutor(_CHOOSERS) as pool:
+            for choice in pool.map(lambda tensor: choose(tensor, bases, sources), new):
+                chosen[choice.tensor.tensor] = choice
+        if not _is_worth_frames(each, missing, chosen, taken):
+            plan.whole.append(each)
+            continue
+        plan.frames.append(each)
+        for tensor in missing:
+            if tensor not in taken:
+                taken.add(tensor)
+                plan.choices.append(chosen[tensor])
+    return plan
+
+
+def _missing(each: HashedFile, have: set[str]) -> dict[bytes, LocalTensor]:
+    return {tensor.tensor: tensor for tensor in each.tensors if tensor.tensor.hex() not in have}
+
+
+def _is_worth_frames(
+    each: HashedFile,
+    missing: Mapping[bytes, LocalTensor],
+    chosen: Mapping[bytes, Choice],
+    taken: set[bytes],
+) -> bool:
+    sent = sum(chosen[tensor].expected_bytes for tensor in missing if tensor not in taken)
+    is_related = len(missing) < len({tensor.tensor for tensor in each.tensors}) or any(
+        chosen[tensor].base is not None for tensor in missing
+    )
+    saved = 1 - sent / each.file.size
+    return saved >= (_MUST_SAVE if is_related else _MUST_SAVE_ALONE)

@@ -1,0 +1,316 @@
+"""Push: what the hub lacks of a folder's files, and a commit that names them all."""
+
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from deltahub.client.api.endpoints import Api
+from deltahub.client.api.jobs import wait_for_job
+from deltahub.client.errors import (
+    InvalidArgument,
+    JobNotFound,
+    RefMoved,
+    RepositoryExists,
+    RepositoryNotFound,
+    UploadNotFound,
+)
+from deltahub.client.local.folder import LocalFile
+from deltahub.client.local.hashing import plan_of, sha256_of, tensors_of
+from deltahub.client.local.index import LocalIndex
+from deltahub.client.names import branch_name, file_path
+from deltahub.client.progress import Progress, Silent
+from deltahub.client.push.encode import LocalTensor
+from deltahub.client.push.plan import SMALL_FILE, HashedFile
+from deltahub.client.push.send import NO_BASE, FileSender, PushOptions, parse_base
+from deltahub.client.records import CommitResult, PushResult, Repository, Revision, WhoAmI
+
+_COMMIT_TRIES = 5
+
+
+class Push:
+    """One push. Safe to repeat at any moment: what was acknowledged is not sent again."""
+
+    def __init__(
+        self, api: Api, index: LocalIndex, progress: Progress, options: PushOptions
+    ) -> None:
+        self._api = api
+        self._index = index
+        self._progress = progress
+        self._options = options
+        self._has_branch = False
+        self._sender = FileSender(api, index, progress, options)
+
+    def run(self, files: Sequence[LocalFile]) -> PushResult:
+        try:
+            with self._api.transport.telling(self._progress.note):
+                return self._run(files)
+        finally:
+            self._sender.close()
+
+    def _run(self, files: Sequence[LocalFile]) -> PushResult:
+        options = self._options
+        branch_name(options.revision)
+        for file in files:
+            file_path(file.path)
+        base = self._find_base()
+        exists = self._exists(files)
+        if exists:
+            self._refuse_tag()
+        hashed = self._hash(files)
+        if not exists:
+            self._create()
+        head = self._head()
+        missing = self._unknown(hashed, head)
+        if missing:
+            self._sender.send(missing, head, base)
+        result, added, deleted = self._commit(hashed, head)
+        if not result.changed:  # another push has made the same commit meanwhile
+            added = deleted = ()
+        return PushResult(
+            repository=options.name,
+            revision=options.revision,
+            commit=result.commit,
+            changed=result.changed,
+            state=self._settle(result),
+            added=added,
+            deleted=deleted,
+            unchanged=len(hashed) - len(added),
+            size=sum(each.file.size for each in hashed),
+            sent=self._sender.sent,
+            job_id=result.job_id,
+            url=f"{self._api.transport.url}/v1/repositories/{options.name}",
+            base=None if options.base == NO_BASE else options.base,
+            base_state=_base_state(options, base),
+        )
+
+    def _find_base(self) -> Revision | None:
+        """The declared base, None where there is none; said if the hub has it not, or not for us:
+        a name that is misspelt looks no other. Said also of one that nothing is coded against.
+        """
+        base = self._options.base
+        if base is None or base == NO_BASE:
+            return None
+        model, revision = parse_base(base)
+        if (model, revision) == (self._options.name, self._options.revision):
+            raise InvalidArgument(
+                f"{base} would be its own base: name another model, or an older commit of this one "
+                f"as {model}@COMMIT"
+            )
+        found = self._api.find_revision(model, revision)
+        if found is None:
+            self._progress.note(
+                f"warning: there is no {base} that you may read here: it is declared as the base "
+                "all the same, and used once it arrives; another --base changes it, "
+                f"--base {NO_BASE} takes it away"
+            )
+        elif not _has_safetensors(found):
+            self._progress.note(
+                f"warning: {base} has no safetensors file here, and differences are made from those"
+                " alone: it is declared as the base, and used once one arrives"
+            )
+        return found
+
+    def _unknown(self, files: Iterable[HashedFile], head: Revision | None) -> list[HashedFile]:
+        """The changed files that the hub would not find by their hash: the ones to send."""
+        in_head = {entry.sha256 for entry in head.entries} if head else set()
+        asked = {each.sha256: each for each in _changed(files, head) if each.sha256 not in in_head}
+        sizes = {sha256: each.file.size for sha256, each in asked.items()}
+        known = self._api.query_files(self._options.name, sizes)
+        return [each for sha256, each in asked.items() if sha256 not in known]
+
+    def _head(self) -> Revision | None:
+        """Where the branch is; for one that does not exist yet, main: it begins there."""
+        options = self._options
+        found = self._api.find_revision(options.name, options.revision)
+        self._has_branch = found is not None
+        if found is None and options.revision != "main":
+            found = self._api.find_revision(options.name, "main")
+        return found
+
+    def _exists(self, files: Sequence[LocalFile]) -> bool:
+        """Whether there is the repository. Forbidden, before any file has been read, where we may
+        not push to it or create it.
+        """
+        try:
+            found = self._api.get_repository(self._options.name)
+        except RepositoryNotFound:
+            if not files:
+                raise  # there is nothing to delete either
+            if may_create(self._api.whoami(), self._options.name):
+                return False  # as late as possible: a push that fails leaves no empty one behind
+            self._create()  # the hub says it best why not
+            return True
+        self._check(found)
+        self._api.require_write(self._options.name)
+        return True
+
+    def _create(self) -> None:
+        options = self._options
+        try:
+            self._api.create_repository(options.name, private=bool(options.private))
+        except RepositoryExists:
+            self._check(self._api.get_repository(options.name))  # made by another push just now
+
+    def _check(self, found: Repository) -> None:
+        """InvalidArgument for a repository that is not as private as was asked for."""
+        options = self._options
+        if options.private is not None and options.private != found.private:
+            kind, wanted = ("public", "private") if options.private else ("private", "public")
+            raise InvalidArgument(
+                f"{options.name} exists and is {kind}, which no push changes: "
+                f"`deltahub visibility {options.name} {wanted}` does, for all its revisions"
+            )
+
+    def _refuse_tag(self) -> None:
+        """InvalidArgument for a push to a tag, before anything is sent that could not be used."""
+        options = self._options
+        if options.revision == "main":
+            return
+        for ref in self._api.list_refs(options.name):
+            if (ref.kind, ref.name) == ("tag", options.revision):
+                raise InvalidArgument(
+                    f"{ref.name} is a tag of {options.name}, which stays where it is: push to a"
+                    " branch"
+                )
+
+    def _hash(self, files: Sequence[LocalFile]) -> list[HashedFile]:
+        """Hashes of all files; SHA-256 and tensors of one file run side by side."""
+        index = self._index
+        total = sum(file.size for file in files if not index.sha256_of(file.source, file.stamp))
+        workers = max(2, os.cpu_count() or 1)
+        progress = self._progress if total else Silent()  # nothing is read where all is known
+        with (
+            progress.stage("hash", total) as stage,
+            ThreadPoolExecutor(workers) as pool,
+        ):
+
+            def digest(file: LocalFile) -> str:
+                return sha256_of(file.source, file.stamp, self._index, stage.advance)
+
+            digests = [pool.submit(digest, file) for file in files]
+            plans = [pool.submit(self._plan_file, file) for file in files]
+            try:
+                return [
+                    HashedFile(file, digests[i].result(), *plans[i].result())
+                    for i, file in enumerate(files)
+                ]
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def _plan_file(self, file: LocalFile) -> tuple[Any, tuple[LocalTensor, ...]]:
+        if not file.path.endswith(".safetensors"):
+            return None, ()
+        plan = plan_of(file.source, file.stamp, file.path)
+        if plan.kind != "safetensors":
+            self._progress.note(
+                f"warning: {file.path} is not a whole safetensors file: {plan.note}. "
+                "It is kept as it is, and not as a difference"
+            )
+            return None, ()
+        if file.size < SMALL_FILE:
+            return None, ()
+        placed = tensors_of(file.source, file.stamp, plan, self._index)
+        return plan, tuple(
+            LocalTensor(each.tensor, file.source, piece)
+            for each, piece in zip(placed, plan.tensor_pieces(), strict=True)
+        )
+
+    # -- committing ------------------------------------------------------------------------
+
+    def _commit(
+        self, files: list[HashedFile], head: Revision | None
+    ) -> tuple[CommitResult, tuple[str, ...], tuple[str, ...]]:
+        """The commit and the paths that it added and deleted.
+
+        Somebody else's commit in between: read again and add to that, unless this is a mirror,
+        which would delete what it has not seen. What the hub had when it was asked may be gone by
+        now; then it is sent after all.
+        """
+        options = self._options
+        for attempt in range(1, _COMMIT_TRIES + 1):
+            operations = _operations(files, head, is_mirror=options.mirror)
+            added = tuple(each["path"] for each in operations if each["op"] == "add")
+            deleted = tuple(each["path"] for each in operations if each["op"] == "delete")
+            wanted = None if options.base == NO_BASE else options.base
+            is_same_base = options.base is None or (head and head.base.declared == wanted)
+            if head is not None and not operations and is_same_base and self._has_branch:
+                return CommitResult(head.commit, head.job_id, changed=False), added, deleted
+            try:
+                result = self._api.commit(
+                    options.name,
+                    ref=options.revision,
+                    message=options.message,
+                    parent=head.commit if head else None,
+                    base=options.base,
+                    operations=operations,
+                )
+            except RefMoved:
+                if options.mirror or attempt == _COMMIT_TRIES:
+                    raise
+                head = self._head()
+                continue
+            except UploadNotFound:
+                if attempt == _COMMIT_TRIES:
+                    raise
+                self._sender.upload(self._unknown(files, head))
+                continue
+            return result, added, deleted
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    def _settle(self, result: CommitResult) -> str:
+        """`proved` once the hub has stored and verified everything, if that is waited for."""
+        options = self._options
+        if result.job_id is None:
+            return "proved"
+        if not options.wait:
+            return "committed"
+        try:
+            wait_for_job(self._api, result.job_id, self._progress)
+        except JobNotFound:
+            # Another user's commit had this content already; its job is not ours to see.
+            found = self._api.get_revision(options.name, result.commit)
+            is_done = all(entry.state == "ingested" for entry in found.entries)
+            return "proved" if is_done else "committed"
+        return "proved"
+
+
+def may_create(who: WhoAmI, name: str) -> bool:
+    """Whether the hub would let them create the repository, as far as they can tell."""
+    if who.is_admin and who.scope == "admin":
+        return True
+    namespace = name.partition("/")[0]
+    roles = {each.name: each.role for each in who.namespaces}
+    return who.scope != "read" and roles.get(namespace) in ("write", "admin")
+
+
+def _base_state(options: PushOptions, found: Revision | None) -> str | None:
+    if options.base in (None, NO_BASE):
+        return None
+    if found is None:
+        return "absent"
+    return "resolved" if _has_safetensors(found) else "no_safetensors"
+
+
+def _has_safetensors(revision: Revision) -> bool:
+    return any(entry.path.endswith(".safetensors") for entry in revision.entries)
+
+
+def _changed(files: Iterable[HashedFile], head: Revision | None) -> list[HashedFile]:
+    known = {entry.path: entry.sha256 for entry in head.entries} if head else {}
+    return [each for each in files if known.get(each.file.path) != each.sha256]
+
+
+def _operations(
+    files: list[HashedFile], head: Revision | None, *, is_mirror: bool
+) -> list[dict[str, Any]]:
+    operations: list[dict[str, Any]] = [
+        {"op": "add", "path": each.file.path, "sha256": each.sha256, "size": each.file.size}
+        for each in _changed(files, head)
+    ]
+    if is_mirror and head is not None:
+        ours = {each.file.path for each in files}
+        gone = sorted(entry.path for entry in head.entries if entry.path not in ours)
+        operations += [{"op": "delete", "path": path} for path in gone]
+    return operations

@@ -1,0 +1,163 @@
+"""Making the hub have every file's bytes, whole or as what it lacks of them."""
+
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from deltahub.client.api.endpoints import Api
+from deltahub.client.api.jobs import wait_for_job
+from deltahub.client.errors import JobFailed
+from deltahub.client.local.hashing import index_snapshot
+from deltahub.client.local.index import LocalIndex
+from deltahub.client.local.tensor_sources import Sources
+from deltahub.client.progress import Progress
+from deltahub.client.push.base import BaseSet, load_base
+from deltahub.client.push.packs import PackSender, Refusal, spool_folder
+from deltahub.client.push.plan import HashedFile, PushPlan, plan_push
+from deltahub.client.push.upload import Uploader
+from deltahub.client.records import Revision
+from deltahub.codecs.files import make_recipe
+
+_UPLOADERS = 4
+NO_BASE = "none"
+
+
+@dataclass(frozen=True)
+class PushOptions:
+    """What a caller asks for. base: `namespace/name[@revision]`, or NO_BASE to declare that there
+    is none. parent: a hint, not declared.
+    """
+
+    name: str
+    revision: str = "main"
+    base: str | None = None
+    message: str | None = None
+    mirror: bool = False
+    wait: bool = True
+    private: bool | None = None
+    parent: tuple[str, str] | None = None
+
+
+class FileSender:
+    """Sends the files of one push; what was acknowledged before is not sent again."""
+
+    def __init__(
+        self, api: Api, index: LocalIndex, progress: Progress, options: PushOptions
+    ) -> None:
+        self._api = api
+        self._index = index
+        self._progress = progress
+        self._options = options
+        self._uploader = Uploader(api)
+        self._sources = Sources(index)
+        self._recipe_bytes = 0
+
+    @property
+    def sent(self) -> int:
+        """Bytes that went over the wire as bodies."""
+        return self._uploader.sent + self._recipe_bytes
+
+    def close(self) -> None:
+        self._sources.close()
+
+    def send(self, files: list[HashedFile], head: Revision | None, base: Revision | None) -> None:
+        """Makes the hub have every file's bytes, one way or another. base: the declared one."""
+        plan, have = self._plan(files, head, base)
+        self.upload(plan.whole)
+        if not plan.frames:
+            return
+        try:
+            self._send_frames(plan, have)
+        except (*Refusal, JobFailed) as exc:
+            self._progress.note(f"sending whole files: the hub refuses the difference ({exc})")
+            self.upload(plan.frames)
+
+    def _plan(
+        self, files: list[HashedFile], head: Revision | None, base: Revision | None
+    ) -> tuple[PushPlan, set[str]]:
+        tensors = {t.tensor.hex(): t.size for each in files for t in each.tensors}
+        if not tensors:
+            return plan_push(files, set(), (), self._sources), set()
+        with self._progress.stage("compare with the hub", None):
+            have = self._api.query_tensors(self._options.name, tensors)
+            bases = self._bases(head, base) if len(have) < len(tensors) else []
+            return plan_push(files, have, bases, self._sources), have
+
+    def _bases(self, head: Revision | None, base: Revision | None) -> list[BaseSet]:
+        """The bases to try: declared, loaded from, the branch's own head. Only what is here."""
+        options = self._options
+        wanted: list[tuple[str, Revision]] = []
+        if options.base is not None and base is not None:
+            wanted.append((parse_base(options.base)[0], base))
+        if options.parent is not None:
+            found = self._api.find_revision(*options.parent)
+            if found is not None and all(found.commit != each.commit for _, each in wanted):
+                wanted.append((options.parent[0], found))
+        if head is not None:
+            wanted.append((options.name, head))
+        for name, revision in wanted:
+            index_snapshot(name, revision.commit, self._index)
+        bases = [load_base(self._api, self._sources, *each) for each in wanted]
+        # A base counts only if the hub would resolve it for this repository.
+        sizes = {tensor: size for base in bases for tensor, size in base.sizes().items()}
+        known = self._api.query_tensors(options.name, sizes) if sizes else set()
+        return [each for each in (base.only(known) for base in bases) if len(each)]
+
+    def upload(self, files: Iterable[HashedFile]) -> None:
+        """Sends the files whole, from where an earlier upload of each ended."""
+        todo = list(files)
+        total = sum(each.file.size for each in todo)
+        if not todo:
+            return
+        with self._progress.stage("upload", total) as stage, ThreadPoolExecutor(_UPLOADERS) as pool:
+
+            def upload(each: HashedFile) -> None:
+                file = each.file
+                self._uploader.upload(file.source, each.sha256, file.size, stage.advance)
+
+            list(pool.map(upload, todo))
+
+    def _send_frames(self, plan: PushPlan, have: set[str]) -> None:
+        name = self._options.name
+        choices = plan.choices
+        with spool_folder(self._api.transport.url, name) as folder:
+            sender = PackSender(self._api, self._uploader, name, folder)
+            missing = {choice.tensor.tensor: choice.tensor.size for choice in choices}
+            spooled = sender.spooled(missing)
+            if spooled:
+                size = sum(path.stat().st_size for path in spooled)
+                with self._progress.stage("send what was coded before", size) as stage:
+                    sender.resume(spooled, missing, stage.advance)
+                sizes = {tensor.hex(): size for tensor, size in missing.items()}
+                have = have | self._api.query_tensors(name, sizes)
+                choices = [each for each in choices if each.tensor.tensor.hex() not in have]
+            total = sum(choice.tensor.size for choice in choices)
+            if choices:
+                is_any_based = any(choice.base is not None for choice in choices)
+                title = "send differences" if is_any_based else "send tensors"
+                with self._progress.stage(title, total) as stage:
+                    sender.send(choices, self._sources, stage.advance)
+        jobs = [self._put_recipe(each) for each in plan.frames]
+        for job_id in jobs:
+            if job_id is not None:
+                wait_for_job(self._api, job_id, self._progress)
+
+    def _put_recipe(self, each: HashedFile) -> str | None:
+        assert each.plan is not None
+        ids = [tensor.tensor for tensor in each.tensors]
+        fd = os.open(each.file.source, os.O_RDONLY)
+        try:
+            recipe = make_recipe(
+                each.plan, bytes.fromhex(each.sha256), ids, lambda at, n: os.pread(fd, n, at)
+            ).to_bytes()
+        finally:
+            os.close(fd)
+        self._recipe_bytes += len(recipe)
+        return self._api.put_recipe(self._options.name, recipe)
+
+
+def parse_base(base: str) -> tuple[str, str]:
+    """(`namespace/name`, revision) of a declared base."""
+    name, _, revision = base.partition("@")
+    return name, revision or "main"
