@@ -3,9 +3,9 @@
 import pytest
 
 from deltahub.client.push.base import BaseSet, BaseTensor
-from deltahub.codecs.base_plan import BaseSegment
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.files import FilePiece
+from deltahub.codecs.files.split import FilePiece
+from deltahub.codecs.frames.base_plan import BaseSegment
 from deltahub.codecs.ids import ZERO_ID
 
 ID, OTHER = bytes([7]) * 32, bytes([9]) * 32

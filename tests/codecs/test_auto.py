@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from deltahub.codecs import DType, FrameView, InvalidInput, TensorSpec, encode_frame, tensor_id
 from deltahub.codecs._native import estimate_deltas
-from deltahub.codecs.auto import REPEATING_BYTES, RUN_ELEMENTS, Sample, sample_runs
-from deltahub.codecs.frame_encode import split_frames
+from deltahub.codecs.frames.choose_codec import REPEATING_BYTES, RUN_ELEMENTS, Sample, sample_runs
+from deltahub.codecs.frames.encode import split_frames
 from deltahub.codecs.words import WORD_KINDS
 from support.deltas import fine_tune
 from support.frames import plan_on

@@ -17,9 +17,9 @@ from deltahub.codecs._native import (
     NeuzipEncoder,
     decode_plain_run,
 )
-from deltahub.codecs.base_plan import BasePlan, BaseSegment
 from deltahub.codecs.blocks import block_checksum
-from deltahub.codecs.frame import FrameRange, TensorSpec, encode_frame, open_frame
+from deltahub.codecs.frames import FrameRange, TensorSpec, encode_frame, open_frame
+from deltahub.codecs.frames.base_plan import BasePlan, BaseSegment
 from deltahub.codecs.ids import tensor_id
 from deltahub.codecs.protocol import Codec, Effort
 from deltahub.codecs.registry import BY_ID

@@ -7,7 +7,7 @@ import pytest
 
 from deltahub.codecs import DType, Geometry
 from deltahub.codecs._native import BlockTable, decode_plain_run
-from deltahub.codecs.frame_header import TABLE_ROW
+from deltahub.codecs.frames.header import TABLE_ROW
 from support.deltas import block_table
 
 WORDS = Geometry(DType.U16, 5, 10, 2, 1)  # blocks of 40, 40 and 20 bytes

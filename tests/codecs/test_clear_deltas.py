@@ -5,7 +5,7 @@ import pytest
 
 from deltahub.codecs import BlockMode, DType, FrameView, TensorSpec, encode_frame, tensor_id
 from deltahub.codecs._native import encode_clear_delta
-from deltahub.codecs.frame_encode import split_frames
+from deltahub.codecs.frames.encode import split_frames
 from deltahub.codecs.protocol import Effort
 from deltahub.codecs.words import WORD_KINDS
 from support.deltas import as_words, fine_tune, scaled_fine_tune

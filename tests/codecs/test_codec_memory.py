@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deltahub.codecs._native import kernel_names
-from deltahub.codecs.fm_delta import BLOCK_ELEMENTS
+from deltahub.codecs.fm_delta.codec import BLOCK_ELEMENTS
 from deltahub.codecs.kernels import VARIABLE
 
 MIB = 1 << 20

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from deltahub.codecs import DType, InvalidInput, TensorSpec, encode_frame, tensor_id
-from deltahub.codecs.auto import sample_runs
-from deltahub.codecs.frame_encode import split_frames
+from deltahub.codecs.frames.choose_codec import sample_runs
+from deltahub.codecs.frames.encode import split_frames
 from deltahub.codecs.protocol import Effort
 from support import tiny_models as tiny
 from support.frames import plan_on

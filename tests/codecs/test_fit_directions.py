@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from deltahub.codecs import DType, FrameView, TensorSpec, decode_frame, encode_frame, tensor_id
 from deltahub.codecs._native import encode_clear_delta, fit_directions
-from deltahub.codecs.frame_encode import split_frames
-from deltahub.codecs.low_rank import LowRank, Words, predict
+from deltahub.codecs.fm_delta.low_rank.prediction import LowRank, Words, predict
+from deltahub.codecs.frames.encode import split_frames
 from deltahub.codecs.protocol import Effort
 from deltahub.codecs.words import WORD_KINDS
 from support.frames import plan_on

@@ -20,7 +20,7 @@ from deltahub.codecs import (
     tensor_id,
 )
 from deltahub.codecs._native import FmDeltaDecoder, FmDeltaEncoder
-from deltahub.codecs.fm_delta import BLOCK_ELEMENTS, plan
+from deltahub.codecs.fm_delta.codec import BLOCK_ELEMENTS, plan
 from deltahub.codecs.protocol import Effort
 from deltahub.codecs.reference.fm_delta import Words, parse_prelude
 from support.deltas import (

@@ -20,7 +20,7 @@ from deltahub.codecs import (
     peek_header_length,
     tensor_id,
 )
-from deltahub.codecs.frame_header import MAX_HEADER
+from deltahub.codecs.frames.header import MAX_HEADER
 from support.deltas import fine_tune
 from support.frames import (
     BASE_ID,

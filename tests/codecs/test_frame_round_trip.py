@@ -23,7 +23,7 @@ from deltahub.codecs import (
     tensor_id,
     tensor_spec,
 )
-from deltahub.codecs.frame_header import choose_geometry
+from deltahub.codecs.frames.header import choose_geometry
 from support.frames import base_for, make_frame, make_pair
 
 every_codec = pytest.mark.parametrize("codec", list(BY_ID))

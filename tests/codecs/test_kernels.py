@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from deltahub.codecs import BlockMode, CorruptFrame, DType, Geometry, decode_frame
 from deltahub.codecs._native import FmDeltaEncoder, kernel_names, use_kernels
+from deltahub.codecs.fm_delta.low_rank.prediction import FLOAT_WORDS, LowRank, predict
 from deltahub.codecs.kernels import VARIABLE
-from deltahub.codecs.low_rank import FLOAT_WORDS, LowRank, predict
 from deltahub.codecs.protocol import Effort
 from deltahub.codecs.reference import fm_delta, neuzip_lossless
 from deltahub.codecs.reference.coder import guarded

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.low_rank import FLOAT_WORDS, LowRank, Words, predict
-from deltahub.codecs.low_rank_merge import Effort, sharpened
-from deltahub.codecs.low_rank_pair import Pair
-from deltahub.codecs.low_rank_search import fit_low_rank
-from deltahub.codecs.low_rank_sketch import Factors, sketch
-from deltahub.codecs.low_rank_steps import Steps
+from deltahub.codecs.fm_delta.low_rank.least_squares import Steps
+from deltahub.codecs.fm_delta.low_rank.prediction import FLOAT_WORDS, LowRank, Words, predict
+from deltahub.codecs.fm_delta.low_rank.randomized_svd import Factors, sketch
+from deltahub.codecs.fm_delta.low_rank.refine import Effort, sharpened
+from deltahub.codecs.fm_delta.low_rank.search import fit_low_rank
+from deltahub.codecs.fm_delta.low_rank.tensor_pair import Pair
 from deltahub.codecs.reference.prediction import predicted, rounded_product
 from deltahub.codecs.reference.words import Words as ReferenceWords
 from deltahub.codecs.reference.words import signed

@@ -8,8 +8,8 @@ import pytest
 
 from deltahub.codecs import _native as native
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.low_rank import FLOAT_WORDS, LowRank, Words
-from deltahub.codecs.low_rank_steps import Rule
+from deltahub.codecs.fm_delta.low_rank.least_squares import Rule
+from deltahub.codecs.fm_delta.low_rank.prediction import FLOAT_WORDS, LowRank, Words
 from deltahub.codecs.words import WORD_KINDS
 from support import low_rank_statement as statement
 from support.deltas import scaled_fine_tune, special_words

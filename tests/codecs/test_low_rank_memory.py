@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.low_rank import Words
-from deltahub.codecs.low_rank_search import fit_low_rank
+from deltahub.codecs.fm_delta.low_rank.prediction import Words
+from deltahub.codecs.fm_delta.low_rank.search import fit_low_rank
 
 
 def merged(rows: int, columns: int, rank: int) -> tuple[Words, Words]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from deltahub.codecs import BlockMode, DType, EncodedBody, FrameView, Geometry, decode_frame
 from deltahub.codecs._native import NeuzipDecoder, NeuzipEncoder, estimate_floats
-from deltahub.codecs.neuzip_lossless import BLOCK_ELEMENTS
+from deltahub.codecs.neuzip.lossless import BLOCK_ELEMENTS
 from deltahub.codecs.reference.neuzip_lossless import parse_prelude
 from deltahub.codecs.reference.words import Words
 from deltahub.codecs.words import WORD_KINDS

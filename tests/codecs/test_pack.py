@@ -21,7 +21,7 @@ from deltahub.codecs import (
     tensor_id,
     verify_pack_hash,
 )
-from deltahub.codecs.pack import INDEX_ROW, PACK_MAGIC
+from deltahub.codecs.frames.pack import INDEX_ROW, PACK_MAGIC
 from support.frames import make_frame
 
 VERSION_AT = len(PACK_MAGIC)

@@ -8,7 +8,7 @@ import pytest
 
 from deltahub.codecs import _native as native
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.low_rank import FLOAT_WORDS, LowRank, predict
+from deltahub.codecs.fm_delta.low_rank.prediction import FLOAT_WORDS, LowRank, predict
 from deltahub.codecs.reference.fm_delta import BlockShape
 from deltahub.codecs.words import WORD_KINDS
 from support.kernels import NAMES, run_delta, running

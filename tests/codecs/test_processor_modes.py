@@ -21,7 +21,7 @@ from deltahub.codecs import (
     tensor_spec,
 )
 from deltahub.codecs._native import FmDeltaEncoder
-from deltahub.codecs.low_rank import FLOAT_WORDS, LowRank, predict
+from deltahub.codecs.fm_delta.low_rank.prediction import FLOAT_WORDS, LowRank, predict
 from deltahub.codecs.protocol import Effort
 from deltahub.codecs.reference.fm_delta import BlockShape
 from deltahub.codecs.words import WORD_KINDS

@@ -14,9 +14,9 @@ from deltahub.codecs import (
     encode_frame,
     tensor_id,
 )
-from deltahub.codecs.auto import sample_runs
 from deltahub.codecs.blocks import GUARD_BYTES
-from deltahub.codecs.frame import FrameRange, TensorSpec, split_frames, tensor_spec
+from deltahub.codecs.frames import FrameRange, TensorSpec, split_frames, tensor_spec
+from deltahub.codecs.frames.choose_codec import sample_runs
 from deltahub.codecs.protocol import Effort
 from deltahub.codecs.reference.fm_delta import BlockShape, parse_prelude
 from deltahub.codecs.reference.words import Words

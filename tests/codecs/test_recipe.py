@@ -18,7 +18,7 @@ from deltahub.codecs import (
     UnsupportedVersion,
     tensor_id,
 )
-from deltahub.codecs.recipe import MAX_LITERAL, MAX_SEGMENTS
+from deltahub.codecs.files.recipe import MAX_LITERAL, MAX_SEGMENTS
 from support.frames import seal
 
 A, B = tensor_id(b"a"), tensor_id(b"b")

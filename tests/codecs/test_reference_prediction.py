@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from deltahub.codecs import DType
 from deltahub.codecs._native import FmDeltaEncoder
-from deltahub.codecs.low_rank import LowRank, predict
+from deltahub.codecs.fm_delta.low_rank.prediction import LowRank, predict
 from deltahub.codecs.reference.fm_delta import BlockShape
 from deltahub.codecs.reference.prediction import GUARD_BITS, predicted, product
 from deltahub.codecs.reference.words import Words

@@ -20,10 +20,10 @@ from deltahub.codecs import (
     verify_pack_hash,
 )
 from deltahub.codecs._native import FmDeltaEncoder
-from deltahub.codecs.frame import TensorSpec
-from deltahub.codecs.frame_header import FRAME_VERSION
-from deltahub.codecs.pack import PACK_VERSION
-from deltahub.codecs.recipe import RECIPE_VERSION
+from deltahub.codecs.files.recipe import RECIPE_VERSION
+from deltahub.codecs.frames import TensorSpec
+from deltahub.codecs.frames.header import FRAME_VERSION
+from deltahub.codecs.frames.pack import PACK_VERSION
 from deltahub.codecs.reference import fm_delta, neuzip_lossless
 from deltahub.codecs.reference.bits import BitReader
 from deltahub.codecs.reference.coder import N_LANES, Coder, Context, Numbers, read_table, unguarded

@@ -20,9 +20,9 @@ from deltahub.codecs import (
     tensor_id,
 )
 from deltahub.codecs._native import FmDeltaDecoder, FmDeltaEncoder, common_stride
-from deltahub.codecs.fm_delta import plan
-from deltahub.codecs.frame import TensorSpec, split_frames
-from deltahub.codecs.low_rank_search import fit_low_rank
+from deltahub.codecs.fm_delta.codec import plan
+from deltahub.codecs.fm_delta.low_rank.search import fit_low_rank
+from deltahub.codecs.frames import TensorSpec, split_frames
 from deltahub.codecs.protocol import Effort
 from deltahub.codecs.reference import fm_delta
 from deltahub.codecs.reference.coder import Context, Table

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select
 
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.frame import (
+from deltahub.codecs.frames import (
     BasePlan,
     BaseSegment,
     FrameView,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, event, func, select, update
 
+from deltahub.codecs.files.recipe import Recipe, TensorRef
 from deltahub.codecs.ids import tensor_id
-from deltahub.codecs.recipe import Recipe, TensorRef
 from deltahub.registry import Caller, Registry, failpoints
 from deltahub.registry.catalog.commit import AddFile, commit
 from deltahub.registry.db.models import File, Hold, Job, Landing, utc_now

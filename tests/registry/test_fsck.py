@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 from sqlalchemy import select
 
-from deltahub.codecs.frame import parse_header
+from deltahub.codecs.frames import parse_header
 from deltahub.registry import Registry, Settings
 from deltahub.registry.catalog.repositories import delete_repository
 from deltahub.registry.commands.maintenance import fsck as fsck_command

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, update
 
-from deltahub.codecs.pack import live_pack_bytes
+from deltahub.codecs.frames.pack import live_pack_bytes
 from deltahub.registry import Caller, Registry
 from deltahub.registry.catalog.commit import AddFile, DeleteFile, commit
 from deltahub.registry.catalog.repositories import delete_repository

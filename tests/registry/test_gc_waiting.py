@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from deltahub.codecs.pack import PACK_INDEX_BYTES
+from deltahub.codecs.frames.pack import PACK_INDEX_BYTES
 from deltahub.registry import Caller, Registry
 from deltahub.registry.catalog.repositories import delete_repository
 from deltahub.registry.db.models import File, Frame, Pack, Tensor, utc_now

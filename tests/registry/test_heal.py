@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save
 from sqlalchemy import select
 
-from deltahub.codecs.frame import parse_header
+from deltahub.codecs.frames import parse_header
 from deltahub.registry import Registry
 from deltahub.registry.db.models import File, Frame, Pack, Revision, Tensor
 from deltahub.registry.errors import DataLost

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from deltahub.codecs.frame import FrameView
+from deltahub.codecs.frames import FrameView
 from deltahub.codecs.ids import tensor_id
 from deltahub.registry import Registry
 from deltahub.registry.db.models import Frame, Tensor

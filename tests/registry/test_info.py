@@ -8,9 +8,9 @@ import torch
 from sqlalchemy import func, select
 
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.frame import BasePlan, FrameView, assemble, decode_frame, peek_header_length
+from deltahub.codecs.files.recipe import Recipe
+from deltahub.codecs.frames import BasePlan, FrameView, assemble, decode_frame, peek_header_length
 from deltahub.codecs.ids import tensor_id
-from deltahub.codecs.recipe import Recipe
 from deltahub.registry import Caller, Registry
 from deltahub.registry.catalog.commit import AddFile, commit
 from deltahub.registry.catalog.repositories import make_private

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 from sqlalchemy import select, text, update
 
-from deltahub.codecs import fm_delta
 from deltahub.codecs._native import FmDeltaEncoder
+from deltahub.codecs.fm_delta import codec
 from deltahub.registry import Registry
 from deltahub.registry.catalog.repositories import delete_repository
 from deltahub.registry.commands.maintenance import gc as gc_command
@@ -150,8 +150,8 @@ def test_numbers_of_a_shorter_dtype_are_coded_anew_once(
         ann = caller(reg, "ann")
         push_ingested(reg, ann, "ann/base", {PATH: base})
         with monkeypatch.context() as older:
-            older.setattr(fm_delta, "FmDeltaEncoder", before)
-            older.setattr(fm_delta, "common_stride", lambda *_: 0)
+            older.setattr(codec, "FmDeltaEncoder", before)
+            older.setattr(codec, "common_stride", lambda *_: 0)
             made = push_ingested(reg, ann, "ann/tune", {PATH: tune}, base="ann/base")
         with reg.db.write() as session:
             session.execute(update(Frame).values(tried=0))

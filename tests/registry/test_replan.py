@@ -9,7 +9,7 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from deltahub.codecs.frame import tensor_spec
+from deltahub.codecs.frames import tensor_spec
 from deltahub.registry import Caller, Registry
 from deltahub.registry.catalog.commit import AddFile, commit
 from deltahub.registry.catalog.repositories import delete_repository

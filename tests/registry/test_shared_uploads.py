@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
+from deltahub.codecs.files.recipe import Recipe
 from deltahub.codecs.ids import tensor_id
-from deltahub.codecs.recipe import Recipe
 from deltahub.registry import Caller, Registry
 from deltahub.registry.catalog.commit import AddFile, commit
 from deltahub.registry.db.models import Job, Landing

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Connection, event, func, select
 
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.frame import BasePlan, BaseSegment, FrameRange, TensorSpec, encode_frame
+from deltahub.codecs.frames import BasePlan, BaseSegment, FrameRange, TensorSpec, encode_frame
 from deltahub.codecs.ids import tensor_id
 from deltahub.registry import Caller, Registry
 from deltahub.registry.db.models import Hold, Landing, Tensor

@@ -5,9 +5,9 @@ from hashlib import sha256
 
 import pytest
 
-from deltahub.codecs.frame import FrameHeader, parse_header
+from deltahub.codecs.files.recipe import Recipe, TensorRef
+from deltahub.codecs.frames import FrameHeader, parse_header
 from deltahub.codecs.ids import tensor_id
-from deltahub.codecs.recipe import Recipe, TensorRef
 from support.client_door import pack_and_recipe
 from support.hub import RunningHub, running_hub
 from support.tiny_models import base, finetune, to_file

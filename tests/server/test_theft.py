@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from deltahub.codecs import DType
-from deltahub.codecs.frame import BasePlan, BaseSegment, FrameRange, TensorSpec, encode_frame
+from deltahub.codecs.files.recipe import Recipe, TensorRef
+from deltahub.codecs.frames import BasePlan, BaseSegment, FrameRange, TensorSpec, encode_frame
 from deltahub.codecs.ids import tensor_id
-from deltahub.codecs.recipe import Recipe, TensorRef
 from deltahub.registry.maintenance.fsck.run import fsck
 from support.client_packs import file_of, frames_of, near, pack_of, weights
 from support.frames import forge_header, forge_segments, table_of

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from deltahub.client import Hub as Client
-from deltahub.codecs.files import make_recipe, plan_file
+from deltahub.codecs.files.split import make_recipe, plan_file
 from deltahub.server.settings import ServerSettings
 from support.hub import Answer, RunningHub, running_hub
 

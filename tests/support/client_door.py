@@ -2,10 +2,10 @@
 
 import io
 
-from deltahub.codecs.files import make_recipe, plan_file
-from deltahub.codecs.frame import BasePlan, BaseSegment, encode_frame, split_frames
+from deltahub.codecs.files.split import make_recipe, plan_file
+from deltahub.codecs.frames import BasePlan, BaseSegment, encode_frame, split_frames
+from deltahub.codecs.frames.pack import PackWriter
 from deltahub.codecs.ids import tensor_id
-from deltahub.codecs.pack import PackWriter
 from support.registry import sha256_of
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.frame import (
+from deltahub.codecs.files.recipe import Literal, Recipe, TensorRef
+from deltahub.codecs.frames import (
     BasePlan,
     BaseSegment,
     FrameRange,
@@ -14,9 +15,8 @@ from deltahub.codecs.frame import (
     encode_frame,
     split_frames,
 )
+from deltahub.codecs.frames.pack import PackWriter
 from deltahub.codecs.ids import tensor_id
-from deltahub.codecs.pack import PackWriter
-from deltahub.codecs.recipe import Literal, Recipe, TensorRef
 from deltahub.registry import Caller, Registry
 from deltahub.registry.uploads.client_packs import Accepted, accept_pack
 from support.registry import sha256_of, upload

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from deltahub.codecs.base_plan import BasePlan, BaseSegment
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.frame import FrameRange, TensorSpec, encode_frame, open_frame
+from deltahub.codecs.frames import FrameRange, TensorSpec, encode_frame, open_frame
+from deltahub.codecs.frames.base_plan import BasePlan, BaseSegment
 from deltahub.codecs.ids import ID_BYTES
 from deltahub.codecs.protocol import Effort
 

@@ -5,7 +5,7 @@ from itertools import cycle
 
 from deltahub.codecs import BY_ID, BlockMode, DType, EncodedBody, FrameHeader, Geometry, tensor_id
 from deltahub.codecs.blocks import block_checksum
-from deltahub.codecs.frame_header import CHECKSUM, FIXED, SEGMENT, TABLE_ROW
+from deltahub.codecs.frames.header import CHECKSUM, FIXED, SEGMENT, TABLE_ROW
 from deltahub.codecs.protocol import Effort, StoredBlocks
 from deltahub.codecs.reference import fm_delta
 from deltahub.codecs.reference.fm_delta import Model, Words

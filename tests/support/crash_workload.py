@@ -23,7 +23,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from deltahub.codecs.files import plan_file
+from deltahub.codecs.files.split import plan_file
 from deltahub.registry import failpoints
 from deltahub.registry.access import bootstrap
 from deltahub.registry.access.caller import Caller

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from deltahub.codecs import BY_ID, BlockMode, DType, EncodedBody, Geometry
 from deltahub.codecs._native import BlockTable
-from deltahub.codecs.frame_header import TABLE_ROW
+from deltahub.codecs.frames.header import TABLE_ROW
 from deltahub.codecs.protocol import Effort
 
 Words = npt.NDArray[np.unsignedinteger]

@@ -16,7 +16,7 @@ from deltahub.codecs import (
     split_frames,
     tensor_id,
 )
-from deltahub.codecs.frame_header import CHECKSUM, FIXED, SEGMENT, TABLE_ROW
+from deltahub.codecs.frames.header import CHECKSUM, FIXED, SEGMENT, TABLE_ROW
 
 # In the order of FIXED, the struct of a frame header.
 FIELDS = (

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.low_rank import FLOAT_WORDS, LowRank, Words, predict
-from deltahub.codecs.low_rank_steps import Rule
+from deltahub.codecs.fm_delta.low_rank.least_squares import Rule
+from deltahub.codecs.fm_delta.low_rank.prediction import FLOAT_WORDS, LowRank, Words, predict
 
 F64: TypeAlias = NDArray[np.float64]
 I32: TypeAlias = NDArray[np.int32]

@@ -1,7 +1,6 @@
 """Tensors in, bytes out: frames, packs, recipes and the codecs. Pure: no I/O, no settings."""
 
 from deltahub.codecs._native import join_byte_groups
-from deltahub.codecs.base_plan import BasePlan, BaseSegment, assemble
 from deltahub.codecs.casts import CASTABLE, cast
 from deltahub.codecs.dtypes import HEADER_BITS, DType, coding_dtype
 from deltahub.codecs.errors import (
@@ -16,8 +15,19 @@ from deltahub.codecs.errors import (
     UnsupportedVersion,
     WrongBase,
 )
-from deltahub.codecs.files import FilePiece, FilePlan, make_recipe, plan_file
-from deltahub.codecs.frame_encode import (
+from deltahub.codecs.files.recipe import Literal, Recipe, TensorRef
+from deltahub.codecs.files.safetensors import (
+    HeaderLimits,
+    Piece,
+    SafetensorsHeader,
+    TensorInfo,
+    layout,
+)
+from deltahub.codecs.files.safetensors import header_length as safetensors_header_length
+from deltahub.codecs.files.safetensors import parse_header as parse_safetensors_header
+from deltahub.codecs.files.split import FilePiece, FilePlan, make_recipe, plan_file
+from deltahub.codecs.frames.base_plan import BasePlan, BaseSegment, assemble
+from deltahub.codecs.frames.encode import (
     FrameRange,
     TensorSpec,
     encode_frame,
@@ -25,7 +35,7 @@ from deltahub.codecs.frame_encode import (
     split_frames,
     tensor_spec,
 )
-from deltahub.codecs.frame_header import (
+from deltahub.codecs.frames.header import (
     MAX_BLOCK,
     MAX_FRAME,
     MAX_PRELUDE,
@@ -34,9 +44,7 @@ from deltahub.codecs.frame_header import (
     peek_header_length,
     raw_frame_length,
 )
-from deltahub.codecs.frame_view import FrameView, decode_frame, open_frame
-from deltahub.codecs.ids import ID_BYTES, ZERO_ID, tensor_id, tensor_id_of_chunks
-from deltahub.codecs.pack import (
+from deltahub.codecs.frames.pack import (
     MAX_PACK,
     PackEntry,
     PackSummary,
@@ -44,12 +52,10 @@ from deltahub.codecs.pack import (
     read_index,
     verify_pack_hash,
 )
+from deltahub.codecs.frames.view import FrameView, decode_frame, open_frame
+from deltahub.codecs.ids import ID_BYTES, ZERO_ID, tensor_id, tensor_id_of_chunks
 from deltahub.codecs.protocol import BlockMode, Buffer, Codec, EncodedBody, Geometry
-from deltahub.codecs.recipe import Literal, Recipe, TensorRef
 from deltahub.codecs.registry import BY_ID, BY_NUMBER
-from deltahub.codecs.safetensors import HeaderLimits, Piece, SafetensorsHeader, TensorInfo, layout
-from deltahub.codecs.safetensors import header_length as safetensors_header_length
-from deltahub.codecs.safetensors import parse_header as parse_safetensors_header
 
 __all__ = [
     "BY_ID",

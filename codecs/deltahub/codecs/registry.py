@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from deltahub.codecs.errors import UnknownCodec, UnsupportedVersion
-from deltahub.codecs.fm_delta import FmDelta
+from deltahub.codecs.fm_delta.codec import FmDelta
 from deltahub.codecs.kernels import choose_kernels
-from deltahub.codecs.neuzip_lossless import NeuzipLossless
+from deltahub.codecs.neuzip.lossless import NeuzipLossless
 from deltahub.codecs.protocol import Codec
 from deltahub.codecs.raw import Raw
 from deltahub.codecs.zstd import Zstd

@@ -11,7 +11,7 @@ from deltahub.client.errors import LocalFileChanged
 from deltahub.client.local.hf_cache import RepositoryCache
 from deltahub.client.local.index import LocalIndex, PlacedTensor, Stamp
 from deltahub.client.local.paths import read_at
-from deltahub.codecs.files import FilePlan, plan_file
+from deltahub.codecs.files.split import FilePlan, plan_file
 
 _CHUNK = 1 << 20
 

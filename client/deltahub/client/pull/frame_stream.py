@@ -7,7 +7,13 @@ from deltahub.client.local.paths import write_at
 from deltahub.client.local.tensor_sources import Sources
 from deltahub.client.pull.plan import Slot
 from deltahub.codecs.errors import CorruptFrame
-from deltahub.codecs.frame import FrameHeader, FrameView, assemble, parse_header, peek_header_length
+from deltahub.codecs.frames import (
+    FrameHeader,
+    FrameView,
+    assemble,
+    parse_header,
+    peek_header_length,
+)
 
 # Decoded bytes in flight a worker; a block may be larger (16 MiB at most) and then goes alone.
 _PIECE_BYTES = 8 << 20

@@ -22,8 +22,8 @@ from deltahub.client.pull.targets import CacheTarget, FolderTarget, Place, PullT
 from deltahub.client.pull.whole_file import WholeFile
 from deltahub.client.records import Entry, PlannedTensor, PullResult, Revision
 from deltahub.codecs.errors import CodecError
+from deltahub.codecs.files.recipe import Recipe
 from deltahub.codecs.ids import tensor_id
-from deltahub.codecs.recipe import Recipe
 
 # Below this a recipe costs more requests than it can save.
 SMALL_FILE = 1 << 20

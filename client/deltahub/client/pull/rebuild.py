@@ -19,7 +19,7 @@ from deltahub.client.pull.journal import Journal
 from deltahub.client.pull.plan import RebuildPlan, Slot, plan_rebuild
 from deltahub.client.records import Entry, PlannedTensor
 from deltahub.codecs.errors import CodecError
-from deltahub.codecs.recipe import Literal, Recipe, TensorRef
+from deltahub.codecs.files.recipe import Literal, Recipe, TensorRef
 
 _CHUNK = 1 << 20
 _MAX_WORKERS = 4

@@ -8,12 +8,12 @@ from deltahub.client.api.endpoints import Api
 from deltahub.client.errors import NotReady
 from deltahub.client.local.tensor_sources import Sources
 from deltahub.client.records import PlannedTensor, Revision
-from deltahub.codecs.base_plan import BasePlan, BaseSegment
 from deltahub.codecs.casts import CASTABLE
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.files import FilePiece
+from deltahub.codecs.files.recipe import Recipe
+from deltahub.codecs.files.split import FilePiece
+from deltahub.codecs.frames.base_plan import BasePlan, BaseSegment
 from deltahub.codecs.ids import ZERO_ID
-from deltahub.codecs.recipe import Recipe
 
 # The hub's default policy: no chain of deltas is longer. It refuses what would be.
 _MAX_DEPTH = 2

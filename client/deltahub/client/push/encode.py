@@ -10,10 +10,9 @@ from deltahub.client.errors import LocalFileChanged
 from deltahub.client.local.paths import read_at
 from deltahub.client.local.tensor_sources import Sources
 from deltahub.client.push.base import BaseSet, BaseTensor
-from deltahub.codecs.auto import sample_runs
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.files import FilePiece
-from deltahub.codecs.frame import (
+from deltahub.codecs.files.split import FilePiece
+from deltahub.codecs.frames import (
     BasePlan,
     BaseSegment,
     FrameRange,
@@ -24,6 +23,7 @@ from deltahub.codecs.frame import (
     raw_frame_length,
     split_frames,
 )
+from deltahub.codecs.frames.choose_codec import sample_runs
 
 # A quarter of the largest frame: source, base and result of several at once stay small.
 _FRAME_BYTES = 16 << 20

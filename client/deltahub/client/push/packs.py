@@ -23,7 +23,7 @@ from deltahub.client.local.tensor_sources import Sources
 from deltahub.client.push.encode import Choice, EncodedFrame, encode_all
 from deltahub.client.push.upload import Uploader
 from deltahub.codecs.errors import CorruptPack, UnsupportedVersion
-from deltahub.codecs.pack import MAX_PACK, PackWriter, read_index
+from deltahub.codecs.frames.pack import MAX_PACK, PackWriter, read_index
 
 # What the hub says when it cannot take a pack, but would take the file whole.
 Refusal = (InvalidRequest, LimitExceeded, DeltaCycle, NotFound)

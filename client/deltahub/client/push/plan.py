@@ -8,7 +8,7 @@ from deltahub.client.local.folder import LocalFile
 from deltahub.client.local.tensor_sources import Sources
 from deltahub.client.push.base import BaseSet
 from deltahub.client.push.encode import Choice, LocalTensor, choose
-from deltahub.codecs.files import FilePlan
+from deltahub.codecs.files.split import FilePlan
 
 # Below this, asking costs more than sending.
 SMALL_FILE = 1 << 20

@@ -17,7 +17,7 @@ from deltahub.client.push.packs import PackSender, Refusal, spool_folder
 from deltahub.client.push.plan import HashedFile, PushPlan, plan_push
 from deltahub.client.push.upload import Uploader
 from deltahub.client.records import Revision
-from deltahub.codecs.files import make_recipe
+from deltahub.codecs.files.split import make_recipe
 
 _UPLOADERS = 4
 NO_BASE = "none"

@@ -6,7 +6,7 @@ from math import prod
 
 from deltahub.codecs.casts import CASTABLE
 from deltahub.codecs.dtypes import DType, coding_dtype
-from deltahub.codecs.frame import BasePlan, BaseSegment
+from deltahub.codecs.frames import BasePlan, BaseSegment
 from deltahub.codecs.ids import ZERO_ID
 
 

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from deltahub.codecs.errors import CodecError
-from deltahub.codecs.frame import parse_header, peek_header_length
+from deltahub.codecs.frames import parse_header, peek_header_length
 from deltahub.registry.bases.alignment import (
     BaseOption,
     StoredTensor,

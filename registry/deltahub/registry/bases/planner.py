@@ -5,11 +5,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from deltahub.codecs.auto import sample_runs
-from deltahub.codecs.base_plan import ReadBase
 from deltahub.codecs.casts import CASTABLE
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.frame import (
+from deltahub.codecs.frames import (
     BasePlan,
     BaseSegment,
     FrameRange,
@@ -17,6 +15,8 @@ from deltahub.codecs.frame import (
     assemble,
     encode_frame,
 )
+from deltahub.codecs.frames.base_plan import ReadBase
+from deltahub.codecs.frames.choose_codec import sample_runs
 from deltahub.registry.bases.alignment import BaseOption, TensorInfo, coded_as, slice_plan
 from deltahub.registry.bases.candidates import Candidate, find_candidates, load_candidates
 from deltahub.registry.bases.matching import Matcher

@@ -6,7 +6,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
 from deltahub.codecs.errors import CodecError
-from deltahub.codecs.recipe import Recipe
+from deltahub.codecs.files.recipe import Recipe
 from deltahub.registry.db.models import File
 from deltahub.registry.db.versioned_cache import Memo
 from deltahub.registry.downloads.recipe_index import Piece, RecipeIndex

@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from deltahub.codecs.recipe import Literal, Recipe
+from deltahub.codecs.files.recipe import Literal, Recipe
 
 HASH = 32
 

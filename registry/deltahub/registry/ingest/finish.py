@@ -9,7 +9,7 @@ from itertools import chain
 
 from sqlalchemy import delete, insert, select
 
-from deltahub.codecs.recipe import Recipe
+from deltahub.codecs.files.recipe import Recipe
 from deltahub.registry import failpoints
 from deltahub.registry.db.batches import PART_TENSORS, batches
 from deltahub.registry.db.models import File, FileTensor, utc_now

@@ -11,9 +11,9 @@ from typing import Final
 
 from sqlalchemy import select
 
-from deltahub.codecs.files import SAFETENSORS_SUFFIX
-from deltahub.codecs.frame import tensor_spec
-from deltahub.codecs.recipe import TensorRef
+from deltahub.codecs.files.recipe import TensorRef
+from deltahub.codecs.files.split import SAFETENSORS_SUFFIX
+from deltahub.codecs.frames import tensor_spec
 from deltahub.registry import failpoints
 from deltahub.registry.bases.planner import BaseChoice, BasePlanner
 from deltahub.registry.db.batches import PART_TENSORS, batches

@@ -9,8 +9,8 @@ from typing import Any
 
 from sqlalchemy import exists, select
 
-from deltahub.codecs.frame import tensor_spec
-from deltahub.codecs.recipe import Recipe, TensorRef
+from deltahub.codecs.files.recipe import Recipe, TensorRef
+from deltahub.codecs.frames import tensor_spec
 from deltahub.registry import failpoints
 from deltahub.registry.db.models import File, Job, Landing, Repository
 from deltahub.registry.db.session import WriteSession

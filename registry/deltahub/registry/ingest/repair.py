@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from blake3 import blake3
 
-from deltahub.codecs.frame import tensor_spec
-from deltahub.codecs.recipe import TensorRef
+from deltahub.codecs.files.recipe import TensorRef
+from deltahub.codecs.frames import tensor_spec
 from deltahub.registry.db.batches import PART_TENSORS, batches
 from deltahub.registry.errors import DataLost
 from deltahub.registry.packs.encode import Read, encode_tensor

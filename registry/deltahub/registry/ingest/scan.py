@@ -9,10 +9,10 @@ from typing import Self
 from blake3 import blake3
 
 from deltahub.codecs.errors import CodecError, InvalidInput
-from deltahub.codecs.files import FilePlan, make_recipe, plan_file
+from deltahub.codecs.files.recipe import Recipe, TensorRef
+from deltahub.codecs.files.safetensors import DEFAULT_LIMITS, HeaderLimits
+from deltahub.codecs.files.split import FilePlan, make_recipe, plan_file
 from deltahub.codecs.ids import tensor_id
-from deltahub.codecs.recipe import Recipe, TensorRef
-from deltahub.codecs.safetensors import DEFAULT_LIMITS, HeaderLimits
 from deltahub.registry import failpoints
 from deltahub.registry.db.models import File
 from deltahub.registry.errors import DataLost

@@ -6,7 +6,7 @@ from functools import partial
 from sqlalchemy import select
 
 from deltahub.codecs.errors import CodecError
-from deltahub.codecs.files import SAFETENSORS_SUFFIX, plan_file
+from deltahub.codecs.files.split import SAFETENSORS_SUFFIX, plan_file
 from deltahub.registry.db.models import Entry, File
 from deltahub.registry.downloads.file_reader import Restorer
 from deltahub.registry.lineage.target import Target

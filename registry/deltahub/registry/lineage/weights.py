@@ -3,7 +3,7 @@
 from sqlalchemy import Select, select
 
 from deltahub.codecs.errors import CodecError
-from deltahub.codecs.recipe import Recipe, TensorRef
+from deltahub.codecs.files.recipe import Recipe, TensorRef
 from deltahub.registry.db.models import Entry, File
 from deltahub.registry.downloads.file_reader import Restorer
 from deltahub.registry.errors import DataLost

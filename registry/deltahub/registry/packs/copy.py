@@ -9,7 +9,7 @@ from pathlib import Path
 from sqlalchemy import exists, select, update
 
 from deltahub.codecs.errors import CodecError
-from deltahub.codecs.pack import PackSummary, PackWriter, verify_pack_hash
+from deltahub.codecs.frames.pack import PackSummary, PackWriter, verify_pack_hash
 from deltahub.registry.db.models import Frame, Pack, utc_now
 from deltahub.registry.failpoints import reached
 from deltahub.registry.registry import Registry

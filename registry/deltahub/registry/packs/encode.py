@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from deltahub.codecs.frame import (
+from deltahub.codecs.frames import (
     BasePlan,
     FrameRange,
     TensorSpec,

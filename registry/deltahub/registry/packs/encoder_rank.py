@@ -3,7 +3,7 @@
 from typing import Final
 
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.fm_delta import may_have_stride
+from deltahub.codecs.fm_delta.codec import may_have_stride
 from deltahub.codecs.protocol import Effort
 from deltahub.codecs.registry import BY_ID
 

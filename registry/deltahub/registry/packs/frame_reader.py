@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from deltahub.codecs.errors import CodecError
-from deltahub.codecs.frame import FrameHeader, FrameView, parse_header, peek_header_length
+from deltahub.codecs.frames import FrameHeader, FrameView, parse_header, peek_header_length
 from deltahub.registry.errors import DataLost
 from deltahub.registry.packs.block_cache import ByteCache
 from deltahub.registry.packs.buffers import room_for

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from deltahub.codecs import base_plan
-from deltahub.codecs.base_plan import ReadBase
 from deltahub.codecs.errors import CodecError
+from deltahub.codecs.frames import base_plan
+from deltahub.codecs.frames.base_plan import ReadBase
 from deltahub.registry.errors import DataLost
 from deltahub.registry.packs.base_cache import HotBases
 from deltahub.registry.packs.block_cache import ByteCache

@@ -15,8 +15,8 @@ from typing import Self
 from blake3 import blake3
 
 from deltahub.codecs.errors import CodecError
-from deltahub.codecs.frame import MAX_FRAME, FrameHeader, parse_header
-from deltahub.codecs.pack import PackWriter, verify_pack_hash
+from deltahub.codecs.frames import MAX_FRAME, FrameHeader, parse_header
+from deltahub.codecs.frames.pack import PackWriter, verify_pack_hash
 from deltahub.codecs.registry import BY_ID
 from deltahub.registry import failpoints
 from deltahub.registry.db.models import Pack

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from deltahub.codecs.frame import FrameRange, TensorSpec
+from deltahub.codecs.frames import FrameRange, TensorSpec
 from deltahub.registry.db.batches import PART_TENSORS
 from deltahub.registry.db.models import Tensor
 from deltahub.registry.db.session import WriteSession

@@ -14,7 +14,7 @@ from functools import partial
 
 from sqlalchemy import select
 
-from deltahub.codecs.frame import tensor_spec
+from deltahub.codecs.frames import tensor_spec
 from deltahub.registry.bases.planner import MUST_BEAT, MUST_SAVE, BaseChoice, BasePlanner, StoredAs
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.expressions import total

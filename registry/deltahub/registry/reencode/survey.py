@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Select, func, select, true, tuple_, update
 
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.errors import CodecError
-from deltahub.codecs.frame_header import FIXED, FRAME_VERSION, MAGIC
+from deltahub.codecs.frames.header import FIXED, FRAME_VERSION, MAGIC
 from deltahub.codecs.protocol import Effort
 from deltahub.codecs.registry import BY_NUMBER, codec_for
 from deltahub.registry.db.batches import batches

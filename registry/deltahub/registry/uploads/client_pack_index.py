@@ -8,8 +8,8 @@ from itertools import pairwise
 from sqlalchemy import select
 
 from deltahub.codecs.errors import CodecError, CorruptFrame, CorruptPack, UnsupportedVersion
-from deltahub.codecs.frame import FrameHeader, parse_header, peek_header_length
-from deltahub.codecs.pack import MAX_PACK, read_index
+from deltahub.codecs.frames import FrameHeader, parse_header, peek_header_length
+from deltahub.codecs.frames.pack import MAX_PACK, read_index
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.db.models import Landing
 from deltahub.registry.db.session import ReadSession

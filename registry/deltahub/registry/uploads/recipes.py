@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 
 from deltahub.codecs.errors import CodecError
-from deltahub.codecs.recipe import Recipe
+from deltahub.codecs.files.recipe import Recipe
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.access.visibility import readable_file

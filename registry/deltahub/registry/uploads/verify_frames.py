@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from blake3 import blake3
 
 from deltahub.codecs.errors import CodecError
-from deltahub.codecs.frame import (
+from deltahub.codecs.frames import (
     FrameRange,
     FrameView,
     TensorSpec,

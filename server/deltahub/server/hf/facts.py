@@ -10,7 +10,7 @@ from math import prod
 from typing import Any, Final, TypeAlias
 
 from deltahub.codecs.errors import CodecError, InvalidSafetensors
-from deltahub.codecs.safetensors import LENGTH_BYTES, header_length, parse_header
+from deltahub.codecs.files.safetensors import LENGTH_BYTES, header_length, parse_header
 from deltahub.registry.catalog.declared_base import DeclaredBase
 from deltahub.registry.catalog.entries import EntryInfo
 from deltahub.registry.errors import RegistryError

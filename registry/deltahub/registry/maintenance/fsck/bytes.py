@@ -7,8 +7,8 @@ from blake3 import blake3
 from sqlalchemy import select
 
 from deltahub.codecs.errors import CodecError
-from deltahub.codecs.pack import verify_pack_hash
-from deltahub.codecs.recipe import Recipe
+from deltahub.codecs.files.recipe import Recipe
+from deltahub.codecs.frames.pack import verify_pack_hash
 from deltahub.codecs.registry import BY_ID
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import File, FileTensor, Landing, Pack, Tensor, Xorb

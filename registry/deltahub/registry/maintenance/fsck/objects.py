@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from sqlalchemy import select
 
 from deltahub.codecs.errors import CodecError
-from deltahub.codecs.pack import read_index
+from deltahub.codecs.frames.pack import read_index
 from deltahub.registry.db.models import Frame, Landing, Pack, Tensor, Xorb
 from deltahub.registry.maintenance.fsck.findings import Finding, Findings
 from deltahub.registry.maintenance.object_rows import is_known

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session, aliased
 
-from deltahub.codecs.pack import HEADER, PACK_INDEX_BYTES, TRAILER_BYTES
+from deltahub.codecs.frames.pack import HEADER, PACK_INDEX_BYTES, TRAILER_BYTES
 from deltahub.registry.db.models import (
     PUBLIC_DOMAIN_KEY,
     Domain,

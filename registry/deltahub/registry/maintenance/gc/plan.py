@@ -14,7 +14,7 @@ from stat import S_ISREG
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
-from deltahub.codecs.pack import live_pack_bytes
+from deltahub.codecs.frames.pack import live_pack_bytes
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.expressions import total
 from deltahub.registry.db.models import File, Frame, Landing, Pack, XetRange, Xorb, utc_now

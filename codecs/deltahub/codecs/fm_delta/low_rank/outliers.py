@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from deltahub.codecs._native import line_energies
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.low_rank import FLOAT_WORDS, Words
+from deltahub.codecs.fm_delta.low_rank.prediction import FLOAT_WORDS, Words
 from deltahub.codecs.words import WORD_KINDS
 
 F32: TypeAlias = NDArray[np.float32]

@@ -11,8 +11,8 @@ import xxhash
 
 from deltahub.codecs.dtypes import HEADER_BITS
 from deltahub.codecs.errors import CorruptRecipe, InvalidInput, UnsupportedVersion
+from deltahub.codecs.files.json_bounds import json_fault
 from deltahub.codecs.ids import ID_BYTES, tensor_id
-from deltahub.codecs.json_bounds import json_fault
 from deltahub.codecs.protocol import Buffer
 
 RECIPE_MAGIC: Final = b"DHRC"

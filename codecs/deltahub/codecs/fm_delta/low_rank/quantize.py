@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deltahub.codecs._native import make_integers
-from deltahub.codecs.low_rank import MAX_RANK, LowRank
-from deltahub.codecs.low_rank_pair import F64, Floats, Pair
-from deltahub.codecs.low_rank_sketch import Factors
+from deltahub.codecs.fm_delta.low_rank.prediction import MAX_RANK, LowRank
+from deltahub.codecs.fm_delta.low_rank.randomized_svd import Factors
+from deltahub.codecs.fm_delta.low_rank.tensor_pair import F64, Floats, Pair
 
 # log2 of a component's noise, of what the error would allow
 _NOISES: Final = np.arange(-8, 3)

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from deltahub.codecs._native import whiten
-from deltahub.codecs.low_rank_pair import F64, Floats, Pair
+from deltahub.codecs.fm_delta.low_rank.tensor_pair import F64, Floats, Pair
 
 _PART: Final = 1 << 22  # elements, at most, that a step looks at
 _FEW: Final = 1 << 15  # random numbers, at most, that are kept: models have layers alike

@@ -13,11 +13,17 @@ import numpy as np
 
 from deltahub.codecs._native import factor_bits, fit_directions, trial_bits
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.low_rank import FLOAT_WORDS, MAX_RANK, LowRank, Words
-from deltahub.codecs.low_rank_merge import Effort, Merge, sharpened
-from deltahub.codecs.low_rank_pair import F64, Pair
-from deltahub.codecs.low_rank_plan import Plan, least_unit, plan_components, rounded, rounded_twice
-from deltahub.codecs.low_rank_sketch import Factors, sketch
+from deltahub.codecs.fm_delta.low_rank.prediction import FLOAT_WORDS, MAX_RANK, LowRank, Words
+from deltahub.codecs.fm_delta.low_rank.quantize import (
+    Plan,
+    least_unit,
+    plan_components,
+    rounded,
+    rounded_twice,
+)
+from deltahub.codecs.fm_delta.low_rank.randomized_svd import Factors, sketch
+from deltahub.codecs.fm_delta.low_rank.refine import Effort, Merge, sharpened
+from deltahub.codecs.fm_delta.low_rank.tensor_pair import F64, Pair
 from deltahub.codecs.words import WORD_KINDS
 
 MIN_SIDE: Final = 64

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from deltahub.codecs.errors import InvalidInput, InvalidSafetensors
-from deltahub.codecs.frame_encode import TensorSpec, tensor_spec
-from deltahub.codecs.protocol import Buffer
-from deltahub.codecs.recipe import Literal, Recipe, RecipeKind, TensorRef
-from deltahub.codecs.safetensors import (
+from deltahub.codecs.files.recipe import Literal, Recipe, RecipeKind, TensorRef
+from deltahub.codecs.files.safetensors import (
     DEFAULT_LIMITS,
     LENGTH_BYTES,
     HeaderLimits,
@@ -21,6 +19,8 @@ from deltahub.codecs.safetensors import (
     layout,
     parse_header,
 )
+from deltahub.codecs.frames.encode import TensorSpec, tensor_spec
+from deltahub.codecs.protocol import Buffer
 
 CHUNK_BYTES: Final = 16 << 20
 INLINE_BYTES: Final = 1 << 10  # bytes around tensors: up to this, in the recipe itself

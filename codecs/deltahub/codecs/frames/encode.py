@@ -8,11 +8,12 @@ from math import prod
 import xxhash
 
 from deltahub.codecs._native import encode_clear_delta
-from deltahub.codecs.auto import Sample
-from deltahub.codecs.base_plan import MAX_TENSOR_BYTES, BasePlan
 from deltahub.codecs.dtypes import HEADER_BITS, DType, coding_dtype
 from deltahub.codecs.errors import InvalidInput, TooLarge
-from deltahub.codecs.frame_header import (
+from deltahub.codecs.fm_delta.low_rank.prediction import FLOAT_WORDS
+from deltahub.codecs.frames.base_plan import MAX_TENSOR_BYTES, BasePlan
+from deltahub.codecs.frames.choose_codec import Sample
+from deltahub.codecs.frames.header import (
     CHECKSUM,
     FIXED,
     MAX_FRAME,
@@ -25,7 +26,6 @@ from deltahub.codecs.frame_header import (
     raw_frame_length,
 )
 from deltahub.codecs.ids import ID_BYTES
-from deltahub.codecs.low_rank import FLOAT_WORDS
 from deltahub.codecs.protocol import BlockMode, Buffer, Codec, Effort, EncodedBody, Geometry
 from deltahub.codecs.registry import get_codec
 from deltahub.codecs.words import WORD_KINDS

@@ -9,9 +9,9 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.low_rank_pair import Pair
-from deltahub.codecs.low_rank_sketch import Factors, orthonormal
-from deltahub.codecs.low_rank_steps import Product, Rule, Steps
+from deltahub.codecs.fm_delta.low_rank.least_squares import Product, Rule, Steps
+from deltahub.codecs.fm_delta.low_rank.randomized_svd import Factors, orthonormal
+from deltahub.codecs.fm_delta.low_rank.tensor_pair import Pair
 
 Effort: TypeAlias = Literal["default", "max"]
 

@@ -11,7 +11,7 @@ from typing import Final, Literal, cast
 
 from deltahub.codecs.dtypes import HEADER_BITS
 from deltahub.codecs.errors import InvalidSafetensors
-from deltahub.codecs.json_bounds import json_fault
+from deltahub.codecs.files.json_bounds import json_fault
 from deltahub.codecs.protocol import Buffer
 
 LENGTH_BYTES: Final = 8  # little endian, before the JSON

@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.low_rank import FLOAT_WORDS, LowRank, Words
-from deltahub.codecs.low_rank_merge import Effort
-from deltahub.codecs.low_rank_search import fit_low_rank
+from deltahub.codecs.fm_delta.low_rank.prediction import FLOAT_WORDS, LowRank, Words
+from deltahub.codecs.fm_delta.low_rank.refine import Effort
+from deltahub.codecs.fm_delta.low_rank.search import fit_low_rank
 
 _CHUNK: Final = 1 << 18  # words
 

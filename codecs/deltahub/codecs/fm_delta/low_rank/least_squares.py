@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 
 from deltahub.codecs._native import ask, half_step
-from deltahub.codecs.low_rank import Words
-from deltahub.codecs.low_rank_pair import F64, Floats, Pair
+from deltahub.codecs.fm_delta.low_rank.prediction import Words
+from deltahub.codecs.fm_delta.low_rank.tensor_pair import F64, Floats, Pair
 
 _MOST_WORK: Final = 1 << 31  # words times pairs of components that a half step looks at
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from deltahub.codecs._native import FmDeltaEncoder, estimate_deltas
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.neuzip_lossless import estimate as estimate_alone
+from deltahub.codecs.neuzip.lossless import estimate as estimate_alone
 from deltahub.codecs.protocol import Buffer, Effort
 from deltahub.codecs.words import WORD_KINDS
 from deltahub.codecs.zstd import compressed_size

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from deltahub.codecs._native import count_exponents, greatest_magnitude, subtract
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.low_rank import FLOAT_WORDS, Words
+from deltahub.codecs.fm_delta.low_rank.prediction import FLOAT_WORDS, Words
 from deltahub.codecs.words import WORD_KINDS
 
 Floats: TypeAlias = NDArray[np.floating[Any]]

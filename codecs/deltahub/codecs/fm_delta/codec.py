@@ -21,11 +21,11 @@ from deltahub.codecs.blocks import (
 )
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.errors import CorruptFrame, WrongBase
-from deltahub.codecs.low_rank import FLOAT_WORDS, LowRank, Words
-from deltahub.codecs.low_rank_merge import Effort as Search
-from deltahub.codecs.low_rank_search import fit_low_rank
-from deltahub.codecs.low_rank_strided import ShorterPair, fit_strided, shorter_pair
-from deltahub.codecs.low_rank_tame import tame
+from deltahub.codecs.fm_delta.low_rank.outliers import tame
+from deltahub.codecs.fm_delta.low_rank.prediction import FLOAT_WORDS, LowRank, Words
+from deltahub.codecs.fm_delta.low_rank.refine import Effort as Search
+from deltahub.codecs.fm_delta.low_rank.search import fit_low_rank
+from deltahub.codecs.fm_delta.low_rank.widened_floats import ShorterPair, fit_strided, shorter_pair
 from deltahub.codecs.protocol import BlockMode, Effort, EncodedBody, Geometry, StoredBlocks
 from deltahub.codecs.words import WORD_KINDS
 

@@ -10,9 +10,9 @@ from typing import Final
 
 import xxhash
 
-from deltahub.codecs.base_plan import MAX_SEGMENTS, MAX_TENSOR_BYTES, BasePlan, BaseSegment
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.errors import CorruptFrame, UnsupportedVersion
+from deltahub.codecs.frames.base_plan import MAX_SEGMENTS, MAX_TENSOR_BYTES, BasePlan, BaseSegment
 from deltahub.codecs.protocol import Buffer, Codec, Geometry
 from deltahub.codecs.registry import BY_ID, codec_for
 

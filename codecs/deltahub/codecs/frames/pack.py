@@ -8,7 +8,7 @@ from typing import BinaryIO, Final
 from blake3 import blake3
 
 from deltahub.codecs.errors import CorruptPack, InvalidInput, TooLarge, UnsupportedVersion
-from deltahub.codecs.frame_header import FIXED, parse_header
+from deltahub.codecs.frames.header import FIXED, parse_header
 from deltahub.codecs.protocol import Buffer
 
 PACK_MAGIC: Final = b"DHPK"

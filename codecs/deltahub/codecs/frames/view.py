@@ -7,7 +7,7 @@ import xxhash
 from deltahub.codecs._native import BlockTable
 from deltahub.codecs.blocks import block_checksum, decoded_spans
 from deltahub.codecs.errors import CorruptFrame, InvalidInput, WrongBase
-from deltahub.codecs.frame_header import CHECKSUM, FrameHeader, parse_header
+from deltahub.codecs.frames.header import CHECKSUM, FrameHeader, parse_header
 from deltahub.codecs.protocol import Buffer, Geometry
 from deltahub.codecs.registry import BY_ID
 

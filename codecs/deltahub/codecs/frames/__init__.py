@@ -1,7 +1,7 @@
 """The frame, one import: its header, reading it, writing it. Format: codecs/spec/frame.md."""
 
-from deltahub.codecs.base_plan import BasePlan, BaseSegment, assemble
-from deltahub.codecs.frame_encode import (
+from deltahub.codecs.frames.base_plan import BasePlan, BaseSegment, assemble
+from deltahub.codecs.frames.encode import (
     FrameRange,
     TensorSpec,
     encode_frame,
@@ -9,7 +9,7 @@ from deltahub.codecs.frame_encode import (
     split_frames,
     tensor_spec,
 )
-from deltahub.codecs.frame_header import (
+from deltahub.codecs.frames.header import (
     MAX_BLOCK,
     MAX_FRAME,
     MAX_PRELUDE,
@@ -18,7 +18,7 @@ from deltahub.codecs.frame_header import (
     peek_header_length,
     raw_frame_length,
 )
-from deltahub.codecs.frame_view import FrameView, decode_frame, open_frame
+from deltahub.codecs.frames.view import FrameView, decode_frame, open_frame
 
 __all__ = [
     "MAX_BLOCK",

@@ -1,0 +1,1 @@
+"""Codecs for float tensors without a base."""
