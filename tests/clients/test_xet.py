@@ -18,7 +18,7 @@ from clients.machine import Machine
 from deltahub.registry.maintenance.fsck.run import fsck
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
-from deltahub.server.hf import xet_downloads
+from deltahub.server.hf.xet import downloads
 from support.hub import running_hub, served_hub
 from support.tcp_proxy import damaging_proxy
 
@@ -163,7 +163,7 @@ def test_what_is_too_large_for_plain_http_comes_through_xet(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As in the client: a file is large from here on.
-    monkeypatch.setattr(xet_downloads, "MOST_BY_HTTP", MIB)
+    monkeypatch.setattr(downloads, "MOST_BY_HTTP", MIB)
     data = random.Random(12).randbytes(3 * MIB)
     with running_hub(tmp_path / "data") as hub:
         hub.create("admin/m")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltahub.registry.packs.tensor_reader import RUN_BYTES
-from deltahub.server.chunks import Chunk, in_chunks
+from deltahub.server.streaming.chunks import Chunk, in_chunks
 
 LARGE = 20 << 10
 SIZES = st.lists(st.integers(0, 3 * LARGE) | st.integers(0, 40), max_size=30)

@@ -12,7 +12,7 @@ import pytest
 
 from deltahub.registry.db.models import Landing
 from deltahub.registry.storage.keys import landing_key
-from deltahub.server.running import UNSENT_BYTES
+from deltahub.server.process.serve import UNSENT_BYTES
 from deltahub.server.settings import ServerSettings
 from support.hub import Answer, RunningHub, running_hub
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltahub.server.hf.ignoring import MAX_IGNORE_BYTES, IgnoreLimit, parse_ignore
+from deltahub.server.hf.writing.gitignore import MAX_IGNORE_BYTES, IgnoreLimit, parse_ignore
 from support.hf_door import create_model, error_of, header, send_commit, small
 from support.hub import Answer, RunningHub
 

@@ -15,12 +15,12 @@ import anyio
 import pytest
 from starlette.types import Message
 
-from deltahub.server.chunks import Chunk
-from deltahub.server.metering import CountingTransport, Traffic
-from deltahub.server.outflow import ClientGone, NotTaken, Outflow, WrongSize
 from deltahub.server.settings import ServerSettings
-from deltahub.server.streaming import ChunkStream
-from deltahub.server.turns import Turns
+from deltahub.server.streaming.bodies import ChunkStream
+from deltahub.server.streaming.chunks import Chunk
+from deltahub.server.streaming.fair_queue import Turns
+from deltahub.server.streaming.metering import CountingTransport, Traffic
+from deltahub.server.streaming.socket_writer import ClientGone, NotTaken, Outflow, WrongSize
 from support.hub import RunningHub, running_hub
 
 KIB = 1 << 10

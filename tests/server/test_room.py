@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from deltahub.registry.packs.base_cache import LEAST_BYTES
-from deltahub.server.running import HubServer
+from deltahub.server.process.serve import HubServer
 from deltahub.server.settings import ServerSettings
 from support.registry import opened_registry
 

@@ -22,7 +22,7 @@ from deltahub.registry.data_folder import (
     DataFolderLock,
     check_free,
 )
-from deltahub.server.supervisor import WorkerSupervisor
+from deltahub.server.process.supervisor import WorkerSupervisor
 from support.hub import ServedHub, served_hub
 
 

@@ -11,8 +11,8 @@ from clients.environments import NAMES, environment
 from deltahub.registry.access import organizations, tokens
 from deltahub.registry.db.models import File
 from deltahub.registry.xet.chunks import ChunkHeader
-from deltahub.server.hf import xet_downloads
-from deltahub.server.hf.xet_downloads import MOST_BY_HTTP, xet_from, xet_headers
+from deltahub.server.hf.xet import downloads
+from deltahub.server.hf.xet.downloads import MOST_BY_HTTP, xet_from, xet_headers
 from deltahub.server.settings import ServerSettings
 from deltahub.server.signing import Signer
 from support.hub import Answer, RunningHub
@@ -213,7 +213,7 @@ def test_only_clients_that_are_known_are_told_of_it(
         (older, len(DATA) - 1, True),
         ("curl/8", 1, False),
     ):
-        monkeypatch.setattr(xet_downloads, "MOST_BY_HTTP", most)
+        monkeypatch.setattr(downloads, "MOST_BY_HTTP", most)
         headers = {"User-Agent": agent}
         for path, is_large in (("a.bin", True), ("empty.bin", False)):
             url = f"/dan-d/secret/resolve/main/{path}"

@@ -28,9 +28,9 @@ from deltahub.registry.access import bootstrap, tokens, users
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 from deltahub.registry.storage.disk import Disk
-from deltahub.server.running import HubServer
+from deltahub.server.process.serve import HubServer
+from deltahub.server.process.supervisor import WorkerSupervisor
 from deltahub.server.settings import ServerSettings
-from deltahub.server.supervisor import WorkerSupervisor
 
 START_TIMEOUT_S = 60
 JOB_TIMEOUT_S = 60

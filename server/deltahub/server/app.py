@@ -10,7 +10,6 @@ from deltahub.server import errors
 from deltahub.server.hf.app import create_hugging_face_app
 from deltahub.server.hf.door import HuggingFaceDoor
 from deltahub.server.hub import Hub
-from deltahub.server.metering import Traffic
 from deltahub.server.public_url import PublicUrl
 from deltahub.server.routes import (
     files,
@@ -25,6 +24,7 @@ from deltahub.server.routes import (
 )
 from deltahub.server.schemas.base import ErrorOut
 from deltahub.server.settings import ServerSettings
+from deltahub.server.streaming.metering import Traffic
 
 DESCRIPTION = """
 A self-hosted model hub that stores every fine-tune as the lossless difference from its base.

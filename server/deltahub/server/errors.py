@@ -14,8 +14,8 @@ from starlette.responses import JSONResponse, Response
 from deltahub.codecs.errors import CodecError
 from deltahub.registry.errors import RegistryError
 from deltahub.registry.storage.base import StoreError
-from deltahub.server.ranges import UnsatisfiableRange
-from deltahub.server.streaming import BodyCut, BodyLimit
+from deltahub.server.streaming.bodies import BodyCut, BodyLimit
+from deltahub.server.streaming.ranges import UnsatisfiableRange
 
 log = logging.getLogger(__name__)
 

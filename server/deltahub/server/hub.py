@@ -19,12 +19,12 @@ from deltahub.registry.downloads.file_reader import Restorer
 from deltahub.registry.errors import Unauthorized
 from deltahub.registry.packs.base_cache import HotBases
 from deltahub.registry.registry import Registry
-from deltahub.server.chunks import Piece, in_chunks
-from deltahub.server.metering import Traffic
 from deltahub.server.settings import ServerSettings
 from deltahub.server.signing import Signer
-from deltahub.server.streaming import ChunkStream
-from deltahub.server.turns import Turns, Who
+from deltahub.server.streaming.bodies import ChunkStream
+from deltahub.server.streaming.chunks import Piece, in_chunks
+from deltahub.server.streaming.fair_queue import Turns, Who
+from deltahub.server.streaming.metering import Traffic
 
 T = TypeVar("T")
 

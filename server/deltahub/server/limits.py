@@ -13,8 +13,8 @@ from starlette.responses import Response
 from starlette.types import Message, Receive
 
 from deltahub.server.hub import Hub, caller_of
-from deltahub.server.streaming import read_body, too_large
-from deltahub.server.turns import who_asks
+from deltahub.server.streaming.bodies import read_body, too_large
+from deltahub.server.streaming.fair_queue import who_asks
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 

@@ -2,20 +2,10 @@
 
 from fastapi import FastAPI
 
-from deltahub.server.hf import (
-    commits,
-    errors,
-    large_files,
-    lfs,
-    models,
-    repos,
-    resolve,
-    trees,
-    unsupported,
-    xet,
-    xet_downloads,
-    xet_uploads,
-)
+from deltahub.server.hf import errors, resolve, unsupported
+from deltahub.server.hf.reading import models, trees
+from deltahub.server.hf.writing import commits, large_files, lfs, repositories
+from deltahub.server.hf.xet import downloads, links, uploads
 from deltahub.server.hub import Hub
 
 # The first that matches is taken.
@@ -23,13 +13,13 @@ _MODULES = (
     resolve,
     models,
     trees,
-    repos,
+    repositories,
     commits,
     large_files,
     lfs,
-    xet,
-    xet_downloads,
-    xet_uploads,
+    links,
+    downloads,
+    uploads,
     unsupported,
 )
 

@@ -17,8 +17,8 @@ from deltahub.registry.storage.base import StoreError
 from deltahub.server.errors import STATUS_OF, LengthRequired, sentence_of, wire_code
 from deltahub.server.hf.door import unescaped
 from deltahub.server.hf.unmatched import page, without_namespace
-from deltahub.server.ranges import UnsatisfiableRange
-from deltahub.server.streaming import BodyCut, BodyLimit
+from deltahub.server.streaming.bodies import BodyCut, BodyLimit
+from deltahub.server.streaming.ranges import UnsatisfiableRange
 
 log = logging.getLogger(__name__)
 

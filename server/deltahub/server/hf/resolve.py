@@ -9,12 +9,12 @@ from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.catalog.entries import EntryInfo, find_entry
 from deltahub.server.hf.door import unescaped
-from deltahub.server.hf.revisions import revision_of
-from deltahub.server.hf.xet_downloads import xet_from, xet_headers
+from deltahub.server.hf.reading.revisions import revision_of
+from deltahub.server.hf.xet.downloads import xet_from, xet_headers
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
 from deltahub.server.limits import BoundedRoute
-from deltahub.server.ranges import matches, requested_part
-from deltahub.server.turns import who_asks
+from deltahub.server.streaming.fair_queue import who_asks
+from deltahub.server.streaming.ranges import matches, requested_part
 
 router = APIRouter(route_class=BoundedRoute)
 

@@ -12,8 +12,8 @@ from deltahub.registry.catalog.entries import EntryInfo, find_entry
 from deltahub.registry.catalog.refs import resolve_revision
 from deltahub.server.hub import CallerDep, Hub, HubDep
 from deltahub.server.limits import BoundedRoute
-from deltahub.server.ranges import matches, requested_part
-from deltahub.server.turns import who_asks
+from deltahub.server.streaming.fair_queue import who_asks
+from deltahub.server.streaming.ranges import matches, requested_part
 
 router = APIRouter(
     route_class=BoundedRoute, prefix="/repositories/{namespace}/{name}", tags=["files"]

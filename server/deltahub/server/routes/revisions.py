@@ -11,7 +11,7 @@ from deltahub.registry.catalog.declared_base import DeclaredBase
 from deltahub.registry.catalog.entries import EntryInfo, list_entries
 from deltahub.registry.catalog.history import author_name
 from deltahub.registry.catalog.refs import resolve_revision
-from deltahub.server.hf.declared import declared_base, read_telling
+from deltahub.server.cards.declared_base import declared_base, read_telling
 from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.limits import BoundedRoute
 from deltahub.server.routes.files import RevisionQuery

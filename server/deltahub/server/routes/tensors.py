@@ -18,7 +18,7 @@ from deltahub.server.schemas.transfer import (
     TensorQueryIn,
     TensorQueryOut,
 )
-from deltahub.server.streaming import read_body
+from deltahub.server.streaming.bodies import read_body
 
 router = APIRouter(
     route_class=BoundedRoute, prefix="/repositories/{namespace}/{name}", tags=["tensors"]

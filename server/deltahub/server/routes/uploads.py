@@ -12,9 +12,9 @@ from deltahub.registry.uploads.landing import LandingStatus
 from deltahub.server.errors import LengthRequired
 from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.limits import BoundedRoute, streams_body
-from deltahub.server.ranges import parse_content_range
 from deltahub.server.schemas.transfer import UploadOut
-from deltahub.server.streaming import BodyFeed
+from deltahub.server.streaming.bodies import BodyFeed
+from deltahub.server.streaming.ranges import parse_content_range
 
 router = APIRouter(route_class=BoundedRoute, prefix="/uploads", tags=["uploads"])
 

@@ -15,9 +15,9 @@ from deltahub.registry.catalog.tree_pages import has_folder, inside_of, tree_pag
 from deltahub.registry.errors import EntryNotFound, InvalidRequest, LimitExceeded
 from deltahub.registry.names import quoted
 from deltahub.server.hf.door import unescaped
-from deltahub.server.hf.entries import folder_ids, shown_file, shown_folder
-from deltahub.server.hf.revisions import revision_of
-from deltahub.server.hf.xet_downloads import xet_from
+from deltahub.server.hf.reading.entries import folder_ids, shown_file, shown_folder
+from deltahub.server.hf.reading.revisions import revision_of
+from deltahub.server.hf.xet.downloads import xet_from
 from deltahub.server.hub import CallerDep, HubDep, NameDep
 from deltahub.server.limits import BoundedRoute
 

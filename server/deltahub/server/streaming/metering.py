@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from deltahub.server.outflow import Outflow
+from deltahub.server.streaming.socket_writer import Outflow
 
 
 @dataclass

@@ -13,7 +13,7 @@ from deltahub.registry.errors import Conflict, UploadNotFound
 from deltahub.registry.uploads import landing
 from deltahub.registry.uploads.landing import LandingStatus
 from deltahub.server.hub import Hub
-from deltahub.server.streaming import BodyFeed
+from deltahub.server.streaming.bodies import BodyFeed
 
 _POLL_S = 0.05
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import yaml
 from yaml.constructor import SafeConstructor
 
-from deltahub.server.hf.plain import DEEPEST, plain
+from deltahub.server.cards.plain_values import DEEPEST, plain
 
 if not yaml.__with_libyaml__:
     raise ImportError(

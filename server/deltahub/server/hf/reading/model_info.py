@@ -10,8 +10,8 @@ from deltahub.registry.catalog.declared_base import DeclaredBase, declared_base,
 from deltahub.registry.catalog.entries import EntryInfo, list_entries, used_storage
 from deltahub.registry.catalog.search import Listed
 from deltahub.registry.lineage.measured import measured_bases
-from deltahub.server.hf.entries import blob_id, moment, pointer
-from deltahub.server.hf.facts import facts_of
+from deltahub.server.cards.facts import facts_of
+from deltahub.server.hf.reading.entries import blob_id, moment, pointer
 from deltahub.server.hub import Hub
 
 

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, suppress
 from threading import Lock
 from typing import Final
 
-from deltahub.server.chunks import Chunk
+from deltahub.server.streaming.chunks import Chunk
 
 # Buffers that one call takes; the system's own limit is 1024 or more.
 _MAX_VIEWS: Final = 512

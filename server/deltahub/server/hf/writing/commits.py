@@ -27,16 +27,16 @@ from deltahub.registry.catalog.refs import begins_anew, require_branch, resolve_
 from deltahub.registry.errors import InvalidRequest, LimitExceeded
 from deltahub.registry.names import LFS_BYTES, entry_mode, quoted
 from deltahub.registry.uploads.small_files import SmallFiles
-from deltahub.server.hf.declared import TELLING, declared_base
+from deltahub.server.cards.declared_base import TELLING, declared_base
+from deltahub.server.cards.facts import read_small
+from deltahub.server.cards.plain_values import joined
 from deltahub.server.hf.door import unescaped
-from deltahub.server.hf.entries import blob_id
 from deltahub.server.hf.errors import NotSupported
-from deltahub.server.hf.facts import read_small
-from deltahub.server.hf.ignoring import MAX_IGNORE_BYTES, Ignore, IgnoreLimit, parse_ignore
-from deltahub.server.hf.plain import joined
+from deltahub.server.hf.reading.entries import blob_id
+from deltahub.server.hf.writing.gitignore import MAX_IGNORE_BYTES, Ignore, IgnoreLimit, parse_ignore
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
 from deltahub.server.limits import BoundedRoute, streams_body
-from deltahub.server.streaming import BodyFeed
+from deltahub.server.streaming.bodies import BodyFeed
 
 router = APIRouter(route_class=BoundedRoute, prefix="/api/models/{namespace}/{name}")
 

@@ -11,8 +11,8 @@ from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repositor
 from deltahub.registry.catalog.entries import large_files, sizes_in_repository
 from deltahub.registry.names import validate_sha256
 from deltahub.registry.uploads.known_files import query_and_keep
-from deltahub.server.hf.entries import moment
 from deltahub.server.hf.errors import NotSupported
+from deltahub.server.hf.reading.entries import moment
 from deltahub.server.hub import CallerDep, HubDep, NameDep
 from deltahub.server.limits import BoundedRoute
 

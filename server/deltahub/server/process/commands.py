@@ -17,9 +17,9 @@ from deltahub.registry.access import bootstrap, tokens
 if TYPE_CHECKING:
     from deltahub.registry.registry import Registry
     from deltahub.registry.settings import Settings
-    from deltahub.server.running import HubServer
+    from deltahub.server.process.serve import HubServer
+    from deltahub.server.process.supervisor import WorkerSupervisor
     from deltahub.server.settings import ServerSettings
-    from deltahub.server.supervisor import WorkerSupervisor
 
 _M_ARENA_MAX = -8
 
@@ -86,7 +86,7 @@ def _serve(settings: "Settings", *, with_worker: bool, access_log: bool) -> None
     from deltahub.registry.storage.base import StoreError
 
     # Before anything is made: an extra that is missing, or a setting that is wrong, is said here.
-    from deltahub.server.running import HubServer
+    from deltahub.server.process.serve import HubServer
     from deltahub.server.settings import ServerSettings
 
     _bound_heaps()
@@ -138,7 +138,7 @@ def _make_administrator(registry: "Registry") -> None:
 
 
 def _worker(registry: "Registry", settings: "ServerSettings") -> "WorkerSupervisor":
-    from deltahub.server.supervisor import WorkerSupervisor
+    from deltahub.server.process.supervisor import WorkerSupervisor
 
     return WorkerSupervisor(registry.data_dir, settings.worker_restart_max_s, settings.stop_grace_s)
 

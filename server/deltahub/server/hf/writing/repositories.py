@@ -17,10 +17,10 @@ from deltahub.registry.errors import Conflict, RepositoryExists, Unauthorized
 from deltahub.registry.ingest import make_public
 from deltahub.registry.names import git_attributes, quoted
 from deltahub.registry.uploads.small_files import SmallFiles
+from deltahub.server.cards.front_matter import BadCard, front_matter
 from deltahub.server.hf.door import unescaped
-from deltahub.server.hf.entries import moment
 from deltahub.server.hf.errors import NotSupported, refusal
-from deltahub.server.hf.front_matter import BadCard, front_matter
+from deltahub.server.hf.reading.entries import moment
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
 from deltahub.server.limits import BoundedRoute
 

@@ -9,7 +9,7 @@ from starlette.datastructures import QueryParams
 
 from deltahub.registry.catalog import search
 from deltahub.registry.names import quoted
-from deltahub.server.hf.cards import MEASURED, RELATIONS
+from deltahub.server.cards.card import MEASURED, RELATIONS
 from deltahub.server.hf.errors import BadQuery, NotSupported
 
 _KNOWN: Final = (

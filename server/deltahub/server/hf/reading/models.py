@@ -15,13 +15,13 @@ from deltahub.registry.catalog.refs import find_ref, resolve_revision
 from deltahub.registry.catalog.search import Listed
 from deltahub.registry.errors import InvalidRequest
 from deltahub.registry.names import quoted
+from deltahub.server.cards.facts import header_of, read_small
+from deltahub.server.cards.plain_values import read_json
 from deltahub.server.hf.door import unescaped
-from deltahub.server.hf.entries import moment
-from deltahub.server.hf.facts import header_of, read_small
-from deltahub.server.hf.infos import info_of, rows_of, shortened
-from deltahub.server.hf.plain import read_json
-from deltahub.server.hf.queries import check_expand, wanted
-from deltahub.server.hf.revisions import revision_of
+from deltahub.server.hf.reading.entries import moment
+from deltahub.server.hf.reading.model_info import info_of, rows_of, shortened
+from deltahub.server.hf.reading.queries import check_expand, wanted
+from deltahub.server.hf.reading.revisions import revision_of
 from deltahub.server.hub import CallerDep, HubDep, NameDep
 from deltahub.server.limits import BoundedRoute
 

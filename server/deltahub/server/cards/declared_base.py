@@ -18,10 +18,10 @@ from deltahub.registry.errors import EntryNotFound
 from deltahub.registry.storage.base import ObjectNotFound
 from deltahub.registry.storage.keys import landing_key
 from deltahub.registry.uploads.committable import complete_uploads
-from deltahub.server.hf.cards import ADAPTER, CARD, MAX_CARD_BYTES, base_in_adapter, named_base
-from deltahub.server.hf.facts import read_small
-from deltahub.server.hf.front_matter import BadCard, front_matter
-from deltahub.server.hf.plain import read_json
+from deltahub.server.cards.card import ADAPTER, CARD, MAX_CARD_BYTES, base_in_adapter, named_base
+from deltahub.server.cards.facts import read_small
+from deltahub.server.cards.front_matter import BadCard, front_matter
+from deltahub.server.cards.plain_values import read_json
 from deltahub.server.hub import Hub
 
 # Files that may name a base; only these are read.

@@ -17,13 +17,13 @@ from deltahub.registry.xet.epochs import repository_at
 from deltahub.registry.xet.hashes import from_text
 from deltahub.registry.xet.virtual_xorbs import CHUNK_BYTES, VirtualFile
 from deltahub.server.hf.errors import refusal
-from deltahub.server.hf.xet import XetReaderDep
+from deltahub.server.hf.xet.links import XetReaderDep
 from deltahub.server.hub import Hub, HubDep
 from deltahub.server.limits import BoundedRoute
-from deltahub.server.ranges import requested_part
 from deltahub.server.settings import ServerSettings
 from deltahub.server.signing import Claims, caller_of_claims, claims_for
-from deltahub.server.turns import who_asks
+from deltahub.server.streaming.fair_queue import who_asks
+from deltahub.server.streaming.ranges import requested_part
 
 router = APIRouter(route_class=BoundedRoute, prefix="/cas")
 

@@ -21,9 +21,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from deltahub.server.chunks import Chunk
-from deltahub.server.outflow import ClientGone, NotTaken, Outflow
-from deltahub.server.turns import Turns, Who
+from deltahub.server.streaming.chunks import Chunk
+from deltahub.server.streaming.fair_queue import Turns, Who
+from deltahub.server.streaming.socket_writer import ClientGone, NotTaken, Outflow
 
 log = logging.getLogger(__name__)
 

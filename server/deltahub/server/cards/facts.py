@@ -15,7 +15,7 @@ from deltahub.registry.catalog.declared_base import DeclaredBase
 from deltahub.registry.catalog.entries import EntryInfo
 from deltahub.registry.errors import RegistryError
 from deltahub.registry.packs.block_cache import ByteCache
-from deltahub.server.hf.cards import (
+from deltahub.server.cards.card import (
     ADAPTER,
     CARD,
     MAX_CARD_BYTES,
@@ -24,8 +24,8 @@ from deltahub.server.hf.cards import (
     named_base,
     tags_of,
 )
-from deltahub.server.hf.front_matter import BadCard, front_matter
-from deltahub.server.hf.plain import plain, read_json
+from deltahub.server.cards.front_matter import BadCard, front_matter
+from deltahub.server.cards.plain_values import plain, read_json
 from deltahub.server.hub import Hub
 
 log = logging.getLogger(__name__)

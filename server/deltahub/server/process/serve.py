@@ -12,8 +12,8 @@ from deltahub.registry.packs.tensor_reader import RUN_BYTES
 from deltahub.registry.registry import Registry
 from deltahub.server.app import create_app
 from deltahub.server.hub import Hub
-from deltahub.server.metering import Traffic, metered_protocol
 from deltahub.server.settings import ServerSettings
+from deltahub.server.streaming.metering import Traffic, metered_protocol
 
 # What a connection's socket takes beyond what is on its way: a run. With a quarter of this the
 # thread of a download to a busy client goes cold some four times a run, a tenth of its time. More

@@ -1,0 +1,1 @@
+"""Model cards: front matter, and what it declares."""

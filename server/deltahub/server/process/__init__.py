@@ -1,0 +1,1 @@
+"""The process: the command `serve`, the supervisor and its server."""

@@ -1,0 +1,1 @@
+"""Bodies of requests and responses: bounded in memory, fair among clients."""
