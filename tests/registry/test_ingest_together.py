@@ -21,7 +21,7 @@ from deltahub.registry.storage.keys import landing_key
 from deltahub.registry.uploads.landing import status
 from deltahub.registry.uploads.small_files import SmallFiles
 from deltahub.workers.context import JobContext, StepFailed
-from deltahub.workers.ingest import ingest as ingest_job
+from deltahub.workers.jobs.ingest import ingest as ingest_job
 from support.collecting import age_everything, collect, count, is_clean, n_objects
 from support.durable_disk import DurableDisk
 from support.ingested import read_file

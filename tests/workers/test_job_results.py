@@ -7,7 +7,7 @@ from typing import TypeVar
 from deltahub.registry.db.models import Job
 from deltahub.registry.downloads.file_reader import Restorer
 from deltahub.workers.context import JobContext
-from deltahub.workers.ingest import ingest
+from deltahub.workers.jobs.ingest import ingest
 from support import tiny_models as tiny
 from support.ingested import push_ingested
 from support.registry import caller, opened_registry, push

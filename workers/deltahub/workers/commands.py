@@ -61,7 +61,7 @@ def _work(data_dir: Path | None, stop: threading.Event) -> None:
     from deltahub.registry.settings import Settings
     from deltahub.registry.storage.base import StoreError
     from deltahub.workers.engine import Engine
-    from deltahub.workers.kinds import KINDS
+    from deltahub.workers.jobs.kinds import KINDS
     from deltahub.workers.settings import WorkerSettings
 
     chosen: dict[str, Any] = {} if data_dir is None else {"data_dir": data_dir}

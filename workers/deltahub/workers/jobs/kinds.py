@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 from deltahub.workers.engine import JobFunction
-from deltahub.workers.ingest import ingest
-from deltahub.workers.prove_recipe import prove_recipe
-from deltahub.workers.replan import replan
+from deltahub.workers.jobs.ingest import ingest
+from deltahub.workers.jobs.prove_recipe import prove_recipe
+from deltahub.workers.jobs.replan import replan
 
 KINDS: Mapping[str, JobFunction] = {
     "ingest": ingest,

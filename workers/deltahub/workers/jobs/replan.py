@@ -10,7 +10,7 @@ from typing import Any
 from deltahub.registry.lineage.measured import measure_affected
 from deltahub.registry.reencode.replan import Replanner
 from deltahub.workers.context import JobContext
-from deltahub.workers.ingest import revision_exists
+from deltahub.workers.jobs.ingest import revision_exists
 
 
 def replan(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:

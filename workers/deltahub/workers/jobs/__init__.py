@@ -1,0 +1,1 @@
+"""The jobs, one module each, and the table of their kinds."""
