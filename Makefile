@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PY := .venv/bin/python
 STAMP := .venv/installed.stamp
-NATIVE := $(wildcard codecs/native/*)
+NATIVE := $(wildcard codecs/native/* codecs/native/*/* codecs/native/*/*/*)
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 # Hundreds of processes start in the tests; without bytecode each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE

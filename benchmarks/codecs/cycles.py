@@ -31,7 +31,7 @@ _BF16: Final = "FloatWordsItLi8E"
 _F32: Final = "FloatWordsIjLi8E"
 # Prediction is called for 32 words at a time; the model is given a loop of nothing but such calls.
 _PREDICTION: Final = """
-#include "kernels.cpp"
+#include "kernels/kernels.cpp"
 DELTAHUB_BEGIN
 void sum_usual(const std::uint8_t* words, const std::int32_t* product, std::size_t n, int floor,
                std::uint8_t* out, std::uint32_t* others) {

@@ -50,6 +50,6 @@ def version(codec: Ours | Rival) -> str:
 def _our_digest() -> str:
     """Of the sources, and of what counts their bytes: how they are compiled changes none."""
     found = hashlib.sha256()
-    for source in sorted([_COUNTING, *_CODECS.rglob("*.py"), *_NATIVE.glob("*.[ch]pp")]):
+    for source in sorted([_COUNTING, *_CODECS.rglob("*.py"), *_NATIVE.rglob("*.[ch]pp")]):
         found.update(source.name.encode() + b"\0" + source.read_bytes())
     return found.hexdigest()[:16]

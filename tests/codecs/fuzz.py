@@ -27,40 +27,40 @@ LEAST_PERCENT = 95.0
 
 # What decodes nothing, and so is not counted: whole files, and functions by their names.
 OTHER_FILES = {
-    "alone.hpp", "asked.hpp", "bins.hpp", "class_counts.hpp", "clustering.hpp", "decayed_rows.hpp",
-    "delta_frame.hpp", "directions.hpp", "encode.hpp", "fit_directions.hpp", "floats.hpp",
-    "found_directions.hpp", "frame_directions.hpp", "fuzz_decode.cpp", "fuzz_input.hpp",
-    "fuzz_runs.hpp", "fuzz_tables.hpp", "half_step.hpp", "histograms.hpp", "integer_products.hpp",
-    "integer_rows.hpp", "neuzip_plan.hpp", "normal_equations.hpp", "numbers_write.hpp",
-    "numbers_write_avx2.hpp", "numbers_write_avx512.hpp", "parallel.hpp", "pieces.hpp", "plan.hpp",
-    "plan_directions.hpp", "planner.hpp", "sample.hpp", "scales.hpp", "search_kernels.hpp",
-    "shared_cost.hpp", "sharpening.hpp", "size_model.hpp", "stream_writer.hpp", "strided_bins.hpp",
-    "trial.hpp", "trial_keys.hpp", "trial_rows.hpp",
+    "frames/standalone_bound.hpp", "kernels/low_rank/targets.hpp", "kernels/magnitude_bins.hpp", "planner/class_counts.hpp", "planner/context_clustering.hpp", "planner/weight_decay_rows.hpp",
+    "frames/delta_frame.hpp", "kernels/low_rank/projection.hpp", "fm_delta/encode.hpp", "low_rank/randomized_svd.hpp", "base/short_floats.hpp",
+    "low_rank/factors.hpp", "low_rank/search.hpp", "fuzz/decode.cpp", "fuzz/input.hpp",
+    "fuzz/block_runs.hpp", "fuzz/block_tables.hpp", "kernels/low_rank/least_squares_step.hpp", "coder/histograms.hpp", "kernels/low_rank/int16_products.hpp",
+    "low_rank/int16_rows.hpp", "neuzip/plan.hpp", "kernels/low_rank/normal_equations.hpp", "kernels/ans/encode.hpp",
+    "kernels/ans/encode_avx2.hpp", "kernels/ans/encode_avx512.hpp", "base/parallel.hpp", "planner/sampled_ranges.hpp", "fm_delta/plan.hpp",
+    "low_rank/quantize_factors.hpp", "planner/planner.hpp", "planner/sample.hpp", "planner/scales.hpp", "kernels/low_rank/kernels.hpp",
+    "kernels/table_cost.hpp", "low_rank/refine.hpp", "low_rank/entropy_model.hpp", "coder/stream_writer.hpp", "planner/delta_bins.hpp",
+    "low_rank/size_estimate.hpp", "kernels/low_rank/estimate_classes.hpp", "low_rank/size_estimate_rows.hpp",
 }  # fmt: skip
 ENCODER_FUNCTIONS = {
-    "alphabet.hpp": {"cell_of", "symbol_of_place"},
-    "decode.hpp": {"set_column_scales", "set_stairs"},
-    "delta_codec.hpp": {
+    "kernels/ans/alphabet.hpp": {"cell_of", "symbol_of_place"},
+    "fm_delta/decode.hpp": {"set_column_scales", "set_stairs"},
+    "frames/delta_codec.hpp": {
         "DeltaEncoder", "DeltaEncoderOf", "low_rank_of", "planned_deltas", "estimated_deltas",
         "common_stride",
     },
-    "dispatch.hpp": {"are_gathers_fast", "chosen_search", "has_fast_gathers"},
-    "entries.hpp": {"short_row"},
-    "float_codec.hpp": {
+    "kernels/dispatch.hpp": {"are_gathers_fast", "chosen_search", "has_fast_gathers"},
+    "kernels/ans/table_entries.hpp": {"short_row"},
+    "frames/float_codec.hpp": {
         "FloatEncoder", "FloatEncoderOf", "planned_floats", "estimated_floats", "with_float_plan",
     },
-    "gathers_avx512.hpp": {"StateIndices", "states", "rows_of_lanes"},
-    "kernels.cpp": {"bins", "places", "deltas", "sizes"},
-    "lanes_avx512.hpp": {"keep_here"},
-    "lines.hpp": {"UnsetLineAllocator", "construct"},
-    "look_ups_avx512.hpp": {
+    "kernels/simd/table_gathers_avx512.hpp": {"StateIndices", "states", "rows_of_lanes"},
+    "kernels/kernels.cpp": {"bins", "places", "deltas", "sizes"},
+    "kernels/simd/lanes_avx512.hpp": {"keep_here"},
+    "base/aligned_memory.hpp": {"UnsetLineAllocator", "construct"},
+    "kernels/simd/table_loads_avx512.hpp": {
         "elements_at", "elements_of_eight", "lanes", "StateIndices", "states", "rows_of_lanes",
     },
-    "neuzip.hpp": {"FloatRows"},
-    "stream.hpp": {"ForwardBits"},
-    "stride.hpp": {"common_stride", "divide_by_stride"},
-    "tables.hpp": {"append_rows", "tables"},
-    "words.hpp": {"delta", "sign_extended", "sign_mask", "split", "step"},
+    "neuzip/neuzip.hpp": {"FloatRows"},
+    "kernels/ans/bit_stream.hpp": {"ForwardBits"},
+    "fm_delta/stride.hpp": {"common_stride", "divide_by_stride"},
+    "coder/tables.hpp": {"append_rows", "tables"},
+    "base/words.hpp": {"delta", "sign_extended", "sign_mask", "split", "step"},
 }  # fmt: skip
 # What only some sets of kernels decode with.
 UNUSED_BY_AVX512 = {"entries_at", "keep_in_memory", "low_digits"}
@@ -88,7 +88,7 @@ def build_fuzzers() -> None:
     for decoder in DECODERS:
         (FOUND / decoder).mkdir(parents=True, exist_ok=True)
     programs = {
-        decoder: ("fuzz_decode.cpp", ["-O1", "-fsanitize=fuzzer", f"-DDELTAHUB_FUZZ={decoder}"])
+        decoder: ("fuzz/decode.cpp", ["-O1", "-fsanitize=fuzzer", f"-DDELTAHUB_FUZZ={decoder}"])
         for decoder in DECODERS
     }
     built(compiler(), BUILD, programs, [*SANITIZED, "-g1"], ["-fsanitize=fuzzer-no-link"])
@@ -130,10 +130,13 @@ class Coverage:
         names = demangled([function["name"] for function in functions])
         for function, name in zip(functions, names, strict=True):
             path = Path(function["filenames"][0]).resolve()
-            if path.parent != NATIVE.resolve() or not is_decoding(path.name, name, skipped):
+            if not path.is_relative_to(NATIVE.resolve()):
+                continue
+            file = path.relative_to(NATIVE.resolve()).as_posix()
+            if not is_decoding(file, name, skipped):
                 continue
             regions = [region for region in function["regions"] if region[5] == 0]
-            spot = path.name, regions[0][0], regions[0][1]
+            spot = file, regions[0][0], regions[0][1]
             self.n_runs[spot] += function["count"]
             for *place, times, _, _, kind in regions:
                 if kind in (CODE, GAP):
@@ -203,7 +206,7 @@ def replayed() -> dict[str, Coverage]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     flags = [STANDARD, "-fprofile-instr-generate", "-fcoverage-mapping"]
-    objects = built(compiler(), folder, {PROGRAM: ("fuzz_decode.cpp", ())}, flags)
+    objects = built(compiler(), folder, {PROGRAM: ("fuzz/decode.cpp", ())}, flags)
     for decoder in DECODERS:
         files = sorted((CORPUS / decoder).iterdir())
         profile = {"LLVM_PROFILE_FILE": str(folder / f"{decoder}.profraw")}

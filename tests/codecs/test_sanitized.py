@@ -38,7 +38,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if COMPILER is None:
         lacking("there is no C++ compiler (CXX or g++) to build the fuzzers with")
     folder = tmp_path_factory.mktemp("sanitized")
-    fuzzers = {name: (f"{name}.cpp", ()) for name in ("fuzz_encode", "fuzz_decode")}
+    fuzzers = {f"fuzz_{name}": (f"fuzz/{name}.cpp", ()) for name in ("encode", "decode")}
     built(COMPILER, folder, fuzzers, SANITIZED)
     return folder
 
@@ -54,7 +54,9 @@ def test_every_set_of_kernels_is_under_test() -> None:
 
 def test_the_processor_is_asked_for_what_the_kernels_are_built_for() -> None:
     built = set(re.findall(r"-m(avx\w+|bmi\w*)", (NATIVE / "CMakeLists.txt").read_text()))
-    asked = set(re.findall(r'cpu_supports\("(\w+)"\)', (NATIVE / "dispatch.hpp").read_text()))
+    asked = set(
+        re.findall(r'cpu_supports\("(\w+)"\)', (NATIVE / "kernels/dispatch.hpp").read_text())
+    )
     here = {flag.removeprefix("-m") for flags in KERNELS.values() for flag in flags}
     assert "avx512vbmi2" in built
     assert built == asked == {part for part in here if part.startswith(("avx", "bmi"))}
@@ -66,7 +68,7 @@ def test_what_kernels_need_can_be_emulated(isa: str, tmp_path: Path) -> None:
     if COMPILER is None:
         lacking("there is no C++ compiler (CXX or g++) to build the kernels with")
     flags = [STANDARD, *emulating(isa), f"-DDELTAHUB_ISA={isa}", "-fsyntax-only"]
-    compiled(COMPILER, "kernels.cpp", tmp_path / "none.o", flags)
+    compiled(COMPILER, "kernels/kernels.cpp", tmp_path / "none.o", flags)
 
 
 @pytest.mark.parametrize("decoder", DECODERS)

@@ -59,7 +59,7 @@ def emulating(isa: str) -> list[str]:
 
 def compiled(compiler: str, source: str, target: Path, flags: Sequence[str]) -> Path:
     """An object file. Of warnings the module's own build tells."""
-    run([compiler, "-w", *flags, "-c", NATIVE / source, "-o", target])
+    run([compiler, "-w", f"-I{NATIVE}", *flags, "-c", NATIVE / source, "-o", target])
     return target
 
 
@@ -84,7 +84,7 @@ def built(
         }  # fmt: skip
         objects |= {
             isa: pool.submit(
-                compiled, compiler, "kernels.cpp", folder / f"{isa}.o",
+                compiled, compiler, "kernels/kernels.cpp", folder / f"{isa}.o",
                 [*flags, *flags_of(isa), *kernel_flags, f"-DDELTAHUB_ISA={isa}"],
             )
             for isa in KERNELS

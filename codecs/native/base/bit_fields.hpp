@@ -1,0 +1,74 @@
+// Fields of bits: how a prelude stores its numbers.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "base/words.hpp"
+
+namespace deltahub {
+
+// Fields, least significant bit first.
+class BitWriter {
+ public:
+  // n_bits <= 56. Of the value no digits above them are kept.
+  void put(std::uint64_t value, int n_bits) {
+    pending_ |= (value & low_masks[std::size_t(n_bits)]) << n_pending_;
+    for (n_pending_ += n_bits; n_pending_ >= 8; n_pending_ -= 8, pending_ >>= 8)
+      bytes_.push_back(std::uint8_t(pending_));
+  }
+  std::vector<std::uint8_t> take() {
+    put(0, -n_pending_ & 7);
+    return std::move(bytes_);
+  }
+
+ private:
+  std::vector<std::uint8_t> bytes_;
+  std::uint64_t pending_ = 0;
+  int n_pending_ = 0;  // fewer than 8
+};
+
+// Past the end it reads zeros and is no longer `is_whole`.
+class BitReader {
+ public:
+  BitReader(const std::uint8_t* bytes, std::size_t size) : bytes_(bytes), size_(size) {}
+
+  // n_bits <= 32.
+  unsigned get(int n_bits) {
+    const std::uint64_t value = window() & low_masks[std::size_t(n_bits)];
+    position_ += std::size_t(n_bits);
+    return unsigned(value);
+  }
+  // Ones up to a zero, which is read too; more than `most` (<= 50) of them are not counted on.
+  int get_ones(int most) {
+    const int ones = std::min(std::countr_one(window()), most + 1);
+    position_ += std::size_t(ones) + (ones <= most);
+    return ones;
+  }
+  bool is_whole() const { return position_ <= 8 * size_; }
+  // Skips to a whole byte; false where a bit skipped is set or the end was passed.
+  bool align() { return get(int(-position_ & 7)) == 0 && is_whole(); }
+  std::size_t byte_position() const { return position_ / 8; }
+
+ private:
+  // At least 57 bits from the position on.
+  std::uint64_t window() const {
+    const std::size_t at = position_ / 8;
+    std::uint64_t bits = 0;
+    if (at + 8 <= size_)
+      bits = load<std::uint64_t>(bytes_ + at);
+    else
+      for (std::size_t i = at; i < size_; ++i) bits |= std::uint64_t(bytes_[i]) << 8 * (i - at);
+    return bits >> position_ % 8;
+  }
+
+  const std::uint8_t* bytes_;
+  std::size_t size_;
+  std::size_t position_ = 0;
+};
+
+}  // namespace deltahub

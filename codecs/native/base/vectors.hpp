@@ -1,0 +1,47 @@
+// Vectors of 16 bytes, as GCC and Clang make them of any processor's: no intrinsics.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "base/isa.hpp"
+
+DELTAHUB_BEGIN
+namespace {
+
+using Int16x8 = std::int16_t __attribute__((vector_size(16)));
+using Int32x4 = std::int32_t __attribute__((vector_size(16)));
+using Float32x4 = float __attribute__((vector_size(16)));
+using Float64x2 = double __attribute__((vector_size(16)));
+// Sums of these wrap.
+using Uint16x8 = std::uint16_t __attribute__((vector_size(16)));
+using Uint32x4 = std::uint32_t __attribute__((vector_size(16)));
+using Uint64x2 = std::uint64_t __attribute__((vector_size(16)));
+
+template <class Vector>
+inline Vector load_vector(const void* at) {
+  Vector vector;
+  std::memcpy(&vector, at, sizeof vector);
+  return vector;
+}
+template <class Vector>
+inline void store_vector(void* at, Vector vector) {
+  std::memcpy(at, &vector, sizeof vector);
+}
+
+// For parts of vectors that are read one by one: else compilers take them out of the vectors, which
+// is slower than to load them.
+template <class Parts>
+inline void keep_in_memory(Parts& parts) {
+  asm("" : "+m"(parts));
+}
+
+// Whether any bit is set.
+template <class Vector>
+inline bool is_any(Vector vector) {
+  const auto halves = Uint64x2(vector);
+  return (halves[0] | halves[1]) != 0;
+}
+
+}  // namespace
+DELTAHUB_END

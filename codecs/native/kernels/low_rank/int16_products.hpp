@@ -1,0 +1,124 @@
+// Products of matrices of 16-bit integers, the same in every instruction set, and integers of floats.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "base/isa.hpp"
+#include "base/words.hpp"
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+DELTAHUB_BEGIN
+namespace {
+
+// Sums of 32 bits, one a column; they wrap.
+#if defined(__AVX512F__)
+struct PairSums {
+  static constexpr std::size_t count = 16;
+  void add(std::int32_t left, const std::int16_t* right) {
+    sums = _mm512_dpwssd_epi32(sums, _mm512_set1_epi32(left), _mm512_loadu_si512(right));
+  }
+  __m512i sums;
+};
+inline constexpr std::size_t n_integer_rows = 8;
+#elif defined(__AVX2__)
+struct PairSums {
+  static constexpr std::size_t count = 8;
+  void add(std::int32_t left, const std::int16_t* right) {
+    const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(right));
+    sums = _mm256_add_epi32(sums, _mm256_madd_epi16(_mm256_set1_epi32(left), pairs));
+  }
+  __m256i sums;
+};
+inline constexpr std::size_t n_integer_rows = 6;
+#elif defined(__SSE2__)
+struct PairSums {
+  static constexpr std::size_t count = 4;
+  void add(std::int32_t left, const std::int16_t* right) {
+    const __m128i pairs = _mm_loadu_si128(reinterpret_cast<const __m128i*>(right));
+    sums = _mm_add_epi32(sums, _mm_madd_epi16(_mm_set1_epi32(left), pairs));
+  }
+  __m128i sums;
+};
+inline constexpr std::size_t n_integer_rows = 6;
+#else
+struct PairSums {
+  static constexpr std::size_t count = 4;
+  void add(std::int32_t left, const std::int16_t* right) {
+    const std::int32_t low = std::int16_t(left), high = left >> 16;
+    for (std::size_t j = 0; j < count; ++j)
+      sums[j] += std::uint32_t(low * right[2 * j]) + std::uint32_t(high * right[2 * j + 1]);
+  }
+  std::uint32_t sums[count];
+};
+inline constexpr std::size_t n_integer_rows = 4;
+#endif
+
+template <std::size_t ROWS>
+inline void multiply_integer_rows(const std::int16_t* left, std::size_t n_pairs,
+                                  const std::int16_t* pairs, std::size_t n_columns,
+                                  std::int32_t* out) {
+  constexpr std::size_t n_parts = 2;
+  PairSums sums[ROWS][n_parts] = {};
+  for (std::size_t l = 0; l < n_pairs; ++l, pairs += 2 * n_columns)
+#pragma GCC unroll 8
+    for (std::size_t row = 0; row < ROWS; ++row) {
+      const auto pair = load<std::int32_t>(
+          reinterpret_cast<const std::uint8_t*>(left + 2 * (row * n_pairs + l)));
+#pragma GCC unroll 2
+      for (std::size_t part = 0; part < n_parts; ++part)
+        sums[row][part].add(pair, pairs + 2 * part * PairSums::count);
+    }
+  for (std::size_t row = 0; row < ROWS; ++row)
+    std::memcpy(out + row * n_columns, sums[row], sizeof sums[row]);
+}
+
+// out = left right: n_rows x 2 n_pairs numbers, and n_pairs rows of pairs of numbers, each pair of one
+// column; n_columns is a multiple of 32.
+inline void multiply_integers(const std::int16_t* left, std::size_t n_rows, std::size_t n_pairs,
+                              const std::int16_t* pairs, std::size_t n_columns,
+                              std::int32_t* out) {
+  constexpr std::size_t n_together = 2 * PairSums::count;
+  for (std::size_t j = 0; j < n_columns; j += n_together) {
+    std::size_t row = 0;
+    for (; row + n_integer_rows <= n_rows; row += n_integer_rows)
+      multiply_integer_rows<n_integer_rows>(left + 2 * row * n_pairs, n_pairs, pairs + 2 * j,
+                                            n_columns, out + row * n_columns + j);
+    for (; row < n_rows; ++row)
+      multiply_integer_rows<1>(left + 2 * row * n_pairs, n_pairs, pairs + 2 * j, n_columns,
+                               out + row * n_columns + j);
+  }
+}
+
+// value * scale to the nearest number of 16 bits, ties to even; what is no number, to any.
+inline std::int32_t quantized(float value, float scale) {
+  constexpr float whole = 3 << 22;  // beyond it a float has no digits below one
+  constexpr float most = 32767;
+  const float wide = value * scale;
+  const float below = wide < most ? wide : most;
+  const float within = below > -most ? below : -most;
+  const float sum = within + whole;
+  return std::int32_t(sum - whole);
+}
+
+inline void quantize(const float* values, std::size_t n, float scale, std::int16_t* out) {
+  for (std::size_t j = 0; j < n; ++j) out[j] = std::int16_t(quantized(values[j], scale));
+}
+
+// Two rows in pairs.
+inline void interleave(const std::int16_t* __restrict numbers, const std::int16_t* __restrict others,
+                       std::size_t n, std::int16_t* __restrict out) {
+  for (std::size_t j = 0; j < n; ++j) {
+    const std::uint32_t pair =
+        std::uint32_t(std::uint16_t(numbers[j])) | std::uint32_t(std::uint16_t(others[j])) << 16;
+    std::memcpy(out + 2 * j, &pair, sizeof pair);
+  }
+}
+
+}  // namespace
+DELTAHUB_END

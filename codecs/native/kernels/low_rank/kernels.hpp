@@ -1,0 +1,121 @@
+// The inner loops of the search for low rank, for one instruction set each; all give the same
+// numbers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace deltahub {
+
+// What words ask of the products that are added to them: see low_rank_steps.Rule.
+struct AskedRule {
+  std::int32_t typical = 0;  // the exponent of the typical ulp
+  std::int32_t octaves = 0;
+  bool is_inside = false;    // of intervals, by margin and inertia; else least squares
+  float margin = 0, inertia = 0;
+  bool is_rounded = false;   // the product, before it is added
+};
+
+// Rows of words, of any strides in bytes.
+struct WordGrid {
+  const std::uint8_t* begin;
+  std::ptrdiff_t row, column;
+};
+
+// One factor of a product anew, given the other.
+template <class Real>
+struct HalfStep {
+  WordGrid words, base;
+  std::size_t n_systems, n;  // rows and columns of the words
+  std::size_t rank;
+  const Real* own;    // n_systems x rank
+  const Real* given;  // rank x n
+  AskedRule rule;
+  double* solutions;  // n_systems x rank: what own shall move by
+};
+
+// Directions that a sketch looks at: columns of the matrices that its kernels multiply.
+inline constexpr std::size_t n_directions = 32;
+
+// A matrix, and how far its rows and columns lie apart, in numbers.
+struct Strided {
+  const float* numbers;
+  std::ptrdiff_t row, column;
+};
+
+// What a word of weight 1 adds to sums of weights; words that weigh less than 1 add nothing.
+inline constexpr std::uint32_t whole_weight = 1u << 14;
+
+struct SearchKernels {
+  // For each of the first kinds of words (see WordKind); null for one without prediction.
+
+  // The greatest magnitude of the words that are numbers, as a word without its sign.
+  using Greatest = std::uint32_t (*)(const std::uint8_t* words, std::size_t n);
+  Greatest greatest[4];
+  // differences[j] = words[j] - base[j], 0 where either is no number.
+  using Subtract = void (*)(const std::uint8_t* words, const std::uint8_t* base, std::size_t n,
+                            float* differences);
+  Subtract subtract[4];
+  using SubtractExactly = void (*)(const std::uint8_t* words, const std::uint8_t* base,
+                                   std::size_t n, double* differences);
+  SubtractExactly subtract_exactly[4];
+  // The same as subtract, but 0, too, where a difference is greater than any number.
+  Subtract subtract_finite[4];
+  // The sum of squares of words[j] - base[j], infinity where a word is no number; each is added to
+  // by_column[j], too.
+  using AddEnergies = float (*)(const std::uint8_t* words, const std::uint8_t* base, std::size_t n,
+                                float* by_column);
+  AddEnergies add_energies[4];
+  // keys[j]: the class of words[j], then the cell and the sign of deltas[j]: see low_rank/size_estimate.hpp. level:
+  // twice log2 of the magnitude that is expected of a delta times 2^exponent.
+  using Keys = void (*)(const std::uint8_t* deltas, const std::uint8_t* words, std::size_t n,
+                        std::int32_t level, std::uint16_t* keys);
+  Keys keys[4];
+  // weights[j] of a word, and how far its product should move, times the weight.
+  template <class Real>
+  using Ask = void (*)(const std::uint8_t* words, const std::uint8_t* base, const Real* products,
+                       std::size_t n, const AskedRule& rule, float* weights, float* pulls);
+  Ask<float> ask[4];
+  Ask<double> ask_exactly[4];
+  using Pull = std::uint32_t (*)(const std::uint8_t* words, const std::uint8_t* base,
+                                 const std::int32_t* products, float unit, std::size_t n,
+                                 const AskedRule& rule, float* pulls, std::uint32_t* weights);
+  Pull pull[4];  // see kernels/low_rank/targets.hpp
+  // integers[j] = values[j] * scales[j], rounded to nearest, ties to even, and held within
+  // 32767 >> shifts[j]; then shifted back by as much.
+  template <class Real>
+  using Integers = void (*)(const Real* values, const Real* scales, const std::int32_t* shifts,
+                            std::size_t n, std::int16_t* integers);
+  Integers<float> integers;
+  Integers<double> integers_exactly;
+  // keys[k]: the component k, then the cell and the sign of values[k] >> shifts[k]: see low_rank/size_estimate.hpp.
+  void (*factor_keys)(const std::int16_t* values, const std::int32_t* shifts, std::size_t rank,
+                      std::uint16_t* keys);
+  // turn: see kernels/low_rank/whitening.hpp.
+  void (*whiten)(double* squares, std::size_t n, float* turn);
+  // See kernels/low_rank/least_squares_step.hpp.
+  template <class Real>
+  using Half = void (*)(const HalfStep<Real>& step);
+  Half<float> half_step[4];
+  Half<double> half_step_exactly[4];
+  // See kernels/low_rank/int16_products.hpp.
+  void (*multiply_integers)(const std::int16_t* left, std::size_t n_rows, std::size_t n_pairs,
+                            const std::int16_t* pairs, std::size_t n_columns, std::int32_t* out);
+  void (*quantize)(const float* values, std::size_t n, float scale, std::int16_t* out);
+  void (*interleave)(const std::int16_t* numbers, const std::int16_t* others, std::size_t n,
+                     std::int16_t* out);
+  // See kernels/low_rank/projection.hpp.
+  void (*multiply)(const Strided& a, std::size_t n_rows, std::size_t n_inner, const float* b,
+                   float* out);
+  void (*add_squares)(const float* x, std::size_t n, double* squares);
+  double (*energy)(const float* numbers, std::size_t n);
+  void (*diagonalize)(double* rows, double* turn, double* lengths);
+};
+
+extern const SearchKernels portable_search;
+#ifdef __x86_64__
+extern const SearchKernels avx2_search;
+extern const SearchKernels avx512_search;
+#endif
+
+}  // namespace deltahub

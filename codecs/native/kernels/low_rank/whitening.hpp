@@ -1,0 +1,49 @@
+// What makes columns orthonormal, from their products.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <vector>
+
+#include "base/isa.hpp"
+
+DELTAHUB_BEGIN
+namespace {
+
+// The inverse of the upper factor U of squares = U^T U, of which the upper half is read and becomes
+// U. What is weaker than the last digits of the strongest stays less than of length 1.
+inline void whiten(double* squares, std::size_t n, float* turn) {
+  const auto row = [&](std::size_t k) { return squares + k * n; };
+  double trace = 0;
+  for (std::size_t k = 0; k < n; ++k) trace += row(k)[k];
+  const double ridge = 1e-13 * trace;
+  for (std::size_t k = 0; k < n; ++k) {
+    double* const pivots = row(k);
+    const double pivot = std::sqrt(std::max(pivots[k], 0.0) + ridge), inverse = 1 / pivot;
+    pivots[k] = pivot;
+    for (std::size_t j = k + 1; j < n; ++j) pivots[j] *= inverse;
+    for (std::size_t i = k + 1; i < n; ++i) {
+      double* const own = row(i);
+      const double factor = pivots[i];
+      for (std::size_t j = i; j < n; ++j) own[j] -= factor * pivots[j];
+    }
+  }
+  std::vector<double> inverses(n * n);
+  for (std::size_t i = n; i-- > 0;) {
+    double* const own = &inverses[i * n];
+    const double* const factors = row(i);
+    for (std::size_t k = i + 1; k < n; ++k) {
+      const double* const other = &inverses[k * n];
+      const double factor = factors[k];
+      for (std::size_t j = k; j < n; ++j) own[j] -= factor * other[j];
+    }
+    const double inverse = 1 / factors[i];
+    for (std::size_t j = i + 1; j < n; ++j) own[j] *= inverse;
+    own[i] = inverse;
+    for (std::size_t j = 0; j < n; ++j) turn[i * n + j] = float(own[j]);
+  }
+}
+
+}  // namespace
+DELTAHUB_END

@@ -1,0 +1,55 @@
+// Contexts of eight words at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/vectors.hpp"
+#include "base/words.hpp"
+#include "kernels/kernels.hpp"
+
+#define DELTAHUB_HAS_CONTEXTS
+
+DELTAHUB_BEGIN
+namespace {
+
+// The exponents of eight words, times four, at least four.
+template <class Words>
+inline Int16x8 four_exponents(const std::uint8_t* words) {
+  constexpr int digits = Words::mantissa_bits - 2;
+  constexpr auto most = std::uint16_t(((1 << Words::exponent_bits) - 1) * 4);
+  Int16x8 exponents;
+  if constexpr (Words::word_bits == 16) {
+    exponents = Int16x8((load_vector<Uint16x8>(words) >> digits) & most);
+  } else {
+    const auto first = Int16x8(load_vector<Uint32x4>(words) >> digits);
+    const auto last = Int16x8(load_vector<Uint32x4>(words + 16) >> digits);
+    exponents = __builtin_shufflevector(first, last, 0, 2, 4, 6, 8, 10, 12, 14) & std::int16_t(most);
+  }
+  const auto least = Int16x8{} + std::int16_t(4);
+  return exponents > least ? exponents : least;
+}
+
+// As many of the words as are whole vectors; the rest is the caller's.
+template <class Words>
+std::size_t fast_contexts(const std::uint8_t* words, std::size_t n, int scale,
+                          const std::int16_t* columns, const ClassTable& classes, int last,
+                          std::uint16_t* out) {
+  constexpr std::size_t size = sizeof(typename Words::Word), together = 8;
+  const Int16x8 zero = {}, most = zero + std::int16_t(last), from_row = zero + std::int16_t(scale);
+  std::size_t j = 0;
+  for (; j + together <= n; j += together) {
+    Int16x8 z = from_row - four_exponents<Words>(words + j * size);
+    if (columns) z += load_vector<Int16x8>(columns + j);
+    z = z > zero ? z : zero;
+    alignas(16) std::uint16_t at[together];
+    store_vector(at, z < most ? z : most);
+    keep_in_memory(at);
+#pragma GCC unroll 8
+    for (std::size_t k = 0; k < together; ++k) out[j + k] = classes.contexts[at[k]];
+  }
+  return j;
+}
+
+}  // namespace
+DELTAHUB_END

@@ -1,0 +1,157 @@
+// Prediction, eight words at a time, of words as nearly all are; kernels/prediction/prediction.hpp says what it is.
+// kernels/prediction/prediction_avx2.hpp does the same with its own instructions.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/vectors.hpp"
+#include "base/words.hpp"
+#include "kernels/prediction/prediction.hpp"
+
+DELTAHUB_BEGIN
+namespace {
+
+// Words of 16 bits whose sum with the product floats add exactly: full significands of which the
+// product's unit takes no digit, none above the unit's exponent, and sums of at most 23 digits. With
+// a coarse unit nearly all are. The exponents are made those of integers and back by adding to them,
+// so all is exact, whatever the rounding mode. A product too long for a float is rounded; but its sum
+// with a word of 22 digits then has more than 23, and is refused.
+template <class Words>
+class NearWords {
+ public:
+  static constexpr std::size_t together = 8;
+
+  explicit NearWords(std::int32_t floor)
+      : to_integer_((127 + m + guard - floor) * (1 << 23)),
+        back_((floor - m - guard - 127) * (1 << m)) {
+    const std::int32_t moved = floor - m - guard - 127;
+    least_word_ = std::max(1, floor - guard) << m;
+    most_word_ = ((floor + 1) << m) - 1;
+    // Rounding may have carried: before it the exponent was one less.
+    const std::int32_t low = std::max(127, 2 - moved), high = std::min(149, most - 2 - moved);
+    least_sum_ = low << m;
+    most_sum_ = ((high + 1) << m) - 1;
+    exists_ = low <= high && floor < most;
+  }
+  bool exists() const { return exists_; }
+
+  // Eight words. Nonzero where a word is another, and in `out` arbitrary.
+  Uint16x8 predict(const std::uint8_t* from, const std::int32_t* product,
+                   std::uint8_t* out) const {
+    const auto words = load_vector<Uint16x8>(from);
+    const auto first = load_vector<Int32x4>(product), last = load_vector<Int32x4>(product + 4);
+    const auto size = Int16x8(words & std::uint16_t(0x7fff));
+    const auto pairs = Uint32x4(words);
+    const Uint32x4 even = sums(pairs << 16, __builtin_shufflevector(first, last, 0, 2, 4, 6));
+    const Uint32x4 odd = sums(pairs & high_half, __builtin_shufflevector(first, last, 1, 3, 5, 7));
+    auto is_other = (size < least_word()) | (size > most_word());
+    if constexpr (m == 7) {
+      const auto both = Uint16x8((even >> 16) | (odd & high_half));
+      const auto sum = Int16x8(both & std::uint16_t(0x7fff));
+      is_other |= (sum < std::int16_t(least_sum_)) | (sum > std::int16_t(most_sum_));
+      store_vector(out, Uint16x8(both + std::uint16_t(back_)));
+      return Uint16x8(is_other);
+    } else {
+      Uint32x4 other_even, other_odd;
+      const Uint32x4 low = word_of(even, other_even), high = word_of(odd, other_odd);
+      store_vector(out, Uint16x8(low | high << 16));
+      return Uint16x8(is_other) | Uint16x8((other_even >> 16) | (other_odd & high_half));
+    }
+  }
+
+ private:
+  static constexpr std::int32_t m = Words::mantissa_bits, guard = guard_bits(m);
+  static constexpr std::int32_t most = (1 << Words::exponent_bits) - 1;
+  static constexpr int drop = 23 - m;
+  static constexpr std::uint32_t high_half = 0xffff0000;
+
+  std::int16_t least_word() const { return std::int16_t(least_word_); }
+  std::int16_t most_word() const { return std::int16_t(most_word_); }
+
+  // Of words in the high halves, as floats rounded to their digits.
+  Uint32x4 sums(Uint32x4 words, Int32x4 product) const {
+    if constexpr (m != 7)  // the sign stays where it is
+      words = Uint32x4(Int32x4(words) >> (drop - 10)) &
+              (0x80000000u | ((1u << (31 - (drop - 10))) - 1));
+    const auto integers = Float32x4(words + std::uint32_t(to_integer_));
+    const auto sum = Uint32x4(integers + __builtin_convertvector(product, Float32x4));
+    return sum + ((1u << (drop - 1)) - 1) + (sum >> drop & 1u);
+  }
+  Uint32x4 word_of(Uint32x4 rounded, Uint32x4& other) const {
+    constexpr std::uint32_t sign = 1u << (31 - drop);
+    const Uint32x4 size = rounded >> drop & (sign - 1);
+    other = Uint32x4((Int32x4(size) < least_sum_) | (Int32x4(size) > most_sum_));
+    return ((size + std::uint32_t(back_)) & 0x7fffu) | (rounded >> 16 & 0x8000u);
+  }
+
+  std::int32_t to_integer_, back_;
+  std::int32_t least_word_, most_word_, least_sum_, most_sum_;
+  bool exists_;
+};
+
+// The same of words of 32 bits, in doubles: these hold the sum of any word of 30 digits and any
+// product of as many. Its digits beyond a word's are rounded away as integers are.
+template <>
+class NearWords<F32Words> {
+ public:
+  static constexpr std::size_t together = 4;
+
+  explicit NearWords(std::int32_t floor)
+      : to_integer_(std::uint64_t(1023 + m + guard - floor) << 52),
+        back_(floor - m - guard - 1023),
+        least_word_(std::max(1, floor - guard) << m),
+        most_word_(std::int32_t((std::uint32_t(floor + 1) << m) - 1)) {
+    // Rounding may have carried: before it the exponent was one less.
+    const std::int32_t low = std::max(1023, 2 - back_), high = most - 2 - back_;
+    least_sum_ = low << 20;
+    most_sum_ = std::int32_t((std::uint32_t(std::min(high, 2046) + 1) << 20) - 1);
+    exists_ = low <= high && floor < most;
+  }
+  bool exists() const { return exists_; }
+
+  // Four words. Nonzero where a word is another, and in `out` arbitrary.
+  Uint32x4 predict(const std::uint8_t* from, const std::int32_t* product,
+                   std::uint8_t* out) const {
+    constexpr std::int32_t limit = 1 << 30;
+    constexpr std::uint32_t top = 0x80000000;
+    const auto words = load_vector<Uint32x4>(from);
+    const auto by = load_vector<Int32x4>(product);
+    const auto size = Int32x4(words & ~top);
+    const Uint32x4 none = {};
+    const Uint64x2 first = sums(Uint64x2(__builtin_shufflevector(none, words, 0, 4, 1, 5)),
+                                __builtin_shufflevector(by, by, 0, 1));
+    const Uint64x2 last = sums(Uint64x2(__builtin_shufflevector(none, words, 2, 6, 3, 7)),
+                               __builtin_shufflevector(by, by, 2, 3));
+    const auto high = __builtin_shufflevector(Uint32x4(first), Uint32x4(last), 1, 3, 5, 7);
+    const auto low =
+        __builtin_shufflevector(Uint32x4(first >> drop), Uint32x4(last >> drop), 0, 2, 4, 6);
+    store_vector(out, Uint32x4(((low + (std::uint32_t(back_) << m)) & ~top) | (high & top)));
+    const auto sum = Int32x4(high & ~top);
+    return Uint32x4((size < least_word_) | (size > most_word_) | (sum < least_sum_) |
+                    (sum > most_sum_) | (by < -limit) | (by >= limit));
+  }
+
+ private:
+  using Int32x2 = std::int32_t __attribute__((vector_size(8)));
+  static constexpr std::int32_t m = F32Words::mantissa_bits, guard = guard_bits(m);
+  static constexpr std::int32_t most = (1 << F32Words::exponent_bits) - 1;
+  static constexpr int drop = 52 - m;
+
+  // Of words in the high halves, as doubles rounded to their digits.
+  Uint64x2 sums(Uint64x2 words, Int32x2 product) const {
+    constexpr std::uint64_t top = std::uint64_t(1) << 63;
+    const Uint64x2 size = ((words & ~top) >> 3) + to_integer_;
+    const auto integers = Float64x2(size | (words & top));
+    const auto sum = Uint64x2(integers + __builtin_convertvector(product, Float64x2));
+    return sum + ((std::uint64_t(1) << (drop - 1)) - 1) + (sum >> drop & std::uint64_t(1));
+  }
+
+  std::uint64_t to_integer_;
+  std::int32_t back_, least_word_, most_word_, least_sum_, most_sum_;
+  bool exists_;
+};
+
+}  // namespace
+DELTAHUB_END

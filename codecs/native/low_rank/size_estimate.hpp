@@ -1,0 +1,157 @@
+// About how many bits words take after a prediction, and its factors beside them: entropies of what
+// is counted, with no table made. Not part of the format.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/words.hpp"
+#include "fm_delta/right_factor.hpp"
+#include "kernels/kernels.hpp"
+#include "kernels/low_rank/estimate_classes.hpp"
+#include "kernels/low_rank/kernels.hpp"
+
+namespace deltahub {
+
+// log2 of a count; most are small.
+inline double log2_of(std::uint32_t count) {
+  static constexpr std::size_t n_known = 1024;
+  static const std::array<double, n_known> known = [] {
+    std::array<double, n_known> logarithms{};
+    for (std::size_t i = 1; i < n_known; ++i) logarithms[i] = std::log2(double(i));
+    return logarithms;
+  }();
+  return count < n_known ? known[count] : std::log2(double(count));
+}
+
+// Counts of symbols by class.
+class TrialCounts {
+ public:
+  explicit TrialCounts(std::size_t n_classes) : counts_(n_classes * n_trial_symbols) {}
+
+  // keys: class * n_trial_symbols + symbol.
+  void add(const std::uint16_t* keys, std::size_t n) {
+    for (std::size_t j = 0; j < n; ++j) ++counts_[keys[j]][j % n_ways];
+  }
+
+  // The entropy, each class with a distribution of its own, what an adaptive code would pay to
+  // learn these, and raw digits.
+  double bits() const {
+    double bits = 0;
+    for (std::size_t begin = 0; begin < counts_.size(); begin += n_trial_symbols) {
+      double of_class = 0, n_symbols = 0;
+      for (std::size_t symbol = 0; symbol < n_trial_symbols; ++symbol) {
+        const Ways& ways = counts_[begin + symbol];
+        const double count = ways[0] + ways[1];
+        if (count == 0) continue;
+        of_class += count, n_symbols += 1;
+        bits += count * (trial_width(symbol) - log2_of(ways[0] + ways[1]));
+      }
+      if (of_class == 0) continue;
+      bits += of_class * std::log2(of_class);
+      bits += std::min(std::log2(of_class + 1) * n_symbols / 2, 4 * of_class);
+    }
+    return bits;
+  }
+
+ private:
+  // A count that has just been stored is slow to load: two take turns.
+  static constexpr std::size_t n_ways = 2;
+  using Ways = std::array<std::uint32_t, n_ways>;
+  std::vector<Ways> counts_;
+};
+
+// What predicts rows of words: left is rows x rank, right rank x columns.
+struct TrialFactors {
+  std::size_t rank = 0;
+  int floor = 1;
+  bool is_rounded = false;  // the product, before it is added
+  const std::int16_t* left = nullptr;
+  const std::int16_t* right = nullptr;
+};
+
+// Words of a few rows, and what is predicted of them.
+template <class Words>
+class Trial {
+ public:
+  using Word = typename Words::Word;
+
+  Trial(const Kernels& kernels, const SearchKernels& search, std::size_t columns)
+      : kernels_(kernels), search_(search), columns_(columns), predicted_(columns),
+        deltas_(columns), sizes_(columns), keys_(columns), products_(4 * columns),
+        counts_(n_trial_classes) {}
+
+  // source[i], base[i]: the words of row i.
+  template <class Rows>
+  double bits(const Rows& source, const Rows& base, std::size_t rows, const TrialFactors& factors) {
+    const std::size_t rank = factors.rank, filled = filled_rank(kernels_, rank);
+    const RightFactor right(kernels_, {factors.right, factors.right + rank * columns_}, rank,
+                            columns_);
+    std::vector<std::int16_t> left(4 * filled);
+    for (std::size_t row = 0; row < rows; ++row) {
+      if (rank == 0) {
+        add(source[row], base[row]);
+        continue;
+      }
+      if (row % 4 == 0) {
+        const std::size_t n_rows = std::min<std::size_t>(4, rows - row);
+        for (std::size_t i = 0; i < n_rows; ++i)
+          std::copy_n(&factors.left[(row + i) * rank], rank, &left[i * filled]);
+        right.multiply(kernels_, left.data(), n_rows, 0, columns_, products_.data());
+        if (factors.is_rounded)
+          kernels_.round(products_.data(), n_rows * columns_, Words::mantissa_bits + 1);
+      }
+      auto* const predicted = reinterpret_cast<std::uint8_t*>(predicted_.data());
+      kernels_.predict[kind_of<Words>](base[row], &products_[row % 4 * columns_], columns_,
+                                       factors.floor, predicted);
+      add(source[row], predicted);
+    }
+    return counts_.bits();
+  }
+
+ private:
+  void add(const std::uint8_t* source, const std::uint8_t* predicted) {
+    auto* const deltas = reinterpret_cast<std::uint8_t*>(deltas_.data());
+    const double sum = double(kernels_.sizes[kind_of<Words>](source, predicted, columns_, true,
+                                                             sizes_.data()));
+    const double mean = std::max(sum / double(columns_), 0x1p-80);
+    const double level = 2 * (std::log2(mean) + middle_exponent<Words>);
+    kernels_.deltas[kind_of<Words>](source, predicted, columns_, deltas);
+    search_.keys[kind_of<Words>](deltas, predicted, columns_, std::int32_t(std::lrint(level)),
+                                 keys_.data());
+    counts_.add(keys_.data(), columns_);
+  }
+
+  const Kernels& kernels_;
+  const SearchKernels& search_;
+  std::size_t columns_;
+  std::vector<Word> predicted_, deltas_;
+  std::vector<float> sizes_;
+  std::vector<std::uint16_t> keys_;
+  std::vector<std::int32_t> products_;
+  TrialCounts counts_;
+};
+
+// Of factors: values is rows x rank, each component has a distribution of its own, and the low
+// digits that all of its values have in common, 0, are free.
+inline double factor_bits(const SearchKernels& search, const std::int16_t* values,
+                          std::size_t rows, std::size_t rank) {
+  std::vector<std::uint16_t> digits(rank), keys(rank);
+  for (std::size_t i = 0; i < rows; ++i)
+    for (std::size_t k = 0; k < rank; ++k) digits[k] |= std::uint16_t(values[i * rank + k]);
+  std::vector<std::int32_t> shifts;
+  for (const std::uint16_t all : digits) shifts.push_back(all ? std::countr_zero(all) : 0);
+  TrialCounts counts(rank);
+  for (std::size_t i = 0; i < rows; ++i) {
+    search.factor_keys(values + i * rank, shifts.data(), rank, keys.data());
+    counts.add(keys.data(), rank);
+  }
+  return counts.bits();
+}
+
+}  // namespace deltahub
