@@ -81,13 +81,13 @@ FUZZ_CXX ?= clang++
 export FUZZ_SECONDS FUZZ_CXX
 
 fuzz: $(STAMP)
-	$(PY) tests/codecs/fuzz.py run
+	$(PY) tests/codecs/native/fuzz.py run
 
 fuzz-merge: $(STAMP)
-	$(PY) tests/codecs/fuzz.py merge
+	$(PY) tests/codecs/native/fuzz.py merge
 
 fuzz-coverage: $(STAMP)
-	$(PY) tests/codecs/fuzz.py coverage
+	$(PY) tests/codecs/native/fuzz.py coverage
 
 clean:
 	rm -rf build .venv

@@ -1,6 +1,6 @@
 """The loops whose cycles are computed are those of the compiler's assembly."""
 
-from benchmarks.codecs.cycles import loops_in
+from benchmarks.codecs.profiling.cycles import loops_in
 
 ASSEMBLY = """
 _ZTABLE:

@@ -7,7 +7,7 @@ import torch
 from benchmarks.rivals.all import BY_NAME
 from benchmarks.rivals.mapped import add_delta, map_delta
 from benchmarks.rivals.rival import Words
-from support import tiny_models
+from support.models import tiny_models
 
 # What needs no package beside ours; the benchmark verifies every round trip of the others.
 OURS = ["FM-Delta", "TensorX", "zstd-3"]

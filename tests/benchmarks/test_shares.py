@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.codecs.instructions import functions_in, instructions
-from benchmarks.codecs.shares import by_kind, kind_of
+from benchmarks.codecs.profiling.instructions import functions_in, instructions
+from benchmarks.codecs.profiling.shares import by_kind, kind_of
 
 KERNELS = "_native.so  [.] void deltahub::avx2::(anonymous namespace)::"
 BF16 = "<deltahub::avx2::FloatWords<unsigned short, 8> >(unsigned char const*, unsigned long)"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deltahub.client import Hub
-from support.hub import RunningHub, running_hub
+from support.service.hub import RunningHub, running_hub
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,8 @@ from safetensors.numpy import save_file
 
 from deltahub.client import Hub, Lines
 from deltahub.client.progress import human_size
-from support.client_process import COMMAND
-from support.hub import RunningHub
+from support.service.client_process import COMMAND
+from support.service.hub import RunningHub
 
 
 def test_a_terminal_shows_a_bar_with_bytes_and_speed(

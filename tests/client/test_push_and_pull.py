@@ -10,9 +10,9 @@ import torch
 from huggingface_hub import snapshot_download
 
 from deltahub.client import Conflict, Hub, InvalidArgument, NotFound, RefMoved, RepositoryNotFound
-from support.hub import RunningHub
-from support.model_folders import base_tensors, contents, tuned_tensors, write_model
-from support.tiny_models import with_more_rows
+from support.models.model_folders import base_tensors, contents, tuned_tensors, write_model
+from support.models.tiny_models import with_more_rows
+from support.service.hub import RunningHub
 
 MIB = 1 << 20
 

@@ -12,10 +12,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from deltahub.client import Hub, Lines
-from support.client_process import deltahub, kill_when
-from support.hub import RunningHub
-from support.model_folders import contents
-from support.tcp_proxy import damaging_proxy
+from support.models.model_folders import contents
+from support.service.client_process import deltahub, kill_when
+from support.service.hub import RunningHub
+from support.service.tcp_proxy import damaging_proxy
 
 MIB = 1 << 20
 N_TENSORS = 12

@@ -17,8 +17,8 @@ from deltahub.registry.access import tokens, users
 from deltahub.registry.catalog.refs import create_ref
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
-from support.hub import RunningHub, ServedHub, running_hub, served_hub
-from support.model_folders import contents
+from support.models.model_folders import contents
+from support.service.hub import RunningHub, ServedHub, running_hub, served_hub
 
 # Later clients send large files through Xet, unless they are told not to.
 UPLOADERS = (

@@ -9,9 +9,9 @@ import pytest
 
 from clients.conftest import World
 from clients.machine import Machine
-from support.client_process import deltahub
-from support.model_folders import write_model
-from support.tiny_models import Tensors, base, finetune
+from support.models.model_folders import write_model
+from support.models.tiny_models import Tensors, base, finetune
+from support.service.client_process import deltahub
 
 PATH = "model.safetensors"
 UPLOAD = """

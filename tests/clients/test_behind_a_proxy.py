@@ -7,7 +7,7 @@ import pytest
 
 from clients.conftest import PART_BYTES, World
 from clients.machine import Machine, hashes
-from support.tls_proxy import NGINX, tls_proxy
+from support.service.tls_proxy import NGINX, tls_proxy
 
 THERE_AND_BACK = """
 from huggingface_hub import HfApi, snapshot_download

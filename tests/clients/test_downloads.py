@@ -8,8 +8,8 @@ import pytest
 from clients.conftest import Library, World
 from clients.environments import NEWEST
 from clients.machine import Machine, hashes
-from support.hub import RunningHub
-from support.tcp_proxy import damaging_proxy
+from support.service.hub import RunningHub
+from support.service.tcp_proxy import damaging_proxy
 
 FILES = """
 from huggingface_hub import hf_hub_download

@@ -13,7 +13,7 @@ from deltahub.registry.access import users
 from deltahub.registry.catalog.commit import AddFile, commit
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
-from support.registry import ensure_repository
+from support.registry.opened import ensure_repository
 
 LIFE = """
 from huggingface_hub import HfApi

@@ -11,7 +11,7 @@ import pytest
 from clients.conftest import PART_BYTES, Library, World
 from clients.machine import Machine, hashes
 from deltahub.registry.names import git_attributes
-from support.model_folders import contents
+from support.models.model_folders import contents
 
 FILES = """
 from io import BytesIO

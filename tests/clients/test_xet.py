@@ -19,8 +19,8 @@ from deltahub.registry.maintenance.fsck.run import fsck
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 from deltahub.server.hf.xet import downloads
-from support.hub import running_hub, served_hub
-from support.tcp_proxy import damaging_proxy
+from support.service.hub import running_hub, served_hub
+from support.service.tcp_proxy import damaging_proxy
 
 MIB = 1 << 20
 KILLS = max(4, int(os.environ.get("DELTAHUB_KILLS", "200")) // 50)

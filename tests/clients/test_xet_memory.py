@@ -19,7 +19,7 @@ from clients.machine import Machine
 from deltahub.registry.db.models import Job, Xorb
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
-from support.hub import ServedHub, served_hub
+from support.service.hub import ServedHub, served_hub
 
 NAME = "admin/m"
 # Little, but more than the hub's test for "small" files, and two chunks at the least.

@@ -7,8 +7,8 @@ from pathlib import Path
 from clients.conftest import World
 from clients.environments import NEWEST, Environment
 from clients.machine import Machine
-from support.hub import served_hub
-from support.tcp_proxy import damaging_proxy
+from support.service.hub import served_hub
+from support.service.tcp_proxy import damaging_proxy
 
 SEND = """
 from huggingface_hub import HfApi

@@ -31,7 +31,7 @@ from deltahub.codecs.reference.fm_delta_model import ALPHABET
 from deltahub.codecs.reference.prediction import predicted
 from deltahub.codecs.reference.words import Words
 from deltahub.codecs.words import WORD_KINDS
-from support.kernels import delta_outcome
+from support.codecs.kernels import delta_outcome
 
 SPEC = Path(__file__).parents[2] / "codecs" / "spec"
 VERSIONS = {

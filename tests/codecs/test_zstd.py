@@ -17,7 +17,7 @@ from deltahub.codecs import (
     tensor_id,
 )
 from deltahub.codecs.zstd import zstd_header
-from support.frames import forge_table, make_frame, table_of
+from support.codecs.frames import forge_table, make_frame, table_of
 
 TEXT = b"a line of text that repeats\n" * 400
 FRAME = make_frame("zstd", DType.U8, 1, len(TEXT), TEXT, TEXT)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.hub import RunningHub, running_hub
+from support.service.hub import RunningHub, running_hub
 
 
 @pytest.fixture(scope="session")

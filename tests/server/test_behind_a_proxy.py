@@ -12,9 +12,9 @@ import pytest
 
 from deltahub.registry.settings import WrongSetting
 from deltahub.server.settings import ServerSettings
-from support.hf_door import create_model, digest_of, header, large, send_commit, small
-from support.hub import Answer, RunningHub, running_hub
-from support.tls_proxy import NGINX, TlsProxy, tls_proxy
+from support.service.hf_door import create_model, digest_of, header, large, send_commit, small
+from support.service.hub import Answer, RunningHub, running_hub
+from support.service.tls_proxy import NGINX, TlsProxy, tls_proxy
 
 needs_nginx = pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
 

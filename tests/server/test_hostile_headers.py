@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from support.hostile_headers import DATA, GOOD, HOSTILE, head_of
-from support.hub import RunningHub, running_hub
+from support.models.hostile_headers import DATA, GOOD, HOSTILE, head_of
+from support.service.hub import RunningHub, running_hub
 
 NAME = "admin/hostile"
 

@@ -18,7 +18,7 @@ from deltahub.server.app import _ROUTERS, create_app
 from deltahub.server.hf.app import create_hugging_face_app
 from deltahub.server.hub import Hub
 from deltahub.server.limits import SMALL_BYTES, BoundedRoute
-from support.hub import RunningHub
+from support.service.hub import RunningHub
 
 PIECE = bytes(64 << 10)
 ENDLESS = 64 << 20

@@ -9,7 +9,7 @@ import pytest
 from deltahub.registry.packs.base_cache import LEAST_BYTES
 from deltahub.server.process.serve import HubServer
 from deltahub.server.settings import ServerSettings
-from support.registry import opened_registry
+from support.registry.opened import opened_registry
 
 
 def test_hot_bases_go_while_nobody_downloads(

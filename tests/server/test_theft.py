@@ -15,10 +15,10 @@ from deltahub.codecs.files.recipe import Recipe, TensorRef
 from deltahub.codecs.frames import BasePlan, BaseSegment, FrameRange, TensorSpec, encode_frame
 from deltahub.codecs.ids import tensor_id
 from deltahub.registry.maintenance.fsck.run import fsck
-from support.client_packs import file_of, frames_of, near, pack_of, weights
-from support.frames import forge_header, forge_segments, table_of
-from support.hub import Answer, RunningHub, running_hub
-from support.registry import sha256_of
+from support.codecs.frames import forge_header, forge_segments, table_of
+from support.registry.client_packs import file_of, frames_of, near, pack_of, weights
+from support.registry.opened import sha256_of
+from support.service.hub import Answer, RunningHub, running_hub
 
 COUNT = 40_000
 SECRET = weights(COUNT, seed=71)

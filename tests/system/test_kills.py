@@ -30,9 +30,9 @@ from deltahub.registry.downloads.file_reader import Restorer
 from deltahub.registry.maintenance.fsck.run import fsck
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
-from support import tiny_models
-from support.crash_workload import ROUNDS_KEPT, Journal, collect_all, run_jobs
-from support.registry import caller
+from support.models import tiny_models
+from support.registry.crash_workload import ROUNDS_KEPT, Journal, collect_all, run_jobs
+from support.registry.opened import caller
 
 KILLS = int(os.environ.get("DELTAHUB_KILLS", "100"))
 MORE_KILLS = max(KILLS - len(failpoints.ALL), 0)
@@ -113,7 +113,7 @@ def zygote(folder: Path, models: Path) -> Iterator[Zygote]:
     (folder / "models").symlink_to(models)
     (folder / "journal").touch()
     process = subprocess.Popen(
-        [sys.executable, "-m", "support.crash_workload", str(folder)],
+        [sys.executable, "-m", "support.registry.crash_workload", str(folder)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -15,7 +15,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from deltahub.client import Hub
-from support.hub import ServedHub, served_hub
+from support.service.hub import ServedHub, served_hub
 
 LOAD = """
 import sys, torch

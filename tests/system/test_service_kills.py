@@ -19,8 +19,8 @@ from deltahub.registry.jobs.queue import next_queued, running
 from deltahub.registry.maintenance.fsck.run import fsck
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
-from support import tiny_models
-from support.hub import ServedHub, served_hub
+from support.models import tiny_models
+from support.service.hub import ServedHub, served_hub
 
 KILLS = int(os.environ.get("DELTAHUB_KILLS", "100")) // 16
 TIMEOUT_S = 90

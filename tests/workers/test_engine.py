@@ -14,7 +14,7 @@ from deltahub.registry.jobs import queue
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 
-PROCESS = Path(__file__).parents[1] / "support" / "engine_process.py"
+PROCESS = Path(__file__).parents[1] / "support" / "registry" / "engine_process.py"
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from deltahub.registry.db.models import Job
 from deltahub.registry.downloads.file_reader import Restorer
 from deltahub.workers.context import JobContext
 from deltahub.workers.jobs.ingest import ingest
-from support import tiny_models as tiny
-from support.ingested import push_ingested
-from support.registry import caller, opened_registry, push
+from support.models import tiny_models as tiny
+from support.registry.ingested import push_ingested
+from support.registry.opened import caller, opened_registry, push
 
 T = TypeVar("T")
 

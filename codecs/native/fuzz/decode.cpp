@@ -2,7 +2,7 @@
 // kernels/kernels.cpp is linked once for each instruction set, as in the module, and all sets must agree.
 //
 //   as a libFuzzer target (make fuzz):  -DDELTAHUB_FUZZ=deltas, floats, runs or tables
-//   as a program of its own (tests/codecs/test_sanitized.py):
+//   as a program of its own (tests/codecs/native/test_sanitized.py):
 //       fuzz_decode deltas|floats|runs|tables SEED ROUNDS FILE...
 //     runs every file, then ROUNDS mutations of each.
 //

@@ -1,5 +1,5 @@
 // Round trips of both codecs' encoders on words of any kind, for builds with sanitizers;
-// tests/codecs/test_sanitized.py runs them. kernels/kernels.cpp is linked once for each instruction set.
+// tests/codecs/native/test_sanitized.py runs them. kernels/kernels.cpp is linked once for each instruction set.
 //
 //   fuzz_encode SEED ROUNDS
 //

@@ -1,0 +1,114 @@
+"""What a push does when the hub, the files or the time are unusual."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from deltahub.client import Hub, JobFailed, Silent
+from support.models.model_folders import base_tensors, contents, tuned_tensors, write_model
+from support.service.hub import running_hub
+
+
+class Notes(Silent):
+    """Keeps what a push tells."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def test_a_hub_that_refuses_the_difference_gets_whole_files(tmp_path: Path, home: Path) -> None:
+    with (
+        running_hub(tmp_path / "data", with_worker=True, max_depth=0) as server,
+        Hub(server.url, server.admin_token) as hub,
+    ):
+        hub.push(write_model(tmp_path / "base", base_tensors()), "admin/base")
+        tuned = write_model(tmp_path / "tuned", tuned_tensors())
+        told = Notes()
+        pushed = hub.push(tuned, "admin/tuned", base="admin/base", progress=told)
+        assert any("refuses the difference" in note for note in told.notes)
+        assert pushed.state == "proved"
+        assert not list((home / "deltahub" / "spool").rglob("*.pack"))
+        assert contents(hub.pull("admin/tuned")) == contents(tuned)
+
+
+def test_without_a_worker_files_can_be_pulled_and_a_cancelled_job_is_told(
+    tmp_path: Path,
+) -> None:
+    with (
+        running_hub(tmp_path / "data") as server,
+        Hub(server.url, server.admin_token) as hub,
+    ):
+        folder = write_model(tmp_path / "base", base_tensors())
+        pushed = hub.push(folder, "admin/base", wait=False)
+        assert pushed.state == "committed"
+        assert pushed.job_id is not None
+        assert contents(hub.pull("admin/base", to=tmp_path / "to", sha256=True)) == contents(folder)
+        hub.cancel_job(pushed.job_id)
+        with pytest.raises(JobFailed, match="cancelled"):
+            hub.wait_for_job(pushed.job_id)
+        pushed = hub.push(folder, "admin/gone", wait=False)
+        assert pushed.job_id is not None
+        hub.delete("admin/gone")
+        with pytest.raises(JobFailed, match="its repository was deleted meanwhile"):
+            hub.wait_for_job(pushed.job_id)
+
+
+def test_a_long_line_of_revisions_stays_within_the_hubs_depth(
+    hub: Hub, name: str, tmp_path: Path, other_machine: Callable[[], Path]
+) -> None:
+    rng = np.random.default_rng(1)
+    weights = rng.normal(0, 0.02, (600, 512)).astype(np.float32)
+    commits = []
+    for step in range(5):
+        folder = tmp_path / f"step{step}"
+        folder.mkdir()
+        save_file({"w": weights}, folder / "model.safetensors")
+        pushed = hub.push(folder, name)
+        assert step == 0 or pushed.sent < 0.9 * pushed.size
+        commits.append((pushed.commit, folder))
+        weights = weights + rng.normal(0, 1e-5, weights.shape).astype(np.float32)
+    other_machine()
+    for commit, folder in reversed(commits):
+        assert contents(hub.pull(name, revision=commit, sha256=True)) == contents(folder)
+
+
+def test_scalars_empty_tensors_and_thousands_of_small_ones_come_back(
+    hub: Hub, name: str, tmp_path: Path, other_machine: Callable[[], Path]
+) -> None:
+    rng = np.random.default_rng(2)
+    tensors = {f"expert.{i}.bias": rng.normal(0, 1, 150).astype(np.float32) for i in range(2000)}
+    tensors |= {"step": np.array(7, np.int64), "none": np.zeros((0, 5), np.float32)}
+    tensors |= {
+        "mask": rng.integers(0, 2, (300, 3)).astype(np.bool_),
+        "tied": tensors["expert.0.bias"],
+    }
+    folder = tmp_path / "m"
+    folder.mkdir()
+    save_file(tensors, folder / "model.safetensors")
+    hub.push(folder, name)
+    for i in range(0, 2000, 10):
+        tensors[f"expert.{i}.bias"] = tensors[f"expert.{i}.bias"] * np.float32(1.001)
+    save_file(tensors, folder / "model.safetensors")
+    pushed = hub.push(folder, name)
+    assert pushed.sent < 0.5 * pushed.size
+    other_machine()
+    assert contents(hub.pull(name)) == contents(folder)
+
+
+def test_a_file_that_is_not_what_its_name_says_is_kept_and_said_to_be_so(
+    hub: Hub, name: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "m"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"PK\x03\x04" + bytes(2 << 20))
+    hub.push(folder, name)
+    (file,) = hub.info(name)["files"]
+    assert file["kind"] == "opaque"
+    assert file["note"]
+    assert contents(hub.pull(name, to=tmp_path / "to")) == contents(folder)

@@ -1,0 +1,258 @@
+"""The native kernels of the search for low rank say what their statement in NumPy says."""
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deltahub.codecs import _native as native
+from deltahub.codecs.dtypes import DType
+from deltahub.codecs.fm_delta.low_rank.least_squares import Rule
+from deltahub.codecs.fm_delta.low_rank.prediction import FLOAT_WORDS, LowRank, Words
+from deltahub.codecs.words import WORD_KINDS
+from support.codecs import low_rank_statement as statement
+from support.codecs.deltas import scaled_fine_tune, special_words
+from support.codecs.kernels import NAMES, every_kernel, running
+
+every_dtype = pytest.mark.parametrize("dtype", list(FLOAT_WORDS), ids=lambda dtype: dtype.name)
+
+
+def trained(dtype: DType, rows: int, columns: int) -> tuple[Words, Words]:
+    """Words of a fine-tune and of its base."""
+    unsigned = f"<u{dtype.itemsize}"
+    both = scaled_fine_tune(dtype, rows, columns)
+    words, base = (np.frombuffer(each, unsigned).reshape(rows, columns) for each in both)
+    return words, base
+
+
+def odd(dtype: DType) -> tuple[Words, Words]:
+    """Every special word on every other, in rows that lie apart."""
+    special = special_words(dtype)
+    words, base = np.meshgrid(special, special, indexing="ij")
+    return np.repeat(words, 2, axis=0)[::2], np.repeat(base, 2, axis=0)[::2]
+
+
+def pairs_of(dtype: DType) -> list[tuple[Words, Words]]:
+    shapes = ((1, 1), (3, 7), (5, 33), (70, 131))
+    return [*(trained(dtype, *shape) for shape in shapes), odd(dtype)]
+
+
+def factors(dtype: DType, rows: int, columns: int, rank: int) -> tuple[LowRank, LowRank]:
+    """Factors whose products are about as large as weights, added as they are and rounded."""
+    random = np.random.default_rng(rank)
+    left = np.rint(random.standard_normal((rows, rank)) * 90).astype(np.int16)
+    right = np.rint(random.standard_normal((rank, columns)) * 90).astype(np.int16)
+    floor = FLOAT_WORDS[dtype].bias - 8
+    return LowRank(left, right, floor), LowRank(left, right, floor, is_rounded=True)
+
+
+@every_kernel
+@every_dtype
+def test_differences_are_those_of_numbers(kernels: str, dtype: DType) -> None:
+    for words, base in pairs_of(dtype):
+        with running(kernels), np.errstate(over="ignore"):
+            expected = statement.subtracted(dtype, words, base)
+            for real in (np.float32, np.float64):
+                out = np.full(words.shape, 5, real)
+                native.subtract(WORD_KINDS[dtype], words, base, out)
+                assert np.array_equal(out, expected.astype(real))
+
+
+@every_kernel
+@every_dtype
+def test_the_greatest_magnitude_is_that_of_a_number(kernels: str, dtype: DType) -> None:
+    floats = FLOAT_WORDS[dtype]
+    for words, _ in pairs_of(dtype):
+        magnitudes = words[floats.exponents(words) < floats.max_exponent] & (floats.sign - 1)
+        with running(kernels):
+            assert native.greatest_magnitude(WORD_KINDS[dtype], words) == magnitudes.max()
+    nothing = np.full((2, 3), floats.sign - 1, words.dtype)
+    assert native.greatest_magnitude(WORD_KINDS[dtype], nothing) == 0
+
+
+@every_kernel
+@pytest.mark.parametrize("real", [np.float32, np.float64])
+@pytest.mark.parametrize("is_by_row", [False, True])
+def test_integers_are_scaled_rounded_and_held(
+    kernels: str, real: type[np.floating[Any]], is_by_row: bool
+) -> None:
+    random = np.random.default_rng(0)
+    values = (random.standard_normal((37, 61)) * 3).astype(real)[:, :53]
+    values[:4, :5] = [1e30, -1e30, np.inf, -np.inf, 0.5]
+    n = values.shape[not is_by_row]
+    scales = np.ldexp(1.0, random.integers(-1, 15, n)).astype(real)
+    shifts = random.integers(0, 15, n).astype(np.int32)
+    scale, shift = (each[:, None] if is_by_row else each for each in (scales, shifts))
+    most = 32767 >> shift
+    expected = np.clip(np.rint(values * scale), -most, most).astype(np.int16) << shift
+    out = np.full(values.shape, 7, np.int16)
+    with running(kernels):
+        native.make_integers(values, scales, shifts, is_by_row, out)
+    assert np.array_equal(out, expected)
+
+
+@every_dtype
+def test_exponents_are_counted(dtype: DType) -> None:
+    floats = FLOAT_WORDS[dtype]
+    for words, _ in pairs_of(dtype):
+        counts = np.ones(floats.max_exponent + 1, np.int64)
+        native.count_exponents(WORD_KINDS[dtype], words, counts)
+        expected = np.bincount(floats.exponents(words).ravel(), minlength=len(counts))
+        assert np.array_equal(counts, expected + 1)
+
+
+@every_kernel
+@pytest.mark.parametrize("n", [1, 7, 40])
+def test_columns_are_made_orthonormal(kernels: str, n: int) -> None:
+    random = np.random.default_rng(n)
+    columns = random.standard_normal((99, n)) * 2.0 ** -np.arange(n, dtype=float).clip(0, 12)
+    turn = np.empty((n, n), np.float32)
+    with running(kernels):
+        native.whiten(columns.T @ columns, turn)
+    basis = columns @ turn
+    np.testing.assert_allclose(basis.T @ basis, np.eye(n), atol=1e-4)
+
+
+def test_columns_that_others_make_stay_short() -> None:
+    columns = np.random.default_rng(0).standard_normal((50, 6))
+    columns[:, 3] = columns[:, 1]
+    columns[:, 5] = 0
+    turn = np.empty((6, 6), np.float32)
+    native.whiten(columns.T @ columns, turn)
+    lengths = np.linalg.norm(columns @ turn, axis=0)
+    assert np.isfinite(turn).all()
+    assert np.all(lengths < 1.01)
+
+
+@every_kernel
+@every_dtype
+@pytest.mark.parametrize("rank", [0, 1, 4, 7])
+def test_a_trial_counts_what_is_left_of_a_prediction(kernels: str, dtype: DType, rank: int) -> None:
+    for words, base in pairs_of(dtype):
+        for low_rank in factors(dtype, *words.shape, rank):
+            with running(kernels):
+                bits = native.trial_bits(
+                    WORD_KINDS[dtype],
+                    words,
+                    base,
+                    low_rank.left,
+                    low_rank.right,
+                    low_rank.floor,
+                    low_rank.is_rounded,
+                )
+            expected = statement.trial_bits(dtype, words, base, low_rank)
+            # A row whose mean is between two classes may be in either. Among odd words, those far
+            # from the middle exponents count as less far.
+            is_odd = FLOAT_WORDS[dtype].max_exponent in FLOAT_WORDS[dtype].exponents(words)
+            assert bits == pytest.approx(expected, rel=0.2 if is_odd else 0.001)
+
+
+def test_factors_are_counted_without_the_digits_that_they_lack() -> None:
+    left = factors(DType.BF16, 300, 1, 5)[0].left
+    assert native.factor_bits(left) == pytest.approx(statement.factor_bits(left))
+    assert native.factor_bits(left << 4) == pytest.approx(statement.factor_bits(left))
+    assert native.factor_bits(left[:0]) == 0
+
+
+@every_kernel
+@every_dtype
+@pytest.mark.parametrize("rule", [Rule(3), Rule(7), Rule(8, 0.1, 0.05)])
+def test_words_ask_of_products_what_the_rule_says(kernels: str, dtype: DType, rule: Rule) -> None:
+    real = np.float64 if dtype is DType.F32 else np.float32
+    random = np.random.default_rng(0)
+    typical = FLOAT_WORDS[dtype].bias - 5
+    for (words, base), is_rounded in product(pairs_of(dtype), (False, True)):
+        products = (random.standard_normal(words.shape) * 2e-4).astype(real)
+        weights, pulls = np.empty((2, *words.shape), np.float32)
+        with running(kernels):
+            native.ask(
+                WORD_KINDS[dtype],
+                words,
+                base,
+                products,
+                typical,
+                rule.octaves,
+                rule.margin,
+                rule.inertia,
+                is_rounded,
+                weights,
+                pulls,
+            )
+        with np.errstate(over="ignore", invalid="ignore"):
+            expected = statement.asked(dtype, words, base, products, typical, rule, is_rounded)
+        np.testing.assert_allclose(weights, expected[0], rtol=1e-6)
+        np.testing.assert_allclose(pulls, expected[1], rtol=1e-5, atol=1e-9)
+
+
+@every_kernel
+@every_dtype
+@pytest.mark.parametrize("rank", [1, 8, 19])
+@pytest.mark.parametrize("rule", [Rule(2), Rule(8, 0.1, 0.05)])
+def test_a_factor_moves_to_what_words_ask(
+    kernels: str, dtype: DType, rule: Rule, rank: int
+) -> None:
+    """In any order in memory: rows, columns and some of the columns."""
+    real = np.float64 if dtype is DType.F32 else np.float32
+    random = np.random.default_rng(rank)
+    words, base = trained(dtype, 70, 331)
+    typical = FLOAT_WORDS[dtype].bias - 5
+    ruled = typical, rule.octaves, rule.margin, rule.inertia, False
+    turned = np.ascontiguousarray(words.T).T, np.ascontiguousarray(base.T).T
+    for both in ((words, base), turned, (words[:, ::3], base[:, ::3])):
+        n_systems, n = both[0].shape
+        own = (random.standard_normal((n_systems, rank)) * 1e-4).astype(real)
+        given = random.standard_normal((rank, n)).astype(real)
+        moves = np.empty((n_systems, rank))
+        with running(kernels):
+            native.half_step(WORD_KINDS[dtype], *both, own, given, *ruled, moves)
+        expected = statement.half_step(dtype, *both, own, given, typical, rule)
+        np.testing.assert_allclose(moves, expected, rtol=2e-3, atol=1e-3 * np.abs(expected).max())
+
+
+def test_a_factor_moves_alike_whatever_the_kernels() -> None:
+    words, base = trained(DType.BF16, 70, 331)
+    random = np.random.default_rng(0)
+    given = random.standard_normal((20, 331)).astype(np.float32)
+    found = set()
+    for name in NAMES:
+        moves = np.empty((70, 20))
+        with running(name):
+            native.half_step(
+                WORD_KINDS[DType.BF16], words, base, np.zeros((70, 20), np.float32), given,
+                FLOAT_WORDS[DType.BF16].bias - 5, 8, 0.1, 0.05, True, moves,
+            )  # fmt: skip
+        found.add(moves.tobytes())
+    assert len(found) == 1
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    words, base = trained(DType.BF16, 4, 9)
+    kind, out = WORD_KINDS[DType.BF16], np.empty((4, 9), np.float32)
+    with pytest.raises(ValueError, match="shapes differ"):
+        native.subtract(kind, words, base[:3], out)
+    with pytest.raises(ValueError, match="contiguous"):
+        native.greatest_magnitude(kind, words[:, ::2])
+    with pytest.raises(ValueError, match="another size"):
+        native.greatest_magnitude(WORD_KINDS[DType.F32], words)
+    with pytest.raises(ValueError, match="cannot be predicted"):
+        native.greatest_magnitude(WORD_KINDS[DType.I16], words)
+    with pytest.raises(ValueError, match="each exponent"):
+        native.count_exponents(kind, words, np.zeros(31, np.int64))
+    few = np.empty((2, 3), np.float32), np.ones(3, np.float32)
+    for shift, integers, fault in ((15, (2, 3), "shift"), (0, (2, 2), "shapes differ")):
+        with pytest.raises(ValueError, match=fault):
+            native.make_integers(
+                *few, np.full(3, shift, np.int32), False, np.empty(integers, np.int16)
+            )
+    with pytest.raises(ValueError, match="shapes differ"):
+        native.whiten(np.eye(3), np.empty((3, 4), np.float32))
+    own, given = np.zeros((4, 2), np.float32), np.zeros((2, 9), np.float32)
+    moves = np.zeros((4, 2))
+    with pytest.raises(ValueError, match="shapes differ"):
+        native.half_step(kind, words[:3], base[:3], own, given, 9, 2, None, 0, False, moves)
+    left, right = np.zeros((4, 2), np.int16), np.zeros((2, 9), np.int16)
+    with pytest.raises(ValueError, match="another shape"):
+        native.trial_bits(kind, words, base, left, right[:1], 120, False)
+    with pytest.raises(ValueError, match="no exponent"):
+        native.trial_bits(kind, words, base, left, right, 255, False)

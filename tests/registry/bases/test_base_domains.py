@@ -1,0 +1,226 @@
+"""The same bytes stored privately and publicly: every delta is decoded from the very row it names.
+
+The rows of tensor_bases are what cycles and depths are checked on, so decoding must follow them.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import delete, select
+
+from deltahub.codecs.ids import tensor_id
+from deltahub.registry import Caller, Registry
+from deltahub.registry.catalog.repositories import delete_repository
+from deltahub.registry.db.models import FileTensor, Frame, Hold, Tensor, TensorBase
+from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.errors import DataLost, InvalidFrame
+from deltahub.registry.maintenance.fsck.run import fsck
+from deltahub.registry.packs.copy import repack
+from deltahub.registry.packs.encode import encode_tensor
+from deltahub.registry.packs.switch import make_live, switch_tensor
+from deltahub.registry.packs.writer import PackSpool
+from deltahub.registry.storage.keys import pack_key
+from deltahub.registry.uploads.client_pack_index import UploadedFrame
+from deltahub.registry.uploads.verify_frames import FrameTaker
+from support.models import tiny_models as tiny
+from support.registry.client_packs import frames_of, near, send_pack, weights
+from support.registry.collecting import age_everything, collect, is_clean
+from support.registry.ingested import push_ingested, read_file, stored_tensors
+from support.registry.opened import caller, ensure_repository, opened_registry
+
+BASE = weights(40_000)
+TUNED = near(BASE)
+
+
+@pytest.fixture
+def reg(tmp_path: Path) -> Iterator[Registry]:
+    with opened_registry(tmp_path) as registry:
+        yield registry
+
+
+@pytest.fixture
+def bob(reg: Registry) -> Caller:
+    return caller(reg, "bob")
+
+
+@pytest.fixture
+def tuned(reg: Registry, bob: Caller) -> Tensor:
+    """A private delta of a public base whose repository has been deleted since."""
+    ann = caller(reg, "ann")
+    push_ingested(reg, ann, "ann/base", {"a.bin": BASE})
+    ensure_repository(reg, bob, "bob/m", private=True)
+    send_pack(reg, bob, "bob/m", frames_of(TUNED, BASE))
+    delete_repository(reg, ann, "ann/base")
+    return rows_of(reg, TUNED)[0]
+
+
+def rows_of(reg: Registry, data: bytes) -> list[Tensor]:
+    with reg.db.read() as session:
+        query = select(Tensor).where(Tensor.hash == tensor_id(data)).order_by(Tensor.id)
+        return list(session.scalars(query))
+
+
+def read(restorer: Restorer, row: Tensor) -> bytes:
+    out = bytearray(row.size)
+    restorer.read_tensor_into(row.id, 0, memoryview(out))
+    return bytes(out)
+
+
+@pytest.mark.parametrize("cache_bytes", [0, None])
+def test_a_private_copy_of_a_public_base_may_be_a_delta_of_its_own_delta(
+    reg: Registry, bob: Caller, tuned: Tensor, cache_bytes: int | None
+) -> None:
+    """Resolved by content alone, the two would need each other and neither could be read."""
+    send_pack(reg, bob, "bob/m", frames_of(BASE, TUNED))
+    public, private = rows_of(reg, BASE)
+    with reg.db.read() as session:
+        edges = session.execute(select(TensorBase.tensor_id, TensorBase.base_id)).all()
+    assert sorted(map(tuple, edges)) == sorted([(tuned.id, public.id), (private.id, tuned.id)])
+    for order in ((tuned, private, public), (private, public, tuned), (public, tuned, private)):
+        restorer = Restorer(reg, cache_bytes)
+        for row in order:
+            assert read(restorer, row) == (TUNED if row is tuned else BASE)
+    assert list(fsck(reg, read_data=True)) == []
+
+
+def test_a_reader_finds_a_base_that_has_moved_by_the_rows_too(
+    reg: Registry, bob: Caller, tuned: Tensor
+) -> None:
+    restorer = Restorer(reg)
+    send_pack(reg, bob, "bob/m", frames_of(BASE, TUNED))
+    located = restorer.locate([tuned.id])
+    with reg.db.read() as session:
+        packs = session.scalars(
+            select(Frame.pack_id).where(Frame.tensor_id == rows_of(reg, BASE)[0].id)
+        ).all()
+    assert repack(reg, packs).condemned == 1
+    for pack_id in packs:
+        reg.store.delete(pack_key(pack_id))
+    pieces = restorer.stream_tensor(located, tuned.id, 0, tuned.size)
+    assert b"".join(pieces) == TUNED
+
+
+def store_anew(reg: Registry, row: Tensor, data: bytes, base: bytes | None = None) -> None:
+    """Write a tensor anew, alone or against another base."""
+    with PackSpool(reg, row.domain_id) as spool:
+        for frame in frames_of(data, base):
+            spool.add(frame)
+        sealed = spool.seal()
+    with reg.db.write() as session:
+        make_live(session, sealed)
+        new = sealed.tensors[row.hash]
+        switch_tensor(session, row.id, new.frames, new.bases, 2)
+
+
+def drop_rows(reg: Registry, row: Tensor) -> None:
+    """What gc does to a tensor that nothing needs any more, but for its pack, which may stay."""
+    with reg.db.write() as session:
+        session.execute(delete(Hold).where(Hold.tensor_id == row.id))
+        session.execute(delete(FileTensor).where(FileTensor.tensor_id == row.id))
+        session.execute(delete(Tensor).where(Tensor.id == row.id))
+
+
+@pytest.mark.parametrize("is_a_base", [False, True])
+def test_a_reader_that_knows_an_old_encoding_finds_the_new_one_when_its_base_is_gone(
+    reg: Registry, bob: Caller, tuned: Tensor, is_a_base: bool
+) -> None:
+    """The old frames are still there, but not what they were coded against."""
+    (base,) = rows_of(reg, BASE)
+    wanted, data = tuned, TUNED
+    if is_a_base:  # what is read is itself a delta of the tensor that was encoded anew
+        data = near(TUNED, seed=5)
+        send_pack(reg, bob, "bob/m", frames_of(data, TUNED))
+        (wanted,) = rows_of(reg, data)
+    restorer = Restorer(reg)
+    located = restorer.locate([wanted.id])
+    store_anew(reg, tuned, TUNED)
+    drop_rows(reg, base)
+    pieces = restorer.stream_tensor(located, wanted.id, 0, wanted.size)
+    assert b"".join(pieces) == data
+
+
+def test_a_reader_that_knows_a_base_from_before_it_became_the_delta_meets_no_cycle(
+    reg: Registry, bob: Caller
+) -> None:
+    ensure_repository(reg, bob, "bob/m", private=True)
+    send_pack(reg, bob, "bob/m", frames_of(BASE))
+    (base,) = rows_of(reg, BASE)
+    (old,) = reg.store.list("packs/")
+    data = near(TUNED, seed=5)
+    send_pack(reg, bob, "bob/m", frames_of(TUNED, BASE))
+    send_pack(reg, bob, "bob/m", frames_of(data, TUNED))
+    (tuned,), (wanted,) = rows_of(reg, TUNED), rows_of(reg, data)
+    restorer = Restorer(reg)
+    located = restorer.locate([wanted.id])
+    store_anew(reg, tuned, TUNED)
+    store_anew(reg, base, BASE, TUNED)
+    reg.store.delete(old.key)
+    assert b"".join(restorer.stream_tensor(located, wanted.id, 0, wanted.size)) == data
+
+
+def test_a_reader_goes_on_in_another_row_of_the_same_contents(reg: Registry, bob: Caller) -> None:
+    """Deleted, collected and sent again, while somebody was reading."""
+    ensure_repository(reg, bob, "bob/m", private=True)
+    send_pack(reg, bob, "bob/m", frames_of(BASE))
+    (row,) = rows_of(reg, BASE)
+    restorer = Restorer(reg)
+    located = restorer.locate([row.id])
+    drop_rows(reg, row)
+    for info in list(reg.store.list("packs/")):
+        reg.store.delete(info.key)
+    send_pack(reg, bob, "bob/m", frames_of(TUNED))  # takes the old row's id
+    send_pack(reg, bob, "bob/m", frames_of(BASE))
+    assert rows_of(reg, BASE)[0].id != row.id
+    assert b"".join(restorer.stream_tensor(located, row.id, 0, row.size)) == BASE
+
+
+def test_what_is_really_lost_is_said_so(reg: Registry, tuned: Tensor) -> None:
+    (base,) = rows_of(reg, BASE)
+    with reg.db.read() as session:
+        frame = session.scalars(select(Frame).where(Frame.tensor_id == base.id)).one()
+    reg.store.delete(pack_key(frame.pack_id))
+    with pytest.raises(DataLost, match="fsck"):
+        read(Restorer(reg), tuned)
+
+
+def test_frames_against_a_base_that_vanishes_meanwhile_are_refused(
+    reg: Registry, bob: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensure_repository(reg, bob, "bob/m", private=True)
+    send_pack(reg, bob, "bob/m", frames_of(BASE))
+    take = FrameTaker.take
+
+    def take_late(self: FrameTaker, tensor: bytes, frames: Sequence[UploadedFrame]) -> None:
+        drop_rows(reg, rows_of(reg, BASE)[0])
+        take(self, tensor, frames)
+
+    monkeypatch.setattr(FrameTaker, "take", take_late)
+    with pytest.raises(InvalidFrame, match="not here for you"):
+        send_pack(reg, bob, "bob/m", frames_of(TUNED, BASE))
+
+
+def test_an_ingest_whose_base_vanishes_meanwhile_stores_without_it(
+    reg: Registry, bob: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = tiny.to_file(tiny.base())
+    tune = tiny.to_file(tiny.finetune(1e-5))
+    push_ingested(reg, bob, "bob/base", {"m.safetensors": base})
+    encode, is_first = encode_tensor, True
+
+    def encode_late(*args: Any, **options: Any) -> None:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            delete_repository(reg, bob, "bob/base")
+            age_everything(reg, 2)
+            collect(reg)
+        encode(*args, **options)
+
+    monkeypatch.setattr("deltahub.registry.ingest.pipeline.encode_tensor", encode_late)
+    revision = push_ingested(reg, bob, "bob/tune", {"m.safetensors": tune}, base="bob/base")
+    assert not is_first
+    assert {stored.depth for stored in stored_tensors(reg, revision).values()} == {0}
+    assert read_file(reg, revision, "m.safetensors") == tune
+    assert is_clean(reg)

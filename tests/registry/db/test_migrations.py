@@ -1,0 +1,86 @@
+"""The migrations build exactly the schema of the models, once, and never touch a newer one."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import PrimaryKeyConstraint, UniqueConstraint, text
+
+from deltahub.registry import Registry, Settings
+from deltahub.registry.db import schema
+from deltahub.registry.db.models import Base
+from deltahub.registry.db.session import Database
+from deltahub.registry.errors import SchemaTooNew
+from support.registry.opened import opened_registry
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Database:
+    # Characters that a configuration file or URL might trip over.
+    folder = tmp_path / "a folder 100% full"
+    folder.mkdir()
+    return Database(f"sqlite:///{folder}/test.sqlite3")
+
+
+def test_the_migrations_make_the_schema_of_the_models(database: Database) -> None:
+    schema.upgrade(database)
+    with database.write_engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, Base.metadata) == []
+    database.close()
+
+
+def test_upgrading_twice_changes_nothing(database: Database) -> None:
+    schema.upgrade(database)
+    assert schema.current(database) == schema.head()
+    with database.write_engine.connect() as connection:
+        before = connection.execute(text("SELECT sql FROM sqlite_master")).all()
+        assert connection.execute(text("PRAGMA data_version")).scalar() is not None
+    schema.upgrade(database)
+    with database.write_engine.connect() as connection:
+        assert connection.execute(text("SELECT sql FROM sqlite_master")).all() == before
+    assert schema.current(database) == schema.head()
+    database.close()
+
+
+def test_a_schema_of_a_newer_release_is_refused_and_left_alone(tmp_path: Path) -> None:
+    with opened_registry(tmp_path) as reg, reg.db.write() as session:
+        session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(SchemaTooNew, match=r"9999.*does not know.*start the release"):
+        Registry.open(Settings(data_dir=tmp_path / "data"))
+    database = Database(Settings(data_dir=tmp_path / "data").effective_database_url)
+    assert schema.current(database) == "9999"
+    database.close()
+
+
+OPEN = """
+import sys
+from pathlib import Path
+from deltahub.registry import Registry, Settings
+Registry.open(Settings(data_dir=Path(sys.argv[1]))).close()
+"""
+
+
+def test_processes_that_start_at_once_migrate_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", OPEN, str(tmp_path / "new" / "data")]
+    processes = [subprocess.Popen(command) for _ in range(4)]
+    assert [process.wait(60) for process in processes] == [0] * 4
+    with Registry.open(Settings(data_dir=tmp_path / "new" / "data")) as reg:
+        assert schema.current(reg.db) == schema.head()
+
+
+def test_every_foreign_key_can_be_followed_back_by_an_index() -> None:
+    """Deleting a row makes the database look for what refers to it."""
+    for table in Base.metadata.tables.values():
+        first_columns = {next(iter(index.columns)).name for index in table.indexes}
+        first_columns |= {
+            next(iter(constraint.columns)).name
+            for constraint in table.constraints
+            if isinstance(constraint, PrimaryKeyConstraint | UniqueConstraint)
+        }
+        for key in table.foreign_keys:
+            is_deleted = key.column.table.name not in ("domains", "users", "namespaces")
+            assert not is_deleted or key.parent.name in first_columns, f"{table.name}.{key.parent}"

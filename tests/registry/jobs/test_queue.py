@@ -1,0 +1,148 @@
+"""The queue of jobs: one way through its states, seen only by those who may."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deltahub.registry import Caller, Registry
+from deltahub.registry.access import organizations
+from deltahub.registry.errors import Forbidden, JobNotFound, Unauthorized
+from deltahub.registry.jobs import queue, requests
+from support.registry.opened import caller, opened_registry, push
+
+
+@pytest.fixture
+def reg(tmp_path: Path) -> Iterator[Registry]:
+    with opened_registry(tmp_path) as reg:
+        yield reg
+
+
+@pytest.fixture
+def alice(reg: Registry) -> Caller:
+    return caller(reg, "alice")
+
+
+def enqueue(reg: Registry, who: Caller | None = None, kind: str = "ingest") -> str:
+    with reg.db.write() as session:
+        user_id = None if who is None else who.user_id
+        return queue.enqueue(session, kind, {"revision_id": 1}, user_id=user_id)
+
+
+def test_a_job_goes_from_queued_over_running_to_done(reg: Registry, alice: Caller) -> None:
+    job_id = enqueue(reg, alice)
+    with reg.db.write() as session:
+        assert queue.mark_running(session, job_id)
+        assert queue.report_progress(session, job_id, "encode", 5, 10)
+    info = requests.get_job(reg, alice, job_id)
+    assert (info.state, info.user) == ("running", "alice")
+    assert info.progress == {"stage": "encode", "done_bytes": 5, "total_bytes": 10}
+    assert info.started_at is not None
+    with reg.db.write() as session:
+        assert queue.mark_done(session, job_id, {"saved_bytes": 7})
+    info = requests.get_job(reg, alice, job_id)
+    assert (info.state, info.result) == ("done", {"saved_bytes": 7})
+    assert info.finished_at is not None
+
+
+def test_a_finished_job_stays_as_it_is(reg: Registry, alice: Caller) -> None:
+    job_id = enqueue(reg, alice)
+    with reg.db.write() as session:
+        queue.mark_running(session, job_id)
+        assert queue.mark_failed(session, job_id, "storage_full", "the disk is full")
+        assert not queue.mark_done(session, job_id, {})
+        assert not queue.mark_running(session, job_id)
+        assert not queue.report_progress(session, job_id, "encode", 1, 1)
+    assert requests.cancel_job(reg, alice, job_id).state == "failed"
+    info = requests.get_job(reg, alice, job_id)
+    assert (info.error_code, info.error) == ("storage_full", "the disk is full")
+    assert not info.is_cancel_asked
+
+
+def test_jobs_are_taken_up_in_order_and_by_kind(reg: Registry) -> None:
+    first, second, third = (enqueue(reg, kind=kind) for kind in ("ingest", "replan", "ingest"))
+    with reg.db.read() as session:
+        assert [job.id for job in queue.next_queued(session, 10)] == [first, second, third]
+        assert [job.id for job in queue.next_queued(session, 1)] == [first]
+        assert [job.id for job in queue.next_queued(session, 10, ["replan"])] == [second]
+    with reg.db.write() as session:
+        queue.mark_running(session, first)
+        assert [job.id for job in queue.next_queued(session, 10)] == [second, third]
+        assert [job.id for job in queue.running(session)] == [first]
+
+
+def test_a_job_that_runs_is_gone_on_with_after_a_crash(reg: Registry) -> None:
+    job_id = enqueue(reg)
+    with reg.db.write() as session:
+        assert queue.mark_running(session, job_id)
+    with reg.db.write() as session:
+        assert queue.mark_running(session, job_id)
+
+
+def test_a_queued_job_is_cancelled_at_once(reg: Registry, alice: Caller) -> None:
+    job_id = enqueue(reg, alice)
+    assert requests.cancel_job(reg, alice, job_id).state == "cancelled"
+    with reg.db.write() as session:
+        assert not queue.mark_running(session, job_id)
+        assert queue.next_queued(session) == []
+
+
+def test_a_running_job_is_asked_to_stop(reg: Registry, alice: Caller) -> None:
+    job_id = enqueue(reg, alice)
+    with reg.db.write() as session:
+        queue.mark_running(session, job_id)
+    assert requests.cancel_job(reg, alice, job_id).state == "running"
+    with reg.db.write() as session:
+        assert queue.is_cancel_asked(session, job_id)
+        assert not queue.report_progress(session, job_id, "encode", 1, 2)
+        assert not queue.mark_running(session, job_id)
+        assert queue.mark_cancelled(session, job_id)
+    assert requests.get_job(reg, alice, job_id).state == "cancelled"
+
+
+def test_a_job_is_seen_by_its_user_by_writers_of_its_repository_and_by_admins(
+    reg: Registry, alice: Caller
+) -> None:
+    organizations.create_organization(reg, "lab")
+    organizations.add_member(reg, "lab", "alice", "write")
+    by_name = {"alice": alice, "root": caller(reg, "root", is_admin=True)}
+    for role in ("read", "write"):
+        by_name[role] = caller(reg, f"{role}er")
+        organizations.add_member(reg, "lab", f"{role}er", role)
+    by_name["stranger"] = caller(reg, "stranger")
+    job_id = push(reg, alice, "lab/public", {"a": b"1"}).job_id
+    assert job_id is not None
+    for name in ("alice", "root", "write"):
+        assert requests.get_job(reg, by_name[name], job_id).repository == "lab/public"
+    for name in ("read", "stranger", "nobody"):
+        who = by_name.get(name)
+        with pytest.raises(JobNotFound) as raised:
+            requests.get_job(reg, who, job_id)
+        with pytest.raises(JobNotFound) as absent:
+            requests.get_job(reg, who, "0" * 32)
+        assert str(raised.value).replace(job_id, "0" * 32) == str(absent.value)
+    listed = {name: len(requests.list_jobs(reg, who)) for name, who in by_name.items()}
+    assert listed == {"alice": 1, "root": 1, "read": 0, "write": 0, "stranger": 0}
+    assert requests.list_jobs(reg, None) == []
+
+
+def test_cancelling_needs_a_token_that_may_write(reg: Registry, alice: Caller) -> None:
+    job_id = enqueue(reg, alice)
+    with pytest.raises(Unauthorized):
+        requests.cancel_job(reg, None, job_id)
+    with pytest.raises(Forbidden):
+        requests.cancel_job(reg, caller(reg, "alice", scope="read"), job_id)
+    with pytest.raises(JobNotFound):
+        requests.cancel_job(reg, caller(reg, "bob"), job_id)
+
+
+def test_a_job_of_a_transaction_that_failed_does_not_exist(reg: Registry) -> None:
+    def enqueue_and_fail() -> None:
+        with reg.db.write() as session:
+            queue.enqueue(session, "ingest", {})
+            raise RuntimeError("something went wrong")
+
+    with pytest.raises(RuntimeError):
+        enqueue_and_fail()
+    with reg.db.read() as session:
+        assert queue.next_queued(session) == []

@@ -1,0 +1,108 @@
+"""Models that get another name, and what named them before."""
+
+import json
+from hashlib import sha1
+
+import pytest
+
+from support.service.hf_door import create_model, error_of, files_of, header, send_commit, small
+from support.service.hub import Answer, RunningHub
+
+
+@pytest.fixture
+def name(hub: RunningHub, request: pytest.FixtureRequest) -> str:
+    name = "admin/m-" + sha1(request.node.name.encode()).hexdigest()[:12]
+    answer = create_model(hub, name)
+    assert answer.status == 200, answer.body
+    assert answer.json()["url"] == f"{hub.url}/{name}"
+    return name
+
+
+def move(hub: RunningHub, name: str, to: str) -> Answer:
+    body = {"fromRepo": name, "toRepo": to, "type": "model"}
+    return hub.call("POST", "/api/repos/move", token=hub.admin_token, body=body)
+
+
+def test_a_model_moves_with_all_that_is_in_it(hub: RunningHub, name: str) -> None:
+    send_commit(hub, name, header(), small("a.txt", b"a"))
+    body = {"fromRepo": name, "toRepo": f"{name}-moved", "type": "model"}
+    assert hub.call("POST", "/api/repos/move", token=hub.admin_token, body=body).status == 200
+    assert hub.call("GET", f"/api/models/{name}").status == 404
+    assert files_of(hub, f"{name}-moved") == {"a.txt": b"a"}
+    back = {"fromRepo": f"{name}-moved", "toRepo": "admin/w-taken", "type": "model"}
+    create_model(hub, "admin/w-taken")
+    assert hub.call("POST", "/api/repos/move", token=hub.admin_token, body=back).status == 409
+    gone = {"name": f"{name.partition('/')[2]}-moved", "organization": "admin"}
+    for status in (200, 404):
+        answer = hub.call("DELETE", "/api/repos/delete", token=hub.admin_token, body=gone)
+        assert answer.status == status
+
+
+def test_a_private_model_stays_in_its_namespace(hub: RunningHub, name: str) -> None:
+    token = hub.user(f"p-{name[-6:]}")
+    mine = f"p-{name[-6:]}/m"
+    assert create_model(hub, mine, token=token, private=True).status == 200
+    body = {"fromRepo": mine, "toRepo": f"{name}-x"}
+    answer = hub.call("POST", "/api/repos/move", token=hub.admin_token, body=body)
+    assert error_of(answer) == (409, "conflict")
+
+
+def test_what_was_made_from_a_model_names_it_as_it_is_called_now(
+    hub: RunningHub, name: str
+) -> None:
+    base, now = f"{name}-base", f"{name}-moved"
+    assert create_model(hub, base).status == 200
+    card = f"---\nbase_model: {base}\ntags: [made]\n---\n".encode()
+    config = json.dumps({"peft_type": "LORA", "base_model_name_or_path": base}).encode()
+    adapter = f"{name}-adapter"
+    assert create_model(hub, adapter).status == 200
+    send_commit(hub, name, header(), small("README.md", card))
+    send_commit(hub, adapter, header(), small("adapter_config.json", config))
+
+    def listed(of: str) -> set[str]:
+        found = hub.call("GET", f"/api/models?filter=base_model:{of}&limit=1000").json()
+        return {one["id"] for one in found}
+
+    def declared(of: str, token: str | None = None) -> list[tuple[str, str | None]]:
+        paths = (f"/v1/repositories/{of}/info", f"/v1/repositories/{of}/revision")
+        bases = [hub.call("GET", path, token=token).json()["base"] for path in paths]
+        return [(one["declared"], one["commit"]) for one in bases]
+
+    commit = hub.call("GET", f"/api/models/{base}").json()["sha"]
+    assert (listed(base), listed(now)) == ({name, adapter}, set())
+    assert move(hub, base, now).status == 200
+    assert (listed(base), listed(now)) == (set(), {name, adapter})
+    for each in (name, adapter):
+        assert declared(each) == [(now, commit)] * 2
+    # The file says what it said; of the adapter, which has no card, it is the hub that speaks.
+    shown = [hub.call("GET", f"/api/models/{each}").json() for each in (name, adapter)]
+    assert [one["cardData"]["base_model"] for one in shown] == [base, now]
+    # Another that takes the old name is not what they were made from, and a card that is sent
+    # again, as trainers do, changes nothing while nobody has taken it.
+    send_commit(hub, name, header(), small("README.md", card + b"more"))
+    assert declared(name) == [(now, commit)] * 2
+    assert create_model(hub, base).status == 200
+    assert (listed(base), listed(now)) == (set(), {name, adapter})
+    assert declared(adapter) == [(now, commit)] * 2
+    # Who may not read the base is not told its new name.
+    settings = f"/api/models/{now}/settings"
+    hidden = hub.call("PUT", settings, token=hub.admin_token, body={"private": True})
+    assert hidden.status == 200
+    assert declared(adapter) == [(base, None)] * 2
+    assert declared(adapter, hub.admin_token) == [(now, commit)] * 2
+    assert (listed(now), adapter in listed(base)) == (set(), False)
+
+
+def test_the_revision_of_a_base_stays_with_its_new_name(hub: RunningHub, name: str) -> None:
+    commit = hub.call("GET", f"/api/models/{name}").json()["sha"]
+    tuned = f"{name}-tuned"
+    assert create_model(hub, tuned).status == 200
+    body = {"ref": "main", "operations": [], "base": f"{name}@{commit[:8]}"}
+    parent = {"parent": hub.call("GET", f"/api/models/{tuned}").json()["sha"]}
+    sent = hub.call(
+        "POST", f"/v1/repositories/{tuned}/commits", token=hub.admin_token, body=body | parent
+    )
+    assert sent.status == 201, sent.body
+    assert move(hub, name, f"{name}-x").status == 200
+    base = hub.call("GET", f"/v1/repositories/{tuned}/info").json()["base"]
+    assert (base["declared"], base["commit"]) == (f"{name}-x@{commit[:8]}", commit)

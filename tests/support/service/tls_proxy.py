@@ -1,0 +1,114 @@
+"""nginx with TLS before a hub, set up as the documents say."""
+
+import os
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "hugging-face.md"
+NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
+START_TIMEOUT_S = 10
+
+_CONFIGURATION = """
+daemon off;
+master_process off;
+pid {folder}/pid;
+error_log {folder}/error.log;
+events {{ worker_connections 64; }}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/f;
+    uwsgi_temp_path {folder}/u;
+    scgi_temp_path {folder}/s;
+    server {{
+        listen 127.0.0.1:{port} ssl;
+        ssl_certificate {folder}/cert.pem;
+        ssl_certificate_key {folder}/key.pem;
+        {location}
+    }}
+}}
+"""
+
+
+@dataclass(frozen=True)
+class TlsProxy:
+    """Where it listens, and the certificate of the authority that it is known by."""
+
+    url: str
+    certificate: Path
+
+    @property
+    def trust(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=str(self.certificate))
+
+
+@contextmanager
+def tls_proxy(
+    address: tuple[str, int], folder: Path, *, without: tuple[str, ...] = ()
+) -> Iterator[TlsProxy]:
+    """The proxy, in a process of its own. without: headers that it does not pass on."""
+    assert NGINX is not None, "nginx is not installed"
+    folder.mkdir()
+    _make_certificates(folder)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    location = documented_location().replace("127.0.0.1:8377", f"{address[0]}:{address[1]}")
+    for header in without:
+        location, n = re.subn(rf"\n *proxy_set_header {header} [^;]*;", "", location)
+        assert n == 1, header
+    text = _CONFIGURATION.format(folder=folder, port=port, location=location)
+    (folder / "nginx.conf").write_text(text)
+    process = subprocess.Popen([NGINX, "-p", str(folder), "-c", str(folder / "nginx.conf")])
+    try:
+        _wait_for(port, process, folder)
+        yield TlsProxy(f"https://localhost:{port}", folder / "authority.pem")
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def _make_certificates(folder: Path) -> None:
+    """key.pem and cert.pem, by an authority.pem: Rust takes no authority's own for a server's."""
+    made_by = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    names = folder / "names"
+    names.write_text("subjectAltName = DNS:localhost, IP:127.0.0.1\nbasicConstraints = CA:FALSE\n")
+    for command in (
+        ["req", "-x509", *made_by, "-days", "2", "-subj", "/CN=An authority",
+         "-keyout", "authority.key", "-out", "authority.pem"],
+        ["req", *made_by, "-subj", "/CN=localhost", "-keyout", "key.pem", "-out", "request.pem"],
+        ["x509", "-req", "-in", "request.pem", "-CA", "authority.pem", "-CAkey", "authority.key",
+         "-CAcreateserial", "-days", "2", "-extfile", str(names), "-out", "cert.pem"],
+    ):  # fmt: skip
+        made = subprocess.run(["openssl", *command], cwd=folder, capture_output=True, check=False)
+        assert made.returncode == 0, made.stderr
+
+
+def documented_location() -> str:
+    """What the documents tell an operator to write."""
+    found = re.search(r"```\n(location / \{.*?\n\})\n```", DOCUMENT.read_text(), re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def _wait_for(port: int, process: subprocess.Popen[bytes], folder: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except ConnectionRefusedError:
+            said = folder / "error.log"
+            log = said.read_text() if said.exists() else ""
+            assert process.poll() is None, f"nginx ended: {log}"
+            assert time.monotonic() < deadline, f"nginx does not listen: {log}"
+            time.sleep(0.02)
+        else:
+            return
