@@ -81,3 +81,50 @@ def test_the_sdk_loads_neither_torch_nor_the_service() -> None:
         "sys.exit(f'loaded {sorted(bad)}' if bad else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# In one folder, without its __init__.py.
+MOST_FILES = {"client": 12, "codecs": 12, "registry": 12, "server": 12, "workers": 12, "tests": 20}
+MOST_FILES |= {"benchmarks": 12, "migrations": 12}
+SOURCES = {".py", ".hpp", ".cpp", ".cu"}
+
+
+def test_a_folder_holds_few_files() -> None:
+    for room, most in MOST_FILES.items():
+        folders: dict[Path, int] = {}
+        for path in (ROOT / room).rglob("*"):
+            if path.suffix in SOURCES and path.name != "__init__.py":
+                folders[path.parent] = folders.get(path.parent, 0) + 1
+        crowded = {str(f.relative_to(ROOT)): n for f, n in folders.items() if n > most}
+        assert crowded == {}, "a folder of so many files has more than one subject"
+
+
+def test_every_wing_says_in_one_line_what_it_knows() -> None:
+    for room in ROOMS:
+        for init in (ROOT / room / "deltahub" / room).rglob("__init__.py"):
+            lines = ast.get_docstring(ast.parse(init.read_text()))
+            assert lines, init
+            assert "\n" not in lines, init
+
+
+# What a wing of the C++ core may include: itself and the wings to its left.
+NATIVE_WINGS = [
+    {"base"},
+    {"kernels"},
+    {"coder"},
+    {"fm_delta", "neuzip"},
+    {"planner", "low_rank"},
+    {"frames"},
+    {"bindings", "fuzz"},
+]
+
+
+def test_wings_of_the_native_core_include_downwards() -> None:
+    level = {wing: i for i, wings in enumerate(NATIVE_WINGS) for wing in wings}
+    native = ROOT / "codecs" / "native"
+    for path in native.rglob("*.[ch]pp"):
+        wing = path.relative_to(native).parts[0]
+        for included in re.findall(r'#include "([^"]+)"', path.read_text()):
+            other = included.split("/")[0]
+            is_below = level[other] < level[wing] or other == wing
+            assert is_below, f"{path.relative_to(native)} includes {included}"

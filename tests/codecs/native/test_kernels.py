@@ -69,9 +69,8 @@ def test_all_kernels_write_every_difference_of_16_bits_alike() -> None:
     streams = []
     for name in NAMES:
         with running(name):
-            shape = 1, len(words)
             encoder = FmDeltaEncoder(
-                WORD_KINDS[DType.I16], source, base, *shape, Effort.FAST, b"", b"", 0, False
+                WORD_KINDS[DType.I16], source, base, 1, len(words), Effort.FAST, b"", b"", 0, False
             )
             streams.append(encoder.encode(source, base, 0, 0, *shape))
     assert len(streams[0]) < len(source)
