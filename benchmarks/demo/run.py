@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.demo import models
+from benchmarks.demo.picture import Stored, draw_family
 from benchmarks.hub import EmbeddedHub, HubFailed, run_cli, run_json, stop_in_order
 from benchmarks.models.sizes import DEMO
 from benchmarks.models.train import model_folder, train_family
@@ -34,6 +35,7 @@ class Row:
     empty_pull_bytes: int = 0  # into a cache with nothing in it
     base_pull_bytes: int = 0  # into a cache with the base in it
     pull_s: float = 0.0
+    stored_bytes: int = 0  # that the hub keeps for this model alone; of the base: for all of them
     faults: list[str] = field(default_factory=list)
 
     @property
@@ -46,6 +48,7 @@ def main() -> int:
     parser.add_argument(
         "--models", type=Path, help="keep the trained models here and use them again"
     )
+    parser.add_argument("--picture", type=Path, help="draw what was stored as an SVG file here")
     arguments = parser.parse_args()
     stop_in_order()
     began = time.monotonic()
@@ -65,12 +68,16 @@ def main() -> int:
                 pull_all(hub, rows, scratch)
                 hub.collect_garbage()
                 stored, metadata = hub.stored()
+                read_stored_bytes(hub, rows, scratch)
         except HubFailed as exc:
             say(f"\nFAILED: {exc}")
             if log_path.exists():
                 say(f"--- the hub's log\n{log_path.read_text(errors='replace')[-4000:]}")
             return 1
     print_table(rows, stored, metadata, time.monotonic() - began)
+    if arguments.picture is not None:
+        family = [Stored(row.name, row.size_bytes, row.stored_bytes) for row in rows]
+        arguments.picture.write_text(draw_family(family, stored))
     return 0 if all(not row.faults for row in rows) else 1
 
 
@@ -112,6 +119,13 @@ def pull(hub: EmbeddedHub, row: Row, cache: Path) -> tuple[int, float]:
     sent_bytes = (hub.traffic() - before).sent_bytes
     row.faults += models.differences(row.folder, Path(result["path"]))
     return sent_bytes, elapsed_s
+
+
+def read_stored_bytes(hub: EmbeddedHub, rows: list[Row], scratch: Path) -> None:
+    environment = hub.client_environment(scratch / "cache of the trainer")
+    for row in rows:
+        stored = run_json(["info", row.repository, "--brief"], environment)["totals"]
+        row.stored_bytes = stored["own"] + (stored["shared"] if row is rows[0] else 0)
 
 
 def print_table(rows: list[Row], stored: int, metadata: int, elapsed_s: float) -> None:
