@@ -7,7 +7,7 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 # Hundreds of processes start in the tests; without bytecode each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-clients check bench bench-pairs bench-codecs clean \
+.PHONY: help install demo test test-clients test-postgresql check bench bench-pairs bench-codecs clean \
 	fuzz fuzz-merge fuzz-coverage
 .DEFAULT_GOAL := help
 
@@ -15,6 +15,7 @@ help:
 	@echo "make demo    train a small base and three fine-tunes, push, pull, verify, print a table"
 	@echo "make test    install and run the whole test suite"
 	@echo "make test-clients  unmodified Hugging Face clients against this hub: five minutes"
+	@echo "make test-postgresql  the registry on a PostgreSQL server of its own"
 	@echo "make check   ruff, mypy --strict, import-linter"
 	@echo "make bench   the codecs beside others, speed through the server, peak memory: an hour"
 	@echo "make bench-pairs   train the bases and fine-tunes of benchmarks/pairs.toml, once: two hours"
@@ -46,6 +47,11 @@ demo: $(STAMP)
 # Two processes for the two cores that the suite is meant for; both take from one list.
 test: $(STAMP) check
 	$(PY) -m pytest -n 2 --dist worksteal
+
+# Suites that need more than Python: other people's clients, a database server. Each has one test
+# that tries it out in `make test`.
+test-postgresql: $(STAMP)
+	$(PY) -m pytest tests/postgresql
 
 # Environments of five clients are made once, in .cache/clients: half a minute, 320 MB.
 test-clients: $(STAMP)
