@@ -39,7 +39,7 @@ def press(module: str, *arguments: str, handler: str = "default_int_handler") ->
         ("click", ["ls"]),
         ("deltahub.client.hub", ["ls"]),
         ("deltahub.client.cli.push_pull", ["push"]),
-        ("deltahub.registry.commands.user", ["gc"]),
+        ("deltahub.registry.commands.maintenance", ["gc"]),
     ],
 )
 def test_ctrl_c_while_a_command_is_loaded_is_one_line_and_status_130(
