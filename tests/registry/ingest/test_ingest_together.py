@@ -12,7 +12,7 @@ from sqlalchemy import event, select
 from deltahub.registry import Caller, Registry
 from deltahub.registry.catalog.commit import AddFile, commit
 from deltahub.registry.db.models import Entry, File, FileTensor, Hold, Landing, Tensor
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost
 from deltahub.registry.ingest import pipeline
 from deltahub.registry.ingest.pipeline import Ingest
@@ -178,7 +178,7 @@ def test_the_job_fails_with_the_damage_once_all_other_steps_are_done(
         changed(reg, landing_of(reg, FILES[path]), FILES[path])
     with reg.db.write() as session:
         assert queue.mark_running(session, job_id)
-    context = JobContext(reg, Restorer(reg), job_id, at_once)  # type: ignore[arg-type]
+    context = JobContext(reg, FileReader(reg), job_id, at_once)  # type: ignore[arg-type]
     with pytest.raises(StepFailed, match=sha256_of(FILES["0.json"])) as caught:
         ingest_job(context, {"revision_id": REVISION})
     assert caught.value.code == "data_lost"
@@ -199,8 +199,8 @@ def test_files_are_readable_at_every_moment(reg: Registry, ann: Caller) -> None:
 
     Ingest(reg, REVISION, job_id, report=look).run()
     assert seen == {"scan", "store", "prove"}
-    restorer = Restorer(reg)
-    read = {b"".join(restorer.stream_file(file, 0, file.size)) for file in before}
+    reader = FileReader(reg)
+    read = {b"".join(reader.stream_file(file, 0, file.size)) for file in before}
     assert read == set(FILES.values())
 
 

@@ -27,7 +27,7 @@ from deltahub.registry.db.models import (
     Tensor,
     TensorBase,
 )
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import Conflict, DataLost, Forbidden, RepositoryNotFound
 from deltahub.registry.ingest.make_public import make_public
 from deltahub.registry.jobs import queue
@@ -172,7 +172,7 @@ def test_what_is_public_already_is_not_landed_again(
 def test_a_push_that_comes_meanwhile_becomes_public_too(
     reg: Registry, alice: Caller, revision: int
 ) -> None:
-    class Interrupted(Restorer):
+    class Interrupted(FileReader):
         def stream_file(self, file: File, start: int, end: int) -> Iterator[memoryview]:
             if file.sha256 == sha256_of(TUNED):
                 push_ingested(reg, alice, "alice/m", {"late.safetensors": NEWER}, private=True)
@@ -186,7 +186,7 @@ def test_a_push_that_comes_meanwhile_becomes_public_too(
 def test_it_stays_private_where_a_file_cannot_be_read(
     reg: Registry, alice: Caller, revision: int
 ) -> None:
-    class Broken(Restorer):
+    class Broken(FileReader):
         def stream_file(self, file: File, start: int, end: int) -> Iterator[memoryview]:
             raise DataLost("a disk is damaged")
 

@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 from deltahub.codecs.dtypes import HEADER_BITS
 from deltahub.registry import Registry
 from deltahub.registry.db.models import File, FileTensor, Frame, Hold, Landing, Pack, Tensor
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost
 from deltahub.registry.ingest.pipeline import Ingest
 from deltahub.registry.storage.keys import landing_key
@@ -284,7 +284,7 @@ def test_the_progress_tells_stages_and_bytes(reg: Registry) -> None:
     } == {"scan", "store", "prove"}
     assert all(0 < done <= total for _, done, total in told)
     assert read_file(reg, 1, "a.bin") == RANDOM
-    assert b"".join(Restorer(reg).stream_file(_only(reg, "b.txt"), 0, 1)) == b"b"
+    assert b"".join(FileReader(reg).stream_file(_only(reg, "b.txt"), 0, 1)) == b"b"
 
 
 def _only(reg: Registry, _path: str) -> File:

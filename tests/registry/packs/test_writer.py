@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from deltahub.codecs.ids import tensor_id
 from deltahub.registry import Registry
 from deltahub.registry.db.models import Domain, Frame, Pack, Tensor, TensorBase
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import Conflict, DataLost, DeltaCycle, StorageFull
 from deltahub.registry.packs.switch import BaseGone, insert_tensors, make_live, switch_tensor
 from deltahub.registry.packs.writer import PackSpool, SealedPacks
@@ -63,7 +63,7 @@ def read(reg: Registry, row: int) -> bytes:
     with reg.db.read() as session:
         size = session.get_one(Tensor, row).size
     out = bytearray(size)
-    Restorer(reg).read_tensor_into(row, 0, memoryview(out))
+    FileReader(reg).read_tensor_into(row, 0, memoryview(out))
     return bytes(out)
 
 

@@ -21,7 +21,7 @@ from deltahub.registry.db.models import (
     Revision,
     Tensor,
 )
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DeltaCycle
 from deltahub.registry.jobs import queue
 from deltahub.registry.lineage.measured import measure_lineage
@@ -276,12 +276,12 @@ def row_of(reg: Registry, tensor: int) -> Tensor:
 def make_stand_alone(reg: Registry, revision: int) -> None:
     """Write the revision's deltas anew, without bases."""
     for stored in stored_tensors(reg, revision).values():
-        row, restorer = row_of(reg, stored.id), Restorer(reg)
-        with PackSpool(reg, row.domain_id, restorer) as spool:
+        row, reader = row_of(reg, stored.id), FileReader(reg)
+        with PackSpool(reg, row.domain_id, reader) as spool:
             encode_tensor(
                 spool,
                 tensor_spec(row.hash, "F32", (stored.size // 4,)),
-                partial(restorer.read_tensor_into, stored.id),
+                partial(reader.read_tensor_into, stored.id),
                 max_frame_bytes=1 << 20,
             )
             sealed = spool.seal()
@@ -349,7 +349,7 @@ def test_a_base_that_vanishes_under_way_is_planned_without(reg: Registry, ann: C
     tune = push_model(reg, ann, "ann/tune", tiny.finetune(1e-5), base="ann/base")
     push_model(reg, ann, "ann/base", tiny.base())
     data = read_file(reg, tune, PATH)
-    replanner = Replanner(reg, tune, Restorer(reg, 0))
+    replanner = Replanner(reg, tune, FileReader(reg, 0))
     delete_repository(reg, ann, "ann/base")
     collect(reg)
     step = replanner.step(0)

@@ -11,7 +11,7 @@ from deltahub.codecs.frames import BasePlan, BaseSegment, FrameRange, TensorSpec
 from deltahub.codecs.ids import tensor_id
 from deltahub.registry import Caller, Registry
 from deltahub.registry.db.models import Hold, Landing, Tensor
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import (
     DeltaCycle,
     Forbidden,
@@ -52,7 +52,7 @@ def stored_bytes(reg: Registry, data: bytes) -> bytes:
         rows = session.scalars(select(Tensor).where(Tensor.hash == tensor_id(data))).all()
     out = bytearray(len(data))
     for row in rows:
-        Restorer(reg).read_tensor_into(row.id, 0, memoryview(out))
+        FileReader(reg).read_tensor_into(row.id, 0, memoryview(out))
     return bytes(out) if rows else b""
 
 

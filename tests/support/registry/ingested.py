@@ -11,7 +11,7 @@ from deltahub.codecs.registry import BY_NUMBER
 from deltahub.registry import Caller, Registry
 from deltahub.registry.catalog.commit import AddFile, Operation, commit
 from deltahub.registry.db.models import Entry, File, Frame, Job, Revision, Tensor, TensorBase
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.ingest.pipeline import Ingest
 from deltahub.registry.ingest.prove_recipe import prove_recipe
 from deltahub.registry.jobs import queue
@@ -144,11 +144,11 @@ def replan(reg: Registry, revision: int) -> int:
 
 def stored_tensors(reg: Registry, revision: int) -> dict[str, Stored]:
     """name -> how it is stored, of a revision's safetensors files."""
-    restorer = Restorer(reg)
+    reader = FileReader(reg)
     found: dict[str, Stored] = {}
     with reg.db.read() as session:
         for file in session.scalars(safetensors_files(revision)):
-            refs = named_tensors(restorer, file)
+            refs = named_tensors(reader, file)
             rows = resolve(session, file.domain_id, [ref.tensor for _, ref in refs])
             for name, ref in refs:
                 found[name] = _stored(session, rows[ref.tensor])
@@ -163,7 +163,7 @@ def read_file(reg: Registry, revision: int, path: str) -> bytes:
             .join(Entry, Entry.file_id == File.id)
             .where(Entry.revision_id == revision, Entry.path == path)
         ).one()
-    return b"".join(Restorer(reg).stream_file(file, 0, file.size))
+    return b"".join(FileReader(reg).stream_file(file, 0, file.size))
 
 
 def _stored(session: Session, row: Tensor) -> Stored:

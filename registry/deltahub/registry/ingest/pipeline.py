@@ -18,7 +18,7 @@ from deltahub.registry import failpoints
 from deltahub.registry.bases.planner import BaseChoice, BasePlanner
 from deltahub.registry.db.batches import PART_TENSORS, batches
 from deltahub.registry.db.models import Entry, File
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost, DeltaCycle
 from deltahub.registry.ingest import scan as ingest_plan
 from deltahub.registry.ingest.finish import finish_files
@@ -58,13 +58,13 @@ class Ingest:
         *,
         report: Report = lambda stage, done, total: None,
         check_cancel: Callable[[], None] = lambda: None,
-        restorer: Restorer | None = None,
+        reader: FileReader | None = None,
     ) -> None:
         self._reg = reg
         self._revision_id = revision_id
         self._job_id = job_id
         self._progress = Progress(report, check_cancel)
-        self._restorer = Restorer(reg) if restorer is None else restorer
+        self._reader = FileReader(reg) if reader is None else reader
         self._planner: BasePlanner | None = None
         # What is not stored yet, None while that is not known.
         self._todo: deque[Brought] | None = None
@@ -150,13 +150,13 @@ class Ingest:
         files = list(self._scanned(file_ids, damaged))
         total = sum(file.size for file, _ in files)
         progress = self._counting("prove", total)
-        lost = finish_files(self._reg, self._restorer, files, progress)
+        lost = finish_files(self._reg, self._reader, files, progress)
         if lost:
             self._heal(file_ids, total)
             damaged = []
             again = self._scanned(file_ids, damaged)
             progress = self._counting("prove", total)
-            lost = finish_files(self._reg, self._restorer, again, progress)
+            lost = finish_files(self._reg, self._reader, again, progress)
         damaged += lost
         for exc in damaged:
             log.error("job=%s cannot ingest: %s", self._job_id, exc)
@@ -169,7 +169,7 @@ class Ingest:
             item for file, scan in self._scanned(file_ids) for item in self._items_of(file, scan)
         )
         progress = self._counting("prove", total)
-        heal(self._reg, self._restorer, brought, self._job_id, progress)
+        heal(self._reg, self._reader, brought, self._job_id, progress)
 
     def release(self) -> None:
         """Let go of what the job held: the finished files refer to it now."""
@@ -272,7 +272,7 @@ class Ingest:
             done += n
             self._progress("store", done, self._total_bytes)
 
-        with PackSpool(self._reg, domain_id, self._restorer) as spool:
+        with PackSpool(self._reg, domain_id, self._reader) as spool:
             for item in todo:
                 if item.domain_id != domain_id:
                     break
@@ -287,7 +287,7 @@ class Ingest:
                     item.read,
                     max_frame_bytes=frame_limit(settings.pack_bytes),
                     plan_of=None if choice is None else choice.frame_plan,
-                    read_base=self._restorer.base_reader(domain_id),
+                    read_base=self._reader.base_reader(domain_id),
                     threads=settings.codec_threads,
                     effort=settings.effort,
                     progress=progress,
@@ -310,7 +310,7 @@ class Ingest:
         if item.ref.name is None:
             return None
         if self._planner is None:
-            self._planner = BasePlanner(self._reg, self._revision_id, self._restorer)
+            self._planner = BasePlanner(self._reg, self._revision_id, self._reader)
         # A file shared with a public repository must not depend on private tensors.
         if item.domain_id != self._planner.target.domain_id:
             return None

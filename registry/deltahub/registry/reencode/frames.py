@@ -15,7 +15,7 @@ from deltahub.codecs.frames import FrameRange, TensorSpec
 from deltahub.registry.db.batches import PART_TENSORS
 from deltahub.registry.db.models import Tensor
 from deltahub.registry.db.session import WriteSession
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import Conflict, DataLost, DeltaCycle, TensorNotFound
 from deltahub.registry.failpoints import reached
 from deltahub.registry.packs.encode import encode_part
@@ -82,12 +82,12 @@ class Recoder:
     The effort is that of the registry's settings. Not shared between threads.
     """
 
-    def __init__(self, reg: Registry, restorer: Restorer, domain_id: int) -> None:
+    def __init__(self, reg: Registry, reader: FileReader, domain_id: int) -> None:
         self._reg = reg
-        self._restorer = restorer
+        self._reader = reader
         self._domain_id = domain_id
         self._effort = reg.settings.effort
-        self._read_base = restorer.base_reader(domain_id)
+        self._read_base = reader.base_reader(domain_id)
         self._done = Recoded()
 
     def run(
@@ -122,13 +122,13 @@ class Recoder:
         coded: list[_Coded] = []
         n_taken, n_bytes, n_gone = 0, 0, 0
         failed: dict[int, str] = {}
-        with PackSpool(self._reg, self._domain_id, self._restorer) as spool:
+        with PackSpool(self._reg, self._domain_id, self._reader) as spool:
             for tensor_id in todo:
                 is_full = spool.size_bytes >= pack_bytes // 2 or n_taken >= PART_TENSORS
                 if is_full or n_bytes >= PACKS_A_BATCH * pack_bytes:
                     break
                 n_taken += 1
-                location = self._restorer.locate([tensor_id]).get(tensor_id)
+                location = self._reader.locate([tensor_id]).get(tensor_id)
                 if location is None or location.domain_id != self._domain_id:
                     n_gone += 1
                 else:
@@ -136,7 +136,7 @@ class Recoder:
                     try:
                         coded.append(self._code(spool, location))
                     except _Unreadable as exc:
-                        if self._restorer.locate([tensor_id]).get(tensor_id) != location:
+                        if self._reader.locate([tensor_id]).get(tensor_id) != location:
                             raise Conflict(f"it was moved or deleted under way: {exc}") from exc
                         if location.hash in spool:
                             raise
@@ -175,12 +175,12 @@ class Recoder:
 
     def _code_frame(self, location: TensorLocation, frame: FrameLocation) -> bytes | None:
         """The same elements in a better frame, if there is one. Memory: four frames."""
-        header = self._restorer.frames.open(frame).view.header
+        header = self._reader.frames.open(frame).view.header
         made = header.codec, header.codec_version, header.dtype
         if is_newest(*made, header.effort, self._effort):
             return None
         source = bytearray(frame.size)
-        self._restorer.read_tensor_into(location.id, frame.start, memoryview(source))
+        self._reader.read_tensor_into(location.id, frame.start, memoryview(source))
         if header.effort >= self._effort and is_same_anew(*made, memoryview(source)):
             return None
         spec = TensorSpec(header.tensor, header.dtype, 1, header.tensor_count)
@@ -191,7 +191,7 @@ class Recoder:
 
     def _stored(self, location: TensorLocation, frame: FrameLocation) -> memoryview:
         with _reading(location):
-            return self._restorer.frames.read(frame, 0, frame.length)
+            return self._reader.frames.read(frame, 0, frame.length)
 
     def _switch(self, sealed: SealedPacks | None, coded: list[_Coded]) -> None:
         """One transaction: what is stored as it was when it was read is read anew from now on."""

@@ -24,7 +24,7 @@ from deltahub.registry.db.models import (
     Revision,
     Tensor,
 )
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost, RepositoryNotFound
 from deltahub.registry.failpoints import reached
 from deltahub.registry.lineage.measured import measure_affected
@@ -178,7 +178,7 @@ class _Work:
         self._reg = reg
         self._repository_id = plan.repository_id
         self._report = report
-        self._restorer = Restorer(reg)
+        self._reader = FileReader(reg)
         self._todo = dict(plan.tensors)
         self._total = plan.total_bytes
         self._done_bytes = 0
@@ -255,7 +255,7 @@ class _Work:
         switched = 0
         position: int | None = 0
         try:
-            replanner = Replanner(self._reg, revision_id, self._restorer, alone)
+            replanner = Replanner(self._reg, revision_id, self._reader, alone)
             while position is not None:
                 step = replanner.step(position, lambda *_: self._tell(stage))
                 position = step.next_position
@@ -288,7 +288,7 @@ class _Work:
                 left = outdated_among(session, tensors, rank_of(self._reg.settings.effort))
             for tensor in set(tensors).difference(left):  # it has found a base, here or elsewhere
                 progress(tensor)
-            done = Recoder(self._reg, self._restorer, domain).run(left, progress)
+            done = Recoder(self._reg, self._reader, domain).run(left, progress)
             self._outcome.replaced += done.replaced
             self._outcome.not_smaller += done.not_smaller
             self._outcome.changed += done.changed

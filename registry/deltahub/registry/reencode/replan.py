@@ -20,7 +20,7 @@ from deltahub.registry.db.batches import batches
 from deltahub.registry.db.expressions import total
 from deltahub.registry.db.models import Frame, Tensor, TensorBase
 from deltahub.registry.db.session import ReadSession
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DeltaCycle, TensorNotFound
 from deltahub.registry.failpoints import reached
 from deltahub.registry.lineage.weights import named_tensors, safetensors_files
@@ -84,12 +84,12 @@ class Replanner:
         self,
         reg: Registry,
         revision_id: int,
-        restorer: Restorer | None = None,
+        reader: FileReader | None = None,
         only: Collection[int] | None = None,
     ) -> None:
         self._reg = reg
         self._revision_id = revision_id
-        self._restorer = restorer if restorer is not None else Restorer(reg)
+        self._reader = reader if reader is not None else FileReader(reg)
         self._load_planner()
         self._target = self._planner.target
         self._tensors = [t for t in self._list_tensors() if only is None or t.id in only]
@@ -97,7 +97,7 @@ class Replanner:
 
     def _load_planner(self) -> None:
         """The candidates as they are stored now."""
-        self._planner = BasePlanner(self._reg, self._revision_id, self._restorer)
+        self._planner = BasePlanner(self._reg, self._revision_id, self._reader)
         self._named = next((c for c in self._planner.candidates if c.origin == "declared"), None)
         named = () if self._named is None else self._named.by_name.values()
         self._named_ids = frozenset(base.id for base in named)
@@ -119,7 +119,7 @@ class Replanner:
     def _step(self, position: int, progress: Callable[[int, int], None] | None) -> ReplanStep:
         batch: dict[bytes, _Stored] = {}
         done = sum(tensor.size for tensor in self._tensors[:position])
-        with PackSpool(self._reg, self._target.domain_id, self._restorer) as spool:
+        with PackSpool(self._reg, self._target.domain_id, self._reader) as spool:
             while position < len(self._tensors):
                 tensor = self._tensors[position]
                 if spool.size_bytes >= self._reg.settings.pack_bytes // 2:
@@ -145,14 +145,14 @@ class Replanner:
         choice = self._choose(tensor, StoredAs(tensor.id, height))
         if choice is None:
             return
-        read = partial(self._restorer.read_tensor_into, tensor.id)
+        read = partial(self._reader.read_tensor_into, tensor.id)
         encode_tensor(
             spool,
             tensor_spec(tensor.hash, tensor.dtype, tensor.shape),
             read,
             max_frame_bytes=frame_limit(self._reg.settings.pack_bytes),
             plan_of=choice.frame_plan,
-            read_base=self._restorer.base_reader(self._target.domain_id),
+            read_base=self._reader.base_reader(self._target.domain_id),
             threads=self._reg.settings.codec_threads,
             effort=self._reg.settings.effort,
         )
@@ -160,7 +160,7 @@ class Replanner:
 
     def _choose(self, tensor: _Stored, stored: StoredAs) -> BaseChoice | None:
         """The base that is worth a switch."""
-        read = partial(self._restorer.read_tensor_into, tensor.id)
+        read = partial(self._reader.read_tensor_into, tensor.id)
         choice = self._planner.plan(tensor.name, tensor.dtype, tensor.shape, read, stored)
         if choice is None or choice.ratio * tensor.size > tensor.worth_bytes:
             return None
@@ -227,7 +227,7 @@ class Replanner:
             files = list(session.scalars(safetensors_files(self._revision_id)))
         found: dict[bytes, _Stored] = {}
         for file in files:
-            refs = named_tensors(self._restorer, file)
+            refs = named_tensors(self._reader, file)
             with self._reg.db.read() as session:
                 rows = resolve(session, self._target.domain_id, (ref.tensor for _, ref in refs))
                 stored_bytes: dict[int, int] = {}

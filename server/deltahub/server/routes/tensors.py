@@ -64,7 +64,7 @@ async def accept_pack(
         caller,
         f"{namespace}/{name}",
         body.sha256,
-        hub.restorer,
+        hub.reader,
     )
     taken = await hub.prove(caller, take)
     return PackOut(tensors=taken.n_tensors, waiting=taken.n_waiting)

@@ -19,7 +19,7 @@ def prove_recipe(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]
         payload,
         report=context.report,
         check_cancel=context.check_cancel,
-        restorer=context.restorer,
+        reader=context.reader,
     )
     context.step("follow recipe", follow)
     return {"sha256": payload["sha256"]}
