@@ -355,7 +355,7 @@ def test_help_names_every_command_and_loads_none() -> None:
 
 def test_the_command_starts_without_loading_what_it_does_not_need() -> None:
     probe = (
-        "import sys; from deltahub.client import cli_group, cli_transfer;"
+        "import sys; from deltahub.client.cli import group, push_pull;"
         "print([m for m in ('numpy', 'torch', 'rich', 'sqlite3', 'blake3', 'fastapi')"
         " if m in sys.modules])"
     )

@@ -11,7 +11,7 @@ from sqlalchemy import select, update
 
 from deltahub.registry import Registry, Settings
 from deltahub.registry.access import audit, bootstrap, organizations, tokens, users
-from deltahub.registry.commands import user as user_command
+from deltahub.registry.commands.user import user as user_command
 from deltahub.registry.db.models import Token, utc_now
 from deltahub.registry.errors import InvalidName, InvalidRequest, NameTaken, NotFound, Unauthorized
 from support.registry.opened import opened_registry

@@ -13,7 +13,9 @@ from support.registry.opened import caller, opened_registry, push
 
 
 def test_what_the_package_exports_is_decided_here() -> None:
-    assert sorted(deltahub.registry.__all__) == ["ANONYMOUS", "Caller", "Registry", "Settings"]
+    rows = ["File", "Landing", "Repository", "Revision"]
+    others = ["ANONYMOUS", "Caller", "Memo", "ReadSession", "Registry", "Settings"]
+    assert sorted(deltahub.registry.__all__) == sorted(rows + others)
 
 
 def test_a_folder_is_made_with_its_parents_for_its_owner_alone(tmp_path: Path) -> None:

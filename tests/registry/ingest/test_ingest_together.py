@@ -278,10 +278,11 @@ def test_public_and_private_files_of_a_step_stay_in_their_domains(
 INGEST = """
 import sys
 from pathlib import Path
-from deltahub.registry import Registry, Settings, ingest
-ingest.STEP_FILES = 3
+from deltahub.registry import Registry, Settings
+from deltahub.registry.ingest import pipeline
+pipeline.STEP_FILES = 3
 with Registry.open(Settings(data_dir=Path(sys.argv[1]))) as reg:
-    ingest.Ingest(reg, 1, sys.argv[2]).run()
+    pipeline.Ingest(reg, 1, sys.argv[2]).run()
 """
 # Inside a step of files and between two; how many are ingested then, with rows of uploads left.
 WHERE = {

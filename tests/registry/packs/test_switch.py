@@ -54,7 +54,7 @@ def between_parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Between]:
                 todo.pop()()
             yield part
 
-    for writer in ("accept", "ingest"):
+    for writer in ("uploads.client_packs", "ingest.pipeline"):
         monkeypatch.setattr(f"deltahub.registry.{writer}.in_parts", parts)
     yield todo.append
     assert not todo, "there was no second part"

@@ -313,10 +313,11 @@ def test_bytes_not_acknowledged_may_be_lost_but_the_rest_goes_on(tmp_path: Path)
 DIES_IN_UPLOAD = """
 import sys
 from pathlib import Path
-from deltahub.registry import Registry, Settings, users
+from deltahub.registry import Registry, Settings
+from deltahub.registry.access.tokens import authenticate
 from deltahub.registry.uploads.landing import receive
 with Registry.open(Settings(data_dir=Path(sys.argv[1]))) as reg:
-    alice = users.authenticate(reg, sys.argv[2])
+    alice = authenticate(reg, sys.argv[2])
     data = bytes(range(256)) * 40
     receive(reg, alice, sys.argv[3], len(data), 0, [data[:4000]])
     receive(reg, alice, sys.argv[3], len(data), 4000, [data[4000:]])

@@ -197,7 +197,7 @@ class TestRecipes:
     def test_from_when_on_there_is_a_job_it_holds_all_that_its_recipe_needs(
         self, reg: Registry, ann: Caller, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("deltahub.registry.ingest.prove_recipe.PART_TENSORS", 1)
+        monkeypatch.setattr("deltahub.registry.uploads.recipes.PART_TENSORS", 1)
         _, recipe = file_of([TUNED, BASE])
         send_pack(reg, ann, "ann/m", frames_of(TUNED, BASE))
         n_held: list[int] = []

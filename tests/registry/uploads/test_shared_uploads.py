@@ -114,7 +114,7 @@ def test_a_recipe_submitted_while_another_job_lets_go_of_it_is_kept_anew(
             run_job(reg, job_id)
         return found
 
-    monkeypatch.setattr("deltahub.registry.ingest.prove_recipe.receive", receive_late)
+    monkeypatch.setattr("deltahub.registry.uploads.recipes.receive", receive_late)
     submitted = submit_recipe(reg, ann, second, recipe)
     run_job(reg, submitted.job_id)
     commit(reg, ann, second, "main", [AddFile("m.bin", sha256_of(data), len(data))])
