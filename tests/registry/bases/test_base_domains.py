@@ -104,7 +104,7 @@ def test_a_reader_finds_a_base_that_has_moved_by_the_rows_too(
 
 def store_anew(reg: Registry, row: Tensor, data: bytes, base: bytes | None = None) -> None:
     """Write a tensor anew, alone or against another base."""
-    with PackSpool(reg, row.domain_id) as spool:
+    with PackSpool(reg, FileReader(reg), row.domain_id) as spool:
         for frame in frames_of(data, base):
             spool.add(frame)
         sealed = spool.seal()

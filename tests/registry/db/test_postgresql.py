@@ -22,6 +22,7 @@ from deltahub.registry import Registry
 from deltahub.registry.catalog.search import list_repositories, search
 from deltahub.registry.db.models import Domain
 from deltahub.registry.db.session import Database
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import InvalidRequest, Unavailable
 from deltahub.registry.maintenance.fsck.run import fsck
 from deltahub.registry.maintenance.gc.plan import plan_gc
@@ -118,9 +119,9 @@ def test_a_hub_does_its_work(reg: Registry) -> None:
     shown = client.post("/api/models/ann/tree/paths-info/main", data=asked).json()
     assert [item["path"] for item in shown] == ["a"]
 
-    plan = plan_recompress(reg)
+    plan = plan_recompress(reg, FileReader(reg))
     json.dumps(plan.as_dict())
-    apply_recompress(reg, plan)
+    apply_recompress(reg, FileReader(reg), plan)
     json.dumps(plan_gc(reg, lease_s=0, grace_s=0).as_dict())
     collect(reg)
     assert list(fsck(reg, read_data=True)) == []

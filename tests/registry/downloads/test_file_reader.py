@@ -183,7 +183,7 @@ def test_a_stream_from_the_landing_goes_on_in_the_recipe(
     stream = FileReader(reg).stream_file(file, 5, file.size)
     got = bytes(next(stream))
     assert file.state == "landed"
-    Ingest(reg, 1, job_id).run()
+    Ingest(reg, FileReader(reg), 1, job_id).run()
     assert not list(reg.store.list("landing/"))
     assert got + b"".join(stream) == data[5:]
 

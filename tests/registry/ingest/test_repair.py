@@ -12,6 +12,7 @@ from sqlalchemy import select
 from deltahub.codecs.frames import parse_header
 from deltahub.registry import Registry
 from deltahub.registry.db.models import File, Frame, Pack, Revision, Tensor
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost
 from deltahub.registry.ingest import repair
 from deltahub.registry.ingest.pipeline import Ingest
@@ -185,7 +186,7 @@ def begun(reg: Registry, name: str, data: bytes) -> tuple[int, Ingest]:
         query = select(Revision.id).where(Revision.commit == pushed.commit)
         revision = session.scalars(query).one()
         assert mark_running(session, pushed.job_id)
-    ingest = Ingest(reg, revision, pushed.job_id)
+    ingest = Ingest(reg, FileReader(reg), revision, pushed.job_id)
     for files in ingest.pending_files():
         ingest.scan(files)
     while ingest.store_next_pack():

@@ -32,7 +32,7 @@ def reg(tmp_path: Path) -> Iterator[Registry]:
 
 
 def seal(reg: Registry, frames: Iterable[bytes]) -> SealedPacks:
-    with PackSpool(reg, 1) as spool:
+    with PackSpool(reg, FileReader(reg), 1) as spool:
         for frame in frames:
             spool.add(frame)
         return spool.seal()
@@ -102,7 +102,7 @@ def test_a_tensor_may_go_over_several_packs(reg: Registry) -> None:
 
 def test_frames_must_follow_each_other_and_be_complete(reg: Registry) -> None:
     frames = frames_of(weights(300_000), max_bytes=200_000)
-    with PackSpool(reg, 1) as spool:
+    with PackSpool(reg, FileReader(reg), 1) as spool:
         spool.add(frames[0])
         with pytest.raises(ValueError, match="follow"):
             spool.add(frames[2])

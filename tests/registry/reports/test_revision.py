@@ -134,7 +134,7 @@ class TestInfo:
         self, reg: Registry, ann: Caller, models: tuple[bytes, bytes]
     ) -> None:
         push_ingested(reg, ann, "ann/base", {PATH: models[0]})
-        after_ingest(reg, push_ingested(reg, ann, "ann/copy", {PATH: models[0]}))
+        after_ingest(reg, FileReader(reg), push_ingested(reg, ann, "ann/copy", {PATH: models[0]}))
         push_ingested(reg, ann, "ann/tuned", {PATH: models[1]})
         (copied,) = report(reg, ann, "ann/copy").base.measured
         assert (copied.repository, copied.share, copied.identical) == ("ann/base", 1.0, 1.0)
@@ -147,17 +147,21 @@ class TestInfo:
     ) -> None:
         bob = caller(reg, "bob")
         push_ingested(reg, ann, "ann/orig", {PATH: models[0]})
-        after_ingest(reg, push_ingested(reg, bob, "bob/copy", {PATH: models[0]}))
-        after_ingest(reg, push_ingested(reg, bob, "bob/secret", {PATH: models[0]}, private=True))
+        after_ingest(reg, FileReader(reg), push_ingested(reg, bob, "bob/copy", {PATH: models[0]}))
+        after_ingest(
+            reg,
+            FileReader(reg),
+            push_ingested(reg, bob, "bob/secret", {PATH: models[0]}, private=True),
+        )
         admin = caller(reg, "root", is_admin=True)
         # A text; weights that are a difference from the first ones; the first ones again.
         for files in ({"README.md": b"a"}, {PATH: models[1]}, {PATH: models[0]}):
-            after_ingest(reg, push_ingested(reg, ann, "ann/orig", files))
+            after_ingest(reg, FileReader(reg), push_ingested(reg, ann, "ann/orig", files))
             run_replans(reg)
             for who in (ann, bob, admin):
                 assert report(reg, who, "ann/orig").base.measured == (), files
         # The copy is one still, after a commit of its own, too.
-        after_ingest(reg, push_ingested(reg, bob, "bob/copy", {"README.md": b"b"}))
+        after_ingest(reg, FileReader(reg), push_ingested(reg, bob, "bob/copy", {"README.md": b"b"}))
         for name in ("bob/copy", "bob/secret"):
             (copied,) = report(reg, bob, name).base.measured
             assert (copied.repository, copied.share, copied.identical) == ("ann/orig", 1.0, 1.0)
@@ -167,14 +171,14 @@ class TestInfo:
     ) -> None:
         bob = caller(reg, "bob")
         push_ingested(reg, bob, "bob/first", {PATH: models[0]})
-        after_ingest(reg, push_ingested(reg, ann, "ann/tune", {PATH: models[1]}))
+        after_ingest(reg, FileReader(reg), push_ingested(reg, ann, "ann/tune", {PATH: models[1]}))
         assert [m.repository for m in report(reg, None, "ann/tune").base.measured] == ["bob/first"]
         make_private(reg, bob, "bob/first")
         assert [m.repository for m in report(reg, bob, "ann/tune").base.measured] == ["bob/first"]
         for who in (ann, None):
             assert report(reg, who, "ann/tune").base.measured == ()
         # Nor is one measured from now on.
-        after_ingest(reg, push_ingested(reg, ann, "ann/tune", {"README.md": b"a"}))
+        after_ingest(reg, FileReader(reg), push_ingested(reg, ann, "ann/tune", {"README.md": b"a"}))
         for who in (ann, None, bob):
             assert report(reg, who, "ann/tune").base.measured == ()
 

@@ -54,7 +54,7 @@ def run_job(reg: Registry, job_id: str) -> None:
     with reg.db.write() as session:
         assert queue.mark_running(session, job_id)
         payload = session.get_one(Job, job_id).payload
-    prove_recipe(reg, job_id, payload)
+    prove_recipe(reg, FileReader(reg), job_id, payload)
 
 
 class TestRecipes:
@@ -240,4 +240,4 @@ def run_job_again(reg: Registry, job_id: str) -> None:
     """As a worker does that was killed after the last transaction."""
     with reg.db.read() as session:
         payload = session.get_one(Job, job_id).payload
-    prove_recipe(reg, job_id, payload)
+    prove_recipe(reg, FileReader(reg), job_id, payload)

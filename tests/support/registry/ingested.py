@@ -74,13 +74,13 @@ def send_ingested(
     """
     pack, recipe = pack_and_recipe(data, to_file({"unlike": torch.zeros(1)}))
     ensure_repository(reg, who, name, private=private)
-    accept_pack(reg, who, name, upload(reg, who, pack))
+    accept_pack(reg, FileReader(reg), who, name, upload(reg, who, pack))
     submitted = submit_recipe(reg, who, name, recipe)
     if submitted.job_id is not None:
         with reg.db.write() as session:
             assert queue.mark_running(session, submitted.job_id)
             payload = dict(session.get_one(Job, submitted.job_id).payload)
-        prove_recipe(reg, submitted.job_id, payload)
+        prove_recipe(reg, FileReader(reg), submitted.job_id, payload)
         with reg.db.write() as session:
             queue.mark_done(session, submitted.job_id, {})
     return declare(reg, who, name, base, [AddFile("model.safetensors", sha256_of(data), len(data))])
@@ -109,8 +109,8 @@ def declare(
 def ingest(reg: Registry, revision: int, job_id: str) -> None:
     with reg.db.write() as session:
         assert queue.mark_running(session, job_id)
-    Ingest(reg, revision, job_id).run()
-    after_ingest(reg, revision)
+    Ingest(reg, FileReader(reg), revision, job_id).run()
+    after_ingest(reg, FileReader(reg), revision)
     with reg.db.write() as session:
         queue.mark_done(session, job_id, {})
 
@@ -132,7 +132,7 @@ def run_replans(reg: Registry) -> int:
 
 
 def replan(reg: Registry, revision: int) -> int:
-    replanner = Replanner(reg, revision)
+    replanner = Replanner(reg, FileReader(reg), revision)
     position: int | None = 0
     switched = 0
     while position is not None:

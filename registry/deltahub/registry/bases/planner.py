@@ -84,9 +84,9 @@ class BasePlanner:
     a base checks again, in the transaction, that the base is there and the chain short enough.
     """
 
-    def __init__(self, reg: Registry, revision_id: int, reader: FileReader | None = None) -> None:
+    def __init__(self, reg: Registry, reader: FileReader, revision_id: int) -> None:
         self._reg = reg
-        self._reader = reader if reader is not None else FileReader(reg)
+        self._reader = reader
         with reg.db.read() as session:
             self.target = Target.load(session, revision_id)
         sketches = list(sketch_revision(reg, self._reader, revision_id))

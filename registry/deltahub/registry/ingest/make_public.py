@@ -39,9 +39,7 @@ from deltahub.registry.xet.epochs import make_clients_forget
 _ATTEMPTS = 5
 
 
-def make_public(
-    reg: Registry, caller: Caller | None, name: str, reader: FileReader | None = None
-) -> None:
+def make_public(reg: Registry, reader: FileReader, caller: Caller | None, name: str) -> None:
     """Whoever reaches the hub may read the repository from now on, with all its revisions.
 
     Takes as long as reading all its files, and their size on the disk until they are ingested.
@@ -50,7 +48,6 @@ def make_public(
     pushes come in faster; StorageFull, DataLost.
     """
     caller = require_writer(caller)
-    reader = FileReader(reg) if reader is None else reader
     for _ in range(_ATTEMPTS):
         with reg.db.read() as session:
             repository = load_repository(session, caller, name, "admin")

@@ -53,18 +53,18 @@ class Ingest:
     def __init__(
         self,
         reg: Registry,
+        reader: FileReader,
         revision_id: int,
         job_id: str,
         *,
         report: Report = lambda stage, done, total: None,
         check_cancel: Callable[[], None] = lambda: None,
-        reader: FileReader | None = None,
     ) -> None:
         self._reg = reg
+        self._reader = reader
         self._revision_id = revision_id
         self._job_id = job_id
         self._progress = Progress(report, check_cancel)
-        self._reader = FileReader(reg) if reader is None else reader
         self._planner: BasePlanner | None = None
         # What is not stored yet, None while that is not known.
         self._todo: deque[Brought] | None = None
@@ -272,7 +272,7 @@ class Ingest:
             done += n
             self._progress("store", done, self._total_bytes)
 
-        with PackSpool(self._reg, domain_id, self._reader) as spool:
+        with PackSpool(self._reg, self._reader, domain_id) as spool:
             for item in todo:
                 if item.domain_id != domain_id:
                     break
@@ -310,7 +310,7 @@ class Ingest:
         if item.ref.name is None:
             return None
         if self._planner is None:
-            self._planner = BasePlanner(self._reg, self._revision_id, self._reader)
+            self._planner = BasePlanner(self._reg, self._reader, self._revision_id)
         # A file shared with a public repository must not depend on private tensors.
         if item.domain_id != self._planner.target.domain_id:
             return None

@@ -35,18 +35,17 @@ from deltahub.registry.uploads.recipes import JOB_KIND, find_file, parse_recipe
 
 def prove_recipe(
     reg: Registry,
+    reader: FileReader,
     job_id: str,
     payload: Mapping[str, Any],
     *,
     report: Report = lambda stage, done, total: None,
     check_cancel: Callable[[], None] = lambda: None,
-    reader: FileReader | None = None,
 ) -> None:
     """Follow a submitted recipe; its file can be committed by who sent it, or HashMismatch.
 
     payload: as submit_recipe wrote it. Safe to run twice, or to die at any line.
     """
-    reader = FileReader(reg) if reader is None else reader
     with reg.db.read() as session:
         landing = session.get(Landing, payload["landing_id"])
         repository = session.get(Repository, payload["repository_id"])
@@ -120,7 +119,7 @@ def _store_recipe(
         ref = TensorRef(recipe_id, len(data), "U8", (len(data),), None)
         heal(reg, reader, [Brought(domain_id, ref, read)], job_id)
         return
-    with PackSpool(reg, domain_id, reader) as spool:
+    with PackSpool(reg, reader, domain_id) as spool:
         encode_tensor(
             spool,
             tensor_spec(recipe_id, "U8", (len(data),)),

@@ -133,7 +133,7 @@ def _store_anew(
     """These of one domain, or all but those whose upload cannot be read."""
     settings = reg.settings
     try:
-        with PackSpool(reg, broken[0].location.domain_id, reader) as spool:
+        with PackSpool(reg, reader, broken[0].location.domain_id) as spool:
             for each in broken:
                 ref = each.brought.ref
                 encode_tensor(

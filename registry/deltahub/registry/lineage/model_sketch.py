@@ -68,9 +68,7 @@ def sketch_stored(
     return [(row_id, made) for row_id, made in found if made is not None]
 
 
-def file_reader(
-    reader: FileReader, file: File, start: int = 0
-) -> Callable[[int, memoryview], None]:
+def read_from(reader: FileReader, file: File, start: int = 0) -> Callable[[int, memoryview], None]:
     """read(first_byte, out) over a file's bytes, counted from `start`."""
 
     def read(first_byte: int, out: memoryview) -> None:
@@ -104,7 +102,7 @@ def _stored_tensors_of(reader: FileReader, file: File) -> list[Sketchable]:
 
 def _tensors_of(reader: FileReader, path: str, file: File) -> list[Sketchable]:
     """Of a file that was only uploaded."""
-    read = file_reader(reader, file)
+    read = read_from(reader, file)
 
     def read_at(offset: int, length: int) -> bytearray:
         out = bytearray(length)
@@ -116,7 +114,7 @@ def _tensors_of(reader: FileReader, path: str, file: File) -> list[Sketchable]:
     except CodecError:
         return []  # ingest says what is wrong with it
     return [
-        Sketchable(piece.name, piece.dtype, piece.shape, file_reader(reader, file, piece.start))
+        Sketchable(piece.name, piece.dtype, piece.shape, read_from(reader, file, piece.start))
         for piece in plan.tensor_pieces()
         if piece.name is not None
     ]

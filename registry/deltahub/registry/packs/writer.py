@@ -79,16 +79,11 @@ class PackSpool:
     """
 
     def __init__(
-        self,
-        reg: Registry,
-        domain_id: int,
-        reader: TensorReader | None = None,
-        *,
-        is_decoded: bool = False,
+        self, reg: Registry, reader: TensorReader, domain_id: int, *, is_decoded: bool = False
     ) -> None:
         self._reg = reg
+        self._reader = reader
         self._domain_id = domain_id
-        self._reader = TensorReader(reg) if reader is None else reader
         self._is_decoded = is_decoded
         self._tensors: dict[bytes, NewTensor] = {}
         # Of tensors whose frames are not all proved: hash of the bytes so far, and how many.

@@ -122,7 +122,7 @@ class Recoder:
         coded: list[_Coded] = []
         n_taken, n_bytes, n_gone = 0, 0, 0
         failed: dict[int, str] = {}
-        with PackSpool(self._reg, self._domain_id, self._reader) as spool:
+        with PackSpool(self._reg, self._reader, self._domain_id) as spool:
             for tensor_id in todo:
                 is_full = spool.size_bytes >= pack_bytes // 2 or n_taken >= PART_TENSORS
                 if is_full or n_bytes >= PACKS_A_BATCH * pack_bytes:

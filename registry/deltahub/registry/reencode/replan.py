@@ -83,13 +83,13 @@ class Replanner:
     def __init__(
         self,
         reg: Registry,
+        reader: FileReader,
         revision_id: int,
-        reader: FileReader | None = None,
         only: Collection[int] | None = None,
     ) -> None:
         self._reg = reg
+        self._reader = reader
         self._revision_id = revision_id
-        self._reader = reader if reader is not None else FileReader(reg)
         self._load_planner()
         self._target = self._planner.target
         self._tensors = [t for t in self._list_tensors() if only is None or t.id in only]
@@ -97,7 +97,7 @@ class Replanner:
 
     def _load_planner(self) -> None:
         """The candidates as they are stored now."""
-        self._planner = BasePlanner(self._reg, self._revision_id, self._reader)
+        self._planner = BasePlanner(self._reg, self._reader, self._revision_id)
         self._named = next((c for c in self._planner.candidates if c.origin == "declared"), None)
         named = () if self._named is None else self._named.by_name.values()
         self._named_ids = frozenset(base.id for base in named)
@@ -119,7 +119,7 @@ class Replanner:
     def _step(self, position: int, progress: Callable[[int, int], None] | None) -> ReplanStep:
         batch: dict[bytes, _Stored] = {}
         done = sum(tensor.size for tensor in self._tensors[:position])
-        with PackSpool(self._reg, self._target.domain_id, self._reader) as spool:
+        with PackSpool(self._reg, self._reader, self._target.domain_id) as spool:
             while position < len(self._tensors):
                 tensor = self._tensors[position]
                 if spool.size_bytes >= self._reg.settings.pack_bytes // 2:

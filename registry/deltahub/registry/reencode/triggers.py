@@ -38,12 +38,11 @@ MAX_SIMILAR = 32
 ENOUGH_SHARED = 0.95
 
 
-def after_ingest(reg: Registry, revision_id: int, reader: FileReader | None = None) -> list[str]:
+def after_ingest(reg: Registry, reader: FileReader, revision_id: int) -> list[str]:
     """Store the revision's sketches and measured lineage; enqueue the re-planning of its relatives.
 
     Returns the new jobs; none for a revision that has been deleted. Safe to run again.
     """
-    reader = reader if reader is not None else FileReader(reg)
     sketches = sketch_stored(reg, reader, revision_id)
     with reg.db.write() as session:
         if session.get(Revision, revision_id) is None:

@@ -36,7 +36,9 @@ class Unreadable:
     reason: str
 
 
-def describe(reg: Registry, reasons: Mapping[int, str]) -> tuple[Unreadable, ...]:
+def describe(
+    reg: Registry, reader: FileReader, reasons: Mapping[int, str]
+) -> tuple[Unreadable, ...]:
     """The files that need these rows, each row with the reason why it cannot be decoded."""
     if not reasons:
         return ()
@@ -63,7 +65,6 @@ def describe(reg: Registry, reasons: Mapping[int, str]) -> tuple[Unreadable, ...
             for repository, path, file_id, tensor in holders:
                 files.setdefault((repository, path, file_id), set()).add(tensor)
     found: dict[tuple[str, str, str], list[str]] = {}
-    reader = FileReader(reg)
     for (repository, path, file_id), tensors in sorted(files.items()):
         names = _names(reg, reader, file_id)
         for tensor in sorted(tensors & hashes.keys()):

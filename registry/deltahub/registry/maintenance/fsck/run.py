@@ -37,6 +37,7 @@ def fsck(
 
     read_data: also read, decode and hash every byte. progress(stage) is called before each stage.
     """
+    # A reader of its own: what an older one has cached would hide damage in the store.
     reader = FileReader(reg)
     stages: list[tuple[str, Callable[[], Findings]]] = [
         ("rows", lambda: _rows(reg)),
