@@ -18,7 +18,6 @@ from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost, InvalidFrame
 from deltahub.registry.maintenance.fsck.run import fsck
 from deltahub.registry.packs.copy import repack
-from deltahub.registry.packs.encode import encode_tensor
 from deltahub.registry.packs.switch import make_live, switch_tensor
 from deltahub.registry.packs.writer import PackSpool
 from deltahub.registry.storage.keys import pack_key
@@ -207,7 +206,7 @@ def test_an_ingest_whose_base_vanishes_meanwhile_stores_without_it(
     base = tiny.to_file(tiny.base())
     tune = tiny.to_file(tiny.finetune(1e-5))
     push_ingested(reg, bob, "bob/base", {"m.safetensors": base})
-    encode, is_first = encode_tensor, True
+    encode, is_first = PackSpool.encode, True
 
     def encode_late(*args: Any, **options: Any) -> None:
         nonlocal is_first
@@ -218,7 +217,7 @@ def test_an_ingest_whose_base_vanishes_meanwhile_stores_without_it(
             collect(reg)
         encode(*args, **options)
 
-    monkeypatch.setattr("deltahub.registry.ingest.pipeline.encode_tensor", encode_late)
+    monkeypatch.setattr(PackSpool, "encode", encode_late)
     revision = push_ingested(reg, bob, "bob/tune", {"m.safetensors": tune}, base="bob/base")
     assert not is_first
     assert {stored.depth for stored in stored_tensors(reg, revision).values()} == {0}

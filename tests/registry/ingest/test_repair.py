@@ -14,10 +14,9 @@ from deltahub.registry import Registry
 from deltahub.registry.db.models import File, Frame, Pack, Revision, Tensor
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost
-from deltahub.registry.ingest import repair
 from deltahub.registry.ingest.pipeline import Ingest
 from deltahub.registry.jobs.queue import mark_running
-from deltahub.registry.packs.encode import encode_tensor
+from deltahub.registry.packs.writer import PackSpool
 from deltahub.registry.storage.keys import pack_key
 from support.models import tiny_models
 from support.registry.ingested import push_ingested, read_file, stored_tensors
@@ -163,15 +162,15 @@ def test_another_job_may_finish_the_file_meanwhile(
     jobs = [begun(reg, name, data) for name in ("ann", "ben")]
     first, second = (ingest for _, ingest in jobs)
 
-    was_overtaken = threading.Event()
+    was_overtaken, encode = threading.Event(), PackSpool.encode
 
     def overtaken(*args: object, **kwargs: object) -> None:
         monkeypatch.undo()
         finish(first)
         was_overtaken.set()
-        encode_tensor(*args, **kwargs)  # type: ignore[arg-type]
+        encode(*args, **kwargs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(repair, "encode_tensor", overtaken)
+    monkeypatch.setattr(PackSpool, "encode", overtaken)
     finish(second)
     assert was_overtaken.is_set()
     for revision, _ in jobs:

@@ -55,7 +55,7 @@ def between_parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Between]:
                 todo.pop()()
             yield part
 
-    for writer in ("uploads.client_packs", "ingest.pipeline"):
+    for writer in ("packs.switch", "uploads.client_packs"):
         monkeypatch.setattr(f"deltahub.registry.{writer}.in_parts", parts)
     yield todo.append
     assert not todo, "there was no second part"

@@ -26,7 +26,6 @@ from deltahub.registry.errors import DeltaCycle
 from deltahub.registry.jobs import queue
 from deltahub.registry.lineage.measured import measure_lineage
 from deltahub.registry.maintenance.fsck.run import fsck
-from deltahub.registry.packs.encode import encode_tensor
 from deltahub.registry.packs.locations import FrameLocation, locate
 from deltahub.registry.packs.switch import make_live, switch_tensor
 from deltahub.registry.packs.writer import PackSpool, SealedPacks
@@ -278,12 +277,8 @@ def make_stand_alone(reg: Registry, revision: int) -> None:
     for stored in stored_tensors(reg, revision).values():
         row, reader = row_of(reg, stored.id), FileReader(reg)
         with PackSpool(reg, reader, row.domain_id) as spool:
-            encode_tensor(
-                spool,
-                tensor_spec(row.hash, "F32", (stored.size // 4,)),
-                partial(reader.read_tensor_into, stored.id),
-                max_frame_bytes=1 << 20,
-            )
+            spec = tensor_spec(row.hash, "F32", (stored.size // 4,))
+            spool.encode(spec, partial(reader.read_tensor_into, stored.id))
             sealed = spool.seal()
         with reg.db.write() as session:
             make_live(session, sealed)

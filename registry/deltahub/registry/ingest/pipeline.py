@@ -18,6 +18,7 @@ from deltahub.registry import failpoints
 from deltahub.registry.bases.planner import BaseChoice, BasePlanner
 from deltahub.registry.db.batches import PART_TENSORS, batches
 from deltahub.registry.db.models import Entry, File
+from deltahub.registry.db.session import WriteSession
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost, DeltaCycle
 from deltahub.registry.ingest import scan as ingest_plan
@@ -25,12 +26,12 @@ from deltahub.registry.ingest.finish import finish_files
 from deltahub.registry.ingest.repair import Brought, heal
 from deltahub.registry.ingest.scan import LandedFile, Scan
 from deltahub.registry.jobs.progress import Progress, Report
-from deltahub.registry.packs.encode import Read, encode_tensor
+from deltahub.registry.packs.encode import Read
 from deltahub.registry.packs.holds import hold_for_job, release_job
 from deltahub.registry.packs.locations import resolve
-from deltahub.registry.packs.switch import BaseGone, check_live, in_parts, insert_tensors, make_live
+from deltahub.registry.packs.switch import BaseGone, insert_tensors, store_and_switch
 from deltahub.registry.packs.tensor_reader import TensorGone
-from deltahub.registry.packs.writer import PackSpool, frame_limit
+from deltahub.registry.packs.writer import PackSpool, SealedPacks
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import ObjectNotFound
 from deltahub.registry.storage.keys import landing_key
@@ -262,7 +263,6 @@ class Ingest:
 
     def _store_pack(self, todo: deque[Brought], *, with_bases: bool) -> None:
         """Store the first tensors of todo, and take them off it."""
-        settings = self._reg.settings
         domain_id = todo[0].domain_id
         n_taken, raw_bytes = 0, 0
         done = self._total_bytes - sum(item.ref.size for item in todo)
@@ -278,33 +278,25 @@ class Ingest:
                     break
                 # What the next tensor will take, by what those before it took.
                 share = spool.size_bytes / raw_bytes if raw_bytes else 0.0
-                if spool.size_bytes + item.ref.size * share > settings.pack_bytes:
+                if spool.size_bytes + item.ref.size * share > self._reg.settings.pack_bytes:
                     break
                 choice = self._choose(item) if with_bases else None
-                encode_tensor(
-                    spool,
-                    tensor_spec(item.ref.tensor, item.ref.dtype, item.ref.shape),
-                    item.read,
-                    max_frame_bytes=frame_limit(settings.pack_bytes),
-                    plan_of=None if choice is None else choice.frame_plan,
-                    read_base=self._reader.base_reader(domain_id),
-                    threads=settings.codec_threads,
-                    effort=settings.effort,
-                    progress=progress,
-                )
+                spec = tensor_spec(item.ref.tensor, item.ref.dtype, item.ref.shape)
+                plan_of = None if choice is None else choice.frame_plan
+                spool.encode(spec, item.read, plan_of, progress)
                 n_taken += 1
                 raw_bytes += item.ref.size
-            sealed = spool.seal()
-        for number, part in enumerate(in_parts(sealed)):
-            with self._reg.db.write() as session:
-                check = check_live if number else make_live
-                check(session, part)
-                ids = insert_tensors(session, part, settings.max_depth)
-                hold_for_job(session, ids.values(), self._job_id, settings.hold_ttl_s)
-                failpoints.reached("ingest.publish.before_commit")
+            store_and_switch(self._reg, spool, self._insert, is_split=True)
         failpoints.reached("ingest.publish.after_commit")
         for _ in range(n_taken):
             todo.popleft()
+
+    def _insert(self, session: WriteSession, sealed: SealedPacks) -> None:
+        """Make the tensors known, held for the job until the files refer to them."""
+        settings = self._reg.settings
+        ids = insert_tensors(session, sealed, settings.max_depth)
+        hold_for_job(session, ids.values(), self._job_id, settings.hold_ttl_s)
+        failpoints.reached("ingest.publish.before_commit")
 
     def _choose(self, item: Brought) -> BaseChoice | None:
         if item.ref.name is None:

@@ -21,11 +21,10 @@ from deltahub.registry.ingest.repair import Brought, heal
 from deltahub.registry.ingest.scan import LandedFile
 from deltahub.registry.jobs import queue
 from deltahub.registry.jobs.progress import Progress, Report
-from deltahub.registry.packs.encode import encode_tensor
 from deltahub.registry.packs.holds import hold_for_job, hold_for_user, release_job
 from deltahub.registry.packs.locations import resolve
-from deltahub.registry.packs.switch import insert_tensors, make_live
-from deltahub.registry.packs.writer import PackSpool, frame_limit
+from deltahub.registry.packs.switch import insert_tensors, store_and_switch
+from deltahub.registry.packs.writer import PackSpool, SealedPacks
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.spool import Hashes
 from deltahub.registry.uploads.discard import delete_condemned, drop_landings, drop_unused
@@ -119,18 +118,14 @@ def _store_recipe(
         ref = TensorRef(recipe_id, len(data), "U8", (len(data),), None)
         heal(reg, reader, [Brought(domain_id, ref, read)], job_id)
         return
-    with PackSpool(reg, reader, domain_id) as spool:
-        encode_tensor(
-            spool,
-            tensor_spec(recipe_id, "U8", (len(data),)),
-            read,
-            max_frame_bytes=frame_limit(reg.settings.pack_bytes),
-        )
-        sealed = spool.seal()
-    with reg.db.write() as session:
-        make_live(session, sealed)
+
+    def insert(session: WriteSession, sealed: SealedPacks) -> None:
         ids = insert_tensors(session, sealed, reg.settings.max_depth)
         hold_for_job(session, ids.values(), job_id, reg.settings.hold_ttl_s)
+
+    with PackSpool(reg, reader, domain_id) as spool:
+        spool.encode(tensor_spec(recipe_id, "U8", (len(data),)), read)
+        store_and_switch(reg, spool, insert)
 
 
 def _proved_file(

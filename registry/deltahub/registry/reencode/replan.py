@@ -19,16 +19,15 @@ from deltahub.registry.bases.planner import MUST_BEAT, MUST_SAVE, BaseChoice, Ba
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.expressions import total
 from deltahub.registry.db.models import Frame, Tensor, TensorBase
-from deltahub.registry.db.session import ReadSession
+from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DeltaCycle, TensorNotFound
 from deltahub.registry.failpoints import reached
 from deltahub.registry.lineage.weights import named_tensors, safetensors_files
-from deltahub.registry.packs.encode import encode_tensor
 from deltahub.registry.packs.locations import closure, resolve
-from deltahub.registry.packs.switch import BaseGone, make_live, switch_tensor
+from deltahub.registry.packs.switch import BaseGone, store_and_switch, switch_tensor
 from deltahub.registry.packs.tensor_reader import MAX_CHAIN, TensorGone
-from deltahub.registry.packs.writer import PackSpool, SealedPacks, frame_limit
+from deltahub.registry.packs.writer import PackSpool, SealedPacks
 from deltahub.registry.registry import Registry
 
 log = logging.getLogger(__name__)
@@ -129,11 +128,12 @@ class Replanner:
                 self._encode(spool, batch, tensor)
                 position += 1
                 done += tensor.size
-            switched, saved = 0, 0
+            saved: list[int] = []
             if not spool.is_empty:
-                switched, saved = self._switch(spool.seal(), batch)
+                store_and_switch(self._reg, spool, partial(self._switch, batch, saved))
+                reached("replan.switch.after_commit")
         following = position if position < len(self._tensors) else None
-        return ReplanStep(following, switched, saved, done, self._total)
+        return ReplanStep(following, len(saved), sum(saved), done, self._total)
 
     def _encode(self, spool: PackSpool, batch: dict[bytes, _Stored], tensor: _Stored) -> None:
         if tensor.hash in spool or not self._may_move(tensor):
@@ -146,16 +146,8 @@ class Replanner:
         if choice is None:
             return
         read = partial(self._reader.read_tensor_into, tensor.id)
-        encode_tensor(
-            spool,
-            tensor_spec(tensor.hash, tensor.dtype, tensor.shape),
-            read,
-            max_frame_bytes=frame_limit(self._reg.settings.pack_bytes),
-            plan_of=choice.frame_plan,
-            read_base=self._reader.base_reader(self._target.domain_id),
-            threads=self._reg.settings.codec_threads,
-            effort=self._reg.settings.effort,
-        )
+        spec = tensor_spec(tensor.hash, tensor.dtype, tensor.shape)
+        spool.encode(spec, read, choice.frame_plan)
         batch[tensor.hash] = tensor
 
     def _choose(self, tensor: _Stored, stored: StoredAs) -> BaseChoice | None:
@@ -188,38 +180,35 @@ class Replanner:
             return False
         return (row.hash, row.domain_id) == (tensor.hash, self._target.domain_id)
 
-    def _switch(self, sealed: SealedPacks, batch: dict[bytes, _Stored]) -> tuple[int, int]:
-        """(tensors switched, bytes saved): one transaction; who would close a cycle stays alone."""
-        switched, saved = 0, 0
-        with self._reg.db.write() as session:
-            make_live(session, sealed)
-            for content, tensor in sealed.tensors.items():
-                stored = batch[content]
-                row = session.get(Tensor, stored.id)
-                n_bytes = sum(frame.length for frame in tensor.frames)
-                # Frames that are not switched to are dead bytes of the new pack, gc's to collect.
-                if not tensor.bases or n_bytes > stored.worth_bytes:
-                    continue
-                if row is None or not self._is_row_of(stored, row):
-                    continue
-                if stored.is_alone and row.depth > 0:
-                    continue  # another job was first
-                try:
-                    with session.begin_nested():
-                        switch_tensor(
-                            session,
-                            stored.id,
-                            tensor.frames,
-                            tensor.bases,
-                            self._reg.settings.max_depth,
-                        )
-                except (DeltaCycle, BaseGone, TensorNotFound):
-                    continue
-                switched += 1
-                saved += stored.stored_bytes - n_bytes
-            reached("replan.switch.before_commit")
-        reached("replan.switch.after_commit")
-        return switched, saved
+    def _switch(
+        self,
+        batch: dict[bytes, _Stored],
+        saved: list[int],
+        session: WriteSession,
+        sealed: SealedPacks,
+    ) -> None:
+        """Add to `saved` the bytes that each switch saves; a tensor that would close a cycle stays
+        as it is.
+        """
+        for content, tensor in sealed.tensors.items():
+            stored = batch[content]
+            row = session.get(Tensor, stored.id)
+            n_bytes = sum(frame.length for frame in tensor.frames)
+            # Frames that are not switched to are dead bytes of the new pack, gc's to collect.
+            if not tensor.bases or n_bytes > stored.worth_bytes:
+                continue
+            if row is None or not self._is_row_of(stored, row):
+                continue
+            if stored.is_alone and row.depth > 0:
+                continue  # another job was first
+            try:
+                with session.begin_nested():
+                    max_depth = self._reg.settings.max_depth
+                    switch_tensor(session, stored.id, tensor.frames, tensor.bases, max_depth)
+            except (DeltaCycle, BaseGone, TensorNotFound):
+                continue
+            saved.append(stored.stored_bytes - n_bytes)
+        reached("replan.switch.before_commit")
 
     def _list_tensors(self) -> list[_Stored]:
         """The revision's distinct named tensors that are stored in its own domain."""
