@@ -12,7 +12,7 @@ from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.catalog.entries import list_entries
 from deltahub.registry.catalog.refs import resolve_revision
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 
@@ -21,7 +21,7 @@ def main() -> None:
     data_dir, *names = sys.argv[1:]
     reader = Caller(0, "reader", is_admin=True, scope="admin")
     with Registry.open(Settings(data_dir=Path(data_dir))) as registry:
-        restorer = Restorer(registry)
+        file_reader = FileReader(registry)
         files = []
         with registry.db.read() as session:
             for name in names:
@@ -30,7 +30,7 @@ def main() -> None:
                 files += [entry.file for entry in list_entries(session, revision)]
         before = _spent()
         for file in files:
-            for _ in restorer.stream_pieces(file, 0, file.size):
+            for _ in file_reader.stream_pieces(file, 0, file.size):
                 continue
         print(_spent() - before)
 

@@ -24,6 +24,7 @@ from deltahub.codecs import tensor_id as id_of
 from deltahub.registry.access import tokens
 from deltahub.registry.catalog.commit import AddFile, commit
 from deltahub.registry.catalog.repositories import create_repository
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.jobs import requests
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
@@ -118,7 +119,7 @@ def _push(hub: EmbeddedHub, file: File) -> None:
         pack = sink.getvalue()
         sha256 = hashlib.sha256(pack).hexdigest()
         receive(registry, admin, sha256, len(pack), 0, [pack])
-        accept_pack(registry, admin, _NAME, sha256)
+        accept_pack(registry, FileReader(registry), admin, _NAME, sha256)
         submitted = submit_recipe(registry, admin, _NAME, recipe.to_bytes())
         if submitted.job_id is None:
             raise HubFailed(f"the recipe is {submitted.state}, which it cannot be yet")

@@ -26,7 +26,7 @@ from deltahub.registry import failpoints
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.catalog.entries import find_entry
 from deltahub.registry.catalog.refs import resolve_revision
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.maintenance.fsck.run import fsck
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
@@ -139,7 +139,7 @@ def check(folder: Path) -> int:
 
 
 def assert_readable(reg: Registry, files: dict[tuple[str, str], str]) -> None:
-    restorer = Restorer(reg)
+    reader = FileReader(reg)
     who = caller(reg, "alice")
     for (name, path), sha256 in files.items():
         with reg.db.read() as session:
@@ -147,7 +147,7 @@ def assert_readable(reg: Registry, files: dict[tuple[str, str], str]) -> None:
             revision = resolve_revision(session, repository, "main")
             file = find_entry(session, revision, path).file
         digest = hashlib.sha256()
-        for piece in restorer.stream_file(file, 0, file.size):
+        for piece in reader.stream_file(file, 0, file.size):
             digest.update(piece)
         assert digest.hexdigest() == sha256, f"{name}/{path}"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from deltahub.registry.db.models import Job
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.workers.context import JobContext
 from deltahub.workers.jobs.ingest import ingest
 from support.models import tiny_models as tiny
@@ -33,7 +33,7 @@ def test_an_ingest_does_not_count_the_private_relatives_of_others(tmp_path: Path
             with reg.db.write() as session:
                 job = session.get_one(Job, pushed.job_id)
                 job.state = "running"
-            context = JobContext(reg, Restorer(reg), job.id, at_once)
+            context = JobContext(reg, FileReader(reg), job.id, at_once)
             results.append(ingest(context, job.payload))
             with reg.db.read() as session:
                 assert bool(session.query(Job).filter_by(kind="replan").count()) == is_related

@@ -15,7 +15,7 @@ from fastapi import Depends, Request
 from deltahub.registry import File, Memo
 from deltahub.registry.access import tokens
 from deltahub.registry.access.caller import ANONYMOUS, Caller
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import Unauthorized
 from deltahub.registry.packs.base_cache import HotBases
 from deltahub.registry.registry import Registry
@@ -61,7 +61,7 @@ class Hub:
     settings: ServerSettings
     traffic: Traffic
     hot_bases: HotBases = field(init=False)
-    restorer: Restorer = field(init=False)
+    reader: FileReader = field(init=False)
     signer: Signer = field(init=False)
     linked: Memo[Hashable, tuple[Caller | None, File | None]] = field(init=False)
     _sending: Executor = field(init=False)
@@ -80,7 +80,7 @@ class Hub:
         self.hot_bases = HotBases(
             self.registry.disk, self.registry.scratch, settings.hot_base_bytes
         )
-        self.restorer = Restorer(self.registry, hot_bases=self.hot_bases)
+        self.reader = FileReader(self.registry, hot_bases=self.hot_bases)
         self.signer = Signer.of_folder(self.registry.data_dir)
         # What a link for Xet stands for: a client follows one for every 64 MiB.
         self.linked = Memo(self.registry.db, _LINKED_S)

@@ -14,11 +14,10 @@ from deltahub.codecs.ids import tensor_id
 from deltahub.registry import Caller, Registry
 from deltahub.registry.catalog.repositories import delete_repository
 from deltahub.registry.db.models import FileTensor, Frame, Hold, Tensor, TensorBase
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost, InvalidFrame
 from deltahub.registry.maintenance.fsck.run import fsck
 from deltahub.registry.packs.copy import repack
-from deltahub.registry.packs.encode import encode_tensor
 from deltahub.registry.packs.switch import make_live, switch_tensor
 from deltahub.registry.packs.writer import PackSpool
 from deltahub.registry.storage.keys import pack_key
@@ -62,9 +61,9 @@ def rows_of(reg: Registry, data: bytes) -> list[Tensor]:
         return list(session.scalars(query))
 
 
-def read(restorer: Restorer, row: Tensor) -> bytes:
+def read(reader: FileReader, row: Tensor) -> bytes:
     out = bytearray(row.size)
-    restorer.read_tensor_into(row.id, 0, memoryview(out))
+    reader.read_tensor_into(row.id, 0, memoryview(out))
     return bytes(out)
 
 
@@ -79,18 +78,18 @@ def test_a_private_copy_of_a_public_base_may_be_a_delta_of_its_own_delta(
         edges = session.execute(select(TensorBase.tensor_id, TensorBase.base_id)).all()
     assert sorted(map(tuple, edges)) == sorted([(tuned.id, public.id), (private.id, tuned.id)])
     for order in ((tuned, private, public), (private, public, tuned), (public, tuned, private)):
-        restorer = Restorer(reg, cache_bytes)
+        reader = FileReader(reg, cache_bytes)
         for row in order:
-            assert read(restorer, row) == (TUNED if row is tuned else BASE)
+            assert read(reader, row) == (TUNED if row is tuned else BASE)
     assert list(fsck(reg, read_data=True)) == []
 
 
 def test_a_reader_finds_a_base_that_has_moved_by_the_rows_too(
     reg: Registry, bob: Caller, tuned: Tensor
 ) -> None:
-    restorer = Restorer(reg)
+    reader = FileReader(reg)
     send_pack(reg, bob, "bob/m", frames_of(BASE, TUNED))
-    located = restorer.locate([tuned.id])
+    located = reader.locate([tuned.id])
     with reg.db.read() as session:
         packs = session.scalars(
             select(Frame.pack_id).where(Frame.tensor_id == rows_of(reg, BASE)[0].id)
@@ -98,13 +97,13 @@ def test_a_reader_finds_a_base_that_has_moved_by_the_rows_too(
     assert repack(reg, packs).condemned == 1
     for pack_id in packs:
         reg.store.delete(pack_key(pack_id))
-    pieces = restorer.stream_tensor(located, tuned.id, 0, tuned.size)
+    pieces = reader.stream_tensor(located, tuned.id, 0, tuned.size)
     assert b"".join(pieces) == TUNED
 
 
 def store_anew(reg: Registry, row: Tensor, data: bytes, base: bytes | None = None) -> None:
     """Write a tensor anew, alone or against another base."""
-    with PackSpool(reg, row.domain_id) as spool:
+    with PackSpool(reg, FileReader(reg), row.domain_id) as spool:
         for frame in frames_of(data, base):
             spool.add(frame)
         sealed = spool.seal()
@@ -133,11 +132,11 @@ def test_a_reader_that_knows_an_old_encoding_finds_the_new_one_when_its_base_is_
         data = near(TUNED, seed=5)
         send_pack(reg, bob, "bob/m", frames_of(data, TUNED))
         (wanted,) = rows_of(reg, data)
-    restorer = Restorer(reg)
-    located = restorer.locate([wanted.id])
+    reader = FileReader(reg)
+    located = reader.locate([wanted.id])
     store_anew(reg, tuned, TUNED)
     drop_rows(reg, base)
-    pieces = restorer.stream_tensor(located, wanted.id, 0, wanted.size)
+    pieces = reader.stream_tensor(located, wanted.id, 0, wanted.size)
     assert b"".join(pieces) == data
 
 
@@ -152,12 +151,12 @@ def test_a_reader_that_knows_a_base_from_before_it_became_the_delta_meets_no_cyc
     send_pack(reg, bob, "bob/m", frames_of(TUNED, BASE))
     send_pack(reg, bob, "bob/m", frames_of(data, TUNED))
     (tuned,), (wanted,) = rows_of(reg, TUNED), rows_of(reg, data)
-    restorer = Restorer(reg)
-    located = restorer.locate([wanted.id])
+    reader = FileReader(reg)
+    located = reader.locate([wanted.id])
     store_anew(reg, tuned, TUNED)
     store_anew(reg, base, BASE, TUNED)
     reg.store.delete(old.key)
-    assert b"".join(restorer.stream_tensor(located, wanted.id, 0, wanted.size)) == data
+    assert b"".join(reader.stream_tensor(located, wanted.id, 0, wanted.size)) == data
 
 
 def test_a_reader_goes_on_in_another_row_of_the_same_contents(reg: Registry, bob: Caller) -> None:
@@ -165,15 +164,15 @@ def test_a_reader_goes_on_in_another_row_of_the_same_contents(reg: Registry, bob
     ensure_repository(reg, bob, "bob/m", private=True)
     send_pack(reg, bob, "bob/m", frames_of(BASE))
     (row,) = rows_of(reg, BASE)
-    restorer = Restorer(reg)
-    located = restorer.locate([row.id])
+    reader = FileReader(reg)
+    located = reader.locate([row.id])
     drop_rows(reg, row)
     for info in list(reg.store.list("packs/")):
         reg.store.delete(info.key)
     send_pack(reg, bob, "bob/m", frames_of(TUNED))  # takes the old row's id
     send_pack(reg, bob, "bob/m", frames_of(BASE))
     assert rows_of(reg, BASE)[0].id != row.id
-    assert b"".join(restorer.stream_tensor(located, row.id, 0, row.size)) == BASE
+    assert b"".join(reader.stream_tensor(located, row.id, 0, row.size)) == BASE
 
 
 def test_what_is_really_lost_is_said_so(reg: Registry, tuned: Tensor) -> None:
@@ -182,7 +181,7 @@ def test_what_is_really_lost_is_said_so(reg: Registry, tuned: Tensor) -> None:
         frame = session.scalars(select(Frame).where(Frame.tensor_id == base.id)).one()
     reg.store.delete(pack_key(frame.pack_id))
     with pytest.raises(DataLost, match="fsck"):
-        read(Restorer(reg), tuned)
+        read(FileReader(reg), tuned)
 
 
 def test_frames_against_a_base_that_vanishes_meanwhile_are_refused(
@@ -207,7 +206,7 @@ def test_an_ingest_whose_base_vanishes_meanwhile_stores_without_it(
     base = tiny.to_file(tiny.base())
     tune = tiny.to_file(tiny.finetune(1e-5))
     push_ingested(reg, bob, "bob/base", {"m.safetensors": base})
-    encode, is_first = encode_tensor, True
+    encode, is_first = PackSpool.encode, True
 
     def encode_late(*args: Any, **options: Any) -> None:
         nonlocal is_first
@@ -218,7 +217,7 @@ def test_an_ingest_whose_base_vanishes_meanwhile_stores_without_it(
             collect(reg)
         encode(*args, **options)
 
-    monkeypatch.setattr("deltahub.registry.ingest.pipeline.encode_tensor", encode_late)
+    monkeypatch.setattr(PackSpool, "encode", encode_late)
     revision = push_ingested(reg, bob, "bob/tune", {"m.safetensors": tune}, base="bob/base")
     assert not is_first
     assert {stored.depth for stored in stored_tensors(reg, revision).values()} == {0}

@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from deltahub.registry import Caller, Registry
 from deltahub.registry.db.models import Job
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.jobs import queue
 from deltahub.registry.maintenance.fsck.run import fsck
 from deltahub.registry.reports.revision import BaseReport, report_revision
@@ -101,7 +101,7 @@ ALONE = {name: frozenset[int]() for name in MATRICES}
 
 
 def reported(reg: Registry, who: Caller, name: str, revision: str = "main") -> BaseReport:
-    return report_revision(reg, Restorer(reg), who, name, revision).base
+    return report_revision(reg, FileReader(reg), who, name, revision).base
 
 
 def measured(reg: Registry, who: Caller, name: str) -> dict[str, float]:

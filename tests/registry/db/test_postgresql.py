@@ -9,6 +9,7 @@ from starlette.testclient import TestClient
 
 from deltahub.registry import Registry
 from deltahub.registry.catalog.search import list_repositories, search
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.maintenance.fsck.run import fsck
 from deltahub.registry.maintenance.gc.plan import plan_gc
 from deltahub.registry.reencode.recompress import apply_recompress, plan_recompress
@@ -66,9 +67,9 @@ def test_a_hub_does_its_work(reg: Registry) -> None:
     shown = client.post("/api/models/ann/tree/paths-info/main", data=asked).json()
     assert [item["path"] for item in shown] == ["a"]
 
-    plan = plan_recompress(reg)
+    plan = plan_recompress(reg, FileReader(reg))
     json.dumps(plan.as_dict())
-    apply_recompress(reg, plan)
+    apply_recompress(reg, FileReader(reg), plan)
     json.dumps(plan_gc(reg, lease_s=0, grace_s=0).as_dict())
     collect(reg)
     assert list(fsck(reg, read_data=True)) == []

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from deltahub.registry import Registry
 from deltahub.registry.catalog.repositories import delete_repository
 from deltahub.registry.db.models import Entry, File
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost, EntryNotFound
 from deltahub.registry.maintenance.gc.apply import apply_gc
 from deltahub.registry.maintenance.gc.plan import plan_gc
@@ -46,18 +46,18 @@ def test_a_recipe_that_is_another_files_is_not_followed(tmp_path: Path) -> None:
     with opened_registry(tmp_path) as reg:
         mine = push_mine(reg)
         assert replace_by_secret(reg).recipe_tensor_id == mine.recipe_tensor_id
-        restorer = Restorer(reg)
+        reader = FileReader(reg)
         with pytest.raises(EntryNotFound):
-            b"".join(restorer.stream_file(mine, 0, mine.size))
+            b"".join(reader.stream_file(mine, 0, mine.size))
         with pytest.raises(EntryNotFound):
-            restorer.read_recipe(mine)
+            reader.read_recipe(mine)
 
 
 def test_a_tensor_that_is_another_is_not_read(tmp_path: Path) -> None:
     with opened_registry(tmp_path) as reg:
         mine = push_mine(reg)
 
-        class Late(Restorer):
+        class Late(FileReader):
             """Looks where tensors lie only after everything has changed."""
 
             is_late = False
@@ -68,28 +68,28 @@ def test_a_tensor_that_is_another_is_not_read(tmp_path: Path) -> None:
                     replace_by_secret(reg)
                 return super().locate(tensor_ids)
 
-        restorer = Late(reg)
-        recipe = restorer._recipe_of(mine)
-        restorer.is_late = True
+        reader = Late(reg)
+        recipe = reader._recipe_of(mine)
+        reader.is_late = True
         with pytest.raises(DataLost):
-            b"".join(restorer.stream_recipe(mine.domain_id, recipe, 0, mine.size))
-        assert not restorer.is_late
+            b"".join(reader.stream_recipe(mine.domain_id, recipe, 0, mine.size))
+        assert not reader.is_late
 
 
 def test_places_that_a_reader_remembers_are_never_those_of_other_bytes(tmp_path: Path) -> None:
     with opened_registry(tmp_path) as reg:
         mine = push_mine(reg)
-        restorer = Restorer(reg)
-        recipe = restorer._recipe_of(mine)
+        reader = FileReader(reg)
+        recipe = reader._recipe_of(mine)
 
         def read(file: File) -> bytes:
-            return b"".join(restorer.stream_file(file, 0, file.size))
+            return b"".join(reader.stream_file(file, 0, file.size))
 
         assert read(mine) == MINE
         secret = replace_by_secret(reg)
         # What is to be proved needs rows, whatever a reader remembers.
         with pytest.raises(DataLost):
-            b"".join(restorer.stream_recipe(mine.domain_id, recipe, 0, mine.size))
+            b"".join(reader.stream_recipe(mine.domain_id, recipe, 0, mine.size))
         again = push_mine(reg)
         assert again.recipe_tensor_id != mine.recipe_tensor_id
         assert [read(file) for file in (again, secret, again)] == [MINE, SECRET, MINE]

@@ -13,7 +13,7 @@ from sqlalchemy import select
 
 from deltahub.registry import Registry
 from deltahub.registry.db.models import Entry, File, Pack, Tensor
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost, EntryNotFound, NotReady
 from deltahub.registry.ingest.pipeline import Ingest
 from deltahub.registry.packs.copy import repack
@@ -60,8 +60,8 @@ def file_of(reg: Registry, revision: int, path: str = PATH) -> File:
         ).one()
 
 
-def read(restorer: Restorer, file: File, start: int, end: int) -> bytes:
-    return b"".join(restorer.stream_file(file, start, end))
+def read(reader: FileReader, file: File, start: int, end: int) -> bytes:
+    return b"".join(reader.stream_file(file, start, end))
 
 
 def packs(reg: Registry) -> list[str]:
@@ -80,7 +80,7 @@ def test_any_range_of_a_delta_is_what_was_pushed(
     start = data.draw(st.integers(0, file.size))
     end = data.draw(st.integers(start, file.size))
     cache = data.draw(st.sampled_from([0, 10_000, 1 << 20]))
-    assert read(Restorer(stored, cache), file, start, end) == pair[1][start:end]
+    assert read(FileReader(stored, cache), file, start, end) == pair[1][start:end]
 
 
 def test_a_delta_is_really_read_through_its_base(stored: Registry) -> None:
@@ -90,31 +90,31 @@ def test_a_delta_is_really_read_through_its_base(stored: Registry) -> None:
 
 def test_chunks_are_about_as_large_as_asked(stored: Registry) -> None:
     file = file_of(stored, 2)
-    sizes = [c.nbytes for c in Restorer(stored).stream_file(file, 0, file.size, 10_000)]
+    sizes = [c.nbytes for c in FileReader(stored).stream_file(file, 0, file.size, 10_000)]
     assert sum(sizes) == file.size
     assert max(sizes) <= 10_000
     assert len(sizes) < 3 * file.size / 10_000
 
 
 def test_a_tensor_is_read_from_any_byte(stored: Registry) -> None:
-    restorer = Restorer(stored)
+    reader = FileReader(stored)
     with stored.db.read() as session:
         tensor = session.scalars(
             select(Tensor).where(Tensor.depth == 1).order_by(Tensor.size.desc())
         ).first()
     assert tensor is not None
     whole = bytearray(tensor.size)
-    restorer.read_tensor_into(tensor.id, 0, memoryview(whole))
+    reader.read_tensor_into(tensor.id, 0, memoryview(whole))
     for first, n in ((0, 1), (1, 1000), (tensor.size - 1, 1), (tensor.size // 2, 30_001)):
         out = bytearray(n)
-        restorer.read_tensor_into(tensor.id, first, memoryview(out))
+        reader.read_tensor_into(tensor.id, first, memoryview(out))
         assert out == whole[first : first + n]
 
 
 def test_a_range_outside_the_file_is_a_bug_of_the_caller(stored: Registry) -> None:
     file = file_of(stored, 1)
     with pytest.raises(ValueError, match="bytes"):
-        Restorer(stored).stream_file(file, 0, file.size + 1)
+        FileReader(stored).stream_file(file, 0, file.size + 1)
 
 
 @pytest.mark.parametrize("place", [0.01, 0.3, 0.5, 0.9])
@@ -131,7 +131,7 @@ def test_a_flipped_bit_is_refused_and_never_padded(
     file = file_of(reg, 1)
     pieces: list[memoryview] = []
     with pytest.raises(DataLost, match=r"fsck"):
-        pieces.extend(Restorer(reg).stream_file(file, 0, file.size))
+        pieces.extend(FileReader(reg).stream_file(file, 0, file.size))
     got = b"".join(pieces)
     assert pair[0].startswith(got)
     assert len(got) < file.size
@@ -143,16 +143,16 @@ def test_a_pack_cut_short_or_gone_is_data_loss(reg: Registry, pair: tuple[bytes,
     whole = bytearray(reg.store.size(pack_key(pack)))
     reg.store.get_into(pack_key(pack), 0, memoryview(whole))
     file = file_of(reg, 1)
-    restorer = Restorer(reg)
-    recipe_first = read(restorer, file, 0, 8)
+    reader = FileReader(reg)
+    recipe_first = read(reader, file, 0, 8)
     reg.store.put(pack_key(pack), [whole[: len(whole) // 2]])
     with pytest.raises(DataLost):
-        read(restorer, file, 0, file.size)
+        read(reader, file, 0, file.size)
     reg.store.delete(pack_key(pack))
     with pytest.raises(DataLost):
-        read(Restorer(reg), file, 0, file.size)
+        read(FileReader(reg), file, 0, file.size)
     reg.store.put(pack_key(pack), [whole])
-    assert read(Restorer(reg), file, 0, 8) == recipe_first == pair[0][:8]
+    assert read(FileReader(reg), file, 0, 8) == recipe_first == pair[0][:8]
 
 
 def test_a_stream_goes_on_where_its_frames_were_moved_to(
@@ -162,8 +162,8 @@ def test_a_stream_goes_on_where_its_frames_were_moved_to(
     push_ingested(reg, ann, "ann/base", {PATH: pair[0]})
     push_ingested(reg, ann, "ann/tuned", {PATH: pair[1]}, base="ann/base")
     file = file_of(reg, 2)
-    restorer = Restorer(reg, 0)
-    stream = restorer.stream_file(file, 0, file.size, 4096)
+    reader = FileReader(reg, 0)
+    stream = reader.stream_file(file, 0, file.size, 4096)
     got = bytes(next(stream))
     before = packs(reg)
     repack(reg, before)
@@ -180,10 +180,10 @@ def test_a_stream_from_the_landing_goes_on_in_the_recipe(
     job_id = push(reg, caller(reg, "ann"), "ann/m", {"a.bin": data}).job_id
     assert job_id is not None
     file = file_of(reg, 1, "a.bin")
-    stream = Restorer(reg).stream_file(file, 5, file.size)
+    stream = FileReader(reg).stream_file(file, 5, file.size)
     got = bytes(next(stream))
     assert file.state == "landed"
-    Ingest(reg, 1, job_id).run()
+    Ingest(reg, FileReader(reg), 1, job_id).run()
     assert not list(reg.store.list("landing/"))
     assert got + b"".join(stream) == data[5:]
 
@@ -196,15 +196,15 @@ def test_a_deleted_file_and_an_unproved_one_have_their_own_errors(
     for info in reg.store.list("landing/"):
         reg.store.delete(info.key)
     with pytest.raises(DataLost):
-        read(Restorer(reg), file, 0, 10)
+        read(FileReader(reg), file, 0, 10)
     with reg.db.write() as session:
         session.delete(session.get_one(Entry, (1, PATH)))
         session.delete(session.get_one(File, file.id))
     with pytest.raises(EntryNotFound):
-        read(Restorer(reg), file, 0, 10)
+        read(FileReader(reg), file, 0, 10)
     unproved = File(id=9, domain_id=1, sha256="0" * 64, size=10, state="proving")
     with pytest.raises(NotReady):
-        read(Restorer(reg), unproved, 0, 10)
+        read(FileReader(reg), unproved, 0, 10)
 
 
 def test_memory_stays_bounded_for_a_large_delta(tmp_path: Path) -> None:
@@ -221,11 +221,11 @@ def test_memory_stays_bounded_for_a_large_delta(tmp_path: Path) -> None:
         with reg.db.read() as session:
             assert session.scalars(select(Tensor.size).where(Tensor.depth == 1)).all()
         file = file_of(reg, 2)
-        restorer = Restorer(reg)
+        reader = FileReader(reg)
         tracemalloc.start()
         try:
             position = 0
-            for piece in restorer.stream_file(file, 0, file.size):
+            for piece in reader.stream_file(file, 0, file.size):
                 assert piece == files[1][position : position + piece.nbytes]
                 position += piece.nbytes
             peak = tracemalloc.get_traced_memory()[1]

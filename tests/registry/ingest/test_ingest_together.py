@@ -12,7 +12,7 @@ from sqlalchemy import event, select
 from deltahub.registry import Caller, Registry
 from deltahub.registry.catalog.commit import AddFile, commit
 from deltahub.registry.db.models import Entry, File, FileTensor, Hold, Landing, Tensor
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost
 from deltahub.registry.ingest import pipeline
 from deltahub.registry.ingest.pipeline import Ingest
@@ -104,7 +104,7 @@ def test_many_files_cost_few_transactions_and_waits(
         sync = disk.fsync_dir
         disk.fsync_dir = lambda path: (synced.append(path), sync(path))[1]  # type: ignore[method-assign]
         before = disk.n_fsyncs
-        Ingest(reg, REVISION, job_id).run()
+        Ingest(reg, FileReader(reg), REVISION, job_id).run()
         # To look for what is there, the pack, its tensors, and the end; two for 256 files.
         assert len(begun) == 4 + 2 * 2
         assert disk.n_fsyncs - before <= 10
@@ -116,10 +116,10 @@ def test_steps_are_cut_by_number_and_by_bytes(
     reg: Registry, ann: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = pushed(reg, ann)
-    steps = Ingest(reg, REVISION, job_id).pending_files()
+    steps = Ingest(reg, FileReader(reg), REVISION, job_id).pending_files()
     assert [len(step) for step in steps] == [3, 3, 3, 1]
     monkeypatch.setattr(pipeline, "STEP_BYTES", len(FILES["0.json"]) + len(FILES["1.json"]))
-    steps = Ingest(reg, REVISION, job_id).pending_files()
+    steps = Ingest(reg, FileReader(reg), REVISION, job_id).pending_files()
     assert [len(step) for step in steps] == [2, *[1] * 8]
 
 
@@ -144,7 +144,7 @@ def test_a_damaged_upload_is_told_and_does_not_keep_the_others(
     reg: Registry, ann: Caller, damage: str, is_scanned: bool
 ) -> None:
     job_id = pushed(reg, ann)
-    work = Ingest(reg, REVISION, job_id)
+    work = Ingest(reg, FileReader(reg), REVISION, job_id)
     if is_scanned:
         for file_ids in work.pending_files():
             work.scan(file_ids)
@@ -158,10 +158,10 @@ def test_a_damaged_upload_is_told_and_does_not_keep_the_others(
     # It stays what it was, and what it was read from is not taken away.
     assert count(reg, Landing) == 1
     with pytest.raises(DataLost, match=text):
-        Ingest(reg, REVISION, job_id).run()
+        Ingest(reg, FileReader(reg), REVISION, job_id).run()
     # Its bytes are sent anew by whoever has them: the same row is whole again.
     reg.store.put(landing_of(reg, FILES["4.json"]), [FILES["4.json"]])
-    Ingest(reg, REVISION, job_id).run()
+    Ingest(reg, FileReader(reg), REVISION, job_id).run()
     assert set(states(reg).values()) == {"ingested"}
     assert_readable(reg)
 
@@ -178,7 +178,7 @@ def test_the_job_fails_with_the_damage_once_all_other_steps_are_done(
         changed(reg, landing_of(reg, FILES[path]), FILES[path])
     with reg.db.write() as session:
         assert queue.mark_running(session, job_id)
-    context = JobContext(reg, Restorer(reg), job_id, at_once)  # type: ignore[arg-type]
+    context = JobContext(reg, FileReader(reg), job_id, at_once)  # type: ignore[arg-type]
     with pytest.raises(StepFailed, match=sha256_of(FILES["0.json"])) as caught:
         ingest_job(context, {"revision_id": REVISION})
     assert caught.value.code == "data_lost"
@@ -197,10 +197,10 @@ def test_files_are_readable_at_every_moment(reg: Registry, ann: Caller) -> None:
         seen.add(stage)
         assert_readable(reg)
 
-    Ingest(reg, REVISION, job_id, report=look).run()
+    Ingest(reg, FileReader(reg), REVISION, job_id, report=look).run()
     assert seen == {"scan", "store", "prove"}
-    restorer = Restorer(reg)
-    read = {b"".join(restorer.stream_file(file, 0, file.size)) for file in before}
+    reader = FileReader(reg)
+    read = {b"".join(reader.stream_file(file, 0, file.size)) for file in before}
     assert read == set(FILES.values())
 
 
@@ -221,7 +221,7 @@ def test_a_job_that_is_stopped_between_steps_has_done_whole_ones(
             raise Cancelled
 
     with pytest.raises(Cancelled):
-        Ingest(reg, REVISION, job_id, report=stop).run()
+        Ingest(reg, FileReader(reg), REVISION, job_id, report=stop).run()
     # The fifth file is in the second step; nothing of it has been switched.
     assert sorted(path for path, state in states(reg).items() if state == "ingested") == [
         "0.json",
@@ -229,7 +229,7 @@ def test_a_job_that_is_stopped_between_steps_has_done_whole_ones(
         "2.json",
     ]
     assert_readable(reg)
-    Ingest(reg, REVISION, job_id).run()
+    Ingest(reg, FileReader(reg), REVISION, job_id).run()
     assert set(states(reg).values()) == {"ingested"}
 
 
@@ -238,7 +238,7 @@ def test_an_upload_that_somebody_counts_on_stays_and_its_neighbours_go(
 ) -> None:
     job_id = pushed(reg, ann)
     assert status(reg, ann, sha256_of(FILES["1.json"])).is_complete
-    Ingest(reg, REVISION, job_id).run()
+    Ingest(reg, FileReader(reg), REVISION, job_id).run()
     assert set(states(reg).values()) == {"ingested"}
     with reg.db.read() as session:
         assert session.scalars(select(Landing.sha256)).all() == [sha256_of(FILES["1.json"])]
@@ -261,7 +261,7 @@ def test_public_and_private_files_of_a_step_stay_in_their_domains(
     domains = {sha256: domain for sha256, domain in rows}
     assert len(rows) == len(domains)
     assert len({domains[sha256_of(data)] for data in list(FILES.values())[:3]}) == 2
-    Ingest(reg, 2, made.job_id).run()
+    Ingest(reg, FileReader(reg), 2, made.job_id).run()
     with reg.db.read() as session:
         query = (
             select(File.sha256, File.state, Tensor.domain_id)
@@ -279,10 +279,11 @@ INGEST = """
 import sys
 from pathlib import Path
 from deltahub.registry import Registry, Settings
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.ingest import pipeline
 pipeline.STEP_FILES = 3
 with Registry.open(Settings(data_dir=Path(sys.argv[1]))) as reg:
-    pipeline.Ingest(reg, 1, sys.argv[2]).run()
+    pipeline.Ingest(reg, FileReader(reg), 1, sys.argv[2]).run()
 """
 # Inside a step of files and between two; how many are ingested then, with rows of uploads left.
 WHERE = {
@@ -312,7 +313,7 @@ def test_a_kill_loses_nothing_and_the_next_run_makes_nothing_twice(
         n_ingested, n_uploads = WHERE[failpoint]
         assert list(states(reg).values()).count("ingested") == n_ingested
         assert count(reg, Landing) == n_uploads
-        Ingest(reg, REVISION, job_id).run()
+        Ingest(reg, FileReader(reg), REVISION, job_id).run()
         assert set(states(reg).values()) == {"ingested"}
         assert_readable(reg)
         # A recipe a file and what it does not hold, each once; the job holds nothing any more.

@@ -27,7 +27,7 @@ from deltahub.registry.db.models import (
     Tensor,
     TensorBase,
 )
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import Conflict, DataLost, Forbidden, RepositoryNotFound
 from deltahub.registry.ingest.make_public import make_public
 from deltahub.registry.jobs import queue
@@ -119,7 +119,7 @@ def test_every_revision_becomes_public_data(reg: Registry, alice: Caller, revisi
     first = get_repository(reg, alice, "alice/m").head
     assert first is not None
     push_ingested(reg, alice, "alice/m", {"model.safetensors": NEWER}, private=True)
-    make_public(reg, alice, "alice/m")
+    make_public(reg, FileReader(reg), alice, "alice/m")
     bob = caller(reg, "bob")
     for who in (bob, None):
         # At once, before anything is ingested.
@@ -146,8 +146,8 @@ def test_it_goes_back_and_forth_and_its_files_can_be_named(
     reg: Registry, alice: Caller, revision: int
 ) -> None:
     for _ in range(2):
-        make_public(reg, alice, "alice/m")
-        make_public(reg, alice, "alice/m")  # as it is already
+        make_public(reg, FileReader(reg), alice, "alice/m")
+        make_public(reg, FileReader(reg), alice, "alice/m")  # as it is already
         copy = CopyFile("copy.safetensors", sha256_of(TUNED))
         commit(reg, alice, "alice/m", "main", [copy])
         assert read_all(reg, None, "alice/m") == FILES | {"copy.safetensors": TUNED}
@@ -164,7 +164,7 @@ def test_what_is_public_already_is_not_landed_again(
     bob = caller(reg, "bob")
     push_ingested(reg, bob, "bob/same", FILES)
     before = count(reg, Landing), count(reg, Job)
-    make_public(reg, alice, "alice/m")
+    make_public(reg, FileReader(reg), alice, "alice/m")
     assert (count(reg, Landing), count(reg, Job)) == before
     assert read_all(reg, None, "alice/m") == FILES
 
@@ -172,13 +172,13 @@ def test_what_is_public_already_is_not_landed_again(
 def test_a_push_that_comes_meanwhile_becomes_public_too(
     reg: Registry, alice: Caller, revision: int
 ) -> None:
-    class Interrupted(Restorer):
+    class Interrupted(FileReader):
         def stream_file(self, file: File, start: int, end: int) -> Iterator[memoryview]:
             if file.sha256 == sha256_of(TUNED):
                 push_ingested(reg, alice, "alice/m", {"late.safetensors": NEWER}, private=True)
             yield from super().stream_file(file, start, end)
 
-    make_public(reg, alice, "alice/m", Interrupted(reg))
+    make_public(reg, Interrupted(reg), alice, "alice/m")
     assert read_all(reg, None, "alice/m") == FILES | {"late.safetensors": NEWER}
     assert domains_needed(reg, "alice/m") == {"public"}
 
@@ -186,12 +186,12 @@ def test_a_push_that_comes_meanwhile_becomes_public_too(
 def test_it_stays_private_where_a_file_cannot_be_read(
     reg: Registry, alice: Caller, revision: int
 ) -> None:
-    class Broken(Restorer):
+    class Broken(FileReader):
         def stream_file(self, file: File, start: int, end: int) -> Iterator[memoryview]:
             raise DataLost("a disk is damaged")
 
     with pytest.raises(DataLost):
-        make_public(reg, alice, "alice/m", Broken(reg))
+        make_public(reg, Broken(reg), alice, "alice/m")
     assert get_repository(reg, alice, "alice/m").is_private
     with pytest.raises(RepositoryNotFound):
         get_repository(reg, None, "alice/m")
@@ -199,9 +199,9 @@ def test_it_stays_private_where_a_file_cannot_be_read(
 
 def test_only_who_administers_it_may(reg: Registry, alice: Caller, revision: int) -> None:
     with pytest.raises(RepositoryNotFound):
-        make_public(reg, caller(reg, "bob"), "alice/m")
+        make_public(reg, FileReader(reg), caller(reg, "bob"), "alice/m")
     with pytest.raises(Forbidden):
-        make_public(reg, caller(reg, "alice", scope="read"), "alice/m")
+        make_public(reg, FileReader(reg), caller(reg, "alice", scope="read"), "alice/m")
 
 
 def test_it_waits_for_a_push_that_is_being_proved(
@@ -211,7 +211,7 @@ def test_it_waits_for_a_push_that_is_being_proved(
         repository = load_repository(session, alice, "alice/m")
         queue.enqueue(session, "prove_recipe", {"landing_id": "1" * 32}, repository.id)
     with pytest.raises(Conflict, match="being proved"):
-        make_public(reg, alice, "alice/m")
+        make_public(reg, FileReader(reg), alice, "alice/m")
     assert get_repository(reg, alice, "alice/m").is_private
 
 
@@ -219,11 +219,12 @@ DIES = """
 import sys
 from pathlib import Path
 from deltahub.registry import Registry, Settings
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.ingest.make_public import make_public
 from deltahub.registry.catalog.refs import resolve_revision
 from support.registry.opened import caller
 with Registry.open(Settings(data_dir=Path(sys.argv[1]))) as reg:
-    make_public(reg, caller(reg, "alice"), "alice/m")
+    make_public(reg, FileReader(reg), caller(reg, "alice"), "alice/m")
 """
 
 
@@ -250,7 +251,7 @@ def test_a_kill_leaves_it_private_or_public(
         assert is_clean(reg)
         assert get_repository(reg, alice, "alice/m").is_private == is_private
         assert read_all(reg, alice, "alice/m") == FILES
-        make_public(reg, alice, "alice/m")
+        make_public(reg, FileReader(reg), alice, "alice/m")
         assert read_all(reg, None, "alice/m") == FILES
 
 
@@ -275,7 +276,7 @@ def test_many_files_take_few_statements_while_others_wait(
         if what == "commit":
             commit(reg, alice, "alice/m", "main", operations, "many")
         else:
-            make_public(reg, alice, "alice/m")
+            make_public(reg, FileReader(reg), alice, "alice/m")
     finally:
         event.remove(Engine, "before_cursor_execute", note)
     assert len(asked) < 50

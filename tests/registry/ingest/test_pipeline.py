@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 from deltahub.codecs.dtypes import HEADER_BITS
 from deltahub.registry import Registry
 from deltahub.registry.db.models import File, FileTensor, Frame, Hold, Landing, Pack, Tensor
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost
 from deltahub.registry.ingest.pipeline import Ingest
 from deltahub.registry.storage.keys import landing_key
@@ -196,7 +196,7 @@ def test_a_step_stopped_anywhere_leaves_the_file_readable_and_is_done_by_the_nex
                 left -= 1
 
             try:
-                Ingest(reg, 1, job_id, report=stop).run()
+                Ingest(reg, FileReader(reg), 1, job_id, report=stop).run()
                 break
             except Stop:
                 for path, data in files.items():
@@ -218,12 +218,12 @@ def test_an_upload_that_changed_on_the_disk_is_not_switched_to(reg: Registry) ->
         key = landing_key(session.scalars(select(Landing.id)).one())
     reg.store.put(key, [RANDOM[:-1] + b"?"])
     with pytest.raises(DataLost, match="changed on the disk"):
-        Ingest(reg, 1, job_id).run()
+        Ingest(reg, FileReader(reg), 1, job_id).run()
     with reg.db.read() as session:
         assert session.scalars(select(File.state)).one() == "landed"
     reg.store.delete(key)
     with pytest.raises(DataLost):
-        Ingest(reg, 1, job_id).run()
+        Ingest(reg, FileReader(reg), 1, job_id).run()
 
 
 def test_two_jobs_that_share_files_do_not_disturb_each_other(reg: Registry) -> None:
@@ -232,7 +232,7 @@ def test_two_jobs_that_share_files_do_not_disturb_each_other(reg: Registry) -> N
     first, second = (push(reg, ann, f"ann/{n}", files).job_id for n in ("one", "two"))
     assert first is not None
     assert second is not None
-    one, two = Ingest(reg, 1, first), Ingest(reg, 2, second)
+    one, two = Ingest(reg, FileReader(reg), 1, first), Ingest(reg, FileReader(reg), 2, second)
     for file_ids in two.pending_files():
         two.scan(file_ids)
     one.run()
@@ -254,9 +254,9 @@ def test_the_first_job_finds_what_the_second_has_done_while_it_was_storing(reg: 
         nonlocal started
         if stage == "store" and not started:
             started = True
-            Ingest(reg, 2, second).run()
+            Ingest(reg, FileReader(reg), 2, second).run()
 
-    Ingest(reg, 1, first, report=report).run()
+    Ingest(reg, FileReader(reg), 1, first, report=report).run()
     assert started
     assert read_file(reg, 1, "3.bin") == RANDOM[3:]
     with reg.db.read() as session:
@@ -278,13 +278,13 @@ def test_the_progress_tells_stages_and_bytes(reg: Registry) -> None:
     job_id = push(reg, caller(reg, "ann"), "ann/m", {"a.bin": RANDOM, "b.txt": b"b"}).job_id
     assert job_id is not None
     told: list[tuple[str, int, int]] = []
-    Ingest(reg, 1, job_id, report=lambda *said: told.append(said)).run()
+    Ingest(reg, FileReader(reg), 1, job_id, report=lambda *said: told.append(said)).run()
     assert [stage for stage, _, _ in told] == sorted((s for s, _, _ in told), key="ssp".find) or {
         stage for stage, _, _ in told
     } == {"scan", "store", "prove"}
     assert all(0 < done <= total for _, done, total in told)
     assert read_file(reg, 1, "a.bin") == RANDOM
-    assert b"".join(Restorer(reg).stream_file(_only(reg, "b.txt"), 0, 1)) == b"b"
+    assert b"".join(FileReader(reg).stream_file(_only(reg, "b.txt"), 0, 1)) == b"b"
 
 
 def _only(reg: Registry, _path: str) -> File:

@@ -12,11 +12,11 @@ from sqlalchemy import select
 from deltahub.codecs.frames import parse_header
 from deltahub.registry import Registry
 from deltahub.registry.db.models import File, Frame, Pack, Revision, Tensor
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost
-from deltahub.registry.ingest import repair
 from deltahub.registry.ingest.pipeline import Ingest
 from deltahub.registry.jobs.queue import mark_running
-from deltahub.registry.packs.encode import encode_tensor
+from deltahub.registry.packs.writer import PackSpool
 from deltahub.registry.storage.keys import pack_key
 from support.models import tiny_models
 from support.registry.ingested import push_ingested, read_file, stored_tensors
@@ -162,15 +162,15 @@ def test_another_job_may_finish_the_file_meanwhile(
     jobs = [begun(reg, name, data) for name in ("ann", "ben")]
     first, second = (ingest for _, ingest in jobs)
 
-    was_overtaken = threading.Event()
+    was_overtaken, encode = threading.Event(), PackSpool.encode
 
     def overtaken(*args: object, **kwargs: object) -> None:
         monkeypatch.undo()
         finish(first)
         was_overtaken.set()
-        encode_tensor(*args, **kwargs)  # type: ignore[arg-type]
+        encode(*args, **kwargs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(repair, "encode_tensor", overtaken)
+    monkeypatch.setattr(PackSpool, "encode", overtaken)
     finish(second)
     assert was_overtaken.is_set()
     for revision, _ in jobs:
@@ -185,7 +185,7 @@ def begun(reg: Registry, name: str, data: bytes) -> tuple[int, Ingest]:
         query = select(Revision.id).where(Revision.commit == pushed.commit)
         revision = session.scalars(query).one()
         assert mark_running(session, pushed.job_id)
-    ingest = Ingest(reg, revision, pushed.job_id)
+    ingest = Ingest(reg, FileReader(reg), revision, pushed.job_id)
     for files in ingest.pending_files():
         ingest.scan(files)
     while ingest.store_next_pack():

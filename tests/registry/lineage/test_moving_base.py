@@ -10,7 +10,7 @@ from deltahub.registry import Caller, Registry
 from deltahub.registry.catalog.operations import DeleteFile
 from deltahub.registry.catalog.repositories import make_private, move_repository
 from deltahub.registry.db.models import Job, LineageEdge, Revision
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.maintenance.fsck.run import fsck
 from deltahub.registry.reports.revision import BaseReport, report_revision
 from support.models import tiny_models as tiny
@@ -76,7 +76,7 @@ def declared_edges(reg: Registry, child: int) -> list[int]:
 
 
 def reported(reg: Registry, who: Caller) -> BaseReport:
-    return report_revision(reg, Restorer(reg), who, "ann/tune", "main").base
+    return report_revision(reg, FileReader(reg), who, "ann/tune", "main").base
 
 
 def assert_made_from(reg: Registry, tune: int, base: int) -> None:

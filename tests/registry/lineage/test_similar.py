@@ -12,7 +12,7 @@ from sqlalchemy import event, func, select
 
 from deltahub.registry import Caller, Registry
 from deltahub.registry.db.models import Sketch
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.lineage.model_sketch import sketch_revision
 from deltahub.registry.lineage.similar import MAX_FAMILIES, find_families
 from deltahub.registry.lineage.target import Target
@@ -108,7 +108,7 @@ def ann(reg: Registry) -> Caller:
 
 
 def families_of(reg: Registry, revision: int) -> list[int]:
-    sketches = sketch_revision(reg, Restorer(reg), revision)
+    sketches = sketch_revision(reg, FileReader(reg), revision)
     with reg.db.read() as session:
         target = Target.load(session, revision)
         found = find_families(
@@ -160,7 +160,7 @@ def test_a_stored_model_is_sketched_like_its_upload_without_a_look_up_for_each_p
     files = {"model.safetensors": tiny.to_file(tiny.finetune(1e-5))}
     job_id = push(reg, ann, "ann/tune", files, base=None).job_id
     assert job_id is not None
-    landed = sketch_revision(reg, Restorer(reg), 1)
+    landed = sketch_revision(reg, FileReader(reg), 1)
     ingest(reg, 1, job_id)
     statements: list[str] = []
 
@@ -169,7 +169,7 @@ def test_a_stored_model_is_sketched_like_its_upload_without_a_look_up_for_each_p
 
     with reg.db.read() as session:
         event.listen(session.get_bind(), "before_cursor_execute", note)
-    stored = sketch_revision(reg, Restorer(reg), 1)
+    stored = sketch_revision(reg, FileReader(reg), 1)
     assert len(stored) > 2
     assert [each.to_bytes() for each in stored] == [each.to_bytes() for each in landed]
     # Where each tensor lies, not where each of 16 places in it does.

@@ -21,7 +21,7 @@ from deltahub.registry.commands.maintenance import fsck as fsck_command
 from deltahub.registry.commands.maintenance import gc as gc_command
 from deltahub.registry.data_folder import GC, SERVE, SERVE_LOCK, WORKER_LOCK, DataFolderLock
 from deltahub.registry.db.models import Frame, Landing, Pack, Tensor
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost
 from deltahub.registry.maintenance.fsck.findings import CODES, Finding
 from deltahub.registry.maintenance.fsck.run import fsck
@@ -261,11 +261,11 @@ def test_another_tensors_frame_is_an_error_and_never_wrong_bytes(
     """What is not a delta decodes under any name, so the name is compared."""
     victim, other = twins(reg)
     point_at(reg, victim, other)
-    restorer, out = Restorer(reg), bytearray(victim.size)
+    reader, out = FileReader(reg), bytearray(victim.size)
     if is_warm:
-        restorer.read_tensor_into(other.id, 0, memoryview(out))
+        reader.read_tensor_into(other.id, 0, memoryview(out))
     with pytest.raises(DataLost, match="another frame"):
-        restorer.read_tensor_into(victim.id, 0, memoryview(out))
+        reader.read_tensor_into(victim.id, 0, memoryview(out))
     assert {"tensor_unreadable", "file_unreadable"} <= codes(reg, read_data=True)
 
 

@@ -20,7 +20,7 @@ from deltahub.codecs.frames import (
 from deltahub.codecs.ids import tensor_id
 from deltahub.registry import Registry
 from deltahub.registry.db.models import Tensor
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.packs.buffers import LARGEST
 from deltahub.registry.packs.tensor_reader import RUN_BYTES
 from support.registry.client_packs import frames_of, near, send_pack, weights
@@ -68,12 +68,12 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[int, int]]:
     return found
 
 
-def read(reg: Registry, restorer: Restorer, shift: int, first: int, end: int) -> bytes:
+def read(reg: Registry, reader: FileReader, shift: int, first: int, end: int) -> bytes:
     with reg.db.read() as session:
         wanted = tensor_id(TUNED[shift])
         row = session.scalars(select(Tensor).where(Tensor.hash == wanted)).one()
     out = bytearray(end - first)
-    restorer.read_tensor_into(row.id, first, memoryview(out))
+    reader.read_tensor_into(row.id, first, memoryview(out))
     return bytes(out)
 
 
@@ -81,7 +81,7 @@ def read(reg: Registry, restorer: Restorer, shift: int, first: int, end: int) ->
 def test_every_block_of_a_base_is_decoded_once(
     reg: Registry, shift: int, decoded: Counter[tuple[int, int]]
 ) -> None:
-    assert read(reg, Restorer(reg), shift, 0, len(TUNED[shift])) == TUNED[shift]
+    assert read(reg, FileReader(reg), shift, 0, len(TUNED[shift])) == TUNED[shift]
     assert len(decoded) == -(-2 * COUNT // BLOCK)
     assert set(decoded.values()) == {1}
 
@@ -91,13 +91,13 @@ def test_every_block_of_a_base_is_decoded_once(
 def test_any_range_is_exact_where_blocks_and_frames_end(
     reg: Registry, shift: int, cache: int
 ) -> None:
-    restorer = Restorer(reg, cache)
+    reader = FileReader(reg, cache)
     tuned = TUNED[shift]
     seams = [k * BLOCK for k in range(1, 6)] + [k * BLOCK - 2 * shift for k in range(1, 6)]
     for seam in seams:
         for first, end in ((seam - 2, seam), (seam - 1, seam + 1), (seam, seam + BLOCK)):
             end = min(end, len(tuned))
-            assert read(reg, restorer, shift, first, end) == tuned[first:end]
+            assert read(reg, reader, shift, first, end) == tuned[first:end]
 
 
 def test_runs_of_odd_blocks_fit_into_reused_memory(tmp_path: Path) -> None:
@@ -112,10 +112,10 @@ def test_runs_of_odd_blocks_fit_into_reused_memory(tmp_path: Path) -> None:
         ann = caller(reg, "ann")
         ensure_repository(reg, ann, "ann/m", private=True)
         send_pack(reg, ann, "ann/m", [frame])
-        restorer = Restorer(reg)
+        reader = FileReader(reg)
         with reg.db.read() as session:
             row = session.scalars(select(Tensor).where(Tensor.hash == tensor_id(data))).one()
-        runs = list(restorer.stream_tensor(restorer.locate([row.id]), row.id, 0, len(data)))
+        runs = list(reader.stream_tensor(reader.locate([row.id]), row.id, 0, len(data)))
     assert b"".join(runs) == data
     assert all(run.nbytes <= min(RUN_BYTES, LARGEST) for run in runs)
     assert all(run.nbytes > RUN_BYTES * 3 // 4 for run in runs[1:-1])

@@ -14,7 +14,7 @@ from deltahub.codecs.frames import FrameView
 from deltahub.codecs.ids import tensor_id
 from deltahub.registry import Registry
 from deltahub.registry.db.models import Frame, Tensor
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost
 from deltahub.registry.packs.base_cache import LEAST_BYTES, SEGMENT_BYTES, HotBases
 from deltahub.registry.storage.disk import Disk
@@ -62,7 +62,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
 
 def read_tuned(
     reg: Registry,
-    restorer: Restorer,
+    reader: FileReader,
     first: int = 0,
     end: int = len(TUNED),
     content: bytes = TUNED,
@@ -70,60 +70,60 @@ def read_tuned(
     with reg.db.read() as session:
         row = session.scalars(select(Tensor).where(Tensor.hash == tensor_id(content))).one()
     out = bytearray(end - first)
-    restorer.read_tensor_into(row.id, first, memoryview(out))
+    reader.read_tensor_into(row.id, first, memoryview(out))
     return bytes(out)
 
 
 def test_a_base_is_decoded_twice_and_then_read(
     reg: Registry, hot: HotBases, decoded: Counter[bool]
 ) -> None:
-    restorer = Restorer(reg, 0, hot)
+    reader = FileReader(reg, 0, hot)
     for _ in range(2):
-        assert read_tuned(reg, restorer) == TUNED
+        assert read_tuned(reg, reader) == TUNED
     assert len(BASE) - LEAST_BYTES <= hot.kept_bytes <= len(BASE)
     kept, before = hot.kept_bytes, hot.read_bytes
     decoded.clear()
-    assert read_tuned(reg, restorer) == TUNED
+    assert read_tuned(reg, reader) == TUNED
     assert hot.read_bytes - before == kept
     assert decoded[True] <= 1  # a last block may be too small to be kept
     assert decoded[False] > 0
     for first, end in ((0, 1), (BLOCK - 1, BLOCK + 1), (3 * BLOCK - 7, 5 * BLOCK + 3)):
-        assert read_tuned(reg, restorer, first, end) == TUNED[first:end]
+        assert read_tuned(reg, reader, first, end) == TUNED[first:end]
 
 
-def read_base(reg: Registry, restorer: Restorer, first: int = 0, end: int = len(BASE)) -> bytes:
-    return read_tuned(reg, restorer, first, end, BASE)
+def read_base(reg: Registry, reader: FileReader, first: int = 0, end: int = len(BASE)) -> bytes:
+    return read_tuned(reg, reader, first, end, BASE)
 
 
 def test_who_wants_the_base_itself_gets_what_is_kept(
     reg: Registry, hot: HotBases, decoded: Counter[bool]
 ) -> None:
-    restorer = Restorer(reg, 0, hot)
+    reader = FileReader(reg, 0, hot)
     for _ in range(3):
-        assert read_base(reg, restorer) == BASE
+        assert read_base(reg, reader) == BASE
     assert hot.kept_bytes == 0  # nobody needed it for a difference
     for _ in range(2):
-        read_tuned(reg, restorer)
+        read_tuned(reg, reader)
     decoded.clear()
     before = hot.read_bytes
-    assert read_base(reg, restorer) == BASE
+    assert read_base(reg, reader) == BASE
     assert decoded[True] <= 1  # a last block may be too small to be kept
     assert hot.read_bytes - before == hot.kept_bytes
     for first, end in ((0, 1), (BLOCK - 1, BLOCK + 1), (3 * BLOCK - 7, 5 * BLOCK + 3)):
-        assert read_base(reg, restorer, first, end) == BASE[first:end]
+        assert read_base(reg, reader, first, end) == BASE[first:end]
 
 
 def test_of_the_base_the_other_blocks_are_decoded(
     reg: Registry, hot: HotBases, decoded: Counter[bool]
 ) -> None:
-    restorer = Restorer(reg, 0, hot)
+    reader = FileReader(reg, 0, hot)
     for _ in range(2):
-        read_tuned(reg, restorer, BLOCK, 2 * BLOCK)
+        read_tuned(reg, reader, BLOCK, 2 * BLOCK)
     n_kept = hot.kept_bytes // BLOCK
     assert n_kept >= 1
     n_blocks = -(-len(BASE) // BLOCK)
     decoded.clear()
-    assert read_base(reg, restorer) == BASE
+    assert read_base(reg, reader) == BASE
     assert decoded[True] == n_blocks - n_kept
 
 
@@ -131,12 +131,12 @@ def test_of_the_base_the_other_blocks_are_decoded(
 def test_changed_bytes_of_a_base_are_not_given_out(
     reg: Registry, hot: HotBases, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    restorer = Restorer(reg, 0, hot)
+    reader = FileReader(reg, 0, hot)
     for _ in range(2):
-        read_tuned(reg, restorer)
+        read_tuned(reg, reader)
     _damage(hot, how)
     with caplog.at_level(logging.ERROR):
-        assert read_base(reg, restorer) == BASE
+        assert read_base(reg, reader) == BASE
     assert "no longer kept" in caplog.text
     assert hot.kept_bytes == 0
 
@@ -157,16 +157,16 @@ def _damage(hot: HotBases, how: str) -> None:
 def test_a_disk_that_changes_what_is_kept_changes_nothing_else(
     reg: Registry, hot: HotBases, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    restorer = Restorer(reg, 0, hot)
+    reader = FileReader(reg, 0, hot)
     for _ in range(2):
-        read_tuned(reg, restorer)
+        read_tuned(reg, reader)
     _damage(hot, how)
     with caplog.at_level(logging.ERROR):
-        assert read_tuned(reg, restorer) == TUNED
+        assert read_tuned(reg, reader) == TUNED
     assert "no longer kept" in caplog.text
     assert hot.kept_bytes == 0
     for _ in range(3):
-        assert read_tuned(reg, restorer) == TUNED
+        assert read_tuned(reg, reader) == TUNED
     assert hot.kept_bytes == 0
 
 
@@ -177,9 +177,9 @@ def test_damage_of_what_is_stored_stays_damage(tmp_path: Path) -> None:
         send_pack(reg, ann, "ann/m", frames_of(BASE, codec="neuzip_lossless"))
         send_pack(reg, ann, "ann/m", frames_of(TUNED, BASE))
         hot = HotBases(Disk(), tmp_path, LIMIT)
-        restorer = Restorer(reg, 0, hot)
+        reader = FileReader(reg, 0, hot)
         for _ in range(2):
-            assert read_tuned(reg, restorer) == TUNED
+            assert read_tuned(reg, reader) == TUNED
         kept = hot.kept_bytes
         with reg.db.read() as session:
             row = session.scalars(select(Tensor).where(Tensor.hash == tensor_id(TUNED))).one()
@@ -191,6 +191,6 @@ def test_damage_of_what_is_stored_stays_damage(tmp_path: Path) -> None:
         pack[frame.offset + frame.length - 1000] ^= 1
         reg.store.put(key, [pack])
         with pytest.raises(DataLost, match="fsck"):
-            read_tuned(reg, restorer)
+            read_tuned(reg, reader)
         # The base's copy was not at fault.
         assert hot.kept_bytes == kept > 0

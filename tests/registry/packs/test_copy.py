@@ -10,7 +10,7 @@ from sqlalchemy import select
 from deltahub.registry import Caller, Registry
 from deltahub.registry.catalog.repositories import delete_repository
 from deltahub.registry.db.models import Entry, File
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.maintenance.gc.apply import Outcome, apply_gc
 from deltahub.registry.maintenance.gc.plan import plan_gc
 from deltahub.registry.packs.locations import TensorLocation
@@ -68,7 +68,7 @@ def test_a_reader_with_an_old_place_goes_on_through_a_repack(reg: Registry, ann:
         file = session.scalars(
             select(File).join(Entry, Entry.file_id == File.id).where(Entry.revision_id == keep)
         ).one()
-    stream = Restorer(reg).stream_file(file, 0, file.size, chunk_bytes=4096)
+    stream = FileReader(reg).stream_file(file, 0, file.size, chunk_bytes=4096)
     first = bytes(next(stream))
     collect(reg)
     collect(reg)
@@ -78,7 +78,7 @@ def test_a_reader_with_an_old_place_goes_on_through_a_repack(reg: Registry, ann:
 def test_a_reader_asks_once_where_tensors_lie_and_again_when_they_have_moved(
     reg: Registry, ann: Caller
 ) -> None:
-    class Counting(Restorer):
+    class Counting(FileReader):
         n_asked = 0
 
         def locate(self, tensor_ids: Iterable[int]) -> dict[int, TensorLocation]:
@@ -91,13 +91,13 @@ def test_a_reader_asks_once_where_tensors_lie_and_again_when_they_have_moved(
         file = session.scalars(
             select(File).join(Entry, Entry.file_id == File.id).where(Entry.revision_id == keep)
         ).one()
-    restorer = Counting(reg, 80_000)  # no room for the frame itself
+    reader = Counting(reg, 80_000)  # no room for the frame itself
     asked = []
     for _ in range(2):
         for _ in range(3):
-            before = restorer.n_asked
-            assert b"".join(restorer.stream_file(file, 0, file.size)) == data
-            asked.append(restorer.n_asked - before)
+            before = reader.n_asked
+            assert b"".join(reader.stream_file(file, 0, file.size)) == data
+            asked.append(reader.n_asked - before)
         collect(reg)
         collect(reg)
     # The recipe once between two commits; the first time its tensors; then the one whose pack is

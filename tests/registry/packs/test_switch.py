@@ -13,6 +13,7 @@ from deltahub.codecs.ids import tensor_id
 from deltahub.registry import Caller, Registry
 from deltahub.registry.catalog.repositories import delete_repository
 from deltahub.registry.db.models import Hold, Tensor, utc_now
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import Conflict, InvalidFrame
 from deltahub.registry.packs.switch import BaseGone, in_parts
 from deltahub.registry.packs.writer import SealedPacks
@@ -54,7 +55,7 @@ def between_parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Between]:
                 todo.pop()()
             yield part
 
-    for writer in ("uploads.client_packs", "ingest.pipeline"):
+    for writer in ("packs.switch", "uploads.client_packs"):
         monkeypatch.setattr(f"deltahub.registry.{writer}.in_parts", parts)
     yield todo.append
     assert not todo, "there was no second part"
@@ -87,10 +88,10 @@ def test_a_pack_that_is_collected_between_two_parts_is_taken_when_it_is_named_ag
 
     between_parts(collect_the_first)
     with pytest.raises(Conflict, match="collected while its tensors were made known"):
-        accept_pack(reg, ann, "ann/m", sha256)
+        accept_pack(reg, FileReader(reg), ann, "ann/m", sha256)
     assert count(reg, Tensor) == 0
     assert is_clean(reg)
-    assert accept_pack(reg, ann, "ann/m", sha256).n_tensors == len(tensors)
+    assert accept_pack(reg, FileReader(reg), ann, "ann/m", sha256).n_tensors == len(tensors)
     assert is_clean(reg)
 
 
@@ -109,12 +110,12 @@ def test_a_base_that_goes_between_two_parts_refuses_what_needs_it_and_no_more(
 
     between_parts(delete_base)
     with pytest.raises(BaseGone):
-        accept_pack(reg, ann, "ann/m", sha256)
+        accept_pack(reg, FileReader(reg), ann, "ann/m", sha256)
     assert is_clean(reg)
     asked = [(tensor_id(data), len(data)) for data in (*OTHERS, TUNED)]
     assert query_and_hold(reg, ann, "ann/m", asked) == [tensor_id(data) for data in OTHERS]
     with pytest.raises(InvalidFrame, match="send it whole"):
-        accept_pack(reg, ann, "ann/m", sha256)
+        accept_pack(reg, FileReader(reg), ann, "ann/m", sha256)
 
 
 def test_an_ingest_whose_base_goes_between_two_parts_stores_the_rest_alone(

@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from deltahub.codecs.ids import tensor_id
 from deltahub.registry import Registry
 from deltahub.registry.db.models import Domain, Frame, Pack, Tensor, TensorBase
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import Conflict, DataLost, DeltaCycle, StorageFull
 from deltahub.registry.packs.switch import BaseGone, insert_tensors, make_live, switch_tensor
 from deltahub.registry.packs.writer import PackSpool, SealedPacks
@@ -32,7 +32,7 @@ def reg(tmp_path: Path) -> Iterator[Registry]:
 
 
 def seal(reg: Registry, frames: Iterable[bytes]) -> SealedPacks:
-    with PackSpool(reg, 1) as spool:
+    with PackSpool(reg, FileReader(reg), 1) as spool:
         for frame in frames:
             spool.add(frame)
         return spool.seal()
@@ -63,7 +63,7 @@ def read(reg: Registry, row: int) -> bytes:
     with reg.db.read() as session:
         size = session.get_one(Tensor, row).size
     out = bytearray(size)
-    Restorer(reg).read_tensor_into(row, 0, memoryview(out))
+    FileReader(reg).read_tensor_into(row, 0, memoryview(out))
     return bytes(out)
 
 
@@ -102,7 +102,7 @@ def test_a_tensor_may_go_over_several_packs(reg: Registry) -> None:
 
 def test_frames_must_follow_each_other_and_be_complete(reg: Registry) -> None:
     frames = frames_of(weights(300_000), max_bytes=200_000)
-    with PackSpool(reg, 1) as spool:
+    with PackSpool(reg, FileReader(reg), 1) as spool:
         spool.add(frames[0])
         with pytest.raises(ValueError, match="follow"):
             spool.add(frames[2])

@@ -20,8 +20,9 @@ from deltahub.registry.commands.maintenance import gc as gc_command
 from deltahub.registry.commands.recompress import recompress as command
 from deltahub.registry.data_folder import RECOMPRESS, RECOMPRESS_LOCK, DataFolderLock
 from deltahub.registry.db.models import Frame, Tensor
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.maintenance.fsck.run import fsck
-from deltahub.registry.reencode.recompress import Outcome, apply_recompress, plan_recompress
+from deltahub.registry.reencode.recompress import Outcome, apply_recompress
 from deltahub.registry.storage.keys import pack_key
 from support.codecs.frames import forge_header
 from support.registry.client_packs import frames_of, near, send_pack, weights
@@ -36,6 +37,7 @@ from support.registry.old_hub import (
     in_f32,
     make_old_hub,
     model,
+    plan,
     recompress,
     stored,
 )
@@ -96,13 +98,13 @@ def test_a_plan_counts_by_codec_version_and_effort_and_changes_nothing(
     reg: Registry, hub: OldHub
 ) -> None:
     before = rows(reg), sorted(reg.store.list(""), key=lambda item: item.key)
-    plan = plan_recompress(reg)
-    frames = {(group.codec, group.version, group.effort): group.frames for group in plan.groups}
+    planned = plan(reg)
+    frames = {(group.codec, group.version, group.effort): group.frames for group in planned.groups}
     assert frames["fm_delta", 1, "fast"] == 2
     assert frames["zstd", 1, ""] == 2
     assert set(frames) <= {("fm_delta", 1, "fast"), ("zstd", 1, ""), ("raw", 1, "")}
-    assert plan.total_bytes >= 4 * 128 * 192 * 2
-    assert plan.up_to_date.frames > 2, "no effort makes what stands alone smaller"
+    assert planned.total_bytes >= 4 * 128 * 192 * 2
+    assert planned.up_to_date.frames > 2, "no effort makes what stands alone smaller"
     assert (rows(reg), sorted(reg.store.list(""), key=lambda item: item.key)) == before
     shown = run("--data-dir", str(reg.data_dir))
     assert shown.exit_code == 0, shown.output
@@ -116,10 +118,10 @@ def test_a_second_run_finds_nothing_to_look_at(reg: Registry, hub: OldHub) -> No
         session.execute(update(Frame).values(tried=0))
     assert recompress(reg).not_smaller > 0
     before = rows(reg), len(list(reg.store.list("")))
-    plan = plan_recompress(reg)
-    assert (plan.groups, plan.tensors) == ((), {})
-    assert plan.up_to_date.frames > 6
-    assert apply_recompress(reg, plan) == Outcome()
+    planned = plan(reg)
+    assert (planned.groups, planned.tensors) == ((), {})
+    assert planned.up_to_date.frames > 6
+    assert apply_recompress(reg, FileReader(reg), planned) == Outcome()
     assert (rows(reg), len(list(reg.store.list("")))) == before
 
 
@@ -128,13 +130,13 @@ def test_what_the_hub_writes_itself_is_up_to_date_at_its_effort(tmp_path: Path) 
         ann = caller(reg, "ann")
         push_ingested(reg, ann, "ann/base", {PATH: FILES["ann/base"], "notes.txt": b"n" * 5000})
         push_ingested(reg, ann, "ann/tune", {PATH: FILES["ann/tune"]}, base="ann/base")
-        assert plan_recompress(reg).tensors == {}
+        assert plan(reg).tensors == {}
     with opened_registry(tmp_path, codec_effort="fast") as reg:
-        assert plan_recompress(reg).tensors == {}
+        assert plan(reg).tensors == {}
     with opened_registry(tmp_path, codec_effort="max") as reg:
-        assert len(plan_recompress(reg).tensors) == 2, "what stands alone cannot become smaller"
+        assert len(plan(reg).tensors) == 2, "what stands alone cannot become smaller"
         assert recompress(reg).replanned == 0
-        assert plan_recompress(reg).tensors == {}
+        assert plan(reg).tensors == {}
 
 
 def test_numbers_of_a_shorter_dtype_are_coded_anew_once(
@@ -156,7 +158,7 @@ def test_numbers_of_a_shorter_dtype_are_coded_anew_once(
         with reg.db.write() as session:
             session.execute(update(Frame).values(tried=0))
         old = stored_tensors(reg, made)
-        survey = {(group.codec, group.version) for group in plan_recompress(reg).groups}
+        survey = {(group.codec, group.version) for group in plan(reg).groups}
         assert ("fm_delta", 1) in survey
         recompress(reg)
         new = stored_tensors(reg, made)
@@ -164,7 +166,7 @@ def test_numbers_of_a_shorter_dtype_are_coded_anew_once(
             assert new[name].stored_bytes < 0.8 * old[name].stored_bytes
         assert read_file(reg, made, PATH) == tune
         assert list(fsck(reg, read_data=True)) == []
-        assert plan_recompress(reg).tensors == {}, "frames of version 1 are looked at once"
+        assert plan(reg).tensors == {}, "frames of version 1 are looked at once"
 
 
 def test_only_the_named_repository_is_brought_up_to_date(reg: Registry, hub: OldHub) -> None:
@@ -269,7 +271,7 @@ def test_frames_that_this_release_cannot_read_are_named_and_left_and_the_rest_is
     collect(reg)
     anew = push_ingested(reg, ann, "ann/base", {PATH: FILES["ann/base"]})
     assert read_file(reg, anew, PATH) == FILES["ann/base"]
-    assert plan_recompress(reg).unreadable == ()
+    assert plan(reg).unreadable == ()
     assert list(fsck(reg)) == []
 
 
@@ -308,5 +310,5 @@ def test_a_client_s_frames_that_stay_are_still_the_client_s(tmp_path: Path) -> N
                 for row in session.scalars(select(Tensor).where(Tensor.depth == 1))
             }
         assert foreign == {len(tuned): True}
-        assert plan_recompress(reg).tensors == {}
+        assert plan(reg).tensors == {}
         assert list(fsck(reg, read_data=True)) == []

@@ -10,11 +10,21 @@ import pytest
 
 from deltahub.registry import Registry, failpoints
 from deltahub.registry.catalog.repositories import delete_repository
-from deltahub.registry.reencode.recompress import apply_recompress, plan_recompress
+from deltahub.registry.downloads.file_reader import FileReader
+from deltahub.registry.reencode.recompress import apply_recompress
 from support.models.tiny_models import to_file
 from support.registry.collecting import collect
 from support.registry.ingested import push_ingested, run_replans, stored_tensors
-from support.registry.old_hub import FILES, PATH, OldHub, check, make_old_hub, model, recompress
+from support.registry.old_hub import (
+    FILES,
+    PATH,
+    OldHub,
+    check,
+    make_old_hub,
+    model,
+    plan,
+    recompress,
+)
 from support.registry.opened import caller, opened_registry
 
 
@@ -59,9 +69,9 @@ def test_a_killed_run_loses_nothing_and_the_next_goes_on(
     assert os.WTERMSIG(status) == signal.SIGKILL
     with opened_registry(hub.folder) as reg:
         check(reg, hub)
-        assert len(plan_recompress(reg).tensors) == n_left, "what was done is not done again"
+        assert len(plan(reg).tensors) == n_left, "what was done is not done again"
         recompress(reg)
-        assert plan_recompress(reg).tensors == {}
+        assert plan(reg).tensors == {}
         assert stored_tensors(reg, hub.revisions["ann/sent"])["a.weight"].codec == "fm_delta"
         check(reg, hub)
 
@@ -102,9 +112,9 @@ def test_what_others_do_meanwhile_is_respected(
         if left == 0:
             race(reg)
 
-    apply_recompress(reg, plan_recompress(reg), report)
+    apply_recompress(reg, FileReader(reg), plan(reg), report)
     assert left <= 0
-    assert plan_recompress(reg).tensors == {}
+    assert plan(reg).tensors == {}
     names = [name for name in FILES if not (race is delete_sent and name == "ann/sent")]
     check(reg, hub, *names)
     collect(reg)

@@ -21,12 +21,11 @@ from deltahub.registry.db.models import (
     Revision,
     Tensor,
 )
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DeltaCycle
 from deltahub.registry.jobs import queue
 from deltahub.registry.lineage.measured import measure_lineage
 from deltahub.registry.maintenance.fsck.run import fsck
-from deltahub.registry.packs.encode import encode_tensor
 from deltahub.registry.packs.locations import FrameLocation, locate
 from deltahub.registry.packs.switch import make_live, switch_tensor
 from deltahub.registry.packs.writer import PackSpool, SealedPacks
@@ -204,7 +203,7 @@ def test_a_replan_stops_where_it_is_told_and_leaves_all_as_it_was(
             raise Stopped
 
     with pytest.raises(Stopped):
-        Replanner(reg, tune).step(0, progress)
+        Replanner(reg, FileReader(reg), tune).step(0, progress)
     assert stored_tensors(reg, tune) == before
 
 
@@ -276,14 +275,10 @@ def row_of(reg: Registry, tensor: int) -> Tensor:
 def make_stand_alone(reg: Registry, revision: int) -> None:
     """Write the revision's deltas anew, without bases."""
     for stored in stored_tensors(reg, revision).values():
-        row, restorer = row_of(reg, stored.id), Restorer(reg)
-        with PackSpool(reg, row.domain_id, restorer) as spool:
-            encode_tensor(
-                spool,
-                tensor_spec(row.hash, "F32", (stored.size // 4,)),
-                partial(restorer.read_tensor_into, stored.id),
-                max_frame_bytes=1 << 20,
-            )
+        row, reader = row_of(reg, stored.id), FileReader(reg)
+        with PackSpool(reg, reader, row.domain_id) as spool:
+            spec = tensor_spec(row.hash, "F32", (stored.size // 4,))
+            spool.encode(spec, partial(reader.read_tensor_into, stored.id))
             sealed = spool.seal()
         with reg.db.write() as session:
             make_live(session, sealed)
@@ -296,7 +291,7 @@ def test_what_a_client_stored_alone_becomes_a_delta(reg: Registry, ann: Caller) 
     data = tiny.to_file(tiny.finetune(1e-5))
     pack, recipe = pack_and_recipe(data, tiny.to_file({"unlike": torch.zeros(1)}))
     ensure_repository(reg, ann, "ann/sent")
-    accept_pack(reg, ann, "ann/sent", upload(reg, ann, pack))
+    accept_pack(reg, FileReader(reg), ann, "ann/sent", upload(reg, ann, pack))
     submit_recipe(reg, ann, "ann/sent", recipe)
     run_jobs(reg)
     add = AddFile(PATH, sha256_of(data), len(data))
@@ -329,7 +324,7 @@ def test_a_tensor_whose_row_became_a_public_one_is_left_alone(
         return seal(spool)
 
     monkeypatch.setattr(PackSpool, "seal", seal_late)
-    assert Replanner(reg, tune).step(0).switched >= len(MATRICES) - 1
+    assert Replanner(reg, FileReader(reg), tune).step(0).switched >= len(MATRICES) - 1
     assert row_of(reg, victim).depth == 0
     move(private)
 
@@ -349,7 +344,7 @@ def test_a_base_that_vanishes_under_way_is_planned_without(reg: Registry, ann: C
     tune = push_model(reg, ann, "ann/tune", tiny.finetune(1e-5), base="ann/base")
     push_model(reg, ann, "ann/base", tiny.base())
     data = read_file(reg, tune, PATH)
-    replanner = Replanner(reg, tune, Restorer(reg, 0))
+    replanner = Replanner(reg, FileReader(reg, 0), tune)
     delete_repository(reg, ann, "ann/base")
     collect(reg)
     step = replanner.step(0)

@@ -15,7 +15,7 @@ from deltahub.registry import Caller, Registry
 from deltahub.registry.catalog.commit import AddFile, commit
 from deltahub.registry.catalog.repositories import make_private
 from deltahub.registry.db.models import Entry, File, Frame, Pack, Revision
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.downloads.plan import plan_download, stream_frames
 from deltahub.registry.errors import (
     DataLost,
@@ -58,7 +58,7 @@ def models() -> tuple[bytes, bytes]:
 
 
 def report(reg: Registry, who: Caller | None, name: str, revision: str = "main") -> RevisionReport:
-    return report_revision(reg, Restorer(reg), who, name, revision)
+    return report_revision(reg, FileReader(reg), who, name, revision)
 
 
 def frame_bytes(reg: Registry) -> int:
@@ -134,7 +134,7 @@ class TestInfo:
         self, reg: Registry, ann: Caller, models: tuple[bytes, bytes]
     ) -> None:
         push_ingested(reg, ann, "ann/base", {PATH: models[0]})
-        after_ingest(reg, push_ingested(reg, ann, "ann/copy", {PATH: models[0]}))
+        after_ingest(reg, FileReader(reg), push_ingested(reg, ann, "ann/copy", {PATH: models[0]}))
         push_ingested(reg, ann, "ann/tuned", {PATH: models[1]})
         (copied,) = report(reg, ann, "ann/copy").base.measured
         assert (copied.repository, copied.share, copied.identical) == ("ann/base", 1.0, 1.0)
@@ -147,17 +147,21 @@ class TestInfo:
     ) -> None:
         bob = caller(reg, "bob")
         push_ingested(reg, ann, "ann/orig", {PATH: models[0]})
-        after_ingest(reg, push_ingested(reg, bob, "bob/copy", {PATH: models[0]}))
-        after_ingest(reg, push_ingested(reg, bob, "bob/secret", {PATH: models[0]}, private=True))
+        after_ingest(reg, FileReader(reg), push_ingested(reg, bob, "bob/copy", {PATH: models[0]}))
+        after_ingest(
+            reg,
+            FileReader(reg),
+            push_ingested(reg, bob, "bob/secret", {PATH: models[0]}, private=True),
+        )
         admin = caller(reg, "root", is_admin=True)
         # A text; weights that are a difference from the first ones; the first ones again.
         for files in ({"README.md": b"a"}, {PATH: models[1]}, {PATH: models[0]}):
-            after_ingest(reg, push_ingested(reg, ann, "ann/orig", files))
+            after_ingest(reg, FileReader(reg), push_ingested(reg, ann, "ann/orig", files))
             run_replans(reg)
             for who in (ann, bob, admin):
                 assert report(reg, who, "ann/orig").base.measured == (), files
         # The copy is one still, after a commit of its own, too.
-        after_ingest(reg, push_ingested(reg, bob, "bob/copy", {"README.md": b"b"}))
+        after_ingest(reg, FileReader(reg), push_ingested(reg, bob, "bob/copy", {"README.md": b"b"}))
         for name in ("bob/copy", "bob/secret"):
             (copied,) = report(reg, bob, name).base.measured
             assert (copied.repository, copied.share, copied.identical) == ("ann/orig", 1.0, 1.0)
@@ -167,14 +171,14 @@ class TestInfo:
     ) -> None:
         bob = caller(reg, "bob")
         push_ingested(reg, bob, "bob/first", {PATH: models[0]})
-        after_ingest(reg, push_ingested(reg, ann, "ann/tune", {PATH: models[1]}))
+        after_ingest(reg, FileReader(reg), push_ingested(reg, ann, "ann/tune", {PATH: models[1]}))
         assert [m.repository for m in report(reg, None, "ann/tune").base.measured] == ["bob/first"]
         make_private(reg, bob, "bob/first")
         assert [m.repository for m in report(reg, bob, "ann/tune").base.measured] == ["bob/first"]
         for who in (ann, None):
             assert report(reg, who, "ann/tune").base.measured == ()
         # Nor is one measured from now on.
-        after_ingest(reg, push_ingested(reg, ann, "ann/tune", {"README.md": b"a"}))
+        after_ingest(reg, FileReader(reg), push_ingested(reg, ann, "ann/tune", {"README.md": b"a"}))
         for who in (ann, None, bob):
             assert report(reg, who, "ann/tune").base.measured == ()
 
@@ -255,9 +259,9 @@ class TestDownloads:
     def test_recipe_and_frames_rebuild_the_file(
         self, reg: Registry, models: tuple[bytes, bytes]
     ) -> None:
-        restorer, file = Restorer(reg), file_of(reg, 2)
-        plan = plan_download(reg, restorer, file)
-        data = restorer.read_recipe(file)
+        reader, file = FileReader(reg), file_of(reg, 2)
+        plan = plan_download(reg, reader, file)
+        data = reader.read_recipe(file)
         assert tensor_id(data) == plan.recipe
         known = dict(self._decode(reg, 1, {}))
         known.update(self._decode(reg, 2, known))
@@ -273,10 +277,10 @@ class TestDownloads:
         self, reg: Registry, revision: int, known: dict[bytes, bytes]
     ) -> list[tuple[bytes, bytes]]:
         """What a client makes of the frames of a revision's model."""
-        restorer = Restorer(reg)
-        plan = plan_download(reg, restorer, file_of(reg, revision))
+        reader = FileReader(reg)
+        plan = plan_download(reg, reader, file_of(reg, revision))
         ids = [tensor.id for tensor in plan.tensors]
-        stream = stream_frames(reg, restorer, revision_of(reg, revision), ids)
+        stream = stream_frames(reg, reader, revision_of(reg, revision), ids)
         data = b"".join(stream.chunks)
         assert len(data) == stream.n_bytes == sum(t.encoded_size for t in plan.tensors)
         decoded = []
@@ -294,17 +298,17 @@ class TestDownloads:
     def test_only_tensors_of_the_revision_are_handed_out(self, reg: Registry, ann: Caller) -> None:
         push_ingested(reg, ann, "ann/other", {"b.bin": weights(5000)})
         wanted = [tensor_id(weights(5000))]
-        assert stream_frames(reg, Restorer(reg), revision_of(reg, 3), wanted).n_bytes > 0
+        assert stream_frames(reg, FileReader(reg), revision_of(reg, 3), wanted).n_bytes > 0
         for revision in (1, 2):
             with pytest.raises(TensorNotFound):
-                stream_frames(reg, Restorer(reg), revision_of(reg, revision), wanted)
+                stream_frames(reg, FileReader(reg), revision_of(reg, revision), wanted)
         with pytest.raises(TensorNotFound):
-            stream_frames(reg, Restorer(reg), revision_of(reg, 1), [bytes(32)])
+            stream_frames(reg, FileReader(reg), revision_of(reg, 1), [bytes(32)])
 
     def test_frames_go_on_from_a_copy_of_their_pack(self, reg: Registry) -> None:
-        ids = [t.id for t in plan_download(reg, Restorer(reg), file_of(reg, 1)).tensors]
-        whole = b"".join(stream_frames(reg, Restorer(reg), revision_of(reg, 1), ids).chunks)
-        stream = stream_frames(reg, Restorer(reg), revision_of(reg, 1), ids)
+        ids = [t.id for t in plan_download(reg, FileReader(reg), file_of(reg, 1)).tensors]
+        whole = b"".join(stream_frames(reg, FileReader(reg), revision_of(reg, 1), ids).chunks)
+        stream = stream_frames(reg, FileReader(reg), revision_of(reg, 1), ids)
         with reg.db.read() as session:
             packs = session.scalars(select(Pack.id)).all()
         repack(reg, packs)
@@ -313,8 +317,8 @@ class TestDownloads:
         assert b"".join(stream.chunks) == whole
 
     def test_frames_that_are_gone_are_data_loss(self, reg: Registry) -> None:
-        ids = [t.id for t in plan_download(reg, Restorer(reg), file_of(reg, 1)).tensors]
-        stream = stream_frames(reg, Restorer(reg), revision_of(reg, 1), ids)
+        ids = [t.id for t in plan_download(reg, FileReader(reg), file_of(reg, 1)).tensors]
+        stream = stream_frames(reg, FileReader(reg), revision_of(reg, 1), ids)
         for info in list(reg.store.list("packs/")):
             reg.store.delete(info.key)
         with pytest.raises(DataLost):
@@ -330,13 +334,13 @@ class TestDownloads:
         push_ingested(reg, bob, "bob/mixed", {"x.bin": shared}, private=True)
         commit(reg, bob, "bob/mixed", "main", [AddFile(PATH, sha256_of(model), len(model))])
         assert file_of(reg, 6, "x.bin").domain_id != file_of(reg, 6).domain_id
-        stream = stream_frames(reg, Restorer(reg), revision_of(reg, 6), [tensor_id(shared)])
+        stream = stream_frames(reg, FileReader(reg), revision_of(reg, 6), [tensor_id(shared)])
         assert FrameView.parse(b"".join(stream.chunks)).header.dtype is DType.U8
 
     def test_a_file_that_is_not_ingested_has_no_plan(self, reg: Registry, ann: Caller) -> None:
         push(reg, ann, "ann/late", {"late.bin": weights(999)})
         with pytest.raises(NotReady):
-            plan_download(reg, Restorer(reg), file_of(reg, 3, "late.bin"))
+            plan_download(reg, FileReader(reg), file_of(reg, 3, "late.bin"))
         assert read_file(reg, 3, "late.bin") == weights(999)
 
 

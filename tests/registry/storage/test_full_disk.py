@@ -14,6 +14,7 @@ from sqlalchemy import text
 
 from deltahub.registry import Registry
 from deltahub.registry.catalog.commit import AddFile, commit
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import StorageFull
 from deltahub.registry.ingest.pipeline import Ingest
 from deltahub.registry.jobs import queue
@@ -129,7 +130,7 @@ def on_small_disk(folder: Path) -> None:
         for free in range(0, 6 << 20, 150 << 10):
             ballast.leave(free)
             try:
-                Ingest(reg, 2, job_id).run()
+                Ingest(reg, FileReader(reg), 2, job_id).run()
                 break
             except (StorageFull, StoreFull):
                 n_refused += 1
@@ -139,7 +140,7 @@ def on_small_disk(folder: Path) -> None:
             assert list(fsck(reg, read_data=True)) == []
             assert read_file(reg, 2, PATH) == tuned
         assert n_refused > 5
-        Ingest(reg, 2, job_id).run()
+        Ingest(reg, FileReader(reg), 2, job_id).run()
         assert read_file(reg, 2, PATH) == tuned
 
         small = upload(reg, ann, b"s")

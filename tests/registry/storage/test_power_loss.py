@@ -21,7 +21,7 @@ from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.catalog.entries import find_entry
 from deltahub.registry.catalog.refs import resolve_revision
 from deltahub.registry.catalog.repositories import delete_repository
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.maintenance.fsck.run import fsck
 from deltahub.registry.uploads.landing import status
 from support.registry.client_packs import frames_of, near, send_pack, weights
@@ -115,7 +115,7 @@ def check(folder: Path, promises: Promises, *, goes_on: bool) -> None:
                 repository = load_repository(session, who, name, "read")
                 revision = resolve_revision(session, repository, "main")
                 file = find_entry(session, revision, "model.safetensors").file
-            read = b"".join(bytes(part) for part in Restorer(reg).stream_file(file, 0, file.size))
+            read = b"".join(bytes(part) for part in FileReader(reg).stream_file(file, 0, file.size))
             assert sha256_of(read) == sha256_of(data), name
         assert list(fsck(reg, read_data=True)) == []
 

@@ -11,7 +11,7 @@ from deltahub.codecs.frames import BasePlan, BaseSegment, FrameRange, TensorSpec
 from deltahub.codecs.ids import tensor_id
 from deltahub.registry import Caller, Registry
 from deltahub.registry.db.models import Hold, Landing, Tensor
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import (
     DeltaCycle,
     Forbidden,
@@ -52,7 +52,7 @@ def stored_bytes(reg: Registry, data: bytes) -> bytes:
         rows = session.scalars(select(Tensor).where(Tensor.hash == tensor_id(data))).all()
     out = bytearray(len(data))
     for row in rows:
-        Restorer(reg).read_tensor_into(row.id, 0, memoryview(out))
+        FileReader(reg).read_tensor_into(row.id, 0, memoryview(out))
     return bytes(out) if rows else b""
 
 
@@ -142,7 +142,9 @@ class TestAccept:
             send_pack(reg, ann, "ann/m", frames_of(TUNED, BASE))
         assert stored_bytes(reg, TUNED) == TUNED
         with pytest.raises(UploadNotFound):
-            accept_pack(reg, ann, "ann/m", sha256_of(pack_of(frames_of(TUNED, BASE))))
+            accept_pack(
+                reg, FileReader(reg), ann, "ann/m", sha256_of(pack_of(frames_of(TUNED, BASE)))
+            )
 
     def test_a_tensor_is_not_another_users_before_it_is_in_a_file(
         self, reg: Registry, ann: Caller, private: bool
@@ -247,7 +249,7 @@ class TestAccept:
         whole = pack_of(frames_of(TUNED, BASE))
         for data in (b"nonsense", b"", b"x" * 5000, whole[:-1], whole[:500] + whole[501:]):
             with pytest.raises(InvalidFrame):
-                accept_pack(reg, ann, "ann/m", upload(reg, ann, data))
+                accept_pack(reg, FileReader(reg), ann, "ann/m", upload(reg, ann, data))
 
     def test_a_chain_too_deep_is_refused(self, reg: Registry, ann: Caller, private: bool) -> None:
         chain = [BASE, *(near(BASE, seed) for seed in range(1, 4))]

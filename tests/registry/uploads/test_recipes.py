@@ -13,7 +13,7 @@ from deltahub.codecs.ids import tensor_id
 from deltahub.registry import Caller, Registry, failpoints
 from deltahub.registry.catalog.commit import AddFile, commit
 from deltahub.registry.db.models import File, Hold, Job, Landing, utc_now
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import (
     Forbidden,
     HashMismatch,
@@ -54,7 +54,7 @@ def run_job(reg: Registry, job_id: str) -> None:
     with reg.db.write() as session:
         assert queue.mark_running(session, job_id)
         payload = session.get_one(Job, job_id).payload
-    prove_recipe(reg, job_id, payload)
+    prove_recipe(reg, FileReader(reg), job_id, payload)
 
 
 class TestRecipes:
@@ -97,7 +97,7 @@ class TestRecipes:
         with reg.db.read() as session:
             file = session.scalars(select(File).where(File.sha256 == sha256_of(data))).one()
         assert file.git_blob_id is not None
-        assert b"".join(Restorer(reg).stream_file(file, 0, file.size)) == data
+        assert b"".join(FileReader(reg).stream_file(file, 0, file.size)) == data
         assert count(reg, Landing) == 0
         run_job_again(reg, submitted.job_id)
 
@@ -183,7 +183,7 @@ class TestRecipes:
         with reg.db.read() as session:
             file = session.scalars(select(File).where(File.sha256 == sha256)).one()
         assert (file.state, file.landing_id) == ("ingested", None)
-        assert b"".join(Restorer(reg).stream_file(file, 0, file.size)) == data
+        assert b"".join(FileReader(reg).stream_file(file, 0, file.size)) == data
         assert not list(reg.store.list("landing/"))
 
     def test_one_recipe_is_proved_by_one_job(self, reg: Registry, ann: Caller) -> None:
@@ -240,4 +240,4 @@ def run_job_again(reg: Registry, job_id: str) -> None:
     """As a worker does that was killed after the last transaction."""
     with reg.db.read() as session:
         payload = session.get_one(Job, job_id).payload
-    prove_recipe(reg, job_id, payload)
+    prove_recipe(reg, FileReader(reg), job_id, payload)

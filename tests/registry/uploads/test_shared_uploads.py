@@ -12,6 +12,7 @@ from deltahub.codecs.ids import tensor_id
 from deltahub.registry import Caller, Registry
 from deltahub.registry.catalog.commit import AddFile, commit
 from deltahub.registry.db.models import Job, Landing
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import HashMismatch, UploadNotFound
 from deltahub.registry.ingest.pipeline import Ingest
 from deltahub.registry.ingest.prove_recipe import prove_recipe
@@ -60,7 +61,7 @@ def run_job(reg: Registry, job_id: str | None) -> None:
         assert queue.mark_running(session, job_id)
         payload = session.get_one(Job, job_id).payload
     try:
-        prove_recipe(reg, job_id, payload)
+        prove_recipe(reg, FileReader(reg), job_id, payload)
     finally:
         with reg.db.write() as session:
             queue.mark_done(session, job_id, {})
@@ -133,12 +134,12 @@ def test_a_pack_that_another_request_takes_meanwhile_is_gone_not_lost(
         nonlocal is_first
         if is_first:
             is_first = False
-            accept_pack(reg, ann, "ann/m", sha256)
+            accept_pack(reg, FileReader(reg), ann, "ann/m", sha256)
         take(self, tensor, frames)
 
     monkeypatch.setattr(FrameTaker, "take", take_late)
     with pytest.raises(UploadNotFound):
-        accept_pack(reg, ann, "ann/m", sha256)
+        accept_pack(reg, FileReader(reg), ann, "ann/m", sha256)
     assert query_and_hold(reg, ann, "ann/m", [(tensor_id(DATA), len(DATA))]) == [tensor_id(DATA)]
 
 
@@ -178,13 +179,13 @@ def test_an_upload_that_is_said_to_be_here_stays_while_another_repository_ingest
     assert secret.job_id is not None
     say_it_is_here(reg, ann, sha256_of(DATA), DATA)
     go_on_as_worker(reg, upload_ttl_s)
-    Ingest(reg, 1, secret.job_id).run()
+    Ingest(reg, FileReader(reg), 1, secret.job_id).run()
     assert n_landings(reg) == 1
     ensure_repository(reg, ann, "ann/open")
     add = AddFile("b.bin", sha256_of(DATA), len(DATA))
     opened = commit(reg, ann, "ann/open", "main", [add])
     assert opened.job_id is not None
-    Ingest(reg, 2, opened.job_id).run()
+    Ingest(reg, FileReader(reg), 2, opened.job_id).run()
     assert read_file(reg, 2, "b.bin") == DATA
     age_everything(reg, 2)
     collect(reg)
@@ -199,7 +200,7 @@ def test_an_upload_that_nobody_else_was_told_of_goes_with_its_ingest(
     pushed = push(reg, ann, "ann/secret", {"a.bin": DATA}, private=True)
     assert pushed.job_id is not None
     go_on_as_worker(reg, upload_ttl_s)
-    Ingest(reg, 1, pushed.job_id).run()
+    Ingest(reg, FileReader(reg), 1, pushed.job_id).run()
     assert (n_landings(reg), list(reg.store.list("landing/"))) == (0, [])
 
 
@@ -212,4 +213,4 @@ def test_a_pack_that_is_said_to_be_here_can_still_be_named_after_another_request
     sha256 = upload(reg, ann, pack)
     say_it_is_here_by_put(reg, ann, sha256, pack)
     for name in ("ann/one", "ann/two"):
-        assert accept_pack(reg, ann, name, sha256).n_tensors == 1
+        assert accept_pack(reg, FileReader(reg), ann, name, sha256).n_tensors == 1

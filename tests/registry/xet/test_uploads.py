@@ -15,6 +15,7 @@ from sqlalchemy import select, update
 from deltahub.registry import Caller, Registry, failpoints
 from deltahub.registry.catalog.repositories import delete_repository
 from deltahub.registry.db.models import Landing, XetRange, Xorb, utc_now
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import (
     Forbidden,
     HashMismatch,
@@ -286,7 +287,7 @@ def test_a_model_made_public_is_sent_whole_once_more(reg: Registry, ann: Caller)
     commit_file(reg, ann, "ann/secret", FILE)
     run_jobs(reg)
     before = epoch(reg, "ann/secret")
-    make_public(reg, ann, "ann/secret")
+    make_public(reg, FileReader(reg), ann, "ann/secret")
     assert epoch(reg, "ann/secret") == before + 1
     let_xorbs_expire(reg)
     with pytest.raises(UnknownXorb):

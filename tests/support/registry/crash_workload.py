@@ -30,6 +30,7 @@ from deltahub.registry.access.caller import Caller
 from deltahub.registry.catalog.commit import AddFile, commit
 from deltahub.registry.catalog.repositories import delete_repository
 from deltahub.registry.catalog.search import list_repositories
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.ingest import pipeline
 from deltahub.registry.ingest.make_public import make_public
 from deltahub.registry.ingest.pipeline import Ingest
@@ -93,17 +94,22 @@ def run_jobs(reg: Registry) -> None:
             with reg.db.write() as session:
                 queue.mark_running(session, job.id)
             if job.kind == "prove_recipe":
-                prove_recipe(reg, job.id, job.payload)
+                prove_recipe(reg, FileReader(reg), job.id, job.payload)
             elif job.kind == "ingest":
-                Ingest(reg, job.payload["revision_id"], job.id).run()
-                after_ingest(reg, job.payload["revision_id"])
+                Ingest(reg, FileReader(reg), job.payload["revision_id"], job.id).run()
+                after_ingest(reg, FileReader(reg), job.payload["revision_id"])
             else:
                 position: int | None = 0
                 while position is not None:
-                    planner = Replanner(reg, job.payload["revision_id"])
+                    planner = Replanner(reg, FileReader(reg), job.payload["revision_id"])
                     position = planner.step(position).next_position
             with reg.db.write() as session:
                 queue.mark_done(session, job.id, {})
+
+
+def _recompress(reg: Registry) -> None:
+    reader = FileReader(reg)
+    apply_recompress(reg, reader, plan_recompress(reg, reader))
 
 
 def round_of_work(data_dir: Path, models: Path, journal: Journal, number: int) -> None:
@@ -123,11 +129,11 @@ def round_of_work(data_dir: Path, models: Path, journal: Journal, number: int) -
         _push(reg, who, journal, f"alice/base-{number}", base)
         run_jobs(reg)
         _send(reg, who, journal, f"alice/sent-{number}", sent, base)
-        apply_recompress(reg, plan_recompress(reg))  # of a revision: what was sent
+        _recompress(reg)  # of a revision: what was sent
         _send_by_xet(reg, who, journal, f"alice/xet-{number}", _xorb(number))
-        make_public(reg, who, f"alice/sent-{number}")
+        make_public(reg, FileReader(reg), who, f"alice/sent-{number}")
         run_jobs(reg)
-        apply_recompress(reg, plan_recompress(reg))  # of none: what it was before it was public
+        _recompress(reg)  # of none: what it was before it was public
         for repository in list_repositories(reg, who, namespace="alice", limit=1000).items:
             if int(repository.name.rsplit("-", 1)[1]) <= number - ROUNDS_KEPT:
                 journal.add(deleting=repository.name)
@@ -187,7 +193,7 @@ def _send(
     """Push as our client does: a pack of deltas and a recipe instead of the file."""
     pack, recipe = pack_and_recipe(data, base)
     ensure_repository(reg, who, name, private=True)
-    accept_pack(reg, who, name, upload(reg, who, pack))
+    accept_pack(reg, FileReader(reg), who, name, upload(reg, who, pack))
     submit_recipe(reg, who, name, recipe)
     run_jobs(reg)
     commit(reg, who, name, "main", [AddFile("model.safetensors", sha256_of(data), len(data))])

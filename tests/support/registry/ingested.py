@@ -11,7 +11,7 @@ from deltahub.codecs.registry import BY_NUMBER
 from deltahub.registry import Caller, Registry
 from deltahub.registry.catalog.commit import AddFile, Operation, commit
 from deltahub.registry.db.models import Entry, File, Frame, Job, Revision, Tensor, TensorBase
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.ingest.pipeline import Ingest
 from deltahub.registry.ingest.prove_recipe import prove_recipe
 from deltahub.registry.jobs import queue
@@ -74,13 +74,13 @@ def send_ingested(
     """
     pack, recipe = pack_and_recipe(data, to_file({"unlike": torch.zeros(1)}))
     ensure_repository(reg, who, name, private=private)
-    accept_pack(reg, who, name, upload(reg, who, pack))
+    accept_pack(reg, FileReader(reg), who, name, upload(reg, who, pack))
     submitted = submit_recipe(reg, who, name, recipe)
     if submitted.job_id is not None:
         with reg.db.write() as session:
             assert queue.mark_running(session, submitted.job_id)
             payload = dict(session.get_one(Job, submitted.job_id).payload)
-        prove_recipe(reg, submitted.job_id, payload)
+        prove_recipe(reg, FileReader(reg), submitted.job_id, payload)
         with reg.db.write() as session:
             queue.mark_done(session, submitted.job_id, {})
     return declare(reg, who, name, base, [AddFile("model.safetensors", sha256_of(data), len(data))])
@@ -109,8 +109,8 @@ def declare(
 def ingest(reg: Registry, revision: int, job_id: str) -> None:
     with reg.db.write() as session:
         assert queue.mark_running(session, job_id)
-    Ingest(reg, revision, job_id).run()
-    after_ingest(reg, revision)
+    Ingest(reg, FileReader(reg), revision, job_id).run()
+    after_ingest(reg, FileReader(reg), revision)
     with reg.db.write() as session:
         queue.mark_done(session, job_id, {})
 
@@ -132,7 +132,7 @@ def run_replans(reg: Registry) -> int:
 
 
 def replan(reg: Registry, revision: int) -> int:
-    replanner = Replanner(reg, revision)
+    replanner = Replanner(reg, FileReader(reg), revision)
     position: int | None = 0
     switched = 0
     while position is not None:
@@ -144,11 +144,11 @@ def replan(reg: Registry, revision: int) -> int:
 
 def stored_tensors(reg: Registry, revision: int) -> dict[str, Stored]:
     """name -> how it is stored, of a revision's safetensors files."""
-    restorer = Restorer(reg)
+    reader = FileReader(reg)
     found: dict[str, Stored] = {}
     with reg.db.read() as session:
         for file in session.scalars(safetensors_files(revision)):
-            refs = named_tensors(restorer, file)
+            refs = named_tensors(reader, file)
             rows = resolve(session, file.domain_id, [ref.tensor for _, ref in refs])
             for name, ref in refs:
                 found[name] = _stored(session, rows[ref.tensor])
@@ -163,7 +163,7 @@ def read_file(reg: Registry, revision: int, path: str) -> bytes:
             .join(Entry, Entry.file_id == File.id)
             .where(Entry.revision_id == revision, Entry.path == path)
         ).one()
-    return b"".join(Restorer(reg).stream_file(file, 0, file.size))
+    return b"".join(FileReader(reg).stream_file(file, 0, file.size))
 
 
 def _stored(session: Session, row: Tensor) -> Stored:

@@ -6,8 +6,14 @@ from pathlib import Path
 import torch
 
 from deltahub.registry import Registry
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.maintenance.fsck.run import fsck
-from deltahub.registry.reencode.recompress import Outcome, apply_recompress, plan_recompress
+from deltahub.registry.reencode.recompress import (
+    Outcome,
+    Plan,
+    apply_recompress,
+    plan_recompress,
+)
 from support.models.tiny_models import Tensors, to_file
 from support.registry.ingested import (
     Stored,
@@ -84,5 +90,9 @@ def check(reg: Registry, hub: OldHub, *names: str) -> None:
     assert list(fsck(reg, read_data=True)) == []
 
 
+def plan(reg: Registry) -> Plan:
+    return plan_recompress(reg, FileReader(reg))
+
+
 def recompress(reg: Registry) -> Outcome:
-    return apply_recompress(reg, plan_recompress(reg))
+    return apply_recompress(reg, FileReader(reg), plan(reg))

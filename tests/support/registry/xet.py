@@ -14,7 +14,7 @@ import numpy as np
 from deltahub.registry import Caller, Registry
 from deltahub.registry.access.repositories import find_repository
 from deltahub.registry.db.models import Repository
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.xet.epochs import place_of
 from deltahub.registry.xet.hashes import (
     Merkle,
@@ -158,7 +158,7 @@ def send_shard(
     path.write_bytes(ShardOf(files).body if body is None else body)
     progress = Progress()
     try:
-        accept_shard(reg, Restorer(reg), who, place, path, progress)
+        accept_shard(reg, FileReader(reg), who, place, path, progress)
     finally:
         path.unlink()
     return progress

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from deltahub.codecs.errors import CodecError
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import JobFailed, RegistryError, Unavailable
 from deltahub.registry.jobs import queue
 from deltahub.registry.registry import Registry
@@ -47,10 +47,10 @@ class JobContext:
     """One run of one job. Everything that changes the world happens inside `step`."""
 
     def __init__(
-        self, registry: Registry, restorer: Restorer, job_id: str, run_step: StepRunner
+        self, registry: Registry, reader: FileReader, job_id: str, run_step: StepRunner
     ) -> None:
         self.registry = registry
-        self.restorer = restorer
+        self.reader = reader
         self.job_id = job_id
         self._run_step = run_step
         self._reported_at = 0.0

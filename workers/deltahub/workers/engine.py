@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from dbos import DBOS, DBOSConfig, Serializer, SetWorkflowID, WorkflowStatus
 
 from deltahub.registry.db.models import Job
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import JobFailed, Unavailable
 from deltahub.registry.jobs import queue
 from deltahub.registry.registry import Registry
@@ -75,7 +75,7 @@ class Engine:
         self._settings = settings
         self._kinds = kinds
         # One cache of decoded blocks for all jobs of the process.
-        self._restorer = Restorer(registry)
+        self._reader = FileReader(registry)
         self._is_stopping = threading.Event()
         self._lock = threading.Lock()
         self._active: set[str] = set()  # started here or about to be resumed here
@@ -192,7 +192,7 @@ class Engine:
                 self._begun.discard(job_id)
 
     def _run_to_result(self, job_id: str, kind: str, payload: dict[str, Any]) -> None:
-        context = JobContext(self._registry, self._restorer, job_id, self._run_step)
+        context = JobContext(self._registry, self._reader, job_id, self._run_step)
         began = time.monotonic()
         try:
             with self._registry.db.write() as session:

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from deltahub.registry.bases.alignment import StoredTensor
 from deltahub.registry.db.models import Repository, Revision
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import EntryNotFound
 from deltahub.registry.lineage.similar import find_families
 from deltahub.registry.lineage.target import Target, declares
@@ -86,23 +86,23 @@ def find_candidates(
 
 
 def load_candidates(
-    reg: Registry, restorer: Restorer, target: Target, wanted: Iterable[CandidateRevision]
+    reg: Registry, reader: FileReader, target: Target, wanted: Iterable[CandidateRevision]
 ) -> list[Candidate]:
     """The candidates with all tensors that the target's data may refer to, MAX_NAMES in all."""
     loaded: list[Candidate] = []
     room = MAX_NAMES
     for revision in wanted:
-        candidate = _load(reg, restorer, target, revision, room)
+        candidate = _load(reg, reader, target, revision, room)
         room -= len(candidate.by_name)
         if candidate.by_name:
             loaded.append(candidate)
     likely = islice((t.id for c in loaded for t in c.by_name.values()), MAX_EXPECTED)
-    restorer.expect(target.domain_id, likely)
+    reader.expect(target.domain_id, likely)
     return loaded
 
 
 def _load(
-    reg: Registry, restorer: Restorer, target: Target, wanted: CandidateRevision, room: int
+    reg: Registry, reader: FileReader, target: Target, wanted: CandidateRevision, room: int
 ) -> Candidate:
     candidate = Candidate(wanted.revision_id, wanted.origin)
     with reg.db.read() as session:
@@ -114,7 +114,7 @@ def _load(
         )
     for file in files:
         try:
-            refs = named_tensors(restorer, file)[: room - len(candidate.by_name)]
+            refs = named_tensors(reader, file)[: room - len(candidate.by_name)]
         except EntryNotFound:
             continue  # its repository has just been deleted
         with reg.db.read() as session:

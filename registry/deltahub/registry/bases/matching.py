@@ -20,7 +20,7 @@ from deltahub.registry.bases.alignment import (
     fuse,
 )
 from deltahub.registry.bases.candidates import Candidate
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost
 from deltahub.registry.lineage.tensor_sketch import FLOATS, U16, Read, nearness, to_bf16
 from deltahub.registry.packs.locations import locate, resolve
@@ -48,9 +48,9 @@ _FUSED = (
 class Matcher:
     """Finds options among candidates for one planner."""
 
-    def __init__(self, reg: Registry, restorer: Restorer, domain_id: int) -> None:
+    def __init__(self, reg: Registry, reader: FileReader, domain_id: int) -> None:
         self._reg = reg
-        self._restorer = restorer
+        self._reader = reader
         self._domain_id = domain_id
         self._probes: dict[tuple[int, tuple[int, ...]], _Probes] = {}
 
@@ -128,8 +128,8 @@ class Matcher:
 
     def _probe_all(self, tensors: Iterable[StoredTensor], count: int) -> _Probes:
         fit = [tensor for tensor in tensors if tensor.dtype in FLOATS][:MAX_PROBED]
-        self._restorer.expect(self._domain_id, [tensor.id for tensor in fit])
-        read_base = self._restorer.base_reader(self._domain_id)
+        self._reader.expect(self._domain_id, [tensor.id for tensor in fit])
+        read_base = self._reader.base_reader(self._domain_id)
         probed: list[StoredTensor] = []
         rows: list[U16] = []
         for tensor in fit:

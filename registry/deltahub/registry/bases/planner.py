@@ -21,7 +21,7 @@ from deltahub.registry.bases.alignment import BaseOption, TensorInfo, coded_as, 
 from deltahub.registry.bases.candidates import Candidate, find_candidates, load_candidates
 from deltahub.registry.bases.matching import Matcher
 from deltahub.registry.bases.precedence import Directions
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost
 from deltahub.registry.lineage.model_sketch import sketch_revision
 from deltahub.registry.lineage.target import Target
@@ -84,17 +84,17 @@ class BasePlanner:
     a base checks again, in the transaction, that the base is there and the chain short enough.
     """
 
-    def __init__(self, reg: Registry, revision_id: int, restorer: Restorer | None = None) -> None:
+    def __init__(self, reg: Registry, reader: FileReader, revision_id: int) -> None:
         self._reg = reg
-        self._restorer = restorer if restorer is not None else Restorer(reg)
+        self._reader = reader
         with reg.db.read() as session:
             self.target = Target.load(session, revision_id)
-        sketches = list(sketch_revision(reg, self._restorer, revision_id))
+        sketches = list(sketch_revision(reg, self._reader, revision_id))
         with reg.db.read() as session:
             wanted = find_candidates(session, self.target, sketches)
-        self.candidates = load_candidates(reg, self._restorer, self.target, wanted)
-        self._read_base = self._restorer.base_reader(self.target.domain_id)
-        self._matcher = Matcher(reg, self._restorer, self.target.domain_id)
+        self.candidates = load_candidates(reg, self._reader, self.target, wanted)
+        self._read_base = self._reader.base_reader(self.target.domain_id)
+        self._matcher = Matcher(reg, self._reader, self.target.domain_id)
         self._directions = Directions(reg, self.target)
         self._wins: Counter[int] = Counter()
         self._n_plans = 0

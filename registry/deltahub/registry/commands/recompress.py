@@ -19,6 +19,7 @@ from deltahub.registry.data_folder import (
     DataFolderBusy,
     DataFolderLock,
 )
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import InvalidRequest, NotFound
 from deltahub.registry.reencode.recompress import Outcome, Plan, apply_recompress, plan_recompress
 from deltahub.registry.reencode.unreadable import Unreadable
@@ -70,8 +71,9 @@ def recompress(
     if effort is not None:
         settings = Settings(data_dir=data_dir, codec_effort=effort)
     with opened_folder(settings) as reg, _alone(reg, is_applied):
+        reader = FileReader(reg)
         try:
-            plan = plan_recompress(reg, repository)
+            plan = plan_recompress(reg, reader, repository)
         except InvalidRequest as exc:
             raise _Malformed(exc) from exc
         except NotFound as exc:
@@ -79,7 +81,7 @@ def recompress(
         outcome = None
         if is_applied:
             shown = _Shown()
-            outcome = apply_recompress(reg, plan, shown)
+            outcome = apply_recompress(reg, reader, plan, shown)
             shown.end()
     unreadable = (*plan.unreadable, *(outcome.failed if outcome is not None else ()))
     if as_json:

@@ -49,7 +49,7 @@ class Served:
             self.from_uploads += from_uploads
 
 
-class Restorer(TensorReader):
+class FileReader(TensorReader):
     """Reads files for one process; safe to share between threads. See TensorReader for memory."""
 
     def __init__(

@@ -9,7 +9,7 @@ from deltahub.codecs.registry import BY_NUMBER
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import Entry, File, FileTensor, Repository, Revision, Tensor
 from deltahub.registry.db.session import ReadSession
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost, LimitExceeded, TensorNotFound
 from deltahub.registry.packs.locations import FrameLocation, TensorLocation, bases_of, locate
 from deltahub.registry.packs.tensor_reader import MIB
@@ -42,12 +42,12 @@ class FileDownload:
     tensors: tuple[PlannedTensor, ...]
 
 
-def plan_download(reg: Registry, restorer: Restorer, file: File) -> FileDownload:
+def plan_download(reg: Registry, reader: FileReader, file: File) -> FileDownload:
     """How the tensors of an ingested file are stored now.
 
     NotReady before that, EntryNotFound once the file is gone, DataLost.
     """
-    recipe = restorer.load_recipe(file)
+    recipe = reader.load_recipe(file)
     with reg.db.read() as session:
         # The file's own rows, as stream_frames sends them: the same bytes may lie in two domains.
         tensors_of_file = session.scalars(
@@ -59,7 +59,7 @@ def plan_download(reg: Registry, restorer: Restorer, file: File) -> FileDownload
         stored = describe(session, rows.values())
     missing = [ref.tensor for ref in recipe.tensors() if ref.tensor not in rows]
     if missing:
-        restorer.check_is_there(file)
+        reader.check_is_there(file)
         raise DataLost(f"tensor {missing[0].hex()} is gone; run deltahub fsck")
     ordered = dict.fromkeys(ref.tensor for ref in recipe.tensors())
     planned = tuple(stored[rows[content].id] for content in ordered)
@@ -110,7 +110,7 @@ class FrameStream:
 
 
 def stream_frames(
-    reg: Registry, restorer: Restorer, revision: Revision, tensors: Sequence[bytes]
+    reg: Registry, reader: FileReader, revision: Revision, tensors: Sequence[bytes]
 ) -> FrameStream:
     """All frames of these tensors, in this order, each tensor's in order of start.
 
@@ -127,7 +127,7 @@ def stream_frames(
             raise TensorNotFound(f"no file of {revision.commit} has a tensor {content.hex()}")
     ordered = [located[ids[content]] for content in tensors]
     n_bytes = sum(frame.length for tensor in ordered for frame in tensor.frames)
-    return FrameStream(n_bytes, _chunks(reg, restorer, ordered))
+    return FrameStream(n_bytes, _chunks(reg, reader, ordered))
 
 
 def _tensors_of(
@@ -150,14 +150,14 @@ def _tensors_of(
 
 
 def _chunks(
-    reg: Registry, restorer: Restorer, tensors: Sequence[TensorLocation]
+    reg: Registry, reader: FileReader, tensors: Sequence[TensorLocation]
 ) -> Iterator[bytes]:
     waiting = bytearray()
     for tensor in tensors:
         for frame in tensor.frames:
             for start in range(0, frame.length, MIB):
                 n = min(MIB, frame.length - start)
-                waiting += _read(reg, restorer, tensor, frame, start, n)
+                waiting += _read(reg, reader, tensor, frame, start, n)
                 if len(waiting) >= MIB:
                     yield bytes(waiting)
                     waiting.clear()
@@ -167,7 +167,7 @@ def _chunks(
 
 def _read(
     reg: Registry,
-    restorer: Restorer,
+    reader: FileReader,
     tensor: TensorLocation,
     frame: FrameLocation,
     start: int,
@@ -179,7 +179,7 @@ def _read(
     new encoding is not, and the client has to ask again.
     """
     try:
-        return restorer.frames.read(frame, start, n)
+        return reader.frames.read(frame, start, n)
     except ObjectNotFound:
         with reg.db.read() as session:
             now = locate(session, [tensor.id]).get(tensor.id)
@@ -192,6 +192,6 @@ def _read(
     ):
         raise DataLost(f"tensor {tensor.hash.hex()} was encoded anew while it was sent; ask again")
     try:
-        return restorer.frames.read(moved, start, n)
+        return reader.frames.read(moved, start, n)
     except ObjectNotFound as exc:
         raise DataLost(f"{exc}, and no row says where it went; run deltahub fsck") from exc

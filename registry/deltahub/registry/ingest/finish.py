@@ -14,7 +14,7 @@ from deltahub.registry import failpoints
 from deltahub.registry.db.batches import PART_TENSORS, batches
 from deltahub.registry.db.models import File, FileTensor, utc_now
 from deltahub.registry.db.session import WriteSession
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.downloads.recipe_index import RecipeIndex
 from deltahub.registry.errors import Conflict, DataLost
 from deltahub.registry.ingest import scan as ingest_plan
@@ -36,7 +36,7 @@ class Proved:
 
 
 def restore_hashes(
-    restorer: Restorer,
+    reader: FileReader,
     domain_id: int,
     recipe: Recipe,
     progress: Callable[[int, int], None] = lambda done, total: None,
@@ -49,7 +49,7 @@ def restore_hashes(
     """
     hashes = Hashes(recipe.size)
     index = RecipeIndex(recipe)
-    pieces = restorer.stream_recipe(domain_id, index, 0, recipe.size, places=places)
+    pieces = reader.stream_recipe(domain_id, index, 0, recipe.size, places=places)
     for piece in pieces:
         hashes.update(piece)
         progress(hashes.n_bytes, recipe.size)
@@ -58,7 +58,7 @@ def restore_hashes(
 
 def finish_files(
     reg: Registry,
-    restorer: Restorer,
+    reader: FileReader,
     files: Iterable[tuple[File, Scan]],
     progress: Callable[[int], None] = lambda n: None,
 ) -> list[DataLost]:
@@ -72,10 +72,10 @@ def finish_files(
     for group in _groups(files):
         proved: list[Proved] = []
         # Of a single file, which may have any number of tensors, a part at a time is looked up.
-        places = _places(restorer, group) if len(group) > 1 else None
+        places = _places(reader, group) if len(group) > 1 else None
         for file, scan in group:
             try:
-                _prove(restorer, file, scan, progress, places)
+                _prove(reader, file, scan, progress, places)
             except DataLost as exc:
                 damaged.append(exc)
                 # Another run shall look at the upload as it is then.
@@ -102,18 +102,18 @@ def _groups(files: Iterable[tuple[File, Scan]]) -> Iterator[list[tuple[File, Sca
 
 
 def _places(
-    restorer: Restorer, group: Sequence[tuple[File, Scan]]
+    reader: FileReader, group: Sequence[tuple[File, Scan]]
 ) -> Mapping[bytes, TensorLocation]:
     wanted = dict.fromkeys(
         content
         for _, scan in group
         for content in (scan.recipe_id, *(ref.tensor for ref in scan.recipe.tensors()))
     )
-    return restorer.look_up(group[0][0].domain_id, wanted)
+    return reader.look_up(group[0][0].domain_id, wanted)
 
 
 def _prove(
-    restorer: Restorer,
+    reader: FileReader,
     file: File,
     scan: Scan,
     progress: Callable[[int], None],
@@ -126,13 +126,13 @@ def _prove(
         told, n = done, done - told
         progress(n)
 
-    hashes = restore_hashes(restorer, file.domain_id, scan.recipe, tell, places)
+    hashes = restore_hashes(reader, file.domain_id, scan.recipe, tell, places)
     if hashes.sha256 != file.sha256 or hashes.n_bytes != file.size:
         raise DataLost(
             f"file {file.sha256} comes back from its recipe as {hashes.sha256}; its upload has"
             " changed on the disk since it was proved"
         )
-    if restorer.read_whole(file.domain_id, scan.recipe_id, places) != scan.recipe_bytes:
+    if reader.read_whole(file.domain_id, scan.recipe_id, places) != scan.recipe_bytes:
         raise DataLost(f"the stored recipe of file {file.sha256} is another one; run deltahub fsck")
 
 

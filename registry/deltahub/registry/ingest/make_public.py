@@ -26,7 +26,7 @@ from deltahub.registry.db.models import (
     Revision,
 )
 from deltahub.registry.db.session import ReadSession, WriteSession
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import Conflict
 from deltahub.registry.jobs import queue
 from deltahub.registry.registry import Registry
@@ -39,9 +39,7 @@ from deltahub.registry.xet.epochs import make_clients_forget
 _ATTEMPTS = 5
 
 
-def make_public(
-    reg: Registry, caller: Caller | None, name: str, restorer: Restorer | None = None
-) -> None:
+def make_public(reg: Registry, reader: FileReader, caller: Caller | None, name: str) -> None:
     """Whoever reaches the hub may read the repository from now on, with all its revisions.
 
     Takes as long as reading all its files, and their size on the disk until they are ingested.
@@ -50,7 +48,6 @@ def make_public(
     pushes come in faster; StorageFull, DataLost.
     """
     caller = require_writer(caller)
-    restorer = Restorer(reg) if restorer is None else restorer
     for _ in range(_ATTEMPTS):
         with reg.db.read() as session:
             repository = load_repository(session, caller, name, "admin")
@@ -61,7 +58,7 @@ def make_public(
             uploads = complete_uploads(session, caller, [file.sha256 for file in files])
             missing = _missing(session, uploads, files)
         for file in missing:
-            pieces = restorer.stream_file(file, 0, file.size)
+            pieces = reader.stream_file(file, 0, file.size)
             receive(reg, caller, file.sha256, file.size, 0, pieces, is_answer=False)
         failpoints.reached("publication.before_switch")
         if _switch(reg, caller, name):

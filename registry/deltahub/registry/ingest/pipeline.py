@@ -18,19 +18,20 @@ from deltahub.registry import failpoints
 from deltahub.registry.bases.planner import BaseChoice, BasePlanner
 from deltahub.registry.db.batches import PART_TENSORS, batches
 from deltahub.registry.db.models import Entry, File
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.db.session import WriteSession
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost, DeltaCycle
 from deltahub.registry.ingest import scan as ingest_plan
 from deltahub.registry.ingest.finish import finish_files
 from deltahub.registry.ingest.repair import Brought, heal
 from deltahub.registry.ingest.scan import LandedFile, Scan
 from deltahub.registry.jobs.progress import Progress, Report
-from deltahub.registry.packs.encode import Read, encode_tensor
+from deltahub.registry.packs.encode import Read
 from deltahub.registry.packs.holds import hold_for_job, release_job
 from deltahub.registry.packs.locations import resolve
-from deltahub.registry.packs.switch import BaseGone, check_live, in_parts, insert_tensors, make_live
+from deltahub.registry.packs.switch import BaseGone, insert_tensors, store_and_switch
 from deltahub.registry.packs.tensor_reader import TensorGone
-from deltahub.registry.packs.writer import PackSpool, frame_limit
+from deltahub.registry.packs.writer import PackSpool, SealedPacks
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import ObjectNotFound
 from deltahub.registry.storage.keys import landing_key
@@ -53,18 +54,18 @@ class Ingest:
     def __init__(
         self,
         reg: Registry,
+        reader: FileReader,
         revision_id: int,
         job_id: str,
         *,
         report: Report = lambda stage, done, total: None,
         check_cancel: Callable[[], None] = lambda: None,
-        restorer: Restorer | None = None,
     ) -> None:
         self._reg = reg
+        self._reader = reader
         self._revision_id = revision_id
         self._job_id = job_id
         self._progress = Progress(report, check_cancel)
-        self._restorer = Restorer(reg) if restorer is None else restorer
         self._planner: BasePlanner | None = None
         # What is not stored yet, None while that is not known.
         self._todo: deque[Brought] | None = None
@@ -150,13 +151,13 @@ class Ingest:
         files = list(self._scanned(file_ids, damaged))
         total = sum(file.size for file, _ in files)
         progress = self._counting("prove", total)
-        lost = finish_files(self._reg, self._restorer, files, progress)
+        lost = finish_files(self._reg, self._reader, files, progress)
         if lost:
             self._heal(file_ids, total)
             damaged = []
             again = self._scanned(file_ids, damaged)
             progress = self._counting("prove", total)
-            lost = finish_files(self._reg, self._restorer, again, progress)
+            lost = finish_files(self._reg, self._reader, again, progress)
         damaged += lost
         for exc in damaged:
             log.error("job=%s cannot ingest: %s", self._job_id, exc)
@@ -169,7 +170,7 @@ class Ingest:
             item for file, scan in self._scanned(file_ids) for item in self._items_of(file, scan)
         )
         progress = self._counting("prove", total)
-        heal(self._reg, self._restorer, brought, self._job_id, progress)
+        heal(self._reg, self._reader, brought, self._job_id, progress)
 
     def release(self) -> None:
         """Let go of what the job held: the finished files refer to it now."""
@@ -262,7 +263,6 @@ class Ingest:
 
     def _store_pack(self, todo: deque[Brought], *, with_bases: bool) -> None:
         """Store the first tensors of todo, and take them off it."""
-        settings = self._reg.settings
         domain_id = todo[0].domain_id
         n_taken, raw_bytes = 0, 0
         done = self._total_bytes - sum(item.ref.size for item in todo)
@@ -272,45 +272,37 @@ class Ingest:
             done += n
             self._progress("store", done, self._total_bytes)
 
-        with PackSpool(self._reg, domain_id, self._restorer) as spool:
+        with PackSpool(self._reg, self._reader, domain_id) as spool:
             for item in todo:
                 if item.domain_id != domain_id:
                     break
                 # What the next tensor will take, by what those before it took.
                 share = spool.size_bytes / raw_bytes if raw_bytes else 0.0
-                if spool.size_bytes + item.ref.size * share > settings.pack_bytes:
+                if spool.size_bytes + item.ref.size * share > self._reg.settings.pack_bytes:
                     break
                 choice = self._choose(item) if with_bases else None
-                encode_tensor(
-                    spool,
-                    tensor_spec(item.ref.tensor, item.ref.dtype, item.ref.shape),
-                    item.read,
-                    max_frame_bytes=frame_limit(settings.pack_bytes),
-                    plan_of=None if choice is None else choice.frame_plan,
-                    read_base=self._restorer.base_reader(domain_id),
-                    threads=settings.codec_threads,
-                    effort=settings.effort,
-                    progress=progress,
-                )
+                spec = tensor_spec(item.ref.tensor, item.ref.dtype, item.ref.shape)
+                plan_of = None if choice is None else choice.frame_plan
+                spool.encode(spec, item.read, plan_of, progress)
                 n_taken += 1
                 raw_bytes += item.ref.size
-            sealed = spool.seal()
-        for number, part in enumerate(in_parts(sealed)):
-            with self._reg.db.write() as session:
-                check = check_live if number else make_live
-                check(session, part)
-                ids = insert_tensors(session, part, settings.max_depth)
-                hold_for_job(session, ids.values(), self._job_id, settings.hold_ttl_s)
-                failpoints.reached("ingest.publish.before_commit")
+            store_and_switch(self._reg, spool, self._insert, is_split=True)
         failpoints.reached("ingest.publish.after_commit")
         for _ in range(n_taken):
             todo.popleft()
+
+    def _insert(self, session: WriteSession, sealed: SealedPacks) -> None:
+        """Make the tensors known, held for the job until the files refer to them."""
+        settings = self._reg.settings
+        ids = insert_tensors(session, sealed, settings.max_depth)
+        hold_for_job(session, ids.values(), self._job_id, settings.hold_ttl_s)
+        failpoints.reached("ingest.publish.before_commit")
 
     def _choose(self, item: Brought) -> BaseChoice | None:
         if item.ref.name is None:
             return None
         if self._planner is None:
-            self._planner = BasePlanner(self._reg, self._revision_id, self._restorer)
+            self._planner = BasePlanner(self._reg, self._reader, self._revision_id)
         # A file shared with a public repository must not depend on private tensors.
         if item.domain_id != self._planner.target.domain_id:
             return None

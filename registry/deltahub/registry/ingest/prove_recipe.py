@@ -14,18 +14,17 @@ from deltahub.codecs.frames import tensor_spec
 from deltahub.registry import failpoints
 from deltahub.registry.db.models import File, Job, Landing, Repository
 from deltahub.registry.db.session import WriteSession
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import HashMismatch
 from deltahub.registry.ingest.finish import Proved, attach_recipes, restore_hashes
 from deltahub.registry.ingest.repair import Brought, heal
 from deltahub.registry.ingest.scan import LandedFile
 from deltahub.registry.jobs import queue
 from deltahub.registry.jobs.progress import Progress, Report
-from deltahub.registry.packs.encode import encode_tensor
 from deltahub.registry.packs.holds import hold_for_job, hold_for_user, release_job
 from deltahub.registry.packs.locations import resolve
-from deltahub.registry.packs.switch import insert_tensors, make_live
-from deltahub.registry.packs.writer import PackSpool, frame_limit
+from deltahub.registry.packs.switch import insert_tensors, store_and_switch
+from deltahub.registry.packs.writer import PackSpool, SealedPacks
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.spool import Hashes
 from deltahub.registry.uploads.discard import delete_condemned, drop_landings, drop_unused
@@ -35,18 +34,17 @@ from deltahub.registry.uploads.recipes import JOB_KIND, find_file, parse_recipe
 
 def prove_recipe(
     reg: Registry,
+    reader: FileReader,
     job_id: str,
     payload: Mapping[str, Any],
     *,
     report: Report = lambda stage, done, total: None,
     check_cancel: Callable[[], None] = lambda: None,
-    restorer: Restorer | None = None,
 ) -> None:
     """Follow a submitted recipe; its file can be committed by who sent it, or HashMismatch.
 
     payload: as submit_recipe wrote it. Safe to run twice, or to die at any line.
     """
-    restorer = Restorer(reg) if restorer is None else restorer
     with reg.db.read() as session:
         landing = session.get(Landing, payload["landing_id"])
         repository = session.get(Repository, payload["repository_id"])
@@ -60,7 +58,7 @@ def prove_recipe(
     recipe = parse_recipe(reg, data)
 
     progress = partial(Progress(report, check_cancel), "prove")
-    hashes = restore_hashes(restorer, repository.domain_id, recipe, progress)
+    hashes = restore_hashes(reader, repository.domain_id, recipe, progress)
     if hashes.sha256 != recipe.sha256.hex():
         with reg.db.write() as session:
             release_job(session, job_id)
@@ -70,7 +68,7 @@ def prove_recipe(
             f"the recipe makes a file with SHA-256 {hashes.sha256}, not {recipe.sha256.hex()}"
         )
     recipe_id = recipe.id
-    _store_recipe(reg, restorer, job_id, repository.domain_id, recipe_id, data)
+    _store_recipe(reg, reader, job_id, repository.domain_id, recipe_id, data)
     with reg.db.write() as session:
         file, dropped = _proved_file(session, repository, recipe, recipe_id, hashes)
         hold_for_user(
@@ -102,7 +100,7 @@ def _let_go(session: WriteSession, landing_id: str, job_id: str) -> list[str]:
 
 def _store_recipe(
     reg: Registry,
-    restorer: Restorer,
+    reader: FileReader,
     job_id: str,
     domain_id: int,
     recipe_id: bytes,
@@ -118,20 +116,16 @@ def _store_recipe(
 
     if found:
         ref = TensorRef(recipe_id, len(data), "U8", (len(data),), None)
-        heal(reg, restorer, [Brought(domain_id, ref, read)], job_id)
+        heal(reg, reader, [Brought(domain_id, ref, read)], job_id)
         return
-    with PackSpool(reg, domain_id, restorer) as spool:
-        encode_tensor(
-            spool,
-            tensor_spec(recipe_id, "U8", (len(data),)),
-            read,
-            max_frame_bytes=frame_limit(reg.settings.pack_bytes),
-        )
-        sealed = spool.seal()
-    with reg.db.write() as session:
-        make_live(session, sealed)
+
+    def insert(session: WriteSession, sealed: SealedPacks) -> None:
         ids = insert_tensors(session, sealed, reg.settings.max_depth)
         hold_for_job(session, ids.values(), job_id, reg.settings.hold_ttl_s)
+
+    with PackSpool(reg, reader, domain_id) as spool:
+        spool.encode(tensor_spec(recipe_id, "U8", (len(data),)), read)
+        store_and_switch(reg, spool, insert)
 
 
 def _proved_file(

@@ -14,13 +14,14 @@ from blake3 import blake3
 from deltahub.codecs.files.recipe import TensorRef
 from deltahub.codecs.frames import tensor_spec
 from deltahub.registry.db.batches import PART_TENSORS, batches
+from deltahub.registry.db.session import WriteSession
 from deltahub.registry.errors import DataLost
-from deltahub.registry.packs.encode import Read, encode_tensor
+from deltahub.registry.packs.encode import Read
 from deltahub.registry.packs.holds import hold_for_job
 from deltahub.registry.packs.locations import TensorLocation, is_as_read, locate, resolve
-from deltahub.registry.packs.switch import make_live, switch_tensor
+from deltahub.registry.packs.switch import store_and_switch, switch_tensor
 from deltahub.registry.packs.tensor_reader import RUN_BYTES, TensorReader
-from deltahub.registry.packs.writer import PackSpool, frame_limit
+from deltahub.registry.packs.writer import PackSpool, SealedPacks
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import ObjectNotFound
 
@@ -130,22 +131,23 @@ def _store_anew(
     broken: Sequence[_Stored],
     progress: Callable[[int], None],
 ) -> None:
-    """These of one domain, or all but those whose upload cannot be read."""
-    settings = reg.settings
+    """Store these tensors of one domain again, all but those whose upload cannot be read."""
+
+    def switch(session: WriteSession, sealed: SealedPacks) -> None:
+        now = locate(session, [each.location.id for each in broken])
+        for each in broken:
+            row = each.location
+            if is_as_read(row, now.get(row.id)):  # else another job has stored it again
+                frames = sealed.tensors[row.hash].frames
+                switch_tensor(session, row.id, frames, (), reg.settings.max_depth)
+
     try:
-        with PackSpool(reg, broken[0].location.domain_id, reader) as spool:
+        with PackSpool(reg, reader, broken[0].location.domain_id) as spool:
             for each in broken:
                 ref = each.brought.ref
-                encode_tensor(
-                    spool,
-                    tensor_spec(ref.tensor, ref.dtype, ref.shape),
-                    each.brought.read,
-                    max_frame_bytes=frame_limit(settings.pack_bytes),
-                    threads=settings.codec_threads,
-                    effort=settings.effort,
-                    progress=progress,
-                )
-            sealed = spool.seal()
+                spec = tensor_spec(ref.tensor, ref.dtype, ref.shape)
+                spool.encode(spec, each.brought.read, progress=progress)
+            store_and_switch(reg, spool, switch)
     except (DataLost, ObjectNotFound) as exc:
         if len(broken) == 1:
             log.warning("tensor %s cannot be stored anew: %s", broken[0].location.hash.hex(), exc)
@@ -153,12 +155,4 @@ def _store_anew(
             for each in broken:
                 _store_anew(reg, reader, [each], progress)
         return
-    with reg.db.write() as session:
-        make_live(session, sealed)
-        now = locate(session, [each.location.id for each in broken])
-        for each in broken:
-            row = each.location
-            if is_as_read(row, now.get(row.id)):  # else somebody else has stored it anew
-                frames = sealed.tensors[row.hash].frames
-                switch_tensor(session, row.id, frames, (), settings.max_depth)
     log.warning("stored %d damaged tensors anew", len(broken))

@@ -8,7 +8,7 @@ from sqlalchemy import select
 from deltahub.codecs.errors import CodecError
 from deltahub.codecs.files.split import SAFETENSORS_SUFFIX, plan_file
 from deltahub.registry.db.models import Entry, File
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.lineage.target import Target
 from deltahub.registry.lineage.tensor_sketch import Sketchable, TensorSketch, choose, sketch
 from deltahub.registry.lineage.weights import named_tensors, safetensors_files
@@ -17,7 +17,7 @@ from deltahub.registry.packs.tensor_reader import TensorGone
 from deltahub.registry.registry import Registry
 
 
-def sketch_revision(reg: Registry, restorer: Restorer, revision_id: int) -> list[TensorSketch]:
+def sketch_revision(reg: Registry, reader: FileReader, revision_id: int) -> list[TensorSketch]:
     """The sketches of the tensors that stand for a revision's model, ingested or not."""
     with reg.db.read() as session:
         rows = session.execute(
@@ -34,15 +34,15 @@ def sketch_revision(reg: Registry, restorer: Restorer, revision_id: int) -> list
     tensors: list[Sketchable] = []
     for path, file in files:
         if file.recipe_tensor_id is None:
-            tensors += _tensors_of(restorer, path, file)
+            tensors += _tensors_of(reader, path, file)
         else:
-            tensors += _stored_tensors_of(restorer, file)
+            tensors += _stored_tensors_of(reader, file)
     sketches = [sketch(tensor) for tensor in choose(tensors)]
     return [found for found in sketches if found is not None]
 
 
 def sketch_stored(
-    reg: Registry, restorer: Restorer, revision_id: int
+    reg: Registry, reader: FileReader, revision_id: int
 ) -> list[tuple[int, TensorSketch]]:
     """(tensor row, sketch) of the tensors that stand for an ingested revision's model."""
     with reg.db.read() as session:
@@ -53,9 +53,9 @@ def sketch_stored(
     tensors: list[Sketchable] = []
     rows: dict[str, int] = {}
     # Remembers blocks and places; a sketch reads a tensor at 16 places.
-    read_stored = restorer.base_reader(target.domain_id)
+    read_stored = reader.base_reader(target.domain_id)
     for file in files:
-        refs = named_tensors(restorer, file)
+        refs = named_tensors(reader, file)
         with reg.db.read() as session:
             stored = resolve(session, target.domain_id, (ref.tensor for _, ref in refs))
         for name, ref in refs:
@@ -68,43 +68,41 @@ def sketch_stored(
     return [(row_id, made) for row_id, made in found if made is not None]
 
 
-def file_reader(
-    restorer: Restorer, file: File, start: int = 0
-) -> Callable[[int, memoryview], None]:
+def read_from(reader: FileReader, file: File, start: int = 0) -> Callable[[int, memoryview], None]:
     """read(first_byte, out) over a file's bytes, counted from `start`."""
 
     def read(first_byte: int, out: memoryview) -> None:
         position = 0
         first = start + first_byte
-        for piece in restorer.stream_file(file, first, first + out.nbytes):
+        for piece in reader.stream_file(file, first, first + out.nbytes):
             out[position : position + piece.nbytes] = piece
             position += piece.nbytes
 
     return read
 
 
-def _stored_tensors_of(restorer: Restorer, file: File) -> list[Sketchable]:
+def _stored_tensors_of(reader: FileReader, file: File) -> list[Sketchable]:
     """Of an ingested file. To read it as a file would look up its recipe and where each tensor and
     its bases lie at every one of the places that a sketch reads; this reader remembers them.
     """
-    read_stored = restorer.base_reader(file.domain_id)
+    read_stored = reader.base_reader(file.domain_id)
 
     def read(tensor: bytes, first_byte: int, out: memoryview) -> None:
         try:
             read_stored(tensor, first_byte, out)
         except TensorGone:
-            restorer.check_is_there(file)
+            reader.check_is_there(file)
             raise
 
     return [
         Sketchable(name, ref.dtype, ref.shape, partial(read, ref.tensor))
-        for name, ref in named_tensors(restorer, file)
+        for name, ref in named_tensors(reader, file)
     ]
 
 
-def _tensors_of(restorer: Restorer, path: str, file: File) -> list[Sketchable]:
+def _tensors_of(reader: FileReader, path: str, file: File) -> list[Sketchable]:
     """Of a file that was only uploaded."""
-    read = file_reader(restorer, file)
+    read = read_from(reader, file)
 
     def read_at(offset: int, length: int) -> bytearray:
         out = bytearray(length)
@@ -116,7 +114,7 @@ def _tensors_of(restorer: Restorer, path: str, file: File) -> list[Sketchable]:
     except CodecError:
         return []  # ingest says what is wrong with it
     return [
-        Sketchable(piece.name, piece.dtype, piece.shape, file_reader(restorer, file, piece.start))
+        Sketchable(piece.name, piece.dtype, piece.shape, read_from(reader, file, piece.start))
         for piece in plan.tensor_pieces()
         if piece.name is not None
     ]

@@ -5,14 +5,14 @@ from sqlalchemy import Select, select
 from deltahub.codecs.errors import CodecError
 from deltahub.codecs.files.recipe import Recipe, TensorRef
 from deltahub.registry.db.models import Entry, File
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost
 
 
-def named_tensors(restorer: Restorer, file: File) -> list[tuple[str, TensorRef]]:
+def named_tensors(reader: FileReader, file: File) -> list[tuple[str, TensorRef]]:
     """(name, tensor) of an ingested safetensors file, in the order of the file."""
     try:
-        recipe = Recipe.from_bytes(restorer.read_recipe(file))
+        recipe = Recipe.from_bytes(reader.read_recipe(file))
     except CodecError as exc:
         raise DataLost(f"the recipe of file {file.sha256}: {exc}") from exc
     return [

@@ -1,10 +1,10 @@
 """The switches: rows that make sealed frames what readers see, each in one transaction.
 
-Every function here belongs to the caller's write transaction; a pack that gc has condemned in
-the meantime, a base that is gone, a cycle or a chain too deep undo all of it.
+Every function that takes a session belongs to the caller's write transaction; a pack that gc has
+condemned in the meantime, a base that is gone, a cycle or a chain too deep undo all of it.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -16,11 +16,34 @@ from deltahub.registry.db.session import WriteSession
 from deltahub.registry.errors import Conflict, DeltaCycle, TensorNotFound
 from deltahub.registry.packs.locations import FrameLocation, bases_of, resolve
 from deltahub.registry.packs.tensor_reader import MAX_CHAIN
-from deltahub.registry.packs.writer import NewTensor, SealedPacks
+from deltahub.registry.packs.writer import NewTensor, PackSpool, SealedPacks
+from deltahub.registry.registry import Registry
 
 
 class BaseGone(Conflict):
     """A base was deleted between choosing it and switching to it; choose again."""
+
+
+def store_and_switch(
+    reg: Registry,
+    spool: PackSpool,
+    switch: Callable[[WriteSession, SealedPacks], None],
+    *,
+    is_split: bool = False,
+) -> None:
+    """Store all that the spool collected, then make readers see it.
+
+    Every loop that stores tensors keeps this order, because a crash in it then leaves garbage and
+    never a row without its bytes: the packs are put, read back and proved; only then one
+    transaction makes them live and calls switch(session, sealed), which writes the rows.
+    is_split: take several transactions for very many tensors; see in_parts.
+    """
+    sealed = spool.seal()
+    for number, part in enumerate(in_parts(sealed) if is_split else [sealed]):
+        with reg.db.write() as session:
+            check = check_live if number else make_live
+            check(session, part)
+            switch(session, part)
 
 
 def make_live(session: WriteSession, sealed: SealedPacks) -> None:

@@ -1,10 +1,10 @@
 """Building packs: frames of one domain, spooled to disk, put, read back and proved.
 
-Nothing here makes a tensor visible: that is one transaction, in publish.py or of the caller.
+Nothing here makes a tensor visible: a transaction does that, in switch.py.
 """
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import BufferedWriter
@@ -15,13 +15,20 @@ from typing import Self
 from blake3 import blake3
 
 from deltahub.codecs.errors import CodecError
-from deltahub.codecs.frames import MAX_FRAME, FrameHeader, parse_header
+from deltahub.codecs.frames import (
+    MAX_FRAME,
+    FrameHeader,
+    TensorSpec,
+    parse_header,
+    split_frames,
+)
 from deltahub.codecs.frames.pack import PackWriter, verify_pack_hash
 from deltahub.codecs.registry import BY_ID
 from deltahub.registry import failpoints
 from deltahub.registry.db.models import Pack
 from deltahub.registry.errors import DataLost
-from deltahub.registry.packs.encoder_rank import NOT_TRIED
+from deltahub.registry.packs.encode import PlanOf, Read, encode_part
+from deltahub.registry.packs.encoder_rank import NOT_TRIED, rank_alone, rank_of
 from deltahub.registry.packs.locations import FrameLocation
 from deltahub.registry.packs.tensor_reader import RUN_BYTES, TensorReader
 from deltahub.registry.registry import Registry
@@ -79,16 +86,11 @@ class PackSpool:
     """
 
     def __init__(
-        self,
-        reg: Registry,
-        domain_id: int,
-        reader: TensorReader | None = None,
-        *,
-        is_decoded: bool = False,
+        self, reg: Registry, reader: TensorReader, domain_id: int, *, is_decoded: bool = False
     ) -> None:
         self._reg = reg
+        self._reader = reader
         self._domain_id = domain_id
-        self._reader = TensorReader(reg) if reader is None else reader
         self._is_decoded = is_decoded
         self._tensors: dict[bytes, NewTensor] = {}
         # Of tensors whose frames are not all proved: hash of the bytes so far, and how many.
@@ -125,6 +127,33 @@ class PackSpool:
 
     def __contains__(self, tensor: object) -> bool:
         return tensor in self._tensors
+
+    def encode(
+        self,
+        spec: TensorSpec,
+        read: Read,
+        plan_of: PlanOf | None = None,
+        progress: Callable[[int], None] = lambda n: None,
+    ) -> None:
+        """Encode a tensor as the settings say, and add all its frames. Memory: four frames.
+
+        plan_of: the base of each frame; None encodes the tensor without a base. progress(n):
+        called after every frame of n decoded bytes; may raise to stop.
+        """
+        settings = self._reg.settings
+        effort, threads = settings.effort, settings.codec_threads
+        read_base = self._reader.base_reader(self._domain_id)
+        # Even a raw frame of that size fits into a pack.
+        limit = max(8, min(MAX_FRAME, settings.pack_bytes // 2))
+        for part in split_frames(spec, limit):
+            source = bytearray(part.count * spec.dtype.itemsize)
+            read(part.start * spec.dtype.itemsize, memoryview(source))
+            plan = None if plan_of is None else plan_of(part)
+            frame = encode_part(spec, part, source, plan, read_base, effort, threads)
+            size = len(source)
+            del source
+            self.add(frame, rank_alone() if plan is None else rank_of(effort))
+            progress(size)
 
     def add(self, frame: bytes | bytearray | memoryview, tried: int = NOT_TRIED) -> None:
         """Append the next frame of its tensor. tried: the rank of the encoders that made it."""
@@ -248,11 +277,6 @@ def _disk_errors(path: Path) -> Iterator[None]:
     """What the local disk refuses, as the registry's refusals."""
     with translated_store_errors(), translated(path.name):
         yield
-
-
-def frame_limit(pack_bytes: int) -> int:
-    """Decoded bytes a frame may have, so that even a raw one fits into a pack of this size."""
-    return max(8, min(MAX_FRAME, pack_bytes // 2))
 
 
 def _location(

@@ -9,19 +9,20 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 
 from deltahub.codecs.frames import FrameRange, TensorSpec
 from deltahub.registry.db.batches import PART_TENSORS
 from deltahub.registry.db.models import Tensor
 from deltahub.registry.db.session import WriteSession
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import Conflict, DataLost, DeltaCycle, TensorNotFound
 from deltahub.registry.failpoints import reached
 from deltahub.registry.packs.encode import encode_part
 from deltahub.registry.packs.encoder_rank import is_newest, is_same_anew, rank_alone, rank_of
 from deltahub.registry.packs.locations import FrameLocation, TensorLocation, is_as_read, locate
-from deltahub.registry.packs.switch import BaseGone, make_live, switch_tensor
+from deltahub.registry.packs.switch import BaseGone, store_and_switch, switch_tensor
 from deltahub.registry.packs.tensor_reader import TensorGone
 from deltahub.registry.packs.writer import PackSpool, SealedPacks
 from deltahub.registry.reencode.survey import mark_tried
@@ -45,6 +46,13 @@ class Recoded:
     not_smaller: int = 0
     changed: int = 0  # by somebody else meanwhile, or deleted
     failed: dict[int, str] = field(default_factory=dict)
+
+    def add(self, other: "Recoded") -> None:
+        self.replaced += other.replaced
+        self.saved_bytes += other.saved_bytes
+        self.not_smaller += other.not_smaller
+        self.changed += other.changed
+        self.failed.update(other.failed)
 
 
 @dataclass(frozen=True)
@@ -82,12 +90,12 @@ class Recoder:
     The effort is that of the registry's settings. Not shared between threads.
     """
 
-    def __init__(self, reg: Registry, restorer: Restorer, domain_id: int) -> None:
+    def __init__(self, reg: Registry, reader: FileReader, domain_id: int) -> None:
         self._reg = reg
-        self._restorer = restorer
+        self._reader = reader
         self._domain_id = domain_id
         self._effort = reg.settings.effort
-        self._read_base = restorer.base_reader(domain_id)
+        self._read_base = reader.base_reader(domain_id)
         self._done = Recoded()
 
     def run(
@@ -120,33 +128,32 @@ class Recoder:
         """How many of the first tensors of todo are done."""
         pack_bytes = self._reg.settings.pack_bytes
         coded: list[_Coded] = []
-        n_taken, n_bytes, n_gone = 0, 0, 0
-        failed: dict[int, str] = {}
-        with PackSpool(self._reg, self._domain_id, self._restorer) as spool:
+        done = Recoded()
+        n_taken, n_bytes = 0, 0
+        with PackSpool(self._reg, self._reader, self._domain_id) as spool:
             for tensor_id in todo:
                 is_full = spool.size_bytes >= pack_bytes // 2 or n_taken >= PART_TENSORS
                 if is_full or n_bytes >= PACKS_A_BATCH * pack_bytes:
                     break
                 n_taken += 1
-                location = self._restorer.locate([tensor_id]).get(tensor_id)
+                location = self._reader.locate([tensor_id]).get(tensor_id)
                 if location is None or location.domain_id != self._domain_id:
-                    n_gone += 1
+                    done.changed += 1
                 else:
                     n_bytes += location.size
                     try:
                         coded.append(self._code(spool, location))
                     except _Unreadable as exc:
-                        if self._restorer.locate([tensor_id]).get(tensor_id) != location:
+                        if self._reader.locate([tensor_id]).get(tensor_id) != location:
                             raise Conflict(f"it was moved or deleted under way: {exc}") from exc
                         if location.hash in spool:
                             raise
-                        failed[tensor_id] = str(exc)
+                        done.failed[tensor_id] = str(exc)
                 progress(tensor_id)
-            sealed = None if spool.is_empty else spool.seal()
-        self._done.changed += n_gone
-        self._done.failed.update(failed)
-        if coded:
-            self._switch(sealed, coded)
+            if coded:  # also where none became smaller: they are marked
+                store_and_switch(self._reg, spool, partial(self._switch, coded, done))
+                reached("recompress.switch.after_commit")
+        self._done.add(done)
         return n_taken
 
     def _code(self, spool: PackSpool, location: TensorLocation) -> _Coded:
@@ -175,12 +182,12 @@ class Recoder:
 
     def _code_frame(self, location: TensorLocation, frame: FrameLocation) -> bytes | None:
         """The same elements in a better frame, if there is one. Memory: four frames."""
-        header = self._restorer.frames.open(frame).view.header
+        header = self._reader.frames.open(frame).view.header
         made = header.codec, header.codec_version, header.dtype
         if is_newest(*made, header.effort, self._effort):
             return None
         source = bytearray(frame.size)
-        self._restorer.read_tensor_into(location.id, frame.start, memoryview(source))
+        self._reader.read_tensor_into(location.id, frame.start, memoryview(source))
         if header.effort >= self._effort and is_same_anew(*made, memoryview(source)):
             return None
         spec = TensorSpec(header.tensor, header.dtype, 1, header.tensor_count)
@@ -191,38 +198,29 @@ class Recoder:
 
     def _stored(self, location: TensorLocation, frame: FrameLocation) -> memoryview:
         with _reading(location):
-            return self._restorer.frames.read(frame, 0, frame.length)
+            return self._reader.frames.read(frame, 0, frame.length)
 
-    def _switch(self, sealed: SealedPacks | None, coded: list[_Coded]) -> None:
-        """One transaction: what is stored as it was when it was read is read anew from now on."""
-        done = Recoded()
+    def _switch(
+        self, coded: list[_Coded], done: Recoded, session: WriteSession, sealed: SealedPacks
+    ) -> None:
+        """Switch the tensors that are stored as they were when they were read; mark the rest."""
         stale: list[TensorLocation] = []
-        with self._reg.db.write() as session:
-            if sealed is not None:
-                make_live(session, sealed)
-            now = locate(session, [each.location.id for each in coded])
-            for each in coded:
-                # Frames that are not switched to are dead bytes of the new pack, gc's to collect.
-                if not is_as_read(each.location, now.get(each.location.id)):
-                    done.changed += 1
-                elif sealed is None or not each.is_new:
-                    stale.append(each.location)
-                elif self._switch_one(session, sealed, each):
-                    done.replaced += 1
-                    done.saved_bytes += _stored_bytes(each.location.frames) - _stored_bytes(
-                        sealed.tensors[each.location.hash].frames
-                    )
-                else:
-                    stale.append(each.location)
-            done.not_smaller += len(stale)
-            for rank, tensors in groupby(sorted(stale, key=self._rank), self._rank):
-                mark_tried(session, (tensor.id for tensor in tensors), rank)
-            reached("recompress.switch.before_commit")
-        reached("recompress.switch.after_commit")
-        self._done.replaced += done.replaced
-        self._done.saved_bytes += done.saved_bytes
-        self._done.not_smaller += done.not_smaller
-        self._done.changed += done.changed
+        now = locate(session, [each.location.id for each in coded])
+        for each in coded:
+            # Frames that are not switched to are dead bytes of the new pack, gc's to collect.
+            if not is_as_read(each.location, now.get(each.location.id)):
+                done.changed += 1
+            elif each.is_new and self._switch_one(session, sealed, each):
+                done.replaced += 1
+                done.saved_bytes += _stored_bytes(each.location.frames) - _stored_bytes(
+                    sealed.tensors[each.location.hash].frames
+                )
+            else:
+                stale.append(each.location)
+        done.not_smaller += len(stale)
+        for rank, tensors in groupby(sorted(stale, key=self._rank), self._rank):
+            mark_tried(session, (tensor.id for tensor in tensors), rank)
+        reached("recompress.switch.before_commit")
 
     def _switch_one(self, session: WriteSession, sealed: SealedPacks, coded: _Coded) -> bool:
         row = session.get_one(Tensor, coded.location.id)

@@ -24,7 +24,7 @@ from deltahub.registry.db.models import (
     Revision,
     Tensor,
 )
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost, RepositoryNotFound
 from deltahub.registry.failpoints import reached
 from deltahub.registry.lineage.measured import measure_affected
@@ -122,7 +122,7 @@ class Outcome:
         yield from (f"note: {note}" for note in self.notes)
 
 
-def plan_recompress(reg: Registry, repository: str | None = None) -> Plan:
+def plan_recompress(reg: Registry, reader: FileReader, repository: str | None = None) -> Plan:
     """What the encoders of today might make smaller at the effort of the settings.
 
     repository: only what revisions of this one hold; InvalidName, RepositoryNotFound. Touches
@@ -145,7 +145,7 @@ def plan_recompress(reg: Registry, repository: str | None = None) -> Plan:
         effort=effort.name.lower(),
         groups=groups,
         up_to_date=found.up_to_date,
-        unreadable=describe(reg, found.unreadable),
+        unreadable=describe(reg, reader, found.unreadable),
         repository_id=repository_id,
         tensors=found.tensors,
         newest=found.newest,
@@ -153,10 +153,13 @@ def plan_recompress(reg: Registry, repository: str | None = None) -> Plan:
 
 
 def apply_recompress(
-    reg: Registry, plan: Plan, report: Report = lambda stage, done, total: None
+    reg: Registry,
+    reader: FileReader,
+    plan: Plan,
+    report: Report = lambda stage, done, total: None,
 ) -> Outcome:
     """Carry a plan out. Beside a working hub, too; killed at any moment, run it again."""
-    work = _Work(reg, plan, report)
+    work = _Work(reg, reader, plan, report)
     for batch in batches(sorted(plan.newest)):
         with reg.db.write() as session:
             mark_tried(session, batch, rank_of(reg.settings.effort))
@@ -174,11 +177,11 @@ def _effort_name(effort: int) -> str:
 class _Work:
     """One run: what is left to do, and what has been done."""
 
-    def __init__(self, reg: Registry, plan: Plan, report: Report) -> None:
+    def __init__(self, reg: Registry, reader: FileReader, plan: Plan, report: Report) -> None:
         self._reg = reg
         self._repository_id = plan.repository_id
         self._report = report
-        self._restorer = Restorer(reg)
+        self._reader = reader
         self._todo = dict(plan.tensors)
         self._total = plan.total_bytes
         self._done_bytes = 0
@@ -186,7 +189,7 @@ class _Work:
         self._failed: dict[int, str] = {}
 
     def outcome(self) -> Outcome:
-        self._outcome.failed = describe(self._reg, self._failed)
+        self._outcome.failed = describe(self._reg, self._reader, self._failed)
         return self._outcome
 
     def revisions(self) -> list[int]:
@@ -255,7 +258,7 @@ class _Work:
         switched = 0
         position: int | None = 0
         try:
-            replanner = Replanner(self._reg, revision_id, self._restorer, alone)
+            replanner = Replanner(self._reg, self._reader, revision_id, alone)
             while position is not None:
                 step = replanner.step(position, lambda *_: self._tell(stage))
                 position = step.next_position
@@ -288,7 +291,7 @@ class _Work:
                 left = outdated_among(session, tensors, rank_of(self._reg.settings.effort))
             for tensor in set(tensors).difference(left):  # it has found a base, here or elsewhere
                 progress(tensor)
-            done = Recoder(self._reg, self._restorer, domain).run(left, progress)
+            done = Recoder(self._reg, self._reader, domain).run(left, progress)
             self._outcome.replaced += done.replaced
             self._outcome.not_smaller += done.not_smaller
             self._outcome.changed += done.changed

@@ -19,16 +19,15 @@ from deltahub.registry.bases.planner import MUST_BEAT, MUST_SAVE, BaseChoice, Ba
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.expressions import total
 from deltahub.registry.db.models import Frame, Tensor, TensorBase
-from deltahub.registry.db.session import ReadSession
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DeltaCycle, TensorNotFound
 from deltahub.registry.failpoints import reached
 from deltahub.registry.lineage.weights import named_tensors, safetensors_files
-from deltahub.registry.packs.encode import encode_tensor
 from deltahub.registry.packs.locations import closure, resolve
-from deltahub.registry.packs.switch import BaseGone, make_live, switch_tensor
+from deltahub.registry.packs.switch import BaseGone, store_and_switch, switch_tensor
 from deltahub.registry.packs.tensor_reader import MAX_CHAIN, TensorGone
-from deltahub.registry.packs.writer import PackSpool, SealedPacks, frame_limit
+from deltahub.registry.packs.writer import PackSpool, SealedPacks
 from deltahub.registry.registry import Registry
 
 log = logging.getLogger(__name__)
@@ -83,13 +82,13 @@ class Replanner:
     def __init__(
         self,
         reg: Registry,
+        reader: FileReader,
         revision_id: int,
-        restorer: Restorer | None = None,
         only: Collection[int] | None = None,
     ) -> None:
         self._reg = reg
+        self._reader = reader
         self._revision_id = revision_id
-        self._restorer = restorer if restorer is not None else Restorer(reg)
         self._load_planner()
         self._target = self._planner.target
         self._tensors = [t for t in self._list_tensors() if only is None or t.id in only]
@@ -97,7 +96,7 @@ class Replanner:
 
     def _load_planner(self) -> None:
         """The candidates as they are stored now."""
-        self._planner = BasePlanner(self._reg, self._revision_id, self._restorer)
+        self._planner = BasePlanner(self._reg, self._reader, self._revision_id)
         self._named = next((c for c in self._planner.candidates if c.origin == "declared"), None)
         named = () if self._named is None else self._named.by_name.values()
         self._named_ids = frozenset(base.id for base in named)
@@ -119,7 +118,7 @@ class Replanner:
     def _step(self, position: int, progress: Callable[[int, int], None] | None) -> ReplanStep:
         batch: dict[bytes, _Stored] = {}
         done = sum(tensor.size for tensor in self._tensors[:position])
-        with PackSpool(self._reg, self._target.domain_id, self._restorer) as spool:
+        with PackSpool(self._reg, self._reader, self._target.domain_id) as spool:
             while position < len(self._tensors):
                 tensor = self._tensors[position]
                 if spool.size_bytes >= self._reg.settings.pack_bytes // 2:
@@ -129,11 +128,12 @@ class Replanner:
                 self._encode(spool, batch, tensor)
                 position += 1
                 done += tensor.size
-            switched, saved = 0, 0
+            saved: list[int] = []
             if not spool.is_empty:
-                switched, saved = self._switch(spool.seal(), batch)
+                store_and_switch(self._reg, spool, partial(self._switch, batch, saved))
+                reached("replan.switch.after_commit")
         following = position if position < len(self._tensors) else None
-        return ReplanStep(following, switched, saved, done, self._total)
+        return ReplanStep(following, len(saved), sum(saved), done, self._total)
 
     def _encode(self, spool: PackSpool, batch: dict[bytes, _Stored], tensor: _Stored) -> None:
         if tensor.hash in spool or not self._may_move(tensor):
@@ -145,22 +145,14 @@ class Replanner:
         choice = self._choose(tensor, StoredAs(tensor.id, height))
         if choice is None:
             return
-        read = partial(self._restorer.read_tensor_into, tensor.id)
-        encode_tensor(
-            spool,
-            tensor_spec(tensor.hash, tensor.dtype, tensor.shape),
-            read,
-            max_frame_bytes=frame_limit(self._reg.settings.pack_bytes),
-            plan_of=choice.frame_plan,
-            read_base=self._restorer.base_reader(self._target.domain_id),
-            threads=self._reg.settings.codec_threads,
-            effort=self._reg.settings.effort,
-        )
+        read = partial(self._reader.read_tensor_into, tensor.id)
+        spec = tensor_spec(tensor.hash, tensor.dtype, tensor.shape)
+        spool.encode(spec, read, choice.frame_plan)
         batch[tensor.hash] = tensor
 
     def _choose(self, tensor: _Stored, stored: StoredAs) -> BaseChoice | None:
         """The base that is worth a switch."""
-        read = partial(self._restorer.read_tensor_into, tensor.id)
+        read = partial(self._reader.read_tensor_into, tensor.id)
         choice = self._planner.plan(tensor.name, tensor.dtype, tensor.shape, read, stored)
         if choice is None or choice.ratio * tensor.size > tensor.worth_bytes:
             return None
@@ -188,38 +180,35 @@ class Replanner:
             return False
         return (row.hash, row.domain_id) == (tensor.hash, self._target.domain_id)
 
-    def _switch(self, sealed: SealedPacks, batch: dict[bytes, _Stored]) -> tuple[int, int]:
-        """(tensors switched, bytes saved): one transaction; who would close a cycle stays alone."""
-        switched, saved = 0, 0
-        with self._reg.db.write() as session:
-            make_live(session, sealed)
-            for content, tensor in sealed.tensors.items():
-                stored = batch[content]
-                row = session.get(Tensor, stored.id)
-                n_bytes = sum(frame.length for frame in tensor.frames)
-                # Frames that are not switched to are dead bytes of the new pack, gc's to collect.
-                if not tensor.bases or n_bytes > stored.worth_bytes:
-                    continue
-                if row is None or not self._is_row_of(stored, row):
-                    continue
-                if stored.is_alone and row.depth > 0:
-                    continue  # another job was first
-                try:
-                    with session.begin_nested():
-                        switch_tensor(
-                            session,
-                            stored.id,
-                            tensor.frames,
-                            tensor.bases,
-                            self._reg.settings.max_depth,
-                        )
-                except (DeltaCycle, BaseGone, TensorNotFound):
-                    continue
-                switched += 1
-                saved += stored.stored_bytes - n_bytes
-            reached("replan.switch.before_commit")
-        reached("replan.switch.after_commit")
-        return switched, saved
+    def _switch(
+        self,
+        batch: dict[bytes, _Stored],
+        saved: list[int],
+        session: WriteSession,
+        sealed: SealedPacks,
+    ) -> None:
+        """Add to `saved` the bytes that each switch saves; a tensor that would close a cycle stays
+        as it is.
+        """
+        for content, tensor in sealed.tensors.items():
+            stored = batch[content]
+            row = session.get(Tensor, stored.id)
+            n_bytes = sum(frame.length for frame in tensor.frames)
+            # Frames that are not switched to are dead bytes of the new pack, gc's to collect.
+            if not tensor.bases or n_bytes > stored.worth_bytes:
+                continue
+            if row is None or not self._is_row_of(stored, row):
+                continue
+            if stored.is_alone and row.depth > 0:
+                continue  # another job was first
+            try:
+                with session.begin_nested():
+                    max_depth = self._reg.settings.max_depth
+                    switch_tensor(session, stored.id, tensor.frames, tensor.bases, max_depth)
+            except (DeltaCycle, BaseGone, TensorNotFound):
+                continue
+            saved.append(stored.stored_bytes - n_bytes)
+        reached("replan.switch.before_commit")
 
     def _list_tensors(self) -> list[_Stored]:
         """The revision's distinct named tensors that are stored in its own domain."""
@@ -227,7 +216,7 @@ class Replanner:
             files = list(session.scalars(safetensors_files(self._revision_id)))
         found: dict[bytes, _Stored] = {}
         for file in files:
-            refs = named_tensors(self._restorer, file)
+            refs = named_tensors(self._reader, file)
             with self._reg.db.read() as session:
                 rows = resolve(session, self._target.domain_id, (ref.tensor for _, ref in refs))
                 stored_bytes: dict[int, int] = {}

@@ -20,7 +20,7 @@ from deltahub.registry.db.models import (
     TensorBase,
 )
 from deltahub.registry.db.session import ReadSession, WriteSession
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.failpoints import reached
 from deltahub.registry.jobs import queue
 from deltahub.registry.lineage.holders import find_holders
@@ -38,13 +38,12 @@ MAX_SIMILAR = 32
 ENOUGH_SHARED = 0.95
 
 
-def after_ingest(reg: Registry, revision_id: int, restorer: Restorer | None = None) -> list[str]:
+def after_ingest(reg: Registry, reader: FileReader, revision_id: int) -> list[str]:
     """Store the revision's sketches and measured lineage; enqueue the re-planning of its relatives.
 
     Returns the new jobs; none for a revision that has been deleted. Safe to run again.
     """
-    restorer = restorer if restorer is not None else Restorer(reg)
-    sketches = sketch_stored(reg, restorer, revision_id)
+    sketches = sketch_stored(reg, reader, revision_id)
     with reg.db.write() as session:
         if session.get(Revision, revision_id) is None:
             return []

@@ -15,7 +15,7 @@ from deltahub.registry.db.models import (
     Revision,
     Tensor,
 )
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import RegistryError
 from deltahub.registry.lineage.weights import named_tensors
 from deltahub.registry.registry import Registry
@@ -36,7 +36,9 @@ class Unreadable:
     reason: str
 
 
-def describe(reg: Registry, reasons: Mapping[int, str]) -> tuple[Unreadable, ...]:
+def describe(
+    reg: Registry, reader: FileReader, reasons: Mapping[int, str]
+) -> tuple[Unreadable, ...]:
     """The files that need these rows, each row with the reason why it cannot be decoded."""
     if not reasons:
         return ()
@@ -63,9 +65,8 @@ def describe(reg: Registry, reasons: Mapping[int, str]) -> tuple[Unreadable, ...
             for repository, path, file_id, tensor in holders:
                 files.setdefault((repository, path, file_id), set()).add(tensor)
     found: dict[tuple[str, str, str], list[str]] = {}
-    restorer = Restorer(reg)
     for (repository, path, file_id), tensors in sorted(files.items()):
-        names = _names(reg, restorer, file_id)
+        names = _names(reg, reader, file_id)
         for tensor in sorted(tensors & hashes.keys()):
             content = hashes[tensor]
             key = (repository, path, reasons[tensor])
@@ -79,14 +80,14 @@ def describe(reg: Registry, reasons: Mapping[int, str]) -> tuple[Unreadable, ...
     )
 
 
-def _names(reg: Registry, restorer: Restorer, file_id: int) -> dict[bytes, str]:
+def _names(reg: Registry, reader: FileReader, file_id: int) -> dict[bytes, str]:
     """content id -> name, of a safetensors file whose recipe can be read; else nothing."""
     with reg.db.read() as session:
         file = session.get(File, file_id)
     if file is None:
         return {}
     try:
-        refs = named_tensors(restorer, file)
+        refs = named_tensors(reader, file)
     except (RegistryError, StoreError):
         return {}
     return {ref.tensor: name for name, ref in reversed(refs)}

@@ -23,7 +23,7 @@ from deltahub.registry.db.models import (
     Tensor,
 )
 from deltahub.registry.db.session import ReadSession
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.downloads.plan import PlannedTensor, describe
 from deltahub.registry.jobs import queue
 from deltahub.registry.packs.locations import closure, locate
@@ -114,7 +114,7 @@ class RevisionReport:
 
 def report_revision(
     reg: Registry,
-    restorer: Restorer,
+    reader: FileReader,
     caller: Caller | None,
     name: str,
     revision: str = DEFAULT_BRANCH,
@@ -127,7 +127,7 @@ def report_revision(
         stored = _Stored(session, caller, repository, row)
         is_ingested = all(entry.file.recipe_tensor_id is not None for entry in entries)
         base = _report_base(session, caller, row, stored if is_ingested else None)
-    files = [_report_file(restorer, stored, entry) for entry in entries]
+    files = [_report_file(reader, stored, entry) for entry in entries]
     totals = stored.total(stored.described)
     for entry in entries:
         if entry.file.recipe_tensor_id is None:
@@ -236,7 +236,7 @@ def _shared(
     return found
 
 
-def _report_file(restorer: Restorer, stored: _Stored, entry: EntryInfo) -> FileReport:
+def _report_file(reader: FileReader, stored: _Stored, entry: EntryInfo) -> FileReport:
     file = entry.file
     report = FileReport(
         entry.path, file.size, file.sha256, file.state, file.kind, file.note, StoredBytes()
@@ -247,7 +247,7 @@ def _report_file(restorer: Restorer, stored: _Stored, entry: EntryInfo) -> FileR
     report.stored = stored.total(
         tensor for tensor in stored.of_file.get(file.id, ()) if tensor in stored.described
     )
-    recipe = restorer.load_recipe(file)
+    recipe = reader.load_recipe(file)
     # The file's own rows: the same bytes may lie in another domain, too.
     rows = {
         stored.described[row].id: row

@@ -56,11 +56,7 @@ class _Batch:
 
 
 def accept_pack(
-    reg: Registry,
-    caller: Caller | None,
-    name: str,
-    sha256: str,
-    reader: TensorReader | None = None,
+    reg: Registry, reader: TensorReader, caller: Caller | None, name: str, sha256: str
 ) -> Accepted:
     """Make the tensors of an uploaded pack the repository's to use, and hold them for the caller.
 
@@ -72,7 +68,7 @@ def accept_pack(
     """
     caller = require_writer(caller)
     try:
-        return _accept(reg, caller, name, sha256, TensorReader(reg) if reader is None else reader)
+        return _accept(reg, reader, caller, name, sha256)
     except ObjectNotFound:
         # A client that asks twice: the other request has taken the pack, and dropped the upload.
         with reg.db.read() as session:
@@ -81,11 +77,11 @@ def accept_pack(
 
 
 def _accept(
-    reg: Registry, caller: Caller, name: str, sha256: str, reader: TensorReader
+    reg: Registry, reader: TensorReader, caller: Caller, name: str, sha256: str
 ) -> Accepted:
     batch = _collect(reg, caller, name, sha256)
     base_sizes = _check_bases(reg, caller, name, batch)
-    with PackSpool(reg, batch.domain_id, reader, is_decoded=batch.is_private) as spool:
+    with PackSpool(reg, reader, batch.domain_id, is_decoded=batch.is_private) as spool:
         taker = FrameTaker(
             reg, reader, spool, batch.domain_id, base_sizes, is_private=batch.is_private
         )

@@ -14,7 +14,7 @@ from deltahub.registry.access.permissions import full_name
 from deltahub.registry.access.visibility import sharing_domains
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import Repository, XetRange
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import (
     DataLost,
     HashMismatch,
@@ -63,7 +63,7 @@ class Progress:
 
 def accept_shard(
     reg: Registry,
-    restorer: Restorer,
+    reader: FileReader,
     caller: Caller,
     place: str,
     path: Path,
@@ -84,7 +84,7 @@ def accept_shard(
             raise InvalidRequest("the shard is empty")
         # Closed with the last view of it.
         shard = Shard(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
-    sources = Sources(reg, restorer, caller, repository)
+    sources = Sources(reg, reader, caller, repository)
     try:
         progress.total = sum(file.size for file in shard.files())
         for each in shard.files():

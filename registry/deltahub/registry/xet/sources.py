@@ -12,7 +12,7 @@ from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.visibility import readable_files, sharing_domains
 from deltahub.registry.db.models import File, Repository, XetRange, Xorb
 from deltahub.registry.db.session import ReadSession
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost, EntryNotFound, InvalidRequest, UploadNotFound
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import Buffer, ObjectNotFound, ShortObject
@@ -83,10 +83,10 @@ class Sources:
     """
 
     def __init__(
-        self, reg: Registry, restorer: Restorer, caller: Caller, repository: Repository
+        self, reg: Registry, reader: FileReader, caller: Caller, repository: Repository
     ) -> None:
         self._reg = reg
-        self._restorer = restorer
+        self._reader = reader
         self._caller = caller
         self._repository = repository
         self._kept: OrderedDict[bytes, _Known] = OrderedDict()
@@ -110,7 +110,7 @@ class Sources:
         if isinstance(segment, InFile):
             end = segment.start + segment.chunks.size
             try:
-                yield from self._restorer.stream_file(segment.file, segment.start, end)
+                yield from self._reader.stream_file(segment.file, segment.start, end)
             except EntryNotFound as exc:
                 raise UnknownXorb("a file with chunks of this upload was just deleted") from exc
             return

@@ -90,7 +90,7 @@ def _read(hub: Hub, upload: Landing | None, file: File | None) -> bytes | None:
             return bytes(out)
     if file is not None and file.size <= MAX_CARD_BYTES:
         with suppress(EntryNotFound):  # deleted since
-            return b"".join(hub.restorer.stream_file(file, 0, file.size))
+            return b"".join(hub.reader.stream_file(file, 0, file.size))
     return None
 
 

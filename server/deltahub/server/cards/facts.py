@@ -123,18 +123,18 @@ def weights_of(files: Mapping[str, EntryInfo]) -> list[EntryInfo]:
 def header_of(hub: Hub, entry: EntryInfo) -> bytes:
     """The JSON at the begin of a safetensors file, as it lies there. InvalidSafetensors."""
     file = entry.file
-    first = b"".join(hub.restorer.stream_file(file, 0, min(LENGTH_BYTES, file.size)))
+    first = b"".join(hub.reader.stream_file(file, 0, min(LENGTH_BYTES, file.size)))
     end = header_length(first, file.size)
     if end > _MAX_HEADER_BYTES:
         raise InvalidSafetensors(f"{entry.path}: a header of {end} bytes is not shown")
-    return b"".join(hub.restorer.stream_file(file, LENGTH_BYTES, end))
+    return b"".join(hub.reader.stream_file(file, LENGTH_BYTES, end))
 
 
 def read_small(hub: Hub, entry: EntryInfo, most: int) -> bytes | None:
     """A file's bytes; None where it is larger."""
     if entry.file.size > most:
         return None
-    return b"".join(hub.restorer.stream_file(entry.file, 0, entry.file.size))
+    return b"".join(hub.reader.stream_file(entry.file, 0, entry.file.size))
 
 
 def _parameters(hub: Hub, weights: Sequence[EntryInfo]) -> dict[str, int] | None:

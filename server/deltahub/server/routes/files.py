@@ -70,7 +70,7 @@ def get_file(
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
     return hub.stream(
         who_asks(request, caller),
-        hub.restorer.stream_pieces(entry.file, start, end),
+        hub.reader.stream_pieces(entry.file, start, end),
         status_code=200 if part is None else 206,
         headers=headers,
         label=f"{namespace}/{name}@{commit}/{path}",

@@ -18,7 +18,7 @@ def get_info(
     namespace: str, name: str, hub: HubDep, caller: CallerDep, revision: RevisionQuery = "main"
 ) -> InfoOut:
     """Show codec and bytes of every tensor, what is shared, and the declared and measured base."""
-    report = report_revision(hub.registry, hub.restorer, caller, f"{namespace}/{name}", revision)
+    report = report_revision(hub.registry, hub.reader, caller, f"{namespace}/{name}", revision)
     return InfoOut(
         commit=report.commit,
         files=[FileReportOut.model_validate(file) for file in report.files],

@@ -34,7 +34,7 @@ def get_recipe(
 ) -> RecipePlanOut:
     """Show which tensors rebuild a file and how the hub keeps each; not_ready before its ingest."""
     _, entry = find_file(hub, caller, f"{namespace}/{name}", revision, path)
-    plan = plan_download(hub.registry, hub.restorer, entry.file)
+    plan = plan_download(hub.registry, hub.reader, entry.file)
     return RecipePlanOut(
         recipe=plan.recipe.hex(),
         size=plan.size,
@@ -64,7 +64,7 @@ def get_recipe_bytes(
 ) -> Response:
     """Send the recipe itself; its BLAKE3 is the id that get_recipe names."""
     _, entry = find_file(hub, caller, f"{namespace}/{name}", revision, path)
-    data = hub.restorer.read_recipe(entry.file)
+    data = hub.reader.read_recipe(entry.file)
     return Response(data, media_type="application/octet-stream")
 
 
@@ -83,7 +83,7 @@ def get_frames(
         repository = load_repository(session, caller, f"{namespace}/{name}")
         found = resolve_revision(session, repository, revision)
     tensors = [bytes.fromhex(tensor) for tensor in body.tensors]
-    stream = stream_frames(hub.registry, hub.restorer, found, tensors)
+    stream = stream_frames(hub.registry, hub.reader, found, tensors)
     return hub.stream(
         who_asks(request, caller),
         stream.chunks,

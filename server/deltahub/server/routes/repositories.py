@@ -63,7 +63,7 @@ def update_repository(
     if body.private:
         repositories.make_private(hub.registry, caller, full_name)
     else:
-        make_public.make_public(hub.registry, caller, full_name, hub.restorer)
+        make_public.make_public(hub.registry, hub.reader, caller, full_name)
     return _shown(repositories.get_repository(hub.registry, caller, full_name))
 
 

@@ -43,7 +43,7 @@ def get_metrics(hub: HubDep, caller: CallerDep) -> MetricsOut:
         raise Unauthorized("the counters need an administrator's token")
     if not caller.is_superuser:
         raise Forbidden("the counters need an administrator's token of scope admin")
-    served = hub.restorer.served
+    served = hub.reader.served
     return MetricsOut(
         sent_bytes=hub.traffic.sent_bytes,
         received_bytes=hub.traffic.received_bytes,

@@ -61,10 +61,10 @@ async def accept_pack(
     take = partial(
         client_packs.accept_pack,
         hub.registry,
+        hub.reader,
         caller,
         f"{namespace}/{name}",
         body.sha256,
-        hub.restorer,
     )
     taken = await hub.prove(caller, take)
     return PackOut(tensors=taken.n_tensors, waiting=taken.n_waiting)

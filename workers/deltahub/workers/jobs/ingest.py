@@ -19,11 +19,11 @@ def ingest(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
     revision_id: int = payload["revision_id"]
     work = Ingest(
         context.registry,
+        context.reader,
         revision_id,
         context.job_id,
         report=context.report,
         check_cancel=context.check_cancel,
-        restorer=context.restorer,
     )
     # Remembered, so that the steps after it are the same ones in every run.
     steps = context.step("list files", work.pending_files)
@@ -47,7 +47,7 @@ def ingest(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
         work.release()
         if not revision_exists(context, revision_id):
             return []
-        return after_ingest(context.registry, revision_id, context.restorer)
+        return after_ingest(context.registry, context.reader, revision_id)
 
     context.step("tell relatives", tell_relatives)
     return {"files": sum(map(len, steps))}

@@ -15,11 +15,11 @@ def prove_recipe(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]
     follow = partial(
         prove.prove_recipe,
         context.registry,
+        context.reader,
         context.job_id,
         payload,
         report=context.report,
         check_cancel=context.check_cancel,
-        restorer=context.restorer,
     )
     context.step("follow recipe", follow)
     return {"sha256": payload["sha256"]}

@@ -23,7 +23,7 @@ def replan(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
         if not revision_exists(context, revision_id):
             return None
         if planner is None:
-            planner = Replanner(context.registry, revision_id, context.restorer)
+            planner = Replanner(context.registry, context.reader, revision_id)
 
         def progress(done_bytes: int, total_bytes: int) -> None:
             context.check_cancel()

@@ -12,7 +12,7 @@ from deltahub.codecs.frames.pack import verify_pack_hash
 from deltahub.codecs.registry import BY_ID
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import File, FileTensor, Landing, Pack, Tensor, Xorb
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import RegistryError
 from deltahub.registry.maintenance.fsck.findings import Finding, Findings
 from deltahub.registry.maintenance.fsck.objects import live_packs
@@ -29,13 +29,13 @@ PAGE = 500
 READ_BYTES = 4 << 20
 
 
-def check_recipes(reg: Registry, restorer: Restorer) -> Findings:
+def check_recipes(reg: Registry, reader: FileReader) -> Findings:
     """Every recipe is this file's own, and needs exactly the tensors that the file's rows name."""
     for file in _files(reg):
         if file.state != "ingested":
             continue
         try:
-            recipe = Recipe.from_bytes(restorer.read_recipe(file))
+            recipe = Recipe.from_bytes(reader.read_recipe(file))
         except (RegistryError, CodecError, StoreError) as exc:
             if _is_there(reg, file):
                 text = f"the recipe of file {file.sha256}: {exc}"
@@ -79,11 +79,11 @@ def check_packs(reg: Registry) -> Findings:
         yield Finding("pack_hash", pack_id, text)
 
 
-def check_tensors(reg: Registry, restorer: Restorer) -> Findings:
+def check_tensors(reg: Registry, reader: FileReader) -> Findings:
     """Every tensor decodes to its BLAKE3; its frames say what its rows say."""
     for tensor_id, content in _tensors(reg):
         try:
-            found = list(_check_tensor(reg, restorer, tensor_id, content))
+            found = list(_check_tensor(reg, reader, tensor_id, content))
         except (RegistryError, CodecError, StoreError) as exc:
             text = f"tensor {content.hex()}: {exc}"
             found = [Finding("tensor_unreadable", content.hex(), text)]
@@ -94,14 +94,14 @@ def check_tensors(reg: Registry, restorer: Restorer) -> Findings:
                 yield from found
 
 
-def check_file_bytes(reg: Registry, restorer: Restorer) -> Findings:
+def check_file_bytes(reg: Registry, reader: FileReader) -> Findings:
     """Every file comes back with the SHA-256 that was pushed, every upload still has it."""
     for file in _files(reg):
         if file.state not in ("landed", "ingested"):
             continue
         digest = hashlib.sha256()
         try:
-            for piece in restorer.stream_file(file, 0, file.size):
+            for piece in reader.stream_file(file, 0, file.size):
                 digest.update(piece)
         except (RegistryError, CodecError, StoreError) as exc:
             if _is_there(reg, file):
@@ -132,24 +132,24 @@ def check_landing_bytes(reg: Registry) -> Findings:
             yield Finding("landing_hash", sha256, text)
 
 
-def _check_tensor(reg: Registry, restorer: Restorer, tensor_id: int, content: bytes) -> Findings:
-    located = restorer.locate([tensor_id])
+def _check_tensor(reg: Registry, reader: FileReader, tensor_id: int, content: bytes) -> Findings:
+    located = reader.locate([tensor_id])
     tensor = located.get(tensor_id)
     if tensor is None:
         return
-    yield from _check_headers(reg, restorer, tensor)
+    yield from _check_headers(reg, reader, tensor)
     digest = blake3()
-    for piece in restorer.stream_tensor(located, tensor_id, 0, tensor.size):
+    for piece in reader.stream_tensor(located, tensor_id, 0, tensor.size):
         digest.update(piece)
     if digest.digest() != content:
         text = f"tensor {content.hex()} decodes to {digest.hexdigest()}"
         yield Finding("tensor_hash", content.hex(), text)
 
 
-def _check_headers(reg: Registry, restorer: Restorer, tensor: TensorLocation) -> Findings:
+def _check_headers(reg: Registry, reader: FileReader, tensor: TensorLocation) -> Findings:
     needed: set[bytes] = set()
     for frame in tensor.frames:
-        header = restorer.frames.open(frame).view.header
+        header = reader.frames.open(frame).view.header
         if header.base is not None:
             needed.update(header.base.base_ids())
         is_right = (

@@ -6,7 +6,7 @@ it is reported, because an upload or gc may have been at work.
 
 from collections.abc import Callable, Iterator
 
-from deltahub.registry.downloads.file_reader import Restorer
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.maintenance.fsck.bytes import (
     check_file_bytes,
     check_landing_bytes,
@@ -37,18 +37,19 @@ def fsck(
 
     read_data: also read, decode and hash every byte. progress(stage) is called before each stage.
     """
-    restorer = Restorer(reg)
+    # A reader of its own: what an older one has cached would hide damage in the store.
+    reader = FileReader(reg)
     stages: list[tuple[str, Callable[[], Findings]]] = [
         ("rows", lambda: _rows(reg)),
         ("objects", lambda: check_objects(reg)),
         ("pack indexes", lambda: check_indexes(reg)),
-        ("recipes", lambda: check_recipes(reg, restorer)),
+        ("recipes", lambda: check_recipes(reg, reader)),
     ]
     if read_data:
         stages += [
             ("packs", lambda: check_packs(reg)),
-            ("tensors", lambda: check_tensors(reg, restorer)),
-            ("files", lambda: check_file_bytes(reg, restorer)),
+            ("tensors", lambda: check_tensors(reg, reader)),
+            ("files", lambda: check_file_bytes(reg, reader)),
             ("uploads", lambda: check_landing_bytes(reg)),
             ("xorbs", lambda: check_xorb_bytes(reg)),
         ]

@@ -188,7 +188,7 @@ def change_settings(
     if body.visibility is not None:
         wanted = body.visibility != "public"
     if wanted is False:
-        make_public.make_public(hub.registry, caller, name, hub.restorer)
+        make_public.make_public(hub.registry, hub.reader, caller, name)
     if wanted:
         repositories.make_private(hub.registry, caller, name)
     is_private = bool(wanted) if wanted is not None else repository.is_private

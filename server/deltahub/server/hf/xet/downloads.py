@@ -118,7 +118,7 @@ def get_xorb(token: str, request: Request, hub: HubDep) -> Response:
     found = file
     return hub.stream(
         who_asks(request, caller),
-        virtual.read(xorb, start, end, lambda a, b: hub.restorer.stream_pieces(found, a, b)),
+        virtual.read(xorb, start, end, lambda a, b: hub.reader.stream_pieces(found, a, b)),
         status_code=200 if part is None else 206,
         headers=headers,
         label=f"xorb {xorb} of {file.sha256}",

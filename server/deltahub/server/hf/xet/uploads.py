@@ -190,7 +190,7 @@ async def _say(send: Send, **fields: str | int | bool) -> None:
 
 def _acceptance(hub: Hub, who: XetCaller, path: Path, progress: Progress) -> "partial[None]":
     caller: Caller = require_writer(who.caller)
-    return partial(accept_shard, hub.registry, hub.restorer, caller, who.place, path, progress)
+    return partial(accept_shard, hub.registry, hub.reader, caller, who.place, path, progress)
 
 
 async def _spooled(request: Request, hub: Hub, who: XetCaller, stack: ExitStack) -> Path:
