@@ -16,7 +16,7 @@ from deltahub.registry.ingest.pipeline import Ingest
 from deltahub.registry.ingest.prove_recipe import prove_recipe
 from deltahub.registry.jobs import queue
 from deltahub.registry.lineage.measured import measure_affected
-from deltahub.registry.lineage.weights import named_tensors, safetensors_files
+from deltahub.registry.catalog.weights import named_tensors, safetensors_files
 from deltahub.registry.packs.locations import resolve
 from deltahub.registry.reencode.replan import Replanner
 from deltahub.registry.reencode.triggers import after_ingest

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import and_, or_, select
+from sqlalchemy import select
 
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.permissions import allowed, full_name
 from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
 from deltahub.registry.catalog.refs import resolve_revision
-from deltahub.registry.db.models import Entry, File, LineageEdge, Repository, Revision
+from deltahub.registry.db.models import LineageEdge, Repository, Revision
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.errors import InvalidName, InvalidRequest, NotFound
 from deltahub.registry.names import quoted
@@ -43,18 +43,6 @@ def resolve_declared(session: ReadSession, caller: Caller | None, base: str) -> 
         return resolve_revision(session, repository, revision or DEFAULT_BRANCH)
     except (InvalidName, NotFound):
         return None
-
-
-def has_weights(session: ReadSession, revision_id: int) -> bool:
-    """Whether a revision has a safetensors file, or one that has yet to be ingested."""
-    is_coming = and_(File.state != "ingested", Entry.path.endswith(".safetensors"))
-    query = (
-        select(File.id)
-        .join(Entry, Entry.file_id == File.id)
-        .where(Entry.revision_id == revision_id, or_(File.kind == "safetensors", is_coming))
-        .limit(1)
-    )
-    return session.scalar(query) is not None
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from sqlalchemy.exc import NoResultFound
 
 from deltahub.codecs.protocol import Effort
 from deltahub.registry.access.repositories import find_repository
+from deltahub.registry.catalog.weights import weight_tensors
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import (
     Entry,
@@ -215,28 +216,25 @@ class _Work:
                 .join(Revision, Revision.repository_id == Repository.id)
                 .where(Revision.id == revision_id)
             )
-            # What the re-planner looks at: weights of the repository's own domain.
-            is_own_weight = (
-                (File.kind == "safetensors")
-                & (File.recipe_tensor_id != Tensor.id)
-                & (File.domain_id == Tensor.domain_id)
-            )
+            held = select(FileTensor.tensor_id).join(Entry, Entry.file_id == FileTensor.file_id)
+            held = held.where(Entry.revision_id == revision_id)
             rows = session.execute(
-                select(Tensor.id, Tensor.domain_id, Tensor.depth, is_own_weight.label("is_weight"))
-                .join(FileTensor, FileTensor.tensor_id == Tensor.id)
-                .join(File, File.id == FileTensor.file_id)
-                .join(Entry, Entry.file_id == File.id)
-                .where(Entry.revision_id == revision_id)
-                .distinct()
+                select(Tensor.id, Tensor.domain_id).where(Tensor.id.in_(held))
             ).all()
-        rows = [row for row in rows if row.id in self._todo]
-        if name is None or not rows:
-            return  # deleted since, or done with a newer revision
-        alone = {row.id for row in rows if row.depth == 0 and row.is_weight}
-        if alone:
-            self._replan(name, revision_id, alone)
+            # The re-planner looks only at weights of the repository's own domain.
+            alone = session.scalars(
+                weight_tensors(revision_id)
+                .join(Tensor, Tensor.id == FileTensor.tensor_id)
+                .where(Tensor.depth == 0, File.domain_id == Tensor.domain_id)
+            ).all()
+        domains = {tensor: domain for tensor, domain in rows if tensor in self._todo}
+        if name is None or not domains:
+            return  # the revision was deleted, or a newer revision had the same tensors
+        standalone = domains.keys() & alone
+        if standalone:
+            self._replan(name, revision_id, standalone)
             reached("recompress.replan.done")
-        self._recode(name, {row.id: row.domain_id for row in rows})
+        self._recode(name, domains)
 
     def do_rest(self) -> None:
         """What no revision holds: anchors of deltas, and what waits for its commit."""

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from sqlalchemy import exists, func, select
 
 from deltahub.registry.catalog import declared_base
+from deltahub.registry.catalog.weights import has_weights, safetensors_files, weight_tensors
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import (
     PUBLIC_DOMAIN_KEY,
@@ -73,7 +74,7 @@ def enqueue_replans(session: WriteSession, revision_id: int) -> list[str]:
     target = Target.load(session, revision_id)
     children = resolve_waiting(session, target)
     children |= follow(session, target)
-    if not declared_base.has_weights(session, revision_id):
+    if not has_weights(session, revision_id):
         return []  # what it is the base of waits for a revision that has some
     children |= set(
         session.scalars(
@@ -152,21 +153,12 @@ def _was_sent_alone(session: ReadSession, target: Target) -> bool:
             Job.payload["sha256"].as_string() == File.sha256,
         )
     )
-    query = (
-        select(Tensor.id)
-        .join(FileTensor, FileTensor.tensor_id == Tensor.id)
-        .join(File, File.id == FileTensor.file_id)
-        .join(Entry, Entry.file_id == File.id)
-        .where(
-            Entry.revision_id == target.revision_id,
-            File.kind == "safetensors",
-            Tensor.depth == 0,
-            Tensor.id != File.recipe_tensor_id,
-            came_as_recipe,
-        )
-        .limit(1)
+    alone = (
+        weight_tensors(target.revision_id)
+        .join(Tensor, Tensor.id == FileTensor.tensor_id)
+        .where(Tensor.depth == 0, came_as_recipe)
     )
-    return session.scalar(query) is not None
+    return session.scalar(alone.limit(1)) is not None
 
 
 def _was_declared_late(session: ReadSession, revision_id: int, shares: Mapping[int, float]) -> bool:
@@ -178,17 +170,8 @@ def _was_declared_late(session: ReadSession, revision_id: int, shares: Mapping[i
     base = revision.declared_base_revision_id
     if base is None or shares.get(base, 0.0) >= ENOUGH_SHARED:
         return False
-    query = (
-        select(File.id)
-        .join(Entry, Entry.file_id == File.id)
-        .where(
-            Entry.revision_id == revision_id,
-            File.kind == "safetensors",
-            File.ingested_at < revision.created_at,
-        )
-        .limit(1)
-    )
-    return session.scalar(query) is not None
+    older = safetensors_files(revision_id).where(File.ingested_at < revision.created_at)
+    return session.scalar(older.limit(1)) is not None
 
 
 def _alike(session: ReadSession, target: Target) -> set[int]:
