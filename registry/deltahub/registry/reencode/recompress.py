@@ -6,7 +6,7 @@ was tried, so a run that was killed goes on where it was, and a second one has n
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 
 from sqlalchemy import select
@@ -36,7 +36,6 @@ from deltahub.registry.reencode.replan import Replanner
 from deltahub.registry.reencode.survey import Count, mark_tried, outdated_among, survey
 from deltahub.registry.reencode.unreadable import Unreadable, describe
 from deltahub.registry.registry import Registry
-from deltahub.registry.sizes import human_size
 
 log = logging.getLogger(__name__)
 
@@ -82,18 +81,6 @@ class Plan:
             "unreadable": [asdict(each) for each in self.unreadable],
         }
 
-    def lines(self) -> Iterator[str]:
-        """The plan as a person reads it."""
-        now = self.up_to_date
-        yield f"up to date: {now.frames} frames ({human_size(now.stored_bytes)})"
-        for group in self.groups:
-            effort = f", effort {group.effort}" if group.effort else ""
-            yield (
-                f"to be looked at: {group.codec} version {group.version}{effort}: "
-                f"{group.frames} frames ({human_size(group.stored_bytes)}, "
-                f"of {human_size(group.decoded_bytes)})"
-            )
-
 
 @dataclass
 class Outcome:
@@ -111,16 +98,6 @@ class Outcome:
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
-
-    def lines(self) -> Iterator[str]:
-        """The outcome as a person reads it."""
-        yield (
-            f"{self.replanned} tensors became differences from a base, {self.replaced} were coded "
-            f"smaller, {self.not_smaller} stay as they are; {human_size(self.saved_bytes)} saved"
-        )
-        if self.changed:
-            yield f"{self.changed} tensors were changed or deleted by others meanwhile"
-        yield from (f"note: {note}" for note in self.notes)
 
 
 def plan_recompress(reg: Registry, repository: str | None = None) -> Plan:
