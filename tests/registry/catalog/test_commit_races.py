@@ -68,10 +68,11 @@ def test_commits_at_once_without_a_parent_all_come_in(reg: Registry, alice: Call
 DIES_IN_COMMIT = """
 import sys
 from pathlib import Path
-from deltahub.registry import Registry, Settings, users
+from deltahub.registry import Registry, Settings
+from deltahub.registry.access.tokens import authenticate
 from deltahub.registry.catalog.commit import AddFile, commit
 with Registry.open(Settings(data_dir=Path(sys.argv[1]))) as reg:
-    alice = users.authenticate(reg, sys.argv[2])
+    alice = authenticate(reg, sys.argv[2])
     commit(reg, alice, "alice/model", "main", [AddFile("a", sys.argv[3], 1)])
 """
 

@@ -14,7 +14,7 @@ from deltahub.registry.reencode.recompress import apply_recompress, plan_recompr
 from support.models.tiny_models import to_file
 from support.registry.collecting import collect
 from support.registry.ingested import push_ingested, run_replans, stored_tensors
-from support.registry.old_hub import FILES, PATH, OldHub, check, make_old_hub, model, recompress
+from support.registry.old_hub import FILES, PATH, OldHub, check, make_old_hub, model, recompress_all
 from support.registry.opened import caller, opened_registry
 
 
@@ -52,7 +52,7 @@ def test_a_killed_run_loses_nothing_and_the_next_goes_on(
     if child == 0:
         failpoints._trigger = failpoints._Trigger(place)
         with opened_registry(hub.folder) as reg:
-            recompress(reg)
+            recompress_all(reg)
         os._exit(0)
     _, status = os.waitpid(child, 0)
     assert os.WIFSIGNALED(status)
@@ -60,7 +60,7 @@ def test_a_killed_run_loses_nothing_and_the_next_goes_on(
     with opened_registry(hub.folder) as reg:
         check(reg, hub)
         assert len(plan_recompress(reg).tensors) == n_left, "what was done is not done again"
-        recompress(reg)
+        recompress_all(reg)
         assert plan_recompress(reg).tensors == {}
         assert stored_tensors(reg, hub.revisions["ann/sent"])["a.weight"].codec == "fm_delta"
         check(reg, hub)
@@ -88,7 +88,7 @@ def push_more(reg: Registry) -> None:
         (delete_sent, 5),
         (push_more, 4),
         (run_replans, 3),
-        (recompress, 5),
+        (recompress_all, 5),
     ],
 )
 def test_what_others_do_meanwhile_is_respected(

@@ -84,5 +84,5 @@ def check(reg: Registry, hub: OldHub, *names: str) -> None:
     assert list(fsck(reg, read_data=True)) == []
 
 
-def recompress(reg: Registry) -> Outcome:
+def recompress_all(reg: Registry) -> Outcome:
     return apply_recompress(reg, plan_recompress(reg))

@@ -65,7 +65,7 @@ class DeclaredBase:
         return self.name + self.at
 
 
-def declared_base(
+def find_declared(
     session: ReadSession, caller: Caller | None, revision: Revision
 ) -> DeclaredBase | None:
     """The base of a revision as the caller may know of it; None where none was declared."""

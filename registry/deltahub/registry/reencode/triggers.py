@@ -31,7 +31,7 @@ from deltahub.registry.lineage.moving_base import author_of, follow, names_model
 from deltahub.registry.lineage.similar import find_similar_tensors, load_sketches, store_sketches
 from deltahub.registry.lineage.target import Target, declares
 from deltahub.registry.registry import Registry
-from deltahub.registry.uploads.recipes import JOB_KIND as PROVE_KIND
+from deltahub.registry.uploads import recipes
 
 # Revisions that one arrival may have re-planned because their weights are alike.
 MAX_SIMILAR = 32
@@ -148,7 +148,7 @@ def _was_sent_alone(session: ReadSession, target: Target) -> bool:
     """True where a file came as a client's recipe, and a tensor of it stands alone."""
     came_as_recipe = exists(
         select(Job.id).where(
-            Job.kind == PROVE_KIND,
+            Job.kind == recipes.JOB_KIND,
             Job.repository_id == target.repository_id,
             Job.payload["sha256"].as_string() == File.sha256,
         )

@@ -8,7 +8,7 @@ from sqlalchemy import exists, select
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.permissions import allowed, full_name, readable_repositories
 from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
-from deltahub.registry.catalog import declared_base
+from deltahub.registry.catalog.declared_base import find_declared
 from deltahub.registry.catalog.entries import EntryInfo, list_entries
 from deltahub.registry.catalog.refs import resolve_revision
 from deltahub.registry.catalog.weights import has_weights, weight_tensors
@@ -275,7 +275,7 @@ def _report_base(
     """stored: None while not all of the revision is ingested."""
     status, commit, share = None, None, None
     pending = _pending_job(session, revision)
-    declared = declared_base.declared_base(session, caller, revision)
+    declared = find_declared(session, caller, revision)
     if declared is not None:
         status = "absent"
         if declared.revision is not None:
