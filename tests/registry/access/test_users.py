@@ -11,7 +11,7 @@ from sqlalchemy import select, update
 
 from deltahub.registry import Registry, Settings
 from deltahub.registry.access import audit, bootstrap, organizations, tokens, users
-from deltahub.registry.commands.user import user
+from deltahub.registry.commands import user as user_command
 from deltahub.registry.db.models import Token, utc_now
 from deltahub.registry.errors import InvalidName, InvalidRequest, NameTaken, NotFound, Unauthorized
 from support.registry.opened import opened_registry
@@ -190,7 +190,7 @@ class Shell:
         self.env = {"DELTAHUB_DATA_DIR": str(data_dir)}
 
     def run(self, *arguments: str) -> str:
-        result = CliRunner(env=self.env).invoke(user, arguments)
+        result = CliRunner(env=self.env).invoke(user_command, arguments)
         assert result.exit_code == 0, result.output
         return result.output
 
@@ -198,7 +198,7 @@ class Shell:
         return json.loads(self.run(*arguments, "--json"))
 
     def refused(self, *arguments: str, status: int = 1) -> str:
-        result = CliRunner(env=self.env).invoke(user, arguments)
+        result = CliRunner(env=self.env).invoke(user_command, arguments)
         assert result.exit_code == status, result.output
         return result.output
 

@@ -19,7 +19,8 @@ from sqlalchemy import func, make_url, select, text
 from starlette.testclient import TestClient
 
 from deltahub.registry import Registry
-from deltahub.registry.catalog.search import list_repositories, search
+from deltahub.registry.catalog import search
+from deltahub.registry.catalog.search import list_repositories
 from deltahub.registry.db.models import Domain
 from deltahub.registry.db.session import Database
 from deltahub.registry.errors import InvalidRequest, Unavailable
