@@ -9,7 +9,7 @@ import click
 import pytest
 from pydantic_settings import BaseSettings
 
-from deltahub.client.cli import group as cli
+from deltahub.client.cli.group import group
 from deltahub.codecs.registry import BY_ID
 from deltahub.registry import failpoints
 from deltahub.registry.settings import Settings
@@ -56,12 +56,12 @@ def test_every_codec_has_a_page_with_its_number() -> None:
 
 def test_every_command_and_option_is_described() -> None:
     page = (DOCS / "cli.md").read_text()
-    with click.Context(cli.group) as context:
-        names = cli.group.list_commands(context)
+    with click.Context(group) as context:
+        names = group.list_commands(context)
         assert {point.name for point in entry_points(group="deltahub.commands")} <= set(names)
         for name in names:
             assert f"deltahub {name}" in page
-            command = cli.group.get_command(context, name)
+            command = group.get_command(context, name)
             assert command is not None
             for option in command.params:
                 if isinstance(option, click.Option) and not option.hidden:

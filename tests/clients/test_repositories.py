@@ -8,8 +8,8 @@ import pytest
 from clients.conftest import Library, World
 from clients.environments import NEWEST
 from clients.machine import Machine
-from deltahub.registry.access import tokens as access_tokens
 from deltahub.registry.access import users
+from deltahub.registry.access.tokens import authenticate, create_token
 from deltahub.registry.catalog.commit import AddFile, commit
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
@@ -298,8 +298,8 @@ def test_the_log_and_the_list_of_models_come_page_by_page(newest: Machine, world
     one = "pages/one"
     with Registry.open(Settings(data_dir=world.hub.data_dir)) as registry:
         users.create_user(registry, "pages")
-        token = access_tokens.create_token(registry, "pages", "write")
-        caller = access_tokens.authenticate(registry, token)
+        token = create_token(registry, "pages", "write")
+        caller = authenticate(registry, token)
         for i in range(120):
             ensure_repository(registry, caller, f"pages/m-{i}")
         ensure_repository(registry, caller, one)

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from deltahub.client import Hub
-from deltahub.client.cli import group as cli
+from deltahub.client.cli.group import group
 from deltahub.client.errors import Forbidden, RepositoryNotFound
 from support.models.model_folders import base_tensors, contents, tuned_tensors, write_model
 from support.service.client_process import Finished, deltahub
@@ -124,10 +124,10 @@ def test_a_refusal_is_one_line_or_one_object_and_a_documented_status(
     arguments: list[str], status: int, code: str
 ) -> None:
     runner = CliRunner()
-    as_json = runner.invoke(cli.group, [*arguments, "--json"])
+    as_json = runner.invoke(group, [*arguments, "--json"])
     assert (as_json.exit_code, as_json.stdout) == (status, ""), as_json.stderr
     assert json.loads(as_json.stderr)["error"]["code"] == code
-    as_text = runner.invoke(cli.group, arguments)
+    as_text = runner.invoke(group, arguments)
     assert as_text.exit_code == status
     assert as_text.stderr.startswith("deltahub: ")
     assert as_text.stderr.count("\n") == 1
@@ -165,11 +165,11 @@ def test_a_namespace_of_ones_own_may_be_empty(
 ) -> None:
     monkeypatch.setenv("DELTAHUB_URL", hub_server.url)
     token = hub_server.user("newcomer")
-    shown = CliRunner().invoke(cli.group, ["ls", "newcomer", "--token", token])
+    shown = CliRunner().invoke(group, ["ls", "newcomer", "--token", token])
     assert (shown.exit_code, shown.stdout) == (0, "no repositories\n")
     # To others it is as absent as one that nobody has.
-    assert CliRunner().invoke(cli.group, ["ls", "newcomer"]).exit_code == 3
-    shown = CliRunner().invoke(cli.group, ["ls", "newcomer", "--search", "x", "--token", token])
+    assert CliRunner().invoke(group, ["ls", "newcomer"]).exit_code == 3
+    shown = CliRunner().invoke(group, ["ls", "newcomer", "--search", "x", "--token", token])
     assert shown.exit_code == 0
 
 
@@ -181,22 +181,22 @@ def test_mirroring_an_empty_folder_asks_first(name: str, tmp_path: Path, hub: Hu
     hub.push(folder, name)
     (folder / "f").unlink()
     arguments = ["push", "--mirror", str(folder), name]
-    refused = CliRunner().invoke(cli.group, [*arguments, "--json"])
+    refused = CliRunner().invoke(group, [*arguments, "--json"])
     assert refused.exit_code == 2
     assert "needs --yes" in json.loads(refused.stderr)["error"]["message"]
     assert len(hub.revision(name).entries) == 1
-    done = CliRunner().invoke(cli.group, [*arguments, "--yes"])
+    done = CliRunner().invoke(group, [*arguments, "--yes"])
     assert (done.exit_code, hub.revision(name).entries) == (0, ())
 
 
 @pytest.mark.usefixtures("run")
 def test_one_file_is_not_1_files(name: str, tmp_path: Path) -> None:
     (tmp_path / "f").write_text("f")
-    pushed = CliRunner().invoke(cli.group, ["push", str(tmp_path / "f"), name])
+    pushed = CliRunner().invoke(group, ["push", str(tmp_path / "f"), name])
     assert ": 1 file added, 0 deleted" in pushed.stdout
-    pulled = CliRunner().invoke(cli.group, ["pull", name, "--to", str(tmp_path / "to")])
+    pulled = CliRunner().invoke(group, ["pull", name, "--to", str(tmp_path / "to")])
     assert "1 of 1 file, " in pulled.stderr
-    removed = CliRunner().invoke(cli.group, ["rm", name, "f", "--yes"])
+    removed = CliRunner().invoke(group, ["rm", name, "f", "--yes"])
     assert removed.stdout.startswith(f"deleted 1 file of {name}@main;")
 
 
@@ -204,24 +204,24 @@ def test_one_file_is_not_1_files(name: str, tmp_path: Path) -> None:
 def test_a_base_that_is_not_there_is_said_and_can_be_taken_back(name: str, tmp_path: Path) -> None:
     (tmp_path / "f").write_text("f")
     push = ["push", str(tmp_path / "f"), name]
-    named = CliRunner().invoke(cli.group, [*push, "--base", "admin/nosuch"])
+    named = CliRunner().invoke(group, [*push, "--base", "admin/nosuch"])
     assert (named.exit_code, named.stderr.count("warning")) == (0, 1)
     assert "warning: there is no admin/nosuch that you may read here" in named.stderr
-    again = json.loads(CliRunner().invoke(cli.group, [*push, "--json"]).stdout)
+    again = json.loads(CliRunner().invoke(group, [*push, "--json"]).stdout)
     assert (again["changed"], again["base"], again["base_state"]) == (False, None, None)
-    changed = CliRunner().invoke(cli.group, [*push, "--base", "admin/nosuch2"])
+    changed = CliRunner().invoke(group, [*push, "--base", "admin/nosuch2"])
     assert "1 file unchanged, base declared: admin/nosuch2; 0 B sent" in changed.stdout
     assert "hash" not in changed.stderr  # nothing was read
-    told = CliRunner().invoke(cli.group, [*push, "--base", "admin/nosuch2", "--json"])
+    told = CliRunner().invoke(group, [*push, "--base", "admin/nosuch2", "--json"])
     assert json.loads(told.stdout)["base_state"] == "absent"
     (tmp_path / "f").write_text("another f")
-    assert CliRunner().invoke(cli.group, push).exit_code == 0
-    shown = CliRunner().invoke(cli.group, ["info", name]).stdout
+    assert CliRunner().invoke(group, push).exit_code == 0
+    shown = CliRunner().invoke(group, ["info", name]).stdout
     assert "base declared: admin/nosuch2 (absent" in shown
-    taken = CliRunner().invoke(cli.group, [*push, "--base", "none"])
+    taken = CliRunner().invoke(group, [*push, "--base", "none"])
     assert "base declared: none" in taken.stdout
     assert "warning" not in taken.stderr
-    assert "base declared: none" in CliRunner().invoke(cli.group, ["info", name]).stdout
+    assert "base declared: none" in CliRunner().invoke(group, ["info", name]).stdout
 
 
 @pytest.mark.usefixtures("run")
@@ -230,9 +230,9 @@ def test_the_card_declares_the_base_unless_the_command_does(name: str, tmp_path:
     folder.mkdir()
 
     def declared(*options: str) -> str:
-        pushed = CliRunner().invoke(cli.group, ["push", str(folder), name, *options])
+        pushed = CliRunner().invoke(group, ["push", str(folder), name, *options])
         assert pushed.exit_code == 0, pushed.stderr
-        shown = CliRunner().invoke(cli.group, ["info", name]).stdout
+        shown = CliRunner().invoke(group, ["info", name]).stdout
         return next(line for line in shown.splitlines() if line.startswith("base declared: "))
 
     (folder / "README.md").write_text("---\nbase_model: org/carded\n---\n")
@@ -250,24 +250,24 @@ def test_a_repository_is_hidden_and_shown_again(
 ) -> None:
     (tmp_path / "f").write_text("f")
     push = ["push", str(tmp_path / "f"), name]
-    assert CliRunner().invoke(cli.group, push).exit_code == 0
-    refused = CliRunner().invoke(cli.group, [*push, "--private"])
+    assert CliRunner().invoke(group, push).exit_code == 0
+    refused = CliRunner().invoke(group, [*push, "--private"])
     assert refused.exit_code == 2
     assert f"{name} exists and is public" in refused.stderr
     assert f"`deltahub visibility {name} private`" in refused.stderr
-    hidden = CliRunner().invoke(cli.group, ["visibility", name, "private"])
+    hidden = CliRunner().invoke(group, ["visibility", name, "private"])
     assert (hidden.exit_code, hidden.stdout) == (0, f"{name} is private\n")
-    assert CliRunner().invoke(cli.group, [*push, "--private"]).exit_code == 0
+    assert CliRunner().invoke(group, [*push, "--private"]).exit_code == 0
     with Hub(hub_server.url, hub_server.user("passer")) as other:
         with pytest.raises(RepositoryNotFound):
             other.set_private(name, False)
-        shown = CliRunner().invoke(cli.group, ["visibility", name, "public", "--json"])
+        shown = CliRunner().invoke(group, ["visibility", name, "public", "--json"])
         assert json.loads(shown.stdout)["private"] is False
         with pytest.raises(Forbidden):
             other.set_private(name, True)
         assert other.repository(name).private is False
-    assert CliRunner().invoke(cli.group, ["visibility", name, "open"]).exit_code == 2
-    assert CliRunner().invoke(cli.group, ["visibility", f"{name}-no", "private"]).exit_code == 3
+    assert CliRunner().invoke(group, ["visibility", name, "open"]).exit_code == 2
+    assert CliRunner().invoke(group, ["visibility", f"{name}-no", "private"]).exit_code == 3
 
 
 @pytest.mark.usefixtures("run")
@@ -282,21 +282,21 @@ def test_a_pull_into_a_folder_replaces_what_pulls_left_there_and_nothing_else(
     hub.push(source, name)
     (to / "a").write_text("mine!")
     pull = ["pull", name, "--to", str(to)]
-    refused = CliRunner().invoke(cli.group, pull)
+    refused = CliRunner().invoke(group, pull)
     assert (refused.exit_code, contents(to)) == (2, {"a": b"mine!"})
     assert "1 file that no pull left so, and this one would replace: a; --ov" in refused.stderr
-    forced = CliRunner().invoke(cli.group, [*pull, "--overwrite"])
+    forced = CliRunner().invoke(group, [*pull, "--overwrite"])
     assert (forced.exit_code, contents(to)) == (0, contents(source))
     assert "replaced yours: a\n" in forced.stderr
 
     (source / "a").write_text("second")
     (source / "b").unlink()
     hub.push(source, name, mirror=True)
-    pulled = CliRunner().invoke(cli.group, pull)
+    pulled = CliRunner().invoke(group, pull)
     assert (pulled.exit_code, contents(to)) == (0, {"a": b"second", "b": b"first"})
     assert "left there by an earlier pull: b\n" in pulled.stderr
     (to / "a").write_text("edited")
-    assert CliRunner().invoke(cli.group, pull).exit_code == 2
+    assert CliRunner().invoke(group, pull).exit_code == 2
     assert contents(to)["a"] == b"edited"
 
 
@@ -331,7 +331,7 @@ def test_the_service_says_which_extra_is_missing(tmp_path: Path) -> None:
 
 def test_a_command_of_the_service_says_in_json_what_it_refuses(tmp_path: Path) -> None:
     for arguments, status in ((["user", "list"], 1), (["gc"], 2)):
-        run = CliRunner().invoke(cli.group, [*arguments, "--data-dir", str(tmp_path), "--json"])
+        run = CliRunner().invoke(group, [*arguments, "--data-dir", str(tmp_path), "--json"])
         assert (run.exit_code, run.stdout) == (status, "")
         assert json.loads(run.stderr)["error"]["code"] == "no_hub"
 
@@ -341,7 +341,7 @@ def test_info_of_files_that_are_no_weights_says_so(name: str, tmp_path: Path, hu
     (tmp_path / "f").write_text("f")
     hub.upload_file(tmp_path / "f", name)
     hub.upload_file(tmp_path / "f", f"{name}-copy")
-    shown = CliRunner().invoke(cli.group, ["info", f"{name}-copy"]).stdout
+    shown = CliRunner().invoke(group, ["info", f"{name}-copy"]).stdout
     assert "base declared: none\nbase measured: none: there are no safetensors files here" in shown
 
 
@@ -366,7 +366,7 @@ def test_the_command_starts_without_loading_what_it_does_not_need() -> None:
 def test_every_command_and_option_is_documented() -> None:
     text = DOCS.read_text()
     for name in COMMANDS:
-        command = cli.group.get_command(click.Context(cli.group), name)
+        command = group.get_command(click.Context(group), name)
         assert command is not None
         assert f"`deltahub {name}" in text
         for parameter in command.params:

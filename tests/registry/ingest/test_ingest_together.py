@@ -21,7 +21,7 @@ from deltahub.registry.storage.keys import landing_key
 from deltahub.registry.uploads.landing import status
 from deltahub.registry.uploads.small_files import SmallFiles
 from deltahub.workers.context import JobContext, StepFailed
-from deltahub.workers.jobs.ingest import ingest as ingest_job
+from deltahub.workers.jobs.ingest import ingest
 from support.registry.collecting import age_everything, collect, count, is_clean, n_objects
 from support.registry.durable_disk import DurableDisk
 from support.registry.ingested import read_file
@@ -180,7 +180,7 @@ def test_the_job_fails_with_the_damage_once_all_other_steps_are_done(
         assert queue.mark_running(session, job_id)
     context = JobContext(reg, FileReader(reg), job_id, at_once)  # type: ignore[arg-type]
     with pytest.raises(StepFailed, match=sha256_of(FILES["0.json"])) as caught:
-        ingest_job(context, {"revision_id": REVISION})
+        ingest(context, {"revision_id": REVISION})
     assert caught.value.code == "data_lost"
     landed = {path for path, state in states(reg).items() if state == "landed"}
     assert landed == {"0.json", "9.json"}

@@ -17,8 +17,7 @@ from sqlalchemy import select
 from deltahub.codecs.frames import parse_header
 from deltahub.registry import Registry, Settings
 from deltahub.registry.catalog.repositories import delete_repository
-from deltahub.registry.commands.maintenance import fsck as fsck_command
-from deltahub.registry.commands.maintenance import gc as gc_command
+from deltahub.registry.commands import maintenance
 from deltahub.registry.data_folder import GC, SERVE, SERVE_LOCK, WORKER_LOCK, DataFolderLock
 from deltahub.registry.db.models import Frame, Landing, Pack, Tensor
 from deltahub.registry.downloads.file_reader import FileReader
@@ -316,19 +315,19 @@ def run(command: click.Command, *arguments: str) -> Result:
 
 def test_the_exit_status_says_what_fsck_found(reg: Registry, tmp_path: Path) -> None:
     folder = ["--data-dir", str(reg.data_dir)]
-    clean = run(fsck_command, *folder, "--read-data")
+    clean = run(maintenance.fsck, *folder, "--read-data")
     assert (clean.exit_code, clean.stdout) == (0, "clean\n")
     reg.store.put("elsewhere", [b"?"])
-    found = run(fsck_command, *folder, "--json")
+    found = run(maintenance.fsck, *folder, "--json")
     assert found.exit_code == 1
     assert json.loads(found.stdout)["findings"][0]["code"] == "unknown_object"
-    missing = run(fsck_command, "--data-dir", str(tmp_path / "nowhere"))
+    missing = run(maintenance.fsck, "--data-dir", str(tmp_path / "nowhere"))
     assert missing.exit_code == 2
     assert f"no hub in the data folder {tmp_path / 'nowhere'}" in missing.stderr
     assert not (tmp_path / "nowhere").exists()
 
 
-@pytest.mark.parametrize("command", [gc_command, fsck_command])
+@pytest.mark.parametrize("command", [maintenance.gc, maintenance.fsck])
 def test_no_hub_is_made_where_there_is_none(command: click.Command, tmp_path: Path) -> None:
     refused = run(command, "--data-dir", str(tmp_path))
     assert refused.exit_code == 2
@@ -340,19 +339,19 @@ def test_no_hub_is_made_where_there_is_none(command: click.Command, tmp_path: Pa
 def test_gc_with_a_short_lease_wants_the_hub_stopped(reg: Registry, name: str) -> None:
     folder = ["--data-dir", str(reg.data_dir)]
     with DataFolderLock(reg.data_dir, name, SERVE):
-        refused = run(gc_command, *folder, "--apply", "--lease", "0")
+        refused = run(maintenance.gc, *folder, "--apply", "--lease", "0")
         assert refused.exit_code == 3
         assert f"process {os.getpid()}, `deltahub serve`" in refused.stderr
         assert "--lease" in refused.stderr
-        assert run(gc_command, *folder).exit_code == 0
-        assert run(gc_command, *folder, "--lease", "0").exit_code == 0, "a plan touches nothing"
-        assert run(gc_command, *folder, "--lease", "3600").exit_code == 0
-    assert run(gc_command, *folder, "--apply", "--lease", "0").exit_code == 0
+        assert run(maintenance.gc, *folder).exit_code == 0
+        assert run(maintenance.gc, *folder, "--lease", "0").exit_code == 0, "a plan touches nothing"
+        assert run(maintenance.gc, *folder, "--lease", "3600").exit_code == 0
+    assert run(maintenance.gc, *folder, "--apply", "--lease", "0").exit_code == 0
 
 
 def test_one_of_two_collections_that_want_the_folder_is_told_of_the_other(reg: Registry) -> None:
     with DataFolderLock(reg.data_dir, SERVE_LOCK, GC):
-        refused = run(gc_command, "--data-dir", str(reg.data_dir), "--apply", "--lease", "0")
+        refused = run(maintenance.gc, "--data-dir", str(reg.data_dir), "--apply", "--lease", "0")
     assert refused.exit_code == 3
     assert "another `deltahub gc`" in refused.stderr
     assert "hub runs" not in refused.stderr
@@ -361,11 +360,11 @@ def test_one_of_two_collections_that_want_the_folder_is_told_of_the_other(reg: R
 def test_the_gc_command_plans_first_and_acts_when_told(reg: Registry) -> None:
     folder = ["--data-dir", str(reg.data_dir), "--lease", "0", "--grace", "0"]
     delete_repository(reg, caller(reg, "ann"), "ann/tune")
-    plan = run(gc_command, *folder)
+    plan = run(maintenance.gc, *folder)
     assert plan.exit_code == 0
     assert "--apply" in plan.stdout
     before = len(list(reg.store.list("packs/")))
-    done = run(gc_command, *folder, "--apply", "--json")
+    done = run(maintenance.gc, *folder, "--apply", "--json")
     assert done.exit_code == 0
     outcome = json.loads(done.stdout)["outcome"]
     assert outcome["deleted"] == before - len(list(reg.store.list("packs/"))) > 0
@@ -374,11 +373,11 @@ def test_the_gc_command_plans_first_and_acts_when_told(reg: Registry) -> None:
 
 def test_the_gc_command_refuses_in_doubt(reg: Registry) -> None:
     reg.store.delete(pack_key(a_pack(reg)[0]))
-    refused = run(gc_command, "--data-dir", str(reg.data_dir), "--apply")
+    refused = run(maintenance.gc, "--data-dir", str(reg.data_dir), "--apply")
     assert refused.exit_code == 1
     assert "fsck" in refused.stdout
 
 
 def test_the_help_names_every_code() -> None:
-    text = run(fsck_command, "--help").stdout
+    text = run(maintenance.fsck, "--help").stdout
     assert all(code in text for code in CODES)

@@ -11,6 +11,7 @@ from sqlalchemy import select
 from deltahub.codecs.frames.pack import PACK_INDEX_BYTES
 from deltahub.registry import Caller, Registry
 from deltahub.registry.catalog.repositories import delete_repository
+from deltahub.registry.commands.maintenance import plan_lines
 from deltahub.registry.db.models import File, Frame, Pack, Tensor, utc_now
 from deltahub.registry.maintenance.gc.plan import plan_gc
 from support.models import tiny_models as tiny
@@ -59,7 +60,7 @@ def test_a_plan_says_how_much_waits_for_its_grace_and_until_when(
         )
     assert tensors.until == (last + timedelta(days=1)).isoformat(timespec="seconds")
     assert plan.as_dict()["waiting_bytes"] == tensors.size_bytes + 15_100
-    lines = "\n".join(plan.lines())
+    lines = "\n".join(plan_lines(plan))
     assert f"waiting, uploads that no revision needs: 1 (15.0 kB), until {utc_now().year}" in lines
     assert "frees 0 B now" in lines
     later = plan_gc(reg, lease_s=0, grace_s=0)
@@ -99,4 +100,4 @@ def test_a_plan_shows_dead_bytes_that_live_packs_keep(reg: Registry, ann: Caller
         session.delete(frame)  # as a re-planned tensor leaves its old frame behind
     (item,) = plan_gc(reg, lease_s=0, grace_s=0).sparse
     assert item.size_bytes == dead + PACK_INDEX_BYTES
-    assert any("packs with too few dead bytes" in line for line in plan_gc(reg).lines())
+    assert any("packs with too few dead bytes" in line for line in plan_lines(plan_gc(reg)))

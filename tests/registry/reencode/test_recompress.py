@@ -16,8 +16,8 @@ from deltahub.codecs._native import FmDeltaEncoder
 from deltahub.codecs.fm_delta import codec
 from deltahub.registry import Registry
 from deltahub.registry.catalog.repositories import delete_repository
-from deltahub.registry.commands.maintenance import gc as gc_command
-from deltahub.registry.commands.recompress import recompress as command
+from deltahub.registry.commands.maintenance import gc
+from deltahub.registry.commands.recompress import recompress
 from deltahub.registry.data_folder import RECOMPRESS, RECOMPRESS_LOCK, DataFolderLock
 from deltahub.registry.db.models import Frame, Tensor
 from deltahub.registry.downloads.file_reader import FileReader
@@ -38,7 +38,7 @@ from support.registry.old_hub import (
     make_old_hub,
     model,
     plan,
-    recompress,
+    recompress_all,
     stored,
 )
 from support.registry.opened import caller, opened_registry
@@ -67,14 +67,14 @@ def rows(reg: Registry) -> list[object]:
         return [session.execute(text(f"SELECT * FROM {table}")).all() for table in tables]
 
 
-def run(*arguments: str, of: click.Command = command) -> Result:
+def run(*arguments: str, of: click.Command = recompress) -> Result:
     return CliRunner().invoke(of, list(arguments))
 
 
 def test_frames_of_clients_and_of_effort_fast_become_smaller(reg: Registry, hub: OldHub) -> None:
     before = stored(reg, hub)
     assert {before["ann/sent"][name].codec for name in MATRICES} == {"zstd"}
-    outcome = recompress(reg)
+    outcome = recompress_all(reg)
     after = stored(reg, hub)
     for name in MATRICES:
         assert after["ann/sent"][name].codec == "fm_delta"
@@ -116,7 +116,7 @@ def test_a_plan_counts_by_codec_version_and_effort_and_changes_nothing(
 def test_a_second_run_finds_nothing_to_look_at(reg: Registry, hub: OldHub) -> None:
     with reg.db.write() as session:  # as an older release leaves them
         session.execute(update(Frame).values(tried=0))
-    assert recompress(reg).not_smaller > 0
+    assert recompress_all(reg).not_smaller > 0
     before = rows(reg), len(list(reg.store.list("")))
     planned = plan(reg)
     assert (planned.groups, planned.tensors) == ((), {})
@@ -135,7 +135,7 @@ def test_what_the_hub_writes_itself_is_up_to_date_at_its_effort(tmp_path: Path) 
         assert plan(reg).tensors == {}
     with opened_registry(tmp_path, codec_effort="max") as reg:
         assert len(plan(reg).tensors) == 2, "what stands alone cannot become smaller"
-        assert recompress(reg).replanned == 0
+        assert recompress_all(reg).replanned == 0
         assert plan(reg).tensors == {}
 
 
@@ -160,7 +160,7 @@ def test_numbers_of_a_shorter_dtype_are_coded_anew_once(
         old = stored_tensors(reg, made)
         survey = {(group.codec, group.version) for group in plan(reg).groups}
         assert ("fm_delta", 1) in survey
-        recompress(reg)
+        recompress_all(reg)
         new = stored_tensors(reg, made)
         for name in MATRICES:
             assert new[name].stored_bytes < 0.8 * old[name].stored_bytes
@@ -195,7 +195,7 @@ def test_a_name_that_is_no_repository_is_refused(
     assert refused.exit_code == status
     assert name in refused.stderr
     error = CliRunner().invoke(
-        command, ["--data-dir", str(reg.data_dir), "--repository", name], standalone_mode=False
+        recompress, ["--data-dir", str(reg.data_dir), "--repository", name], standalone_mode=False
     )
     assert getattr(error.exception, "code", None) == code
 
@@ -214,10 +214,10 @@ def test_one_at_a_time_and_none_beside_a_gc_that_waits_for_no_reader(reg: Regist
         assert refused.exit_code == 3
         assert f"process {os.getpid()}, `deltahub recompress`" in refused.stderr
         assert run(*folder).exit_code == 0, "a plan touches nothing"
-        gc = run(*folder, "--apply", "--lease", "0", of=gc_command)
-        assert gc.exit_code == 3
-        assert "`deltahub recompress` is at work" in gc.stderr
-        assert run(*folder, "--apply", of=gc_command).exit_code == 0
+        collected = run(*folder, "--apply", "--lease", "0", of=gc)
+        assert collected.exit_code == 3
+        assert "`deltahub recompress` is at work" in collected.stderr
+        assert run(*folder, "--apply", of=gc).exit_code == 0
 
 
 def make_unreadable(reg: Registry, tensor_id: int) -> None:
@@ -284,7 +284,7 @@ def test_damage_is_reported_and_the_rest_is_done(reg: Registry, hub: OldHub) -> 
     data[frame.offset + frame.length - 3] ^= 1
     path.chmod(0o600)
     path.write_bytes(data)
-    outcome = recompress(reg)
+    outcome = recompress_all(reg)
     (failed,) = outcome.failed
     assert (failed.repository, failed.tensors) == ("ann/tune", ("a.weight",))
     assert "fsck" in failed.reason
@@ -302,7 +302,7 @@ def test_a_client_s_frames_that_stay_are_still_the_client_s(tmp_path: Path) -> N
         deltas = frames_of(tuned, base, max_bytes=1 << 20)
         send_pack(reg, ann, "ann/open", frames_of(base))
         send_pack(reg, ann, "ann/open", [alone[0], deltas[1]])
-        outcome = recompress(reg)
+        outcome = recompress_all(reg)
         assert outcome.replaced == 2
         with reg.db.read() as session:
             foreign = {

@@ -23,7 +23,7 @@ from support.registry.old_hub import (
     make_old_hub,
     model,
     plan,
-    recompress,
+    recompress_all,
 )
 from support.registry.opened import caller, opened_registry
 
@@ -62,7 +62,7 @@ def test_a_killed_run_loses_nothing_and_the_next_goes_on(
     if child == 0:
         failpoints._trigger = failpoints._Trigger(place)
         with opened_registry(hub.folder) as reg:
-            recompress(reg)
+            recompress_all(reg)
         os._exit(0)
     _, status = os.waitpid(child, 0)
     assert os.WIFSIGNALED(status)
@@ -70,7 +70,7 @@ def test_a_killed_run_loses_nothing_and_the_next_goes_on(
     with opened_registry(hub.folder) as reg:
         check(reg, hub)
         assert len(plan(reg).tensors) == n_left, "what was done is not done again"
-        recompress(reg)
+        recompress_all(reg)
         assert plan(reg).tensors == {}
         assert stored_tensors(reg, hub.revisions["ann/sent"])["a.weight"].codec == "fm_delta"
         check(reg, hub)
@@ -98,7 +98,7 @@ def push_more(reg: Registry) -> None:
         (delete_sent, 5),
         (push_more, 4),
         (run_replans, 3),
-        (recompress, 5),
+        (recompress_all, 5),
     ],
 )
 def test_what_others_do_meanwhile_is_respected(

@@ -10,13 +10,13 @@ from sqlalchemy.orm import Session
 from deltahub.codecs.registry import BY_NUMBER
 from deltahub.registry import Caller, Registry
 from deltahub.registry.catalog.commit import AddFile, Operation, commit
+from deltahub.registry.catalog.weights import named_tensors, safetensors_files
 from deltahub.registry.db.models import Entry, File, Frame, Job, Revision, Tensor, TensorBase
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.ingest.pipeline import Ingest
 from deltahub.registry.ingest.prove_recipe import prove_recipe
 from deltahub.registry.jobs import queue
 from deltahub.registry.lineage.measured import measure_affected
-from deltahub.registry.lineage.weights import named_tensors, safetensors_files
 from deltahub.registry.packs.locations import resolve
 from deltahub.registry.reencode.replan import Replanner
 from deltahub.registry.reencode.triggers import after_ingest

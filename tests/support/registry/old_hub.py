@@ -94,5 +94,5 @@ def plan(reg: Registry) -> Plan:
     return plan_recompress(reg, FileReader(reg))
 
 
-def recompress(reg: Registry) -> Outcome:
+def recompress_all(reg: Registry) -> Outcome:
     return apply_recompress(reg, FileReader(reg), plan(reg))

@@ -9,13 +9,13 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from deltahub.registry.bases.alignment import StoredTensor
+from deltahub.registry.catalog.weights import named_tensors, safetensors_files
 from deltahub.registry.db.models import Repository, Revision
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import EntryNotFound
 from deltahub.registry.lineage.similar import find_families
 from deltahub.registry.lineage.target import Target, declares
 from deltahub.registry.lineage.tensor_sketch import TensorSketch
-from deltahub.registry.lineage.weights import named_tensors, safetensors_files
 from deltahub.registry.packs.locations import resolve
 from deltahub.registry.registry import Registry
 

@@ -33,6 +33,7 @@ from deltahub.registry.catalog.refs import (
     resolve_revision,
 )
 from deltahub.registry.catalog.repositories import RepositoryInfo, add_repository
+from deltahub.registry.catalog.weights import has_weights
 from deltahub.registry.db.models import Entry, Job, Ref, Repository, Revision, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.errors import (
@@ -252,7 +253,7 @@ def _declared(
         return None, None
     found = declared_base.resolve_declared(session, caller, base)
     row = None if found is None else found.id
-    is_usable = row is not None and declared_base.has_weights(session, row)
+    is_usable = row is not None and has_weights(session, row)
     if not is_usable and parent is not None and base == parent.declared_base:
         # Said again, as a card does with each commit; what it stood for may have moved meanwhile,
         # and an empty model have the name.

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import and_, or_, select
+from sqlalchemy import select
 
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.permissions import allowed, full_name
 from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
 from deltahub.registry.catalog.refs import resolve_revision
-from deltahub.registry.db.models import Entry, File, LineageEdge, Repository, Revision
+from deltahub.registry.db.models import LineageEdge, Repository, Revision
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.errors import InvalidName, InvalidRequest, NotFound
 from deltahub.registry.names import quoted
@@ -45,18 +45,6 @@ def resolve_declared(session: ReadSession, caller: Caller | None, base: str) -> 
         return None
 
 
-def has_weights(session: ReadSession, revision_id: int) -> bool:
-    """Whether a revision has a safetensors file, or one that has yet to be ingested."""
-    is_coming = and_(File.state != "ingested", Entry.path.endswith(".safetensors"))
-    query = (
-        select(File.id)
-        .join(Entry, Entry.file_id == File.id)
-        .where(Entry.revision_id == revision_id, or_(File.kind == "safetensors", is_coming))
-        .limit(1)
-    )
-    return session.scalar(query) is not None
-
-
 @dataclass(frozen=True)
 class DeclaredBase:
     """What a revision says that it was made from.
@@ -77,7 +65,7 @@ class DeclaredBase:
         return self.name + self.at
 
 
-def declared_base(
+def find_declared(
     session: ReadSession, caller: Caller | None, revision: Revision
 ) -> DeclaredBase | None:
     """The base of a revision as the caller may know of it; None where none was declared."""

@@ -1,10 +1,11 @@
 """Lists of repositories as people look for them: the newest or the last changed first."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from sqlalchemy import func, select, tuple_
+from sqlalchemy import Select, func, select, tuple_
 
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.permissions import readable_repositories, role_for
@@ -49,16 +50,11 @@ def search(
 ) -> list[Listed]:
     """Repositories that the caller may read, the latest first.
 
-    words: each a part of the full name, in whatever case. after: the cursor of the one before; a
-    repository that is committed to while somebody pages may be listed again.
+    words: each a part of the full name, in any case. after: the cursor of the last one before; a
+    repository that gains a commit between two pages may be listed again.
     """
     newest = func.coalesce(Revision.id, 0) if order == "changed" else func.coalesce(0, 0)
-    query = with_heads().where(readable_repositories(caller))
-    if namespace is not None:
-        query = query.where(Namespace.name == namespace)
-    full = func.lower(Namespace.name + "/" + Repository.name)
-    for word in (words or "").lower().split():
-        query = query.where(contains(full, word))
+    query = _readable(caller, namespace, (words or "").split())
     if after is not None:
         head, _, repository = after.partition("-")
         if head.isdecimal() and repository.isdecimal():
@@ -91,14 +87,7 @@ def list_repositories(
     """Repositories that the caller may read, newest first; `search` is a part of the name."""
     if not 1 <= limit <= MAX_PAGE:
         raise InvalidRequest(f"a page has 1 to {MAX_PAGE} repositories, not {limit}")
-    query = with_heads().where(readable_repositories(caller))
-    if namespace is not None:
-        # By id and not through the join, so that one index gives the order too.
-        named = select(Namespace.id).where(Namespace.name == namespace).scalar_subquery()
-        query = query.where(Repository.namespace_id == named)
-    if search:
-        full = func.lower(Namespace.name + "/" + Repository.name)
-        query = query.where(contains(full, search.lower()))
+    query = _readable(caller, namespace, [search] if search else [])
     if cursor is not None:
         query = query.where(Repository.id < _parse_cursor(cursor))
     query = query.order_by(Repository.id.desc()).limit(limit + 1)
@@ -109,6 +98,21 @@ def list_repositories(
         items = [as_info(*row, roles[row[0].namespace_id]) for row in found]
     more = len(items) > limit
     return RepositoryPage(items[:limit], str(items[limit - 1].id) if more else None)
+
+
+def _readable(
+    caller: Caller | None, namespace: str | None, parts: Iterable[str]
+) -> Select[Repository, str, Revision | None]:
+    """A query for the repositories that the caller may read. parts: of the name, in any case."""
+    query = with_heads().where(readable_repositories(caller))
+    if namespace is not None:
+        # By id and not through the join, so that one index gives the order too.
+        named = select(Namespace.id).where(Namespace.name == namespace).scalar_subquery()
+        query = query.where(Repository.namespace_id == named)
+    for part in parts:
+        full_name = func.lower(Namespace.name + "/" + Repository.name)
+        query = query.where(contains(full_name, part.lower()))
+    return query
 
 
 def _parse_cursor(cursor: str) -> int:

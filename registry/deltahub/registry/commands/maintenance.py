@@ -1,7 +1,9 @@
 """`deltahub gc` and `deltahub fsck`, for whoever may open the data folder."""
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 
 import click
@@ -9,12 +11,14 @@ import click
 from deltahub.registry.commands.errors import EXIT_REFUSED
 from deltahub.registry.commands.folder import opened_folder, readers_kept_out
 from deltahub.registry.commands.options import data_dir_option, json_option
-from deltahub.registry.maintenance.fsck import run as checks
-from deltahub.registry.maintenance.gc.apply import apply_gc
-from deltahub.registry.maintenance.gc.plan import plan_gc
+from deltahub.registry.maintenance.fsck import run
+from deltahub.registry.maintenance.fsck.findings import CODES
+from deltahub.registry.maintenance.gc.apply import Outcome, apply_gc
+from deltahub.registry.maintenance.gc.plan import Item, Plan, plan_gc
 from deltahub.registry.settings import Settings
+from deltahub.registry.sizes import human_size
 
-_CODES = "\n".join(f"  {code}: {meaning}" for code, meaning in checks.CODES.items())
+_CODES = "\n".join(f"  {code}: {meaning}" for code, meaning in CODES.items())
 
 
 @click.command()
@@ -58,13 +62,10 @@ def gc(
         data = {"plan": plan.as_dict(), "outcome": outcome and outcome.as_dict()}
         click.echo(json.dumps(data, indent=2))
     else:
-        for line in plan.lines():
-            click.echo(line)
-        if outcome is not None:
-            for line in outcome.lines():
-                click.echo(line)
-        elif not plan.doubts:
-            click.echo("nothing was changed; --apply carries the plan out")
+        lines = [*plan_lines(plan), *(_outcome_lines(outcome) if outcome is not None else ())]
+        if outcome is None and not plan.doubts:
+            lines.append("nothing was changed; --apply carries the plan out")
+        click.echo("\n".join(lines))
     if plan.doubts:
         if not as_json:
             click.echo("deltahub: gc touches nothing while in doubt", err=True)
@@ -82,7 +83,7 @@ def fsck(read_data: bool, data_dir: Path, as_json: bool) -> None:
     """
     found = []
     with opened_folder(Settings(data_dir=data_dir)) as reg:
-        for finding in checks.fsck(reg, read_data=read_data, progress=_show_stage):
+        for finding in run.fsck(reg, read_data=read_data, progress=_show_stage):
             found.append(finding)
             if not as_json:
                 click.echo(f"{finding.code}: {finding.text}")
@@ -91,7 +92,56 @@ def fsck(read_data: bool, data_dir: Path, as_json: bool) -> None:
     else:
         noun = "finding" if len(found) == 1 else "findings"
         click.echo(f"{len(found)} {noun}" if found else "clean")
-    raise SystemExit(checks.EXIT_FINDINGS if found else checks.EXIT_CLEAN)
+    raise SystemExit(run.EXIT_FINDINGS if found else run.EXIT_CLEAN)
+
+
+def plan_lines(plan: Plan) -> Iterator[str]:
+    rows = (
+        ("expired uploads to delete", *_sum(plan.uploads)),
+        ("expired xorbs to delete", *_sum(plan.xorbs)),
+        ("files that no revision lists", len(plan.files), 0),
+        ("tensors that nothing needs", len(plan.tensors), plan.tensor_bytes),
+        ("packs never finished, to condemn", *_sum(plan.abandoned)),
+        ("empty packs to condemn", *_sum(plan.condemn)),
+        ("packs to write anew without their dead bytes", *_sum(plan.repack)),
+        ("condemned packs to delete", *_sum(plan.delete)),
+        ("leftover local files to delete", *_sum(plan.leftovers)),
+        ("unnamed anchors kept because deltas need them", plan.anchors, plan.anchor_bytes),
+        ("packs with too few dead bytes to write anew", *_sum(plan.sparse)),
+        ("objects that no row knows (reported only)", *_sum(plan.unknown)),
+    )
+    yield from (f"{text}: {count} ({human_size(size)})" for text, count, size in rows if count)
+    for item in plan.waiting:
+        until = datetime.fromisoformat(item.until)
+        yield (
+            f"waiting, {item.what}: {item.count} ({human_size(item.size_bytes)}), "
+            f"until {until:%F %T} UTC"
+        )
+    yield (
+        f"frees {human_size(plan.freed_bytes)} now, {human_size(plan.later_bytes)} after the "
+        f"lease; {human_size(plan.waiting_bytes)} wait"
+    )
+    yield from (f"doubt: {doubt}" for doubt in plan.doubts)
+
+
+def _sum(items: Sequence[Item]) -> tuple[int, int]:
+    """(how many, their bytes)."""
+    return len(items), sum(item.size_bytes for item in items)
+
+
+def _outcome_lines(outcome: Outcome) -> Iterator[str]:
+    counts = (
+        ("uploads deleted", outcome.uploads),
+        ("xorbs deleted", outcome.xorbs),
+        ("files forgotten", outcome.files),
+        ("tensors forgotten", outcome.tensors),
+        ("packs condemned", outcome.condemned + outcome.repacked),
+        ("packs deleted", outcome.deleted),
+        ("unknown objects deleted", outcome.unknown),
+    )
+    yield from (f"{text}: {count}" for text, count in counts if count)
+    yield from outcome.notes
+    yield f"freed {human_size(outcome.freed_bytes)}"
 
 
 def _show_stage(stage: str) -> None:

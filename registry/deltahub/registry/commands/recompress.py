@@ -88,11 +88,9 @@ def recompress(
         data = {"plan": plan.as_dict(), "outcome": outcome and outcome.as_dict()}
         click.echo(json.dumps(data, indent=2))
     else:
-        _show_lines(plan.lines())
-        if outcome is not None:
-            _show_lines(outcome.lines())
-        _show_lines(_unreadable_lines(unreadable))
-        click.echo(_last_line(plan, outcome))
+        lines = [*_plan_lines(plan), *(_outcome_lines(outcome) if outcome is not None else ())]
+        lines += [*_unreadable_lines(unreadable), _last_line(plan, outcome)]
+        click.echo("\n".join(lines))
     if unreadable:
         if not as_json:
             click.echo("deltahub: some tensors cannot be read; nothing of them changed", err=True)
@@ -115,9 +113,27 @@ def _alone(reg: Registry, is_applied: bool) -> Iterator[None]:
         yield
 
 
-def _show_lines(lines: Iterable[str]) -> None:
-    for line in lines:
-        click.echo(line)
+def _plan_lines(plan: Plan) -> Iterator[str]:
+    now = plan.up_to_date
+    yield f"up to date: {now.frames} frames ({human_size(now.stored_bytes)})"
+    for group in plan.groups:
+        effort = f", effort {group.effort}" if group.effort else ""
+        yield (
+            f"to be looked at: {group.codec} version {group.version}{effort}: "
+            f"{group.frames} frames ({human_size(group.stored_bytes)}, "
+            f"of {human_size(group.decoded_bytes)})"
+        )
+
+
+def _outcome_lines(outcome: Outcome) -> Iterator[str]:
+    yield (
+        f"{outcome.replanned} tensors became differences from a base, {outcome.replaced} were "
+        f"coded smaller, {outcome.not_smaller} stay as they are; "
+        f"{human_size(outcome.saved_bytes)} saved"
+    )
+    if outcome.changed:
+        yield f"{outcome.changed} tensors were changed or deleted by others meanwhile"
+    yield from (f"note: {note}" for note in outcome.notes)
 
 
 def _unreadable_lines(unreadable: Iterable[Unreadable]) -> Iterator[str]:

@@ -17,8 +17,7 @@ from deltahub.registry.db.session import WriteSession
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.downloads.recipe_index import RecipeIndex
 from deltahub.registry.errors import Conflict, DataLost
-from deltahub.registry.ingest import scan as ingest_plan
-from deltahub.registry.ingest.scan import Scan
+from deltahub.registry.ingest.scan import Scan, forget
 from deltahub.registry.packs.locations import TensorLocation, resolve_ids
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.spool import Hashes
@@ -79,7 +78,7 @@ def finish_files(
             except DataLost as exc:
                 damaged.append(exc)
                 # Another run shall look at the upload as it is then.
-                ingest_plan.forget(reg, file)
+                forget(reg, file)
             else:
                 proved.append(Proved(file, scan.recipe, scan.recipe_id, scan.note))
         _switch(reg, proved)
@@ -161,7 +160,7 @@ def _switch(reg: Registry, proved: Sequence[Proved]) -> None:
     delete_condemned(reg, dropped)
     failpoints.reached("ingest.finish.after_delete")
     for each in proved:
-        ingest_plan.forget(reg, each.file)
+        forget(reg, each.file)
 
 
 def attach_recipes(session: WriteSession, proved: Sequence[Proved]) -> None:

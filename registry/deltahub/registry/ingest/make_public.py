@@ -30,9 +30,9 @@ from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import Conflict
 from deltahub.registry.jobs import queue
 from deltahub.registry.registry import Registry
+from deltahub.registry.uploads import recipes
 from deltahub.registry.uploads.committable import complete_uploads, files_of_uploads
 from deltahub.registry.uploads.landing import receive
-from deltahub.registry.uploads.recipes import JOB_KIND as PROVE_KIND
 from deltahub.registry.xet.epochs import make_clients_forget
 
 # Pushes that come meanwhile bring new files; whoever pushes that often waits.
@@ -166,7 +166,9 @@ def _enqueue(session: WriteSession, repository: Repository) -> None:
 def _refuse_while_proving(session: ReadSession, repository: Repository) -> None:
     # Its file would become one of the private domain, and be looked for in the public one.
     query = select(Job.id).where(
-        Job.repository_id == repository.id, Job.kind == PROVE_KIND, Job.state.in_(queue.ACTIVE)
+        Job.repository_id == repository.id,
+        Job.kind == recipes.JOB_KIND,
+        Job.state.in_(queue.ACTIVE),
     )
     if session.scalar(query.limit(1)) is not None:
         raise Conflict("a push to this repository is being proved; try again when it is over")

@@ -21,10 +21,9 @@ from deltahub.registry.db.models import Entry, File
 from deltahub.registry.db.session import WriteSession
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost, DeltaCycle
-from deltahub.registry.ingest import scan as ingest_plan
 from deltahub.registry.ingest.finish import finish_files
 from deltahub.registry.ingest.repair import Brought, heal
-from deltahub.registry.ingest.scan import LandedFile, Scan
+from deltahub.registry.ingest.scan import LandedFile, Scan, forget, scan
 from deltahub.registry.jobs.progress import Progress, Report
 from deltahub.registry.packs.encode import Read
 from deltahub.registry.packs.holds import hold_for_job, release_job
@@ -140,7 +139,7 @@ class Ingest:
         log.warning("job=%s scans its files again: %s", self._job_id, why)
         self._is_rescanned = True
         for file, _ in self._pending():
-            ingest_plan.forget(self._reg, file)
+            forget(self._reg, file)
 
     def finish(self, file_ids: Sequence[int]) -> None:
         """Restore each file from its recipe, compare its SHA-256, and only then switch to it.
@@ -167,7 +166,9 @@ class Ingest:
     def _heal(self, file_ids: Sequence[int], total: int) -> None:
         """Store anew what is stored of these files and damaged."""
         brought = (
-            item for file, scan in self._scanned(file_ids) for item in self._items_of(file, scan)
+            item
+            for file, scanned in self._scanned(file_ids)
+            for item in self._items_of(file, scanned)
         )
         progress = self._counting("prove", total)
         heal(self._reg, self._reader, brought, self._job_id, progress)
@@ -204,7 +205,7 @@ class Ingest:
         faults: list[DataLost] = [] if damaged is None else damaged
         for file, path in pending:
             try:
-                found = ingest_plan.scan(self._reg, file, path, progress)
+                found = scan(self._reg, file, path, progress)
             except DataLost as exc:
                 faults.append(exc)
                 continue
@@ -229,8 +230,8 @@ class Ingest:
     def _find_missing(self) -> deque[Brought]:
         """Tensors that no domain in reach has; those that one has are held for this job."""
         items: dict[tuple[int, bytes], Brought] = {}
-        for file, scan in self._scanned():
-            for item in self._items_of(file, scan):
+        for file, scanned in self._scanned():
+            for item in self._items_of(file, scanned):
                 items.setdefault((item.domain_id, item.ref.tensor), item)
         self._total_bytes = sum(item.ref.size for item in items.values())
         missing: deque[Brought] = deque()
@@ -245,12 +246,12 @@ class Ingest:
                 missing.extend(items[domain_id, h] for h in part if h not in found)
         return missing
 
-    def _items_of(self, file: File, scan: Scan) -> Iterator[Brought]:
+    def _items_of(self, file: File, scanned: Scan) -> Iterator[Brought]:
         landed = LandedFile.of(self._reg, file)
-        for start, ref in scan.placed_tensors():
+        for start, ref in scanned.placed_tensors():
             yield Brought(file.domain_id, ref, _reader_at(landed, start))
-        data, size = scan.recipe_bytes, len(scan.recipe_bytes)
-        ref = TensorRef(scan.recipe_id, size, "U8", (size,), None)
+        data, size = scanned.recipe_bytes, len(scanned.recipe_bytes)
+        ref = TensorRef(scanned.recipe_id, size, "U8", (size,), None)
         yield Brought(file.domain_id, ref, _reader_of(data))
 
     def _store(self, todo: deque[Brought]) -> None:

@@ -7,6 +7,7 @@ from sqlalchemy import delete, func, select
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.permissions import allowed, full_name
 from deltahub.registry.catalog.declared_base import MOST, parents
+from deltahub.registry.catalog.weights import is_safetensors, weight_tensors
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import (
     Domain,
@@ -114,16 +115,7 @@ def measure_affected(reg: Registry, revision_id: int) -> None:
 def _tensor_sizes(session: ReadSession, revision_id: int) -> dict[int, int]:
     """tensor -> bytes, of the distinct tensors of the revision's safetensors files."""
     rows = session.execute(
-        select(Tensor.id, Tensor.size)
-        .join(FileTensor, FileTensor.tensor_id == Tensor.id)
-        .join(File, File.id == FileTensor.file_id)
-        .join(Entry, Entry.file_id == File.id)
-        .where(
-            Entry.revision_id == revision_id,
-            File.kind == "safetensors",
-            Tensor.id != File.recipe_tensor_id,
-        )
-        .distinct()
+        select(Tensor.id, Tensor.size).where(Tensor.id.in_(weight_tensors(revision_id)))
     )
     return {tensor: size for tensor, size in rows}
 
@@ -200,7 +192,7 @@ def _first_here(
             .where(
                 Revision.repository_id == revision.repository_id,
                 Revision.id <= before,
-                File.kind == "safetensors",
+                is_safetensors(),
             )
             .group_by(Entry.file_id)
         )

@@ -5,7 +5,7 @@ weights, or shards one commit after the other. Which revision the name stands fo
 main only gains weights; a base that others replace them in stays what it was.
 """
 
-from sqlalchemy import ColumnElement, Select, and_, delete, or_, select
+from sqlalchemy import ColumnElement, and_, delete, or_, select
 from sqlalchemy.orm import aliased
 
 from deltahub.registry.access.caller import Caller
@@ -13,16 +13,8 @@ from deltahub.registry.access.permissions import allowed
 from deltahub.registry.access.repositories import DEFAULT_BRANCH
 from deltahub.registry.catalog import declared_base
 from deltahub.registry.catalog.refs import find_ref
-from deltahub.registry.db.models import (
-    Entry,
-    File,
-    FileTensor,
-    Job,
-    LineageEdge,
-    Repository,
-    Revision,
-    User,
-)
+from deltahub.registry.catalog.weights import weight_tensors
+from deltahub.registry.db.models import Job, LineageEdge, Repository, Revision, User
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.jobs import queue
 from deltahub.registry.lineage.target import Target, declares
@@ -93,23 +85,9 @@ def _gained(session: ReadSession, before: Revision, after: Revision) -> bool:
     job = None if before.ingest_job_id is None else session.get(Job, before.ingest_job_id)
     if job is not None and job.state in queue.ACTIVE:
         return False
-    old, new = _weights(before.id), _weights(after.id)
+    old, new = weight_tensors(before.id), weight_tensors(after.id)
     has_more = session.scalar(new.except_(old).limit(1)) is not None
     return has_more and session.scalar(old.except_(new).limit(1)) is None
-
-
-def _weights(revision_id: int) -> Select[int]:
-    """A query for the tensors of a revision's ingested safetensors files."""
-    return (
-        select(FileTensor.tensor_id)
-        .join(File, File.id == FileTensor.file_id)
-        .join(Entry, Entry.file_id == File.id)
-        .where(
-            Entry.revision_id == revision_id,
-            File.kind == "safetensors",
-            FileTensor.tensor_id != File.recipe_tensor_id,
-        )
-    )
 
 
 def _move(session: WriteSession, child: Revision, before: Revision, after: Revision) -> None:

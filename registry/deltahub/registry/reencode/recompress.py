@@ -6,7 +6,7 @@ was tried, so a run that was killed goes on where it was, and a second one has n
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 
 from sqlalchemy import select
@@ -14,6 +14,7 @@ from sqlalchemy.exc import NoResultFound
 
 from deltahub.codecs.protocol import Effort
 from deltahub.registry.access.repositories import find_repository
+from deltahub.registry.catalog.weights import weight_tensors
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import (
     Entry,
@@ -35,7 +36,6 @@ from deltahub.registry.reencode.replan import Replanner
 from deltahub.registry.reencode.survey import Count, mark_tried, outdated_among, survey
 from deltahub.registry.reencode.unreadable import Unreadable, describe
 from deltahub.registry.registry import Registry
-from deltahub.registry.sizes import human_size
 
 log = logging.getLogger(__name__)
 
@@ -81,18 +81,6 @@ class Plan:
             "unreadable": [asdict(each) for each in self.unreadable],
         }
 
-    def lines(self) -> Iterator[str]:
-        """The plan as a person reads it."""
-        now = self.up_to_date
-        yield f"up to date: {now.frames} frames ({human_size(now.stored_bytes)})"
-        for group in self.groups:
-            effort = f", effort {group.effort}" if group.effort else ""
-            yield (
-                f"to be looked at: {group.codec} version {group.version}{effort}: "
-                f"{group.frames} frames ({human_size(group.stored_bytes)}, "
-                f"of {human_size(group.decoded_bytes)})"
-            )
-
 
 @dataclass
 class Outcome:
@@ -110,16 +98,6 @@ class Outcome:
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
-
-    def lines(self) -> Iterator[str]:
-        """The outcome as a person reads it."""
-        yield (
-            f"{self.replanned} tensors became differences from a base, {self.replaced} were coded "
-            f"smaller, {self.not_smaller} stay as they are; {human_size(self.saved_bytes)} saved"
-        )
-        if self.changed:
-            yield f"{self.changed} tensors were changed or deleted by others meanwhile"
-        yield from (f"note: {note}" for note in self.notes)
 
 
 def plan_recompress(reg: Registry, reader: FileReader, repository: str | None = None) -> Plan:
@@ -218,28 +196,25 @@ class _Work:
                 .join(Revision, Revision.repository_id == Repository.id)
                 .where(Revision.id == revision_id)
             )
-            # What the re-planner looks at: weights of the repository's own domain.
-            is_own_weight = (
-                (File.kind == "safetensors")
-                & (File.recipe_tensor_id != Tensor.id)
-                & (File.domain_id == Tensor.domain_id)
-            )
+            held = select(FileTensor.tensor_id).join(Entry, Entry.file_id == FileTensor.file_id)
+            held = held.where(Entry.revision_id == revision_id)
             rows = session.execute(
-                select(Tensor.id, Tensor.domain_id, Tensor.depth, is_own_weight.label("is_weight"))
-                .join(FileTensor, FileTensor.tensor_id == Tensor.id)
-                .join(File, File.id == FileTensor.file_id)
-                .join(Entry, Entry.file_id == File.id)
-                .where(Entry.revision_id == revision_id)
-                .distinct()
+                select(Tensor.id, Tensor.domain_id).where(Tensor.id.in_(held))
             ).all()
-        rows = [row for row in rows if row.id in self._todo]
-        if name is None or not rows:
-            return  # deleted since, or done with a newer revision
-        alone = {row.id for row in rows if row.depth == 0 and row.is_weight}
-        if alone:
-            self._replan(name, revision_id, alone)
+            # The re-planner looks only at weights of the repository's own domain.
+            alone = session.scalars(
+                weight_tensors(revision_id)
+                .join(Tensor, Tensor.id == FileTensor.tensor_id)
+                .where(Tensor.depth == 0, File.domain_id == Tensor.domain_id)
+            ).all()
+        domains = {tensor: domain for tensor, domain in rows if tensor in self._todo}
+        if name is None or not domains:
+            return  # the revision was deleted, or a newer revision had the same tensors
+        standalone = domains.keys() & alone
+        if standalone:
+            self._replan(name, revision_id, standalone)
             reached("recompress.replan.done")
-        self._recode(name, {row.id: row.domain_id for row in rows})
+        self._recode(name, domains)
 
     def do_rest(self) -> None:
         """What no revision holds: anchors of deltas, and what waits for its commit."""

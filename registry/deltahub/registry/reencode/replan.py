@@ -16,6 +16,7 @@ from sqlalchemy import select
 
 from deltahub.codecs.frames import tensor_spec
 from deltahub.registry.bases.planner import MUST_BEAT, MUST_SAVE, BaseChoice, BasePlanner, StoredAs
+from deltahub.registry.catalog.weights import named_tensors, safetensors_files
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.expressions import total
 from deltahub.registry.db.models import Frame, Tensor, TensorBase
@@ -23,7 +24,6 @@ from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DeltaCycle, TensorNotFound
 from deltahub.registry.failpoints import reached
-from deltahub.registry.lineage.weights import named_tensors, safetensors_files
 from deltahub.registry.packs.locations import closure, resolve
 from deltahub.registry.packs.switch import BaseGone, store_and_switch, switch_tensor
 from deltahub.registry.packs.tensor_reader import MAX_CHAIN, TensorGone

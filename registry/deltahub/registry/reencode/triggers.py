@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from sqlalchemy import exists, func, select
 
 from deltahub.registry.catalog import declared_base
+from deltahub.registry.catalog.weights import has_weights, safetensors_files, weight_tensors
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import (
     PUBLIC_DOMAIN_KEY,
@@ -30,7 +31,7 @@ from deltahub.registry.lineage.moving_base import author_of, follow, names_model
 from deltahub.registry.lineage.similar import find_similar_tensors, load_sketches, store_sketches
 from deltahub.registry.lineage.target import Target, declares
 from deltahub.registry.registry import Registry
-from deltahub.registry.uploads.recipes import JOB_KIND as PROVE_KIND
+from deltahub.registry.uploads import recipes
 
 # Revisions that one arrival may have re-planned because their weights are alike.
 MAX_SIMILAR = 32
@@ -72,7 +73,7 @@ def enqueue_replans(session: WriteSession, revision_id: int) -> list[str]:
     target = Target.load(session, revision_id)
     children = resolve_waiting(session, target)
     children |= follow(session, target)
-    if not declared_base.has_weights(session, revision_id):
+    if not has_weights(session, revision_id):
         return []  # what it is the base of waits for a revision that has some
     children |= set(
         session.scalars(
@@ -146,26 +147,17 @@ def _was_sent_alone(session: ReadSession, target: Target) -> bool:
     """True where a file came as a client's recipe, and a tensor of it stands alone."""
     came_as_recipe = exists(
         select(Job.id).where(
-            Job.kind == PROVE_KIND,
+            Job.kind == recipes.JOB_KIND,
             Job.repository_id == target.repository_id,
             Job.payload["sha256"].as_string() == File.sha256,
         )
     )
-    query = (
-        select(Tensor.id)
-        .join(FileTensor, FileTensor.tensor_id == Tensor.id)
-        .join(File, File.id == FileTensor.file_id)
-        .join(Entry, Entry.file_id == File.id)
-        .where(
-            Entry.revision_id == target.revision_id,
-            File.kind == "safetensors",
-            Tensor.depth == 0,
-            Tensor.id != File.recipe_tensor_id,
-            came_as_recipe,
-        )
-        .limit(1)
+    alone = (
+        weight_tensors(target.revision_id)
+        .join(Tensor, Tensor.id == FileTensor.tensor_id)
+        .where(Tensor.depth == 0, came_as_recipe)
     )
-    return session.scalar(query) is not None
+    return session.scalar(alone.limit(1)) is not None
 
 
 def _was_declared_late(session: ReadSession, revision_id: int, shares: Mapping[int, float]) -> bool:
@@ -177,17 +169,8 @@ def _was_declared_late(session: ReadSession, revision_id: int, shares: Mapping[i
     base = revision.declared_base_revision_id
     if base is None or shares.get(base, 0.0) >= ENOUGH_SHARED:
         return False
-    query = (
-        select(File.id)
-        .join(Entry, Entry.file_id == File.id)
-        .where(
-            Entry.revision_id == revision_id,
-            File.kind == "safetensors",
-            File.ingested_at < revision.created_at,
-        )
-        .limit(1)
-    )
-    return session.scalar(query) is not None
+    older = safetensors_files(revision_id).where(File.ingested_at < revision.created_at)
+    return session.scalar(older.limit(1)) is not None
 
 
 def _alike(session: ReadSession, target: Target) -> set[int]:

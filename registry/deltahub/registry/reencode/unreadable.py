@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import select
 
+from deltahub.registry.catalog.weights import named_tensors
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import (
     Entry,
@@ -17,7 +18,6 @@ from deltahub.registry.db.models import (
 )
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import RegistryError
-from deltahub.registry.lineage.weights import named_tensors
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import StoreError
 

@@ -3,18 +3,18 @@
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from sqlalchemy import ColumnElement, exists, select
+from sqlalchemy import exists, select
 
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.permissions import allowed, full_name, readable_repositories
 from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
-from deltahub.registry.catalog import declared_base
+from deltahub.registry.catalog.declared_base import find_declared
 from deltahub.registry.catalog.entries import EntryInfo, list_entries
 from deltahub.registry.catalog.refs import resolve_revision
+from deltahub.registry.catalog.weights import has_weights, weight_tensors
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import (
     Entry,
-    File,
     FileTensor,
     Job,
     LineageEdge,
@@ -146,17 +146,14 @@ class _Stored:
         revision: Revision,
     ) -> None:
         self.of_file: dict[int, list[int]] = {}
-        self._weights: set[int] = set()
-        for file_id, tensor_id, is_weight in session.execute(
-            select(FileTensor.file_id, FileTensor.tensor_id, _is_weight())
-            .join(File, File.id == FileTensor.file_id)
-            .join(Entry, Entry.file_id == File.id)
+        for file_id, tensor_id in session.execute(
+            select(FileTensor.file_id, FileTensor.tensor_id)
+            .join(Entry, Entry.file_id == FileTensor.file_id)
             .where(Entry.revision_id == revision.id)
             .distinct()
         ):
             self.of_file.setdefault(file_id, []).append(tensor_id)
-            if is_weight:
-                self._weights.add(tensor_id)
+        self._weights = _weights(session, revision)
         own = {tensor for tensors in self.of_file.values() for tensor in tensors}
         rows: list[Tensor] = []
         for batch in batches(own):
@@ -278,14 +275,12 @@ def _report_base(
     """stored: None while not all of the revision is ingested."""
     status, commit, share = None, None, None
     pending = _pending_job(session, revision)
-    declared = declared_base.declared_base(session, caller, revision)
+    declared = find_declared(session, caller, revision)
     if declared is not None:
         status = "absent"
         if declared.revision is not None:
             status, commit = "no_safetensors", declared.revision.commit
-        if declared.revision is not None and declared_base.has_weights(
-            session, declared.revision.id
-        ):
+        if declared.revision is not None and has_weights(session, declared.revision.id):
             status = "resolved"
             if stored is not None:
                 weights = _weights(session, declared.revision)
@@ -323,21 +318,8 @@ def _pending_job(session: ReadSession, revision: Revision) -> str | None:
     )
 
 
-def _is_weight() -> ColumnElement[bool]:
-    """True for a tensor of a safetensors file (joined: File, FileTensor) that is no recipe."""
-    return (File.kind == "safetensors") & (FileTensor.tensor_id != File.recipe_tensor_id)
-
-
 def _weights(session: ReadSession, revision: Revision) -> set[int]:
-    """The tensors of the revision's safetensors files."""
-    return set(
-        session.scalars(
-            select(FileTensor.tensor_id)
-            .join(File, File.id == FileTensor.file_id)
-            .join(Entry, Entry.file_id == File.id)
-            .where(Entry.revision_id == revision.id, _is_weight())
-        )
-    )
+    return set(session.scalars(weight_tensors(revision.id)))
 
 
 def _may_read(session: ReadSession, caller: Caller | None, revision: Revision) -> bool:

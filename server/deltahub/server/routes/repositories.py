@@ -4,9 +4,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from deltahub.registry.access import repositories as access_repositories
-from deltahub.registry.catalog import refs, repositories
-from deltahub.registry.catalog import search as catalog_search
+from deltahub.registry.access.repositories import load_repository
+from deltahub.registry.catalog import refs, repositories, search
 from deltahub.registry.catalog.repositories import RepositoryInfo
 from deltahub.registry.ingest import make_public
 from deltahub.server.hub import CallerDep, HubDep
@@ -35,12 +34,12 @@ def list_repositories(
     hub: HubDep,
     caller: CallerDep,
     namespace: str | None = None,
-    search: Annotated[str | None, Query(description="a part of the name")] = None,
-    limit: Annotated[int, Query(ge=1, le=catalog_search.MAX_PAGE)] = 100,
+    part: Annotated[str | None, Query(alias="search", description="a part of the name")] = None,
+    limit: Annotated[int, Query(ge=1, le=search.MAX_PAGE)] = 100,
     cursor: Annotated[str | None, Query(description="next_cursor of the page before")] = None,
 ) -> RepositoryPage:
     """List what the caller may read, newest first."""
-    page = catalog_search.list_repositories(hub.registry, caller, namespace, search, limit, cursor)
+    page = search.list_repositories(hub.registry, caller, namespace, part, limit, cursor)
     return RepositoryPage(items=[_shown(item) for item in page.items], next_cursor=page.next_cursor)
 
 
@@ -77,7 +76,7 @@ def delete_repository(namespace: str, name: str, hub: HubDep, caller: CallerDep)
 def list_refs(namespace: str, name: str, hub: HubDep, caller: CallerDep) -> RefList:
     """List branches and tags."""
     with hub.registry.db.read() as session:
-        repository = access_repositories.load_repository(session, caller, f"{namespace}/{name}")
+        repository = load_repository(session, caller, f"{namespace}/{name}")
         found = refs.list_refs(session, repository)
     return RefList(items=[RefOut.model_validate(ref) for ref in found])
 

@@ -5,9 +5,8 @@ from fastapi import APIRouter
 from deltahub.registry.access.caller import require_writer
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.catalog import commit
-from deltahub.registry.catalog import declared_base as lineage
 from deltahub.registry.catalog.commit import AddFile, DeleteFile, Operation
-from deltahub.registry.catalog.declared_base import DeclaredBase
+from deltahub.registry.catalog.declared_base import DeclaredBase, find_declared
 from deltahub.registry.catalog.entries import EntryInfo, list_entries
 from deltahub.registry.catalog.history import author_name
 from deltahub.registry.catalog.refs import resolve_revision
@@ -64,7 +63,7 @@ def get_revision(
             message=found.message,
             author=author_name(session, found),
             created_at=found.created_at,
-            base=_base(lineage.declared_base(session, caller, found)),
+            base=_base(find_declared(session, caller, found)),
             job_id=found.ingest_job_id,
             entries=[_entry(entry) for entry in list_entries(session, found)],
         )

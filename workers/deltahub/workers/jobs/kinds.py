@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 from deltahub.workers.engine import JobFunction
 from deltahub.workers.jobs.ingest import ingest
-from deltahub.workers.jobs.prove_recipe import prove_recipe
+from deltahub.workers.jobs.prove_recipe import prove_recipe_job
 from deltahub.workers.jobs.replan import replan
 
 KINDS: Mapping[str, JobFunction] = {
     "ingest": ingest,
-    "prove_recipe": prove_recipe,
+    "prove_recipe": prove_recipe_job,
     "replan": replan,
 }

@@ -39,7 +39,6 @@ from deltahub.registry.maintenance.gc.xet import remove_ranges, remove_xorb
 from deltahub.registry.maintenance.object_rows import is_known
 from deltahub.registry.packs.copy import repack
 from deltahub.registry.registry import Registry
-from deltahub.registry.sizes import human_size
 from deltahub.registry.storage.keys import landing_key, pack_key
 
 
@@ -60,21 +59,6 @@ class Outcome:
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
-
-    def lines(self) -> Iterator[str]:
-        """The outcome as a person reads it."""
-        counts = (
-            ("uploads deleted", self.uploads),
-            ("xorbs deleted", self.xorbs),
-            ("files forgotten", self.files),
-            ("tensors forgotten", self.tensors),
-            ("packs condemned", self.condemned + self.repacked),
-            ("packs deleted", self.deleted),
-            ("unknown objects deleted", self.unknown),
-        )
-        yield from (f"{text}: {count}" for text, count in counts if count)
-        yield from self.notes
-        yield f"freed {human_size(self.freed_bytes)}"
 
 
 def apply_gc(reg: Registry, plan: Plan, *, delete_unknown: bool = False) -> Outcome:

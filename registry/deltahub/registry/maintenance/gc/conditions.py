@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import ColumnElement, Select, exists, func, or_, select
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import aliased
 
-from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import (
     Entry,
     File,
@@ -141,34 +140,3 @@ def pack_is_past_lease(moment: Moment) -> ColumnElement[bool]:
     return (
         (Pack.state == "condemned") & (Pack.condemned_at <= moment.lease_start) & ~pack_has_frames()
     )
-
-
-def find_unneeded_tensors(session: Session, moment: Moment) -> tuple[list[int], list[int]]:
-    """(dead, anchors): unnamed tensors that nothing needs, and those that deltas still need.
-
-    Dead ones come dependents first, so that each has no dependent left when its turn comes.
-    Memory: proportional to the garbage, not to the hub.
-    """
-    unnamed = set(session.scalars(select(Tensor.id).where(tensor_is_unnamed(moment))))
-    dependents: dict[int, set[int]] = {tensor: set() for tensor in unnamed}
-    for batch in batches(sorted(unnamed)):
-        edges = select(TensorBase.base_id, TensorBase.tensor_id).where(
-            TensorBase.base_id.in_(batch)
-        )
-        for base, tensor in session.execute(edges):
-            dependents[base].add(tensor)
-    bases: dict[int, list[int]] = {}
-    for base, needing in dependents.items():
-        for tensor in needing:
-            bases.setdefault(tensor, []).append(base)
-    # Peel from the leaves: a tensor dies once all that need it are dead.
-    dead: list[int] = []
-    ready = sorted(tensor for tensor, needing in dependents.items() if not needing)
-    while ready:
-        tensor = ready.pop()
-        dead.append(tensor)
-        for base in bases.get(tensor, ()):
-            dependents[base].discard(tensor)
-            if not dependents[base]:
-                ready.append(base)
-    return dead, sorted(unnamed.difference(dead))

@@ -11,25 +11,21 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from stat import S_ISREG
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from deltahub.codecs.frames.pack import live_pack_bytes
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.expressions import total
 from deltahub.registry.db.models import File, Frame, Landing, Pack, XetRange, Xorb, utc_now
+from deltahub.registry.maintenance.gc.candidates import Candidates, Waiting
 from deltahub.registry.maintenance.gc.conditions import (
     Moment,
-    file_is_dead,
-    find_unneeded_tensors,
-    landing_is_dead,
     pack_is_abandoned,
     pack_is_past_lease,
 )
-from deltahub.registry.maintenance.gc.waiting import Waiting, find_waiting, in_one
-from deltahub.registry.maintenance.gc.xet import range_is_dead, xorb_is_dead
+from deltahub.registry.maintenance.gc.xet import range_is_dead
 from deltahub.registry.registry import Registry
-from deltahub.registry.sizes import human_size
 from deltahub.registry.storage.base import ObjectNotFound, Store
 from deltahub.registry.storage.keys import landing_key, pack_key, xorb_key
 
@@ -104,38 +100,6 @@ class Plan:
         }
         return {**asdict(self), **totals}
 
-    def lines(self) -> Iterator[str]:
-        """The plan as a person reads it."""
-        rows = (
-            ("expired uploads to delete", len(self.uploads), _total(self.uploads)),
-            ("expired xorbs to delete", len(self.xorbs), _total(self.xorbs)),
-            ("files that no revision lists", len(self.files), 0),
-            ("tensors that nothing needs", len(self.tensors), self.tensor_bytes),
-            ("packs never finished, to condemn", len(self.abandoned), _total(self.abandoned)),
-            ("empty packs to condemn", len(self.condemn), _total(self.condemn)),
-            ("packs to write anew without their dead bytes", len(self.repack), _total(self.repack)),
-            ("condemned packs to delete", len(self.delete), _total(self.delete)),
-            ("leftover local files to delete", len(self.leftovers), _total(self.leftovers)),
-            ("unnamed anchors kept because deltas need them", self.anchors, self.anchor_bytes),
-            ("packs with too few dead bytes to write anew", len(self.sparse), _total(self.sparse)),
-            ("objects that no row knows (reported only)", len(self.unknown), _total(self.unknown)),
-        )
-        for text, count, size in rows:
-            if count:
-                yield f"{text}: {count} ({human_size(size)})"
-        for item in self.waiting:
-            until = datetime.fromisoformat(item.until)
-            yield (
-                f"waiting, {item.what}: {item.count} ({human_size(item.size_bytes)}), "
-                f"until {until:%F %T} UTC"
-            )
-        yield (
-            f"frees {human_size(self.freed_bytes)} now, {human_size(self.later_bytes)} after the "
-            f"lease; {human_size(self.waiting_bytes)} wait"
-        )
-        for doubt in self.doubts:
-            yield f"doubt: {doubt}"
-
 
 def plan_gc(reg: Registry, *, lease_s: float | None = None, grace_s: float | None = None) -> Plan:
     """What may go now, without touching anything.
@@ -153,51 +117,49 @@ def plan_gc(reg: Registry, *, lease_s: float | None = None, grace_s: float | Non
     with reg.db.read() as session:
         doubts += _clock_doubts(session, moment)
         doubts += _missing_objects(session, reg.store, objects)
-        dead, anchors = find_unneeded_tensors(session, moment)
-        dead_frames = _frame_bytes_by_pack(session, dead)
-        abandoned = _items(session, pack_is_abandoned(moment))
-        past_lease = _items(session, pack_is_past_lease(moment))
-        packs = _packs_after(session, moment, dead_frames)
-
-        def upload_bytes(upload: str) -> int:
-            return objects.get(landing_key(upload), 0) + (reg.spool.size(upload) or 0)
-
-        uploads = [
-            Item(upload, upload_bytes(upload))
-            for upload in session.scalars(select(Landing.id).where(landing_is_dead(moment)))
-        ]
-        expired = session.execute(select(Xorb.id, Xorb.size).where(xorb_is_dead(moment)))
-        expired_xorbs = tuple(Item(xorb_id, size) for xorb_id, size in expired)
+        found = Candidates(session, moment)
+        files = found.files()
+        uploads = found.uploads(
+            lambda upload: objects.get(landing_key(upload), 0) + (reg.spool.size(upload) or 0)
+        )
+        xorbs = found.xorbs()
+        dead, anchors = found.tensors()
+        past_lease = found.packs("condemned packs", pack_is_past_lease, Pack.condemned_at)
+        abandoned = found.packs("packs not finished yet", pack_is_abandoned, Pack.created_at)
+        packs, sparse, empty = _packs_without(session, [tensor for tensor, _ in dead])
+        mostly_dead = found.sort(
+            "young packs, mostly dead",
+            ((pack, size, created_at + moment.lease) for pack, size, created_at in packs),
+        )
+        leftovers = found.sort(
+            "local files without an owner, perhaps", _leftovers(session, reg, moment.lease)
+        )
         ranges = tuple(session.scalars(select(XetRange.id).where(range_is_dead())))
-        waiting = list(find_waiting(session, moment, upload_bytes))
-        waiting += in_one("young packs, mostly dead", packs.young)
-        files = tuple(session.scalars(select(File.id).where(file_is_dead(moment))))
         unknown = _unknown_objects(session, objects)
-        leftovers, young_files = _leftovers(session, reg, moment)
-        waiting += in_one("local files without an owner, perhaps", young_files)
-        anchor_frames = _frame_bytes_by_pack(session, anchors)
+    condemn = [pack for pack in mostly_dead if pack[0] in empty]
+    repack = [pack for pack in mostly_dead if pack[0] not in empty]
     if moment.lease <= timedelta(0):
-        past_lease += [*abandoned, *packs.empty, *packs.mostly_dead]
+        past_lease += [*abandoned, *condemn, *repack]
     return Plan(
         made_at=moment.now.isoformat(),
         lease_s=moment.lease.total_seconds(),
         grace_s=moment.grace.total_seconds(),
-        uploads=tuple(uploads),
-        xorbs=expired_xorbs,
+        uploads=_items(uploads),
+        xorbs=_items(xorbs),
         xet_ranges=ranges,
-        files=files,
-        tensors=tuple(dead),
-        tensor_bytes=sum(size for _, size in dead_frames.values()),
-        abandoned=tuple(abandoned),
-        condemn=tuple(packs.empty),
-        repack=tuple(packs.mostly_dead),
-        delete=tuple(past_lease),
-        leftovers=tuple(leftovers),
-        unknown=tuple(unknown),
+        files=tuple(file for file, _ in files),
+        tensors=tuple(tensor for tensor, _ in dead),
+        tensor_bytes=sum(size for _, size in dead),
+        abandoned=_items(abandoned),
+        condemn=_items(condemn),
+        repack=_items(repack),
+        delete=_items(past_lease),
+        leftovers=_items(leftovers),
+        unknown=_items(unknown),
         anchors=len(anchors),
-        anchor_bytes=sum(size for _, size in anchor_frames.values()),
-        sparse=tuple(packs.sparse),
-        waiting=tuple(waiting),
+        anchor_bytes=sum(size for _, size in anchors),
+        sparse=_items(sparse),
+        waiting=tuple(found.waiting),
         doubts=tuple(doubts),
     )
 
@@ -210,39 +172,31 @@ def _total(items: Iterable[Item | Waiting]) -> int:
     return sum(item.size_bytes for item in items)
 
 
-def _items(session: Session, condition: ColumnElement[bool]) -> list[Item]:
-    rows = session.execute(select(Pack.id, Pack.size).where(condition).order_by(Pack.id))
-    return [Item(pack_id, size) for pack_id, size in rows]
+def _items(found: Iterable[tuple[str, int]]) -> tuple[Item, ...]:
+    return tuple(Item(*each) for each in found)
 
 
-def _frame_bytes_by_pack(session: Session, tensors: Iterable[int]) -> dict[str, tuple[int, int]]:
-    """pack -> (frames, bytes) of these tensors in it."""
-    found: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
-    for batch in batches(tensors):
-        rows = session.execute(
+def _packs_without(
+    session: Session, dead: Iterable[int]
+) -> tuple[list[tuple[str, int, datetime]], list[tuple[str, int]], set[str]]:
+    """(mostly dead, sparse, empty): live packs as they will be without the dead tensors' frames.
+
+    mostly dead: (id, dead bytes, time of creation) of packs to condemn or to write anew. sparse:
+    (id, dead bytes) of packs with too few dead bytes for that. empty: which of the former hold
+    no live frame.
+    """
+    dead_frames: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for batch in batches(dead):
+        for pack, count, size in session.execute(
             select(Frame.pack_id, func.count(), total(Frame.length))
             .where(Frame.tensor_id.in_(batch))
             .group_by(Frame.pack_id)
-        )
-        for pack_id, count, size in rows:
-            known_count, known_size = found[pack_id]
-            found[pack_id] = (known_count + count, known_size + size)
-    return found
-
-
-@dataclass(frozen=True)
-class _Packs:
-    """Live packs with dead bytes. sparse: too few of them; young: (dead bytes, due when)."""
-
-    empty: list[Item] = field(default_factory=list)
-    mostly_dead: list[Item] = field(default_factory=list)
-    sparse: list[Item] = field(default_factory=list)
-    young: list[tuple[int, datetime]] = field(default_factory=list)
-
-
-def _packs_after(session: Session, moment: Moment, dead: dict[str, tuple[int, int]]) -> _Packs:
-    """Live packs as they will be without the dead tensors' frames."""
-    packs = _Packs()
+        ):
+            known_count, known_size = dead_frames[pack]
+            dead_frames[pack] = (known_count + count, known_size + size)
+    mostly_dead: list[tuple[str, int, datetime]] = []
+    sparse: list[tuple[str, int]] = []
+    empty: set[str] = set()
     rows = session.execute(
         select(Pack.id, Pack.size, Pack.created_at, func.count(Frame.pack_id), total(Frame.length))
         .outerjoin(Frame, Frame.pack_id == Pack.id)
@@ -250,21 +204,17 @@ def _packs_after(session: Session, moment: Moment, dead: dict[str, tuple[int, in
         .group_by(Pack.id, Pack.size, Pack.created_at)
         .order_by(Pack.id)
     )
-    for pack_id, size, created_at, count, frame_bytes in rows:
-        dead_count, dead_bytes = dead.get(pack_id, (0, 0))
-        needed = live_pack_bytes(count - dead_count, (frame_bytes or 0) - dead_bytes)
-        is_empty = count == dead_count
-        item = Item(pack_id, size if is_empty else size - needed)
-        if not is_empty and needed >= REPACK_BELOW * size:
-            if needed < size:
-                packs.sparse.append(item)
-        elif created_at >= moment.lease_start:
-            packs.young.append((item.size_bytes, created_at + moment.lease))
-        elif is_empty:
-            packs.empty.append(item)
-        else:
-            packs.mostly_dead.append(item)
-    return packs
+    for pack, size, created_at, count, frame_bytes in rows:
+        dead_count, dead_bytes = dead_frames.get(pack, (0, 0))
+        needed = live_pack_bytes(count - dead_count, frame_bytes - dead_bytes)
+        if count == dead_count:
+            empty.add(pack)
+            mostly_dead.append((pack, size, created_at))
+        elif needed < REPACK_BELOW * size:
+            mostly_dead.append((pack, size - needed, created_at))
+        elif needed < size:
+            sparse.append((pack, size - needed))
+    return mostly_dead, sparse, empty
 
 
 def _clock_doubts(session: Session, moment: Moment) -> Iterator[str]:
@@ -297,15 +247,12 @@ def _missing_objects(session: Session, store: Store, objects: dict[str, int]) ->
 
 
 def _leftovers(
-    session: Session, reg: Registry, moment: Moment
-) -> tuple[list[Item], list[tuple[int, datetime]]]:
-    """(old, young): scratch files, and spooled bytes without an upload. young: (bytes, due when).
+    session: Session, reg: Registry, lease: timedelta
+) -> Iterator[tuple[str, int, datetime]]:
+    """(name, bytes, due time) of scratch files, and of spooled bytes without an upload.
 
-    A dead process left the old ones; those that are younger may have an owner.
+    A dead process left the old files; young files may have an owner.
     """
-    age = max(moment.lease, LEFTOVER_AGE)
-    old: list[Item] = []
-    young: list[tuple[int, datetime]] = []
     scratch = sorted(reg.scratch.iterdir())
     orphans = [u for u in reg.spool.list() if session.get(Landing, u) is None]
     for name, path in [
@@ -316,16 +263,13 @@ def _leftovers(
             found = path.stat()
         except FileNotFoundError:
             continue  # its owner was quicker
-        due = datetime.fromtimestamp(found.st_mtime, UTC) + age
-        if S_ISREG(found.st_mode) and due < moment.now:
-            old.append(Item(name, found.st_size))
-        elif S_ISREG(found.st_mode):
-            young.append((found.st_size, due))
-    return old, young
+        if S_ISREG(found.st_mode):
+            age = max(lease, LEFTOVER_AGE)
+            yield name, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC) + age
 
 
-def _unknown_objects(session: Session, objects: dict[str, int]) -> list[Item]:
+def _unknown_objects(session: Session, objects: dict[str, int]) -> Iterator[tuple[str, int]]:
     known = {pack_key(pack_id) for pack_id in session.scalars(select(Pack.id))}
     known.update(landing_key(landing_id) for landing_id in session.scalars(select(Landing.id)))
     known.update(xorb_key(xorb_id) for xorb_id in session.scalars(select(Xorb.id)))
-    return [Item(key, size) for key, size in objects.items() if key not in known]
+    return ((key, size) for key, size in objects.items() if key not in known)

@@ -6,7 +6,7 @@ from typing import Any
 
 from deltahub.registry import ReadSession, Revision
 from deltahub.registry.access.caller import Caller
-from deltahub.registry.catalog.declared_base import DeclaredBase, declared_base, resolve_declared
+from deltahub.registry.catalog.declared_base import DeclaredBase, find_declared, resolve_declared
 from deltahub.registry.catalog.entries import EntryInfo, list_entries, used_storage
 from deltahub.registry.catalog.search import Listed
 from deltahub.registry.lineage.measured import measured_bases
@@ -36,7 +36,7 @@ def rows_of(
 ) -> Rows:
     """The rows of a model at a revision."""
     entries = [] if revision is None else list_entries(session, revision)
-    base = None if revision is None else declared_base(session, caller, revision)
+    base = None if revision is None else find_declared(session, caller, revision)
     if base is not None and base.revision is None:
         # One that came after this is looked for by its name, until it is ingested.
         is_known = revision is not None and revision.declared_base_revision_id is not None

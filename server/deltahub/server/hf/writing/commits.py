@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse
 
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.repositories import load_repository
-from deltahub.registry.catalog import commit as revisions
+from deltahub.registry.catalog.commit import CommitResult, commit
 from deltahub.registry.catalog.entries import EntryInfo, entries_at
 from deltahub.registry.catalog.operations import (
     AddFile,
@@ -25,7 +25,7 @@ from deltahub.registry.catalog.operations import (
 )
 from deltahub.registry.catalog.refs import begins_anew, require_branch, resolve_revision
 from deltahub.registry.errors import InvalidRequest, LimitExceeded
-from deltahub.registry.names import LFS_BYTES, entry_mode, quoted
+from deltahub.registry.names import LFS_BYTES, entry_mode, quoted, validate_path
 from deltahub.registry.uploads.small_files import SmallFiles
 from deltahub.server.cards.declared_base import TELLING, declared_base
 from deltahub.server.cards.facts import read_small
@@ -88,7 +88,7 @@ def preupload(
         # Before the large files are sent, and not after.
         require_branch(session, repository, unescaped(revision))
         for file in body.files:
-            revisions.validate_path(file.path, hub.registry.settings.max_path_bytes)
+            validate_path(file.path, hub.registry.settings.max_path_bytes)
         commit, entries = None, {}
         if not begins_anew(session, repository, unescaped(revision)):
             found = resolve_revision(session, repository, unescaped(revision))
@@ -167,30 +167,28 @@ def _commit(
     name: str,
     branch: str,
     body: Callable[[], Iterator[bytes]],
-) -> revisions.CommitResult:
+) -> CommitResult:
     reg = hub.registry
     writer = require_writer(caller)
     with reg.db.read() as session:
         load_repository(session, writer, name, "write")
-    commit = _Commit()
+    sent = _Commit()
     files = SmallFiles(reg, writer)
     for number, line in enumerate(_lines(body()), 1):
-        if len(commit.operations) > reg.settings.max_operations:
+        if len(sent.operations) > reg.settings.max_operations:
             limit = reg.settings.max_operations
             raise LimitExceeded(f"a commit has at most {limit} operations")
         try:
             item = json.loads(line)
             key, value = item["key"], item["value"]
-            _take(files, commit, key, value)
+            _take(files, sent, key, value)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InvalidRequest(_expected(number, line)) from error
-    if not commit.operations:
+    if not sent.operations:
         raise InvalidRequest("the commit changes nothing: it names no file")
     files.flush()
-    base = declared_base(hub, writer, name, branch, commit.telling)
-    return revisions.commit(
-        reg, writer, name, branch, commit.operations, commit.message, commit.parent, base
-    )
+    base = declared_base(hub, writer, name, branch, sent.telling)
+    return commit(reg, writer, name, branch, sent.operations, sent.message, sent.parent, base)
 
 
 def _expected(number: int, line: bytes) -> str:

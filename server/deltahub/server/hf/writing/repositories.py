@@ -6,10 +6,9 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
-from deltahub.registry.access import organizations as access_organizations
-from deltahub.registry.access import repositories as access_repositories
 from deltahub.registry.access.caller import NO_TOKEN, Caller, require_writer
-from deltahub.registry.access.repositories import DEFAULT_BRANCH
+from deltahub.registry.access.organizations import namespaces_of
+from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
 from deltahub.registry.catalog import commit, refs, repositories, search
 from deltahub.registry.catalog.entries import used_storage
 from deltahub.registry.catalog.operations import AddFile
@@ -90,7 +89,7 @@ def whoami(hub: HubDep, caller: CallerDep) -> JSONResponse:
     """Whose token this is, and what it may do."""
     if caller is None:
         raise Unauthorized(NO_TOKEN)
-    spaces = access_organizations.namespaces_of(hub.registry, caller)
+    spaces = namespaces_of(hub.registry, caller)
     organizations = [
         {"type": "org", "name": name, "fullname": name, "roleInOrg": role}
         for name, role in spaces.items()
@@ -117,7 +116,7 @@ def list_own(hub: HubDep, caller: CallerDep, namespace: str | None = None) -> JS
     """Models in the caller's namespaces, or in one of them, and what each stores."""
     if caller is None:
         raise Unauthorized(NO_TOKEN)
-    own = access_organizations.namespaces_of(hub.registry, caller)
+    own = namespaces_of(hub.registry, caller)
     wanted = [one for one in own if namespace in (None, one)]
     with hub.registry.db.read() as session:
         found: list[dict[str, Any]] = [
@@ -182,7 +181,7 @@ def change_settings(
 ) -> JSONResponse:
     """Make a model private, or public. What this hub has no such thing as is refused."""
     with hub.registry.db.read() as session:
-        repository = access_repositories.load_repository(session, caller, name, "admin")
+        repository = load_repository(session, caller, name, "admin")
     body.require_supported()
     wanted = body.private
     if body.visibility is not None:

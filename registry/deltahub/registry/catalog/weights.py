@@ -1,0 +1,59 @@
+"""The weights of a revision: its safetensors files and the tensors in them."""
+
+from sqlalchemy import ColumnElement, Select, and_, or_, select
+
+from deltahub.codecs.errors import CodecError
+from deltahub.codecs.files.recipe import Recipe, TensorRef
+from deltahub.registry.db.models import Entry, File, FileTensor
+from deltahub.registry.db.session import ReadSession
+from deltahub.registry.downloads.file_reader import FileReader
+from deltahub.registry.errors import DataLost
+
+
+def is_safetensors() -> ColumnElement[bool]:
+    """True for a file that was ingested as safetensors."""
+    return File.kind == "safetensors"
+
+
+def safetensors_files(revision_id: int) -> Select[File]:
+    """A query for the ingested safetensors files of a revision, in order of path."""
+    return _files(revision_id).where(is_safetensors()).order_by(Entry.path)
+
+
+def weight_tensors(revision_id: int) -> Select[int]:
+    """A query for the tensors of a revision's safetensors files; a tensor of two files comes twice.
+
+    The tensor that holds a file's recipe is no weight. Callers may add conditions on File.
+    """
+    return (
+        _files(revision_id)
+        .join(FileTensor, FileTensor.file_id == File.id)
+        .where(is_safetensors(), FileTensor.tensor_id != File.recipe_tensor_id)
+        .with_only_columns(FileTensor.tensor_id)
+    )
+
+
+def has_weights(session: ReadSession, revision_id: int) -> bool:
+    """Whether a revision has a safetensors file, or one that has yet to be ingested."""
+    is_coming = and_(File.state != "ingested", Entry.path.endswith(".safetensors"))
+    query = _files(revision_id).where(or_(is_safetensors(), is_coming))
+    return session.scalar(query.with_only_columns(File.id).limit(1)) is not None
+
+
+def named_tensors(reader: FileReader, file: File) -> list[tuple[str, TensorRef]]:
+    """(name, tensor) of an ingested safetensors file, in the order of the file."""
+    try:
+        recipe = Recipe.from_bytes(reader.read_recipe(file))
+    except CodecError as exc:
+        raise DataLost(f"the recipe of file {file.sha256}: {exc}") from exc
+    return [
+        (segment.name, segment)
+        for segment in recipe.segments
+        if isinstance(segment, TensorRef) and segment.name is not None
+    ]
+
+
+def _files(revision_id: int) -> Select[File]:
+    return (
+        select(File).join(Entry, Entry.file_id == File.id).where(Entry.revision_id == revision_id)
+    )

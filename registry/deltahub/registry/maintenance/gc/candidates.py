@@ -1,0 +1,198 @@
+"""Garbage, sorted into what may go now and what waits for its grace, its expiry or its lease.
+
+Every condition is asked once, for a moment in the far future. The answer is everything that will
+be garbage if nothing refers to it meanwhile. Each row's due time then says whether it may go now.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from deltahub.registry.db.batches import batches
+from deltahub.registry.db.expressions import total
+from deltahub.registry.db.models import (
+    File,
+    FileTensor,
+    Frame,
+    Hold,
+    Landing,
+    Pack,
+    Tensor,
+    TensorBase,
+    Xorb,
+)
+from deltahub.registry.maintenance.gc.conditions import (
+    Moment,
+    file_is_dead,
+    landing_is_dead,
+    tensor_is_unnamed,
+)
+from deltahub.registry.maintenance.gc.xet import xorb_is_dead
+
+# Later than any grace, lease or expiry.
+_FAR = timedelta(days=36_500)
+_Id = TypeVar("_Id", int, str)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Things of one kind that a later collection takes, unless something refers to them by then.
+
+    size_bytes: their bytes in the store. until: when the last of them is due, ISO 8601.
+    """
+
+    what: str
+    count: int
+    size_bytes: int
+    until: str
+
+
+class Candidates:
+    """The garbage of one moment. Each method returns (id, bytes) of what may go now, and adds what
+    must wait to `waiting`. Memory: proportional to the garbage, not to the hub.
+
+    Files come first, because uploads and tensors wait for the files that need them.
+    """
+
+    def __init__(self, session: Session, moment: Moment) -> None:
+        self._session = session
+        self._moment = moment
+        self._far = replace(moment, now=moment.now + _FAR)
+        self.waiting: list[Waiting] = []
+        # When the files that wait are due, and for each upload the last of its files.
+        self._file_due: dict[int, datetime] = {}
+        self._upload_due: dict[str | None, datetime] = {}
+
+    def sort(
+        self, what: str, found: Iterable[tuple[_Id, int, datetime]], until: Iterable[datetime] = ()
+    ) -> list[tuple[_Id, int]]:
+        """found: (id, bytes, due time). until: the shown end of the wait is not before these."""
+        now: list[tuple[_Id, int]] = []
+        later: list[tuple[int, datetime]] = []
+        for key, size, due in found:
+            if due <= self._moment.now:
+                now.append((key, size))
+            else:
+                later.append((size, due))
+        if later:
+            last = max([*until, *(due for _, due in later)]).isoformat(timespec="seconds")
+            self.waiting.append(Waiting(what, len(later), sum(size for size, _ in later), last))
+        return now
+
+    def files(self) -> list[tuple[int, int]]:
+        """Files that no revision lists. Each has 0 bytes: uploads and tensors hold its content."""
+        touched_at = func.coalesce(File.ingested_at, File.created_at)
+        query = select(File.id, touched_at, _held_until(File.recipe_tensor_id), File.landing_id)
+        found: list[tuple[int, int, datetime]] = []
+        for file, since, held_until, upload in self._session.execute(
+            query.where(file_is_dead(self._far))
+        ):
+            due = self._due(since, held_until)
+            found.append((file, 0, due))
+            if due > self._moment.now:
+                self._file_due[file] = due
+                self._upload_due[upload] = max(due, self._upload_due.get(upload, due))
+        return self.sort("files that no revision lists", found)
+
+    def uploads(self, size_of: Callable[[str], int]) -> list[tuple[str, int]]:
+        rows = self._session.execute(
+            select(Landing.id, Landing.expires_at).where(landing_is_dead(self._far))
+        )
+        found = [
+            (upload, size_of(upload), max(expires_at, self._upload_due.get(upload, expires_at)))
+            for upload, expires_at in rows
+        ]
+        return self.sort("uploads that no revision needs", found, self._file_due.values())
+
+    def xorbs(self) -> list[tuple[str, int]]:
+        # A xorb whose repository is deleted does not wait for its expiry.
+        query = select(Xorb.id, Xorb.size, Xorb.expires_at, Xorb.repository_id.is_(None))
+        found = [
+            (xorb, size, self._moment.now if is_orphan else expires_at)
+            for xorb, size, expires_at, is_orphan in self._session.execute(
+                query.where(xorb_is_dead(self._far))
+            )
+        ]
+        return self.sort("xorbs of uploads", found)
+
+    def tensors(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """(dead, anchors): tensors that nothing needs, dependents first; and those that no file
+        names any more, but that deltas still need. The bytes are those of their frames.
+        """
+        frame_bytes = select(total(Frame.length)).where(Frame.tensor_id == Tensor.id)
+        query = select(
+            Tensor.id, Tensor.created_at, _held_until(Tensor.id), frame_bytes.scalar_subquery()
+        )
+        sizes: dict[int, int] = {}
+        dues: dict[int, datetime] = {}
+        for tensor, created_at, held_until, size in self._session.execute(
+            query.where(tensor_is_unnamed(self._far)).order_by(Tensor.id)
+        ):
+            sizes[tensor], dues[tensor] = size, self._due(created_at, held_until)
+        self._wait_for_files(dues)
+        unnamed = [tensor for tensor, due in dues.items() if due <= self._moment.now]
+        found = [(tensor, sizes[tensor], dues[tensor]) for tensor in self._unneeded(dues)]
+        dead = self.sort("tensors that nothing needs", found, self._file_due.values())
+        anchors = set(unnamed).difference(tensor for tensor, _ in dead)
+        return dead, [(tensor, sizes[tensor]) for tensor in anchors]
+
+    def packs(
+        self,
+        what: str,
+        condition: Callable[[Moment], ColumnElement[bool]],
+        since: InstrumentedAttribute[Any],
+    ) -> list[tuple[str, int]]:
+        """Packs that must go once the lease is over. since: when the lease begins."""
+        query = select(Pack.id, Pack.size, since).where(condition(self._far)).order_by(Pack.id)
+        rows = self._session.execute(query)
+        return self.sort(what, ((pack, size, at + self._moment.lease) for pack, size, at in rows))
+
+    def _due(self, since: datetime, held_until: datetime | None) -> datetime:
+        return max(since + self._moment.grace, held_until or since)
+
+    def _wait_for_files(self, dues: dict[int, datetime]) -> None:
+        """Move the due time of each tensor to that of the last file that needs it."""
+        for batch in batches(self._file_due):
+            rows = select(FileTensor.tensor_id, FileTensor.file_id).where(
+                FileTensor.file_id.in_(batch)
+            )
+            for tensor, file in self._session.execute(rows):
+                if tensor in dues:
+                    dues[tensor] = max(dues[tensor], self._file_due[file])
+
+    def _unneeded(self, dues: dict[int, datetime]) -> list[int]:
+        """Those of the tensors that no tensor outside needs, dependents first, so that each has no
+        dependent left when its turn comes. Moves the due time of a base to that of its dependents.
+        """
+        dependents: dict[int, set[int]] = {tensor: set() for tensor in dues}
+        for batch in batches(dependents):
+            edges = select(TensorBase.base_id, TensorBase.tensor_id).where(
+                TensorBase.base_id.in_(batch)
+            )
+            for base, tensor in self._session.execute(edges):
+                dependents[base].add(tensor)
+        bases: dict[int, list[int]] = {}
+        for base, needing in dependents.items():
+            for tensor in needing:
+                bases.setdefault(tensor, []).append(base)
+        # Peel from the leaves: a tensor dies once all that need it are dead.
+        unneeded: list[int] = []
+        ready = [tensor for tensor, needing in dependents.items() if not needing]
+        while ready:
+            tensor = ready.pop()
+            unneeded.append(tensor)
+            for base in bases.get(tensor, ()):
+                dues[base] = max(dues[base], dues[tensor])
+                dependents[base].discard(tensor)
+                if not dependents[base]:
+                    ready.append(base)
+        return unneeded
+
+
+def _held_until(tensor: InstrumentedAttribute[Any]) -> ColumnElement[datetime]:
+    """The end of the last hold on a tensor; NULL without one."""
+    return select(func.max(Hold.expires_at)).where(Hold.tensor_id == tensor).scalar_subquery()
