@@ -53,19 +53,19 @@ OTHER_FILES = {
     "planner/weight_decay_rows.hpp",
 }  # fmt: skip
 ENCODER_FUNCTIONS = {
-    "kernels/ans/alphabet.hpp": {"cell_of", "symbol_of_place"},
+    "kernels/ans/alphabet.hpp": {"cell_of", "symbol_of_row"},
     "fm_delta/decode.hpp": {"set_column_scales", "set_stairs"},
     "frames/delta_codec.hpp": {
         "DeltaEncoder", "DeltaEncoderOf", "low_rank_of", "planned_deltas", "estimated_deltas",
         "common_stride",
     },
     "kernels/dispatch.hpp": {"are_gathers_fast", "chosen_search", "has_fast_gathers"},
-    "kernels/ans/table_entries.hpp": {"short_row"},
+    "kernels/ans/table_entries.hpp": {"packed_row"},
     "frames/float_codec.hpp": {
         "FloatEncoder", "FloatEncoderOf", "planned_floats", "estimated_floats", "with_float_plan",
     },
     "kernels/simd/table_gathers_avx512.hpp": {"StateIndices", "states", "rows_of_lanes"},
-    "kernels/kernels.cpp": {"bins", "places", "deltas", "sizes"},
+    "kernels/kernels.cpp": {"bins", "row_indices", "deltas", "sizes"},
     "kernels/simd/lanes_avx512.hpp": {"keep_here"},
     "base/aligned_memory.hpp": {"UnsetLineAllocator", "construct"},
     "kernels/simd/table_loads_avx512.hpp": {
@@ -78,7 +78,7 @@ ENCODER_FUNCTIONS = {
     "base/words.hpp": {"delta", "sign_extended", "sign_mask", "split", "step"},
 }  # fmt: skip
 # What only some sets of kernels decode with.
-UNUSED_BY_AVX512 = {"entries_at", "keep_in_memory", "low_digits"}
+UNUSED_BY_AVX512 = {"entries_at", "keep_in_memory", "low_bits"}
 UNUSED_IN = {"avx512": UNUSED_BY_AVX512, "avx512_gathers": UNUSED_BY_AVX512 | {"pair_of"}}
 
 
