@@ -75,18 +75,18 @@ struct FloatWords {
     const Word leading = Word(Word(word << 1) >> (n_low + 1));
     return Word(Word(leading << (n_low + 1)) | Word(sign << n_low) | (word & low));
   }
-  static Word joined(Word number, int n_low) {
+  static Word joined(Word value, int n_low) {
     const Word low = Word((Word(1) << n_low) - 1);
-    const Word sign = Word(shifted_left(number, word_bits - 1 - n_low) & Word(top));
-    return Word(sign | (number & low) | (Word(number >> 1) & Word(~low)));
+    const Word sign = Word(shifted_left(value, word_bits - 1 - n_low) & Word(top));
+    return Word(sign | (value & low) | (Word(value >> 1) & Word(~low)));
   }
-  // number << n. For 16-bit words this is a product, because it stays in vectors of 16-bit
+  // value << n. For 16-bit words this is a product, because it stays in vectors of 16-bit
   // elements: in C++ a shift is done on int, by up to 31, for which compilers widen the elements.
-  static Word shifted_left(Word number, int n) {
+  static Word shifted_left(Word value, int n) {
     if constexpr (word_bits == 16)
-      return Word(unsigned(number) * Word(1u << n));
+      return Word(unsigned(value) * Word(1u << n));
     else
-      return Word(number << n);
+      return Word(value << n);
   }
   // The delta between two words, and the word that a delta leads to, in the width of a word, so
   // that a vector holds as many elements as possible.

@@ -73,14 +73,14 @@ inline std::uint32_t total_of(Bins histogram) {
 
 // The histogram without empty pairs of bins at its end.
 inline Bins trimmed(Bins histogram) {
-  constexpr std::size_t together = 16;
+  constexpr std::size_t bins_per_step = 16;
   const auto is_empty = [&](std::size_t n) {
     std::uint32_t seen = 0;
     for (const std::uint32_t count : histogram.last(n)) seen |= count;
     return seen == 0;
   };
-  while (histogram.size() >= together && is_empty(together))
-    histogram = histogram.first(histogram.size() - together);
+  while (histogram.size() >= bins_per_step && is_empty(bins_per_step))
+    histogram = histogram.first(histogram.size() - bins_per_step);
   while (!histogram.empty() && is_empty(2)) histogram = histogram.first(histogram.size() - 2);
   return histogram;
 }

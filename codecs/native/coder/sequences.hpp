@@ -52,8 +52,8 @@ class Sequences {
     const std::vector<Context> contexts(std::min(n, chunk), context);
     for (std::size_t i = 0; i < n && state_.is_sound; i += chunk) {
       auto* const out = reinterpret_cast<std::uint8_t*>(values.data() + i);
-      const auto near = std::uintptr_t(out);
-      read<Value>(contexts.data(), std::min(chunk, n - i), out, {near, near});
+      const auto target = std::uintptr_t(out);
+      read<Value>(contexts.data(), std::min(chunk, n - i), out, {target, target});
     }
     return values;
   }

@@ -47,8 +47,8 @@ class StreamWriter {
     for (std::size_t end = n; end > 0;) {
       const std::size_t first = (end - 1) / chunk * chunk;
       const Value* const part = values + first;
-      const auto near = std::uintptr_t(values + (first > 0 ? first - chunk : 0));
-      write_chunk(contexts.data(), part, end - first, {near, near});
+      const auto next_part = std::uintptr_t(values + (first > 0 ? first - chunk : 0));
+      write_chunk(contexts.data(), part, end - first, {next_part, next_part});
       end = first;
     }
   }

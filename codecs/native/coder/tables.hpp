@@ -23,14 +23,14 @@ template <class Visit>
 void for_each_state(const Frequencies& frequencies, int table_log, Visit&& visit) {
   const unsigned n_states = 1u << table_log;
   const unsigned step = (n_states >> 1) + (n_states >> 3) + 3;
-  constexpr std::size_t together = 16;
-  std::uint16_t by_symbol[(1u << max_table_log) + together];
+  constexpr std::size_t per_store = 16;
+  std::uint16_t by_symbol[(1u << max_table_log) + per_store];
   std::uint16_t* end = by_symbol;
   for (std::size_t symbol = 0; symbol < frequencies.size(); ++symbol) {
     // Writes a whole vector whatever the frequency, because most frequencies are smaller than
     // that.
-    for (std::size_t i = 0; i < frequencies[symbol]; i += together)
-      std::fill_n(end + i, together, std::uint16_t(symbol));
+    for (std::size_t i = 0; i < frequencies[symbol]; i += per_store)
+      std::fill_n(end + i, per_store, std::uint16_t(symbol));
     end += frequencies[symbol];
   }
   // The i-th element of by_symbol has the state i * step (modulo n_states), so that the index of a

@@ -111,11 +111,14 @@ float sizes(const std::uint8_t* words, const std::uint8_t* base, std::size_t n, 
     const float size = std::fabs(float(Signed(std::make_signed_t<Word>(step))));
     std::int32_t power = 0;
     if constexpr (Words::exponent_bits > 0) {
-      constexpr std::int32_t least = middle_exponent<Words> - 60;
-      constexpr std::int32_t most = middle_exponent<Words> + 60;
+      constexpr std::int32_t min_exponent = middle_exponent<Words> - 60;
+      constexpr std::int32_t max_exponent = middle_exponent<Words> + 60;
       const auto exponent = std::int32_t(Words::exponent(from));
       const std::int32_t bounded = exponent < 1 ? 1 : exponent;
-      power = (bounded < least ? least : bounded > most ? most : bounded) - middle_exponent<Words>;
+      power = (bounded < min_exponent   ? min_exponent
+               : bounded > max_exponent ? max_exponent
+                                        : bounded) -
+              middle_exponent<Words>;
     }
     out[j] = size * std::bit_cast<float>(((power & weighted) + 127) << 23);
   }
@@ -214,18 +217,18 @@ template <class Words, class FastPath>
 std::size_t predict_groups(const FastPath& path, const std::uint8_t* words,
                            const std::int32_t* product, std::size_t n, int floor,
                            std::uint8_t* out) {
-  constexpr std::size_t together = group_words, size = sizeof(typename Words::Word);
-  constexpr std::size_t most_groups = 32;
+  constexpr std::size_t group = group_words, size = sizeof(typename Words::Word);
+  constexpr std::size_t max_groups = 32;
   std::size_t j = 0;
-  while (j + together <= n) {
-    std::uint32_t outside[most_groups];
-    const std::size_t n_groups = std::min(most_groups, (n - j) / together);
+  while (j + group <= n) {
+    std::uint32_t outside[max_groups];
+    const std::size_t n_groups = std::min(max_groups, (n - j) / group);
     // First a loop without calls, so that constants stay in registers.
     for (std::size_t g = 0; g < n_groups; ++g) {
-      const std::size_t at = j + g * together;
+      const std::size_t at = j + g * group;
       outside[g] = path.predict(words + at * size, product + at, out + at * size);
     }
-    for (std::size_t g = 0; g < n_groups; ++g, j += together) {
+    for (std::size_t g = 0; g < n_groups; ++g, j += group) {
       if (std::popcount(outside[g]) > max_single_words)
         predict_group<Words>(words + j * size, product + j, floor, out + j * size);
       else
@@ -238,13 +241,13 @@ std::size_t predict_groups(const FastPath& path, const std::uint8_t* words,
 template <class Words>
 void predict(const std::uint8_t* words, const std::int32_t* product, std::size_t n, int floor,
              std::uint8_t* out) {
-  constexpr std::size_t together = group_words, size = sizeof(typename Words::Word);
+  constexpr std::size_t group = group_words, size = sizeof(typename Words::Word);
   std::size_t j = 0;
   if constexpr (size == 2) {
     // If many words are outside the fast range, as with a fine unit, they are in all groups: the
     // first group decides.
     const FastPrediction<Words> fast(floor);
-    if (fast.exists() && n >= together &&
+    if (fast.exists() && n >= group &&
         std::popcount(fast.predict(words, product, out)) <= max_single_words)
       j = predict_groups<Words>(fast, words, product, n, floor, out);
   }
@@ -253,7 +256,7 @@ void predict(const std::uint8_t* words, const std::int32_t* product, std::size_t
     if (const ScaledBf16 scaled(floor); j == 0 && scaled.exists())
       j = predict_groups<Words>(scaled, words, product, n, floor, out);
 #endif
-  for (; j + together <= n; j += together)
+  for (; j + group <= n; j += group)
     predict_group<Words>(words + j * size, product + j, floor, out + j * size);
   predict_general<Words>(words + j * size, product + j, n - j, floor, out + j * size);
 }
@@ -269,14 +272,14 @@ template <class Words>
 template <class Words>
 void predict(const std::uint8_t* words, const std::int32_t* product, std::size_t n, int floor,
              std::uint8_t* out) {
-  constexpr std::size_t together = FastPrediction<Words>::together,
+  constexpr std::size_t group = FastPrediction<Words>::words_per_vector,
                         size = sizeof(typename Words::Word);
   const FastPrediction<Words> fast(floor);
   std::size_t j = 0;
-  for (; fast.exists() && j + together <= n; j += together) {
+  for (; fast.exists() && j + group <= n; j += group) {
     const auto outside = fast.predict(words + j * size, product + j, out + j * size);
     if (is_any(outside))
-      for (std::size_t k = j; k < j + together; ++k)
+      for (std::size_t k = j; k < j + group; ++k)
         if (outside[k - j])
           predict_one<Words>(words + k * size, product + k, floor, out + k * size);
   }

@@ -17,8 +17,8 @@ struct DecoderState {
   std::uint32_t states[32] = {};
   // Once few bits are left they are copied here, with zeros before and after them. So rounds need
   // no check for each value; whether there were enough bits is checked afterwards.
-  bool is_in_rest = false;
-  std::uint8_t rest[640] = {};
+  bool is_in_tail = false;
+  std::uint8_t tail[640] = {};
 };
 
 // Addresses to prefetch: the words and the base needed after the current values. Rounds prefetch

@@ -29,7 +29,7 @@ class BackwardBits {
 
   bool is_sound() const { return is_sound_; }
   // Whether n_bits can be skipped, and 16 bytes can be loaded at each position on the way.
-  bool has_room(std::size_t n_bits) const {
+  bool has_unread(std::size_t n_bits) const {
     return position_ >= n_bits && position_ / 8 + 16 <= size_;
   }
 
@@ -45,7 +45,7 @@ class BackwardBits {
   }
   void skip_unchecked(std::size_t n_bits) { position_ -= n_bits; }
 
-  // At least 57 bits, from `offset` bits above the position on. peek_unchecked needs has_room.
+  // At least 57 bits, from `offset` bits above the position on. peek_unchecked needs has_unread.
   std::uint64_t peek_unchecked(unsigned offset = 0) const {
     const std::size_t at = position_ + offset;
     return load<std::uint64_t>(bytes_ + at / 8) >> at % 8;

@@ -65,30 +65,28 @@ inline void decode_values(const Entry* entries, BackwardBits& bits, std::uint32_
   }
 }
 
-// No round reads more bits than this, so that no round reads beyond the zeros before the rest.
-constexpr std::size_t max_rest_bits = max_round_bits<std::uint64_t>;
-constexpr std::size_t rest_begin = (max_rest_bits + 7) / 8;  // in bytes
-static_assert(2 * rest_begin + 1 + 16 <= sizeof(DecoderState::rest));
+// No round reads more bits than this, so that no round reads beyond the zeros before the tail.
+constexpr std::size_t max_tail_bits = max_round_bits<std::uint64_t>;
+constexpr std::size_t tail_begin = (max_tail_bits + 7) / 8;  // in bytes
+static_assert(2 * tail_begin + 1 + 16 <= sizeof(DecoderState::tail));
 
-// Whether the unread bits must now be copied to `rest`.
+// Whether the unread bits must now be copied to `tail`.
 inline bool is_near_end(const DecoderState& stream, std::size_t position) {
-  return !stream.is_in_rest && position < max_rest_bits;
+  return !stream.is_in_tail && position < max_tail_bits;
 }
 
 inline BackwardBits bits_of(DecoderState& stream) {
   if (is_near_end(stream, stream.position)) {
     const std::size_t n = std::min(stream.size, stream.position / 8 + 1);
-    std::copy_n(stream.bytes, n, stream.rest + rest_begin);
-    stream.is_in_rest = true;
+    std::copy_n(stream.bytes, n, stream.tail + tail_begin);
+    stream.is_in_tail = true;
   }
-  if (!stream.is_in_rest)
-    return BackwardBits::resumed(stream.bytes, stream.size, stream.position);
-  return BackwardBits::resumed(stream.rest, sizeof stream.rest,
-                               stream.position + 8 * rest_begin);
+  if (!stream.is_in_tail) return BackwardBits::resumed(stream.bytes, stream.size, stream.position);
+  return BackwardBits::resumed(stream.tail, sizeof stream.tail, stream.position + 8 * tail_begin);
 }
 
 inline void store_state(DecoderState& stream, const BackwardBits& bits) {
-  const std::size_t before = stream.is_in_rest ? 8 * rest_begin : 0;
+  const std::size_t before = stream.is_in_tail ? 8 * tail_begin : 0;
   stream.is_sound = bits.is_sound() && bits.position() >= before;
   stream.position = stream.is_sound ? bits.position() - before : 0;
 }
@@ -98,8 +96,8 @@ void decode_symbols(DecoderState& stream, const Entry* entries, const std::uint1
                     std::size_t n, std::uint8_t* out, PrefetchTargets targets) {
   constexpr std::size_t size = sizeof(Value);
   constexpr bool is_fast = size <= max_fast_bytes;
-  constexpr std::size_t room = [] {
-    if constexpr (is_fast) return fast_room<Value>;
+  constexpr std::size_t min_bits = [] {
+    if constexpr (is_fast) return min_unread_bits<Value>;
     return max_round_bits<Value>;
   }();
   constexpr std::size_t values_per_window = size <= 2 ? 2 : 1;
@@ -108,7 +106,7 @@ void decode_symbols(DecoderState& stream, const Entry* entries, const std::uint1
   std::copy_n(stream.states, n_lanes, states);
   std::size_t i = 0;
   while (i + n_lanes <= n && bits.is_sound()) {
-    if (bits.has_room(room)) {
+    if (bits.has_unread(min_bits)) {
       if constexpr (is_fast) {
         const std::size_t end =
             decode_rounds<Value>(entries, bits, states, contexts, out, i, n, targets);
@@ -131,9 +129,9 @@ void decode_symbols(DecoderState& stream, const Entry* entries, const std::uint1
   }
   // The values after the last whole round. The sequences of low-rank factors are short, so that
   // these may be many of their values.
-  const bool is_roomy = bits.has_room(max_round_bits<Value>);
+  const bool is_unchecked = bits.has_unread(max_round_bits<Value>);
   for (std::size_t lane = 0; i < n && bits.is_sound(); ++i, ++lane) {
-    if (is_roomy)
+    if (is_unchecked)
       decode_values<Value, 1, false>(entries, bits, &states[lane], contexts + i, out + i * size);
     else
       decode_values<Value, 1, true>(entries, bits, &states[lane], contexts + i, out + i * size);

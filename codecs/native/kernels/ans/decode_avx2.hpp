@@ -162,7 +162,7 @@ struct Spans32 {
 
 // How many bits must be unread for a round.
 template <class Value>
-inline constexpr std::size_t fast_room = max_round_bits<Value>;
+inline constexpr std::size_t min_unread_bits = max_round_bits<Value>;
 
 // Decodes rounds of 32 values while enough bits are unread; returns the index of the next value.
 template <class Value>
@@ -176,7 +176,7 @@ std::size_t decode_rounds(const Entry* entries, BackwardBits& shared_bits,
   __m256i states[4];
   for (int v = 0; v < 4; ++v)
     states[v] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(shared_states) + v);
-  for (; i + n_lanes <= n && bits.has_room(fast_room<Value>); i += n_lanes) {
+  for (; i + n_lanes <= n && bits.has_unread(min_unread_bits<Value>); i += n_lanes) {
     __m256i context[4], entry[4], state_bits[4], raw[4], values[4];
 #pragma GCC unroll 4
     for (int v = 0; v < 4; ++v) {

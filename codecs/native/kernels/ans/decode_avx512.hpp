@@ -34,7 +34,8 @@ inline constexpr bool always_fits = max_round_bits<Value> <= window_bits;
 
 // How many bits must be unread for a round.
 template <class Value>
-inline constexpr std::size_t fast_room = always_fits<Value> ? window_bits : max_round_bits<Value>;
+inline constexpr std::size_t min_unread_bits =
+    always_fits<Value> ? window_bits : max_round_bits<Value>;
 
 // Truth tables for ternary logic. first_or_second_by_third: bits of the first operand where the
 // third has ones, of the second where it has zeros; the others likewise.
@@ -44,11 +45,11 @@ constexpr int high_or_low_without_third = 0xf4;
 // Constants of a round, as a member, because a constant that the compiler knows is built again in
 // each round, which takes longer than a load.
 template <class Value>
-struct RoundConstants {
+struct DecodeConstants {
   __m512i table = _mm512_set1_epi16(short(context_table_bits));
   __m512i shift = _mm512_set1_epi16(63);
   __m512i state_bits = _mm512_set1_epi16(31);
-  __m512i most_raw = _mm512_set1_epi16(8 * int(sizeof(Value)) - 1);
+  __m512i max_raw = _mm512_set1_epi16(8 * int(sizeof(Value)) - 1);
   __m512i one = _mm512_set1_epi16(1);
   __m512i low_half = _mm512_set1_epi32(0xffff);
 
@@ -154,9 +155,9 @@ class Reader {
         out_(out),
         targets_(targets) {}
 
-  // Whether enough bits are unread for the next round. has_room must have held for the first
+  // Whether enough bits are unread for the next round. has_unread must have held for the first
   // round.
-  bool has_round_bits() const { return bits_.position() >= fast_room<Value>; }
+  bool has_round_bits() const { return bits_.position() >= min_unread_bits<Value>; }
 
   // Decodes values i to i + 31. Returns false, and reads nothing, if their bits exceed the window.
   bool read_round(std::size_t i) {
@@ -168,8 +169,8 @@ class Reader {
     const __m512i high = constants_.low_halves(entry.odd, _mm512_srli_epi32(entry.even, 16));
     const __m512i state_bits = _mm512_and_si512(high, constants_.state_bits);
     const __m512i shift = _mm512_and_si512(context, constants_.shift);
-    const __m512i raw = _mm512_min_epu16(_mm512_add_epi16(_mm512_srli_epi16(low, 10), shift),
-                                         constants_.most_raw);
+    const __m512i raw =
+        _mm512_min_epu16(_mm512_add_epi16(_mm512_srli_epi16(low, 10), shift), constants_.max_raw);
 
     // How many bits each lane and the lanes before it use: first within its group of four lanes.
     __m512i through = _mm512_add_epi16(raw, state_bits);
@@ -218,7 +219,7 @@ class Reader {
   }
 
  private:
-  RoundConstants<Value> constants_;
+  DecodeConstants<Value> constants_;
   BackwardBits bits_;
   const Entry* entries_;
   // Bits above those of a state are arbitrary.
@@ -234,7 +235,7 @@ template <class Value>
 std::size_t decode_rounds(const Entry* entries, BackwardBits& bits, std::uint32_t* states,
                           const std::uint16_t* contexts, std::uint8_t* out, std::size_t i,
                           std::size_t n, PrefetchTargets targets) {
-  if (!bits.has_room(fast_room<Value>)) return i;
+  if (!bits.has_unread(min_unread_bits<Value>)) return i;
   Reader<Value> reader(entries, bits, states, contexts, out, targets);
   while (i + n_lanes <= n && reader.has_round_bits() && reader.read_round(i)) i += n_lanes;
   reader.store_state(bits, states);
@@ -250,8 +251,8 @@ void decode_rounds_of_two(const Entry* entries, BackwardBits (&bits)[2],
                           const std::uint16_t* const (&contexts)[2], std::uint8_t* const (&out)[2],
                           std::size_t n, std::size_t (&done)[2],
                           const PrefetchTargets (&targets)[2]) {
-  constexpr std::size_t room = fast_room<Value>;
-  if (!bits[0].has_room(room) || !bits[1].has_room(room)) return;
+  constexpr std::size_t min_bits = min_unread_bits<Value>;
+  if (!bits[0].has_unread(min_bits) || !bits[1].has_unread(min_bits)) return;
   Reader<Value> first(entries, bits[0], states[0], contexts[0], out[0], targets[0]);
   Reader<Value> second(entries, bits[1], states[1], contexts[1], out[1], targets[1]);
   std::size_t i = 0, more = 0;

@@ -18,7 +18,7 @@ namespace {
 
 // How many bits must be unread for a round.
 template <class Value>
-inline constexpr std::size_t fast_room = max_round_bits<Value>;
+inline constexpr std::size_t min_unread_bits = max_round_bits<Value>;
 
 // low_masks_32[n]: the n lowest bits set.
 constexpr auto low_masks_32 = [] {
@@ -59,15 +59,15 @@ std::size_t decode_rounds(const Entry* entries, BackwardBits& shared_bits,
                           std::uint8_t* out, std::size_t i, std::size_t n,
                           PrefetchTargets targets) {
   static_assert(sizeof(Value) <= 2);
-  constexpr std::size_t room = fast_room<Value>, group = 8;
-  constexpr std::uint16_t most_raw = 8 * sizeof(Value) - 1;
+  constexpr std::size_t window_bits = min_unread_bits<Value>, group = 8;
+  constexpr std::uint16_t max_raw = 8 * sizeof(Value) - 1;
   BackwardBits bits = shared_bits;
   std::uint32_t states[n_lanes];
   std::copy_n(shared_states, n_lanes, states);
-  for (; i + n_lanes <= n && bits.has_room(room); i += n_lanes) {
+  for (; i + n_lanes <= n && bits.has_unread(window_bits); i += n_lanes) {
     prefetch_round<Value>(targets, i);
     const std::size_t position = bits.position();
-    const std::uint8_t* const bytes = bits.bytes() + position / 8 - room / 8;
+    const std::uint8_t* const bytes = bits.bytes() + position / 8 - window_bits / 8;
     LaneFields table, n_state_bits, n_raw, byte, bit, next, leading;
 #pragma GCC unroll 4
     for (std::size_t lane = 0; lane < n_lanes; lane += group)
@@ -76,7 +76,8 @@ std::size_t decode_rounds(const Entry* entries, BackwardBits& shared_bits,
     const auto entry = [&](std::size_t lane) {
       return entries[table.of_lane[lane] + states[lane]];
     };
-    Uint16x8 end = Uint16x8{} + std::uint16_t(position % 8 + room);  // in bits from `bytes` on
+    Uint16x8 end =
+        Uint16x8{} + std::uint16_t(position % 8 + window_bits);  // in bits from `bytes` on
     // First all positions, then all bits, so that cache misses overlap.
 #pragma GCC unroll 4
     for (std::size_t lane = 0; lane < n_lanes; lane += group) {
@@ -87,8 +88,8 @@ std::size_t decode_rounds(const Entry* entries, BackwardBits& shared_bits,
       const auto shift = load_vector<Uint16x8>(contexts + i + lane) & std::uint16_t(63);
       const Uint16x8 state_bits = high & std::uint16_t(31);
       const auto wanted = Int16x8((low >> 10) + shift);
-      const auto most = Int16x8{} + std::int16_t(most_raw);
-      const auto raw = Uint16x8(wanted < most ? wanted : most);
+      const auto limit = Int16x8{} + std::int16_t(max_raw);
+      const auto raw = Uint16x8(wanted < limit ? wanted : limit);
       const Uint16x8 begin = end - running_sums(state_bits + raw);
       n_state_bits.set(lane, state_bits);
       n_raw.set(lane, raw);
@@ -106,10 +107,10 @@ std::size_t decode_rounds(const Entry* entries, BackwardBits& shared_bits,
           load<std::uint32_t>(bytes + byte.of_lane[lane]) >> bit.of_lane[lane];
       const unsigned n_low = n_state_bits.of_lane[lane];
       states[lane] = next.of_lane[lane] + (window & low_masks_32[n_low]);
-      const std::uint32_t rest = window >> n_low & low_masks_32[n_raw.of_lane[lane]];
-      store<Value>(out + (i + lane) * sizeof(Value), Value(leading.of_lane[lane] + rest));
+      const std::uint32_t raw_part = window >> n_low & low_masks_32[n_raw.of_lane[lane]];
+      store<Value>(out + (i + lane) * sizeof(Value), Value(leading.of_lane[lane] + raw_part));
     }
-    bits.skip_unchecked(position % 8 + room - end[0]);
+    bits.skip_unchecked(position % 8 + window_bits - end[0]);
   }
   std::copy_n(states, n_lanes, shared_states);
   shared_bits = bits;

@@ -36,15 +36,15 @@ inline std::uint32_t encode_values(ForwardBits& bits, const EncodingRow* rows,
     const unsigned raw = raw_bit_count(row.width, context_shift(contexts[k]), 8 * sizeof(Value));
     const unsigned state_bits = (states[k] + row.add_for_bits) >> 16;
     const std::uint64_t low = states[k] & low_masks[state_bits];
-    const std::uint64_t rest = load<Value>(values + k * sizeof(Value)) & low_masks[raw];
+    const std::uint64_t raw_part = load<Value>(values + k * sizeof(Value)) & low_masks[raw];
     missing |= row.is_missing;
     states[k] = next_states[std::int64_t(states[k] >> state_bits) + row.next_offset];
     if constexpr (sizeof(Value) == 8) {
       const unsigned n_low = std::min(raw, 32u);
-      bits.put(low | (rest & low_masks[n_low]) << state_bits, state_bits + n_low);
-      bits.put(rest >> n_low, raw - n_low);
+      bits.put(low | (raw_part & low_masks[n_low]) << state_bits, state_bits + n_low);
+      bits.put(raw_part >> n_low, raw - n_low);
     } else {
-      pending |= (low | rest << state_bits) << n_pending;
+      pending |= (low | raw_part << state_bits) << n_pending;
       n_pending += state_bits + raw;
     }
   }

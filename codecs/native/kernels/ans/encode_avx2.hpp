@@ -19,7 +19,7 @@ namespace {
 
 // Eight encoding rows in two vectors: add_for_bits; and next_offset, width, is_missing.
 struct EncodingRows {
-  __m256i add_for_bits, rest;
+  __m256i add_for_bits, fields;
 
   EncodingRows(const EncodingRow* rows, const std::uint16_t* row_indices) {
     static_assert(sizeof(EncodingRow) == 8);
@@ -34,7 +34,7 @@ struct EncodingRows {
       halves[1][half] = _mm_unpackhi_epi64(a, b);
     }
     add_for_bits = pair_of(halves[0][0], halves[0][1]);
-    rest = pair_of(halves[1][0], halves[1][1]);
+    fields = pair_of(halves[1][0], halves[1][1]);
   }
 };
 
@@ -133,23 +133,23 @@ void encode_rounds(ForwardBits& bits, const EncodingRow* rows, const std::uint16
           _mm_loadu_si128(reinterpret_cast<const __m128i*>(contexts + at)));
       const __m256i shift = _mm256_and_si256(context, _mm256_set1_epi32(63));
       const __m256i width =
-          _mm256_and_si256(_mm256_srli_epi32(row.rest, 16), _mm256_set1_epi32(255));
+          _mm256_and_si256(_mm256_srli_epi32(row.fields, 16), _mm256_set1_epi32(255));
       const __m256i raw =
           _mm256_min_epi32(_mm256_add_epi32(width, shift), _mm256_set1_epi32(value_bits - 1));
       const __m256i state_bits =
           _mm256_srli_epi32(_mm256_add_epi32(states[v], row.add_for_bits), 16);
       const __m256i low = low_bits(states[v], state_bits);
-      const __m256i rest = low_bits(load_as_32_bits<Value>(values + at * sizeof(Value)), raw);
-      const __m256i first = _mm256_srai_epi32(_mm256_slli_epi32(row.rest, 16), 16);
+      const __m256i raw_part = low_bits(load_as_32_bits<Value>(values + at * sizeof(Value)), raw);
+      const __m256i first = _mm256_srai_epi32(_mm256_slli_epi32(row.fields, 16), 16);
       states[v] = _mm256_and_si256(
           _mm256_set1_epi32(0xffff),
           entries_at(next_states,
                      _mm256_add_epi32(_mm256_srlv_epi32(states[v], state_bits), first)));
-      seen = _mm256_or_si256(seen, row.rest);
+      seen = _mm256_or_si256(seen, row.fields);
       const __m256i lengths = _mm256_add_epi32(state_bits, raw);
       if constexpr (value_bits <= 16) {
         // Two values in a piece: the value of the higher lane is first.
-        const __m256i joined = _mm256_or_si256(low, _mm256_sllv_epi32(rest, state_bits));
+        const __m256i joined = _mm256_or_si256(low, _mm256_sllv_epi32(raw_part, state_bits));
         const __m256i even = _mm256_set1_epi64x(0xffffffff);
         const __m256i odd_lengths = _mm256_srli_epi64(lengths, 32);
         pieces.set(4 * (3 - v),
@@ -162,9 +162,10 @@ void encode_rounds(ForwardBits& bits, const EncodingRow* rows, const std::uint16
             return _mm256_cvtepu32_epi64(half ? _mm256_extracti128_si256(x, 1)
                                               : _mm256_castsi256_si128(x));
           };
-          pieces.set(8 * (3 - v) + 4 * (1 - half),
-                     _mm256_or_si256(wide(low), _mm256_sllv_epi64(wide(rest), wide(state_bits))),
-                     wide(lengths));
+          pieces.set(
+              8 * (3 - v) + 4 * (1 - half),
+              _mm256_or_si256(wide(low), _mm256_sllv_epi64(wide(raw_part), wide(state_bits))),
+              wide(lengths));
         }
       }
       before.put<n_pieces>(bits, n_pieces * (3 - v));

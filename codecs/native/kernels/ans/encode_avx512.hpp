@@ -40,14 +40,14 @@ inline constexpr auto lengths_behind = [] {
   return at;
 }();
 
-// Constants of a round, as a member: see RoundConstants.
+// Constants of a round, as a member: see DecodeConstants.
 template <class Value>
-struct WriteConstants {
+struct EncodeConstants {
   __m512i low_half = _mm512_set1_epi32(0xffff);
   __m512i shift = _mm512_set1_epi16(63);
   __m512i table = _mm512_set1_epi16(short(context_table_bits));
   __m512i width = _mm512_set1_epi16(packed_row_width);
-  __m512i most_raw = _mm512_set1_epi16(8 * int(sizeof(Value)) - 1);
+  __m512i max_raw = _mm512_set1_epi16(8 * int(sizeof(Value)) - 1);
   __m512i one = _mm512_set1_epi16(1);
   __m512i all = _mm512_set1_epi16(-1);
   __m512i seven = _mm512_set1_epi64(7);
@@ -145,10 +145,10 @@ struct PendingPieces {
 // on the one before, and the loads fill the waiting time.
 [[gnu::always_inline]] inline Lanes rows_between(const std::uint32_t* rows,
                                                  const std::uint16_t* row_indices,
-                                                 PendingPieces& late, std::uint8_t* late_out,
+                                                 PendingPieces& pieces, std::uint8_t* pieces_out,
                                                  std::uint64_t& pending) {
-  keep_here(late.values), keep_here(late.positions);
-  return rows_of_lanes(rows, row_indices, [&](unsigned k) { late.put(k, late_out, pending); });
+  keep_here(pieces.values), keep_here(pieces.positions);
+  return rows_of_lanes(rows, row_indices, [&](unsigned k) { pieces.put(k, pieces_out, pending); });
 }
 
 // Encodes one stream in rounds of 32 values, from the last of n to the first.
@@ -158,7 +158,7 @@ class RoundWriter {
   RoundWriter(const ForwardBits& bits, const std::uint32_t* rows, const std::uint16_t* next_states,
               const std::uint32_t* states, const std::uint16_t* contexts,
               const std::uint8_t* values, const std::uint16_t* row_indices, std::size_t n,
-              PrefetchTargets targets, PendingPieces& late)
+              PrefetchTargets targets, PendingPieces& pieces)
       : rows_(rows),
         next_states_(next_states),
         contexts_(contexts),
@@ -171,13 +171,13 @@ class RoundWriter {
         out_(bits.at()),
         pending_(bits.pending()),
         n_pending_(bits.n_pending()),
-        late_out_(out_),
+        pieces_out_(out_),
         // The rows of a round are loaded during the round before, whose state look-ups wait for
         // its states.
-        next_(rows_between(rows, row_indices + n - n_lanes, late, late_out_, pending_)) {}
+        next_(rows_between(rows, row_indices + n - n_lanes, pieces, pieces_out_, pending_)) {}
 
   // Encodes values i to i + 31; later values must have been encoded.
-  [[gnu::always_inline]] void write_round(std::size_t i, PendingPieces& late) {
+  [[gnu::always_inline]] void write_round(std::size_t i, PendingPieces& pieces) {
     prefetch_round<Value>(targets_, i);
     const __m512i add = constants_.low_halves(_mm512_slli_epi32(next_.odd, 16), next_.even);
     const __m512i row = constants_.low_halves(next_.odd, _mm512_srli_epi32(next_.even, 16));
@@ -187,15 +187,15 @@ class RoundWriter {
                                            _mm512_and_si512(context, constants_.table));
     StateIndices indices(_mm512_add_epi16(_mm512_srlv_epi16(states_, state_bits), first));
     seen_ = _mm512_or_si512(seen_, row);
-    next_ =
-        rows_between(rows_, row_indices_ + (i > 0 ? i - n_lanes : 0), late, late_out_, pending_);
+    next_ = rows_between(rows_, row_indices_ + (i > 0 ? i - n_lanes : 0), pieces, pieces_out_,
+                         pending_);
 
     const __m512i low = constants_.low_bits(states_, state_bits);
     const __m512i raw =
         _mm512_min_epu16(_mm512_add_epi16(_mm512_and_si512(row, constants_.width),
                                           _mm512_and_si512(context, constants_.shift)),
-                         constants_.most_raw);
-    const __m512i rest =
+                         constants_.max_raw);
+    const __m512i raw_part =
         constants_.low_bits(load_as_16_bits<Value>(values_ + i * sizeof(Value)), raw);
     // Joins two values, then four: the value of the higher lane is first.
     const __m512i lengths = _mm512_add_epi16(state_bits, raw);
@@ -204,12 +204,12 @@ class RoundWriter {
     const __m512i four_length = _mm512_sad_epu8(lengths, _mm512_setzero_si512());
     const __m512i even_value = _mm512_ternarylogic_epi32(
         low, constants_.low_half,
-        _mm512_sllv_epi32(_mm512_and_si512(rest, constants_.low_half),
+        _mm512_sllv_epi32(_mm512_and_si512(raw_part, constants_.low_half),
                           _mm512_and_si512(state_bits, constants_.low_half)),
         first_and_second_or_third);
     const __m512i odd_value = _mm512_or_si512(
         _mm512_srli_epi32(low, 16),
-        _mm512_sllv_epi32(_mm512_srli_epi32(rest, 16), _mm512_srli_epi32(state_bits, 16)));
+        _mm512_sllv_epi32(_mm512_srli_epi32(raw_part, 16), _mm512_srli_epi32(state_bits, 16)));
     const __m512i pair = _mm512_or_si512(odd_value, _mm512_sllv_epi32(even_value, odd_length));
     const __m512i four = _mm512_or_si512(
         _mm512_srli_epi64(pair, 32),
@@ -222,12 +222,12 @@ class RoundWriter {
     const __m512i begin = _mm512_add_epi64(behind, _mm512_set1_epi64(std::int64_t(n_pending_)));
     const __m512i within = _mm512_and_si512(begin, constants_.seven);
     const __m512i end = _mm512_add_epi64(within, four_length);
-    _mm512_store_si512(late.values, _mm512_sllv_epi64(four, within));
-    _mm512_store_si512(late.positions, _mm512_ternarylogic_epi64(
-                                           _mm512_slli_epi64(_mm512_srli_epi64(begin, 3), 6), end,
-                                           constants_.whole_bytes, first_or_second_and_third));
-    keep_here(late.values), keep_here(late.positions);
-    late_out_ = out_;
+    _mm512_store_si512(pieces.values, _mm512_sllv_epi64(four, within));
+    _mm512_store_si512(pieces.positions, _mm512_ternarylogic_epi64(
+                                             _mm512_slli_epi64(_mm512_srli_epi64(begin, 3), 6), end,
+                                             constants_.whole_bytes, first_or_second_and_third));
+    keep_here(pieces.values), keep_here(pieces.positions);
+    pieces_out_ = out_;
     // Two values of more than 32 bits, or four values of more than 56 bits, take the slow path.
     const __m512i is_beyond = _mm512_or_si512(
         _mm512_add_epi32(pair_length, constants_.beyond_32),
@@ -241,7 +241,7 @@ class RoundWriter {
       ForwardBits slow(out_, pending_, unsigned(n_pending_));
       for (std::size_t k = n_lanes; k-- > 0;) slow.put(values[k % 2][k / 2], n_bits[k]);
       out_ = slow.at(), pending_ = slow.pending(), n_pending_ = slow.n_pending();
-      late = {}, late_out_ = out_;
+      pieces = {}, pieces_out_ = out_;
     } else {
       const auto n_bits = std::uint64_t(
           _mm_cvtsi128_si64(_mm512_castsi512_si128(_mm512_add_epi64(begin, four_length))));
@@ -253,8 +253,8 @@ class RoundWriter {
   }
 
   void store_state(ForwardBits& bits, std::uint32_t* states, std::uint32_t& missing,
-                   PendingPieces& late) {
-    for (std::size_t k = n_lanes / 4; k-- > 0;) late.put(k, late_out_, pending_);
+                   PendingPieces& pieces) {
+    for (std::size_t k = n_lanes / 4; k-- > 0;) pieces.put(k, pieces_out_, pending_);
     bits = ForwardBits(out_, pending_, unsigned(n_pending_));
     alignas(64) std::uint16_t last[n_lanes];
     _mm512_store_si512(last, states_);
@@ -264,7 +264,7 @@ class RoundWriter {
   }
 
  private:
-  WriteConstants<Value> constants_;
+  EncodeConstants<Value> constants_;
   const std::uint32_t* rows_;
   const std::uint16_t* next_states_;
   const std::uint16_t* contexts_;
@@ -274,7 +274,7 @@ class RoundWriter {
   __m512i states_, seen_ = _mm512_setzero_si512();
   std::uint8_t* out_;
   std::uint64_t pending_, n_pending_;
-  std::uint8_t* late_out_;
+  std::uint8_t* pieces_out_;
   Lanes next_;
 };
 
@@ -286,11 +286,11 @@ void encode_packed_rounds(ForwardBits& bits, const std::uint32_t* rows,
                           const std::uint16_t* row_indices, std::size_t n, PrefetchTargets targets,
                           std::uint32_t& missing) {
   if (n == 0) return;
-  PendingPieces late;
+  PendingPieces pieces;
   RoundWriter<Value> writer(bits, rows, next_states, states, contexts, values, row_indices, n,
-                            targets, late);
-  for (std::size_t i = n; i > 0;) writer.write_round(i -= n_lanes, late);
-  writer.store_state(bits, states, missing, late);
+                            targets, pieces);
+  for (std::size_t i = n; i > 0;) writer.write_round(i -= n_lanes, pieces);
+  writer.store_state(bits, states, missing, pieces);
 }
 
 }  // namespace

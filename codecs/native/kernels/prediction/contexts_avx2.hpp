@@ -22,12 +22,13 @@ inline __m256i exponents_times_4(const std::uint8_t* words) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(words) + v);
   };
   constexpr int shift = Words::mantissa_bits - 2;
-  constexpr int most = ((1 << Words::exponent_bits) - 1) * 4;
+  constexpr int exponent_mask = ((1 << Words::exponent_bits) - 1) * 4;
   __m256i exponents;
   if constexpr (Words::word_bits == 16) {
-    exponents = _mm256_and_si256(_mm256_srli_epi16(load_at(0), shift), _mm256_set1_epi16(most));
+    exponents =
+        _mm256_and_si256(_mm256_srli_epi16(load_at(0), shift), _mm256_set1_epi16(exponent_mask));
   } else {
-    const __m256i mask = _mm256_set1_epi32(most);
+    const __m256i mask = _mm256_set1_epi32(exponent_mask);
     const __m256i low = _mm256_and_si256(_mm256_srli_epi32(load_at(0), shift), mask);
     const __m256i high = _mm256_and_si256(_mm256_srli_epi32(load_at(1), shift), mask);
     exponents = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xd8);
@@ -64,7 +65,7 @@ std::size_t fast_contexts_with(const std::uint8_t* words, std::size_t n, int sca
                                ContextsAt&& contexts_at) {
   constexpr std::size_t size = sizeof(typename Words::Word);
   const __m256i row_scale = _mm256_set1_epi16(short(scale));
-  const __m256i most = _mm256_set1_epi8(char(last));
+  const __m256i last_class = _mm256_set1_epi8(char(last));
   std::size_t j = 0;
   for (; j + 32 <= n; j += 32) {
     __m256i z[2];
@@ -76,7 +77,8 @@ std::size_t fast_contexts_with(const std::uint8_t* words, std::size_t n, int sca
     }
     // The pack instruction raises classes below zero to zero. It interleaves the bytes of the two
     // vectors by eights; so does the unpacking of the low and high bytes.
-    const auto [low, high] = contexts_at(_mm256_min_epu8(_mm256_packus_epi16(z[0], z[1]), most));
+    const auto [low, high] =
+        contexts_at(_mm256_min_epu8(_mm256_packus_epi16(z[0], z[1]), last_class));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + j), _mm256_unpacklo_epi8(low, high));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + j + 16), _mm256_unpackhi_epi8(low, high));
   }

@@ -46,13 +46,13 @@ std::size_t fast_contexts(const std::uint8_t* words, std::size_t n, int scale,
   const __m512i first_classes = _mm512_loadu_si512(classes.contexts);
   const __m512i other_classes = _mm512_loadu_si512(classes.contexts + 32);
   const __m512i row_scale = _mm512_set1_epi16(short(scale));
-  const __m512i most = _mm512_set1_epi16(short(last));
+  const __m512i last_class = _mm512_set1_epi16(short(last));
   std::size_t j = 0;
   for (; j + 32 <= n; j += 32) {
     __m512i z = _mm512_sub_epi16(
         row_scale, exponents_times_4<Words>(words + j * sizeof(typename Words::Word)));
     if (columns) z = _mm512_add_epi16(z, _mm512_loadu_si512(columns + j));
-    z = _mm512_min_epi16(_mm512_max_epi16(z, _mm512_setzero_si512()), most);
+    z = _mm512_min_epi16(_mm512_max_epi16(z, _mm512_setzero_si512()), last_class);
     _mm512_storeu_si512(out + j, _mm512_permutex2var_epi16(first_classes, z, other_classes));
   }
   return j;

@@ -20,23 +20,24 @@ struct FastRange {
   explicit FastRange(std::int32_t floor)
       : to_integer((127 + m + guard - floor) * (1 << 23)),
         back((floor - m - guard - 127) * (1 << m)) {
-    least_word = std::max(1, floor - guard) << m;
-    most_word = ((floor + 1) << m) - 1 - least_word;
+    min_word = std::max(1, floor - guard) << m;
+    max_word = ((floor + 1) << m) - 1 - min_word;
     const std::int32_t moved = back / (1 << m);
     // Rounding may have carried: the exponent before it may be one less.
-    const std::int32_t low = std::max(127, 2 - moved), high = std::min(149, most - 2 - moved);
-    least_sum = low << m;
-    most_sum = ((high + 1) << m) - 1 - least_sum;
-    exists = low <= high && floor < most;
+    const std::int32_t low = std::max(127, 2 - moved),
+                       high = std::min(149, special_exponent - 2 - moved);
+    min_sum = low << m;
+    max_sum = ((high + 1) << m) - 1 - min_sum;
+    exists = low <= high && floor < special_exponent;
   }
 
   static constexpr std::int32_t m = Words::mantissa_bits, guard = guard_bits(m);
-  static constexpr std::int32_t most = (1 << Words::exponent_bits) - 1;
-  static constexpr int drop = 23 - m;
+  static constexpr std::int32_t special_exponent = (1 << Words::exponent_bits) - 1;
+  static constexpr int dropped_bits = 23 - m;
 
   std::int32_t to_integer, back;
   // the upper bounds are relative to the lower ones
-  std::int32_t least_word, most_word, least_sum, most_sum;
+  std::int32_t min_word, max_word, min_sum, max_sum;
   bool exists;
 };
 

@@ -12,7 +12,7 @@
 DELTAHUB_BEGIN
 namespace {
 
-constexpr std::size_t rank_step = 8, greatest_rank = 64;
+constexpr std::size_t rank_step = 8, max_rank = 64;
 constexpr bool is_right_by_column = true;
 
 // One row of a product. Compilers vectorize the inner loops of this file only if they are not
@@ -66,7 +66,7 @@ struct DotsOfRanks<std::index_sequence<I...>> {
 
 inline void product(const std::int16_t* left, std::size_t n_rows, int rank,
                     const std::int16_t* right, std::size_t, std::size_t n, std::int32_t* out) {
-  using Ranks = DotsOfRanks<std::make_index_sequence<greatest_rank / rank_step>>;
+  using Ranks = DotsOfRanks<std::make_index_sequence<max_rank / rank_step>>;
   if (rank > 0) Ranks::of[std::size_t(rank) / rank_step - 1](left, n_rows, right, n, out);
 }
 

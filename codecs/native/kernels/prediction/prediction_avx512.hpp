@@ -50,12 +50,12 @@ class FastPrediction {
                         std::uint8_t* out) const {
     const auto all = [](std::int32_t value) { return _mm512_set1_epi16(std::int16_t(value)); };
     const auto at = [](const auto& table) { return _mm512_load_si512(table.data()); };
-    const auto is_within = [&](__m512i value, std::int32_t least, std::int32_t most) {
-      return _mm512_cmple_epu16_mask(_mm512_sub_epi16(value, all(least)), all(most));
+    const auto is_within = [&](__m512i value, std::int32_t minimum, std::int32_t range) {
+      return _mm512_cmple_epu16_mask(_mm512_sub_epi16(value, all(minimum)), all(range));
     };
     const __m512i both = _mm512_loadu_si512(words);
     __mmask32 are_inside =
-        is_within(_mm512_and_si512(both, all(0x7fff)), range_.least_word, range_.most_word);
+        is_within(_mm512_and_si512(both, all(0x7fff)), range_.min_word, range_.max_word);
     constexpr __mmask32 high = 0xaaaaaaaa;
     const __m512i first = sums(_mm512_maskz_permutexvar_epi16(high, at(halves.to_first), both),
                                _mm512_loadu_si512(product));
@@ -63,8 +63,7 @@ class FastPrediction {
                               _mm512_loadu_si512(product + 16));
     if constexpr (m == 7) {
       const __m512i sum = _mm512_permutex2var_epi16(first, at(halves.from_high), last);
-      are_inside &=
-          is_within(_mm512_and_si512(sum, all(0x7fff)), range_.least_sum, range_.most_sum);
+      are_inside &= is_within(_mm512_and_si512(sum, all(0x7fff)), range_.min_sum, range_.max_sum);
       _mm512_storeu_si512(out, _mm512_add_epi16(sum, all(range_.back)));
       return ~are_inside;
     } else {
@@ -77,7 +76,7 @@ class FastPrediction {
 
  private:
   using Range = FastRange<Words>;
-  static constexpr int m = Range::m, drop = Range::drop;
+  static constexpr int m = Range::m, dropped_bits = Range::dropped_bits;
 
   static __m512i all_32(std::uint32_t value) { return _mm512_set1_epi32(std::int32_t(value)); }
 
@@ -85,23 +84,23 @@ class FastPrediction {
   // `drop` bits.
   __m512i sums(__m512i words, __m512i product) const {
     if constexpr (m != 7)  // the sign stays in the highest bit
-      words = _mm512_and_si512(_mm512_srai_epi32(words, drop - 10),
-                               all_32(0x80000000u | ((1u << (31 - (drop - 10))) - 1)));
+      words = _mm512_and_si512(_mm512_srai_epi32(words, dropped_bits - 10),
+                               all_32(0x80000000u | ((1u << (31 - (dropped_bits - 10))) - 1)));
     const __m512 integers =
         _mm512_castsi512_ps(_mm512_add_epi32(words, all_32(std::uint32_t(range_.to_integer))));
     const __m512i sum =
         _mm512_castps_si512(_mm512_add_ps(integers, _mm512_cvtepi32_ps(product)));
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(sum, drop), all_32(1));
-    return _mm512_add_epi32(_mm512_add_epi32(sum, all_32((1u << (drop - 1)) - 1)), odd);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(sum, dropped_bits), all_32(1));
+    return _mm512_add_epi32(_mm512_add_epi32(sum, all_32((1u << (dropped_bits - 1)) - 1)), odd);
   }
   // The words of such sums, each in the low bits of an element.
   __m512i word_of(__m512i sum, __mmask16& are_inside) const {
-    constexpr std::uint32_t sign = 1u << (31 - drop);
-    const __m512i rounded = _mm512_srli_epi32(sum, drop);
+    constexpr std::uint32_t sign = 1u << (31 - dropped_bits);
+    const __m512i rounded = _mm512_srli_epi32(sum, dropped_bits);
     const __m512i size = _mm512_and_si512(rounded, all_32(sign - 1));
     are_inside =
-        _mm512_cmple_epu32_mask(_mm512_sub_epi32(size, all_32(std::uint32_t(range_.least_sum))),
-                                all_32(std::uint32_t(range_.most_sum)));
+        _mm512_cmple_epu32_mask(_mm512_sub_epi32(size, all_32(std::uint32_t(range_.min_sum))),
+                                all_32(std::uint32_t(range_.max_sum)));
     const __m512i own = _mm512_add_epi32(size, all_32(std::uint32_t(range_.back)));
     return _mm512_or_si512(
         _mm512_and_si512(own, all_32(0x7fff)),
@@ -121,7 +120,9 @@ class FastPrediction {
 class ScaledBf16 {
  public:
   explicit ScaledBf16(std::int32_t floor)
-      : floor_(floor), least_(std::max(1, floor - guard)), exists_(floor >= 0 && floor < most) {}
+      : floor_(floor),
+        min_exponent_(std::max(1, floor - guard)),
+        exists_(floor >= 0 && floor < special_exponent) {}
 
   bool exists() const { return exists_; }
 
@@ -132,7 +133,7 @@ class ScaledBf16 {
     const __m512i to_first = _mm512_load_si512(halves.to_first.data());
     const __m512i to_last = _mm512_load_si512(halves.to_last.data());
     const __m512i both = _mm512_loadu_si512(words);
-    const __m512i e = _mm512_and_si512(_mm512_srli_epi16(both, m), all(most));
+    const __m512i e = _mm512_and_si512(_mm512_srli_epi16(both, m), all(special_exponent));
     const __m512i high = _mm512_max_epi16(e, all(floor_));
     const __m512i down = _mm512_sub_epi16(high, all(floor_));
     const __m512i at_exponent = _mm512_slli_epi16(high, m);
@@ -155,16 +156,17 @@ class ScaledBf16 {
     // A sum near a half has low bits near zero after the addition that rounds it.
     const __mmask32 are_long = _mm512_cmpgt_epu16_mask(sizes(sum), all(((127 + 23) << m) - 1));
     // Rounding may have carried: the exponent before it may be one less.
-    return ~(is_within(e, least_, most - 1) &
+    return ~(is_within(e, min_exponent_, special_exponent - 1) &
              is_within(sizes(sum), 127 << m, ((127 + 29) << m) - 1) &
              ~_mm512_mask_cmple_epu16_mask(are_long, _mm512_add_epi16(rest, all(4)), all(7)) &
              is_within(_mm512_add_epi16(sizes(sum), at_exponent), (2 + own) << m,
-                       ((most - 1 + own) << m) - 1));
+                       ((special_exponent - 1 + own) << m) - 1));
   }
 
  private:
-  static constexpr std::int32_t m = Bf16Words::mantissa_bits, guard = guard_bits(m), drop = 23 - m;
-  static constexpr std::int32_t most = (1 << Bf16Words::exponent_bits) - 1;
+  static constexpr std::int32_t m = Bf16Words::mantissa_bits, guard = guard_bits(m),
+                                dropped_bits = 23 - m;
+  static constexpr std::int32_t special_exponent = (1 << Bf16Words::exponent_bits) - 1;
   // exponent offset of a float relative to words in units
   static constexpr std::int32_t own = 127 + m + guard;
 
@@ -173,16 +175,18 @@ class ScaledBf16 {
   static __m512i rounded_sum(__m512i words, __m512i down, __m512i product) {
     const __m512 moves = _mm512_cvtepi32_ps(_mm512_srav_epi32(product, down));
     const __m512i sum = _mm512_castps_si512(_mm512_add_ps(_mm512_castsi512_ps(words), moves));
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(sum, drop), _mm512_set1_epi32(1));
-    return _mm512_add_epi32(_mm512_add_epi32(sum, _mm512_set1_epi32((1 << (drop - 1)) - 1)), odd);
+    const __m512i odd =
+        _mm512_and_si512(_mm512_srli_epi32(sum, dropped_bits), _mm512_set1_epi32(1));
+    return _mm512_add_epi32(_mm512_add_epi32(sum, _mm512_set1_epi32((1 << (dropped_bits - 1)) - 1)),
+                            odd);
   }
   static __m512i all(std::int32_t value) { return _mm512_set1_epi16(std::int16_t(value)); }
   static __m512i sizes(__m512i words) { return _mm512_and_si512(words, all(0x7fff)); }
-  static __mmask32 is_within(__m512i value, std::int32_t least, std::int32_t most) {
-    return _mm512_cmple_epu16_mask(_mm512_sub_epi16(value, all(least)), all(most - least));
+  static __mmask32 is_within(__m512i value, std::int32_t minimum, std::int32_t maximum) {
+    return _mm512_cmple_epu16_mask(_mm512_sub_epi16(value, all(minimum)), all(maximum - minimum));
   }
 
-  std::int32_t floor_, least_;
+  std::int32_t floor_, min_exponent_;
   bool exists_;
 };
 
@@ -192,7 +196,7 @@ class ScaledBf16 {
 template <class Words>
 inline __m512i moved_words(__m512i word, __m512i product, __m512i floor, __mmask16& are_normal) {
   constexpr int m = Words::mantissa_bits, guard = guard_bits(m);
-  constexpr std::int32_t most = (1 << Words::exponent_bits) - 1;
+  constexpr std::int32_t special_exponent = (1 << Words::exponent_bits) - 1;
   constexpr bool is_short = Words::word_bits == 16;
   constexpr std::int32_t largest = is_short ? (1 << 24) - 1 : (1 << 30) - 1;
   const auto all = [](std::int32_t value) { return _mm512_set1_epi32(value); };
@@ -201,7 +205,7 @@ inline __m512i moved_words(__m512i word, __m512i product, __m512i floor, __mmask
     return _mm512_cmple_epu32_mask(value, all(bound));
   };
   const __m512i one = all(1);
-  const __m512i e = _mm512_and_si512(_mm512_srli_epi32(word, m), all(most));
+  const __m512i e = _mm512_and_si512(_mm512_srli_epi32(word, m), all(special_exponent));
   const __m512i high = _mm512_max_epi32(e, floor);
   const __m512i t = _mm512_srav_epi32(product, _mm512_sub_epi32(high, floor));
   const __m512i significand = _mm512_slli_epi32(
@@ -210,39 +214,40 @@ inline __m512i moved_words(__m512i word, __m512i product, __m512i floor, __mmask
   const __mmask16 is_negative = _mm512_test_epi32_mask(word, all(1u << (Words::word_bits - 1)));
   const __m512i sum = _mm512_mask_sub_epi32(_mm512_add_epi32(t, x), is_negative, t, x);
   const __m512i size = _mm512_abs_epi32(sum);
-  are_normal = is_within(_mm512_sub_epi32(e, one), most - 2) &
+  are_normal = is_within(_mm512_sub_epi32(e, one), special_exponent - 2) &
                is_within(_mm512_sub_epi32(size, one), largest - 1);
   __m512i magnitude, exponent, sign;
   if constexpr (is_short) {
     // The sum is small enough to be exact as a float, which gives its exponent and leading bits.
-    constexpr int drop = 23 - m;
+    constexpr int dropped_bits = 23 - m;
     const __m512i bits = _mm512_castps_si512(_mm512_cvtepi32_ps(size));
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, drop), one);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, dropped_bits), one);
     const __m512i rounded =
-        _mm512_add_epi32(_mm512_add_epi32(bits, all((1 << (drop - 1)) - 1)), odd);
+        _mm512_add_epi32(_mm512_add_epi32(bits, all((1 << (dropped_bits - 1)) - 1)), odd);
     const __m512i shifted = _mm512_sub_epi32(high, all(127 + m + guard));
     exponent = _mm512_add_epi32(_mm512_srli_epi32(bits, 23), shifted);
-    magnitude = _mm512_add_epi32(_mm512_srli_epi32(rounded, drop), _mm512_slli_epi32(shifted, m));
+    magnitude =
+        _mm512_add_epi32(_mm512_srli_epi32(rounded, dropped_bits), _mm512_slli_epi32(shifted, m));
     sign = _mm512_and_si512(_mm512_srli_epi32(sum, 16), all(1 << 15));
   } else {
     // The bit below the highest bit is cleared, so that rounding to a float keeps the exponent.
     const __m512i above = _mm512_castps_si512(
         _mm512_cvtepi32_ps(_mm512_andnot_si512(_mm512_srli_epi32(size, 1), size)));
     const __m512i length = _mm512_sub_epi32(_mm512_srli_epi32(above, 23), all(126));
-    const __m512i drop = _mm512_sub_epi32(length, all(m + 1));
-    const __m512i before = _mm512_sub_epi32(drop, one);  // the shift of the rounding half
+    const __m512i dropped_bits = _mm512_sub_epi32(length, all(m + 1));
+    const __m512i before = _mm512_sub_epi32(dropped_bits, one);  // the shift of the rounding half
     const __m512i half = _mm512_sllv_epi32(one, before);
-    const __m512i odd = _mm512_and_si512(_mm512_srlv_epi32(size, drop), one);
+    const __m512i odd = _mm512_and_si512(_mm512_srlv_epi32(size, dropped_bits), one);
     const __m512i rounded = _mm512_srlv_epi32(
-        _mm512_add_epi32(_mm512_add_epi32(size, _mm512_sub_epi32(half, one)), odd), drop);
-    exponent = _mm512_add_epi32(_mm512_sub_epi32(high, all(guard)), drop);
+        _mm512_add_epi32(_mm512_add_epi32(size, _mm512_sub_epi32(half, one)), odd), dropped_bits);
+    exponent = _mm512_add_epi32(_mm512_sub_epi32(high, all(guard)), dropped_bits);
     magnitude =
         _mm512_add_epi32(_mm512_slli_epi32(_mm512_sub_epi32(exponent, one), m), rounded);
     sign = _mm512_and_si512(sum, all(INT32_MIN));
     are_normal &= is_within(_mm512_xor_si512(t, _mm512_slli_epi32(t, 1)), INT32_MAX) &
                   is_within(before, INT32_MAX);
   }
-  are_normal &= is_within(_mm512_sub_epi32(exponent, one), most - 3);
+  are_normal &= is_within(_mm512_sub_epi32(exponent, one), special_exponent - 3);
   const __mmask16 is_still = _mm512_testn_epi32_mask(t, t);
   return _mm512_mask_mov_epi32(_mm512_or_si512(magnitude, sign), is_still, word);
 }
