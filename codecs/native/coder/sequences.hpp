@@ -58,7 +58,7 @@ class Sequences {
     return values;
   }
   bool is_sound() const { return state_.is_sound; }
-  // Whether every bit was read and every lane is in its initial state.
+  // Whether every bit was read and every lane is in the state with which encoding began.
   bool is_finished() const {
     std::uint32_t left = 0;
     for (const std::uint32_t state : state_.states) left |= state;

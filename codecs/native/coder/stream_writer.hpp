@@ -52,7 +52,7 @@ class StreamWriter {
       end = first;
     }
   }
-  // Returns the size of the stream in bytes; zero if the tables lack a symbol.
+  // Returns the size of the stream in bytes; zero if a table lacks both a symbol and its escape.
   std::size_t finish() {
     ForwardBits bits(state_.at, state_.pending, state_.n_pending);
     for (std::size_t lane = n_lanes; lane-- > 0;)

@@ -25,14 +25,14 @@ struct FastRange {
     const std::int32_t moved = back / (1 << m);
     // Rounding may have carried: the exponent before it may be one less.
     const std::int32_t low = std::max(127, 2 - moved),
-                       high = std::min(149, special_exponent - 2 - moved);
+                       high = std::min(149, max_exponent - 2 - moved);
     min_sum = low << m;
     max_sum = ((high + 1) << m) - 1 - min_sum;
-    exists = low <= high && floor < special_exponent;
+    exists = low <= high && floor < max_exponent;
   }
 
   static constexpr std::int32_t m = Words::mantissa_bits, guard = guard_bits(m);
-  static constexpr std::int32_t special_exponent = (1 << Words::exponent_bits) - 1;
+  static constexpr std::int32_t max_exponent = (1 << Words::exponent_bits) - 1;
   static constexpr int dropped_bits = 23 - m;
 
   std::int32_t to_integer, back;

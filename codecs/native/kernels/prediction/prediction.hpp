@@ -31,9 +31,9 @@ inline std::int32_t bit_length(std::uint32_t value) {
 template <class Words>
 inline std::uint32_t predicted(std::uint32_t word, std::int32_t product, std::int32_t floor) {
   constexpr std::int32_t m = Words::mantissa_bits, guard = guard_bits(m);
-  constexpr std::int32_t special_exponent = (1 << Words::exponent_bits) - 1;
+  constexpr std::int32_t max_exponent = (1 << Words::exponent_bits) - 1;
   constexpr std::uint32_t top = std::uint32_t(1) << (Words::word_bits - 1);
-  const std::int32_t field = std::int32_t(word >> m) & special_exponent;
+  const std::int32_t field = std::int32_t(word >> m) & max_exponent;
   const std::uint32_t fraction = word & ((1u << m) - 1);
   const std::int32_t e = std::max(field, 1), high = std::max(e, floor);
   const std::int32_t t = std::clamp(product >> std::min(high - floor, 31),
@@ -53,7 +53,7 @@ inline std::uint32_t predicted(std::uint32_t word, std::int32_t product, std::in
   const std::uint32_t side = sum == 0 ? word : std::uint32_t(sum) >> 31 << (Words::word_bits - 1);
   const bool is_kept =
       // no branch, so that it is vectorized
-      (field == special_exponent) | (t == 0) | (magnitude >= std::uint32_t(special_exponent) << m);
+      (field == max_exponent) | (t == 0) | (magnitude >= std::uint32_t(max_exponent) << m);
   return is_kept ? word : magnitude | (side & top);
 }
 

@@ -92,7 +92,7 @@ inline __m256i moved_words(__m256i word, __m256i product, __m256i floor, NormalR
 template <class Words>
 inline std::uint32_t predict_normal(const std::uint8_t* words, const std::int32_t* product,
                                     std::int32_t floor, std::uint8_t* out) {
-  constexpr std::int32_t special_exponent = (1 << Words::exponent_bits) - 1;
+  constexpr std::int32_t max_exponent = (1 << Words::exponent_bits) - 1;
   NormalRange normal;
   const __m256i from = _mm256_set1_epi32(floor);
   const auto moved = [&](std::size_t j, __m256i word) {
@@ -115,8 +115,8 @@ inline std::uint32_t predict_normal(const std::uint8_t* words, const std::int32_
       _mm256_storeu_si256(to + v, moved(8 * v, _mm256_loadu_si256(in + v)));
   }
   constexpr std::int32_t largest_size = Words::word_bits == 16 ? (1 << 24) - 1 : (1 << 30) - 1;
-  const bool are_normal = NormalRange::is_within(normal.exponent, special_exponent - 2) &&
-                          NormalRange::is_within(normal.moved_exponent, special_exponent - 3) &&
+  const bool are_normal = NormalRange::is_within(normal.exponent, max_exponent - 2) &&
+                          NormalRange::is_within(normal.moved_exponent, max_exponent - 3) &&
                           NormalRange::is_within(normal.size, largest_size - 1) &&
                           NormalRange::is_within(normal.product, INT32_MAX);
   return are_normal ? 0 : ~std::uint32_t(0);

@@ -81,7 +81,7 @@ class FastPrediction {
   static __m512i all_32(std::uint32_t value) { return _mm512_set1_epi32(std::int32_t(value)); }
 
   // The sums of words (in the high halves) and products, as floats rounded above their lowest
-  // `drop` bits.
+  // `dropped_bits` bits.
   __m512i sums(__m512i words, __m512i product) const {
     if constexpr (m != 7)  // the sign stays in the highest bit
       words = _mm512_and_si512(_mm512_srai_epi32(words, dropped_bits - 10),
@@ -122,7 +122,7 @@ class ScaledBf16 {
   explicit ScaledBf16(std::int32_t floor)
       : floor_(floor),
         min_exponent_(std::max(1, floor - guard)),
-        exists_(floor >= 0 && floor < special_exponent) {}
+        exists_(floor >= 0 && floor < max_exponent) {}
 
   bool exists() const { return exists_; }
 
@@ -133,7 +133,7 @@ class ScaledBf16 {
     const __m512i to_first = _mm512_load_si512(halves.to_first.data());
     const __m512i to_last = _mm512_load_si512(halves.to_last.data());
     const __m512i both = _mm512_loadu_si512(words);
-    const __m512i e = _mm512_and_si512(_mm512_srli_epi16(both, m), all(special_exponent));
+    const __m512i e = _mm512_and_si512(_mm512_srli_epi16(both, m), all(max_exponent));
     const __m512i high = _mm512_max_epi16(e, all(floor_));
     const __m512i down = _mm512_sub_epi16(high, all(floor_));
     const __m512i at_exponent = _mm512_slli_epi16(high, m);
@@ -156,17 +156,17 @@ class ScaledBf16 {
     // A sum near a half has low bits near zero after the addition that rounds it.
     const __mmask32 are_long = _mm512_cmpgt_epu16_mask(sizes(sum), all(((127 + 23) << m) - 1));
     // Rounding may have carried: the exponent before it may be one less.
-    return ~(is_within(e, min_exponent_, special_exponent - 1) &
+    return ~(is_within(e, min_exponent_, max_exponent - 1) &
              is_within(sizes(sum), 127 << m, ((127 + 29) << m) - 1) &
              ~_mm512_mask_cmple_epu16_mask(are_long, _mm512_add_epi16(rest, all(4)), all(7)) &
              is_within(_mm512_add_epi16(sizes(sum), at_exponent), (2 + own) << m,
-                       ((special_exponent - 1 + own) << m) - 1));
+                       ((max_exponent - 1 + own) << m) - 1));
   }
 
  private:
   static constexpr std::int32_t m = Bf16Words::mantissa_bits, guard = guard_bits(m),
                                 dropped_bits = 23 - m;
-  static constexpr std::int32_t special_exponent = (1 << Bf16Words::exponent_bits) - 1;
+  static constexpr std::int32_t max_exponent = (1 << Bf16Words::exponent_bits) - 1;
   // exponent offset of a float relative to words in units
   static constexpr std::int32_t own = 127 + m + guard;
 
@@ -196,7 +196,7 @@ class ScaledBf16 {
 template <class Words>
 inline __m512i moved_words(__m512i word, __m512i product, __m512i floor, __mmask16& are_normal) {
   constexpr int m = Words::mantissa_bits, guard = guard_bits(m);
-  constexpr std::int32_t special_exponent = (1 << Words::exponent_bits) - 1;
+  constexpr std::int32_t max_exponent = (1 << Words::exponent_bits) - 1;
   constexpr bool is_short = Words::word_bits == 16;
   constexpr std::int32_t largest = is_short ? (1 << 24) - 1 : (1 << 30) - 1;
   const auto all = [](std::int32_t value) { return _mm512_set1_epi32(value); };
@@ -205,7 +205,7 @@ inline __m512i moved_words(__m512i word, __m512i product, __m512i floor, __mmask
     return _mm512_cmple_epu32_mask(value, all(bound));
   };
   const __m512i one = all(1);
-  const __m512i e = _mm512_and_si512(_mm512_srli_epi32(word, m), all(special_exponent));
+  const __m512i e = _mm512_and_si512(_mm512_srli_epi32(word, m), all(max_exponent));
   const __m512i high = _mm512_max_epi32(e, floor);
   const __m512i t = _mm512_srav_epi32(product, _mm512_sub_epi32(high, floor));
   const __m512i significand = _mm512_slli_epi32(
@@ -214,7 +214,7 @@ inline __m512i moved_words(__m512i word, __m512i product, __m512i floor, __mmask
   const __mmask16 is_negative = _mm512_test_epi32_mask(word, all(1u << (Words::word_bits - 1)));
   const __m512i sum = _mm512_mask_sub_epi32(_mm512_add_epi32(t, x), is_negative, t, x);
   const __m512i size = _mm512_abs_epi32(sum);
-  are_normal = is_within(_mm512_sub_epi32(e, one), special_exponent - 2) &
+  are_normal = is_within(_mm512_sub_epi32(e, one), max_exponent - 2) &
                is_within(_mm512_sub_epi32(size, one), largest - 1);
   __m512i magnitude, exponent, sign;
   if constexpr (is_short) {
@@ -247,7 +247,7 @@ inline __m512i moved_words(__m512i word, __m512i product, __m512i floor, __mmask
     are_normal &= is_within(_mm512_xor_si512(t, _mm512_slli_epi32(t, 1)), INT32_MAX) &
                   is_within(before, INT32_MAX);
   }
-  are_normal &= is_within(_mm512_sub_epi32(exponent, one), special_exponent - 3);
+  are_normal &= is_within(_mm512_sub_epi32(exponent, one), max_exponent - 3);
   const __mmask16 is_still = _mm512_testn_epi32_mask(t, t);
   return _mm512_mask_mov_epi32(_mm512_or_si512(magnitude, sign), is_still, word);
 }

@@ -33,10 +33,10 @@ class FastPrediction {
     max_word_ = ((floor + 1) << m) - 1;
     // Rounding may have carried: the exponent before it may be one less.
     const std::int32_t low = std::max(127, 2 - moved),
-                       high = std::min(149, special_exponent - 2 - moved);
+                       high = std::min(149, max_exponent - 2 - moved);
     min_sum_ = low << m;
     max_sum_ = ((high + 1) << m) - 1;
-    exists_ = low <= high && floor < special_exponent;
+    exists_ = low <= high && floor < max_exponent;
   }
   bool exists() const { return exists_; }
 
@@ -67,7 +67,7 @@ class FastPrediction {
 
  private:
   static constexpr std::int32_t m = Words::mantissa_bits, guard = guard_bits(m);
-  static constexpr std::int32_t special_exponent = (1 << Words::exponent_bits) - 1;
+  static constexpr std::int32_t max_exponent = (1 << Words::exponent_bits) - 1;
   static constexpr int dropped_bits = 23 - m;
   static constexpr std::uint32_t high_half = 0xffff0000;
 
@@ -108,10 +108,10 @@ class FastPrediction<F32Words> {
         min_word_(std::max(1, floor - guard) << m),
         max_word_(std::int32_t((std::uint32_t(floor + 1) << m) - 1)) {
     // Rounding may have carried: the exponent before it may be one less.
-    const std::int32_t low = std::max(1023, 2 - back_), high = special_exponent - 2 - back_;
+    const std::int32_t low = std::max(1023, 2 - back_), high = max_exponent - 2 - back_;
     min_sum_ = low << 20;
     max_sum_ = std::int32_t((std::uint32_t(std::min(high, 2046) + 1) << 20) - 1);
-    exists_ = low <= high && floor < special_exponent;
+    exists_ = low <= high && floor < max_exponent;
   }
   bool exists() const { return exists_; }
 
@@ -141,7 +141,7 @@ class FastPrediction<F32Words> {
  private:
   using Int32x2 = std::int32_t __attribute__((vector_size(8)));
   static constexpr std::int32_t m = F32Words::mantissa_bits, guard = guard_bits(m);
-  static constexpr std::int32_t special_exponent = (1 << F32Words::exponent_bits) - 1;
+  static constexpr std::int32_t max_exponent = (1 << F32Words::exponent_bits) - 1;
   static constexpr int dropped_bits = 52 - m;
 
   // The sums of words (in the high halves) and products, as doubles rounded to the bits of a word.
