@@ -18,9 +18,9 @@ BF16 = "<deltahub::avx2::FloatWords<unsigned short, 8> >(unsigned char const*, u
     ("function", "kind"),
     [
         (f"{KERNELS}predict{BF16}", "prediction: product and sum"),
-        (f"{KERNELS}predict_together{BF16}", "prediction: product and sum"),
-        (f"{KERNELS}predict_each_together{BF16}", "prediction: product and sum"),
-        (f"{KERNELS}two_numbers<unsigned short>(int)", "numbers: states and digits"),
+        (f"{KERNELS}predict_group{BF16}", "prediction: product and sum"),
+        (f"{KERNELS}predict_group_general{BF16}", "prediction: product and sum"),
+        (f"{KERNELS}decode_two_streams<unsigned short>(int)", "symbols: states and bits"),
         (f"{KERNELS}join{BF16}", "standalone: words"),
         (f"{KERNELS}bins{BF16}", "planning"),
         (f"{KERNELS}ask_as<float>(int)", "search: trials and differences"),
@@ -92,7 +92,7 @@ def test_valgrind_counts_what_the_kernels_of_avx2_take(tmp_path: Path) -> None:
     found, n_words = instructions("decode", "deltahub fast", files, 1)
     assert n_words == words.size
     kinds = by_kind(found)
-    assert 2 < kinds["numbers: states and digits"] < 40
+    assert 2 < kinds["symbols: states and bits"] < 40
     assert 0 < kinds["differences and words"] < 5
     assert kinds.get("other", 0) < 2
 

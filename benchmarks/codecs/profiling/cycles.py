@@ -33,23 +33,23 @@ _F32: Final = "FloatWordsIjLi8E"
 _PREDICTION: Final = """
 #include "kernels/kernels.cpp"
 DELTAHUB_BEGIN
-void sum_usual(const std::uint8_t* words, const std::int32_t* product, std::size_t n, int floor,
-               std::uint8_t* out, std::uint32_t* others) {
+void sum_normal(const std::uint8_t* words, const std::int32_t* product, std::size_t n, int floor,
+               std::uint8_t* out, std::uint32_t* outside) {
   for (std::size_t j = 0; j < n; ++j)
-    others[j] = predict_usual<Bf16Words>(words + 64 * j, product + 32 * j, floor, out + 64 * j);
+    outside[j] = predict_normal<Bf16Words>(words + 64 * j, product + 32 * j, floor, out + 64 * j);
 }
-void sum_near(const std::uint8_t* words, const std::int32_t* product, std::size_t n, int floor,
-              std::uint8_t* out, std::uint32_t* others) {
-  const NearWords<Bf16Words> near(floor);
+void sum_fast(const std::uint8_t* words, const std::int32_t* product, std::size_t n, int floor,
+              std::uint8_t* out, std::uint32_t* outside) {
+  const FastPrediction<Bf16Words> fast(floor);
   for (std::size_t j = 0; j < n; ++j)
-    others[j] = near.predict(words + 64 * j, product + 32 * j, out + 64 * j);
+    outside[j] = fast.predict(words + 64 * j, product + 32 * j, out + 64 * j);
 }
 #ifdef __AVX512F__
 void sum_scaled(const std::uint8_t* words, const std::int32_t* product, std::size_t n, int floor,
-                std::uint8_t* out, std::uint32_t* others) {
+                std::uint8_t* out, std::uint32_t* outside) {
   const ScaledBf16 scaled(floor);
   for (std::size_t j = 0; j < n; ++j)
-    others[j] = scaled.predict(words + 64 * j, product + 32 * j, out + 64 * j);
+    outside[j] = scaled.predict(words + 64 * j, product + 32 * j, out + 64 * j);
 }
 #endif
 DELTAHUB_END
@@ -69,34 +69,34 @@ class Loop:
 LOOPS: Final = {
     "avx2": (
         Loop("BF16 contexts", f"contextsINS0_10{_BF16}", "vpshufb", 32),
-        Loop("BF16 numbers", "numbersItE", "vpshufb", 32),
+        Loop("BF16 decode", "decode_symbolsItE", "vpshufb", 32),
         Loop("BF16 apply", f"applyINS0_10{_BF16}", "ymm", 16),
         Loop("F32 contexts", f"contextsINS0_10{_F32}", "vpshufb", 32),
-        Loop("F32 numbers", "numbersIjE", "vpshufb", 32),
+        Loop("F32 decode", "decode_symbolsIjE", "vpshufb", 32),
         Loop("F32 apply", f"applyINS0_10{_F32}", "ymm", 8),
         Loop("product, 4 rows", "product_of_rowsILm4E", "vpmaddwd", 4 * 16 * 2),
-        Loop("BF16 sums, near words", "sum_near", "vcvtdq2ps", 32),
-        Loop("BF16 sums, usual words", "sum_usual", "vpsravd", 32),
+        Loop("BF16 sums, fast range", "sum_fast", "vcvtdq2ps", 32),
+        Loop("BF16 sums, normal path", "sum_normal", "vpsravd", 32),
         Loop("BF16 join", f"joinINS0_10{_BF16}", "ymm", 16),
         Loop("encode BF16: deltas", f"deltasINS0_10{_BF16}", "ymm", 16),
-        Loop("encode BF16: places", "placesItE", "vpackusdw", 16),
-        Loop("encode BF16: write", "writeItE", "vpsllvq", 8),
+        Loop("encode BF16: row indices", "row_indicesItE", "vpackusdw", 16),
+        Loop("encode BF16: symbols", "encode_symbolsItE", "vpsllvq", 8),
     ),
     "avx512": (
         Loop("BF16 contexts", f"contextsINS0_10{_BF16}", "vperm[it]2w", 32),
-        Loop("BF16 numbers, two blocks", "two_numbersItE", "vpsadbw", 64),
+        Loop("BF16 decode, two blocks", "decode_rounds_of_twoItE", "vpsadbw", 64),
         Loop("BF16 apply", f"applyINS0_10{_BF16}", "zmm", 32),
         Loop("F32 contexts", f"contextsINS0_10{_F32}", "vperm[it]2w", 32),
-        Loop("F32 numbers, two blocks", "two_numbersIjE", "vpsadbw", 64),
+        Loop("F32 decode, two blocks", "decode_rounds_of_twoIjE", "vpsadbw", 64),
         Loop("F32 apply", f"applyINS0_10{_F32}", "zmm", 16),
         Loop("product, 4 rows", "product_of_rowsILm4E", "vpdpwssd", 4 * 32 * 2),
-        Loop("BF16 sums, near words", "sum_near", "vcvtdq2ps", 32),
-        Loop("BF16 sums, scaled words", "sum_scaled", "vcvtdq2ps", 32),
-        Loop("BF16 sums, usual words", "sum_usual", "vpsravd", 32),
+        Loop("BF16 sums, fast range", "sum_fast", "vcvtdq2ps", 32),
+        Loop("BF16 sums, scaled path", "sum_scaled", "vcvtdq2ps", 32),
+        Loop("BF16 sums, normal path", "sum_normal", "vpsravd", 32),
         Loop("BF16 join", f"joinINS0_10{_BF16}", "zmm", 32),
         Loop("encode BF16: deltas", f"deltasINS0_10{_BF16}", "zmm", 32),
-        Loop("encode BF16: places", "placesItE", "vpermb", 32),
-        Loop("encode BF16: write", "writeItE", "vpblendd", 32),
+        Loop("encode BF16: row indices", "row_indicesItE", "vpermb", 32),
+        Loop("encode BF16: symbols", "encode_packed_roundsItE", "vpblendd", 32),
     ),
 }
 

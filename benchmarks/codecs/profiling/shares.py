@@ -44,7 +44,7 @@ KINDS: Final = (
     ),
     (
         "planning",
-        r"Planner|Sample|cluster|bits_alone|::sizes<|::bins<|ScaleSums|[dD]ecay|Group|"
+        r"Planner|Sample|cluster|bits_with_own_table|::sizes<|::bins<|ScaleSums|[dD]ecay|Group|"
         r"high_level|log2_fixed|cost_of|entropy|FloatPlan|least_float_bytes|least_zstd_bytes|plan_floats|plan_table|counted_leading|count_exponents|_sort",
     ),
     (
@@ -55,11 +55,12 @@ KINDS: Final = (
     ("prediction: product and sum", r"product|::predict\w*<|RightFactor"),
     (
         "contexts and classes",
-        r"contexts|::places<|FrameModel|decode_block|decode_two_blocks|encode_block",
+        r"contexts|::(fast_)?row_indices|FrameModel|decode_block|decode_two_blocks|encode_block",
     ),
     (
-        "numbers: states and digits",
-        r"::(fast_)?(two_)?numbers<|::(fast_short_)?write<|elements_of_lanes|Reader<|::begin\(|finish_block|StreamWriter",
+        "symbols: states and bits",
+        r"::decode_(symbols|two_streams|rounds|rounds_of_two)<|::encode_(symbols|rounds|packed_rounds)<|"
+        r"elements_of_lanes|Reader<|RoundWriter<|::begin\(|finish_block|StreamWriter",
     ),
     ("differences and words", r"::apply<|::deltas<|undo"),
     ("standalone: words", r"::join<|float_|[fF]loatRows|neuzip|split_|join_"),

@@ -1,4 +1,4 @@
-// Memory for numbers that vectors are loaded from.
+// Memory aligned to cache lines, for elements that vector registers are loaded from.
 #pragma once
 
 #include <cstddef>
@@ -8,25 +8,26 @@
 
 DELTAHUB_BEGIN
 
-// What registers are loaded from begins where a line of the cache does: else most loads take two.
-template <class Number>
+// The memory begins at a cache line (64 bytes), because most loads of unaligned 64-byte vectors
+// touch two lines.
+template <class Element>
 struct LineAllocator {
-  using value_type = Number;
-  static constexpr std::align_val_t line{64};
+  using value_type = Element;
+  static constexpr std::align_val_t cache_line{64};
 
   LineAllocator() = default;
   template <class Other>
   LineAllocator(const LineAllocator<Other>&) {}
-  Number* allocate(std::size_t n) {
-    return static_cast<Number*>(::operator new(n * sizeof(Number), line));
+  Element* allocate(std::size_t n) {
+    return static_cast<Element*>(::operator new(n * sizeof(Element), cache_line));
   }
-  void deallocate(Number* numbers, std::size_t) { ::operator delete(numbers, line); }
+  void deallocate(Element* elements, std::size_t) { ::operator delete(elements, cache_line); }
   bool operator==(const LineAllocator&) const { return true; }
 };
 
-// The same, of numbers that are whatever the memory has until they are set.
-template <class Number>
-struct UnsetLineAllocator : LineAllocator<Number> {
+// The same, but elements are not initialized until they are assigned.
+template <class Element>
+struct UnsetLineAllocator : LineAllocator<Element> {
   UnsetLineAllocator() = default;
   template <class Other>
   UnsetLineAllocator(const UnsetLineAllocator<Other>&) {}

@@ -1,4 +1,4 @@
-// Fields of bits: how a prelude stores its numbers.
+// Bit fields, in which a prelude stores its values.
 #pragma once
 
 #include <algorithm>
@@ -12,10 +12,10 @@
 
 namespace deltahub {
 
-// Fields, least significant bit first.
+// Packs fields, the least significant bit of each first.
 class BitWriter {
  public:
-  // n_bits <= 56. Of the value no digits above them are kept.
+  // n_bits <= 56. Bits of the value above its lowest n_bits are dropped.
   void put(std::uint64_t value, int n_bits) {
     pending_ |= (value & low_masks[std::size_t(n_bits)]) << n_pending_;
     for (n_pending_ += n_bits; n_pending_ >= 8; n_pending_ -= 8, pending_ >>= 8)
@@ -32,7 +32,7 @@ class BitWriter {
   int n_pending_ = 0;  // fewer than 8
 };
 
-// Past the end it reads zeros and is no longer `is_whole`.
+// Reads fields. Past the end it reads zero bits, and `is_whole` becomes false.
 class BitReader {
  public:
   BitReader(const std::uint8_t* bytes, std::size_t size) : bytes_(bytes), size_(size) {}
@@ -43,19 +43,20 @@ class BitReader {
     position_ += std::size_t(n_bits);
     return unsigned(value);
   }
-  // Ones up to a zero, which is read too; more than `most` (<= 50) of them are not counted on.
-  int get_ones(int most) {
-    const int ones = std::min(std::countr_one(window()), most + 1);
-    position_ += std::size_t(ones) + (ones <= most);
+  // Reads a unary count: one bits up to the zero bit that ends them. Returns max_ones + 1 if there
+  // are more than max_ones (<= 50) one bits.
+  int get_ones(int max_ones) {
+    const int ones = std::min(std::countr_one(window()), max_ones + 1);
+    position_ += std::size_t(ones) + (ones <= max_ones);
     return ones;
   }
   bool is_whole() const { return position_ <= 8 * size_; }
-  // Skips to a whole byte; false where a bit skipped is set or the end was passed.
+  // Skips to the next whole byte; false if a skipped bit is set or the end was passed.
   bool align() { return get(int(-position_ & 7)) == 0 && is_whole(); }
   std::size_t byte_position() const { return position_ / 8; }
 
  private:
-  // At least 57 bits from the position on.
+  // At least 57 bits, from the position on.
   std::uint64_t window() const {
     const std::size_t at = position_ / 8;
     std::uint64_t bits = 0;

@@ -1,4 +1,5 @@
-// Bytes that lie in groups by their place in words of four, put back in order.
+// Joins byte groups: bytes stored in four groups, by their position in 4-byte words, are put back
+// in order.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +7,8 @@
 
 namespace deltahub {
 
-// grouped: bytes 0, 4, 8... of out, then 1, 5, 9..., and so on; n of them. The two do not overlap.
+// grouped: n bytes: first bytes 0, 4, 8... of out, then bytes 1, 5, 9..., and so on. The buffers
+// do not overlap.
 inline void join_byte_groups(const std::uint8_t* __restrict grouped, std::size_t n,
                              std::uint8_t* __restrict out) {
   const std::size_t words = n / 4, rest = n % 4;

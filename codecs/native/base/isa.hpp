@@ -1,6 +1,6 @@
-// Headers that kernels for more than one instruction set include live in an inline namespace of
-// that set: else the linker would keep one copy of an inline function, and it might be the one that
-// an older processor cannot run.
+// Kernels for several instruction sets include the same headers. Each set has an inline namespace
+// of its own, because the linker keeps one copy of an inline function per name, and that copy
+// could contain instructions which an older processor does not have.
 #pragma once
 
 #ifndef DELTAHUB_ISA

@@ -1,4 +1,5 @@
-// Work on many blocks by a few threads, which live as long as one call: a process may fork between.
+// Work on many blocks by a few threads. The threads end with the call, so that a process can fork
+// between two calls.
 #pragma once
 
 #include <algorithm>
@@ -14,76 +15,78 @@
 
 namespace deltahub {
 
-// work(i) for i = 0 to n - 1, begun in this order by so many threads, the caller's among them. After
-// one that says false or throws no other begins; its error is thrown again once all are back.
+// Calls work(i) for i = 0 to n - 1, in this order, on `threads` threads, one of which is the
+// caller. After a call returns false or throws, no further call starts; the exception is rethrown
+// when all threads have ended.
 template <class Work>
 void for_each_block(std::size_t n, std::size_t threads, Work&& work) {
   std::atomic<std::size_t> next = 0;
   std::mutex mutex;
-  std::exception_ptr fault;
-  const auto run = [&]() noexcept {
+  std::exception_ptr error;
+  const auto worker = [&]() noexcept {
     try {
       for (std::size_t i = next++; i < n; i = next++)
         if (!work(i)) next = n;
     } catch (...) {
       next = n;
       const std::lock_guard lock(mutex);
-      if (!fault) fault = std::current_exception();
+      if (!error) error = std::current_exception();
     }
   };
   {
-    std::vector<std::jthread> others;
-    others.reserve(std::min(threads, n));
+    std::vector<std::jthread> started;
+    started.reserve(std::min(threads, n));
     try {
-      while (others.size() + 1 < std::min(threads, n)) others.emplace_back(run);
+      while (started.size() + 1 < std::min(threads, n)) started.emplace_back(worker);
     } catch (const std::exception&) {
-      // The system gives no more threads, or memory for them: those that there are do all the work.
+      // The system has no more threads, or no memory for them: the threads already started do all
+      // the work.
     }
-    run();
+    worker();
   }
-  if (fault) std::rethrow_exception(fault);
+  if (error) std::rethrow_exception(error);
 }
 
-// Hands on what threads make, in the order of its indices. At most `most` results wait for others
-// that come before them, and keep() what they are made of: until then whoever brings one more waits,
-// too.
+// Passes the results of several threads to `use` in the order of their indices. At most `capacity`
+// results wait for earlier ones, after keep() has copied the data that they refer to. A thread
+// with a result beyond that waits.
 template <class Result, class Use>
 class InOrder {
  public:
-  InOrder(std::size_t most, Use use) : waiting_(most), use_(std::move(use)) {}
+  InOrder(std::size_t capacity, Use use) : slots_(capacity), use_(std::move(use)) {}
 
   void put(std::size_t index, Result&& result) {
     std::unique_lock lock(mutex_);
-    moved_.wait(lock, [&] { return index < next_ + waiting_.size() || is_given_up_; });
-    if (is_given_up_) return;
+    changed_.wait(lock, [&] { return index < next_ + slots_.size() || is_cancelled_; });
+    if (is_cancelled_) return;
     if (index != next_) {
       result.keep();
-      place_of(index) = std::move(result);
+      slot_of(index) = std::move(result);
       return;
     }
     use_(next_++, result);
-    for (; place_of(next_).has_value(); ++next_) {
-      use_(next_, *place_of(next_));
-      place_of(next_).reset();
+    for (; slot_of(next_).has_value(); ++next_) {
+      use_(next_, *slot_of(next_));
+      slot_of(next_).reset();
     }
-    moved_.notify_all();
+    changed_.notify_all();
   }
-  // A result will never come: nobody waits for it any more.
-  void give_up() {
+  // Ends all waiting, because a result will never come.
+  void cancel() {
     const std::lock_guard lock(mutex_);
-    is_given_up_ = true;
-    moved_.notify_all();
+    is_cancelled_ = true;
+    changed_.notify_all();
   }
 
  private:
-  std::optional<Result>& place_of(std::size_t index) { return waiting_[index % waiting_.size()]; }
+  std::optional<Result>& slot_of(std::size_t index) { return slots_[index % slots_.size()]; }
 
   std::mutex mutex_;
-  std::condition_variable moved_;
-  std::vector<std::optional<Result>> waiting_;
+  std::condition_variable changed_;
+  std::vector<std::optional<Result>> slots_;
   Use use_;
   std::size_t next_ = 0;
-  bool is_given_up_ = false;
+  bool is_cancelled_ = false;
 };
 
 }  // namespace deltahub

@@ -1,5 +1,5 @@
-// Memory of the block that this thread will code next, asked for while numbers keep it busy: the
-// block's checksum, which looks at all of it first, would wait for most of it.
+// Prefetch of the block that this thread codes next. Without it the checksum of that block, which
+// reads all of its bytes first, would wait for memory.
 #pragma once
 
 #include <cstddef>
@@ -9,15 +9,16 @@
 namespace deltahub {
 
 struct NextBlock {
-  std::span<const std::uint8_t> bytes;  // empty: none is known
+  std::span<const std::uint8_t> bytes;  // empty if the next block is unknown
 
-  // Asks for the share of it that words [first, end) are of the `count` in hand.
-  void fetch_share(std::size_t first, std::size_t end, std::size_t count) const {
-    constexpr std::size_t line = 64;
-    constexpr int for_reading = 0, not_into_the_nearest_cache = 2;
+  // Prefetches a share of the bytes: as large as the share of words [first, end) in the `count`
+  // words of the current block.
+  void prefetch_share(std::size_t first, std::size_t end, std::size_t count) const {
+    constexpr std::size_t cache_line_bytes = 64;
+    constexpr int for_reading = 0, into_second_level = 2;
     const std::size_t last = bytes.size() * end / count;
-    for (std::size_t byte = bytes.size() * first / count; byte < last; byte += line)
-      __builtin_prefetch(&bytes[byte], for_reading, not_into_the_nearest_cache);
+    for (std::size_t byte = bytes.size() * first / count; byte < last; byte += cache_line_bytes)
+      __builtin_prefetch(&bytes[byte], for_reading, into_second_level);
   }
 };
 

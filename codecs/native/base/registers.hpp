@@ -1,4 +1,4 @@
-// Vectors as long as a register: compilers keep longer ones in memory.
+// Vectors as long as a register, because compilers keep longer vectors in memory.
 #pragma once
 
 #include <cstddef>
@@ -22,9 +22,9 @@ using DoubleRegister = double __attribute__((vector_size(register_bytes)));
 template <class Real>
 using Register = std::conditional_t<sizeof(Real) == 4, FloatRegister, DoubleRegister>;
 
-template <class Vector, class Number>
-inline void read(Vector& vector, const Number* numbers) {
-  std::memcpy(&vector, numbers, sizeof vector);
+template <class Vector, class Element>
+inline void read(Vector& vector, const Element* elements) {
+  std::memcpy(&vector, elements, sizeof vector);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Vectors of 16 bytes, as GCC and Clang make them of any processor's: no intrinsics.
+// Vectors of 16 bytes by the extension of GCC and Clang, without intrinsics, for any processor.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ using Int16x8 = std::int16_t __attribute__((vector_size(16)));
 using Int32x4 = std::int32_t __attribute__((vector_size(16)));
 using Float32x4 = float __attribute__((vector_size(16)));
 using Float64x2 = double __attribute__((vector_size(16)));
-// Sums of these wrap.
+// Unsigned, so that sums wrap around.
 using Uint16x8 = std::uint16_t __attribute__((vector_size(16)));
 using Uint32x4 = std::uint32_t __attribute__((vector_size(16)));
 using Uint64x2 = std::uint64_t __attribute__((vector_size(16)));
@@ -29,8 +29,8 @@ inline void store_vector(void* at, Vector vector) {
   std::memcpy(at, &vector, sizeof vector);
 }
 
-// For parts of vectors that are read one by one: else compilers take them out of the vectors, which
-// is slower than to load them.
+// Keeps elements in memory that are read one by one, because compilers would otherwise extract
+// them from vectors, which is slower than a load.
 template <class Parts>
 inline void keep_in_memory(Parts& parts) {
   asm("" : "+m"(parts));

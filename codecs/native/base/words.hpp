@@ -1,4 +1,5 @@
-// Words: an element of each dtype as a whole number, its exponent, and steps between two of them.
+// A word is the bit pattern of one tensor element, as an unsigned integer. This file defines, for
+// each dtype, the exponent of a word and the delta between two words.
 #pragma once
 
 #include <algorithm>
@@ -34,8 +35,8 @@ inline void store(std::uint8_t* at, T value) {
   std::memcpy(at, &value, sizeof value);
 }
 
-// Words narrower than a register are widened once: `Wide` holds a word, zero-extended, or a delta,
-// sign-extended. Deltas are modulo 2^word_bits.
+// Words narrower than a register are widened once: `Wide` holds a zero-extended word or a
+// sign-extended delta. Deltas are modulo 2^word_bits.
 template <class W>
 using WideOf = std::conditional_t<(sizeof(W) < 4), std::uint32_t, W>;
 
@@ -50,9 +51,10 @@ inline Wide sign_mask(Wide delta) {
   return Wide(std::make_signed_t<Wide>(delta) >> (8 * sizeof(Wide) - 1));
 }
 
-// A float with the given exponent width. Words count up from zero away from the base's sign: the
-// magnitudes of its own side, and below zero those of the other side. A delta above zero always
-// means "further from zero than the base", so a decay looks the same on both sides.
+// A float with the given exponent width. A delta counts representable floats, away from zero on
+// the side of the base: a delta above zero always means "further from zero than the base", and a
+// word of the other sign is below all words of the base's sign. So a weight decay has deltas of
+// one sign for positive and negative weights.
 template <class W, int EXPONENT_BITS>
 struct FloatWords {
   using Word = W;
@@ -66,27 +68,28 @@ struct FloatWords {
     return unsigned(word >> mantissa_bits) & ((1u << exponent_bits) - 1);
   }
   static Wide delta(Wide word, Wide base) { return sign_extended<W>(step(Word(word), Word(base))); }
-  // The word with its sign behind its exponent and the leading digits of its mantissa, before
-  // `n_low` others; and back.
+  // The word with its sign moved: exponent, leading mantissa bits, sign, then the `n_low` lowest
+  // mantissa bits. `joined` reverses it.
   static Word split(Word word, int n_low) {
     const Word low = Word((Word(1) << n_low) - 1), sign = Word(word >> (word_bits - 1));
     const Word leading = Word(Word(word << 1) >> (n_low + 1));
     return Word(Word(leading << (n_low + 1)) | Word(sign << n_low) | (word & low));
   }
-  static Word joined(Word number, int n_low) {
+  static Word joined(Word value, int n_low) {
     const Word low = Word((Word(1) << n_low) - 1);
-    const Word sign = Word(moved_left(number, word_bits - 1 - n_low) & Word(top));
-    return Word(sign | (number & low) | (Word(number >> 1) & Word(~low)));
+    const Word sign = Word(shifted_left(value, word_bits - 1 - n_low) & Word(top));
+    return Word(sign | (value & low) | (Word(value >> 1) & Word(~low)));
   }
-  // number << n. Of 16 bits a product stays in vectors of 16 bits: C++ shifts an int there, by up to
-  // 31, for which compilers widen it.
-  static Word moved_left(Word number, int n) {
+  // value << n. For 16-bit words this is a product, because it stays in vectors of 16-bit
+  // elements: in C++ a shift is done on int, by up to 31, for which compilers widen the elements.
+  static Word shifted_left(Word value, int n) {
     if constexpr (word_bits == 16)
-      return Word(unsigned(number) * Word(1u << n));
+      return Word(unsigned(value) * Word(1u << n));
     else
-      return Word(number << n);
+      return Word(value << n);
   }
-  // The delta and what it makes, in the word's own width, so that vectors hold as many as they can.
+  // The delta between two words, and the word that a delta leads to, in the width of a word, so
+  // that a vector holds as many elements as possible.
   static Word step(Word word, Word base) {
     const Word low = Word(top - 1), on_side = Word(word ^ (base & Word(top)));
     const Word below = Word(std::make_signed_t<Word>(on_side) >> (word_bits - 1));
@@ -99,7 +102,8 @@ struct FloatWords {
   }
 };
 
-// An integer: no exponent, the delta modulo 2^bits. The sign's offset cancels in the difference.
+// An integer: no exponent; the delta is the difference modulo 2^bits. The sign needs no offset,
+// because it would cancel in the difference.
 template <class W>
 struct IntegerWords {
   using Word = W;
@@ -121,12 +125,12 @@ using Bf16Words = FloatWords<std::uint16_t, 8>;
 using F8E4M3Words = FloatWords<std::uint8_t, 4>;
 using F8E5M2Words = FloatWords<std::uint8_t, 5>;
 
-// The stored exponent of one, about which those of weights lie.
+// The exponent bias, which is the stored exponent of 1.0; the exponents of weights lie around it.
 template <class Words>
 inline constexpr int middle_exponent =
     Words::exponent_bits == 0 ? 0 : (1 << std::max(Words::exponent_bits - 1, 0)) - 1;
 
-// The kinds of words, numbered for the binding.
+// The kinds of words, by the numbers that the Python binding uses.
 enum class WordKind : int { f64, f32, f16, bf16, f8_e4m3, f8_e5m2, int8, int16, int32, int64 };
 
 template <class Words>
@@ -146,7 +150,7 @@ inline constexpr int kind_of<F8E5M2Words> = 5;
 template <class W>
 inline constexpr int kind_of<IntegerWords<W>> = 6 + std::countr_zero(sizeof(W));
 
-// Calls `visit` with a value of the words' type. Precondition: `kind` is one of the enumerators.
+// Calls `visit` with an object of the type of the words. `kind` must be one of the enumerators.
 template <class Visit>
 auto with_words(WordKind kind, Visit&& visit) {
   switch (kind) {

@@ -1,6 +1,7 @@
-// Counting for the planner: magnitudes in fine bins, symbols at a shift, and what they would cost.
+// Histograms for the planner: magnitudes in fine bins, symbol counts at a shift, and estimates of
+// the coded size.
 //
-// Whole numbers only, so that every machine plans the same.
+// All arithmetic is on integers, so that the plan is the same on every machine.
 #pragma once
 
 #include <algorithm>
@@ -18,11 +19,13 @@
 
 namespace deltahub {
 
-// log2 of x in units of 2^-16, x >= 1: 8 bits of the mantissa from a table, the rest linearly.
+// log2(x) in units of 2^-16, for x >= 1: a table for the 8 leading bits of the mantissa, linear
+// between its entries.
 inline constexpr std::array<std::uint32_t, 257> log2_table = [] {
   std::array<std::uint32_t, 257> table{};
   for (std::uint32_t i = 0; i <= 256; ++i) {
-    std::uint64_t y = std::uint64_t(256 + i) << 22;  // 1 <= y / 2^30 <= 2, squared bit by bit
+    // 1 <= y / 2^30 <= 2; each squaring gives one bit
+    std::uint64_t y = std::uint64_t(256 + i) << 22;
     std::uint32_t log = 0;
     for (int bit = 0; bit < 17; ++bit) {
       const std::uint64_t over = y >> 31;
@@ -46,11 +49,11 @@ constexpr std::uint64_t bin_start(unsigned bin) {
   bin /= 2;
   return bin < 16 ? bin : std::uint64_t(8 + bin % 8) << (bin / 8 - 1);
 }
-constexpr unsigned n_bins(int number_bits) { return unsigned(number_bits - 3) * 16; }
+constexpr unsigned n_bins(int value_bits) { return unsigned(value_bits - 3) * 16; }
 
 // count * log2(count), in units of 2^-16 bits.
 inline constexpr auto log_products = [] {
-  std::array<std::uint32_t, 4096> table{};  // the last one is below 2^32
+  std::array<std::uint32_t, 4096> table{};  // the last product is below 2^32
   for (std::uint32_t i = 1; i < table.size(); ++i) table[i] = std::uint32_t(i * log2_fixed(i));
   return table;
 }();
@@ -58,7 +61,8 @@ inline std::uint64_t log_product(std::uint64_t count) {
   return count < log_products.size() ? log_products[count] : count * log2_fixed(count);
 }
 
-// One count a bin; bins beyond the end are empty. An even number of bins.
+// One count for each bin (see kernels/magnitude_bins.hpp). The number of bins is even; bins beyond
+// the end are empty.
 using Histogram = std::vector<std::uint32_t>;
 using Bins = std::span<const std::uint32_t>;
 
@@ -67,23 +71,24 @@ inline std::uint32_t total_of(Bins histogram) {
   return std::accumulate(histogram.begin(), histogram.end(), std::uint32_t(0));
 }
 
-// Without the empty pairs of bins at its end.
+// The histogram without empty pairs of bins at its end.
 inline Bins trimmed(Bins histogram) {
-  constexpr std::size_t together = 16;
+  constexpr std::size_t bins_per_step = 16;
   const auto is_empty = [&](std::size_t n) {
     std::uint32_t seen = 0;
     for (const std::uint32_t count : histogram.last(n)) seen |= count;
     return seen == 0;
   };
-  while (histogram.size() >= together && is_empty(together))
-    histogram = histogram.first(histogram.size() - together);
+  while (histogram.size() >= bins_per_step && is_empty(bins_per_step))
+    histogram = histogram.first(histogram.size() - bins_per_step);
   while (!histogram.empty() && is_empty(2)) histogram = histogram.first(histogram.size() - 2);
   return histogram;
 }
 
 using Counts = std::array<std::uint64_t, n_delta_symbols>;
 
-// Where the cells begin at each shift, in bins without their sign; the last one: where they end.
+// For each shift, the bin at which each cell begins, sign not counted. The last element is the end
+// of the last cell.
 inline constexpr auto cell_bins = [] {
   std::array<std::array<std::uint16_t, n_cells + 1>, 64> bins{};
   for (unsigned shift = 0; shift < bins.size(); ++shift) {
@@ -97,19 +102,21 @@ inline constexpr auto cell_bins = [] {
   return bins;
 }();
 
-// Which bins a histogram has: all of them, pair by pair.
+// The bins of a histogram that stores all of them, as pairs of one bin for each sign.
 struct AllBins {
   std::size_t n_pairs;
   std::size_t end() const { return n_pairs; }
   std::size_t before(std::size_t pair) const { return pair; }
 };
 
-// The running sums of a histogram that is not empty: how many lie below each magnitude, by sign.
-template <class Places = AllBins>
-class Tally {
+// Cumulative counts of a nonempty histogram: how many values lie below each magnitude, by sign.
+template <class BinIndex = AllBins>
+class CumulativeHistogram {
  public:
-  // places: end() of its pairs of bins, and how many of those that it has lie before() one.
-  Tally(Bins histogram, const Places& places) : places_(places), end_(places.end()) {
+  // bin_index: end() is one past the last pair of bins; before(pair) is how many stored pairs
+  // precede a pair.
+  CumulativeHistogram(Bins histogram, const BinIndex& bin_index)
+      : bin_index_(bin_index), end_(bin_index.end()) {
     std::uint32_t above_zero = 0, below_zero = 0;
     std::size_t m = 0;
     for (; m < histogram.size() / 2; ++m) {
@@ -118,12 +125,14 @@ class Tally {
     }
     below_[m] = {above_zero, below_zero};
   }
-  explicit Tally(Bins histogram) : Tally(histogram, {histogram.size() / 2}) {}
+  explicit CumulativeHistogram(Bins histogram)
+      : CumulativeHistogram(histogram, {histogram.size() / 2}) {}
   std::uint64_t total() const { return before(end_); }
 
-  // The shift that puts three quarters of the numbers into the lower half of the linear cells.
+  // The shift at which three quarters of the values fall into the lower half of the linear cells.
   unsigned shift() const {
-    std::size_t low = 0, high = end_;  // too few lie below `low`, enough below `high`
+    // fewer than 3/4 of the values lie below `low`, at least 3/4 below `high`
+    std::size_t low = 0, high = end_;
     while (high - low > 1) {
       const std::size_t middle = (low + high) / 2;
       (4 * before(middle) < 3 * total() ? low : high) = middle;
@@ -132,8 +141,8 @@ class Tally {
     return width > 3 ? width - 3 : 0;
   }
 
-  // Calls visit(symbol, width, count above zero, count below it) for each pair of symbols that the
-  // numbers may fall into, and for the escapes.
+  // Calls visit(symbol, width, count of values from zero on, count below zero) for each pair of
+  // symbols up to the end of the histogram, and then for the escapes.
   template <class Visit>
   void for_each_pair(unsigned shift, Visit&& visit) const {
     std::size_t at = 0;
@@ -157,49 +166,50 @@ class Tally {
 
  private:
   using Below = std::array<std::uint32_t, 2>;
-  const Below& below(std::size_t m) const { return below_[places_.before(m)]; }
+  const Below& below(std::size_t m) const { return below_[bin_index_.before(m)]; }
   std::uint64_t before(std::size_t m) const { return std::uint64_t(below(m)[0]) + below(m)[1]; }
 
-  Places places_;
+  BinIndex bin_index_;
   std::size_t end_;
-  std::array<Below, n_bins(64) / 2 + 1> below_;  // filled as far as the histogram goes
+  std::array<Below, n_bins(64) / 2 + 1> below_;  // filled only as far as the histogram has bins
 };
 
-// Raw digits of the symbols at a shift.
-inline std::uint64_t raw_bits(const Counts& counts, unsigned shift, int number_bits) {
+// The number of raw bits at a shift.
+inline std::uint64_t raw_bits(const Counts& counts, unsigned shift, int value_bits) {
   std::uint64_t bits = 0;
   for (int symbol = 0; symbol < n_delta_symbols; ++symbol)
     bits += counts[std::size_t(symbol)] *
-            raw_digits(delta_symbol(symbol).width, shift, unsigned(number_bits));
+            raw_bit_count(delta_symbol(symbol).width, shift, unsigned(value_bits));
   return bits;
 }
 
-// About how many bits the numbers take with a table of their own. What fits a sample best fits the
-// rest less well, the more symbols the sooner: each one counts for 1.4 bits more.
-template <class Places>
-std::uint64_t bits_alone(const Tally<Places>& tally, int number_bits) {
+// Estimate, in bits, of the values coded with a table of their own. Each used symbol adds 1.4
+// bits, because a table fitted to a sample fits the other values less well, the more so the more
+// symbols it has.
+template <class BinIndex>
+std::uint64_t bits_with_own_table(const CumulativeHistogram<BinIndex>& tally, int value_bits) {
   if (tally.total() == 0) return 0;
   const unsigned shift = tally.shift();
   std::uint64_t own = 0, n_symbols = 0, raw = 0;
   tally.for_each_pair(shift, [&](int, unsigned width, std::uint32_t above, std::uint32_t below) {
     own += log_product(above) + log_product(below);
     n_symbols += std::uint64_t(above > 0) + (below > 0);
-    raw += (std::uint64_t(above) + below) * raw_digits(width, shift, unsigned(number_bits));
+    raw += (std::uint64_t(above) + below) * raw_bit_count(width, shift, unsigned(value_bits));
   });
   return ((log_product(tally.total()) - own) >> 16) + 7 * n_symbols / 5 + raw;
 }
 
-inline std::uint64_t bits_alone(Bins histogram, int number_bits) {
-  return bits_alone(Tally(histogram), number_bits);
+inline std::uint64_t bits_with_own_table(Bins histogram, int value_bits) {
+  return bits_with_own_table(CumulativeHistogram(histogram), value_bits);
 }
 
-// About what a table costs in a prelude, in bits.
+// Estimate, in bits, of a table in a prelude.
 constexpr std::uint64_t table_bits(std::uint64_t n_used, std::uint64_t n_unused, int table_log) {
   return n_used * (unsigned(table_log) / 2) + n_unused;
 }
 
-// Counts scaled to a sum of 2^table_log, each at least 1 where the count is, or where it is an
-// escape and `has_escapes`.
+// Counts scaled to a sum of 2^table_log. A frequency is at least 1 if its count is not 0, and for
+// escapes if `has_escapes`.
 inline Frequencies normalized(const std::vector<std::uint64_t>& counts, int table_log,
                               bool has_escapes) {
   const std::uint64_t total = std::max<std::uint64_t>(
@@ -214,7 +224,8 @@ inline Frequencies normalized(const std::vector<std::uint64_t>& counts, int tabl
     left -= scaled[i];
   }
   if (left == 0) return Frequencies(scaled.begin(), scaled.end());
-  // One step at a time, where it gains most or costs least: count * log2(bigger / smaller).
+  // Changes one frequency by 1 at a time: the one that gains most or costs least, which is count *
+  // log2(larger / smaller).
   const bool is_growing = left > 0;
   struct Step {
     std::size_t symbol;
@@ -228,7 +239,7 @@ inline Frequencies normalized(const std::vector<std::uint64_t>& counts, int tabl
   for (std::size_t i = 0; i < counts.size(); ++i)
     if (scaled[i] > (is_growing ? 0 : 1)) steps.push_back({i, change_of(i)});
   for (; left != 0; left += is_growing ? -1 : 1) {
-    if (steps.empty()) {  // nothing was counted: one symbol takes it all
+    if (steps.empty()) {  // all counts are 0: one symbol gets all states
       scaled[0] = 0;
       steps.push_back({0, 0});
     }

@@ -1,4 +1,4 @@
-// A stream as sequences of numbers.
+// A stream, read as sequences of values. A value is a tANS symbol followed by its raw bits.
 #pragma once
 
 #include <algorithm>
@@ -13,15 +13,16 @@
 
 namespace deltahub {
 
-inline constexpr std::size_t chunk = 1024;  // words that go through all passes while they are near
+// words that pass all steps of coding together, so that they stay in the cache
+inline constexpr std::size_t chunk = 1024;
 
-// Of kernels for numbers of several sizes, the one for a word's.
-template <class Number, class Kernel>
-Kernel of_size(const Kernel (&kernels)[4]) {
-  return kernels[std::bit_width(sizeof(Number)) - 1];
+// Of kernels for values of 8, 16, 32 and 64 bits, the one for `Value`.
+template <class Value, class Kernel>
+Kernel kernel_for(const Kernel (&kernels)[4]) {
+  return kernels[std::bit_width(sizeof(Value)) - 1];
 }
 
-// A stream that is being read, sequence by sequence.
+// Reads a stream, sequence by sequence.
 class Sequences {
  public:
   Sequences(const Kernels& kernels, const DecodingTables& tables, int table_log,
@@ -30,34 +31,34 @@ class Sequences {
     kernels.begin(state_, bytes, size, table_log);
   }
 
-  template <class Number>
-  void read(const Context* contexts, std::size_t n, std::uint8_t* out, Ahead ahead) {
+  template <class Value>
+  void read(const Context* contexts, std::size_t n, std::uint8_t* out, PrefetchTargets targets) {
     if (state_.is_sound)
-      of_size<Number>(kernels_.numbers)(state_, entries_, contexts, n, out, ahead);
+      kernel_for<Value>(kernels_.decode_symbols)(state_, entries_, contexts, n, out, targets);
   }
-  // The same of two sound streams that are read by the same tables.
-  template <class Number>
+  // Reads from two sound streams at once, which use the same tables.
+  template <class Value>
   static void read_two(Sequences& a, Sequences& b, const Context* contexts_a,
                        const Context* contexts_b, std::size_t n, std::uint8_t* out_a,
-                       std::uint8_t* out_b, Ahead ahead_a, Ahead ahead_b) {
-    of_size<Number>(a.kernels_.two_numbers)({&a.state_, &b.state_}, a.entries_,
-                                            {contexts_a, contexts_b}, n, {out_a, out_b},
-                                            {ahead_a, ahead_b});
+                       std::uint8_t* out_b, PrefetchTargets targets_a, PrefetchTargets targets_b) {
+    kernel_for<Value>(a.kernels_.decode_two_streams)({&a.state_, &b.state_}, a.entries_,
+                                                     {contexts_a, contexts_b}, n, {out_a, out_b},
+                                                     {targets_a, targets_b});
   }
-  // A whole sequence in one context.
-  template <class Number>
-  std::vector<Number> read(Context context, std::size_t n) {
-    std::vector<Number> numbers(n);
+  // Reads a whole sequence whose values have one context.
+  template <class Value>
+  std::vector<Value> read(Context context, std::size_t n) {
+    std::vector<Value> values(n);
     const std::vector<Context> contexts(std::min(n, chunk), context);
     for (std::size_t i = 0; i < n && state_.is_sound; i += chunk) {
-      auto* const out = reinterpret_cast<std::uint8_t*>(numbers.data() + i);
-      const auto near = std::uintptr_t(out);
-      read<Number>(contexts.data(), std::min(chunk, n - i), out, {near, near});
+      auto* const out = reinterpret_cast<std::uint8_t*>(values.data() + i);
+      const auto target = std::uintptr_t(out);
+      read<Value>(contexts.data(), std::min(chunk, n - i), out, {target, target});
     }
-    return numbers;
+    return values;
   }
   bool is_sound() const { return state_.is_sound; }
-  // Every digit was read, and every lane came to rest.
+  // Whether every bit was read and every lane is in the state with which encoding began.
   bool is_finished() const {
     std::uint32_t left = 0;
     for (const std::uint32_t state : state_.states) left |= state;
@@ -67,7 +68,7 @@ class Sequences {
  private:
   const Kernels& kernels_;
   const Entry* entries_;
-  StreamState state_;
+  DecoderState state_;
 };
 
 }  // namespace deltahub

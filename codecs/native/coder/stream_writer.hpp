@@ -1,4 +1,5 @@
-// Encoding of streams: from the last number to the first, as decoding goes the other way.
+// Encoding of streams, from the last value to the first, because tANS decodes in the reverse order
+// of encoding.
 #pragma once
 
 #include <algorithm>
@@ -14,42 +15,44 @@
 
 namespace deltahub {
 
-// How large a buffer takes a stream of so many digits' worth of numbers.
-inline std::size_t stream_bound(std::size_t n, unsigned number_bits) {
-  return (n * (number_bits - 1 + max_table_log) + n_lanes * max_table_log) / 8 + 16;
+// The buffer size, in bytes, that is enough for a stream of n values.
+inline std::size_t stream_bound(std::size_t n, unsigned value_bits) {
+  return (n * (value_bits - 1 + max_table_log) + n_lanes * max_table_log) / 8 + 16;
 }
 
-// Writes sequences from the last to the first; `finish` puts the states in front of them.
-template <class Rows>
+// Writes sequences from the last to the first; `finish` appends the final states, with which
+// decoding begins.
+template <class Tables>
 class StreamWriter {
  public:
-  StreamWriter(const Kernels& kernels, const Rows& rows, std::uint8_t* out)
+  StreamWriter(const Kernels& kernels, const Tables& rows, std::uint8_t* out)
       : kernels_(kernels), rows_(rows), tables_(rows.tables()), begin_(out) {
     state_.at = out;
     std::fill_n(state_.states, n_lanes, 1u << rows.table_log());
   }
 
   // n <= chunk.
-  template <class Number>
-  void write_part(const Context* contexts, const Number* numbers, std::size_t n, Ahead ahead) {
-    std::uint16_t places[chunk];
-    rows_.find_places(contexts, numbers, n, places);
-    of_size<Number>(kernels_.write)(state_, tables_, contexts,
-                                    reinterpret_cast<const std::uint8_t*>(numbers), places, n,
-                                    ahead);
+  template <class Value>
+  void write_chunk(const Context* contexts, const Value* values, std::size_t n,
+                   PrefetchTargets targets) {
+    std::uint16_t row_indices[chunk];
+    rows_.find_row_indices(contexts, values, n, row_indices);
+    kernel_for<Value>(kernels_.encode_symbols)(state_, tables_, contexts,
+                                               reinterpret_cast<const std::uint8_t*>(values),
+                                               row_indices, n, targets);
   }
-  template <class Number>
-  void write(Context context, const Number* numbers, std::size_t n) {
+  template <class Value>
+  void write(Context context, const Value* values, std::size_t n) {
     const std::vector<Context> contexts(std::min(n, chunk), context);
     for (std::size_t end = n; end > 0;) {
       const std::size_t first = (end - 1) / chunk * chunk;
-      const Number* const part = numbers + first;
-      const auto near = std::uintptr_t(numbers + (first > 0 ? first - chunk : 0));
-      write_part(contexts.data(), part, end - first, {near, near});
+      const Value* const part = values + first;
+      const auto next_part = std::uintptr_t(values + (first > 0 ? first - chunk : 0));
+      write_chunk(contexts.data(), part, end - first, {next_part, next_part});
       end = first;
     }
   }
-  // The stream's size in bytes; zero where the tables lack a number.
+  // Returns the size of the stream in bytes; zero if a table lacks both a symbol and its escape.
   std::size_t finish() {
     ForwardBits bits(state_.at, state_.pending, state_.n_pending);
     for (std::size_t lane = n_lanes; lane-- > 0;)
@@ -60,18 +63,19 @@ class StreamWriter {
 
  private:
   const Kernels& kernels_;
-  const Rows& rows_;
-  EncodingTables tables_;
+  const Tables& rows_;
+  EncodingTablesView tables_;
   std::uint8_t* begin_;
-  WriterState state_;
+  EncoderState state_;
 };
 
-// Memory that a thread keeps from block to block: fresh pages cost as much as coding does.
-class ReusedBytes {
+// Memory that a thread reuses for every block, because touching fresh pages costs as much time as
+// coding.
+class ReusedBuffer {
  public:
   std::uint8_t* of(std::size_t size) {
     if (size > size_) {
-      size_ = 0;  // there may be no memory
+      size_ = 0;  // the allocation may fail
       bytes_.reset();
       bytes_ = std::make_unique_for_overwrite<std::uint8_t[]>(size);
       size_ = size;
@@ -84,10 +88,10 @@ class ReusedBytes {
   std::size_t size_ = 0;
 };
 
-// A thread's room for the stream of one block.
-inline ReusedBytes& stream_room() {
-  thread_local ReusedBytes room;
-  return room;
+// The calling thread's buffer for the stream of one block.
+inline ReusedBuffer& stream_buffer() {
+  thread_local ReusedBuffer buffer;
+  return buffer;
 }
 
 }  // namespace deltahub

@@ -44,7 +44,7 @@ class BlockReader {
 
   // n <= chunk words from `first` on, while the stream is sound; in this order.
   void predict(std::size_t first, std::size_t n) {
-    block_.next.fetch_share(first, first + n, count());
+    block_.next.prefetch_share(first, first + n, count());
     predicted_ = frame_.predict(shape_, sides_, first, n, block_.base + first * sizeof(Word),
                             contexts_, space_);
   }
@@ -62,7 +62,7 @@ class BlockReader {
 
  private:
   // From word `next` on.
-  Ahead ahead(std::size_t next) const {
+  PrefetchTargets ahead(std::size_t next) const {
     return {std::uintptr_t(block_.out) + next * sizeof(Word),
             std::uintptr_t(block_.base) + next * sizeof(Word)};
   }

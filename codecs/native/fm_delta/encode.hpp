@@ -21,24 +21,25 @@ class DeltaRows {
   DeltaRows(const Kernels& kernels, const std::vector<Frequencies>& tables, int table_log)
       : kernels_(kernels), table_log_(table_log) {
     for (const Frequencies& table : tables)
-      rows_.append_rows(table, table_log, n_places,
-                        [](unsigned place) { return symbol_of_place(place); }, delta_symbol);
+      rows_.append_rows(
+          table, table_log, rows_per_table, [](unsigned row) { return symbol_of_row(row); },
+          delta_symbol);
   }
   int table_log() const { return table_log_; }
   const Kernels& kernels() const { return kernels_; }
 
   template <class Number>
-  void find_places(const Context* contexts, const Number* numbers, std::size_t n,
-                   std::uint16_t* places) const {
-    of_size<Number>(kernels_.places)(
-        reinterpret_cast<const std::uint8_t*>(numbers), contexts, n, places);
+  void find_row_indices(const Context* contexts, const Number* numbers, std::size_t n,
+                        std::uint16_t* row_indices) const {
+    kernel_for<Number>(kernels_.row_indices)(reinterpret_cast<const std::uint8_t*>(numbers),
+                                             contexts, n, row_indices);
   }
-  EncodingTables tables() const { return rows_.tables(); }
+  EncodingTablesView tables() const { return rows_.tables(); }
 
  private:
   const Kernels& kernels_;
   int table_log_;
-  TablesToWrite rows_;
+  EncodingTables rows_;
 };
 
 // What the column stream holds.
@@ -88,7 +89,7 @@ View encode_block(const FrameModel<Words>& frame, const DeltaRows& rows,
   const Model& model = frame.model();
   const std::size_t n_sides = shape.rows * std::size_t(2 + model.rank());
   const std::size_t bound = stream_bound(count, Words::word_bits) + stream_bound(n_sides, 16);
-  std::uint8_t* const out = room.size() >= bound ? room.data() : stream_room().of(bound);
+  std::uint8_t* const out = room.size() >= bound ? room.data() : stream_buffer().of(bound);
   StreamWriter<DeltaRows> writer(rows.kernels(), rows, out);
   Workspace<Words> space;
   space.is_backward = true;
@@ -101,11 +102,11 @@ View encode_block(const FrameModel<Words>& frame, const DeltaRows& rows,
     rows.kernels().deltas[kind_of<Words>](source + first * sizeof(Word), words, n,
                                           reinterpret_cast<std::uint8_t*>(deltas));
     if (model.stride > 0) divide_by_stride<Words>(deltas, n, model.stride);
-    next_block.fetch_share(first, end, count);
+    next_block.prefetch_share(first, end, count);
     // Forwards in a chunk and backwards from one to the next: no processor foresees that.
     const std::size_t next = (first > 0 ? first - chunk : 0) * sizeof(Word);
-    writer.write_part(contexts, deltas, n,
-                      {std::uintptr_t(source) + next, std::uintptr_t(base) + next});
+    writer.write_chunk(contexts, deltas, n,
+                       {std::uintptr_t(source) + next, std::uintptr_t(base) + next});
     end = first;
   }
   std::vector<Unsigned> column(shape.rows);

@@ -104,7 +104,7 @@ EncodedRun encode_run(const Cut& cut, View source, std::span<std::uint8_t> out,
     try {
       return encode(index);
     } catch (...) {
-      in_order.give_up();
+      in_order.cancel();
       throw;
     }
   });

@@ -1,4 +1,4 @@
-// What both codecs' type-erased faces share.
+// What the type-erased interfaces of both codecs share: views, argument checks, checksums.
 #pragma once
 
 #include <cstddef>
@@ -24,9 +24,9 @@ inline std::uint64_t checksum_of(const Kernels& kernels, const std::uint8_t* byt
   return kernels.end_checksum(state, bytes);
 }
 
-inline WordKind word_kind(int number) {
-  require(number >= 0 && number <= int(WordKind::int64), "no such kind of words");
-  return WordKind(number);
+inline WordKind word_kind(int kind) {
+  require(kind >= 0 && kind <= int(WordKind::int64), "no such kind of words");
+  return WordKind(kind);
 }
 
 }  // namespace deltahub

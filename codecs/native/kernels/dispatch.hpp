@@ -1,4 +1,4 @@
-// Which kernels this processor can run, and which are in use.
+// Selects kernels: which sets this processor supports, and which set is in use.
 #pragma once
 
 #include <algorithm>
@@ -17,9 +17,9 @@
 namespace deltahub {
 
 #ifdef __x86_64__
-// Of Intel's processors with AVX-512, by what CPUID says of family and model (leaf 1, eax). Those
-// that are named here let other programs spy by gathers (Gather Data Sampling), and microcode that
-// prevents it makes gathers slow; later ones need none.
+// Whether gathers are fast on an Intel processor with AVX-512, by the family and model of CPUID
+// (leaf 1, eax). The models named here are vulnerable to Gather Data Sampling, and the microcode
+// that prevents it makes gathers slow; later models need no such microcode.
 constexpr bool are_gathers_fast(unsigned signature) {
   constexpr unsigned ice_lake[] = {0x6a, 0x6c, 0x7d, 0x7e},
                      ice_lake_of_qemu[] = {0x86},  // "Icelake-Server" up to version 3
@@ -38,7 +38,7 @@ static_assert(!are_gathers_fast(0x606a6), "Ice Lake, of servers");
 static_assert(!are_gathers_fast(0x80660), "Ice Lake, as QEMU has it");
 static_assert(!are_gathers_fast(0x806c1), "Tiger Lake");
 
-// Of a processor with AVX-512. Those of AMD load elements faster one by one.
+// The processor must have AVX-512. Processors of AMD load elements faster one by one.
 inline bool has_fast_gathers() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __builtin_cpu_is("intel") && __get_cpuid(1, &eax, &ebx, &ecx, &edx) &&
@@ -46,12 +46,12 @@ inline bool has_fast_gathers() {
 }
 #endif
 
-// From the slowest to the fastest.
+// In order of speed, the slowest first.
 inline std::vector<const Kernels*> supported_kernels() {
   std::vector<const Kernels*> found = {&portable_kernels};
 #ifdef __x86_64__
-  // Each of these says, too, that the system keeps the registers. The sets are those that
-  // CMakeLists.txt names.
+  // Each test also says that the operating system saves the registers. The instruction sets are
+  // those of CMakeLists.txt.
   const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
                         __builtin_cpu_supports("bmi2");
   const bool has_avx512 =

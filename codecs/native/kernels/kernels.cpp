@@ -1,4 +1,4 @@
-// One set of kernels; built once for each instruction set, with -DDELTAHUB_ISA=its name.
+// One set of kernels. Compiled once for each instruction set, with -DDELTAHUB_ISA=<its name>.
 #include "kernels/kernels.hpp"
 
 #include <algorithm>
@@ -36,7 +36,7 @@
 DELTAHUB_BEGIN
 namespace {
 
-void begin(StreamState& stream, const std::uint8_t* bytes, std::size_t size, int table_log) {
+void begin(DecoderState& stream, const std::uint8_t* bytes, std::size_t size, int table_log) {
   BackwardBits bits(bytes, size);
   stream = {.bytes = bytes, .size = size};
   for (std::size_t lane = 0; lane < n_lanes && bits.is_sound(); ++lane) {
@@ -47,27 +47,28 @@ void begin(StreamState& stream, const std::uint8_t* bytes, std::size_t size, int
   stream.is_sound = bits.is_sound();
 }
 
-template <class Number>
-void places(const std::uint8_t* numbers, const std::uint16_t* contexts, std::size_t n,
-            std::uint16_t* out) {
-  using Wide = std::conditional_t<sizeof(Number) == 8, std::uint64_t, std::uint32_t>;
+template <class Value>
+void row_indices(const std::uint8_t* values, const std::uint16_t* contexts, std::size_t n,
+                 std::uint16_t* out) {
+  using Wide = std::conditional_t<sizeof(Value) == 8, std::uint64_t, std::uint32_t>;
   std::size_t j = 0;
-#ifdef DELTAHUB_HAS_SHORT_PLACES
-  if constexpr (sizeof(Number) == 2) j = fast_short_places(numbers, contexts, n, out);
+#ifdef DELTAHUB_HAS_ROW_INDICES
+  if constexpr (sizeof(Value) == 2) j = fast_row_indices(values, contexts, n, out);
 #endif
   for (; j < n; ++j) {
     const Context context = contexts[j];
-    const Wide number = sign_extended<Number>(load<Number>(numbers + j * sizeof(Number)));
-    const Wide negative = sign_mask(number);
-    const Wide shifted = (number ^ negative) >> context_shift(context);
+    const Wide value = sign_extended<Value>(load<Value>(values + j * sizeof(Value)));
+    const Wide negative = sign_mask(value);
+    const Wide shifted = (value ^ negative) >> context_shift(context);
     const auto magnitude = std::int32_t(std::min(std::make_signed_t<Wide>(shifted),
                                                  std::make_signed_t<Wide>(cells_end)));
-    // A float's exponent and first mantissa digit are the octave and its half.
+    // A float's exponent is the octave, its first mantissa bit the half of the octave.
     const auto halves = std::int32_t(std::bit_cast<std::uint32_t>(float(magnitude)) >> 22);
-    const std::int32_t is_high = -std::int32_t(magnitude >= n_linear);  // no branch: vectors
+    // no branch, so that it is vectorized
+    const std::int32_t is_high = -std::int32_t(magnitude >= n_linear);
     const std::int32_t cell = (magnitude & ~is_high) | ((halves - 2 * 131 + n_linear) & is_high);
     const auto sign = std::int32_t(negative & 1);
-    out[j] = std::uint16_t(std::int32_t(context_table(context)) * std::int32_t(n_places) +
+    out[j] = std::uint16_t(std::int32_t(context_table(context)) * std::int32_t(rows_per_table) +
                            2 * cell + sign);
   }
 }
@@ -110,10 +111,14 @@ float sizes(const std::uint8_t* words, const std::uint8_t* base, std::size_t n, 
     const float size = std::fabs(float(Signed(std::make_signed_t<Word>(step))));
     std::int32_t power = 0;
     if constexpr (Words::exponent_bits > 0) {
-      constexpr std::int32_t least = middle_exponent<Words> - 60, most = middle_exponent<Words> + 60;
+      constexpr std::int32_t min_exponent = middle_exponent<Words> - 60;
+      constexpr std::int32_t max_exponent = middle_exponent<Words> + 60;
       const auto exponent = std::int32_t(Words::exponent(from));
       const std::int32_t bounded = exponent < 1 ? 1 : exponent;
-      power = (bounded < least ? least : bounded > most ? most : bounded) - middle_exponent<Words>;
+      power = (bounded < min_exponent   ? min_exponent
+               : bounded > max_exponent ? max_exponent
+                                        : bounded) -
+              middle_exponent<Words>;
     }
     out[j] = size * std::bit_cast<float>(((power & weighted) + 127) << 23);
   }
@@ -165,8 +170,8 @@ void apply_strided(const std::uint8_t* words, const std::uint8_t* deltas, std::s
 }
 
 template <class Words>
-void predict_each(const std::uint8_t* words, const std::int32_t* product, std::size_t n, int floor,
-                  std::uint8_t* out) {
+void predict_general(const std::uint8_t* words, const std::int32_t* product, std::size_t n,
+                     int floor, std::uint8_t* out) {
   using Word = typename Words::Word;
   for (std::size_t j = 0; j < n; ++j) {
     const Word word = load<Word>(words + j * sizeof(Word));
@@ -175,57 +180,59 @@ void predict_each(const std::uint8_t* words, const std::int32_t* product, std::s
 }
 
 #ifdef DELTAHUB_HAS_PREDICT
-constexpr std::size_t predicted_together = 32;
-constexpr int few_others = 4;  // of these
+constexpr std::size_t group_words = 32;
+constexpr int max_single_words = 4;  // of group_words words
 
 template <class Words>
-inline void predict_others(const std::uint8_t* words, const std::int32_t* product, int floor,
-                           std::uint8_t* out, std::uint32_t others) {
+inline void predict_outside(const std::uint8_t* words, const std::int32_t* product, int floor,
+                            std::uint8_t* out, std::uint32_t outside) {
   constexpr std::size_t size = sizeof(typename Words::Word);
-  for (; others != 0; others &= others - 1) {
-    const auto j = std::size_t(std::countr_zero(others));
-    predict_each<Words>(words + j * size, product + j, 1, floor, out + j * size);
+  for (; outside != 0; outside &= outside - 1) {
+    const auto j = std::size_t(std::countr_zero(outside));
+    predict_general<Words>(words + j * size, product + j, 1, floor, out + j * size);
   }
 }
 
-// In vectors, though slower ones: as a loop of its own, of a known length.
+// The general path for a group of words. In a function with a loop of constant length, so that
+// compilers vectorize it.
 template <class Words>
-[[gnu::noinline]] void predict_each_together(const std::uint8_t* words,
-                                             const std::int32_t* product, int floor,
-                                             std::uint8_t* out) {
-  predict_each<Words>(words, product, predicted_together, floor, out);
+[[gnu::noinline]] void predict_group_general(const std::uint8_t* words, const std::int32_t* product,
+                                             int floor, std::uint8_t* out) {
+  predict_general<Words>(words, product, group_words, floor, out);
 }
 
 template <class Words>
-void predict_together(const std::uint8_t* words, const std::int32_t* product, int floor,
-                      std::uint8_t* out) {
-  const std::uint32_t others = predict_usual<Words>(words, product, floor, out);
-  if (std::popcount(others) > few_others)
-    predict_each_together<Words>(words, product, floor, out);
+void predict_group(const std::uint8_t* words, const std::int32_t* product, int floor,
+                   std::uint8_t* out) {
+  const std::uint32_t outside = predict_normal<Words>(words, product, floor, out);
+  if (std::popcount(outside) > max_single_words)
+    predict_group_general<Words>(words, product, floor, out);
   else
-    predict_others<Words>(words, product, floor, out, others);
+    predict_outside<Words>(words, product, floor, out, outside);
 }
 
-// Of n words those that are in whole groups, as `kind` tells of them; how many.
-template <class Words, class Kind>
-std::size_t predict_kind(const Kind& kind, const std::uint8_t* words, const std::int32_t* product,
-                         std::size_t n, int floor, std::uint8_t* out) {
-  constexpr std::size_t together = predicted_together, size = sizeof(typename Words::Word);
-  constexpr std::size_t most_groups = 32;
+// Predicts the whole groups among n words by `path`, and the words outside its range by other
+// paths; returns how many words the groups have.
+template <class Words, class FastPath>
+std::size_t predict_groups(const FastPath& path, const std::uint8_t* words,
+                           const std::int32_t* product, std::size_t n, int floor,
+                           std::uint8_t* out) {
+  constexpr std::size_t group = group_words, size = sizeof(typename Words::Word);
+  constexpr std::size_t max_groups = 32;
   std::size_t j = 0;
-  while (j + together <= n) {
-    std::uint32_t others[most_groups];
-    const std::size_t n_groups = std::min(most_groups, (n - j) / together);
-    // First without a call, so that what is constant stays in registers.
+  while (j + group <= n) {
+    std::uint32_t outside[max_groups];
+    const std::size_t n_groups = std::min(max_groups, (n - j) / group);
+    // First a loop without calls, so that constants stay in registers.
     for (std::size_t g = 0; g < n_groups; ++g) {
-      const std::size_t at = j + g * together;
-      others[g] = kind.predict(words + at * size, product + at, out + at * size);
+      const std::size_t at = j + g * group;
+      outside[g] = path.predict(words + at * size, product + at, out + at * size);
     }
-    for (std::size_t g = 0; g < n_groups; ++g, j += together) {
-      if (std::popcount(others[g]) > few_others)
-        predict_together<Words>(words + j * size, product + j, floor, out + j * size);
+    for (std::size_t g = 0; g < n_groups; ++g, j += group) {
+      if (std::popcount(outside[g]) > max_single_words)
+        predict_group<Words>(words + j * size, product + j, floor, out + j * size);
       else
-        predict_others<Words>(words + j * size, product + j, floor, out + j * size, others[g]);
+        predict_outside<Words>(words + j * size, product + j, floor, out + j * size, outside[g]);
     }
   }
   return j;
@@ -234,55 +241,59 @@ std::size_t predict_kind(const Kind& kind, const std::uint8_t* words, const std:
 template <class Words>
 void predict(const std::uint8_t* words, const std::int32_t* product, std::size_t n, int floor,
              std::uint8_t* out) {
-  constexpr std::size_t together = predicted_together, size = sizeof(typename Words::Word);
+  constexpr std::size_t group = group_words, size = sizeof(typename Words::Word);
   std::size_t j = 0;
   if constexpr (size == 2) {
-    // Where many words are not near, as happens with a fine unit, they are in all groups.
-    const NearWords<Words> near(floor);
-    if (near.exist() && n >= together &&
-        std::popcount(near.predict(words, product, out)) <= few_others)
-      j = predict_kind<Words>(near, words, product, n, floor, out);
+    // If many words are outside the fast range, as with a fine unit, they are in all groups: the
+    // first group decides.
+    const FastPrediction<Words> fast(floor);
+    if (fast.exists() && n >= group &&
+        std::popcount(fast.predict(words, product, out)) <= max_single_words)
+      j = predict_groups<Words>(fast, words, product, n, floor, out);
   }
 #ifdef DELTAHUB_HAS_SCALED
   if constexpr (std::is_same_v<Words, Bf16Words>)
-    if (const ScaledBf16 scaled(floor); j == 0 && scaled.exist())
-      j = predict_kind<Words>(scaled, words, product, n, floor, out);
+    if (const ScaledBf16 scaled(floor); j == 0 && scaled.exists())
+      j = predict_groups<Words>(scaled, words, product, n, floor, out);
 #endif
-  for (; j + together <= n; j += together)
-    predict_together<Words>(words + j * size, product + j, floor, out + j * size);
-  predict_each<Words>(words + j * size, product + j, n - j, floor, out + j * size);
+  for (; j + group <= n; j += group)
+    predict_group<Words>(words + j * size, product + j, floor, out + j * size);
+  predict_general<Words>(words + j * size, product + j, n - j, floor, out + j * size);
 }
 #else
-// As a call of its own one word stays out of vectors, which compute all words to keep a few.
+// A function of its own, because inlined the single word would be vectorized, which computes all
+// words to keep a few.
 template <class Words>
 [[gnu::noinline]] void predict_one(const std::uint8_t* word, const std::int32_t* product, int floor,
                                    std::uint8_t* out) {
-  predict_each<Words>(word, product, 1, floor, out);
+  predict_general<Words>(word, product, 1, floor, out);
 }
 
 template <class Words>
 void predict(const std::uint8_t* words, const std::int32_t* product, std::size_t n, int floor,
              std::uint8_t* out) {
-  constexpr std::size_t together = NearWords<Words>::together, size = sizeof(typename Words::Word);
-  const NearWords<Words> near(floor);
+  constexpr std::size_t group = FastPrediction<Words>::words_per_vector,
+                        size = sizeof(typename Words::Word);
+  const FastPrediction<Words> fast(floor);
   std::size_t j = 0;
-  for (; near.exists() && j + together <= n; j += together) {
-    const auto others = near.predict(words + j * size, product + j, out + j * size);
-    if (is_any(others))
-      for (std::size_t k = j; k < j + together; ++k)
-        if (others[k - j]) predict_one<Words>(words + k * size, product + k, floor, out + k * size);
+  for (; fast.exists() && j + group <= n; j += group) {
+    const auto outside = fast.predict(words + j * size, product + j, out + j * size);
+    if (is_any(outside))
+      for (std::size_t k = j; k < j + group; ++k)
+        if (outside[k - j])
+          predict_one<Words>(words + k * size, product + k, floor, out + k * size);
   }
   for (; j < n; ++j) predict_one<Words>(words + j * size, product + j, floor, out + j * size);
 }
 #endif
 
 template <class Words>
-void join(const std::uint8_t* numbers, std::size_t n, int zero_bits, int n_low,
+void join(const std::uint8_t* values, std::size_t n, int zero_bits, int n_low,
           std::uint8_t* words) {
   using Word = typename Words::Word;
   for (std::size_t j = 0; j < n; ++j) {
-    const Word number = Words::moved_left(load<Word>(numbers + j * sizeof(Word)), zero_bits);
-    store<Word>(words + j * sizeof(Word), Words::joined(number, n_low));
+    const Word value = Words::shifted_left(load<Word>(values + j * sizeof(Word)), zero_bits);
+    store<Word>(words + j * sizeof(Word), Words::joined(value, n_low));
   }
 }
 
@@ -304,14 +315,14 @@ namespace deltahub {
 const Kernels DELTAHUB_KERNELS(DELTAHUB_ISA) = {
     .name = DELTAHUB_NAME(DELTAHUB_ISA),
     .begin = begin,
-    .numbers = {numbers<std::uint8_t>, numbers<std::uint16_t>, numbers<std::uint32_t>,
-                numbers<std::uint64_t>},
-    .two_numbers = {two_numbers<std::uint8_t>, two_numbers<std::uint16_t>,
-                    two_numbers<std::uint32_t>, two_numbers<std::uint64_t>},
-    .places = {places<std::uint8_t>, places<std::uint16_t>, places<std::uint32_t>,
-               places<std::uint64_t>},
-    .write = {write<std::uint8_t>, write<std::uint16_t>, write<std::uint32_t>,
-              write<std::uint64_t>},
+    .decode_symbols = {decode_symbols<std::uint8_t>, decode_symbols<std::uint16_t>,
+                       decode_symbols<std::uint32_t>, decode_symbols<std::uint64_t>},
+    .decode_two_streams = {decode_two_streams<std::uint8_t>, decode_two_streams<std::uint16_t>,
+                           decode_two_streams<std::uint32_t>, decode_two_streams<std::uint64_t>},
+    .row_indices = {row_indices<std::uint8_t>, row_indices<std::uint16_t>,
+                    row_indices<std::uint32_t>, row_indices<std::uint64_t>},
+    .encode_symbols = {encode_symbols<std::uint8_t>, encode_symbols<std::uint16_t>,
+                       encode_symbols<std::uint32_t>, encode_symbols<std::uint64_t>},
     .contexts = DELTAHUB_ALL_KINDS(contexts),
     .deltas = DELTAHUB_ALL_KINDS(deltas),
     .sizes = DELTAHUB_ALL_KINDS(sizes),

@@ -1,5 +1,5 @@
-// Bins of magnitudes, as planning counts them: 0..15 one by one, then eight an octave. Wherever a cell
-// of any shift ends, a bin does. The sign is the lowest bit of a bin.
+// Bins of magnitudes for planning: one for each of 0..15, then eight per octave. Wherever a cell
+// ends at any shift, a bin ends too. The lowest bit of a bin is the sign.
 #pragma once
 
 #include <bit>
@@ -14,14 +14,16 @@ constexpr unsigned bin_of(Wide magnitude, unsigned negative) {
   const unsigned step = unsigned(std::bit_width(Wide(magnitude | 8))) - 4;
   return 2 * (8 * step + unsigned(magnitude >> step)) + negative;
 }
-// The same of a one's-complement difference, as vectors do it.
+// The bin of a delta, whose magnitude is its one's complement if it is negative. In a form that
+// compilers vectorize.
 inline std::int32_t bin_of_delta(std::int32_t delta) {
   const std::int32_t negative = delta >> 31, magnitude = delta ^ negative;
-  // Exact in every rounding mode: below the four highest bits there is a zero. A float's exponent
-  // and first three mantissa digits are the octave and its eighth.
+  // Exact in every rounding mode, because the bit below the four highest bits is zero. A float's
+  // exponent is the octave, its first three mantissa bits the eighth of the octave.
   const auto rounded = float(magnitude & ~(magnitude >> 4));
   const auto eighths = std::int32_t(std::bit_cast<std::uint32_t>(rounded) >> 20);
-  const std::int32_t is_high = -std::int32_t(magnitude >= 8);  // no branch: vectors
+  // no branch, so that it is vectorized
+  const std::int32_t is_high = -std::int32_t(magnitude >= 8);
   return 2 * ((magnitude & ~is_high) | ((eighths - 8 * 129) & is_high)) - negative;
 }
 

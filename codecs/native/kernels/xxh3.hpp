@@ -1,4 +1,5 @@
-// XXH3 of 64 bits, as codecs/spec/frame.md asks for it.
+// XXH3-64, the checksum of codecs/spec/frame.md. Names follow the XXH3 specification: stripes,
+// accumulators, secret, scramble, avalanche.
 #pragma once
 
 #include <algorithm>
@@ -19,10 +20,10 @@ namespace {
 
 constexpr std::size_t stripe_bytes = 64, stripes_a_block = 16;
 constexpr std::size_t secret_bytes = sizeof(ChecksumState::secret);
-constexpr std::size_t last_secret = secret_bytes - stripe_bytes;
+constexpr std::size_t last_secret_offset = secret_bytes - stripe_bytes;
 
-// The secret of an input without a seed.
-constexpr std::uint8_t plain_secret[secret_bytes] = {
+// The secret without a seed.
+constexpr std::uint8_t default_secret[secret_bytes] = {
     0xb8, 0xfe, 0x6c, 0x39, 0x23, 0xa4, 0x4b, 0xbe, 0x7c, 0x01, 0x81, 0x2c, 0xf7, 0x21, 0xad, 0x1c,
     0xde, 0xd4, 0x6d, 0xe9, 0x83, 0x90, 0x97, 0xdb, 0x72, 0x40, 0xa4, 0xa4, 0xb7, 0xb3, 0x67, 0x1f,
     0xcb, 0x79, 0xe6, 0x4e, 0xcc, 0xc0, 0xe5, 0x78, 0x82, 0x5a, 0xd0, 0x7d, 0xcc, 0xff, 0x72, 0x21,
@@ -40,14 +41,14 @@ constexpr std::uint64_t prime32[3] = {0x9e3779b1, 0x85ebca77, 0xc2b2ae3d};
 constexpr std::uint64_t prime64[5] = {0x9e3779b185ebca87, 0xc2b2ae3d27d4eb4f, 0x165667b19e3779f9,
                                       0x85ebca77c2b2ae63, 0x27d4eb2f165667c5};
 
-// Eight sums, in registers from one stripe to the next.
-struct ChecksumSums {
+// The eight accumulators, in registers from one stripe to the next.
+struct Accumulators {
 #if defined(__AVX512F__)
   __m512i all;
 
   static __m512i at(const void* bytes) { return _mm512_loadu_si512(bytes); }
-  explicit ChecksumSums(const std::uint64_t* sums) : all(at(sums)) {}
-  void store_to(std::uint64_t* sums) const { _mm512_storeu_si512(sums, all); }
+  explicit Accumulators(const std::uint64_t* accumulators) : all(at(accumulators)) {}
+  void store_to(std::uint64_t* accumulators) const { _mm512_storeu_si512(accumulators, all); }
 
   void add(const std::uint8_t* stripe, const std::uint8_t* secret) {
     const __m512i words = at(stripe), mixed = _mm512_xor_si512(words, at(secret));
@@ -57,7 +58,7 @@ struct ChecksumSums {
   }
   void scramble(const std::uint8_t* secret) {
     const __m512i mixed = _mm512_ternarylogic_epi64(all, _mm512_srli_epi64(all, 47), at(secret),
-                                                    0x96);  // the sum of all three
+                                                    0x96);  // a ^ b ^ c
     const __m512i factor = _mm512_set1_epi64(std::int64_t(prime32[0]));
     const __m512i high = _mm512_mul_epu32(_mm512_srli_epi64(mixed, 32), factor);
     all = _mm512_add_epi64(_mm512_mul_epu32(mixed, factor), _mm512_slli_epi64(high, 32));
@@ -68,10 +69,11 @@ struct ChecksumSums {
   static __m256i at(const void* bytes) {
     return _mm256_loadu_si256(static_cast<const __m256i*>(bytes));
   }
-  explicit ChecksumSums(const std::uint64_t* sums) : halves{at(sums), at(sums + 4)} {}
-  void store_to(std::uint64_t* sums) const {
+  explicit Accumulators(const std::uint64_t* accumulators)
+      : halves{at(accumulators), at(accumulators + 4)} {}
+  void store_to(std::uint64_t* accumulators) const {
     for (int i = 0; i < 2; ++i)
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + 4 * i), halves[i]);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(accumulators + 4 * i), halves[i]);
   }
 
   void add(const std::uint8_t* stripe, const std::uint8_t* secret) {
@@ -98,8 +100,10 @@ struct ChecksumSums {
 #else
   std::uint64_t each[8];
 
-  explicit ChecksumSums(const std::uint64_t* sums) { std::memcpy(each, sums, sizeof each); }
-  void store_to(std::uint64_t* sums) const { std::memcpy(sums, each, sizeof each); }
+  explicit Accumulators(const std::uint64_t* accumulators) {
+    std::memcpy(each, accumulators, sizeof each);
+  }
+  void store_to(std::uint64_t* accumulators) const { std::memcpy(accumulators, each, sizeof each); }
 
   void add(const std::uint8_t* stripe, const std::uint8_t* secret) {
 #pragma GCC unroll 8
@@ -124,39 +128,40 @@ inline std::uint64_t folded_product(std::uint64_t a, std::uint64_t b) {
   return std::uint64_t(product) ^ std::uint64_t(product >> 64);
 }
 
-inline std::uint64_t scattered(std::uint64_t sum) {
+inline std::uint64_t avalanche(std::uint64_t sum) {
   sum = (sum ^ sum >> 37) * 0x165667919e3779f9;
   return sum ^ sum >> 32;
 }
 
-// Two words of the plain secret, one upon the other.
-inline std::uint64_t secret_pair(std::size_t at) {
-  return load<std::uint64_t>(plain_secret + at) ^ load<std::uint64_t>(plain_secret + at + 8);
+// The exclusive or of two adjacent words of the default secret.
+inline std::uint64_t secret_xor(std::size_t at) {
+  return load<std::uint64_t>(default_secret + at) ^ load<std::uint64_t>(default_secret + at + 8);
 }
 
 // At most 16 bytes.
-inline std::uint64_t checksum_of_few(const std::uint8_t* bytes, std::size_t n, std::uint64_t seed) {
+inline std::uint64_t checksum_up_to_16(const std::uint8_t* bytes, std::size_t n,
+                                       std::uint64_t seed) {
   if (n > 8) {
-    const std::uint64_t low = load<std::uint64_t>(bytes) ^ (secret_pair(24) + seed);
-    const std::uint64_t high = load<std::uint64_t>(bytes + n - 8) ^ (secret_pair(40) - seed);
-    return scattered(n + __builtin_bswap64(low) + high + folded_product(low, high));
+    const std::uint64_t low = load<std::uint64_t>(bytes) ^ (secret_xor(24) + seed);
+    const std::uint64_t high = load<std::uint64_t>(bytes + n - 8) ^ (secret_xor(40) - seed);
+    return avalanche(n + __builtin_bswap64(low) + high + folded_product(low, high));
   }
   if (n >= 4) {
     seed ^= std::uint64_t(__builtin_bswap32(std::uint32_t(seed))) << 32;
     const std::uint64_t words =
         load<std::uint32_t>(bytes + n - 4) + (std::uint64_t(load<std::uint32_t>(bytes)) << 32);
     constexpr std::uint64_t factor = 0x9fb21c651e98df25;
-    std::uint64_t sum = words ^ (secret_pair(8) - seed);
+    std::uint64_t sum = words ^ (secret_xor(8) - seed);
     sum = (sum ^ std::rotl(sum, 49) ^ std::rotl(sum, 24)) * factor;
     sum = (sum ^ ((sum >> 35) + n)) * factor;
     return sum ^ sum >> 28;
   }
-  std::uint64_t sum = seed ^ secret_pair(56);
+  std::uint64_t sum = seed ^ secret_xor(56);
   if (n > 0) {
     const std::uint32_t all = std::uint32_t(bytes[0]) << 16 | std::uint32_t(bytes[n / 2]) << 24 |
                               bytes[n - 1] | std::uint32_t(n) << 8;
     const std::uint32_t key =
-        load<std::uint32_t>(plain_secret) ^ load<std::uint32_t>(plain_secret + 4);
+        load<std::uint32_t>(default_secret) ^ load<std::uint32_t>(default_secret + 4);
     sum = all ^ (key + seed);
   }
   sum = (sum ^ sum >> 33) * prime64[1];
@@ -165,54 +170,54 @@ inline std::uint64_t checksum_of_few(const std::uint8_t* bytes, std::size_t n, s
 }
 
 // 17 to 240 bytes.
-inline std::uint64_t checksum_of_some(const std::uint8_t* bytes, std::size_t n,
-                                      std::uint64_t seed) {
+inline std::uint64_t checksum_17_to_240(const std::uint8_t* bytes, std::size_t n,
+                                        std::uint64_t seed) {
   const auto mixed = [&](std::size_t at, std::size_t key) {
-    const std::uint8_t* const secret = plain_secret + key;
+    const std::uint8_t* const secret = default_secret + key;
     return folded_product(
         load<std::uint64_t>(bytes + at) ^ (load<std::uint64_t>(secret) + seed),
         load<std::uint64_t>(bytes + at + 8) ^ (load<std::uint64_t>(secret + 8) - seed));
   };
   std::uint64_t sum = n * prime64[0];
-  if (n <= 128) {  // from both ends inwards
+  if (n <= 128) {  // from both ends to the middle
     for (std::size_t i = 0; i <= (n - 1) / 32; ++i)
       sum += mixed(16 * i, 32 * i) + mixed(n - 16 * (i + 1), 32 * i + 16);
-    return scattered(sum);
+    return avalanche(sum);
   }
   for (std::size_t i = 0; i < 8; ++i) sum += mixed(16 * i, 16 * i);
-  sum = scattered(sum);
+  sum = avalanche(sum);
   for (std::size_t i = 8; i < n / 16; ++i) sum += mixed(16 * i, 16 * (i - 8) + 3);
-  return scattered(sum + mixed(n - 16, 119));
+  return avalanche(sum + mixed(n - 16, 119));
 }
 
-// Of more than this many bytes, the sum is one that can be added to.
-constexpr std::size_t most_at_once = 240;
+// Longer inputs use accumulators and can be hashed part by part.
+constexpr std::size_t max_short_bytes = 240;
 
 void begin_checksum(ChecksumState& state, std::size_t n, std::uint64_t seed) {
   state.n = n;
   state.seed = seed;
   state.n_done = 0;
-  if (n <= most_at_once) return;
-  constexpr std::uint64_t begin[8] = {prime32[2], prime64[0], prime64[1], prime64[2],
-                                      prime64[3], prime32[1], prime64[4], prime32[0]};
-  std::memcpy(state.sums, begin, sizeof begin);
+  if (n <= max_short_bytes) return;
+  constexpr std::uint64_t initial[8] = {prime32[2], prime64[0], prime64[1], prime64[2],
+                                        prime64[3], prime32[1], prime64[4], prime32[0]};
+  std::memcpy(state.accumulators, initial, sizeof initial);
   for (std::size_t i = 0; i < secret_bytes; i += 16) {
-    store<std::uint64_t>(state.secret + i, load<std::uint64_t>(plain_secret + i) + seed);
-    store<std::uint64_t>(state.secret + i + 8, load<std::uint64_t>(plain_secret + i + 8) - seed);
+    store<std::uint64_t>(state.secret + i, load<std::uint64_t>(default_secret + i) + seed);
+    store<std::uint64_t>(state.secret + i + 8, load<std::uint64_t>(default_secret + i + 8) - seed);
   }
 }
 
-// Whole blocks of stripes of which more than the last byte is there.
+// Consumes ready blocks of stripes, except a block with which the input ends.
 void add_checksum(ChecksumState& state, const std::uint8_t* bytes, std::size_t n_ready) {
   constexpr std::size_t block_bytes = stripes_a_block * stripe_bytes;
-  if (state.n <= most_at_once) return;
-  // The last stripe of all has a secret of its own.
+  if (state.n <= max_short_bytes) return;
+  // The last stripe uses another part of the secret.
   const std::size_t end = std::min(n_ready, state.n - 1);
-  ChecksumSums sums(state.sums);
+  Accumulators accumulators(state.accumulators);
   for (; state.n_done + block_bytes <= end; state.n_done += block_bytes) {
     const std::uint8_t* const block = bytes + state.n_done;
-    // Processors do not ask for pages before they are reached. What follows the end may not be there
-    // yet.
+    // Hardware prefetch stops at page ends, so the next page is prefetched here. Bytes beyond
+    // `end` may not exist yet.
     constexpr std::size_t page_bytes = 4096;
     if (end - state.n_done >= page_bytes + block_bytes)
 #pragma GCC unroll 16
@@ -220,29 +225,30 @@ void add_checksum(ChecksumState& state, const std::uint8_t* bytes, std::size_t n
         __builtin_prefetch(block + page_bytes + i * stripe_bytes);
 #pragma GCC unroll 4
     for (std::size_t i = 0; i < stripes_a_block; ++i)
-      sums.add(block + i * stripe_bytes, state.secret + 8 * i);
-    sums.scramble(state.secret + last_secret);
+      accumulators.add(block + i * stripe_bytes, state.secret + 8 * i);
+    accumulators.scramble(state.secret + last_secret_offset);
   }
-  sums.store_to(state.sums);
+  accumulators.store_to(state.accumulators);
 }
 
 std::uint64_t end_checksum(ChecksumState& state, const std::uint8_t* bytes) {
   const std::size_t n = state.n;
-  if (n <= 16) return checksum_of_few(bytes, n, state.seed);
-  if (n <= most_at_once) return checksum_of_some(bytes, n, state.seed);
+  if (n <= 16) return checksum_up_to_16(bytes, n, state.seed);
+  if (n <= max_short_bytes) return checksum_17_to_240(bytes, n, state.seed);
   add_checksum(state, bytes, n);
-  ChecksumSums sums(state.sums);
+  Accumulators accumulators(state.accumulators);
   std::size_t at = state.n_done;
   for (std::size_t i = 0; at + stripe_bytes < n; at += stripe_bytes, ++i)
-    sums.add(bytes + at, state.secret + 8 * i);
-  // It may overlap the one before.
-  sums.add(bytes + n - stripe_bytes, state.secret + last_secret - 7);
-  sums.store_to(state.sums);
+    accumulators.add(bytes + at, state.secret + 8 * i);
+  // The last stripe may overlap the one before.
+  accumulators.add(bytes + n - stripe_bytes, state.secret + last_secret_offset - 7);
+  accumulators.store_to(state.accumulators);
   std::uint64_t sum = n * prime64[0];
   for (std::size_t i = 0; i < 8; i += 2)
-    sum += folded_product(state.sums[i] ^ load<std::uint64_t>(state.secret + 11 + 8 * i),
-                          state.sums[i + 1] ^ load<std::uint64_t>(state.secret + 19 + 8 * i));
-  return scattered(sum);
+    sum +=
+        folded_product(state.accumulators[i] ^ load<std::uint64_t>(state.secret + 11 + 8 * i),
+                       state.accumulators[i + 1] ^ load<std::uint64_t>(state.secret + 19 + 8 * i));
+  return avalanche(sum);
 }
 
 }  // namespace

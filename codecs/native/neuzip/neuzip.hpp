@@ -67,7 +67,7 @@ std::optional<FloatModel> parse_float_prelude(const std::uint8_t* bytes, std::si
   model.n_leading = int(in.get(4));
   if (model.zero_bits + model.n_leading > Words::mantissa_bits) return {};
   const int bits = leading_bits<Words>(model);
-  if (bits > most_leading_bits) return {};
+  if (bits > max_leading_bits) return {};
   if (!read_frequencies(in, model.table, n_float_symbols(bits), model.table_log, 1)) return {};
   if (!in.align() || in.byte_position() != size) return {};
   return model;
@@ -127,12 +127,12 @@ class FloatTable {
           n(block.out.size() / sizeof(Word)) {}
 
     // From word `next` on.
-    Ahead ahead(std::size_t next) const {
+    PrefetchTargets ahead(std::size_t next) const {
       const auto at = std::uintptr_t(words.begin()) + next * sizeof(Word);
       return {at, at};
     }
     void join(std::size_t first, std::size_t part) {
-      next.fetch_share(first, first + part, n);
+      next.prefetch_share(first, first + part, n);
       const FloatModel& model = table.model_;
       table.kernels_.join[kind_of<Words>](numbers, part, model.zero_bits,
                                           Words::mantissa_bits - model.n_leading,
@@ -170,24 +170,24 @@ class FloatRows {
 
   FloatRows(const Kernels& kernels, const FloatModel& model)
       : kernels_(kernels), model_(model) {
-    rows_.append_rows(model.table, model.table_log, 1u << leading_bits<Words>(model),
-                      [](unsigned place) { return int(place) + n_escapes; },
-                      float_symbols<Words>(model));
+    rows_.append_rows(
+        model.table, model.table_log, 1u << leading_bits<Words>(model),
+        [](unsigned row) { return int(row) + n_escapes; }, float_symbols<Words>(model));
   }
   int table_log() const { return model_.table_log; }
-  void find_places(const Context*, const Word* numbers, std::size_t n,
-                   std::uint16_t* places) const {
+  void find_row_indices(const Context*, const Word* numbers, std::size_t n,
+                        std::uint16_t* row_indices) const {
     const int raw = float_raw_bits<Words>(model_);
-    for (std::size_t i = 0; i < n; ++i) places[i] = std::uint16_t(numbers[i] >> raw);
+    for (std::size_t i = 0; i < n; ++i) row_indices[i] = std::uint16_t(numbers[i] >> raw);
   }
-  EncodingTables tables() const { return rows_.tables(); }
+  EncodingTablesView tables() const { return rows_.tables(); }
 
   // The stream of one block, until this thread encodes another one; empty where the words are not
   // among those that were planned.
   View encode(const std::uint8_t* words, std::size_t n, NextBlock next_block) const {
     static constexpr Context contexts[chunk] = {};  // all numbers have the same
     const int n_low = Words::mantissa_bits - model_.n_leading;
-    std::uint8_t* const out = stream_room().of(stream_bound(n, Words::word_bits));
+    std::uint8_t* const out = stream_buffer().of(stream_bound(n, Words::word_bits));
     StreamWriter<FloatRows> writer(kernels_, *this, out);
     Word numbers[chunk], seen = 0;
     for (std::size_t end = n; end > 0;) {
@@ -197,9 +197,9 @@ class FloatRows {
         seen |= word;
         numbers[i] = Word(Words::split(word, n_low) >> model_.zero_bits);
       }
-      next_block.fetch_share(first, end, n);
+      next_block.prefetch_share(first, end, n);
       const auto next = std::uintptr_t(words) + (first > 0 ? first - chunk : 0) * sizeof(Word);
-      writer.write_part(contexts, numbers, part, {next, next});
+      writer.write_chunk(contexts, numbers, part, {next, next});
       end = first;
     }
     if (std::countr_zero(seen) < model_.zero_bits) return {};  // not the words of the plan
@@ -209,7 +209,7 @@ class FloatRows {
  private:
   const Kernels& kernels_;
   FloatModel model_;
-  TablesToWrite rows_;
+  EncodingTables rows_;
 };
 
 }  // namespace deltahub

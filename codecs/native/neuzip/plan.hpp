@@ -23,7 +23,7 @@ struct FloatPlan {
 // A third digit would save a thirtieth of what two do, in twice as many symbols.
 template <class Words>
 inline constexpr int most_tried =
-    std::min({2, Words::mantissa_bits, most_leading_bits - Words::exponent_bits});
+    std::min({2, Words::mantissa_bits, max_leading_bits - Words::exponent_bits});
 
 // The best table for these counts of leading bits; without those symbols, where `is_pruned`, whose
 // state is worth more to the others than what their escapes cost. Nothing where it is too small, or

@@ -50,7 +50,7 @@ struct Clustering {
 // Contexts that share a table.
 struct Group {
   static constexpr std::size_t room =
-      (n_delta_symbols + shared_together - 1) / shared_together * shared_together;
+      (n_delta_symbols + shared_cost_lanes - 1) / shared_cost_lanes * shared_cost_lanes;
   alignas(64) std::array<std::uint32_t, room> counts{};
   std::size_t end = 0;  // symbols from here on have no counts; whole vectors of them
   std::uint64_t total = 0, mean = 0;
@@ -96,7 +96,7 @@ inline Clustering cluster(const Kernels& kernels, std::vector<Member>& members, 
     Member& member = members[i];
     const Bins used = trimmed(member.histogram);
     if (used.empty()) continue;
-    const Tally tally(used);
+    const CumulativeHistogram tally(used);
     member.shift = tally.shift();
     group_of[i] = groups.size();
     order.push_back(groups.size());
@@ -110,7 +110,7 @@ inline Clustering cluster(const Kernels& kernels, std::vector<Member>& members, 
       group.counts[symbol] = std::uint32_t(count);
       group.mean += count * (symbol / 2);
       group.total += count;
-      group.end = (symbol / shared_together + 1) * shared_together;
+      group.end = (symbol / shared_cost_lanes + 1) * shared_cost_lanes;
     }
     group.mean = (group.mean << 8) / group.total;
     result.bits += raw_bits(counts, member.shift, member.number_bits);

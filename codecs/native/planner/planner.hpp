@@ -234,8 +234,8 @@ class Planner {
                        room.exponents[j] = std::int16_t(exponent_at(words, j));
                    });
     if (!is_scaled()) return sample.tried(scales, false, false);
-    const std::uint64_t row_bits = bits_alone(counted(scales.rows.around, 1), 16);
-    const std::uint64_t column_bits = bits_alone(counted(scales.columns.around, 1), 16);
+    const std::uint64_t row_bits = bits_with_own_table(counted(scales.rows.around, 1), 16);
+    const std::uint64_t column_bits = bits_with_own_table(counted(scales.columns.around, 1), 16);
     // Of the whole frame with that option, and of its scales.
     const auto bits_of = [&](const Sample::Option& option) {
       return scaled(option.bits, all(), option.counted) + (option.by_row ? row_bits : 0) +

@@ -142,7 +142,7 @@ class Sample {
     const Bins used = trimmed({histogram, end()});
     if (used.empty()) return 0;
     const RankedBins places{ranks_.data(), pairs_[used.size() / 2 - 1] + std::size_t(1)};
-    return bits_alone(Tally(used, places), number_bits_);
+    return bits_with_own_table(CumulativeHistogram(used, places), number_bits_);
   }
   // What the words of groups [first, last) take as one class.
   std::uint64_t bits_together(std::size_t first, std::size_t last) {

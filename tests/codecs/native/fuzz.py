@@ -1,7 +1,7 @@
 """libFuzzer on each native decoder, and how much of the decoders' lines its corpus reaches.
 
-    fuzz.py run      looks for inputs that a decoder mistakes, FUZZ_SECONDS (600) for each
-    fuzz.py merge    takes the small part of what was found that adds coverage into tests/corpus
+    fuzz.py run      looks for inputs that break a decoder, FUZZ_SECONDS (600) for each
+    fuzz.py merge    adds those found inputs to tests/corpus that increase its coverage
     fuzz.py coverage replays tests/corpus; fails where it reaches below 95 % of a file's lines
 
 Needs clang: FUZZ_CXX (clang++), and llvm-profdata and llvm-cov of its version beside it.
@@ -34,7 +34,7 @@ BUILD = NATIVE.parents[1] / "build" / "fuzz"
 FOUND = BUILD / "found"
 LEAST_PERCENT = 95.0
 
-# What decodes nothing, and so is not counted: whole files, and functions by their names.
+# Not counted, because they are not used in decoding: whole files, and functions by name.
 OTHER_FILES = {
     "base/parallel.hpp", "base/short_floats.hpp", "coder/histograms.hpp", "coder/stream_writer.hpp",
     "fm_delta/encode.hpp", "fm_delta/plan.hpp", "frames/delta_frame.hpp",
@@ -53,19 +53,19 @@ OTHER_FILES = {
     "planner/weight_decay_rows.hpp",
 }  # fmt: skip
 ENCODER_FUNCTIONS = {
-    "kernels/ans/alphabet.hpp": {"cell_of", "symbol_of_place"},
+    "kernels/ans/alphabet.hpp": {"cell_of", "symbol_of_row"},
     "fm_delta/decode.hpp": {"set_column_scales", "set_stairs"},
     "frames/delta_codec.hpp": {
         "DeltaEncoder", "DeltaEncoderOf", "low_rank_of", "planned_deltas", "estimated_deltas",
         "common_stride",
     },
     "kernels/dispatch.hpp": {"are_gathers_fast", "chosen_search", "has_fast_gathers"},
-    "kernels/ans/table_entries.hpp": {"short_row"},
+    "kernels/ans/table_entries.hpp": {"packed_row"},
     "frames/float_codec.hpp": {
         "FloatEncoder", "FloatEncoderOf", "planned_floats", "estimated_floats", "with_float_plan",
     },
     "kernels/simd/table_gathers_avx512.hpp": {"StateIndices", "states", "rows_of_lanes"},
-    "kernels/kernels.cpp": {"bins", "places", "deltas", "sizes"},
+    "kernels/kernels.cpp": {"bins", "row_indices", "deltas", "sizes"},
     "kernels/simd/lanes_avx512.hpp": {"keep_here"},
     "base/aligned_memory.hpp": {"UnsetLineAllocator", "construct"},
     "kernels/simd/table_loads_avx512.hpp": {
@@ -77,13 +77,13 @@ ENCODER_FUNCTIONS = {
     "coder/tables.hpp": {"append_rows", "tables"},
     "base/words.hpp": {"delta", "sign_extended", "sign_mask", "split", "step"},
 }  # fmt: skip
-# What only some sets of kernels decode with.
-UNUSED_BY_AVX512 = {"entries_at", "keep_in_memory", "low_digits"}
+# Functions that only some sets of kernels use in decoding.
+UNUSED_BY_AVX512 = {"entries_at", "keep_in_memory", "low_bits"}
 UNUSED_IN = {"avx512": UNUSED_BY_AVX512, "avx512_gathers": UNUSED_BY_AVX512 | {"pair_of"}}
 
 
 def tool(name: str) -> str:
-    """A tool of clang's, of its version: what lies beside the compiler, links followed."""
+    """A tool of the version of clang: the one beside the compiler, after following links."""
     beside = Path(compiler()).resolve().parent / name
     return str(beside) if beside.exists() else required(name)
 
@@ -118,7 +118,7 @@ def fuzz(seconds: int) -> None:
             str(FOUND / decoder), str(CORPUS / decoder),
         ]  # fmt: skip
         if subprocess.run(command, check=False).returncode != 0:
-            sys.exit(f"an input was found that {decoder} mistake: {BUILD / decoder}-*")
+            sys.exit(f"{decoder} failed on an input, which is kept: {BUILD / decoder}-*")
 
 
 def merge() -> None:
@@ -172,7 +172,7 @@ def is_decoding(file: str, function: str, skipped: set[str]) -> bool:
 
 
 def check_names() -> None:
-    """What is left out must be there to be left out."""
+    """Every excluded file and function must exist."""
     for file in OTHER_FILES | ENCODER_FUNCTIONS.keys():
         text = (NATIVE / file).read_text()
         for name in ENCODER_FUNCTIONS.get(file, set()):
@@ -180,8 +180,8 @@ def check_names() -> None:
 
 
 def covered_lines(regions: Counter[Span]) -> dict[int, bool]:
-    """As llvm-cov counts: a line was run where a region was that begins on it, or the innermost
-    one that it begins in."""
+    """As llvm-cov counts: a line was run if a region that begins on it was run, or the innermost
+    region around its start."""
     ordered = sorted(regions, key=lambda span: (span[0], span[1], -span[2], -span[3]))
     lines = {}
     for line in {n for span in ordered for n in range(span[0], span[2] + 1)}:
@@ -192,7 +192,7 @@ def covered_lines(regions: Counter[Span]) -> dict[int, bool]:
 
 
 def demangled(names: list[str]) -> list[str]:
-    """Without the file that stands before names of static functions."""
+    """Demangled names, without the file name that precedes those of static functions."""
     plain = "\n".join(name.rpartition(":")[2] for name in names)
     command = [tool("llvm-cxxfilt")]
     done = subprocess.run(command, input=plain, capture_output=True, text=True, check=True)
@@ -202,8 +202,9 @@ def demangled(names: list[str]) -> list[str]:
 def counted_in(name: str, coverages: dict[str, Coverage]) -> set[Spot]:
     """The functions that count in one object.
 
-    What only the program runs (the compiler may have worked it out in kernels) counts there; what
-    any set of kernels runs counts in every set; what nothing runs counts wherever it is.
+    A function that only the program runs counts there (in kernels the compiler may have evaluated
+    it). A function that any set of kernels runs counts in every set. A function that nothing
+    runs counts in every object that has it.
     """
     spots = set()
     for spot in coverages[name].functions:
@@ -216,7 +217,7 @@ def counted_in(name: str, coverages: dict[str, Coverage]) -> set[Spot]:
 
 
 def replayed() -> dict[str, Coverage]:
-    """What a replay of the corpus reaches, by object."""
+    """The coverage of a replay of the corpus, by object."""
     folder = BUILD / "coverage"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -233,9 +234,9 @@ def replayed() -> dict[str, Coverage]:
     export = [tool("llvm-cov"), "export", f"-instr-profile={merged}"]
     found = {}
     for name, path in objects.items():
-        # What llvm-cov says of functions that another object shares is no fault.
-        told = subprocess.check_output([*export, str(path)], stderr=subprocess.DEVNULL)
-        found[name] = Coverage(json.loads(told), UNUSED_IN.get(name, set()))
+        # Ignores warnings of llvm-cov about functions that objects share.
+        exported = subprocess.check_output([*export, str(path)], stderr=subprocess.DEVNULL)
+        found[name] = Coverage(json.loads(exported), UNUSED_IN.get(name, set()))
     return found
 
 

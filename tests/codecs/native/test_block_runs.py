@@ -1,4 +1,4 @@
-"""Many blocks in one native call: the bytes and the refusals are those of block by block."""
+"""Many blocks in one native call give the same bytes and errors as one call for each block."""
 
 import random
 from functools import partial
@@ -29,7 +29,7 @@ from support.codecs.kernels import every_kernel, running
 OTHER = FAULT_OTHER_BYTES
 ROWS, COLUMNS = 60, 2800
 SOURCE, BASE = scaled_fine_tune(DType.BF16, ROWS, COLUMNS)
-# Two rows are as they were; one is noise, which is stored raw.
+# Two rows equal those of the base; one is noise, which is stored raw.
 NOISE = random.Random(0).randbytes(2 * COLUMNS)
 TUNED = BASE[: 4 * COLUMNS] + NOISE + NOISE[::-1] + SOURCE[8 * COLUMNS :]
 GEOMETRIES = [Geometry(DType.BF16, ROWS, COLUMNS, 2, 1), Geometry(DType.BF16, ROWS, COLUMNS, 1, 2)]
@@ -40,7 +40,7 @@ every_codec = pytest.mark.parametrize("codec_id", ["fm_delta", "neuzip_lossless"
 def raw_run(
     data: bytes, rows: int, columns: int, checksums: list[int], first: int = 0, threads: int = 1
 ) -> tuple[int, int]:
-    """What is found of raw blocks, of so many rows each, that have these checksums."""
+    """Decodes raw blocks with these checksums, each with so many rows."""
     size = rows * columns
     parts = [data[begin : begin + size] for begin in range(0, len(data), size)]
     geometry = Geometry(DType.U8, first * rows + len(data) // columns, columns, rows, 1)
@@ -120,7 +120,7 @@ def body_of(codec_id: str, geometry: Geometry) -> tuple[Codec, bytes, list[int],
 def decoded(
     codec_id: str, geometry: Geometry, span: range, *, threads: int = 1, damaged: int = -1
 ) -> bytes:
-    """Blocks of `span`; a bit of one is turned over."""
+    """Decodes the blocks of `span`, with one bit of one block inverted."""
     codec, prelude, modes, blocks = body_of(codec_id, geometry)
     low, high = geometry.block_bytes(span[0])[0], geometry.block_bytes(span[-1])[1]
     stored = [bytearray(blocks[i]) for i in span]
@@ -184,14 +184,14 @@ def test_another_base_is_refused_by_the_block_that_shows_it(kernels: str) -> Non
     view, body = open_frame(encode_frame(spec, part, TUNED, BASE, plan, "fm_delta"))
     assert view.header.n_blocks == 2
     other = bytearray(BASE)
-    other[-2] ^= 1  # a mantissa: the stream decodes all the same
+    other[-2] ^= 1  # a mantissa bit: the stream still decodes
     for threads in (1, 2):
         out = memoryview(bytearray(len(TUNED)))
         with running(kernels), pytest.raises(CorruptFrame, match="block 1 decodes to other bytes"):
             view.decode_into(0, 2, body, other, out, threads)
 
 
-# What zeros are stored as: blocks of 400, 400 and 200 bytes, (length, mode, checksum).
+# (length, mode, checksum) of blocks of 400, 400 and 200 zero bytes.
 ZEROS = [
     (length, mode, block_checksum(bytes(size), i))
     for i, (length, mode, size) in enumerate([(0, 0, 400), (400, 1, 400), (200, 1, 200)])
@@ -215,7 +215,7 @@ ZEROS = [
 def test_buffers_that_do_not_fit_their_blocks_are_refused_before_they_are_read(
     payload: int, base: int, out: int
 ) -> None:
-    """Three blocks, of which the first is its base's."""
+    """Three blocks; the first equals the base."""
     table = block_table(Geometry(DType.BF16, 5, 100, 2, 1), ZEROS, has_base=True)
     _, prelude, _, _ = body_of("fm_delta", GEOMETRIES[0])
     decoder = FmDeltaDecoder(3, prelude, ROWS, COLUMNS)
@@ -273,7 +273,7 @@ def coded_block() -> tuple[bytes, bytes]:
 
 
 def fault_of(stored: bytes, base: bytes) -> int:
-    """Of one coded block, whose checksum is that of zeros."""
+    """The fault of one coded block, in a table that has the checksum of zeros."""
     _, prelude, _, _ = body_of("fm_delta", GEOMETRIES[0])
     size = len(base)
     rows = [(len(stored), BlockMode.CODED, block_checksum(bytes(size), 0))]
@@ -316,7 +316,7 @@ def test_a_coded_block_that_is_hardly_longer_than_its_guard_is_refused(length: i
 def test_a_frame_that_is_cut_into_no_such_blocks_is_refused(
     rows_per_block: int, parts: int, size: int, room: int, fault: str
 ) -> None:
-    """4 rows of 5 words of BF16: four parts would have two words each, and the last one none."""
+    """4 rows of 5 BF16 words: of four parts, two words each, the last would be empty."""
     cut, out = (rows_per_block, parts), bytearray(room)
     words, base = SOURCE[:40], BASE[:40]
     deltas, floats = (
@@ -338,7 +338,7 @@ def test_a_base_of_another_size_is_refused_before_a_block_is_encoded() -> None:
 
 @pytest.mark.parametrize("threads", [1, 4])
 def test_words_that_were_not_planned_end_the_encoding_of_a_frame(threads: int) -> None:
-    """No thread waits for blocks that will never come."""
+    """No thread waits for the results of blocks that were not encoded."""
     plain = bytes(2 * 600)
     encoder = NeuzipEncoder(3, plain)
     with pytest.raises(RuntimeError, match="tables do not hold"):

@@ -1,4 +1,4 @@
-"""The block table of a frame, which says how each block is stored: what is none is refused."""
+"""The block table of a frame says how each block is stored; malformed tables are refused."""
 
 import subprocess
 import sys

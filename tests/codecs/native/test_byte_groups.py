@@ -1,4 +1,4 @@
-"""Bytes grouped by their place in words of four come back in order."""
+"""Bytes grouped by their position in 4-byte words are put back in order."""
 
 import pytest
 from hypothesis import given

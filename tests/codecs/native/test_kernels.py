@@ -63,7 +63,7 @@ def pair_of(dtype: DType, rows: int, columns: int) -> tuple[bytes, bytes]:
 
 def test_all_kernels_write_every_difference_of_16_bits_alike() -> None:
     rng = np.random.default_rng(4)
-    near = rng.integers(-20, 20, 1 << 19)  # so that most cells are narrow, and all of them occur
+    near = rng.integers(-20, 20, 1 << 19)  # most cells are narrow, and all cells occur
     words = rng.permutation(np.concatenate([np.arange(1 << 16), near])).astype("<u2")
     source, base = words.tobytes(), bytes(2 * len(words))
     streams = []
@@ -130,7 +130,7 @@ def test_all_kernels_write_and_read_the_same_floats(dtype: DType) -> None:
 @pytest.mark.parametrize("dtype", list(FLOAT_WORDS), ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("rank", [1, 2, 7, 8, 9, 64])
 def test_all_kernels_predict_the_same_words_from_any_factors(dtype: DType, rank: int) -> None:
-    """Factors at their limits, so that products wrap around; words of every kind."""
+    """Some factors are at their limits, so that products wrap around; words are of every kind."""
     random = np.random.default_rng(rank)
     rows, columns = 66, 130
     special = special_words(dtype)
@@ -166,7 +166,7 @@ def test_all_kernels_predict_the_same_words_from_any_factors(dtype: DType, rank:
 
 
 def test_all_kernels_predict_the_same_words_of_few_wide_rows() -> None:
-    """So wide that the portable kernels do not fill the right factor up with zeros."""
+    """The rows are so wide that the portable kernels do not pad the right factor with zeros."""
     random = np.random.default_rng(0)
     rows, columns = 2, (1 << 21) + 37
     base = random.integers(0x3C00, 0x3F00, (rows, columns)).astype("<u2")
@@ -239,7 +239,7 @@ def test_the_portable_kernels_run_everywhere() -> None:
 
 @st.composite
 def made_tensors(draw: st.DrawFn) -> Tensor:
-    """Tensors whose model has any parts, coded by the reference's own encoder."""
+    """Tensors whose model has any combination of parts, encoded by the reference."""
     dtype = draw(st.sampled_from(list(DType)))
     rows, columns = draw(st.integers(1, 6)), draw(st.sampled_from([1, 3, 31, 32, 33, 70]))
     if draw(st.booleans()):
@@ -319,7 +319,7 @@ def test_the_reference_reads_and_writes_what_kernels_write(
         random = np.random.default_rng(0)
         left = (2 * random.integers(-30, 30, 3 * rows)).astype("<i2").tobytes()
         right = random.integers(-30, 30, 3 * columns).astype("<i2").tobytes()
-        # The left numbers are even, which the model tells apart.
+        # The left factors are even, so that the model stores a stride for them.
         factors = left, right, FLOAT_WORDS[dtype].max_exponent // 2 - 6, True
     encoder = FmDeltaEncoder(WORD_KINDS[dtype], source, base, rows, columns, 2, *factors, True)
     model = fm_delta.parse_prelude(words, rows, columns, encoder.prelude, encoder.version)
@@ -370,7 +370,7 @@ def test_the_reference_and_kernels_agree_on_floats(
 @settings(max_examples=30)
 @given(tensor=made_tensors(), junk=st.binary(max_size=400))
 def test_the_reference_and_kernels_agree_on_junk(tensor: Tensor, junk: bytes) -> None:
-    """A stream of any bits, under a sound model: the same words or the same refusal."""
+    """A stream of arbitrary bits with a valid model: the same words or the same refusal."""
     geometry, shape = tensor.geometry, tensor.shapes[0]
     prelude = fm_delta.write_prelude(tensor.model)
     frame, base = (geometry.rows, geometry.columns), tensor.block(0)[1]
@@ -385,7 +385,7 @@ VECTORS = Path(__file__).parents[2] / "vectors"
 
 @every_kernel
 def test_every_vector_is_read_alike(kernels: str) -> None:
-    """What is good comes back, what is not is refused, as with the kernels that run otherwise."""
+    """Valid vectors decode and invalid vectors are refused, with every set of kernels."""
     paths = [*VECTORS.glob("fm_delta/v*/*"), *VECTORS.glob("neuzip_lossless/v*/*")]
     assert len(paths) > 100
     for path in paths:

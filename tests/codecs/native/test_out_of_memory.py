@@ -1,10 +1,10 @@
-"""A process that ran out of memory within a frame codes the next one as ever."""
+"""A process that ran out of memory during one frame encodes the next one correctly."""
 
 import subprocess
 import sys
 
-# The address space ends 8 MiB from here while the frame is encoded once; its one block, which may
-# not fit the room that is given, takes more.
+# While the frame is encoded for the first time, the process can allocate only 8 MiB more. Its one
+# block needs more than that, because the stream may not fit into the buffer that is passed.
 ENCODE_TWICE = """
 import resource
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Words are moved by products as the format says, by every set of kernels, near every limit."""
+"""Every set of kernels predicts words as the format says, near every limit."""
 
 from contextlib import nullcontext
 from itertools import product
@@ -18,7 +18,7 @@ every_dtype = pytest.mark.parametrize("dtype", list(FLOAT_WORDS), ids=lambda dty
 
 
 def coded(name: str, dtype: DType, words: tuple[bytes, bytes], fit: LowRank) -> tuple[bytes, bytes]:
-    """(prelude, stream) of one block, by kernels of that name. words: the tensor's, the base's."""
+    """(prelude, stream) of one block, from the named kernels. words: of the tensor, of the base."""
     rows, columns = len(fit.left), fit.right.shape[1]
     with running(name):
         encoder = native.FmDeltaEncoder(
@@ -31,7 +31,7 @@ def coded(name: str, dtype: DType, words: tuple[bytes, bytes], fit: LowRank) -> 
 @every_dtype
 @pytest.mark.parametrize("seed", range(4))
 def test_words_near_every_limit_are_predicted_as_stated(dtype: DType, seed: int) -> None:
-    """Each row has exponents about its own and products of its own size, none to all limits."""
+    """Each row has exponents around one value and products of one size, from zero to the limits."""
     rows, columns = 96, 160
     random = np.random.default_rng(seed)
     words = FLOAT_WORDS[dtype]
@@ -50,7 +50,7 @@ def test_words_near_every_limit_are_predicted_as_stated(dtype: DType, seed: int)
         fit = LowRank(left, right.reshape(1, columns), floor, is_rounded)
         both = predict(dtype, base, fit).tobytes(), base.tobytes()
         ((prelude, stream),) = {coded(name, dtype, both, fit) for name in NAMES}
-        assert len(stream) < rows * columns // 32  # nothing was left to say
+        assert len(stream) < rows * columns // 32  # all deltas are zero
         for name in NAMES:
             shape = BlockShape(rows, columns)
             assert (
@@ -61,7 +61,7 @@ def test_words_near_every_limit_are_predicted_as_stated(dtype: DType, seed: int)
 @pytest.mark.parametrize("dtype", [DType.BF16, DType.F16], ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("length", range(22, 30))
 def test_a_sum_is_rounded_once_however_large_it_is(dtype: DType, length: int) -> None:
-    """A sum just above the middle between two words, by one unit that a float may not hold."""
+    """A sum one unit above the middle between two words; a float may not have that unit."""
     float_words = FLOAT_WORDS[dtype]
     m, guard, floor = float_words.mantissa_bits, float_words.guard_bits, float_words.bias
     half = 1 << (length - m - 2)
@@ -71,7 +71,7 @@ def test_a_sum_is_rounded_once_however_large_it_is(dtype: DType, length: int) ->
     steps, rest = divmod(wanted - (1 << (m + guard)), 1 << 14)
     left = np.array([[1 << 14, 1]] * rows, np.int16)
     right = np.array([[steps] * columns, [rest] * columns], np.int16)
-    moved = (floor + length - 1 - m - guard) << m | 1  # up, though the digits before are even
+    moved = (floor + length - 1 - m - guard) << m | 1  # rounded up, although the mantissa is even
     words = np.full_like(base, moved)
     fit = LowRank(left, right, floor)
     assert np.array_equal(predict(dtype, base, fit), words)
@@ -85,7 +85,7 @@ def test_a_sum_is_rounded_once_however_large_it_is(dtype: DType, length: int) ->
 @pytest.mark.parametrize("dtype", [DType.BF16, DType.F16], ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("length", [1, 6, 13, 20, 22, 23, 24, 25, 27, 28])
 def test_every_word_is_moved_alike_by_products_of_any_length(dtype: DType, length: int) -> None:
-    """All words in order, so that neighbours have one exponent; products of so many digits."""
+    """All words in order, so that neighbours have one exponent; products of `length` bits."""
     random = np.random.default_rng(length)
     side = 1 << 8
     base = np.arange(1 << 16, dtype="<u2").reshape(side, side)
@@ -109,9 +109,9 @@ def test_every_word_is_moved_alike_by_products_of_any_length(dtype: DType, lengt
 @pytest.mark.parametrize("length", range(22, 31))
 @pytest.mark.parametrize("above", [0, 1, 3])
 def test_sums_next_to_a_half_are_rounded_as_stated(dtype: DType, length: int, above: int) -> None:
-    """Sums of so many digits, a few units beside the middle between two words, on both sides.
+    """Sums of `length` bits, a few units below and above the middle between two words.
 
-    above: how many exponents the words lie above the unit's, each of which takes a digit of it.
+    above: how far the exponents of the words exceed that of the unit; each step drops one bit.
     """
     words = FLOAT_WORDS[dtype]
     m, guard, floor = words.mantissa_bits, words.guard_bits, words.bias
@@ -124,7 +124,7 @@ def test_sums_next_to_a_half_are_rounded_as_stated(dtype: DType, length: int, ab
     drop = length - m - 1
     kept = random.integers(1 << m, 1 << (m + 1), columns)
     sums = (kept << drop) + (1 << drop >> 1) + random.integers(-6, 7, columns)
-    # Positive words are moved to these sums, negative ones to their negatives.
+    # Positive words are moved to these sums, negative words to their negatives.
     wanted = np.clip((sums - size) << above, 2 - (1 << 30), (1 << 30) - 2)
     steps, rest = np.divmod(wanted, 1 << 14)
     parts = [(steps + part) // 4 for part in range(4)]
@@ -140,19 +140,19 @@ def test_sums_next_to_a_half_are_rounded_as_stated(dtype: DType, length: int, ab
                 with nullcontext() if mode is None else in_mode(mode):
                     found = run_delta(name, dtype, frame, prelude, stream, both[1], shape)
                 assert found == both[0], (name, mode)
-            assert len(stream) < rows * columns // 2, name  # hardly anything was left to say
+            assert len(stream) < rows * columns // 2, name  # nearly all deltas are zero
 
 
 @every_dtype
 def test_products_at_the_limits_of_an_integer_are_added_alike(dtype: DType) -> None:
-    """Products on both sides of where they are held, on words that floats could add them to."""
+    """Products on both sides of the clamp, for words to which floats could add them exactly."""
     words = FLOAT_WORDS[dtype]
     m, guard, floor = words.mantissa_bits, words.guard_bits, words.bias
     limits = [(1 << digits) + step for digits in (22, 23, 24, 28, 29, 30) for step in (-1, 0, 1)]
     wanted = np.array([*limits, 2**31 - 1] + [-limit for limit in limits] + [-(2**31)])
     columns = 4 * len(wanted)
     steps, rest = np.divmod(np.tile(wanted, 4), 1 << 14)
-    parts = [(steps + part) // 5 for part in range(5)]  # each a fifth, so that all fit 16 bits
+    parts = [(steps + part) // 5 for part in range(5)]  # a fifth each, so that all fit into 16 bits
     right = np.array([*parts, rest], np.int16)
     rows = 8
     left = np.array([[1 << 14] * 5 + [1]] * rows, np.int16)
@@ -169,4 +169,4 @@ def test_products_at_the_limits_of_an_integer_are_added_alike(dtype: DType) -> N
         prelude, stream = coded(name, dtype, both, fit)
         frame, shape = (rows, columns), BlockShape(rows, columns)
         assert run_delta(name, dtype, frame, prelude, stream, both[1], shape) == both[0]
-        assert len(stream) < rows * columns // 2, name  # little but the factors was left to say
+        assert len(stream) < rows * columns // 2, name  # beside the factors, nearly nothing

@@ -1,4 +1,4 @@
-"""The processor's modes of floats, rounding and subnormals, change no byte."""
+"""The floating-point modes of the processor (rounding, flush-to-zero) change no byte."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -42,7 +42,7 @@ def cast_words(words: bytes, source: DType, dtype: DType) -> bytes:
 
 
 def is_changed() -> bool:
-    """Whether the processor counts otherwise than it does at first."""
+    """Whether the processor is not in its default floating-point mode."""
     one, tiny = np.float32(1), np.float32(1e-40)
     sums = one + np.float32(2**-25), -one - np.float32(2**-25), one - np.float32(2**-26)
     return tiny * one == 0 or sums != (one, -one, one)
@@ -51,7 +51,7 @@ def is_changed() -> bool:
 @every_mode
 @every_kernel
 def test_the_modes_of_the_processor_do_not_show(kernels: str, mode: str) -> None:
-    """Predictions are the only part that a rounding mode could touch."""
+    """Predictions are the only step that a rounding mode could change."""
     random = np.random.default_rng(5)
     rows, columns, rank = 33, 64, 4
     shape, frame = BlockShape(rows, columns), (rows, columns)
@@ -59,7 +59,7 @@ def test_the_modes_of_the_processor_do_not_show(kernels: str, mode: str) -> None
     right = random.integers(-3000, 3000, rank * columns).astype("<i2").reshape(rank, columns)
     assert not is_changed()
     for dtype, floats in FLOAT_WORDS.items():
-        # Subnormal words among them: in every other row all exponents are zero.
+        # With subnormal words: in every second row all exponents are zero.
         near = np.frombuffer(fine_tune(dtype, rows * columns)[1], special_words(dtype).dtype)
         rest = near.reshape(rows, columns) & (floats.sign - 1) >> floats.exponent_bits
         base = np.where(np.arange(rows)[:, None] % 2, near.reshape(rows, columns), rest)
@@ -86,7 +86,7 @@ def test_the_modes_of_the_processor_do_not_show(kernels: str, mode: str) -> None
 
 
 def in_blocks(frame: CodedFrame, rows_per_block: int) -> CodedFrame:
-    """The same tensor in shorter blocks, so that there are some for each of two threads."""
+    """The same tensor in shorter blocks, so that each of two threads gets some."""
     assert frame.base is not None
     geometry = replace(frame.geometry, rows_per_block=rows_per_block)
     return delta_frame(geometry, frame.source, frame.base, Effort(frame.body.effort))
@@ -127,7 +127,7 @@ def test_frames_are_decoded_alike_in_every_mode_and_by_threads_that_have_it(
 
 
 def test_a_thread_has_the_mode_of_the_one_that_started_it() -> None:
-    """The native threads of the test above, too."""
+    """So do the native threads of the test above."""
     for mode in MODES:
         with in_mode(mode), ThreadPoolExecutor(1) as pool:
             assert pool.submit(is_changed).result(), mode
@@ -135,7 +135,7 @@ def test_a_thread_has_the_mode_of_the_one_that_started_it() -> None:
 
 @every_mode
 def test_what_was_encoded_in_a_mode_is_decoded_without_it(mode: str) -> None:
-    """The search for a product counts in floats, so that its frames may be others."""
+    """The low-rank search calculates in floats, so that its frames may differ."""
     for name in ("BF16, low rank", "F16, low rank", "F32, low rank", "F32, decayed rows"):
         frame = FRAMES[f"{name}, blocks"]
         assert frame.base is not None
@@ -154,7 +154,7 @@ def test_a_base_is_cast_alike_in_every_mode(wide: DType, dtype: DType, mode: str
     rows, columns = 64, 64
     count = rows * columns
     tuned, near = (as_reals(words, wide).copy() for words in fine_tune(wide, count))
-    smallest = 2.0**-14 if dtype is DType.F16 else 2.0**-126  # normal number; its square is none
+    smallest = 2.0**-14 if dtype is DType.F16 else 2.0**-126  # normal; its square is subnormal
     for words in (tuned, near):
         words[::4] *= smallest
     source, expected = (cast_words(words.tobytes(), wide, dtype) for words in (tuned, near))

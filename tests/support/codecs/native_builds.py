@@ -1,8 +1,8 @@
 """Builds of the native codecs for their fuzzers, with every set of kernels.
 
-A set that this processor cannot run is built with SIMDe, which does in plain C++ what the
-instructions do; so all sets are under test everywhere. That with gathers always is, since
-sanitizers do not see what a gather reads.
+A set that this processor cannot run is built with SIMDe, which emulates the instructions in plain
+C++, so that all sets are tested on every processor. The set with gathers is always emulated,
+because sanitizers do not check the loads of a gather.
 """
 
 import subprocess
@@ -31,16 +31,16 @@ KERNELS = {
 }
 GATHERS = "avx512_gathers"
 KERNELS[GATHERS] = [*KERNELS["avx512"], "-DDELTAHUB_GATHERS"]
-# Elements of vectors wrap around, as those of SIMDe are not told to.
+# -fwrapv, because SIMDe relies on vector elements that wrap around.
 EMULATED = [
     f"-I{TESTS / 'support' / 'codecs' / 'emulated'}", f"-I{simde_py.get_include()}",
     "-Og", "-D__AVX2__=1",
     "-fwrapv", "-fno-sanitize=signed-integer-overflow",
 ]  # fmt: skip
-# For what asks which kernels there are: emulated ones always are.
+# The dispatch sees every set as supported, because missing sets are emulated.
 ALL_ARE_SUPPORTED = "-D__builtin_cpu_supports(feature)=1"
 
-# Of fuzzers, whose inputs are short.
+# A low limit, because the inputs of fuzzers are short.
 FEW_ARE_FILLED = "-DDELTAHUB_MOST_FILLED=256"
 
 
@@ -59,7 +59,7 @@ def emulating(isa: str) -> list[str]:
 
 
 def compiled(compiler: str, source: str, target: Path, flags: Sequence[str]) -> Path:
-    """An object file. Of warnings the module's own build tells."""
+    """Compiles an object file, without warnings: the build of the module shows them."""
     run([compiler, "-w", f"-I{NATIVE}", *flags, "-c", NATIVE / source, "-o", target])
     return target
 
@@ -71,9 +71,9 @@ def built(
     flags: Sequence[str],
     kernel_flags: Sequence[str] = (),
 ) -> dict[str, Path]:
-    """Each program of (source, flags of its own), linked with all kernels; and all objects.
+    """Compiles each program, (source, its flags), and links it with all kernels.
 
-    Objects are named by what they hold: a set of kernels, or a program.
+    Returns the object files, by the name of the set of kernels or of the program.
     """
     with ThreadPoolExecutor(2) as pool:
         objects = {

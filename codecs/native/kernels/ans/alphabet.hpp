@@ -1,8 +1,9 @@
-// Alphabets: which symbols a number can fall into, and which of its low digits stay raw.
+// Alphabets: which symbol a value has, and how many of its low bits are raw.
 //
-// A symbol is (mant, width): with a context's shift it holds the numbers whose digits above
-// min(width + shift, bits - 1) are `mant`. Symbols 0 and 1 are the escapes of numbers from zero on
-// and below zero: all digits but the sign are raw.
+// A symbol is (mant, width). With the shift of a context it stands for the values whose bits above
+// the lowest min(width + shift, value_bits - 1) are `mant`; the lower bits are raw. Symbols 0 and
+// 1 are the escapes, for values from zero on and for values below zero: all bits but the sign are
+// raw.
 #pragma once
 
 #include <algorithm>
@@ -22,12 +23,13 @@ struct Symbol {
   std::uint8_t width;
 };
 
-inline unsigned raw_digits(unsigned width, unsigned shift, unsigned number_bits) {
-  return std::min(width + shift, number_bits - 1);
+inline unsigned raw_bit_count(unsigned width, unsigned shift, unsigned value_bits) {
+  return std::min(width + shift, value_bits - 1);
 }
 
-// Differences: cells 0..15 are one magnitude each, from 16 on an octave has two cells. Symbol
-// 2 + 2 * cell + negative holds the numbers whose one's-complement magnitude lies in the cell.
+// Deltas: cells 0..15 have one magnitude each; from 16 on an octave has two cells. Symbol 2 + 2 *
+// cell + negative stands for the values whose magnitude (one's complement if negative) lies in the
+// cell.
 inline constexpr int n_linear = 16;
 inline constexpr int n_octaves = 12;
 inline constexpr int n_cells = n_linear + 2 * n_octaves;
@@ -46,8 +48,9 @@ constexpr Symbol delta_symbol(int symbol) {
           .width = std::uint8_t(cell_width(cell))};
 }
 
-// Cells by shifted magnitude, in two small tables: the low magnitudes one by one, and all of them
-// at a coarser step that cells so high are multiples of. Cell `n_cells` stands for the escape.
+// Cells by shifted magnitude, in two small tables: one element for each of the low magnitudes, and
+// one for each 2^coarse_bits magnitudes, of which the starts of high cells are multiples. Cell
+// `n_cells` stands for the escape.
 inline constexpr unsigned fine_end = 1u << 10;
 inline constexpr unsigned coarse_bits = 6;
 inline constexpr auto cell_by_magnitude = [] {
@@ -74,20 +77,22 @@ constexpr unsigned cell_of(Wide shifted_magnitude) {
   return cell_by_magnitude[shifted_magnitude < fine_end ? shifted_magnitude : coarse];
 }
 
-// 2 * cell + negative, of a magnitude that has a cell or not, as a symbol.
-constexpr int symbol_of_place(unsigned place) {
-  return place < 2 * n_cells ? int(place) + n_escapes : int(place & 1);
+// The symbol of row 2 * cell + negative of an encoding table. Cell n_cells is the escape.
+constexpr int symbol_of_row(unsigned row_in_table) {
+  return row_in_table < 2 * n_cells ? int(row_in_table) + n_escapes : int(row_in_table & 1);
 }
-inline constexpr unsigned n_places = 2 * (n_cells + 1);
+inline constexpr unsigned rows_per_table = 2 * (n_cells + 1);
 
-// Floats on their own: symbol 2 + the leading bits, exponent and first digits of the mantissa; the
-// sign and the other digits are raw. An entry of a table has no room for more leading bits.
-inline constexpr int most_leading_bits = 11;
+// Floats without a base: symbol 2 + the leading bits, which are the exponent and the first
+// mantissa bits; the sign and the other mantissa bits are raw. An entry has no room for more
+// leading bits.
+inline constexpr int max_leading_bits = 11;
 constexpr int n_float_symbols(int leading_bits) { return n_escapes + (1 << leading_bits); }
 
 constexpr Symbol float_symbol(int symbol, int leading_bits, int raw_bits) {
   if (symbol < n_escapes) return {.mant = std::int16_t(-symbol), .width = escape_width};
-  // Numbers are modulo 2^bits, so that leading bits which begin with 1 are those of one below zero.
+  // Values are modulo 2^bits, so that leading bits which begin with 1 are those of a negative
+  // value.
   const int bits = symbol - n_escapes, top = 1 << (leading_bits - 1);
   return {.mant = std::int16_t((bits ^ top) - top), .width = std::uint8_t(raw_bits)};
 }

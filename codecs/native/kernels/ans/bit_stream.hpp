@@ -1,4 +1,4 @@
-// Streams: written forwards, read from their last bit.
+// Bit streams, which are written from the first bit on and read from the last bit on.
 #pragma once
 
 #include <bit>
@@ -9,17 +9,18 @@
 
 DELTAHUB_BEGIN
 
-// Reads a stream from its last bit to its first. `position` is the number of bits not yet read.
+// Reads a stream from its last bit to its first. `position` is the number of unread bits.
 class BackwardBits {
  public:
   BackwardBits(const std::uint8_t* bytes, std::size_t size) : bytes_(bytes), size_(size) {
-    // The highest set bit of the last byte marks the end; it must be there.
+    // The highest set bit of the last byte marks the end of the stream. A stream without it is not
+    // sound.
     if (size > 0 && bytes[size - 1] != 0)
       position_ = 8 * (size - 1) + std::size_t(std::bit_width(bytes[size - 1])) - 1;
     else
       is_sound_ = false;
   }
-  // A stream whose first bits were read by another.
+  // Goes on with a stream of which `position` bits are unread.
   static BackwardBits resumed(const std::uint8_t* bytes, std::size_t size, std::size_t position) {
     BackwardBits bits;
     bits.bytes_ = bytes, bits.size_ = size, bits.position_ = position;
@@ -27,12 +28,13 @@ class BackwardBits {
   }
 
   bool is_sound() const { return is_sound_; }
-  // Whether `n_bits` can be skipped and 16 bytes be loaded at every position after it.
-  bool has_room(std::size_t n_bits) const {
+  // Whether n_bits can be skipped, and 16 bytes can be loaded at each position on the way.
+  bool has_unread(std::size_t n_bits) const {
     return position_ >= n_bits && position_ / 8 + 16 <= size_;
   }
 
-  // The n bits before the position become readable by `peek`. Too few of them: no longer sound.
+  // Makes the n bits before the position readable by `peek`. If there are fewer, the stream is no
+  // longer sound.
   void skip(unsigned n_bits) {
     if (n_bits > position_) {
       is_sound_ = false;
@@ -43,7 +45,7 @@ class BackwardBits {
   }
   void skip_unchecked(std::size_t n_bits) { position_ -= n_bits; }
 
-  // At least 57 bits from `offset` above the position on; the unchecked one needs `has_room`.
+  // At least 57 bits, from `offset` bits above the position on. peek_unchecked needs has_unread.
   std::uint64_t peek_unchecked(unsigned offset = 0) const {
     const std::size_t at = position_ + offset;
     return load<std::uint64_t>(bytes_ + at / 8) >> at % 8;
@@ -56,7 +58,7 @@ class BackwardBits {
     return value >> at % 8;
   }
 
-  // Where the next digits lie; for kernels that read many at once.
+  // For kernels, which read many bits at once.
   const std::uint8_t* bytes() const { return bytes_; }
   std::size_t position() const { return position_; }
 
@@ -69,11 +71,11 @@ class BackwardBits {
   bool is_sound_ = true;
 };
 
-// Appends bits, lowest first. The caller's buffer has 8 bytes to spare after the last bit.
+// Appends bits, lowest first. The buffer needs 8 spare bytes after the last bit.
 class ForwardBits {
  public:
   explicit ForwardBits(std::uint8_t* out) : at_(out) {}
-  // A stream whose first bits were written by another.
+  // Goes on with a stream whose last n_pending bits are not stored yet.
   ForwardBits(std::uint8_t* at, std::uint64_t pending, unsigned n_pending)
       : at_(at), pending_(pending), n_pending_(n_pending) {}
 
@@ -86,7 +88,7 @@ class ForwardBits {
     pending_ >>= n_pending_ & ~7u;
     n_pending_ &= 7;
   }
-  // Ends the stream with its marker bit; returns where it ends.
+  // Appends the end marker; returns the end of the stream.
   std::uint8_t* finish() {
     put(1, 1);
     if (n_pending_ > 0) *at_++ = std::uint8_t(pending_);

@@ -1,4 +1,4 @@
-// Memory that is asked for while numbers are read.
+// Prefetch of memory while values are coded.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,12 @@
 DELTAHUB_BEGIN
 namespace {
 
-// As much of both as a round of numbers makes words, from number i on.
-template <class Number>
-inline void ask_for_round(Ahead ahead, std::size_t i) {
-  constexpr std::size_t line = 64, size = sizeof(Number);
-  for (const std::uintptr_t begin : {ahead.words, ahead.base})
-    for (std::size_t at = 0; at < n_lanes * size; at += line)
+// Prefetches both targets: the cache lines of one round, from value i on.
+template <class Value>
+inline void prefetch_round(PrefetchTargets targets, std::size_t i) {
+  constexpr std::size_t cache_line_bytes = 64, size = sizeof(Value);
+  for (const std::uintptr_t begin : {targets.words, targets.base})
+    for (std::size_t at = 0; at < n_lanes * size; at += cache_line_bytes)
       __builtin_prefetch(reinterpret_cast<const void*>(begin + i * size + at));
 }
 

@@ -1,5 +1,6 @@
-// The integer product as dot products of 16-bit numbers, for which compilers take the instructions
-// that a processor has: pmaddwd of SSE2, smlal of NEON. So a column of the right factor is contiguous.
+// The integer product as dot products of 16-bit vectors, for which compilers use the instructions
+// of each processor: pmaddwd of SSE2, smlal of NEON. So the columns of the right factor are
+// contiguous.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +12,11 @@
 DELTAHUB_BEGIN
 namespace {
 
-constexpr std::size_t rank_step = 8, greatest_rank = 64;
+constexpr std::size_t rank_step = 8, max_rank = 64;
 constexpr bool is_right_by_column = true;
 
-// One row of a product. Both loops below are made vectors only if they are loops, of a known length.
+// One row of a product. Compilers vectorize the inner loops of this file only if they are not
+// unrolled and have a constant length.
 template <std::size_t RANK>
 void dots_of_row(const std::int16_t* left, const std::int16_t* right, std::size_t n,
                  std::int32_t* __restrict out) {
@@ -26,7 +28,7 @@ void dots_of_row(const std::int16_t* left, const std::int16_t* right, std::size_
   }
 }
 
-// Four at a time, so that what is loaded of the right factor is used as often.
+// Four rows at a time, so that each loaded element of the right factor is used four times.
 template <std::size_t RANK>
 void dots_of_four(const std::int16_t* left, const std::int16_t* right, std::size_t n,
                   std::int32_t* __restrict out) {
@@ -64,7 +66,7 @@ struct DotsOfRanks<std::index_sequence<I...>> {
 
 inline void product(const std::int16_t* left, std::size_t n_rows, int rank,
                     const std::int16_t* right, std::size_t, std::size_t n, std::int32_t* out) {
-  using Ranks = DotsOfRanks<std::make_index_sequence<greatest_rank / rank_step>>;
+  using Ranks = DotsOfRanks<std::make_index_sequence<max_rank / rank_step>>;
   if (rank > 0) Ranks::of[std::size_t(rank) / rank_step - 1](left, n_rows, right, n, out);
 }
 

@@ -1,4 +1,5 @@
-// The integer product, two vectors of columns at a time: what those are says the header before.
+// The integer product, two vectors of columns at a time. The struct Columns, from
+// contexts_avx2.hpp or contexts_avx512.hpp, must be defined before this header is included.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +14,7 @@ namespace {
 constexpr std::size_t rank_step = 2;
 constexpr bool is_right_by_column = false;
 
-// ROWS at a time, so that what is loaded of the right factor is used as often.
+// ROWS rows at a time, so that each loaded vector of the right factor is used ROWS times.
 template <std::size_t ROWS>
 std::size_t product_of_rows(const std::int16_t* left, int rank, const std::int16_t* pairs,
                             std::size_t stride, std::size_t n, std::int32_t* out) {

@@ -1,4 +1,4 @@
-// What decoding and encoding of eight lanes share.
+// Vector operations for decoding and encoding of eight lanes.
 #pragma once
 
 #include <immintrin.h>
@@ -10,16 +10,16 @@
 DELTAHUB_BEGIN
 namespace {
 
-inline __m256i low_digits(__m256i value, __m256i n_digits) {
-  return _mm256_andnot_si256(_mm256_sllv_epi32(_mm256_set1_epi32(-1), n_digits), value);
+inline __m256i low_bits(__m256i value, __m256i n_bits) {
+  return _mm256_andnot_si256(_mm256_sllv_epi32(_mm256_set1_epi32(-1), n_bits), value);
 }
 
 inline __m256i pair_of(__m128i low, __m128i high) {
   return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
 }
 
-// The 32 bits at entries[index] of eight lanes, loaded one by one: that costs half of what a gather
-// does on the processors that this was measured on.
+// entries[index], 32 bits each, for eight lanes. Loaded one by one, which takes half the time of a
+// gather on the processors where it was measured.
 template <class Entry>
 inline __m256i entries_at(const Entry* entries, __m256i index) {
   const auto at = [&](std::uint64_t i) {

@@ -1,4 +1,4 @@
-// What decoding and encoding of 32 lanes share.
+// Vector operations for decoding and encoding of 32 lanes.
 #pragma once
 
 #include <immintrin.h>
@@ -12,13 +12,12 @@ namespace {
 
 inline __m512i load_vector(const void* at) { return _mm512_loadu_si512(at); }
 
-// 32 fields of 16 bits: those of the even lanes in the low halves of one vector's elements, those of
-// the odd ones in another's; and back.
+// A field of 32 lanes in two vectors of 32-bit elements: the even lanes and the odd lanes.
 struct Lanes {
   __m512i even, odd;
 };
 
-// As keep_in_memory, and neither the loads nor the stores move beyond this place.
+// Like keep_in_memory; also, no load or store moves across this point.
 template <class Parts>
 inline void keep_here(Parts& parts) {
   asm volatile("" : "+m"(parts));

@@ -1,5 +1,5 @@
-// The same as kernels/simd/table_loads_avx512.hpp by gathers, for processors that are faster with them: kernels/dispatch.hpp
-// says which.
+// The functions of kernels/simd/table_loads_avx512.hpp by gathers, for processors on which these
+// are faster: see kernels/dispatch.hpp.
 #pragma once
 
 #include <immintrin.h>
@@ -13,7 +13,7 @@
 DELTAHUB_BEGIN
 namespace {
 
-// The 32 bits at each of 32 indices; odd: where those of the odd lanes begin.
+// The 32 bits at each of 32 indices. odd: the first element for the odd lanes.
 template <class Element>
 inline Lanes gathered(const Element* elements, const Element* odd, __m512i index) {
   return {_mm512_i32gather_epi32(_mm512_and_si512(index, _mm512_set1_epi32(0xffff)), elements,
@@ -38,10 +38,10 @@ class StateIndices {
 
 template <class OtherWork>
 [[gnu::always_inline]] inline Lanes rows_of_lanes(const std::uint32_t* rows,
-                                                  const std::uint16_t* places,
+                                                  const std::uint16_t* row_indices,
                                                   OtherWork&& other_work) {
   for (unsigned k = n_lanes / 4; k-- > 0;) other_work(k);
-  return gathered(rows, rows, load_vector(places));
+  return gathered(rows, rows, load_vector(row_indices));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Elements of tables for 32 lanes, loaded one by one. On Zen 4 gathers made reading a fifth slower.
+// Table elements for 32 lanes, loaded one by one. On Zen 4 gathers made decoding a fifth slower.
 #pragma once
 
 #include <immintrin.h>
@@ -14,20 +14,22 @@
 DELTAHUB_BEGIN
 namespace {
 
-// One of the four indices of 16 bits.
+// One of four 16-bit indices.
 inline std::size_t index_at(std::uint64_t four, unsigned lane) {
   if (lane == 0) return std::uint16_t(four);
   if (lane == 3) return four >> 48;
-  return _bextr_u64(four, 16 * lane, 16);  // else compilers make a move, a shift and an extension
+  // without it compilers use three instructions: move, shift, extend
+  return _bextr_u64(four, 16 * lane, 16);
 }
 
-// entries[index] of all lanes. Of four entries that are loaded with their neighbours, so that each
-// lies in its own place, blends make a vector, in fewer instructions than shuffles of lone ones.
+// entries[index] for all lanes. Each entry is loaded with its neighbours, at an address where it
+// falls into its own lane, and blends combine four loads. This takes fewer instructions than
+// shuffles of single entries.
 inline Lanes entries_of_lanes(const Entry* entries, __m512i index) {
   const auto four = [&](std::uint64_t low, std::uint64_t high, unsigned odd) {
-    const auto at = [&](std::uint64_t four_indices, unsigned lane, std::size_t place) {
+    const auto at = [&](std::uint64_t four_indices, unsigned lane, std::size_t lane_in_vector) {
       const Entry* const found = entries + index_at(four_indices, lane);
-      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(found - place));
+      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(found - lane_in_vector));
     };
     __m128i all = _mm_cvtsi32_si128(int(entries[index_at(low, odd)]));
     all = _mm_blend_epi32(all, at(low, 2 + odd, 1), 1 << 1);
@@ -52,8 +54,8 @@ inline Lanes entries_of_lanes(const Entry* entries, __m512i index) {
   return {whole(even), whole(odd)};
 }
 
-// Four elements of 32 bits, loaded one by one with their neighbours, each of them so that it lies in
-// its own place, which blends keep. index(k): of the k-th.
+// Four 32-bit elements, each loaded with its neighbours, at an address where it falls into its own
+// lane, which blends keep. index(k): the index of the k-th element.
 template <class Element, class Index>
 [[gnu::always_inline]] inline __m128i elements_at(const Element* elements, Index&& index) {
   const auto element = [&](unsigned k) {
@@ -66,8 +68,8 @@ template <class Element, class Index>
   return _mm_blend_epi32(all, _mm_loadu_si128(element(3)), 1 << 3);
 }
 
-// Of every second lane of eight, whose indices were just stored: four are loaded as one, since of
-// such few loads go ahead together.
+// Every second of eight lanes, whose indices were just stored. Four indices are read by one load,
+// because few loads of just-stored data run in parallel.
 template <class Element>
 [[gnu::always_inline]] inline __m128i elements_of_eight(const Element* elements,
                                                         const std::uint16_t* at, unsigned odd) {
@@ -77,8 +79,8 @@ template <class Element>
                      [&](unsigned k) { return index_at(fours[k / 2], 2 * (k % 2) + odd); });
 }
 
-// Eight lanes after eight lanes; those that are odd by themselves.
-struct EightByEight {
+// Elements in groups of eight lanes, even and odd lanes apart.
+struct GroupsOfEight {
   __m128i even[n_lanes / 8], odd[n_lanes / 8];
 
   Lanes lanes() const {
@@ -90,17 +92,17 @@ struct EightByEight {
   }
 };
 
-// Indices on their way from a vector to what loads by them.
+// Indices that are passed through memory, from a vector to the loads.
 class StateIndices {
  public:
   explicit StateIndices(__m512i all) {
     _mm512_store_si512(at_, all);
     keep_here(at_);
   }
-  // Their next states, those of the odd lanes in high halves.
+  // The next states at the indices; those of the odd lanes are in the high halves.
   Lanes states(const std::uint16_t* next_states) {
     keep_here(at_);
-    EightByEight found;
+    GroupsOfEight found;
 #pragma GCC unroll 4
     for (unsigned k = 0; k < n_lanes / 8; ++k) {
       found.even[k] = elements_of_eight(next_states, at_ + 8 * k, 0);
@@ -113,18 +115,19 @@ class StateIndices {
   alignas(64) std::uint16_t at_[n_lanes];
 };
 
-// Rows of 32 places. Between them other_work(k) is done, for k from 7 to 0.
+// The rows of 32 row indices. Between the loads it calls other_work(k), for k from 7 to 0.
 template <class OtherWork>
 [[gnu::always_inline]] inline Lanes rows_of_lanes(const std::uint32_t* rows,
-                                                  const std::uint16_t* places,
+                                                  const std::uint16_t* row_indices,
                                                   OtherWork&& other_work) {
-  EightByEight found;
+  GroupsOfEight found;
 #pragma GCC unroll 4
   for (unsigned k = 0; k < n_lanes / 8; ++k) {
     other_work(n_lanes / 4 - 1 - 2 * k);
-    found.even[k] = elements_at(rows, [at = places + 8 * k](unsigned j) { return at[2 * j]; });
+    found.even[k] = elements_at(rows, [at = row_indices + 8 * k](unsigned j) { return at[2 * j]; });
     other_work(n_lanes / 4 - 2 - 2 * k);
-    found.odd[k] = elements_at(rows, [at = places + 8 * k](unsigned j) { return at[2 * j + 1]; });
+    found.odd[k] =
+        elements_at(rows, [at = row_indices + 8 * k](unsigned j) { return at[2 * j + 1]; });
   }
   return found.lanes();
 }
