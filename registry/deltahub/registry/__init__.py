@@ -1,8 +1,4 @@
-"""What is stored and where: the rules, behind the HTTP layer and the jobs.
-
-The server names rows and sessions by the types that this package exports, because only the
-registry imports its database.
-"""
+"""What is stored and where, and the rules; other packages name its rows by these types."""
 
 from deltahub.registry.access.caller import ANONYMOUS, Caller
 from deltahub.registry.db.models import File, Landing, Repository, Revision
