@@ -1,6 +1,7 @@
-"""Bounds on bodies that are read whole, before anything parses them.
+"""Limits on request bodies that are read whole, applied before anything parses them.
 
-They hold for every route but those whose handlers read the body themselves, and say so.
+They hold for every route, except for those declared with `streams_body`: their handlers read the
+body themselves.
 """
 
 from collections.abc import Callable, Coroutine
@@ -18,21 +19,22 @@ from deltahub.server.streaming.fair_queue import who_asks
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
-# What takes one of the many places; larger bodies take one of the few, and need a token. A request
-# for the paths of a model, or for the frames of its tensors, may come without one.
+# Largest body for the many small slots, and largest body without a token: requests for the paths of
+# a model, or for the frames of its tensors, need none. Larger bodies take one of the few large
+# slots.
 SMALL_BYTES: Final = 256 << 10
 
 _STREAMING: Final[set[Callable[..., Any]]] = set()
 
 
 def streams_body(endpoint: Endpoint) -> Endpoint:
-    """Declares that a handler reads the body itself, within bounds, once it knows who sends it."""
+    """Declare that a handler reads the body itself, within limits, after it knows the caller."""
     _STREAMING.add(endpoint)
     return endpoint
 
 
 class BoundedRoute(APIRoute):
-    """A route whose body is read in bounded time and memory, and only from who may send it."""
+    """A route whose body is read in bounded time and memory, after the caller is authenticated."""
 
     @property
     def is_streaming(self) -> bool:
@@ -40,17 +42,17 @@ class BoundedRoute(APIRoute):
         return self.endpoint in _STREAMING
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """FastAPI's handler, on a request whose body is here."""
+        """Return FastAPI's handler, wrapped to read the body first."""
         handle = super().get_route_handler()
         if self.is_streaming:
-            # FastAPI would read it for the parameter, whole, before the handler is called.
+            # For a body parameter FastAPI would read the whole body before it calls the handler.
             assert self.body_field is None, f"{self.path} takes its body as a parameter"
             return handle
 
         async def bounded(request: Request) -> Response:
             if not _has_body(request):
                 return await handle(request)
-            # Held until the answer is made, and not while it is sent.
+            # The slot is held until the answer is made, not while it is sent.
             async with AsyncExitStack() as places:
                 request.state.has_unread_body = True
                 body = await _read(request, places)
@@ -70,7 +72,7 @@ async def _read(request: Request, places: AsyncExitStack) -> bytes:
         limit = SMALL_BYTES
     else:
         whose = "a request"
-    # The HTTP parser has checked that the number is one.
+    # The HTTP parser has checked that the header is a number.
     announced = int(request.headers.get("content-length", limit))
     if announced > limit:
         raise too_large(limit, whose)

@@ -1,4 +1,4 @@
-"""What a revision says of itself: its card, its configuration, its numbers of parameters."""
+"""Facts about a model that its files state: card, configuration, number of parameters."""
 
 import json
 import logging
@@ -32,10 +32,11 @@ log = logging.getLogger(__name__)
 
 _MAX_JSON_BYTES: Final = 1 << 20
 _MAX_HEADER_BYTES: Final = 16 << 20
-# By contents, so nothing in it is ever out of date.
+# (reader, SHA-256 of the file) -> parsed contents. Entries never become stale, because the key
+# names the contents. Limit: 16 MiB.
 _CACHE: Final[ByteCache[tuple[str, str], dict[str, Any]]] = ByteCache(16 << 20)
 _SHARD: Final = re.compile(r"(?P<stem>[^/]+)-\d{5}-of-\d{5}\.safetensors")
-# Files by which a library is known where the card does not name it.
+# Files that tell the library if the card does not name one; the first that exists decides.
 _CONFIGS: Final = (
     (ADAPTER, "peft"),
     ("config_sentence_transformers.json", "sentence-transformers"),
@@ -49,7 +50,7 @@ _SHOWN_OF_CONFIG: Final = ("architectures", "model_type", "auto_map", "quantizat
 
 @dataclass(frozen=True)
 class Facts:
-    """parameters: dtype -> number of elements, None without safetensors."""
+    """The facts of one revision. parameters: dtype -> number of elements, None if unknown."""
 
     card: Mapping[str, Any]
     config: Mapping[str, Any]
@@ -65,12 +66,12 @@ def facts_of(
     base: DeclaredBase | None = None,
     measured: Sequence[str] = (),
 ) -> Facts:
-    """What the files of a revision say. What cannot be read says nothing.
+    """Read the facts of a revision from its files. A file that cannot be read adds nothing.
 
-    base: the model here that the revision was made from; an adapter whose card names none, and
-    whose configuration names this one, is shown as if its card did. Tags say how it is called now,
-    whatever it was called when the card was written, and name it also where only the push did.
-    measured: models that its weights were found to be made from, which tags say beside the card.
+    base: the declared base, a model of this hub. If the card names no base but the adapter's
+    configuration names this one, the card is shown as if it named it. Tags use the base's name of
+    today, and contain it even if only the push declared it.
+    measured: names of the models that the weights were found to derive from, added as tags.
     """
     files = {entry.path: entry for entry in entries}
     card = _read(hub, files.get(CARD), "card")
@@ -105,7 +106,7 @@ def facts_of(
 
 
 def weights_of(files: Mapping[str, EntryInfo]) -> list[EntryInfo]:
-    """The safetensors files that make up the model, each tensor once: one file, or its shards."""
+    """Return the files that hold the model's weights, each tensor once: one file, or its shards."""
     at_root = {path for path in files if "/" not in path and path.endswith(".safetensors")}
     for whole in ("model.safetensors", "adapter_model.safetensors"):
         if whole in at_root:
@@ -121,7 +122,10 @@ def weights_of(files: Mapping[str, EntryInfo]) -> list[EntryInfo]:
 
 
 def header_of(hub: Hub, entry: EntryInfo) -> bytes:
-    """The JSON at the begin of a safetensors file, as it lies there. InvalidSafetensors."""
+    """Return the JSON header of a safetensors file, unparsed, at most 16 MiB.
+
+    Raises InvalidSafetensors.
+    """
     file = entry.file
     first = b"".join(hub.restorer.stream_file(file, 0, min(LENGTH_BYTES, file.size)))
     end = header_length(first, file.size)
@@ -131,7 +135,7 @@ def header_of(hub: Hub, entry: EntryInfo) -> bytes:
 
 
 def read_small(hub: Hub, entry: EntryInfo, most: int) -> bytes | None:
-    """A file's bytes; None where it is larger."""
+    """Return the bytes of a file; None if it has more than `most` bytes."""
     if entry.file.size > most:
         return None
     return b"".join(hub.restorer.stream_file(entry.file, 0, entry.file.size))
@@ -147,7 +151,7 @@ def _parameters(hub: Hub, weights: Sequence[EntryInfo]) -> dict[str, int] | None
 
 
 def _read(hub: Hub, entry: EntryInfo | None, what: str) -> dict[str, Any]:
-    """What a file says, `plain`; {} where it cannot be told, and the log has the reason."""
+    """The parsed contents of a file as plain values; {} and a log line if it cannot be read."""
     if entry is None:
         return {}
     key = (what, entry.file.sha256)
@@ -160,10 +164,10 @@ def _read(hub: Hub, entry: EntryInfo | None, what: str) -> dict[str, Any]:
     except InvalidSafetensors as error:
         known = _unreadable(entry, error)
     except (RegistryError, CodecError) as error:
-        return _unreadable(entry, error)  # what cannot be fetched now may be later
+        return _unreadable(entry, error)  # not cached: a later fetch may succeed
     else:
         known = {} if data is None else _parsed(parse, entry, data)
-    # Failures, too: what cannot be read costs as much at each list, for as long as it lies there.
+    # Failures are cached too: otherwise each list of models would parse the broken file again.
     _CACHE.put(key, known, 256 + len(json.dumps(known)))
     return known
 
@@ -173,7 +177,7 @@ def _parsed(parse: _Parse, entry: EntryInfo, data: bytes) -> dict[str, Any]:
         found = plain(parse(entry, data))
     except (BadCard, CodecError, ValueError) as error:
         return _unreadable(entry, error)
-    except Exception as error:  # one model's file must not take the others out of a list
+    except Exception as error:  # one model's file must not break a list of many models
         log.exception("file=%s sha256=%s broke its parser", entry.path, entry.file.sha256)
         return _unreadable(entry, error)
     return found if isinstance(found, dict) else {}
@@ -193,7 +197,7 @@ def _counts(entry: EntryInfo, text: bytes) -> dict[str, Any]:
     return counts
 
 
-# How each kind of file is fetched, None where it is too large, and what its bytes say.
+# Reader -> (how to fetch the bytes, None if the file is too large; how to parse them).
 _READERS: Final[Mapping[str, tuple[_Fetch, _Parse]]] = {
     "card": (partial(read_small, most=MAX_CARD_BYTES), lambda _entry, data: front_matter(data)),
     "json": (partial(read_small, most=_MAX_JSON_BYTES), lambda _entry, data: read_json(data)),

@@ -1,9 +1,9 @@
 """The front matter of a model card: YAML between two lines of three dashes.
 
-Nobody vouches for a card, and the hub reads cards for every list of models, also for callers
-without a token. So the parser's events are scanned before any value is made: anchors and aliases
-are refused, because a short text of them can stand for any number of values, and the levels and the
-number of values have limits.
+Cards are untrusted input, and the hub reads them for every list of models, also for callers without
+a token. So the events of the YAML parser are checked before any value is made: anchors and aliases
+are refused, because a short text with them can expand to any number of values, and the depth and
+the number of values have limits.
 """
 
 import logging
@@ -24,13 +24,13 @@ if not yaml.__with_libyaml__:
 
 log = logging.getLogger(__name__)
 
-# The results of large evaluations take some 200 KiB in today's cards.
+# Cards of today hold up to about 200 KiB of evaluation results.
 MAX_FRONT_BYTES: Final = 256 << 10
 _FENCE: Final = "---"
 _MAX_VALUES: Final = 32_768  # keys, lists and mappings count as well
 _LONGEST_NUMBER: Final = 64  # characters; a longer number is shown as text
 _TAG: Final = "tag:yaml.org,2002:"
-# JSON writes a character beyond 16 bits as two escapes, which YAML refuses.
+# JSON writes a character above U+FFFF as two \u escapes, a surrogate pair, which YAML refuses.
 _ESCAPES: Final = re.compile(
     r"\\\\|\\u(?P<high>d[89ab][0-9a-f]{2})\\u(?P<low>d[c-f][0-9a-f]{2})|\\ud[89a-f][0-9a-f]{2}",
     re.IGNORECASE,
@@ -38,13 +38,13 @@ _ESCAPES: Final = re.compile(
 
 
 class BadCard(Exception):
-    """Front matter that is no mapping in YAML, or is too large; the text names the place."""
+    """Front matter that is not a YAML mapping or exceeds a limit; the text names the place."""
 
 
 def front_matter(readme: bytes) -> dict[str, Any]:
-    """The mapping between two lines of three dashes at the beginning; {} where there is none.
+    """Parse the front matter at the beginning of a README.md; {} if there is none.
 
-    Values are `plain`, keys are the text as the card has it. Raises BadCard, and nothing else.
+    Values are as `plain` returns them, keys are the card's text. Raises BadCard, and nothing else.
     """
     source = _between_fences(readme)
     if source is None:
@@ -52,7 +52,7 @@ def front_matter(readme: bytes) -> dict[str, Any]:
     try:
         source = _ESCAPES.sub(_whole, source)
         _scan(source)
-        found = yaml.load(source, _Loader)  # a safe loader: it makes plain values only
+        found = yaml.load(source, _Loader)  # a safe loader: it creates no Python objects
         if found is None:
             return {}
         if not isinstance(found, dict):
@@ -62,7 +62,7 @@ def front_matter(readme: bytes) -> dict[str, Any]:
         raise
     except (yaml.YAMLError, ValueError) as error:
         raise BadCard(f"the front matter is not YAML: {_problem(error)}"[:300]) from error
-    except Exception as error:  # a parser's mistake must not take lists and pushes down
+    except Exception as error:  # a bug in the parser must not break lists and pushes
         log.exception("front matter of %d characters broke its parser", len(source))
         raise BadCard("the front matter cannot be read") from error
     return card
@@ -95,12 +95,12 @@ def _problem(error: Exception) -> str:
 
 
 def _place(mark: Any) -> str:
-    # Counted as an editor does: the line of dashes is the first.
+    # Lines count from 1 and include the line of dashes, as in an editor.
     return f"line {mark.line + 2}, column {mark.column + 1}"
 
 
 def _scan(source: str) -> None:
-    """Refuse text from which the loader would make too much, before it makes anything."""
+    """Raise BadCard for text that exceeds a limit, before the loader makes any value."""
     depth = n_values = 0
     for event in yaml.parse(source, yaml.CSafeLoader):
         if isinstance(event, yaml.NodeEvent):
@@ -118,12 +118,12 @@ def _scan(source: str) -> None:
 
 
 def _bad(at: Any, what: str) -> BadCard:
-    """at: the event or the node that is wrong."""
+    """The error for a wrong YAML event or node `at`."""
     return BadCard(f"the front matter cannot be read: {_place(at.start_mark)}: {what}"[:300])
 
 
 class _Loader(yaml.CSafeLoader):
-    """PyYAML's safe loader, for values that JSON has: no sets, no bytes, and keys are text."""
+    """PyYAML's safe loader limited to the values of JSON: no sets, no bytes, keys are text."""
 
 
 def _mapping(loader: Any, node: Any) -> Any:
@@ -138,7 +138,7 @@ def _mapping(loader: Any, node: Any) -> Any:
 
 
 def _converted(kind: str) -> Callable[[Any, Any], Any]:
-    """PyYAML's conversion of scalars of a kind; a scalar that is none of the kind has its place."""
+    """PyYAML's conversion of scalars of one kind, with the place in the error of a wrong scalar."""
     convert = SafeConstructor.yaml_constructors[f"{_TAG}{kind}"]
 
     def construct(loader: Any, node: Any) -> Any:
@@ -164,7 +164,7 @@ _Loader.yaml_constructors = {
     f"{_TAG}map": _mapping,
     f"{_TAG}seq": SafeConstructor.construct_yaml_seq,
     **{f"{_TAG}{kind}": _converted(kind) for kind in ("bool", "float", "int", "null", "timestamp")},
-    # A value `<<` or `=` has a tag of its own, and is text here.
+    # YAML gives the scalars `<<` and `=` tags of their own; as values they are text here.
     **{
         f"{_TAG}{kind}": SafeConstructor.construct_yaml_str
         for kind in ("str", "binary", "merge", "value")

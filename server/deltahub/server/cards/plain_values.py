@@ -1,21 +1,21 @@
-"""What users' files say, as values that every JSON reader takes."""
+"""Contents of users' files, reduced to values that every JSON reader accepts."""
 
 import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-DEEPEST: Final = 64  # levels of lists and mappings within each other
-# Integers that fit 64 bits, with sign or without; longer ones are shown as text.
+DEEPEST: Final = 64  # levels of nested lists and mappings
+# Integers that fit into 64 bits, signed or unsigned; other integers become text.
 _LEAST_INT: Final = -(1 << 63)
 _MOST_INT: Final = (1 << 64) - 1
-_LONGEST_INT: Final = 20
+_LONGEST_INT: Final = 20  # characters
 
 
 def plain(value: Any, deepest: int = DEEPEST) -> Any:
-    """The value with nothing in it that JSON lacks or readers stumble over.
+    """Return the value reduced to values that JSON has and readers accept.
 
-    Pairs of surrogates are joined, lone ones become U+FFFD; NaN and the infinities are None,
-    integers beyond 64 bits are text. ValueError for what is nested deeper than `deepest`.
+    Surrogate pairs become one character, lone surrogates U+FFFD, NaN and infinities None, integers
+    beyond 64 bits text. Raises ValueError if lists or mappings nest deeper than `deepest`.
     """
     if isinstance(value, str):
         return joined(value)
@@ -35,7 +35,7 @@ def plain(value: Any, deepest: int = DEEPEST) -> Any:
 
 
 def joined(value: str) -> str:
-    """The text with a form in UTF-8: pairs of surrogates joined, lone ones replaced."""
+    """Return text that UTF-8 can encode: surrogate pairs joined, lone surrogates as U+FFFD."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -44,7 +44,7 @@ def joined(value: str) -> str:
 
 
 def read_json(data: bytes) -> Any:
-    """What JSON in a user's file says, as `plain` gives it. ValueError for what is no JSON."""
+    """Parse the JSON of a user's file and reduce it with `plain`. Raises ValueError."""
     try:
         return plain(json.loads(data, parse_int=_integer))
     except RecursionError as error:
@@ -52,5 +52,5 @@ def read_json(data: bytes) -> Any:
 
 
 def _integer(digits: str) -> int | str:
-    # Python takes long for many digits, and refuses more than some thousands.
+    # int() takes quadratic time for long text, and refuses more than a few thousand digits.
     return int(digits) if len(digits) <= _LONGEST_INT else digits

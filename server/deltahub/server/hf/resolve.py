@@ -1,4 +1,4 @@
-"""The bytes of files, as `hf_hub_download` and `from_pretrained` ask for them."""
+"""Downloads of files, as `hf_hub_download` and `from_pretrained` request them."""
 
 from urllib.parse import quote
 
@@ -30,7 +30,7 @@ def head_file(
     hub: HubDep,
     caller: CallerDep,
 ) -> Response:
-    """What get_file would answer for the whole file, without the bytes."""
+    """Return the headers of get_file for the whole file, without the bytes."""
     entry, headers = _found(request, hub, caller, name, revision, path)
     return Response(headers=headers | {"Content-Length": str(entry.file.size)})
 
@@ -44,7 +44,7 @@ def get_file(
     hub: HubDep,
     caller: CallerDep,
 ) -> Response:
-    """Stream a file, or the one range of it that is asked for."""
+    """Stream a file, or one byte range of it."""
     entry, headers = _found(request, hub, caller, name, revision, path)
     known = request.headers.get("if-none-match")
     if known is not None and matches(known, headers["ETag"]):
@@ -79,7 +79,7 @@ def _found(
         "X-Linked-ETag": f'"{entry.etag}"',
         "X-Linked-Size": str(entry.file.size),
         "Accept-Ranges": "bytes",
-        # Never shown in a browser as what it claims to be.
+        # A browser saves the file: it never runs a page that a user has uploaded.
         "Content-Type": "application/octet-stream",
         "Content-Disposition": f"attachment; filename*=UTF-8''{file_name}",
         "X-Content-Type-Options": "nosniff",

@@ -1,4 +1,4 @@
-"""What a client needs to rebuild a file itself: its recipe, and the frames that it lacks."""
+"""Downloads for clients that rebuild files themselves: recipes, and frames of tensors."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def get_recipe(
     caller: CallerDep,
     revision: RevisionQuery = "main",
 ) -> RecipePlanOut:
-    """Show which tensors rebuild a file and how the hub keeps each; not_ready before its ingest."""
+    """Show which tensors make up a file and how each is stored; not_ready before its ingest."""
     _, entry = find_file(hub, caller, f"{namespace}/{name}", revision, path)
     plan = plan_download(hub.registry, hub.restorer, entry.file)
     return RecipePlanOut(
@@ -62,7 +62,7 @@ def get_recipe_bytes(
     caller: CallerDep,
     revision: RevisionQuery = "main",
 ) -> Response:
-    """Send the recipe itself; its BLAKE3 is the id that get_recipe names."""
+    """Send the recipe of a file; get_recipe names its BLAKE3-256."""
     _, entry = find_file(hub, caller, f"{namespace}/{name}", revision, path)
     data = hub.restorer.read_recipe(entry.file)
     return Response(data, media_type="application/octet-stream")
@@ -78,7 +78,7 @@ def get_frames(
     caller: CallerDep,
     revision: RevisionQuery = "main",
 ) -> Response:
-    """Send the frames of tensors of this revision, back to back, each tensor's in order."""
+    """Send frames of tensors of this revision, concatenated; frames of a tensor are in order."""
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, f"{namespace}/{name}")
         found = resolve_revision(session, repository, revision)

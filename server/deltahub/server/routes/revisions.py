@@ -33,7 +33,7 @@ router = APIRouter(
 def create_commit(
     namespace: str, name: str, body: CommitIn, hub: HubDep, caller: CallerDep
 ) -> CommitOut:
-    """Make a new revision of uploaded files and point a branch at it, all or nothing."""
+    """Create a revision from uploaded files and move a branch to it, all or nothing."""
     full_name = f"{namespace}/{name}"
     writer = require_writer(caller)
     operations: list[Operation] = [
@@ -73,7 +73,7 @@ def get_revision(
 def _base(declared: DeclaredBase | None) -> BaseOut:
     if declared is None:
         return BaseOut(declared=None, commit=None)
-    # The pusher could read the base; whoever looks may not even know of it.
+    # None if this caller may not read the base, although the pusher could.
     found = declared.revision
     return BaseOut(declared=declared.text, commit=None if found is None else found.commit)
 

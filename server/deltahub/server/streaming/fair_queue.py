@@ -1,4 +1,4 @@
-"""Waiting for one's turn, with an end: places for all, of which nobody may take too many."""
+"""A fair queue: a limited number of slots, with a limit for each user or address."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -13,46 +13,46 @@ from starlette.requests import Request
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.errors import Busy
 
-# A user's id, or the address of a guest: who sends no token.
+# The id of a user, or the address of a guest, a client without a token.
 Who: TypeAlias = int | str
 
 
 def who_asks(request: Request, caller: Caller | None) -> Who:
-    """By whom a request's turns are counted: the user, or for a guest the client's address."""
+    """Return the key that a request's slots are counted for: the user's id or guest's address."""
     return _address(request) if caller is None else caller.user_id
 
 
 def _address(request: Request) -> str:
-    # Behind a trusted proxy this is the address that the proxy has named.
+    # Behind a trusted proxy this is the address in X-Forwarded-For.
     host = request.client.host if request.client is not None else ""
     try:
         address = ip_address(host)
     except ValueError:
         return host
     if isinstance(address, IPv6Address) and address.ipv4_mapped is None:
-        # The lower half is the client's own to choose, a new one for each connection if it likes.
+        # Only the /64 prefix counts: a client chooses the lower 64 bits freely for each connection.
         return str(IPv6Address(int(address) >> 64 << 64))
     return host
 
 
-# A client that takes a chunk of a download for longer has to go when others wait for its place.
+# When others wait for a slot, a download is cut whose client takes longer than this for a chunk.
 SLOW_S = 60.0
-# How often who waits looks for such a one.
+# Time between searches for such a download, while somebody waits.
 LOOK_S = 1.0
 
 
 class Holder(Protocol):
-    """What has a turn and may be told to give it up."""
+    """The holder of a slot, which can be made to give it up."""
 
     def waited_s(self) -> float: ...
     def cut(self) -> None: ...
 
 
 class Turns:
-    """Places for `total` at once: `each` at most for one user or address, `guests` for all guests.
+    """`total` slots: at most `each` for one user or address, and `guests` for all guests together.
 
-    bounds: what the hub does at once, as the refusal says it. Who finds no place waits, in the
-    order of coming, for patience_s.
+    A request without a slot waits up to patience_s seconds, first come, first served. bounds: the
+    limits in words, for the refusal.
     """
 
     def __init__(
@@ -63,20 +63,20 @@ class Turns:
         self._patience_s = patience_s
         self._all = anyio.Semaphore(total)
         self._guests = anyio.Semaphore(total if guests is None else guests)
-        # Kept only while somebody has a turn or waits for one: addresses are without number.
+        # An entry is kept only while its client has or wants a slot: addresses are unlimited.
         self._own: dict[Who, anyio.Semaphore] = {}
         self._n_asking: Counter[Who] = Counter()
         self._holders: dict[Holder, Who] = {}
 
     @asynccontextmanager
     async def turn(self, who: Who, holder: Holder | None = None) -> AsyncIterator[None]:
-        """A place until the block ends; Busy if there is none in time.
+        """Hold a slot until the block ends. Raises Busy if none is free in time.
 
-        holder: what may be cut if it is slow and others wait, and ends the block then.
+        holder: is cut if it is slow and others wait; cutting it must end the block.
         """
         async with AsyncExitStack() as stack:
             with anyio.move_on_after(self._patience_s) as patience:
-                # Last of all those that others want too: nobody waits with one of them in hand.
+                # The slots of all clients come last, so that nobody waits while holding one.
                 await stack.enter_async_context(self._own_limit(who, stack))
                 if isinstance(who, str):
                     await self._take(self._guests, stack)
@@ -101,7 +101,7 @@ class Turns:
             group.cancel_scope.cancel()
 
     async def _cut_slow_ones(self, limit: anyio.Semaphore) -> None:
-        """Cuts those that are too slow for others to wait for, one at a time."""
+        """Cut the slowest download above SLOW_S, one in LOOK_S, until cancelled."""
         while True:
             await anyio.sleep(LOOK_S)
             found = [

@@ -1,4 +1,4 @@
-"""The server's connections: bytes counted for `/v1/metrics`, and heads that come to an end."""
+"""The server's HTTP protocol: counts bytes for `/v1/metrics`, bounds size and time of heads."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from deltahub.server.streaming.socket_writer import Outflow
 
 @dataclass
 class Traffic:
-    """Totals since the process started. All but sent_bytes: the event loop's alone to write."""
+    """Totals since the process started. Only the event loop writes them, except sent_bytes."""
 
     sent_bytes: int = 0
     received_bytes: int = 0
@@ -21,15 +21,15 @@ class Traffic:
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def add_sent(self, n: int) -> None:
-        """Counts bytes that were sent; safe from any thread."""
+        """Count sent bytes. Safe from any thread."""
         with self._lock:
             self.sent_bytes += n
 
 
 class CountingTransport:
-    """A transport that counts what is written to it and passes everything on.
+    """A transport that counts the bytes written to it and passes them on.
 
-    An Outflow gets the socket instead, once all that was written before is through.
+    An Outflow is not written: it gets the socket, once the transport's buffer is empty.
     """
 
     def __init__(self, transport: asyncio.Transport, traffic: Traffic) -> None:
@@ -41,12 +41,11 @@ class CountingTransport:
     def write(self, data: bytes | bytearray | memoryview | Outflow) -> None:
         if isinstance(data, Outflow):
             self._outflow, self._is_waiting = data, True
-            # However little is left of what was written before: resume_writing() says when it is
-            # through.
+            # With a limit of 0, resume_writing() is called when the buffer is empty.
             self._transport.set_write_buffer_limits(high=0)
             self.may_be_empty()
             return
-        # Whatever this is, the client would take it for a part of that body.
+        # The client would take these bytes for a part of the Outflow's body.
         if self._is_waiting:
             self._is_waiting = False
             self._transport.abort()
@@ -58,7 +57,7 @@ class CountingTransport:
         self._transport.write(data)
 
     def may_be_empty(self) -> None:
-        """Gives the socket to the Outflow that waits for it, unless something is to go before."""
+        """Give the socket to the waiting Outflow, if the transport's buffer is empty."""
         if (
             not self._is_waiting
             or self._transport.is_closing()
@@ -75,12 +74,12 @@ class CountingTransport:
         return getattr(self._transport, name)
 
 
-# A request's line and headers, or trailers; uvicorn itself would collect them without end.
+# Limit for the request line and headers, and for trailers; uvicorn has none.
 MAX_HEAD_BYTES = 64 << 10
 
 
 def _last_answer(status: str, code: str, message: str) -> bytes:
-    """What a connection ends with whose request has no handler."""
+    """An error answer that closes the connection, for requests that reach no handler."""
     body = json.dumps({"error": {"code": code, "message": message}}).encode()
     head = [
         f"HTTP/1.1 {status}",
@@ -99,9 +98,9 @@ _NOT_HTTP = _last_answer(
 
 
 def metered_protocol(traffic: Traffic, head_s: float) -> type[asyncio.Protocol]:
-    """uvicorn's HTTP protocol, adding to `traffic` what goes through each connection.
+    """Return uvicorn's HTTP protocol, extended to count into `traffic` and to limit heads.
 
-    head_s: longest that a client may take for a request's line and headers.
+    head_s: longest time, in seconds, that a client may take for a request's line and headers.
     """
     too_slow = _last_answer(
         "408 Request Timeout",
@@ -151,7 +150,7 @@ def metered_protocol(traffic: Traffic, head_s: float) -> type[asyncio.Protocol]:
             super().on_headers_complete()
 
         def on_body(self, body: bytes) -> None:
-            self._head_bytes = 0  # what comes without a body is headers, after it too: trailers
+            self._head_bytes = 0  # bytes that come outside a body are headers or trailers
             super().on_body(body)
 
         def on_message_complete(self) -> None:
@@ -170,9 +169,9 @@ def metered_protocol(traffic: Traffic, head_s: float) -> type[asyncio.Protocol]:
 
         def _end_of_patience(self) -> None:
             if self.cycle is not None and not self.cycle.response_complete:
-                self._wait_for_head()  # of a request that waits for the answer to the one before
+                self._wait_for_head()  # a pipelined request waits for the answer before it
             else:
-                # To who has asked nothing yet, an answer would be one to what they ask next.
+                # A client that has sent nothing would take an answer for that to its next request.
                 if self._is_in_head:
                     self.transport.write(too_slow)
                 self.transport.close()

@@ -1,6 +1,7 @@
-"""The job `replan`: tensors become deltas of a base that came, or was named, after them.
+"""The job `replan`: stores tensors as deltas of a base that came, or was declared, after them.
 
-payload {"revision_id"}; result {"switched", "saved_bytes"}: tensors, and bytes they shrank by.
+payload {"revision_id"}; result {"switched", "saved_bytes"}: number of re-encoded tensors, and by
+how many bytes they became smaller.
 """
 
 from dataclasses import asdict
@@ -14,7 +15,7 @@ from deltahub.workers.jobs.ingest import revision_exists
 
 
 def replan(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
-    """Go through the revision a pack at a time, then measure again what its family is made from."""
+    """Re-plan the revision one pack at a time, then measure the bases of affected revisions."""
     revision_id: int = payload["revision_id"]
     planner: Replanner | None = None
 

@@ -1,4 +1,4 @@
-"""A model as Hugging Face clients see it: what is known of its repository and of one revision."""
+"""The JSON of a model in the Hugging Face API: facts of its repository and one revision."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ from deltahub.server.hub import Hub
 
 @dataclass(frozen=True)
 class Rows:
-    """What the database knows of a model. revision: None for one that is empty.
+    """Database rows of a model. revision: None if it is empty.
 
-    base: what it was made from, if that is a model here and the caller may know of it. measured:
-    what its weights were found to be made from, whatever anybody says.
+    base: the declared base, if it is a model here and the caller may read it. measured: names of
+    the models that its weights were measured to derive from.
     """
 
     listed: Listed
@@ -34,11 +34,11 @@ class Rows:
 def rows_of(
     session: ReadSession, caller: Caller | None, listed: Listed, revision: Revision | None
 ) -> Rows:
-    """The rows of a model at a revision."""
+    """Load the rows of a model at a revision."""
     entries = [] if revision is None else list_entries(session, revision)
     base = None if revision is None else declared_base(session, caller, revision)
     if base is not None and base.revision is None:
-        # One that came after this is looked for by its name, until it is ingested.
+        # A base that came after this revision is found by its name, until it is ingested.
         is_known = revision is not None and revision.declared_base_revision_id is not None
         if is_known or resolve_declared(session, caller, base.text) is None:
             base = None
@@ -48,7 +48,7 @@ def rows_of(
 
 
 def info_of(hub: Hub, rows: Rows, *, with_blobs: bool = False) -> dict[str, Any]:
-    """Everything about a model, in the words of that API. Reads its small files."""
+    """Return the JSON of a model with all properties. Reads its card and other small files."""
     repository, revision = rows.listed.repository, rows.revision
     facts = facts_of(hub, rows.entries, rows.base, rows.measured)
     changed_at = repository.created_at if revision is None else revision.created_at
@@ -87,7 +87,7 @@ def info_of(hub: Hub, rows: Rows, *, with_blobs: bool = False) -> dict[str, Any]
 def shortened(
     info: dict[str, Any], *, full: bool, card: bool, config: bool, expand: Sequence[str] | None
 ) -> dict[str, Any]:
-    """As much of an info as a list shows."""
+    """Return the part of a model's JSON that a list shows."""
     if expand is not None:
         return {key: info[key] for key in ("_id", "id", *expand) if key in info}
     left_out = {"usedStorage", "safetensors", "disabled"}

@@ -1,4 +1,4 @@
-"""Models: one, many, and what clients ask about them."""
+"""Lists of models, single models, their refs, commits, safetensors headers and access."""
 
 from typing import Annotated, Any, Final
 from urllib.parse import urlencode
@@ -29,7 +29,7 @@ router = APIRouter(route_class=BoundedRoute, prefix="/api/models")
 
 _PAGE: Final = 100
 _MOST_ON_PAGE: Final = 1000
-_LOOKED_AT: Final = 2000  # models that one page of a filtered list goes through, at most
+_LOOKED_AT: Final = 2000  # most models that are examined for one page of a filtered list
 _COMMITS: Final = 50
 _MAX_INDEX_BYTES: Final = 16 << 20
 
@@ -49,7 +49,7 @@ def list_models(
     expand: Expand = None,
     cursor: str | None = None,
 ) -> JSONResponse:
-    """Models that the caller may read, the newest or the last changed first."""
+    """List the models that the caller may read, the newest or the last changed first."""
     asked = wanted(request.query_params)
     check_expand(expand)
     order = asked.order
@@ -93,7 +93,7 @@ def get_model(
     blobs: bool = False,
     expand: Expand = None,
 ) -> JSONResponse:
-    """Everything about a model at a revision; of its main branch where none is named."""
+    """Show a model at a revision, by default at the branch main."""
     check_expand(expand)
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, name)
@@ -112,7 +112,7 @@ def get_model(
 def list_refs(
     name: NameDep, hub: HubDep, caller: CallerDep, include_prs: bool = False
 ) -> JSONResponse:
-    """Branches and tags."""
+    """List branches and tags."""
     with hub.registry.db.read() as session:
         found = refs.list_refs(session, load_repository(session, caller, name))
     kinds: dict[str, list[dict[str, str]]] = {"branches": [], "tags": [], "converts": []}
@@ -134,7 +134,7 @@ def list_commits(
     p: Annotated[int, Query(ge=0)] = 0,
     limit: Annotated[int, Query(ge=1, le=_MOST_ON_PAGE)] = _COMMITS,
 ) -> JSONResponse:
-    """The log, the newest first."""
+    """List the commits up to a revision, the newest first."""
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, name)
         found = revision_of(request, session, repository, revision)
@@ -167,7 +167,7 @@ def get_safetensors_metadata(
     caller: CallerDep,
     revision: str = DEFAULT_BRANCH,
 ) -> JSONResponse:
-    """The headers of a sharded model's files, by its index."""
+    """Show the index of a sharded model, and the safetensors headers of its files."""
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, name)
         found = resolve_revision(session, repository, revision)
@@ -198,7 +198,7 @@ def get_safetensors_metadata(
 def check_access(
     name: NameDep, hub: HubDep, caller: CallerDep, action: str = "read"
 ) -> JSONResponse:
-    """Whether the caller may read the model, or write to it."""
+    """Answer 200 if the caller may read the model, or with action=write write to it."""
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, name)
         require(session, caller, "write" if action == "write" else "read", repository)

@@ -1,4 +1,4 @@
-"""What clients may ask of lists of models. What would be answered falsely is refused."""
+"""Query parameters of lists of models. Parameters that this hub cannot honour are refused."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -28,7 +28,7 @@ _SHOWN: Final = (
     "library_name", "likes", "pipeline_tag", "private", "safetensors", "sha", "siblings", "tags",
     "usedStorage",
 )  # fmt: skip
-# Asked for by clients of their own accord; what they need not be told is left out.
+# Accepted values of `expand`: clients ask for some by default. Unknown facts are left out.
 _TAKEN: Final = frozenset({"_id", "id", "modelId", "xetEnabled", *_SHOWN})
 _NOT_HERE: Final = frozenset(
     "baseModels childrenModelCount downloadsAllTime evalResults gguf inference"
@@ -43,9 +43,9 @@ _CURSOR: Final = re.compile(r"\d{1,18}-\d{1,18}")
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which models a list is of, beside those of an author. least, most: numbers of parameters.
+    """The order and filters of a list of models, except the author.
 
-    is_empty: asked for is what no model here is.
+    least, most: bounds on the number of parameters. is_empty: no model can match.
     """
 
     order: search.Order
@@ -56,7 +56,7 @@ class Wanted:
     is_empty: bool
 
     def fits(self, info: Mapping[str, Any]) -> bool:
-        """Whether a model is one of them. One whose parameters are not known has no number."""
+        """Whether a model matches. If its number of parameters is unknown, no bound matches."""
         if not self.tags <= set(info["tags"]):
             return False
         if self.least is None and self.most is None:
@@ -70,7 +70,7 @@ class Wanted:
 
 
 def wanted(asked: QueryParams) -> Wanted:
-    """What a query asks for. BadQuery, NotSupported."""
+    """Parse query parameters. Raises BadQuery, NotSupported."""
     if asked.get("apps") is not None:
         raise NotSupported("this hub does not know which apps run a model: leave apps out")
     for key in asked:
@@ -85,9 +85,9 @@ def wanted(asked: QueryParams) -> Wanted:
         tags.add(asked["pipeline_tag"])
     cursor = asked.get("cursor")
     if cursor is not None and not _CURSOR.fullmatch(cursor):
-        raise BadQuery("the cursor is that of the link to the next page, and of no other making")
+        raise BadQuery("the cursor is wrong: take it from the link to the next page")
     least, most = _parameters(asked.get("num_parameters"))
-    # None here is gated, and none is served by an inference provider.
+    # No model here is gated or served by an inference provider.
     is_empty = _is_gated(asked.get("gated")) or bool(
         asked.get("inference") or asked.get("inference_provider")
     )
@@ -96,7 +96,7 @@ def wanted(asked: QueryParams) -> Wanted:
 
 
 def check_expand(names: Iterable[str] | None) -> None:
-    """Nothing if a model can be asked for all these properties. BadQuery, NotSupported."""
+    """Check the properties of an `expand` parameter. Raises BadQuery, NotSupported."""
     for name in names or ():
         if name in _NOT_HERE:
             raise NotSupported(f"this hub does not know {name} of a model: leave it out of expand")

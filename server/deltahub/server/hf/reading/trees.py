@@ -1,4 +1,4 @@
-"""What a revision holds: the tree, page by page, and single paths of it."""
+"""Files and folders of a revision: pages of the tree, and single paths."""
 
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any
@@ -24,7 +24,7 @@ from deltahub.server.limits import BoundedRoute
 router = APIRouter(route_class=BoundedRoute, prefix="/api/models/{namespace}/{name}")
 
 _PAGE = 1000
-_PAGE_EXPANDED = 50  # each of them may cost a walk through the history
+_PAGE_EXPANDED = 50  # smaller, because each entry may cost a walk through the history
 _MOST_PATHS = 10_000
 
 
@@ -42,12 +42,12 @@ def get_tree(
     limit: Annotated[int | None, Query(ge=1)] = None,
     cursor: str = "",
 ) -> JSONResponse:
-    """Files and folders below a path, in order of path, a folder before what is in it.
+    """List files and folders below a path, in order of path, a folder before its contents.
 
-    cursor: behind which of them the page begins.
+    cursor: the path after which the page begins.
     """
     if "\0" in cursor:
-        raise InvalidRequest("cursor is what the link to the next page said")
+        raise InvalidRequest("the cursor is wrong: take it from the link to the next page")
     most = _PAGE_EXPANDED if expand else _PAGE
     size = most if limit is None else min(limit, most)
     folder = unescaped(path).strip("/")
@@ -63,7 +63,7 @@ def get_tree(
         page = _shown(session, found, paths, files, expand, xet_from=least)
     headers = {"X-Repo-Commit": found.commit}
     if has_more:
-        # By commit: a branch that moves between two pages must not tear the list.
+        # The link names the commit: the branch may move between two pages.
         where = f"/api/models/{name}/tree/{found.commit}"
         below = f"/{quote(folder)}" if folder else ""
         flags = f"recursive={str(recursive).lower()}&expand={str(expand).lower()}&limit={size}"
@@ -86,9 +86,9 @@ def get_paths_info(
     caller: CallerDep,
     body: Annotated[bytes, Depends(_body)],
 ) -> JSONResponse:
-    """Those of the asked paths that are there. The body is a form, as clients send it."""
+    """List those of the requested paths that exist. The body is a form, as clients send it."""
     form = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
-    # What holds a NUL is at no path, and not every database lets one ask for it.
+    # No path contains a NUL, and not every database accepts one in a query.
     asked = form.get("paths", [])
     paths = dict.fromkeys(path.strip("/") for path in asked if "\0" not in path)
     if len(paths) > _MOST_PATHS:
@@ -114,9 +114,9 @@ def _shown(
     *,
     xet_from: int | None,
 ) -> list[dict[str, Any]]:
-    """Those of the paths that are files, given, or folders of the revision.
+    """The JSON of the paths that exist: those in files, and folders of the revision.
 
-    expand: with the commits that changed them last.
+    expand: with the commit that changed each last.
     """
     folders = [path for path in paths if path not in files]
     ids = folder_ids(inside_of(session, revision, folders))

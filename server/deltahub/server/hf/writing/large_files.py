@@ -1,4 +1,4 @@
-"""Large files of a model: which there are, and copies of them in other models."""
+"""Large files of a model: listing them, and copying them to other models."""
 
 from typing import Annotated, Any, Final
 
@@ -40,10 +40,10 @@ class CopyIn(BaseModel):
 
 @router.post("/duplicate")
 def copy_lfs_files(name: NameDep, body: CopyIn, hub: HubDep, caller: CallerDep) -> JSONResponse:
-    """Keep files of this model for a commit to another, which then names them without sending.
+    """Make files of this model known to another, so that a commit there needs no upload.
 
-    Those that the other cannot have are listed as failed. None is made public: a commit links only
-    what the other's domain, or all, share already.
+    Files that the other model cannot use are listed as failed. No private file becomes public: a
+    file must already be stored in the other model's domain or in the public domain.
     """
     if body.target.type not in (None, "model"):
         raise NotSupported(f"this hub keeps models, and no {body.target.type}s")
@@ -67,7 +67,7 @@ def copy_lfs_files(name: NameDep, body: CopyIn, hub: HubDep, caller: CallerDep) 
 
 @router.get("")
 def list_lfs_files(name: NameDep, hub: HubDep, caller: CallerDep) -> JSONResponse:
-    """Large files of all revisions, each once."""
+    """List the large files of all revisions, each once."""
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, name, "write")
         files = [

@@ -1,4 +1,4 @@
-"""Downloads by Xet: any file of the hub, in ranges that a client fetches side by side."""
+"""Downloads by Xet: a client fetches ranges of a file in parallel, each by a signed link."""
 
 import re
 from dataclasses import dataclass
@@ -27,10 +27,10 @@ from deltahub.server.streaming.ranges import requested_part
 
 router = APIRouter(route_class=BoundedRoute, prefix="/cas")
 
-# A client that meets an expired link asks for the reconstruction anew.
+# A client whose link has expired requests the reconstruction again.
 LINK_TTL: Final = timedelta(minutes=15)
 _PURPOSE: Final = "xorb"
-# Claims of a link that say nothing of who asks and of the file.
+# Claims of a link that identify neither the caller nor the file.
 _OF_LINK: Final = frozenset({"xorb", "exp"})
 _CLIENT: Final = re.compile(r"\bhf_hub/(\d{1,4})\.(\d{1,4})\.")
 # Clients refuse plain HTTP for files of more bytes than this.
@@ -39,9 +39,10 @@ MOST_BY_HTTP: Final = 50_000_000_000
 
 @dataclass(frozen=True)
 class _Known:
-    """Minor releases of huggingface_hub with whose first and last downloads were tried.
+    """A range of minor releases of huggingface_hub; its first and last were tested.
 
-    prefers_xet: for every file, not only for those that it would not fetch otherwise.
+    prefers_xet: whether they use Xet for every file, not only for files that they refuse to
+    download by plain HTTP.
     """
 
     first: tuple[int, int]
@@ -50,7 +51,7 @@ class _Known:
 
 
 _KNOWN: Final = (
-    # By plain HTTP these go on where a killed download ended, and are faster.
+    # By plain HTTP these releases resume a killed download, and are faster.
     _Known((0, 34), (0, 36), prefers_xet=False),
     _Known((1, 0), (1, 26), prefers_xet=False),
     _Known((2, 0), (2, 4), prefers_xet=True),
@@ -58,7 +59,7 @@ _KNOWN: Final = (
 
 
 def xet_from(settings: ServerSettings, request: Request) -> int | None:
-    """From how many bytes on this client is told to download files by Xet; None for never."""
+    """Return the size in bytes from which this client shall use Xet; None for never."""
     match = _CLIENT.search(request.headers.get("user-agent", ""))
     if match is None or not settings.has_xet_downloads:
         return None
@@ -70,7 +71,7 @@ def xet_from(settings: ServerSettings, request: Request) -> int | None:
 
 
 def xet_headers(request: Request, name: str, commit: str, file: File) -> dict[str, str]:
-    """What the answer to a HEAD says, so that the client downloads the file by Xet."""
+    """Return the response headers that make a client download the file by Xet."""
     base = str(request.base_url).rstrip("/")
     url = f"{base}/api/models/{quote(name)}/xet-read-token/{commit}"
     return {"X-Xet-Hash": file.sha256, "Link": f'<{url}>; rel="xet-auth"'}
@@ -80,7 +81,7 @@ def xet_headers(request: Request, name: str, commit: str, file: File) -> dict[st
 def get_reconstruction(
     digest: str, request: Request, hub: HubDep, who: XetReaderDep
 ) -> JSONResponse:
-    """Which chunks of which xorbs make up a file, or the range of it that is asked for."""
+    """Return the chunks and xorbs that make up a file, or one byte range of it."""
     return _reconstruction(digest, request, hub, who, version=2)
 
 
@@ -90,19 +91,19 @@ def get_reconstruction(
 def get_reconstruction_v1(
     digest: str, request: Request, hub: HubDep, who: XetReaderDep
 ) -> JSONResponse:
-    """The same for older clients."""
+    """Return the same in the form of older clients."""
     return _reconstruction(digest, request, hub, who, version=1)
 
 
 @router.get("/xorbs/{token}")
 def get_xorb(token: str, request: Request, hub: HubDep) -> Response:
-    """Bytes of a xorb, for whoever has the link, while who asked for it may read the file."""
+    """Send bytes of a xorb to the holder of a link, while the link's caller may read the file."""
     try:
         claims = hub.signer.verify(_PURPOSE, token)
         asked = tuple(sorted((name, claims[name]) for name in claims if name not in _OF_LINK))
         caller, file = hub.linked.get(asked, lambda: _linked(hub, claims))
     except Unauthorized as error:
-        # The word on which clients ask for another link.
+        # On 403 clients request a new link.
         return refusal("forbidden", str(error))
     if file is None:
         raise EntryNotFound("the file of this link is gone, or you may not read it any more")
@@ -126,11 +127,12 @@ def get_xorb(token: str, request: Request, hub: HubDep) -> Response:
 
 
 def _linked(hub: Hub, claims: Claims) -> tuple[Caller | None, File | None]:
-    """For whom a link was signed, who may still read the repository, and its file if they may."""
+    """The caller of a link, and its file; None if the caller may not read the file any more."""
     with hub.registry.db.read() as session:
         caller = caller_of_claims(session, claims)
         repository = repository_at(session, caller, str(claims["place"]), "read")
-        # Asked as for the link itself: the caller may know the file from another repository.
+        # The same check as when the link was made: the caller may read the file by another
+        # repository.
         return caller, readable_file(session, caller, repository, str(claims["sha256"]))
 
 

@@ -1,4 +1,4 @@
-"""Uploads by Xet: xorbs of chunks, then shards that say which files they make."""
+"""Uploads by Xet: xorbs of chunks, then shards that list which chunks make up which files."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 router = APIRouter(route_class=BoundedRoute, prefix="/cas/{epoch}/{place}")
 
-# How often a client hears that its shard is still worked on.
+# Time between progress lines while a shard is processed.
 _BEAT_S: Final = 1.0
 _MAX_TELEMETRY_BYTES: Final = 1 << 20
 _MAX_GRANT_BYTES: Final = 1 << 16
@@ -49,12 +49,12 @@ _Prefix = Annotated[str, InPath(pattern="^default(-merkledb)?$")]
 def find_chunk(
     prefix: _Prefix, digest: str, request: Request, hub: HubDep, who: XetWriterDep
 ) -> Response:
-    """What need not be sent of a file that begins with a chunk."""
+    """Return chunks that need not be sent, of files that begin with a chunk."""
     writer = require_writer(who.caller)
     found = known_chunks(hub.registry, writer, who.place, from_text(digest))
     if found is None:
         return refusal("not_found", "nothing that you may read and use here begins with this chunk")
-    # Of megabytes, perhaps, of which a client that does not read them must not have many.
+    # Streamed with a slot: the answer may have megabytes, which must not pile up for slow clients.
     return hub.stream(
         who_asks(request, writer),
         found.pieces(),
@@ -72,7 +72,7 @@ def find_chunk(
 async def grant_xorb(
     prefix: _Prefix, digest: str, request: Request, hub: HubDep, who: XetWriterDep
 ) -> Response:
-    """Whether a xorb need not be sent: it is here. Elsewhere than here it cannot be sent."""
+    """Tell a client whether the hub has a xorb; if not, it must send the xorb to the hub itself."""
     await discard_body(request, _MAX_GRANT_BYTES, hub.settings.idle_s)
     look = partial(receive_xorb.has_xorb, hub.registry, who.repository_id, from_text(digest))
     if await hub.upload(who.caller, look):
@@ -83,7 +83,7 @@ async def grant_xorb(
 @router.post("/v1/telemetry")
 @streams_body
 async def post_telemetry(request: Request, hub: HubDep, who: XetReaderDep) -> JSONResponse:
-    """What a client tells of its transfers; nobody keeps it."""
+    """Accept a client's statistics and drop them."""
     await discard_body(request, _MAX_TELEMETRY_BYTES, hub.settings.idle_s)
     return JSONResponse({})
 
@@ -93,7 +93,7 @@ async def post_telemetry(request: Request, hub: HubDep, who: XetReaderDep) -> JS
 async def post_xorb(
     prefix: _Prefix, digest: str, request: Request, hub: HubDep, who: XetWriterDep
 ) -> JSONResponse:
-    """Keep a xorb, once every chunk of it is decoded and hashed."""
+    """Store a xorb, after each of its chunks was decoded and its hash verified."""
     _check_length(request, MAX_BODY_BYTES, "xorb")
     expected = from_text(digest)
     async with BodyFeed(request, hub.settings.idle_s) as feed:
@@ -103,7 +103,7 @@ async def post_xorb(
         try:
             is_new = await hub.upload(who.caller, receive)
         except RegistryError as error:
-            # Clients show the status, and nothing of the body.
+            # Logged, because clients show only the status and not the error's text.
             log.warning("xorb=%s of %s: code=%s: %s", digest, who.place, error.code, error)
             raise
         finally:
@@ -115,7 +115,7 @@ async def post_xorb(
 @router.post("/v1/shards")
 @streams_body
 async def post_shard(request: Request, hub: HubDep, who: XetWriterDep) -> JSONResponse:
-    """Land the files of a shard; the answer comes when they have landed."""
+    """Land the files of a shard, and answer when all have landed."""
     with ExitStack() as stack:
         path = await _spooled(request, hub, who, stack)
         await hub.prove(who.caller, _acceptance(hub, who, path, Progress()))
@@ -125,14 +125,14 @@ async def post_shard(request: Request, hub: HubDep, who: XetWriterDep) -> JSONRe
 @router.post("/v2/shards")
 @streams_body
 async def stream_shard(request: Request, hub: HubDep, who: XetWriterDep) -> Response:
-    """The same, with news while it goes on."""
+    """Land the files of a shard, and stream progress meanwhile."""
     with ExitStack() as stack:
         path = await _spooled(request, hub, who, stack)
         return _ShardAnswer(hub, who, path, stack.pop_all())
 
 
 class _ShardAnswer(Response):
-    """Lines of JSON while a shard is taken over; the last one says what came of it."""
+    """Lines of JSON with the progress of a shard; the last one is the result or the error."""
 
     media_type = "application/x-ndjson"
 
@@ -165,7 +165,7 @@ class _ShardAnswer(Response):
             finally:
                 progress.is_cancelled = True
                 gone.cancel()
-                # The thread still reads the shard's file.
+                # Wait for the thread, which still reads the shard's file.
                 await asyncio.shield(asyncio.gather(job, gone, return_exceptions=True))
 
     async def _finish(self, send: Send, error: BaseException | None) -> None:
@@ -194,7 +194,7 @@ def _acceptance(hub: Hub, who: XetCaller, path: Path, progress: Progress) -> "pa
 
 
 async def _spooled(request: Request, hub: Hub, who: XetCaller, stack: ExitStack) -> Path:
-    """The body as a file that lives as long as the stack."""
+    """Write the body to a file that is deleted with the stack."""
     _check_length(request, MAX_SHARD_BYTES, "shard")
     async with BodyFeed(request, hub.settings.idle_s) as feed:
         write = partial(_write, hub, feed.blocks(), stack)
@@ -216,7 +216,7 @@ def _write(hub: Hub, blocks: Iterable[bytes], stack: ExitStack) -> Path:
 
 
 def _check_length(request: Request, limit: int, what: str) -> None:
-    # The HTTP parser has checked that the number is one.
+    # The HTTP parser has checked that the header is a number.
     length = int(request.headers.get("content-length", "0"))
     if length > limit:
         request.state.has_unread_body = True
@@ -224,7 +224,7 @@ def _check_length(request: Request, limit: int, what: str) -> None:
 
 
 def _refused(error: BaseException, who: XetCaller) -> tuple[str, bool]:
-    """(sentence, whether the client should try again by itself)."""
+    """(message, whether the client should retry by itself) for an error."""
     code = wire_code(getattr(error, "code", "internal_error"))
     is_known = isinstance(error, RegistryError | CodecError | StoreError) and code in STATUS_OF
     if not is_known or STATUS_OF[code] >= 500:
