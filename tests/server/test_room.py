@@ -34,5 +34,5 @@ async def look(server: HubServer) -> None:
     """What a server does in six seconds."""
     for tick in range(60):
         assert not await server.on_tick(tick)
-    assert server._look is not None
-    server._look.join(10)
+    assert server._disk_check is not None
+    server._disk_check.join(10)

@@ -8,7 +8,7 @@ from starlette.responses import RedirectResponse
 from deltahub.registry.registry import Registry
 from deltahub.server import errors
 from deltahub.server.hf.app import create_hugging_face_app
-from deltahub.server.hf.door import HuggingFaceDoor
+from deltahub.server.hf.dispatch import HuggingFaceDispatch
 from deltahub.server.hub import Hub
 from deltahub.server.public_url import PublicUrl
 from deltahub.server.routes import (
@@ -53,7 +53,7 @@ def create_app(
     )
     app.state.hub = Hub(registry, settings or ServerSettings(), traffic or Traffic())
     errors.install(app)
-    app.add_middleware(HuggingFaceDoor, hugging_face=create_hugging_face_app(app.state.hub))
+    app.add_middleware(HuggingFaceDispatch, hugging_face=create_hugging_face_app(app.state.hub))
     if app.state.hub.settings.public_url is not None:
         app.add_middleware(PublicUrl, url=app.state.hub.settings.public_url)
     v1 = APIRouter(prefix="/v1", responses={"default": {"model": ErrorOut}})

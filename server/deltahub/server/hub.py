@@ -23,7 +23,7 @@ from deltahub.server.settings import ServerSettings
 from deltahub.server.signing import Signer
 from deltahub.server.streaming.bodies import ChunkStream
 from deltahub.server.streaming.chunks import Piece, in_chunks
-from deltahub.server.streaming.fair_queue import Turns, Who
+from deltahub.server.streaming.fair_queue import ClientKey, FairQueue
 from deltahub.server.streaming.metering import Traffic
 
 T = TypeVar("T")
@@ -35,10 +35,10 @@ LARGE_BODIES: Final = 6
 # Largest response body that a connection's buffers take whole, unless its client reads nothing.
 SMALL_ANSWER_BYTES: Final = 64 << 10
 # How long links still work after the token that they were signed for has ended: the cache time.
-_LINKED_S: Final = 1.0
+_LINK_CACHE_S: Final = 1.0
 
 
-class _Places:
+class _Slots:
     """A semaphore of n slots. SimpleQueue is C; threading.Semaphore runs more Python a chunk."""
 
     def __init__(self, n: int) -> None:
@@ -63,17 +63,17 @@ class Hub:
     hot_bases: HotBases = field(init=False)
     restorer: Restorer = field(init=False)
     signer: Signer = field(init=False)
-    linked: Memo[Hashable, tuple[Caller | None, File | None]] = field(init=False)
-    _sending: Executor = field(init=False)
-    _decoding: AbstractContextManager[object] = field(init=False)
+    link_cache: Memo[Hashable, tuple[Caller | None, File | None]] = field(init=False)
+    _sender_threads: Executor = field(init=False)
+    _decode_slots: AbstractContextManager[object] = field(init=False)
     # For request bodies that are read whole: many small ones at once, few large ones.
-    small_bodies: Turns = field(init=False)
-    large_bodies: Turns = field(init=False)
-    _streaming: Turns = field(init=False)
-    _answering: Turns = field(init=False)
-    _proving: Turns = field(init=False)
-    _uploading: Turns = field(init=False)
-    _with_turn: anyio.CapacityLimiter = field(init=False)
+    small_bodies: FairQueue = field(init=False)
+    large_bodies: FairQueue = field(init=False)
+    _streaming: FairQueue = field(init=False)
+    _answering: FairQueue = field(init=False)
+    _verifying: FairQueue = field(init=False)
+    _uploading: FairQueue = field(init=False)
+    _unlimited: anyio.CapacityLimiter = field(init=False)
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -83,74 +83,74 @@ class Hub:
         self.restorer = Restorer(self.registry, hot_bases=self.hot_bases)
         self.signer = Signer.of_folder(self.registry.data_dir)
         # Cache of (caller, file) that Xet links allow: clients follow one link for every 64 MiB.
-        self.linked = Memo(self.registry.db, _LINKED_S)
+        self.link_cache = Memo(self.registry.db, _LINK_CACHE_S)
         # One thread for each slot of _streaming and of _answering: it blocks on its client.
-        self._sending = ThreadPoolExecutor(2 * settings.max_streams, "sending")
-        self._decoding = _Places(settings.decode_threads)
-        self._streaming = Turns(
+        self._sender_threads = ThreadPoolExecutor(2 * settings.max_streams, "sending")
+        self._decode_slots = _Slots(settings.decode_threads)
+        self._streaming = FairQueue(
             f"sends {settings.max_streams} downloads at once, and {settings.streams_per_user} to"
             " one user or address",
             settings.max_streams,
             settings.streams_per_user,
             settings.idle_s,
-            _for_guests(settings.max_streams),
+            _guest_slots(settings.max_streams),
         )
         # Small answers have slots of their own: a socket mostly takes them whole, so they need not
         # wait for slow downloads.
-        self._answering = Turns(
+        self._answering = FairQueue(
             f"sends {settings.max_streams} small files at once, and {settings.streams_per_user} to"
             " one user or address",
             settings.max_streams,
             settings.streams_per_user,
             settings.idle_s,
-            _for_guests(settings.max_streams),
+            _guest_slots(settings.max_streams),
         )
         # One user never has all threads, unless there is only one.
-        own_proofs = max(settings.proof_threads - 1, 1)
-        self._proving = Turns(
-            f"checks {settings.proof_threads} packs and recipes at once, and {own_proofs} of one"
-            " user",
+        checks_per_user = max(settings.proof_threads - 1, 1)
+        self._verifying = FairQueue(
+            f"checks {settings.proof_threads} packs and recipes at once, and {checks_per_user} of"
+            " one user",
             settings.proof_threads,
-            own_proofs,
+            checks_per_user,
             settings.idle_s,
         )
-        self._uploading = Turns(
+        self._uploading = FairQueue(
             f"receives {settings.uploads_per_user} uploads of one user at once, and"
             f" {settings.upload_threads} of all",
             settings.upload_threads,
             settings.uploads_per_user,
             settings.idle_s,
         )
-        self.small_bodies = Turns(
+        self.small_bodies = FairQueue(
             f"reads {SMALL_BODIES} requests at once, and {SMALL_BODIES // 4} of one user or"
             " address",
             SMALL_BODIES,
             SMALL_BODIES // 4,
             settings.idle_s,
-            _for_guests(SMALL_BODIES),
+            _guest_slots(SMALL_BODIES),
         )
-        self.large_bodies = Turns(
+        self.large_bodies = FairQueue(
             f"reads {LARGE_BODIES} large requests at once, and {LARGE_BODIES // 3} of one user",
             LARGE_BODIES,
             LARGE_BODIES // 3,
             settings.idle_s,
         )
         # The queues bound these threads already.
-        self._with_turn = anyio.CapacityLimiter(math.inf)
+        self._unlimited = anyio.CapacityLimiter(math.inf)
 
     async def upload(self, caller: Caller | None, receive: Callable[[], T]) -> T:
         """Run `receive` in a thread once an upload slot is free; its result. Raises Busy."""
-        async with self._uploading.turn(_user_of(caller)):
-            return await anyio.to_thread.run_sync(receive, limiter=self._with_turn)
+        async with self._uploading.slot(_client_of(caller)):
+            return await anyio.to_thread.run_sync(receive, limiter=self._unlimited)
 
-    async def prove(self, caller: Caller | None, check: Callable[[], T]) -> T:
+    async def verify(self, caller: Caller | None, check: Callable[[], T]) -> T:
         """Run `check` in a thread once a verification slot is free; its result. Raises Busy."""
-        async with self._proving.turn(_user_of(caller)):
-            return await anyio.to_thread.run_sync(check, limiter=self._with_turn)
+        async with self._verifying.slot(_client_of(caller)):
+            return await anyio.to_thread.run_sync(check, limiter=self._unlimited)
 
     def stream(
         self,
-        who: Who,
+        client: ClientKey,
         pieces: Iterable[Piece],
         *,
         status_code: int,
@@ -159,15 +159,15 @@ class Hub:
     ) -> ChunkStream:
         """Return a response that streams these bytes once a slot is free, else fails with Busy.
 
-        who: as who_asks returns it. headers: must contain Content-Length. label: for the log.
+        client: as client_key returns it. headers: must contain Content-Length. label: for the log.
         """
         is_small = int(headers["Content-Length"]) <= SMALL_ANSWER_BYTES
         return ChunkStream(
             in_chunks(pieces),
-            self._sending,
-            self._decoding,
+            self._sender_threads,
+            self._decode_slots,
             self._answering if is_small else self._streaming,
-            who,
+            client,
             status_code=status_code,
             headers=headers,
             idle_s=self.settings.idle_s,
@@ -175,12 +175,12 @@ class Hub:
         )
 
 
-def _for_guests(total: int) -> int:
+def _guest_slots(total: int) -> int:
     # A quarter of the slots is for users with a token, however many guests there are.
     return total - total // 4
 
 
-def _user_of(caller: Caller | None) -> Who:
+def _client_of(caller: Caller | None) -> ClientKey:
     # Guests share one key: they may upload nothing, and are refused as soon as they have a slot.
     return "" if caller is None else caller.user_id
 

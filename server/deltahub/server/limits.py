@@ -15,7 +15,7 @@ from starlette.types import Message, Receive
 
 from deltahub.server.hub import Hub, caller_of
 from deltahub.server.streaming.bodies import read_body, too_large
-from deltahub.server.streaming.fair_queue import who_asks
+from deltahub.server.streaming.fair_queue import client_key
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
@@ -53,32 +53,32 @@ class BoundedRoute(APIRoute):
             if not _has_body(request):
                 return await handle(request)
             # The slot is held until the answer is made, not while it is sent.
-            async with AsyncExitStack() as places:
+            async with AsyncExitStack() as slots:
                 request.state.has_unread_body = True
-                body = await _read(request, places)
+                body = await _read(request, slots)
                 request.state.has_unread_body = False
                 return await handle(Request(request.scope, _replay(body, request.receive)))
 
         return bounded
 
 
-async def _read(request: Request, places: AsyncExitStack) -> bytes:
+async def _read(request: Request, slots: AsyncExitStack) -> bytes:
     hub: Hub = request.app.state.hub
     limit = hub.registry.settings.max_request_json_bytes
     caller = await caller_of(request, hub)
-    who = who_asks(request, caller)
+    client = client_key(request, caller)
     if caller is None and limit > SMALL_BYTES:
-        whose = "a request without a token"
+        sender = "a request without a token"
         limit = SMALL_BYTES
     else:
-        whose = "a request"
+        sender = "a request"
     # The HTTP parser has checked that the header is a number.
     announced = int(request.headers.get("content-length", limit))
     if announced > limit:
-        raise too_large(limit, whose)
-    turns = hub.small_bodies if announced <= SMALL_BYTES else hub.large_bodies
-    await places.enter_async_context(turns.turn(who))
-    return await read_body(request, limit, hub.settings.idle_s, whose)
+        raise too_large(limit, sender)
+    queue = hub.small_bodies if announced <= SMALL_BYTES else hub.large_bodies
+    await slots.enter_async_context(queue.slot(client))
+    return await read_body(request, limit, hub.settings.idle_s, sender)
 
 
 def _has_body(request: Request) -> bool:

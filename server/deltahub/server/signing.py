@@ -56,8 +56,8 @@ class Signer:
 
     def sign(self, purpose: str, claims: Claims, ttl_s: float) -> str:
         """Return a token of URL-safe characters that is valid for ttl_s seconds."""
-        said = json.dumps({**claims, "exp": int(time.time() + ttl_s)}, separators=(",", ":"))
-        body = _text(said.encode())
+        payload = json.dumps({**claims, "exp": int(time.time() + ttl_s)}, separators=(",", ":"))
+        body = _text(payload.encode())
         return f"{body}.{_text(self._mac(purpose, body))}"
 
     def verify(self, purpose: str, token: str) -> dict[str, str | int]:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltahub.server.cards.front_matter import MAX_FRONT_BYTES, BadCard, front_matter
-from deltahub.server.cards.plain_values import DEEPEST, plain, read_json
+from deltahub.server.cards.plain_values import MAX_NESTING, plain, read_json
 from support.service.hf_door import create_model, error_of, header, send_commit, small
 from support.service.hub import RunningHub
 
@@ -88,9 +88,9 @@ def test_anchors_and_aliases_are_refused_with_their_place(text: str) -> None:
 def test_values_and_levels_have_limits() -> None:
     with pytest.raises(BadCard, match="more than 32768 values"):
         front_matter(card("a: [" + "1," * 32_768 + "]"))
-    with pytest.raises(BadCard, match=f"deeper than {DEEPEST} levels"):
-        front_matter(card("a: " + "[" * DEEPEST + "]" * DEEPEST))
-    assert front_matter(card("a: " + "[" * (DEEPEST - 1) + "]" * (DEEPEST - 1)))
+    with pytest.raises(BadCard, match=f"deeper than {MAX_NESTING} levels"):
+        front_matter(card("a: " + "[" * MAX_NESTING + "]" * MAX_NESTING))
+    assert front_matter(card("a: " + "[" * (MAX_NESTING - 1) + "]" * (MAX_NESTING - 1)))
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_json_of_users_is_made_plain() -> None:
         "\U0001f600": ["\ufffd", None, None, None, None, 1.5, "9" * 5000],
     }  # fmt: skip
     assert plain("\ud83d\ude00") == "\U0001f600"
-    for levels in (DEEPEST + 1, 100_000):
+    for levels in (MAX_NESTING + 1, 100_000):
         with pytest.raises(ValueError, match="deep"):
             read_json(b"[" * levels + b"]" * levels)
     assert math.isclose(read_json(b"0.1"), 0.1)

@@ -21,7 +21,7 @@ from deltahub.registry.errors import Busy
 from deltahub.registry.xet.hashes import to_text
 from deltahub.server.settings import ServerSettings
 from deltahub.server.streaming import fair_queue
-from deltahub.server.streaming.fair_queue import Turns, Who, who_asks
+from deltahub.server.streaming.fair_queue import ClientKey, FairQueue, client_key
 from support.registry.xet import repository_row
 from support.service.hub import RunningHub, running_hub
 
@@ -180,35 +180,35 @@ class Slow:
 
 def test_turns_are_bounded_by_who_asks_and_nothing_is_kept_of_who_has_gone() -> None:
     async def scenario() -> None:
-        places = Turns("does 4 things at once", 4, 2, 0.2, guests=3)
+        queue = FairQueue("does 4 things at once", 4, 2, 0.2, guests=3)
 
-        async def fails(who: Who) -> bool:
+        async def fails(key: ClientKey) -> bool:
             with suppress(Busy):
-                async with places.turn(who):
+                async with queue.slot(key):
                     return False
             return True
 
-        async with places.turn("a"), places.turn("a"):
+        async with queue.slot("a"), queue.slot("a"):
             assert await fails("a")
-            async with places.turn("b"):
+            async with queue.slot("b"):
                 assert await fails("c")
-                async with places.turn(1):
+                async with queue.slot(1):
                     assert await fails(2)
             assert not await fails("b")
-        assert not places._own
+        assert not queue._client_slots
 
     anyio.run(scenario)
 
 
 def test_of_slow_ones_no_more_are_cut_than_others_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fair_queue, "LOOK_S", 0.01)
+    monkeypatch.setattr(fair_queue, "CHECK_INTERVAL_S", 0.01)
 
     async def scenario() -> None:
-        places = Turns("does 4 things at once", 4, 2, 20, guests=3)
+        queue = FairQueue("does 4 things at once", 4, 2, 20, guests=3)
         held = [Slow(70), Slow(90), Slow(50), Slow(99)]
 
-        async def hold(who: Who, slow: Slow) -> None:
-            async with places.turn(who, slow):
+        async def hold(key: ClientKey, slow: Slow) -> None:
+            async with queue.slot(key, slow):
                 await slow.is_cut.wait()
 
         async def is_cut() -> list[bool]:
@@ -216,15 +216,15 @@ def test_of_slow_ones_no_more_are_cut_than_others_wait_for(monkeypatch: pytest.M
             return [slow.is_cut.is_set() for slow in held]
 
         async with anyio.create_task_group() as group:
-            for who, slow in zip(("a", "b", "c", 1), held, strict=True):
-                group.start_soon(hold, who, slow)
+            for key, slow in zip(("a", "b", "c", 1), held, strict=True):
+                group.start_soon(hold, key, slow)
             assert await is_cut() == [False] * 4, "nobody waits"
-            async with places.turn("d"):
+            async with queue.slot("d"):
                 # A guest takes the place of a guest.
                 assert await is_cut() == [False, True, False, False]
-                async with places.turn(2):
+                async with queue.slot(2):
                     assert await is_cut() == [False, True, False, True]
-                    async with places.turn(3):
+                    async with queue.slot(3):
                         assert await is_cut() == [True, True, False, True]
             held[2].cut()
 
@@ -241,5 +241,5 @@ def test_of_slow_ones_no_more_are_cut_than_others_wait_for(monkeypatch: pytest.M
         ("unknown", "unknown"),
     ],
 )
-def test_guests_are_known_by_what_they_cannot_choose_of_their_address(host: str, who: str) -> None:
-    assert who_asks(Request({"type": "http", "client": (host, 1)}), None) == who
+def test_guests_are_known_by_what_they_cannot_choose_of_their_address(host: str, key: str) -> None:
+    assert client_key(Request({"type": "http", "client": (host, 1)}), None) == key

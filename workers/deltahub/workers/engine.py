@@ -36,9 +36,9 @@ STEPS_VERSION = "3"
 # constant is both, because the lock of the data folder allows one worker.
 EXECUTOR_ID = "worker"
 DATABASE_NAME = "jobs.sqlite"
-HOUSEKEEPING_S = 5.0
+CLEANUP_INTERVAL_S = 5.0
 # Longest time between two queries for queued jobs, even if the database did not change.
-LOOK_ANYWAY_S = 2.0
+MAX_QUERY_INTERVAL_S = 2.0
 _UNFINISHED = ["PENDING", "ENQUEUED", "DELAYED"]
 _FINISHED = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
 
@@ -79,13 +79,14 @@ class Engine:
         self._is_stopping = threading.Event()
         self._lock = threading.Lock()
         self._active: set[str] = set()  # jobs started here, or that DBOS will resume here
-        self._begun: set[str] = set()  # jobs that a thread runs
+        self._in_thread: set[str] = set()  # jobs that a thread runs
         self._is_recovering = True  # DBOS may still resume workflows of an earlier process
-        self._is_tidy = False  # the DBOS file had no workflow, and none was started since
+        self._is_clean = False  # the DBOS file had no workflow, and none was started since
         self._n_steps = 0  # steps that run now
-        self._housekept_at = 0.0
-        self._seen: int | None = None  # version of the database in which all queued jobs started
-        self._looked_at = 0.0
+        self._cleaned_at = 0.0
+        # Version of the database at the query after which no queued job was left.
+        self._drained_version: int | None = None
+        self._queried_at = 0.0
 
         path = registry.data_dir / DATABASE_NAME
         _use_write_ahead_log(path)
@@ -112,7 +113,7 @@ class Engine:
         """Start DBOS, and resume the jobs that an earlier process left unfinished."""
         DBOS.launch()
         for job in self._running_rows():
-            self._adopt(job.id, job.kind, job.payload)
+            self._resume_row(job.id, job.kind, job.payload)
 
     def run(self, stop: threading.Event) -> None:
         """Start queued jobs, oldest first, until `stop` is set; then wait for running steps.
@@ -122,8 +123,8 @@ class Engine:
         """
         while not stop.wait(self._settings.poll_interval_s):
             try:
-                self._take_up()
-                self._keep_house()
+                self._start_queued()
+                self._clean_up()
             except Unavailable as error:
                 log.warning("looking for jobs again later: %s", error)
         self._is_stopping.set()
@@ -131,19 +132,23 @@ class Engine:
         while self._n_steps and time.monotonic() < deadline:
             time.sleep(0.02)
 
-    def _take_up(self) -> None:
+    def _start_queued(self) -> None:
         with self._lock:
             n_free = self._settings.concurrency - len(self._active)
         if n_free <= 0:
             return
         version = self._registry.db.version()  # before the query: later writes change the version
         now = time.monotonic()
-        if version is not None and version == self._seen and now - self._looked_at < LOOK_ANYWAY_S:
+        if (
+            version is not None
+            and version == self._drained_version
+            and now - self._queried_at < MAX_QUERY_INTERVAL_S
+        ):
             return
         with self._registry.db.read() as session:
             queued = queue.next_queued(session, n_free)
-        self._seen = version if len(queued) < n_free else None
-        self._looked_at = now
+        self._drained_version = version if len(queued) < n_free else None
+        self._queried_at = now
         for job in queued:
             self._start_workflow(job.id, job.kind, job.payload)
 
@@ -152,11 +157,11 @@ class Engine:
             if job_id in self._active:
                 return
             self._active.add(job_id)
-        self._is_tidy = False
+        self._is_clean = False
         with SetWorkflowID(job_id):
             DBOS.start_workflow(self._workflow, job_id, kind, payload)
 
-    def _adopt(self, job_id: str, kind: str, payload: dict[str, Any]) -> None:
+    def _resume_row(self, job_id: str, kind: str, payload: dict[str, Any]) -> None:
         """Resume, restart or end a job whose row says running, by the state of its workflow."""
         status = DBOS.get_workflow_status(job_id)
         if status is not None and _is_unfinished(status):
@@ -166,11 +171,11 @@ class Engine:
                 return
             DBOS.delete_workflow(job_id)  # another version of the steps began it
         elif status is not None:
-            self._settle(job_id, status)
+            self._fail_row(job_id, status)
             return
         self._start_workflow(job_id, kind, payload)
 
-    def _settle(self, job_id: str, status: WorkflowStatus) -> None:
+    def _fail_row(self, job_id: str, status: WorkflowStatus) -> None:
         """Mark a job as failed whose workflow ended without writing a result."""
         message = f"the job stopped without a result ({status.status}); push again to repeat it"
         with self._registry.db.write() as session:
@@ -183,17 +188,17 @@ class Engine:
     def _run_job(self, job_id: str, kind: str, payload: dict[str, Any]) -> None:
         with self._lock:
             self._active.add(job_id)
-            self._begun.add(job_id)
+            self._in_thread.add(job_id)
         try:
             self._run_to_result(job_id, kind, payload)
         finally:
             with self._lock:
                 self._active.discard(job_id)
-                self._begun.discard(job_id)
+                self._in_thread.discard(job_id)
 
     def _run_to_result(self, job_id: str, kind: str, payload: dict[str, Any]) -> None:
         context = JobContext(self._registry, self._restorer, job_id, self._run_step)
-        began = time.monotonic()
+        started_at = time.monotonic()
         try:
             with self._registry.db.write() as session:
                 if not queue.mark_running(session, job_id):
@@ -215,7 +220,9 @@ class Engine:
         else:
             with self._registry.db.write() as session:
                 queue.mark_done(session, job_id, result)
-            log.info("job=%s kind=%s done duration_s=%.3f", job_id, kind, time.monotonic() - began)
+            log.info(
+                "job=%s kind=%s done duration_s=%.3f", job_id, kind, time.monotonic() - started_at
+            )
 
     def _run_step(self, name: str, function: Callable[[], T]) -> T:
         self._park_if_stopping()
@@ -233,16 +240,16 @@ class Engine:
         if self._is_stopping.is_set():
             threading.Event().wait()
 
-    def _keep_house(self) -> None:
+    def _clean_up(self) -> None:
         """Delete finished workflows, and mark jobs as failed whose workflow DBOS gave up."""
         now = time.monotonic()
-        if self._is_tidy or now - self._housekept_at < HOUSEKEEPING_S:
+        if self._is_clean or now - self._cleaned_at < CLEANUP_INTERVAL_S:
             return
-        self._housekept_at = now
+        self._cleaned_at = now
         for job in self._running_rows():
             status = DBOS.get_workflow_status(job.id)
             if status is not None and not _is_unfinished(status):
-                self._settle(job.id, status)
+                self._fail_row(job.id, status)
                 with self._lock:
                     self._active.discard(job.id)
         unfinished = _workflow_ids(_UNFINISHED, app_version=STEPS_VERSION)
@@ -250,10 +257,10 @@ class Engine:
         if finished:
             DBOS.delete_workflows(finished)
         with self._lock:
-            n_waiting = len(set(unfinished) - self._begun)
-        if self._is_recovering and n_waiting == 0:
+            n_unstarted = len(set(unfinished) - self._in_thread)
+        if self._is_recovering and n_unstarted == 0:
             self._end_recovery()
-        self._is_tidy = not (self._is_recovering or unfinished or finished)
+        self._is_clean = not (self._is_recovering or unfinished or finished)
 
     def _end_recovery(self) -> None:
         """Stop the DBOS threads that poll its file for workflows to start.

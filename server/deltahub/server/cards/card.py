@@ -15,7 +15,7 @@ RELATIONS: Final = frozenset({"adapter", "finetune", "merge", "quantized"})
 MEASURED: Final = "measured"
 
 
-def named_base(card: Mapping[str, Any]) -> str | None:
+def base_in_card(card: Mapping[str, Any]) -> str | None:
     """Return the first `base_model` of a card; None if the card names none."""
     named = card.get("base_model")
     first = named[0] if isinstance(named, list) and named else named
@@ -41,7 +41,7 @@ def base_in_adapter(config: Mapping[str, Any]) -> str | None:
     return name
 
 
-def tags_of(
+def card_tags(
     card: Mapping[str, Any], renamed: Mapping[str, str], files: Collection[str] = ()
 ) -> list[str]:
     """Return the tags of a card, without repeats: its own, then those made from its fields.
@@ -50,10 +50,10 @@ def tags_of(
     files: the paths of the revision. They tell the relation to the base if the card does not: an
     adapter has an adapter_config.json, a quantized model a .gguf file.
     """
-    tags = [str(tag) for tag in _listed(card.get("tags"))]
+    tags = [str(tag) for tag in _as_list(card.get("tags"))]
     for field, prefix in (("language", ""), ("license", "license:"), ("datasets", "dataset:")):
-        tags += [f"{prefix}{value}" for value in _listed(card.get(field))]
-    named = [str(base) for base in _listed(card.get("base_model"))]
+        tags += [f"{prefix}{value}" for value in _as_list(card.get(field))]
+    named = [str(base) for base in _as_list(card.get("base_model"))]
     bases = [renamed.get(_model_name(base), base) for base in named]
     tags += [f"base_model:{base}" for base in bases]
     relation = card.get("base_model_relation")
@@ -76,7 +76,7 @@ def _model_name(text: str) -> str:
     return text.strip().removeprefix("https://huggingface.co/").strip("/")
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     if value is None or value == "":
         return []
     return value if isinstance(value, list) else [value]

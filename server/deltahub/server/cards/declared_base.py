@@ -18,14 +18,14 @@ from deltahub.registry.errors import EntryNotFound
 from deltahub.registry.storage.base import ObjectNotFound
 from deltahub.registry.storage.keys import landing_key
 from deltahub.registry.uploads.committable import complete_uploads
-from deltahub.server.cards.card import ADAPTER, CARD, MAX_CARD_BYTES, base_in_adapter, named_base
+from deltahub.server.cards.card import ADAPTER, CARD, MAX_CARD_BYTES, base_in_adapter, base_in_card
 from deltahub.server.cards.facts import read_small
 from deltahub.server.cards.front_matter import BadCard, front_matter
 from deltahub.server.cards.plain_values import read_json
 from deltahub.server.hub import Hub
 
 # The files that may name a base; no other file is read.
-TELLING: Final = (CARD, ADAPTER)
+BASE_FILES: Final = (CARD, ADAPTER)
 
 
 def declared_base(
@@ -33,21 +33,23 @@ def declared_base(
 ) -> str | None:
     """Return the base that the files of a commit name; None if none does.
 
-    files: path -> bytes of the files of TELLING. A card counts before an adapter's configuration,
-    even a card that the branch has and the commit does not change.
+    files: path -> bytes of the files of BASE_FILES. A card counts before an adapter's
+    configuration, even a card that the branch has and the commit does not change.
     """
-    base = base_of_card(files[CARD]) if CARD in files else None
+    base = base_in_card_file(files[CARD]) if CARD in files else None
     if base is not None or ADAPTER not in files:
         return base
-    base = _base_of_adapter(files[ADAPTER])
-    is_named = base is not None and CARD not in files and _has_base(hub, caller, name, branch)
-    return None if is_named else base
+    base = _base_in_adapter_file(files[ADAPTER])
+    card_names_base = (
+        base is not None and CARD not in files and _has_base(hub, caller, name, branch)
+    )
+    return None if card_names_base else base
 
 
-def read_telling(
+def read_base_files(
     hub: Hub, caller: Caller | None, name: str, operations: Sequence[Operation]
 ) -> dict[str, bytes]:
-    """Return path -> bytes of the files of TELLING that the operations add.
+    """Return path -> bytes of the files of BASE_FILES that the operations add.
 
     Two kinds of files are left out: files above MAX_CARD_BYTES, and files that the caller has
     neither uploaded nor may read, because the commit refuses them later.
@@ -55,7 +57,7 @@ def read_telling(
     wanted = {
         each.path: each.sha256
         for each in operations
-        if isinstance(each, AddFile) and each.path in TELLING and each.size <= MAX_CARD_BYTES
+        if isinstance(each, AddFile) and each.path in BASE_FILES and each.size <= MAX_CARD_BYTES
     }
     if not wanted:
         return {}
@@ -72,10 +74,10 @@ def read_telling(
     return found
 
 
-def base_of_card(card: bytes) -> str | None:
+def base_in_card_file(card: bytes) -> str | None:
     """Return the base that a card names; None if it names none or cannot be read."""
     try:
-        base = named_base(front_matter(card))
+        base = base_in_card(front_matter(card))
     except BadCard:
         return None
     fits = base is not None and len(base) <= 300 and base.isprintable()
@@ -103,13 +105,13 @@ def _has_base(hub: Hub, caller: Caller, name: str, branch: str) -> bool:
         entries = [] if head is None else list_entries(session, head)
     card = next((entry for entry in entries if entry.path == CARD), None)
     data = None if card is None else read_small(hub, card, MAX_CARD_BYTES)
-    return data is not None and base_of_card(data) is not None
+    return data is not None and base_in_card_file(data) is not None
 
 
-def _base_of_adapter(config: bytes) -> str | None:
+def _base_in_adapter_file(config: bytes) -> str | None:
     """The base that an adapter's configuration names; None if it cannot be read."""
     try:
-        said = read_json(config)
+        parsed = read_json(config)
     except ValueError:
         return None
-    return base_in_adapter(said) if isinstance(said, dict) else None
+    return base_in_adapter(parsed) if isinstance(parsed, dict) else None

@@ -21,8 +21,8 @@ from deltahub.server.cards.card import (
     MAX_CARD_BYTES,
     MEASURED,
     base_in_adapter,
-    named_base,
-    tags_of,
+    base_in_card,
+    card_tags,
 )
 from deltahub.server.cards.front_matter import BadCard, front_matter
 from deltahub.server.cards.plain_values import plain, read_json
@@ -45,7 +45,7 @@ _CONFIGS: Final = (
 )
 _Fetch: TypeAlias = Callable[[Hub, EntryInfo], bytes | None]
 _Parse: TypeAlias = Callable[[EntryInfo, bytes], Any]
-_SHOWN_OF_CONFIG: Final = ("architectures", "model_type", "auto_map", "quantization_config")
+_CONFIG_KEYS: Final = ("architectures", "model_type", "auto_map", "quantization_config")
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Facts:
     parameters: Mapping[str, int] | None
 
 
-def facts_of(
+def read_facts(
     hub: Hub,
     entries: Sequence[EntryInfo],
     base: DeclaredBase | None = None,
@@ -75,7 +75,7 @@ def facts_of(
     """
     files = {entry.path: entry for entry in entries}
     card = _read(hub, files.get(CARD), "card")
-    if base is not None and named_base(card) is None:
+    if base is not None and base_in_card(card) is None:
         adapter = _read(hub, files.get(ADAPTER), "json")
         if base_in_adapter(adapter) == base.said:
             card = card | {"base_model": base.name, "base_model_relation": "adapter"}
@@ -85,7 +85,7 @@ def facts_of(
     config = {
         key: value
         for key, value in _read(hub, files.get("config.json"), "json").items()
-        if key in _SHOWN_OF_CONFIG
+        if key in _CONFIG_KEYS
     }
     pipeline = card.get("pipeline_tag")
     pipeline = pipeline if isinstance(pipeline, str) else None
@@ -95,17 +95,20 @@ def facts_of(
     model_type = config.get("model_type")
     tags += [model_type] if isinstance(model_type, str) else []
     tags += [pipeline] if pipeline else []
-    parameters = _parameters(hub, weights_of(files))
-    renamed = {} if base is None or named_base(card) != base.said else {base.said: base.name}
-    telling = card
-    if base is not None and named_base(card) is None:
-        telling = card | {"base_model": base.name}
-    tags += [*tags_of(telling, renamed, files), *(f"base_model:{MEASURED}:{it}" for it in measured)]
+    parameters = _parameters(hub, weight_files(files))
+    renamed = {} if base is None or base_in_card(card) != base.said else {base.said: base.name}
+    tagged_card = card
+    if base is not None and base_in_card(card) is None:
+        tagged_card = card | {"base_model": base.name}
+    tags += [
+        *card_tags(tagged_card, renamed, files),
+        *(f"base_model:{MEASURED}:{it}" for it in measured),
+    ]
     tags = list(dict.fromkeys(tags))
     return Facts(card, config, library, pipeline, tags, parameters)
 
 
-def weights_of(files: Mapping[str, EntryInfo]) -> list[EntryInfo]:
+def weight_files(files: Mapping[str, EntryInfo]) -> list[EntryInfo]:
     """Return the files that hold the model's weights, each tensor once: one file, or its shards."""
     at_root = {path for path in files if "/" not in path and path.endswith(".safetensors")}
     for whole in ("model.safetensors", "adapter_model.safetensors"):
@@ -121,7 +124,7 @@ def weights_of(files: Mapping[str, EntryInfo]) -> list[EntryInfo]:
     return [files[path] for path in sorted(chosen)]
 
 
-def header_of(hub: Hub, entry: EntryInfo) -> bytes:
+def read_header(hub: Hub, entry: EntryInfo) -> bytes:
     """Return the JSON header of a safetensors file, unparsed, at most 16 MiB.
 
     Raises InvalidSafetensors.
@@ -134,9 +137,9 @@ def header_of(hub: Hub, entry: EntryInfo) -> bytes:
     return b"".join(hub.restorer.stream_file(file, LENGTH_BYTES, end))
 
 
-def read_small(hub: Hub, entry: EntryInfo, most: int) -> bytes | None:
-    """Return the bytes of a file; None if it has more than `most` bytes."""
-    if entry.file.size > most:
+def read_small(hub: Hub, entry: EntryInfo, max_bytes: int) -> bytes | None:
+    """Return the bytes of a file; None if it has more than `max_bytes` bytes."""
+    if entry.file.size > max_bytes:
         return None
     return b"".join(hub.restorer.stream_file(entry.file, 0, entry.file.size))
 
@@ -150,15 +153,15 @@ def _parameters(hub: Hub, weights: Sequence[EntryInfo]) -> dict[str, int] | None
     return totals or None
 
 
-def _read(hub: Hub, entry: EntryInfo | None, what: str) -> dict[str, Any]:
+def _read(hub: Hub, entry: EntryInfo | None, reader: str) -> dict[str, Any]:
     """The parsed contents of a file as plain values; {} and a log line if it cannot be read."""
     if entry is None:
         return {}
-    key = (what, entry.file.sha256)
+    key = (reader, entry.file.sha256)
     known = _CACHE.get(key)
     if known is not None:
         return known
-    fetch, parse = _READERS[what]
+    fetch, parse = _READERS[reader]
     try:
         data = fetch(hub, entry)
     except InvalidSafetensors as error:
@@ -199,7 +202,10 @@ def _counts(entry: EntryInfo, text: bytes) -> dict[str, Any]:
 
 # Reader -> (how to fetch the bytes, None if the file is too large; how to parse them).
 _READERS: Final[Mapping[str, tuple[_Fetch, _Parse]]] = {
-    "card": (partial(read_small, most=MAX_CARD_BYTES), lambda _entry, data: front_matter(data)),
-    "json": (partial(read_small, most=_MAX_JSON_BYTES), lambda _entry, data: read_json(data)),
-    "counts": (header_of, _counts),
+    "card": (
+        partial(read_small, max_bytes=MAX_CARD_BYTES),
+        lambda _entry, data: front_matter(data),
+    ),
+    "json": (partial(read_small, max_bytes=_MAX_JSON_BYTES), lambda _entry, data: read_json(data)),
+    "counts": (read_header, _counts),
 }

@@ -15,7 +15,7 @@ from typing import Any, Final
 import yaml
 from yaml.constructor import SafeConstructor
 
-from deltahub.server.cards.plain_values import DEEPEST, plain
+from deltahub.server.cards.plain_values import MAX_NESTING, plain
 
 if not yaml.__with_libyaml__:
     raise ImportError(
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 MAX_FRONT_BYTES: Final = 256 << 10
 _FENCE: Final = "---"
 _MAX_VALUES: Final = 32_768  # keys, lists and mappings count as well
-_LONGEST_NUMBER: Final = 64  # characters; a longer number is shown as text
+_MAX_NUMBER_CHARS: Final = 64  # characters; a longer number is shown as text
 _TAG: Final = "tag:yaml.org,2002:"
 # JSON writes a character above U+FFFF as two \u escapes, a surrogate pair, which YAML refuses.
 _ESCAPES: Final = re.compile(
@@ -50,7 +50,7 @@ def front_matter(readme: bytes) -> dict[str, Any]:
     if source is None:
         return {}
     try:
-        source = _ESCAPES.sub(_whole, source)
+        source = _ESCAPES.sub(_unescape, source)
         _scan(source)
         found = yaml.load(source, _Loader)  # a safe loader: it creates no Python objects
         if found is None:
@@ -81,7 +81,7 @@ def _between_fences(readme: bytes) -> str | None:
     return None
 
 
-def _whole(match: re.Match[str]) -> str:
+def _unescape(match: re.Match[str]) -> str:
     if match["high"]:
         halves = bytes.fromhex(match["high"] + match["low"])
         return halves.decode("utf-16-be")
@@ -90,8 +90,8 @@ def _whole(match: re.Match[str]) -> str:
 
 def _problem(error: Exception) -> str:
     mark = getattr(error, "problem_mark", None)
-    what = getattr(error, "problem", None) or " ".join(str(error).split())
-    return what if mark is None else f"{_place(mark)}: {what}"
+    problem = getattr(error, "problem", None) or " ".join(str(error).split())
+    return problem if mark is None else f"{_place(mark)}: {problem}"
 
 
 def _place(mark: Any) -> str:
@@ -105,21 +105,23 @@ def _scan(source: str) -> None:
     for event in yaml.parse(source, yaml.CSafeLoader):
         if isinstance(event, yaml.NodeEvent):
             if event.anchor is not None:
-                raise _bad(event, "anchors (&) and aliases (*) are not taken: repeat the value")
+                raise _bad_card(
+                    event, "anchors (&) and aliases (*) are not taken: repeat the value"
+                )
             n_values += 1
             if n_values > _MAX_VALUES:
-                raise _bad(event, f"more than {_MAX_VALUES} values")
+                raise _bad_card(event, f"more than {_MAX_VALUES} values")
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
-            if depth > DEEPEST:
-                raise _bad(event, f"nested deeper than {DEEPEST} levels")
+            if depth > MAX_NESTING:
+                raise _bad_card(event, f"nested deeper than {MAX_NESTING} levels")
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 
 
-def _bad(at: Any, what: str) -> BadCard:
+def _bad_card(at: Any, problem: str) -> BadCard:
     """The error for a wrong YAML event or node `at`."""
-    return BadCard(f"the front matter cannot be read: {_place(at.start_mark)}: {what}"[:300])
+    return BadCard(f"the front matter cannot be read: {_place(at.start_mark)}: {problem}"[:300])
 
 
 class _Loader(yaml.CSafeLoader):
@@ -130,9 +132,9 @@ def _mapping(loader: Any, node: Any) -> Any:
     if isinstance(node, yaml.MappingNode):
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise _bad(key, "a key must be text, and no list or mapping")
+                raise _bad_card(key, "a key must be text, and no list or mapping")
             if key.tag == f"{_TAG}merge":
-                raise _bad(key, "merge keys (<<) are not taken: write the fields out")
+                raise _bad_card(key, "merge keys (<<) are not taken: write the fields out")
             key.tag = f"{_TAG}str"
     return loader.construct_mapping(node, deep=True)
 
@@ -143,20 +145,20 @@ def _converted(kind: str) -> Callable[[Any, Any], Any]:
 
     def construct(loader: Any, node: Any) -> Any:
         text = loader.construct_scalar(node)
-        if len(text) > _LONGEST_NUMBER:
+        if len(text) > _MAX_NUMBER_CHARS:
             return text
         try:
             value = convert(loader, node)
         except (ValueError, LookupError, AttributeError, ArithmeticError) as error:
-            what = f"{text!r} is no {kind}: put it in quotes to mean text"
-            raise _bad(node, what) from error
+            problem = f"{text!r} is no {kind}: put it in quotes to mean text"
+            raise _bad_card(node, problem) from error
         return value.isoformat() if isinstance(value, date) else value
 
     return construct
 
 
 def _unknown(_loader: Any, node: Any) -> Any:
-    raise _bad(node, f"the tag {node.tag} has no meaning here")
+    raise _bad_card(node, f"the tag {node.tag} has no meaning here")
 
 
 _Loader.yaml_constructors = {

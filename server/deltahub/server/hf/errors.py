@@ -15,7 +15,7 @@ from deltahub.registry.access.caller import NO_TOKEN
 from deltahub.registry.errors import RegistryError, RepositoryNotFound
 from deltahub.registry.storage.base import StoreError
 from deltahub.server.errors import STATUS_OF, LengthRequired, sentence_of, wire_code
-from deltahub.server.hf.door import unescaped
+from deltahub.server.hf.dispatch import unescaped
 from deltahub.server.hf.unmatched import page, without_namespace
 from deltahub.server.streaming.bodies import BodyCut, BodyLimit
 from deltahub.server.streaming.ranges import UnsatisfiableRange

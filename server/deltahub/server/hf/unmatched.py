@@ -4,7 +4,7 @@ from typing import Final
 
 from deltahub.registry.errors import InvalidName
 from deltahub.registry.names import RESERVED_NAMESPACES, quoted, split_name
-from deltahub.server.hf.door import PAGES, unescaped
+from deltahub.server.hf.dispatch import PAGES, unescaped
 
 _NAMES: Final = "names are NAMESPACE/NAME here"
 # Parts that follow a model's name in paths of the Hugging Face API.

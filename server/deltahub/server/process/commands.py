@@ -90,7 +90,7 @@ def _serve(settings: "Settings", *, with_worker: bool, access_log: bool) -> None
     from deltahub.server.process.serve import HubServer
     from deltahub.server.settings import ServerSettings
 
-    _bound_heaps()
+    _limit_heaps()
     server_settings = ServerSettings()
     with ExitStack() as stack:
         try:
@@ -162,7 +162,7 @@ def _run(server: "HubServer", listener: socket.socket, worker: "WorkerSupervisor
             worker.stop()
 
 
-def _bound_heaps() -> None:
+def _limit_heaps() -> None:
     """Limit glibc to two heaps: with one heap a thread, each keeps its freed buffers to itself."""
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries lack it

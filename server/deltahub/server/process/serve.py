@@ -21,7 +21,7 @@ from deltahub.server.streaming.metering import Traffic, metered_protocol
 UNSENT_BYTES: Final = RUN_BYTES
 # Ticks of 0.1 s between checks of the free disk space. Nothing fills the space that hot bases leave
 # free in these 5 s.
-_TICKS_A_LOOK: Final = 50
+_TICKS_PER_DISK_CHECK: Final = 50
 
 
 class HubServer(uvicorn.Server):
@@ -40,7 +40,7 @@ class HubServer(uvicorn.Server):
         self.traffic = Traffic()
         app = create_app(registry, settings, self.traffic)
         self._hub: Hub = app.state.hub
-        self._look: threading.Thread | None = None
+        self._disk_check: threading.Thread | None = None
         config = uvicorn.Config(
             app,
             http=metered_protocol(self.traffic, settings.idle_s),
@@ -72,11 +72,13 @@ class HubServer(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Check the disk every 5 s. uvicorn calls this ten times a second."""
-        if counter % _TICKS_A_LOOK == 0 and (self._look is None or not self._look.is_alive()):
+        if counter % _TICKS_PER_DISK_CHECK == 0 and (
+            self._disk_check is None or not self._disk_check.is_alive()
+        ):
             # In a thread: a disk that hangs must block neither requests nor the stop.
             leave_room = self._hub.hot_bases.leave_room
-            self._look = threading.Thread(target=leave_room, name="room", daemon=True)
-            self._look.start()
+            self._disk_check = threading.Thread(target=leave_room, name="room", daemon=True)
+            self._disk_check.start()
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

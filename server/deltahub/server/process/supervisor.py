@@ -20,7 +20,7 @@ _HEALTHY_S = 30.0
 # Exit status of a worker whose settings are wrong: a restart would fail the same way.
 _EXIT_WRONG = 2
 # Time between checks whether the worker still runs.
-_LOOK_S = 0.2
+_POLL_S = 0.2
 
 
 class WorkerSupervisor:
@@ -112,7 +112,7 @@ class WorkerSupervisor:
                 status = process.poll()
                 if status is not None:
                     return status
-                if self._is_stopping.wait(_LOOK_S):
+                if self._is_stopping.wait(_POLL_S):
                     return self._wait_or_kill(process)
         finally:
             assert process.stdin is not None

@@ -12,7 +12,7 @@ from deltahub.registry.catalog.entries import EntryInfo, find_entry
 from deltahub.registry.catalog.refs import resolve_revision
 from deltahub.server.hub import CallerDep, Hub, HubDep
 from deltahub.server.limits import BoundedRoute
-from deltahub.server.streaming.fair_queue import who_asks
+from deltahub.server.streaming.fair_queue import client_key
 from deltahub.server.streaming.ranges import matches, requested_part
 
 router = APIRouter(
@@ -69,7 +69,7 @@ def get_file(
     if part is not None:
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
     return hub.stream(
-        who_asks(request, caller),
+        client_key(request, caller),
         hub.restorer.stream_pieces(entry.file, start, end),
         status_code=200 if part is None else 206,
         headers=headers,

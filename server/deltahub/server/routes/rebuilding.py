@@ -12,7 +12,7 @@ from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.limits import BoundedRoute
 from deltahub.server.routes.files import RevisionQuery, find_file
 from deltahub.server.schemas.transfer import FramesIn, PlannedTensorOut, RecipePlanOut
-from deltahub.server.streaming.fair_queue import who_asks
+from deltahub.server.streaming.fair_queue import client_key
 
 router = APIRouter(
     route_class=BoundedRoute, prefix="/repositories/{namespace}/{name}", tags=["rebuilding"]
@@ -85,7 +85,7 @@ def get_frames(
     tensors = [bytes.fromhex(tensor) for tensor in body.tensors]
     stream = stream_frames(hub.registry, hub.restorer, found, tensors)
     return hub.stream(
-        who_asks(request, caller),
+        client_key(request, caller),
         stream.chunks,
         status_code=200,
         headers={

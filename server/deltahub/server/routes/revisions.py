@@ -11,7 +11,7 @@ from deltahub.registry.catalog.declared_base import DeclaredBase
 from deltahub.registry.catalog.entries import EntryInfo, list_entries
 from deltahub.registry.catalog.history import author_name
 from deltahub.registry.catalog.refs import resolve_revision
-from deltahub.server.cards.declared_base import declared_base, read_telling
+from deltahub.server.cards.declared_base import declared_base, read_base_files
 from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.limits import BoundedRoute
 from deltahub.server.routes.files import RevisionQuery
@@ -42,8 +42,8 @@ def create_commit(
     ]
     base = body.base
     if base is None:
-        telling = read_telling(hub, writer, full_name, operations)
-        base = declared_base(hub, writer, full_name, body.ref, telling)
+        base_files = read_base_files(hub, writer, full_name, operations)
+        base = declared_base(hub, writer, full_name, body.ref, base_files)
     made = commit.commit(
         hub.registry, writer, full_name, body.ref, operations, body.message, body.parent, base
     )

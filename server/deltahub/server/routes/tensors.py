@@ -66,7 +66,7 @@ async def accept_pack(
         body.sha256,
         hub.restorer,
     )
-    taken = await hub.prove(caller, take)
+    taken = await hub.verify(caller, take)
     return PackOut(tensors=taken.n_tensors, waiting=taken.n_waiting)
 
 
@@ -87,11 +87,11 @@ async def accept_recipe(
     """Send a recipe that builds a file from tensors of the hub, instead of the file's bytes."""
     request.state.has_unread_body = True
     writer = require_writer(caller)
-    async with hub.large_bodies.turn(writer.user_id):
+    async with hub.large_bodies.slot(writer.user_id):
         body = await read_body(request, hub.registry.settings.max_recipe_bytes, hub.settings.idle_s)
         request.state.has_unread_body = False
         submit = partial(recipes.submit_recipe, hub.registry, writer, f"{namespace}/{name}", body)
-        submitted = await hub.prove(writer, submit)
+        submitted = await hub.verify(writer, submit)
     if submitted.job_id is None:
         return RecipeAcceptedOut(state="ready")
     response.status_code = 202

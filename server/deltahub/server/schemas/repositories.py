@@ -46,7 +46,9 @@ class RefList(Out):
 
 class BaseOut(Out):
     declared: str | None
-    commit: str | None = Field(description="commit of the declared base; null if unreadable")
+    commit: str | None = Field(
+        description="commit of the declared base; null if there is none that the caller may read"
+    )
 
 
 class EntryOut(Out):

@@ -22,8 +22,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from deltahub.server.streaming.chunks import Chunk
-from deltahub.server.streaming.fair_queue import Turns, Who
-from deltahub.server.streaming.socket_writer import ClientGone, NotTaken, Outflow
+from deltahub.server.streaming.fair_queue import ClientKey, FairQueue
+from deltahub.server.streaming.socket_writer import ClientGone, NotTaken, SocketWriter
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ UPLOAD_SLOTS = 2
 # Block size for a body that is read and dropped.
 DISCARDED_BYTES = 64 << 10
 # How long to wait until the event loop notices a lost connection that a thread has noticed.
-_HEARD_S: Final = 5.0
+_DISCONNECT_WAIT_S: Final = 5.0
 _END = object()
 
 
@@ -54,21 +54,21 @@ class BodyLimit(Exception):
 class ChunkStream(Response):
     """A response of known size whose body is what `chunks` yields.
 
-    Once `turns` has a slot for `who`, a thread of `threads` makes each chunk, inside of `making`,
-    and writes it (see Outflow), so the server holds about one chunk for each slow client. A client
-    has idle_s to take a chunk, and less while others wait for a slot. An error before the first
-    chunk is raised. After a later error the connection is cut: the client gets fewer bytes than
-    announced, never padding. When the client disconnects, `chunks` is closed after the current
-    chunk.
+    Once `fair_queue` has a slot for `client`, a thread of `threads` makes each chunk, inside of
+    `decode_slots`, and writes it (see SocketWriter), so the server holds about one chunk for each
+    slow client. A client has idle_s to take a chunk, and less while others wait for a slot. An
+    error before the first chunk is raised. After a later error the connection is cut: the client
+    gets fewer bytes than announced, never padding. When the client disconnects, `chunks` is closed
+    after the current chunk.
     """
 
     def __init__(
         self,
         chunks: Iterator[Chunk],
         threads: Executor,
-        making: AbstractContextManager[object],
-        turns: Turns,
-        who: Who,
+        decode_slots: AbstractContextManager[object],
+        fair_queue: FairQueue,
+        client: ClientKey,
         *,
         status_code: int,
         headers: Mapping[str, str],
@@ -81,53 +81,53 @@ class ChunkStream(Response):
         self._idle_s = idle_s
         self._chunks = chunks
         self._threads = threads
-        self._making = making
-        self._turns = turns
-        self._who = who
+        self._decode_slots = decode_slots
+        self._fair_queue = fair_queue
+        self._client = client
         self._label = label
         self._work: Future[Any] | None = None
         # Before the body starts: since when we wait for the connection, and the scope of that wait.
-        self._since = 0.0
-        self._patience: anyio.CancelScope | None = None
-        self._outflow: Outflow | None = None
+        self._head_since = 0.0
+        self._head_wait: anyio.CancelScope | None = None
+        self._writer: SocketWriter | None = None
         # Whether all chunks were sent, so that `chunks` need not be closed.
-        self._is_used_up = False
+        self._is_sent = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            async with self._turns.turn(self._who, self):
+            async with self._fair_queue.slot(self._client, self):
                 first = await self._in_thread(self._first)
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._watch, receive, group.cancel_scope)
                     await self._send_all(send, first)
                     group.cancel_scope.cancel()
         finally:
-            if self._outflow is not None:
-                self._outflow.cut()  # does nothing after the body was sent
+            if self._writer is not None:
+                self._writer.cut()  # does nothing after the body was sent
             with anyio.CancelScope(shield=True):
                 if self._work is not None and not (self._work.done() or self._work.cancel()):
                     # The thread uses the generator, which cannot be closed until it returns.
                     with suppress(Exception):  # nobody waits for its result any more
                         await asyncio.wrap_future(self._work)
-                if self._outflow is not None:
-                    self._outflow.close()
-                if not self._is_used_up:
+                if self._writer is not None:
+                    self._writer.close()
+                if not self._is_sent:
                     await anyio.to_thread.run_sync(_close, self._chunks)
 
     def waited_s(self) -> float:
         """Seconds since we began to wait for the client; 0 while the client waits for us."""
-        if self._patience is not None:
-            return time.monotonic() - self._since
-        return self._outflow.waited_s() if self._outflow is not None else 0.0
+        if self._head_wait is not None:
+            return time.monotonic() - self._head_since
+        return self._writer.waited_s() if self._writer is not None else 0.0
 
     def cut(self) -> None:
         """Abort the response. Precondition: waited_s() > 0."""
-        if self._patience is not None:
-            self._patience.deadline = -math.inf
-        elif self._outflow is not None:
+        if self._head_wait is not None:
+            self._head_wait.deadline = -math.inf
+        elif self._writer is not None:
             # Logged here: the thread and the event loop would see only a client that disconnected.
-            self._log_cut(NotTaken(self._outflow.waited_s()))
-            self._outflow.cut()
+            self._log_cut(NotTaken(self._writer.waited_s()))
+            self._writer.cut()
 
     async def _watch(self, receive: Receive, scope: anyio.CancelScope) -> None:
         while True:
@@ -139,13 +139,13 @@ class ChunkStream(Response):
     async def _send_all(self, send: Send, first: Chunk | None) -> None:
         try:
             await self._get_connection(send, first)
-            if self._outflow is not None:
-                await self._in_thread(self._outflow.run)
-            self._is_used_up = True
+            if self._writer is not None:
+                await self._in_thread(self._writer.run)
+            self._is_sent = True
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except ClientGone:
             # The event loop notices the disconnect too and cancels this task.
-            with anyio.move_on_after(_HEARD_S):
+            with anyio.move_on_after(_DISCONNECT_WAIT_S):
                 await anyio.sleep_forever()
         except Exception as error:
             # uvicorn cuts the connection of a response that was not completed.
@@ -155,9 +155,9 @@ class ChunkStream(Response):
         log.error("stream=%s cut: %s: %s", self._label, type(error).__name__, error)
 
     async def _get_connection(self, send: Send, first: Chunk | None) -> None:
-        """Send the head, and wait until the outflow has the socket. Raises NotTaken."""
-        self._since = time.monotonic()
-        with anyio.move_on_after(self._idle_s) as self._patience:
+        """Send the head, and wait until the writer has the socket. Raises NotTaken."""
+        self._head_since = time.monotonic()
+        with anyio.move_on_after(self._idle_s) as self._head_wait:
             await send(
                 {
                     "type": "http.response.start",
@@ -166,16 +166,18 @@ class ChunkStream(Response):
                 }
             )
             if first is not None:
-                self._outflow = Outflow(first, self._chunks, self._size, self._making, self._idle_s)
-                await send({"type": "http.response.body", "body": self._outflow, "more_body": True})
-                await self._outflow.begun()
-        waited_s, is_over = self.waited_s(), self._patience.cancelled_caught
-        self._patience = None
+                self._writer = SocketWriter(
+                    first, self._chunks, self._size, self._decode_slots, self._idle_s
+                )
+                await send({"type": "http.response.body", "body": self._writer, "more_body": True})
+                await self._writer.attached()
+        waited_s, is_over = self.waited_s(), self._head_wait.cancelled_caught
+        self._head_wait = None
         if is_over:
             raise NotTaken(waited_s)
 
     def _first(self) -> Chunk | None:
-        with self._making:
+        with self._decode_slots:
             return next(self._chunks, None)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
@@ -190,13 +192,13 @@ def _close(chunks: Iterator[Chunk]) -> None:
         close()
 
 
-def too_large(max_bytes: int, whose: str = "a request") -> BodyLimit:
-    """Return the error for a body of more than max_bytes bytes. whose: the kind of request."""
-    return BodyLimit(f"the body is larger than the limit of {max_bytes} bytes for {whose}")
+def too_large(max_bytes: int, sender: str = "a request") -> BodyLimit:
+    """Return the error for a body of more than max_bytes bytes. sender: the kind of request."""
+    return BodyLimit(f"the body is larger than the limit of {max_bytes} bytes for {sender}")
 
 
 async def read_body(
-    request: Request, max_bytes: int, idle_s: float, whose: str = "a request"
+    request: Request, max_bytes: int, idle_s: float, sender: str = "a request"
 ) -> bytes:
     """Read a whole body. Raises BodyLimit above `max_bytes` bytes, and BodyCut."""
     pieces: list[bytes] = []
@@ -205,7 +207,7 @@ async def read_body(
         n_bytes += len(block)
         if n_bytes > max_bytes:
             request.state.has_unread_body = True
-            raise too_large(max_bytes, whose)
+            raise too_large(max_bytes, sender)
         pieces.append(block)
     return b"".join(pieces)
 

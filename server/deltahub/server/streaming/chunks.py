@@ -48,20 +48,20 @@ def in_chunks(
     n_bytes, limit = 0, first_bytes
     # A chunk is sent once it has 3/4 of chunk_bytes: bytes held back for the next chunk keep a
     # decoder's buffer from being reused.
-    enough = chunk_bytes - chunk_bytes // 4
+    full_bytes = chunk_bytes - chunk_bytes // 4
     for piece in pieces:
         for group in _groups(piece, chunk_bytes):
             size = sum(map(_SIZE, group))
             if views and n_bytes + size > chunk_bytes:
-                yield Chunk(_joined(views))
-                views, n_bytes, limit = [], 0, enough
+                yield Chunk(_merge_small(views))
+                views, n_bytes, limit = [], 0, full_bytes
             views += group
             n_bytes += size
             if n_bytes >= limit:
-                yield Chunk(_joined(views))
-                views, n_bytes, limit = [], 0, enough
+                yield Chunk(_merge_small(views))
+                views, n_bytes, limit = [], 0, full_bytes
     if n_bytes:
-        yield Chunk(_joined(views))
+        yield Chunk(_merge_small(views))
 
 
 def _groups(piece: Piece, chunk_bytes: int) -> Iterable[list[memoryview]]:
@@ -73,7 +73,7 @@ def _groups(piece: Piece, chunk_bytes: int) -> Iterable[list[memoryview]]:
     return ([whole[i : i + chunk_bytes]] for i in range(0, whole.nbytes, chunk_bytes))
 
 
-def _joined(views: list[memoryview]) -> list[memoryview]:
+def _merge_small(views: list[memoryview]) -> list[memoryview]:
     """The same bytes, with small neighbours copied into one buffer."""
     if len(views) == 1:
         return views

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from deltahub.server.streaming.socket_writer import Outflow
+from deltahub.server.streaming.socket_writer import SocketWriter
 
 
 @dataclass
@@ -29,35 +29,35 @@ class Traffic:
 class CountingTransport:
     """A transport that counts the bytes written to it and passes them on.
 
-    An Outflow is not written: it gets the socket, once the transport's buffer is empty.
+    A SocketWriter is not written: it gets the socket, once the transport's buffer is empty.
     """
 
     def __init__(self, transport: asyncio.Transport, traffic: Traffic) -> None:
         self._transport = transport
         self._traffic = traffic
-        self._outflow: Outflow | None = None
+        self._writer: SocketWriter | None = None
         self._is_waiting = False
 
-    def write(self, data: bytes | bytearray | memoryview | Outflow) -> None:
-        if isinstance(data, Outflow):
-            self._outflow, self._is_waiting = data, True
+    def write(self, data: bytes | bytearray | memoryview | SocketWriter) -> None:
+        if isinstance(data, SocketWriter):
+            self._writer, self._is_waiting = data, True
             # With a limit of 0, resume_writing() is called when the buffer is empty.
             self._transport.set_write_buffer_limits(high=0)
-            self.may_be_empty()
+            self.attach_if_drained()
             return
-        # The client would take these bytes for a part of the Outflow's body.
+        # The client would take these bytes for a part of the SocketWriter's body.
         if self._is_waiting:
             self._is_waiting = False
             self._transport.abort()
             return
-        if self._outflow is not None and self._outflow.has_connection:
-            self._outflow.cut()
+        if self._writer is not None and self._writer.has_connection:
+            self._writer.cut()
             return
         self._traffic.add_sent(len(data))
         self._transport.write(data)
 
-    def may_be_empty(self) -> None:
-        """Give the socket to the waiting Outflow, if the transport's buffer is empty."""
+    def attach_if_drained(self) -> None:
+        """Give the socket to the waiting SocketWriter, if the transport's buffer is empty."""
         if (
             not self._is_waiting
             or self._transport.is_closing()
@@ -66,9 +66,9 @@ class CountingTransport:
             return
         self._is_waiting = False
         self._transport.set_write_buffer_limits()
-        of_us = self._transport.get_extra_info("socket")
-        assert self._outflow is not None
-        self._outflow.begin(of_us.fileno(), self._traffic.add_sent)
+        own_socket = self._transport.get_extra_info("socket")
+        assert self._writer is not None
+        self._writer.attach(own_socket.fileno(), self._traffic.add_sent)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -78,7 +78,7 @@ class CountingTransport:
 MAX_HEAD_BYTES = 64 << 10
 
 
-def _last_answer(status: str, code: str, message: str) -> bytes:
+def _closing_answer(status: str, code: str, message: str) -> bytes:
     """An error answer that closes the connection, for requests that reach no handler."""
     body = json.dumps({"error": {"code": code, "message": message}}).encode()
     head = [
@@ -90,7 +90,7 @@ def _last_answer(status: str, code: str, message: str) -> bytes:
     return "\r\n".join([*head, "", ""]).encode() + body
 
 
-_NOT_HTTP = _last_answer(
+_NOT_HTTP = _closing_answer(
     "400 Bad Request",
     "invalid_request",
     "this is not HTTP, its headers are too large, or the body before was longer than announced",
@@ -102,7 +102,7 @@ def metered_protocol(traffic: Traffic, head_s: float) -> type[asyncio.Protocol]:
 
     head_s: longest time, in seconds, that a client may take for a request's line and headers.
     """
-    too_slow = _last_answer(
+    too_slow = _closing_answer(
         "408 Request Timeout",
         "request_timeout",
         f"the line and headers of a request took longer than {head_s:g} s; send it again",
@@ -117,14 +117,14 @@ def metered_protocol(traffic: Traffic, head_s: float) -> type[asyncio.Protocol]:
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             self._counting = CountingTransport(cast(asyncio.Transport, transport), traffic)
             super().connection_made(cast(asyncio.Transport, self._counting))
-            self._wait_for_head()
+            self._start_head_timer()
 
         def resume_writing(self) -> None:
             super().resume_writing()
-            self._counting.may_be_empty()
+            self._counting.attach_if_drained()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._forget_head()
+            self._stop_head_timer()
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
@@ -132,11 +132,11 @@ def metered_protocol(traffic: Traffic, head_s: float) -> type[asyncio.Protocol]:
             self._head_bytes += len(data)
             super().data_received(data)
             if self.transport.is_closing():
-                self._forget_head()
+                self._stop_head_timer()
             elif self._head_bytes > MAX_HEAD_BYTES:
                 self.send_400_response("")
             elif self._head_bytes and self._head_timer is None and not self._is_in_body:
-                self._wait_for_head()
+                self._start_head_timer()
 
         def on_message_begin(self) -> None:
             self._is_in_head = True
@@ -146,7 +146,7 @@ def metered_protocol(traffic: Traffic, head_s: float) -> type[asyncio.Protocol]:
             traffic.requests += 1
             self._is_in_head = False
             self._is_in_body = True
-            self._forget_head()
+            self._stop_head_timer()
             super().on_headers_complete()
 
         def on_body(self, body: bytes) -> None:
@@ -155,21 +155,21 @@ def metered_protocol(traffic: Traffic, head_s: float) -> type[asyncio.Protocol]:
 
         def on_message_complete(self) -> None:
             self._is_in_body = False
-            self._forget_head()
+            self._stop_head_timer()
             super().on_message_complete()
 
-        def _wait_for_head(self) -> None:
-            self._head_timer = self.loop.call_later(head_s, self._end_of_patience)
+        def _start_head_timer(self) -> None:
+            self._head_timer = self.loop.call_later(head_s, self._on_head_timeout)
 
-        def _forget_head(self) -> None:
+        def _stop_head_timer(self) -> None:
             self._head_bytes = 0
             if self._head_timer is not None:
                 self._head_timer.cancel()
                 self._head_timer = None
 
-        def _end_of_patience(self) -> None:
+        def _on_head_timeout(self) -> None:
             if self.cycle is not None and not self.cycle.response_complete:
-                self._wait_for_head()  # a pipelined request waits for the answer before it
+                self._start_head_timer()  # a pipelined request waits for the answer before it
             else:
                 # A client that has sent nothing would take an answer for that to its next request.
                 if self._is_in_head:

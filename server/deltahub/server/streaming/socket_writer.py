@@ -30,12 +30,12 @@ class WrongSize(Exception):
     """A body is not as long as its Content-Length."""
 
 
-class Outflow:
+class SocketWriter:
     """A response body: run() makes each chunk and writes it, before it makes the next one.
 
     One thread does both, because a chunk that is handed to the event loop leaves the CPU's caches
     before it is sent. That costs more than decoding the next chunk meanwhile gains. Nothing else
-    may be written to the connection from begin() to the end of run(). len() is the announced size
+    may be written to the connection from attach() to the end of run(). len() is the announced size
     in bytes.
     """
 
@@ -44,25 +44,25 @@ class Outflow:
         first: Chunk,
         rest: Iterator[Chunk],
         size: int,
-        making: AbstractContextManager[object],
+        decode_slots: AbstractContextManager[object],
         idle_s: float,
     ) -> None:
-        """first, rest: together `size` bytes. making: entered while a chunk is made.
+        """first, rest: together `size` bytes. decode_slots: entered while a chunk is made.
 
         idle_s: longest time, in seconds, that a client may take for a chunk.
         """
         self._first: Chunk | None = first
         self._rest = rest
         self._size = size
-        self._making = making
+        self._decode_slots = decode_slots
         self._idle_s = idle_s
         self._lock = Lock()
         self._socket: socket.socket | None = None
         self._count: Callable[[int], None] = lambda n: None
         self._is_cut = False
         # When the current write began; None while the client waits for a chunk.
-        self._since: float | None = None
-        self._has_begun = asyncio.Event()
+        self._waiting_since: float | None = None
+        self._is_attached = asyncio.Event()
 
     def __len__(self) -> int:
         return self._size
@@ -73,11 +73,11 @@ class Outflow:
         with self._lock:
             return self._socket is not None and self._socket.fileno() >= 0
 
-    async def begun(self) -> None:
-        """Wait until begin() has set the connection."""
-        await self._has_begun.wait()
+    async def attached(self) -> None:
+        """Wait until attach() has set the connection."""
+        await self._is_attached.wait()
 
-    def begin(self, descriptor: int, count: Callable[[int], None]) -> None:
+    def attach(self, descriptor: int, count: Callable[[int], None]) -> None:
         """Take a connection, unless cut() was called before. For the event loop's thread only.
 
         count: called in the thread of run() with the number of bytes of each write that succeeded.
@@ -89,12 +89,12 @@ class Outflow:
             # A duplicate: the descriptor stays ours even if the event loop closes the original.
             self._socket = socket.socket(fileno=os.dup(descriptor))
         self._count = count
-        self._has_begun.set()
+        self._is_attached.set()
 
     def waited_s(self) -> float:
         """Seconds since the current write began; 0 while the client waits for a chunk."""
-        since = self._since
-        return 0.0 if since is None else time.monotonic() - since
+        started_at = self._waiting_since
+        return 0.0 if started_at is None else time.monotonic() - started_at
 
     def run(self) -> None:
         """Write the whole body.
@@ -111,18 +111,18 @@ class Outflow:
                     raise WrongSize(f"more than the {self._size} bytes that were announced")
                 self._write(chunk.views)
                 chunk = None  # free it before the next chunk is made
-                with self._making:
+                with self._decode_slots:
                     chunk = next(self._rest, None)
             if left > 0:
                 raise WrongSize(f"{left} of {self._size} bytes are missing")
         finally:
-            self._since = None
+            self._waiting_since = None
             self.close()
 
     def cut(self) -> None:
         """Shut the connection down, so that run() raises ClientGone soon.
 
-        Before begin(): begin() will do nothing. After run(): does nothing. Safe from any thread.
+        Before attach(): attach() will do nothing. After run(): does nothing. Safe from any thread.
         """
         with self._lock:
             self._is_cut = True
@@ -138,9 +138,9 @@ class Outflow:
 
     def _write(self, views: list[memoryview]) -> None:
         assert self._socket is not None
-        self._since = since = time.monotonic()
+        self._waiting_since = started_at = time.monotonic()
         while views:
-            left_s = since + self._idle_s - time.monotonic()
+            left_s = started_at + self._idle_s - time.monotonic()
             if left_s <= 0:
                 raise NotTaken(self.waited_s())
             try:
@@ -164,4 +164,4 @@ class Outflow:
             del views[:done]
             if n:
                 views[0] = views[0][n:]
-        self._since = None
+        self._waiting_since = None

@@ -12,7 +12,7 @@ from deltahub.registry.access import organizations, tokens
 from deltahub.registry.db.models import File
 from deltahub.registry.xet.chunks import ChunkHeader
 from deltahub.server.hf.xet import downloads
-from deltahub.server.hf.xet.downloads import MOST_BY_HTTP, xet_from, xet_headers
+from deltahub.server.hf.xet.downloads import MAX_HTTP_BYTES, xet_from, xet_headers
 from deltahub.server.settings import ServerSettings
 from deltahub.server.signing import Signer
 from support.registry.opened import end_token
@@ -175,7 +175,7 @@ def asking(client: str) -> Request:
 
 def test_clients_are_told_to_download_so_as_far_as_is_known_of_them() -> None:
     on, off = ServerSettings(), ServerSettings(has_xet_downloads=False)
-    beyond_http = MOST_BY_HTTP + 1
+    beyond_http = MAX_HTTP_BYTES + 1
     for release, least in {
         "0.33.5": None, "0.34.0": beyond_http, "0.36.2": beyond_http, "0.37.0": None,
         "1.0.0.rc1": beyond_http, "1.4.1": beyond_http, "1.26.1": beyond_http, "1.27.0": None,
@@ -213,7 +213,7 @@ def test_only_clients_that_are_known_are_told_of_it(
         (older, len(DATA) - 1, True),
         ("curl/8", 1, False),
     ):
-        monkeypatch.setattr(downloads, "MOST_BY_HTTP", most)
+        monkeypatch.setattr(downloads, "MAX_HTTP_BYTES", most)
         headers = {"User-Agent": agent}
         for path, is_large in (("a.bin", True), ("empty.bin", False)):
             url = f"/dan-d/secret/resolve/main/{path}"

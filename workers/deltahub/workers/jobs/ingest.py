@@ -43,13 +43,13 @@ def ingest(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
     if damaged is not None:
         raise damaged
 
-    def tell_relatives() -> list[str]:
+    def queue_replans() -> list[str]:
         work.release()
         if not revision_exists(context, revision_id):
             return []
         return after_ingest(context.registry, revision_id, context.restorer)
 
-    context.step("tell relatives", tell_relatives)
+    context.step("tell relatives", queue_replans)
     return {"files": sum(map(len, steps))}
 
 

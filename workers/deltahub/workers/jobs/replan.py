@@ -19,7 +19,7 @@ def replan(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
     revision_id: int = payload["revision_id"]
     planner: Replanner | None = None
 
-    def go_on(position: int) -> dict[str, Any] | None:
+    def replan_pack(position: int) -> dict[str, Any] | None:
         nonlocal planner
         if not revision_exists(context, revision_id):
             return None
@@ -39,7 +39,7 @@ def replan(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
     position: int | None = 0
     switched, saved_bytes = 0, 0
     while position is not None:
-        done = context.step(f"replan from {position}", partial(go_on, position))
+        done = context.step(f"replan from {position}", partial(replan_pack, position))
         if done is None:
             break
         switched += done["switched"]

@@ -9,12 +9,12 @@ from deltahub.registry.catalog.entries import EntryInfo
 from deltahub.registry.catalog.history import CommitInfo
 
 
-def moment(at: datetime) -> str:
+def utc_text(at: datetime) -> str:
     """Return a time in the form that Hugging Face clients parse: UTC, milliseconds, Z."""
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def pointer(entry: EntryInfo) -> bytes:
+def lfs_pointer(entry: EntryInfo) -> bytes:
     """Return the Git LFS pointer file that git stores in place of a large file."""
     lines = (
         "version https://git-lfs.github.com/spec/v1",
@@ -32,10 +32,10 @@ def git_blob_id(data: bytes) -> str:
 
 def blob_id(entry: EntryInfo) -> str:
     """Return the git blob id of an entry: that of the file, or of a large file's pointer."""
-    return entry.etag if entry.mode == "regular" else git_blob_id(pointer(entry))
+    return entry.etag if entry.mode == "regular" else git_blob_id(lfs_pointer(entry))
 
 
-def shown_file(
+def file_json(
     entry: EntryInfo, last: CommitInfo | None = None, *, xet_from: int | None = None
 ) -> dict[str, Any]:
     """Return the JSON of a file in a tree.
@@ -53,7 +53,7 @@ def shown_file(
         shown["lfs"] = {
             "oid": entry.file.sha256,
             "size": entry.file.size,
-            "pointerSize": len(pointer(entry)),
+            "pointerSize": len(lfs_pointer(entry)),
         }
         if xet_from is not None and entry.file.size >= xet_from:
             shown["xetHash"] = entry.file.sha256
@@ -70,7 +70,7 @@ def folder_ids(inside: Iterable[tuple[str, str, str]]) -> dict[str, str]:
     return {folder: digest.hexdigest() for folder, digest in digests.items()}
 
 
-def shown_folder(path: str, oid: str, last: CommitInfo | None = None) -> dict[str, Any]:
+def folder_json(path: str, oid: str, last: CommitInfo | None = None) -> dict[str, Any]:
     """Return the JSON of a folder in a tree. last: the newest commit that changed its contents."""
     shown: dict[str, Any] = {"type": "directory", "oid": oid, "size": 0, "path": path}
     return shown | _with_commit(last)
@@ -79,4 +79,6 @@ def shown_folder(path: str, oid: str, last: CommitInfo | None = None) -> dict[st
 def _with_commit(last: CommitInfo | None) -> dict[str, Any]:
     if last is None:
         return {}
-    return {"lastCommit": {"id": last.commit, "title": last.title, "date": moment(last.created_at)}}
+    return {
+        "lastCommit": {"id": last.commit, "title": last.title, "date": utc_text(last.created_at)}
+    }

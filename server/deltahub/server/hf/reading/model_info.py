@@ -10,13 +10,13 @@ from deltahub.registry.catalog.declared_base import DeclaredBase, declared_base,
 from deltahub.registry.catalog.entries import EntryInfo, list_entries, used_storage
 from deltahub.registry.catalog.search import Listed
 from deltahub.registry.lineage.measured import measured_bases
-from deltahub.server.cards.facts import facts_of
-from deltahub.server.hf.reading.entries import blob_id, moment, pointer
+from deltahub.server.cards.facts import read_facts
+from deltahub.server.hf.reading.entries import blob_id, lfs_pointer, utc_text
 from deltahub.server.hub import Hub
 
 
 @dataclass(frozen=True)
-class Rows:
+class ModelRows:
     """Database rows of a model. revision: None if it is empty.
 
     base: the declared base, if it is a model here and the caller may read it. measured: names of
@@ -31,9 +31,9 @@ class Rows:
     measured: tuple[str, ...] = ()
 
 
-def rows_of(
+def load_rows(
     session: ReadSession, caller: Caller | None, listed: Listed, revision: Revision | None
-) -> Rows:
+) -> ModelRows:
     """Load the rows of a model at a revision."""
     entries = [] if revision is None else list_entries(session, revision)
     base = None if revision is None else declared_base(session, caller, revision)
@@ -44,13 +44,13 @@ def rows_of(
             base = None
     measured = () if revision is None else measured_bases(session, caller, revision)
     used = used_storage(session, listed.repository)
-    return Rows(listed, revision, entries, used, base, measured)
+    return ModelRows(listed, revision, entries, used, base, measured)
 
 
-def info_of(hub: Hub, rows: Rows, *, with_blobs: bool = False) -> dict[str, Any]:
+def model_json(hub: Hub, rows: ModelRows, *, with_blobs: bool = False) -> dict[str, Any]:
     """Return the JSON of a model with all properties. Reads its card and other small files."""
     repository, revision = rows.listed.repository, rows.revision
-    facts = facts_of(hub, rows.entries, rows.base, rows.measured)
+    facts = read_facts(hub, rows.entries, rows.base, rows.measured)
     changed_at = repository.created_at if revision is None else revision.created_at
     info: dict[str, Any] = {
         "_id": f"{repository.id:024x}",
@@ -63,8 +63,8 @@ def info_of(hub: Hub, rows: Rows, *, with_blobs: bool = False) -> dict[str, Any]
         "downloads": 0,
         "likes": 0,
         "tags": facts.tags,
-        "createdAt": moment(repository.created_at),
-        "lastModified": moment(changed_at),
+        "createdAt": utc_text(repository.created_at),
+        "lastModified": utc_text(changed_at),
         "siblings": [_sibling(entry, with_blobs) for entry in rows.entries],
         "usedStorage": rows.used_storage,
     }
@@ -84,7 +84,7 @@ def info_of(hub: Hub, rows: Rows, *, with_blobs: bool = False) -> dict[str, Any]
     return info
 
 
-def shortened(
+def list_json(
     info: dict[str, Any], *, full: bool, card: bool, config: bool, expand: Sequence[str] | None
 ) -> dict[str, Any]:
     """Return the part of a model's JSON that a list shows."""
@@ -108,6 +108,6 @@ def _sibling(entry: EntryInfo, with_blobs: bool) -> dict[str, Any]:
             shown["lfs"] = {
                 "sha256": entry.file.sha256,
                 "size": entry.file.size,
-                "pointerSize": len(pointer(entry)),
+                "pointerSize": len(lfs_pointer(entry)),
             }
     return shown

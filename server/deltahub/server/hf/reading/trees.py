@@ -14,8 +14,8 @@ from deltahub.registry.catalog.history import CommitInfo, last_changes
 from deltahub.registry.catalog.tree_pages import has_folder, inside_of, tree_page
 from deltahub.registry.errors import EntryNotFound, InvalidRequest, LimitExceeded
 from deltahub.registry.names import quoted
-from deltahub.server.hf.door import unescaped
-from deltahub.server.hf.reading.entries import folder_ids, shown_file, shown_folder
+from deltahub.server.hf.dispatch import unescaped
+from deltahub.server.hf.reading.entries import file_json, folder_ids, folder_json
 from deltahub.server.hf.reading.revisions import revision_of
 from deltahub.server.hf.xet.downloads import xet_from
 from deltahub.server.hub import CallerDep, HubDep, NameDep
@@ -25,7 +25,7 @@ router = APIRouter(route_class=BoundedRoute, prefix="/api/models/{namespace}/{na
 
 _PAGE = 1000
 _PAGE_EXPANDED = 50  # smaller, because each entry may cost a walk through the history
-_MOST_PATHS = 10_000
+_MAX_PATHS = 10_000
 
 
 @router.get("/tree/{revision}")
@@ -48,8 +48,8 @@ def get_tree(
     """
     if "\0" in cursor:
         raise InvalidRequest("the cursor is wrong: take it from the link to the next page")
-    most = _PAGE_EXPANDED if expand else _PAGE
-    size = most if limit is None else min(limit, most)
+    max_page = _PAGE_EXPANDED if expand else _PAGE
+    size = max_page if limit is None else min(limit, max_page)
     folder = unescaped(path).strip("/")
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, name)
@@ -59,8 +59,8 @@ def get_tree(
             raise EntryNotFound(f"revision {found.commit} has no folder {quoted(folder)}")
         files = entries_at(session, found, [key for key in keys if not key.endswith("/")])
         paths = [key.rstrip("/") for key in keys]
-        least = xet_from(hub.settings, request)
-        page = _shown(session, found, paths, files, expand, xet_from=least)
+        xet_bytes = xet_from(hub.settings, request)
+        page = _shown(session, found, paths, files, expand, xet_from=xet_bytes)
     headers = {"X-Repo-Commit": found.commit}
     if has_more:
         # The link names the commit: the branch may move between two pages.
@@ -89,19 +89,19 @@ def get_paths_info(
     """List those of the requested paths that exist. The body is a form, as clients send it."""
     form = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
     # No path contains a NUL, and not every database accepts one in a query.
-    asked = form.get("paths", [])
-    paths = dict.fromkeys(path.strip("/") for path in asked if "\0" not in path)
-    if len(paths) > _MOST_PATHS:
-        raise LimitExceeded(f"a request names at most {_MOST_PATHS} paths, not {len(paths)}")
-    if not asked:
+    requested = form.get("paths", [])
+    paths = dict.fromkeys(path.strip("/") for path in requested if "\0" not in path)
+    if len(paths) > _MAX_PATHS:
+        raise LimitExceeded(f"a request names at most {_MAX_PATHS} paths, not {len(paths)}")
+    if not requested:
         raise InvalidRequest("the form names no paths: send paths=<path>, once for each")
     expand = form.get("expand", ["false"])[-1].lower() in ("true", "1")
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, name)
         found = revision_of(request, session, repository, revision)
         files = entries_at(session, found, paths)
-        least = xet_from(hub.settings, request)
-        shown = _shown(session, found, paths, files, expand, xet_from=least)
+        xet_bytes = xet_from(hub.settings, request)
+        shown = _shown(session, found, paths, files, expand, xet_from=xet_bytes)
         return JSONResponse(shown)
 
 
@@ -131,9 +131,9 @@ def _shown(
         below = inside.get(path, ())
         last = max((changes[one] for one in below if one in changes), key=_age, default=None)
         if path in files:
-            shown.append(shown_file(files[path], last, xet_from=xet_from))
+            shown.append(file_json(files[path], last, xet_from=xet_from))
         elif path in ids:
-            shown.append(shown_folder(path, ids[path], last))
+            shown.append(folder_json(path, ids[path], last))
     return shown
 
 

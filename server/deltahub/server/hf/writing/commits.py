@@ -27,10 +27,10 @@ from deltahub.registry.catalog.refs import begins_anew, require_branch, resolve_
 from deltahub.registry.errors import InvalidRequest, LimitExceeded
 from deltahub.registry.names import LFS_BYTES, entry_mode, quoted
 from deltahub.registry.uploads.small_files import SmallFiles
-from deltahub.server.cards.declared_base import TELLING, declared_base
+from deltahub.server.cards.declared_base import BASE_FILES, declared_base
 from deltahub.server.cards.facts import read_small
-from deltahub.server.cards.plain_values import joined
-from deltahub.server.hf.door import unescaped
+from deltahub.server.cards.plain_values import valid_text
+from deltahub.server.hf.dispatch import unescaped
 from deltahub.server.hf.errors import NotSupported
 from deltahub.server.hf.reading.entries import blob_id
 from deltahub.server.hf.writing.gitignore import MAX_IGNORE_BYTES, Ignore, IgnoreLimit, parse_ignore
@@ -40,14 +40,14 @@ from deltahub.server.streaming.bodies import BodyFeed
 
 router = APIRouter(route_class=BoundedRoute, prefix="/api/models/{namespace}/{name}")
 
-_MOST_FILES: Final = 1000  # of one preupload; clients ask for 256 at a time
+_MAX_FILES: Final = 1000  # of one preupload; clients ask for 256 at a time
 # Bytes of a line: a small file in base64, and 64 KiB for its other fields.
 _MAX_LINE: Final = LFS_BYTES * 4 // 3 + (64 << 10)
 _IGNORE: Final = ".gitignore"
 _PULL_REQUEST: Final = "this hub has no pull requests: commit to a branch"
 
 # Key of a line -> the form of its value, shown in the error for a wrong line.
-_LINES: Final = {
+_LINE_FORMS: Final = {
     "header": '{"summary": TEXT, "description": TEXT, "parentCommit": COMMIT}',
     "file": '{"path": PATH, "content": BASE64, "encoding": "base64"}',
     "lfsFile": '{"path": PATH, "algo": "sha256", "oid": SHA256, "size": BYTES}',
@@ -67,7 +67,7 @@ class _File(BaseModel):
 
 class PreuploadIn(BaseModel):
     model_config = ConfigDict(extra="ignore")
-    files: Annotated[list[_File], Field(max_length=_MOST_FILES)]
+    files: Annotated[list[_File], Field(max_length=_MAX_FILES)]
     # The .gitignore of this commit; None for that of the branch.
     git_ignore: Annotated[str | None, Field(alias="gitIgnore")] = None
 
@@ -157,7 +157,8 @@ class _Commit:
 
     message: str = ""
     parent: str | None = None
-    telling: dict[str, bytes] = field(default_factory=dict)  # path -> bytes of files of TELLING
+    # Path -> bytes, of the files of BASE_FILES.
+    base_files: dict[str, bytes] = field(default_factory=dict)
     operations: list[Operation] = field(default_factory=list)
 
 
@@ -181,33 +182,33 @@ def _commit(
         try:
             item = json.loads(line)
             key, value = item["key"], item["value"]
-            _take(files, commit, key, value)
+            _add_line(files, commit, key, value)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise InvalidRequest(_expected(number, line)) from error
+            raise InvalidRequest(_line_error(number, line)) from error
     if not commit.operations:
         raise InvalidRequest("the commit changes nothing: it names no file")
     files.flush()
-    base = declared_base(hub, writer, name, branch, commit.telling)
+    base = declared_base(hub, writer, name, branch, commit.base_files)
     return revisions.commit(
         reg, writer, name, branch, commit.operations, commit.message, commit.parent, base
     )
 
 
-def _expected(number: int, line: bytes) -> str:
+def _line_error(number: int, line: bytes) -> str:
     """The error for a line that cannot be read: the form of its key, or all keys."""
     try:
         key = json.loads(line)["key"]
-        shown = f'{{"key": "{key}", "value": {_LINES[key]}}}'
+        shown = f'{{"key": "{key}", "value": {_LINE_FORMS[key]}}}'
     except (ValueError, KeyError, TypeError, RecursionError):
-        shown = f'{{"key": ..., "value": {{...}}}} with one of the keys {", ".join(_LINES)}'
+        shown = f'{{"key": ..., "value": {{...}}}} with one of the keys {", ".join(_LINE_FORMS)}'
     return f"line {number} of the commit cannot be read; expected is the JSON {shown}"
 
 
-def _take(files: SmallFiles, commit: _Commit, key: str, value: Mapping[str, Any]) -> None:
+def _add_line(files: SmallFiles, commit: _Commit, key: str, value: Mapping[str, Any]) -> None:
     """Add a line to the commit. Raises ValueError, KeyError, TypeError if it is malformed."""
     if key == "header":
         summary, description = str(value.get("summary") or ""), str(value.get("description") or "")
-        commit.message = joined(f"{summary}\n\n{description}" if description else summary)
+        commit.message = valid_text(f"{summary}\n\n{description}" if description else summary)
         parent = value.get("parentCommit")
         if not isinstance(parent, str | None):
             raise TypeError("parentCommit")
@@ -218,8 +219,8 @@ def _take(files: SmallFiles, commit: _Commit, key: str, value: Mapping[str, Any]
         data = _content(path, value)
         digest = files.add(data)
         commit.operations.append(AddFile(path, digest, len(data)))
-        if path in TELLING:
-            commit.telling[path] = data
+        if path in BASE_FILES:
+            commit.base_files[path] = data
     elif key == "lfsFile":
         _check_algorithm(path, value)
         # Without a size the client copies a file that the hub has.

@@ -12,13 +12,13 @@ from deltahub.registry.catalog.entries import large_files, sizes_in_repository
 from deltahub.registry.names import validate_sha256
 from deltahub.registry.uploads.known_files import query_and_keep
 from deltahub.server.hf.errors import NotSupported
-from deltahub.server.hf.reading.entries import moment
+from deltahub.server.hf.reading.entries import utc_text
 from deltahub.server.hub import CallerDep, HubDep, NameDep
 from deltahub.server.limits import BoundedRoute
 
 router = APIRouter(route_class=BoundedRoute, prefix="/api/models/{namespace}/{name}/lfs-files")
 
-_MOST_FILES: Final = 1000  # of one call; clients send fewer
+_MAX_FILES: Final = 1000  # of one call; clients send fewer
 
 
 class TargetIn(BaseModel):
@@ -35,7 +35,7 @@ class CopiedIn(BaseModel):
 class CopyIn(BaseModel):
     model_config = ConfigDict(extra="ignore")
     target: TargetIn
-    files: Annotated[list[CopiedIn], Field(max_length=_MOST_FILES)]
+    files: Annotated[list[CopiedIn], Field(max_length=_MAX_FILES)]
 
 
 @router.post("/duplicate")
@@ -76,7 +76,7 @@ def list_lfs_files(name: NameDep, hub: HubDep, caller: CallerDep) -> JSONRespons
                 "oid": large.file.sha256,
                 "filename": large.path,
                 "size": large.file.size,
-                "pushedAt": moment(large.added_at),
+                "pushedAt": utc_text(large.added_at),
                 "ref": f"refs/heads/{DEFAULT_BRANCH}",
             }
             for large in large_files(session, repository)

@@ -28,10 +28,10 @@ from deltahub.server.streaming.bodies import BodyFeed, discard_body
 router = APIRouter(route_class=BoundedRoute)
 
 _TYPE: Final = "application/vnd.git-lfs+json"
-_MOST_OBJECTS: Final = 1000
+_MAX_OBJECTS: Final = 1000
 _LINK_TTL_S: Final = 86400
-_MOST_PARTS: Final = 10_000
-_MAX_COMPLETE_BYTES: Final = _MOST_PARTS << 8
+_MAX_PARTS: Final = 10_000
+_MAX_COMPLETE_BYTES: Final = _MAX_PARTS << 8
 _UPLOAD: Final = "lfs upload"
 
 
@@ -45,7 +45,7 @@ class BatchIn(BaseModel):
     model_config = ConfigDict(extra="ignore")
     operation: Literal["upload", "download"]
     transfers: list[str] = ["basic"]
-    objects: Annotated[list[ObjectIn], Field(max_length=_MOST_OBJECTS)]
+    objects: Annotated[list[ObjectIn], Field(max_length=_MAX_OBJECTS)]
     hash_algo: str = "sha256"
 
 
@@ -59,8 +59,8 @@ def batch(
     if body.hash_algo != "sha256":
         raise NotSupported(f"objects are known by sha256, not {body.hash_algo}")
     writer = require_writer(caller)
-    asked = [(item.oid, item.size) for item in body.objects]
-    known = set(query_and_keep(hub.registry, writer, name, asked))
+    requested = [(item.oid, item.size) for item in body.objects]
+    known = set(query_and_keep(hub.registry, writer, name, requested))
     part_bytes = hub.settings.lfs_part_bytes
     in_parts = "multipart" in body.transfers and any(
         item.size > part_bytes for item in body.objects if item.oid not in known
@@ -132,12 +132,12 @@ async def put_part(link: LinkDep, number: int, request: Request, hub: HubDep) ->
     return Response(headers={"ETag": f'"{oid[:32]}-{number}"'})
 
 
-async def _dropped(link: LinkDep, request: Request, hub: HubDep) -> None:
+async def _discarded(link: LinkDep, request: Request, hub: HubDep) -> None:
     # The body lists the parts and their ETags. The hub knows them already.
     await discard_body(request, _MAX_COMPLETE_BYTES, hub.settings.idle_s)
 
 
-@router.post("/lfs/objects/{token}/complete", dependencies=[Depends(_dropped)])
+@router.post("/lfs/objects/{token}/complete", dependencies=[Depends(_discarded)])
 @streams_body
 def complete_parts(link: LinkDep, hub: HubDep) -> JSONResponse:
     """Check that all parts have come and form the object."""
@@ -160,8 +160,8 @@ def _upload_action(
     if part_bytes is None:
         return {"href": href, "header": {}}
     n_parts = max(-(-item.size // part_bytes), 1)
-    if n_parts > _MOST_PARTS:
-        raise LimitExceeded(f"{item.oid} would have {n_parts} parts; at most {_MOST_PARTS}")
+    if n_parts > _MAX_PARTS:
+        raise LimitExceeded(f"{item.oid} would have {n_parts} parts; at most {_MAX_PARTS}")
     header = {str(number): f"{href}/parts/{number}" for number in range(1, n_parts + 1)}
     return {"href": f"{href}/complete", "header": {"chunk_size": str(part_bytes), **header}}
 

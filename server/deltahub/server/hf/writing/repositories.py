@@ -18,15 +18,15 @@ from deltahub.registry.ingest import make_public
 from deltahub.registry.names import git_attributes, quoted
 from deltahub.registry.uploads.small_files import SmallFiles
 from deltahub.server.cards.front_matter import BadCard, front_matter
-from deltahub.server.hf.door import unescaped
+from deltahub.server.hf.dispatch import unescaped
 from deltahub.server.hf.errors import NotSupported, refusal
-from deltahub.server.hf.reading.entries import moment
+from deltahub.server.hf.reading.entries import utc_text
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
 from deltahub.server.limits import BoundedRoute
 
 router = APIRouter(route_class=BoundedRoute, prefix="/api")
 
-_MOST_LISTED: Final = 10_000
+_MAX_LISTED: Final = 10_000
 
 
 class _Body(BaseModel):
@@ -118,7 +118,7 @@ def list_own(hub: HubDep, caller: CallerDep, namespace: str | None = None) -> JS
     if caller is None:
         raise Unauthorized(NO_TOKEN)
     own = access_organizations.namespaces_of(hub.registry, caller)
-    wanted = [one for one in own if namespace in (None, one)]
+    listed = [one for one in own if namespace in (None, one)]
     with hub.registry.db.read() as session:
         found: list[dict[str, Any]] = [
             {
@@ -126,11 +126,11 @@ def list_own(hub: HubDep, caller: CallerDep, namespace: str | None = None) -> JS
                 "type": "model",
                 "private": item.repository.is_private,
                 "visibility": "private" if item.repository.is_private else "public",
-                "updatedAt": moment(item.changed_at),
+                "updatedAt": utc_text(item.changed_at),
                 "storage": used_storage(session, item.repository),
             }
-            for one in wanted
-            for item in search.search(session, caller, namespace=one, limit=_MOST_LISTED)
+            for one in listed
+            for item in search.search(session, caller, namespace=one, limit=_MAX_LISTED)
         ]
     whole = sum(item["storage"] for item in found)
     for item in found:
@@ -146,10 +146,10 @@ def create_repository(
     _require_model(body.type)
     _require_visibility(body.visibility)
     writer = require_writer(caller)
-    name = _wanted_name(body, writer)
+    name = _full_name(body, writer)
     answer = {"url": f"{str(request.base_url).rstrip('/')}/{name}", "name": name}
     try:
-        made = _create_begun(hub, writer, name, private=body.is_private)
+        made = _create_with_commit(hub, writer, name, private=body.is_private)
     except RepositoryExists as error:
         known = repositories.get_repository(hub.registry, caller, name)
         refused = refusal(error.code, str(error))
@@ -163,7 +163,7 @@ def create_repository(
 def delete_repository(body: RepositoryIn, hub: HubDep, caller: CallerDep) -> JSONResponse:
     """Delete a model with all its revisions."""
     _require_model(body.type)
-    name = _wanted_name(body, require_writer(caller))
+    name = _full_name(body, require_writer(caller))
     repositories.delete_repository(hub.registry, caller, name)
     return JSONResponse({})
 
@@ -184,14 +184,14 @@ def change_settings(
     with hub.registry.db.read() as session:
         repository = access_repositories.load_repository(session, caller, name, "admin")
     body.require_supported()
-    wanted = body.private
+    private = body.private
     if body.visibility is not None:
-        wanted = body.visibility != "public"
-    if wanted is False:
+        private = body.visibility != "public"
+    if private is False:
         make_public.make_public(hub.registry, caller, name, hub.restorer)
-    if wanted:
+    if private:
         repositories.make_private(hub.registry, caller, name)
-    is_private = bool(wanted) if wanted is not None else repository.is_private
+    is_private = bool(private) if private is not None else repository.is_private
     shown = "private" if is_private else "public"
     return JSONResponse({"private": is_private, "visibility": shown, "gated": False})
 
@@ -246,7 +246,7 @@ def validate_card(body: CardIn) -> JSONResponse:
     return JSONResponse({"errors": [], "warnings": []})
 
 
-def _create_begun(
+def _create_with_commit(
     hub: Hub, caller: Caller, name: str, *, private: bool
 ) -> repositories.RepositoryInfo:
     """Create a model with an initial commit, because clients expect a branch main in it."""
@@ -265,12 +265,12 @@ def _require_model(kind: str | None) -> None:
         raise NotSupported(f"this hub keeps models, and no {kind}s: leave the type out")
 
 
-def _require_visibility(wanted: str | None) -> None:
-    if wanted == "protected":
+def _require_visibility(visibility: str | None) -> None:
+    if visibility == "protected":
         raise NotSupported("this hub has no protected models: make the model private")
 
 
-def _wanted_name(body: RepositoryIn, caller: Caller) -> str:
+def _full_name(body: RepositoryIn, caller: Caller) -> str:
     if "/" in body.name:
         if body.organization not in (None, body.name.partition("/")[0]):
             raise Conflict(f"{body.name} does not lie in {body.organization}")

@@ -22,7 +22,7 @@ from deltahub.server.hub import Hub, HubDep
 from deltahub.server.limits import BoundedRoute
 from deltahub.server.settings import ServerSettings
 from deltahub.server.signing import Claims, caller_of_claims, claims_for
-from deltahub.server.streaming.fair_queue import who_asks
+from deltahub.server.streaming.fair_queue import client_key
 from deltahub.server.streaming.ranges import requested_part
 
 router = APIRouter(route_class=BoundedRoute, prefix="/cas")
@@ -31,14 +31,14 @@ router = APIRouter(route_class=BoundedRoute, prefix="/cas")
 LINK_TTL: Final = timedelta(minutes=15)
 _PURPOSE: Final = "xorb"
 # Claims of a link that identify neither the caller nor the file.
-_OF_LINK: Final = frozenset({"xorb", "exp"})
+_IGNORED_CLAIMS: Final = frozenset({"xorb", "exp"})
 _CLIENT: Final = re.compile(r"\bhf_hub/(\d{1,4})\.(\d{1,4})\.")
 # Clients refuse plain HTTP for files of more bytes than this.
-MOST_BY_HTTP: Final = 50_000_000_000
+MAX_HTTP_BYTES: Final = 50_000_000_000
 
 
 @dataclass(frozen=True)
-class _Known:
+class _TestedReleases:
     """A range of minor releases of huggingface_hub; its first and last were tested.
 
     prefers_xet: whether they use Xet for every file, not only for files that they refuse to
@@ -50,11 +50,11 @@ class _Known:
     prefers_xet: bool
 
 
-_KNOWN: Final = (
+_TESTED: Final = (
     # By plain HTTP these releases resume a killed download, and are faster.
-    _Known((0, 34), (0, 36), prefers_xet=False),
-    _Known((1, 0), (1, 26), prefers_xet=False),
-    _Known((2, 0), (2, 4), prefers_xet=True),
+    _TestedReleases((0, 34), (0, 36), prefers_xet=False),
+    _TestedReleases((1, 0), (1, 26), prefers_xet=False),
+    _TestedReleases((2, 0), (2, 4), prefers_xet=True),
 )
 
 
@@ -64,9 +64,9 @@ def xet_from(settings: ServerSettings, request: Request) -> int | None:
     if match is None or not settings.has_xet_downloads:
         return None
     release = int(match[1]), int(match[2])
-    for known in _KNOWN:
-        if known.first <= release <= known.last:
-            return 1 if known.prefers_xet else MOST_BY_HTTP + 1
+    for tested in _TESTED:
+        if tested.first <= release <= tested.last:
+            return 1 if tested.prefers_xet else MAX_HTTP_BYTES + 1
     return None
 
 
@@ -79,20 +79,20 @@ def xet_headers(request: Request, name: str, commit: str, file: File) -> dict[st
 
 @router.get("/{epoch}/{place}/v2/reconstructions/{digest}")
 def get_reconstruction(
-    digest: str, request: Request, hub: HubDep, who: XetReaderDep
+    digest: str, request: Request, hub: HubDep, xet_caller: XetReaderDep
 ) -> JSONResponse:
     """Return the chunks and xorbs that make up a file, or one byte range of it."""
-    return _reconstruction(digest, request, hub, who, version=2)
+    return _reconstruction(digest, request, hub, xet_caller, version=2)
 
 
 @router.get("/{epoch}/{place}/reconstruction/{digest}")
 @router.get("/{epoch}/{place}/reconstructions/{digest}")
 @router.get("/{epoch}/{place}/v1/reconstructions/{digest}")
 def get_reconstruction_v1(
-    digest: str, request: Request, hub: HubDep, who: XetReaderDep
+    digest: str, request: Request, hub: HubDep, xet_caller: XetReaderDep
 ) -> JSONResponse:
     """Return the same in the form of older clients."""
-    return _reconstruction(digest, request, hub, who, version=1)
+    return _reconstruction(digest, request, hub, xet_caller, version=1)
 
 
 @router.get("/xorbs/{token}")
@@ -100,8 +100,10 @@ def get_xorb(token: str, request: Request, hub: HubDep) -> Response:
     """Send bytes of a xorb to the holder of a link, while the link's caller may read the file."""
     try:
         claims = hub.signer.verify(_PURPOSE, token)
-        asked = tuple(sorted((name, claims[name]) for name in claims if name not in _OF_LINK))
-        caller, file = hub.linked.get(asked, lambda: _linked(hub, claims))
+        cache_key = tuple(
+            sorted((name, claims[name]) for name in claims if name not in _IGNORED_CLAIMS)
+        )
+        caller, file = hub.link_cache.get(cache_key, lambda: _resolve_link(hub, claims))
     except Unauthorized as error:
         # On 403 clients request a new link.
         return refusal("forbidden", str(error))
@@ -118,7 +120,7 @@ def get_xorb(token: str, request: Request, hub: HubDep) -> Response:
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
     found = file
     return hub.stream(
-        who_asks(request, caller),
+        client_key(request, caller),
         virtual.read(xorb, start, end, lambda a, b: hub.restorer.stream_pieces(found, a, b)),
         status_code=200 if part is None else 206,
         headers=headers,
@@ -126,7 +128,7 @@ def get_xorb(token: str, request: Request, hub: HubDep) -> Response:
     )
 
 
-def _linked(hub: Hub, claims: Claims) -> tuple[Caller | None, File | None]:
+def _resolve_link(hub: Hub, claims: Claims) -> tuple[Caller | None, File | None]:
     """The caller of a link, and its file; None if the caller may not read the file any more."""
     with hub.registry.db.read() as session:
         caller = caller_of_claims(session, claims)
@@ -137,12 +139,12 @@ def _linked(hub: Hub, claims: Claims) -> tuple[Caller | None, File | None]:
 
 
 def _reconstruction(
-    digest: str, request: Request, hub: HubDep, who: XetReaderDep, *, version: int
+    digest: str, request: Request, hub: HubDep, xet_caller: XetReaderDep, *, version: int
 ) -> JSONResponse:
     from_text(digest)
     with hub.registry.db.read() as session:
-        repository = repository_at(session, who.caller, who.place, "read")
-        file = readable_file(session, who.caller, repository, digest)
+        repository = repository_at(session, xet_caller.caller, xet_caller.place, "read")
+        file = readable_file(session, xet_caller.caller, repository, digest)
     if file is None or file.size == 0:
         raise EntryNotFound(f"there is no file {digest} here, or you may not read it")
     part = requested_part(request.headers.get("range"), None, "", file.size)
@@ -156,11 +158,11 @@ def _reconstruction(
         chunks = {"start": term.first, "end": term.end}
         terms.append({"hash": name, "unpacked_length": term.size, "range": chunks})
         claims: dict[str, str | int] = {
-            "place": who.place,
+            "place": xet_caller.place,
             "sha256": file.sha256,
             "xorb": term.xorb,
         }
-        signed = claims_for(who.caller, claims)
+        signed = claims_for(xet_caller.caller, claims)
         token = hub.signer.sign(_PURPOSE, signed, LINK_TTL.total_seconds())
         url = f"{base}/cas/xorbs/{token}"
         stored = {"start": term.stored, "end": term.stored_end - 1}
@@ -168,9 +170,9 @@ def _reconstruction(
             fetch[name] = [{"range": chunks, "url": url, "url_range": stored}]
         else:
             fetch[name] = [{"url": url, "ranges": [{"chunks": chunks, "bytes": stored}]}]
-    said = {
+    answer = {
         "offset_into_first_range": start % CHUNK_BYTES,
         "terms": terms,
         "fetch_info" if version == 1 else "xorbs": fetch,
     }
-    return JSONResponse(said, headers={"Cache-Control": "no-store"})
+    return JSONResponse(answer, headers={"Cache-Control": "no-store"})

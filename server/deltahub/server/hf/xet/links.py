@@ -62,19 +62,19 @@ def get_xet_token(
 
 def xet_reader(place: str, request: Request, hub: HubDep) -> XetCaller:
     """Return the caller of a request. Raises Unauthorized; RepositoryNotFound if unreadable."""
-    return _admitted(place, request, hub, "read")
+    return _authorize(place, request, hub, "read")
 
 
 def xet_writer(place: str, request: Request, hub: HubDep) -> XetCaller:
     """Return the caller, who may write. Raises as xet_reader does, and Forbidden."""
-    return _admitted(place, request, hub, "write")
+    return _authorize(place, request, hub, "write")
 
 
 XetReaderDep = Annotated[XetCaller, Depends(xet_reader)]
 XetWriterDep = Annotated[XetCaller, Depends(xet_writer)]
 
 
-def _admitted(place: str, request: Request, hub: Hub, action: Action) -> XetCaller:
+def _authorize(place: str, request: Request, hub: Hub, action: Action) -> XetCaller:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer":
         raise Unauthorized("this needs a token of the hub's Xet service, which the hub gives out")

@@ -16,7 +16,7 @@ _FILE_PARTS: Final = PAGES | {"resolve"}
 SLASH: Final = "\0"
 
 
-class HuggingFaceDoor:
+class HuggingFaceDispatch:
     """Middleware: sends requests of Hugging Face clients to `hugging_face`, others to `app`."""
 
     def __init__(self, app: ASGIApp, hugging_face: ASGIApp) -> None:
