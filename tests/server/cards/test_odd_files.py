@@ -1,4 +1,4 @@
-"""Cards and configurations as anybody may write them: they cost little and break nothing."""
+"""Odd and hostile model cards and configurations: they cost little and break nothing."""
 
 import base64
 import json
@@ -18,7 +18,7 @@ from deltahub.server.cards.plain_values import MAX_NESTING, plain, read_json
 from support.service.hf_door import create_model, error_of, header, send_commit, small
 from support.service.hub import RunningHub
 
-# Far above what any of these takes, far below what they took: 40 s to forever.
+# Each case takes far less than this; without limits it took 40 s or never ended.
 QUICK_S = 5
 
 
@@ -27,7 +27,7 @@ def card(text: str) -> bytes:
 
 
 def aliases(line: str, levels: int) -> str:
-    """Lines each of which names the one before nine times. line: with the names at %s."""
+    """Nested aliases: each line names the line before nine times. line: has %s for the names."""
     lines = [line % ", ".join([f"*a{i - 1}"] * 9) for i in range(1, levels)]
     return "\n".join(
         ["a0: &a0 {k: v}", *(f"a{i}: &a{i} {{{one}}}" for i, one in enumerate(lines, 1))]
@@ -59,7 +59,7 @@ def test_a_card_that_would_cost_much_is_refused_at_once(kind: str) -> None:
 
 def test_without_a_token_a_costly_card_is_refused_at_once(hub: RunningHub) -> None:
     for kind, text in COSTLY.items():
-        if len(text) > 90_000:  # more than this hub takes as JSON
+        if len(text) > 90_000:  # above this hub's limit for JSON bodies
             continue
         begin = time.monotonic()
         answer = hub.call("POST", "/api/validate-yaml", body={"content": card(text).decode()})
@@ -156,7 +156,7 @@ def test_cards_say_what_was_written_into_them(values: dict[str, Any]) -> None:
     ):
         if any(line.rstrip() == "---" for line in text.splitlines()):
             continue
-        if "<<" in values:  # in quotes, it is a key as others are
+        if "<<" in values:  # in quotes it is an ordinary key
             text = yaml.safe_dump(values, default_style='"')
         by_others = yaml.safe_load("\n".join(text.splitlines()))
         assert front_matter(card(text.rstrip("\n"))) == plain(by_others)
@@ -169,7 +169,7 @@ def test_no_text_breaks_the_reader_of_cards(text: str) -> None:
         found = front_matter(b"---\n" + text.encode("utf-8", "surrogatepass") + b"\n---\n")
     except BadCard as refused:
         found = str(refused)
-    # What is said after a mistake of our own, for which the log has the place.
+    # This is the text for a bug in the parser.
     assert found != "the front matter cannot be read"
     json.dumps(found, allow_nan=False).encode()
 
@@ -218,7 +218,7 @@ def test_an_odd_file_breaks_no_answer(hub: RunningHub, path: str, data: bytes) -
     digest = sha256(data).hexdigest()[:8]
     name = f"admin/odd-{digest}"
     hub.create(name)
-    # By both doors.
+    # Through both APIs.
     hub.commit(name, {path: data})
     assert send_commit(hub, name, header(), small(path, data + b"\n")).status == 200
     for asked in (

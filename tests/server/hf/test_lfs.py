@@ -1,4 +1,4 @@
-"""Large files that Hugging Face clients send before the commit that names them: Git LFS."""
+"""Git LFS: large files that Hugging Face clients send before the commit that names them."""
 
 import os
 import socket
@@ -120,7 +120,7 @@ def test_parts_come_in_any_order_at_once_and_again(parts_hub: RunningHub) -> Non
     assert {number: answer.status for number, answer in answers.items()} == dict.fromkeys(
         links, 200
     )
-    assert put(1).status == put(4).status == 200  # a client that did not see the answer
+    assert put(1).status == put(4).status == 200  # the client repeats after a lost answer
     parts = [{"partNumber": n, "etag": answers[n].headers["ETag"]} for n in sorted(links)]
     body = {"oid": digest_of(data), "parts": parts}
     assert parts_hub.call("POST", href, body=body).status == 200

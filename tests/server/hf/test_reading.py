@@ -1,4 +1,4 @@
-"""What Hugging Face clients read: files, trees, models, logs; and how they are told what is not."""
+"""Reads of Hugging Face clients: files, trees, models, logs, and the errors for absent ones."""
 
 import json
 from hashlib import sha1, sha256
@@ -107,7 +107,7 @@ def test_what_is_not_there_is_named_by_its_kind(hub: RunningHub, commits: list[s
     }
     for path, kind in cases.items():
         assert error_of(get(hub, path)) == (404, kind), path
-        # Without a body a client has the header alone.
+        # An answer to HEAD has no body: the client sees only the header.
         assert get(hub, path, "HEAD").headers["X-Error-Code"] in (kind, "method_not_allowed")
 
 

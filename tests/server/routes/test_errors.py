@@ -1,4 +1,4 @@
-"""Who may do what over HTTP, what bad requests get, and that errors always look the same."""
+"""Permissions over HTTP, answers to bad requests, and the common form of all errors."""
 
 import json
 import re
@@ -22,7 +22,7 @@ SNAPSHOT = Path(__file__).parents[3] / "docs" / "openapi.json"
 
 
 def codes(root: type) -> Iterator[str]:
-    yield root.code  # type: ignore[attr-defined]  # every root of a family has one
+    yield root.code  # type: ignore[attr-defined]  # every base class of errors has one
     for child in root.__subclasses__():
         yield from codes(child)
 
@@ -303,7 +303,7 @@ def test_a_huge_body_in_pieces_is_refused_too(hub: RunningHub) -> None:
     "begin", [b"GET /v1/health HTTP/1.1\r\n", b"POST /v1/repositories HTTP/1.1\r\n"]
 )
 def test_headers_and_trailers_without_an_end_are_refused(hub: RunningHub, begin: bytes) -> None:
-    if begin.startswith(b"POST"):  # what follows are trailers
+    if begin.startswith(b"POST"):  # the lines that follow are trailers
         begin += b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n0\r\n"
     with socket.create_connection(hub.address, timeout=20) as connection:
         connection.sendall(begin)
@@ -375,7 +375,7 @@ def test_a_job_is_seen_and_cancelled_by_its_owner_alone(hub: RunningHub) -> None
         assert hub.call("GET", path, token=token).status == 404
         assert hub.call("POST", f"{path}/cancel", token=token).status in (401, 404)
     assert hub.call("POST", f"{path}/cancel", token=owner).json()["state"] == "cancelled"
-    # The file is there all the same: it is read as it came.
+    # The file can be read without its ingest, from the upload.
     assert hub.call("GET", "/v1/repositories/job-owner/r/files/a").body == b"job"
 
 

@@ -1,4 +1,4 @@
-"""A body on its way through one thread: every byte or an end that all can tell from the whole."""
+"""Bodies written by one thread: complete, or cut in a way that clients notice."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ FILE = "/v1/repositories/admin/files/files/model.bin"
 
 @pytest.fixture
 def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """(of the server, of the client); little fits in between."""
+    """Sockets (of the server, of the client) with small buffers."""
     server, client = socket.socketpair()
     for end in (server, client):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 * KIB)
@@ -69,7 +69,7 @@ def test_every_byte_comes_in_order(
 ) -> None:
     server, client = ends
     writer, counted = attached(server, chunks(DATA, size, view), len(DATA))
-    server.close()  # what it was given is its own by now
+    server.close()  # the writer has a duplicate of the descriptor
     assert (len(writer), writer.has_connection) == (len(DATA), True)
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(writer.run)
@@ -136,7 +136,7 @@ def test_what_is_cut_ends_though_nobody_reads(ends: tuple[socket.socket, socket.
     got = received(client)
     assert len(got) < len(DATA)
     assert DATA.startswith(got)
-    writer.cut()  # nothing is left to be cut
+    writer.cut()  # does nothing any more
 
 
 def test_a_client_is_waited_for_only_while_it_has_a_chunk_to_take(
@@ -174,7 +174,7 @@ def test_a_client_is_waited_for_only_while_it_has_a_chunk_to_take(
 def test_a_connection_that_takes_not_even_the_head_is_let_go(
     is_cut: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As of a client that sends requests and reads none of the answers before this one."""
+    """The client sends several requests and reads none of the earlier answers."""
     pool = ThreadPoolExecutor(1)
     stream = ChunkStream(
         chunks(DATA, 64 * KIB, 64 * KIB),
@@ -231,7 +231,7 @@ def test_who_waits_for_a_connection_hears_of_it(ends: tuple[socket.socket, socke
         assert not waiting.done()
         writer.begin(ends[0].fileno(), lambda n: None)
         await waiting
-        writer.close()  # it never ran
+        writer.close()  # run() was never called
 
     asyncio.run(scene())
 
@@ -275,7 +275,7 @@ def test_answers_to_requests_sent_together_do_not_mix(hub: RunningHub) -> None:
 
 
 class Connection(asyncio.Protocol):
-    """What a server holds of a connection whose client has taken nothing yet."""
+    """The server's protocol for a connection whose client reads nothing yet."""
 
     counting: CountingTransport
 

@@ -1,4 +1,4 @@
-"""Clients that read nothing hold up neither users nor, for long, other guests."""
+"""Clients that read nothing do not block users, and do not block other guests for long."""
 
 import select
 import socket
@@ -42,12 +42,12 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningHub]:
 
 
 def of_address(address: str) -> str:
-    """The head of a download by a guest, as a proxy names them."""
+    """The head of a guest's download, with the address as a proxy passes it on."""
     return f"GET {PATH}big HTTP/1.1\r\nHost: hub\r\nX-Forwarded-For: {address}\r\n\r\n"
 
 
 def stall(hub: RunningHub, stack: ExitStack, head: str, n: int) -> list[socket.socket]:
-    """Requests of whose answers nothing is read."""
+    """Send n requests and read nothing of their answers."""
     found = []
     for _ in range(n):
         client = stack.enter_context(socket.socket())
@@ -61,7 +61,7 @@ def stall(hub: RunningHub, stack: ExitStack, head: str, n: int) -> list[socket.s
 
 
 def read(hub: RunningHub, address: str, token: str | None = None, name: str = "medium") -> float:
-    """Seconds until a file is here."""
+    """Download a file; how many seconds it took."""
     began = time.monotonic()
     headers = {"X-Forwarded-For": address}
     answer = hub.call("GET", f"{PATH}{name}", token=token, headers=headers)
@@ -74,7 +74,7 @@ def test_connections_that_read_nothing_hold_up_their_own_address_alone(hub: Runn
         stall(hub, stack, of_address("10.0.0.1"), 40)
         assert read(hub, "10.0.0.2") < 5
         assert read(hub, "10.0.0.1", hub.admin_token) < 5
-        # Nor does what needs no reader to be sent wait for what does.
+        # Small answers do not wait for the stalled downloads of the same address.
         assert read(hub, "10.0.0.1", name="small") < 5
 
 
@@ -92,7 +92,7 @@ def test_guests_of_many_addresses_leave_room_for_users_and_are_cut_where_others_
 
 
 def test_more_downloads_than_a_client_may_have_at_once_wait_and_all_come(hub: RunningHub) -> None:
-    """As a client does that fetches a file in many ranges side by side."""
+    """Like a client that fetches many ranges of a file in parallel."""
     pieces: dict[int, bytes] = {}
     step = len(BIG) // 48
 
@@ -112,7 +112,7 @@ def test_more_downloads_than_a_client_may_have_at_once_wait_and_all_come(hub: Ru
 
 
 def answered(clients: list[socket.socket], least: int) -> list[socket.socket]:
-    """Those who have been sent something, once they are so many."""
+    """Wait until at least `least` clients have been sent something; these clients."""
     deadline = time.monotonic() + 20
     while len(found := select.select(clients, [], [], 0)[0]) < least:
         assert time.monotonic() < deadline
@@ -121,7 +121,7 @@ def answered(clients: list[socket.socket], least: int) -> list[socket.socket]:
 
 
 def many_chunks(hub: RunningHub, name: str) -> tuple[bytes, int]:
-    """The first chunk of a file with as many chunks as are named at once; bytes of the answer."""
+    """(first chunk of a file with the most chunks that an answer names, bytes of that answer)."""
     head = bytes(range(32))
     chunks = (head + (8192).to_bytes(4, "little")) * 8192
     place = repository_row(hub.registry, name)
@@ -156,7 +156,7 @@ def test_of_answers_that_name_chunks_a_user_who_reads_nothing_is_sent_few(hub: R
         assert len(answered(clients, 3)) == len(begun) == 3
         for client in begun:
             client.close()
-        # Those who wait are served as soon as they are gone.
+        # Waiting requests are served as soon as these clients are gone.
         client = answered([client for client in clients if client not in begun], 1)[0]
         answer = HTTPResponse(client)
         answer.begin()
@@ -166,7 +166,7 @@ def test_of_answers_that_name_chunks_a_user_who_reads_nothing_is_sent_few(hub: R
 
 @dataclass(eq=False)
 class Slow:
-    """Something that has waited for a client for so long."""
+    """The holder of a slot that has waited for its client for n_s seconds."""
 
     n_s: float
     is_cut: anyio.Event = field(default_factory=anyio.Event)
@@ -220,7 +220,7 @@ def test_of_slow_ones_no_more_are_cut_than_others_wait_for(monkeypatch: pytest.M
                 group.start_soon(hold, key, slow)
             assert await is_cut() == [False] * 4, "nobody waits"
             async with queue.slot("d"):
-                # A guest takes the place of a guest.
+                # A guest gets the slot of a guest.
                 assert await is_cut() == [False, True, False, False]
                 async with queue.slot(2):
                     assert await is_cut() == [False, True, False, True]
@@ -232,7 +232,7 @@ def test_of_slow_ones_no_more_are_cut_than_others_wait_for(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("host", "who"),
+    ("host", "key"),
     [
         ("10.1.2.3", "10.1.2.3"),
         ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),

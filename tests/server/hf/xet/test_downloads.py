@@ -1,4 +1,4 @@
-"""Any file of the hub comes down by Xet, for those who may read it, in the ranges asked for."""
+"""Downloads by Xet: any file and range, for callers who may read the file."""
 
 from hashlib import sha256
 from random import Random
@@ -24,7 +24,7 @@ SHA256 = sha256(DATA).hexdigest()
 
 @pytest.fixture(scope="module")
 def secret(hub: RunningHub) -> str:
-    """A token of the owner of dan-d/secret, where the file is."""
+    """A token of the owner of dan-d/secret, the repository with the file."""
     token = hub.user("dan-d")
     hub.create("dan-d/secret", private=True, token=token)
     hub.create("dan-d/open", token=token)
@@ -45,7 +45,7 @@ class Service:
 
 
 def link(hub: RunningHub, url: str, first: int, last: int) -> Answer:
-    """As a client follows a link: with a range, without a token."""
+    """Follow a link as a client does: with a range, without a token."""
     assert url.startswith(hub.url + "/cas/xorbs/")
     return hub.call("GET", url.removeprefix(hub.url), headers={"Range": f"bytes={first}-{last}"})
 
@@ -144,7 +144,7 @@ def test_a_link_ends_with_the_right_to_read(hub: RunningHub) -> None:
 
 @pytest.mark.parametrize("ends", ["private", "deleted", "left"])
 def test_a_link_ends_with_the_repository_that_shows_the_file(hub: RunningHub, ends: str) -> None:
-    """A repository answers for each file that the caller may read in any other."""
+    """Any repository serves a file that the caller may read in another repository."""
     ann, bob = hub.user(f"ann-{ends}"), hub.user(f"bob-{ends}")
     organizations.create_organization(hub.registry, f"lab-{ends}")
     organizations.add_member(hub.registry, f"lab-{ends}", f"ann-{ends}", "admin")
