@@ -87,17 +87,17 @@ def test_links_lead_through_a_proxy_with_tls(behind: RunningHub, tmp_path: Path)
 
 
 def test_only_a_proxy_that_is_trusted_says_what_the_scheme_is(tmp_path: Path) -> None:
-    said = {"X-Forwarded-Proto": "https", "Host": "hub.example.com"}
+    proxy_headers = {"X-Forwarded-Proto": "https", "Host": "hub.example.com"}
     settings = ServerSettings(stop_grace_s=2, trusted_proxies="10.1.2.3, 192.168.0.0/16")
     with running_hub(tmp_path / "data", server_settings=settings) as hub:
         name = fill(hub)
-        assert links(hub, name, said, None) == {"http://hub.example.com"}
+        assert links(hub, name, proxy_headers, None) == {"http://hub.example.com"}
     settings = ServerSettings(stop_grace_s=2, trusted_proxies="10.1.2.3,127.0.0.0/8")
     with running_hub(tmp_path / "data", server_settings=settings) as hub:
-        assert links(hub, name, said, None) == {"https://hub.example.com"}
+        assert links(hub, name, proxy_headers, None) == {"https://hub.example.com"}
         # Neither http nor https.
-        said["X-Forwarded-Proto"] = "javascript"
-        assert links(hub, name, said, None) == {"http://hub.example.com"}
+        proxy_headers["X-Forwarded-Proto"] = "javascript"
+        assert links(hub, name, proxy_headers, None) == {"http://hub.example.com"}
 
 
 @needs_nginx

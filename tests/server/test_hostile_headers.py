@@ -56,9 +56,9 @@ def reports(
 def test_info_names_the_fault_and_the_file_comes_back(
     reports: tuple[RunningHub, dict[str, dict[str, Any]]], path: str
 ) -> None:
-    hub, told = reports
+    hub, infos = reports
     data, word = FILES[path]
-    file = told[path]
+    file = infos[path]
     assert (file["state"], file["kind"], file["size"]) == ("ingested", "opaque", len(data))
     assert re.search(word, file["note"]), file["note"]
     assert len(file["note"]) < 500

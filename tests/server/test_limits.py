@@ -87,8 +87,8 @@ def test_no_route_reads_much_from_who_sends_no_token(app: FastAPI) -> None:
     answers = anyio.run(flood_all)
     assert len(answers) > 90
     most = SMALL_BYTES + len(PIECE)
-    assert not {asked: answer for asked, answer in answers.items() if answer[1] > most}
-    assert not {asked: answer for asked, answer in answers.items() if not 400 <= answer[0] < 600}
+    assert not {path: answer for path, answer in answers.items() if answer[1] > most}
+    assert not {path: answer for path, answer in answers.items() if not 400 <= answer[0] < 600}
 
 
 @pytest.mark.parametrize(
@@ -114,10 +114,10 @@ def answer_to(hub: RunningHub, *headers: str) -> bytes:
     head = ["POST /v1/repositories HTTP/1.1", "Host: hub", *headers, "", ""]
     with socket.create_connection(hub.address, timeout=20) as connection:
         connection.sendall("\r\n".join(head).encode())
-        said = b""
+        text = b""
         while piece := connection.recv(10_000):
-            said += piece
-    return said
+            text += piece
+    return text
 
 
 def test_a_token_is_looked_at_before_the_body(hub: RunningHub) -> None:
@@ -146,8 +146,8 @@ def test_without_a_token_requests_are_small(app: FastAPI) -> None:
         await app(scope, receive, send)
 
     anyio.run(ask)
-    said = b"".join(answer).decode()
-    assert f"larger than the limit of {SMALL_BYTES} bytes for a request without a token" in said
+    text = b"".join(answer).decode()
+    assert f"larger than the limit of {SMALL_BYTES} bytes for a request without a token" in text
 
 
 def test_one_users_proofs_leave_a_place_for_others(tmp_path: Path) -> None:

@@ -95,13 +95,13 @@ def unchanged(base: bytes, tensor: bytes) -> bytes:
 def test_an_unchanged_frame_against_a_private_tensor_is_refused_like_an_absent_base(
     thief: Thief,
 ) -> None:
-    said = []
+    messages = []
     for base in (SECRET, ABSENT):
         answer = thief.send(unchanged(base, b"\0" * len(base)))
         assert (answer.status, answer.code) == (422, "invalid_frame")
         assert "not here for you" in answer.message
-        said.append(answer.message.replace(tensor_id(base).hex(), "<base>"))
-    assert said[0] == said[1]
+        messages.append(answer.message.replace(tensor_id(base).hex(), "<base>"))
+    assert messages[0] == messages[1]
 
 
 def test_claiming_to_be_the_private_tensor_needs_its_bytes(thief: Thief) -> None:
@@ -115,26 +115,26 @@ def test_claiming_to_be_the_private_tensor_needs_its_bytes(thief: Thief) -> None
 
 
 def test_a_recipe_that_names_a_private_tensor_is_refused_like_an_absent_one(thief: Thief) -> None:
-    said = []
+    messages = []
     for data in (SECRET, ABSENT):
         # By itself, and after a tensor that the caller may read.
         for parts in ([data], [OPEN, data]):
             answer = thief.post("recipes", file_of(parts)[1])
             assert (answer.status, answer.code) == (404, "tensor_not_found")
-            said.append(answer.message.replace(tensor_id(data).hex(), "<tensor>"))
-    assert said[:2] == said[2:]
+            messages.append(answer.message.replace(tensor_id(data).hex(), "<tensor>"))
+    assert messages[:2] == messages[2:]
 
 
 def test_a_commit_that_names_a_private_file_is_refused_like_an_absent_one(thief: Thief) -> None:
-    said = []
+    messages = []
     for data in (SECRET, ABSENT):
         wanted = [{"sha256": sha256_of(data), "size": len(data)}]
         answer = thief.post("files/query", {"files": wanted})
         assert (answer.status, answer.json()) == (200, {"have": []})
         answer = thief.commit(data)
         assert (answer.status, answer.code) == (404, "upload_not_found")
-        said.append(answer.message.replace(sha256_of(data), "<file>"))
-    assert said[0] == said[1]
+        messages.append(answer.message.replace(sha256_of(data), "<file>"))
+    assert messages[0] == messages[1]
 
 
 def test_frames_of_a_private_tensor_are_not_handed_out(thief: Thief) -> None:

@@ -221,7 +221,7 @@ def test_an_odd_file_breaks_no_answer(hub: RunningHub, path: str, data: bytes) -
     # Through both APIs.
     hub.commit(name, {path: data})
     assert send_commit(hub, name, header(), small(path, data + b"\n")).status == 200
-    for asked in (
+    for url in (
         f"/api/models/{name}",
         f"/api/models?search=odd-{digest}",
         f"/api/models?search=odd-{digest}&full=true",
@@ -229,8 +229,8 @@ def test_an_odd_file_breaks_no_answer(hub: RunningHub, path: str, data: bytes) -
         f"/api/models/{name}/tree/main?expand=true",
         f"/v1/repositories/{name}/info",
     ):
-        answer = hub.call("GET", asked)
-        assert answer.status == 200, (asked, answer.body)
+        answer = hub.call("GET", url)
+        assert answer.status == 200, (url, answer.body)
         json.loads(answer.body, parse_constant=pytest.fail)
     if path.endswith("index.json"):
         found = hub.call("GET", f"/api/models/{name}/safetensors-metadata/{path}").json()
@@ -256,8 +256,8 @@ def test_what_cannot_be_read_is_read_once(
     with caplog.at_level(logging.WARNING, "deltahub.server.cards.facts"):
         for _ in range(3):
             assert hub.call("GET", "/api/models?search=odd-once").status == 200
-    (said,) = [one for one in caplog.records if sha256(data).hexdigest() in one.getMessage()]
-    assert "256 KiB" in said.getMessage()
+    (record,) = [one for one in caplog.records if sha256(data).hexdigest() in one.getMessage()]
+    assert "256 KiB" in record.getMessage()
 
 
 def test_a_commit_whose_words_are_odd_is_refused_or_made(hub: RunningHub) -> None:

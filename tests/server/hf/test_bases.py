@@ -39,8 +39,8 @@ def test_what_a_card_says_wrongly_stands_beside_what_the_weights_say(hub: Runnin
     push(hub, "admin/hb-wrong", {PATH: to_file(base(seed=72))})
     card = b"---\nbase_model: admin/hb-wrong\n---\n"
     push(hub, "admin/hb-tune", {PATH: to_file(finetune(1e-5, seed=71)), "README.md": card})
-    said = {"admin/hb-wrong", "finetune:admin/hb-wrong"}
-    assert bases(hub, "admin/hb-tune") == said | {"measured:admin/hb-true"}
+    declared = {"admin/hb-wrong", "finetune:admin/hb-wrong"}
+    assert bases(hub, "admin/hb-tune") == declared | {"measured:admin/hb-true"}
     assert listed(hub, "measured:admin/hb-true") == ["admin/hb-tune"]
     assert listed(hub, "measured:admin/hb-wrong") == []
     assert bases(hub, "admin/hb-true") == set()

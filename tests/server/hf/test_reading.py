@@ -179,14 +179,14 @@ def test_a_page_and_single_paths_read_no_more_than_they_show(
 
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     url = f"/api/models/{NAME}"
-    asked = {"files": [{"path": "config.json", "size": 5, "sample": ""}]}
+    query = {"files": [{"path": "config.json", "size": 5, "sample": ""}]}
     event.listen(File, "load", note)
     try:
         page = get(hub, f"{url}/tree/main?limit=2").json()
         assert (len(page), len(read)) == (2, 2)
         hub.call("POST", f"{url}/paths-info/main", body=b"paths=config.json", headers=form)
         assert len(read) == 3
-        hub.call("POST", f"{url}/preupload/main", body=asked, token=hub.admin_token)
+        hub.call("POST", f"{url}/preupload/main", body=query, token=hub.admin_token)
         assert len(read) == 4
     finally:
         event.remove(File, "load", note)

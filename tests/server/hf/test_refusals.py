@@ -233,18 +233,18 @@ def test_a_body_that_is_no_json_is_called_so_at_both_doors(hub: RunningHub) -> N
     for path in ("/v1/repositories", "/api/repos/create", "/api/validate-yaml"):
         answer = hub.call("POST", path, token=hub.admin_token, body=b"{bad", headers=json_type)
         assert answer.status == 422
-        said = answer.message if path.startswith("/v1/") else sentence(answer)
-        assert said.startswith("the body is not JSON: "), said
-        assert said.endswith(" at character 1"), said
+        message = answer.message if path.startswith("/v1/") else sentence(answer)
+        assert message.startswith("the body is not JSON: "), message
+        assert message.endswith(" at character 1"), message
 
 
 def test_names_are_searched_for_every_character_asked_for(hub: RunningHub) -> None:
     hub.create("admin/sought_1")
     nothing = ("sought%251", "%25", "%00", "sought_1%00", "sought_%00", "soughtx1")
-    for asked, n_found in (("sought_1", 1), ("SOUGHT", 1), *((one, 0) for one in nothing)):
-        page = hub.call("GET", f"/v1/repositories?search={asked}").json()
-        assert len(page["items"]) == n_found, asked
-        assert len(hub.call("GET", f"/api/models?search={asked}").json()) == n_found, asked
+    for words, n_found in (("sought_1", 1), ("SOUGHT", 1), *((one, 0) for one in nothing)):
+        page = hub.call("GET", f"/v1/repositories?search={words}").json()
+        assert len(page["items"]) == n_found, words
+        assert len(hub.call("GET", f"/api/models?search={words}").json()) == n_found, words
 
 
 def test_settings_that_the_hub_does_not_keep_are_refused(hub: RunningHub) -> None:

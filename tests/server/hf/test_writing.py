@@ -177,8 +177,8 @@ def test_a_file_can_be_uploaded_where_only_another_branch_is(hub: RunningHub) ->
         hub.call("POST", f"/v1/repositories/{other}/commits", token=token, body=body).status < 300
     )
     body = {"files": [{"path": "b.txt", "size": 1, "sample": ""}]}
-    asked = hub.call("POST", f"/api/models/{other}/preupload/main", token=token, body=body)
-    assert (asked.status, asked.json()["files"][0]["uploadMode"]) == (200, "regular")
+    preupload = hub.call("POST", f"/api/models/{other}/preupload/main", token=token, body=body)
+    assert (preupload.status, preupload.json()["files"][0]["uploadMode"]) == (200, "regular")
     assert send_commit(hub, other, header(), small("b.txt", b"2")).status == 200
     assert files_of(hub, other) == {"b.txt": b"2"}
 

@@ -54,10 +54,10 @@ def is_gone(pid: int) -> bool:
 
 
 def ended_in_order(log: Path) -> bool:
-    said = log.read_text()
-    assert said.count("stopped") == 1, said
-    assert said.endswith("DeltaHub has stopped\n"), said
-    return "ERROR" not in said and "Traceback" not in said
+    logged = log.read_text()
+    assert logged.count("stopped") == 1, logged
+    assert logged.endswith("DeltaHub has stopped\n"), logged
+    return "ERROR" not in logged and "Traceback" not in logged
 
 
 def test_the_first_start_makes_a_hub_that_works_and_prints_its_token_once(tmp_path: Path) -> None:

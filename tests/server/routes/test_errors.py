@@ -116,9 +116,9 @@ def test_a_public_repository_can_be_read_by_all_and_written_by_few(hub: RunningH
     body = {"operations": [{"op": "delete", "path": "a.txt"}]}
     assert hub.call("POST", f"{path}/commits", token=other, body=body).status == 403
     assert hub.call("POST", f"{path}/commits", body=body).status == 401
-    for asked in ({"files": []}, {"files": [{"sha256": "ab" * 32, "size": 1}]}):
-        assert hub.call("POST", f"{path}/files/query", token=other, body=asked).status == 403
-        assert hub.call("POST", f"{path}/files/query", body=asked).status == 401
+    for query in ({"files": []}, {"files": [{"sha256": "ab" * 32, "size": 1}]}):
+        assert hub.call("POST", f"{path}/files/query", token=other, body=query).status == 403
+        assert hub.call("POST", f"{path}/files/query", body=query).status == 401
     assert hub.call("DELETE", path, token=other).status == 403
     reading = tokens.create_token(hub.registry, "publisher", "read")
     assert hub.call("POST", f"{path}/commits", token=reading, body=body).code == "forbidden"

@@ -28,16 +28,16 @@ def test_chunks_hold_every_byte_in_order_and_have_a_limit(
 
 
 def test_the_first_chunk_does_not_wait_for_the_second() -> None:
-    asked = []
+    produced = []
 
     def pieces() -> Iterator[bytes]:
         for i in range(4):
-            asked.append(i)
+            produced.append(i)
             yield bytes(LARGE)
 
     chunks = in_chunks(pieces(), 4 * LARGE, LARGE)
     assert len(next(chunks)) == LARGE
-    assert asked == [0]
+    assert produced == [0]
     assert [len(chunk) for chunk in chunks] == [3 * LARGE]
 
 

@@ -151,13 +151,13 @@ def test_of_answers_that_name_chunks_a_user_who_reads_nothing_is_sent_few(hub: R
     head = f"GET {url} HTTP/1.1\r\nHost: hub\r\nAuthorization: Bearer {token}\r\n\r\n"
     with ExitStack() as stack:
         clients = stall(hub, stack, head, 8)
-        begun = answered(clients, 3)
+        served = answered(clients, 3)
         time.sleep(1)
-        assert len(answered(clients, 3)) == len(begun) == 3
-        for client in begun:
+        assert len(answered(clients, 3)) == len(served) == 3
+        for client in served:
             client.close()
         # Waiting requests are served as soon as these clients are gone.
-        client = answered([client for client in clients if client not in begun], 1)[0]
+        client = answered([client for client in clients if client not in served], 1)[0]
         answer = HTTPResponse(client)
         answer.begin()
         assert answer.status == 200

@@ -105,8 +105,8 @@ def _wait_for(port: int, process: subprocess.Popen[bytes], folder: Path) -> None
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()
         except ConnectionRefusedError:
-            said = folder / "error.log"
-            log = said.read_text() if said.exists() else ""
+            log_file = folder / "error.log"
+            log = log_file.read_text() if log_file.exists() else ""
             assert process.poll() is None, f"nginx ended: {log}"
             assert time.monotonic() < deadline, f"nginx does not listen: {log}"
             time.sleep(0.02)

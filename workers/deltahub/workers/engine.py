@@ -270,7 +270,7 @@ class Engine:
         """
         for event in self._dbos.background_thread_stop_events:
             event.set()
-        self._dbos._background_jobs_stop_event.set()  # as its destroy() does
+        self._dbos._background_jobs_stop_event.set()  # as DBOS's destroy() does
         self._is_recovering = False
 
 

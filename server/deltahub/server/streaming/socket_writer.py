@@ -127,7 +127,7 @@ class SocketWriter:
         with self._lock:
             self._is_cut = True
             if self._socket is not None and self._socket.fileno() >= 0:
-                with suppress(OSError):  # the client was quicker
+                with suppress(OSError):  # the client closed it first
                     self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:

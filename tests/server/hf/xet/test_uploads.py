@@ -58,10 +58,10 @@ def name(hub: RunningHub, request: pytest.FixtureRequest) -> str:
 
 def test_the_token_says_the_same_in_body_and_headers(hub: RunningHub, name: str) -> None:
     cas = Cas(hub, name, hub.admin_token, "write")
-    said, headers = cas.answer.json(), cas.answer.headers
-    assert headers["X-Xet-Cas-Url"] == said["casUrl"] == f"{hub.url}{cas.url}"
-    assert headers["X-Xet-Access-Token"] == said["accessToken"]
-    assert headers["X-Xet-Token-Expiration"] == str(said["exp"])
+    shown, headers = cas.answer.json(), cas.answer.headers
+    assert headers["X-Xet-Cas-Url"] == shown["casUrl"] == f"{hub.url}{cas.url}"
+    assert headers["X-Xet-Access-Token"] == shown["accessToken"]
+    assert headers["X-Xet-Token-Expiration"] == str(shown["exp"])
     assert cas.url.startswith("/cas/e0/r")
     slashed = f"/api/models/{name}/xet-read-token/refs%2Fpr%2F1"
     assert hub.call("GET", slashed, token=hub.admin_token).status == 200
@@ -105,11 +105,11 @@ def test_what_need_not_be_sent_is_told_to_who_may_write_and_know_of_it(hub: Runn
     operations = [{"op": "add", "path": "a.bin", "sha256": FILE.digest, "size": len(FILE.data)}]
     commits = "/v1/repositories/ann-k/secret/commits"
     assert hub.call("POST", commits, token=ann, body={"operations": operations}).status == 201
-    told = cas.call("GET", head)
-    assert (told.status, told.headers["content-type"]) == (200, "application/octet-stream")
-    assert ONE.hash in told.body
+    known = cas.call("GET", head)
+    assert (known.status, known.headers["content-type"]) == (200, "application/octet-stream")
+    assert ONE.hash in known.body
     older = head.replace("default", "default-merkledb")
-    assert cas.call("GET", older).body[:-200] == told.body[:-200]
+    assert cas.call("GET", older).body[:-200] == known.body[:-200]
     assert Cas(hub, "ann-k/secret", ann, "read").call("GET", head).status == 403
     # A chunk of another user's private file is answered like an unknown one.
     hidden = Cas(hub, "bob-k/m", bob, "write").call("GET", head)
@@ -127,9 +127,9 @@ def test_a_file_is_uploaded_and_committed(hub: RunningHub, name: str) -> None:
     # A client that starts again learns before sending that the hub has the xorb.
     found = cas.call("POST", f"/v1/xorb-grants/default/{ONE.name}", b'{"length": 9}')
     assert (found.status, found.json()) == (200, {"was_inserted": False})
-    said = lines(cas.shard(FILE))
-    assert said[-1] == {"type": "result"}
-    assert {line["type"] for line in said} == {"validating", "committing", "result"}
+    shown = lines(cas.shard(FILE))
+    assert shown[-1] == {"type": "result"}
+    assert {line["type"] for line in shown} == {"validating", "committing", "result"}
     assert cas.shard(FILE, version=1).json() == {"result": 1}
     # The path of hf_xet 1.5.0.
     assert cas.call("POST", "/shards", ShardOf([FILE]).body).json() == {"result": 1}
@@ -279,8 +279,8 @@ def test_a_token_ends_with_its_repository(hub: RunningHub, name: str) -> None:
     delete_repository(hub.registry, admin, name)
     hub.create(name)
     assert cas.send(ONE).status == 404
-    anew = Cas(hub, name, hub.admin_token, "write")
-    assert anew.url != cas.url
+    fresh = Cas(hub, name, hub.admin_token, "write")
+    assert fresh.url != cas.url
 
 
 def test_a_file_that_comes_in_elsewhere_is_to_be_tried_again(hub: RunningHub, name: str) -> None:

@@ -33,7 +33,7 @@ _PURPOSE: Final = "xorb"
 # Claims of a link that identify neither the caller nor the file.
 _IGNORED_CLAIMS: Final = frozenset({"xorb", "exp"})
 _CLIENT: Final = re.compile(r"\bhf_hub/(\d{1,4})\.(\d{1,4})\.")
-# Clients refuse plain HTTP for files of more bytes than this.
+# Clients refuse plain HTTP for files larger than this, in bytes.
 MAX_HTTP_BYTES: Final = 50_000_000_000
 
 
