@@ -162,9 +162,9 @@ def test_one_users_proofs_leave_a_place_for_others(tmp_path: Path) -> None:
 
         async with anyio.create_task_group() as group:
             for _ in range(3):
-                group.start_soon(hub.prove, one, heavy)
+                group.start_soon(hub.verify, one, heavy)
             with anyio.fail_after(20):
-                assert await hub.prove(other, lambda: "proved") == "proved"
+                assert await hub.verify(other, lambda: "proved") == "proved"
                 while n_begun == 0:
                     await anyio.sleep(0.01)
             assert n_begun == 1

@@ -52,7 +52,7 @@ def attached(
 ) -> tuple[SocketWriter, list[int]]:
     writer = SocketWriter(next(made), made, size, nullcontext(), idle_s)
     counted: list[int] = []
-    writer.begin(server.fileno(), counted.append)
+    writer.attach(server.fileno(), counted.append)
     return writer, counted
 
 
@@ -229,7 +229,7 @@ def test_who_waits_for_a_connection_hears_of_it(ends: tuple[socket.socket, socke
         waiting = asyncio.create_task(writer.attached())
         await asyncio.sleep(0)
         assert not waiting.done()
-        writer.begin(ends[0].fileno(), lambda n: None)
+        writer.attach(ends[0].fileno(), lambda n: None)
         await waiting
         writer.close()  # run() was never called
 
