@@ -1,4 +1,4 @@
-"""Runs the migrations on the connection that deltahub.registry.db.schema hands over."""
+"""Runs the migrations on the connection that deltahub.registry.db.schema passes."""
 
 from alembic import context
 

@@ -6,7 +6,7 @@ from alembic import op
 revision: str = "0001"
 down_revision: str | None = None
 
-# SQLite gives autoincrementing ids only to INTEGER.
+# SQLite generates ids only for columns of type INTEGER.
 ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 MOMENT = sa.DateTime(timezone=True)
 

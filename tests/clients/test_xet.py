@@ -163,7 +163,7 @@ def test_what_is_too_large_for_plain_http_comes_through_xet(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As in the client: a file is large from here on.
-    monkeypatch.setattr(downloads, "MOST_BY_HTTP", MIB)
+    monkeypatch.setattr(downloads, "MAX_HTTP_BYTES", MIB)
     data = random.Random(12).randbytes(3 * MIB)
     with running_hub(tmp_path / "data") as hub:
         hub.create("admin/m")

@@ -1,4 +1,4 @@
-"""One hub for the tests that only look at HTTP; each test uses names of its own."""
+"""One hub for tests of HTTP alone; each test uses names of its own."""
 
 from collections.abc import Iterator
 

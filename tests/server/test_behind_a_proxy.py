@@ -1,4 +1,4 @@
-"""Links are of the scheme and host that the client used, whatever stands before the hub."""
+"""Links have the scheme and host that the client used, also behind a proxy."""
 
 import http.client
 import json
@@ -20,7 +20,7 @@ needs_nginx = pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
 
 
 def links(hub: RunningHub, name: str, headers: dict[str, str], proxy: TlsProxy | None) -> set[str]:
-    """scheme://host of every link that the hub gives out."""
+    """scheme://host of every link in the hub's answers."""
     agent = {"User-Agent": "unknown/None; hf_hub/2.4.0; python/3.11"}
     token = {"Authorization": f"Bearer {hub.admin_token}"}
 
@@ -87,17 +87,17 @@ def test_links_lead_through_a_proxy_with_tls(behind: RunningHub, tmp_path: Path)
 
 
 def test_only_a_proxy_that_is_trusted_says_what_the_scheme_is(tmp_path: Path) -> None:
-    said = {"X-Forwarded-Proto": "https", "Host": "hub.example.com"}
+    proxy_headers = {"X-Forwarded-Proto": "https", "Host": "hub.example.com"}
     settings = ServerSettings(stop_grace_s=2, trusted_proxies="10.1.2.3, 192.168.0.0/16")
     with running_hub(tmp_path / "data", server_settings=settings) as hub:
         name = fill(hub)
-        assert links(hub, name, said, None) == {"http://hub.example.com"}
+        assert links(hub, name, proxy_headers, None) == {"http://hub.example.com"}
     settings = ServerSettings(stop_grace_s=2, trusted_proxies="10.1.2.3,127.0.0.0/8")
     with running_hub(tmp_path / "data", server_settings=settings) as hub:
-        assert links(hub, name, said, None) == {"https://hub.example.com"}
-        # Not a scheme that the hub speaks.
-        said["X-Forwarded-Proto"] = "javascript"
-        assert links(hub, name, said, None) == {"http://hub.example.com"}
+        assert links(hub, name, proxy_headers, None) == {"https://hub.example.com"}
+        # Neither http nor https.
+        proxy_headers["X-Forwarded-Proto"] = "javascript"
+        assert links(hub, name, proxy_headers, None) == {"http://hub.example.com"}
 
 
 @needs_nginx

@@ -1,6 +1,6 @@
-"""Files whose safetensors header lies: taken as the bytes they are, and `info` says what is wrong.
+"""Files with a wrong safetensors header are kept as opaque files, and `info` names the fault.
 
-A hub keeps any file; a header that cannot be believed only means that it holds no tensors.
+A hub accepts any file. A wrong header only means that the file is not stored as tensors.
 """
 
 import os
@@ -18,7 +18,7 @@ NAME = "admin/hostile"
 
 
 def files() -> dict[str, tuple[bytes, str]]:
-    """path -> (contents, a word of what `info` must say)."""
+    """path -> (contents, a pattern that the note of `info` must match)."""
     made = {
         fault: (head_of(doc) + os.urandom(DATA), word) for fault, (doc, word) in HOSTILE.items()
     }
@@ -41,7 +41,7 @@ FILES = files()
 def reports(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[RunningHub, dict[str, dict[str, Any]]]]:
-    """A hub that was pushed all of them by HTTP and has ingested them; path -> what info says."""
+    """(a hub that has ingested all these files, path -> the file's report of info)."""
     folder: Path = tmp_path_factory.mktemp("hostile")
     with running_hub(folder / "data", with_worker=True) as hub:
         hub.create(NAME)
@@ -56,9 +56,9 @@ def reports(
 def test_info_names_the_fault_and_the_file_comes_back(
     reports: tuple[RunningHub, dict[str, dict[str, Any]]], path: str
 ) -> None:
-    hub, told = reports
+    hub, infos = reports
     data, word = FILES[path]
-    file = told[path]
+    file = infos[path]
     assert (file["state"], file["kind"], file["size"]) == ("ingested", "opaque", len(data))
     assert re.search(word, file["note"]), file["note"]
     assert len(file["note"]) < 500

@@ -1,4 +1,4 @@
-"""Bodies are read in bounded memory, whatever the path, and large ones from known users alone."""
+"""Every route reads bodies in bounded memory, and large bodies only from users with a token."""
 
 import re
 import socket
@@ -22,7 +22,7 @@ from support.service.hub import RunningHub
 
 PIECE = bytes(64 << 10)
 ENDLESS = 64 << 20
-# Each knows who sends the body, and what it may be, before it reads any.
+# Each of these handlers authenticates the caller and checks the limit before it reads the body.
 STREAMING = {
     "accept_recipe", "complete_parts", "create_commit", "grant_xorb", "post_shard",
     "post_telemetry", "post_xorb", "put_object", "put_part", "put_upload", "stream_shard",
@@ -36,7 +36,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FastAPI]:
 
 
 def routes_of(hub: Hub) -> list[tuple[str, BoundedRoute]]:
-    """(path, route) of everything that both applications have."""
+    """(path, route) of all routes of both applications."""
     found = [(f"/v1{route.path}", route) for one in _ROUTERS for route in one.router.routes]
     found += [(route.path, route) for route in create_hugging_face_app(hub).state.routes]
     assert all(isinstance(route, BoundedRoute) for _, route in found)
@@ -44,7 +44,7 @@ def routes_of(hub: Hub) -> list[tuple[str, BoundedRoute]]:
 
 
 async def flood(app: FastAPI, method: str, path: str) -> tuple[int, int]:
-    """(status, bytes that were taken) of a body without an end that nobody vouches for."""
+    """(status, bytes that were read) of an endless body without a token."""
     taken, status = 0, 0
 
     async def receive() -> Message:
@@ -69,7 +69,7 @@ async def flood(app: FastAPI, method: str, path: str) -> tuple[int, int]:
 def test_every_route_bounds_its_body_or_says_that_its_handler_does(app: FastAPI) -> None:
     routes = routes_of(app.state.hub)
     assert {route.name for _, route in routes if route.is_streaming} == STREAMING
-    # What FastAPI makes a parameter it has read whole before the handler is called.
+    # FastAPI reads a body parameter whole before it calls the handler.
     assert not [path for path, route in routes if route.is_streaming and route.body_field]
     others = [route for route in app.routes if getattr(route, "endpoint", None) is not None]
     assert not [route for route in others if getattr(route, "body_field", None) is not None]
@@ -87,8 +87,8 @@ def test_no_route_reads_much_from_who_sends_no_token(app: FastAPI) -> None:
     answers = anyio.run(flood_all)
     assert len(answers) > 90
     most = SMALL_BYTES + len(PIECE)
-    assert not {asked: answer for asked, answer in answers.items() if answer[1] > most}
-    assert not {asked: answer for asked, answer in answers.items() if not 400 <= answer[0] < 600}
+    assert not {path: answer for path, answer in answers.items() if answer[1] > most}
+    assert not {path: answer for path, answer in answers.items() if not 400 <= answer[0] < 600}
 
 
 @pytest.mark.parametrize(
@@ -110,14 +110,14 @@ def test_what_a_path_looks_like_lifts_no_limit(app: FastAPI, method: str, path: 
 
 
 def answer_to(hub: RunningHub, *headers: str) -> bytes:
-    """What is answered to a head alone: nothing of the body was sent."""
+    """The answer to a request of which only the head was sent."""
     head = ["POST /v1/repositories HTTP/1.1", "Host: hub", *headers, "", ""]
     with socket.create_connection(hub.address, timeout=20) as connection:
         connection.sendall("\r\n".join(head).encode())
-        said = b""
+        text = b""
         while piece := connection.recv(10_000):
-            said += piece
-    return said
+            text += piece
+    return text
 
 
 def test_a_token_is_looked_at_before_the_body(hub: RunningHub) -> None:
@@ -146,8 +146,8 @@ def test_without_a_token_requests_are_small(app: FastAPI) -> None:
         await app(scope, receive, send)
 
     anyio.run(ask)
-    said = b"".join(answer).decode()
-    assert f"larger than the limit of {SMALL_BYTES} bytes for a request without a token" in said
+    text = b"".join(answer).decode()
+    assert f"larger than the limit of {SMALL_BYTES} bytes for a request without a token" in text
 
 
 def test_one_users_proofs_leave_a_place_for_others(tmp_path: Path) -> None:
@@ -162,9 +162,9 @@ def test_one_users_proofs_leave_a_place_for_others(tmp_path: Path) -> None:
 
         async with anyio.create_task_group() as group:
             for _ in range(3):
-                group.start_soon(hub.prove, one, heavy)
+                group.start_soon(hub.verify, one, heavy)
             with anyio.fail_after(20):
-                assert await hub.prove(other, lambda: "proved") == "proved"
+                assert await hub.verify(other, lambda: "proved") == "proved"
                 while n_begun == 0:
                     await anyio.sleep(0.01)
             assert n_begun == 1

@@ -1,4 +1,4 @@
-"""A server lets go of what it keeps for speed alone when others need the disk."""
+"""A server deletes cached hot bases when the disk becomes full."""
 
 import asyncio
 import shutil
@@ -31,8 +31,8 @@ def test_hot_bases_go_while_nobody_downloads(
 
 
 async def look(server: HubServer) -> None:
-    """What a server does in six seconds."""
+    """Run the ticks of six seconds."""
     for tick in range(60):
         assert not await server.on_tick(tick)
-    assert server._look is not None
-    server._look.join(10)
+    assert server._disk_check is not None
+    server._disk_check.join(10)

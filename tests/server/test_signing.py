@@ -1,4 +1,4 @@
-"""Links and tokens that carry their own proof."""
+"""Signed links and tokens."""
 
 import stat
 from concurrent.futures import ThreadPoolExecutor

@@ -1,6 +1,6 @@
-"""What a stranger who knows every hash of a private model can get by HTTP: nothing.
+"""A stranger who knows every hash of a private model gets nothing of it by HTTP.
 
-And what they can break with frames that lie or explode: nothing either.
+Forged frames, and frames that decode to too much, break nothing.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ BOMB_LIMIT = 200 << 20
 
 @dataclass(frozen=True)
 class Thief:
-    """Somebody with a repository of their own."""
+    """A user who writes to a repository of their own, and may not read the victim's."""
 
     hub: RunningHub
     token: str
@@ -54,7 +54,7 @@ class Thief:
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningHub]:
-    """A private model of `victim`, an open one, and clean books afterwards."""
+    """A hub with a private and a public model of `victim`; fsck must be clean afterwards."""
     folder: Path = tmp_path_factory.mktemp("theft")
     with running_hub(folder / "data", with_worker=True, max_decoded_bytes=BOMB_LIMIT) as running:
         owner = running.user("victim")
@@ -83,7 +83,7 @@ def thief(hub: RunningHub, token: str, request: pytest.FixtureRequest) -> Thief:
 
 
 def unchanged(base: bytes, tensor: bytes) -> bytes:
-    """A frame that says: every block of `tensor` is as in `base`; its own checks all hold."""
+    """A frame that claims that `tensor` equals `base`; its own checksums are right."""
     spec = TensorSpec(tensor_id(ABSENT), DType.BF16, 1, COUNT)
     plan = BasePlan((BaseSegment(tensor_id(OPEN), DType.BF16, 0, COUNT),), is_cast=False)
     frame = encode_frame(spec, FrameRange(0, COUNT, 1, COUNT), OPEN, OPEN, plan, "fm_delta")
@@ -95,13 +95,13 @@ def unchanged(base: bytes, tensor: bytes) -> bytes:
 def test_an_unchanged_frame_against_a_private_tensor_is_refused_like_an_absent_base(
     thief: Thief,
 ) -> None:
-    said = []
+    messages = []
     for base in (SECRET, ABSENT):
         answer = thief.send(unchanged(base, b"\0" * len(base)))
         assert (answer.status, answer.code) == (422, "invalid_frame")
         assert "not here for you" in answer.message
-        said.append(answer.message.replace(tensor_id(base).hex(), "<base>"))
-    assert said[0] == said[1]
+        messages.append(answer.message.replace(tensor_id(base).hex(), "<base>"))
+    assert messages[0] == messages[1]
 
 
 def test_claiming_to_be_the_private_tensor_needs_its_bytes(thief: Thief) -> None:
@@ -115,26 +115,26 @@ def test_claiming_to_be_the_private_tensor_needs_its_bytes(thief: Thief) -> None
 
 
 def test_a_recipe_that_names_a_private_tensor_is_refused_like_an_absent_one(thief: Thief) -> None:
-    said = []
+    messages = []
     for data in (SECRET, ABSENT):
-        # Alone, and behind a tensor that may be read.
+        # By itself, and after a tensor that the caller may read.
         for parts in ([data], [OPEN, data]):
             answer = thief.post("recipes", file_of(parts)[1])
             assert (answer.status, answer.code) == (404, "tensor_not_found")
-            said.append(answer.message.replace(tensor_id(data).hex(), "<tensor>"))
-    assert said[:2] == said[2:]
+            messages.append(answer.message.replace(tensor_id(data).hex(), "<tensor>"))
+    assert messages[:2] == messages[2:]
 
 
 def test_a_commit_that_names_a_private_file_is_refused_like_an_absent_one(thief: Thief) -> None:
-    said = []
+    messages = []
     for data in (SECRET, ABSENT):
         wanted = [{"sha256": sha256_of(data), "size": len(data)}]
         answer = thief.post("files/query", {"files": wanted})
         assert (answer.status, answer.json()) == (200, {"have": []})
         answer = thief.commit(data)
         assert (answer.status, answer.code) == (404, "upload_not_found")
-        said.append(answer.message.replace(sha256_of(data), "<file>"))
-    assert said[0] == said[1]
+        messages.append(answer.message.replace(sha256_of(data), "<file>"))
+    assert messages[0] == messages[1]
 
 
 def test_frames_of_a_private_tensor_are_not_handed_out(thief: Thief) -> None:
@@ -164,7 +164,7 @@ def test_a_frame_against_the_wrong_base_is_refused(thief: Thief) -> None:
 
 
 def test_a_pack_that_explodes_is_refused_unread(thief: Thief) -> None:
-    """Some kilobytes that would decode to more than the limit, in valid frames."""
+    """Less than 100 kB of valid frames that would decode to more than the limit."""
     frames = [frame for i in range(4) for frame in frames_of(bytes((64 << 20) - 2 * i))]
     pack = pack_of(frames)
     assert len(pack) < 100_000

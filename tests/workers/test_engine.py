@@ -1,4 +1,4 @@
-"""Jobs survive their worker: each step once where nothing went wrong, at the step where it did."""
+"""Jobs survive their worker: they resume at the interrupted step, and finished steps run once."""
 
 import subprocess
 import sys
@@ -39,7 +39,7 @@ def start_worker(registry: Registry) -> Iterator[Callable[[], subprocess.Popen[b
 
 @pytest.fixture(scope="module")
 def working(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
-    """A registry with a worker, for jobs that do it no harm."""
+    """A registry with a worker, for jobs that do not end it."""
     folder = tmp_path_factory.mktemp("working")
     with Registry.open(Settings(data_dir=folder / "data")) as opened:
         worker = launch(opened)
@@ -161,7 +161,7 @@ def test_a_worker_with_nothing_to_do_ends_the_threads_that_look_for_it(
     while n_threads(worker) > most - 3:
         assert time.monotonic() < end
         time.sleep(0.05)
-    # It still takes up jobs, and the next worker what it leaves.
+    # The worker still starts jobs, and the next worker resumes them.
     after = enqueue(registry, "count", n=2, die_in=1)
     assert worker.wait(30) == -9
     start_worker()

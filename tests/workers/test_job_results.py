@@ -1,4 +1,4 @@
-"""What a job's result tells who may see it: nothing of repositories that they may not know of."""
+"""A job's result reveals nothing of repositories that its viewers may not read."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +20,7 @@ def at_once(name: str, function: Callable[[], T]) -> T:
 
 
 def test_an_ingest_does_not_count_the_private_relatives_of_others(tmp_path: Path) -> None:
-    """Who publishes a guess at somebody's base must not learn that there is a fine-tune of it."""
+    """A user who publishes somebody's base must not learn that a private fine-tune of it exists."""
     results = []
     for is_related in (False, True):
         with opened_registry(tmp_path / str(is_related)) as reg:

@@ -1,4 +1,4 @@
-"""The ASGI application: routes, errors and limits around one open registry."""
+"""The ASGI application: routes, error handlers and limits around one open registry."""
 
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
@@ -8,7 +8,7 @@ from starlette.responses import RedirectResponse
 from deltahub.registry.registry import Registry
 from deltahub.server import errors
 from deltahub.server.hf.app import create_hugging_face_app
-from deltahub.server.hf.door import HuggingFaceDoor
+from deltahub.server.hf.dispatch import HuggingFaceDispatch
 from deltahub.server.hub import Hub
 from deltahub.server.public_url import PublicUrl
 from deltahub.server.routes import (
@@ -30,7 +30,8 @@ DESCRIPTION = """
 A self-hosted model hub that stores every fine-tune as the lossless difference from its base.
 
 Send a token as `Authorization: Bearer dh_...`; public repositories can be read without one.
-Every refusal is `{"error": {"code", "message"}}`. What the caller may not read is absent.
+Every refusal is `{"error": {"code", "message"}}`. A repository that the caller may not read
+answers 404, as if it did not exist.
 """
 
 _ROUTERS = (system, repositories, revisions, info, files, rebuilding, uploads, tensors, jobs)
@@ -39,8 +40,8 @@ _ROUTERS = (system, repositories, revisions, info, files, rebuilding, uploads, t
 def create_app(
     registry: Registry, settings: ServerSettings | None = None, traffic: Traffic | None = None
 ) -> FastAPI:
-    """The application on an open registry, which stays the caller's to close."""
-    # /docs brings its own scripts: a hub behind a firewall has nobody to load them from.
+    """Build the application on an open registry. The caller closes the registry."""
+    # The hub serves the scripts of /docs itself: behind a firewall no browser loads them elsewhere.
     app = FastAPIOffline(
         title="DeltaHub",
         version="1",
@@ -52,7 +53,7 @@ def create_app(
     )
     app.state.hub = Hub(registry, settings or ServerSettings(), traffic or Traffic())
     errors.install(app)
-    app.add_middleware(HuggingFaceDoor, hugging_face=create_hugging_face_app(app.state.hub))
+    app.add_middleware(HuggingFaceDispatch, hugging_face=create_hugging_face_app(app.state.hub))
     if app.state.hub.settings.public_url is not None:
         app.add_middleware(PublicUrl, url=app.state.hub.settings.public_url)
     v1 = APIRouter(prefix="/v1", responses={"default": {"model": ErrorOut}})
@@ -62,12 +63,12 @@ def create_app(
 
     @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
     async def get_root() -> RedirectResponse:
-        # Whoever opens the hub in a browser finds out what it is.
+        # A person who opens the hub in a browser sees the description of its API.
         return RedirectResponse("/docs")
 
     return app
 
 
 def _operation_id(route: APIRoute) -> str:
-    # The handler's name, which is the SDK's word for it too.
+    # Operations are named after their handlers; FastAPI's default adds the path and the method.
     return route.name

@@ -1,4 +1,4 @@
-"""Every error's HTTP status in one table, and the handlers that put errors into our envelope."""
+"""The HTTP status of every error code, and handlers that answer errors with our JSON envelope."""
 
 import logging
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ STATUS_OF: Mapping[str, int] = {
     "schema_too_new": 500,
     "data_lost": 500,
     "job_failed": 500,
-    # codecs: what a client sent does not decode
+    # codecs: data that a client sent does not decode
     "codec_error": 422,
     "invalid_input": 422,
     "corrupt_frame": 422,
@@ -71,7 +71,7 @@ STATUS_OF: Mapping[str, int] = {
     "internal_error": 500,
 }
 
-# Stores are behind the registry's words: clients know those.
+# Error codes of the storage layer -> the codes that the API documents.
 _WIRE_CODE_OF: Mapping[str, str] = {
     "store_full": "storage_full",
     "store_unavailable": "unavailable",
@@ -87,18 +87,18 @@ _HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
 class LengthRequired(Exception):
-    """An upload that does not say how long it is."""
+    """An upload without a Content-Length header."""
 
     code = "length_required"
 
 
 def wire_code(code: str) -> str:
-    """The code that clients see for an error with this code."""
+    """Return the code that clients see for an internal error code."""
     return _WIRE_CODE_OF.get(code, code)
 
 
 def envelope(code: str, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """The answer for an error: its status by the table, its code and sentence in the body."""
+    """Build the answer for an error: the status of its code, code and message in the body."""
     status = STATUS_OF.get(code, 500)
     all_headers = dict(headers or {})
     if status == 401:
@@ -110,7 +110,7 @@ def envelope(code: str, message: str, headers: Mapping[str, str] | None = None) 
 
 
 def install(app: FastAPI) -> None:
-    """Makes every error of `app` leave in our envelope."""
+    """Register handlers, so that `app` answers every error with our envelope."""
     for family in (RegistryError, CodecError, StoreError, LengthRequired, BodyLimit, BodyCut):
         app.add_exception_handler(family, _coded)
     app.add_exception_handler(UnsatisfiableRange, _unsatisfiable)
@@ -129,7 +129,7 @@ def _coded(request: Request, error: Exception) -> Response:
 
 
 def _close_if_unread(request: Request) -> dict[str, str]:
-    # Otherwise the server would read the rest of a body that nobody wants, gigabytes perhaps.
+    # With keep-alive, the server would read the rest of the refused body, which may be gigabytes.
     if getattr(request.state, "has_unread_body", False):
         return {"Connection": "close"}
     return {}
@@ -146,7 +146,7 @@ def _invalid(_request: Request, error: Exception) -> Response:
 
 
 def sentence_of(problem: Mapping[str, Any]) -> str:
-    """What is wrong with a request, and where, of what FastAPI says of it."""
+    """Return one sentence for a validation problem of FastAPI: the place and the reason."""
     if problem["type"] == "json_invalid":
         reason = problem["ctx"]["error"]
         return f"the body is not JSON: {reason} at character {problem['loc'][1]}"
@@ -161,7 +161,7 @@ def _http(request: Request, error: Exception) -> Response:
         return envelope(code, f"there is nothing at {request.method} {request.url.path[:200]}")
     if code == "method_not_allowed":
         called = f"{request.method} {request.url.path[:200]}"
-        return envelope(code, f"there is no {called}: that path takes others", error.headers)
+        return envelope(code, f"there is no {called}: that path takes other methods", error.headers)
     if error.status_code == HTTPStatus.BAD_REQUEST:
         return envelope("invalid_request", "the body is not the JSON that this path takes")
     return _unexpected(request, error)

@@ -1,4 +1,4 @@
-"""What every handler works with: the open registry and what is shared between requests."""
+"""State that all requests share: the open registry, caches, and limits on work at once."""
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -23,23 +23,23 @@ from deltahub.server.settings import ServerSettings
 from deltahub.server.signing import Signer
 from deltahub.server.streaming.bodies import ChunkStream
 from deltahub.server.streaming.chunks import Piece, in_chunks
-from deltahub.server.streaming.fair_queue import Turns, Who
+from deltahub.server.streaming.fair_queue import ClientKey, FairQueue
 from deltahub.server.streaming.metering import Traffic
 
 T = TypeVar("T")
 
-# Bodies that are read whole, at once: of up to a quarter of a MiB each, and larger ones. With the
-# largest JSON that is allowed by default, 128 MiB in all.
+# Request bodies that are in memory at once: small ones (at most 256 KiB each) and large ones. With
+# the default limit for JSON bodies this is at most 128 MiB in all.
 SMALL_BODIES: Final = 128
 LARGE_BODIES: Final = 6
-# The bodies of answers that a connection's buffers hold, unless its client reads nothing at all.
+# Largest response body that a connection's buffers take whole, unless its client reads nothing.
 SMALL_ANSWER_BYTES: Final = 64 << 10
-# How long a token may be over before links that were signed for it end.
-_LINKED_S: Final = 1.0
+# How long links still work after the token that they were signed for has ended: the cache time.
+_LINK_CACHE_S: Final = 1.0
 
 
-class _Places:
-    """So many at once, as a semaphore, whose steps of Python would be taken for every chunk."""
+class _Slots:
+    """A semaphore of n slots. SimpleQueue is C; threading.Semaphore runs more Python a chunk."""
 
     def __init__(self, n: int) -> None:
         self._free: SimpleQueue[None] = SimpleQueue()
@@ -55,7 +55,7 @@ class _Places:
 
 @dataclass
 class Hub:
-    """One running server. The limiters bound threads, and with them memory, over all requests."""
+    """One running server. Its queues bound threads, and so memory, over all requests."""
 
     registry: Registry
     settings: ServerSettings
@@ -63,17 +63,17 @@ class Hub:
     hot_bases: HotBases = field(init=False)
     reader: FileReader = field(init=False)
     signer: Signer = field(init=False)
-    linked: Memo[Hashable, tuple[Caller | None, File | None]] = field(init=False)
-    _sending: Executor = field(init=False)
-    _decoding: AbstractContextManager[object] = field(init=False)
-    # Bodies that are read whole: many small ones, few that may be as large as is allowed.
-    small_bodies: Turns = field(init=False)
-    large_bodies: Turns = field(init=False)
-    _streaming: Turns = field(init=False)
-    _answering: Turns = field(init=False)
-    _proving: Turns = field(init=False)
-    _uploading: Turns = field(init=False)
-    _with_turn: anyio.CapacityLimiter = field(init=False)
+    link_cache: Memo[Hashable, tuple[Caller | None, File | None]] = field(init=False)
+    _sender_threads: Executor = field(init=False)
+    _decode_slots: AbstractContextManager[object] = field(init=False)
+    # For request bodies that are read whole: many small ones at once, few large ones.
+    small_bodies: FairQueue = field(init=False)
+    large_bodies: FairQueue = field(init=False)
+    _streaming: FairQueue = field(init=False)
+    _answering: FairQueue = field(init=False)
+    _verifying: FairQueue = field(init=False)
+    _uploading: FairQueue = field(init=False)
+    _unlimited: anyio.CapacityLimiter = field(init=False)
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -82,91 +82,92 @@ class Hub:
         )
         self.reader = FileReader(self.registry, hot_bases=self.hot_bases)
         self.signer = Signer.of_folder(self.registry.data_dir)
-        # What a link for Xet stands for: a client follows one for every 64 MiB.
-        self.linked = Memo(self.registry.db, _LINKED_S)
-        # A thread for each turn of both kinds: it waits there for its client.
-        self._sending = ThreadPoolExecutor(2 * settings.max_streams, "sending")
-        self._decoding = _Places(settings.decode_threads)
-        self._streaming = Turns(
+        # Cache of (caller, file) that Xet links allow: clients follow one link for every 64 MiB.
+        self.link_cache = Memo(self.registry.db, _LINK_CACHE_S)
+        # One thread for each slot of _streaming and of _answering: it blocks on its client.
+        self._sender_threads = ThreadPoolExecutor(2 * settings.max_streams, "sending")
+        self._decode_slots = _Slots(settings.decode_threads)
+        self._streaming = FairQueue(
             f"sends {settings.max_streams} downloads at once, and {settings.streams_per_user} to"
             " one user or address",
             settings.max_streams,
             settings.streams_per_user,
             settings.idle_s,
-            _for_guests(settings.max_streams),
+            _guest_slots(settings.max_streams),
         )
-        # What a socket takes whole as a rule, read or not: it waits for none of those.
-        self._answering = Turns(
+        # Small answers have slots of their own: a socket mostly takes them whole, so they need not
+        # wait for slow downloads.
+        self._answering = FairQueue(
             f"sends {settings.max_streams} small files at once, and {settings.streams_per_user} to"
             " one user or address",
             settings.max_streams,
             settings.streams_per_user,
             settings.idle_s,
-            _for_guests(settings.max_streams),
+            _guest_slots(settings.max_streams),
         )
-        # Whatever one user sends, there is a thread for the others.
-        own_proofs = max(settings.proof_threads - 1, 1)
-        self._proving = Turns(
-            f"checks {settings.proof_threads} packs and recipes at once, and {own_proofs} of one"
-            " user",
+        # One user never has all threads, unless there is only one.
+        checks_per_user = max(settings.proof_threads - 1, 1)
+        self._verifying = FairQueue(
+            f"checks {settings.proof_threads} packs and recipes at once, and {checks_per_user} of"
+            " one user",
             settings.proof_threads,
-            own_proofs,
+            checks_per_user,
             settings.idle_s,
         )
-        self._uploading = Turns(
+        self._uploading = FairQueue(
             f"receives {settings.uploads_per_user} uploads of one user at once, and"
             f" {settings.upload_threads} of all",
             settings.upload_threads,
             settings.uploads_per_user,
             settings.idle_s,
         )
-        self.small_bodies = Turns(
+        self.small_bodies = FairQueue(
             f"reads {SMALL_BODIES} requests at once, and {SMALL_BODIES // 4} of one user or"
             " address",
             SMALL_BODIES,
             SMALL_BODIES // 4,
             settings.idle_s,
-            _for_guests(SMALL_BODIES),
+            _guest_slots(SMALL_BODIES),
         )
-        self.large_bodies = Turns(
+        self.large_bodies = FairQueue(
             f"reads {LARGE_BODIES} large requests at once, and {LARGE_BODIES // 3} of one user",
             LARGE_BODIES,
             LARGE_BODIES // 3,
             settings.idle_s,
         )
-        # Who has a turn needs no other bound.
-        self._with_turn = anyio.CapacityLimiter(math.inf)
+        # The queues bound these threads already.
+        self._unlimited = anyio.CapacityLimiter(math.inf)
 
     async def upload(self, caller: Caller | None, receive: Callable[[], T]) -> T:
-        """What `receive` returns, run in a thread once it is this upload's turn; else Busy."""
-        async with self._uploading.turn(_user_of(caller)):
-            return await anyio.to_thread.run_sync(receive, limiter=self._with_turn)
+        """Run `receive` in a thread once an upload slot is free; its result. Raises Busy."""
+        async with self._uploading.slot(_client_of(caller)):
+            return await anyio.to_thread.run_sync(receive, limiter=self._unlimited)
 
-    async def prove(self, caller: Caller | None, check: Callable[[], T]) -> T:
-        """What `check` returns, run in a thread once it is its turn; else Busy."""
-        async with self._proving.turn(_user_of(caller)):
-            return await anyio.to_thread.run_sync(check, limiter=self._with_turn)
+    async def verify(self, caller: Caller | None, check: Callable[[], T]) -> T:
+        """Run `check` in a thread once a verification slot is free; its result. Raises Busy."""
+        async with self._verifying.slot(_client_of(caller)):
+            return await anyio.to_thread.run_sync(check, limiter=self._unlimited)
 
     def stream(
         self,
-        who: Who,
+        client: ClientKey,
         pieces: Iterable[Piece],
         *,
         status_code: int,
         headers: Mapping[str, str],
         label: str,
     ) -> ChunkStream:
-        """The response with these bytes, once it is its turn; else Busy.
+        """Return a response that streams these bytes once a slot is free, else fails with Busy.
 
-        who: as who_asks says. headers: with Content-Length.
+        client: as client_key returns it. headers: must contain Content-Length. label: for the log.
         """
         is_small = int(headers["Content-Length"]) <= SMALL_ANSWER_BYTES
         return ChunkStream(
             in_chunks(pieces),
-            self._sending,
-            self._decoding,
+            self._sender_threads,
+            self._decode_slots,
             self._answering if is_small else self._streaming,
-            who,
+            client,
             status_code=status_code,
             headers=headers,
             idle_s=self.settings.idle_s,
@@ -174,13 +175,13 @@ class Hub:
         )
 
 
-def _for_guests(total: int) -> int:
-    # Users come in at any time, however many guests there are.
+def _guest_slots(total: int) -> int:
+    # A quarter of the slots is for users with a token, however many guests there are.
     return total - total // 4
 
 
-def _user_of(caller: Caller | None) -> Who:
-    # A guest sends nothing: the refusal comes as soon as it is their turn.
+def _client_of(caller: Caller | None) -> ClientKey:
+    # Guests share one key: they may upload nothing, and are refused as soon as they have a slot.
     return "" if caller is None else caller.user_id
 
 
@@ -193,8 +194,8 @@ HubDep = Annotated[Hub, Depends(hub_of)]
 
 
 async def caller_of(request: Request, hub: HubDep) -> Caller | None:
-    """Who asks; None without a token. A token that is not good is never taken for none."""
-    # In a thread only with a token: going there and back takes longer than a look at the headers.
+    """Return the caller of a request; None without a token. Raises Unauthorized for a bad token."""
+    # Only requests with a token use a thread: the switch costs more than reading the headers.
     header = request.headers.get("authorization")
     if header is None:
         return ANONYMOUS
@@ -208,7 +209,7 @@ CallerDep = Annotated[Caller | None, Depends(caller_of)]
 
 
 async def name_of(namespace: str, name: str) -> str:
-    """The full name that a path gives in two parts."""
+    """Return the full name of the repository of a path."""
     return f"{namespace}/{name}"
 
 

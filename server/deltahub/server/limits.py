@@ -1,6 +1,7 @@
-"""Bounds on bodies that are read whole, before anything parses them.
+"""Limits on request bodies that are read whole, applied before anything parses them.
 
-They hold for every route but those whose handlers read the body themselves, and say so.
+They hold for every route, except for those declared with `streams_body`: their handlers read the
+body themselves.
 """
 
 from collections.abc import Callable, Coroutine
@@ -14,25 +15,26 @@ from starlette.types import Message, Receive
 
 from deltahub.server.hub import Hub, caller_of
 from deltahub.server.streaming.bodies import read_body, too_large
-from deltahub.server.streaming.fair_queue import who_asks
+from deltahub.server.streaming.fair_queue import client_key
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
-# What takes one of the many places; larger bodies take one of the few, and need a token. A request
-# for the paths of a model, or for the frames of its tensors, may come without one.
+# Largest body for the many small slots, and largest body without a token: requests for the paths of
+# a model, or for the frames of its tensors, need none. Larger bodies take one of the few large
+# slots.
 SMALL_BYTES: Final = 256 << 10
 
 _STREAMING: Final[set[Callable[..., Any]]] = set()
 
 
 def streams_body(endpoint: Endpoint) -> Endpoint:
-    """Declares that a handler reads the body itself, within bounds, once it knows who sends it."""
+    """Declare that a handler reads the body itself, within limits, after it knows the caller."""
     _STREAMING.add(endpoint)
     return endpoint
 
 
 class BoundedRoute(APIRoute):
-    """A route whose body is read in bounded time and memory, and only from who may send it."""
+    """A route whose body is read in bounded time and memory, after the caller is authenticated."""
 
     @property
     def is_streaming(self) -> bool:
@@ -40,43 +42,43 @@ class BoundedRoute(APIRoute):
         return self.endpoint in _STREAMING
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """FastAPI's handler, on a request whose body is here."""
+        """Return FastAPI's handler, wrapped to read the body first."""
         handle = super().get_route_handler()
         if self.is_streaming:
-            # FastAPI would read it for the parameter, whole, before the handler is called.
+            # For a body parameter FastAPI would read the whole body before it calls the handler.
             assert self.body_field is None, f"{self.path} takes its body as a parameter"
             return handle
 
         async def bounded(request: Request) -> Response:
             if not _has_body(request):
                 return await handle(request)
-            # Held until the answer is made, and not while it is sent.
-            async with AsyncExitStack() as places:
+            # The slot is held until the answer is made, not while it is sent.
+            async with AsyncExitStack() as slots:
                 request.state.has_unread_body = True
-                body = await _read(request, places)
+                body = await _read(request, slots)
                 request.state.has_unread_body = False
                 return await handle(Request(request.scope, _replay(body, request.receive)))
 
         return bounded
 
 
-async def _read(request: Request, places: AsyncExitStack) -> bytes:
+async def _read(request: Request, slots: AsyncExitStack) -> bytes:
     hub: Hub = request.app.state.hub
     limit = hub.registry.settings.max_request_json_bytes
     caller = await caller_of(request, hub)
-    who = who_asks(request, caller)
+    client = client_key(request, caller)
     if caller is None and limit > SMALL_BYTES:
-        whose = "a request without a token"
+        sender = "a request without a token"
         limit = SMALL_BYTES
     else:
-        whose = "a request"
-    # The HTTP parser has checked that the number is one.
+        sender = "a request"
+    # The HTTP parser has checked that the header is a number.
     announced = int(request.headers.get("content-length", limit))
     if announced > limit:
-        raise too_large(limit, whose)
-    turns = hub.small_bodies if announced <= SMALL_BYTES else hub.large_bodies
-    await places.enter_async_context(turns.turn(who))
-    return await read_body(request, limit, hub.settings.idle_s, whose)
+        raise too_large(limit, sender)
+    queue = hub.small_bodies if announced <= SMALL_BYTES else hub.large_bodies
+    await slots.enter_async_context(queue.slot(client))
+    return await read_body(request, limit, hub.settings.idle_s, sender)
 
 
 def _has_body(request: Request) -> bool:

@@ -10,7 +10,7 @@ from deltahub.server.app import create_app
 
 
 def describe() -> str:
-    """The OpenAPI document as it is checked in."""
+    """Return the OpenAPI document, as docs/openapi.json holds it."""
     with (
         tempfile.TemporaryDirectory() as folder,
         Registry.open(Settings(data_dir=Path(folder) / "data")) as registry,

@@ -1,4 +1,4 @@
-"""The address that clients use where a proxy stands before the hub: what links are made of."""
+"""The public address of a hub behind a proxy. Links that the hub sends begin with it."""
 
 from urllib.parse import urlsplit
 
@@ -6,10 +6,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 def checked_public_url(url: str) -> str:
-    """The URL without a slash at its end. ValueError unless it is http(s)://host[:port]."""
+    """Return the URL without a final slash. ValueError unless it is http(s)://host[:port]."""
     parts = urlsplit(url)
     is_plain = parts.path in ("", "/") and not (parts.query or parts.fragment or parts.username)
-    # Reading the port is what checks it.
+    # parts.port raises ValueError for a port that is no number or above 65535.
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
         raise ValueError(f"{url[:200]!r} is no address of a hub: write https://hub.example.com")
     if not is_plain or any(char.isspace() or not char.isprintable() for char in url):
@@ -18,7 +18,7 @@ def checked_public_url(url: str) -> str:
 
 
 class PublicUrl:
-    """Lets every request look as if it had come to the public address itself."""
+    """Middleware that sets scheme and Host of every request to those of the public address."""
 
     def __init__(self, app: ASGIApp, url: str) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""What the HTTP layer can be told, with units and defaults; read from DELTAHUB_SERVER_*."""
+"""Settings of the HTTP layer, with units and defaults, read from DELTAHUB_SERVER_*."""
 
 from ipaddress import ip_network
 
@@ -10,7 +10,7 @@ from deltahub.server.public_url import checked_public_url
 
 
 class ServerSettings(EnvironmentSettings):
-    """The HTTP layer's settings. Arguments win over the environment."""
+    """The HTTP layer's settings. Arguments override environment variables."""
 
     model_config = SettingsConfigDict(env_prefix="DELTAHUB_SERVER_", frozen=True)
 
@@ -93,7 +93,7 @@ class ServerSettings(EnvironmentSettings):
     @field_validator("trusted_proxies")
     @classmethod
     def _check_trusted_proxies(cls, named: str) -> str:
-        # A misspelt one would trust nobody, and say so nowhere.
+        # uvicorn would silently trust nobody for a misspelt address.
         for one in filter(None, map(str.strip, named.split(","))):
             ip_network(one)
         return named

@@ -1,7 +1,7 @@
-"""Links and tokens that carry their own proof: claims, an end, and an HMAC over both.
+"""Signed links and tokens: claims, an expiry time, and an HMAC-SHA256 over both.
 
-For clients that are sent on without their token: what is signed says what it allows, and for which
-token, with which it ends.
+Clients follow such links without their access token. The claims say what the link allows and for
+which access token it was made; when that token ends, the link ends too.
 """
 
 import base64
@@ -29,17 +29,18 @@ _KEY_BYTES: Final = 32
 
 
 class Signer:
-    """Signs and checks for one hub. purpose: what a token is for; it is good for nothing else."""
+    """Signs and verifies tokens of one hub. A token is valid for the purpose it was signed for."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
     @classmethod
     def of_folder(cls, data_dir: Path) -> "Signer":
-        """With the key that lies in the data folder, made if absent."""
+        """Make a signer with the key of a data folder; writes a random key if there is none."""
         path = data_dir / KEY_FILE
         if not path.exists():
-            # Whole or not at all, and the first of two that start at once wins.
+            # link() publishes the key whole or not at all; of two hubs that start at once, the
+            # first one wins.
             fresh = data_dir / f"{KEY_FILE}.{secrets.token_hex(8)}"
             descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with open(descriptor, "wb") as file:
@@ -54,13 +55,16 @@ class Signer:
         return cls(path.read_bytes())
 
     def sign(self, purpose: str, claims: Claims, ttl_s: float) -> str:
-        """A token of URL-safe characters, good for ttl_s seconds."""
-        said = json.dumps({**claims, "exp": int(time.time() + ttl_s)}, separators=(",", ":"))
-        body = _text(said.encode())
+        """Return a token of URL-safe characters that is valid for ttl_s seconds."""
+        payload = json.dumps({**claims, "exp": int(time.time() + ttl_s)}, separators=(",", ":"))
+        body = _text(payload.encode())
         return f"{body}.{_text(self._mac(purpose, body))}"
 
     def verify(self, purpose: str, token: str) -> dict[str, str | int]:
-        """What was signed, `exp` (Unix seconds) included; Unauthorized if it is not, or is over."""
+        """Return the signed claims, with `exp` in Unix seconds.
+
+        Raises Unauthorized if the token was not signed here for this purpose, or has expired.
+        """
         body, _, mac = token.partition(".")
         expected = _text(self._mac(purpose, body))
         if not hmac.compare_digest(mac.encode(), expected.encode()):
@@ -75,13 +79,16 @@ class Signer:
 
 
 def claims_for(caller: Caller | None, claims: Claims) -> Claims:
-    """The claims, signed for the token that the caller showed; nobody shows none."""
+    """Return the claims with a mark of the caller's access token, empty for a guest."""
     assert caller is None or caller.token_mark, "a caller without a token asks for signed claims"
     return {**claims, _TOKEN: _NO_TOKEN if caller is None else caller.token_mark}
 
 
 def caller_of_claims(session: ReadSession, claims: Claims) -> Caller | None:
-    """For whom the claims were signed; Unauthorized once their token was revoked or is over."""
+    """Return the caller for whom claims were signed; None for a guest.
+
+    Raises Unauthorized if the caller's access token was revoked or has expired.
+    """
     mark = claims.get(_TOKEN)
     if not isinstance(mark, str):
         raise Unauthorized("an earlier version of this hub signed this; ask the hub for a new one")

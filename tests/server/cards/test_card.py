@@ -1,4 +1,4 @@
-"""What a commit through our own door declares by the files that it brings."""
+"""The base that a commit through /v1 declares by its files."""
 
 from hashlib import sha256
 
@@ -43,7 +43,7 @@ def test_a_commit_declares_the_base_that_its_card_names(
     hub.commit(name, files, base=base)
     shown = hub.call("GET", f"/v1/repositories/{name}/revision").json()["base"]["declared"]
     assert shown == declared
-    # What the hub has already is not sent again, and its card counts all the same.
+    # A card that the hub has already, and that is not sent again, declares the base too.
     hub.create(f"{name}-copy")
     operations = [
         {"op": "add", "path": path, "sha256": sha256(data).hexdigest(), "size": len(data)}

@@ -1,4 +1,4 @@
-"""Cards and configurations as anybody may write them: they cost little and break nothing."""
+"""Odd and hostile model cards and configurations: they cost little and break nothing."""
 
 import base64
 import json
@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltahub.server.cards.front_matter import MAX_FRONT_BYTES, BadCard, front_matter
-from deltahub.server.cards.plain_values import DEEPEST, plain, read_json
+from deltahub.server.cards.plain_values import MAX_NESTING, plain, read_json
 from support.service.hf_door import create_model, error_of, header, send_commit, small
 from support.service.hub import RunningHub
 
-# Far above what any of these takes, far below what they took: 40 s to forever.
+# Each case takes far less than this; without limits it took 40 s or never ended.
 QUICK_S = 5
 
 
@@ -27,7 +27,7 @@ def card(text: str) -> bytes:
 
 
 def aliases(line: str, levels: int) -> str:
-    """Lines each of which names the one before nine times. line: with the names at %s."""
+    """Nested aliases: each line names the line before nine times. line: has %s for the names."""
     lines = [line % ", ".join([f"*a{i - 1}"] * 9) for i in range(1, levels)]
     return "\n".join(
         ["a0: &a0 {k: v}", *(f"a{i}: &a{i} {{{one}}}" for i, one in enumerate(lines, 1))]
@@ -59,7 +59,7 @@ def test_a_card_that_would_cost_much_is_refused_at_once(kind: str) -> None:
 
 def test_without_a_token_a_costly_card_is_refused_at_once(hub: RunningHub) -> None:
     for kind, text in COSTLY.items():
-        if len(text) > 90_000:  # more than this hub takes as JSON
+        if len(text) > 90_000:  # above this hub's limit for JSON bodies
             continue
         begin = time.monotonic()
         answer = hub.call("POST", "/api/validate-yaml", body={"content": card(text).decode()})
@@ -88,9 +88,9 @@ def test_anchors_and_aliases_are_refused_with_their_place(text: str) -> None:
 def test_values_and_levels_have_limits() -> None:
     with pytest.raises(BadCard, match="more than 32768 values"):
         front_matter(card("a: [" + "1," * 32_768 + "]"))
-    with pytest.raises(BadCard, match=f"deeper than {DEEPEST} levels"):
-        front_matter(card("a: " + "[" * DEEPEST + "]" * DEEPEST))
-    assert front_matter(card("a: " + "[" * (DEEPEST - 1) + "]" * (DEEPEST - 1)))
+    with pytest.raises(BadCard, match=f"deeper than {MAX_NESTING} levels"):
+        front_matter(card("a: " + "[" * MAX_NESTING + "]" * MAX_NESTING))
+    assert front_matter(card("a: " + "[" * (MAX_NESTING - 1) + "]" * (MAX_NESTING - 1)))
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_cards_say_what_was_written_into_them(values: dict[str, Any]) -> None:
     ):
         if any(line.rstrip() == "---" for line in text.splitlines()):
             continue
-        if "<<" in values:  # in quotes, it is a key as others are
+        if "<<" in values:  # in quotes it is an ordinary key
             text = yaml.safe_dump(values, default_style='"')
         by_others = yaml.safe_load("\n".join(text.splitlines()))
         assert front_matter(card(text.rstrip("\n"))) == plain(by_others)
@@ -169,7 +169,7 @@ def test_no_text_breaks_the_reader_of_cards(text: str) -> None:
         found = front_matter(b"---\n" + text.encode("utf-8", "surrogatepass") + b"\n---\n")
     except BadCard as refused:
         found = str(refused)
-    # What is said after a mistake of our own, for which the log has the place.
+    # This is the text for a bug in the parser.
     assert found != "the front matter cannot be read"
     json.dumps(found, allow_nan=False).encode()
 
@@ -191,7 +191,7 @@ def test_json_of_users_is_made_plain() -> None:
         "\U0001f600": ["\ufffd", None, None, None, None, 1.5, "9" * 5000],
     }  # fmt: skip
     assert plain("\ud83d\ude00") == "\U0001f600"
-    for levels in (DEEPEST + 1, 100_000):
+    for levels in (MAX_NESTING + 1, 100_000):
         with pytest.raises(ValueError, match="deep"):
             read_json(b"[" * levels + b"]" * levels)
     assert math.isclose(read_json(b"0.1"), 0.1)
@@ -218,10 +218,10 @@ def test_an_odd_file_breaks_no_answer(hub: RunningHub, path: str, data: bytes) -
     digest = sha256(data).hexdigest()[:8]
     name = f"admin/odd-{digest}"
     hub.create(name)
-    # By both doors.
+    # Through both APIs.
     hub.commit(name, {path: data})
     assert send_commit(hub, name, header(), small(path, data + b"\n")).status == 200
-    for asked in (
+    for url in (
         f"/api/models/{name}",
         f"/api/models?search=odd-{digest}",
         f"/api/models?search=odd-{digest}&full=true",
@@ -229,8 +229,8 @@ def test_an_odd_file_breaks_no_answer(hub: RunningHub, path: str, data: bytes) -
         f"/api/models/{name}/tree/main?expand=true",
         f"/v1/repositories/{name}/info",
     ):
-        answer = hub.call("GET", asked)
-        assert answer.status == 200, (asked, answer.body)
+        answer = hub.call("GET", url)
+        assert answer.status == 200, (url, answer.body)
         json.loads(answer.body, parse_constant=pytest.fail)
     if path.endswith("index.json"):
         found = hub.call("GET", f"/api/models/{name}/safetensors-metadata/{path}").json()
@@ -256,8 +256,8 @@ def test_what_cannot_be_read_is_read_once(
     with caplog.at_level(logging.WARNING, "deltahub.server.cards.facts"):
         for _ in range(3):
             assert hub.call("GET", "/api/models?search=odd-once").status == 200
-    (said,) = [one for one in caplog.records if sha256(data).hexdigest() in one.getMessage()]
-    assert "256 KiB" in said.getMessage()
+    (record,) = [one for one in caplog.records if sha256(data).hexdigest() in one.getMessage()]
+    assert "256 KiB" in record.getMessage()
 
 
 def test_a_commit_whose_words_are_odd_is_refused_or_made(hub: RunningHub) -> None:

@@ -1,4 +1,4 @@
-"""What Hugging Face clients are told of a base: by the card, by the push, by the weights."""
+"""Bases shown to Hugging Face clients: named by card, declared by push, measured from weights."""
 
 from collections.abc import Iterator
 
@@ -39,8 +39,8 @@ def test_what_a_card_says_wrongly_stands_beside_what_the_weights_say(hub: Runnin
     push(hub, "admin/hb-wrong", {PATH: to_file(base(seed=72))})
     card = b"---\nbase_model: admin/hb-wrong\n---\n"
     push(hub, "admin/hb-tune", {PATH: to_file(finetune(1e-5, seed=71)), "README.md": card})
-    said = {"admin/hb-wrong", "finetune:admin/hb-wrong"}
-    assert bases(hub, "admin/hb-tune") == said | {"measured:admin/hb-true"}
+    declared = {"admin/hb-wrong", "finetune:admin/hb-wrong"}
+    assert bases(hub, "admin/hb-tune") == declared | {"measured:admin/hb-true"}
     assert listed(hub, "measured:admin/hb-true") == ["admin/hb-tune"]
     assert listed(hub, "measured:admin/hb-wrong") == []
     assert bases(hub, "admin/hb-true") == set()
@@ -58,7 +58,7 @@ def test_a_base_that_the_push_named_is_shown_where_no_card_names_one(hub: Runnin
         "admin/hb-named", "finetune:admin/hb-named", "measured:admin/hb-named",
     }  # fmt: skip
     info = hub.call("GET", "/api/models/admin/hb-silent").json()
-    assert "cardData" not in info  # which says what the file says
+    assert "cardData" not in info  # cardData shows only the file
     push(hub, "admin/hb-waits", {PATH: to_file(base(seed=74))}, base="admin/hb-nothing")
     assert bases(hub, "admin/hb-waits") == set()
 
@@ -67,7 +67,8 @@ def test_who_may_not_read_a_base_is_not_told_of_it(hub: RunningHub) -> None:
     push(hub, "admin/hb-secret", {PATH: to_file(base(seed=75))}, private=True)
     push(hub, "admin/hb-open", {PATH: to_file(finetune(1e-5, seed=75))}, private=True)
     assert bases(hub, "admin/hb-open", hub.admin_token) == {"measured:admin/hb-secret"}
-    # As no way to make it public would leave it: what was measured is not for everybody.
+    # Set in the database, because make_public would not leave this state. The private base must
+    # not be shown to others.
     with hub.registry.db.write() as session:
         found = find_repository(session, "admin/hb-open")
         assert found is not None

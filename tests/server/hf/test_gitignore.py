@@ -1,4 +1,4 @@
-"""A .gitignore leaves out what git leaves out, in a time that has a limit."""
+"""A .gitignore excludes the files that git excludes, in limited time."""
 
 import time
 from contextlib import suppress
@@ -11,13 +11,13 @@ from deltahub.server.hf.writing.gitignore import MAX_IGNORE_BYTES, IgnoreLimit, 
 from support.service.hf_door import create_model, error_of, header, send_commit, small
 from support.service.hub import Answer, RunningHub
 
-# The server has the same filter, but pytest drops it.
+# The server sets the same filter, but pytest resets filters.
 pytestmark = pytest.mark.filterwarnings("ignore:Possible:FutureWarning")
 
-QUICK_S = 10  # without limits these take minutes, and more for each character
+QUICK_S = 10  # without limits the cases take minutes, and longer for each added character
 
-# Left out | kept. Each of them as `git check-ignore --no-index` has it; docs/hugging-face.md says
-# where pathspec differs.
+# Excluded | kept, checked with `git check-ignore --no-index`. docs/hugging-face.md lists the
+# differences of pathspec.
 CASES = {
     "a": "a deep/a a/b deep/a/b | ab A b",
     "/a": "a a/b | deep/a",
@@ -177,7 +177,7 @@ def test_an_upload_with_costly_patterns_is_answered_at_once(hub: RunningHub) -> 
         answer = preupload(hub, name, ["a" * 250], ignore)
         assert error_of(answer) == (413, "limit_exceeded")
         assert words in answer.headers["X-Error-Message"]
-    # One that the branch has is not passed over; sending another is the way out.
+    # The branch's own .gitignore exceeds the limit too; sending another one is the way out.
     send_commit(hub, name, header(), small(".gitignore", b"# a\n" * 20_000))
     answer = preupload(hub, name, ["a"], None)
     assert error_of(answer) == (413, "limit_exceeded")

@@ -1,4 +1,4 @@
-"""Large files that Hugging Face clients send before the commit that names them: Git LFS."""
+"""Git LFS: large files that Hugging Face clients send before the commit that names them."""
 
 import os
 import socket
@@ -45,11 +45,11 @@ def test_an_object_is_asked_for_once(hub: RunningHub, name: str) -> None:
         assert ("actions" in item) == is_new
         if is_new:
             upload, verify = item["actions"]["upload"], item["actions"]["verify"]
-            asked = {"oid": digest_of(data), "size": 3000}
+            query = {"oid": digest_of(data), "size": 3000}
             path = path_of(verify["href"])
-            assert hub.call("POST", path, token=hub.admin_token, body=asked).status == 404
+            assert hub.call("POST", path, token=hub.admin_token, body=query).status == 404
             assert hub.call("PUT", path_of(upload["href"]), body=data).status == 200
-            assert hub.call("POST", path, token=hub.admin_token, body=asked).status == 200
+            assert hub.call("POST", path, token=hub.admin_token, body=query).status == 200
 
 
 def test_an_object_that_is_another_is_refused(hub: RunningHub, name: str) -> None:
@@ -120,7 +120,7 @@ def test_parts_come_in_any_order_at_once_and_again(parts_hub: RunningHub) -> Non
     assert {number: answer.status for number, answer in answers.items()} == dict.fromkeys(
         links, 200
     )
-    assert put(1).status == put(4).status == 200  # a client that did not see the answer
+    assert put(1).status == put(4).status == 200  # the client repeats after a lost answer
     parts = [{"partNumber": n, "etag": answers[n].headers["ETag"]} for n in sorted(links)]
     body = {"oid": digest_of(data), "parts": parts}
     assert parts_hub.call("POST", href, body=body).status == 200
@@ -143,39 +143,39 @@ def test_parts_that_lack_one_are_not_complete(parts_hub: RunningHub) -> None:
 
 def test_who_sends_what_another_connection_is_sending_waits_for_it(parts_hub: RunningHub) -> None:
     data = os.urandom(45_000)
-    begun = socket.create_connection(parts_hub.address)
+    first = socket.create_connection(parts_hub.address)
     (item,) = batch(parts_hub, "admin/parts", (digest_of(data), len(data))).json()["objects"]
     href = path_of(item["actions"]["upload"]["href"])
     head = f"PUT {href} HTTP/1.1\r\nHost: hub\r\nContent-Length: {len(data)}\r\n\r\n"
-    with begun, ThreadPoolExecutor(2) as pool:
+    with first, ThreadPoolExecutor(2) as pool:
         before = set(parts_hub.data_dir.glob("spool/*"))
-        begun.sendall(head.encode() + data[:20_000])
+        first.sendall(head.encode() + data[:20_000])
         while set(parts_hub.data_dir.glob("spool/*")) <= before:
             time.sleep(0.01)
         other = pool.submit(parts_hub.call, "PUT", href, body=data)
         time.sleep(0.2)
         assert not other.done()
-        begun.sendall(data[20_000:])
-        assert begun.recv(12) == b"HTTP/1.1 200"
+        first.sendall(data[20_000:])
+        assert first.recv(12) == b"HTTP/1.1 200"
         assert other.result().status == 200
 
 
 def test_who_sends_it_within_a_commit_waits_for_nobody(parts_hub: RunningHub) -> None:
     data = os.urandom(45_000)
-    begun = socket.create_connection(parts_hub.address)
+    first = socket.create_connection(parts_hub.address)
     (item,) = batch(parts_hub, "admin/parts", (digest_of(data), len(data))).json()["objects"]
     href = path_of(item["actions"]["upload"]["href"])
     head = f"PUT {href} HTTP/1.1\r\nHost: hub\r\nContent-Length: {len(data)}\r\n\r\n"
-    with begun:
+    with first:
         before = set(parts_hub.data_dir.glob("spool/*"))
-        begun.sendall(head.encode() + data[:20_000])
+        first.sendall(head.encode() + data[:20_000])
         while set(parts_hub.data_dir.glob("spool/*")) <= before:
             time.sleep(0.01)
         sent = send_commit(parts_hub, "admin/parts", header(), small("same.json", data))
         assert sent.status == 200
         assert files_of(parts_hub, "admin/parts")["same.json"] == data
-        begun.sendall(data[20_000:])
-        assert begun.recv(12) == b"HTTP/1.1 200"
+        first.sendall(data[20_000:])
+        assert first.recv(12) == b"HTTP/1.1 200"
     assert files_of(parts_hub, "admin/parts")["same.json"] == data
 
 
@@ -184,8 +184,8 @@ def test_what_a_broken_connection_began_is_taken_up(parts_hub: RunningHub) -> No
     (item,) = batch(parts_hub, "admin/parts", (digest_of(data), len(data))).json()["objects"]
     href = path_of(item["actions"]["upload"]["href"])
     head = f"PUT {href} HTTP/1.1\r\nHost: hub\r\nContent-Length: {len(data)}\r\n\r\n"
-    with socket.create_connection(parts_hub.address) as begun:
-        begun.sendall(head.encode() + data[:20_000])
+    with socket.create_connection(parts_hub.address) as first:
+        first.sendall(head.encode() + data[:20_000])
     assert parts_hub.call("PUT", href, body=data).status == 200
     line = large("again.bin", data)
     assert send_commit(parts_hub, "admin/parts", header(), line).status == 200

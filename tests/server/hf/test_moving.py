@@ -1,4 +1,4 @@
-"""Models that get another name, and what named them before."""
+"""Renamed models: bases that named them by the old name, and links to it."""
 
 import json
 from hashlib import sha1
@@ -74,17 +74,17 @@ def test_what_was_made_from_a_model_names_it_as_it_is_called_now(
     assert (listed(base), listed(now)) == (set(), {name, adapter})
     for each in (name, adapter):
         assert declared(each) == [(now, commit)] * 2
-    # The file says what it said; of the adapter, which has no card, it is the hub that speaks.
+    # The card still holds the old name. The adapter has no card, so the hub shows the new name.
     shown = [hub.call("GET", f"/api/models/{each}").json() for each in (name, adapter)]
     assert [one["cardData"]["base_model"] for one in shown] == [base, now]
-    # Another that takes the old name is not what they were made from, and a card that is sent
-    # again, as trainers do, changes nothing while nobody has taken it.
+    # While no model has the old name, sending the card again, as trainers do, changes nothing. A
+    # new model with the old name does not become the base.
     send_commit(hub, name, header(), small("README.md", card + b"more"))
     assert declared(name) == [(now, commit)] * 2
     assert create_model(hub, base).status == 200
     assert (listed(base), listed(now)) == (set(), {name, adapter})
     assert declared(adapter) == [(now, commit)] * 2
-    # Who may not read the base is not told its new name.
+    # A caller who may not read the base does not learn its new name.
     settings = f"/api/models/{now}/settings"
     hidden = hub.call("PUT", settings, token=hub.admin_token, body={"private": True})
     assert hidden.status == 200

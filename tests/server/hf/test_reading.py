@@ -1,4 +1,4 @@
-"""What Hugging Face clients read: files, trees, models, logs; and how they are told what is not."""
+"""Reads of Hugging Face clients: files, trees, models, logs, and the errors for absent ones."""
 
 import json
 from hashlib import sha1, sha256
@@ -107,7 +107,7 @@ def test_what_is_not_there_is_named_by_its_kind(hub: RunningHub, commits: list[s
     }
     for path, kind in cases.items():
         assert error_of(get(hub, path)) == (404, kind), path
-        # Without a body a client has the header alone.
+        # An answer to HEAD has no body: the client sees only the header.
         assert get(hub, path, "HEAD").headers["X-Error-Code"] in (kind, "method_not_allowed")
 
 
@@ -179,14 +179,14 @@ def test_a_page_and_single_paths_read_no_more_than_they_show(
 
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     url = f"/api/models/{NAME}"
-    asked = {"files": [{"path": "config.json", "size": 5, "sample": ""}]}
+    query = {"files": [{"path": "config.json", "size": 5, "sample": ""}]}
     event.listen(File, "load", note)
     try:
         page = get(hub, f"{url}/tree/main?limit=2").json()
         assert (len(page), len(read)) == (2, 2)
         hub.call("POST", f"{url}/paths-info/main", body=b"paths=config.json", headers=form)
         assert len(read) == 3
-        hub.call("POST", f"{url}/preupload/main", body=asked, token=hub.admin_token)
+        hub.call("POST", f"{url}/preupload/main", body=query, token=hub.admin_token)
         assert len(read) == 4
     finally:
         event.remove(File, "load", note)

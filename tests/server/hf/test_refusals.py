@@ -1,4 +1,4 @@
-"""What Hugging Face clients ask for in vain: the kind that they read, and what to do instead."""
+"""Refusals of Hugging Face clients: the error kind, and the sentence with the way out."""
 
 import os
 
@@ -20,7 +20,7 @@ COMMIT = "0" * 40
 
 
 def sentence(answer: Answer) -> str:
-    """What the client prints, which it has from the header where there is no body."""
+    """The sentence that the client prints; it takes the header if there is no body."""
     shown = answer.headers["X-Error-Message"]
     if answer.body:
         assert answer.json()["error"].encode("ascii", "backslashreplace").decode() == shown
@@ -68,8 +68,8 @@ def test_what_is_no_models_path_is_just_not_there(hub: RunningHub) -> None:
 
 
 def test_of_other_kinds_there_is_none_here(hub: RunningHub) -> None:
-    # The kind makes False of it, or an error that shows the sentence; after 501 a client that
-    # downloads says that the connection is bad.
+    # With this kind a client returns False or shows the sentence. After 501 a client that downloads
+    # reports a broken connection.
     for kind in ("dataset", "space"):
         for path in (f"/{kind}s/a/b/resolve/main/x", f"/api/{kind}s/a/b",
                      f"/api/{kind}s/a/b/revision/main", f"/api/{kind}s/alone"):  # fmt: skip
@@ -197,7 +197,7 @@ def test_a_file_is_copied_from_where_the_caller_may_read_it(hub: RunningHub) -> 
     line = ("lfsFile", {"path": "copy.bin", "algo": "sha256", "oid": digest_of(data)})
     assert send_commit(hub, "hf-copies/theirs", header(), line, token=other).status == 200
     assert files_of(hub, "hf-copies/theirs") == {"copy.bin": data}
-    # What is not in the source is not found there, wherever else it is.
+    # A file that the source lacks is not found, although another model has it.
     (failed,) = duplicate(source, target, hidden, token=owner).json()["failed"]
     assert (failed["sha256"], "no file" in failed["error"]) == (digest_of(hidden), True)
     assert error_of(duplicate(secret, "hf-copies/theirs", hidden)) == (404, "RepoNotFound")
@@ -216,7 +216,7 @@ def test_what_is_private_is_not_linked_to_what_is_public(hub: RunningHub) -> Non
     send_object(hub, "hf-keeper/secret", hidden, token=owner)
     line = ("lfsFile", {"path": "w.bin", "algo": "sha256", "oid": digest_of(hidden), "size": 3000})
     assert send_commit(hub, "hf-keeper/secret", header(), line, token=owner).status == 200
-    # By somebody who may read and write both, and has not sent the file: it is not theirs.
+    # The administrator may read and write both models, but has not sent the file.
     file = {"xetHash": "", "sha256": digest_of(hidden), "filename": "w.bin"}
     body = {"target": {"type": "model", "name": "hf-keeper/open"}, "files": [file]}
     path = "/api/models/hf-keeper/secret/lfs-files/duplicate"
@@ -233,18 +233,18 @@ def test_a_body_that_is_no_json_is_called_so_at_both_doors(hub: RunningHub) -> N
     for path in ("/v1/repositories", "/api/repos/create", "/api/validate-yaml"):
         answer = hub.call("POST", path, token=hub.admin_token, body=b"{bad", headers=json_type)
         assert answer.status == 422
-        said = answer.message if path.startswith("/v1/") else sentence(answer)
-        assert said.startswith("the body is not JSON: "), said
-        assert said.endswith(" at character 1"), said
+        message = answer.message if path.startswith("/v1/") else sentence(answer)
+        assert message.startswith("the body is not JSON: "), message
+        assert message.endswith(" at character 1"), message
 
 
 def test_names_are_searched_for_every_character_asked_for(hub: RunningHub) -> None:
     hub.create("admin/sought_1")
     nothing = ("sought%251", "%25", "%00", "sought_1%00", "sought_%00", "soughtx1")
-    for asked, n_found in (("sought_1", 1), ("SOUGHT", 1), *((one, 0) for one in nothing)):
-        page = hub.call("GET", f"/v1/repositories?search={asked}").json()
-        assert len(page["items"]) == n_found, asked
-        assert len(hub.call("GET", f"/api/models?search={asked}").json()) == n_found, asked
+    for words, n_found in (("sought_1", 1), ("SOUGHT", 1), *((one, 0) for one in nothing)):
+        page = hub.call("GET", f"/v1/repositories?search={words}").json()
+        assert len(page["items"]) == n_found, words
+        assert len(hub.call("GET", f"/api/models?search={words}").json()) == n_found, words
 
 
 def test_settings_that_the_hub_does_not_keep_are_refused(hub: RunningHub) -> None:
@@ -266,10 +266,10 @@ def test_settings_that_the_hub_does_not_keep_are_refused(hub: RunningHub) -> Non
         refused = change(**body)
         assert error_of(refused) == (501, "NotImplemented"), body
         assert word in refused.headers["X-Error-Message"]
-    # Nothing of it was done, and who may not change the model hears nothing of settings.
+    # Nothing was changed, and a caller who may not change the model learns nothing of settings.
     assert hub.call("GET", f"/api/models/{name}").json()["private"] is False
     assert hub.call("PUT", path, body={"description": "mine"}).status == 401
-    # What is so anyway may be asked for, and what is null is not asked for.
+    # Settings at the hub's only value are accepted, and null means no change.
     answer = change(private=False, visibility="public", gated=False, description=None)
     expected = {"private": False, "visibility": "public", "gated": False}
     assert (answer.status, answer.json()) == (200, expected)

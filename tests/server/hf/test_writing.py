@@ -1,4 +1,4 @@
-"""What Hugging Face clients write: commits, large files before them, models and their names."""
+"""Writes of Hugging Face clients: commits, large files before them, models and their names."""
 
 import json
 import os
@@ -68,7 +68,7 @@ def test_summary_and_description_are_the_message(hub: RunningHub, name: str) -> 
 
 
 def test_lines_are_read_however_they_are_cut(hub: RunningHub, name: str) -> None:
-    # Larger than the blocks in which a body is read, with one line across several of them.
+    # The body is larger than the blocks in which it is read; some lines span several blocks.
     files = {f"f{i}.txt": os.urandom(200_000 + 300_000 * (i % 3)) for i in range(9)}
     answer = send_commit(hub, name, header(), *(small(p, data) for p, data in files.items()))
     assert answer.status == 200, answer.body
@@ -162,7 +162,7 @@ def test_somebody_elses_upload_cannot_be_committed(hub: RunningHub, name: str) -
     (item,) = batch(hub, f"t-{name[-6:]}/mine", (digest_of(secret), 5000), token=thief).json()[
         "objects"
     ]
-    assert "actions" in item  # as if it were not here
+    assert "actions" in item  # as if the hub did not have the file
     answer = send_commit(hub, f"t-{name[-6:]}/mine", header(), large("x.bin", secret), token=thief)
     assert error_of(answer) == (404, "upload_not_found")
 
@@ -177,8 +177,8 @@ def test_a_file_can_be_uploaded_where_only_another_branch_is(hub: RunningHub) ->
         hub.call("POST", f"/v1/repositories/{other}/commits", token=token, body=body).status < 300
     )
     body = {"files": [{"path": "b.txt", "size": 1, "sample": ""}]}
-    asked = hub.call("POST", f"/api/models/{other}/preupload/main", token=token, body=body)
-    assert (asked.status, asked.json()["files"][0]["uploadMode"]) == (200, "regular")
+    preupload = hub.call("POST", f"/api/models/{other}/preupload/main", token=token, body=body)
+    assert (preupload.status, preupload.json()["files"][0]["uploadMode"]) == (200, "regular")
     assert send_commit(hub, other, header(), small("b.txt", b"2")).status == 200
     assert files_of(hub, other) == {"b.txt": b"2"}
 
@@ -248,24 +248,24 @@ def test_an_adapter_names_its_base_where_its_card_does_not(hub: RunningHub, name
             commit = hub.call("GET", f"/api/models/{name}").json()["sha"]
             return session.query(Revision).filter_by(commit=commit).one().declared_base
 
-    # Folders, and what is no name at all, are no base and no error.
+    # Folders and values that are no names declare no base, and are no error.
     for i, named in enumerate(("/data/base", "./base", "../base", "base", "", 7, None, "a/b/c")):
         assert send_commit(hub, name, header(), config(named), small("n", b"%d" % i)).status == 200
         assert (declared(), shown()) == (None, ([], None))
     for text in (b"no json", b"[1]", b"[" * 100_000):
         sent = send_commit(hub, name, header(), small("adapter_config.json", text))
         assert (sent.status, declared(), shown()) == (200, None, ([], None))
-    # A name that nothing has is a folder's, or that of a model that may come.
+    # No model has this name: it may be a folder, or a model that comes later.
     send_commit(hub, name, header(), config("out/checkpoint-500"))
     assert shown() == ([], None)
     send_commit(hub, name, header(), config(base), small("README.md", b"---\ntags: [x]\n---\n"))
     tags = [f"base_model:{base}", f"base_model:adapter:{base}"]
     assert (declared(), shown()) == (base, (sorted(tags), base))
-    # Who may not know of the base is not told of it.
+    # A caller who may not read the base does not see it.
     send_commit(hub, name, header(), config(other))
     assert (declared(), shown()) == (other, ([], None))
     assert shown(hub.admin_token)[1] == other
-    # The card comes first, in this commit or before it.
+    # A card counts before the configuration, in this commit or an earlier one.
     card = small("README.md", f"---\nbase_model: {base}\n---\n".encode())
     send_commit(hub, name, header(), config(other), card)
     assert (declared(), shown()) == (base, (sorted(tags), base))

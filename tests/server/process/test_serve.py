@@ -1,4 +1,4 @@
-"""The command `deltahub serve`: its first start, its worker, and how both of them end."""
+"""The command `deltahub serve`: its first start, its worker, and how both end."""
 
 import os
 import signal
@@ -54,10 +54,10 @@ def is_gone(pid: int) -> bool:
 
 
 def ended_in_order(log: Path) -> bool:
-    said = log.read_text()
-    assert said.count("stopped") == 1, said
-    assert said.endswith("DeltaHub has stopped\n"), said
-    return "ERROR" not in said and "Traceback" not in said
+    logged = log.read_text()
+    assert logged.count("stopped") == 1, logged
+    assert logged.endswith("DeltaHub has stopped\n"), logged
+    return "ERROR" not in logged and "Traceback" not in logged
 
 
 def test_the_first_start_makes_a_hub_that_works_and_prints_its_token_once(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_the_first_start_makes_a_hub_that_works_and_prints_its_token_once(tmp_pa
         wait_until(lambda: is_gone(worker))
     assert ended_in_order(log)
     with log.open("wb") as sink, served_hub(data_dir, log=sink) as hub:
-        assert hub.admin_token == ""  # it is not printed again, and still good
+        assert hub.admin_token == ""  # not printed again, but still valid
         assert hub.call("GET", "/v1/whoami", token=token).status == 200
         path = "/v1/repositories/admin/first/files/a.txt"
         assert hub.call("GET", path).body == b"kept"
@@ -107,9 +107,9 @@ def test_a_worker_dies_with_its_server_and_is_replaced_when_it_dies_itself(tmp_p
         assert hub.wait_for_job(made["job_id"])["state"] == "done"
         with pytest.raises(DataFolderBusy):
             check_free(hub.data_dir, SERVE_LOCK)
-        hub.process.kill()  # the server alone: it cannot say good-bye
+        hub.process.kill()  # only the server, which cannot stop the worker
         wait_until(lambda: is_gone(second))
-        hub.process.wait(20)  # the worker may be quicker
+        hub.process.wait(20)  # the worker may have ended before it
         check_free(hub.data_dir, SERVE_LOCK)
 
 

@@ -1,4 +1,4 @@
-"""A variable that cannot be what it is set to: one line that names it, and status 2."""
+"""An environment variable with a wrong value: one line that names it, and status 2."""
 
 import json
 import os

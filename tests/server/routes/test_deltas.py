@@ -1,4 +1,4 @@
-"""The smarter door over HTTP, with a real worker: query, packs, recipes in; frames out."""
+"""Uploads by tensor over HTTP, with a real worker: query, packs, recipes; and frames out."""
 
 from collections.abc import Iterator
 from hashlib import sha256
@@ -147,15 +147,15 @@ def test_naming_a_private_tensor_gives_nothing_away(hub: RunningHub) -> None:
     answer = hub.call("POST", f"{path}/tensors/query", token=thief, body={"tensors": ids})
     assert answer.json() == {"have": []}
 
-    # Frames that are deltas of the secret: what is unchanged would come out again.
+    # Frames that are deltas of the secret: decoding them would return its unchanged bytes.
     pack, _ = pack_and_recipe(to_file(finetune(2e-4)), secret)
     body = {"sha256": hub.upload(pack, thief)}
     answer = hub.call("POST", f"{path}/packs", token=thief, body=body)
     assert (answer.status, answer.code) == (422, "invalid_frame")
-    # A recipe made of its tensors.
+    # A recipe of the secret's tensors.
     answer = hub.call("POST", f"{path}/recipes", token=thief, body=owned.to_bytes())
     assert (answer.status, answer.code) == (404, "tensor_not_found")
-    # Its SHA-256, as if it had been uploaded.
+    # A commit of the secret's SHA-256, as if the thief had uploaded it.
     operation = {
         "op": "add",
         "path": "stolen",
@@ -208,7 +208,7 @@ def test_a_fine_tune_that_came_before_its_base_shrinks_when_the_base_arrives(
     before = hub.call("GET", path).json()
     assert before["base"]["declared_status"] == "absent"
     push(hub, "admin/late", {"model.safetensors": late})
-    # The re-planning is a job of its own, behind the ingest of the base: wait for the one after.
+    # The replan job runs after the ingest of the base: wait for a job that is queued after it.
     push(hub, "admin/after", {"a.txt": b"after"})
     after = hub.call("GET", path).json()
     assert after["totals"]["own"] < before["totals"]["own"] * 0.7

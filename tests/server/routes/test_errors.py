@@ -1,4 +1,4 @@
-"""Who may do what over HTTP, what bad requests get, and that errors always look the same."""
+"""Permissions over HTTP, answers to bad requests, and the common form of all errors."""
 
 import json
 import re
@@ -22,7 +22,7 @@ SNAPSHOT = Path(__file__).parents[3] / "docs" / "openapi.json"
 
 
 def codes(root: type) -> Iterator[str]:
-    yield root.code  # type: ignore[attr-defined]  # every root of a family has one
+    yield root.code  # type: ignore[attr-defined]  # every base class of errors has one
     for child in root.__subclasses__():
         yield from codes(child)
 
@@ -116,9 +116,9 @@ def test_a_public_repository_can_be_read_by_all_and_written_by_few(hub: RunningH
     body = {"operations": [{"op": "delete", "path": "a.txt"}]}
     assert hub.call("POST", f"{path}/commits", token=other, body=body).status == 403
     assert hub.call("POST", f"{path}/commits", body=body).status == 401
-    for asked in ({"files": []}, {"files": [{"sha256": "ab" * 32, "size": 1}]}):
-        assert hub.call("POST", f"{path}/files/query", token=other, body=asked).status == 403
-        assert hub.call("POST", f"{path}/files/query", body=asked).status == 401
+    for query in ({"files": []}, {"files": [{"sha256": "ab" * 32, "size": 1}]}):
+        assert hub.call("POST", f"{path}/files/query", token=other, body=query).status == 403
+        assert hub.call("POST", f"{path}/files/query", body=query).status == 401
     assert hub.call("DELETE", path, token=other).status == 403
     reading = tokens.create_token(hub.registry, "publisher", "read")
     assert hub.call("POST", f"{path}/commits", token=reading, body=body).code == "forbidden"
@@ -303,7 +303,7 @@ def test_a_huge_body_in_pieces_is_refused_too(hub: RunningHub) -> None:
     "begin", [b"GET /v1/health HTTP/1.1\r\n", b"POST /v1/repositories HTTP/1.1\r\n"]
 )
 def test_headers_and_trailers_without_an_end_are_refused(hub: RunningHub, begin: bytes) -> None:
-    if begin.startswith(b"POST"):  # what follows are trailers
+    if begin.startswith(b"POST"):  # the lines that follow are trailers
         begin += b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n0\r\n"
     with socket.create_connection(hub.address, timeout=20) as connection:
         connection.sendall(begin)
@@ -375,7 +375,7 @@ def test_a_job_is_seen_and_cancelled_by_its_owner_alone(hub: RunningHub) -> None
         assert hub.call("GET", path, token=token).status == 404
         assert hub.call("POST", f"{path}/cancel", token=token).status in (401, 404)
     assert hub.call("POST", f"{path}/cancel", token=owner).json()["state"] == "cancelled"
-    # The file is there all the same: it is read as it came.
+    # The file can be read without its ingest, from the upload.
     assert hub.call("GET", "/v1/repositories/job-owner/r/files/a").body == b"job"
 
 

@@ -1,4 +1,4 @@
-"""Uploads: whole, in parts, wrong, cut off; what the hub says is what the hub has."""
+"""Uploads: whole, in parts, wrong, cut off. The hub reports exactly the bytes that it has."""
 
 import contextlib
 import errno
@@ -181,7 +181,7 @@ def test_what_came_before_a_client_died_is_kept_and_continued(hub: RunningHub) -
     time.sleep(0.2)
     connection.close()
     deadline = time.monotonic() + 10
-    while True:  # the server notices in its own time
+    while True:  # until the server notices the closed connection
         answer = hub.call("HEAD", f"/v1/uploads/{digest}", token=hub.admin_token)
         came = int(answer.headers.get("Upload-Offset", 0))
         if came >= 2 << 20:
@@ -209,7 +209,7 @@ def test_bytes_behind_the_announced_end_are_never_part_of_the_file(hub: RunningH
         assert status == 400
         assert b"longer than announced" in body
     deadline = time.monotonic() + 10
-    while put(hub, digest_of(data), data).status == 409:  # the first one is just ending
+    while put(hub, digest_of(data), data).status == 409:  # the first upload has not ended yet
         assert time.monotonic() < deadline
         time.sleep(0.02)
     assert offset_of(hub, digest_of(data)) == (10, True)
@@ -232,7 +232,7 @@ def test_an_upload_without_a_token_is_refused(hub: RunningHub) -> None:
 
 
 class SmallDisk(Disk):
-    """A disk on which only so many bytes more can be written."""
+    """A disk with `room` bytes of free space."""
 
     room = 1 << 20
 
@@ -289,14 +289,14 @@ def test_a_client_that_sends_nothing_more_is_cut_off(tmp_path: Path) -> None:
         with socket.create_connection(hub.address, timeout=20) as connection:
             head = "POST /v1/repositories HTTP/1.1\r\nHost: hub\r\nContent-Length: 1000\r\n\r\n{"
             connection.sendall(head.encode())
-            for _ in range(4):  # a byte now and then does not keep it open
+            for _ in range(4):  # single bytes do not keep the connection open
                 time.sleep(0.06)
                 connection.sendall(b" ")
             status, body = status_of(connection)
             assert status == 400
             assert b"body_cut" in body
             assert connection.recv(1) == b""
-        for silence in (b"", b"\r\n"):  # nothing asked, so nothing is answered
+        for silence in (b"", b"\r\n"):  # without a request there is no answer
             with socket.create_connection(hub.address, timeout=20) as connection:
                 connection.sendall(silence)
                 assert connection.recv(1) == b""
@@ -311,7 +311,7 @@ def test_a_client_that_sends_nothing_more_is_cut_off(tmp_path: Path) -> None:
 
 
 class SlowUpload(threading.Thread):
-    """An upload of a block every 0.1 s, in time, until the rest of it is asked for."""
+    """An upload of a block every 0.1 s, within idle_s; after is_enough at full speed."""
 
     def __init__(self, hub: RunningHub) -> None:
         super().__init__()

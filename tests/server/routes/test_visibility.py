@@ -1,4 +1,4 @@
-"""A repository becomes private or public through our own door."""
+"""A repository becomes private or public through /v1."""
 
 from deltahub.registry.access import tokens
 from support.service.hub import RunningHub

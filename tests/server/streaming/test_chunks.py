@@ -1,4 +1,4 @@
-"""What goes to the socket in one call: every byte, in order, and hardly any of them copied."""
+"""Chunks hold every byte, in order, and copy only small buffers."""
 
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
@@ -22,22 +22,22 @@ def test_chunks_hold_every_byte_in_order_and_have_a_limit(
     assert b"".join(map(bytes, chunks)) == b"".join(pieces)
     assert all(0 < len(chunk) <= limit for chunk in chunks)
     assert all(len(chunk) == len(bytes(chunk)) for chunk in chunks)
-    # Two that could have been one are none, but where the first is nearly full.
+    # Two neighbours would not fit into one chunk, or the first one is 3/4 full.
     for one, next_one in pairwise(chunks[1:]):
         assert len(one) + len(next_one.views[0]) > limit or len(one) >= limit - limit // 4
 
 
 def test_the_first_chunk_does_not_wait_for_the_second() -> None:
-    asked = []
+    produced = []
 
     def pieces() -> Iterator[bytes]:
         for i in range(4):
-            asked.append(i)
+            produced.append(i)
             yield bytes(LARGE)
 
     chunks = in_chunks(pieces(), 4 * LARGE, LARGE)
     assert len(next(chunks)) == LARGE
-    assert asked == [0]
+    assert produced == [0]
     assert [len(chunk) for chunk in chunks] == [3 * LARGE]
 
 
@@ -62,7 +62,7 @@ def test_buffers_that_belong_together_stay_together(sizes: list[list[int]]) -> N
 
 
 def test_a_run_that_is_nearly_full_is_a_chunk_of_its_own() -> None:
-    """What would wait for the next one keeps its buffer from being used for that."""
+    """A run held back for the next chunk would keep the decoder's buffer from being reused."""
     runs = [memoryview(bytes(RUN_BYTES - n * LARGE)) for n in range(5)]
     chunks = list(in_chunks(iter(runs)))
     assert [len(chunk) for chunk in chunks] == [run.nbytes for run in runs]

@@ -1,4 +1,4 @@
-"""Downloads: the bytes, any range of them, and what caches and resuming clients rely on."""
+"""Downloads: whole, by range, and the headers that caches and resuming clients rely on."""
 
 import http.client
 import os
@@ -170,7 +170,7 @@ def test_many_downloads_at_once_all_come_whole(hub: RunningHub, commit: str) -> 
         connection = http.client.HTTPConnection(*hub.address, timeout=60)
         connection.request("GET", f"{FILES}/model.bin")
         connections.append(connection)
-    # Read one after the other: those that wait must not hold up the others.
+    # Read one after the other: connections that nobody reads yet must not block others.
     for connection in reversed(connections):
         assert connection.getresponse().read() == DATA
         connection.close()

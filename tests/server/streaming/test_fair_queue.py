@@ -1,4 +1,4 @@
-"""More downloads or proofs than the hub works on at once: those beyond are told to come again."""
+"""More downloads or verifications than slots: the hub answers the rest with 503, busy."""
 
 import http.client
 import os
@@ -24,7 +24,7 @@ MEDIUM = os.urandom(100_000)
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningHub]:
-    # Longer than a slow download takes for a chunk, twice that shorter than it takes for all.
+    # idle_s: longer than a slow download takes for a chunk, half as long as it takes for all.
     settings = ServerSettings(max_streams=1, proof_threads=1, idle_s=1.2)
     folder = tmp_path_factory.mktemp("turns")
     with running_hub(folder / "data", server_settings=settings) as running:
@@ -35,7 +35,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningHub]:
 
 
 class SlowDownload(threading.Thread):
-    """Takes a block now and then, in time, until the rest of it is asked for."""
+    """A download of a block every 0.1 s, within idle_s; after is_enough at full speed."""
 
     def __init__(self, hub: RunningHub) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class SlowDownload(threading.Thread):
         head = "GET /v1/repositories/admin/big/files/f.bin HTTP/1.1\r\nHost: hub\r\n\r\n"
         self._connection.sendall(head.encode())
         self._response = http.client.HTTPResponse(self._connection)
-        self._response.begin()  # from here on it has its turn
+        self._response.begin()  # from here on it has a slot
 
     def run(self) -> None:
         with self._connection:
@@ -55,7 +55,7 @@ class SlowDownload(threading.Thread):
 
 
 def refused(answer: Answer) -> str:
-    """The message of an answer that asks to come again."""
+    """The message of an answer that asks the client to try again."""
     assert (answer.status, answer.code) == (503, "busy")
     assert int(answer.headers["Retry-After"]) > 0
     return answer.message
@@ -94,7 +94,7 @@ def test_a_proof_that_has_no_turn_in_time_is_told_to_come_again(hub: RunningHub)
         return hub.call("POST", path, token=hub.admin_token, body=recipe)
 
     with ThreadPoolExecutor(2) as pool:
-        with hub.registry.db.write():  # who proves waits for it
+        with hub.registry.db.write():  # the request with the slot waits for this transaction
             both = {pool.submit(prove), pool.submit(prove)}
             done, waiting = wait(both, timeout=20, return_when=FIRST_COMPLETED)
             assert len(done) == 1

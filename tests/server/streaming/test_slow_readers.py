@@ -1,4 +1,4 @@
-"""Clients that read slowly get every byte, whatever memory others are served from meanwhile."""
+"""Clients that read slowly get every byte, although other downloads reuse memory meanwhile."""
 
 import json
 import socket
@@ -53,7 +53,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes]) -> It
 
 
 def body_of(client: socket.socket, size: int, may_go_on: threading.Event) -> str:
-    """SHA-256 of the body, read in small steps: all but the first once it may go on."""
+    """SHA-256 of the body, read in small steps; after the first one it waits for may_go_on."""
     seen, got = sha256(), 0
     head = b""
     while b"\r\n\r\n" not in head:
@@ -82,7 +82,7 @@ def test_slow_readers_get_every_byte_while_others_are_served(
             client.settimeout(30)
             client.sendall(f"GET {FILE.format(name)} HTTP/1.1\r\nHost: hub\r\n\r\n".encode())
             slow.append((name, client, pool.submit(body_of, client, len(data), may_go_on)))
-        # Meanwhile all memory that is free, or is taken for free, gets other contents.
+        # Overwrite all memory that is free, or that the server takes for free.
         for _ in range(3):
             for name, digest in sent.items():
                 answer = hub.call("GET", FILE.format(name))
@@ -95,6 +95,6 @@ def test_slow_readers_get_every_byte_while_others_are_served(
     total = sum(map(len, files.values())) * (SLOW + 3)
     assert after["rebuilt_bytes"] - before["rebuilt_bytes"] > 0.99 * total
     assert after["uploaded_bytes"] == before["uploaded_bytes"]
-    # The fine-tune's base was decoded twice; then it lay on the disk as it was decoded.
+    # The fine-tune's base was decoded twice; after that its decoded blocks were on the disk.
     assert after["hot_base_bytes"] == 2 * SHAPE[0] * SHAPE[1]
     assert after["hot_base_read_bytes"] > after["hot_base_bytes"]

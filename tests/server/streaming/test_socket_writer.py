@@ -1,4 +1,4 @@
-"""A body on its way through one thread: every byte or an end that all can tell from the whole."""
+"""Bodies written by one thread: complete, or cut in a way that clients notice."""
 
 import asyncio
 import json
@@ -18,9 +18,9 @@ from starlette.types import Message
 from deltahub.server.settings import ServerSettings
 from deltahub.server.streaming.bodies import ChunkStream
 from deltahub.server.streaming.chunks import Chunk
-from deltahub.server.streaming.fair_queue import Turns
+from deltahub.server.streaming.fair_queue import FairQueue
 from deltahub.server.streaming.metering import CountingTransport, Traffic
-from deltahub.server.streaming.socket_writer import ClientGone, NotTaken, Outflow, WrongSize
+from deltahub.server.streaming.socket_writer import ClientGone, NotTaken, SocketWriter, WrongSize
 from support.service.hub import RunningHub, running_hub
 
 KIB = 1 << 10
@@ -30,7 +30,7 @@ FILE = "/v1/repositories/admin/files/files/model.bin"
 
 @pytest.fixture
 def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """(of the server, of the client); little fits in between."""
+    """Sockets (of the server, of the client) with small buffers."""
     server, client = socket.socketpair()
     for end in (server, client):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 * KIB)
@@ -47,13 +47,13 @@ def chunks(data: bytes, size: int, view: int) -> Iterator[Chunk]:
         yield Chunk([part[i : i + view] for i in range(0, len(part), view)])
 
 
-def begun(
+def attached(
     server: socket.socket, made: Iterator[Chunk], size: int, idle_s: float = 10
-) -> tuple[Outflow, list[int]]:
-    outflow = Outflow(next(made), made, size, nullcontext(), idle_s)
+) -> tuple[SocketWriter, list[int]]:
+    writer = SocketWriter(next(made), made, size, nullcontext(), idle_s)
     counted: list[int] = []
-    outflow.begin(server.fileno(), counted.append)
-    return outflow, counted
+    writer.attach(server.fileno(), counted.append)
+    return writer, counted
 
 
 def received(client: socket.socket) -> bytes:
@@ -68,15 +68,15 @@ def test_every_byte_comes_in_order(
     ends: tuple[socket.socket, socket.socket], size: int, view: int
 ) -> None:
     server, client = ends
-    outflow, counted = begun(server, chunks(DATA, size, view), len(DATA))
-    server.close()  # what it was given is its own by now
-    assert (len(outflow), outflow.has_connection) == (len(DATA), True)
+    writer, counted = attached(server, chunks(DATA, size, view), len(DATA))
+    server.close()  # the writer has a duplicate of the descriptor
+    assert (len(writer), writer.has_connection) == (len(DATA), True)
     with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(outflow.run)
+        done = pool.submit(writer.run)
         assert received(client) == DATA
         done.result(10)
     assert sum(counted) == len(DATA)
-    assert not outflow.has_connection
+    assert not writer.has_connection
 
 
 def test_a_chunk_is_let_go_before_the_next_one_is_made(
@@ -91,10 +91,10 @@ def test_a_chunk_is_let_go_before_the_next_one_is_made(
             made.append(chunk)
             yield chunk
 
-    outflow, _ = begun(server, watched(), len(DATA))
+    writer, _ = attached(server, watched(), len(DATA))
     server.close()
     with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(outflow.run)
+        done = pool.submit(writer.run)
         assert received(client) == DATA
         done.result(10)
 
@@ -102,19 +102,19 @@ def test_a_chunk_is_let_go_before_the_next_one_is_made(
 def test_a_client_that_takes_too_little_is_let_go(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
-    outflow, counted = begun(ends[0], chunks(DATA, 256 * KIB, 256 * KIB), len(DATA), idle_s=0.2)
+    writer, counted = attached(ends[0], chunks(DATA, 256 * KIB, 256 * KIB), len(DATA), idle_s=0.2)
     with pytest.raises(NotTaken, match=r"0\.2 s"):
-        outflow.run()
+        writer.run()
     assert sum(counted) < 256 * KIB
 
 
 def test_a_client_that_is_gone_is_told_from_other_errors(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
-    outflow, _ = begun(ends[0], chunks(DATA, 256 * KIB, 256 * KIB), len(DATA))
+    writer, _ = attached(ends[0], chunks(DATA, 256 * KIB, 256 * KIB), len(DATA))
     ends[1].close()
     with pytest.raises(ClientGone):
-        outflow.run()
+        writer.run()
 
     def broken() -> Iterator[Chunk]:
         yield Chunk([memoryview(b"ab")])
@@ -122,51 +122,51 @@ def test_a_client_that_is_gone_is_told_from_other_errors(
 
     server, client = socket.socketpair()
     with server, client, pytest.raises(OSError, match="the disk"):
-        begun(server, broken(), 4)[0].run()
+        attached(server, broken(), 4)[0].run()
 
 
 def test_what_is_cut_ends_though_nobody_reads(ends: tuple[socket.socket, socket.socket]) -> None:
     server, client = ends
-    outflow, _ = begun(server, chunks(DATA, 256 * KIB, 256 * KIB), len(DATA), idle_s=60)
-    threading.Timer(0.2, outflow.cut).start()
+    writer, _ = attached(server, chunks(DATA, 256 * KIB, 256 * KIB), len(DATA), idle_s=60)
+    threading.Timer(0.2, writer.cut).start()
     began = time.monotonic()
     with pytest.raises(ClientGone):
-        outflow.run()
+        writer.run()
     assert time.monotonic() - began < 5
     got = received(client)
     assert len(got) < len(DATA)
     assert DATA.startswith(got)
-    outflow.cut()  # nothing is left to be cut
+    writer.cut()  # does nothing any more
 
 
 def test_a_client_is_waited_for_only_while_it_has_a_chunk_to_take(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
     server, client = ends
-    making, may_go_on = threading.Event(), threading.Event()
+    is_making, may_go_on = threading.Event(), threading.Event()
 
     def slowly() -> Iterator[Chunk]:
         yield Chunk([memoryview(b"ab")])
-        making.set()
+        is_making.set()
         assert may_go_on.wait(10)
         yield from chunks(DATA, len(DATA), len(DATA))
 
-    outflow, _ = begun(server, slowly(), 2 + len(DATA))
+    writer, _ = attached(server, slowly(), 2 + len(DATA))
     server.close()
-    assert outflow.waited_s() == 0
+    assert writer.waited_s() == 0
     with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(outflow.run)
-        assert making.wait(10)
-        assert outflow.waited_s() == 0
+        done = pool.submit(writer.run)
+        assert is_making.wait(10)
+        assert writer.waited_s() == 0
         may_go_on.set()
         deadline = time.monotonic() + 10
-        while outflow.waited_s() < 0.2:
+        while writer.waited_s() < 0.2:
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        outflow.cut()
+        writer.cut()
         with pytest.raises(ClientGone):
             done.result(10)
-    assert outflow.waited_s() == 0
+    assert writer.waited_s() == 0
     assert len(received(client)) < len(DATA)
 
 
@@ -174,13 +174,13 @@ def test_a_client_is_waited_for_only_while_it_has_a_chunk_to_take(
 def test_a_connection_that_takes_not_even_the_head_is_let_go(
     is_cut: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As of a client that sends requests and reads none of the answers before this one."""
+    """The client sends several requests and reads none of the earlier answers."""
     pool = ThreadPoolExecutor(1)
     stream = ChunkStream(
         chunks(DATA, 64 * KIB, 64 * KIB),
         pool,
         nullcontext(),
-        Turns("sends 1 file", 1, 1, 1),
+        FairQueue("sends 1 file", 1, 1, 1),
         "guest",
         status_code=200,
         headers={"Content-Length": str(len(DATA))},
@@ -212,10 +212,10 @@ def test_a_body_of_another_size_is_never_taken_for_whole(
     ends: tuple[socket.socket, socket.socket], announced: int
 ) -> None:
     server, client = ends
-    outflow, _ = begun(server, chunks(DATA, 256 * KIB, 256 * KIB), announced)
+    writer, _ = attached(server, chunks(DATA, 256 * KIB, 256 * KIB), announced)
     server.close()
     with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(outflow.run)
+        done = pool.submit(writer.run)
         got = received(client)
         with pytest.raises(WrongSize):
             done.result(10)
@@ -225,13 +225,13 @@ def test_a_body_of_another_size_is_never_taken_for_whole(
 
 def test_who_waits_for_a_connection_hears_of_it(ends: tuple[socket.socket, socket.socket]) -> None:
     async def scene() -> None:
-        outflow = Outflow(Chunk([memoryview(DATA)]), iter(()), len(DATA), nullcontext(), 1)
-        waiting = asyncio.create_task(outflow.begun())
+        writer = SocketWriter(Chunk([memoryview(DATA)]), iter(()), len(DATA), nullcontext(), 1)
+        waiting = asyncio.create_task(writer.attached())
         await asyncio.sleep(0)
         assert not waiting.done()
-        outflow.begin(ends[0].fileno(), lambda n: None)
+        writer.attach(ends[0].fileno(), lambda n: None)
         await waiting
-        outflow.close()  # it never ran
+        writer.close()  # run() was never called
 
     asyncio.run(scene())
 
@@ -275,7 +275,7 @@ def test_answers_to_requests_sent_together_do_not_mix(hub: RunningHub) -> None:
 
 
 class Connection(asyncio.Protocol):
-    """What a server holds of a connection whose client has taken nothing yet."""
+    """The server's protocol for a connection whose client reads nothing yet."""
 
     counting: CountingTransport
 
@@ -284,7 +284,7 @@ class Connection(asyncio.Protocol):
         self.counting = CountingTransport(transport, Traffic())
 
     def resume_writing(self) -> None:
-        self.counting.may_be_empty()
+        self.counting.attach_if_drained()
 
 
 @pytest.mark.parametrize("end", ["write", "close", "cut"])
@@ -294,17 +294,17 @@ def test_a_body_that_waits_for_its_head_never_follows_something_else(
     server, client = ends
     head = b"h" * (4 << 20)  # more than the connection's buffers hold
     made = chunks(DATA, 64 * KIB, 64 * KIB)
-    outflow = Outflow(next(made), made, len(DATA), nullcontext(), 10)
+    writer = SocketWriter(next(made), made, len(DATA), nullcontext(), 10)
 
     async def serve() -> bytes:
         loop = asyncio.get_running_loop()
         transport, connection = await loop.create_connection(Connection, sock=server.dup())
         connection.counting.write(head)
-        connection.counting.write(outflow)
+        connection.counting.write(writer)
         if end == "write":
             connection.counting.write(b"HTTP/1.1 400 Bad Request")
         elif end == "cut":
-            outflow.cut()
+            writer.cut()
             transport.close()
         else:
             transport.close()
@@ -314,7 +314,7 @@ def test_a_body_that_waits_for_its_head_never_follows_something_else(
     got = asyncio.run(serve())
     assert head.startswith(got)
     assert (len(got) < len(head)) == (end == "write")
-    assert not outflow.has_connection
+    assert not writer.has_connection
 
 
 def test_what_is_no_request_cuts_a_body_and_adds_nothing_to_it(hub: RunningHub) -> None:

@@ -1,4 +1,4 @@
-"""Clients that read nothing hold up neither users nor, for long, other guests."""
+"""Clients that read nothing do not block users, and do not block other guests for long."""
 
 import select
 import socket
@@ -21,7 +21,7 @@ from deltahub.registry.errors import Busy
 from deltahub.registry.xet.hashes import to_text
 from deltahub.server.settings import ServerSettings
 from deltahub.server.streaming import fair_queue
-from deltahub.server.streaming.fair_queue import Turns, Who, who_asks
+from deltahub.server.streaming.fair_queue import ClientKey, FairQueue, client_key
 from support.registry.xet import repository_row
 from support.service.hub import RunningHub, running_hub
 
@@ -42,12 +42,12 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningHub]:
 
 
 def of_address(address: str) -> str:
-    """The head of a download by a guest, as a proxy names them."""
+    """The head of a guest's download, with the address as a proxy passes it on."""
     return f"GET {PATH}big HTTP/1.1\r\nHost: hub\r\nX-Forwarded-For: {address}\r\n\r\n"
 
 
 def stall(hub: RunningHub, stack: ExitStack, head: str, n: int) -> list[socket.socket]:
-    """Requests of whose answers nothing is read."""
+    """Send n requests and read nothing of their answers."""
     found = []
     for _ in range(n):
         client = stack.enter_context(socket.socket())
@@ -61,7 +61,7 @@ def stall(hub: RunningHub, stack: ExitStack, head: str, n: int) -> list[socket.s
 
 
 def read(hub: RunningHub, address: str, token: str | None = None, name: str = "medium") -> float:
-    """Seconds until a file is here."""
+    """Download a file; how many seconds it took."""
     began = time.monotonic()
     headers = {"X-Forwarded-For": address}
     answer = hub.call("GET", f"{PATH}{name}", token=token, headers=headers)
@@ -74,7 +74,7 @@ def test_connections_that_read_nothing_hold_up_their_own_address_alone(hub: Runn
         stall(hub, stack, of_address("10.0.0.1"), 40)
         assert read(hub, "10.0.0.2") < 5
         assert read(hub, "10.0.0.1", hub.admin_token) < 5
-        # Nor does what needs no reader to be sent wait for what does.
+        # Small answers do not wait for the stalled downloads of the same address.
         assert read(hub, "10.0.0.1", name="small") < 5
 
 
@@ -92,7 +92,7 @@ def test_guests_of_many_addresses_leave_room_for_users_and_are_cut_where_others_
 
 
 def test_more_downloads_than_a_client_may_have_at_once_wait_and_all_come(hub: RunningHub) -> None:
-    """As a client does that fetches a file in many ranges side by side."""
+    """Like a client that fetches many ranges of a file in parallel."""
     pieces: dict[int, bytes] = {}
     step = len(BIG) // 48
 
@@ -112,7 +112,7 @@ def test_more_downloads_than_a_client_may_have_at_once_wait_and_all_come(hub: Ru
 
 
 def answered(clients: list[socket.socket], least: int) -> list[socket.socket]:
-    """Those who have been sent something, once they are so many."""
+    """Wait until at least `least` clients have been sent something; these clients."""
     deadline = time.monotonic() + 20
     while len(found := select.select(clients, [], [], 0)[0]) < least:
         assert time.monotonic() < deadline
@@ -121,7 +121,7 @@ def answered(clients: list[socket.socket], least: int) -> list[socket.socket]:
 
 
 def many_chunks(hub: RunningHub, name: str) -> tuple[bytes, int]:
-    """The first chunk of a file with as many chunks as are named at once; bytes of the answer."""
+    """(first chunk of a file with the most chunks that an answer names, bytes of that answer)."""
     head = bytes(range(32))
     chunks = (head + (8192).to_bytes(4, "little")) * 8192
     place = repository_row(hub.registry, name)
@@ -151,13 +151,13 @@ def test_of_answers_that_name_chunks_a_user_who_reads_nothing_is_sent_few(hub: R
     head = f"GET {url} HTTP/1.1\r\nHost: hub\r\nAuthorization: Bearer {token}\r\n\r\n"
     with ExitStack() as stack:
         clients = stall(hub, stack, head, 8)
-        begun = answered(clients, 3)
+        served = answered(clients, 3)
         time.sleep(1)
-        assert len(answered(clients, 3)) == len(begun) == 3
-        for client in begun:
+        assert len(answered(clients, 3)) == len(served) == 3
+        for client in served:
             client.close()
-        # Those who wait are served as soon as they are gone.
-        client = answered([client for client in clients if client not in begun], 1)[0]
+        # Waiting requests are served as soon as these clients are gone.
+        client = answered([client for client in clients if client not in served], 1)[0]
         answer = HTTPResponse(client)
         answer.begin()
         assert answer.status == 200
@@ -166,7 +166,7 @@ def test_of_answers_that_name_chunks_a_user_who_reads_nothing_is_sent_few(hub: R
 
 @dataclass(eq=False)
 class Slow:
-    """Something that has waited for a client for so long."""
+    """The holder of a slot that has waited for its client for n_s seconds."""
 
     n_s: float
     is_cut: anyio.Event = field(default_factory=anyio.Event)
@@ -180,35 +180,35 @@ class Slow:
 
 def test_turns_are_bounded_by_who_asks_and_nothing_is_kept_of_who_has_gone() -> None:
     async def scenario() -> None:
-        places = Turns("does 4 things at once", 4, 2, 0.2, guests=3)
+        queue = FairQueue("does 4 things at once", 4, 2, 0.2, guests=3)
 
-        async def fails(who: Who) -> bool:
+        async def fails(key: ClientKey) -> bool:
             with suppress(Busy):
-                async with places.turn(who):
+                async with queue.slot(key):
                     return False
             return True
 
-        async with places.turn("a"), places.turn("a"):
+        async with queue.slot("a"), queue.slot("a"):
             assert await fails("a")
-            async with places.turn("b"):
+            async with queue.slot("b"):
                 assert await fails("c")
-                async with places.turn(1):
+                async with queue.slot(1):
                     assert await fails(2)
             assert not await fails("b")
-        assert not places._own
+        assert not queue._client_slots
 
     anyio.run(scenario)
 
 
 def test_of_slow_ones_no_more_are_cut_than_others_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fair_queue, "LOOK_S", 0.01)
+    monkeypatch.setattr(fair_queue, "CHECK_INTERVAL_S", 0.01)
 
     async def scenario() -> None:
-        places = Turns("does 4 things at once", 4, 2, 20, guests=3)
+        queue = FairQueue("does 4 things at once", 4, 2, 20, guests=3)
         held = [Slow(70), Slow(90), Slow(50), Slow(99)]
 
-        async def hold(who: Who, slow: Slow) -> None:
-            async with places.turn(who, slow):
+        async def hold(key: ClientKey, slow: Slow) -> None:
+            async with queue.slot(key, slow):
                 await slow.is_cut.wait()
 
         async def is_cut() -> list[bool]:
@@ -216,15 +216,15 @@ def test_of_slow_ones_no_more_are_cut_than_others_wait_for(monkeypatch: pytest.M
             return [slow.is_cut.is_set() for slow in held]
 
         async with anyio.create_task_group() as group:
-            for who, slow in zip(("a", "b", "c", 1), held, strict=True):
-                group.start_soon(hold, who, slow)
+            for key, slow in zip(("a", "b", "c", 1), held, strict=True):
+                group.start_soon(hold, key, slow)
             assert await is_cut() == [False] * 4, "nobody waits"
-            async with places.turn("d"):
-                # A guest takes the place of a guest.
+            async with queue.slot("d"):
+                # A guest gets the slot of a guest.
                 assert await is_cut() == [False, True, False, False]
-                async with places.turn(2):
+                async with queue.slot(2):
                     assert await is_cut() == [False, True, False, True]
-                    async with places.turn(3):
+                    async with queue.slot(3):
                         assert await is_cut() == [True, True, False, True]
             held[2].cut()
 
@@ -232,7 +232,7 @@ def test_of_slow_ones_no_more_are_cut_than_others_wait_for(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("host", "who"),
+    ("host", "key"),
     [
         ("10.1.2.3", "10.1.2.3"),
         ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
@@ -241,5 +241,5 @@ def test_of_slow_ones_no_more_are_cut_than_others_wait_for(monkeypatch: pytest.M
         ("unknown", "unknown"),
     ],
 )
-def test_guests_are_known_by_what_they_cannot_choose_of_their_address(host: str, who: str) -> None:
-    assert who_asks(Request({"type": "http", "client": (host, 1)}), None) == who
+def test_guests_are_known_by_what_they_cannot_choose_of_their_address(host: str, key: str) -> None:
+    assert client_key(Request({"type": "http", "client": (host, 1)}), None) == key

@@ -1,4 +1,4 @@
-"""What our client sends, made by hand: a pack of frames against a base, and a recipe."""
+"""Requests of our client, made by hand: a pack of frames against a base, and a recipe."""
 
 import io
 
@@ -10,7 +10,7 @@ from support.registry.opened import sha256_of
 
 
 def pack_and_recipe(data: bytes, base: bytes) -> tuple[bytes, bytes]:
-    """(pack, recipe) of one safetensors file as deltas of another with the same layout."""
+    """Return (pack, recipe) of a safetensors file, as deltas of another with the same layout."""
     plan = plan_file(lambda start, n: data[start : start + n], len(data), "m.safetensors")
     base_plan = plan_file(lambda start, n: base[start : start + n], len(base), "m.safetensors")
     bases = {piece.name: base[piece.start : piece.end] for piece in base_plan.tensor_pieces()}

@@ -1,4 +1,4 @@
-"""The `deltahub` command in a process of its own, to be looked at or killed."""
+"""Runs the `deltahub` command in a process of its own, to its end or until it is killed."""
 
 import json
 import os
@@ -15,7 +15,7 @@ COMMAND = (sys.executable, "-m", "deltahub.client.cli.main")
 
 @dataclass(frozen=True)
 class Finished:
-    """What a command left."""
+    """Exit status and output of a command."""
 
     status: int
     out: str
@@ -25,7 +25,7 @@ class Finished:
         return json.loads(self.out)
 
     def error(self) -> dict[str, str]:
-        """The one JSON object that a refused command writes to stderr."""
+        """The JSON error that a refused command writes to stderr."""
         found: dict[str, str] = json.loads(self.err)["error"]
         return found
 
@@ -33,7 +33,7 @@ class Finished:
 def deltahub(
     *arguments: str, environment: Mapping[str, str] | None = None, given: str = ""
 ) -> Finished:
-    """Runs the command to its end. environment: on top of this process's; given: its input."""
+    """Run the command to its end. environment: added to this process's. given: its input."""
     run = subprocess.run(
         [*COMMAND, *arguments],
         env={**os.environ, **(environment or {})},
@@ -51,7 +51,7 @@ def kill_when(
     environment: Mapping[str, str] | None = None,
     with_signal: int = signal.SIGKILL,
 ) -> Finished:
-    """Starts the command and kills it as soon as the condition holds; what it left."""
+    """Start the command, and kill it as soon as the condition holds."""
     process = subprocess.Popen(
         [*COMMAND, *arguments],
         env={**os.environ, **(environment or {})},

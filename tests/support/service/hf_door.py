@@ -1,4 +1,4 @@
-"""The words of Hugging Face clients, spoken by hand: commits in lines, LFS batches."""
+"""Requests of Hugging Face clients, made by hand: commits as lines of JSON, LFS batches."""
 
 import base64
 import json
@@ -11,7 +11,7 @@ from support.service.hub import Answer, Hub
 
 
 def lines(*items: tuple[str, Mapping[str, Any]]) -> bytes:
-    """A commit's body."""
+    """The body of a commit."""
     return b"".join(
         json.dumps({"key": key, "value": value}).encode() + b"\n" for key, value in items
     )
@@ -22,13 +22,13 @@ def header(summary: str = "a commit", **more: Any) -> tuple[str, dict[str, Any]]
 
 
 def small(path: str, data: bytes) -> tuple[str, dict[str, Any]]:
-    """A file within the commit."""
+    """The line of a small file, with its contents."""
     content = base64.b64encode(data).decode()
     return "file", {"path": path, "content": content, "encoding": "base64"}
 
 
 def large(path: str, data: bytes, **more: Any) -> tuple[str, dict[str, Any]]:
-    """A file that was sent before."""
+    """The line of a large file that was sent before the commit."""
     digest = sha256(data).hexdigest()
     return "lfsFile", {"path": path, "algo": "sha256", "oid": digest, "size": len(data), **more}
 
@@ -66,7 +66,7 @@ def path_of(url: str) -> str:
 
 
 def send_object(hub: Hub, name: str, data: bytes, token: str = "") -> None:
-    """An LFS object, whole."""
+    """Send a whole LFS object, unless the hub has it."""
     answer = batch(hub, name, (sha256(data).hexdigest(), len(data)), token=token)
     assert answer.status == 200, answer.body
     (item,) = answer.json()["objects"]

@@ -1,4 +1,4 @@
-"""Real hubs on loopback for tests: in a thread of this process, or as `deltahub serve`.
+"""Runs hubs on loopback for tests, in a thread of this process or as `deltahub serve`.
 
 with running_hub(tmp_path / "data") as hub:             # fast; no worker unless asked for
     answer = hub.call("GET", "/v1/whoami", token=hub.admin_token)
@@ -38,7 +38,7 @@ JOB_TIMEOUT_S = 60
 
 @dataclass(frozen=True)
 class Answer:
-    """What a hub said."""
+    """A hub's answer to one request."""
 
     status: int
     headers: HTTPMessage
@@ -49,7 +49,7 @@ class Answer:
 
     @property
     def code(self) -> str | None:
-        """The error's code, None when it is no error."""
+        """The error's code; None if the status is below 400."""
         return self.json()["error"]["code"] if self.status >= 400 else None
 
     @property
@@ -59,7 +59,7 @@ class Answer:
 
 @dataclass
 class Hub:
-    """Where a hub listens, and a token of its first administrator."""
+    """The URL of a hub, and a token of its first administrator."""
 
     url: str
     admin_token: str
@@ -81,7 +81,7 @@ class Hub:
         body: Any = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """One request on a connection of its own. body: bytes as they are, else JSON."""
+        """Send one request on a new connection. body: bytes are sent as they are, else as JSON."""
         all_headers = dict(headers or {})
         if token is not None:
             all_headers.setdefault("Authorization", f"Bearer {token}")
@@ -97,7 +97,7 @@ class Hub:
             connection.close()
 
     def upload(self, data: bytes, token: str | None = None) -> str:
-        """Sends a whole file; its SHA-256."""
+        """Upload a whole file; returns its SHA-256."""
         digest = sha256(data).hexdigest()
         answer = self.call(
             "PUT", f"/v1/uploads/{digest}", token=token or self.admin_token, body=data
@@ -108,7 +108,7 @@ class Hub:
     def commit(
         self, name: str, files: Mapping[str, bytes], token: str | None = None, **more: Any
     ) -> dict[str, Any]:
-        """Uploads files and commits them to a repository that exists; what the hub answered."""
+        """Upload files and commit them to an existing repository; returns the answer."""
         operations = [
             {"op": "add", "path": path, "sha256": self.upload(data, token), "size": len(data)}
             for path, data in files.items()
@@ -126,7 +126,7 @@ class Hub:
         assert answer.status == 201, answer.body
 
     def wait_for_job(self, job_id: str, token: str | None = None) -> dict[str, Any]:
-        """The job once it is over."""
+        """Wait until a job has ended; returns the job."""
         deadline = time.monotonic() + JOB_TIMEOUT_S
         while True:
             answer = self.call("GET", f"/v1/jobs/{job_id}", token=token or self.admin_token)
@@ -139,26 +139,26 @@ class Hub:
 
 @dataclass
 class RunningHub(Hub):
-    """A hub in a thread of this process, with its registry at hand."""
+    """A hub in a thread of this process, with its registry."""
 
     registry: Registry = field(kw_only=True)
     server: HubServer = field(kw_only=True)
     worker: WorkerSupervisor | None = field(kw_only=True)
 
     def user(self, name: str, scope: Any = "write") -> str:
-        """A token of a new user."""
+        """Create a user; returns a token."""
         users.create_user(self.registry, name)
         return tokens.create_token(self.registry, name, scope)
 
 
 @dataclass
 class ServedHub(Hub):
-    """A hub that is the command `deltahub serve`, in a process group of its own."""
+    """A hub as the command `deltahub serve`, in a process group of its own."""
 
     process: subprocess.Popen[str] = field(kw_only=True)
 
     def kill_all(self) -> None:
-        """SIGKILL for server and worker."""
+        """Kill server and worker with SIGKILL."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
@@ -172,7 +172,7 @@ def running_hub(
     disk: Disk | None = None,
     **settings: Any,
 ) -> Iterator[RunningHub]:
-    """A hub on a free port of loopback. disk: one that fails, for tests.
+    """Run a hub on a free port of loopback. disk: None for a real one.
 
     settings: fields of the registry's Settings.
     """
@@ -216,9 +216,9 @@ def served_hub(
     arguments: tuple[str, ...] = (),
     log: IO[bytes] | None = None,
 ) -> Iterator[ServedHub]:
-    """`deltahub serve` on a free port. token: of an earlier start; the first start prints one.
+    """Run `deltahub serve` on a free port. token: from an earlier start; the first prints one.
 
-    log: where its standard error goes, by default to ours.
+    log: file for its standard error, by default ours.
     """
     command = [
         sys.executable,
@@ -255,7 +255,7 @@ def served_hub(
 
 
 def _read_start(output: IO[str]) -> tuple[str, str]:
-    """(URL, token or "") out of what the command prints until it listens."""
+    """(URL, token or "") that the command prints until it listens."""
     token = ""
     for line in output:
         words = line.split()

@@ -1,4 +1,4 @@
-"""A loopback TCP proxy that damages what the server sends: flips, cuts, delays.
+"""A loopback TCP proxy that damages the server's bytes: flips, cuts, delays.
 
 with damaging_proxy(hub.address, flip_at=(5_000_000,)) as proxy:
     Hub(proxy.url, token).pull(...)
@@ -13,12 +13,12 @@ from typing import Any
 
 
 class DamagingProxy:
-    """Counts the bytes that come from the server, over all connections, and acts at offsets.
+    """Counts the bytes from the server over all connections, and damages them at given offsets.
 
     flip_at: offsets of bytes to invert, each once. cut_at: offsets at which the connection is
     closed, each once. cut_upload_at: the same for bytes to the server. delay_s, delay_upload_s:
-    before each block of at most 64 KiB from, or to, the server. edit: makes each such block what
-    goes on, as long as it was; called with whether it comes from the server.
+    pause in seconds before each block of at most 64 KiB from, or to, the server. edit: called with
+    each block and whether it comes from the server; returns the block to pass on, of equal length.
     """
 
     def __init__(
@@ -40,8 +40,8 @@ class DamagingProxy:
         self.delay_s = delay_s
         self.delay_upload_s = delay_upload_s
         self._edit = edit
-        # Of each connection: what had come from the server before its first and after its last
-        # byte, and how many bytes it brought itself.
+        # Of each connection: bytes received from the server, over all connections, before its first
+        # byte and after its last byte; bytes of this connection.
         self.answers: list[tuple[int, int, int]] = []
         self.received = 0
         self.sent = 0
@@ -60,7 +60,7 @@ class DamagingProxy:
 
     @property
     def is_spent(self) -> bool:
-        """Whether everything that was planned has been done."""
+        """Whether all planned flips and cuts have been done."""
         return not (self._flips or self._cuts or self._upload_cuts)
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class DamagingProxy:
                 sink.sendall(block)
                 if is_cut:
                     break
-        # Either end: the other side must learn of it.
+        # Shut both sockets down, so that both sides notice the end.
         for each in (source, sink):
             _shut(each)
         with self._lock:
@@ -134,7 +134,7 @@ class DamagingProxy:
 
 @contextlib.contextmanager
 def damaging_proxy(target: tuple[str, int], **damage: Any) -> Iterator[DamagingProxy]:
-    """A proxy to `target` while the block runs. damage: as DamagingProxy takes it."""
+    """Run a proxy to `target` inside the block. damage: arguments of DamagingProxy."""
     proxy = DamagingProxy(target, **damage)
     try:
         yield proxy

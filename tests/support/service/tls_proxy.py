@@ -1,4 +1,4 @@
-"""nginx with TLS before a hub, set up as the documents say."""
+"""Runs nginx with TLS before a hub, configured as docs/hugging-face.md says."""
 
 import os
 import re
@@ -41,7 +41,7 @@ http {{
 
 @dataclass(frozen=True)
 class TlsProxy:
-    """Where it listens, and the certificate of the authority that it is known by."""
+    """The URL of the proxy, and the certificate of its certificate authority."""
 
     url: str
     certificate: Path
@@ -55,7 +55,7 @@ class TlsProxy:
 def tls_proxy(
     address: tuple[str, int], folder: Path, *, without: tuple[str, ...] = ()
 ) -> Iterator[TlsProxy]:
-    """The proxy, in a process of its own. without: headers that it does not pass on."""
+    """Run the proxy in a process of its own. without: headers that it does not pass on."""
     assert NGINX is not None, "nginx is not installed"
     folder.mkdir()
     _make_certificates(folder)
@@ -77,7 +77,7 @@ def tls_proxy(
 
 
 def _make_certificates(folder: Path) -> None:
-    """key.pem and cert.pem, by an authority.pem: Rust takes no authority's own for a server's."""
+    """Write key.pem, cert.pem and authority.pem. Rust clients refuse a CA's own certificate."""
     made_by = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
     names = folder / "names"
     names.write_text("subjectAltName = DNS:localhost, IP:127.0.0.1\nbasicConstraints = CA:FALSE\n")
@@ -93,7 +93,7 @@ def _make_certificates(folder: Path) -> None:
 
 
 def documented_location() -> str:
-    """What the documents tell an operator to write."""
+    """The nginx `location` block of docs/hugging-face.md."""
     found = re.search(r"```\n(location / \{.*?\n\})\n```", DOCUMENT.read_text(), re.DOTALL)
     assert found is not None
     return found[1]
@@ -105,8 +105,8 @@ def _wait_for(port: int, process: subprocess.Popen[bytes], folder: Path) -> None
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()
         except ConnectionRefusedError:
-            said = folder / "error.log"
-            log = said.read_text() if said.exists() else ""
+            log_file = folder / "error.log"
+            log = log_file.read_text() if log_file.exists() else ""
             assert process.poll() is None, f"nginx ended: {log}"
             assert time.monotonic() < deadline, f"nginx does not listen: {log}"
             time.sleep(0.02)

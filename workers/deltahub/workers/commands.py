@@ -1,4 +1,4 @@
-"""`deltahub worker`: runs background jobs on a data folder."""
+"""`deltahub worker`: runs the background jobs of a data folder."""
 
 import logging
 import os
@@ -37,12 +37,11 @@ def worker(data_dir: Path | None, with_parent: bool) -> None:
         format="%(asctime)s worker[%(process)d] %(levelname)s %(name)s: %(message)s",
     )
     logging.getLogger("deltahub").setLevel(logging.INFO)
-    # Before the heavy imports: a stop that comes early must be heard too.
+    # Before the heavy imports, so that an early stop signal is not lost.
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    # Before numpy is loaded: threads of its linear algebra cost the search for low rank more than
-    # they give.
+    # Before numpy is loaded: OpenBLAS threads make the search for low rank slower, not faster.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     _work(data_dir, stop)
 
@@ -86,9 +85,10 @@ def _work(data_dir: Path | None, stop: threading.Event) -> None:
 
 
 def _run(engine: "Engine", stop: threading.Event) -> NoReturn:
-    """Never returns: jobs in hand are parked in threads that nothing can join.
+    """Run jobs until `stop` is set, then end the process.
 
-    They resume in the next worker; the system drops the lock.
+    It never returns, because unfinished jobs block in threads that cannot be joined. The next
+    worker resumes them. The system releases the lock of the data folder.
     """
     log = logging.getLogger(__name__)
     status = 1

@@ -1,4 +1,4 @@
-"""What a job may do while it runs: durable steps, progress, and noticing that it was cancelled."""
+"""The functions that a running job may use: durable steps, progress, and cancellation."""
 
 import logging
 import time
@@ -18,19 +18,19 @@ T = TypeVar("T")
 
 
 class StepRunner(Protocol):
-    """Runs a function once and remembers what it returned, under a name."""
+    """Runs a function once, and records its result under a name."""
 
     def __call__(self, name: str, function: Callable[[], T]) -> T: ...
 
 
-# Waits before another try of a step whose store did not answer, in seconds.
+# Pauses in seconds before each retry of a step whose store did not answer.
 RETRY_DELAYS_S = (0.2, 1.0, 5.0)
-# A progress row more often than this would be writing for nobody.
+# Shortest time between two progress reports of the same stage.
 REPORT_INTERVAL_S = 0.5
 
 
 class StepFailed(Exception):
-    """A step ended in an error, now or before a restart: its stable code and its sentence."""
+    """A step failed, now or before a restart. Has the error's stable code and message."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -38,13 +38,13 @@ class StepFailed(Exception):
 
 
 class JobCancelled(Exception):
-    """Somebody asked for the job to end; what it published so far stays true."""
+    """The job was cancelled. Results that it has published so far stay valid."""
 
     code = "cancelled"
 
 
 class JobContext:
-    """One run of one job. Everything that changes the world happens inside `step`."""
+    """One run of one job. All side effects of a job happen inside `step`."""
 
     def __init__(
         self, registry: Registry, reader: FileReader, job_id: str, run_step: StepRunner
@@ -57,10 +57,10 @@ class JobContext:
         self._stage = ""
 
     def step(self, name: str, function: Callable[[], T]) -> T:
-        """What `function` returned, now or before a restart; it must be plain JSON.
+        """Return the result of `function`, from now or from before a restart.
 
-        A step that was cut off by a crash runs again, so `function` is idempotent. Its errors come
-        out as StepFailed; JobCancelled passes through.
+        The result must be plain JSON. A step that a crash interrupted runs again, so `function`
+        must be idempotent. Raises StepFailed for its errors, and JobCancelled.
         """
         self.check_cancel()
         return self._run_step(name, lambda: self._attempt(name, function))
@@ -82,19 +82,19 @@ class JobContext:
             except (JobCancelled, StepFailed):
                 raise
             except Exception as error:
-                # A bug, or a machine that fails: the job stops, the log has the trace.
+                # A bug or a failing machine: the job stops, and the log has the traceback.
                 log.exception("job=%s step=%s broke", self.job_id, name)
                 raise StepFailed(JobFailed.code, f"{type(error).__name__}: {error}") from error
         raise AssertionError("the last try returns or raises")
 
     def check_cancel(self) -> None:
-        """Raises JobCancelled once somebody asked for it; long steps call this between pieces."""
+        """Raise JobCancelled if the job was cancelled. Long steps call this now and then."""
         with self.registry.db.read() as session:
             if queue.is_cancel_asked(session, self.job_id):
                 raise JobCancelled("cancelled")
 
     def report(self, stage: str, done_bytes: int, total_bytes: int) -> None:
-        """Shows progress in the job's row, a few times a second at most; raises JobCancelled."""
+        """Write progress to the job's row, at most once in 0.5 s a stage. Raises JobCancelled."""
         now = time.monotonic()
         if stage == self._stage and now - self._reported_at < REPORT_INTERVAL_S:
             return

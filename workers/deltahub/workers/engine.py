@@ -1,8 +1,8 @@
-"""The only file that knows DBOS: jobs of the registry as durable workflows of named steps.
+"""Runs the registry's jobs as durable DBOS workflows of named steps. No other file uses DBOS.
 
-A row of the `jobs` table is the job; the workflow with the same id is how it gets done. DBOS keeps
-which steps are finished in a file of its own, so a worker that was killed goes on at the first
-unfinished one. Losing that file only means that jobs start over: every step may run twice.
+Each row of the `jobs` table is run by the workflow with the same id. DBOS records finished steps in
+a file of its own, so that a worker resumes a job at its first unfinished step. If that file is
+lost, jobs start from the beginning: every step may run twice.
 """
 
 import json
@@ -29,22 +29,22 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 JobFunction = Callable[[JobContext, dict[str, Any]], dict[str, Any]]
 
-# Raise it when the order or the results of any job's steps change: jobs begun by older code then
-# start over instead of replaying steps that no longer fit.
+# Increase it when the order or the results of any job's steps change: jobs that older code began
+# then start from the beginning, instead of replaying steps that no longer fit.
 STEPS_VERSION = "3"
-# Unique per live process; the data folder's lock makes a constant unique. It must not change
-# between restarts, or nobody would resume what this executor had begun.
+# DBOS needs an id that is unique among live processes, and resumes workflows of the same id. A
+# constant is both, because the lock of the data folder allows one worker.
 EXECUTOR_ID = "worker"
 DATABASE_NAME = "jobs.sqlite"
-HOUSEKEEPING_S = 5.0
-# Jobs are looked for this often even where nothing has been written.
-LOOK_ANYWAY_S = 2.0
+CLEANUP_INTERVAL_S = 5.0
+# Longest time between two queries for queued jobs, even if the database did not change.
+MAX_QUERY_INTERVAL_S = 2.0
 _UNFINISHED = ["PENDING", "ENQUEUED", "DELAYED"]
 _FINISHED = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
 
 
 class JsonSerializer(Serializer):
-    """JSON instead of the default pickle: writing to the file must not mean running code."""
+    """JSON instead of the default pickle, because unpickling a modified file would run code."""
 
     def serialize(self, data: Any) -> str:
         if isinstance(data, BaseException):
@@ -66,7 +66,7 @@ class JsonSerializer(Serializer):
 
 
 class Engine:
-    """Runs the jobs of one registry in this process; one a process, DBOS is global."""
+    """Runs the jobs of one registry. One for each process, because DBOS is global."""
 
     def __init__(
         self, registry: Registry, settings: WorkerSettings, kinds: Mapping[str, JobFunction]
@@ -78,14 +78,15 @@ class Engine:
         self._reader = FileReader(registry)
         self._is_stopping = threading.Event()
         self._lock = threading.Lock()
-        self._active: set[str] = set()  # started here or about to be resumed here
-        self._begun: set[str] = set()  # those in hand of a thread
-        self._is_recovering = True  # DBOS may have workflows of an earlier process to begin again
-        self._is_tidy = False  # its file had no workflow, and none was started since
-        self._n_steps = 0  # in hand right now
-        self._housekept_at = 0.0
-        self._seen: int | None = None  # the database as it was when it had no more jobs
-        self._looked_at = 0.0
+        self._active: set[str] = set()  # jobs started here, or that DBOS will resume here
+        self._in_thread: set[str] = set()  # jobs that a thread runs
+        self._is_recovering = True  # DBOS may still resume workflows of an earlier process
+        self._is_clean = False  # the DBOS file had no workflow, and none was started since
+        self._n_steps = 0  # steps that run now
+        self._cleaned_at = 0.0
+        # Version of the database at the query after which no queued job was left.
+        self._drained_version: int | None = None
+        self._queried_at = 0.0
 
         path = registry.data_dir / DATABASE_NAME
         _use_write_ahead_log(path)
@@ -97,7 +98,7 @@ class Engine:
             "serializer": JsonSerializer(),
             "enable_otlp": False,
             "log_level": "WARNING",
-            # Neither notifications nor schedules are used; their threads would poll for nothing.
+            # Notifications and schedules are not used: their threads poll as rarely as possible.
             "notification_listener_polling_interval_sec": 30.0,
             "scheduler_polling_interval_sec": 3600.0,
         }
@@ -109,21 +110,21 @@ class Engine:
         self._workflow = DBOS.workflow(name="job", max_recovery_attempts=settings.max_attempts)(job)
 
     def start(self) -> None:
-        """Begins to resume what an earlier process left unfinished."""
+        """Start DBOS, and resume the jobs that an earlier process left unfinished."""
         DBOS.launch()
         for job in self._running_rows():
-            self._adopt(job.id, job.kind, job.payload)
+            self._resume_row(job.id, job.kind, job.payload)
 
     def run(self, stop: threading.Event) -> None:
-        """Starts queued jobs, oldest first, until `stop` is set; then waits for steps in hand.
+        """Start queued jobs, oldest first, until `stop` is set; then wait for running steps.
 
-        Returns within the grace time. Jobs stay where they are; the process must end now, since
-        their threads are parked for good.
+        Waits at most stop_grace_s seconds. The process must end after this, because the threads of
+        unfinished jobs block for ever. The next worker resumes these jobs.
         """
         while not stop.wait(self._settings.poll_interval_s):
             try:
-                self._take_up()
-                self._keep_house()
+                self._start_queued()
+                self._clean_up()
             except Unavailable as error:
                 log.warning("looking for jobs again later: %s", error)
         self._is_stopping.set()
@@ -131,19 +132,23 @@ class Engine:
         while self._n_steps and time.monotonic() < deadline:
             time.sleep(0.02)
 
-    def _take_up(self) -> None:
+    def _start_queued(self) -> None:
         with self._lock:
             n_free = self._settings.concurrency - len(self._active)
         if n_free <= 0:
             return
-        version = self._registry.db.version()  # before the query: what comes after it is news
+        version = self._registry.db.version()  # before the query: later writes change the version
         now = time.monotonic()
-        if version is not None and version == self._seen and now - self._looked_at < LOOK_ANYWAY_S:
+        if (
+            version is not None
+            and version == self._drained_version
+            and now - self._queried_at < MAX_QUERY_INTERVAL_S
+        ):
             return
         with self._registry.db.read() as session:
             queued = queue.next_queued(session, n_free)
-        self._seen = version if len(queued) < n_free else None
-        self._looked_at = now
+        self._drained_version = version if len(queued) < n_free else None
+        self._queried_at = now
         for job in queued:
             self._start_workflow(job.id, job.kind, job.payload)
 
@@ -152,26 +157,26 @@ class Engine:
             if job_id in self._active:
                 return
             self._active.add(job_id)
-        self._is_tidy = False
+        self._is_clean = False
         with SetWorkflowID(job_id):
             DBOS.start_workflow(self._workflow, job_id, kind, payload)
 
-    def _adopt(self, job_id: str, kind: str, payload: dict[str, Any]) -> None:
-        """Brings a row that says running and the workflow behind it together again."""
+    def _resume_row(self, job_id: str, kind: str, payload: dict[str, Any]) -> None:
+        """Resume, restart or end a job whose row says running, by the state of its workflow."""
         status = DBOS.get_workflow_status(job_id)
         if status is not None and _is_unfinished(status):
             if status.app_version == STEPS_VERSION:
                 with self._lock:
                     self._active.add(job_id)  # DBOS resumes it by itself
                 return
-            DBOS.delete_workflow(job_id)  # begun by code with other steps
+            DBOS.delete_workflow(job_id)  # another version of the steps began it
         elif status is not None:
-            self._settle(job_id, status)
+            self._fail_row(job_id, status)
             return
         self._start_workflow(job_id, kind, payload)
 
-    def _settle(self, job_id: str, status: WorkflowStatus) -> None:
-        """Ends the row of a workflow that ended without writing its result."""
+    def _fail_row(self, job_id: str, status: WorkflowStatus) -> None:
+        """Mark a job as failed whose workflow ended without writing a result."""
         message = f"the job stopped without a result ({status.status}); push again to repeat it"
         with self._registry.db.write() as session:
             queue.mark_failed(session, job_id, JobFailed.code, message)
@@ -183,17 +188,17 @@ class Engine:
     def _run_job(self, job_id: str, kind: str, payload: dict[str, Any]) -> None:
         with self._lock:
             self._active.add(job_id)
-            self._begun.add(job_id)
+            self._in_thread.add(job_id)
         try:
             self._run_to_result(job_id, kind, payload)
         finally:
             with self._lock:
                 self._active.discard(job_id)
-                self._begun.discard(job_id)
+                self._in_thread.discard(job_id)
 
     def _run_to_result(self, job_id: str, kind: str, payload: dict[str, Any]) -> None:
         context = JobContext(self._registry, self._reader, job_id, self._run_step)
-        began = time.monotonic()
+        started_at = time.monotonic()
         try:
             with self._registry.db.write() as session:
                 if not queue.mark_running(session, job_id):
@@ -215,7 +220,9 @@ class Engine:
         else:
             with self._registry.db.write() as session:
                 queue.mark_done(session, job_id, result)
-            log.info("job=%s kind=%s done duration_s=%.3f", job_id, kind, time.monotonic() - began)
+            log.info(
+                "job=%s kind=%s done duration_s=%.3f", job_id, kind, time.monotonic() - started_at
+            )
 
     def _run_step(self, name: str, function: Callable[[], T]) -> T:
         self._park_if_stopping()
@@ -228,21 +235,21 @@ class Engine:
                 self._n_steps -= 1
 
     def _park_if_stopping(self) -> None:
-        # An exception would end the workflow for good; a thread that waits for the end of the
-        # process leaves it unfinished, to be resumed by the next worker.
+        # An exception would end the workflow for good. A thread that blocks until the process ends
+        # leaves it unfinished, so that the next worker resumes it.
         if self._is_stopping.is_set():
             threading.Event().wait()
 
-    def _keep_house(self) -> None:
-        """Forgets finished workflows, and ends rows whose workflow was given up."""
+    def _clean_up(self) -> None:
+        """Delete finished workflows, and mark jobs as failed whose workflow DBOS gave up."""
         now = time.monotonic()
-        if self._is_tidy or now - self._housekept_at < HOUSEKEEPING_S:
+        if self._is_clean or now - self._cleaned_at < CLEANUP_INTERVAL_S:
             return
-        self._housekept_at = now
+        self._cleaned_at = now
         for job in self._running_rows():
             status = DBOS.get_workflow_status(job.id)
             if status is not None and not _is_unfinished(status):
-                self._settle(job.id, status)
+                self._fail_row(job.id, status)
                 with self._lock:
                     self._active.discard(job.id)
         unfinished = _workflow_ids(_UNFINISHED, app_version=STEPS_VERSION)
@@ -250,20 +257,20 @@ class Engine:
         if finished:
             DBOS.delete_workflows(finished)
         with self._lock:
-            n_waiting = len(set(unfinished) - self._begun)
-        if self._is_recovering and n_waiting == 0:
+            n_unstarted = len(set(unfinished) - self._in_thread)
+        if self._is_recovering and n_unstarted == 0:
             self._end_recovery()
-        self._is_tidy = not (self._is_recovering or unfinished or finished)
+        self._is_clean = not (self._is_recovering or unfinished or finished)
 
     def _end_recovery(self) -> None:
-        """Ends the threads with which DBOS looks into its file for what it has to begin.
+        """Stop the DBOS threads that poll its file for workflows to start.
 
-        That is only what an earlier process left: here a workflow begins where it is started. They
-        are most of what an idle hub takes of a processor.
+        Only workflows of an earlier process are started that way. The threads cause most of the CPU
+        time of an idle hub.
         """
         for event in self._dbos.background_thread_stop_events:
             event.set()
-        self._dbos._background_jobs_stop_event.set()  # as its destroy() does
+        self._dbos._background_jobs_stop_event.set()  # as DBOS's destroy() does
         self._is_recovering = False
 
 
@@ -279,7 +286,7 @@ def _workflow_ids(states: list[str], app_version: str | None = None) -> list[str
 
 
 def _use_write_ahead_log(path: Path) -> None:
-    # The mode stays in the file; DBOS would open it with a rollback journal, three times slower.
+    # The mode is stored in the file. By default DBOS uses a rollback journal, three times slower.
     connection = sqlite3.connect(path, timeout=30)
     try:
         connection.execute("PRAGMA journal_mode=WAL")

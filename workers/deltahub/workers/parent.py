@@ -1,4 +1,4 @@
-"""A worker that a server started must not outlive it, however the server dies."""
+"""Ends a worker when the server that started it ends, however the server dies."""
 
 import ctypes
 import os
@@ -10,11 +10,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    """Ends this process at once when its parent ends.
+    """End this process at once when its parent ends.
 
     The parent holds the other end of our standard input and never writes to it, so end of file
-    means that it is gone. On Linux the kernel is asked for a signal as well: that also reaches a
-    process stopped in native code. Dying at any line is safe, jobs resume at their last step.
+    means that the parent is gone. On Linux the kernel sends SIGKILL as well, which also ends a
+    process that is busy in native code. Dying at any line is safe: jobs resume at their last step.
     """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)

@@ -1,4 +1,4 @@
-"""What the worker process can be told, with units and defaults; read from DELTAHUB_WORKER_*."""
+"""Settings of the worker process, with units and defaults, read from DELTAHUB_WORKER_*."""
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
@@ -7,7 +7,7 @@ from deltahub.registry.settings import EnvironmentSettings
 
 
 class WorkerSettings(EnvironmentSettings):
-    """The job engine's settings. Arguments win over the environment."""
+    """The job engine's settings. Arguments override environment variables."""
 
     model_config = SettingsConfigDict(env_prefix="DELTAHUB_WORKER_", frozen=True)
 

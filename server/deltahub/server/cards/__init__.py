@@ -1,1 +1,1 @@
-"""Model cards: front matter, and what it declares."""
+"""Model cards: their front matter, and the bases, tags and facts that they declare."""

@@ -1,4 +1,4 @@
-"""Model cards: what their fields mean to clients and the registry."""
+"""The fields of model cards: the base model and the tags that they stand for."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, Final
@@ -9,14 +9,14 @@ from deltahub.registry.names import split_name
 CARD: Final = "README.md"
 ADAPTER: Final = "adapter_config.json"
 MAX_CARD_BYTES: Final = 1 << 20
-# What a model can be of its base, in the words of cards.
+# How a model relates to its base: the values of the card field `base_model_relation`.
 RELATIONS: Final = frozenset({"adapter", "finetune", "merge", "quantized"})
-# And what it is by its weights, which no card says.
+# The relation in tags for bases that the hub measured from the weights; cards do not use it.
 MEASURED: Final = "measured"
 
 
-def named_base(card: Mapping[str, Any]) -> str | None:
-    """The `base_model` that a card names, the first of several; None where it names none."""
+def base_in_card(card: Mapping[str, Any]) -> str | None:
+    """Return the first `base_model` of a card; None if the card names none."""
     named = card.get("base_model")
     first = named[0] if isinstance(named, list) and named else named
     if not isinstance(first, str) or not first.strip():
@@ -25,10 +25,10 @@ def named_base(card: Mapping[str, Any]) -> str | None:
 
 
 def base_in_adapter(config: Mapping[str, Any]) -> str | None:
-    """The base that an adapter_config.json names; None for what can be no model's name.
+    """Return the base that an adapter_config.json names; None if that cannot be a model's name.
 
-    Training loops write what they have loaded from, and that may be a folder: "out/base" has the
-    form of a name, and is one that nothing has.
+    Training loops write the place from which they loaded the base, and that may be a folder. The
+    folder "out/base" has the form of a name and is returned, although no model has that name.
     """
     named = config.get("base_model_name_or_path")
     if not isinstance(named, str):
@@ -41,18 +41,19 @@ def base_in_adapter(config: Mapping[str, Any]) -> str | None:
     return name
 
 
-def tags_of(
+def card_tags(
     card: Mapping[str, Any], renamed: Mapping[str, str], files: Collection[str] = ()
 ) -> list[str]:
-    """What a card is found by: its own tags, then those that its fields stand for.
+    """Return the tags of a card, without repeats: its own, then those made from its fields.
 
-    renamed: how bases that it names are called now, where that is another name.
-    files: the paths beside it, by which a model is known for an adapter of its base.
+    renamed: bases that the card names by an old name -> their name now.
+    files: the paths of the revision. They tell the relation to the base if the card does not: an
+    adapter has an adapter_config.json, a quantized model a .gguf file.
     """
-    tags = [str(tag) for tag in _listed(card.get("tags"))]
+    tags = [str(tag) for tag in _as_list(card.get("tags"))]
     for field, prefix in (("language", ""), ("license", "license:"), ("datasets", "dataset:")):
-        tags += [f"{prefix}{value}" for value in _listed(card.get(field))]
-    named = [str(base) for base in _listed(card.get("base_model"))]
+        tags += [f"{prefix}{value}" for value in _as_list(card.get(field))]
+    named = [str(base) for base in _as_list(card.get("base_model"))]
     bases = [renamed.get(_model_name(base), base) for base in named]
     tags += [f"base_model:{base}" for base in bases]
     relation = card.get("base_model_relation")
@@ -75,7 +76,7 @@ def _model_name(text: str) -> str:
     return text.strip().removeprefix("https://huggingface.co/").strip("/")
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     if value is None or value == "":
         return []
     return value if isinstance(value, list) else [value]

@@ -1,6 +1,6 @@
-"""What the files of a commit say that the model was made from.
+"""The base model that the files of a commit declare, for /v1 and for Hugging Face clients.
 
-Its card, and where that says nothing an adapter's configuration. Both doors declare it alike.
+The model card counts first, then the configuration of an adapter.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,42 +18,46 @@ from deltahub.registry.errors import EntryNotFound
 from deltahub.registry.storage.base import ObjectNotFound
 from deltahub.registry.storage.keys import landing_key
 from deltahub.registry.uploads.committable import complete_uploads
-from deltahub.server.cards.card import ADAPTER, CARD, MAX_CARD_BYTES, base_in_adapter, named_base
+from deltahub.server.cards.card import ADAPTER, CARD, MAX_CARD_BYTES, base_in_adapter, base_in_card
 from deltahub.server.cards.facts import read_small
 from deltahub.server.cards.front_matter import BadCard, front_matter
 from deltahub.server.cards.plain_values import read_json
 from deltahub.server.hub import Hub
 
-# Files that may name a base; only these are read.
-TELLING: Final = (CARD, ADAPTER)
+# The files that may name a base; no other file is read.
+BASE_FILES: Final = (CARD, ADAPTER)
 
 
 def declared_base(
     hub: Hub, caller: Caller, name: str, branch: str, files: Mapping[str, bytes]
 ) -> str | None:
-    """The base that files of a commit name; None where none does. files: those of TELLING.
+    """Return the base that the files of a commit name; None if none does.
 
-    A card comes first, also one that the branch has and the commit leaves as it is.
+    files: path -> bytes of the files of BASE_FILES. A card counts before an adapter's
+    configuration, even a card that the branch has and the commit does not change.
     """
-    base = base_of_card(files[CARD]) if CARD in files else None
+    base = base_in_card_file(files[CARD]) if CARD in files else None
     if base is not None or ADAPTER not in files:
         return base
-    base = _base_of_adapter(files[ADAPTER])
-    is_named = base is not None and CARD not in files and _has_base(hub, caller, name, branch)
-    return None if is_named else base
+    base = _base_in_adapter_file(files[ADAPTER])
+    card_names_base = (
+        base is not None and CARD not in files and _has_base(hub, caller, name, branch)
+    )
+    return None if card_names_base else base
 
 
-def read_telling(
+def read_base_files(
     hub: Hub, caller: Caller | None, name: str, operations: Sequence[Operation]
 ) -> dict[str, bytes]:
-    """The bytes of the files of TELLING that the operations add, as far as the caller has them.
+    """Return path -> bytes of the files of BASE_FILES that the operations add.
 
-    What is larger than a card is left out, and what nobody has sent: the commit will refuse it.
+    Two kinds of files are left out: files above MAX_CARD_BYTES, and files that the caller has
+    neither uploaded nor may read, because the commit refuses them later.
     """
     wanted = {
         each.path: each.sha256
         for each in operations
-        if isinstance(each, AddFile) and each.path in TELLING and each.size <= MAX_CARD_BYTES
+        if isinstance(each, AddFile) and each.path in BASE_FILES and each.size <= MAX_CARD_BYTES
     }
     if not wanted:
         return {}
@@ -70,10 +74,10 @@ def read_telling(
     return found
 
 
-def base_of_card(card: bytes) -> str | None:
-    """What the card declares as the model's base; None where it says nothing that can be read."""
+def base_in_card_file(card: bytes) -> str | None:
+    """Return the base that a card names; None if it names none or cannot be read."""
     try:
-        base = named_base(front_matter(card))
+        base = base_in_card(front_matter(card))
     except BadCard:
         return None
     fits = base is not None and len(base) <= 300 and base.isprintable()
@@ -81,33 +85,33 @@ def base_of_card(card: bytes) -> str | None:
 
 
 def _read(hub: Hub, upload: Landing | None, file: File | None) -> bytes | None:
-    # The size that a commit says is checked later: these are the sizes of what is here.
+    # The commit states a size too, but that one is checked later: use the sizes of the stored data.
     if upload is not None and upload.size <= MAX_CARD_BYTES:
         out = bytearray(upload.size)
-        with suppress(ObjectNotFound):  # ingested or expired since
+        with suppress(ObjectNotFound):  # the upload was ingested or has expired meanwhile
             if out:
                 hub.registry.store.get_into(landing_key(upload.id), 0, memoryview(out))
             return bytes(out)
     if file is not None and file.size <= MAX_CARD_BYTES:
-        with suppress(EntryNotFound):  # deleted since
+        with suppress(EntryNotFound):  # the file was deleted meanwhile
             return b"".join(hub.reader.stream_file(file, 0, file.size))
     return None
 
 
 def _has_base(hub: Hub, caller: Caller, name: str, branch: str) -> bool:
-    """Whether the card that the branch has says what the model was made from."""
+    """Whether the card at the head of the branch names a base."""
     with hub.registry.db.read() as session:
         head = find_ref(session, load_repository(session, caller, name, "write"), "branch", branch)
         entries = [] if head is None else list_entries(session, head)
     card = next((entry for entry in entries if entry.path == CARD), None)
     data = None if card is None else read_small(hub, card, MAX_CARD_BYTES)
-    return data is not None and base_of_card(data) is not None
+    return data is not None and base_in_card_file(data) is not None
 
 
-def _base_of_adapter(config: bytes) -> str | None:
-    """What an adapter's configuration names; None where it says nothing that can be read."""
+def _base_in_adapter_file(config: bytes) -> str | None:
+    """The base that an adapter's configuration names; None if it cannot be read."""
     try:
-        said = read_json(config)
+        parsed = read_json(config)
     except ValueError:
         return None
-    return base_in_adapter(said) if isinstance(said, dict) else None
+    return base_in_adapter(parsed) if isinstance(parsed, dict) else None

@@ -1,4 +1,4 @@
-"""What a revision says of itself: its card, its configuration, its numbers of parameters."""
+"""Facts about a model that its files state: card, configuration, number of parameters."""
 
 import json
 import logging
@@ -21,8 +21,8 @@ from deltahub.server.cards.card import (
     MAX_CARD_BYTES,
     MEASURED,
     base_in_adapter,
-    named_base,
-    tags_of,
+    base_in_card,
+    card_tags,
 )
 from deltahub.server.cards.front_matter import BadCard, front_matter
 from deltahub.server.cards.plain_values import plain, read_json
@@ -32,10 +32,11 @@ log = logging.getLogger(__name__)
 
 _MAX_JSON_BYTES: Final = 1 << 20
 _MAX_HEADER_BYTES: Final = 16 << 20
-# By contents, so nothing in it is ever out of date.
+# (reader, SHA-256 of the file) -> parsed contents. Entries never become stale, because the key
+# names the contents. Limit: 16 MiB.
 _CACHE: Final[ByteCache[tuple[str, str], dict[str, Any]]] = ByteCache(16 << 20)
 _SHARD: Final = re.compile(r"(?P<stem>[^/]+)-\d{5}-of-\d{5}\.safetensors")
-# Files by which a library is known where the card does not name it.
+# Files that tell the library if the card does not name one; the first that exists decides.
 _CONFIGS: Final = (
     (ADAPTER, "peft"),
     ("config_sentence_transformers.json", "sentence-transformers"),
@@ -44,12 +45,12 @@ _CONFIGS: Final = (
 )
 _Fetch: TypeAlias = Callable[[Hub, EntryInfo], bytes | None]
 _Parse: TypeAlias = Callable[[EntryInfo, bytes], Any]
-_SHOWN_OF_CONFIG: Final = ("architectures", "model_type", "auto_map", "quantization_config")
+_CONFIG_KEYS: Final = ("architectures", "model_type", "auto_map", "quantization_config")
 
 
 @dataclass(frozen=True)
 class Facts:
-    """parameters: dtype -> number of elements, None without safetensors."""
+    """The facts of one revision. parameters: dtype -> number of elements, None if unknown."""
 
     card: Mapping[str, Any]
     config: Mapping[str, Any]
@@ -59,22 +60,22 @@ class Facts:
     parameters: Mapping[str, int] | None
 
 
-def facts_of(
+def read_facts(
     hub: Hub,
     entries: Sequence[EntryInfo],
     base: DeclaredBase | None = None,
     measured: Sequence[str] = (),
 ) -> Facts:
-    """What the files of a revision say. What cannot be read says nothing.
+    """Read the facts of a revision from its files. A file that cannot be read adds nothing.
 
-    base: the model here that the revision was made from; an adapter whose card names none, and
-    whose configuration names this one, is shown as if its card did. Tags say how it is called now,
-    whatever it was called when the card was written, and name it also where only the push did.
-    measured: models that its weights were found to be made from, which tags say beside the card.
+    base: the declared base, a model of this hub. If the card names no base but the adapter's
+    configuration names this one, the card is shown as if it named it. Tags use the base's name of
+    today, and contain it even if only the push declared it.
+    measured: names of the models that the weights were found to derive from, added as tags.
     """
     files = {entry.path: entry for entry in entries}
     card = _read(hub, files.get(CARD), "card")
-    if base is not None and named_base(card) is None:
+    if base is not None and base_in_card(card) is None:
         adapter = _read(hub, files.get(ADAPTER), "json")
         if base_in_adapter(adapter) == base.said:
             card = card | {"base_model": base.name, "base_model_relation": "adapter"}
@@ -84,7 +85,7 @@ def facts_of(
     config = {
         key: value
         for key, value in _read(hub, files.get("config.json"), "json").items()
-        if key in _SHOWN_OF_CONFIG
+        if key in _CONFIG_KEYS
     }
     pipeline = card.get("pipeline_tag")
     pipeline = pipeline if isinstance(pipeline, str) else None
@@ -94,18 +95,21 @@ def facts_of(
     model_type = config.get("model_type")
     tags += [model_type] if isinstance(model_type, str) else []
     tags += [pipeline] if pipeline else []
-    parameters = _parameters(hub, weights_of(files))
-    renamed = {} if base is None or named_base(card) != base.said else {base.said: base.name}
-    telling = card
-    if base is not None and named_base(card) is None:
-        telling = card | {"base_model": base.name}
-    tags += [*tags_of(telling, renamed, files), *(f"base_model:{MEASURED}:{it}" for it in measured)]
+    parameters = _parameters(hub, weight_files(files))
+    renamed = {} if base is None or base_in_card(card) != base.said else {base.said: base.name}
+    tagged_card = card
+    if base is not None and base_in_card(card) is None:
+        tagged_card = card | {"base_model": base.name}
+    tags += [
+        *card_tags(tagged_card, renamed, files),
+        *(f"base_model:{MEASURED}:{it}" for it in measured),
+    ]
     tags = list(dict.fromkeys(tags))
     return Facts(card, config, library, pipeline, tags, parameters)
 
 
-def weights_of(files: Mapping[str, EntryInfo]) -> list[EntryInfo]:
-    """The safetensors files that make up the model, each tensor once: one file, or its shards."""
+def weight_files(files: Mapping[str, EntryInfo]) -> list[EntryInfo]:
+    """Return the files that hold the model's weights, each tensor once: one file, or its shards."""
     at_root = {path for path in files if "/" not in path and path.endswith(".safetensors")}
     for whole in ("model.safetensors", "adapter_model.safetensors"):
         if whole in at_root:
@@ -120,8 +124,11 @@ def weights_of(files: Mapping[str, EntryInfo]) -> list[EntryInfo]:
     return [files[path] for path in sorted(chosen)]
 
 
-def header_of(hub: Hub, entry: EntryInfo) -> bytes:
-    """The JSON at the begin of a safetensors file, as it lies there. InvalidSafetensors."""
+def read_header(hub: Hub, entry: EntryInfo) -> bytes:
+    """Return the JSON header of a safetensors file, unparsed, at most 16 MiB.
+
+    Raises InvalidSafetensors.
+    """
     file = entry.file
     first = b"".join(hub.reader.stream_file(file, 0, min(LENGTH_BYTES, file.size)))
     end = header_length(first, file.size)
@@ -130,9 +137,9 @@ def header_of(hub: Hub, entry: EntryInfo) -> bytes:
     return b"".join(hub.reader.stream_file(file, LENGTH_BYTES, end))
 
 
-def read_small(hub: Hub, entry: EntryInfo, most: int) -> bytes | None:
-    """A file's bytes; None where it is larger."""
-    if entry.file.size > most:
+def read_small(hub: Hub, entry: EntryInfo, max_bytes: int) -> bytes | None:
+    """Return the bytes of a file; None if it has more than `max_bytes` bytes."""
+    if entry.file.size > max_bytes:
         return None
     return b"".join(hub.reader.stream_file(entry.file, 0, entry.file.size))
 
@@ -146,24 +153,24 @@ def _parameters(hub: Hub, weights: Sequence[EntryInfo]) -> dict[str, int] | None
     return totals or None
 
 
-def _read(hub: Hub, entry: EntryInfo | None, what: str) -> dict[str, Any]:
-    """What a file says, `plain`; {} where it cannot be told, and the log has the reason."""
+def _read(hub: Hub, entry: EntryInfo | None, reader: str) -> dict[str, Any]:
+    """The parsed contents of a file as plain values; {} and a log line if it cannot be read."""
     if entry is None:
         return {}
-    key = (what, entry.file.sha256)
+    key = (reader, entry.file.sha256)
     known = _CACHE.get(key)
     if known is not None:
         return known
-    fetch, parse = _READERS[what]
+    fetch, parse = _READERS[reader]
     try:
         data = fetch(hub, entry)
     except InvalidSafetensors as error:
         known = _unreadable(entry, error)
     except (RegistryError, CodecError) as error:
-        return _unreadable(entry, error)  # what cannot be fetched now may be later
+        return _unreadable(entry, error)  # not cached: a later fetch may succeed
     else:
         known = {} if data is None else _parsed(parse, entry, data)
-    # Failures, too: what cannot be read costs as much at each list, for as long as it lies there.
+    # Failures are cached too: otherwise each list of models would parse the broken file again.
     _CACHE.put(key, known, 256 + len(json.dumps(known)))
     return known
 
@@ -173,7 +180,7 @@ def _parsed(parse: _Parse, entry: EntryInfo, data: bytes) -> dict[str, Any]:
         found = plain(parse(entry, data))
     except (BadCard, CodecError, ValueError) as error:
         return _unreadable(entry, error)
-    except Exception as error:  # one model's file must not take the others out of a list
+    except Exception as error:  # one model's file must not break a list of many models
         log.exception("file=%s sha256=%s broke its parser", entry.path, entry.file.sha256)
         return _unreadable(entry, error)
     return found if isinstance(found, dict) else {}
@@ -193,9 +200,12 @@ def _counts(entry: EntryInfo, text: bytes) -> dict[str, Any]:
     return counts
 
 
-# How each kind of file is fetched, None where it is too large, and what its bytes say.
+# Reader -> (how to fetch the bytes, None if the file is too large; how to parse them).
 _READERS: Final[Mapping[str, tuple[_Fetch, _Parse]]] = {
-    "card": (partial(read_small, most=MAX_CARD_BYTES), lambda _entry, data: front_matter(data)),
-    "json": (partial(read_small, most=_MAX_JSON_BYTES), lambda _entry, data: read_json(data)),
-    "counts": (header_of, _counts),
+    "card": (
+        partial(read_small, max_bytes=MAX_CARD_BYTES),
+        lambda _entry, data: front_matter(data),
+    ),
+    "json": (partial(read_small, max_bytes=_MAX_JSON_BYTES), lambda _entry, data: read_json(data)),
+    "counts": (read_header, _counts),
 }

@@ -1,41 +1,41 @@
-"""What users' files say, as values that every JSON reader takes."""
+"""Contents of users' files, reduced to values that every JSON reader accepts."""
 
 import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-DEEPEST: Final = 64  # levels of lists and mappings within each other
-# Integers that fit 64 bits, with sign or without; longer ones are shown as text.
-_LEAST_INT: Final = -(1 << 63)
-_MOST_INT: Final = (1 << 64) - 1
-_LONGEST_INT: Final = 20
+MAX_NESTING: Final = 64  # levels of nested lists and mappings
+# Integers that fit into 64 bits, signed or unsigned; other integers become text.
+_MIN_INT: Final = -(1 << 63)
+_MAX_INT: Final = (1 << 64) - 1
+_MAX_INT_CHARS: Final = 20  # characters
 
 
-def plain(value: Any, deepest: int = DEEPEST) -> Any:
-    """The value with nothing in it that JSON lacks or readers stumble over.
+def plain(value: Any, max_nesting: int = MAX_NESTING) -> Any:
+    """Return the value reduced to values that JSON has and readers accept.
 
-    Pairs of surrogates are joined, lone ones become U+FFFD; NaN and the infinities are None,
-    integers beyond 64 bits are text. ValueError for what is nested deeper than `deepest`.
+    Surrogate pairs become one character, lone surrogates U+FFFD, NaN and infinities None, integers
+    beyond 64 bits text. Raises ValueError if lists or mappings nest deeper than `max_nesting`.
     """
     if isinstance(value, str):
-        return joined(value)
-    if isinstance(value, Mapping | list | tuple) and deepest == 0:
-        raise ValueError(f"nested deeper than {DEEPEST} levels")
+        return valid_text(value)
+    if isinstance(value, Mapping | list | tuple) and max_nesting == 0:
+        raise ValueError(f"nested deeper than {MAX_NESTING} levels")
     if isinstance(value, Mapping):
-        return {joined(str(key)): plain(one, deepest - 1) for key, one in value.items()}
+        return {valid_text(str(key)): plain(item, max_nesting - 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(one, deepest - 1) for one in value]
+        return [plain(item, max_nesting - 1) for item in value]
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
-        return value if _LEAST_INT <= value <= _MOST_INT else str(value)
+        return value if _MIN_INT <= value <= _MAX_INT else str(value)
     if isinstance(value, float):
         return value if abs(value) < float("inf") else None
-    return joined(str(value))
+    return valid_text(str(value))
 
 
-def joined(value: str) -> str:
-    """The text with a form in UTF-8: pairs of surrogates joined, lone ones replaced."""
+def valid_text(value: str) -> str:
+    """Return text that UTF-8 can encode: surrogate pairs joined, lone surrogates as U+FFFD."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -44,13 +44,13 @@ def joined(value: str) -> str:
 
 
 def read_json(data: bytes) -> Any:
-    """What JSON in a user's file says, as `plain` gives it. ValueError for what is no JSON."""
+    """Parse the JSON of a user's file and reduce it with `plain`. Raises ValueError."""
     try:
         return plain(json.loads(data, parse_int=_integer))
     except RecursionError as error:
-        raise ValueError(f"nested deeper than {DEEPEST} levels") from error
+        raise ValueError(f"nested deeper than {MAX_NESTING} levels") from error
 
 
 def _integer(digits: str) -> int | str:
-    # Python takes long for many digits, and refuses more than some thousands.
-    return int(digits) if len(digits) <= _LONGEST_INT else digits
+    # int() takes quadratic time for long text, and refuses more than a few thousand digits.
+    return int(digits) if len(digits) <= _MAX_INT_CHARS else digits

@@ -1,1 +1,1 @@
-"""The API that Hugging Face clients speak, on the same registry as /v1."""
+"""The HTTP API of the Hugging Face Hub, on the same registry as /v1."""

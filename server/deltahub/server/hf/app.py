@@ -1,4 +1,4 @@
-"""The application behind the door: every route that Hugging Face clients use."""
+"""The application with every route that Hugging Face clients use."""
 
 from fastapi import FastAPI
 
@@ -8,7 +8,7 @@ from deltahub.server.hf.writing import commits, large_files, lfs, repositories
 from deltahub.server.hf.xet import downloads, links, uploads
 from deltahub.server.hub import Hub
 
-# The first that matches is taken.
+# In order: the first route that matches answers.
 _MODULES = (
     resolve,
     models,
@@ -25,11 +25,11 @@ _MODULES = (
 
 
 def create_hugging_face_app(hub: Hub) -> FastAPI:
-    """The routes on a running hub. Not in our OpenAPI: what it is, those clients have fixed."""
+    """Build the application for a hub. It has no OpenAPI document: the clients define this API."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     app.state.hub = hub
     errors.install(app)
-    # As the modules have them: the application keeps them out of sight.
+    # errors.py looks up the methods of a path here.
     app.state.routes = [route for module in _MODULES for route in module.router.routes]
     for module in _MODULES:
         app.include_router(module.router)

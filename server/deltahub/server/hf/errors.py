@@ -1,4 +1,4 @@
-"""Our errors as Hugging Face clients read them: a header that names the kind, and a sentence."""
+"""Error answers in the form of the Hugging Face API: a header with the kind, and a sentence."""
 
 import logging
 from typing import Final
@@ -15,14 +15,15 @@ from deltahub.registry.access.caller import NO_TOKEN
 from deltahub.registry.errors import RegistryError, RepositoryNotFound
 from deltahub.registry.storage.base import StoreError
 from deltahub.server.errors import STATUS_OF, LengthRequired, sentence_of, wire_code
-from deltahub.server.hf.door import unescaped
+from deltahub.server.hf.dispatch import unescaped
 from deltahub.server.hf.unmatched import page, without_namespace
 from deltahub.server.streaming.bodies import BodyCut, BodyLimit
 from deltahub.server.streaming.ranges import UnsatisfiableRange
 
 log = logging.getLogger(__name__)
 
-# The words that clients turn into exceptions of their own; others are shown with their sentence.
+# Our codes -> the values of X-Error-Code that clients turn into exceptions of their own. For other
+# values they show the sentence.
 _KINDS: Final = {
     "repository_not_found": "RepoNotFound",
     "revision_not_found": "RevisionNotFound",
@@ -37,24 +38,24 @@ _NO_TOKEN: Final = (
 
 
 class NotSupported(Exception):
-    """A part of that API that this hub does not have; says what to do instead."""
+    """A part of the Hugging Face API that this hub lacks; the text says what to do instead."""
 
     code = "not_supported"
 
 
 class BadQuery(Exception):
-    """Something asked of a list, or of a model, that means nothing; says what would."""
+    """A query parameter with a wrong name or value; the text says which ones are right."""
 
 
 def refusal(
     code: str, message: str, *, status: int | None = None, headers: dict[str, str] | None = None
 ) -> JSONResponse:
-    """The answer for an error. code: as in STATUS_OF; its status there unless one is given."""
+    """Build the answer for an error. code: as in STATUS_OF. status: None for that of the code."""
     sentence = " ".join(message.split())[:_MAX_SENTENCE]
     status = STATUS_OF.get(code, 500) if status is None else status
     all_headers = {
         "X-Error-Code": _KINDS.get(code, code),
-        # Headers are Latin-1 without control characters; names may be anything.
+        # Headers are Latin-1 without control characters, but names in the sentence may hold any.
         "X-Error-Message": "".join(
             char if char.isascii() and char.isprintable() else _escaped(char) for char in sentence
         ),
@@ -72,7 +73,7 @@ def _escaped(char: str) -> str:
 
 
 def install(app: FastAPI) -> None:
-    """Makes every error of `app` leave in the form that Hugging Face clients read."""
+    """Register handlers, so that `app` answers errors in the form of the Hugging Face API."""
     for family in (
         RegistryError, CodecError, StoreError, LengthRequired, BodyLimit, BodyCut, NotSupported,
         BadQuery,
@@ -99,18 +100,18 @@ def _coded(request: Request, error: Exception) -> Response:
 
 
 def _sentence(request: Request, error: Exception) -> str:
-    """An error's words, with the way out that there is for who comes by this door."""
+    """The error's text, with advice for users of Hugging Face clients where there is some."""
     if str(error) == NO_TOKEN:
         return _NO_TOKEN
     if isinstance(error, RepositoryNotFound):
-        # /api/models/gpt2/refs names the model gpt2/refs, and who asked has meant gpt2.
+        # /api/models/gpt2/refs names the model gpt2/refs, but the client meant the model gpt2.
         meant = without_namespace(request.scope["path"])
         return str(error) if meant is None else f"{error}; {meant}"
     return str(error)
 
 
 def _known_commit(request: Request) -> dict[str, str]:
-    # With it a client remembers that this revision has no such file.
+    # With this header a client caches that the revision has no such file.
     commit = getattr(request.state, "commit", None)
     return {} if commit is None else {"X-Repo-Commit": commit}
 
@@ -156,7 +157,7 @@ def _http(request: Request, error: Exception) -> Response:
 
 
 def _methods(request: Request) -> set[str]:
-    """What the routes of this path take together: each knows of its own alone."""
+    """The methods of all routes of this path; one route knows only its own."""
     methods: set[str] = set()
     for route in request.app.state.routes:
         if route.matches(request.scope)[0] != Match.NONE:

@@ -1,4 +1,4 @@
-"""The bytes of files, as `hf_hub_download` and `from_pretrained` ask for them."""
+"""Downloads of files, as `hf_hub_download` and `from_pretrained` request them."""
 
 from urllib.parse import quote
 
@@ -8,12 +8,12 @@ from starlette.responses import Response
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.catalog.entries import EntryInfo, find_entry
-from deltahub.server.hf.door import unescaped
+from deltahub.server.hf.dispatch import unescaped
 from deltahub.server.hf.reading.revisions import revision_of
 from deltahub.server.hf.xet.downloads import xet_from, xet_headers
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
 from deltahub.server.limits import BoundedRoute
-from deltahub.server.streaming.fair_queue import who_asks
+from deltahub.server.streaming.fair_queue import client_key
 from deltahub.server.streaming.ranges import matches, requested_part
 
 router = APIRouter(route_class=BoundedRoute)
@@ -30,7 +30,7 @@ def head_file(
     hub: HubDep,
     caller: CallerDep,
 ) -> Response:
-    """What get_file would answer for the whole file, without the bytes."""
+    """Return the headers of get_file for the whole file, without the bytes."""
     entry, headers = _found(request, hub, caller, name, revision, path)
     return Response(headers=headers | {"Content-Length": str(entry.file.size)})
 
@@ -44,20 +44,20 @@ def get_file(
     hub: HubDep,
     caller: CallerDep,
 ) -> Response:
-    """Stream a file, or the one range of it that is asked for."""
+    """Stream a file, or one byte range of it."""
     entry, headers = _found(request, hub, caller, name, revision, path)
     known = request.headers.get("if-none-match")
     if known is not None and matches(known, headers["ETag"]):
         return Response(status_code=304, headers=headers)
     size = entry.file.size
-    asked = request.headers.get("range")
-    part = requested_part(asked, request.headers.get("if-range"), headers["ETag"], size)
+    range_header = request.headers.get("range")
+    part = requested_part(range_header, request.headers.get("if-range"), headers["ETag"], size)
     start, end = (0, size) if part is None else (part.start, part.end)
     headers["Content-Length"] = str(end - start)
     if part is not None:
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
     return hub.stream(
-        who_asks(request, caller),
+        client_key(request, caller),
         hub.reader.stream_pieces(entry.file, start, end),
         status_code=200 if part is None else 206,
         headers=headers,
@@ -79,13 +79,13 @@ def _found(
         "X-Linked-ETag": f'"{entry.etag}"',
         "X-Linked-Size": str(entry.file.size),
         "Accept-Ranges": "bytes",
-        # Never shown in a browser as what it claims to be.
+        # A browser saves the file: it never runs a page that a user has uploaded.
         "Content-Type": "application/octet-stream",
         "Content-Disposition": f"attachment; filename*=UTF-8''{file_name}",
         "X-Content-Type-Options": "nosniff",
         "Cache-Control": "private, no-cache",
     }
-    least = xet_from(hub.settings, request)
-    if entry.mode == "lfs" and least is not None and entry.file.size >= least:
+    xet_bytes = xet_from(hub.settings, request)
+    if entry.mode == "lfs" and xet_bytes is not None and entry.file.size >= xet_bytes:
         headers |= xet_headers(request, name, found.commit, entry.file)
     return entry, headers

@@ -1,13 +1,13 @@
-"""What paths mean that no route takes: a model's name alone, or a page for people."""
+"""Advice for paths without a route: a model's name without namespace, or a web page."""
 
 from typing import Final
 
 from deltahub.registry.errors import InvalidName
 from deltahub.registry.names import RESERVED_NAMESPACES, quoted, split_name
-from deltahub.server.hf.door import PAGES, unescaped
+from deltahub.server.hf.dispatch import PAGES, unescaped
 
 _NAMES: Final = "names are NAMESPACE/NAME here"
-# What comes after a model's name in paths of that API.
+# Parts that follow a model's name in paths of the Hugging Face API.
 _OF_A_MODEL: Final = frozenset(
     "auth-check branch commit commits discussions like likers lfs-files paths-info preupload refs"
     " revision safetensors-metadata settings super-squash tag tree xet-read-token xet-write-token"
@@ -16,7 +16,7 @@ _OF_A_MODEL: Final = frozenset(
 
 
 def without_namespace(path: str) -> str | None:
-    """For a path of a model whose name is one part: a sentence on how names are; else None."""
+    """Return advice on names, for the path of a model without a namespace; else None."""
     parts = path.strip("/").split("/")
     if parts[:2] == ["api", "models"]:
         parts = parts[2:]
@@ -31,7 +31,7 @@ def without_namespace(path: str) -> str | None:
 
 
 def page(path: str) -> str | None:
-    """For a page that people would open: a sentence on what shows the same; else None."""
+    """Return advice on what shows the same, for the path of a web page; else None."""
     parts = [unescaped(part) for part in path.strip("/").split("/")]
     name = "/".join(parts[:2])
     try:

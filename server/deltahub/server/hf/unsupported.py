@@ -1,4 +1,4 @@
-"""Parts of that API that this hub does not have: each says so, and what to do instead."""
+"""Parts of the Hugging Face API that this hub lacks. Each answers what to do instead."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ _METHODS: Final = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 _MODEL: Final = "/api/models/{namespace}/{name}"
 _NO_DATASETS: Final = "this hub keeps models, and no datasets"
 _NO_SPACES: Final = "this hub keeps models, and no spaces"
-# Who reads one is told that there is none: after 501 those clients blame the connection.
+# Reading a dataset or a space answers 404: after 501, clients report a broken connection.
 _NONE_HERE: Final[dict[str, tuple[str, ...]]] = {
     _NO_DATASETS: ("/api/datasets/{rest:path}", "/datasets/{rest:path}"),
     _NO_SPACES: ("/api/spaces/{rest:path}", "/spaces/{rest:path}"),

@@ -1,1 +1,1 @@
-"""The process: the command `serve`, the supervisor and its server."""
+"""The process: the command `serve`, the HTTP server and the supervisor of the worker."""

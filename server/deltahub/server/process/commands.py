@@ -1,4 +1,4 @@
-"""`deltahub serve`: the HTTP server, with a worker beside it."""
+"""`deltahub serve`: the HTTP server and a worker process."""
 
 import ctypes
 import gc
@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-
-from deltahub.registry.access import bootstrap, tokens
 
 if TYPE_CHECKING:
     from deltahub.registry.registry import Registry
@@ -43,7 +41,7 @@ def serve(
     jobs run in a worker process of its own, started here. Exit status: 0 stopped; 1 could not
     start; 2 a setting is wrong; 3 another hub, or `deltahub gc`, has the data folder.
     """
-    # Before the imports, which take a second or more.
+    # Printed before the imports, because they take a second or more.
     click.echo("DeltaHub is starting", err=True)
     from deltahub.registry.settings import Settings
 
@@ -60,13 +58,13 @@ def serve(
 
 
 class FolderTaken(click.ClickException):
-    """Another hub runs on the data folder, or garbage is collected in it."""
+    """Another hub or `deltahub gc` uses the data folder."""
 
-    exit_code = 3  # EXIT_BUSY of the registry, which `--help` does not load
+    exit_code = 3  # EXIT_BUSY of the registry; not imported, because `--help` must stay fast
 
 
 class WorkerRefused(click.ClickException):
-    """The worker's settings are wrong; it has said which."""
+    """The worker cannot run with its settings; its own error message says which one is wrong."""
 
     exit_code = 2
     code = "wrong_setting"
@@ -85,16 +83,17 @@ def _serve(settings: "Settings", *, with_worker: bool, access_log: bool) -> None
     from deltahub.registry.registry import Registry
     from deltahub.registry.storage.base import StoreError
 
-    # Before anything is made: an extra that is missing, or a setting that is wrong, is said here.
+    # These imports and settings come before anything is created: a missing extra or a wrong setting
+    # fails here.
     from deltahub.server.process.serve import HubServer
     from deltahub.server.settings import ServerSettings
 
-    _bound_heaps()
+    _limit_heaps()
     server_settings = ServerSettings()
     with ExitStack() as stack:
         try:
-            # Asked before the port, which the other hub most likely has too, and before the
-            # database is brought up to date under it.
+            # Checked first: another hub on this folder most likely holds the port as well, and
+            # opening the registry would migrate the database while that hub uses it.
             check_free(settings.data_dir, SERVE_LOCK)
             listener = _bind(settings.host, settings.port)
             registry = stack.enter_context(Registry.open(settings))
@@ -128,7 +127,8 @@ def _serve(settings: "Settings", *, with_worker: bool, access_log: bool) -> None
 
 
 def _make_administrator(registry: "Registry") -> None:
-    """Gives a hub that has none its administrator, and prints the token, this once."""
+    """Create an administrator if the hub has none, and print the token once."""
+    from deltahub.registry.access import bootstrap, tokens
 
     token = bootstrap.bootstrap_admin(registry)
     if token is not None:
@@ -144,15 +144,15 @@ def _worker(registry: "Registry", settings: "ServerSettings") -> "WorkerSupervis
 
 
 def _run(server: "HubServer", listener: socket.socket, worker: "WorkerSupervisor | None") -> None:
-    """Server and worker, until stopped; both hear of a stop at once."""
-    # Until the server runs, these handlers are ours; and when it is done it raises the signal that
-    # ended it once more, while we go on to clean up.
+    """Run server and worker until stopped; both get a stop signal at the same time."""
+    # uvicorn installs its own handlers while it runs. Ours handle signals before that, and the
+    # signal that uvicorn raises again after it has stopped, while we clean up.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.stop())
     if worker is not None:
         worker.start(on_refusal=server.stop)
     try:
-        # What is there by now stays: the collector need not look through it again and again.
+        # Objects made until now live as long as the process: later collections skip them.
         gc.collect()
         gc.freeze()
         server.run_on(listener, lambda url: click.echo(f"DeltaHub is listening on {url}"))
@@ -161,12 +161,10 @@ def _run(server: "HubServer", listener: socket.socket, worker: "WorkerSupervisor
             worker.stop()
 
 
-def _bound_heaps() -> None:
-    """Two heaps for all threads: with one a thread, glibc keeps the buffers of each for itself."""
+def _limit_heaps() -> None:
+    """Limit glibc to two heaps: with one heap a thread, each keeps its freed buffers to itself."""
     if sys.platform == "linux":
-        mallopt = getattr(
-            ctypes.CDLL(None), "mallopt", None
-        )  # other C libraries have no such thing
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries lack it
         if mallopt is not None:
             mallopt(_M_ARENA_MAX, 2)
 

@@ -1,4 +1,4 @@
-"""One uvicorn server on a socket that is bound already."""
+"""A uvicorn server on a socket that is already bound."""
 
 import socket
 import threading
@@ -15,17 +15,17 @@ from deltahub.server.hub import Hub
 from deltahub.server.settings import ServerSettings
 from deltahub.server.streaming.metering import Traffic, metered_protocol
 
-# What a connection's socket takes beyond what is on its way: a run. With a quarter of this the
-# thread of a download to a busy client goes cold some four times a run, a tenth of its time. More
-# would be held for every slow client, who then gets it in bursts.
+# Unsent bytes that the kernel buffers for each connection: as many as one decoded run. With a
+# quarter of this, the thread of a download to a busy client sleeps about four times a run, which
+# costs a tenth of its time. More bytes would be held for every slow client, and come in bursts.
 UNSENT_BYTES: Final = RUN_BYTES
-# How often the room on the disk is looked at, in ticks of a tenth of a second: in this time
-# nothing fills what hot bases leave free.
-_TICKS_A_LOOK: Final = 50
+# Ticks of 0.1 s between checks of the free disk space. Nothing fills the space that hot bases leave
+# free in these 5 s.
+_TICKS_PER_DISK_CHECK: Final = 50
 
 
 class HubServer(uvicorn.Server):
-    """Serves one registry. Stops gracefully on SIGTERM and SIGINT, or when told to."""
+    """Serves one registry. Stops gracefully on SIGTERM, SIGINT or stop()."""
 
     def __init__(
         self,
@@ -35,12 +35,12 @@ class HubServer(uvicorn.Server):
         access_log: bool = False,
         on_signal: Callable[[], None] | None = None,
     ) -> None:
-        """on_signal: called when a signal asks it to end, before transfers are waited for."""
+        """on_signal: called when a stop signal arrives, before the server waits for transfers."""
         self._on_signal = on_signal
         self.traffic = Traffic()
         app = create_app(registry, settings, self.traffic)
         self._hub: Hub = app.state.hub
-        self._look: threading.Thread | None = None
+        self._disk_check: threading.Thread | None = None
         config = uvicorn.Config(
             app,
             http=metered_protocol(self.traffic, settings.idle_s),
@@ -59,7 +59,7 @@ class HubServer(uvicorn.Server):
         self._on_ready: Callable[[str], None] = lambda url: None
 
     def run_on(self, listener: socket.socket, on_ready: Callable[[str], None]) -> None:
-        """Serves until stopped; `on_ready` gets the URL once requests are answered."""
+        """Serve until stopped. Calls `on_ready` with the URL once requests are answered."""
         self._on_ready = on_ready
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # not on Windows; connections inherit it
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
@@ -71,12 +71,14 @@ class HubServer(uvicorn.Server):
             self._on_ready(url_of(sockets[0]))
 
     async def on_tick(self, counter: int) -> bool:
-        """Called ten times a second."""
-        if counter % _TICKS_A_LOOK == 0 and (self._look is None or not self._look.is_alive()):
-            # A disk that hangs must not keep the server from anything, nor from its end.
+        """Check the disk every 5 s. uvicorn calls this ten times a second."""
+        if counter % _TICKS_PER_DISK_CHECK == 0 and (
+            self._disk_check is None or not self._disk_check.is_alive()
+        ):
+            # In a thread: a disk that hangs must block neither requests nor the stop.
             leave_room = self._hub.hot_bases.leave_room
-            self._look = threading.Thread(target=leave_room, name="room", daemon=True)
-            self._look.start()
+            self._disk_check = threading.Thread(target=leave_room, name="room", daemon=True)
+            self._disk_check.start()
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -85,12 +87,12 @@ class HubServer(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     def stop(self) -> None:
-        """Asks it to end; safe from any thread."""
+        """Ask the server to stop. Safe from any thread; does not wait."""
         self.should_exit = True
 
 
 def url_of(listener: socket.socket) -> str:
-    """The URL under which a bound socket is reached from this machine."""
+    """Return the URL at which this machine reaches a bound socket."""
     host, port = listener.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = "127.0.0.1" if listener.family == socket.AF_INET else "::1"

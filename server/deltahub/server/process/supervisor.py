@@ -1,4 +1,4 @@
-"""The embedded worker: one process next to the server, started again when it dies."""
+"""The embedded worker: one process next to the server, restarted when it dies."""
 
 import logging
 import os
@@ -15,12 +15,12 @@ from deltahub.registry.data_folder import EXIT_BUSY
 log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 0.5
-# A worker that lived this long had started well: the next pause is short again.
+# After a worker has lived this long, the pause before its restart is short again.
 _HEALTHY_S = 30.0
-# Of a worker whose settings are wrong: another one would be no better.
+# Exit status of a worker whose settings are wrong: a restart would fail the same way.
 _EXIT_WRONG = 2
-# How often a worker is looked at.
-_LOOK_S = 0.2
+# Time between checks whether the worker still runs.
+_POLL_S = 0.2
 
 
 class WorkerSupervisor:
@@ -39,47 +39,47 @@ class WorkerSupervisor:
         self._stop_grace_s = stop_grace_s
         self._is_stopping = threading.Event()
         self._on_refusal: Callable[[], None] = lambda: None
-        self.is_refused = False  # by a worker that could not run with the settings that there are
+        self.is_refused = False  # whether a worker exited because its settings are wrong
         self._process: subprocess.Popen[bytes] | None = None
-        # A signal handler may ask to stop while its own thread is here already.
+        # Reentrant: a signal handler may call ask_to_stop() in a thread that holds the lock.
         self._lock = threading.RLock()
-        # The kernel ties the worker's life to the *thread* that starts it: this one lives as long
-        # as the server does.
+        # With PR_SET_PDEATHSIG the worker dies with the *thread* that started it, so this thread
+        # lives as long as the server.
         self._thread = threading.Thread(target=self._keep_running, name="worker", daemon=True)
 
     @property
     def pid(self) -> int | None:
-        """The worker's process id; None while none runs."""
+        """The worker's process id; None while no worker runs."""
         with self._lock:
             return None if self._process is None else self._process.pid
 
     def start(self, on_refusal: Callable[[], None] = lambda: None) -> None:
-        """on_refusal: called where no worker can run, whatever is tried; it says why itself."""
+        """Start the worker. on_refusal: called once if its settings are wrong; it prints why."""
         self._on_refusal = on_refusal
         self._thread.start()
 
     def ask_to_stop(self) -> None:
-        """Asks the worker to end after the step in hand. Does not wait; for signal handlers too."""
+        """Ask the worker to end after its current step. Does not wait; safe in signal handlers."""
         self._is_stopping.set()
         with self._lock:
             if self._process is not None:
                 self._process.terminate()
 
     def stop(self) -> None:
-        """Asks the worker to end, waits for the step in hand, and then insists."""
+        """Ask the worker to end, wait stop_grace_s for its current step, then kill it."""
         self.ask_to_stop()
         self._thread.join()
 
     def _keep_running(self) -> None:
-        # Ctrl-C goes to the whole process group. The worker inherits this mask and is deaf to it:
-        # it ends when we say so.
+        # Ctrl-C sends SIGINT to the whole process group. The worker inherits this mask and ignores
+        # it: it ends on our SIGTERM.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         pause_s = _FIRST_PAUSE_S
         while not self._is_stopping.is_set():
             began = time.monotonic()
             status = self._run_once()
             lived_s = time.monotonic() - began
-            # A SIGTERM for the whole process group may reach the worker before it reaches us.
+            # A SIGTERM to the whole process group may end the worker before our handler runs.
             if self._is_stopping.wait(_FIRST_PAUSE_S):
                 return
             if status == _EXIT_WRONG:
@@ -100,7 +100,7 @@ class WorkerSupervisor:
             pause_s = min(pause_s * 2, self._restart_max_s)
 
     def _run_once(self) -> int:
-        # The pipe on its standard input closes with us, and the worker notices.
+        # The worker ends when the pipe at its standard input closes; if we die, the kernel does it.
         with self._lock:
             if self._is_stopping.is_set():
                 return 0
@@ -108,11 +108,11 @@ class WorkerSupervisor:
             self._process = process
         try:
             while True:
-                # Not wait(timeout): that looks twenty times a second.
+                # Not wait(timeout): that polls twenty times a second.
                 status = process.poll()
                 if status is not None:
                     return status
-                if self._is_stopping.wait(_LOOK_S):
+                if self._is_stopping.wait(_POLL_S):
                     return self._wait_or_kill(process)
         finally:
             assert process.stdin is not None
@@ -124,5 +124,5 @@ class WorkerSupervisor:
         try:
             return process.wait(timeout=self._stop_grace_s)
         except subprocess.TimeoutExpired:
-            process.kill()  # its jobs resume at the step in hand
+            process.kill()  # the next worker repeats the interrupted step
             return process.wait()

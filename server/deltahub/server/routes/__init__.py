@@ -1,1 +1,1 @@
-"""One file a noun of the API: parse, call the registry, shape the answer."""
+"""The routes of /v1, one file a noun: parse the request, call the registry, shape the answer."""

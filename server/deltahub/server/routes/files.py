@@ -1,4 +1,4 @@
-"""The bytes of files, whole or in part."""
+"""Downloads of files, whole or one byte range."""
 
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -12,7 +12,7 @@ from deltahub.registry.catalog.entries import EntryInfo, find_entry
 from deltahub.registry.catalog.refs import resolve_revision
 from deltahub.server.hub import CallerDep, Hub, HubDep
 from deltahub.server.limits import BoundedRoute
-from deltahub.server.streaming.fair_queue import who_asks
+from deltahub.server.streaming.fair_queue import client_key
 from deltahub.server.streaming.ranges import matches, requested_part
 
 router = APIRouter(
@@ -35,7 +35,7 @@ def head_file(
     caller: CallerDep,
     revision: RevisionQuery = "main",
 ) -> Response:
-    """What get_file would answer for the whole file, without the bytes."""
+    """Return the headers of get_file for the whole file, without the bytes."""
     commit, entry = find_file(hub, caller, f"{namespace}/{name}", revision, path)
     headers = _headers(commit, entry)
     if _is_unchanged(request, headers["ETag"]):
@@ -56,7 +56,7 @@ def get_file(
         str | None, Header(alias="Range", description="one range: bytes=a-b, a- or -n")
     ] = None,
 ) -> Response:
-    """Stream a file, or the one range of it that is asked for."""
+    """Stream a file, or one byte range of it."""
     commit, entry = find_file(hub, caller, f"{namespace}/{name}", revision, path)
     headers = _headers(commit, entry)
     etag = headers["ETag"]
@@ -69,7 +69,7 @@ def get_file(
     if part is not None:
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
     return hub.stream(
-        who_asks(request, caller),
+        client_key(request, caller),
         hub.reader.stream_pieces(entry.file, start, end),
         status_code=200 if part is None else 206,
         headers=headers,
@@ -80,7 +80,10 @@ def get_file(
 def find_file(
     hub: Hub, caller: Caller | None, name: str, revision: str, path: str
 ) -> tuple[str, EntryInfo]:
-    """(commit, entry) of a path; RepositoryNotFound, RevisionNotFound, EntryNotFound."""
+    """Return (commit, entry) of a path.
+
+    Raises RepositoryNotFound, RevisionNotFound, EntryNotFound.
+    """
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, name)
         found = resolve_revision(session, repository, revision)
@@ -98,7 +101,7 @@ def _headers(commit: str, entry: EntryInfo) -> dict[str, str]:
         "ETag": f'"{entry.etag}"',
         "Accept-Ranges": "bytes",
         "X-DeltaHub-Commit": commit,
-        # Never shown in a browser as what it claims to be.
+        # A browser saves the file: it never runs a page that a user has uploaded.
         "Content-Type": "application/octet-stream",
         "Content-Disposition": f"attachment; filename*=UTF-8''{file_name}",
         "X-Content-Type-Options": "nosniff",

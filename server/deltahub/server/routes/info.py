@@ -1,4 +1,4 @@
-"""How a revision is stored, and what its weights come from."""
+"""How a revision is stored, and the bases of its weights."""
 
 from fastapi import APIRouter
 
@@ -17,7 +17,7 @@ router = APIRouter(
 def get_info(
     namespace: str, name: str, hub: HubDep, caller: CallerDep, revision: RevisionQuery = "main"
 ) -> InfoOut:
-    """Show codec and bytes of every tensor, what is shared, and the declared and measured base."""
+    """Show codec and stored bytes of every tensor, shared bytes, declared and measured base."""
     report = report_revision(hub.registry, hub.reader, caller, f"{namespace}/{name}", revision)
     return InfoOut(
         commit=report.commit,

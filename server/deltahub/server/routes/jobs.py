@@ -1,4 +1,4 @@
-"""Background jobs, as their owners see them."""
+"""Background jobs: their state, and cancelling them."""
 
 from fastapi import APIRouter
 
@@ -19,7 +19,7 @@ def get_job(job_id: str, hub: HubDep, caller: CallerDep) -> JobOut:
 
 @router.post("/{job_id}/cancel")
 def cancel_job(job_id: str, hub: HubDep, caller: CallerDep) -> JobOut:
-    """Ask a job to stop; one that has not begun stops at once, a finished one stays as it is."""
+    """Ask a job to stop. A queued job stops at once; a finished job does not change."""
     return _shown(requests.cancel_job(hub.registry, caller, job_id))
 
 

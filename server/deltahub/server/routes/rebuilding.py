@@ -1,4 +1,4 @@
-"""What a client needs to rebuild a file itself: its recipe, and the frames that it lacks."""
+"""Downloads for clients that rebuild files themselves: recipes, and frames of tensors."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.limits import BoundedRoute
 from deltahub.server.routes.files import RevisionQuery, find_file
 from deltahub.server.schemas.transfer import FramesIn, PlannedTensorOut, RecipePlanOut
-from deltahub.server.streaming.fair_queue import who_asks
+from deltahub.server.streaming.fair_queue import client_key
 
 router = APIRouter(
     route_class=BoundedRoute, prefix="/repositories/{namespace}/{name}", tags=["rebuilding"]
@@ -32,7 +32,7 @@ def get_recipe(
     caller: CallerDep,
     revision: RevisionQuery = "main",
 ) -> RecipePlanOut:
-    """Show which tensors rebuild a file and how the hub keeps each; not_ready before its ingest."""
+    """Show which tensors make up a file and how each is stored; not_ready before its ingest."""
     _, entry = find_file(hub, caller, f"{namespace}/{name}", revision, path)
     plan = plan_download(hub.registry, hub.reader, entry.file)
     return RecipePlanOut(
@@ -62,7 +62,7 @@ def get_recipe_bytes(
     caller: CallerDep,
     revision: RevisionQuery = "main",
 ) -> Response:
-    """Send the recipe itself; its BLAKE3 is the id that get_recipe names."""
+    """Send the recipe of a file; get_recipe names its BLAKE3-256."""
     _, entry = find_file(hub, caller, f"{namespace}/{name}", revision, path)
     data = hub.reader.read_recipe(entry.file)
     return Response(data, media_type="application/octet-stream")
@@ -78,14 +78,14 @@ def get_frames(
     caller: CallerDep,
     revision: RevisionQuery = "main",
 ) -> Response:
-    """Send the frames of tensors of this revision, back to back, each tensor's in order."""
+    """Send frames of tensors of this revision, concatenated; frames of a tensor are in order."""
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, f"{namespace}/{name}")
         found = resolve_revision(session, repository, revision)
     tensors = [bytes.fromhex(tensor) for tensor in body.tensors]
     stream = stream_frames(hub.registry, hub.reader, found, tensors)
     return hub.stream(
-        who_asks(request, caller),
+        client_key(request, caller),
         stream.chunks,
         status_code=200,
         headers={

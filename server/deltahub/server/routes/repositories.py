@@ -24,7 +24,7 @@ router = APIRouter(route_class=BoundedRoute, prefix="/repositories", tags=["repo
 
 @router.post("", status_code=201)
 def create_repository(body: RepositoryIn, hub: HubDep, caller: CallerDep) -> RepositoryOut:
-    """Create an empty repository in a namespace where the caller may write."""
+    """Create an empty repository in a namespace to which the caller may write."""
     made = repositories.create_repository(hub.registry, caller, body.name, private=body.private)
     return _shown(made)
 
@@ -38,7 +38,7 @@ def list_repositories(
     limit: Annotated[int, Query(ge=1, le=search.MAX_PAGE)] = 100,
     cursor: Annotated[str | None, Query(description="next_cursor of the page before")] = None,
 ) -> RepositoryPage:
-    """List what the caller may read, newest first."""
+    """List the repositories that the caller may read, newest first."""
     page = search.list_repositories(hub.registry, caller, namespace, part, limit, cursor)
     return RepositoryPage(items=[_shown(item) for item in page.items], next_cursor=page.next_cursor)
 
@@ -53,10 +53,10 @@ def get_repository(namespace: str, name: str, hub: HubDep, caller: CallerDep) ->
 def update_repository(
     namespace: str, name: str, body: VisibilityIn, hub: HubDep, caller: CallerDep
 ) -> RepositoryOut:
-    """Make a repository private, or public, with all its revisions.
+    """Make a repository with all its revisions private or public.
 
-    To become public takes as long as reading all its files; until then it stays private. Whoever
-    gives up waiting may ask again: what was done by then is not done twice.
+    Making it public takes as long as reading all its files; until then it stays private. A request
+    that was cut off can be repeated: files that are done are not read again.
     """
     full_name = f"{namespace}/{name}"
     if body.private:
@@ -68,7 +68,7 @@ def update_repository(
 
 @router.delete("/{namespace}/{name}", status_code=204)
 def delete_repository(namespace: str, name: str, hub: HubDep, caller: CallerDep) -> None:
-    """Remove a repository with all its revisions; its bytes go with garbage collection."""
+    """Delete a repository with all its revisions; garbage collection frees its bytes later."""
     repositories.delete_repository(hub.registry, caller, f"{namespace}/{name}")
 
 

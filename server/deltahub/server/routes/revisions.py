@@ -10,7 +10,7 @@ from deltahub.registry.catalog.declared_base import DeclaredBase, find_declared
 from deltahub.registry.catalog.entries import EntryInfo, list_entries
 from deltahub.registry.catalog.history import author_name
 from deltahub.registry.catalog.refs import resolve_revision
-from deltahub.server.cards.declared_base import declared_base, read_telling
+from deltahub.server.cards.declared_base import declared_base, read_base_files
 from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.limits import BoundedRoute
 from deltahub.server.routes.files import RevisionQuery
@@ -32,7 +32,7 @@ router = APIRouter(
 def create_commit(
     namespace: str, name: str, body: CommitIn, hub: HubDep, caller: CallerDep
 ) -> CommitOut:
-    """Make a new revision of uploaded files and point a branch at it, all or nothing."""
+    """Create a revision from uploaded files and move a branch to it, all or nothing."""
     full_name = f"{namespace}/{name}"
     writer = require_writer(caller)
     operations: list[Operation] = [
@@ -41,8 +41,8 @@ def create_commit(
     ]
     base = body.base
     if base is None:
-        telling = read_telling(hub, writer, full_name, operations)
-        base = declared_base(hub, writer, full_name, body.ref, telling)
+        base_files = read_base_files(hub, writer, full_name, operations)
+        base = declared_base(hub, writer, full_name, body.ref, base_files)
     made = commit.commit(
         hub.registry, writer, full_name, body.ref, operations, body.message, body.parent, base
     )
@@ -72,7 +72,7 @@ def get_revision(
 def _base(declared: DeclaredBase | None) -> BaseOut:
     if declared is None:
         return BaseOut(declared=None, commit=None)
-    # The pusher could read the base; whoever looks may not even know of it.
+    # None if this caller may not read the base, although the pusher could.
     found = declared.revision
     return BaseOut(declared=declared.text, commit=None if found is None else found.commit)
 

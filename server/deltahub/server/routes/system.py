@@ -1,4 +1,4 @@
-"""Health, the caller, and the traffic counters."""
+"""Health, the identity of the caller, and traffic counters."""
 
 from importlib.metadata import version
 
@@ -18,13 +18,13 @@ _VERSION = version("deltahub")
 
 @router.get("/health")
 async def get_health() -> HealthOut:
-    """That the server answers, and its version."""
+    """Show that the server answers, and its version."""
     return HealthOut(version=_VERSION)
 
 
 @router.get("/whoami")
 def get_whoami(hub: HubDep, caller: CallerDep) -> WhoAmIOut:
-    """Whose token this is, and where it may write."""
+    """Show the user and scope of the token, and the caller's role in each namespace."""
     if caller is None:
         raise Unauthorized(NO_TOKEN)
     roles = organizations.namespaces_of(hub.registry, caller)
@@ -38,7 +38,7 @@ def get_whoami(hub: HubDep, caller: CallerDep) -> WhoAmIOut:
 
 @router.get("/metrics")
 def get_metrics(hub: HubDep, caller: CallerDep) -> MetricsOut:
-    """Bytes and requests since the server started. For administrators."""
+    """Show bytes and requests since the server started. Administrators only."""
     if caller is None:
         raise Unauthorized("the counters need an administrator's token")
     if not caller.is_superuser:

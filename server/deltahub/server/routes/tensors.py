@@ -1,4 +1,4 @@
-"""The smarter door: ask which files and tensors the hub has, send frames, then recipes."""
+"""Uploads by tensor: query which files and tensors the hub has, send frames, then recipes."""
 
 from functools import partial
 from typing import Any
@@ -36,7 +36,7 @@ _BODY: dict[str, Any] = {
 def query_files(
     namespace: str, name: str, body: FileQueryIn, hub: HubDep, caller: CallerDep
 ) -> FileQueryOut:
-    """Tell which of these files a commit to this repository may name without an upload."""
+    """Return those of the files that a commit to this repository may name without an upload."""
     wanted = [(file.sha256, file.size) for file in body.files]
     have = known_files.query_and_keep(hub.registry, caller, f"{namespace}/{name}", wanted)
     return FileQueryOut(have=have)
@@ -46,7 +46,7 @@ def query_files(
 def query_tensors(
     namespace: str, name: str, body: TensorQueryIn, hub: HubDep, caller: CallerDep
 ) -> TensorQueryOut:
-    """Tell which of these tensors the hub has for this repository; it keeps them for a day."""
+    """Return those of the tensors that the hub has for this repository, kept for a day."""
     wanted = [(bytes.fromhex(tensor), size) for tensor, size in body.tensors]
     have = known_tensors.query_and_hold(hub.registry, caller, f"{namespace}/{name}", wanted)
     return TensorQueryOut(have=[tensor.hex() for tensor in have])
@@ -56,8 +56,8 @@ def query_tensors(
 async def accept_pack(
     namespace: str, name: str, body: PackIn, hub: HubDep, caller: CallerDep
 ) -> PackOut:
-    """Take over the frames of an uploaded pack, every one decoded and hashed first."""
-    # Not a plain handler: a proof takes seconds, and few may run at once.
+    """Store the frames of an uploaded pack, after each was decoded and its hash verified."""
+    # Not a plain handler: verifying takes seconds, and only proof_threads may run at once.
     take = partial(
         client_packs.accept_pack,
         hub.registry,
@@ -66,7 +66,7 @@ async def accept_pack(
         f"{namespace}/{name}",
         body.sha256,
     )
-    taken = await hub.prove(caller, take)
+    taken = await hub.verify(caller, take)
     return PackOut(tensors=taken.n_tensors, waiting=taken.n_waiting)
 
 
@@ -84,14 +84,14 @@ async def accept_recipe(
     hub: HubDep,
     caller: CallerDep,
 ) -> RecipeAcceptedOut:
-    """Say how to build a file from tensors that the hub has, in place of its bytes."""
+    """Send a recipe that builds a file from tensors of the hub, instead of the file's bytes."""
     request.state.has_unread_body = True
     writer = require_writer(caller)
-    async with hub.large_bodies.turn(writer.user_id):
+    async with hub.large_bodies.slot(writer.user_id):
         body = await read_body(request, hub.registry.settings.max_recipe_bytes, hub.settings.idle_s)
         request.state.has_unread_body = False
         submit = partial(recipes.submit_recipe, hub.registry, writer, f"{namespace}/{name}", body)
-        submitted = await hub.prove(writer, submit)
+        submitted = await hub.verify(writer, submit)
     if submitted.job_id is None:
         return RecipeAcceptedOut(state="ready")
     response.status_code = 202

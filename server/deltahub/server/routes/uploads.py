@@ -1,4 +1,4 @@
-"""Uploads: any file, whole or in parts, resumed where the hub's copy ends."""
+"""Uploads of any file, whole or in parts; an upload resumes where the hub's copy ends."""
 
 from functools import partial
 from typing import Annotated
@@ -28,7 +28,7 @@ _BODY = {
 
 @router.head("/{sha256}", response_class=Response)
 def head_upload(sha256: str, hub: HubDep, caller: CallerDep) -> Response:
-    """How much of an upload of the caller's has come: Upload-Offset, -Length and -Complete."""
+    """Show how much of the caller's upload is here: Upload-Offset, -Length and -Complete."""
     found = landing.status(hub.registry, caller, sha256)
     headers = {
         "Upload-Offset": str(found.received),
@@ -45,7 +45,7 @@ def head_upload(sha256: str, hub: HubDep, caller: CallerDep) -> Response:
     openapi_extra=_BODY,
     responses={
         200: {"model": UploadOut, "description": "the hub had it already"},
-        202: {"model": UploadOut, "description": "a part has come, more is missing"},
+        202: {"model": UploadOut, "description": "this part is stored, others are missing"},
     },
 )
 @streams_body
@@ -59,7 +59,7 @@ async def put_upload(
         str | None, Header(description="bytes a-b/total, for a part that begins at byte a")
     ] = None,
 ) -> UploadOut:
-    """Send a file, or with Content-Range the part of it that comes next."""
+    """Send a file, or with Content-Range its next part."""
     request.state.has_unread_body = True
     length = _content_length(request)
     offset, total = _place(content_range, length)
@@ -99,11 +99,11 @@ def _content_length(request: Request) -> int:
     header = request.headers.get("content-length")
     if header is None:
         raise LengthRequired("an upload needs a Content-Length; chunked bodies are not taken")
-    return int(header)  # the HTTP parser has refused what is not a number
+    return int(header)  # the HTTP parser has checked that it is a number
 
 
 def _place(content_range: str | None, length: int) -> tuple[int, int]:
-    """(offset, whole size) of the part that a request announces."""
+    """(offset, size of the whole file) that a request announces, in bytes."""
     if content_range is None:
         return 0, length
     place = parse_content_range(content_range)

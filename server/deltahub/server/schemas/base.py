@@ -1,4 +1,4 @@
-"""What all bodies share."""
+"""Base classes and types of all JSON bodies."""
 
 from typing import Annotated
 
@@ -10,13 +10,13 @@ Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
 
 
 class In(BaseModel):
-    """A request body: unknown fields are mistakes, and no value is bent into another type."""
+    """A request body: unknown fields are errors, and values are not converted to other types."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class Out(BaseModel):
-    """An answer; may gain fields, clients ignore those that they do not know."""
+    """An answer. New fields may be added; clients ignore fields that they do not know."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -27,6 +27,6 @@ class ErrorDetail(Out):
 
 
 class ErrorOut(Out):
-    """What every refusal looks like."""
+    """The body of every error answer."""
 
     error: ErrorDetail

@@ -6,7 +6,7 @@ from deltahub.server.schemas.base import Out
 
 
 class StoredOut(Out):
-    """Encoded bytes: only here, shared with other repositories, and of bases outside."""
+    """Stored bytes: own only here, shared with other repositories, base of bases elsewhere."""
 
     own: int
     shared: int
@@ -14,17 +14,19 @@ class StoredOut(Out):
 
 
 class TotalsOut(StoredOut):
-    size: int = Field(description="bytes of all files as they come back")
+    size: int = Field(description="bytes of all files, as a download returns them")
 
 
 class TensorReportOut(Out):
-    name: str | None = Field(description="null for a chunk of bytes that are no tensor")
+    name: str | None = Field(description="null for a chunk of a file that is not safetensors")
     dtype: str
     shape: list[int]
     size: int
     codec: str
     stored: int
-    base_depth: int = Field(description="deltas that are decoded one upon the other")
+    base_depth: int = Field(
+        description="number of bases that are decoded before it, one after another"
+    )
     shared: bool
 
 
@@ -43,25 +45,25 @@ class MeasuredOut(Out):
     repository: str
     commit: str
     share: float | None = Field(
-        description="of the bytes of the revision's weights: copies of its tensors, and differences"
+        description="share of the weights' bytes that are copies or deltas of its tensors"
     )
-    identical: float = Field(description="of the same bytes: those that are copies of its tensors")
+    identical: float = Field(description="share of the weights' bytes that are copies of tensors")
 
 
 class BaseReportOut(Out):
     declared: str | None
     declared_status: str | None = Field(
-        description="resolved, absent (unknown or unreadable), no_safetensors (it has no such file"
-        " so far, and nothing is coded against others), or unused (nothing needs it)"
+        description="resolved, absent (unknown or unreadable), no_safetensors (it has no"
+        " safetensors file yet, and only such files serve as bases), or unused (no tensor uses it)"
     )
     commit: str | None
     measured: list[MeasuredOut]
     declared_share: float | None = Field(
-        description="of the bytes of the revision's weights, 0 where the declared base gives"
-        " nothing; null unless it is resolved and the revision ingested"
+        description="share of the weights' bytes that the declared base accounts for; null unless"
+        " the base is resolved and the revision ingested"
     )
     pending_job_id: str | None = Field(
-        description="the ingest or re-planning that has yet to change this, null when all is done"
+        description="the ingest or replan job that may still change this; null when all are done"
     )
 
 

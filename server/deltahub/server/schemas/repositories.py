@@ -21,10 +21,12 @@ class RepositoryOut(Out):
     name: str
     private: bool
     role: str = Field(
-        description="what the caller may do here, in the words of whoami: read, write or admin"
+        description="the caller's role here, as whoami names it: read, write or admin"
     )
     created_at: datetime
-    head: str | None = Field(description="commit of the branch `main`, null while empty")
+    head: str | None = Field(
+        description="commit of the branch `main`; null while the repository is empty"
+    )
 
 
 class RepositoryPage(Out):
@@ -44,7 +46,9 @@ class RefList(Out):
 
 class BaseOut(Out):
     declared: str | None
-    commit: str | None = Field(description="what the declared name stood for, if it could be read")
+    commit: str | None = Field(
+        description="commit of the declared base; null if there is none that the caller may read"
+    )
 
 
 class EntryOut(Out):
@@ -54,7 +58,7 @@ class EntryOut(Out):
     git_blob_id: str | None
     etag: str
     mode: str
-    state: str = Field(description="landed: as it came; ingested: verified and packed")
+    state: str = Field(description="landed: stored as uploaded; ingested: verified and packed")
 
 
 class RevisionOut(Out):
@@ -64,7 +68,7 @@ class RevisionOut(Out):
     author: str | None
     created_at: datetime
     base: BaseOut
-    job_id: str | None = Field(description="its ingest, null when nothing was left to do")
+    job_id: str | None = Field(description="its ingest job; null when there was nothing to ingest")
     entries: list[EntryOut]
 
 
@@ -88,9 +92,9 @@ class CommitIn(In):
     )
     base: str | None = Field(
         default=None,
-        description="namespace/name[@revision]; `none`: there is no base; "
-        "without it, the one that a README.md among the operations names as its base_model, else "
-        "an adapter_config.json, else the one that the parent declared",
+        description="namespace/name[@revision], or `none` for no base; null: the base that a "
+        "README.md among the operations names as its base_model, else the base that an "
+        "adapter_config.json names, else the base that the parent declared",
     )
     operations: list[Annotated[AddIn | DeleteIn, Field(discriminator="op")]]
 
@@ -98,4 +102,4 @@ class CommitIn(In):
 class CommitOut(Out):
     commit: str
     job_id: str | None
-    changed: bool = Field(description="false when the branch had this content already")
+    changed: bool = Field(description="false when the branch already had this content")

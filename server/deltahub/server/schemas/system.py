@@ -1,4 +1,4 @@
-"""Health, who the caller is, and the traffic counters."""
+"""Health, the identity of the caller, and traffic counters."""
 
 from typing import Literal
 
@@ -23,11 +23,12 @@ class WhoAmIOut(Out):
 
 
 class MetricsOut(Out):
-    """Totals since the server process started. sent, received, requests: at its sockets.
+    """Totals since the server process started.
 
-    rebuilt_bytes: of files that came from frames; uploaded_bytes: of files that were read as they
-    had been uploaded, since their ingest is not over. hot_base_bytes: decoded blocks of bases on
-    the hub's disk now; hot_base_read_bytes: of bases, read from there instead of decoded.
+    sent_bytes, received_bytes, requests: counted at its sockets. rebuilt_bytes: bytes of files that
+    were decoded from frames; uploaded_bytes: bytes of files that were read from the upload, because
+    their ingest is not over. hot_base_bytes: decoded blocks of bases that are on the hub's disk
+    now; hot_base_read_bytes: bytes of bases that were read from there instead of decoded.
     """
 
     sent_bytes: int

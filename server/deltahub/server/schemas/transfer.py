@@ -28,20 +28,20 @@ class FileQueryIn(In):
 
 class FileQueryOut(Out):
     have: list[str] = Field(
-        description="kept for a day for this repository, but for a file whose ingest is not over: "
-        "keep yours until the commit; what is not named is to be uploaded"
+        description="files that the hub has, kept for a day for this repository. A file whose "
+        "ingest is not over is not kept: keep your copy until the commit. Upload all others"
     )
 
 
 class TensorQueryIn(In):
-    # JSON has no tuples, so strictness would refuse every pair.
+    # Not strict: JSON has no tuples, so a strict model would refuse every pair.
     tensors: list[Annotated[tuple[TensorId, StrictSize], Field(strict=False)]] = Field(
         description="[BLAKE3-256 in hex, size in bytes] each"
     )
 
 
 class TensorQueryOut(Out):
-    have: list[str] = Field(description="kept for a day for this repository, also uncommitted")
+    have: list[str] = Field(description="kept for a day for this repository, even without a commit")
 
 
 class FramesIn(In):
@@ -54,7 +54,9 @@ class PackIn(In):
 
 class PackOut(Out):
     tensors: int
-    waiting: int = Field(description="tensors of which further frames are still to be uploaded")
+    waiting: int = Field(
+        description="tensors that still lack frames, to be uploaded in another pack"
+    )
 
 
 class RecipeAcceptedOut(Out):

@@ -1,1 +1,1 @@
-"""Bodies of requests and responses: bounded in memory, fair among clients."""
+"""Bodies of requests and responses, with bounded memory and slots shared fairly by clients."""

@@ -1,8 +1,8 @@
-"""Bodies on the move in bounded memory: the only asynchronous code of the server.
+"""Bodies of requests and responses, in bounded memory.
 
-Down: a thread makes a chunk and writes it to the socket, then the next one. Up: an iterator for a
-blocking reader is fed by the event loop through a few slots. Either way the slower side holds the
-faster one back, and nothing else grows.
+Responses: a thread makes a chunk, writes it to the socket, then makes the next one. Requests: the
+event loop passes blocks through a bounded queue to a thread that reads them from an iterator. In
+both cases the slower side blocks the faster one.
 """
 
 import asyncio
@@ -22,112 +22,112 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from deltahub.server.streaming.chunks import Chunk
-from deltahub.server.streaming.fair_queue import Turns, Who
-from deltahub.server.streaming.socket_writer import ClientGone, NotTaken, Outflow
+from deltahub.server.streaming.fair_queue import ClientKey, FairQueue
+from deltahub.server.streaming.socket_writer import ClientGone, NotTaken, SocketWriter
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 BLOCK_BYTES = 1 << 20
-# Blocks between the socket and the disk, per upload.
+# Blocks that wait between the socket and the disk, per upload.
 UPLOAD_SLOTS = 2
-# What is read at a time of a body that is dropped.
+# Block size for a body that is read and dropped.
 DISCARDED_BYTES = 64 << 10
-# How long the event loop has to hear of an end that a thread has met.
-_HEARD_S: Final = 5.0
+# How long to wait until the event loop notices a lost connection that a thread has noticed.
+_DISCONNECT_WAIT_S: Final = 5.0
 _END = object()
 
 
 class BodyCut(Exception):
-    """The client went away before its body ended."""
+    """The client disconnected, or was too slow, before its body ended."""
 
     code = "body_cut"
 
 
 class BodyLimit(Exception):
-    """A body grew over its limit."""
+    """A body is larger than its limit."""
 
     code = "limit_exceeded"
 
 
 class ChunkStream(Response):
-    """A response whose body is what `chunks` yields; its size is known before.
+    """A response of known size whose body is what `chunks` yields.
 
-    From when `turns` has one for `who`, a thread of `threads` makes the chunks, inside of
-    `making`, and writes them (see Outflow): slow clients make the server hold one chunk each. A
-    client has idle_s to take a chunk, and less while others wait for a turn. What fails before the
-    first chunk is there raises. If it fails later, the connection is cut: the client sees fewer
-    bytes than announced, never padding. When the client goes away, `chunks` is closed after the
-    one in hand.
+    Once `fair_queue` has a slot for `client`, a thread of `threads` makes each chunk, inside of
+    `decode_slots`, and writes it (see SocketWriter), so the server holds about one chunk for each
+    slow client. A client has idle_s to take a chunk, and less while others wait for a slot. An
+    error before the first chunk is raised. After a later error the connection is cut: the client
+    gets fewer bytes than announced, never padding. When the client disconnects, `chunks` is closed
+    after the current chunk.
     """
 
     def __init__(
         self,
         chunks: Iterator[Chunk],
         threads: Executor,
-        making: AbstractContextManager[object],
-        turns: Turns,
-        who: Who,
+        decode_slots: AbstractContextManager[object],
+        fair_queue: FairQueue,
+        client: ClientKey,
         *,
         status_code: int,
         headers: Mapping[str, str],
         idle_s: float,
         label: str,
     ) -> None:
-        """threads: as many as there are turns, or more. headers: with Content-Length."""
+        """threads: at least as many as slots. headers: must contain Content-Length."""
         super().__init__(status_code=status_code, headers=dict(headers))
         self._size = int(headers["Content-Length"])
         self._idle_s = idle_s
         self._chunks = chunks
         self._threads = threads
-        self._making = making
-        self._turns = turns
-        self._who = who
+        self._decode_slots = decode_slots
+        self._fair_queue = fair_queue
+        self._client = client
         self._label = label
         self._work: Future[Any] | None = None
-        # What the client keeps waiting: its connection that takes no more yet, then the outflow.
-        self._since = 0.0
-        self._patience: anyio.CancelScope | None = None
-        self._outflow: Outflow | None = None
-        # There was no chunk left: nothing is to be closed.
-        self._is_used_up = False
+        # Before the body starts: since when we wait for the connection, and the scope of that wait.
+        self._head_since = 0.0
+        self._head_wait: anyio.CancelScope | None = None
+        self._writer: SocketWriter | None = None
+        # Whether all chunks were sent, so that `chunks` need not be closed.
+        self._is_sent = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            async with self._turns.turn(self._who, self):
+            async with self._fair_queue.slot(self._client, self):
                 first = await self._in_thread(self._first)
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._watch, receive, group.cancel_scope)
                     await self._send_all(send, first)
                     group.cancel_scope.cancel()
         finally:
-            if self._outflow is not None:
-                self._outflow.cut()  # of what is through, nothing is left to be cut
+            if self._writer is not None:
+                self._writer.cut()  # does nothing after the body was sent
             with anyio.CancelScope(shield=True):
                 if self._work is not None and not (self._work.done() or self._work.cancel()):
-                    # It has begun, and a generator in use cannot be closed.
-                    with suppress(Exception):  # who waited for it is gone
+                    # The thread uses the generator, which cannot be closed until it returns.
+                    with suppress(Exception):  # nobody waits for its result any more
                         await asyncio.wrap_future(self._work)
-                if self._outflow is not None:
-                    self._outflow.close()
-                if not self._is_used_up:
+                if self._writer is not None:
+                    self._writer.close()
+                if not self._is_sent:
                     await anyio.to_thread.run_sync(_close, self._chunks)
 
     def waited_s(self) -> float:
-        """Since when the client takes the chunk that it has; 0 while it waits for one itself."""
-        if self._patience is not None:
-            return time.monotonic() - self._since
-        return self._outflow.waited_s() if self._outflow is not None else 0.0
+        """Seconds since we began to wait for the client; 0 while the client waits for us."""
+        if self._head_wait is not None:
+            return time.monotonic() - self._head_since
+        return self._writer.waited_s() if self._writer is not None else 0.0
 
     def cut(self) -> None:
-        """Ends the response where it is. Precondition: waited_s() > 0."""
-        if self._patience is not None:
-            self._patience.deadline = -math.inf
-        elif self._outflow is not None:
-            # Here, since the client's end is heard of in two ways at once.
-            self._log_cut(NotTaken(self._outflow.waited_s()))
-            self._outflow.cut()
+        """Abort the response. Precondition: waited_s() > 0."""
+        if self._head_wait is not None:
+            self._head_wait.deadline = -math.inf
+        elif self._writer is not None:
+            # Logged here: the thread and the event loop would see only a client that disconnected.
+            self._log_cut(NotTaken(self._writer.waited_s()))
+            self._writer.cut()
 
     async def _watch(self, receive: Receive, scope: anyio.CancelScope) -> None:
         while True:
@@ -139,25 +139,25 @@ class ChunkStream(Response):
     async def _send_all(self, send: Send, first: Chunk | None) -> None:
         try:
             await self._get_connection(send, first)
-            if self._outflow is not None:
-                await self._in_thread(self._outflow.run)
-            self._is_used_up = True
+            if self._writer is not None:
+                await self._in_thread(self._writer.run)
+            self._is_sent = True
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except ClientGone:
-            # The event loop hears of it too, and then nothing is left to be completed.
-            with anyio.move_on_after(_HEARD_S):
+            # The event loop notices the disconnect too and cancels this task.
+            with anyio.move_on_after(_DISCONNECT_WAIT_S):
                 await anyio.sleep_forever()
         except Exception as error:
-            # Not completing the response makes the server cut the connection.
+            # uvicorn cuts the connection of a response that was not completed.
             self._log_cut(error)
 
     def _log_cut(self, error: Exception) -> None:
         log.error("stream=%s cut: %s: %s", self._label, type(error).__name__, error)
 
     async def _get_connection(self, send: Send, first: Chunk | None) -> None:
-        """Sends what goes before the body, and waits for all of that to be through; NotTaken."""
-        self._since = time.monotonic()
-        with anyio.move_on_after(self._idle_s) as self._patience:
+        """Send the head, and wait until the writer has the socket. Raises NotTaken."""
+        self._head_since = time.monotonic()
+        with anyio.move_on_after(self._idle_s) as self._head_wait:
             await send(
                 {
                     "type": "http.response.start",
@@ -166,16 +166,18 @@ class ChunkStream(Response):
                 }
             )
             if first is not None:
-                self._outflow = Outflow(first, self._chunks, self._size, self._making, self._idle_s)
-                await send({"type": "http.response.body", "body": self._outflow, "more_body": True})
-                await self._outflow.begun()
-        waited_s, is_over = self.waited_s(), self._patience.cancelled_caught
-        self._patience = None
+                self._writer = SocketWriter(
+                    first, self._chunks, self._size, self._decode_slots, self._idle_s
+                )
+                await send({"type": "http.response.body", "body": self._writer, "more_body": True})
+                await self._writer.attached()
+        waited_s, is_over = self.waited_s(), self._head_wait.cancelled_caught
+        self._head_wait = None
         if is_over:
             raise NotTaken(waited_s)
 
     def _first(self) -> Chunk | None:
-        with self._making:
+        with self._decode_slots:
             return next(self._chunks, None)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
@@ -190,28 +192,28 @@ def _close(chunks: Iterator[Chunk]) -> None:
         close()
 
 
-def too_large(max_bytes: int, whose: str = "a request") -> BodyLimit:
-    """The refusal of a body that has more bytes than that."""
-    return BodyLimit(f"the body is larger than the limit of {max_bytes} bytes for {whose}")
+def too_large(max_bytes: int, sender: str = "a request") -> BodyLimit:
+    """Return the error for a body of more than max_bytes bytes. sender: the kind of request."""
+    return BodyLimit(f"the body is larger than the limit of {max_bytes} bytes for {sender}")
 
 
 async def read_body(
-    request: Request, max_bytes: int, idle_s: float, whose: str = "a request"
+    request: Request, max_bytes: int, idle_s: float, sender: str = "a request"
 ) -> bytes:
-    """A whole body. Raises BodyLimit when it is larger than `max_bytes`, BodyCut."""
+    """Read a whole body. Raises BodyLimit above `max_bytes` bytes, and BodyCut."""
     pieces: list[bytes] = []
     n_bytes = 0
     async for block in _blocks(request, idle_s, min(BLOCK_BYTES, max_bytes + 1)):
         n_bytes += len(block)
         if n_bytes > max_bytes:
             request.state.has_unread_body = True
-            raise too_large(max_bytes, whose)
+            raise too_large(max_bytes, sender)
         pieces.append(block)
     return b"".join(pieces)
 
 
 async def discard_body(request: Request, max_bytes: int, idle_s: float) -> None:
-    """Reads a body of which nothing is needed, and keeps none of it. Raises as read_body does."""
+    """Read a body and drop it. Raises BodyLimit and BodyCut, as read_body does."""
     n_bytes = 0
     async for block in _blocks(request, idle_s, DISCARDED_BYTES):
         n_bytes += len(block)
@@ -223,9 +225,10 @@ async def discard_body(request: Request, max_bytes: int, idle_s: float) -> None:
 async def _blocks(
     request: Request, idle_s: float, block_bytes: int = BLOCK_BYTES
 ) -> AsyncIterator[bytes]:
-    """The body in blocks of at least `block_bytes`: small reads would cost a thread hop each.
+    """Yield the body in blocks of at least `block_bytes`, except the last one.
 
-    Raises BodyCut, after what came, when the client goes away or needs `idle_s` for a block.
+    Small blocks would cost a thread switch each. If the client disconnects, or takes longer than
+    `idle_s` for a block, yields the bytes that came and then raises BodyCut.
     """
     stream = request.stream()
     is_over = False
@@ -255,8 +258,8 @@ async def _blocks(
 class BodyFeed:
     """A request body as an iterator of blocks for one thread. Used once, inside `async with`.
 
-    Nothing is read before the thread asks for the first block: a refusal that comes before that
-    costs the client no transfer (it was told to wait with `Expect: 100-continue`).
+    Nothing is read before the thread asks for the first block. A client that sends
+    `Expect: 100-continue` is therefore refused before it has sent any of its body.
     """
 
     def __init__(self, request: Request, idle_s: float) -> None:
@@ -281,7 +284,7 @@ class BodyFeed:
         return self._pump is None or not self._pump.done() or self._pump.cancelled()
 
     def blocks(self) -> Iterator[bytes]:
-        """The body's blocks in order, for a thread. Raises BodyCut after what came."""
+        """Yield the blocks of the body to a thread. Raises BodyCut after the bytes that came."""
         self.is_started = True
         self._loop.call_soon_threadsafe(self._start)
         while True:

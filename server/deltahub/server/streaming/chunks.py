@@ -1,4 +1,4 @@
-"""What one write hands to a socket: bytes that stay where they were decoded."""
+"""Groups decoded buffers into chunks, each for one write to a socket, mostly without copying."""
 
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
@@ -6,15 +6,16 @@ from typing import Final, TypeAlias
 
 from deltahub.registry.packs.tensor_reader import FIRST_RUN_BYTES, RUN_BYTES
 
-# Less is copied together: a buffer of its own costs the kernel and us more than that.
+# Smaller neighbours are copied into one buffer: a separate buffer costs more than the copy.
 _SMALL_BYTES: Final = 16 << 10
-# A run, and what else goes with it: a chunk that ends within a run keeps its buffer for the next.
+# One decoded run and a little more, because a chunk that ends inside a run would keep the buffer of
+# that run in use until the next chunk is sent.
 CHUNK_BYTES: Final = RUN_BYTES + RUN_BYTES // 64
 _SIZE: Final = attrgetter("nbytes")
 
 
 class Chunk:
-    """Buffers that follow each other, sent in one call. Its length is in bytes."""
+    """Consecutive buffers, sent in one call. len() is in bytes."""
 
     __slots__ = ("_n_bytes", "views")
 
@@ -29,7 +30,7 @@ class Chunk:
         return b"".join(self.views)
 
 
-# Of any bytes that follow each other: one buffer, or several that belong together.
+# Consecutive bytes: one buffer, or several that must stay in one chunk.
 Piece: TypeAlias = bytes | memoryview | list[memoryview]
 
 
@@ -38,28 +39,29 @@ def in_chunks(
     chunk_bytes: int = CHUNK_BYTES,
     first_bytes: int = FIRST_RUN_BYTES,
 ) -> Iterator[Chunk]:
-    """The same bytes in chunks of at most chunk_bytes, the first one of about first_bytes.
+    """Yield the same bytes in chunks of at most chunk_bytes, the first one of about first_bytes.
 
-    Hardly any chunk is much smaller than a piece can be; large pieces are not copied. Those of
-    several buffers stay together, and have chunk_bytes at most.
+    Small pieces are collected, so that few chunks are small; large pieces are not copied. The
+    buffers of a list stay in one chunk; a list has at most chunk_bytes bytes.
     """
     views: list[memoryview] = []
     n_bytes, limit = 0, first_bytes
-    # What is kept back for the next chunk keeps a buffer from being used for that.
-    enough = chunk_bytes - chunk_bytes // 4
+    # A chunk is sent once it has 3/4 of chunk_bytes: bytes held back for the next chunk keep a
+    # decoder's buffer from being reused.
+    full_bytes = chunk_bytes - chunk_bytes // 4
     for piece in pieces:
         for group in _groups(piece, chunk_bytes):
             size = sum(map(_SIZE, group))
             if views and n_bytes + size > chunk_bytes:
-                yield Chunk(_joined(views))
-                views, n_bytes, limit = [], 0, enough
+                yield Chunk(_merge_small(views))
+                views, n_bytes, limit = [], 0, full_bytes
             views += group
             n_bytes += size
             if n_bytes >= limit:
-                yield Chunk(_joined(views))
-                views, n_bytes, limit = [], 0, enough
+                yield Chunk(_merge_small(views))
+                views, n_bytes, limit = [], 0, full_bytes
     if n_bytes:
-        yield Chunk(_joined(views))
+        yield Chunk(_merge_small(views))
 
 
 def _groups(piece: Piece, chunk_bytes: int) -> Iterable[list[memoryview]]:
@@ -71,8 +73,8 @@ def _groups(piece: Piece, chunk_bytes: int) -> Iterable[list[memoryview]]:
     return ([whole[i : i + chunk_bytes]] for i in range(0, whole.nbytes, chunk_bytes))
 
 
-def _joined(views: list[memoryview]) -> list[memoryview]:
-    """The same bytes, where small neighbours are one buffer."""
+def _merge_small(views: list[memoryview]) -> list[memoryview]:
+    """The same bytes, with small neighbours copied into one buffer."""
     if len(views) == 1:
         return views
     found: list[memoryview] = []

@@ -1,4 +1,4 @@
-"""The server's connections: bytes counted for `/v1/metrics`, and heads that come to an end."""
+"""The server's HTTP protocol: counts bytes for `/v1/metrics`, bounds size and time of heads."""
 
 import asyncio
 import json
@@ -8,12 +8,12 @@ from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from deltahub.server.streaming.socket_writer import Outflow
+from deltahub.server.streaming.socket_writer import SocketWriter
 
 
 @dataclass
 class Traffic:
-    """Totals since the process started. All but sent_bytes: the event loop's alone to write."""
+    """Totals since the process started. Only the event loop writes them, except sent_bytes."""
 
     sent_bytes: int = 0
     received_bytes: int = 0
@@ -21,44 +21,43 @@ class Traffic:
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def add_sent(self, n: int) -> None:
-        """Counts bytes that were sent; safe from any thread."""
+        """Count sent bytes. Safe from any thread."""
         with self._lock:
             self.sent_bytes += n
 
 
 class CountingTransport:
-    """A transport that counts what is written to it and passes everything on.
+    """A transport that counts the bytes written to it and passes them on.
 
-    An Outflow gets the socket instead, once all that was written before is through.
+    A SocketWriter is not written: it gets the socket, once the transport's buffer is empty.
     """
 
     def __init__(self, transport: asyncio.Transport, traffic: Traffic) -> None:
         self._transport = transport
         self._traffic = traffic
-        self._outflow: Outflow | None = None
+        self._writer: SocketWriter | None = None
         self._is_waiting = False
 
-    def write(self, data: bytes | bytearray | memoryview | Outflow) -> None:
-        if isinstance(data, Outflow):
-            self._outflow, self._is_waiting = data, True
-            # However little is left of what was written before: resume_writing() says when it is
-            # through.
+    def write(self, data: bytes | bytearray | memoryview | SocketWriter) -> None:
+        if isinstance(data, SocketWriter):
+            self._writer, self._is_waiting = data, True
+            # With a limit of 0, resume_writing() is called when the buffer is empty.
             self._transport.set_write_buffer_limits(high=0)
-            self.may_be_empty()
+            self.attach_if_drained()
             return
-        # Whatever this is, the client would take it for a part of that body.
+        # The client would take these bytes for a part of the SocketWriter's body.
         if self._is_waiting:
             self._is_waiting = False
             self._transport.abort()
             return
-        if self._outflow is not None and self._outflow.has_connection:
-            self._outflow.cut()
+        if self._writer is not None and self._writer.has_connection:
+            self._writer.cut()
             return
         self._traffic.add_sent(len(data))
         self._transport.write(data)
 
-    def may_be_empty(self) -> None:
-        """Gives the socket to the Outflow that waits for it, unless something is to go before."""
+    def attach_if_drained(self) -> None:
+        """Give the socket to the waiting SocketWriter, if the transport's buffer is empty."""
         if (
             not self._is_waiting
             or self._transport.is_closing()
@@ -67,20 +66,20 @@ class CountingTransport:
             return
         self._is_waiting = False
         self._transport.set_write_buffer_limits()
-        of_us = self._transport.get_extra_info("socket")
-        assert self._outflow is not None
-        self._outflow.begin(of_us.fileno(), self._traffic.add_sent)
+        own_socket = self._transport.get_extra_info("socket")
+        assert self._writer is not None
+        self._writer.attach(own_socket.fileno(), self._traffic.add_sent)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
 
-# A request's line and headers, or trailers; uvicorn itself would collect them without end.
+# Limit for the request line and headers, and for trailers; uvicorn has none.
 MAX_HEAD_BYTES = 64 << 10
 
 
-def _last_answer(status: str, code: str, message: str) -> bytes:
-    """What a connection ends with whose request has no handler."""
+def _closing_answer(status: str, code: str, message: str) -> bytes:
+    """An error answer that closes the connection, for requests that reach no handler."""
     body = json.dumps({"error": {"code": code, "message": message}}).encode()
     head = [
         f"HTTP/1.1 {status}",
@@ -91,7 +90,7 @@ def _last_answer(status: str, code: str, message: str) -> bytes:
     return "\r\n".join([*head, "", ""]).encode() + body
 
 
-_NOT_HTTP = _last_answer(
+_NOT_HTTP = _closing_answer(
     "400 Bad Request",
     "invalid_request",
     "this is not HTTP, its headers are too large, or the body before was longer than announced",
@@ -99,11 +98,11 @@ _NOT_HTTP = _last_answer(
 
 
 def metered_protocol(traffic: Traffic, head_s: float) -> type[asyncio.Protocol]:
-    """uvicorn's HTTP protocol, adding to `traffic` what goes through each connection.
+    """Return uvicorn's HTTP protocol, extended to count into `traffic` and to limit heads.
 
-    head_s: longest that a client may take for a request's line and headers.
+    head_s: longest time, in seconds, that a client may take for a request's line and headers.
     """
-    too_slow = _last_answer(
+    too_slow = _closing_answer(
         "408 Request Timeout",
         "request_timeout",
         f"the line and headers of a request took longer than {head_s:g} s; send it again",
@@ -118,14 +117,14 @@ def metered_protocol(traffic: Traffic, head_s: float) -> type[asyncio.Protocol]:
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             self._counting = CountingTransport(cast(asyncio.Transport, transport), traffic)
             super().connection_made(cast(asyncio.Transport, self._counting))
-            self._wait_for_head()
+            self._start_head_timer()
 
         def resume_writing(self) -> None:
             super().resume_writing()
-            self._counting.may_be_empty()
+            self._counting.attach_if_drained()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._forget_head()
+            self._stop_head_timer()
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
@@ -133,11 +132,11 @@ def metered_protocol(traffic: Traffic, head_s: float) -> type[asyncio.Protocol]:
             self._head_bytes += len(data)
             super().data_received(data)
             if self.transport.is_closing():
-                self._forget_head()
+                self._stop_head_timer()
             elif self._head_bytes > MAX_HEAD_BYTES:
                 self.send_400_response("")
             elif self._head_bytes and self._head_timer is None and not self._is_in_body:
-                self._wait_for_head()
+                self._start_head_timer()
 
         def on_message_begin(self) -> None:
             self._is_in_head = True
@@ -147,32 +146,32 @@ def metered_protocol(traffic: Traffic, head_s: float) -> type[asyncio.Protocol]:
             traffic.requests += 1
             self._is_in_head = False
             self._is_in_body = True
-            self._forget_head()
+            self._stop_head_timer()
             super().on_headers_complete()
 
         def on_body(self, body: bytes) -> None:
-            self._head_bytes = 0  # what comes without a body is headers, after it too: trailers
+            self._head_bytes = 0  # bytes that come outside a body are headers or trailers
             super().on_body(body)
 
         def on_message_complete(self) -> None:
             self._is_in_body = False
-            self._forget_head()
+            self._stop_head_timer()
             super().on_message_complete()
 
-        def _wait_for_head(self) -> None:
-            self._head_timer = self.loop.call_later(head_s, self._end_of_patience)
+        def _start_head_timer(self) -> None:
+            self._head_timer = self.loop.call_later(head_s, self._on_head_timeout)
 
-        def _forget_head(self) -> None:
+        def _stop_head_timer(self) -> None:
             self._head_bytes = 0
             if self._head_timer is not None:
                 self._head_timer.cancel()
                 self._head_timer = None
 
-        def _end_of_patience(self) -> None:
+        def _on_head_timeout(self) -> None:
             if self.cycle is not None and not self.cycle.response_complete:
-                self._wait_for_head()  # of a request that waits for the answer to the one before
+                self._start_head_timer()  # a pipelined request waits for the answer before it
             else:
-                # To who has asked nothing yet, an answer would be one to what they ask next.
+                # A client that has sent nothing would take an answer for that to its next request.
                 if self._is_in_head:
                     self.transport.write(too_slow)
                 self.transport.close()

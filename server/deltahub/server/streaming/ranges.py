@@ -1,4 +1,4 @@
-"""Conditional and partial reads: If-None-Match, If-Range and one byte range (RFC 9110)."""
+"""Parsing of If-None-Match, If-Range, Range and Content-Range (RFC 9110), one range only."""
 
 import re
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})", re.ASCII)
 
 
 class UnsatisfiableRange(Exception):
-    """A range that begins behind the end of the file."""
+    """A range that begins after the end of the file."""
 
     code = "range_not_satisfiable"
 
@@ -26,7 +26,7 @@ class Part:
 
 
 def matches(header: str, etag: str) -> bool:
-    """Whether an If-None-Match header names `etag` (quoted), comparing weakly."""
+    """Whether an If-None-Match header contains `etag` (with quotes), by weak comparison."""
     if header.strip() == "*":
         return True
     tags = (tag.strip().removeprefix("W/") for tag in header.split(","))
@@ -36,11 +36,10 @@ def matches(header: str, etag: str) -> bool:
 def requested_part(
     range_header: str | None, if_range: str | None, etag: str, size: int
 ) -> Part | None:
-    """The one range that a request asks for; None means the whole file.
+    """Return the one range that a request asks for; None for the whole file.
 
-    Several ranges, other units and malformed headers are ignored, as RFC 9110 allows. If-Range
-    compares strongly, and a date never matches: ETags here identify the bytes for ever.
-    Raises UnsatisfiableRange.
+    Several ranges, other units and malformed headers are ignored, as RFC 9110 allows. If-Range is
+    compared strongly with `etag`; a date never matches. Raises UnsatisfiableRange.
     """
     if range_header is None or (if_range is not None and if_range.strip() != etag):
         return None
@@ -63,7 +62,7 @@ def requested_part(
 
 
 def parse_content_range(header: str) -> tuple[int, int, int] | None:
-    """(first byte, byte after the last, whole size) of an upload's part; None if malformed."""
+    """Return (first byte, byte after the last, file size) of a Content-Range; None if malformed."""
     match = _CONTENT_RANGE.fullmatch(header.strip())
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""Any file of the hub comes down by Xet, for those who may read it, in the ranges asked for."""
+"""Downloads by Xet: any file and range, for callers who may read the file."""
 
 from hashlib import sha256
 from random import Random
@@ -12,7 +12,7 @@ from deltahub.registry.access import organizations, tokens
 from deltahub.registry.db.models import File
 from deltahub.registry.xet.chunks import ChunkHeader
 from deltahub.server.hf.xet import downloads
-from deltahub.server.hf.xet.downloads import MOST_BY_HTTP, xet_from, xet_headers
+from deltahub.server.hf.xet.downloads import MAX_HTTP_BYTES, xet_from, xet_headers
 from deltahub.server.settings import ServerSettings
 from deltahub.server.signing import Signer
 from support.registry.opened import end_token
@@ -24,7 +24,7 @@ SHA256 = sha256(DATA).hexdigest()
 
 @pytest.fixture(scope="module")
 def secret(hub: RunningHub) -> str:
-    """A token of the owner of dan-d/secret, where the file is."""
+    """A token of the owner of dan-d/secret, the repository with the file."""
     token = hub.user("dan-d")
     hub.create("dan-d/secret", private=True, token=token)
     hub.create("dan-d/open", token=token)
@@ -45,7 +45,7 @@ class Service:
 
 
 def link(hub: RunningHub, url: str, first: int, last: int) -> Answer:
-    """As a client follows a link: with a range, without a token."""
+    """Follow a link as a client does: with a range, without a token."""
     assert url.startswith(hub.url + "/cas/xorbs/")
     return hub.call("GET", url.removeprefix(hub.url), headers={"Range": f"bytes={first}-{last}"})
 
@@ -67,10 +67,10 @@ def test_the_links_of_a_description_lead_to_its_bytes(
     service = Service(hub, "dan-d/secret", secret)
     answer = service.describe(SHA256, version, Range=f"bytes={start}-{end - 1}")
     assert answer.status == 200, answer.body
-    said: dict[str, Any] = answer.json()
+    reconstruction: dict[str, Any] = answer.json()
     found = b""
-    for term in said["terms"]:
-        (fetch,) = said["fetch_info" if version == 1 else "xorbs"][term["hash"]]
+    for term in reconstruction["terms"]:
+        (fetch,) = reconstruction["fetch_info" if version == 1 else "xorbs"][term["hash"]]
         if version == 1:
             chunks, place = fetch["range"], fetch["url_range"]
         else:
@@ -81,7 +81,7 @@ def test_the_links_of_a_description_lead_to_its_bytes(
         data = chunks_of(part.body)
         assert len(data) == term["unpacked_length"]
         found += data
-    offset = said["offset_into_first_range"]
+    offset = reconstruction["offset_into_first_range"]
     assert found[offset : offset + end - start] == DATA[start:end]
 
 
@@ -104,8 +104,8 @@ def test_only_the_files_that_the_caller_may_read_are_described(
 def test_a_link_that_is_over_or_forged_makes_the_client_ask_for_another(
     hub: RunningHub, secret: str
 ) -> None:
-    said = Service(hub, "dan-d/secret", secret).describe(SHA256).json()
-    ((fetch,),) = said["xorbs"].values()
+    reconstruction = Service(hub, "dan-d/secret", secret).describe(SHA256).json()
+    ((fetch,),) = reconstruction["xorbs"].values()
     signer = Signer.of_folder(hub.data_dir)
     claims = signer.verify("xorb", fetch["url"].rpartition("/")[2])
     claims.pop("exp")
@@ -122,8 +122,8 @@ def test_a_link_ends_with_the_token_for_which_it_was_made(hub: RunningHub, ends:
     token = hub.user(eve)
     hub.create(f"{eve}/m", private=True, token=token)
     hub.commit(f"{eve}/m", {"a.bin": DATA}, token)
-    said = Service(hub, f"{eve}/m", token).describe(SHA256).json()
-    url = said["xorbs"][said["terms"][0]["hash"]][0]["url"]
+    reconstruction = Service(hub, f"{eve}/m", token).describe(SHA256).json()
+    url = reconstruction["xorbs"][reconstruction["terms"][0]["hash"]][0]["url"]
     assert link(hub, url, 0, 9).status == 206
     end_token(hub.registry, eve, ends)
     tokens.create_token(hub.registry, eve, "write")
@@ -134,8 +134,8 @@ def test_a_link_ends_with_the_right_to_read(hub: RunningHub) -> None:
     token = hub.user("fay-d")
     hub.create("fay-d/m", token=token)
     hub.commit("fay-d/m", {"a.bin": DATA}, token)
-    said = Service(hub, "fay-d/m", None).describe(SHA256).json()
-    url = said["xorbs"][said["terms"][0]["hash"]][0]["url"]
+    reconstruction = Service(hub, "fay-d/m", None).describe(SHA256).json()
+    url = reconstruction["xorbs"][reconstruction["terms"][0]["hash"]][0]["url"]
     assert link(hub, url, 0, 9).status == 206
     change = {"private": True}
     assert hub.call("PUT", "/api/models/fay-d/m/settings", token=token, body=change).status == 200
@@ -144,19 +144,19 @@ def test_a_link_ends_with_the_right_to_read(hub: RunningHub) -> None:
 
 @pytest.mark.parametrize("ends", ["private", "deleted", "left"])
 def test_a_link_ends_with_the_repository_that_shows_the_file(hub: RunningHub, ends: str) -> None:
-    """A repository answers for each file that the caller may read in any other."""
+    """Any repository serves a file that the caller may read in another repository."""
     ann, bob = hub.user(f"ann-{ends}"), hub.user(f"bob-{ends}")
     organizations.create_organization(hub.registry, f"lab-{ends}")
     organizations.add_member(hub.registry, f"lab-{ends}", f"ann-{ends}", "admin")
     organizations.add_member(hub.registry, f"lab-{ends}", f"bob-{ends}", "read")
-    shown, asked = f"lab-{ends}/shown", f"lab-{ends}/asked"
+    shown, other = f"lab-{ends}/shown", f"lab-{ends}/asked"
     hub.create(shown, private=ends == "left", token=ann)
-    hub.create(asked, private=ends == "left", token=ann)
+    hub.create(other, private=ends == "left", token=ann)
     data = Random(ends).randbytes(1000)
     hub.commit(shown, {"a.bin": data}, ann)
     digest = sha256(data).hexdigest()
-    said = Service(hub, asked, bob if ends == "left" else None).describe(digest).json()
-    ((fetch,),) = said["xorbs"].values()
+    reconstruction = Service(hub, other, bob if ends == "left" else None).describe(digest).json()
+    ((fetch,),) = reconstruction["xorbs"].values()
     assert link(hub, fetch["url"], 0, 9).status == 206
     if ends == "private":
         hub.call("PUT", f"/api/models/{shown}/settings", token=ann, body={"private": True})
@@ -175,7 +175,7 @@ def asking(client: str) -> Request:
 
 def test_clients_are_told_to_download_so_as_far_as_is_known_of_them() -> None:
     on, off = ServerSettings(), ServerSettings(has_xet_downloads=False)
-    beyond_http = MOST_BY_HTTP + 1
+    beyond_http = MAX_HTTP_BYTES + 1
     for release, least in {
         "0.33.5": None, "0.34.0": beyond_http, "0.36.2": beyond_http, "0.37.0": None,
         "1.0.0.rc1": beyond_http, "1.4.1": beyond_http, "1.26.1": beyond_http, "1.27.0": None,
@@ -213,7 +213,7 @@ def test_only_clients_that_are_known_are_told_of_it(
         (older, len(DATA) - 1, True),
         ("curl/8", 1, False),
     ):
-        monkeypatch.setattr(downloads, "MOST_BY_HTTP", most)
+        monkeypatch.setattr(downloads, "MAX_HTTP_BYTES", most)
         headers = {"User-Agent": agent}
         for path, is_large in (("a.bin", True), ("empty.bin", False)):
             url = f"/dan-d/secret/resolve/main/{path}"
@@ -223,5 +223,5 @@ def test_only_clients_that_are_known_are_told_of_it(
             assert ("xet-auth" in answer.headers.get("Link", "")) == (expected is not None)
         url = "/api/models/dan-d/secret/tree/main"
         tree = hub.call("GET", url, token=secret, headers=headers).json()
-        told = {item["path"] for item in tree if "xetHash" in item}
-        assert told == ({"a.bin"} if is_told else set())
+        with_xet = {item["path"] for item in tree if "xetHash" in item}
+        assert with_xet == ({"a.bin"} if is_told else set())

@@ -1,4 +1,4 @@
-"""The Xet service over HTTP: who may use it, and what it says."""
+"""The Xet service over HTTP: its permissions and answers."""
 
 import http.client
 import json
@@ -23,7 +23,7 @@ FILE = FileOf([TermOf(ONE, 1), TermOf(ONE, 0, 2)])
 
 
 class Cas:
-    """A client of one repository's service."""
+    """A client of the Xet service of one repository."""
 
     def __init__(self, hub: RunningHub, name: str, token: str | None, access: str) -> None:
         self.hub = hub
@@ -58,10 +58,10 @@ def name(hub: RunningHub, request: pytest.FixtureRequest) -> str:
 
 def test_the_token_says_the_same_in_body_and_headers(hub: RunningHub, name: str) -> None:
     cas = Cas(hub, name, hub.admin_token, "write")
-    said, headers = cas.answer.json(), cas.answer.headers
-    assert headers["X-Xet-Cas-Url"] == said["casUrl"] == f"{hub.url}{cas.url}"
-    assert headers["X-Xet-Access-Token"] == said["accessToken"]
-    assert headers["X-Xet-Token-Expiration"] == str(said["exp"])
+    shown, headers = cas.answer.json(), cas.answer.headers
+    assert headers["X-Xet-Cas-Url"] == shown["casUrl"] == f"{hub.url}{cas.url}"
+    assert headers["X-Xet-Access-Token"] == shown["accessToken"]
+    assert headers["X-Xet-Token-Expiration"] == str(shown["exp"])
     assert cas.url.startswith("/cas/e0/r")
     slashed = f"/api/models/{name}/xet-read-token/refs%2Fpr%2F1"
     assert hub.call("GET", slashed, token=hub.admin_token).status == 200
@@ -105,13 +105,13 @@ def test_what_need_not_be_sent_is_told_to_who_may_write_and_know_of_it(hub: Runn
     operations = [{"op": "add", "path": "a.bin", "sha256": FILE.digest, "size": len(FILE.data)}]
     commits = "/v1/repositories/ann-k/secret/commits"
     assert hub.call("POST", commits, token=ann, body={"operations": operations}).status == 201
-    told = cas.call("GET", head)
-    assert (told.status, told.headers["content-type"]) == (200, "application/octet-stream")
-    assert ONE.hash in told.body
+    known = cas.call("GET", head)
+    assert (known.status, known.headers["content-type"]) == (200, "application/octet-stream")
+    assert ONE.hash in known.body
     older = head.replace("default", "default-merkledb")
-    assert cas.call("GET", older).body[:-200] == told.body[:-200]
+    assert cas.call("GET", older).body[:-200] == known.body[:-200]
     assert Cas(hub, "ann-k/secret", ann, "read").call("GET", head).status == 403
-    # What others have in private is answered as what nobody has.
+    # A chunk of another user's private file is answered like an unknown one.
     hidden = Cas(hub, "bob-k/m", bob, "write").call("GET", head)
     unknown = Cas(hub, "bob-k/m", bob, "write").call("GET", f"/v1/chunks/default/{'0' * 64}")
     assert (hidden.status, hidden.body) == (unknown.status, unknown.body)
@@ -124,14 +124,14 @@ def test_a_file_is_uploaded_and_committed(hub: RunningHub, name: str) -> None:
     assert cas.call("POST", f"/v1/xorb-grants/default/{ONE.name}", b'{"length": 9}').status == 404
     assert cas.send(ONE).json() == {"was_inserted": True}
     assert cas.send(ONE).json() == {"was_inserted": False}
-    # Who begins again is told before sending it.
+    # A client that starts again learns before sending that the hub has the xorb.
     found = cas.call("POST", f"/v1/xorb-grants/default/{ONE.name}", b'{"length": 9}')
     assert (found.status, found.json()) == (200, {"was_inserted": False})
-    said = lines(cas.shard(FILE))
-    assert said[-1] == {"type": "result"}
-    assert {line["type"] for line in said} == {"validating", "committing", "result"}
+    shown = lines(cas.shard(FILE))
+    assert shown[-1] == {"type": "result"}
+    assert {line["type"] for line in shown} == {"validating", "committing", "result"}
     assert cas.shard(FILE, version=1).json() == {"result": 1}
-    # As hf_xet 1.5.0 says it.
+    # The path of hf_xet 1.5.0.
     assert cas.call("POST", "/shards", ShardOf([FILE]).body).json() == {"result": 1}
     operations = [{"op": "add", "path": "a.bin", "sha256": FILE.digest, "size": len(FILE.data)}]
     body = {"operations": operations}
@@ -143,7 +143,7 @@ def test_a_file_is_uploaded_and_committed(hub: RunningHub, name: str) -> None:
 
 
 def test_a_shard_with_unknown_chunks_is_refused_with_a_way_out(hub: RunningHub, name: str) -> None:
-    # What nobody has sent before, not even to another repository.
+    # A xorb that nobody has sent before, not even to another repository.
     xorb = XorbOf(cut(Random(4).randbytes(9_000), 3_000))
     file = FileOf([TermOf(xorb)])
     cas = Cas(hub, name, hub.admin_token, "write")
@@ -155,7 +155,7 @@ def test_a_shard_with_unknown_chunks_is_refused_with_a_way_out(hub: RunningHub, 
     assert again.url == cas.url.replace("/e0/", "/e1/")
     refused = cas.shard(file, version=1)
     assert (refused.status, refused.headers["X-Error-Code"]) == (404, "upload_not_found")
-    # The old URL is still good for what is under way.
+    # The old URL still works for uploads that have begun.
     assert cas.send(xorb).status == 200
     assert lines(cas.shard(file))[-1] == {"type": "result"}
 
@@ -255,7 +255,7 @@ def test_a_token_ends_with_the_one_that_fetched_it(hub: RunningHub, ends: str) -
     describe = f"/v2/reconstructions/{sha256(ONE.body).hexdigest()}"
     assert reading.call("GET", describe).status == writing.send(ONE).status == 200
     end_token(hub.registry, kim, ends)
-    # What the row's id alone named would be this one's now.
+    # The new token may have the database id of the old one: an id alone would name the new token.
     new = tokens.create_token(hub.registry, kim, "write")
     assert reading.call("GET", describe).status == 401
     assert writing.send(ONE).status == writing.shard(FILE).status == 401
@@ -279,8 +279,8 @@ def test_a_token_ends_with_its_repository(hub: RunningHub, name: str) -> None:
     delete_repository(hub.registry, admin, name)
     hub.create(name)
     assert cas.send(ONE).status == 404
-    anew = Cas(hub, name, hub.admin_token, "write")
-    assert anew.url != cas.url
+    fresh = Cas(hub, name, hub.admin_token, "write")
+    assert fresh.url != cas.url
 
 
 def test_a_file_that_comes_in_elsewhere_is_to_be_tried_again(hub: RunningHub, name: str) -> None:

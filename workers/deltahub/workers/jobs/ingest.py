@@ -1,7 +1,7 @@
-"""The job `ingest`: what a commit brought becomes packs and recipes, proved before the switch.
+"""The job `ingest`: stores the new files of a commit as packs and recipes, verified first.
 
-payload {"revision_id"}; result {"files"}: how many were ingested. How many relatives are to be
-re-planned is not told: they may be private, and of people whom the pusher does not know.
+payload {"revision_id"}; result {"files"}: number of ingested files. The result does not say how
+many other revisions will be re-planned, because these may be private to other users.
 """
 
 from functools import partial
@@ -15,7 +15,7 @@ from deltahub.workers.context import JobContext, StepFailed
 
 
 def ingest(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
-    """Scan every file, store packs until nothing is missing, finish every file, tell relatives."""
+    """Scan all files, store packs until no tensor is missing, finish all files, queue replans."""
     revision_id: int = payload["revision_id"]
     work = Ingest(
         context.registry,
@@ -25,7 +25,7 @@ def ingest(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
         report=context.report,
         check_cancel=context.check_cancel,
     )
-    # Remembered, so that the steps after it are the same ones in every run.
+    # A step, so that its result is recorded: all later steps are then the same in every run.
     steps = context.step("list files", work.pending_files)
     for number, file_ids in enumerate(steps):
         context.step(f"scan files {number}", partial(work.scan, file_ids))
@@ -39,21 +39,21 @@ def ingest(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
         except StepFailed as error:
             if error.code != DataLost.code:
                 raise
-            damaged = damaged or error  # the files of the other steps may be whole
+            damaged = damaged or error  # go on: files of other steps may be intact
     if damaged is not None:
         raise damaged
 
-    def tell_relatives() -> list[str]:
+    def queue_replans() -> list[str]:
         work.release()
         if not revision_exists(context, revision_id):
             return []
         return after_ingest(context.registry, context.reader, revision_id)
 
-    context.step("tell relatives", tell_relatives)
+    context.step("tell relatives", queue_replans)
     return {"files": sum(map(len, steps))}
 
 
 def revision_exists(context: JobContext, revision_id: int) -> bool:
-    """False when its repository was deleted while the job waited: then nothing is left to do."""
+    """Whether a revision exists. If its repository was deleted meanwhile, a job has no work."""
     with context.registry.db.read() as session:
         return session.get(Revision, revision_id) is not None

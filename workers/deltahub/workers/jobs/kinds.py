@@ -1,4 +1,4 @@
-"""Which job module does which kind of job."""
+"""The table of job kinds and their functions."""
 
 from collections.abc import Mapping
 

@@ -1,6 +1,7 @@
-"""The job `prove_recipe`: a client's recipe is followed, and believed if its SHA-256 comes out.
+"""The job `prove_recipe`: rebuilds a file by a client's recipe and verifies its SHA-256.
 
-payload as registry/uploads/recipes.py wrote it; result {"sha256"}: the file that can be committed.
+payload: as deltahub.registry.uploads.recipes writes it; result {"sha256"}: the file, which can be
+committed now.
 """
 
 from functools import partial
@@ -11,7 +12,7 @@ from deltahub.workers.context import JobContext
 
 
 def prove_recipe_job(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
-    """Rebuild the file from the store, hash it, and make it committable."""
+    """Rebuild the file from stored tensors, verify its hash, and make it committable."""
     follow = partial(
         prove_recipe,
         context.registry,

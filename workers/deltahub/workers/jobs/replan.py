@@ -1,6 +1,7 @@
-"""The job `replan`: tensors become deltas of a base that came, or was named, after them.
+"""The job `replan`: stores tensors as deltas of a base that came, or was declared, after them.
 
-payload {"revision_id"}; result {"switched", "saved_bytes"}: tensors, and bytes they shrank by.
+payload {"revision_id"}; result {"switched", "saved_bytes"}: number of re-encoded tensors, and by
+how many bytes they became smaller.
 """
 
 from dataclasses import asdict
@@ -14,11 +15,11 @@ from deltahub.workers.jobs.ingest import revision_exists
 
 
 def replan(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
-    """Go through the revision a pack at a time, then measure again what its family is made from."""
+    """Re-plan the revision one pack at a time, then measure the bases of affected revisions."""
     revision_id: int = payload["revision_id"]
     planner: Replanner | None = None
 
-    def go_on(position: int) -> dict[str, Any] | None:
+    def replan_pack(position: int) -> dict[str, Any] | None:
         nonlocal planner
         if not revision_exists(context, revision_id):
             return None
@@ -38,7 +39,7 @@ def replan(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
     position: int | None = 0
     switched, saved_bytes = 0, 0
     while position is not None:
-        done = context.step(f"replan from {position}", partial(go_on, position))
+        done = context.step(f"replan from {position}", partial(replan_pack, position))
         if done is None:
             break
         switched += done["switched"]

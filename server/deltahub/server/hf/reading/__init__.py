@@ -1,1 +1,1 @@
-"""Endpoints of the Hugging Face API that read repositories."""
+"""Routes of the Hugging Face API that read repositories."""

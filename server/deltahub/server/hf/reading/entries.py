@@ -1,4 +1,4 @@
-"""Files and folders as Hugging Face clients see them in trees and lists."""
+"""Files and folders in the JSON of the Hugging Face API, for trees and lists."""
 
 import hashlib
 from collections.abc import Iterable
@@ -9,13 +9,13 @@ from deltahub.registry.catalog.entries import EntryInfo
 from deltahub.registry.catalog.history import CommitInfo
 
 
-def moment(at: datetime) -> str:
-    """A time as those clients parse it: UTC, milliseconds, Z."""
+def utc_text(at: datetime) -> str:
+    """Return a time in the form that Hugging Face clients parse: UTC, milliseconds, Z."""
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def pointer(entry: EntryInfo) -> bytes:
-    """What git keeps in place of an LFS file."""
+def lfs_pointer(entry: EntryInfo) -> bytes:
+    """Return the Git LFS pointer file that git stores in place of a large file."""
     lines = (
         "version https://git-lfs.github.com/spec/v1",
         f"oid sha256:{entry.file.sha256}",
@@ -25,22 +25,23 @@ def pointer(entry: EntryInfo) -> bytes:
 
 
 def git_blob_id(data: bytes) -> str:
-    """The SHA-1 by which git knows these bytes as a file."""
+    """Return the id of the git blob with these bytes: a SHA-1 in hex."""
     blob = b"blob %d\0" % len(data) + data
     return hashlib.sha1(blob, usedforsecurity=False).hexdigest()
 
 
 def blob_id(entry: EntryInfo) -> str:
-    """Of what git keeps: the file itself, or an LFS file's pointer."""
-    return entry.etag if entry.mode == "regular" else git_blob_id(pointer(entry))
+    """Return the git blob id of an entry: that of the file, or of a large file's pointer."""
+    return entry.etag if entry.mode == "regular" else git_blob_id(lfs_pointer(entry))
 
 
-def shown_file(
+def file_json(
     entry: EntryInfo, last: CommitInfo | None = None, *, xet_from: int | None = None
 ) -> dict[str, Any]:
-    """A file of a tree. last: the commit that put it there, for who asks for it.
+    """Return the JSON of a file in a tree.
 
-    xet_from: the client downloads files of so many bytes, or more, by Xet.
+    last: the commit that changed it last, shown if given. xet_from: size in bytes from which the
+    client downloads files by Xet; None for never.
     """
     shown: dict[str, Any] = {
         "type": "file",
@@ -52,7 +53,7 @@ def shown_file(
         shown["lfs"] = {
             "oid": entry.file.sha256,
             "size": entry.file.size,
-            "pointerSize": len(pointer(entry)),
+            "pointerSize": len(lfs_pointer(entry)),
         }
         if xet_from is not None and entry.file.size >= xet_from:
             shown["xetHash"] = entry.file.sha256
@@ -60,7 +61,7 @@ def shown_file(
 
 
 def folder_ids(inside: Iterable[tuple[str, str, str]]) -> dict[str, str]:
-    """Folder -> an id that says what is in it, of (folder, path, ETag) in order of path."""
+    """Return folder -> an id of its contents. inside: (folder, path, ETag), in order of path."""
     digests: dict[str, Any] = {}
     for folder, path, etag in inside:
         if folder not in digests:
@@ -69,8 +70,8 @@ def folder_ids(inside: Iterable[tuple[str, str, str]]) -> dict[str, str]:
     return {folder: digest.hexdigest() for folder, digest in digests.items()}
 
 
-def shown_folder(path: str, oid: str, last: CommitInfo | None = None) -> dict[str, Any]:
-    """A folder of a tree. last: the newest commit that changed what is in it."""
+def folder_json(path: str, oid: str, last: CommitInfo | None = None) -> dict[str, Any]:
+    """Return the JSON of a folder in a tree. last: the newest commit that changed its contents."""
     shown: dict[str, Any] = {"type": "directory", "oid": oid, "size": 0, "path": path}
     return shown | _with_commit(last)
 
@@ -78,4 +79,6 @@ def shown_folder(path: str, oid: str, last: CommitInfo | None = None) -> dict[st
 def _with_commit(last: CommitInfo | None) -> dict[str, Any]:
     if last is None:
         return {}
-    return {"lastCommit": {"id": last.commit, "title": last.title, "date": moment(last.created_at)}}
+    return {
+        "lastCommit": {"id": last.commit, "title": last.title, "date": utc_text(last.created_at)}
+    }

@@ -1,4 +1,4 @@
-"""A model as Hugging Face clients see it: what is known of its repository and of one revision."""
+"""The JSON of a model in the Hugging Face API: facts of its repository and one revision."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from deltahub.registry.catalog.declared_base import DeclaredBase, find_declared,
 from deltahub.registry.catalog.entries import EntryInfo, list_entries, used_storage
 from deltahub.registry.catalog.search import Listed
 from deltahub.registry.lineage.measured import measured_bases
-from deltahub.server.cards.facts import facts_of
-from deltahub.server.hf.reading.entries import blob_id, moment, pointer
+from deltahub.server.cards.facts import read_facts
+from deltahub.server.hf.reading.entries import blob_id, lfs_pointer, utc_text
 from deltahub.server.hub import Hub
 
 
 @dataclass(frozen=True)
-class Rows:
-    """What the database knows of a model. revision: None for one that is empty.
+class ModelRows:
+    """Database rows of a model. revision: None if it is empty.
 
-    base: what it was made from, if that is a model here and the caller may know of it. measured:
-    what its weights were found to be made from, whatever anybody says.
+    base: the declared base, if it is a model here and the caller may read it. measured: names of
+    the models that its weights were measured to derive from.
     """
 
     listed: Listed
@@ -31,26 +31,26 @@ class Rows:
     measured: tuple[str, ...] = ()
 
 
-def rows_of(
+def load_rows(
     session: ReadSession, caller: Caller | None, listed: Listed, revision: Revision | None
-) -> Rows:
-    """The rows of a model at a revision."""
+) -> ModelRows:
+    """Load the rows of a model at a revision."""
     entries = [] if revision is None else list_entries(session, revision)
     base = None if revision is None else find_declared(session, caller, revision)
     if base is not None and base.revision is None:
-        # One that came after this is looked for by its name, until it is ingested.
+        # A base that came after this revision is found by its name, until it is ingested.
         is_known = revision is not None and revision.declared_base_revision_id is not None
         if is_known or resolve_declared(session, caller, base.text) is None:
             base = None
     measured = () if revision is None else measured_bases(session, caller, revision)
     used = used_storage(session, listed.repository)
-    return Rows(listed, revision, entries, used, base, measured)
+    return ModelRows(listed, revision, entries, used, base, measured)
 
 
-def info_of(hub: Hub, rows: Rows, *, with_blobs: bool = False) -> dict[str, Any]:
-    """Everything about a model, in the words of that API. Reads its small files."""
+def model_json(hub: Hub, rows: ModelRows, *, with_blobs: bool = False) -> dict[str, Any]:
+    """Return the JSON of a model with all properties. Reads its card and other small files."""
     repository, revision = rows.listed.repository, rows.revision
-    facts = facts_of(hub, rows.entries, rows.base, rows.measured)
+    facts = read_facts(hub, rows.entries, rows.base, rows.measured)
     changed_at = repository.created_at if revision is None else revision.created_at
     info: dict[str, Any] = {
         "_id": f"{repository.id:024x}",
@@ -63,8 +63,8 @@ def info_of(hub: Hub, rows: Rows, *, with_blobs: bool = False) -> dict[str, Any]
         "downloads": 0,
         "likes": 0,
         "tags": facts.tags,
-        "createdAt": moment(repository.created_at),
-        "lastModified": moment(changed_at),
+        "createdAt": utc_text(repository.created_at),
+        "lastModified": utc_text(changed_at),
         "siblings": [_sibling(entry, with_blobs) for entry in rows.entries],
         "usedStorage": rows.used_storage,
     }
@@ -84,10 +84,10 @@ def info_of(hub: Hub, rows: Rows, *, with_blobs: bool = False) -> dict[str, Any]
     return info
 
 
-def shortened(
+def list_json(
     info: dict[str, Any], *, full: bool, card: bool, config: bool, expand: Sequence[str] | None
 ) -> dict[str, Any]:
-    """As much of an info as a list shows."""
+    """Return the part of a model's JSON that a list shows."""
     if expand is not None:
         return {key: info[key] for key in ("_id", "id", *expand) if key in info}
     left_out = {"usedStorage", "safetensors", "disabled"}
@@ -108,6 +108,6 @@ def _sibling(entry: EntryInfo, with_blobs: bool) -> dict[str, Any]:
             shown["lfs"] = {
                 "sha256": entry.file.sha256,
                 "size": entry.file.size,
-                "pointerSize": len(pointer(entry)),
+                "pointerSize": len(lfs_pointer(entry)),
             }
     return shown

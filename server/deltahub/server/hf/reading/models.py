@@ -1,4 +1,4 @@
-"""Models: one, many, and what clients ask about them."""
+"""Lists of models, single models, their refs, commits, safetensors headers and access."""
 
 from typing import Annotated, Any, Final
 from urllib.parse import urlencode
@@ -15,12 +15,12 @@ from deltahub.registry.catalog.refs import find_ref, resolve_revision
 from deltahub.registry.catalog.search import Listed
 from deltahub.registry.errors import InvalidRequest
 from deltahub.registry.names import quoted
-from deltahub.server.cards.facts import header_of, read_small
+from deltahub.server.cards.facts import read_header, read_small
 from deltahub.server.cards.plain_values import read_json
-from deltahub.server.hf.door import unescaped
-from deltahub.server.hf.reading.entries import moment
-from deltahub.server.hf.reading.model_info import info_of, rows_of, shortened
-from deltahub.server.hf.reading.queries import check_expand, wanted
+from deltahub.server.hf.dispatch import unescaped
+from deltahub.server.hf.reading.entries import utc_text
+from deltahub.server.hf.reading.model_info import list_json, load_rows, model_json
+from deltahub.server.hf.reading.queries import check_expand_names, parse_query
 from deltahub.server.hf.reading.revisions import revision_of
 from deltahub.server.hub import CallerDep, HubDep, NameDep
 from deltahub.server.limits import BoundedRoute
@@ -28,8 +28,8 @@ from deltahub.server.limits import BoundedRoute
 router = APIRouter(route_class=BoundedRoute, prefix="/api/models")
 
 _PAGE: Final = 100
-_MOST_ON_PAGE: Final = 1000
-_LOOKED_AT: Final = 2000  # models that one page of a filtered list goes through, at most
+_MAX_PAGE: Final = 1000
+_MAX_EXAMINED: Final = 2000  # most models that are examined for one page of a filtered list
 _COMMITS: Final = 50
 _MAX_INDEX_BYTES: Final = 16 << 20
 
@@ -49,28 +49,28 @@ def list_models(
     expand: Expand = None,
     cursor: str | None = None,
 ) -> JSONResponse:
-    """Models that the caller may read, the newest or the last changed first."""
-    asked = wanted(request.query_params)
-    check_expand(expand)
-    order = asked.order
-    size = min(limit, _MOST_ON_PAGE)
+    """List the models that the caller may read, the newest or the last changed first."""
+    filters = parse_query(request.query_params)
+    check_expand_names(expand)
+    order = filters.order
+    size = min(limit, _MAX_PAGE)
     page = min(size, _PAGE)
     shown: list[dict[str, Any]] = []
-    looked_at, after, is_over = 0, cursor, asked.is_empty
-    while len(shown) < size and looked_at < _LOOKED_AT and not is_over:
+    n_examined, after, is_over = 0, cursor, filters.is_empty
+    while len(shown) < size and n_examined < _MAX_EXAMINED and not is_over:
         with hub.registry.db.read() as session:
             batch = search.search(
-                session, caller, namespace=author, words=asked.words, order=order,
+                session, caller, namespace=author, words=filters.words, order=order,
                 after=after, limit=page + 1,
             )  # fmt: skip
-            rows = [rows_of(session, caller, listed, listed.head) for listed in batch[:page]]
+            rows = [load_rows(session, caller, listed, listed.head) for listed in batch[:page]]
         is_over = len(batch) <= page
         for found in rows:
-            looked_at += 1
+            n_examined += 1
             after = found.listed.cursor(order)
-            info = info_of(hub, found)
-            if asked.fits(info):
-                shown.append(shortened(info, full=full, card=card, config=config, expand=expand))
+            info = model_json(hub, found)
+            if filters.matches(info):
+                shown.append(list_json(info, full=full, card=card, config=config, expand=expand))
             if len(shown) == size:
                 is_over = is_over and found is rows[-1]
                 break
@@ -93,16 +93,16 @@ def get_model(
     blobs: bool = False,
     expand: Expand = None,
 ) -> JSONResponse:
-    """Everything about a model at a revision; of its main branch where none is named."""
-    check_expand(expand)
+    """Show a model at a revision, by default at the branch main."""
+    check_expand_names(expand)
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, name)
         if revision is None:
             found = find_ref(session, repository, "branch", DEFAULT_BRANCH)
         else:
             found = revision_of(request, session, repository, revision)
-        rows = rows_of(session, caller, Listed(repository, name, found), found)
-    info = info_of(hub, rows, with_blobs=blobs)
+        rows = load_rows(session, caller, Listed(repository, name, found), found)
+    info = model_json(hub, rows, with_blobs=blobs)
     if expand is not None:
         info = {key: info.get(key) for key in ("_id", "id", *expand) if key in info}
     return JSONResponse(info)
@@ -112,7 +112,7 @@ def get_model(
 def list_refs(
     name: NameDep, hub: HubDep, caller: CallerDep, include_prs: bool = False
 ) -> JSONResponse:
-    """Branches and tags."""
+    """List branches and tags."""
     with hub.registry.db.read() as session:
         found = refs.list_refs(session, load_repository(session, caller, name))
     kinds: dict[str, list[dict[str, str]]] = {"branches": [], "tags": [], "converts": []}
@@ -132,9 +132,9 @@ def list_commits(
     hub: HubDep,
     caller: CallerDep,
     p: Annotated[int, Query(ge=0)] = 0,
-    limit: Annotated[int, Query(ge=1, le=_MOST_ON_PAGE)] = _COMMITS,
+    limit: Annotated[int, Query(ge=1, le=_MAX_PAGE)] = _COMMITS,
 ) -> JSONResponse:
-    """The log, the newest first."""
+    """List the commits up to a revision, the newest first."""
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, name)
         found = revision_of(request, session, repository, revision)
@@ -144,7 +144,7 @@ def list_commits(
             "id": commit.commit,
             "title": commit.title,
             "message": commit.body,
-            "date": moment(commit.created_at),
+            "date": utc_text(commit.created_at),
             "authors": [{"user": commit.author}] if commit.author else [],
         }
         for commit in commits[p * limit : (p + 1) * limit]
@@ -167,7 +167,7 @@ def get_safetensors_metadata(
     caller: CallerDep,
     revision: str = DEFAULT_BRANCH,
 ) -> JSONResponse:
-    """The headers of a sharded model's files, by its index."""
+    """Show the index of a sharded model, and the safetensors headers of its files."""
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, name)
         found = resolve_revision(session, repository, revision)
@@ -187,7 +187,7 @@ def get_safetensors_metadata(
     headers = {}
     for shard, entry in entries.items():
         try:
-            headers[shard] = read_json(header_of(hub, entry))
+            headers[shard] = read_json(read_header(hub, entry))
         except ValueError as error:
             raise InvalidRequest(f"{quoted(entry.path)} is no safetensors file") from error
     return JSONResponse({"index": index, "headers": headers})
@@ -198,7 +198,7 @@ def get_safetensors_metadata(
 def check_access(
     name: NameDep, hub: HubDep, caller: CallerDep, action: str = "read"
 ) -> JSONResponse:
-    """Whether the caller may read the model, or write to it."""
+    """Answer 200 if the caller may read the model, or with action=write write to it."""
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, name)
         require(session, caller, "write" if action == "write" else "read", repository)

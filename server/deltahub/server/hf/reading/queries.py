@@ -1,4 +1,4 @@
-"""What clients may ask of lists of models. What would be answered falsely is refused."""
+"""Query parameters of lists of models. Parameters that this hub cannot honour are refused."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -22,15 +22,15 @@ _ORDERS: Final[Mapping[str, search.Order]] = {
     "lastModified": "changed", "last_modified": "changed",
 }  # fmt: skip
 _SORTS: Final = "createdAt (the default) and lastModified, each the latest first"
-_NOT_COUNTED: Final = frozenset({"likes", "downloads", "trendingScore", "trending_score"})
-_SHOWN: Final = (
+_UNCOUNTED: Final = frozenset({"likes", "downloads", "trendingScore", "trending_score"})
+_PROPERTIES: Final = (
     "author", "cardData", "config", "createdAt", "disabled", "downloads", "gated", "lastModified",
     "library_name", "likes", "pipeline_tag", "private", "safetensors", "sha", "siblings", "tags",
     "usedStorage",
 )  # fmt: skip
-# Asked for by clients of their own accord; what they need not be told is left out.
-_TAKEN: Final = frozenset({"_id", "id", "modelId", "xetEnabled", *_SHOWN})
-_NOT_HERE: Final = frozenset(
+# Accepted values of `expand`: clients ask for some by default. Unknown facts are left out.
+_ACCEPTED: Final = frozenset({"_id", "id", "modelId", "xetEnabled", *_PROPERTIES})
+_UNSUPPORTED: Final = frozenset(
     "baseModels childrenModelCount downloadsAllTime evalResults gguf inference"
     " inferenceProviderMapping mask_token model-index resourceGroup spaces transformersInfo"
     " trendingScore widgetData".split()
@@ -42,76 +42,78 @@ _CURSOR: Final = re.compile(r"\d{1,18}-\d{1,18}")
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Which models a list is of, beside those of an author. least, most: numbers of parameters.
+class ModelFilter:
+    """The order and filters of a list of models, except the author.
 
-    is_empty: asked for is what no model here is.
+    min_parameters, max_parameters: bounds, None for no bound. is_empty: no model can match.
     """
 
     order: search.Order
     words: str
     tags: frozenset[str]
-    least: float | None
-    most: float | None
+    min_parameters: float | None
+    max_parameters: float | None
     is_empty: bool
 
-    def fits(self, info: Mapping[str, Any]) -> bool:
-        """Whether a model is one of them. One whose parameters are not known has no number."""
+    def matches(self, info: Mapping[str, Any]) -> bool:
+        """Whether a model matches. If its number of parameters is unknown, no bound matches."""
         if not self.tags <= set(info["tags"]):
             return False
-        if self.least is None and self.most is None:
+        if self.min_parameters is None and self.max_parameters is None:
             return True
         total = info.get("safetensors", {}).get("total")
         return (
             total is not None
-            and (self.least is None or total >= self.least)
-            and (self.most is None or total <= self.most)
+            and (self.min_parameters is None or total >= self.min_parameters)
+            and (self.max_parameters is None or total <= self.max_parameters)
         )
 
 
-def wanted(asked: QueryParams) -> Wanted:
-    """What a query asks for. BadQuery, NotSupported."""
-    if asked.get("apps") is not None:
+def parse_query(params: QueryParams) -> ModelFilter:
+    """Parse query parameters. Raises BadQuery, NotSupported."""
+    if params.get("apps") is not None:
         raise NotSupported("this hub does not know which apps run a model: leave apps out")
-    for key in asked:
+    for key in params:
         if key not in _KNOWN:
             raise BadQuery(
                 f"lists of models know no {quoted(key)}, only {', '.join(sorted(_KNOWN))}"
             )
-    tags = {tag for one in asked.getlist("filter") for tag in one.split(",") if tag}
+    tags = {tag for one in params.getlist("filter") for tag in one.split(",") if tag}
     for tag in tags:
         _check_relation(tag)
-    if asked.get("pipeline_tag"):
-        tags.add(asked["pipeline_tag"])
-    cursor = asked.get("cursor")
+    if params.get("pipeline_tag"):
+        tags.add(params["pipeline_tag"])
+    cursor = params.get("cursor")
     if cursor is not None and not _CURSOR.fullmatch(cursor):
-        raise BadQuery("the cursor is that of the link to the next page, and of no other making")
-    least, most = _parameters(asked.get("num_parameters"))
-    # None here is gated, and none is served by an inference provider.
-    is_empty = _is_gated(asked.get("gated")) or bool(
-        asked.get("inference") or asked.get("inference_provider")
+        raise BadQuery("the cursor is wrong: take it from the link to the next page")
+    min_parameters, max_parameters = _parameters(params.get("num_parameters"))
+    # No model here is gated or served by an inference provider.
+    is_empty = _is_gated(params.get("gated")) or bool(
+        params.get("inference") or params.get("inference_provider")
     )
-    words = " ".join(asked.getlist("search"))
-    return Wanted(_order(asked), words, frozenset(tags), least, most, is_empty)
+    words = " ".join(params.getlist("search"))
+    return ModelFilter(
+        _order(params), words, frozenset(tags), min_parameters, max_parameters, is_empty
+    )
 
 
-def check_expand(names: Iterable[str] | None) -> None:
-    """Nothing if a model can be asked for all these properties. BadQuery, NotSupported."""
+def check_expand_names(names: Iterable[str] | None) -> None:
+    """Check the properties of an `expand` parameter. Raises BadQuery, NotSupported."""
     for name in names or ():
-        if name in _NOT_HERE:
+        if name in _UNSUPPORTED:
             raise NotSupported(f"this hub does not know {name} of a model: leave it out of expand")
-        if name not in _TAKEN:
-            known = ", ".join(_SHOWN)
+        if name not in _ACCEPTED:
+            known = ", ".join(_PROPERTIES)
             raise BadQuery(f"expand: there is no property {quoted(name)}, only {known}")
 
 
-def _order(asked: QueryParams) -> search.Order:
-    if asked.get("direction", "-1") != "-1":
+def _order(params: QueryParams) -> search.Order:
+    if params.get("direction", "-1") != "-1":
         raise NotSupported("direction: lists begin with the latest; -1 is the only one")
-    sort = asked.get("sort")
+    sort = params.get("sort")
     if not sort:
         return "created"
-    if sort in _NOT_COUNTED:
+    if sort in _UNCOUNTED:
         raise NotSupported(f"this hub does not count {sort}: sort by {_SORTS}")
     if sort not in _ORDERS:
         raise BadQuery(f"lists are not sorted by {quoted(sort)}, only by {_SORTS}")

@@ -1,4 +1,4 @@
-"""What a revision's name means to Hugging Face clients."""
+"""Looks up the revision that a Hugging Face client names."""
 
 from starlette.requests import Request
 
@@ -6,7 +6,7 @@ from deltahub.registry import ReadSession, Repository, Revision
 from deltahub.registry.access.repositories import DEFAULT_BRANCH
 from deltahub.registry.catalog.refs import is_empty, resolve_revision
 from deltahub.registry.errors import EntryNotFound
-from deltahub.server.hf.door import unescaped
+from deltahub.server.hf.dispatch import unescaped
 
 _MAIN = (DEFAULT_BRANCH, f"refs/heads/{DEFAULT_BRANCH}")
 
@@ -14,10 +14,10 @@ _MAIN = (DEFAULT_BRANCH, f"refs/heads/{DEFAULT_BRANCH}")
 def revision_of(
     request: Request, session: ReadSession, repository: Repository, name: str
 ) -> Revision:
-    """The revision; whatever is not found later on is said to be missing from its commit.
+    """Return the revision with this name, and note its commit for a later error answer.
 
-    RevisionNotFound; EntryNotFound for main where nothing is committed yet: those clients count on
-    a branch main in every repository, which then just lacks the file.
+    Raises RevisionNotFound; EntryNotFound for main of an empty repository, because these clients
+    expect a branch main in every repository and take the file as missing.
     """
     revision = unescaped(name)
     if revision in _MAIN and is_empty(session, repository):

@@ -1,4 +1,4 @@
-"""What a revision holds: the tree, page by page, and single paths of it."""
+"""Files and folders of a revision: pages of the tree, and single paths."""
 
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any
@@ -14,8 +14,8 @@ from deltahub.registry.catalog.history import CommitInfo, last_changes
 from deltahub.registry.catalog.tree_pages import has_folder, inside_of, tree_page
 from deltahub.registry.errors import EntryNotFound, InvalidRequest, LimitExceeded
 from deltahub.registry.names import quoted
-from deltahub.server.hf.door import unescaped
-from deltahub.server.hf.reading.entries import folder_ids, shown_file, shown_folder
+from deltahub.server.hf.dispatch import unescaped
+from deltahub.server.hf.reading.entries import file_json, folder_ids, folder_json
 from deltahub.server.hf.reading.revisions import revision_of
 from deltahub.server.hf.xet.downloads import xet_from
 from deltahub.server.hub import CallerDep, HubDep, NameDep
@@ -24,8 +24,8 @@ from deltahub.server.limits import BoundedRoute
 router = APIRouter(route_class=BoundedRoute, prefix="/api/models/{namespace}/{name}")
 
 _PAGE = 1000
-_PAGE_EXPANDED = 50  # each of them may cost a walk through the history
-_MOST_PATHS = 10_000
+_PAGE_EXPANDED = 50  # smaller, because each entry may cost a walk through the history
+_MAX_PATHS = 10_000
 
 
 @router.get("/tree/{revision}")
@@ -42,14 +42,14 @@ def get_tree(
     limit: Annotated[int | None, Query(ge=1)] = None,
     cursor: str = "",
 ) -> JSONResponse:
-    """Files and folders below a path, in order of path, a folder before what is in it.
+    """List files and folders below a path, in order of path, a folder before its contents.
 
-    cursor: behind which of them the page begins.
+    cursor: the path after which the page begins.
     """
     if "\0" in cursor:
-        raise InvalidRequest("cursor is what the link to the next page said")
-    most = _PAGE_EXPANDED if expand else _PAGE
-    size = most if limit is None else min(limit, most)
+        raise InvalidRequest("the cursor is wrong: take it from the link to the next page")
+    max_page = _PAGE_EXPANDED if expand else _PAGE
+    size = max_page if limit is None else min(limit, max_page)
     folder = unescaped(path).strip("/")
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, name)
@@ -59,11 +59,11 @@ def get_tree(
             raise EntryNotFound(f"revision {found.commit} has no folder {quoted(folder)}")
         files = entries_at(session, found, [key for key in keys if not key.endswith("/")])
         paths = [key.rstrip("/") for key in keys]
-        least = xet_from(hub.settings, request)
-        page = _shown(session, found, paths, files, expand, xet_from=least)
+        xet_bytes = xet_from(hub.settings, request)
+        page = _shown(session, found, paths, files, expand, xet_from=xet_bytes)
     headers = {"X-Repo-Commit": found.commit}
     if has_more:
-        # By commit: a branch that moves between two pages must not tear the list.
+        # The link names the commit: the branch may move between two pages.
         where = f"/api/models/{name}/tree/{found.commit}"
         below = f"/{quote(folder)}" if folder else ""
         flags = f"recursive={str(recursive).lower()}&expand={str(expand).lower()}&limit={size}"
@@ -86,22 +86,22 @@ def get_paths_info(
     caller: CallerDep,
     body: Annotated[bytes, Depends(_body)],
 ) -> JSONResponse:
-    """Those of the asked paths that are there. The body is a form, as clients send it."""
+    """List those of the requested paths that exist. The body is a form, as clients send it."""
     form = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
-    # What holds a NUL is at no path, and not every database lets one ask for it.
-    asked = form.get("paths", [])
-    paths = dict.fromkeys(path.strip("/") for path in asked if "\0" not in path)
-    if len(paths) > _MOST_PATHS:
-        raise LimitExceeded(f"a request names at most {_MOST_PATHS} paths, not {len(paths)}")
-    if not asked:
+    # No path contains a NUL, and not every database accepts one in a query.
+    requested = form.get("paths", [])
+    paths = dict.fromkeys(path.strip("/") for path in requested if "\0" not in path)
+    if len(paths) > _MAX_PATHS:
+        raise LimitExceeded(f"a request names at most {_MAX_PATHS} paths, not {len(paths)}")
+    if not requested:
         raise InvalidRequest("the form names no paths: send paths=<path>, once for each")
     expand = form.get("expand", ["false"])[-1].lower() in ("true", "1")
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, name)
         found = revision_of(request, session, repository, revision)
         files = entries_at(session, found, paths)
-        least = xet_from(hub.settings, request)
-        shown = _shown(session, found, paths, files, expand, xet_from=least)
+        xet_bytes = xet_from(hub.settings, request)
+        shown = _shown(session, found, paths, files, expand, xet_from=xet_bytes)
         return JSONResponse(shown)
 
 
@@ -114,9 +114,9 @@ def _shown(
     *,
     xet_from: int | None,
 ) -> list[dict[str, Any]]:
-    """Those of the paths that are files, given, or folders of the revision.
+    """The JSON of the paths that exist: those in files, and folders of the revision.
 
-    expand: with the commits that changed them last.
+    expand: with the commit that changed each last.
     """
     folders = [path for path in paths if path not in files]
     ids = folder_ids(inside_of(session, revision, folders))
@@ -131,9 +131,9 @@ def _shown(
         below = inside.get(path, ())
         last = max((changes[one] for one in below if one in changes), key=_age, default=None)
         if path in files:
-            shown.append(shown_file(files[path], last, xet_from=xet_from))
+            shown.append(file_json(files[path], last, xet_from=xet_from))
         elif path in ids:
-            shown.append(shown_folder(path, ids[path], last))
+            shown.append(folder_json(path, ids[path], last))
     return shown
 
 

@@ -1,4 +1,4 @@
-"""Commits as Hugging Face clients send them: lines of JSON, small files within."""
+"""Commits as Hugging Face clients send them: lines of JSON that contain small files."""
 
 import base64
 import binascii
@@ -27,10 +27,10 @@ from deltahub.registry.catalog.refs import begins_anew, require_branch, resolve_
 from deltahub.registry.errors import InvalidRequest, LimitExceeded
 from deltahub.registry.names import LFS_BYTES, entry_mode, quoted, validate_path
 from deltahub.registry.uploads.small_files import SmallFiles
-from deltahub.server.cards.declared_base import TELLING, declared_base
+from deltahub.server.cards.declared_base import BASE_FILES, declared_base
 from deltahub.server.cards.facts import read_small
-from deltahub.server.cards.plain_values import joined
-from deltahub.server.hf.door import unescaped
+from deltahub.server.cards.plain_values import valid_text
+from deltahub.server.hf.dispatch import unescaped
 from deltahub.server.hf.errors import NotSupported
 from deltahub.server.hf.reading.entries import blob_id
 from deltahub.server.hf.writing.gitignore import MAX_IGNORE_BYTES, Ignore, IgnoreLimit, parse_ignore
@@ -40,14 +40,14 @@ from deltahub.server.streaming.bodies import BodyFeed
 
 router = APIRouter(route_class=BoundedRoute, prefix="/api/models/{namespace}/{name}")
 
-_MOST_FILES: Final = 1000  # of one preupload; clients ask for 256 at a time
-# A file within a commit, in base64, and what else its line says.
+_MAX_FILES: Final = 1000  # of one preupload; clients ask for 256 at a time
+# Bytes of a line: a small file in base64, and 64 KiB for its other fields.
 _MAX_LINE: Final = LFS_BYTES * 4 // 3 + (64 << 10)
 _IGNORE: Final = ".gitignore"
 _PULL_REQUEST: Final = "this hub has no pull requests: commit to a branch"
 
-# key of a line -> its value, as it is shown to who sends another.
-_LINES: Final = {
+# Key of a line -> the form of its value, shown in the error for a wrong line.
+_LINE_FORMS: Final = {
     "header": '{"summary": TEXT, "description": TEXT, "parentCommit": COMMIT}',
     "file": '{"path": PATH, "content": BASE64, "encoding": "base64"}',
     "lfsFile": '{"path": PATH, "algo": "sha256", "oid": SHA256, "size": BYTES}',
@@ -67,8 +67,8 @@ class _File(BaseModel):
 
 class PreuploadIn(BaseModel):
     model_config = ConfigDict(extra="ignore")
-    files: Annotated[list[_File], Field(max_length=_MOST_FILES)]
-    # The .gitignore that is to be committed; else the one that is there counts.
+    files: Annotated[list[_File], Field(max_length=_MAX_FILES)]
+    # The .gitignore of this commit; None for that of the branch.
     git_ignore: Annotated[str | None, Field(alias="gitIgnore")] = None
 
 
@@ -81,11 +81,11 @@ def preupload(
     caller: CallerDep,
     create_pr: CreatePr = None,
 ) -> JSONResponse:
-    """How each file is to be sent: within the commit, or before it. And what lies at its path."""
+    """Tell for each file whether to send it within the commit or before it, and its present id."""
     _refuse_pull_request(create_pr)
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, name, "write")
-        # Before the large files are sent, and not after.
+        # Checked here, so that a wrong branch is refused before large files are sent.
         require_branch(session, repository, unescaped(revision))
         for file in body.files:
             validate_path(file.path, hub.registry.settings.max_path_bytes)
@@ -106,7 +106,7 @@ def preupload(
         shown: dict[str, Any] = {"path": file.path, "uploadMode": mode, "shouldIgnore": is_ignored}
         entry = entries.get(file.path)
         if entry is not None:
-            # With it a client leaves out what would not change.
+            # With this id a client skips files that would not change.
             shown["oid"] = entry.file.sha256 if mode == "lfs" else blob_id(entry)
         files.append(shown)
     return JSONResponse({"files": files} | ({"commitOid": commit} if commit else {}))
@@ -122,7 +122,7 @@ async def create_commit(
     caller: CallerDep,
     create_pr: CreatePr = None,
 ) -> JSONResponse:
-    """Make a revision of the files in the body and of those sent before; all or nothing."""
+    """Create a revision from the files in the body and those sent before, all or nothing."""
     request.state.has_unread_body = True
     _refuse_pull_request(create_pr)
     async with BodyFeed(request, hub.settings.idle_s) as feed:
@@ -136,7 +136,7 @@ async def create_commit(
 
 
 def _ignore(hub: Hub, committed: str | None, there: EntryInfo | None) -> Ignore:
-    """What the .gitignore of a commit, else of its branch, leaves out. IgnoreLimit."""
+    """The parsed .gitignore of a commit, else of its branch. Raises IgnoreLimit."""
     text = committed or ""
     if committed is None and there is not None:
         data = read_small(hub, there, MAX_IGNORE_BYTES)
@@ -153,11 +153,12 @@ def _refuse_pull_request(create_pr: str | None) -> None:
 
 @dataclass
 class _Commit:
-    """What the lines said so far."""
+    """The lines read so far."""
 
     message: str = ""
     parent: str | None = None
-    telling: dict[str, bytes] = field(default_factory=dict)  # those files that may name a base
+    # Path -> bytes, of the files of BASE_FILES.
+    base_files: dict[str, bytes] = field(default_factory=dict)
     operations: list[Operation] = field(default_factory=list)
 
 
@@ -172,40 +173,42 @@ def _commit(
     writer = require_writer(caller)
     with reg.db.read() as session:
         load_repository(session, writer, name, "write")
-    sent = _Commit()
+    request = _Commit()
     files = SmallFiles(reg, writer)
     for number, line in enumerate(_lines(body()), 1):
-        if len(sent.operations) > reg.settings.max_operations:
+        if len(request.operations) > reg.settings.max_operations:
             limit = reg.settings.max_operations
             raise LimitExceeded(f"a commit has at most {limit} operations")
         try:
             item = json.loads(line)
             key, value = item["key"], item["value"]
-            _take(files, sent, key, value)
+            _add_line(files, request, key, value)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise InvalidRequest(_expected(number, line)) from error
-    if not sent.operations:
+            raise InvalidRequest(_line_error(number, line)) from error
+    if not request.operations:
         raise InvalidRequest("the commit changes nothing: it names no file")
     files.flush()
-    base = declared_base(hub, writer, name, branch, sent.telling)
-    return commit(reg, writer, name, branch, sent.operations, sent.message, sent.parent, base)
+    base = declared_base(hub, writer, name, branch, request.base_files)
+    return commit(
+        reg, writer, name, branch, request.operations, request.message, request.parent, base
+    )
 
 
-def _expected(number: int, line: bytes) -> str:
-    """What a line that cannot be read should have been: one of its kind, if that can be told."""
+def _line_error(number: int, line: bytes) -> str:
+    """The error for a line that cannot be read: the form of its key, or all keys."""
     try:
         key = json.loads(line)["key"]
-        shown = f'{{"key": "{key}", "value": {_LINES[key]}}}'
+        shown = f'{{"key": "{key}", "value": {_LINE_FORMS[key]}}}'
     except (ValueError, KeyError, TypeError, RecursionError):
-        shown = f'{{"key": ..., "value": {{...}}}} with one of the keys {", ".join(_LINES)}'
+        shown = f'{{"key": ..., "value": {{...}}}} with one of the keys {", ".join(_LINE_FORMS)}'
     return f"line {number} of the commit cannot be read; expected is the JSON {shown}"
 
 
-def _take(files: SmallFiles, commit: _Commit, key: str, value: Mapping[str, Any]) -> None:
-    """Adds what a line says. ValueError, KeyError, TypeError for one that says it otherwise."""
+def _add_line(files: SmallFiles, commit: _Commit, key: str, value: Mapping[str, Any]) -> None:
+    """Add a line to the commit. Raises ValueError, KeyError, TypeError if it is malformed."""
     if key == "header":
         summary, description = str(value.get("summary") or ""), str(value.get("description") or "")
-        commit.message = joined(f"{summary}\n\n{description}" if description else summary)
+        commit.message = valid_text(f"{summary}\n\n{description}" if description else summary)
         parent = value.get("parentCommit")
         if not isinstance(parent, str | None):
             raise TypeError("parentCommit")
@@ -216,11 +219,11 @@ def _take(files: SmallFiles, commit: _Commit, key: str, value: Mapping[str, Any]
         data = _content(path, value)
         digest = files.add(data)
         commit.operations.append(AddFile(path, digest, len(data)))
-        if path in TELLING:
-            commit.telling[path] = data
+        if path in BASE_FILES:
+            commit.base_files[path] = data
     elif key == "lfsFile":
         _check_algorithm(path, value)
-        # A client that copies a file does not know its size.
+        # Without a size the client copies a file that the hub has.
         oid = str(value["oid"])
         size = value.get("size")
         add = CopyFile(path, oid) if size is None else AddFile(path, oid, size)
@@ -257,7 +260,7 @@ def _check_algorithm(path: str, value: Mapping[str, Any]) -> None:
 
 
 def _lines(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Lines of a body that comes in blocks, empty ones left out. LimitExceeded for one too long."""
+    """Yield the non-empty lines of a body in blocks. Raises LimitExceeded for too long a line."""
     pieces: list[bytes] = []
     n_bytes = 0
     for block in blocks:

@@ -1,8 +1,8 @@
-"""Which files of an upload a .gitignore leaves out, as the library pathspec reads it.
+"""Decides which files of an upload a .gitignore excludes, with the library pathspec.
 
-pathspec makes a regular expression of each pattern. Python's `re` goes back and tries again at
-every star, so a hostile pattern could take hours. Patterns therefore have limits, and the steps
-that they can take are estimated, and limited, before a path is matched.
+pathspec turns each pattern into a regular expression. Python's `re` backtracks at every star, so a
+hostile pattern could take hours. Therefore patterns have limits, and the steps of a match are
+estimated and limited before a path is matched.
 """
 
 import re
@@ -17,11 +17,11 @@ from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 MAX_IGNORE_BYTES: Final = 64 << 10
 _MAX_PATTERNS: Final = 1000
-_MAX_LENGTH: Final = 1024  # characters of a pattern; no path is longer
+_MAX_LENGTH: Final = 1024  # characters of a pattern; paths are not longer
 _MAX_STARS: Final = 8  # of a pattern
 _MAX_CLASSES: Final = 300  # of all patterns, because `re` compiles a wide one in 2 ms
-# Estimated steps of `re`, which makes 20 to 100 million in a second: for all files of a request,
-# and for one pattern and one path, because `re` lets no other thread run meanwhile.
+# Estimated steps of `re`, which takes 20 to 100 million a second. The first limit is for all files
+# of a request; the second for one pattern and one path, because `re` blocks all other threads.
 _MAX_STEPS: Final = 100_000_000
 _MAX_STEPS_AT_ONCE: Final = 5_000_000
 _STEPS_OF_A_CALL: Final = 100
@@ -30,17 +30,17 @@ _STEPS_OF_A_CALL: Final = 100
 warnings.filterwarnings("ignore", "Possible ", FutureWarning, r"pathspec\.pattern")
 
 
-# The stars of a pattern that multiply its steps: how many `**/` beyond the first, and how many `*`
-# beyond the first in each part that has several.
+# The stars that multiply the steps of a pattern: the number of `**/` minus one, and for each part
+# with several `*` their number minus one.
 _Stars: TypeAlias = tuple[int, tuple[int, ...]]
 
 
 class IgnoreLimit(Exception):
-    """A .gitignore that could take too long; the text names the limit."""
+    """A .gitignore exceeds a limit on its size or matching time; the text names the limit."""
 
 
 class Ignore:
-    """Decides which paths are left out. For one request: it adds up the steps of all paths."""
+    """The patterns of a .gitignore. For one request, because it sums the steps of all paths."""
 
     def __init__(self, patterns: list[GitIgnoreSpecPattern], costs: Counter[_Stars]) -> None:
         self._spec = GitIgnoreSpec(patterns, backend="simple")
@@ -48,7 +48,7 @@ class Ignore:
         self._steps = 0
 
     def is_ignored(self, path: str) -> bool:
-        """Whether a pattern leaves out the file or a folder above it. Raises IgnoreLimit."""
+        """Whether a pattern excludes the file or a folder above it. Raises IgnoreLimit."""
         parts = path.split("/")
         longest = max(len(part) for part in parts)
         for (folders, stars), n_patterns in self._costs.items():
@@ -64,7 +64,7 @@ class Ignore:
 
 
 def parse_ignore(text: str) -> Ignore:
-    """The patterns of a .gitignore. Raises IgnoreLimit."""
+    """Parse the patterns of a .gitignore. Raises IgnoreLimit."""
     if len(text) > MAX_IGNORE_BYTES:
         raise IgnoreLimit(f"it has more than {MAX_IGNORE_BYTES >> 10} KiB")
     lines = text.removeprefix("\ufeff").split("\n")
@@ -80,7 +80,7 @@ def parse_ignore(text: str) -> Ignore:
         try:
             patterns.append(GitIgnoreSpecPattern(line))
         except (GitIgnorePatternError, re.error):
-            continue  # git takes such a line, and finds nothing with it
+            continue  # git accepts such a line, which matches nothing
         costs[cost] += 1
     return Ignore(patterns, costs)
 
@@ -93,6 +93,6 @@ def _cost(line: str) -> _Stars:
     n_stars = [part.count("*") for part in parts if part != "**"]
     if n_folders + sum(n_stars) > _MAX_STARS:
         raise IgnoreLimit(f"a pattern has more than {_MAX_STARS} stars")
-    # pathspec looks for a pattern without a slash before its end in every folder, as below `**/`.
+    # A pattern without a slash, except at its end, matches in every folder, as if `**/` preceded.
     n_folders += not any(parts[1:])
     return max(0, n_folders - 1), tuple(sorted(n - 1 for n in n_stars if n > 1))

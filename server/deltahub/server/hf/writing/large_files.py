@@ -1,4 +1,4 @@
-"""Large files of a model: which there are, and copies of them in other models."""
+"""Large files of a model: listing them, and copying them to other models."""
 
 from typing import Annotated, Any, Final
 
@@ -12,13 +12,13 @@ from deltahub.registry.catalog.entries import large_files, sizes_in_repository
 from deltahub.registry.names import validate_sha256
 from deltahub.registry.uploads.known_files import query_and_keep
 from deltahub.server.hf.errors import NotSupported
-from deltahub.server.hf.reading.entries import moment
+from deltahub.server.hf.reading.entries import utc_text
 from deltahub.server.hub import CallerDep, HubDep, NameDep
 from deltahub.server.limits import BoundedRoute
 
 router = APIRouter(route_class=BoundedRoute, prefix="/api/models/{namespace}/{name}/lfs-files")
 
-_MOST_FILES: Final = 1000  # of one call; clients send fewer
+_MAX_FILES: Final = 1000  # of one call; clients send fewer
 
 
 class TargetIn(BaseModel):
@@ -35,15 +35,15 @@ class CopiedIn(BaseModel):
 class CopyIn(BaseModel):
     model_config = ConfigDict(extra="ignore")
     target: TargetIn
-    files: Annotated[list[CopiedIn], Field(max_length=_MOST_FILES)]
+    files: Annotated[list[CopiedIn], Field(max_length=_MAX_FILES)]
 
 
 @router.post("/duplicate")
 def copy_lfs_files(name: NameDep, body: CopyIn, hub: HubDep, caller: CallerDep) -> JSONResponse:
-    """Keep files of this model for a commit to another, which then names them without sending.
+    """Make files of this model known to another, so that a commit there needs no upload.
 
-    Those that the other cannot have are listed as failed. None is made public: a commit links only
-    what the other's domain, or all, share already.
+    Files that the other model cannot use are listed as failed. No private file becomes public: a
+    file must already be stored in the other model's domain or in the public domain.
     """
     if body.target.type not in (None, "model"):
         raise NotSupported(f"this hub keeps models, and no {body.target.type}s")
@@ -67,7 +67,7 @@ def copy_lfs_files(name: NameDep, body: CopyIn, hub: HubDep, caller: CallerDep) 
 
 @router.get("")
 def list_lfs_files(name: NameDep, hub: HubDep, caller: CallerDep) -> JSONResponse:
-    """Large files of all revisions, each once."""
+    """List the large files of all revisions, each once."""
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, name, "write")
         files = [
@@ -76,7 +76,7 @@ def list_lfs_files(name: NameDep, hub: HubDep, caller: CallerDep) -> JSONRespons
                 "oid": large.file.sha256,
                 "filename": large.path,
                 "size": large.file.size,
-                "pushedAt": moment(large.added_at),
+                "pushedAt": utc_text(large.added_at),
                 "ref": f"refs/heads/{DEFAULT_BRANCH}",
             }
             for large in large_files(session, repository)

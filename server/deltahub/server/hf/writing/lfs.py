@@ -1,7 +1,7 @@
-"""Git LFS: large files sent before the commit that names them, whole or in parts.
+"""Git LFS uploads: large files, whole or in parts, sent before the commit that names them.
 
-The batch says where each goes: a link that carries its own proof, since clients follow it without
-their token. What comes is an upload of the caller's like any other, proved by its SHA-256.
+The batch route answers a signed link for each file, because clients follow links without their
+token. An LFS object is stored as an upload of the caller and verified by its SHA-256.
 """
 
 from dataclasses import dataclass
@@ -28,10 +28,10 @@ from deltahub.server.streaming.bodies import BodyFeed, discard_body
 router = APIRouter(route_class=BoundedRoute)
 
 _TYPE: Final = "application/vnd.git-lfs+json"
-_MOST_OBJECTS: Final = 1000
+_MAX_OBJECTS: Final = 1000
 _LINK_TTL_S: Final = 86400
-_MOST_PARTS: Final = 10_000
-_MAX_COMPLETE_BYTES: Final = _MOST_PARTS << 8
+_MAX_PARTS: Final = 10_000
+_MAX_COMPLETE_BYTES: Final = _MAX_PARTS << 8
 _UPLOAD: Final = "lfs upload"
 
 
@@ -45,7 +45,7 @@ class BatchIn(BaseModel):
     model_config = ConfigDict(extra="ignore")
     operation: Literal["upload", "download"]
     transfers: list[str] = ["basic"]
-    objects: Annotated[list[ObjectIn], Field(max_length=_MOST_OBJECTS)]
+    objects: Annotated[list[ObjectIn], Field(max_length=_MAX_OBJECTS)]
     hash_algo: str = "sha256"
 
 
@@ -53,14 +53,14 @@ class BatchIn(BaseModel):
 def batch(
     name: NameDep, body: BatchIn, request: Request, hub: HubDep, caller: CallerDep
 ) -> JSONResponse:
-    """Where to send each object that is not here; no word of where for those that are."""
+    """Return a link for each object that the hub lacks; known objects get no link."""
     if body.operation != "upload":
         raise NotSupported("objects are read at /<namespace>/<name>/resolve/<revision>/<path>")
     if body.hash_algo != "sha256":
         raise NotSupported(f"objects are known by sha256, not {body.hash_algo}")
     writer = require_writer(caller)
-    asked = [(item.oid, item.size) for item in body.objects]
-    known = set(query_and_keep(hub.registry, writer, name, asked))
+    requested = [(item.oid, item.size) for item in body.objects]
+    known = set(query_and_keep(hub.registry, writer, name, requested))
     part_bytes = hub.settings.lfs_part_bytes
     in_parts = "multipart" in body.transfers and any(
         item.size > part_bytes for item in body.objects if item.oid not in known
@@ -87,7 +87,7 @@ def batch(
 
 @dataclass(frozen=True)
 class Link:
-    """What a link says: who sends which object."""
+    """The contents of a link: the caller, and the object that it uploads."""
 
     caller: Caller
     oid: str
@@ -95,7 +95,7 @@ class Link:
 
 
 def link_of(token: str, hub: HubDep) -> Link:
-    """The link, while the token with which it was asked for may still write."""
+    """Verify a link. Raises Unauthorized or Forbidden once its access token may not write."""
     claims = hub.signer.verify(_UPLOAD, token)
     with hub.registry.db.read() as session:
         caller = require_writer(caller_of_claims(session, claims))
@@ -108,7 +108,7 @@ LinkDep = Annotated[Link, Depends(link_of)]
 @router.put("/lfs/objects/{token}")
 @streams_body
 async def put_object(link: LinkDep, request: Request, hub: HubDep) -> Response:
-    """A whole object."""
+    """Receive a whole object."""
     length = _content_length(request)
     if length != link.size:
         raise SizeMismatch(f"{link.oid} was announced with {link.size} bytes, and {length} come")
@@ -119,7 +119,7 @@ async def put_object(link: LinkDep, request: Request, hub: HubDep) -> Response:
 @router.put("/lfs/objects/{token}/parts/{number}")
 @streams_body
 async def put_part(link: LinkDep, number: int, request: Request, hub: HubDep) -> Response:
-    """One part of an object; parts may come at once, and are taken in their order."""
+    """Receive one part of an object. Parts may arrive at once; they are written in order."""
     oid, size = link.oid, link.size
     part_bytes = hub.settings.lfs_part_bytes
     offset = (number - 1) * part_bytes
@@ -132,22 +132,22 @@ async def put_part(link: LinkDep, number: int, request: Request, hub: HubDep) ->
     return Response(headers={"ETag": f'"{oid[:32]}-{number}"'})
 
 
-async def _dropped(link: LinkDep, request: Request, hub: HubDep) -> None:
-    # A list of the parts and their ETags: what came is known here.
+async def _discarded(link: LinkDep, request: Request, hub: HubDep) -> None:
+    # The body lists the parts and their ETags. The hub knows them already.
     await discard_body(request, _MAX_COMPLETE_BYTES, hub.settings.idle_s)
 
 
-@router.post("/lfs/objects/{token}/complete", dependencies=[Depends(_dropped)])
+@router.post("/lfs/objects/{token}/complete", dependencies=[Depends(_discarded)])
 @streams_body
 def complete_parts(link: LinkDep, hub: HubDep) -> JSONResponse:
-    """Whether all parts came, and are the object."""
+    """Check that all parts have come and form the object."""
     _check_complete(hub, link.caller, link.oid, link.size)
     return JSONResponse({"success": True})
 
 
 @router.post("/{namespace}/{name}.git/info/lfs/verify")
 def verify(name: NameDep, body: ObjectIn, hub: HubDep, caller: CallerDep) -> JSONResponse:
-    """Whether an object came whole."""
+    """Check that an object has come whole."""
     _check_complete(hub, require_writer(caller), body.oid, body.size)
     return JSONResponse({})
 
@@ -160,8 +160,8 @@ def _upload_action(
     if part_bytes is None:
         return {"href": href, "header": {}}
     n_parts = max(-(-item.size // part_bytes), 1)
-    if n_parts > _MOST_PARTS:
-        raise LimitExceeded(f"{item.oid} would have {n_parts} parts; at most {_MOST_PARTS}")
+    if n_parts > _MAX_PARTS:
+        raise LimitExceeded(f"{item.oid} would have {n_parts} parts; at most {_MAX_PARTS}")
     header = {str(number): f"{href}/parts/{number}" for number in range(1, n_parts + 1)}
     return {"href": f"{href}/complete", "header": {"chunk_size": str(part_bytes), **header}}
 
@@ -170,7 +170,7 @@ def _content_length(request: Request) -> int:
     header = request.headers.get("content-length")
     if header is None:
         raise LengthRequired("an object needs a Content-Length; chunked bodies are not taken")
-    return int(header)  # the HTTP parser has refused what is not a number
+    return int(header)  # the HTTP parser has checked that it is a number
 
 
 async def _receive(hub: Hub, request: Request, link: Link, offset: int, length: int) -> None:

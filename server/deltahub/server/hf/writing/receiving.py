@@ -1,8 +1,9 @@
-"""Uploads of clients that do not know ours: several may send the same file at once.
+"""Receives LFS uploads when several connections send the same file at once.
 
-A folder of checkpoints holds the same file several times, and jobs on several machines push the
-same tokenizer. To us each is one upload, on which one connection writes at a time; these clients
-take a refusal for the end. So whoever comes second waits, and finds the file here.
+This happens when a folder of checkpoints holds a file several times, or jobs on several machines
+push the same tokenizer. The hub has one upload for a file, and one connection writes to it at a
+time. LFS clients give up when they are refused, so a second connection waits until the first one is
+done, and then finds the file here.
 """
 
 import time
@@ -21,16 +22,17 @@ _POLL_S = 0.05
 def receive_part(
     hub: Hub, caller: Caller, sha256: str, size: int, offset: int, length: int, feed: BodyFeed
 ) -> None:
-    """Takes a part of a file once it is its turn: parts come at once, or one of them again.
+    """Append a part of a file, once all bytes before it are here. Waits up to idle_s seconds.
 
-    What is here already is not taken, and its body not read.
+    A part that is here already is not read.
     """
     deadline = time.monotonic() + hub.settings.idle_s
     while True:
         found = _wait_for(hub, caller, sha256, offset, deadline)
         if found is not None and (found.is_complete or found.received >= offset + length):
             return
-        # Some of it came before a connection broke. It comes whole again: the rest is taken.
+        # An earlier connection broke inside this part. The client repeats all of it: skip the
+        # bytes that are here.
         has_some = found is not None and found.size == size and found.received > offset
         n_here = found.received - offset if found is not None and has_some else 0
         rest = _without_first(feed.blocks(), n_here)
@@ -39,7 +41,7 @@ def receive_part(
             landing.receive(hub.registry, caller, sha256, size, start, rest, length=left)
             return
         except (Conflict, UploadNotFound):
-            # Another connection is at it, or got on meanwhile.
+            # Another connection writes to the upload, or has changed it meanwhile.
             if feed.is_started or time.monotonic() > deadline:
                 raise
         time.sleep(_POLL_S)
@@ -54,7 +56,7 @@ def _without_first(blocks: Iterator[bytes], n_bytes: int) -> Iterator[bytes]:
 def _wait_for(
     hub: Hub, caller: Caller, sha256: str, offset: int, deadline: float
 ) -> LandingStatus | None:
-    """The upload once all before `offset` is here; None for one that has not begun."""
+    """The status of the upload once all bytes before `offset` are here; None before any came."""
     while True:
         try:
             found = landing.status(hub.registry, caller, sha256)

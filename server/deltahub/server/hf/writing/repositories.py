@@ -1,4 +1,4 @@
-"""Making, moving and removing models, their branches and tags; and who the caller is."""
+"""Creates, moves and deletes models, branches and tags; shows the caller and their models."""
 
 from typing import Annotated, Any, Final, Literal
 
@@ -17,19 +17,19 @@ from deltahub.registry.ingest import make_public
 from deltahub.registry.names import git_attributes, quoted
 from deltahub.registry.uploads.small_files import SmallFiles
 from deltahub.server.cards.front_matter import BadCard, front_matter
-from deltahub.server.hf.door import unescaped
+from deltahub.server.hf.dispatch import unescaped
 from deltahub.server.hf.errors import NotSupported, refusal
-from deltahub.server.hf.reading.entries import moment
+from deltahub.server.hf.reading.entries import utc_text
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
 from deltahub.server.limits import BoundedRoute
 
 router = APIRouter(route_class=BoundedRoute, prefix="/api")
 
-_MOST_LISTED: Final = 10_000
+_MAX_LISTED: Final = 10_000
 
 
 class _Body(BaseModel):
-    # Clients send more than they need answers to.
+    # Clients send more fields than this hub needs.
     model_config = ConfigDict(extra="ignore", populate_by_name=True)
 
 
@@ -52,7 +52,7 @@ class MoveIn(_Body):
 
 
 class SettingsIn(_Body):
-    # Whoever asks for a setting that is not kept here is told so.
+    # Unknown settings are kept, so that require_supported() can refuse them by name.
     model_config = ConfigDict(extra="allow")
 
     private: bool | None = None
@@ -60,7 +60,7 @@ class SettingsIn(_Body):
     gated: bool | str | None = None
 
     def require_supported(self) -> None:
-        """NotSupported for what this hub has no such thing as; asking for what is so anyway may."""
+        """Raise NotSupported for settings that this hub lacks, unless they ask for the default."""
         if self.gated not in (None, False):
             raise NotSupported("this hub has no gated models: make the model private, with members")
         _require_visibility(self.visibility)
@@ -86,7 +86,7 @@ class CardIn(_Body):
 
 @router.get("/whoami-v2")
 def whoami(hub: HubDep, caller: CallerDep) -> JSONResponse:
-    """Whose token this is, and what it may do."""
+    """Show the user and scope of the token, and the user's organizations."""
     if caller is None:
         raise Unauthorized(NO_TOKEN)
     spaces = namespaces_of(hub.registry, caller)
@@ -113,11 +113,11 @@ def whoami(hub: HubDep, caller: CallerDep) -> JSONResponse:
 @router.get("/settings/repositories")
 @router.get("/organizations/{namespace}/settings/repositories")
 def list_own(hub: HubDep, caller: CallerDep, namespace: str | None = None) -> JSONResponse:
-    """Models in the caller's namespaces, or in one of them, and what each stores."""
+    """List models in the caller's namespaces, or in one of them, with their stored bytes."""
     if caller is None:
         raise Unauthorized(NO_TOKEN)
     own = namespaces_of(hub.registry, caller)
-    wanted = [one for one in own if namespace in (None, one)]
+    listed = [one for one in own if namespace in (None, one)]
     with hub.registry.db.read() as session:
         found: list[dict[str, Any]] = [
             {
@@ -125,11 +125,11 @@ def list_own(hub: HubDep, caller: CallerDep, namespace: str | None = None) -> JS
                 "type": "model",
                 "private": item.repository.is_private,
                 "visibility": "private" if item.repository.is_private else "public",
-                "updatedAt": moment(item.changed_at),
+                "updatedAt": utc_text(item.changed_at),
                 "storage": used_storage(session, item.repository),
             }
-            for one in wanted
-            for item in search.search(session, caller, namespace=one, limit=_MOST_LISTED)
+            for one in listed
+            for item in search.search(session, caller, namespace=one, limit=_MAX_LISTED)
         ]
     whole = sum(item["storage"] for item in found)
     for item in found:
@@ -141,14 +141,14 @@ def list_own(hub: HubDep, caller: CallerDep, namespace: str | None = None) -> JS
 def create_repository(
     body: RepositoryIn, request: Request, hub: HubDep, caller: CallerDep
 ) -> Response:
-    """Make an empty model; 409 with the same answer where it exists."""
+    """Create a model with an initial commit; 409 with the same answer if it exists."""
     _require_model(body.type)
     _require_visibility(body.visibility)
     writer = require_writer(caller)
-    name = _wanted_name(body, writer)
+    name = _full_name(body, writer)
     answer = {"url": f"{str(request.base_url).rstrip('/')}/{name}", "name": name}
     try:
-        made = _create_begun(hub, writer, name, private=body.is_private)
+        made = _create_with_commit(hub, writer, name, private=body.is_private)
     except RepositoryExists as error:
         known = repositories.get_repository(hub.registry, caller, name)
         refused = refusal(error.code, str(error))
@@ -160,16 +160,16 @@ def create_repository(
 
 @router.delete("/repos/delete")
 def delete_repository(body: RepositoryIn, hub: HubDep, caller: CallerDep) -> JSONResponse:
-    """Remove a model with all its revisions."""
+    """Delete a model with all its revisions."""
     _require_model(body.type)
-    name = _wanted_name(body, require_writer(caller))
+    name = _full_name(body, require_writer(caller))
     repositories.delete_repository(hub.registry, caller, name)
     return JSONResponse({})
 
 
 @router.post("/repos/move")
 def move_repository(body: MoveIn, hub: HubDep, caller: CallerDep) -> JSONResponse:
-    """Give a model another name."""
+    """Rename a model."""
     _require_model(body.type)
     repositories.move_repository(hub.registry, caller, body.from_repo, body.to_repo)
     return JSONResponse({})
@@ -179,18 +179,18 @@ def move_repository(body: MoveIn, hub: HubDep, caller: CallerDep) -> JSONRespons
 def change_settings(
     name: NameDep, body: SettingsIn, hub: HubDep, caller: CallerDep
 ) -> JSONResponse:
-    """Make a model private, or public. What this hub has no such thing as is refused."""
+    """Make a model private or public. Refuses settings that this hub lacks."""
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, name, "admin")
     body.require_supported()
-    wanted = body.private
+    private = body.private
     if body.visibility is not None:
-        wanted = body.visibility != "public"
-    if wanted is False:
+        private = body.visibility != "public"
+    if private is False:
         make_public.make_public(hub.registry, hub.reader, caller, name)
-    if wanted:
+    if private:
         repositories.make_private(hub.registry, caller, name)
-    is_private = bool(wanted) if wanted is not None else repository.is_private
+    is_private = bool(private) if private is not None else repository.is_private
     shown = "private" if is_private else "public"
     return JSONResponse({"private": is_private, "visibility": shown, "gated": False})
 
@@ -203,7 +203,7 @@ def create_branch(
     caller: CallerDep,
     body: BranchIn | None = None,
 ) -> JSONResponse:
-    """Begin a branch at a revision, that of main if none is named."""
+    """Create a branch at a revision, by default that of main."""
     start = (body.starting_point if body else None) or DEFAULT_BRANCH
     made = refs.create_ref(hub.registry, caller, name, "branch", unescaped(branch), start)
     return JSONResponse({"name": made.name, "commit": made.commit})
@@ -211,7 +211,7 @@ def create_branch(
 
 @router.delete("/models/{namespace}/{name}/branch/{branch}")
 def delete_branch(name: NameDep, branch: str, hub: HubDep, caller: CallerDep) -> JSONResponse:
-    """Remove a branch, not its revisions."""
+    """Delete a branch, but not its revisions."""
     refs.delete_ref(hub.registry, caller, name, "branch", unescaped(branch))
     return JSONResponse({})
 
@@ -220,23 +220,23 @@ def delete_branch(name: NameDep, branch: str, hub: HubDep, caller: CallerDep) ->
 def create_tag(
     name: NameDep, revision: str, body: TagIn, hub: HubDep, caller: CallerDep
 ) -> JSONResponse:
-    """Put a tag on a revision."""
+    """Create a tag on a revision."""
     made = refs.create_ref(hub.registry, caller, name, "tag", body.tag, unescaped(revision))
     return JSONResponse({"name": made.name, "commit": made.commit})
 
 
 @router.delete("/models/{namespace}/{name}/tag/{tag}")
 def delete_tag(name: NameDep, tag: str, hub: HubDep, caller: CallerDep) -> JSONResponse:
-    """Remove a tag."""
+    """Delete a tag."""
     refs.delete_ref(hub.registry, caller, name, "tag", unescaped(tag))
     return JSONResponse({})
 
 
 @router.post("/validate-yaml")
 def validate_card(body: CardIn) -> JSONResponse:
-    """What is wrong with a card's front matter, before it is committed.
+    """Check a card's front matter before it is committed; 400 with the errors.
 
-    Clients ask without a token, so this costs little whatever the card.
+    Clients need no token for this. The limits of front_matter bound the cost.
     """
     try:
         front_matter(body.content.encode("utf-8", "replace"))
@@ -245,10 +245,10 @@ def validate_card(body: CardIn) -> JSONResponse:
     return JSONResponse({"errors": [], "warnings": []})
 
 
-def _create_begun(
+def _create_with_commit(
     hub: Hub, caller: Caller, name: str, *, private: bool
 ) -> repositories.RepositoryInfo:
-    """With a first commit: clients count on a branch main in what they have just made."""
+    """Create a model with an initial commit, because clients expect a branch main in it."""
     repositories.check_creatable(hub.registry, caller, name)  # before anything is uploaded
     data = git_attributes()
     files = SmallFiles(hub.registry, caller)
@@ -264,12 +264,12 @@ def _require_model(kind: str | None) -> None:
         raise NotSupported(f"this hub keeps models, and no {kind}s: leave the type out")
 
 
-def _require_visibility(wanted: str | None) -> None:
-    if wanted == "protected":
+def _require_visibility(visibility: str | None) -> None:
+    if visibility == "protected":
         raise NotSupported("this hub has no protected models: make the model private")
 
 
-def _wanted_name(body: RepositoryIn, caller: Caller) -> str:
+def _full_name(body: RepositoryIn, caller: Caller) -> str:
     if "/" in body.name:
         if body.organization not in (None, body.name.partition("/")[0]):
             raise Conflict(f"{body.name} does not lie in {body.organization}")

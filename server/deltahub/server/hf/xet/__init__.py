@@ -1,1 +1,1 @@
-"""The Xet endpoints."""
+"""Routes of the Xet protocol, by which Hugging Face clients transfer large files."""

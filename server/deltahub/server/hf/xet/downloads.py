@@ -1,4 +1,4 @@
-"""Downloads by Xet: any file of the hub, in ranges that a client fetches side by side."""
+"""Downloads by Xet: a client fetches ranges of a file in parallel, each by a signed link."""
 
 import re
 from dataclasses import dataclass
@@ -22,26 +22,27 @@ from deltahub.server.hub import Hub, HubDep
 from deltahub.server.limits import BoundedRoute
 from deltahub.server.settings import ServerSettings
 from deltahub.server.signing import Claims, caller_of_claims, claims_for
-from deltahub.server.streaming.fair_queue import who_asks
+from deltahub.server.streaming.fair_queue import client_key
 from deltahub.server.streaming.ranges import requested_part
 
 router = APIRouter(route_class=BoundedRoute, prefix="/cas")
 
-# A client that meets an expired link asks for the reconstruction anew.
+# A client whose link has expired requests the reconstruction again.
 LINK_TTL: Final = timedelta(minutes=15)
 _PURPOSE: Final = "xorb"
-# Claims of a link that say nothing of who asks and of the file.
-_OF_LINK: Final = frozenset({"xorb", "exp"})
+# Claims of a link that identify neither the caller nor the file.
+_IGNORED_CLAIMS: Final = frozenset({"xorb", "exp"})
 _CLIENT: Final = re.compile(r"\bhf_hub/(\d{1,4})\.(\d{1,4})\.")
-# Clients refuse plain HTTP for files of more bytes than this.
-MOST_BY_HTTP: Final = 50_000_000_000
+# Clients refuse plain HTTP for files larger than this, in bytes.
+MAX_HTTP_BYTES: Final = 50_000_000_000
 
 
 @dataclass(frozen=True)
-class _Known:
-    """Minor releases of huggingface_hub with whose first and last downloads were tried.
+class _TestedReleases:
+    """A range of minor releases of huggingface_hub; its first and last were tested.
 
-    prefers_xet: for every file, not only for those that it would not fetch otherwise.
+    prefers_xet: whether they use Xet for every file, not only for files that they refuse to
+    download by plain HTTP.
     """
 
     first: tuple[int, int]
@@ -49,28 +50,28 @@ class _Known:
     prefers_xet: bool
 
 
-_KNOWN: Final = (
-    # By plain HTTP these go on where a killed download ended, and are faster.
-    _Known((0, 34), (0, 36), prefers_xet=False),
-    _Known((1, 0), (1, 26), prefers_xet=False),
-    _Known((2, 0), (2, 4), prefers_xet=True),
+_TESTED: Final = (
+    # By plain HTTP these releases resume a killed download, and are faster.
+    _TestedReleases((0, 34), (0, 36), prefers_xet=False),
+    _TestedReleases((1, 0), (1, 26), prefers_xet=False),
+    _TestedReleases((2, 0), (2, 4), prefers_xet=True),
 )
 
 
 def xet_from(settings: ServerSettings, request: Request) -> int | None:
-    """From how many bytes on this client is told to download files by Xet; None for never."""
+    """Return the size in bytes from which this client shall use Xet; None for never."""
     match = _CLIENT.search(request.headers.get("user-agent", ""))
     if match is None or not settings.has_xet_downloads:
         return None
     release = int(match[1]), int(match[2])
-    for known in _KNOWN:
-        if known.first <= release <= known.last:
-            return 1 if known.prefers_xet else MOST_BY_HTTP + 1
+    for tested in _TESTED:
+        if tested.first <= release <= tested.last:
+            return 1 if tested.prefers_xet else MAX_HTTP_BYTES + 1
     return None
 
 
 def xet_headers(request: Request, name: str, commit: str, file: File) -> dict[str, str]:
-    """What the answer to a HEAD says, so that the client downloads the file by Xet."""
+    """Return the response headers that make a client download the file by Xet."""
     base = str(request.base_url).rstrip("/")
     url = f"{base}/api/models/{quote(name)}/xet-read-token/{commit}"
     return {"X-Xet-Hash": file.sha256, "Link": f'<{url}>; rel="xet-auth"'}
@@ -78,31 +79,33 @@ def xet_headers(request: Request, name: str, commit: str, file: File) -> dict[st
 
 @router.get("/{epoch}/{place}/v2/reconstructions/{digest}")
 def get_reconstruction(
-    digest: str, request: Request, hub: HubDep, who: XetReaderDep
+    digest: str, request: Request, hub: HubDep, xet_caller: XetReaderDep
 ) -> JSONResponse:
-    """Which chunks of which xorbs make up a file, or the range of it that is asked for."""
-    return _reconstruction(digest, request, hub, who, version=2)
+    """Return the chunks and xorbs that make up a file, or one byte range of it."""
+    return _reconstruction(digest, request, hub, xet_caller, version=2)
 
 
 @router.get("/{epoch}/{place}/reconstruction/{digest}")
 @router.get("/{epoch}/{place}/reconstructions/{digest}")
 @router.get("/{epoch}/{place}/v1/reconstructions/{digest}")
 def get_reconstruction_v1(
-    digest: str, request: Request, hub: HubDep, who: XetReaderDep
+    digest: str, request: Request, hub: HubDep, xet_caller: XetReaderDep
 ) -> JSONResponse:
-    """The same for older clients."""
-    return _reconstruction(digest, request, hub, who, version=1)
+    """Return the same in the form of older clients."""
+    return _reconstruction(digest, request, hub, xet_caller, version=1)
 
 
 @router.get("/xorbs/{token}")
 def get_xorb(token: str, request: Request, hub: HubDep) -> Response:
-    """Bytes of a xorb, for whoever has the link, while who asked for it may read the file."""
+    """Send bytes of a xorb to the holder of a link, while the link's caller may read the file."""
     try:
         claims = hub.signer.verify(_PURPOSE, token)
-        asked = tuple(sorted((name, claims[name]) for name in claims if name not in _OF_LINK))
-        caller, file = hub.linked.get(asked, lambda: _linked(hub, claims))
+        cache_key = tuple(
+            sorted((name, claims[name]) for name in claims if name not in _IGNORED_CLAIMS)
+        )
+        caller, file = hub.link_cache.get(cache_key, lambda: _resolve_link(hub, claims))
     except Unauthorized as error:
-        # The word on which clients ask for another link.
+        # On 403 clients request a new link.
         return refusal("forbidden", str(error))
     if file is None:
         raise EntryNotFound("the file of this link is gone, or you may not read it any more")
@@ -117,7 +120,7 @@ def get_xorb(token: str, request: Request, hub: HubDep) -> Response:
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
     found = file
     return hub.stream(
-        who_asks(request, caller),
+        client_key(request, caller),
         virtual.read(xorb, start, end, lambda a, b: hub.reader.stream_pieces(found, a, b)),
         status_code=200 if part is None else 206,
         headers=headers,
@@ -125,22 +128,23 @@ def get_xorb(token: str, request: Request, hub: HubDep) -> Response:
     )
 
 
-def _linked(hub: Hub, claims: Claims) -> tuple[Caller | None, File | None]:
-    """For whom a link was signed, who may still read the repository, and its file if they may."""
+def _resolve_link(hub: Hub, claims: Claims) -> tuple[Caller | None, File | None]:
+    """The caller of a link, and its file; None if the caller may not read the file any more."""
     with hub.registry.db.read() as session:
         caller = caller_of_claims(session, claims)
         repository = repository_at(session, caller, str(claims["place"]), "read")
-        # Asked as for the link itself: the caller may know the file from another repository.
+        # The same check as when the link was made: the caller may read the file by another
+        # repository.
         return caller, readable_file(session, caller, repository, str(claims["sha256"]))
 
 
 def _reconstruction(
-    digest: str, request: Request, hub: HubDep, who: XetReaderDep, *, version: int
+    digest: str, request: Request, hub: HubDep, xet_caller: XetReaderDep, *, version: int
 ) -> JSONResponse:
     from_text(digest)
     with hub.registry.db.read() as session:
-        repository = repository_at(session, who.caller, who.place, "read")
-        file = readable_file(session, who.caller, repository, digest)
+        repository = repository_at(session, xet_caller.caller, xet_caller.place, "read")
+        file = readable_file(session, xet_caller.caller, repository, digest)
     if file is None or file.size == 0:
         raise EntryNotFound(f"there is no file {digest} here, or you may not read it")
     part = requested_part(request.headers.get("range"), None, "", file.size)
@@ -154,11 +158,11 @@ def _reconstruction(
         chunks = {"start": term.first, "end": term.end}
         terms.append({"hash": name, "unpacked_length": term.size, "range": chunks})
         claims: dict[str, str | int] = {
-            "place": who.place,
+            "place": xet_caller.place,
             "sha256": file.sha256,
             "xorb": term.xorb,
         }
-        signed = claims_for(who.caller, claims)
+        signed = claims_for(xet_caller.caller, claims)
         token = hub.signer.sign(_PURPOSE, signed, LINK_TTL.total_seconds())
         url = f"{base}/cas/xorbs/{token}"
         stored = {"start": term.stored, "end": term.stored_end - 1}
@@ -166,9 +170,9 @@ def _reconstruction(
             fetch[name] = [{"range": chunks, "url": url, "url_range": stored}]
         else:
             fetch[name] = [{"url": url, "ranges": [{"chunks": chunks, "bytes": stored}]}]
-    said = {
+    answer = {
         "offset_into_first_range": start % CHUNK_BYTES,
         "terms": terms,
         "fetch_info" if version == 1 else "xorbs": fetch,
     }
-    return JSONResponse(said, headers={"Cache-Control": "no-store"})
+    return JSONResponse(answer, headers={"Cache-Control": "no-store"})

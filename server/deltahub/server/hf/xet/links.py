@@ -1,4 +1,4 @@
-"""Tokens and URLs with which clients turn to the hub's Xet service, and who they then are."""
+"""Tokens and URLs of the hub's Xet service, and the authentication of its requests."""
 
 import time
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ Access: TypeAlias = Literal["read", "write"]
 
 @dataclass(frozen=True)
 class XetCaller:
-    """Who sends a request to the Xet service, by its token; place: which repository's."""
+    """The caller that a Xet token names. place: the part of the URL that names the repository."""
 
     caller: Caller | None
     place: str
@@ -42,7 +42,7 @@ def get_xet_token(
     hub: HubDep,
     caller: CallerDep,
 ) -> JSONResponse:
-    """Where the service is for this repository, and a token for it. The revision is not read."""
+    """Return the service's URL for a repository, and a token. The revision is not used."""
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, f"{namespace}/{name}", access)
         place = place_of(repository)
@@ -61,20 +61,20 @@ def get_xet_token(
 
 
 def xet_reader(place: str, request: Request, hub: HubDep) -> XetCaller:
-    """Who asks, if they may still read the repository; Unauthorized, RepositoryNotFound."""
-    return _admitted(place, request, hub, "read")
+    """Return the caller of a request. Raises Unauthorized; RepositoryNotFound if unreadable."""
+    return _authorize(place, request, hub, "read")
 
 
 def xet_writer(place: str, request: Request, hub: HubDep) -> XetCaller:
-    """Who asks, if they may still write there; as xet_reader, and Forbidden."""
-    return _admitted(place, request, hub, "write")
+    """Return the caller, who may write. Raises as xet_reader does, and Forbidden."""
+    return _authorize(place, request, hub, "write")
 
 
 XetReaderDep = Annotated[XetCaller, Depends(xet_reader)]
 XetWriterDep = Annotated[XetCaller, Depends(xet_writer)]
 
 
-def _admitted(place: str, request: Request, hub: Hub, action: Action) -> XetCaller:
+def _authorize(place: str, request: Request, hub: Hub, action: Action) -> XetCaller:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer":
         raise Unauthorized("this needs a token of the hub's Xet service, which the hub gives out")

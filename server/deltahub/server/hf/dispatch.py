@@ -1,4 +1,4 @@
-"""Which requests are of Hugging Face clients, and their paths as those clients mean them."""
+"""Sends requests of Hugging Face clients to their application, and decodes their paths."""
 
 from typing import Final
 from urllib.parse import unquote
@@ -7,17 +7,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from deltahub.registry.names import RESERVED_NAMESPACES
 
-# First parts of paths that no namespace can be called.
+# First parts of paths of that API; no namespace may have these names.
 FIRST_PARTS: Final = frozenset({"api", "cas", "lfs", "datasets", "spaces", "oauth"})
-# What a web address of a model has after its name; clients print such links for people.
+# Parts that follow a model's name in links to web pages, which clients print for people.
 PAGES: Final = frozenset({"raw", "blob", "tree", "commit", "commits"})
 _FILE_PARTS: Final = PAGES | {"resolve"}
-# Stands for a %2F within a part of a path until the part is read: no name holds it.
+# Replaces %2F inside a part of a path until unescaped() reads the part; no name contains it.
 SLASH: Final = "\0"
 
 
-class HuggingFaceDoor:
-    """Sends requests of Hugging Face clients to `hugging_face`, all others to `app`."""
+class HuggingFaceDispatch:
+    """Middleware: sends requests of Hugging Face clients to `hugging_face`, others to `app`."""
 
     def __init__(self, app: ASGIApp, hugging_face: ASGIApp) -> None:
         self._app = app
@@ -32,24 +32,24 @@ class HuggingFaceDoor:
 
 
 def is_hugging_face(path: str) -> bool:
-    """Whether a path is of that API. Precondition: it begins with a slash."""
+    """Whether a path belongs to the Hugging Face API. Precondition: it begins with a slash."""
     parts = path.split("/")[1:]
     if parts[0] in FIRST_PARTS:
         return True
     if parts[0] == "v1":
         return False
     if len(parts) == 2 and parts[1] and parts[0] not in RESERVED_NAMESPACES:
-        return True  # a model's own page
+        return True  # the web page of a model
     is_lfs = parts[-4:-1] == ["info", "lfs", "objects"] or "info/lfs/" in path
     return is_lfs or (len(parts) > 2 and not _FILE_PARTS.isdisjoint(parts[1:3]))
 
 
 def inner_path(raw_path: bytes) -> str:
-    """A path decoded, in which a slash that a client has escaped is no separator yet."""
+    """Return the decoded path, with SLASH for every escaped slash, which is no separator."""
     text = raw_path.decode("latin-1").partition("?")[0]
     return unquote(text.replace("%2F", SLASH).replace("%2f", SLASH))
 
 
 def unescaped(part: str) -> str:
-    """What a part of an inner path names."""
+    """Return a part of an inner path with its escaped slashes as slashes."""
     return part.replace(SLASH, "/")
