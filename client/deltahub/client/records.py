@@ -1,7 +1,7 @@
 """What the hub tells, as typed values. Fields that a newer hub adds are ignored."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -68,15 +68,26 @@ class Ref:
 
 
 @dataclass(frozen=True)
+class HeldTensors:
+    """Which tensors the hub has for us, as ids in hex, and the longest chain of deltas it takes."""
+
+    ids: Set[str]
+    max_depth: int
+
+
+@dataclass(frozen=True)
 class PlannedTensor:
-    """How the hub keeps one tensor: encoded bytes, and the tensors that decoding needs."""
+    """How the hub keeps one tensor: encoded bytes, and the tensors that decoding needs.
+
+    depth: the longest chain of deltas below it, 0 without a base.
+    """
 
     id: str
     size: int
     encoded_size: int
+    depth: int
     codec: str = "raw"
     bases: tuple[str, ...] = ()
-    depth: int | None = None
 
 
 @dataclass(frozen=True)
@@ -216,7 +227,7 @@ _LISTS: dict[tuple[type[Any], str], type[Any]] = {
     (RecipePlan, "tensors"): PlannedTensor,
     (WhoAmI, "namespaces"): NamespaceRole,
 }
-_INTEGERS = frozenset({"size", "encoded_size", "received"})
+_INTEGERS = frozenset({"size", "encoded_size", "depth", "received"})
 _TEXTS = frozenset({"path", "sha256", "etag", "commit", "id", "recipe", "state"})
 
 

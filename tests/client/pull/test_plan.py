@@ -19,7 +19,7 @@ def slots(*tensors: int, size: int = 1000) -> list[Slot]:
 
 def stored(n: int, *bases: int, encoded: int = 100, size: int = 1000) -> PlannedTensor:
     return PlannedTensor(
-        name(n).hex(), size, encoded, "fm_delta", tuple(name(b).hex() for b in bases)
+        name(n).hex(), size, encoded, len(bases), "fm_delta", tuple(name(b).hex() for b in bases)
     )
 
 

@@ -1,6 +1,7 @@
 """What a push does when the hub, the files or the time are unusual."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from deltahub.client import Hub, JobFailed, Silent
+from deltahub.client.api.endpoints import Api
+from deltahub.client.records import HeldTensors
 from support.models.model_folders import base_tensors, contents, tuned_tensors, write_model
 from support.service.hub import running_hub
 
@@ -22,7 +25,16 @@ class Notes(Silent):
         self.notes.append(text)
 
 
-def test_a_hub_that_refuses_the_difference_gets_whole_files(tmp_path: Path, home: Path) -> None:
+def test_a_hub_that_refuses_the_difference_gets_whole_files(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its administrator has forbidden deltas since it was asked."""
+    query = Api.query_tensors
+
+    def query_before(api: Api, name: str, tensors: Mapping[str, int]) -> HeldTensors:
+        return replace(query(api, name, tensors), max_depth=2)
+
+    monkeypatch.setattr(Api, "query_tensors", query_before)
     with (
         running_hub(tmp_path / "data", with_worker=True, max_depth=0) as server,
         Hub(server.url, server.admin_token) as hub,
@@ -35,6 +47,60 @@ def test_a_hub_that_refuses_the_difference_gets_whole_files(tmp_path: Path, home
         assert pushed.state == "proved"
         assert not list((home / "deltahub" / "spool").rglob("*.pack"))
         assert contents(hub.pull("admin/tuned")) == contents(tuned)
+
+
+@pytest.mark.parametrize("max_depth", [0, 1, 3])
+def test_a_push_keeps_within_the_depth_that_the_hub_tells(
+    tmp_path: Path,
+    other_machine: Callable[[], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    max_depth: int,
+) -> None:
+    monkeypatch.setenv("DELTAHUB_MAX_DEPTH", str(max_depth))  # for the worker, a process of its own
+    with (
+        running_hub(tmp_path / "data", with_worker=True, max_depth=max_depth) as server,
+        Hub(server.url, server.admin_token) as hub,
+    ):
+        told, depths, commits = Notes(), [], []
+        rng = np.random.default_rng(1)
+        weights = rng.normal(0, 0.02, (600, 512)).astype(np.float32)
+        for step in range(5):
+            folder = tmp_path / f"step{step}"
+            folder.mkdir()
+            save_file({"w": weights}, folder / "model.safetensors")
+            pushed = hub.push(folder, "admin/line", progress=told)
+            assert (pushed.sent < 0.9 * pushed.size) == (step > 0 < max_depth)
+            (tensor,) = hub.info("admin/line")["files"][0]["tensors"]
+            depths.append(tensor["base_depth"])
+            commits.append((pushed.commit, folder))
+            weights = weights + rng.normal(0, 1e-5, weights.shape).astype(np.float32)
+        assert depths == [min(step, max_depth) for step in range(5)]
+        assert not told.notes
+        other_machine()
+        for commit, folder in reversed(commits):
+            assert contents(hub.pull("admin/line", revision=commit)) == contents(folder)
+
+
+def test_a_line_that_drifts_from_its_anchor_begins_a_new_one(
+    hub: Hub, name: str, tmp_path: Path
+) -> None:
+    """Every revision trains other rows, so that the distance to the anchor grows without end."""
+    rng = np.random.default_rng(1)
+    weights = rng.normal(0, 0.02, (600, 512)).astype(np.float32)
+    depths = []
+    for step in range(6):
+        folder = tmp_path / f"step{step}"
+        folder.mkdir()
+        save_file({"w": weights}, folder / "model.safetensors")
+        hub.push(folder, name)
+        (tensor,) = hub.info(name)["files"][0]["tensors"]
+        depths.append(tensor["base_depth"])
+        # Of each 64 KiB of elements, so that every place of the sample changes alike.
+        weights = weights.copy()
+        columns = slice(step * 85, step * 85 + 85)
+        weights[:, columns] = rng.normal(0, 0.02, (600, 85)).astype(np.float32)
+    assert depths[:3] == [0, 1, 2]
+    assert 0 in depths[3:]
 
 
 def test_without_a_worker_files_can_be_pulled_and_a_cancelled_job_is_told(

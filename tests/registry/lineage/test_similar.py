@@ -22,7 +22,6 @@ from deltahub.registry.lineage.tensor_sketch import (
     choose,
     similarity,
     sketch,
-    to_bf16,
 )
 from support.models import tiny_models as tiny
 from support.registry.ingested import ingest, push_ingested
@@ -88,12 +87,6 @@ def test_sketches_survive_their_bytes(words: list[int]) -> None:
     assert (again.positions == made.positions).all()
     assert again.bands == made.bands
     assert similarity(made, again) == 1.0
-
-
-def test_rounding_to_bf16_is_to_the_nearest() -> None:
-    values = torch.tensor([1.0, 1.00390625, 1.01171875, -0.0, float("inf"), 3e38])
-    expected = values.to(torch.bfloat16).view(torch.uint16).numpy()
-    assert (to_bf16("F32", values.numpy().tobytes()) == expected).all()
 
 
 @pytest.fixture

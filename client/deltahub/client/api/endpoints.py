@@ -11,6 +11,7 @@ from deltahub.client.names import namespace_name, repository_path
 from deltahub.client.records import (
     CommitResult,
     Entry,
+    HeldTensors,
     Job,
     RecipePlan,
     Ref,
@@ -186,16 +187,18 @@ class Api:
             found.update(str(item) for item in _list(answer, "have"))
         return found & files.keys()
 
-    def query_tensors(self, name: str, tensors: Mapping[str, int]) -> set[str]:
-        """Those of the tensors (id -> size) that the hub has for us and holds for a day."""
+    def query_tensors(self, name: str, tensors: Mapping[str, int]) -> HeldTensors:
+        """Which of the tensors (id in hex -> bytes) the hub has for us and holds for a day."""
         found: set[str] = set()
         items = list(tensors.items())
         path = f"{repository_path(name)}/tensors/query"
-        for i in range(0, len(items), _QUERY_BATCH):
+        # A query about no tensors, too, asks for the depth limit.
+        for i in range(0, max(len(items), 1), _QUERY_BATCH):
             body = {"tensors": [list(item) for item in items[i : i + _QUERY_BATCH]]}
             answer = _object(self.transport.call("POST", path, json_body=body).json())
             found.update(str(item) for item in _list(answer, "have"))
-        return found & tensors.keys()
+            max_depth = _count(answer, "max_depth")
+        return HeldTensors(found & tensors.keys(), max_depth)
 
     def accept_pack(self, name: str, sha256: str) -> None:
         path = f"{repository_path(name)}/packs"
@@ -226,6 +229,13 @@ def _object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BadResponse(f"the hub sent {type(value).__name__} where an object belongs")
     return value
+
+
+def _count(value: Mapping[str, Any], key: str) -> int:
+    found = value.get(key)
+    if type(found) is not int or found < 0:
+        raise BadResponse(f"the hub's answer has no number of 0 or more named {key}")
+    return found
 
 
 def _list(value: Mapping[str, Any], key: str) -> list[Any]:

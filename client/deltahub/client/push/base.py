@@ -2,58 +2,36 @@
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from math import prod
 
 from deltahub.client.api.endpoints import Api
 from deltahub.client.errors import NotReady
 from deltahub.client.local.tensor_sources import Sources
 from deltahub.client.records import PlannedTensor, Revision
-from deltahub.codecs.casts import CASTABLE
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.files.recipe import Recipe
-from deltahub.codecs.files.split import FilePiece
-from deltahub.codecs.frames.base_plan import BasePlan, BaseSegment
-from deltahub.codecs.ids import ZERO_ID
+from deltahub.codecs.frames.base_choice import BaseTensor, TensorInfo, align
 
-# The hub's default policy: no chain of deltas is longer. It refuses what would be.
-_MAX_DEPTH = 2
 # Wrappers put a model's tensors under another first name: model., transformer., base_model.
 _MIN_SUFFIX = 2
 
 
-@dataclass(frozen=True)
-class BaseTensor:
-    """A tensor of the base that lies on this machine."""
+@dataclass(frozen=True, slots=True)
+class LocalBase(BaseTensor):
+    """A base tensor on this machine.
 
-    tensor: bytes
-    name: str
-    dtype: DType
-    shape: tuple[int, ...]
+    too_deep: the id of the base model's own tensor, if the depth limit forbids a delta against it
+    and this tensor takes its place. None if the limit allows it, or it is not on this machine.
+    """
 
-    @property
-    def count(self) -> int:
-        return prod(self.shape)
-
-    def plan(self, dtype: DType, start: int, count: int) -> BasePlan:
-        """The base of elements [start, start + count) of the tensor that is pushed.
-
-        Elements beyond the base's end (appended rows) have zeros as their base.
-        """
-        covered = max(0, min(start + count, self.count) - start)
-        segments = []
-        if covered:
-            segments.append(BaseSegment(self.tensor, self.dtype, start, covered))
-        if covered < count:
-            segments.append(BaseSegment(ZERO_ID, dtype, 0, count - covered))
-        return BasePlan(tuple(segments), any(each.dtype != dtype for each in segments))
+    too_deep: bytes | None = None
 
 
 class BaseSet:
-    """The tensors of one base, by name and by shape."""
+    """The tensors of one base, by name."""
 
-    def __init__(self, tensors: Iterable[BaseTensor]) -> None:
-        self._by_name: dict[str, BaseTensor] = {}
-        self._by_suffix: dict[str, list[BaseTensor]] = {}
+    def __init__(self, tensors: Iterable[LocalBase]) -> None:
+        self._by_name: dict[str, LocalBase] = {}
+        self._by_suffix: dict[str, list[LocalBase]] = {}
         for tensor in tensors:
             self._by_name.setdefault(tensor.name, tensor)
             for suffix in _suffixes(tensor.name):
@@ -63,43 +41,41 @@ class BaseSet:
         return len(self._by_name)
 
     def sizes(self) -> dict[str, int]:
-        """id in hex -> bytes, of every tensor."""
+        """id in hex -> bytes, of every tensor that may be coded against."""
         return {
-            each.tensor.hex(): each.count * each.dtype.itemsize for each in self._by_name.values()
+            each.hash.hex(): each.count * DType[each.dtype].itemsize
+            for each in self._by_name.values()
         }
 
     def only(self, known: Collection[str]) -> "BaseSet":
         """The tensors among these ids."""
-        return BaseSet(each for each in self._by_name.values() if each.tensor.hex() in known)
+        return BaseSet(each for each in self._by_name.values() if each.hash.hex() in known)
 
-    def match(self, piece: FilePiece) -> BaseTensor | None:
-        """The base tensor to try for a tensor of the pushed file, None if nothing fits.
+    def match(self, info: TensorInfo) -> LocalBase | None:
+        """The base tensor to try for a tensor of the pushed file, None if nothing can be aligned.
 
-        Same name first, else the only tensor with the longest common ending of the name. It
-        must have the same shape, or the same rows but more or fewer of them; and the same
-        element type, or one that casts to it.
+        Same name first, else the only tensor with the longest common ending of the name; where
+        several end alike, the only one of the same shape.
         """
-        if piece.name is None:
-            return None
-        named = self._by_name.get(piece.name)
-        if named is not None and _fits(named, piece):
+        named = self._by_name.get(info.name)
+        if named is not None and align(info, named) is not None:
             return named
-        for suffix in _suffixes(piece.name):
-            fitting = [each for each in self._by_suffix.get(suffix, ()) if _fits(each, piece)]
-            if len(fitting) == 1:
-                return fitting[0]
+        for suffix in _suffixes(info.name):
+            same_ending = self._by_suffix.get(suffix, ())
+            fitting = [each for each in same_ending if align(info, each) is not None]
             if fitting:
-                return None  # several layers end alike: the name does not tell which
+                chosen = [each for each in fitting if each.shape == info.shape] or fitting
+                return chosen[0] if len(chosen) == 1 else None
         return None
 
 
-def load_base(api: Api, sources: Sources, name: str, revision: Revision) -> BaseSet:
-    """What the hub knows of a base and this machine holds; empty before its ingest.
+def load_base(api: Api, sources: Sources, name: str, revision: Revision, max_depth: int) -> BaseSet:
+    """The tensors of a base that the hub knows and this machine holds; none before its ingest.
 
-    A tensor at the end of the longest allowed chain of deltas is replaced by the one that it is
-    coded against, if that is here: the hub would refuse one delta more.
+    max_depth: the longest chain of deltas that the hub takes. A tensor at the end of such a chain
+    is replaced by its own base, if that is here: the hub would refuse one delta more.
     """
-    usable: list[BaseTensor] = []
+    usable: list[LocalBase] = []
     for entry in revision.entries:
         if not entry.path.endswith(".safetensors") or entry.state != "ingested":
             continue
@@ -114,36 +90,27 @@ def load_base(api: Api, sources: Sources, name: str, revision: Revision) -> Base
             for ref in recipe.tensors()
             if ref.name is not None and ref.dtype in DType.__members__
         ]
-        nearest = {ref.tensor: _nearest(ref.tensor, stored.get(ref.tensor)) for ref in refs}
-        sources.look_up(nearest.values())
-        usable += [
-            BaseTensor(nearest[ref.tensor], ref.name or "", DType[ref.dtype], ref.shape)
-            for ref in refs
-            if nearest[ref.tensor] in sources and sources.size_of(nearest[ref.tensor]) == ref.size
-        ]
+        bases = {ref.tensor: _within_depth(stored.get(ref.tensor), max_depth) for ref in refs}
+        sources.look_up(tensor for pair in bases.items() for tensor in pair if tensor is not None)
+        for ref in refs:
+            tensor = bases[ref.tensor]
+            if tensor is None or tensor not in sources or sources.size_of(tensor) != ref.size:
+                continue
+            is_replaced = tensor != ref.tensor and ref.tensor in sources
+            too_deep = ref.tensor if is_replaced else None
+            usable.append(LocalBase(ref.name or "", ref.dtype, ref.shape, tensor, too_deep))
     return BaseSet(usable)
 
 
-def _nearest(tensor: bytes, stored: PlannedTensor | None) -> bytes:
-    """The tensor, or the base it is coded against if the chain may not become longer."""
-    if stored is None or len(stored.bases) != 1:
-        return tensor
-    depth = 1 if stored.depth is None else stored.depth
-    return tensor if depth < _MAX_DEPTH else bytes.fromhex(stored.bases[0])
-
-
-def _fits(base: BaseTensor, piece: FilePiece) -> bool:
-    if piece.dtype not in DType.__members__:
-        return False
-    dtype = DType[piece.dtype]
-    if dtype != base.dtype and not {dtype, base.dtype} <= CASTABLE:
-        return False
-    if base.shape == piece.shape:
-        return True
-    if not base.shape or not piece.shape or base.shape[1:] != piece.shape[1:]:
-        return False
-    # A base for less than half of the rows is more likely another matrix.
-    return len(base.shape) > 1 and 2 * min(base.shape[0], piece.shape[0]) >= piece.shape[0]
+def _within_depth(stored: PlannedTensor | None, max_depth: int) -> bytes | None:
+    """The id of the tensor, or of its only base where a delta against the tensor is too deep."""
+    if stored is None:
+        return None
+    if stored.depth < max_depth:
+        return bytes.fromhex(stored.id)
+    # An only base lies one delta less deep.
+    is_replaced = stored.depth == max_depth and len(stored.bases) == 1
+    return bytes.fromhex(stored.bases[0]) if is_replaced else None
 
 
 def _suffixes(name: str) -> list[str]:

@@ -3,35 +3,29 @@
 import os
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deltahub.client.errors import LocalFileChanged
 from deltahub.client.local.paths import read_at
-from deltahub.client.local.tensor_sources import Sources
-from deltahub.client.push.base import BaseSet, BaseTensor
-from deltahub.codecs.dtypes import DType
+from deltahub.client.local.tensor_sources import MissingTensor, Sources
+from deltahub.client.push.base import BaseSet
 from deltahub.codecs.files.split import FilePiece
 from deltahub.codecs.frames import (
     BasePlan,
-    BaseSegment,
     FrameRange,
     TensorSpec,
     assemble,
     encode_frame,
-    parse_header,
-    raw_frame_length,
     split_frames,
 )
-from deltahub.codecs.frames.choose_codec import sample_runs
+from deltahub.codecs.frames.base_choice import MIN_DELTA_BYTES, BaseSearch, TensorInfo, align
+from deltahub.codecs.frames.base_plan import slice_plan
 
 # A quarter of the largest frame: source, base and result of several at once stay small.
 _FRAME_BYTES = 16 << 20
 _IN_FLIGHT_BYTES = 48 << 20
-# Below this a delta's header and tables outweigh what it can save.
-_MIN_DELTA_BYTES = 1024
-# A delta ties the tensor to its base; it must be worth at least this share of the raw bytes.
-_MUST_SAVE = 0.03
 
 
 @dataclass(frozen=True)
@@ -61,10 +55,14 @@ class LocalTensor:
 
 @dataclass(frozen=True)
 class Choice:
-    """How a tensor will be coded. ratio: expected bytes over raw bytes, from a sample."""
+    """How a tensor will be coded.
+
+    base: the plan over the whole tensor, None for no base. ratio: expected bytes over raw bytes,
+    from a sample.
+    """
 
     tensor: LocalTensor
-    base: BaseTensor | None
+    base: BasePlan | None
     ratio: float
 
     @property
@@ -82,32 +80,33 @@ class EncodedFrame:
 
 
 def choose(tensor: LocalTensor, bases: Sequence[BaseSet], sources: Sources) -> Choice:
-    """The smallest of: alone, and a delta against what each base offers; by three samples."""
-    spec = tensor.spec
-    ranges = list(sample_runs(spec.count))
-    sample = bytearray(sum(count for _, count in ranges) * spec.dtype.itemsize)
-    _read_runs(tensor, ranges, spec.dtype, sample)
-    best = Choice(tensor, None, min(1.0, _share(spec.dtype, sample, None)))
-    if tensor.size < _MIN_DELTA_BYTES:
-        return best
-    limit = best.ratio - _MUST_SAVE
-    for base_set in bases:
-        base = base_set.match(tensor.piece)
-        if base is None or base.tensor == tensor.tensor:
-            continue
-        if not sources.is_verified(base.tensor):
-            continue  # its bytes are not what the index says: the hub would refuse the frames
-        aligned = bytearray(len(sample))
-        position = 0
-        for start, count in ranges:
-            size = count * spec.dtype.itemsize
-            part = memoryview(aligned)[position : position + size]
-            assemble(base.plan(spec.dtype, start, count), spec.dtype, 0, count, sources.read, part)
-            position += size
-        ratio = _share(spec.dtype, sample, aligned)
-        if ratio < limit:
-            best, limit = Choice(tensor, base, ratio), ratio
-    return best
+    """The smallest of: no base, and a delta against each base's matching tensor; by a sample."""
+    spec, piece = tensor.spec, tensor.piece
+    search = BaseSearch(spec.dtype, spec.count, tensor.read, sources.read)
+    if piece.name is not None and tensor.size >= MIN_DELTA_BYTES:
+        info = TensorInfo(piece.name, piece.dtype, piece.shape)
+        for base_set in bases:
+            _try(search, info, tensor.tensor, base_set, sources)
+    if search.best is None or search.pays_as_anchor():
+        return Choice(tensor, None, min(1.0, search.standalone))
+    return Choice(tensor, search.best, search.ratio)
+
+
+def _try(
+    search: BaseSearch, info: TensorInfo, tensor: bytes, base_set: BaseSet, sources: Sources
+) -> None:
+    base = base_set.match(info)
+    if base is None or base.hash == tensor:
+        return
+    if base.too_deep is not None:
+        forbidden = align(info, replace(base, hash=base.too_deep))
+        if forbidden is not None:
+            with suppress(MissingTensor):  # gone since it was looked up
+                search.note_too_deep(forbidden)
+    plan = align(info, base)
+    # Bytes that differ from what the index says would make frames that the hub refuses.
+    if plan is not None and sources.is_verified(base.hash):
+        search.offer(plan)
 
 
 def encode_all(choices: Sequence[Choice], sources: Sources) -> Generator[EncodedFrame, None, None]:
@@ -141,33 +140,9 @@ def _encode(
     source = bytearray(part.count * spec.dtype.itemsize)
     choice.tensor.read(part.start * spec.dtype.itemsize, memoryview(source))
     if choice.base is not None:
-        plan = choice.base.plan(spec.dtype, part.start, part.count)
-        if plan.base_ids():
+        plan = slice_plan(choice.base, spec.dtype, part.start, part.count)
+        if plan.base_ids():  # else all rows of the frame are new
             base = bytearray(len(source))
             assemble(plan, spec.dtype, 0, part.count, sources.read, memoryview(base))
-            frame = encode_frame(spec, part, source, base, plan, "delta", threads)
-            raw = raw_frame_length(spec.dtype, part.rows, part.columns)
-            if parse_header(frame).base is None or len(frame) < raw * (1 - _MUST_SAVE):
-                return frame
+            return encode_frame(spec, part, source, base, plan, "delta", threads)
     return encode_frame(spec, part, source, threads=threads)
-
-
-def _read_runs(
-    tensor: LocalTensor, ranges: Sequence[tuple[int, int]], dtype: DType, out: bytearray
-) -> None:
-    position = 0
-    for start, count in ranges:
-        size = count * dtype.itemsize
-        tensor.read(start * dtype.itemsize, memoryview(out)[position : position + size])
-        position += size
-
-
-def _share(dtype: DType, sample: bytearray, base: bytearray | None) -> float:
-    """Coded bytes over raw bytes of a sample, in a frame that nobody keeps."""
-    count = len(sample) // dtype.itemsize
-    spec = TensorSpec(b"\x01" * 32, dtype, 1, count)
-    part = FrameRange(0, count, 1, count)
-    if base is None:
-        return len(encode_frame(spec, part, sample)) / len(sample)
-    plan = BasePlan((BaseSegment(b"\x02" * 32, dtype, 0, count),), is_cast=False)
-    return len(encode_frame(spec, part, sample, base, plan, "fm_delta")) / len(sample)

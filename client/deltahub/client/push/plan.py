@@ -1,6 +1,6 @@
 """How each file of a push travels: not at all, whole, or as the tensors that the hub lacks."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -39,7 +39,7 @@ class PushPlan:
 
 
 def plan_push(
-    files: Iterable[HashedFile], have: set[str], bases: Sequence[BaseSet], sources: Sources
+    files: Iterable[HashedFile], have: Set[str], bases: Sequence[BaseSet], sources: Sources
 ) -> PushPlan:
     """The cheaper way for each file, by samples of its missing tensors.
 
@@ -68,7 +68,7 @@ def plan_push(
     return plan
 
 
-def _missing(each: HashedFile, have: set[str]) -> dict[bytes, LocalTensor]:
+def _missing(each: HashedFile, have: Set[str]) -> dict[bytes, LocalTensor]:
     return {tensor.tensor: tensor for tensor in each.tensors if tensor.tensor.hex() not in have}
 
 

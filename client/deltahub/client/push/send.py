@@ -1,7 +1,7 @@
 """Making the hub have every file's bytes, whole or as what it lacks of them."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -75,16 +75,17 @@ class FileSender:
 
     def _plan(
         self, files: list[HashedFile], head: Revision | None, base: Revision | None
-    ) -> tuple[PushPlan, set[str]]:
+    ) -> tuple[PushPlan, Set[str]]:
         tensors = {t.tensor.hex(): t.size for each in files for t in each.tensors}
         if not tensors:
             return plan_push(files, set(), (), self._sources), set()
         with self._progress.stage("compare with the hub", None):
-            have = self._api.query_tensors(self._options.name, tensors)
-            bases = self._bases(head, base) if len(have) < len(tensors) else []
-            return plan_push(files, have, bases, self._sources), have
+            held = self._api.query_tensors(self._options.name, tensors)
+            is_any_missing = len(held.ids) < len(tensors)
+            bases = self._bases(head, base, held.max_depth) if is_any_missing else []
+            return plan_push(files, held.ids, bases, self._sources), held.ids
 
-    def _bases(self, head: Revision | None, base: Revision | None) -> list[BaseSet]:
+    def _bases(self, head: Revision | None, base: Revision | None, max_depth: int) -> list[BaseSet]:
         """The bases to try: declared, loaded from, the branch's own head. Only what is here."""
         options = self._options
         wanted: list[tuple[str, Revision]] = []
@@ -98,10 +99,10 @@ class FileSender:
             wanted.append((options.name, head))
         for name, revision in wanted:
             index_snapshot(name, revision.commit, self._index)
-        bases = [load_base(self._api, self._sources, *each) for each in wanted]
+        bases = [load_base(self._api, self._sources, *each, max_depth) for each in wanted]
         # A base counts only if the hub would resolve it for this repository.
         sizes = {tensor: size for base in bases for tensor, size in base.sizes().items()}
-        known = self._api.query_tensors(options.name, sizes) if sizes else set()
+        known = self._api.query_tensors(options.name, sizes).ids if sizes else set()
         return [each for each in (base.only(known) for base in bases) if len(each)]
 
     def upload(self, files: Iterable[HashedFile]) -> None:
@@ -118,7 +119,7 @@ class FileSender:
 
             list(pool.map(upload, todo))
 
-    def _send_frames(self, plan: PushPlan, have: set[str]) -> None:
+    def _send_frames(self, plan: PushPlan, have: Set[str]) -> None:
         name = self._options.name
         choices = plan.choices
         with spool_folder(self._api.transport.url, name) as folder:
@@ -130,7 +131,7 @@ class FileSender:
                 with self._progress.stage("send what was coded before", size) as stage:
                     sender.resume(spooled, missing, stage.advance)
                 sizes = {tensor.hex(): size for tensor, size in missing.items()}
-                have = have | self._api.query_tensors(name, sizes)
+                have = have | self._api.query_tensors(name, sizes).ids
                 choices = [each for each in choices if each.tensor.tensor.hex() not in have]
             total = sum(choice.tensor.size for choice in choices)
             if choices:

@@ -16,6 +16,9 @@ _CAST_CHUNK_BYTES: Final = 1 << 22  # source bytes held at once while casting
 ReadBase = Callable[[bytes, int, memoryview], None]
 """read(tensor id, first byte, out): fill `out` with bytes of the tensor, from that byte on."""
 
+ReadTensor = Callable[[int, memoryview], None]
+"""read(first byte, out): the same, of a tensor that is known."""
+
 
 @dataclass(slots=True, unsafe_hash=True)
 class BaseSegment:
@@ -73,6 +76,22 @@ class BasePlan:
         if segment.dtype != dtype and not {segment.dtype, dtype} <= CASTABLE:
             return f"{segment.dtype.name} is not cast to {dtype.name}"
         return None
+
+
+def slice_plan(plan: BasePlan, dtype: DType, start: int, count: int) -> BasePlan:
+    """The plan for elements [start, start + count) alone: one frame's part of a whole tensor's.
+
+    dtype: the coding dtype of the tensor that has the base.
+    """
+    segments: list[BaseSegment] = []
+    begin = 0
+    for segment in plan.segments:
+        first, last = max(start, begin), min(start + count, begin + segment.count)
+        if first < last:
+            offset = 0 if segment.tensor == ZERO_ID else segment.start + first - begin
+            segments.append(BaseSegment(segment.tensor, segment.dtype, offset, last - first))
+        begin += segment.count
+    return BasePlan(tuple(segments), any(segment.dtype != dtype for segment in segments))
 
 
 def assemble(

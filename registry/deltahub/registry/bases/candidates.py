@@ -8,7 +8,7 @@ from typing import Literal
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from deltahub.registry.bases.alignment import StoredTensor
+from deltahub.codecs.frames.base_choice import BaseTensor
 from deltahub.registry.catalog.weights import named_tensors, safetensors_files
 from deltahub.registry.db.models import Repository, Revision
 from deltahub.registry.downloads.file_reader import FileReader
@@ -29,6 +29,14 @@ EARLIER_REVISIONS = 3
 MAX_NAMES = 100_000
 # Tensors that are looked up at once, since one by one each costs a transaction.
 MAX_EXPECTED = 12_000
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor(BaseTensor):
+    """A stored tensor, its row `id` and its depth, as a candidate's recipe names it."""
+
+    id: int
+    depth: int
 
 
 @dataclass(frozen=True)
@@ -126,7 +134,7 @@ def _load(
                 continue
             shape = tuple(ref.shape)
             candidate.add(
-                StoredTensor(tensor.id, tensor.hash, tensor.depth, name, ref.dtype, shape)
+                StoredTensor(name, ref.dtype, shape, tensor.hash, tensor.id, tensor.depth)
             )
     return candidate
 

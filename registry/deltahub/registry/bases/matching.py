@@ -4,25 +4,21 @@ What comes out is tried on a sample afterwards, so a wrong guess costs a little 
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
+from deltahub.codecs.dtypes import DType
 from deltahub.codecs.errors import CodecError
-from deltahub.codecs.frames import parse_header, peek_header_length
-from deltahub.registry.bases.alignment import (
-    BaseOption,
-    StoredTensor,
-    TensorInfo,
-    align,
-    coded_as,
-    cut_out,
-    fuse,
-)
-from deltahub.registry.bases.candidates import Candidate
+from deltahub.codecs.frames import BasePlan, parse_header, peek_header_length
+from deltahub.codecs.frames.base_choice import TensorInfo, align, cut_out, fuse
+from deltahub.codecs.frames.base_plan import ReadTensor
+from deltahub.codecs.frames.nearness import U16, nearness, to_bf16
+from deltahub.registry.bases.candidates import Candidate, StoredTensor
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost
-from deltahub.registry.lineage.tensor_sketch import FLOATS, U16, Read, nearness, to_bf16
+from deltahub.registry.lineage.tensor_sketch import FLOATS
 from deltahub.registry.packs.locations import locate, resolve
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import ObjectNotFound
@@ -45,8 +41,21 @@ _FUSED = (
 )
 
 
-class Matcher:
-    """Finds options among candidates for one planner."""
+@dataclass(frozen=True)
+class BaseOption:
+    """One way to build a base: the stored tensors, and the plan over them."""
+
+    tensors: tuple[StoredTensor, ...]
+    plan: BasePlan
+
+    @property
+    def depth(self) -> int:
+        """The depth that a delta against this base has."""
+        return 1 + max(tensor.depth for tensor in self.tensors)
+
+
+class BaseMatcher:
+    """Finds options among candidates for one planner. Not shared between threads."""
 
     def __init__(self, reg: Registry, reader: FileReader, domain_id: int) -> None:
         self._reg = reg
@@ -57,19 +66,21 @@ class Matcher:
     def named(self, info: TensorInfo, candidate: Candidate) -> BaseOption | None:
         """The candidate's tensor of the same name."""
         tensor = candidate.by_name.get(info.name)
-        return None if tensor is None else align(info, tensor)
+        return None if tensor is None else _aligned(info, tensor)
 
-    def renamed(self, info: TensorInfo, candidate: Candidate, read: Read) -> Iterator[BaseOption]:
-        """Tensors of other names: another prefix, fused or split, then whatever looks alike."""
+    def renamed(
+        self, info: TensorInfo, candidate: Candidate, read: ReadTensor
+    ) -> Iterator[BaseOption | None]:
+        """Tensors of other names: another prefix, fused or split, then whatever looks alike.
+
+        None for each that cannot be aligned.
+        """
         for tensor in candidate.with_other_prefix(info.name):
-            option = align(info, tensor)
-            if option is not None:
-                yield option
+            yield _aligned(info, tensor)
         yield from _stacked(info, candidate)
         nearest = self._nearest(info, candidate, read)
-        option = None if nearest is None else align(info, nearest)
-        if option is not None:
-            yield option
+        if nearest is not None:
+            yield _aligned(info, nearest)
 
     def within_depth(
         self, info: TensorInfo, option: BaseOption, max_depth: int
@@ -79,7 +90,7 @@ class Matcher:
             if len(option.tensors) != 1:
                 return None
             nearer = self._base_of(option.tensors[0])
-            aligned = None if nearer is None else align(info, nearer)
+            aligned = None if nearer is None else _aligned(info, nearer)
             if aligned is None:
                 return None
             option = aligned
@@ -109,10 +120,12 @@ class Matcher:
         if base is None or segment.start != 0 or base.size != n_bytes or base.depth >= tensor.depth:
             return None
         return StoredTensor(
-            base.id, base.hash, base.depth, tensor.name, segment.dtype.name, tensor.shape
+            tensor.name, segment.dtype.name, tensor.shape, base.hash, base.id, base.depth
         )
 
-    def _nearest(self, info: TensorInfo, candidate: Candidate, read: Read) -> StoredTensor | None:
+    def _nearest(
+        self, info: TensorInfo, candidate: Candidate, read: ReadTensor
+    ) -> StoredTensor | None:
         """The tensor of this shape whose middle looks most like this one's, if any does."""
         if info.dtype not in FLOATS or info.count < PROBE_ELEMENTS:
             return None
@@ -141,25 +154,31 @@ class Matcher:
         return probed, np.array(rows, dtype=np.uint16).reshape(len(rows), PROBE_ELEMENTS)
 
 
-def _probe(dtype: str, count: int, read: Read) -> U16:
+def _probe(dtype_name: str, count: int, read: ReadTensor) -> U16:
     """The middle elements as BF16."""
-    coded = coded_as(dtype)
-    assert coded is not None, f"{dtype} is no float type"
-    raw = bytearray(PROBE_ELEMENTS * coded.itemsize)
-    read((count - PROBE_ELEMENTS) // 2 * coded.itemsize, memoryview(raw))
-    return np.asarray(to_bf16(dtype, raw))
+    dtype = DType.from_name(dtype_name)
+    raw = bytearray(PROBE_ELEMENTS * dtype.itemsize)
+    read((count - PROBE_ELEMENTS) // 2 * dtype.itemsize, memoryview(raw))
+    return to_bf16(dtype, raw)
 
 
-def _stacked(info: TensorInfo, candidate: Candidate) -> Iterator[BaseOption]:
+def _aligned(info: TensorInfo, tensor: StoredTensor) -> BaseOption | None:
+    return _option([tensor], align(info, tensor))
+
+
+def _option(tensors: list[StoredTensor], plan: BasePlan | None) -> BaseOption | None:
+    return None if plan is None else BaseOption(tuple(tensors), plan)
+
+
+def _stacked(info: TensorInfo, candidate: Candidate) -> Iterator[BaseOption | None]:
     """A fused tensor over its parts, or a part over a stretch of the fused one."""
     for wholes, names in _FUSED:
         for whole in wholes:
             if whole in info.name:
                 found = [candidate.by_name.get(info.name.replace(whole, part)) for part in names]
                 parts = [tensor for tensor in found if tensor is not None]
-                option = fuse(info, parts) if len(parts) == len(names) else None
-                if option is not None:
-                    yield option
+                if len(parts) == len(names):
+                    yield _option(parts, fuse(info, parts))
             for place, part in enumerate(names):
                 fused = candidate.by_name.get(info.name.replace(part, whole))
                 if part not in info.name or fused is None or not info.shape or not fused.shape:
@@ -167,6 +186,5 @@ def _stacked(info: TensorInfo, candidate: Candidate) -> Iterator[BaseOption]:
                 # The last parts have one size (keys and values); the first has the rest.
                 below = (len(names) - place) * info.shape[0]
                 first_row = 0 if place == 0 else fused.shape[0] - below
-                option = cut_out(info, fused, first_row) if first_row >= 0 else None
-                if option is not None:
-                    yield option
+                if first_row >= 0:
+                    yield _option([fused], cut_out(info, fused, first_row))

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 from sqlalchemy import or_, select
 
-from deltahub.registry.bases.alignment import BaseOption
 from deltahub.registry.bases.candidates import Candidate
+from deltahub.registry.bases.matching import BaseOption
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import Entry, FileTensor, Namespace, Repository, Revision, Tensor
 from deltahub.registry.db.session import ReadSession
@@ -23,10 +23,10 @@ from deltahub.registry.registry import Registry
 MAX_DESCENDANTS = 500
 
 
-class Directions:
-    """What one revision's tensors may be made from. Not shared between threads.
+class Precedence:
+    """Which bases may come before one revision's tensors. Not shared between threads.
 
-    What it says is advice, as all of planning; the switch refuses cycles by itself.
+    Its answers are advice, as all of planning is; the switch refuses cycles by itself.
     """
 
     def __init__(self, reg: Registry, target: Target) -> None:

@@ -17,7 +17,7 @@ from deltahub.registry.db.session import WriteSession
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import HashMismatch
 from deltahub.registry.ingest.finish import Proved, attach_recipes, restore_hashes
-from deltahub.registry.ingest.repair import Brought, heal
+from deltahub.registry.ingest.repair import TensorSource, heal
 from deltahub.registry.ingest.scan import LandedFile
 from deltahub.registry.jobs import queue
 from deltahub.registry.jobs.progress import Progress, Report
@@ -116,7 +116,7 @@ def _store_recipe(
 
     if found:
         ref = TensorRef(recipe_id, len(data), "U8", (len(data),), None)
-        heal(reg, reader, [Brought(domain_id, ref, read)], job_id)
+        heal(reg, reader, [TensorSource(domain_id, ref, read)], job_id)
         return
 
     def insert(session: WriteSession, sealed: SealedPacks) -> None:

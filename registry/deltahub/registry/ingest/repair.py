@@ -1,4 +1,4 @@
-"""Stored tensors that cannot be read any more, stored anew from bytes that somebody has brought.
+"""Stored tensors that cannot be read any more, stored anew from the bytes of another upload.
 
 A block of the store that changed takes all tensors with it that lie in it or are coded against it.
 Whoever pushes a file with the same tensors brings them back: each is stored alone, read back and
@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Brought:
-    """A tensor that somebody has brought to a domain, and how to read its bytes."""
+class TensorSource:
+    """A tensor of an upload to a domain, and how to read its bytes."""
 
     domain_id: int
     ref: TensorRef
@@ -39,16 +39,16 @@ class Brought:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A tensor that was brought, and what is stored of it."""
+    """A source of a tensor, and what is stored of the tensor."""
 
-    brought: Brought
+    source: TensorSource
     location: TensorLocation
 
 
 def heal(
     reg: Registry,
     reader: TensorReader,
-    brought: Iterable[Brought],
+    sources: Iterable[TensorSource],
     job_id: str,
     progress: Callable[[int], None] = lambda n: None,
 ) -> None:
@@ -60,7 +60,7 @@ def heal(
     and 1 KiB a tensor.
     """
     broken: dict[int, _Stored] = {}
-    for part in batches(brought, PART_TENSORS):
+    for part in batches(sources, PART_TENSORS):
         for stored in _stored(reg, part, job_id):
             row = stored.location
             if row.id not in broken and not _comes_back(reader, row, progress):
@@ -72,11 +72,11 @@ def heal(
     _store_all_anew(reg, reader, left, progress)
 
 
-def _stored(reg: Registry, brought: Sequence[Brought], job_id: str) -> Iterator[_Stored]:
+def _stored(reg: Registry, sources: Sequence[TensorSource], job_id: str) -> Iterator[_Stored]:
     """Those that have a row, held for the job."""
-    for domain_id in dict.fromkeys(each.domain_id for each in brought):
+    for domain_id in dict.fromkeys(each.domain_id for each in sources):
         with reg.db.write() as session:
-            here = [each for each in brought if each.domain_id == domain_id]
+            here = [each for each in sources if each.domain_id == domain_id]
             found = resolve(session, domain_id, [each.ref.tensor for each in here])
             rows = {content: tensor.id for content, tensor in found.items()}
             hold_for_job(session, rows.values(), job_id, reg.settings.hold_ttl_s)
@@ -144,9 +144,9 @@ def _store_anew(
     try:
         with PackSpool(reg, reader, broken[0].location.domain_id) as spool:
             for each in broken:
-                ref = each.brought.ref
+                ref = each.source.ref
                 spec = tensor_spec(ref.tensor, ref.dtype, ref.shape)
-                spool.encode(spec, each.brought.read, progress=progress)
+                spool.encode(spec, each.source.read, progress=progress)
             store_and_switch(reg, spool, switch)
     except (DataLost, ObjectNotFound) as exc:
         if len(broken) == 1:

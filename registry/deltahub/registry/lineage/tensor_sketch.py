@@ -5,15 +5,16 @@ BF16 first, so that a model and its cast have one sketch. The places depend on t
 dimensions and on the power of two below the first, so that a few appended rows move none of them.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-import numpy.typing as npt
 
-from deltahub.codecs.casts import CASTABLE, cast
+from deltahub.codecs.casts import CASTABLE
 from deltahub.codecs.dtypes import DType
+from deltahub.codecs.frames.base_plan import ReadTensor
+from deltahub.codecs.frames.nearness import U16, nearness, to_bf16
 
 N_BANDS = 16
 BAND_ELEMENTS = 4
@@ -21,11 +22,6 @@ MIN_ELEMENTS = 4096
 TENSORS_A_MODEL = 8
 # Fewer different values than this say nothing: a fresh norm is all ones in every model.
 MIN_DISTINCT = 16
-# A quarter of an octave, in steps of a BF16 word: fine-tuning rarely moves a weight further.
-NEAR_STEPS = 32
-
-Read = Callable[[int, memoryview], None]
-U16 = npt.NDArray[np.uint16]
 
 FLOATS = frozenset(dtype.name for dtype in CASTABLE)
 _MASK = (1 << 64) - 1
@@ -60,7 +56,7 @@ class Sketchable:
     name: str
     dtype: str
     shape: tuple[int, ...]
-    read: Read
+    read: ReadTensor
 
     @property
     def count(self) -> int:
@@ -83,47 +79,24 @@ def choose(tensors: Iterable[Sketchable]) -> list[Sketchable]:
 
 def sketch(tensor: Sketchable) -> TensorSketch | None:
     """The tensor's sketch, or None where it would say nothing (hardly any different values)."""
-    itemsize = DType.from_name(tensor.dtype).itemsize
+    dtype = DType.from_name(tensor.dtype)
     rows = 1 << (tensor.shape[0].bit_length() - 1)
     columns = tensor.count // tensor.shape[0]
     places = rows * columns // BAND_ELEMENTS
-    raw = bytearray(N_BANDS * BAND_ELEMENTS * itemsize)
-    step = BAND_ELEMENTS * itemsize
+    raw = bytearray(N_BANDS * BAND_ELEMENTS * dtype.itemsize)
+    step = BAND_ELEMENTS * dtype.itemsize
     for band in range(N_BANDS):
         place = _random64(band) * places >> 64
         tensor.read(place * step, memoryview(raw)[band * step : (band + 1) * step])
-    positions = to_bf16(tensor.dtype, raw)
+    positions = to_bf16(dtype, raw)
     if len(np.unique(positions)) < MIN_DISTINCT:
         return None
     return TensorSketch(f"{rows}x{columns}", positions)
 
 
-def to_bf16(dtype: str, raw: bytes | bytearray | memoryview) -> U16:
-    """Bit patterns of the elements as BF16, rounded to nearest even."""
-    source = DType.from_name(dtype)
-    words = np.empty(len(raw) // source.itemsize, dtype="<u2")
-    cast(raw, source, DType.BF16, words.data.cast("B"))
-    return words.astype(np.uint16)
-
-
 def similarity(one: TensorSketch, other: TensorSketch) -> float:
     """Share of the 64 elements that lie near each other: about 0.07 for unrelated weights."""
     return float(nearness(one.positions, other.positions))
-
-
-def nearness(one: U16, others: U16) -> npt.NDArray[np.float64]:
-    """Share of elements that lie near each other, for runs of BF16 bit patterns.
-
-    one: shape (n,). others: shape (n,), giving a number, or (m, n), giving m of them.
-    """
-    distance = np.abs(_in_order(one) - _in_order(others))
-    return np.asarray((distance <= NEAR_STEPS).mean(axis=-1))
-
-
-def _in_order(words: npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:
-    """Signed numbers in the order of the floats, with -0.0 and +0.0 side by side."""
-    magnitude = (words & 0x7FFF).astype(np.int32)
-    return np.where(words & 0x8000, -1 - magnitude, magnitude)
 
 
 def _random64(seed: int) -> int:

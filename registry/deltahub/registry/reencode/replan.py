@@ -15,7 +15,8 @@ from functools import partial
 from sqlalchemy import select
 
 from deltahub.codecs.frames import tensor_spec
-from deltahub.registry.bases.planner import MUST_BEAT, MUST_SAVE, BaseChoice, BasePlanner, StoredAs
+from deltahub.codecs.frames.base_choice import MUST_BEAT, MUST_SAVE
+from deltahub.registry.bases.planner import BaseChoice, BasePlanner, StoredAs
 from deltahub.registry.catalog.weights import named_tensors, safetensors_files
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.expressions import total

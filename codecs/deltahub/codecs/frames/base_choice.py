@@ -1,0 +1,214 @@
+"""Choosing a tensor's base: how a candidate is aligned with it, and what a sample of it saves.
+
+Client and hub choose by these rules alike. Each of them finds its own candidates.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Final, TypeAlias
+
+from deltahub.codecs.casts import CASTABLE
+from deltahub.codecs.dtypes import DType, coding_dtype
+from deltahub.codecs.frames.base_plan import (
+    BasePlan,
+    BaseSegment,
+    ReadBase,
+    ReadTensor,
+    assemble,
+)
+from deltahub.codecs.frames.choose_codec import sample_runs
+from deltahub.codecs.frames.encode import FrameRange, TensorSpec, encode_frame
+from deltahub.codecs.frames.nearness import nearness, to_bf16
+from deltahub.codecs.ids import ZERO_ID
+
+# Below this size the header and tables of a delta outweigh what it can save.
+MIN_DELTA_BYTES: Final = 1024
+# A delta ties the tensor to its base, so it must save this share of the tensor's own coded size.
+MUST_SAVE: Final = 0.03
+# Candidates come in the order of trust, so a later one must be smaller by this share.
+MUST_BEAT: Final = 0.02
+# Of two trainings, some 7 % of the weights lie within a quarter of an octave of each other.
+MIN_NEARNESS: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A tensor as its safetensors header describes it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        return prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class BaseTensor(TensorInfo):
+    """A tensor that may serve as a base. hash: its content id, 32 bytes."""
+
+    hash: bytes
+
+
+def coded_as(name: str) -> DType | None:
+    """The dtype that elements of this safetensors dtype are coded in, None if as bare bytes.
+
+    InvalidInput for a name that safetensors does not have.
+    """
+    dtype = coding_dtype(name)
+    return dtype if dtype.name == name else None
+
+
+def align(info: TensorInfo, base: BaseTensor) -> BasePlan | None:
+    """The base under the whole tensor, element by element; None if shapes or types do not allow it.
+
+    All dimensions but the first must be equal. Rows that the base lacks are predicted as zeros;
+    rows that it has too many are left out. Float types are cast.
+    """
+    if not _has_equal_rows(info, base):
+        return None
+    return _plan(info, [(base, 0, min(info.count, base.count))])
+
+
+def fuse(info: TensorInfo, parts: Sequence[BaseTensor]) -> BasePlan | None:
+    """Several tensors, stacked by rows, as the base of one (a fused qkv projection).
+
+    None unless their rows are as long as the tensor's, and together as many.
+    """
+    if not info.shape or not all(_has_equal_rows(info, part) for part in parts):
+        return None
+    if sum(part.shape[0] for part in parts) != info.shape[0]:
+        return None
+    return _plan(info, [(part, 0, part.count) for part in parts])
+
+
+def cut_out(info: TensorInfo, whole: BaseTensor, first_row: int) -> BasePlan | None:
+    """Rows of a larger tensor, from first_row on, as the base of a smaller one (q out of qkv).
+
+    None unless the rows are equally long, and all of the tensor's rows are there.
+    """
+    if not info.shape or not _has_equal_rows(info, whole):
+        return None
+    if first_row + info.shape[0] > whole.shape[0]:
+        return None
+    return _plan(info, [(whole, first_row * prod(info.shape[1:]), info.count)])
+
+
+def _has_equal_rows(info: TensorInfo, base: TensorInfo) -> bool:
+    return len(info.shape) == len(base.shape) and info.shape[1:] == base.shape[1:]
+
+
+_Range: TypeAlias = tuple[BaseTensor, int, int]
+"""(base, first element, elements)"""
+
+
+def _plan(info: TensorInfo, ranges: Sequence[_Range]) -> BasePlan | None:
+    """These ranges back to back, then zeros; None if one is empty or cannot be cast."""
+    dtype = coded_as(info.dtype)
+    if dtype is None:
+        return None
+    segments: list[BaseSegment] = []
+    for base, start, count in ranges:
+        base_dtype = coded_as(base.dtype)
+        if base_dtype is None or count == 0:
+            return None
+        if base_dtype != dtype and not {base_dtype, dtype} <= CASTABLE:
+            return None
+        segments.append(BaseSegment(base.hash, base_dtype, start, count))
+    is_cast = any(segment.dtype != dtype for segment in segments)
+    missing = info.count - sum(segment.count for segment in segments)
+    if missing:
+        segments.append(BaseSegment(ZERO_ID, dtype, 0, missing))
+    return BasePlan(tuple(segments), is_cast)
+
+
+class BaseSearch:
+    """One tensor's sample, coded against base after base; the smallest delta stays.
+
+    standalone, ratio: coded bytes of the sample over its raw bytes, without a base and as the best
+    delta so far (without a base, if there is none yet). best: the plan of that delta.
+    """
+
+    def __init__(self, dtype: DType, count: int, read: ReadTensor, read_base: ReadBase) -> None:
+        """Reads and codes the sample: at most 48 thousand of the tensor's `count` elements.
+
+        dtype: the coding dtype. Whatever `read` and `read_base` raise passes through.
+        """
+        self.best: BasePlan | None = None
+        self._dtype = dtype
+        self._read_base = read_base
+        self._ranges = list(sample_runs(count))
+        self._count = sum(n for _, n in self._ranges)
+        self._sample = bytearray(self._count * dtype.itemsize)
+        for start, _, out in self._split(self._sample):
+            read(start * dtype.itemsize, out)
+        self.standalone = self._coded_share(None)
+        self.ratio = self._too_deep = self.standalone
+        # What the next base has to stay below.
+        self._limit = self.standalone * (1 - MUST_SAVE)
+        self._seen: set[BasePlan] = set()
+
+    def offer(self, plan: BasePlan) -> bool:
+        """Whether a delta against this base is the best so far. plan: over the whole tensor."""
+        if plan in self._seen:
+            return False
+        self._seen.add(plan)
+        ratio = self._delta_share(plan)
+        if ratio is None or ratio >= self._limit:
+            return False
+        self.best, self.ratio = plan, ratio
+        self._limit = ratio * (1 - MUST_BEAT)
+        return True
+
+    def note_too_deep(self, plan: BasePlan) -> None:
+        """Remember how small a delta would be against a base that the depth limit forbids."""
+        ratio = self._delta_share(plan)
+        if ratio is not None:
+            self._too_deep = min(self._too_deep, ratio)
+
+    def pays_as_anchor(self) -> bool:
+        """Whether the tensor, at the end of the longest chain of deltas, should begin a new chain.
+
+        The next tensor in the line will be in the same place. As a delta of this one it saves the
+        difference between the best base that the limit allows and the best that it forbids. That is
+        to outweigh the bytes that this tensor loses by having no base.
+        """
+        cost = self.standalone - self.ratio
+        saving_of_a_child = self.ratio - self._too_deep
+        return saving_of_a_child > cost
+
+    def _delta_share(self, plan: BasePlan) -> float | None:
+        """None for weights of another training.
+
+        A delta against those saves a few percent, because all weights have similar exponents. That
+        is no reason to depend on them for ever.
+        """
+        base = bytearray(len(self._sample))
+        for start, count, out in self._split(base):
+            assemble(plan, self._dtype, start, count, self._read_base, out)
+        if self._dtype in CASTABLE:
+            patterns = to_bf16(self._dtype, self._sample), to_bf16(self._dtype, base)
+            if nearness(*patterns) < MIN_NEARNESS:
+                return None
+        return self._coded_share(base)
+
+    def _coded_share(self, base: bytearray | None) -> float:
+        # The ids stand for the sampled tensors in frames that nobody keeps.
+        spec = TensorSpec(b"\x01" * 32, self._dtype, 1, self._count)
+        part = FrameRange(0, self._count, 1, self._count)
+        if base is None:
+            return len(encode_frame(spec, part, self._sample)) / len(self._sample)
+        segment = BaseSegment(b"\x02" * 32, self._dtype, 0, self._count)
+        plan = BasePlan((segment,), is_cast=False)
+        frame = encode_frame(spec, part, self._sample, base, plan, "fm_delta")
+        return len(frame) / len(self._sample)
+
+    def _split(self, buffer: bytearray) -> Iterator[tuple[int, int, memoryview]]:
+        """(first element, elements, their place in the buffer) of each sampled range."""
+        position = 0
+        for start, count in self._ranges:
+            size = count * self._dtype.itemsize
+            yield start, count, memoryview(buffer)[position : position + size]
+            position += size
