@@ -1,4 +1,4 @@
-"""Many blocks in one native call: the bytes and the refusals are those of block by block."""
+"""Ranges of blocks in one native call give the same bytes and errors as single blocks."""
 
 import random
 from functools import partial
@@ -15,7 +15,7 @@ from deltahub.codecs._native import (
     FmDeltaEncoder,
     NeuzipDecoder,
     NeuzipEncoder,
-    decode_plain_run,
+    decode_uncoded_range,
 )
 from deltahub.codecs.blocks import block_checksum
 from deltahub.codecs.frames import FrameRange, TensorSpec, encode_frame, open_frame
@@ -29,7 +29,7 @@ from support.codecs.kernels import every_kernel, running
 OTHER = FAULT_OTHER_BYTES
 ROWS, COLUMNS = 60, 2800
 SOURCE, BASE = scaled_fine_tune(DType.BF16, ROWS, COLUMNS)
-# Two rows are as they were; one is noise, which is stored raw.
+# Two rows are unchanged; one is noise, which is stored raw.
 NOISE = random.Random(0).randbytes(2 * COLUMNS)
 TUNED = BASE[: 4 * COLUMNS] + NOISE + NOISE[::-1] + SOURCE[8 * COLUMNS :]
 GEOMETRIES = [Geometry(DType.BF16, ROWS, COLUMNS, 2, 1), Geometry(DType.BF16, ROWS, COLUMNS, 1, 2)]
@@ -37,10 +37,10 @@ every_geometry = pytest.mark.parametrize("geometry", GEOMETRIES, ids=["rows", "p
 every_codec = pytest.mark.parametrize("codec_id", ["fm_delta", "neuzip_lossless"])
 
 
-def raw_run(
+def decode_raw_blocks(
     data: bytes, rows: int, columns: int, checksums: list[int], first: int = 0, threads: int = 1
 ) -> tuple[int, int]:
-    """What is found of raw blocks, of so many rows each, that have these checksums."""
+    """The result of decoding raw blocks of `rows` rows each with these checksums."""
     size = rows * columns
     parts = [data[begin : begin + size] for begin in range(0, len(data), size)]
     geometry = Geometry(DType.U8, first * rows + len(data) // columns, columns, rows, 1)
@@ -56,7 +56,7 @@ def raw_run(
         has_base=False,
     )
     out = bytearray(len(data))
-    found = decode_plain_run(table, first, first + len(checksums), data, b"", out, threads)
+    found = decode_uncoded_range(table, first, first + len(checksums), data, b"", out, threads)
     assert out == data or found[1] != 0
     return found
 
@@ -68,9 +68,9 @@ def test_checksums_are_xxh3(kernels: str, seed: int) -> None:
     with running(kernels):
         for n in (*range(1, 1300), 2047, 2048, 2049, 2112, 2113, 4096, 5000):
             known = xxhash.xxh3_64_intdigest(data[:n], seed=seed)
-            assert raw_run(data[:n], 1, n, [known], seed) == (1, 0)
-            assert raw_run(data[:n], 1, n, [known ^ 1 << n % 64], seed) == (0, OTHER)
-            assert raw_run(data[:n], 1, n, [known], seed ^ 1) == (0, OTHER)
+            assert decode_raw_blocks(data[:n], 1, n, [known], seed) == (1, 0)
+            assert decode_raw_blocks(data[:n], 1, n, [known ^ 1 << n % 64], seed) == (0, OTHER)
+            assert decode_raw_blocks(data[:n], 1, n, [known], seed ^ 1) == (0, OTHER)
 
 
 @every_kernel
@@ -80,12 +80,12 @@ def test_the_first_block_with_another_checksum_is_found(kernels: str, threads: i
     parts = [data[begin : begin + 1000] for begin in range(0, 3300, 1000)]
     known = [xxhash.xxh3_64_intdigest(part, seed=7 + i) for i, part in enumerate(parts)]
     with running(kernels):
-        assert raw_run(data, 10, 100, known, 7, threads) == (4, 0)
+        assert decode_raw_blocks(data, 10, 100, known, 7, threads) == (4, 0)
         for byte in range(0, len(data), 77):
             damaged = bytearray(data)
             damaged[byte] ^= 0x10
             damaged[-1] ^= 0x10
-            assert raw_run(damaged, 10, 100, known, 7, threads) == (byte // 1000, OTHER)
+            assert decode_raw_blocks(damaged, 10, 100, known, 7, threads) == (byte // 1000, OTHER)
 
 
 @every_kernel
@@ -120,7 +120,7 @@ def body_of(codec_id: str, geometry: Geometry) -> tuple[Codec, bytes, list[int],
 def decoded(
     codec_id: str, geometry: Geometry, span: range, *, threads: int = 1, damaged: int = -1
 ) -> bytes:
-    """Blocks of `span`; a bit of one is turned over."""
+    """The decoded blocks of `span`, after one bit of block `damaged` is flipped."""
     codec, prelude, modes, blocks = body_of(codec_id, geometry)
     low, high = geometry.block_bytes(span[0])[0], geometry.block_bytes(span[-1])[1]
     stored = [bytearray(blocks[i]) for i in span]
@@ -133,7 +133,7 @@ def decoded(
     rows = zip(map(len, blocks), modes, checksums, strict=True)
     codec.decode(
         geometry,
-        1,  # the only version of neuzip_lossless, and that of fm_delta without a stride
+        1,  # the only version of neuzip_lossless; the version of fm_delta without a stride
         prelude,
         block_table(geometry, rows, has_base=codec.needs_base),
         span.start,
@@ -184,14 +184,14 @@ def test_another_base_is_refused_by_the_block_that_shows_it(kernels: str) -> Non
     view, body = open_frame(encode_frame(spec, part, TUNED, BASE, plan, "fm_delta"))
     assert view.header.n_blocks == 2
     other = bytearray(BASE)
-    other[-2] ^= 1  # a mantissa: the stream decodes all the same
+    other[-2] ^= 1  # a mantissa bit, with which the stream still decodes
     for threads in (1, 2):
         out = memoryview(bytearray(len(TUNED)))
         with running(kernels), pytest.raises(CorruptFrame, match="block 1 decodes to other bytes"):
             view.decode_into(0, 2, body, other, out, threads)
 
 
-# What zeros are stored as: blocks of 400, 400 and 200 bytes, (length, mode, checksum).
+# The stored form of zeros: blocks of 400, 400 and 200 bytes, (length, mode, checksum).
 ZEROS = [
     (length, mode, block_checksum(bytes(size), i))
     for i, (length, mode, size) in enumerate([(0, 0, 400), (400, 1, 400), (200, 1, 200)])
@@ -215,11 +215,11 @@ ZEROS = [
 def test_buffers_that_do_not_fit_their_blocks_are_refused_before_they_are_read(
     payload: int, base: int, out: int
 ) -> None:
-    """Three blocks, of which the first is its base's."""
+    """Three blocks; the first equals its base."""
     table = block_table(Geometry(DType.BF16, 5, 100, 2, 1), ZEROS, has_base=True)
     _, prelude, _, _ = body_of("fm_delta", GEOMETRIES[0])
     decoder = FmDeltaDecoder(3, prelude, ROWS, COLUMNS)
-    for run in (decoder.decode_run, decode_plain_run):
+    for run in (decoder.decode_range, decode_uncoded_range):
         decode = partial(run, table, 0, 3)
         assert decode(bytes(600), bytes(1000), bytearray(1000), 1) == (3, 0)
         with pytest.raises(ValueError, match=r"block|more bytes|base"):
@@ -234,16 +234,16 @@ def test_the_same_holds_without_a_base(payload: int, out: int) -> None:
     table = block_table(Geometry(DType.BF16, 5, 100, 2, 1), rows, has_base=False)
     _, prelude, _, _ = body_of("neuzip_lossless", GEOMETRIES[0])
     decoder = NeuzipDecoder(3, prelude)
-    assert decoder.decode_run(table, 0, 3, bytes(1000), bytearray(1000), 1) == (3, 0)
+    assert decoder.decode_range(table, 0, 3, bytes(1000), bytearray(1000), 1) == (3, 0)
     with pytest.raises(ValueError, match=r"block|more bytes"):
-        decoder.decode_run(table, 0, 3, bytes(payload), bytearray(out), 1)
+        decoder.decode_range(table, 0, 3, bytes(payload), bytearray(out), 1)
 
 
 def test_a_coded_block_of_half_a_word_is_refused() -> None:
     table = block_table(Geometry(DType.U8, 1, 25, 1, 1), [(20, BlockMode.CODED, 0)], has_base=False)
     _, prelude, _, _ = body_of("neuzip_lossless", GEOMETRIES[0])
     with pytest.raises(ValueError, match="whole number of words"):
-        NeuzipDecoder(3, prelude).decode_run(table, 0, 1, bytes(20), bytearray(25), 1)
+        NeuzipDecoder(3, prelude).decode_range(table, 0, 1, bytes(20), bytearray(25), 1)
 
 
 @pytest.mark.parametrize("shape", [(2, COLUMNS + 1), (2, COLUMNS - 1), (ROWS + 1, COLUMNS)])
@@ -254,13 +254,13 @@ def test_a_decoder_refuses_blocks_of_another_frame(shape: tuple[int, int]) -> No
     _, prelude, _, _ = body_of("fm_delta", GEOMETRIES[0])
     decoder = FmDeltaDecoder(3, prelude, ROWS, COLUMNS)
     with pytest.raises(ValueError, match="block"):
-        decoder.decode_run(table, 0, 1, bytes(20), bytes(size), bytearray(size), 1)
+        decoder.decode_range(table, 0, 1, bytes(20), bytes(size), bytearray(size), 1)
 
 
 def test_a_coded_block_of_a_frame_without_tables_is_refused() -> None:
     rows = [(400, BlockMode.RAW, block_checksum(bytes(400), 0)), (20, BlockMode.CODED, 0)]
     table = block_table(Geometry(DType.BF16, 4, 100, 2, 1), rows, has_base=False)
-    found = decode_plain_run(table, 0, 2, bytes(420), b"", bytearray(800), 1)
+    found = decode_uncoded_range(table, 0, 2, bytes(420), b"", bytearray(800), 1)
     assert found == (1, FAULT_GUARD)
 
 
@@ -273,13 +273,13 @@ def coded_block() -> tuple[bytes, bytes]:
 
 
 def fault_of(stored: bytes, base: bytes) -> int:
-    """Of one coded block, whose checksum is that of zeros."""
+    """The fault of one coded block, whose checksum in the table is that of zeros."""
     _, prelude, _, _ = body_of("fm_delta", GEOMETRIES[0])
     size = len(base)
     rows = [(len(stored), BlockMode.CODED, block_checksum(bytes(size), 0))]
     table = block_table(Geometry(DType.BF16, 2, COLUMNS, 2, 1), rows, has_base=True)
     decoder = FmDeltaDecoder(3, prelude, ROWS, COLUMNS)
-    return decoder.decode_run(table, 0, 1, stored, base, bytearray(size), 1)[1]
+    return decoder.decode_range(table, 0, 1, stored, base, bytearray(size), 1)[1]
 
 
 def test_a_stream_that_goes_on_behind_its_own_guard_is_refused_in_a_run() -> None:
@@ -316,7 +316,7 @@ def test_a_coded_block_that_is_hardly_longer_than_its_guard_is_refused(length: i
 def test_a_frame_that_is_cut_into_no_such_blocks_is_refused(
     rows_per_block: int, parts: int, size: int, room: int, fault: str
 ) -> None:
-    """4 rows of 5 words of BF16: four parts would have two words each, and the last one none."""
+    """4 rows of 5 BF16 words: of four parts of two words each, the last one would be empty."""
     cut, out = (rows_per_block, parts), bytearray(room)
     words, base = SOURCE[:40], BASE[:40]
     deltas, floats = (
@@ -324,22 +324,22 @@ def test_a_frame_that_is_cut_into_no_such_blocks_is_refused(
         NeuzipEncoder(3, words),
     )
     with pytest.raises(ValueError, match=fault):
-        deltas.encode_run(*cut, words[:size], base[:size], out, 1)
+        deltas.encode_all(*cut, words[:size], base[:size], out, 1)
     with pytest.raises(ValueError, match=fault):
-        floats.encode_run(4, 5, *cut, words[:size], out, 1)
+        floats.encode_all(4, 5, *cut, words[:size], out, 1)
     assert not any(out)
 
 
 def test_a_base_of_another_size_is_refused_before_a_block_is_encoded() -> None:
     encoder = FmDeltaEncoder(3, SOURCE[:40], BASE[:40], 4, 5, 2, b"", b"", 0, False)
     with pytest.raises(ValueError, match="base"):
-        encoder.encode_run(1, 1, SOURCE[:40], BASE[:39], bytearray(40), 1)
+        encoder.encode_all(1, 1, SOURCE[:40], BASE[:39], bytearray(40), 1)
 
 
 @pytest.mark.parametrize("threads", [1, 4])
 def test_words_that_were_not_planned_end_the_encoding_of_a_frame(threads: int) -> None:
-    """No thread waits for blocks that will never come."""
+    """Other threads must not wait for the blocks of a thread that failed."""
     plain = bytes(2 * 600)
     encoder = NeuzipEncoder(3, plain)
     with pytest.raises(RuntimeError, match="tables do not hold"):
-        encoder.encode_run(60, 10, 1, 1, plain[:800] + SOURCE[:400], bytearray(1200), threads)
+        encoder.encode_all(60, 10, 1, 1, plain[:800] + SOURCE[:400], bytearray(1200), threads)

@@ -72,7 +72,7 @@ def test_all_kernels_write_every_difference_of_16_bits_alike() -> None:
             encoder = FmDeltaEncoder(
                 WORD_KINDS[DType.I16], source, base, 1, len(words), Effort.FAST, b"", b"", 0, False
             )
-            streams.append(encoder.encode(source, base, 0, 0, *shape))
+            streams.append(encoder.encode(source, base, 0, 0, 1, len(words)))
     assert len(streams[0]) < len(source)
     assert all(stream == streams[0] for stream in streams)
 

@@ -1,10 +1,10 @@
-"""A process that ran out of memory within a frame codes the next one as ever."""
+"""After running out of memory in one frame, a process encodes the next one correctly."""
 
 import subprocess
 import sys
 
-# The address space ends 8 MiB from here while the frame is encoded once; its one block, which may
-# not fit the room that is given, takes more.
+# During the first encoding the address space is limited to 8 MiB more than now. The one block of
+# the frame needs more, because its stream might not fit the given buffer.
 ENCODE_TWICE = """
 import resource
 from pathlib import Path
@@ -23,12 +23,12 @@ taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpages
 limits = resource.getrlimit(resource.RLIMIT_AS)
 resource.setrlimit(resource.RLIMIT_AS, (taken + (8 << 20), limits[1]))
 try:
-    encoder.encode_run(16, 1, *frame, room, 1)
+    encoder.encode_all(16, 1, *frame, room, 1)
 except MemoryError:
     print("no memory")
 resource.setrlimit(resource.RLIMIT_AS, limits)
-found = encoder.encode_run(16, 1, *frame, room, 1)
-print(found == encoder.encode_run(16, 1, *frame, bytearray(len(room)), 2))
+found = encoder.encode_all(16, 1, *frame, room, 1)
+print(found == encoder.encode_all(16, 1, *frame, bytearray(len(room)), 2))
 """
 
 

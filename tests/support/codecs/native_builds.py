@@ -1,8 +1,8 @@
 """Builds of the native codecs for their fuzzers, with every set of kernels.
 
-A set that this processor cannot run is built with SIMDe, which does in plain C++ what the
-instructions do; so all sets are under test everywhere. That with gathers always is, since
-sanitizers do not see what a gather reads.
+A set that this processor cannot run is built with SIMDe, which emulates the instructions in plain
+C++, so that all sets are tested on every machine. The set with gathers is always emulated, because
+sanitizers do not check the reads of a gather.
 """
 
 import subprocess
@@ -21,7 +21,7 @@ DECODERS = ("deltas", "floats", "runs", "tables")
 
 STANDARD = "-std=c++20"
 SANITIZED = [STANDARD, "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-# As codecs/native/CMakeLists.txt builds them.
+# The same instruction sets as in codecs/native/CMakeLists.txt.
 AVX2 = ["-mavx2", "-mbmi", "-mbmi2"]
 AVX512 = ["f", "bw", "dq", "vl", "vbmi", "vbmi2", "vnni"]
 KERNELS = {
@@ -31,17 +31,17 @@ KERNELS = {
 }
 GATHERS = "avx512_gathers"
 KERNELS[GATHERS] = [*KERNELS["avx512"], "-DDELTAHUB_GATHERS"]
-# Elements of vectors wrap around, as those of SIMDe are not told to.
+# Elements of vectors wrap around on overflow, but SIMDe computes with plain signed integers.
 EMULATED = [
     f"-I{TESTS / 'support' / 'codecs' / 'emulated'}", f"-I{simde_py.get_include()}",
     "-Og", "-D__AVX2__=1",
     "-fwrapv", "-fno-sanitize=signed-integer-overflow",
 ]  # fmt: skip
-# For what asks which kernels there are: emulated ones always are.
+# Emulated kernels are supported whatever the processor reports.
 ALL_ARE_SUPPORTED = "-D__builtin_cpu_supports(feature)=1"
 
-# Of fuzzers, whose inputs are short.
-FEW_ARE_FILLED = "-DDELTAHUB_MOST_FILLED=256"
+# The inputs of fuzzers are short, so that they need a lower limit.
+LOW_PADDING_LIMIT = "-DDELTAHUB_MAX_PADDED=256"
 
 
 def run(command: Sequence[str | Path]) -> None:
@@ -59,7 +59,7 @@ def emulating(isa: str) -> list[str]:
 
 
 def compiled(compiler: str, source: str, target: Path, flags: Sequence[str]) -> Path:
-    """An object file. Of warnings the module's own build tells."""
+    """An object file. Warnings are off, because the build of the module shows them."""
     run([compiler, "-w", f"-I{NATIVE}", *flags, "-c", NATIVE / source, "-o", target])
     return target
 
@@ -71,15 +71,15 @@ def built(
     flags: Sequence[str],
     kernel_flags: Sequence[str] = (),
 ) -> dict[str, Path]:
-    """Each program of (source, flags of its own), linked with all kernels; and all objects.
+    """Builds each program (source, own flags), linked with all kernels; returns all object files.
 
-    Objects are named by what they hold: a set of kernels, or a program.
+    The name of an object is that of its set of kernels, or of its program.
     """
     with ThreadPoolExecutor(2) as pool:
         objects = {
             name: pool.submit(
                 compiled, compiler, source, folder / f"{name}.o",
-                [*flags, "-O0", *own, ALL_ARE_SUPPORTED, FEW_ARE_FILLED],
+                [*flags, "-O0", *own, ALL_ARE_SUPPORTED, LOW_PADDING_LIMIT],
             )
             for name, (source, own) in programs.items()
         }  # fmt: skip
