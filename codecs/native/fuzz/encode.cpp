@@ -129,7 +129,7 @@ void check_frame(int kind, const FrameShape& frame, const Exact& source, const E
                            LowRank{});
     std::optional<Exact> found;
     if (whole.pays()) {
-      Exact out(whole.room());
+      Exact out(whole.max_bytes());
       const auto length = whole.write({out.data.get(), out.size}, below(3) + 1);
       if (length) found.emplace(View{out.data.get(), *length});
     }

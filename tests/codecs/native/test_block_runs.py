@@ -1,4 +1,4 @@
-"""Ranges of blocks in one native call give the same bytes and errors as single blocks."""
+"""Many blocks in one native call give the same bytes and errors as one call for each block."""
 
 import random
 from functools import partial
@@ -29,7 +29,7 @@ from support.codecs.kernels import every_kernel, running
 OTHER = FAULT_OTHER_BYTES
 ROWS, COLUMNS = 60, 2800
 SOURCE, BASE = scaled_fine_tune(DType.BF16, ROWS, COLUMNS)
-# Two rows are unchanged; one is noise, which is stored raw.
+# Two rows equal those of the base; one is noise, which is stored raw.
 NOISE = random.Random(0).randbytes(2 * COLUMNS)
 TUNED = BASE[: 4 * COLUMNS] + NOISE + NOISE[::-1] + SOURCE[8 * COLUMNS :]
 GEOMETRIES = [Geometry(DType.BF16, ROWS, COLUMNS, 2, 1), Geometry(DType.BF16, ROWS, COLUMNS, 1, 2)]
@@ -37,10 +37,10 @@ every_geometry = pytest.mark.parametrize("geometry", GEOMETRIES, ids=["rows", "p
 every_codec = pytest.mark.parametrize("codec_id", ["fm_delta", "neuzip_lossless"])
 
 
-def decode_raw_blocks(
+def raw_run(
     data: bytes, rows: int, columns: int, checksums: list[int], first: int = 0, threads: int = 1
 ) -> tuple[int, int]:
-    """The result of decoding raw blocks of `rows` rows each with these checksums."""
+    """Decodes raw blocks with these checksums, each with so many rows."""
     size = rows * columns
     parts = [data[begin : begin + size] for begin in range(0, len(data), size)]
     geometry = Geometry(DType.U8, first * rows + len(data) // columns, columns, rows, 1)
@@ -68,9 +68,9 @@ def test_checksums_are_xxh3(kernels: str, seed: int) -> None:
     with running(kernels):
         for n in (*range(1, 1300), 2047, 2048, 2049, 2112, 2113, 4096, 5000):
             known = xxhash.xxh3_64_intdigest(data[:n], seed=seed)
-            assert decode_raw_blocks(data[:n], 1, n, [known], seed) == (1, 0)
-            assert decode_raw_blocks(data[:n], 1, n, [known ^ 1 << n % 64], seed) == (0, OTHER)
-            assert decode_raw_blocks(data[:n], 1, n, [known], seed ^ 1) == (0, OTHER)
+            assert raw_run(data[:n], 1, n, [known], seed) == (1, 0)
+            assert raw_run(data[:n], 1, n, [known ^ 1 << n % 64], seed) == (0, OTHER)
+            assert raw_run(data[:n], 1, n, [known], seed ^ 1) == (0, OTHER)
 
 
 @every_kernel
@@ -80,12 +80,12 @@ def test_the_first_block_with_another_checksum_is_found(kernels: str, threads: i
     parts = [data[begin : begin + 1000] for begin in range(0, 3300, 1000)]
     known = [xxhash.xxh3_64_intdigest(part, seed=7 + i) for i, part in enumerate(parts)]
     with running(kernels):
-        assert decode_raw_blocks(data, 10, 100, known, 7, threads) == (4, 0)
+        assert raw_run(data, 10, 100, known, 7, threads) == (4, 0)
         for byte in range(0, len(data), 77):
             damaged = bytearray(data)
             damaged[byte] ^= 0x10
             damaged[-1] ^= 0x10
-            assert decode_raw_blocks(damaged, 10, 100, known, 7, threads) == (byte // 1000, OTHER)
+            assert raw_run(damaged, 10, 100, known, 7, threads) == (byte // 1000, OTHER)
 
 
 @every_kernel
@@ -120,7 +120,7 @@ def body_of(codec_id: str, geometry: Geometry) -> tuple[Codec, bytes, list[int],
 def decoded(
     codec_id: str, geometry: Geometry, span: range, *, threads: int = 1, damaged: int = -1
 ) -> bytes:
-    """The decoded blocks of `span`, after one bit of block `damaged` is flipped."""
+    """Decodes the blocks of `span`, with one bit of one block inverted."""
     codec, prelude, modes, blocks = body_of(codec_id, geometry)
     low, high = geometry.block_bytes(span[0])[0], geometry.block_bytes(span[-1])[1]
     stored = [bytearray(blocks[i]) for i in span]
@@ -133,7 +133,7 @@ def decoded(
     rows = zip(map(len, blocks), modes, checksums, strict=True)
     codec.decode(
         geometry,
-        1,  # the only version of neuzip_lossless; the version of fm_delta without a stride
+        1,  # the only version of neuzip_lossless, and that of fm_delta without a stride
         prelude,
         block_table(geometry, rows, has_base=codec.needs_base),
         span.start,
@@ -184,14 +184,14 @@ def test_another_base_is_refused_by_the_block_that_shows_it(kernels: str) -> Non
     view, body = open_frame(encode_frame(spec, part, TUNED, BASE, plan, "fm_delta"))
     assert view.header.n_blocks == 2
     other = bytearray(BASE)
-    other[-2] ^= 1  # a mantissa bit, with which the stream still decodes
+    other[-2] ^= 1  # a mantissa bit: the stream still decodes
     for threads in (1, 2):
         out = memoryview(bytearray(len(TUNED)))
         with running(kernels), pytest.raises(CorruptFrame, match="block 1 decodes to other bytes"):
             view.decode_into(0, 2, body, other, out, threads)
 
 
-# The stored form of zeros: blocks of 400, 400 and 200 bytes, (length, mode, checksum).
+# (length, mode, checksum) of blocks of 400, 400 and 200 zero bytes.
 ZEROS = [
     (length, mode, block_checksum(bytes(size), i))
     for i, (length, mode, size) in enumerate([(0, 0, 400), (400, 1, 400), (200, 1, 200)])
@@ -215,7 +215,7 @@ ZEROS = [
 def test_buffers_that_do_not_fit_their_blocks_are_refused_before_they_are_read(
     payload: int, base: int, out: int
 ) -> None:
-    """Three blocks; the first equals its base."""
+    """Three blocks; the first equals the base."""
     table = block_table(Geometry(DType.BF16, 5, 100, 2, 1), ZEROS, has_base=True)
     _, prelude, _, _ = body_of("fm_delta", GEOMETRIES[0])
     decoder = FmDeltaDecoder(3, prelude, ROWS, COLUMNS)
@@ -273,7 +273,7 @@ def coded_block() -> tuple[bytes, bytes]:
 
 
 def fault_of(stored: bytes, base: bytes) -> int:
-    """The fault of one coded block, whose checksum in the table is that of zeros."""
+    """The fault of one coded block, in a table that has the checksum of zeros."""
     _, prelude, _, _ = body_of("fm_delta", GEOMETRIES[0])
     size = len(base)
     rows = [(len(stored), BlockMode.CODED, block_checksum(bytes(size), 0))]
@@ -316,7 +316,7 @@ def test_a_coded_block_that_is_hardly_longer_than_its_guard_is_refused(length: i
 def test_a_frame_that_is_cut_into_no_such_blocks_is_refused(
     rows_per_block: int, parts: int, size: int, room: int, fault: str
 ) -> None:
-    """4 rows of 5 BF16 words: of four parts of two words each, the last one would be empty."""
+    """4 rows of 5 BF16 words: of four parts, two words each, the last would be empty."""
     cut, out = (rows_per_block, parts), bytearray(room)
     words, base = SOURCE[:40], BASE[:40]
     deltas, floats = (
@@ -338,7 +338,7 @@ def test_a_base_of_another_size_is_refused_before_a_block_is_encoded() -> None:
 
 @pytest.mark.parametrize("threads", [1, 4])
 def test_words_that_were_not_planned_end_the_encoding_of_a_frame(threads: int) -> None:
-    """Other threads must not wait for the blocks of a thread that failed."""
+    """No thread waits for the results of blocks that were not encoded."""
     plain = bytes(2 * 600)
     encoder = NeuzipEncoder(3, plain)
     with pytest.raises(RuntimeError, match="tables do not hold"):

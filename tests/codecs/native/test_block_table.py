@@ -1,4 +1,4 @@
-"""Block tables are read, and invalid ones refused."""
+"""The block table of a frame says how each block is stored; malformed tables are refused."""
 
 import subprocess
 import sys

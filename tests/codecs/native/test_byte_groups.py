@@ -1,4 +1,4 @@
-"""Bytes grouped by their position in words of four bytes are put back in order."""
+"""Bytes grouped by their position in 4-byte words are put back in order."""
 
 import pytest
 from hypothesis import given

@@ -1,10 +1,10 @@
-"""After running out of memory in one frame, a process encodes the next one correctly."""
+"""A process that ran out of memory during one frame encodes the next one correctly."""
 
 import subprocess
 import sys
 
-# During the first encoding the address space is limited to 8 MiB more than now. The one block of
-# the frame needs more, because its stream might not fit the given buffer.
+# While the frame is encoded for the first time, the process can allocate only 8 MiB more. Its one
+# block needs more than that, because the stream may not fit into the buffer that is passed.
 ENCODE_TWICE = """
 import resource
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""No input makes the native codecs read or write outside their buffers.
+"""No input makes the native codecs read or write outside of their buffers.
 
 The corpus in tests/corpus was found by `make fuzz` and is replayed here, with some mutations of
-each file; every set of kernels must make the same of it, emulated where this processor lacks it.
+each file; every set of kernels must give the same result, emulated if this processor lacks it.
 """
 
 import os
@@ -64,7 +64,7 @@ def test_the_processor_is_asked_for_what_the_kernels_are_built_for() -> None:
 
 @pytest.mark.parametrize("isa", sorted(set(KERNELS) - {"portable"}))
 def test_what_kernels_need_can_be_emulated(isa: str, tmp_path: Path) -> None:
-    # On processors with all instruction sets no other test notices that the emulation lacks some.
+    # On a processor with all instruction sets no other test compiles the emulation.
     if COMPILER is None:
         lacking("there is no C++ compiler (CXX or g++) to build the kernels with")
     flags = [STANDARD, *emulating(isa), f"-DDELTAHUB_ISA={isa}", "-fsyntax-only"]

@@ -1,8 +1,8 @@
 """Builds of the native codecs for their fuzzers, with every set of kernels.
 
 A set that this processor cannot run is built with SIMDe, which emulates the instructions in plain
-C++, so that all sets are tested on every machine. The set with gathers is always emulated, because
-sanitizers do not check the reads of a gather.
+C++, so that all sets are tested on every processor. The set with gathers is always emulated,
+because sanitizers do not check the loads of a gather.
 """
 
 import subprocess
@@ -21,7 +21,7 @@ DECODERS = ("deltas", "floats", "runs", "tables")
 
 STANDARD = "-std=c++20"
 SANITIZED = [STANDARD, "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-# The same instruction sets as in codecs/native/CMakeLists.txt.
+# As codecs/native/CMakeLists.txt builds them.
 AVX2 = ["-mavx2", "-mbmi", "-mbmi2"]
 AVX512 = ["f", "bw", "dq", "vl", "vbmi", "vbmi2", "vnni"]
 KERNELS = {
@@ -31,16 +31,16 @@ KERNELS = {
 }
 GATHERS = "avx512_gathers"
 KERNELS[GATHERS] = [*KERNELS["avx512"], "-DDELTAHUB_GATHERS"]
-# Elements of vectors wrap around on overflow, but SIMDe computes with plain signed integers.
+# -fwrapv, because SIMDe relies on vector elements that wrap around.
 EMULATED = [
     f"-I{TESTS / 'support' / 'codecs' / 'emulated'}", f"-I{simde_py.get_include()}",
     "-Og", "-D__AVX2__=1",
     "-fwrapv", "-fno-sanitize=signed-integer-overflow",
 ]  # fmt: skip
-# Emulated kernels are supported whatever the processor reports.
+# The dispatch sees every set as supported, because missing sets are emulated.
 ALL_ARE_SUPPORTED = "-D__builtin_cpu_supports(feature)=1"
 
-# The inputs of fuzzers are short, so that they need a lower limit.
+# A low limit, because the inputs of fuzzers are short.
 LOW_PADDING_LIMIT = "-DDELTAHUB_MAX_PADDED=256"
 
 
@@ -59,7 +59,7 @@ def emulating(isa: str) -> list[str]:
 
 
 def compiled(compiler: str, source: str, target: Path, flags: Sequence[str]) -> Path:
-    """An object file. Warnings are off, because the build of the module shows them."""
+    """Compiles an object file, without warnings: the build of the module shows them."""
     run([compiler, "-w", f"-I{NATIVE}", *flags, "-c", NATIVE / source, "-o", target])
     return target
 
@@ -71,9 +71,9 @@ def built(
     flags: Sequence[str],
     kernel_flags: Sequence[str] = (),
 ) -> dict[str, Path]:
-    """Builds each program (source, own flags), linked with all kernels; returns all object files.
+    """Compiles each program, (source, its flags), and links it with all kernels.
 
-    The name of an object is that of its set of kernels, or of its program.
+    Returns the object files, by the name of the set of kernels or of the program.
     """
     with ThreadPoolExecutor(2) as pool:
         objects = {
