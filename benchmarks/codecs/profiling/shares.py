@@ -40,12 +40,12 @@ KINDS: Final = (
     (
         "tables",
         r"for_each_state|DecodingTables|append_rows|normalized|parse_|write_fields|"
-        r"read_frequencies|DeltaRows::|BitReader|BitWriter",
+        r"read_frequencies|DeltaEncodingTables::|BitReader|BitWriter",
     ),
     (
         "planning",
-        r"Planner|Sample|cluster|bits_with_own_table|::sizes<|::bins<|ScaleSums|[dD]ecay|Group|"
-        r"high_level|log2_fixed|cost_of|entropy|FloatPlan|least_float_bytes|least_zstd_bytes|plan_floats|plan_table|counted_leading|count_exponents|_sort",
+        r"Planner|Sample|cluster|bits_with_own_table|::sizes<|::bins<|ScaleSums|RowDecay|decay_of|decay_rows|Group|"
+        r"level_candidates|log2_fixed|cost_of|entropy|FloatPlan|float_bound|zstd_bound|plan_floats|plan_table|count_leading_bits|count_exponents|_sort",
     ),
     (
         "search: trials and differences",
@@ -63,7 +63,7 @@ KINDS: Final = (
         r"elements_of_lanes|Reader<|RoundWriter<|::begin\(|finish_block|StreamWriter",
     ),
     ("differences and words", r"::apply<|::deltas<|undo"),
-    ("standalone: words", r"::join<|float_|[fF]loatRows|neuzip|split_|join_"),
+    ("standalone: words", r"::join<|float_|FloatEncodingTable|neuzip|split_|join_"),
     ("Python around the blocks", r"nanobind|\[nb_"),
 )
 

@@ -14,26 +14,26 @@ def kernel_names() -> list[str]:
 
 def use_kernels(name: str) -> None:
     """
-    From now on encoders and decoders that are made use these kernels. ValueError where the
-    processor cannot run them. All sets write and read the same bytes.
+    Encoders and decoders made from now on use these kernels. All sets write and read the same
+    bytes. ValueError if the processor cannot run them.
     """
 
 def join_byte_groups(grouped: bytes | bytearray | memoryview, out: bytearray | memoryview) -> None:
     """
-    Fills `out` with the bytes of `grouped`, where bytes 0, 4, 8... of it come first, then 1,
-    5, 9..., and so on. The two do not overlap. ValueError unless they have the same size.
+    Fills `out` with the bytes of `grouped`, in which bytes 0, 4, 8... of `out` come first, then
+    1, 5, 9..., and so on. The two must not overlap. ValueError unless they have the same size.
     """
 
-def bytes_to_fill(size: int) -> bytes:
+def uninitialized_bytes(size: int) -> bytes:
     """
-    Bytes of any values, for an io.BytesIO that takes them over and writes what is read: to
-    clear them would cost as much as to copy them.
+    `size` bytes of arbitrary values, as the buffer of an io.BytesIO that overwrites all bytes
+    before they are read. Zeroing them would cost as much as copying them.
     """
 
 def estimate_floats(kind: int, source: bytes | bytearray | memoryview) -> tuple[int, int]:
     """
-    (about how many bytes neuzip_lossless takes for these words, how many at least), counted as
-    NeuzipEncoder does. ValueError where that one raises it.
+    (estimate, lower bound) of the bytes that neuzip_lossless takes for these words.
+    ValueError for the same words as NeuzipEncoder.
     """
 
 FAULT_GUARD: int = 1
@@ -43,30 +43,33 @@ FAULT_STREAM: int = 2
 FAULT_OTHER_BYTES: int = 3
 
 class BlockTable:
-    """How each block of a frame is stored, and where."""
+    """
+    The block table of a frame: mode, stored length and checksum of each block.
+    """
 
     def __init__(self, table: bytes | bytearray | memoryview, rows: int, columns: int, word_bytes: int, rows_per_block: int, parts: int, has_base: bool, stored_bytes: int) -> None:
         """
-        Reads the rows of a block table. The frame has rows x columns words; its blocks have so
-        many rows each, or are so many parts of one, and take so many stored bytes. ValueError
-        where no encoder writes such a table for it.
+        Parses the rows of a block table. The frame has rows x columns words. Each block
+        holds rows_per_block rows, or each row is divided into `parts` blocks. stored_bytes:
+        of all blocks. ValueError if no encoder writes such a table for such a frame.
         """
 
     def rows(self, first: int, end: int) -> list[tuple[int, int, int]]:
         """
-        (mode, stored bytes, checksum) of blocks [first, end). ValueError where there are none.
+        (mode, stored length, checksum) of each of the blocks [first, end). ValueError if the
+        frame has no such blocks.
         """
 
     def stored_span(self, first: int, end: int) -> tuple[int, int]:
         """
-        (begin, end) of blocks [first, end) among the stored bytes. ValueError where there are
-        none.
+        (begin, end) of blocks [first, end) in the stored bytes. ValueError if the frame has
+        no such blocks.
         """
 
-def decode_plain_run(blocks: BlockTable, first: int, end: int, payload: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, out: bytearray | memoryview, threads: int) -> tuple[int, int]:
+def decode_uncoded_range(blocks: BlockTable, first: int, end: int, payload: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, out: bytearray | memoryview, threads: int) -> tuple[int, int]:
     """
-    Blocks [first, end) of a frame in which none is coded, as FmDeltaDecoder.decode_run. base:
-    empty for a frame without one.
+    Decodes blocks [first, end) of a frame without coded blocks; see
+    FmDeltaDecoder.decode_range. base: empty if the frame has no base.
     """
 
 class FmDeltaEncoder:
@@ -74,12 +77,12 @@ class FmDeltaEncoder:
 
     def __init__(self, kind: int, source: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, rows: int, columns: int, effort: int, left: bytes | bytearray | memoryview, right: bytes | bytearray | memoryview, floor: int, is_rounded: bool, is_strided: bool = False) -> None:
         """
-        Plans the model from the words of a frame. kind: see fm_delta.WORD_KINDS. effort: 1 to
-        3. left, right: int16 factors, rows x rank and rank x columns, or empty; floor: the
-        exponent of their unit; is_rounded: their product is rounded before it is added;
-        is_strided: digits at the end that are zero in all words are left out.
+        Plans the model of a frame. kind: see fm_delta.WORD_KINDS. effort: 1 to 3. left,
+        right: int16 factors, rows x rank and rank x columns, or empty; floor: the exponent
+        of the unit of their product; is_rounded: the product is rounded before it is added.
+        is_strided: trailing zero bits that all words have in common are not coded.
 
-        ValueError unless source and base are rows x columns words, at least one.
+        ValueError unless source and base are rows x columns words, and at least one.
         """
 
     @property
@@ -87,60 +90,64 @@ class FmDeltaEncoder:
 
     @property
     def version(self) -> int:
-        """The codec's, of this prelude."""
+        """The version of fm_delta that this prelude has."""
 
     @property
     def estimated_bytes(self) -> int:
-        """About what prelude and coded blocks will take."""
+        """An estimate for prelude and blocks."""
 
     def encode(self, source: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, row: int, column: int, rows: int, columns: int) -> bytes:
         """
-        The stream of one block: a rectangle of the frame, whose words are given.
+        The stream of one block. source, base: the words of the block, a rectangle of the
+        frame that begins at this row and column.
         """
 
-    def encode_run(self, rows_per_block: int, parts: int, source: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, out: bytearray | memoryview, threads: int) -> tuple[list[int], list[int], list[int]]:
+    def encode_all(self, rows_per_block: int, parts: int, source: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, out: bytearray | memoryview, threads: int) -> tuple[list[int], list[int], list[int]]:
         """
-        Fills `out` from its beginning with all blocks of the frame as they are stored, guards
-        included, and gives their modes, stored lengths and checksums. A block has so many rows
-        or is one of so many parts of a row. ValueError unless the sizes fit, and `out` has
-        room for the source. The result is the same for any number of threads.
+        Encodes all blocks of the frame. Fills `out` from its beginning with their stored
+        bytes, guards included, and returns (modes, stored lengths, checksums).
+        rows_per_block, parts: see BlockTable. The result is the same for any number of
+        threads. ValueError unless the sizes match and `out` is at least as large as the
+        source.
         """
 
 class FmDeltaDecoder:
-    """A prelude's model, ready to decode blocks."""
+    """The model of a prelude, ready to decode blocks."""
 
     def __init__(self, kind: int, prelude: bytes | bytearray | memoryview, rows: int, columns: int, version: int = 1) -> None:
         """
-        ValueError where no encoder of this version of the codec writes such a prelude for a
+        ValueError if no encoder of this version of fm_delta writes such a prelude for a
         frame of rows x columns words.
         """
 
     def decode(self, stream: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, out: bytearray | memoryview, column: int, rows: int, columns: int) -> None:
         """
-        Fills `out` with one block of rows x columns words, from a column of the frame on.
-        ValueError where no encoder writes such a stream.
+        Fills `out` with one block of rows x columns words, which begins at this column of
+        the frame. ValueError if no encoder writes such a stream.
         """
 
-    def decode_run(self, blocks: BlockTable, first: int, end: int, payload: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, out: bytearray | memoryview, threads: int) -> tuple[int, int]:
+    def decode_range(self, blocks: BlockTable, first: int, end: int, payload: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, out: bytearray | memoryview, threads: int) -> tuple[int, int]:
         """
-        Fills `out` with blocks [first, end), guards included. How many of them are intact
-        before the first one with a fault, and which (FAULT_*, or 0); the rest of `out` is then
-        worthless. ValueError unless the sizes fit.
+        Fills `out` with blocks [first, end). payload: their stored bytes, guards included.
+        Returns the number of intact blocks before the first damaged one, and its fault
+        (FAULT_*, or 0 if all are intact); the rest of `out` is then arbitrary. ValueError
+        unless the sizes match.
         """
 
     @staticmethod
     def decode_once(kind: int, prelude: bytes | bytearray | memoryview, version: int, blocks: BlockTable, first: int, end: int, payload: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, out: bytearray | memoryview, threads: int) -> tuple[int, int]:
         """
-        decode_run by this prelude's model, which is not kept. ValueError as of both.
+        The same as FmDeltaDecoder(...).decode_range(...), without making an object.
+        ValueError as from both.
         """
 
 class NeuzipEncoder:
-    """The table of one frame."""
+    """The table of one frame, ready to encode its blocks."""
 
     def __init__(self, kind: int, source: bytes | bytearray | memoryview) -> None:
         """
-        Counts the exponents of a frame, and what goes with them. ValueError for words that are
-        no floats, and where they have more exponents than a table holds.
+        Plans the table of a frame from counts of its exponents and highest mantissa bits.
+        ValueError if the words are not floats, or have more exponents than a table holds.
         """
 
     @property
@@ -152,47 +159,50 @@ class NeuzipEncoder:
     def encode(self, source: bytes | bytearray | memoryview) -> bytes:
         """The stream of one block."""
 
-    def encode_run(self, rows: int, columns: int, rows_per_block: int, parts: int, source: bytes | bytearray | memoryview, out: bytearray | memoryview, threads: int) -> tuple[list[int], list[int], list[int]]:
+    def encode_all(self, rows: int, columns: int, rows_per_block: int, parts: int, source: bytes | bytearray | memoryview, out: bytearray | memoryview, threads: int) -> tuple[list[int], list[int], list[int]]:
         """
-        All blocks of a frame of rows x columns words, as FmDeltaEncoder.encode_run.
+        Encodes all blocks of a frame of rows x columns words: see FmDeltaEncoder.encode_all.
         """
 
 class NeuzipDecoder:
-    """A prelude's table, ready to decode blocks."""
+    """The table of a prelude, ready to decode blocks."""
 
     def __init__(self, kind: int, prelude: bytes | bytearray | memoryview) -> None:
-        """ValueError where no encoder writes such a prelude."""
+        """ValueError if no encoder writes such a prelude."""
 
     def decode(self, stream: bytes | bytearray | memoryview, out: bytearray | memoryview) -> None:
         """
-        Fills `out` with one block. ValueError where no encoder writes such a stream.
+        Fills `out` with one block. ValueError if no encoder writes such a stream.
         """
 
-    def decode_run(self, blocks: BlockTable, first: int, end: int, payload: bytes | bytearray | memoryview, out: bytearray | memoryview, threads: int) -> tuple[int, int]:
-        """Blocks [first, end), as FmDeltaDecoder.decode_run."""
+    def decode_range(self, blocks: BlockTable, first: int, end: int, payload: bytes | bytearray | memoryview, out: bytearray | memoryview, threads: int) -> tuple[int, int]:
+        """Decodes blocks [first, end): see FmDeltaDecoder.decode_range."""
 
 def estimate_deltas(kind: int, source: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, begins: list[int], n: int) -> int:
     """
-    About how many bytes fm_delta takes for runs of n words, found by counting some of them.
-    kind: see fm_delta.WORD_KINDS. begins: where the runs begin, in bytes. n: a multiple of 64.
-    ValueError unless both hold these runs.
+    An estimate of the bytes that fm_delta takes for ranges of n words, from a sample of them.
+    kind: see fm_delta.WORD_KINDS. begins: the first byte of each range. n: a multiple of 64.
+    ValueError unless source and base contain these ranges.
     """
 
 def common_stride(kind: int, source: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview) -> int:
     """
-    How many digits at the end are zero in all words of both, as far as fm_delta leaves them
-    out. ValueError unless both are as many words.
+    The number of trailing zero bits that all words of both have in common and that fm_delta
+    need not code. ValueError unless both have the same number of words.
     """
 
-def encode_clear_delta(kind: int, source: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, rows: int, columns: int, rows_per_block: int, parts: int, header: bytes | bytearray | memoryview, most: int, effort: int, threads: int) -> bytes | None:
+def encode_delta_frame(kind: int, source: bytes | bytearray | memoryview, base: bytes | bytearray | memoryview, rows: int, columns: int, rows_per_block: int, parts: int, header: bytes | bytearray | memoryview, most: int, effort: int, threads: int) -> bytes | None:
     """
-    A whole frame of fm_delta, planned as FmDeltaEncoder does and cut as its encode_run does;
-    effort: 1, or 2, with what fit_directions finds. None for words that are no floats, where it
-    would have `most` bytes or more, and where a little of the words does not say clearly that
-    they take more without the base; at effort 2 for words that fit_directions does not take or
-    that have a common stride, too, and where it pays to look closer. header: the frame's, without
-    its checksum, and with zeros for the lengths of prelude and body. The result is the same for
-    any number of threads. ValueError unless the sizes fit.
+    Encodes a whole fm_delta frame, if it is clear that a frame without a base would be
+    larger. The plan is that of FmDeltaEncoder; at effort 2 the factors are those of
+    fit_directions. header: without its checksum, and with zeros for the lengths of prelude
+    and body. most: the frame must be smaller than this many bytes. effort: 1 or 2. The
+    result is the same for any number of threads.
+
+    None if the words are not floats, if the frame would not be smaller than `most`, or if
+    a sample of the words does not show that they take more without the base. At effort 2
+    also None if fit_directions does not take such words, if they have a common stride, or
+    if fit_directions says that a closer search pays. ValueError unless the sizes match.
     """
 
 def greatest_magnitude(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]]) -> int:

@@ -14,7 +14,7 @@ from deltahub.codecs._native import (
     FAULT_OTHER_BYTES,
     FAULT_STREAM,
     BlockTable,
-    decode_plain_run,
+    decode_uncoded_range,
 )
 from deltahub.codecs.errors import CorruptFrame
 from deltahub.codecs.protocol import BlockMode, Buffer, EncodeRun, Geometry, StoredBlocks
@@ -138,7 +138,7 @@ def decode_plain(
 ) -> None:
     """Fill `out` with blocks [first, end) of a frame that has no coded ones, as Codec.decode."""
     near = b"" if base is None else base
-    n_intact, fault = decode_plain_run(blocks, first, end, payload, near, out, threads)
+    n_intact, fault = decode_uncoded_range(blocks, first, end, payload, near, out, threads)
     if fault == BlockFault.OTHER_BYTES:
         raise BlockFault.OTHER_BYTES.error(first + n_intact, has_base=base is not None)
     if fault:

@@ -7,7 +7,7 @@ from io import BytesIO
 from itertools import accumulate
 from typing import ClassVar, Protocol
 
-from deltahub.codecs._native import BlockTable, bytes_to_fill
+from deltahub.codecs._native import BlockTable, uninitialized_bytes
 from deltahub.codecs.dtypes import DType
 
 Buffer = bytes | bytearray | memoryview
@@ -112,7 +112,7 @@ class StoredBlocks:
         self.lengths: list[int] = []
         self._front = front
         # Where a buffer grows among other allocations, it leaves holes of its own size behind.
-        self._bytes = BytesIO(bytes_to_fill(front + room))
+        self._bytes = BytesIO(uninitialized_bytes(front + room))
         self._bytes.seek(front)
         for mode, stored in blocks:
             self.append(mode, stored)

@@ -1,4 +1,4 @@
-// Frames that are made by one call: their part of the Python face.
+// Python bindings of encoding a whole frame in one call, and of size estimates.
 #pragma once
 
 #include <nanobind/nanobind.h>

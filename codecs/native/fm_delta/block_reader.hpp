@@ -1,4 +1,4 @@
-// Decoding of fm_delta blocks: one at a time, or two in turn.
+// Decoding of fm_delta blocks: one block, or two blocks chunk by chunk in alternation.
 #pragma once
 
 #include <algorithm>
@@ -13,18 +13,19 @@
 
 namespace deltahub {
 
-// A block's stream, and where its words go. base, out: the block's words; stream: `size` bytes that
-// do not overlap `out`.
+// A block's stream and its buffers. base, out: the words of the block; stream: `size` bytes that do
+// not overlap `out`.
 struct CodedBlock {
   const std::uint8_t* stream;
   std::size_t size;
   const std::uint8_t* base;
   std::uint8_t* out;
-  std::uint64_t seed;  // of the words' checksum
+  std::uint64_t seed;  // of the checksum of the decoded words
   NextBlock next = {};
 };
 
-// A block in mid-decoding. Whatever its stream holds, nothing but the block is read or written.
+// The state of decoding one block. No stream, however wrong, makes it access memory outside the
+// buffers of the block.
 template <class Words>
 class BlockReader {
  public:
@@ -36,17 +37,18 @@ class BlockReader {
         block_(block),
         words_(frame.kernels(), block.out, shape.rows * shape.columns * sizeof(Word), block.seed),
         in_(frame.sequences(block.stream, block.size)),
-        is_sound_(frame.read_rows(in_, shape.rows, sides_)) {}
+        is_sound_(frame.read_rows(in_, shape.rows, side_info_)) {}
 
   bool is_sound() const { return is_sound_ && in_.is_sound(); }
   DecodedBlock finish() { return words_.finish(is_sound_ && in_.is_finished()); }
   std::size_t count() const { return shape_.rows * shape_.columns; }
 
-  // n <= chunk words from `first` on, while the stream is sound; in this order.
+  // The three steps of decoding words [first, first + n), n <= chunk: call predict, read and apply
+  // in this order, while the stream is sound.
   void predict(std::size_t first, std::size_t n) {
     block_.next.prefetch_share(first, first + n, count());
-    predicted_ = frame_.predict(shape_, sides_, first, n, block_.base + first * sizeof(Word),
-                            contexts_, space_);
+    predicted_ = frame_.predict(shape_, side_info_, first, n, block_.base + first * sizeof(Word),
+                                contexts_, space_);
   }
   void read(std::size_t first, std::size_t n) {
     in_.template read<Word>(contexts_, n, deltas_, ahead(first + n));
@@ -61,7 +63,7 @@ class BlockReader {
   }
 
  private:
-  // From word `next` on.
+  // The memory to prefetch: output and base from word `next` on.
   PrefetchTargets ahead(std::size_t next) const {
     return {std::uintptr_t(block_.out) + next * sizeof(Word),
             std::uintptr_t(block_.base) + next * sizeof(Word)};
@@ -72,7 +74,7 @@ class BlockReader {
   CodedBlock block_;
   DecodedWords words_;
   Sequences in_;
-  RowSides sides_;
+  RowSideInfo side_info_;
   bool is_sound_;
   const std::uint8_t* predicted_ = nullptr;
   Context contexts_[chunk];
@@ -80,7 +82,7 @@ class BlockReader {
   Workspace<Words> space_;
 };
 
-// What is left of a block from `first` on.
+// Decodes the words of a block from word `first` on.
 template <class Words>
 DecodedBlock finish_block(BlockReader<Words>& reader, std::size_t first) {
   for (; first < reader.count() && reader.is_sound(); first += chunk) {
@@ -99,15 +101,16 @@ DecodedBlock decode_block(const FrameModel<Words>& frame, const BlockShape& shap
   return finish_block(reader, 0);
 }
 
-// The same of two blocks, in turn as far as both have whole chunks.
+// Decodes two blocks. As long as both have whole chunks, the two streams are decoded interleaved,
+// because that is faster.
 template <class Words>
 std::array<DecodedBlock, 2> decode_two_blocks(const FrameModel<Words>& frame,
                                               const std::array<BlockShape, 2>& shapes,
                                               const std::array<CodedBlock, 2>& blocks) {
   BlockReader<Words> a(frame, shapes[0], blocks[0]), b(frame, shapes[1], blocks[1]);
-  const std::size_t both = std::min(a.count(), b.count());
+  const std::size_t n_both = std::min(a.count(), b.count());
   std::size_t first = 0;
-  for (; first + chunk <= both && a.is_sound() && b.is_sound(); first += chunk) {
+  for (; first + chunk <= n_both && a.is_sound() && b.is_sound(); first += chunk) {
     a.predict(first, chunk);
     b.predict(first, chunk);
     BlockReader<Words>::read_two(a, b, first, chunk);

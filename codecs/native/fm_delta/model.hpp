@@ -1,4 +1,4 @@
-// What a frame's prelude says: tables, classes and their contexts, scales, staircase, right factor.
+// The fields of a prelude of fm_delta, read and written as in codecs/spec/fm_delta.md.
 #pragma once
 
 #include <cstddef>
@@ -15,13 +15,13 @@ namespace deltahub {
 
 inline constexpr int max_classes = 64;
 inline constexpr int max_rank = 64;
-inline constexpr int max_staircase_bits = 10;
+inline constexpr int max_decay_bits = 10;
 inline constexpr int scale_end = 8192;  // scales and the offset lie in [-scale_end, scale_end)
-inline constexpr unsigned side_bits = 16;
-// Of fm_delta, as these read and write it. Version 2 is that of frames with a stride.
+inline constexpr unsigned side_value_bits = 16;
+// Versions of fm_delta. Only frames with a stride have version 2.
 inline constexpr int first_delta_version = 1, strided_delta_version = 2;
 
-// One factor of a component: its numbers are multiples of 2^stride, and coded without these digits.
+// One factor of a component. Its numbers are multiples of 2^stride and are coded divided by it.
 struct Factor {
   Context context = 0;
   unsigned stride = 0;
@@ -31,24 +31,24 @@ struct Component {
 };
 
 struct Model {
-  unsigned stride = 0;
+  unsigned stride = 0;  // see fm_delta/stride.hpp
   int table_log = max_table_log;
   std::vector<Frequencies> tables;
   std::vector<Context> classes;
   int offset = 0;
   std::optional<Context> row_scales, column_scales;
-  int staircase_bits = 0;
-  Context flags = 0, stairs = 0;
-  int floor = 0;                      // of exponents, for the product
-  bool is_product_rounded = false;    // to the dtype's digits, before it is added
-  std::vector<Component> components;  // as many as the rank
+  int decay_bits = 0;  // mantissa bits that choose the step of a word in a weight-decay row
+  Context flags = 0, decay_steps = 0;
+  int floor = 0;                      // the exponent field of the product's unit
+  bool is_product_rounded = false;    // to the precision of the dtype, before it is added
+  std::vector<Component> components;  // their number is the rank
 
   int rank() const { return int(components.size()); }
   int version() const { return stride > 0 ? strided_delta_version : first_delta_version; }
-  bool has_column_stream() const { return column_scales || staircase_bits > 0 || rank() > 0; }
+  bool has_column_stream() const { return column_scales || decay_bits > 0 || rank() > 0; }
 };
 
-// Where the fields of a prelude end and the column stream begins.
+// stream_begin: the byte of the prelude at which the column stream begins.
 struct ParsedPrelude {
   Model model;
   std::size_t stream_begin = 0;
@@ -61,7 +61,7 @@ inline void put_context(BitWriter& out, Context context) {
   out.put(context_shift(context), 6);
 }
 
-// Reads contexts and remembers which tables they use.
+// Reads contexts and collects the tables that they use in the bits of `used`.
 struct ContextReader {
   BitReader& in;
   unsigned n_tables;
@@ -96,10 +96,10 @@ inline std::vector<std::uint8_t> write_fields(const Model& model) {
     out.put(scales.has_value(), 1);
     if (scales) put_context(out, *scales);
   }
-  out.put(unsigned(model.staircase_bits), 4);
-  if (model.staircase_bits > 0) {
+  out.put(unsigned(model.decay_bits), 4);
+  if (model.decay_bits > 0) {
     put_context(out, model.flags);
-    put_context(out, model.stairs);
+    put_context(out, model.decay_steps);
   }
   out.put(model.components.size(), 7);
   if (model.rank() > 0) {
@@ -115,8 +115,8 @@ inline std::vector<std::uint8_t> write_fields(const Model& model) {
   return out.take();
 }
 
-// The fields of a prelude, or nothing where no encoder writes them. rows, columns: of the frame; a
-// rank is at most as large as both, so that no prelude asks for more memory than its frame.
+// Parses the fields of a prelude; nothing if no encoder writes such fields. rows, columns: of the
+// frame. A rank above either is refused, so that no prelude asks for more memory than its frame.
 template <class Words>
 std::optional<ParsedPrelude> parse_fields(const std::uint8_t* bytes, std::size_t size,
                                           std::size_t rows, std::size_t columns,
@@ -137,18 +137,19 @@ std::optional<ParsedPrelude> parse_fields(const std::uint8_t* bytes, std::size_t
   model.classes.resize(in.get(6) + 1);
   for (std::size_t z = 0; z < model.classes.size(); ++z) {
     const bool is_same = z > 0 && in.get(1);
-    model.classes[z] = is_same ? model.classes[z - 1] : contexts.get(Words::word_bits - model.stride);
+    model.classes[z] =
+        is_same ? model.classes[z - 1] : contexts.get(Words::word_bits - model.stride);
     if (z > 0 && !is_same && model.classes[z] == model.classes[z - 1]) return {};
   }
   model.offset = std::int16_t(in.get(16));
   if (model.offset < -scale_end || model.offset >= scale_end) return {};
-  if (in.get(1)) model.row_scales = contexts.get(side_bits);
-  if (in.get(1)) model.column_scales = contexts.get(side_bits);
-  model.staircase_bits = int(in.get(4));
-  if (model.staircase_bits > std::min(max_staircase_bits, Words::mantissa_bits)) return {};
-  if (model.staircase_bits > 0) {
-    model.flags = contexts.get(side_bits);
-    model.stairs = contexts.get(Words::word_bits);
+  if (in.get(1)) model.row_scales = contexts.get(side_value_bits);
+  if (in.get(1)) model.column_scales = contexts.get(side_value_bits);
+  model.decay_bits = int(in.get(4));
+  if (model.decay_bits > std::min(max_decay_bits, Words::mantissa_bits)) return {};
+  if (model.decay_bits > 0) {
+    model.flags = contexts.get(side_value_bits);
+    model.decay_steps = contexts.get(Words::word_bits);
   }
   const unsigned rank = in.get(7);
   if (rank > std::min<std::size_t>({max_rank, rows, columns})) return {};
@@ -160,7 +161,7 @@ std::optional<ParsedPrelude> parse_fields(const std::uint8_t* bytes, std::size_t
     model.components.resize(rank);
     for (Component& component : model.components) {
       for (Factor* factor : {&component.left, &component.right}) {
-        factor->context = contexts.get(side_bits);
+        factor->context = contexts.get(side_value_bits);
         factor->stride = in.get(4);
       }
     }

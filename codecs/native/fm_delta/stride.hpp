@@ -1,5 +1,6 @@
-// The stride of a frame: how many digits at their end are zero in all of its words and their base's,
-// as in floats that were of a shorter dtype before. Its differences are coded without them.
+// The stride of a frame: the number of trailing zero bits that all words of the frame and of its
+// base have in common. Floats converted from a shorter dtype have such bits. Differences are coded
+// divided by 2^stride.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +12,7 @@
 
 namespace deltahub {
 
-// A float keeps its exponent, an integer one digit.
+// The stride never covers the exponent of a float, nor all bits of an integer.
 template <class Words>
 inline constexpr unsigned max_stride =
     unsigned(Words::exponent_bits > 0 ? Words::mantissa_bits : Words::word_bits - 1);
@@ -21,22 +22,22 @@ inline constexpr auto stride_mask = [](unsigned stride) {
   return typename Words::Word((typename Words::Word(1) << stride) - 1);
 };
 
-// Zero, too, where all words are. Most frames say so with their first words.
+// 0 also if all words are zero. In most frames the first words show that the stride is 0.
 template <class Words>
 unsigned common_stride(View source, View base) {
   using Word = typename Words::Word;
-  constexpr std::size_t piece = 256 * sizeof(Word);
-  Word digits = 0;
-  for (std::size_t begin = 0; begin < source.size(); begin += piece) {
-    const std::size_t end = std::min(begin + piece, source.size());
+  constexpr std::size_t step = 256 * sizeof(Word);
+  Word all_bits = 0;
+  for (std::size_t begin = 0; begin < source.size(); begin += step) {
+    const std::size_t end = std::min(begin + step, source.size());
     for (std::size_t at = begin; at < end; at += sizeof(Word))
-      digits |= load<Word>(source.data() + at) | load<Word>(base.data() + at);
-    if (digits & 1) return 0;
+      all_bits |= load<Word>(source.data() + at) | load<Word>(base.data() + at);
+    if (all_bits & 1) return 0;
   }
-  return digits == 0 ? 0 : std::min(unsigned(std::countr_zero(digits)), max_stride<Words>);
+  return all_bits == 0 ? 0 : std::min(unsigned(std::countr_zero(all_bits)), max_stride<Words>);
 }
 
-// Words without their sign rounded to multiples of 2^stride, to nearest, ties to even.
+// Rounds the magnitudes of words to multiples of 2^stride, to nearest, ties to even.
 template <class Words>
 void round_to_stride(std::uint8_t* words, std::size_t n, unsigned stride) {
   using Word = typename Words::Word;
@@ -50,7 +51,7 @@ void round_to_stride(std::uint8_t* words, std::size_t n, unsigned stride) {
   }
 }
 
-// Differences between words that are such multiples, without the digits at their end; and back.
+// Divides differences, which are multiples of 2^stride, by it.
 template <class Words>
 void divide_by_stride(typename Words::Word* deltas, std::size_t n, unsigned stride) {
   using Signed = std::make_signed_t<typename Words::Word>;

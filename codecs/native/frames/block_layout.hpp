@@ -1,4 +1,4 @@
-// How a frame falls into blocks.
+// How the words of a frame are divided into blocks.
 #pragma once
 
 #include <algorithm>
@@ -10,11 +10,12 @@
 
 namespace deltahub {
 
-// So many rows each, or each row into so many parts.
-struct Cut {
+// Either each block holds `rows_per_block` rows and `parts` is 1, or each row is divided into
+// `parts` blocks.
+struct BlockLayout {
   std::size_t rows, columns, word_bytes, rows_per_block, parts;
 
-  // std::invalid_argument unless each block has a word, and all of them are what the frame holds.
+  // std::invalid_argument unless each block has a word and the frame has `size` bytes.
   void check(std::size_t size) const {
     require(rows > 0 && columns > 0 && word_bytes > 0 && rows <= size / word_bytes / columns &&
                 size == rows * columns * word_bytes,
@@ -25,15 +26,15 @@ struct Cut {
             "blocks must be whole rows, or parts of one");
   }
   std::size_t n_blocks() const {
-    return parts > 1 ? rows * parts : quotient_up(rows, rows_per_block);
+    return parts > 1 ? rows * parts : quotient_rounded_up(rows, rows_per_block);
   }
-  struct Place {
+  struct Position {
     std::size_t row;
     BlockShape shape;
-    std::size_t begin, size;  // in bytes of the frame
+    std::size_t begin, size;  // bytes of the decoded frame
   };
-  Place place_of(std::size_t index) const {
-    Place at{index / parts, {1, columns, 0}, 0, 0};
+  Position position_of(std::size_t index) const {
+    Position at{index / parts, {1, columns, 0}, 0, 0};
     if (parts > 1) {
       at.shape.first_column = index % parts * part_width();
       at.shape.columns = std::min(part_width(), columns - at.shape.first_column);
@@ -47,11 +48,11 @@ struct Cut {
   }
 
  private:
-  // Without their sum, which may wrap.
-  static std::size_t quotient_up(std::size_t number, std::size_t by) {
-    return number / by + (number % by != 0);
+  // Avoids number + by - 1, which may overflow.
+  static std::size_t quotient_rounded_up(std::size_t number, std::size_t divisor) {
+    return number / divisor + (number % divisor != 0);
   }
-  std::size_t part_width() const { return quotient_up(columns, parts); }
+  std::size_t part_width() const { return quotient_rounded_up(columns, parts); }
 };
 
 }  // namespace deltahub

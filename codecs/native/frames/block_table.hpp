@@ -1,4 +1,5 @@
-// The block table of a frame: how each block is stored, and where.
+// The block table of a frame: mode, stored length and checksum of each block. See
+// codecs/spec/frame.md.
 #pragma once
 
 #include <cstddef>
@@ -12,17 +13,19 @@
 
 namespace deltahub {
 
-// As protocol.py has them.
+// The same values as in codecs/deltahub/codecs/protocol.py.
 enum class BlockMode : std::uint8_t { unchanged = 0, raw = 1, coded = 2 };
 
 struct BlockTable {
   static constexpr std::size_t row_bytes = 16;
 
-  // std::invalid_argument where no encoder writes such rows for a frame so cut, whose blocks take
-  // so many stored bytes.
-  BlockTable(View rows, const Cut& cut, bool has_base, std::uint64_t stored_bytes) : cut(cut) {
-    cut.check(cut.rows * cut.columns * cut.word_bytes);  // which refuses a product that wraps
-    const std::size_t n = cut.n_blocks();
+  // Parses the rows of a table. std::invalid_argument if no encoder writes such rows for a frame of
+  // this layout whose blocks take `stored_bytes` bytes.
+  BlockTable(View rows, const BlockLayout& layout, bool has_base, std::uint64_t stored_bytes)
+      : layout(layout) {
+    layout.check(layout.rows * layout.columns *
+                 layout.word_bytes);  // refuses a product that overflows
+    const std::size_t n = layout.n_blocks();
     require(rows.size() % row_bytes == 0 && rows.size() / row_bytes == n,
             "a row of the block table for each block");
     for (auto* numbers : {&lengths, &sizes, &ends}) numbers->reserve(n);
@@ -35,7 +38,7 @@ struct BlockTable {
       lengths.push_back(load<std::uint32_t>(row));
       modes.push_back(row[4]);
       checksums.push_back(load<std::uint64_t>(row + 8));
-      sizes.push_back(cut.place_of(sizes.size()).size);
+      sizes.push_back(layout.position_of(sizes.size()).size);
       ends.push_back(end += lengths.back());
     }
     require(end == stored_bytes, "the blocks' lengths do not sum to the body's");
@@ -48,11 +51,11 @@ struct BlockTable {
   std::size_t n_blocks() const { return modes.size(); }
   std::size_t stored_begin(std::size_t i) const { return ends[i] - lengths[i]; }
 
-  Cut cut;
+  BlockLayout layout;
   std::vector<std::uint8_t> modes;
   std::vector<std::size_t> lengths;      // of stored bytes
   std::vector<std::size_t> sizes;        // of decoded bytes
-  std::vector<std::size_t> ends;         // of each block among the stored bytes
+  std::vector<std::size_t> ends;         // where each block ends in the stored bytes
   std::vector<std::uint64_t> checksums;  // of decoded bytes
 
  private:

@@ -1,4 +1,4 @@
-// neuzip_lossless for any kind of floats: tables and blocks behind plain interfaces.
+// neuzip_lossless behind interfaces that do not depend on the kind of floats: tables and blocks.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@ namespace deltahub {
 
 struct FloatEncoder {
   virtual ~FloatEncoder() = default;
-  // Until this thread encodes another block.
+  // The stream of one block, valid until this thread encodes another block.
   virtual View encode(View words, NextBlock next) const = 0;
   std::vector<std::uint8_t> prelude;
   std::uint64_t estimated_bytes = 0;
@@ -24,8 +24,9 @@ struct FloatEncoder {
 struct FloatDecoder {
   virtual ~FloatDecoder() = default;
   virtual DecodedBlock decode(const CodedFloats& block) const = 0;
-  // The same of two blocks.
-  virtual std::array<DecodedBlock, 2> decode_two(const std::array<CodedFloats, 2>& blocks) const = 0;
+  // Decodes two blocks, which is faster than one after the other.
+  virtual std::array<DecodedBlock, 2> decode_two(
+      const std::array<CodedFloats, 2>& blocks) const = 0;
   std::size_t word_bytes = 0;
 };
 
@@ -40,18 +41,17 @@ std::size_t words_in(std::size_t size) {
 template <class Words>
 class FloatEncoderOf final : public FloatEncoder {
  public:
-  explicit FloatEncoderOf(const FloatPlan& plan)
-      : rows_(*chosen_kernels(), plan.model) {
+  explicit FloatEncoderOf(const FloatPlan& plan) : table_(*chosen_kernels(), plan.model) {
     prelude = plan.prelude;
     estimated_bytes = plan.estimated_bytes;
     word_bytes = sizeof(typename Words::Word);
   }
   View encode(View words, NextBlock next) const override {
-    return rows_.encode(words.data(), words_in<Words>(words.size()), next);
+    return table_.encode(words.data(), words_in<Words>(words.size()), next);
   }
 
  private:
-  FloatRows<Words> rows_;
+  FloatEncodingTable<Words> table_;
 };
 
 template <class Words>
@@ -73,15 +73,15 @@ class FloatDecoderOf final : public FloatDecoder {
  private:
   static void require_words(const CodedFloats& block) { words_in<Words>(block.out.size()); }
 
-  FloatTable<Words> table_;
+  FloatDecodingTable<Words> table_;
 };
 
 }  // namespace detail
 
 namespace detail {
 
-// make(plan) of a frame's words, whose leading bits are counted. std::invalid_argument for words
-// without them, or with more of them than a table holds.
+// Returns make(words, plan) for the plan of a frame. std::invalid_argument if the words are not
+// floats, or have more exponents than a table holds.
 template <class Result, class Make>
 Result with_float_plan(int kind, View source, Make&& make) {
   return with_words(word_kind(kind), [&]<class Words>(Words words) -> Result {
@@ -98,28 +98,28 @@ Result with_float_plan(int kind, View source, Make&& make) {
 
 }  // namespace detail
 
-inline std::unique_ptr<FloatEncoder> planned_floats(int kind, View source) {
-  using Made = std::unique_ptr<FloatEncoder>;
-  return detail::with_float_plan<Made>(
-      kind, source, []<class Words>(Words, const FloatPlan& plan) -> Made {
+inline std::unique_ptr<FloatEncoder> make_float_encoder(int kind, View source) {
+  using Encoder = std::unique_ptr<FloatEncoder>;
+  return detail::with_float_plan<Encoder>(
+      kind, source, []<class Words>(Words, const FloatPlan& plan) -> Encoder {
         return std::make_unique<detail::FloatEncoderOf<Words>>(plan);
       });
 }
 
-// About how many bytes prelude and blocks take, and how many the blocks do at least.
+// bytes: estimate for prelude and blocks. lower_bound: lower bound for the blocks.
 struct FloatEstimate {
-  std::uint64_t bytes, least_bytes;
+  std::uint64_t bytes, lower_bound;
 };
 
-inline FloatEstimate estimated_floats(int kind, View source) {
-  return detail::with_float_plan<FloatEstimate>(
-      kind, source, [](auto, const FloatPlan& plan) -> FloatEstimate {
-        return {plan.estimated_bytes, plan.least_bytes};
-      });
+inline FloatEstimate estimate_float_bytes(int kind, View source) {
+  return detail::with_float_plan<FloatEstimate>(kind, source,
+                                                [](auto, const FloatPlan& plan) -> FloatEstimate {
+                                                  return {plan.estimated_bytes, plan.lower_bound};
+                                                });
 }
 
-// std::invalid_argument where no encoder writes such a prelude.
-inline std::unique_ptr<FloatDecoder> parsed_floats(int kind, View prelude) {
+// std::invalid_argument if no encoder writes such a prelude.
+inline std::unique_ptr<FloatDecoder> make_float_decoder(int kind, View prelude) {
   return with_words(word_kind(kind), [&]<class Words>(Words) -> std::unique_ptr<FloatDecoder> {
     if constexpr (Words::exponent_bits == 0) {
       throw std::invalid_argument("integers have no exponents");

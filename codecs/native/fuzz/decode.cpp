@@ -1,13 +1,14 @@
-// Fuzzers of both decoders, of runs of blocks and of block tables, for builds with sanitizers.
-// kernels/kernels.cpp is linked once for each instruction set, as in the module, and all sets must agree.
+// Fuzzers of both decoders, of block ranges and of block tables, for builds with sanitizers.
+// kernels/kernels.cpp is linked once for each instruction set, as in the module; all sets must
+// agree.
 //
 //   as a libFuzzer target (make fuzz):  -DDELTAHUB_FUZZ=deltas, floats, runs or tables
-//   as a program of its own (tests/codecs/native/test_sanitized.py):
+//   as a standalone program (tests/codecs/native/test_sanitized.py):
 //       fuzz_decode deltas|floats|runs|tables SEED ROUNDS FILE...
 //     runs every file, then ROUNDS mutations of each.
 //
-// Every buffer is a heap block of exactly the size that the decoder is told, so that one byte read or
-// written outside of it ends the program.
+// Every buffer is a heap block of exactly the size that the decoder gets, so that a sanitizer ends
+// the program at the first byte read or written outside.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -29,8 +30,8 @@
 namespace deltahub {
 namespace {
 
-// decode(kernels, out): whether it was accepted. All kernels must say the same, and of what they
-// accept, make the same words: those that come back, if any.
+// decode(kernels, out): whether the kernels accept the input. All sets of kernels must agree and
+// decode the same words. Returns these words, or nothing if the input is refused.
 template <class Decode>
 std::optional<Bytes> compare(std::size_t out_bytes, Decode&& decode) {
   std::optional<Bytes> expected;
@@ -42,22 +43,22 @@ std::optional<Bytes> compare(std::size_t out_bytes, Decode&& decode) {
     (is_accepted ? n_accepted : n_refused)++;
     if (!is_accepted) continue;
     const Bytes words(out.view().begin(), out.view().end());
-    if (n_accepted > 1 && words != expected) fail("two kernels make different words");
+    if (n_accepted > 1 && words != expected) fail("two sets of kernels decode different words");
     expected = words;
   }
-  if (n_accepted > 0 && n_refused > 0) fail("one kernel accepts what another one refuses");
+  if (n_accepted > 0 && n_refused > 0) fail("one set of kernels accepts what another refuses");
   return expected;
 }
 
-// What the module calls makes the same of it. parse(): a decoder, or std::invalid_argument;
-// decode(decoder, out): whether it was accepted.
+// The interface that the Python module calls must give the same result. parse(): a decoder, or
+// std::invalid_argument; decode(decoder, out): whether the decoder accepts the input.
 template <class Parse, class Decode>
 void compare_with_module(const std::optional<Bytes>& expected, bool is_parsed,
                          std::size_t out_bytes, Parse&& parse, Decode&& decode) {
   chosen_kernels() = &portable_kernels;
   try {
     const auto decoder = parse();
-    if (!is_parsed) fail("the module accepts a prelude that is none");
+    if (!is_parsed) fail("the module accepts an invalid prelude");
     Exact out(out_bytes);
     const bool is_accepted = decode(*decoder, out.data.get());
     if (is_accepted != expected.has_value()) fail("the module accepts something else");
@@ -89,7 +90,7 @@ void decode_deltas(int kind, int version, Input& in) {
   const auto parsed = parse_fields<Words>(prelude.data.get(), prelude.size, rows, columns, version);
   if (parsed) {
     if (!is_same(prelude.view().first(parsed->stream_begin), write_fields(parsed->model)))
-      fail("two preludes for one model");
+      fail("a model has two preludes");
     const Exact columns_stream(prelude.view().subspan(parsed->stream_begin));
     words = compare(base.size, [&](const Kernels& kernels, std::uint8_t* out) {
       FrameModel<Words> frame(kernels, Model(parsed->model), true);
@@ -100,7 +101,7 @@ void decode_deltas(int kind, int version, Input& in) {
   }
   compare_with_module(
       words, parsed.has_value(), base.size,
-      [&] { return parsed_deltas(kind, prelude.view(), rows, columns, version); },
+      [&] { return make_delta_decoder(kind, prelude.view(), rows, columns, version); },
       [&](const DeltaDecoder& decoder, std::uint8_t* out) {
         decoder.check_block(base.size, base.size, 0, shape.first_column, shape.rows, shape.columns);
         return decoder.decode({stream.data.get(), stream.size, base.data.get(), out, 0}, shape)
@@ -118,16 +119,15 @@ void decode_floats(int kind, Input& in) {
   std::optional<Bytes> words;
   const auto model = parse_float_prelude<Words>(prelude.data.get(), prelude.size);
   if (model) {
-    if (!is_same(prelude.view(), write_float_prelude(*model)))
-      fail("two preludes for one table");
+    if (!is_same(prelude.view(), write_float_prelude(*model))) fail("a table has two preludes");
     words = compare(out_bytes, [&](const Kernels& kernels, std::uint8_t* out) {
-      return FloatTable<Words>(kernels, *model)
+      return FloatDecodingTable<Words>(kernels, *model)
           .decode({stream.view(), {out, out_bytes}, 0})
           .is_sound;
     });
   }
   compare_with_module(
-      words, model.has_value(), out_bytes, [&] { return parsed_floats(kind, prelude.view()); },
+      words, model.has_value(), out_bytes, [&] { return make_float_decoder(kind, prelude.view()); },
       [&](const FloatDecoder& decoder, std::uint8_t* out) {
         return decoder.decode({stream.view(), {out, out_bytes}, 0}).is_sound;
       });

@@ -1,10 +1,11 @@
 // Round trips of both codecs' encoders on words of any kind, for builds with sanitizers;
-// tests/codecs/native/test_sanitized.py runs them. kernels/kernels.cpp is linked once for each instruction set.
+// tests/codecs/native/test_sanitized.py runs them. kernels/kernels.cpp is linked once for each
+// instruction set.
 //
 //   fuzz_encode SEED ROUNDS
 //
-// Every buffer is a heap block of exactly the size that the codec is told, so that one byte read or
-// written outside of it ends the program.
+// Every buffer is a heap block of exactly the size that the codec gets, so that a sanitizer ends
+// the program at the first byte read or written outside.
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -22,6 +23,7 @@ std::mt19937_64 random_engine;
 
 std::uint64_t below(std::uint64_t end) { return random_engine() % end; }
 
+// A heap buffer of exactly this size.
 struct Exact {
   explicit Exact(std::size_t n) : size(n), data(new std::uint8_t[n]) {}
   explicit Exact(View bytes) : Exact(bytes.size()) {
@@ -38,26 +40,28 @@ struct Exact {
   std::abort();
 }
 
-// Words around one magnitude or of any bits, and words near them or far; some rows stay.
+// Fills `base` with words of similar magnitude or of random bits, and `source` with words close to
+// them or far from them. In some rows both are equal.
 template <class Words>
 void make_pair(std::size_t rows, std::size_t columns, Exact& source, Exact& base) {
   using Word = typename Words::Word;
   const unsigned noise_bits = unsigned(below(Words::word_bits + 1));
-  const std::uint64_t same = below(4) ? random_engine() : 0;
+  const std::uint64_t common_bits = below(4) ? random_engine() : 0;
   const std::uint64_t any_mask = below(3) ? low_masks[Words::word_bits - 2] : ~std::uint64_t(0);
-  const std::uint64_t rows_that_stay = below(5);
-  // Or one word alone is another one.
-  const std::size_t other = below(8) ? rows * columns : below(rows * columns);
-  // Some end in zeros, as those of a shorter dtype do.
-  const Word kept = Word(~Word(0) << (below(3) ? 0 : below(Words::word_bits)));
+  const std::uint64_t n_equal_rows_of_5 = below(5);
+  // Or only one word differs.
+  const std::size_t changed_index = below(8) ? rows * columns : below(rows * columns);
+  // Some pairs have trailing zero bits in common, as floats converted from a shorter dtype do.
+  const Word kept_bits = Word(~Word(0) << (below(3) ? 0 : below(Words::word_bits)));
   for (std::size_t i = 0; i < rows * columns; ++i) {
-    const Word word = Word(same ^ (random_engine() & any_mask));
-    const bool stays =
-        other < rows * columns ? i != other : i / columns % 5 < rows_that_stay;
-    const Word noise = stays ? Word(0) : Word(random_engine() & low_masks[below(noise_bits + 1)]);
-    const Word tuned = Word(below(2) ? word + noise : word - noise);
-    store<Word>(base.data.get() + i * sizeof(Word), Word(word & kept));
-    store<Word>(source.data.get() + i * sizeof(Word), Word(tuned & kept));
+    const Word word = Word(common_bits ^ (random_engine() & any_mask));
+    const bool is_equal =
+        changed_index < rows * columns ? i != changed_index : i / columns % 5 < n_equal_rows_of_5;
+    const Word noise =
+        is_equal ? Word(0) : Word(random_engine() & low_masks[below(noise_bits + 1)]);
+    const Word changed = Word(below(2) ? word + noise : word - noise);
+    store<Word>(base.data.get() + i * sizeof(Word), Word(word & kept_bits));
+    store<Word>(source.data.get() + i * sizeof(Word), Word(changed & kept_bits));
   }
 }
 
@@ -77,7 +81,8 @@ void use_any_kernels() {
 }
 
 // The bytes of a block: whole rows of a frame, or a part of one row.
-View cut(const Exact& words, const FrameShape& frame, std::size_t row, const BlockShape& shape) {
+View block_of(const Exact& words, const FrameShape& frame, std::size_t row,
+              const BlockShape& shape) {
   const std::size_t begin = (row * frame.columns + shape.first_column) * frame.word_bytes;
   return words.view().subspan(begin, shape.rows * shape.columns * frame.word_bytes);
 }
@@ -90,7 +95,8 @@ void check_blocks(int kind, const FrameShape& frame, const DeltaEncoder& encoder
     for (std::size_t left = 0; left < frame.columns;) {
       const std::size_t rest = frame.columns - left, width = are_parts ? below(rest) + 1 : rest;
       const BlockShape shape{n_rows, width, left};
-      const Exact words(cut(source, frame, row, shape)), from(cut(base, frame, row, shape));
+      const Exact words(block_of(source, frame, row, shape)),
+          from(block_of(base, frame, row, shape));
       encoder.check_block(words.size, from.size, row, left, n_rows, width);
       const auto coded = encoder.encode(words.data.get(), from.data.get(), row, shape, {}, {});
       if (coded.empty()) fail("a block that cannot be coded", kind);
@@ -107,7 +113,7 @@ void check_blocks(int kind, const FrameShape& frame, const DeltaEncoder& encoder
   }
 }
 
-// Whole frames of one call: the same by every set of kernels, and of any number of threads.
+// Frames encoded in one call must be the same with every set of kernels and number of threads.
 void check_frame(int kind, const FrameShape& frame, const Exact& source, const Exact& base) {
   const std::size_t parts = below(2) ? 1 : below(frame.columns) + 1;
   const std::size_t rows_per_block = parts > 1 ? 1 : below(frame.rows) + 1;
@@ -123,12 +129,12 @@ void check_frame(int kind, const FrameShape& frame, const Exact& source, const E
                            LowRank{});
     std::optional<Exact> found;
     if (whole.pays()) {
-      Exact out(whole.room());
+      Exact out(whole.max_bytes());
       const auto length = whole.write({out.data.get(), out.size}, below(3) + 1);
       if (length) found.emplace(View{out.data.get(), *length});
     }
     if (!is_first && (found.has_value() != first.has_value() || (found && !(*found == *first))))
-      fail("another frame by other kernels", kind);
+      fail("kernels encode different frames", kind);
     if (is_first) first = std::move(found);
     is_first = false;
   }
@@ -143,12 +149,12 @@ void check_deltas(int kind, std::size_t rows, std::size_t columns, const Exact& 
   const Exact left = factor(rows * rank), right = factor(rank * columns);
   const int floor = has_factors ? int(below((1u << Words::exponent_bits) - 2)) + 1 : 0;
   use_any_kernels();
-  const auto encoder = planned_deltas(
-      kind, source.view(), base.view(), rows, columns, int(below(3)) + 1, left.view(),
-      right.view(), floor, below(2) == 0, below(4) > 0);
+  const auto encoder =
+      make_delta_encoder(kind, source.view(), base.view(), rows, columns, int(below(3)) + 1,
+                         left.view(), right.view(), floor, below(2) == 0, below(4) > 0);
   use_any_kernels();
   const Exact prelude{View(encoder->prelude)};
-  const auto decoder = parsed_deltas(kind, prelude.view(), rows, columns, encoder->version);
+  const auto decoder = make_delta_decoder(kind, prelude.view(), rows, columns, encoder->version);
   check_blocks(kind, frame, *encoder, *decoder, source, base);
   check_frame(kind, frame, source, base);
 }
@@ -156,12 +162,12 @@ void check_deltas(int kind, std::size_t rows, std::size_t columns, const Exact& 
 void check_floats(int kind, const Exact& source) {
   std::unique_ptr<FloatEncoder> encoder;
   try {
-    encoder = planned_floats(kind, source.view());
+    encoder = make_float_encoder(kind, source.view());
   } catch (const std::invalid_argument&) {
     return;  // more exponents than a table holds
   }
   use_any_kernels();
-  const auto decoder = parsed_floats(kind, Exact(View(encoder->prelude)).view());
+  const auto decoder = make_float_decoder(kind, Exact(View(encoder->prelude)).view());
   const Exact stream{View(encoder->encode(source.view(), {}))};
   Exact out(source.size);
   const DecodedBlock decoded = decoder->decode({stream.view(), {out.data.get(), out.size}, 0});
@@ -172,10 +178,10 @@ void check_floats(int kind, const Exact& source) {
 
 template <class Words>
 void check(int kind) {
-  constexpr std::size_t some_rows[] = {1, 1, 2, 5, 31, 32, 40, 65};
-  constexpr std::size_t some_columns[] = {1, 7, 31, 32, 33, 64, 100, 300};
-  const std::size_t rows = some_rows[below(std::size(some_rows))];
-  const std::size_t columns = some_columns[below(std::size(some_columns))];
+  constexpr std::size_t row_counts[] = {1, 1, 2, 5, 31, 32, 40, 65};
+  constexpr std::size_t column_counts[] = {1, 7, 31, 32, 33, 64, 100, 300};
+  const std::size_t rows = row_counts[below(std::size(row_counts))];
+  const std::size_t columns = column_counts[below(std::size(column_counts))];
   Exact source(rows * columns * sizeof(typename Words::Word)), base(source.size);
   make_pair<Words>(rows, columns, source, base);
   check_deltas<Words>(kind, rows, columns, source, base);

@@ -1,5 +1,5 @@
-// What the fuzzers of the decoders share: how an input says what it asks for, and buffers in which
-// one byte read or written outside is seen.
+// Shared by the fuzzers of the decoders: reading fields from an input, and buffers in which
+// sanitizers notice any byte read or written outside.
 #pragma once
 
 #include <cstdio>
@@ -15,14 +15,14 @@ namespace {
 using Bytes = std::vector<std::uint8_t>;
 
 constexpr std::size_t most_rows = 256, most_columns = 16384;
-constexpr std::size_t most_words = std::size_t(1) << 14;  // of a block: enough for many rounds
+constexpr std::size_t most_words = std::size_t(1) << 14;  // of a block: enough for many chunks
 
 [[noreturn]] void fail(const char* what) {
   std::fprintf(stderr, "%s\n", what);
   std::abort();
 }
 
-// An exact copy: vectors may have capacity to spare.
+// A heap buffer of exactly this size; a vector may have spare capacity.
 struct Exact {
   explicit Exact(std::size_t n) : size(n), data(new std::uint8_t[n]) {}
   explicit Exact(View bytes) : Exact(bytes.size()) {
@@ -33,7 +33,7 @@ struct Exact {
   std::unique_ptr<std::uint8_t[]> data;
 };
 
-// What an input asks for: its numbers first, in this order, of 16 bits; then the bytes.
+// Reads an input front to back: numbers of 16 bits, then bytes. Beyond its end numbers are 0.
 class Input {
  public:
   explicit Input(View bytes) : rest_(bytes) {}

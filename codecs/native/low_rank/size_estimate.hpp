@@ -89,7 +89,7 @@ class Trial {
   // source[i], base[i]: the words of row i.
   template <class Rows>
   double bits(const Rows& source, const Rows& base, std::size_t rows, const TrialFactors& factors) {
-    const std::size_t rank = factors.rank, filled = filled_rank(kernels_, rank);
+    const std::size_t rank = factors.rank, filled = padded_rank(kernels_, rank);
     const RightFactor right(kernels_, {factors.right, factors.right + rank * columns_}, rank,
                             columns_);
     std::vector<std::int16_t> left(4 * filled);

@@ -1,8 +1,10 @@
-// neuzip_lossless: floats on their own. The exponent is coded, sign and mantissa are raw but for the
-// mantissa's first digits.
+// neuzip_lossless: floats without a base. The exponent and the highest mantissa bits are entropy
+// coded; sign and lower mantissa bits are raw. See codecs/spec/neuzip_lossless.md. A word is the
+// bit pattern of one element.
 //
-// Hao, Cao, Mou, "NeuZip", arXiv 2410.20650, section 3.2: of a trained weight the exponent is
-// predictable. So is, a little, which part of its octave it lies in: the density falls within it.
+// Hao, Cao, Mou, "NeuZip", arXiv 2410.20650, section 3.2: the exponents of trained weights are
+// predictable. The highest mantissa bits are a little predictable, too, because the density of
+// weights falls within an octave.
 #pragma once
 
 #include <algorithm>
@@ -26,8 +28,8 @@ namespace deltahub {
 
 struct FloatModel {
   int table_log = max_table_log;
-  int zero_bits = 0;  // lowest mantissa digits that are zero in all words
-  int n_leading = 0;  // highest mantissa digits that are coded with the exponent
+  int zero_bits = 0;  // lowest mantissa bits, which are zero in all words
+  int n_leading = 0;  // highest mantissa bits, which are coded with the exponent
   Frequencies table;
 };
 
@@ -41,7 +43,7 @@ constexpr int float_raw_bits(const FloatModel& model) {
   return Words::mantissa_bits + 1 - model.zero_bits - model.n_leading;
 }
 
-// The alphabet of a model: symbol -> its parts.
+// The alphabet of a model, as a function from a symbol to its parts.
 template <class Words>
 auto float_symbols(const FloatModel& model) {
   const int bits = leading_bits<Words>(model), raw = float_raw_bits<Words>(model);
@@ -73,21 +75,22 @@ std::optional<FloatModel> parse_float_prelude(const std::uint8_t* bytes, std::si
   return model;
 }
 
-// A block's stream, and where its words go: a whole number of them.
+// A block's stream and its output, which is a whole number of words.
 struct CodedFloats {
   std::span<const std::uint8_t> stream;
   std::span<std::uint8_t> out;
-  std::uint64_t seed;
+  std::uint64_t seed;  // of the checksum of the decoded words
   NextBlock next = {};
 };
 
-// The table made ready for decoding: immutable, shared by all threads.
+// The decoding table of a model. Immutable; threads share it.
 template <class Words>
-class FloatTable {
+class FloatDecodingTable {
  public:
   using Word = typename Words::Word;
 
-  FloatTable(const Kernels& kernels, const FloatModel& model) : kernels_(kernels), model_(model) {
+  FloatDecodingTable(const Kernels& kernels, const FloatModel& model)
+      : kernels_(kernels), model_(model) {
     tables_.append({model.table}, model.table_log,
                    entries_of(n_float_symbols(leading_bits<Words>(model)),
                               float_symbols<Words>(model)));
@@ -98,12 +101,13 @@ class FloatTable {
     return reader.finish(0);
   }
 
-  // The same of two blocks, in turn as far as both have whole chunks.
+  // Decodes two blocks. As long as both have whole chunks, the two streams are decoded interleaved,
+  // because that is faster.
   std::array<DecodedBlock, 2> decode_two(const std::array<CodedFloats, 2>& blocks) const {
     Reader a(*this, blocks[0]), b(*this, blocks[1]);
-    const std::size_t both = std::min(a.n, b.n);
+    const std::size_t n_both = std::min(a.n, b.n);
     std::size_t first = 0;
-    for (; first + chunk <= both && a.in.is_sound() && b.in.is_sound(); first += chunk) {
+    for (; first + chunk <= n_both && a.in.is_sound() && b.in.is_sound(); first += chunk) {
       Sequences::read_two<Word>(a.in, b.in, contexts, contexts, chunk, a.numbers, b.numbers,
                                 a.ahead(first + chunk), b.ahead(first + chunk));
       a.join(first, chunk);
@@ -114,11 +118,11 @@ class FloatTable {
   }
 
  private:
-  static constexpr Context contexts[chunk] = {};  // all numbers have the same
+  static constexpr Context contexts[chunk] = {};  // one context for all numbers
 
-  // A block in mid-decoding.
+  // The state of decoding one block.
   struct Reader {
-    Reader(const FloatTable& table, const CodedFloats& block)
+    Reader(const FloatDecodingTable& table, const CodedFloats& block)
         : table(table),
           in(table.kernels_, table.tables_, table.model_.table_log, block.stream.data(),
              block.stream.size()),
@@ -126,7 +130,7 @@ class FloatTable {
           next(block.next),
           n(block.out.size() / sizeof(Word)) {}
 
-    // From word `next` on.
+    // The memory to prefetch: output from word `next` on.
     PrefetchTargets ahead(std::size_t next) const {
       const auto at = std::uintptr_t(words.begin()) + next * sizeof(Word);
       return {at, at};
@@ -139,7 +143,7 @@ class FloatTable {
                                           words.at(first * sizeof(Word)));
       words.add((first + part) * sizeof(Word));
     }
-    // Words `first` to n - 1.
+    // Decodes the words of the block from word `first` on.
     DecodedBlock finish(std::size_t first) {
       for (; first < n && in.is_sound(); first += chunk) {
         const std::size_t part = std::min(chunk, n - first);
@@ -149,7 +153,7 @@ class FloatTable {
       return words.finish(in.is_finished());
     }
 
-    const FloatTable& table;
+    const FloatDecodingTable& table;
     Sequences in;
     DecodedWords words;
     NextBlock next;
@@ -162,39 +166,39 @@ class FloatTable {
   DecodingTables tables_;
 };
 
-// And for encoding.
+// The encoding table of a model. Immutable; threads share it.
 template <class Words>
-class FloatRows {
+class FloatEncodingTable {
  public:
   using Word = typename Words::Word;
 
-  FloatRows(const Kernels& kernels, const FloatModel& model)
+  FloatEncodingTable(const Kernels& kernels, const FloatModel& model)
       : kernels_(kernels), model_(model) {
-    rows_.append_rows(
+    tables_.append_rows(
         model.table, model.table_log, 1u << leading_bits<Words>(model),
         [](unsigned row) { return int(row) + n_escapes; }, float_symbols<Words>(model));
   }
   int table_log() const { return model_.table_log; }
   void find_row_indices(const Context*, const Word* numbers, std::size_t n,
-                        std::uint16_t* row_indices) const {
+                   std::uint16_t* row_indices) const {
     const int raw = float_raw_bits<Words>(model_);
     for (std::size_t i = 0; i < n; ++i) row_indices[i] = std::uint16_t(numbers[i] >> raw);
   }
-  EncodingTablesView tables() const { return rows_.tables(); }
+  EncodingTablesView tables() const { return tables_.tables(); }
 
-  // The stream of one block, until this thread encodes another one; empty where the words are not
-  // among those that were planned.
+  // Encodes one block. The stream is valid until this thread encodes another block. Empty if the
+  // words do not fit the model, which happens only if they are not from the planned frame.
   View encode(const std::uint8_t* words, std::size_t n, NextBlock next_block) const {
-    static constexpr Context contexts[chunk] = {};  // all numbers have the same
+    static constexpr Context contexts[chunk] = {};  // one context for all numbers
     const int n_low = Words::mantissa_bits - model_.n_leading;
     std::uint8_t* const out = stream_buffer().of(stream_bound(n, Words::word_bits));
-    StreamWriter<FloatRows> writer(kernels_, *this, out);
-    Word numbers[chunk], seen = 0;
+    StreamWriter<FloatEncodingTable> writer(kernels_, *this, out);
+    Word numbers[chunk], all_bits = 0;
     for (std::size_t end = n; end > 0;) {
       const std::size_t first = (end - 1) / chunk * chunk, part = end - first;
       for (std::size_t i = 0; i < part; ++i) {
         const Word word = load<Word>(words + (first + i) * sizeof(Word));
-        seen |= word;
+        all_bits |= word;
         numbers[i] = Word(Words::split(word, n_low) >> model_.zero_bits);
       }
       next_block.prefetch_share(first, end, n);
@@ -202,14 +206,14 @@ class FloatRows {
       writer.write_chunk(contexts, numbers, part, {next, next});
       end = first;
     }
-    if (std::countr_zero(seen) < model_.zero_bits) return {};  // not the words of the plan
+    if (std::countr_zero(all_bits) < model_.zero_bits) return {};  // words of another frame
     return {out, writer.finish()};
   }
 
  private:
   const Kernels& kernels_;
   FloatModel model_;
-  EncodingTables rows_;
+  EncodingTables tables_;
 };
 
 }  // namespace deltahub

@@ -1,4 +1,4 @@
-// Bins of differences, as planning counts them, in a frame that may have a stride.
+// Magnitude bins of differences, for frames with and without a stride.
 #pragma once
 
 #include <cstddef>
@@ -12,9 +12,9 @@
 namespace deltahub {
 
 template <class Words>
-class StridedBins {
+class DeltaBins {
  public:
-  StridedBins(const Kernels& kernels, unsigned stride)
+  DeltaBins(const Kernels& kernels, unsigned stride)
       : kernel_(kernels.bins[kind_of<Words>]), stride_(stride) {
     if (stride == 0) return;
     for (unsigned bin = 0; bin < n_bins(Words::word_bits); ++bin)
@@ -22,8 +22,9 @@ class StridedBins {
   }
   unsigned stride() const { return stride_; }
 
-  // Of the differences from base[j] to words[j], divided by 2^stride. A bin holds a difference's
-  // leading digits and its quotient has no others: so one bin's quotients are in one bin.
+  // Fills `bins` with the bins of words[j] - base[j], divided by 2^stride. Bins can be looked up
+  // from bins: all differences of one bin share their leading bits, and quotients have no other
+  // bits.
   void find(const std::uint8_t* words, const std::uint8_t* base, std::size_t n,
             std::uint16_t* bins) const {
     kernel_(words, base, n, bins);

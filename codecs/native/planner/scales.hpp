@@ -1,9 +1,9 @@
-// Row and column scales: how large the differences of a row and of a column are, in quarters of an
-// octave.
+// Row and column scales: the mean size of the differences of a row and of a column, as four times
+// its binary logarithm.
 //
-// A fine-tune's steps are of about one size where the unit in the last place doubles with every
-// exponent: a difference times its unit, averaged over its row, and over its column after that,
-// says how many units are to be expected elsewhere in them.
+// Fine-tuning changes weights by steps of similar size, whatever their exponents, while the unit in
+// the last place doubles with every exponent. The mean of the differences times their units
+// therefore predicts how many units other differences of the same row or column have.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace deltahub {
 
-// 4 * log2(x), rounded, for x > 0; by comparison, so that every machine rounds alike.
+// 4 * log2(x), rounded, for x > 0. It compares with constants, so that all machines round alike.
 inline int quarter_log2(double x) {
   const auto bits = std::bit_cast<std::uint64_t>(x);
   const int exponent = int(bits >> 52) - 1023;
@@ -28,47 +28,49 @@ inline int quarter_log2(double x) {
   return 4 * exponent + quarter;
 }
 
-// Collects |difference| * 2^exponent of rows, or of pieces of them, then gives scales.
+// Adds up the sizes |difference| * 2^exponent of ranges of rows, and computes scales of them.
 class ScaleSums {
  public:
   ScaleSums(std::size_t rows, std::size_t columns)
-      : rows_(rows, 0.0), column_sums_(columns), steps_(columns + 1) {}
+      : rows_(rows, 0.0), column_sums_(columns), coverage_changes_(columns + 1) {}
 
-  // Where the n sizes of a piece of the row in hand go; then `added` says their sum.
-  float* piece(std::size_t column, std::size_t n) {
-    pieces_.push_back({column, sizes_.size(), n});
+  // Returns memory for the n sizes of a range of the current row; the caller fills it and passes
+  // the sum of the sizes to `add_sum`.
+  float* add_range(std::size_t column, std::size_t n) {
+    ranges_.push_back({column, sizes_.size(), n});
     sizes_.resize(sizes_.size() + n);
-    return sizes_.data() + pieces_.back().first;
+    return sizes_.data() + ranges_.back().first;
   }
-  void added(double sum) { sum_ += sum; }
-  // has_columns: whether the row says something of its columns, too.
+  void add_sum(double sum) { sum_ += sum; }
+  // has_columns: whether the row counts for the column scales, too.
   void finish_row(std::size_t row, bool has_columns) {
     if (sum_ > 0) {
-      const float most = most_of_a_size();
-      rows_[row] = sum_to(most) / double(sizes_.size());
+      const float limit = size_limit();
+      rows_[row] = clipped_sum(limit) / double(sizes_.size());
       const float inverse = float(1 / rows_[row]);
-      for (const auto& [column, first, n] : pieces_) {
+      for (const auto& [column, first, n] : ranges_) {
         if (!has_columns) break;
-        add_scaled(&sizes_[first], most, inverse, n, &column_sums_[column]);
-        steps_[column] += 1, steps_[column + n] -= 1;
+        add_clipped(&sizes_[first], limit, inverse, n, &column_sums_[column]);
+        coverage_changes_[column] += 1, coverage_changes_[column + n] -= 1;
       }
     }
     sizes_.clear();
-    pieces_.clear();
+    ranges_.clear();
     sum_ = 0;
   }
 
-  // Around zero, the mean being told apart; a row or column without any difference gets the least.
+  // Scales as deviations from their mean. A row or column without differences gets a scale 12
+  // octaves below the smallest one.
   struct Scales {
     int mean = 0;
-    std::vector<std::int16_t> around;
+    std::vector<std::int16_t> deviations;
   };
   Scales rows() const { return scales_of(rows_); }
   Scales columns() const {
     std::vector<double> means;
     std::int64_t count = 0;
     for (std::size_t j = 0; j < column_sums_.size(); ++j) {
-      count += steps_[j];
+      count += coverage_changes_[j];
       means.push_back(count > 0 ? double(column_sums_[j] / float(count)) : 0);
     }
     return scales_of(means);
@@ -78,60 +80,63 @@ class ScaleSums {
   static Scales scales_of(const std::vector<double>& means) {
     Scales scales;
     std::int64_t total = 0, counted = 0;
-    int least = 0;
-    std::vector<int> logs(means.size(), nothing);
+    int lowest = 0;
+    std::vector<int> logs(means.size(), no_difference);
     for (std::size_t i = 0; i < means.size(); ++i) {
       if (means[i] <= 0) continue;
       logs[i] = quarter_log2(means[i]);
       total += logs[i];
-      least = counted++ == 0 ? logs[i] : std::min(least, logs[i]);
+      lowest = counted++ == 0 ? logs[i] : std::min(lowest, logs[i]);
     }
     if (counted > 0) scales.mean = int(total / counted);
-    scales.around.reserve(means.size());
+    scales.deviations.reserve(means.size());
     for (const int log : logs) {
-      const int around = log == nothing ? least - scales.mean - 48 : log - scales.mean;
-      scales.around.push_back(std::int16_t(std::clamp(around, -2048, 2047)));
+      const int deviation = log == no_difference ? lowest - scales.mean - 48 : log - scales.mean;
+      scales.deviations.push_back(std::int16_t(std::clamp(deviation, -2048, 2047)));
     }
     return scales;
   }
 
-  // A few words are far smaller than what was added to them and cross many exponents on their way.
-  // They would say more of a row than all others: sizes are held at so many times the mean of those
-  // of words that changed.
-  static constexpr double most_means = 3;
-  float most_of_a_size() const {
-    std::uint32_t counts[n_turns] = {};
-    for_each_turn([&](std::size_t turn, float size) { counts[turn] += size > 0; });
-    return float(most_means * sum_ / double(std::accumulate(counts, counts + n_turns, 0u)));
+  // A few words are far smaller than the step that training added to them, so that their
+  // differences cross many exponents. They would dominate the mean of a row. Sizes are therefore
+  // clipped at this many times the mean size of the words that changed.
+  static constexpr double limit_in_means = 3;
+  float size_limit() const {
+    std::uint32_t counts[n_partial_sums] = {};
+    for_each_size([&](std::size_t k, float size) { counts[k] += size > 0; });
+    return float(limit_in_means * sum_ /
+                 double(std::accumulate(counts, counts + n_partial_sums, 0u)));
   }
-  double sum_to(float most) const {
-    float sums[n_turns] = {};
-    for_each_turn([&](std::size_t turn, float size) { sums[turn] += std::min(size, most); });
-    return std::accumulate(sums, sums + n_turns, 0.0);
+  double clipped_sum(float limit) const {
+    float sums[n_partial_sums] = {};
+    for_each_size([&](std::size_t k, float size) { sums[k] += std::min(size, limit); });
+    return std::accumulate(sums, sums + n_partial_sums, 0.0);
   }
-  // Sums in turns are made side by side, in the same order on every machine.
-  static constexpr std::size_t n_turns = 8;
+  // Several partial sums let compilers use vectors, with the same order of additions on all
+  // machines.
+  static constexpr std::size_t n_partial_sums = 8;
   template <class Visit>
-  [[gnu::always_inline]] void for_each_turn(Visit&& visit) const {
-    const std::size_t whole = sizes_.size() / n_turns * n_turns;
-    for (std::size_t i = 0; i < whole; i += n_turns)
-      for (std::size_t turn = 0; turn < n_turns; ++turn) visit(turn, sizes_[i + turn]);
+  [[gnu::always_inline]] void for_each_size(Visit&& visit) const {
+    const std::size_t whole = sizes_.size() / n_partial_sums * n_partial_sums;
+    for (std::size_t i = 0; i < whole; i += n_partial_sums)
+      for (std::size_t k = 0; k < n_partial_sums; ++k) visit(k, sizes_[i + k]);
     for (std::size_t i = whole; i < sizes_.size(); ++i) visit(i - whole, sizes_[i]);
   }
-  [[gnu::noinline]] static void add_scaled(const float* sizes, float most, float by, std::size_t n,
-                                           float* sums) {
-    for (std::size_t j = 0; j < n; ++j) sums[j] += std::min(sizes[j], most) * by;
+  [[gnu::noinline]] static void add_clipped(const float* sizes, float limit, float factor,
+                                            std::size_t n, float* sums) {
+    for (std::size_t j = 0; j < n; ++j) sums[j] += std::min(sizes[j], limit) * factor;
   }
 
-  static constexpr int nothing = 1 << 30;
-  struct Piece {
+  static constexpr int no_difference = 1 << 30;
+  struct Range {
     std::size_t column, first, n;
   };
   std::vector<double> rows_;
   std::vector<float> column_sums_;
-  std::vector<std::int64_t> steps_;  // by how many more pieces a column was seen than the one before
-  std::vector<float> sizes_;  // of the row in hand
-  std::vector<Piece> pieces_;
+  // For each column: the ranges that hold it less the ranges that hold the column before it.
+  std::vector<std::int64_t> coverage_changes_;
+  std::vector<float> sizes_;  // of the current row
+  std::vector<Range> ranges_;
   double sum_ = 0;
 };
 

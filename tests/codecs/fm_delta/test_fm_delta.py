@@ -1,4 +1,4 @@
-"""fm_delta gives back every bit, and is small where a fine-tune is near its base."""
+"""fm_delta restores every bit, and frames are small if a fine-tune is close to its base."""
 
 import numpy as np
 import pytest
@@ -62,7 +62,7 @@ def test_any_words_come_back_against_any_others(dtype: DType, data: st.DataObjec
 
 @every_dtype
 def test_every_special_word_comes_back_against_every_other(dtype: DType) -> None:
-    """Many times over, among words that hardly change, so that the block is coded."""
+    """Repeated often, among words that hardly change, so that the block is coded."""
     words = special_words(dtype)
     filler = np.zeros(20_000, dtype=words.dtype)
     left = np.concatenate([filler, np.repeat(words, len(words))]).tobytes()
@@ -183,7 +183,7 @@ def test_rows_that_moved_far_and_rows_that_hardly_did_share_a_frame() -> None:
     far, base = fine_tune(DType.F32, 1 << 16, step=1e-4)
     near, _ = fine_tune(DType.F32, 1 << 16, step=1e-7)
     geometry = Geometry(DType.F32, 64, 1 << 11, 32, 1)
-    # The same noise at two sizes is of low rank, which only the least effort does not look for.
+    # The same noise at two scales has low rank. Only the least effort does not search for that.
     body = encode(geometry, far + near, base + base, effort=Effort.FAST)
     (_, first), (_, second) = body.blocks
     assert len(second) < 0.7 * len(first)
@@ -194,7 +194,7 @@ def test_rows_that_moved_far_and_rows_that_hardly_did_share_a_frame() -> None:
 def test_rows_and_columns_of_their_own_step_sizes_are_smaller_for_being_told_apart(
     dtype: DType,
 ) -> None:
-    """The same differences, once as rows and columns and once as one row, which has no scales."""
+    """The same differences as rows and columns, and as one row, which has no scales."""
     rows, columns = 256, 512
     source, base = scaled_fine_tune(dtype, rows, columns)
     scaled = encode(Geometry(dtype, rows, columns, rows, 1), source, base)
@@ -236,7 +236,7 @@ def test_the_estimate_is_near_the_truth(count: int, effort: Effort) -> None:
     geometry = one_row(DType.BF16, count, -(-count // BLOCK_ELEMENTS))
     body = encode(geometry, source, base, effort=effort)
     encoder = plan(geometry, memoryview(source), memoryview(base), effort)
-    n_states = 40 * geometry.n_blocks  # bytes of states and guards, which no estimate counts
+    n_states = 40 * geometry.n_blocks  # bytes of states and guards, which estimates leave out
     assert encoder.estimated_bytes == pytest.approx(stored_bytes(body) - n_states, rel=0.04)
 
 

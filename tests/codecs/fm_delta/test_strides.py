@@ -1,4 +1,4 @@
-"""Words that end in zeros, as those of a shorter dtype do in a wider one: version 2 of fm_delta."""
+"""Words with trailing zero bits, as after conversion from a shorter dtype: fm_delta version 2."""
 
 from dataclasses import replace
 
@@ -62,7 +62,7 @@ def most_stride(dtype: DType) -> int:
 def frame_of(
     dtype: DType, rows: int, source: bytes, base: bytes, effort: Effort, codec: str = "auto"
 ) -> bytes:
-    """As all kernels write it."""
+    """The frame, which must be the same with all kernels."""
     spec = TensorSpec(tensor_id(source), dtype, rows, len(source) // dtype.itemsize // rows)
     (part,) = split_frames(spec)
     frames = set()
@@ -153,7 +153,7 @@ def test_the_stride_is_what_all_words_have() -> None:
 def test_a_frame_without_a_stride_is_of_version_1(effort: Effort) -> None:
     source, base = scaled_fine_tune(DType.F32, 64, 100)
     assert version(frame_of(DType.F32, 64, source, base, effort)) == ("fm_delta", 1)
-    # And so is one that has no tables, whatever its words end in.
+    # And so is a frame without tables, whatever the trailing bits of its words.
     even = with_stride(base, DType.F32, 16)
     assert version(frame_of(DType.F32, 64, even, even, effort)) == ("fm_delta", 1)
 
@@ -200,7 +200,7 @@ def test_a_product_is_found_in_the_shorter_words(short: DType) -> None:
 
 
 def test_a_product_is_found_where_no_shorter_dtype_has_all_words() -> None:
-    """As of a base in BF16 that was merged in TF32: too large a range for F16."""
+    """As from a BF16 base merged in TF32, whose range is too large for F16."""
     tensor, base = merged_lora()
     words = with_stride(as_words(tensor.numpy(), DType.F32).tobytes(), DType.F32, 13)
     near = wide(raw(base, DType.BF16), DType.BF16)
@@ -213,7 +213,7 @@ def test_a_product_is_found_where_no_shorter_dtype_has_all_words() -> None:
 
 
 def test_classes_are_those_of_rounded_words() -> None:
-    """Also in rows that did not decay, and where rounding carries into the exponent."""
+    """Also in rows other than weight-decay rows, and if rounding carries into the exponent."""
     words, n = Words.of(DType.F32), 64
     base = np.full(n, 0x3F7F_FFFF, "<u4")
     source = np.full(n, 0x3F81_0000, "<u4")
@@ -291,7 +291,7 @@ def test_a_version_is_that_of_its_prelude() -> None:
 
 
 def test_version_2_has_a_prelude() -> None:
-    """Else a frame without coded blocks would have two forms."""
+    """Otherwise a frame without coded blocks would have two forms."""
     base = with_stride(fine_tune(DType.F32, 4000)[1], DType.F32, 16)
     frame = frame_of(DType.F32, 1, base, base, Effort.FAST)
     with pytest.raises(CorruptFrame, match="fm_delta prelude"):

@@ -80,7 +80,7 @@ def test_an_estimate_looks_at_no_words_but_those_of_its_runs() -> None:
     spoiled += noise[3 * COUNT // 2 :]
     assert estimate_deltas(kind, spoiled, base, [0, COUNT], COUNT // 4) == estimate
     for begins, n in [([], 64), ([0], 0), ([0], 65), ([2 * COUNT - 126], 64), ([0], 2 * COUNT)]:
-        with pytest.raises(ValueError, match="whole pieces"):
+        with pytest.raises(ValueError, match="multiple of 64 words"):
             estimate_deltas(kind, tuned, base, begins, n)
     with pytest.raises(ValueError, match="another size"):
         estimate_deltas(kind, tuned, base[:-2], [0], 64)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from deltahub.codecs import BlockMode, DType, FrameView, TensorSpec, encode_frame, tensor_id
-from deltahub.codecs._native import encode_clear_delta
+from deltahub.codecs._native import encode_delta_frame
 from deltahub.codecs.frames.encode import split_frames
 from deltahub.codecs.protocol import Effort
 from deltahub.codecs.words import WORD_KINDS
@@ -35,7 +35,7 @@ def clear_delta(
     dtype: DType, rows: int, columns: int, source: bytes, base: bytes, most: int = 1 << 30
 ) -> bytes | None:
     kind = WORD_KINDS[dtype]
-    return encode_clear_delta(kind, source, base, rows, columns, rows, 1, HEADER, most, 1, 1)
+    return encode_delta_frame(kind, source, base, rows, columns, rows, 1, HEADER, most, 1, 1)
 
 
 @every_kernel
@@ -125,7 +125,7 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
         (10, base[:-2], HEADER),
         (10, base, HEADER[:23]),
     ]:
-        with pytest.raises(ValueError, match=r"words|base|cut off"):
-            encode_clear_delta(
+        with pytest.raises(ValueError, match=r"words|base|too short"):
+            encode_delta_frame(
                 WORD_KINDS[DType.BF16], source, near, rows, 100, rows, 1, header, 1 << 30, 1, 1
             )

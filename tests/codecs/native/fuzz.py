@@ -54,15 +54,17 @@ OTHER_FILES = {
 }  # fmt: skip
 ENCODER_FUNCTIONS = {
     "kernels/ans/alphabet.hpp": {"cell_of", "symbol_of_row"},
-    "fm_delta/decode.hpp": {"set_column_scales", "set_stairs"},
+    "fm_delta/decode.hpp": {"set_column_scales", "set_decay_steps"},
     "frames/delta_codec.hpp": {
-        "DeltaEncoder", "DeltaEncoderOf", "low_rank_of", "planned_deltas", "estimated_deltas",
+        "DeltaEncoder", "DeltaEncoderOf", "low_rank_of", "make_delta_encoder",
+        "estimate_delta_bytes",
         "common_stride",
     },
     "kernels/dispatch.hpp": {"are_gathers_fast", "chosen_search", "has_fast_gathers"},
     "kernels/ans/table_entries.hpp": {"packed_row"},
     "frames/float_codec.hpp": {
-        "FloatEncoder", "FloatEncoderOf", "planned_floats", "estimated_floats", "with_float_plan",
+        "FloatEncoder", "FloatEncoderOf", "make_float_encoder", "estimate_float_bytes",
+        "with_float_plan",
     },
     "kernels/simd/table_gathers_avx512.hpp": {"StateIndices", "states", "rows_of_lanes"},
     "kernels/kernels.cpp": {"bins", "row_indices", "deltas", "sizes"},
@@ -71,7 +73,7 @@ ENCODER_FUNCTIONS = {
     "kernels/simd/table_loads_avx512.hpp": {
         "elements_at", "elements_of_eight", "lanes", "StateIndices", "states", "rows_of_lanes",
     },
-    "neuzip/neuzip.hpp": {"FloatRows"},
+    "neuzip/neuzip.hpp": {"FloatEncodingTable"},
     "kernels/ans/bit_stream.hpp": {"ForwardBits"},
     "fm_delta/stride.hpp": {"common_stride", "divide_by_stride"},
     "coder/tables.hpp": {"append_rows", "tables"},

@@ -15,7 +15,7 @@ from deltahub.codecs._native import (
     FmDeltaEncoder,
     NeuzipDecoder,
     NeuzipEncoder,
-    decode_plain_run,
+    decode_uncoded_range,
 )
 from deltahub.codecs.blocks import block_checksum
 from deltahub.codecs.frames import FrameRange, TensorSpec, encode_frame, open_frame
@@ -56,7 +56,7 @@ def raw_run(
         has_base=False,
     )
     out = bytearray(len(data))
-    found = decode_plain_run(table, first, first + len(checksums), data, b"", out, threads)
+    found = decode_uncoded_range(table, first, first + len(checksums), data, b"", out, threads)
     assert out == data or found[1] != 0
     return found
 
@@ -219,7 +219,7 @@ def test_buffers_that_do_not_fit_their_blocks_are_refused_before_they_are_read(
     table = block_table(Geometry(DType.BF16, 5, 100, 2, 1), ZEROS, has_base=True)
     _, prelude, _, _ = body_of("fm_delta", GEOMETRIES[0])
     decoder = FmDeltaDecoder(3, prelude, ROWS, COLUMNS)
-    for run in (decoder.decode_run, decode_plain_run):
+    for run in (decoder.decode_range, decode_uncoded_range):
         decode = partial(run, table, 0, 3)
         assert decode(bytes(600), bytes(1000), bytearray(1000), 1) == (3, 0)
         with pytest.raises(ValueError, match=r"block|more bytes|base"):
@@ -234,16 +234,16 @@ def test_the_same_holds_without_a_base(payload: int, out: int) -> None:
     table = block_table(Geometry(DType.BF16, 5, 100, 2, 1), rows, has_base=False)
     _, prelude, _, _ = body_of("neuzip_lossless", GEOMETRIES[0])
     decoder = NeuzipDecoder(3, prelude)
-    assert decoder.decode_run(table, 0, 3, bytes(1000), bytearray(1000), 1) == (3, 0)
+    assert decoder.decode_range(table, 0, 3, bytes(1000), bytearray(1000), 1) == (3, 0)
     with pytest.raises(ValueError, match=r"block|more bytes"):
-        decoder.decode_run(table, 0, 3, bytes(payload), bytearray(out), 1)
+        decoder.decode_range(table, 0, 3, bytes(payload), bytearray(out), 1)
 
 
 def test_a_coded_block_of_half_a_word_is_refused() -> None:
     table = block_table(Geometry(DType.U8, 1, 25, 1, 1), [(20, BlockMode.CODED, 0)], has_base=False)
     _, prelude, _, _ = body_of("neuzip_lossless", GEOMETRIES[0])
     with pytest.raises(ValueError, match="whole number of words"):
-        NeuzipDecoder(3, prelude).decode_run(table, 0, 1, bytes(20), bytearray(25), 1)
+        NeuzipDecoder(3, prelude).decode_range(table, 0, 1, bytes(20), bytearray(25), 1)
 
 
 @pytest.mark.parametrize("shape", [(2, COLUMNS + 1), (2, COLUMNS - 1), (ROWS + 1, COLUMNS)])
@@ -254,13 +254,13 @@ def test_a_decoder_refuses_blocks_of_another_frame(shape: tuple[int, int]) -> No
     _, prelude, _, _ = body_of("fm_delta", GEOMETRIES[0])
     decoder = FmDeltaDecoder(3, prelude, ROWS, COLUMNS)
     with pytest.raises(ValueError, match="block"):
-        decoder.decode_run(table, 0, 1, bytes(20), bytes(size), bytearray(size), 1)
+        decoder.decode_range(table, 0, 1, bytes(20), bytes(size), bytearray(size), 1)
 
 
 def test_a_coded_block_of_a_frame_without_tables_is_refused() -> None:
     rows = [(400, BlockMode.RAW, block_checksum(bytes(400), 0)), (20, BlockMode.CODED, 0)]
     table = block_table(Geometry(DType.BF16, 4, 100, 2, 1), rows, has_base=False)
-    found = decode_plain_run(table, 0, 2, bytes(420), b"", bytearray(800), 1)
+    found = decode_uncoded_range(table, 0, 2, bytes(420), b"", bytearray(800), 1)
     assert found == (1, FAULT_GUARD)
 
 
@@ -279,7 +279,7 @@ def fault_of(stored: bytes, base: bytes) -> int:
     rows = [(len(stored), BlockMode.CODED, block_checksum(bytes(size), 0))]
     table = block_table(Geometry(DType.BF16, 2, COLUMNS, 2, 1), rows, has_base=True)
     decoder = FmDeltaDecoder(3, prelude, ROWS, COLUMNS)
-    return decoder.decode_run(table, 0, 1, stored, base, bytearray(size), 1)[1]
+    return decoder.decode_range(table, 0, 1, stored, base, bytearray(size), 1)[1]
 
 
 def test_a_stream_that_goes_on_behind_its_own_guard_is_refused_in_a_run() -> None:
@@ -324,16 +324,16 @@ def test_a_frame_that_is_cut_into_no_such_blocks_is_refused(
         NeuzipEncoder(3, words),
     )
     with pytest.raises(ValueError, match=fault):
-        deltas.encode_run(*cut, words[:size], base[:size], out, 1)
+        deltas.encode_all(*cut, words[:size], base[:size], out, 1)
     with pytest.raises(ValueError, match=fault):
-        floats.encode_run(4, 5, *cut, words[:size], out, 1)
+        floats.encode_all(4, 5, *cut, words[:size], out, 1)
     assert not any(out)
 
 
 def test_a_base_of_another_size_is_refused_before_a_block_is_encoded() -> None:
     encoder = FmDeltaEncoder(3, SOURCE[:40], BASE[:40], 4, 5, 2, b"", b"", 0, False)
     with pytest.raises(ValueError, match="base"):
-        encoder.encode_run(1, 1, SOURCE[:40], BASE[:39], bytearray(40), 1)
+        encoder.encode_all(1, 1, SOURCE[:40], BASE[:39], bytearray(40), 1)
 
 
 @pytest.mark.parametrize("threads", [1, 4])
@@ -342,4 +342,4 @@ def test_words_that_were_not_planned_end_the_encoding_of_a_frame(threads: int) -
     plain = bytes(2 * 600)
     encoder = NeuzipEncoder(3, plain)
     with pytest.raises(RuntimeError, match="tables do not hold"):
-        encoder.encode_run(60, 10, 1, 1, plain[:800] + SOURCE[:400], bytearray(1200), threads)
+        encoder.encode_all(60, 10, 1, 1, plain[:800] + SOURCE[:400], bytearray(1200), threads)

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from deltahub.codecs import DType, Geometry
-from deltahub.codecs._native import BlockTable, decode_plain_run
+from deltahub.codecs._native import BlockTable, decode_uncoded_range
 from deltahub.codecs.frames.header import TABLE_ROW
 from support.codecs.deltas import block_table
 
@@ -116,7 +116,7 @@ def test_blocks_that_a_table_lacks_are_refused(span: tuple[int, int]) -> None:
     for ask in (
         table.rows,
         table.stored_span,
-        lambda *span: decode_plain_run(table, *span, bytes(59), bytes(100), out, 1),
+        lambda *span: decode_uncoded_range(table, *span, bytes(59), bytes(100), out, 1),
     ):
         with pytest.raises(ValueError, match="no such blocks"):
             ask(*span)

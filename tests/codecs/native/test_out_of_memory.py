@@ -23,12 +23,12 @@ taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpages
 limits = resource.getrlimit(resource.RLIMIT_AS)
 resource.setrlimit(resource.RLIMIT_AS, (taken + (8 << 20), limits[1]))
 try:
-    encoder.encode_run(16, 1, *frame, room, 1)
+    encoder.encode_all(16, 1, *frame, room, 1)
 except MemoryError:
     print("no memory")
 resource.setrlimit(resource.RLIMIT_AS, limits)
-found = encoder.encode_run(16, 1, *frame, room, 1)
-print(found == encoder.encode_run(16, 1, *frame, bytearray(len(room)), 2))
+found = encoder.encode_all(16, 1, *frame, room, 1)
+print(found == encoder.encode_all(16, 1, *frame, bytearray(len(room)), 2))
 """
 
 

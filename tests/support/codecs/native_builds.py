@@ -41,7 +41,7 @@ EMULATED = [
 ALL_ARE_SUPPORTED = "-D__builtin_cpu_supports(feature)=1"
 
 # A low limit, because the inputs of fuzzers are short.
-FEW_ARE_FILLED = "-DDELTAHUB_MOST_FILLED=256"
+LOW_PADDING_LIMIT = "-DDELTAHUB_MAX_PADDED=256"
 
 
 def run(command: Sequence[str | Path]) -> None:
@@ -79,7 +79,7 @@ def built(
         objects = {
             name: pool.submit(
                 compiled, compiler, source, folder / f"{name}.o",
-                [*flags, "-O0", *own, ALL_ARE_SUPPORTED, FEW_ARE_FILLED],
+                [*flags, "-O0", *own, ALL_ARE_SUPPORTED, LOW_PADDING_LIMIT],
             )
             for name, (source, own) in programs.items()
         }  # fmt: skip

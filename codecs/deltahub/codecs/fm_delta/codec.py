@@ -83,7 +83,7 @@ class FmDelta:
 
         def encode(room: memoryview) -> tuple[list[int], list[int], list[int]]:
             cut = geometry.rows_per_block, geometry.parts_per_row
-            return encoder.encode_run(*cut, source, base, room, threads)
+            return encoder.encode_all(*cut, source, base, room, threads)
 
         prelude = encoder.prelude
         blocks, checksums = encoded_run(encode, geometry, front + len(prelude))

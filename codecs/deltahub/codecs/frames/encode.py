@@ -7,7 +7,7 @@ from math import prod
 
 import xxhash
 
-from deltahub.codecs._native import encode_clear_delta
+from deltahub.codecs._native import encode_delta_frame
 from deltahub.codecs.dtypes import HEADER_BITS, DType, coding_dtype
 from deltahub.codecs.errors import InvalidInput, TooLarge
 from deltahub.codecs.fm_delta.low_rank.prediction import FLOAT_WORDS
@@ -191,7 +191,7 @@ def _clear_delta(
     coder = get_codec("fm_delta")
     geometry = choose_geometry(coder, spec.dtype, part.rows, part.columns)
     header = _header(spec, part, coder, geometry, plan, effort)
-    return encode_clear_delta(
+    return encode_delta_frame(
         WORD_KINDS[spec.dtype],
         source,
         base,

@@ -48,7 +48,7 @@ class NeuzipLossless:
 
         def encode(room: memoryview) -> tuple[list[int], list[int], list[int]]:
             cut = geometry.rows_per_block, geometry.parts_per_row
-            return encoder.encode_run(geometry.rows, geometry.columns, *cut, source, room, threads)
+            return encoder.encode_all(geometry.rows, geometry.columns, *cut, source, room, threads)
 
         prelude = encoder.prelude
         blocks, checksums = encoded_run(encode, geometry, front + len(prelude))
@@ -75,7 +75,7 @@ class NeuzipLossless:
             decode_plain(blocks, first, end, payload, None, out, threads)
             return
         decoder = _decoder(geometry.dtype, prelude)
-        n_intact, fault = decoder.decode_run(blocks, first, end, payload, out, threads)
+        n_intact, fault = decoder.decode_range(blocks, first, end, payload, out, threads)
         if fault:
             raise BlockFault(fault).error(first + n_intact, has_base=False)
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltahub.codecs import DType, FrameView, TensorSpec, decode_frame, encode_frame, tensor_id
-from deltahub.codecs._native import encode_clear_delta, fit_directions
+from deltahub.codecs._native import encode_delta_frame, fit_directions
 from deltahub.codecs.fm_delta.low_rank.prediction import LowRank, Words, predict
 from deltahub.codecs.frames.encode import split_frames
 from deltahub.codecs.protocol import Effort
@@ -257,14 +257,14 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
     rows, columns = source.shape
     data = source.tobytes(), near.tobytes()
     with pytest.raises(ValueError, match="words and base"):
-        encode_clear_delta(
+        encode_delta_frame(
             BF16, data[0], data[1][:-2], rows, columns, rows, 1, bytes(184), 1 << 30, 2, 1
         )
     for kind in (WORD_KINDS[DType.F16], WORD_KINDS[DType.F32]):
         size = rows * columns * (2 if kind == WORD_KINDS[DType.F16] else 4)
-        none = encode_clear_delta(
+        none = encode_delta_frame(
             kind, bytes(size), bytes(size), rows, columns, rows, 1, bytes(184), 1 << 30, 2, 1
         )
         assert none is None
     with pytest.raises(ValueError, match="effort"):
-        encode_clear_delta(BF16, *data, rows, columns, rows, 1, bytes(184), 1 << 30, 3, 1)
+        encode_delta_frame(BF16, *data, rows, columns, rows, 1, bytes(184), 1 << 30, 3, 1)
