@@ -147,7 +147,8 @@ class Transport:
             "Content-Type": "application/octet-stream",
         }
         if start:
-            headers["Content-Range"] = f"bytes {start}-{total - 1}/{total}"
+            part = f"{start}-{total - 1}" if start < total else "*"  # "*": no bytes are left
+            headers["Content-Range"] = f"bytes {part}/{total}"
 
         def send(connection: http.client.HTTPConnection) -> None:
             offset = start

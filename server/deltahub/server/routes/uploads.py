@@ -1,7 +1,8 @@
 """Uploads of any file, whole or in parts; an upload resumes where the hub's copy ends."""
 
+import re
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
@@ -95,6 +96,11 @@ def _status(found: LandingStatus, has_read: bool) -> int:
     return 201 if has_read else 200
 
 
+# The hub may have all bytes of an upload that it did not complete, because it was killed between
+# the last byte and the row. A range cannot say "no bytes", so such a part names the size alone.
+_NOTHING_LEFT: Final = re.compile(r"bytes \*/([0-9]{1,18})")
+
+
 def _content_length(request: Request) -> int:
     header = request.headers.get("content-length")
     if header is None:
@@ -107,8 +113,13 @@ def _place(content_range: str | None, length: int) -> tuple[int, int]:
     if content_range is None:
         return 0, length
     place = parse_content_range(content_range)
+    if place is None and (match := _NOTHING_LEFT.fullmatch(content_range.strip())):
+        place = int(match[1]), int(match[1]), int(match[1])
     if place is None:
-        raise InvalidRequest("Content-Range must be: bytes <first>-<last>/<size of the file>")
+        raise InvalidRequest(
+            "Content-Range must be `bytes <first>-<last>/<size of the file>`, or `bytes */<size>`"
+            " with an empty body when the hub has all bytes"
+        )
     first, end, total = place
     if end - first != length:
         raise SizeMismatch(f"Content-Range announces {end - first} bytes, Content-Length {length}")
