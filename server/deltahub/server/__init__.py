@@ -1,1 +1,1 @@
-""
+"""The HTTP service: our own API, and the API that Hugging Face clients speak."""
