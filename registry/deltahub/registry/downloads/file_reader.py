@@ -13,12 +13,12 @@ from deltahub.registry.downloads.recipe_index import Piece, RecipeIndex
 from deltahub.registry.errors import DataLost, EntryNotFound, NotReady
 from deltahub.registry.packs.base_cache import HotBases
 from deltahub.registry.packs.block_cache import ByteCache
-from deltahub.registry.packs.buffers import room_for
+from deltahub.registry.packs.buffers import allocate_buffer
 from deltahub.registry.packs.locations import TensorLocation, resolve_ids
 from deltahub.registry.packs.tensor_reader import (
-    FIRST_RUN_BYTES,
+    FIRST_RANGE_BYTES,
     MIB,
-    RUN_BYTES,
+    RANGE_BYTES,
     TensorGone,
     TensorReader,
 )
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # Segments whose tensors are resolved and located by one short transaction.
-LOOK_AHEAD = 256
+LOOKUP_SEGMENTS = 256
 RECIPE_CACHE_BYTES = 8 * MIB
 
 
-class Served:
+class ServedBytes:
     """Bytes of files that were given out: rebuilt from frames, or read as they were uploaded."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class FileReader(TensorReader):
         hot_bases: HotBases | None = None,
     ) -> None:
         super().__init__(registry, cache_bytes, hot_bases)
-        self.served = Served()
+        self.served = ServedBytes()
         # By contents of file and recipe: ids of rows are used again after a deletion.
         self._recipes: ByteCache[tuple[str, bytes], RecipeIndex] = ByteCache(RECIPE_CACHE_BYTES)
         # Of recipes by row: a download by Xet asks for the same one every 64 MiB.
@@ -73,7 +73,7 @@ class FileReader(TensorReader):
         file: the row as it was read, however old. NotReady for a file that is not proved yet,
         EntryNotFound for one that is gone, DataLost when stored bytes do not check.
         """
-        return _gathered(self.stream_pieces(file, start, end), chunk_bytes)
+        return _rechunked(self.stream_pieces(file, start, end), chunk_bytes)
 
     def stream_pieces(self, file: File, start: int, end: int) -> Iterator[memoryview]:
         """As stream_file, in buffers of any size up to that of a run (or of one block)."""
@@ -95,8 +95,10 @@ class FileReader(TensorReader):
         What the recipe names must have rows now; for a file, its own row says that.
         places: what look_up() has just said of all that the recipe names; None looks by itself.
         """
-        pieces = self._recipe_pieces(domain_id, recipe, start, end, is_proof=True, known=places)
-        return _gathered(pieces, chunk_bytes)
+        pieces = self._recipe_pieces(
+            domain_id, recipe, start, end, is_verification=True, known=places
+        )
+        return _rechunked(pieces, chunk_bytes)
 
     def look_up(self, domain_id: int, contents: Iterable[bytes]) -> dict[bytes, TensorLocation]:
         """Where what these content ids mean in a domain lies now; what has no row is absent.
@@ -126,7 +128,7 @@ class FileReader(TensorReader):
         if content not in known:
             raise TensorGone(f"tensor {content.hex()} is gone; run deltahub fsck")
         tensor = known[content]
-        return b"".join(self._tensor_pieces(domain_id, tensor, 0, tensor.size, RUN_BYTES))
+        return b"".join(self._tensor_pieces(domain_id, tensor, 0, tensor.size, RANGE_BYTES))
 
     def read_recipe(self, file: File) -> bytes:
         """The recipe of an ingested file, in bytes; as load_recipe."""
@@ -214,7 +216,7 @@ class FileReader(TensorReader):
         if file.landing_id is None:
             raise NotReady(f"file {file.sha256} is not proved yet; wait for its job")
         for first in range(start, end, MIB):
-            out = room_for(min(MIB, end - first))
+            out = allocate_buffer(min(MIB, end - first))
             try:
                 self._registry.store.get_into(landing_key(file.landing_id), first, out)
             except ShortObject as exc:
@@ -229,44 +231,46 @@ class FileReader(TensorReader):
         start: int,
         end: int,
         *,
-        is_proof: bool = False,
+        is_verification: bool = False,
         known: Mapping[bytes, TensorLocation] | None = None,
     ) -> Iterator[memoryview]:
         pieces = recipe.pieces(start, end)
-        first_run = FIRST_RUN_BYTES
-        while batch := list(islice(pieces, LOOK_AHEAD)):
-            places = self._locate_pieces(domain_id, batch, is_proof) if known is None else known
+        first_range = FIRST_RANGE_BYTES
+        while batch := list(islice(pieces, LOOKUP_SEGMENTS)):
+            places = (
+                self._locate_pieces(domain_id, batch, is_verification) if known is None else known
+            )
             for piece in batch:
                 if piece.literal is not None:
                     yield memoryview(piece.literal)[piece.first : piece.end]
                 elif piece.tensor in places:
                     yield from self._tensor_pieces(
-                        domain_id, places[piece.tensor], piece.first, piece.end, first_run
+                        domain_id, places[piece.tensor], piece.first, piece.end, first_range
                     )
-                    first_run = RUN_BYTES
+                    first_range = RANGE_BYTES
                 else:
                     raise TensorGone(f"tensor {piece.tensor.hex()} is gone; run deltahub fsck")
 
     def _locate_pieces(
-        self, domain_id: int, pieces: Iterable[Piece], is_proof: bool
+        self, domain_id: int, pieces: Iterable[Piece], is_verification: bool
     ) -> dict[bytes, TensorLocation]:
         """content id -> where it lies, or lay when somebody last asked."""
         wanted = dict.fromkeys(piece.tensor for piece in pieces if piece.literal is None)
         places: dict[bytes, TensorLocation] = {}
         for content in wanted:
-            known = None if is_proof else self._places.get((domain_id, content))
+            known = None if is_verification else self._places.get((domain_id, content))
             if known is not None:
                 places[content] = known
         missing = [content for content in wanted if content not in places]
         return places | self.look_up(domain_id, missing) if missing else places
 
     def _tensor_pieces(
-        self, domain_id: int, tensor: TensorLocation, first: int, end: int, first_run: int
+        self, domain_id: int, tensor: TensorLocation, first: int, end: int, first_range: int
     ) -> Iterator[memoryview]:
         """The tensor's bytes. Where it no longer lies there, the next reader looks first."""
         located = {tensor.id: tensor}
         try:
-            yield from self.stream_tensor(located, tensor.id, first, end, first_run)
+            yield from self.stream_tensor(located, tensor.id, first, end, first_range)
         except DataLost:
             self._places.forget((domain_id, tensor.hash))
             raise
@@ -288,7 +292,7 @@ class FileReader(TensorReader):
         return fresh
 
 
-def _gathered(pieces: Iterator[memoryview], chunk_bytes: int) -> Iterator[memoryview]:
+def _rechunked(pieces: Iterator[memoryview], chunk_bytes: int) -> Iterator[memoryview]:
     """The same bytes: small pieces joined, large ones cut, without copying large ones."""
     waiting: list[memoryview] = []
     n_waiting = 0

@@ -17,7 +17,7 @@ from deltahub.registry.db.session import WriteSession
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.downloads.recipe_index import RecipeIndex
 from deltahub.registry.errors import Conflict, DataLost
-from deltahub.registry.ingest import scan as ingest_plan
+from deltahub.registry.ingest import scan as scans
 from deltahub.registry.ingest.scan import Scan
 from deltahub.registry.packs.locations import TensorLocation, resolve_ids
 from deltahub.registry.registry import Registry
@@ -26,7 +26,7 @@ from deltahub.registry.uploads.discard import delete_condemned, drop_landings
 
 
 @dataclass(frozen=True, slots=True)
-class Proved:
+class VerifiedFile:
     """A file and the recipe that makes it, as has been read back from the store."""
 
     file: File
@@ -70,18 +70,18 @@ def finish_files(
     """
     damaged: list[DataLost] = []
     for group in _groups(files):
-        proved: list[Proved] = []
+        proved: list[VerifiedFile] = []
         # Of a single file, which may have any number of tensors, a part at a time is looked up.
         places = _places(reader, group) if len(group) > 1 else None
         for file, scan in group:
             try:
-                _prove(reader, file, scan, progress, places)
+                _verify(reader, file, scan, progress, places)
             except DataLost as exc:
                 damaged.append(exc)
                 # Another run shall look at the upload as it is then.
-                ingest_plan.forget(reg, file)
+                scans.forget(reg, file)
             else:
-                proved.append(Proved(file, scan.recipe, scan.recipe_id, scan.note))
+                proved.append(VerifiedFile(file, scan.recipe, scan.recipe_id, scan.note))
         _switch(reg, proved)
     return damaged
 
@@ -112,7 +112,7 @@ def _places(
     return reader.look_up(group[0][0].domain_id, wanted)
 
 
-def _prove(
+def _verify(
     reader: FileReader,
     file: File,
     scan: Scan,
@@ -136,7 +136,7 @@ def _prove(
         raise DataLost(f"the stored recipe of file {file.sha256} is another one; run deltahub fsck")
 
 
-def _switch(reg: Registry, proved: Sequence[Proved]) -> None:
+def _switch(reg: Registry, proved: Sequence[VerifiedFile]) -> None:
     """Read these files of one domain from their recipes from now on."""
     if not proved:
         return
@@ -161,10 +161,10 @@ def _switch(reg: Registry, proved: Sequence[Proved]) -> None:
     delete_condemned(reg, dropped)
     failpoints.reached("ingest.finish.after_delete")
     for each in proved:
-        ingest_plan.forget(reg, each.file)
+        scans.forget(reg, each.file)
 
 
-def attach_recipes(session: WriteSession, proved: Sequence[Proved]) -> None:
+def attach_recipes(session: WriteSession, proved: Sequence[VerifiedFile]) -> None:
     """Make proved recipes the way to read these files, all of one domain.
 
     Conflict if a tensor is gone again.

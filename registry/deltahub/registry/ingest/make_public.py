@@ -32,7 +32,7 @@ from deltahub.registry.jobs import queue
 from deltahub.registry.registry import Registry
 from deltahub.registry.uploads.committable import complete_uploads, files_of_uploads
 from deltahub.registry.uploads.landing import receive
-from deltahub.registry.uploads.recipes import JOB_KIND as PROVE_KIND
+from deltahub.registry.uploads.recipes import JOB_KIND as VERIFY_KIND
 from deltahub.registry.xet.epochs import make_clients_forget
 
 # Pushes that come meanwhile bring new files; whoever pushes that often waits.
@@ -53,13 +53,13 @@ def make_public(reg: Registry, reader: FileReader, caller: Caller | None, name: 
             repository = load_repository(session, caller, name, "admin")
             if not repository.is_private:
                 return
-            _refuse_while_proving(session, repository)
+            _refuse_while_verifying(session, repository)
             files = _private_files(session, repository)
             uploads = complete_uploads(session, caller, [file.sha256 for file in files])
             missing = _missing(session, uploads, files)
         for file in missing:
             pieces = reader.stream_file(file, 0, file.size)
-            receive(reg, caller, file.sha256, file.size, 0, pieces, is_answer=False)
+            receive(reg, caller, file.sha256, file.size, 0, pieces, is_promise=False)
         failpoints.reached("publication.before_switch")
         if _switch(reg, caller, name):
             failpoints.reached("publication.after_switch")
@@ -74,7 +74,7 @@ def _switch(reg: Registry, caller: Caller, name: str) -> bool:
         session.refresh(repository, with_for_update=True)
         if not repository.is_private:
             return True
-        _refuse_while_proving(session, repository)
+        _refuse_while_verifying(session, repository)
         files = _private_files(session, repository)
         uploads = complete_uploads(session, caller, [file.sha256 for file in files])
         if _missing(session, uploads, files):
@@ -163,10 +163,10 @@ def _enqueue(session: WriteSession, repository: Repository) -> None:
         )
 
 
-def _refuse_while_proving(session: ReadSession, repository: Repository) -> None:
+def _refuse_while_verifying(session: ReadSession, repository: Repository) -> None:
     # Its file would become one of the private domain, and be looked for in the public one.
     query = select(Job.id).where(
-        Job.repository_id == repository.id, Job.kind == PROVE_KIND, Job.state.in_(queue.ACTIVE)
+        Job.repository_id == repository.id, Job.kind == VERIFY_KIND, Job.state.in_(queue.ACTIVE)
     )
     if session.scalar(query.limit(1)) is not None:
         raise Conflict("a push to this repository is being proved; try again when it is over")

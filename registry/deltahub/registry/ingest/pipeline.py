@@ -21,9 +21,9 @@ from deltahub.registry.db.models import Entry, File
 from deltahub.registry.db.session import WriteSession
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost, DeltaCycle
-from deltahub.registry.ingest import scan as ingest_plan
+from deltahub.registry.ingest import scan as scans
 from deltahub.registry.ingest.finish import finish_files
-from deltahub.registry.ingest.repair import Brought, heal
+from deltahub.registry.ingest.repair import TensorSource, repair_tensors
 from deltahub.registry.ingest.scan import LandedFile, Scan
 from deltahub.registry.jobs.progress import Progress, Report
 from deltahub.registry.packs.encode import Read
@@ -68,7 +68,7 @@ class Ingest:
         self._progress = Progress(report, check_cancel)
         self._planner: BasePlanner | None = None
         # What is not stored yet, None while that is not known.
-        self._todo: deque[Brought] | None = None
+        self._todo: deque[TensorSource] | None = None
         self._total_bytes = 0
         self._is_rescanned = False
 
@@ -140,7 +140,7 @@ class Ingest:
         log.warning("job=%s scans its files again: %s", self._job_id, why)
         self._is_rescanned = True
         for file, _ in self._pending():
-            ingest_plan.forget(self._reg, file)
+            scans.forget(self._reg, file)
 
     def finish(self, file_ids: Sequence[int]) -> None:
         """Restore each file from its recipe, compare its SHA-256, and only then switch to it.
@@ -153,7 +153,7 @@ class Ingest:
         progress = self._counting("prove", total)
         lost = finish_files(self._reg, self._reader, files, progress)
         if lost:
-            self._heal(file_ids, total)
+            self._repair(file_ids, total)
             damaged = []
             again = self._scanned(file_ids, damaged)
             progress = self._counting("prove", total)
@@ -164,13 +164,13 @@ class Ingest:
         if damaged:
             raise damaged[0]
 
-    def _heal(self, file_ids: Sequence[int], total: int) -> None:
+    def _repair(self, file_ids: Sequence[int], total: int) -> None:
         """Store anew what is stored of these files and damaged."""
         brought = (
-            item for file, scan in self._scanned(file_ids) for item in self._items_of(file, scan)
+            item for file, scan in self._scanned(file_ids) for item in self._sources_of(file, scan)
         )
         progress = self._counting("prove", total)
-        heal(self._reg, self._reader, brought, self._job_id, progress)
+        repair_tensors(self._reg, self._reader, brought, self._job_id, progress)
 
     def release(self) -> None:
         """Let go of what the job held: the finished files refer to it now."""
@@ -204,7 +204,7 @@ class Ingest:
         faults: list[DataLost] = [] if damaged is None else damaged
         for file, path in pending:
             try:
-                found = ingest_plan.scan(self._reg, file, path, progress)
+                found = scans.scan(self._reg, file, path, progress)
             except DataLost as exc:
                 faults.append(exc)
                 continue
@@ -226,14 +226,14 @@ class Ingest:
 
         return progress
 
-    def _find_missing(self) -> deque[Brought]:
+    def _find_missing(self) -> deque[TensorSource]:
         """Tensors that no domain in reach has; those that one has are held for this job."""
-        items: dict[tuple[int, bytes], Brought] = {}
+        items: dict[tuple[int, bytes], TensorSource] = {}
         for file, scan in self._scanned():
-            for item in self._items_of(file, scan):
+            for item in self._sources_of(file, scan):
                 items.setdefault((item.domain_id, item.ref.tensor), item)
         self._total_bytes = sum(item.ref.size for item in items.values())
-        missing: deque[Brought] = deque()
+        missing: deque[TensorSource] = deque()
         # A pack holds one domain's frames. (Sorting is stable: the files' order stays.)
         for domain_id in sorted({domain for domain, _ in items}):
             hashes = [content for domain, content in items if domain == domain_id]
@@ -245,15 +245,15 @@ class Ingest:
                 missing.extend(items[domain_id, h] for h in part if h not in found)
         return missing
 
-    def _items_of(self, file: File, scan: Scan) -> Iterator[Brought]:
+    def _sources_of(self, file: File, scan: Scan) -> Iterator[TensorSource]:
         landed = LandedFile.of(self._reg, file)
         for start, ref in scan.placed_tensors():
-            yield Brought(file.domain_id, ref, _reader_at(landed, start))
+            yield TensorSource(file.domain_id, ref, _reader_at(landed, start))
         data, size = scan.recipe_bytes, len(scan.recipe_bytes)
         ref = TensorRef(scan.recipe_id, size, "U8", (size,), None)
-        yield Brought(file.domain_id, ref, _reader_of(data))
+        yield TensorSource(file.domain_id, ref, _reader_of(data))
 
-    def _store(self, todo: deque[Brought]) -> None:
+    def _store(self, todo: deque[TensorSource]) -> None:
         try:
             self._store_pack(todo, with_bases=True)
         except (BaseGone, DeltaCycle, TensorGone) as exc:
@@ -261,7 +261,7 @@ class Ingest:
             log.info("job=%s stores a pack without bases: %s", self._job_id, exc)
             self._store_pack(todo, with_bases=False)
 
-    def _store_pack(self, todo: deque[Brought], *, with_bases: bool) -> None:
+    def _store_pack(self, todo: deque[TensorSource], *, with_bases: bool) -> None:
         """Store the first tensors of todo, and take them off it."""
         domain_id = todo[0].domain_id
         n_taken, raw_bytes = 0, 0
@@ -298,7 +298,7 @@ class Ingest:
         hold_for_job(session, ids.values(), self._job_id, settings.hold_ttl_s)
         failpoints.reached("ingest.publish.before_commit")
 
-    def _choose(self, item: Brought) -> BaseChoice | None:
+    def _choose(self, item: TensorSource) -> BaseChoice | None:
         if item.ref.name is None:
             return None
         if self._planner is None:

@@ -18,9 +18,9 @@ from deltahub.registry.db.session import WriteSession
 from deltahub.registry.errors import DataLost
 from deltahub.registry.packs.encode import Read
 from deltahub.registry.packs.holds import hold_for_job
-from deltahub.registry.packs.locations import TensorLocation, is_as_read, locate, resolve
+from deltahub.registry.packs.locations import TensorLocation, is_unchanged, locate, resolve
 from deltahub.registry.packs.switch import store_and_switch, switch_tensor
-from deltahub.registry.packs.tensor_reader import RUN_BYTES, TensorReader
+from deltahub.registry.packs.tensor_reader import RANGE_BYTES, TensorReader
 from deltahub.registry.packs.writer import PackSpool, SealedPacks
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import ObjectNotFound
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Brought:
+class TensorSource:
     """A tensor that somebody has brought to a domain, and how to read its bytes."""
 
     domain_id: int
@@ -41,14 +41,14 @@ class Brought:
 class _Stored:
     """A tensor that was brought, and what is stored of it."""
 
-    brought: Brought
+    brought: TensorSource
     location: TensorLocation
 
 
-def heal(
+def repair_tensors(
     reg: Registry,
     reader: TensorReader,
-    brought: Iterable[Brought],
+    brought: Iterable[TensorSource],
     job_id: str,
     progress: Callable[[int], None] = lambda n: None,
 ) -> None:
@@ -63,16 +63,16 @@ def heal(
     for part in batches(brought, PART_TENSORS):
         for stored in _stored(reg, part, job_id):
             row = stored.location
-            if row.id not in broken and not _comes_back(reader, row, progress):
+            if row.id not in broken and not _is_readable(reader, row, progress):
                 broken[row.id] = stored
     deltas = [each for each in broken.values() if each.location.bases]
-    _store_all_anew(reg, reader, [x for x in broken.values() if not x.location.bases], progress)
+    _rewrite_all(reg, reader, [x for x in broken.values() if not x.location.bases], progress)
     # Most deltas are whole again once their bases are.
-    left = [each for each in deltas if not _comes_back(reader, each.location, progress)]
-    _store_all_anew(reg, reader, left, progress)
+    left = [each for each in deltas if not _is_readable(reader, each.location, progress)]
+    _rewrite_all(reg, reader, left, progress)
 
 
-def _stored(reg: Registry, brought: Sequence[Brought], job_id: str) -> Iterator[_Stored]:
+def _stored(reg: Registry, brought: Sequence[TensorSource], job_id: str) -> Iterator[_Stored]:
     """Those that have a row, held for the job."""
     for domain_id in dict.fromkeys(each.domain_id for each in brought):
         with reg.db.write() as session:
@@ -86,15 +86,15 @@ def _stored(reg: Registry, brought: Sequence[Brought], job_id: str) -> Iterator[
                 yield _Stored(each, places[rows[each.ref.tensor]])
 
 
-def _comes_back(
+def _is_readable(
     reader: TensorReader, tensor: TensorLocation, progress: Callable[[int], None]
 ) -> bool:
     digest = blake3()
-    room = memoryview(bytearray(min(RUN_BYTES, tensor.size)))
+    room = memoryview(bytearray(min(RANGE_BYTES, tensor.size)))
     progress(0)
     try:
-        for first_byte in range(0, tensor.size, RUN_BYTES):
-            out = room[: min(RUN_BYTES, tensor.size - first_byte)]
+        for first_byte in range(0, tensor.size, RANGE_BYTES):
+            out = room[: min(RANGE_BYTES, tensor.size - first_byte)]
             reader.read_tensor_into(tensor.id, first_byte, out)
             digest.update(out)
             progress(len(out))
@@ -104,7 +104,7 @@ def _comes_back(
     return digest.digest() == tensor.hash
 
 
-def _store_all_anew(
+def _rewrite_all(
     reg: Registry,
     reader: TensorReader,
     broken: Iterable[_Stored],
@@ -117,15 +117,15 @@ def _store_all_anew(
         row = each.location
         is_full = len(together) == PART_TENSORS or n_bytes + row.size > reg.settings.pack_bytes
         if together and (is_full or row.domain_id != together[0].location.domain_id):
-            _store_anew(reg, reader, together, progress)
+            _rewrite_batch(reg, reader, together, progress)
             together, n_bytes = [], 0
         together.append(each)
         n_bytes += row.size
     if together:
-        _store_anew(reg, reader, together, progress)
+        _rewrite_batch(reg, reader, together, progress)
 
 
-def _store_anew(
+def _rewrite_batch(
     reg: Registry,
     reader: TensorReader,
     broken: Sequence[_Stored],
@@ -137,7 +137,7 @@ def _store_anew(
         now = locate(session, [each.location.id for each in broken])
         for each in broken:
             row = each.location
-            if is_as_read(row, now.get(row.id)):  # else another job has stored it again
+            if is_unchanged(row, now.get(row.id)):  # else another job has stored it again
                 frames = sealed.tensors[row.hash].frames
                 switch_tensor(session, row.id, frames, (), reg.settings.max_depth)
 
@@ -153,6 +153,6 @@ def _store_anew(
             log.warning("tensor %s cannot be stored anew: %s", broken[0].location.hash.hex(), exc)
         else:
             for each in broken:
-                _store_anew(reg, reader, [each], progress)
+                _rewrite_batch(reg, reader, [each], progress)
         return
     log.warning("stored %d damaged tensors anew", len(broken))

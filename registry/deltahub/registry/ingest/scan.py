@@ -78,7 +78,7 @@ class LandedFile:
         return bytes(out)
 
 
-def plan_path(reg: Registry, file: File) -> Path:
+def scan_path(reg: Registry, file: File) -> Path:
     """Where the scan of a file is kept; losing it costs hashing the file again."""
     return reg.scratch / f"{file.domain_id}-{file.sha256}.scan"
 
@@ -100,14 +100,14 @@ def scan(
     landed = LandedFile.of(reg, file)
     found = _scan(reg, file, path, landed, progress)
     failpoints.reached("ingest.scan.before_plan")
-    _keep(plan_path(reg, file), found)
+    _keep(scan_path(reg, file), found)
     return found
 
 
 def load(reg: Registry, file: File) -> Scan | None:
     """What scan() kept, unless it is lost or damaged."""
     try:
-        data = plan_path(reg, file).read_bytes()
+        data = scan_path(reg, file).read_bytes()
     except FileNotFoundError:
         return None
     digest, rest = data[:_HASH], data[_HASH:]
@@ -124,7 +124,7 @@ def load(reg: Registry, file: File) -> Scan | None:
 
 
 def forget(reg: Registry, file: File) -> None:
-    plan_path(reg, file).unlink(missing_ok=True)
+    scan_path(reg, file).unlink(missing_ok=True)
 
 
 def _scan(

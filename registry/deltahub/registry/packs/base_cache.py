@@ -29,12 +29,12 @@ FrameKey: TypeAlias = tuple[str, int]
 SEGMENT_BYTES: Final = 64 << 20
 _MAX_SEGMENTS: Final = 128
 # Smaller blocks are decoded in the time that a read takes.
-LEAST_BYTES: Final = 64 << 10
+MIN_BLOCK_BYTES: Final = 64 << 10
 # A segment that was used this short a time ago stays. Bases that do not fit all together would
 # otherwise drive each other out, and none be there when it is wanted.
-FRESH_S: Final = 600.0
+KEEP_RECENT_S: Final = 600.0
 # Frames of which is remembered which blocks were decoded once.
-_MAX_SEEN: Final = 1 << 14
+_MAX_SEEN_FRAMES: Final = 1 << 14
 
 
 class _Segment:
@@ -102,10 +102,10 @@ class HotBases:
             try:
                 n = os.preadv(segment.fd, [out[position : position + size]], offset)
             except OSError as exc:
-                self.give_up(f"reading failed: {exc}")
+                self.disable(f"reading failed: {exc}")
                 return position
             if n != size:
-                self.give_up("a file was cut short")
+                self.disable("a file was cut short")
                 return position
             position += n
         return position
@@ -121,7 +121,7 @@ class HotBases:
             for first, end, begin, stop in self._wanted(frame, block, sizes):
                 self._write(frame, first, sizes[first - block : end - block], data[begin:stop])
         except OSError as exc:
-            self.give_up(f"writing failed: {exc}")
+            self.disable(f"writing failed: {exc}")
         finally:
             self._writing.release()
 
@@ -135,7 +135,7 @@ class HotBases:
         try:
             missing = self._limit - shutil.disk_usage(self._folder).free
         except OSError as exc:
-            self.give_up(f"looking at the disk failed: {exc}")
+            self.disable(f"looking at the disk failed: {exc}")
             return
         with self._lock:
             # By a name, so that files are closed once the lock is free.
@@ -146,7 +146,7 @@ class HotBases:
                 missing -= segment.size
                 self._drop(segment)
 
-    def give_up(self, reason: str) -> None:
+    def disable(self, reason: str) -> None:
         """Keeps nothing from now on."""
         with self._lock:
             if not self._is_on:
@@ -189,7 +189,7 @@ class HotBases:
             seen = self._seen.pop(frame, 0)
             places = self._places.get(frame, {})
             for index, size in enumerate(sizes, block):
-                if size >= LEAST_BYTES and index not in places:
+                if size >= MIN_BLOCK_BYTES and index not in places:
                     if seen >> index & 1:
                         if runs and runs[-1][1] == index:
                             runs[-1] = (runs[-1][0], index + 1, runs[-1][2], position + size)
@@ -199,7 +199,7 @@ class HotBases:
                 position += size
             if seen:
                 self._seen[frame] = seen
-            if len(self._seen) > _MAX_SEEN:
+            if len(self._seen) > _MAX_SEEN_FRAMES:
                 self._seen.popitem(last=False)
         return runs
 
@@ -228,7 +228,7 @@ class HotBases:
         with self._lock:
             if (len(self._segments) + 1) * self._segment_bytes > self._limit:
                 oldest = min(self._segments, key=lambda segment: segment.used_at, default=None)
-                if oldest is None or time.monotonic() - oldest.used_at < FRESH_S:
+                if oldest is None or time.monotonic() - oldest.used_at < KEEP_RECENT_S:
                     return None
                 self._drop(oldest)
         fresh = _Segment(self._disk, self._folder)

@@ -76,7 +76,7 @@ class _Pool:
 _POOL: Final = _Pool()
 
 
-def room_for(n: int) -> memoryview:
+def allocate_buffer(n: int) -> memoryview:
     """n writable bytes of any value: whoever asks fills all of them, or drops them.
 
     They are the caller's until the last view of them is gone.

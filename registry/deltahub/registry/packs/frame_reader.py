@@ -9,7 +9,7 @@ from deltahub.codecs.errors import CodecError
 from deltahub.codecs.frames import FrameHeader, FrameView, parse_header, peek_header_length
 from deltahub.registry.errors import DataLost
 from deltahub.registry.packs.block_cache import ByteCache
-from deltahub.registry.packs.buffers import room_for
+from deltahub.registry.packs.buffers import allocate_buffer
 from deltahub.registry.packs.locations import FrameLocation
 from deltahub.registry.storage.base import ObjectNotFound, ShortObject
 from deltahub.registry.storage.keys import pack_key
@@ -49,7 +49,7 @@ class OpenFrame:
         """Decoded bytes of each of blocks [begin, stop)."""
         return self.view.geometry.block_sizes(begin, stop - begin)
 
-    def run(self, byte: int, want: int) -> tuple[int, int]:
+    def block_range(self, byte: int, want: int) -> tuple[int, int]:
         """Blocks [begin, stop) from the one that holds `byte` to the one that reaches `want`.
 
         byte, want: counted from the start of the frame. At least one block.
@@ -59,7 +59,7 @@ class OpenFrame:
         return begin, last + 1
 
 
-class damage_is_loss:
+class codec_errors_as_data_loss:
     """What a codec refuses in bytes that we stored is DataLost."""
 
     # Not made by contextlib: this is entered for every run.
@@ -93,7 +93,7 @@ class FrameReader:
         """
         opened = self._frames.get((location.pack_id, location.offset))
         if opened is None:
-            with damage_is_loss(location.pack_id):
+            with codec_errors_as_data_loss(location.pack_id):
                 opened = self._read_prefix(location)
             self._keep(opened)
         elif opened.location != location:  # somebody else's row named this place before
@@ -129,7 +129,7 @@ class FrameReader:
         """Bytes [start, start + n) of a frame as it lies in its pack."""
         if start + n > location.length:
             raise DataLost(f"a frame of pack {location.pack_id} is cut short; run deltahub fsck")
-        out = room_for(n)
+        out = allocate_buffer(n)
         if n == 0:
             return out
         try:

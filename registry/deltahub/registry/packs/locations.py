@@ -153,7 +153,7 @@ def closure(session: Session, tensor_ids: Iterable[int]) -> dict[int, set[int]]:
     return graph
 
 
-def is_as_read(then: TensorLocation, now: TensorLocation | None) -> bool:
+def is_unchanged(then: TensorLocation, now: TensorLocation | None) -> bool:
     """Whether the tensor has the same frames, be it in packs that were written anew."""
     if now is None or (now.hash, now.domain_id) != (then.hash, then.domain_id):
         return False

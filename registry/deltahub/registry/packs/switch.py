@@ -181,10 +181,10 @@ def _set_depths(session: WriteSession, tensor: Tensor, depth: int, max_depth: in
             )
         for tensor_id, value in changed.items():
             session.execute(update(Tensor).where(Tensor.id == tensor_id).values(depth=value))
-        changed = _dependents(session, changed)
+        changed = _outdated_dependents(session, changed)
 
 
-def _dependents(session: WriteSession, changed: Mapping[int, int]) -> dict[int, int]:
+def _outdated_dependents(session: WriteSession, changed: Mapping[int, int]) -> dict[int, int]:
     """Tensors one step further from their anchors whose depth is not what it should be."""
     needing: set[int] = set()
     for batch in batches(changed):

@@ -11,8 +11,8 @@ from deltahub.codecs.frames.base_plan import ReadBase
 from deltahub.registry.errors import DataLost
 from deltahub.registry.packs.base_cache import HotBases
 from deltahub.registry.packs.block_cache import ByteCache
-from deltahub.registry.packs.buffers import room_for
-from deltahub.registry.packs.frame_reader import FrameReader, OpenFrame, damage_is_loss
+from deltahub.registry.packs.buffers import allocate_buffer
+from deltahub.registry.packs.frame_reader import FrameReader, OpenFrame, codec_errors_as_data_loss
 from deltahub.registry.packs.locations import (
     FrameLocation,
     TensorLocation,
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 # One read of the store: enough to hide its latency, little enough to hold a few.
-RUN_BYTES = 4 * MIB
+RANGE_BYTES = 4 * MIB
 # The first run of what is asked for, so that the first byte comes soon.
-FIRST_RUN_BYTES = MIB
+FIRST_RANGE_BYTES = MIB
 # Far above every policy: a longer chain can only be a cycle in damaged rows.
 MAX_CHAIN = 32
 
@@ -45,7 +45,7 @@ class TensorReader:
     """Reads tensors for one process; safe to share between threads.
 
     Memory: `cache_bytes` for blocks of bases of which a part was wanted, prefixes and locations;
-    for each reader a few runs of RUN_BYTES (or of one block, if that is larger) for each delta of
+    for each reader a few runs of RANGE_BYTES (or of one block, if that is larger) for each delta of
     the chain.
     """
 
@@ -88,7 +88,7 @@ class TensorReader:
             self._remember(located[base].domain_id, located[base])
         return located
 
-    def expect(self, domain_id: int, tensor_ids: Iterable[int]) -> None:
+    def load_locations(self, domain_id: int, tensor_ids: Iterable[int]) -> None:
         """Look up many tensors at once that base_reader(domain_id) will soon be asked for."""
         for location in self.locate(tensor_ids).values():
             self._remember(domain_id, location)
@@ -99,26 +99,26 @@ class TensorReader:
         tensor_id: int,
         first: int,
         end: int,
-        first_run: int = FIRST_RUN_BYTES,
+        first_range: int = FIRST_RANGE_BYTES,
     ) -> Iterator[memoryview]:
-        """The tensor's bytes [first, end) in runs of blocks, about RUN_BYTES each.
+        """The tensor's bytes [first, end) in runs of blocks, about RANGE_BYTES each.
 
         located: what locate() said, however old; brought up to date where objects have moved.
-        first_run: about the bytes of the first run.
+        first_range: about the bytes of the first run.
         """
-        limit = first_run
+        limit = first_range
         while first < end:
             tensor = located.get(tensor_id)
             if tensor is None:
                 raise TensorGone(f"tensor {tensor_id} has no row; run deltahub fsck")
             try:
-                piece = self._read_run(tensor, first, min(end, first + limit), end)
+                piece = self._read_blocks(tensor, first, min(end, first + limit), end)
             except (ObjectNotFound, TensorGone) as exc:
-                located[tensor_id] = self._moved(tensor, self._relocate(tensor), exc)
+                located[tensor_id] = self._location_for_retry(tensor, self._relocate(tensor), exc)
                 continue
             yield piece
             first += piece.nbytes
-            limit = RUN_BYTES
+            limit = RANGE_BYTES
 
     def decode_blocks(
         self, domain_id: int, frame: OpenFrame, begin: int, stop: int, out: memoryview
@@ -131,9 +131,9 @@ class TensorReader:
 
     def base_reader(self, domain_id: int) -> ReadBase:
         """A `read` for base_plan.assemble: content ids as data of this domain means them."""
-        return self._guarded(partial(self._read_base, domain_id, False))
+        return self._depth_limited(partial(self._read_base, domain_id, False))
 
-    def _named_bases(self, tensor: TensorLocation) -> ReadBase:
+    def _stored_bases(self, tensor: TensorLocation) -> ReadBase:
         """A `read` for base_plan.assemble: the very rows that the tensor's row names as its bases.
 
         Cycles and depths are checked on those. What a content id means in the domain may be
@@ -147,9 +147,9 @@ class TensorReader:
             else:  # damaged rows: any tensor of those bytes will do
                 self._read_base(tensor.domain_id, False, base, first_byte, out)
 
-        return self._guarded(read)
+        return self._depth_limited(read)
 
-    def _guarded(self, read_base: ReadBase) -> ReadBase:
+    def _depth_limited(self, read_base: ReadBase) -> ReadBase:
         """The same, but an error instead of no end where rows form a cycle: damaged ones, or of
         different ages, since what was a tensor's base may be made from it by now.
         """
@@ -166,25 +166,25 @@ class TensorReader:
 
         return read
 
-    def _read_run(self, tensor: TensorLocation, first: int, want: int, end: int) -> memoryview:
+    def _read_blocks(self, tensor: TensorLocation, first: int, want: int, end: int) -> memoryview:
         """Bytes [first, x) with first < x <= end: the frame's blocks that reach `want`.
 
-        Fewer of its blocks where those take more than RUN_BYTES, or where those that come first
+        Fewer of its blocks where those take more than RANGE_BYTES, or where those that come first
         are kept as they were decoded.
         """
         location = _frame_at(tensor, first)
         frame = self.frames.open(location)
-        begin, stop = frame.run(first - location.start, want - location.start)
+        begin, stop = frame.block_range(first - location.start, want - location.start)
         low, high = frame.view.span(begin, stop)
-        if high - low > RUN_BYTES and stop - begin > 1:
+        if high - low > RANGE_BYTES and stop - begin > 1:
             # Memory for larger ones comes from the kernel each time, cleared.
             stop -= 1
             high = frame.view.span(begin, stop)[1]
-        out = room_for(high - low)
+        out = allocate_buffer(high - low)
         if n := self._read_hot(frame, begin, out):
             high = low + n
         else:
-            self._decode(frame, begin, stop, out, self._named_bases(tensor))
+            self._decode(frame, begin, stop, out, self._stored_bases(tensor))
         return out[first - location.start - low : min(end - location.start, high) - low]
 
     def _read_hot(self, frame: OpenFrame, begin: int, out: memoryview) -> int:
@@ -192,7 +192,7 @@ class TensorReader:
 
         0 where the first of them is not, or they are not what was kept.
         """
-        hot = self._hot_of(frame)
+        hot = self._hot_bases_for(frame)
         if hot is None:
             return 0
         n = hot.read_into(frame.place, begin, 0, out)
@@ -201,36 +201,36 @@ class TensorReader:
         end = frame.view.block_of_byte(frame.view.block_span(begin)[0] + n - 1) + 1
         if frame.view.holds(begin, end, out[:n]):
             return n
-        hot.give_up("bytes came back changed, check the disk and the memory")
+        hot.disable("bytes came back changed, check the disk and the memory")
         return 0
 
     def _decode(
         self, frame: OpenFrame, begin: int, stop: int, out: memoryview, read_base: ReadBase
     ) -> None:
         stored = self.frames.stored(frame, begin, stop)
-        with damage_is_loss(frame.location.pack_id):
+        with codec_errors_as_data_loss(frame.location.pack_id):
             base = self._base_of(frame, begin, out.nbytes, read_base)
             try:
                 frame.view.decode_into(begin, stop, stored, base, out, self._threads)
             except CodecError as exc:
-                hot = self._hot_now()
+                hot = self._hot_bases_in_use()
                 if base is None or hot is None:
                     raise
-                self._chain.is_cold = True
+                self._chain.is_bypassing_hot_bases = True
                 try:
                     base = self._base_of(frame, begin, out.nbytes, read_base)
                     frame.view.decode_into(begin, stop, stored, base, out, self._threads)
                 finally:
-                    self._chain.is_cold = False
-                hot.give_up(f"bytes came back changed, check the disk and the memory ({exc})")
+                    self._chain.is_bypassing_hot_bases = False
+                hot.disable(f"bytes came back changed, check the disk and the memory ({exc})")
 
-    def _hot_of(self, frame: OpenFrame) -> HotBases | None:
-        """As _hot_now; None where to decode is to copy."""
-        return None if frame.view.header.codec == "raw" else self._hot_now()
+    def _hot_bases_for(self, frame: OpenFrame) -> HotBases | None:
+        """As _hot_bases_in_use; None where to decode is to copy."""
+        return None if frame.view.header.codec == "raw" else self._hot_bases_in_use()
 
-    def _hot_now(self) -> HotBases | None:
+    def _hot_bases_in_use(self) -> HotBases | None:
         """None also where this thread looks whether they gave it what it could not use."""
-        return None if getattr(self._chain, "is_cold", False) else self._hot_bases
+        return None if getattr(self._chain, "is_bypassing_hot_bases", False) else self._hot_bases
 
     def _base_of(
         self, frame: OpenFrame, begin: int, size: int, read_base: ReadBase
@@ -240,7 +240,7 @@ class TensorReader:
         if header.base is None:
             return None
         low, itemsize = frame.view.block_span(begin)[0], header.dtype.itemsize
-        base = room_for(size)
+        base = allocate_buffer(size)
         base_plan.assemble(
             header.base, header.dtype, low // itemsize, size // itemsize, read_base, base
         )
@@ -256,7 +256,9 @@ class TensorReader:
             try:
                 position += self._copy_base(base, first + position, out[position:])
             except (ObjectNotFound, TensorGone) as exc:
-                base = self._moved(base, self._look_up_base(domain_id, is_exact, tensor), exc)
+                base = self._location_for_retry(
+                    base, self._look_up_base(domain_id, is_exact, tensor), exc
+                )
 
     def _copy_base(self, tensor: TensorLocation, first: int, out: memoryview) -> int:
         """Fill the beginning of `out` with the tensor's bytes from `first` on; how many.
@@ -268,9 +270,9 @@ class TensorReader:
         frame = self.frames.open(location)
         at = first - location.start
         wanted = min(out.nbytes, location.size - at)
-        begin, stop = frame.run(at, at + min(wanted, RUN_BYTES))
+        begin, stop = frame.block_range(at, at + min(wanted, RANGE_BYTES))
         low, high = frame.view.block_span(begin)
-        hot = self._hot_of(frame)
+        hot = self._hot_bases_for(frame)
         if hot is not None and (n := hot.read_into(frame.place, begin, at - low, out[:wanted])):
             return n
         key = (*frame.place, begin)
@@ -280,13 +282,13 @@ class TensorReader:
             if n > wanted:
                 stop -= 1
                 n = frame.view.span(begin, stop)[1] - low
-            self._decode(frame, begin, stop, out[:n], self._named_bases(tensor))
+            self._decode(frame, begin, stop, out[:n], self._stored_bases(tensor))
             if hot is not None:
                 hot.offer(frame.place, begin, frame.sizes(begin, stop), out[:n])
             return n
         if decoded is None:
-            decoded = room_for(high - low)
-            self._decode(frame, begin, begin + 1, decoded, self._named_bases(tensor))
+            decoded = allocate_buffer(high - low)
+            self._decode(frame, begin, begin + 1, decoded, self._stored_bases(tensor))
             self._blocks.put(key, decoded, high - low)
             if hot is not None:
                 hot.offer(frame.place, begin, [high - low], decoded)
@@ -325,7 +327,7 @@ class TensorReader:
             return None if row is None else locate(session, [row.id]).get(row.id)
 
     @staticmethod
-    def _moved(
+    def _location_for_retry(
         stale: TensorLocation, fresh: TensorLocation | None, exc: Exception
     ) -> TensorLocation:
         """The fresh place, for another try; TensorGone where it is the one that was tried."""

@@ -28,9 +28,13 @@ from deltahub.registry import failpoints
 from deltahub.registry.db.models import Pack
 from deltahub.registry.errors import DataLost
 from deltahub.registry.packs.encode import PlanOf, Read, encode_part
-from deltahub.registry.packs.encoder_rank import NOT_TRIED, rank_alone, rank_of
+from deltahub.registry.packs.encoder_generation import (
+    NOT_TRIED,
+    generation_of,
+    standalone_generation,
+)
 from deltahub.registry.packs.locations import FrameLocation
-from deltahub.registry.packs.tensor_reader import RUN_BYTES, TensorReader
+from deltahub.registry.packs.tensor_reader import RANGE_BYTES, TensorReader
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.disk import make_durable, new_file
 from deltahub.registry.storage.keys import pack_key
@@ -38,7 +42,7 @@ from deltahub.registry.storage.local import translated
 from deltahub.registry.storage.refusals import translated_store_errors
 
 # Frames that are looked at together when a pack is proved.
-PREFETCHED = 256
+PREFETCH_FRAMES = 256
 
 
 @dataclass
@@ -152,7 +156,7 @@ class PackSpool:
             frame = encode_part(spec, part, source, plan, read_base, effort, threads)
             size = len(source)
             del source
-            self.add(frame, rank_alone() if plan is None else rank_of(effort))
+            self.add(frame, standalone_generation() if plan is None else generation_of(effort))
             progress(size)
 
     def add(self, frame: bytes | bytearray | memoryview, tried: int = NOT_TRIED) -> None:
@@ -220,12 +224,12 @@ class PackSpool:
             self._reg.store.take_file(pack_key(pack.id), pack.path)
         failpoints.reached("packs.put.after_put")
         self._open = None
-        self._prove(pack, summary.size, summary.hash)
+        self._verify(pack, summary.size, summary.hash)
         failpoints.reached("packs.put.after_proof")
         self._pack_ids.append(pack.id)
         self._n_bytes += summary.size
 
-    def _prove(self, pack: _OpenPack, size: int, pack_hash: bytes) -> None:
+    def _verify(self, pack: _OpenPack, size: int, pack_hash: bytes) -> None:
         """Read the object back from the store: its hash, each frame, each whole tensor."""
         try:
             found = verify_pack_hash(self._stored_chunks(pack.id, size))
@@ -235,10 +239,10 @@ class PackSpool:
             raise DataLost(f"pack {pack.id} did not come back from the store as it was written")
         if self._is_decoded:
             return
-        scratch = memoryview(bytearray(RUN_BYTES))
+        scratch = memoryview(bytearray(RANGE_BYTES))
         for i, (tensor, location) in enumerate(pack.frames):
-            if i % PREFETCHED == 0:
-                near = pack.frames[i : i + PREFETCHED]
+            if i % PREFETCH_FRAMES == 0:
+                near = pack.frames[i : i + PREFETCH_FRAMES]
                 self._reader.frames.prefetch(location for _, location in near)
             digest = self._hashes.setdefault(tensor.hash, blake3())
             scratch = self._hash_frame(location, digest, scratch)
@@ -254,7 +258,7 @@ class PackSpool:
         frame = self._reader.frames.open(location)
         position = 0
         while position < location.size:
-            begin, stop = frame.run(position, position + RUN_BYTES)
+            begin, stop = frame.block_range(position, position + RANGE_BYTES)
             low, high = frame.view.span(begin, stop)
             if high - low > scratch.nbytes:
                 scratch = memoryview(bytearray(high - low))
@@ -265,9 +269,9 @@ class PackSpool:
         return scratch
 
     def _stored_chunks(self, pack_id: str, size: int) -> Iterator[memoryview]:
-        buffer = memoryview(bytearray(RUN_BYTES))
-        for start in range(0, size, RUN_BYTES):
-            piece = buffer[: min(RUN_BYTES, size - start)]
+        buffer = memoryview(bytearray(RANGE_BYTES))
+        for start in range(0, size, RANGE_BYTES):
+            piece = buffer[: min(RANGE_BYTES, size - start)]
             self._reg.store.get_into(pack_key(pack_id), start, piece)
             yield piece
 

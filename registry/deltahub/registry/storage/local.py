@@ -31,7 +31,7 @@ LEFTOVER_AGE_S = 86400.0
 _TEMPORARY = ".tmp"
 _COPY_BYTES = 1 << 20
 # Objects that are open at once when several are put together.
-_TOGETHER = 64
+_BATCH_OBJECTS = 64
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -92,7 +92,7 @@ class FileStore:
 
     def put_together(self, objects: Mapping[str, Buffer]) -> None:
         items = iter(objects.items())
-        while batch := dict(islice(items, _TOGETHER)):
+        while batch := dict(islice(items, _BATCH_OBJECTS)):
             self._put_batch(batch)
 
     def take_file(self, key: str, path: Path) -> None:

@@ -112,7 +112,7 @@ def other_packs(session: ReadSession, caller: Caller, landing: Landing) -> list[
     )
 
 
-def cover(groups: Sequence[Sequence[UploadedFrame]]) -> list[UploadedFrame] | None:
+def choose_frames(groups: Sequence[Sequence[UploadedFrame]]) -> list[UploadedFrame] | None:
     """Frames that make up a whole tensor, in order; None if some are missing.
 
     groups: the tensor's frames, one list a pack, the most recent first. What an older pack has
@@ -124,7 +124,7 @@ def cover(groups: Sequence[Sequence[UploadedFrame]]) -> list[UploadedFrame] | No
     for group in groups:
         _check_group(group)
         if group[0].tensor_size == size:
-            fitting = [frame for frame in group if _is_free(chosen, frame)]
+            fitting = [frame for frame in group if _is_uncovered(chosen, frame)]
             chosen = sorted(chosen + fitting, key=_start)
     position = 0
     for frame in chosen:
@@ -145,7 +145,7 @@ def _check_group(group: Sequence[UploadedFrame]) -> None:
             raise InvalidFrame(f"frames of tensor {name} overlap")
 
 
-def _is_free(chosen: Sequence[UploadedFrame], frame: UploadedFrame) -> bool:
+def _is_uncovered(chosen: Sequence[UploadedFrame], frame: UploadedFrame) -> bool:
     """Whether none of the chosen frames, which are in order, has a byte of this one."""
     index = bisect_left(chosen, frame.end, key=_start)
     return index == 0 or chosen[index - 1].end <= frame.start

@@ -24,17 +24,17 @@ from deltahub.registry.storage.base import ObjectNotFound
 from deltahub.registry.uploads.client_pack_index import (
     UploadedFrame,
     UploadedPack,
-    cover,
+    choose_frames,
     other_packs,
 )
 from deltahub.registry.uploads.discard import delete_condemned, drop_unused
 from deltahub.registry.uploads.known_tensors import find_readable
 from deltahub.registry.uploads.landing import complete_upload
-from deltahub.registry.uploads.verify_frames import FrameTaker
+from deltahub.registry.uploads.verify_frames import FrameVerifier
 
 
 @dataclass(frozen=True)
-class Accepted:
+class AcceptedPack:
     """What came of a pack. n_waiting: tensors whose other frames are still to be uploaded."""
 
     n_tensors: int
@@ -42,7 +42,7 @@ class Accepted:
 
 
 @dataclass
-class _Batch:
+class _UploadContents:
     """What an upload brings."""
 
     repository_id: int
@@ -57,7 +57,7 @@ class _Batch:
 
 def accept_pack(
     reg: Registry, reader: TensorReader, caller: Caller | None, name: str, sha256: str
-) -> Accepted:
+) -> AcceptedPack:
     """Make the tensors of an uploaded pack the repository's to use, and hold them for the caller.
 
     A tensor whose frames go over several packs is taken when the last of them is accepted; until
@@ -78,11 +78,11 @@ def accept_pack(
 
 def _accept(
     reg: Registry, reader: TensorReader, caller: Caller, name: str, sha256: str
-) -> Accepted:
-    batch = _collect(reg, caller, name, sha256)
+) -> AcceptedPack:
+    batch = _sort_frames(reg, caller, name, sha256)
     base_sizes = _check_bases(reg, caller, name, batch)
     with PackSpool(reg, reader, batch.domain_id, is_decoded=batch.is_private) as spool:
-        taker = FrameTaker(
+        taker = FrameVerifier(
             reg, reader, spool, batch.domain_id, base_sizes, is_private=batch.is_private
         )
         try:
@@ -100,10 +100,12 @@ def _accept(
         failpoints.reached("accept.publish.before_commit")
     failpoints.reached("accept.publish.after_commit")
     delete_condemned(reg, dropped)
-    return Accepted(len(batch.whole) + len(batch.known), batch.n_waiting)
+    return AcceptedPack(len(batch.whole) + len(batch.known), batch.n_waiting)
 
 
-def _publish(reg: Registry, caller: Caller, name: str, batch: _Batch, sealed: SealedPacks) -> None:
+def _publish(
+    reg: Registry, caller: Caller, name: str, batch: _UploadContents, sealed: SealedPacks
+) -> None:
     """Make the tensors known and hold them, some at a time: a pack may have very many."""
     for number, part in enumerate(in_parts(sealed)):
         if number:
@@ -117,13 +119,13 @@ def _publish(reg: Registry, caller: Caller, name: str, batch: _Batch, sealed: Se
             hold_for_user(session, ids.values(), caller.user_id, batch.repository_id, ttl_s)
 
 
-def _collect(reg: Registry, caller: Caller, name: str, sha256: str) -> _Batch:
+def _sort_frames(reg: Registry, caller: Caller, name: str, sha256: str) -> _UploadContents:
     """Sort an upload's frames by tensor; what the caller may claim already is held at once."""
     with reg.db.read() as session:
         repository = load_repository(session, caller, name, "write")
         landing = complete_upload(session, caller, sha256)
         others = other_packs(session, caller, landing)
-        batch = _Batch(repository.id, repository.domain_id, repository.is_private)
+        batch = _UploadContents(repository.id, repository.domain_id, repository.is_private)
     frames = _by_tensor(UploadedPack(reg, landing).frames())
     # Some at a time, each in a short transaction: a pack may name very many.
     for part in batches(frames, PART_TENSORS):
@@ -131,15 +133,15 @@ def _collect(reg: Registry, caller: Caller, name: str, sha256: str) -> _Batch:
     known = batch.known
     groups = {tensor: [group] for tensor, group in frames.items() if tensor not in known}
     _check_expansion(reg, groups)
-    partial = {tensor for tensor, found in groups.items() if cover(found) is None}
-    contributing = _search(reg, others, groups, partial)
+    partial = {tensor for tensor, found in groups.items() if choose_frames(found) is None}
+    contributing = _add_frames_of_other_uploads(reg, others, groups, partial)
     for tensor, found in groups.items():
-        ordered = cover(found)
+        ordered = choose_frames(found)
         if ordered is None:
             batch.n_waiting += 1
         else:
             batch.whole[tensor] = ordered
-    batch.used = _used(reg, caller, name, batch, [landing, *contributing])
+    batch.used = _finished_uploads(reg, caller, name, batch, [landing, *contributing])
     return batch
 
 
@@ -162,7 +164,7 @@ def _by_tensor(frames: Iterable[UploadedFrame]) -> dict[bytes, list[UploadedFram
     return grouped
 
 
-def _search(
+def _add_frames_of_other_uploads(
     reg: Registry,
     others: Iterable[Landing],
     groups: dict[bytes, list[list[UploadedFrame]]],
@@ -189,8 +191,8 @@ def _check_expansion(reg: Registry, groups: Mapping[bytes, list[list[UploadedFra
         raise LimitExceeded(f"the pack decodes to {decoded} bytes; at most {limit} in one request")
 
 
-def _used(
-    reg: Registry, caller: Caller, name: str, batch: _Batch, landings: list[Landing]
+def _finished_uploads(
+    reg: Registry, caller: Caller, name: str, batch: _UploadContents, landings: list[Landing]
 ) -> list[Landing]:
     """Of these uploads, those whose every tensor the caller can claim once the batch is stored."""
     used = []
@@ -204,7 +206,9 @@ def _used(
     return used
 
 
-def _check_bases(reg: Registry, caller: Caller, name: str, batch: _Batch) -> Mapping[bytes, int]:
+def _check_bases(
+    reg: Registry, caller: Caller, name: str, batch: _UploadContents
+) -> Mapping[bytes, int]:
     """Content id -> size of every base; the same refusal for absent and for not readable."""
     needed = {
         tensor: {base for frame in frames for base in frame.bases}

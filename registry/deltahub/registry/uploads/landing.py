@@ -47,12 +47,12 @@ def begin(
     size: int,
     *,
     may_resize: bool = True,
-    is_answer: bool = True,
+    is_promise: bool = True,
 ) -> LandingStatus:
     """Announce an upload, or find one announced before and keep it for another upload_ttl_s.
 
     An unfinished one of another size takes the new size if may_resize, else SizeMismatch.
-    is_answer: somebody will be told that a complete one is here, see is_promised().
+    is_promise: somebody will be told that a complete one is here, see is_promised().
     Unauthorized, Forbidden, InvalidRequest, LimitExceeded.
     """
     caller = require_writer(caller)
@@ -77,7 +77,7 @@ def begin(
             row.size = size
         if row.state != "complete":
             row.expires_at = expires_at
-        elif is_answer:
+        elif is_promise:
             promise(row, reg.settings.upload_ttl_s)
     return _status(reg, row)
 
@@ -124,7 +124,7 @@ def receive(
     chunks: Iterable[Buffer],
     *,
     length: int | None = None,
-    is_answer: bool = True,
+    is_promise: bool = True,
 ) -> LandingStatus:
     """Append a part that begins at `offset`; the last one proves the hash and completes.
 
@@ -132,12 +132,12 @@ def receive(
     length: bytes that the part announces, None for "up to the end, or less". A longer body leaves
     the upload as it was; what came of a shorter one, or before `chunks` raised, is kept; both are
     SizeMismatch. HashMismatch drops the upload. StorageFull leaves it as it was. Conflict: another
-    connection is sending the same upload now. What is complete already needs no chunks; is_answer
+    connection is sending the same upload now. What is complete already needs no chunks; is_promise
     as in begin().
     """
     if not 0 <= offset <= total_size or (length or 0) > total_size - offset:
         raise InvalidRequest(f"a part at {offset} does not lie in a file of {total_size} bytes")
-    upload = begin(reg, caller, sha256, total_size, may_resize=offset == 0, is_answer=is_answer)
+    upload = begin(reg, caller, sha256, total_size, may_resize=offset == 0, is_promise=is_promise)
     if upload.is_complete:
         return upload
     end = total_size if length is None else offset + length

@@ -30,11 +30,11 @@ JOB_KIND = "prove_recipe"
 
 
 # Tensors that a refusal names.
-SHOWN = 5
+MAX_LISTED_TENSORS = 5
 
 
 # How often a submitted recipe is kept anew when its upload goes with another job's end.
-RECEIVED_AT_MOST = 3
+MAX_RECEIVE_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ def submit_recipe(reg: Registry, caller: Caller | None, name: str, data: bytes) 
     _hold(reg, tensors, job_id)
     # Kept like an upload until the job has followed it.
     sha256 = hashlib.sha256(data).hexdigest()
-    for _ in range(RECEIVED_AT_MOST):
-        upload = receive(reg, caller, sha256, len(data), 0, [data], is_answer=False)
+    for _ in range(MAX_RECEIVE_ATTEMPTS):
+        upload = receive(reg, caller, sha256, len(data), 0, [data], is_promise=False)
         submitted = _enqueue(reg, caller, name, recipe, upload, job_id)
         if submitted is not None:
             return submitted
@@ -173,7 +173,7 @@ def _claim(reg: Registry, caller: Caller, name: str, recipe: Recipe) -> list[int
             hold_for_user(session, ids, caller.user_id, repository.id, ttl_s)
         rows += ids
     if wrong or any(sizes[ref.tensor] != ref.size for ref in recipe.tensors()):
-        shown = ", ".join(tensor.hex() for tensor in wrong[:SHOWN])
+        shown = ", ".join(tensor.hex() for tensor in wrong[:MAX_LISTED_TENSORS])
         raise TensorNotFound(
             f"{len(wrong)} tensors of the recipe are not here for you ({shown}); send them first"
         )

@@ -29,7 +29,7 @@ BATCH_FILES: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class _Small:
+class _SmallFile:
     data: bytes
     git_blob_id: str | None
 
@@ -43,7 +43,7 @@ class SmallFiles:
     def __init__(self, reg: Registry, caller: Caller | None) -> None:
         self._reg = reg
         self._caller = require_writer(caller)
-        self._batch: dict[str, _Small] = {}
+        self._batch: dict[str, _SmallFile] = {}
         self._batch_bytes = 0
 
     def add(self, data: bytes) -> str:
@@ -55,7 +55,7 @@ class SmallFiles:
         hashes.update(data)
         sha256 = hashes.sha256
         if sha256 not in self._batch:
-            self._batch[sha256] = _Small(data, hashes.git_blob_id)
+            self._batch[sha256] = _SmallFile(data, hashes.git_blob_id)
             self._batch_bytes += len(data)
         if self._batch_bytes >= BATCH_BYTES or len(self._batch) >= BATCH_FILES:
             self.flush()
@@ -74,7 +74,7 @@ class SmallFiles:
             batch = self._complete(batch, ids)
             failpoints.reached("small_files.after_rows")
 
-    def _announce(self, batch: Mapping[str, _Small]) -> dict[str, str]:
+    def _announce(self, batch: Mapping[str, _SmallFile]) -> dict[str, str]:
         """SHA-256 -> id of what is not here yet. What is, somebody will now count on."""
         ids: dict[str, str] = {}
         rows = []
@@ -95,7 +95,7 @@ class SmallFiles:
             session.add_all(rows)
         return {sha256: row_id for sha256, row_id in ids.items() if row_id}
 
-    def _row(self, row_id: str, sha256: str, small: _Small) -> Landing:
+    def _row(self, row_id: str, sha256: str, small: _SmallFile) -> Landing:
         return Landing(
             id=row_id,
             user_id=self._caller.user_id,
@@ -105,7 +105,9 @@ class SmallFiles:
             expires_at=utc_now() + timedelta(seconds=self._reg.settings.upload_ttl_s),
         )
 
-    def _complete(self, batch: Mapping[str, _Small], ids: Mapping[str, str]) -> dict[str, _Small]:
+    def _complete(
+        self, batch: Mapping[str, _SmallFile], ids: Mapping[str, str]
+    ) -> dict[str, _SmallFile]:
         """Makes stored files known; what has to be sent anew, as its row is gone."""
         ttl_s = self._reg.settings.upload_ttl_s
         gone = dict(ids)

@@ -16,18 +16,18 @@ from deltahub.codecs.frames import (
 )
 from deltahub.codecs.ids import ZERO_ID
 from deltahub.registry.errors import InvalidFrame
-from deltahub.registry.packs.encoder_rank import rank_alone, rank_of
-from deltahub.registry.packs.tensor_reader import RUN_BYTES, TensorReader
+from deltahub.registry.packs.encoder_generation import generation_of, standalone_generation
+from deltahub.registry.packs.tensor_reader import RANGE_BYTES, TensorReader
 from deltahub.registry.packs.writer import PackSpool
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.keys import landing_key
 from deltahub.registry.uploads.client_pack_index import UploadedFrame
 
 # A frame, its base and its new forms are held whole, 64 MiB each: one at a time in a process.
-_WORKING = threading.Lock()
+_ONE_FRAME_AT_A_TIME = threading.Lock()
 
 
-class FrameTaker:
+class FrameVerifier:
     """Proves uploaded frames and adds them to a spool.
 
     base_sizes: the size of every tensor that they may be coded against. is_private: frames are
@@ -56,7 +56,7 @@ class FrameTaker:
         """Add all frames of a tensor; InvalidFrame unless they decode to the bytes it names."""
         digest = blake3()
         for frame in frames:
-            with _WORKING:
+            with _ONE_FRAME_AT_A_TIME:
                 try:
                     self._take_frame(frame, digest)
                 except CodecError as exc:
@@ -73,7 +73,9 @@ class FrameTaker:
             self._hash(view, body, digest)
             self._spool.add(stored)
         else:
-            rank = rank_alone() if view.header.base is None else rank_of(self._effort)
+            rank = (
+                standalone_generation() if view.header.base is None else generation_of(self._effort)
+            )
             self._spool.add(self._encode(view, body, digest), rank)
 
     def _check_segments(self, view: FrameView) -> None:
@@ -87,7 +89,7 @@ class FrameTaker:
         header, position = view.header, 0
         while position < header.size_bytes:
             begin, stop = view.blocks_of_bytes(
-                position, min(position + RUN_BYTES, header.size_bytes)
+                position, min(position + RANGE_BYTES, header.size_bytes)
             )
             low, high = view.block_span(begin)[0], view.block_span(stop - 1)[1]
             base = self._base(view, low, high)

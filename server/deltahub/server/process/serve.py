@@ -8,7 +8,7 @@ from typing import Final
 
 import uvicorn
 
-from deltahub.registry.packs.tensor_reader import RUN_BYTES
+from deltahub.registry.packs.tensor_reader import RANGE_BYTES
 from deltahub.registry.registry import Registry
 from deltahub.server.app import create_app
 from deltahub.server.hub import Hub
@@ -18,7 +18,7 @@ from deltahub.server.streaming.metering import Traffic, metered_protocol
 # What a connection's socket takes beyond what is on its way: a run. With a quarter of this the
 # thread of a download to a busy client goes cold some four times a run, a tenth of its time. More
 # would be held for every slow client, who then gets it in bursts.
-UNSENT_BYTES: Final = RUN_BYTES
+UNSENT_BYTES: Final = RANGE_BYTES
 # How often the room on the disk is looked at, in ticks of a tenth of a second: in this time
 # nothing fills what hot bases leave free.
 _TICKS_A_LOOK: Final = 50

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import Final, TypeAlias
 
-from deltahub.registry.packs.tensor_reader import FIRST_RUN_BYTES, RUN_BYTES
+from deltahub.registry.packs.tensor_reader import FIRST_RANGE_BYTES, RANGE_BYTES
 
 # Less is copied together: a buffer of its own costs the kernel and us more than that.
 _SMALL_BYTES: Final = 16 << 10
 # A run, and what else goes with it: a chunk that ends within a run keeps its buffer for the next.
-CHUNK_BYTES: Final = RUN_BYTES + RUN_BYTES // 64
+CHUNK_BYTES: Final = RANGE_BYTES + RANGE_BYTES // 64
 _SIZE: Final = attrgetter("nbytes")
 
 
@@ -36,7 +36,7 @@ Piece: TypeAlias = bytes | memoryview | list[memoryview]
 def in_chunks(
     pieces: Iterable[Piece],
     chunk_bytes: int = CHUNK_BYTES,
-    first_bytes: int = FIRST_RUN_BYTES,
+    first_bytes: int = FIRST_RANGE_BYTES,
 ) -> Iterator[Chunk]:
     """The same bytes in chunks of at most chunk_bytes, the first one of about first_bytes.
 

@@ -1,19 +1,19 @@
-"""The job `prove_recipe`: a client's recipe is followed, and believed if its SHA-256 comes out.
+"""The job `prove_recipe`: rebuilds a file by a client's recipe and compares its SHA-256.
 
-payload as registry/prove.py wrote it; result {"sha256"}: the file that can be committed now.
+payload: as registry/uploads/recipes.py wrote it. result {"sha256"}: the file that can be committed.
 """
 
 from functools import partial
 from typing import Any
 
-from deltahub.registry.ingest import prove_recipe as prove
+from deltahub.registry.ingest.verify_recipe import verify_recipe
 from deltahub.workers.context import JobContext
 
 
 def prove_recipe(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
     """Rebuild the file from the store, hash it, and make it committable."""
     follow = partial(
-        prove.prove_recipe,
+        verify_recipe,
         context.registry,
         context.reader,
         context.job_id,

@@ -12,7 +12,7 @@ _EFFORTS: Final = 16
 NOT_TRIED: Final = 0
 
 
-def rank_of(effort: Effort) -> int:
+def generation_of(effort: Effort) -> int:
     """What the encoders can do at this effort: higher with each codec and version, then by effort.
 
     A frame of a lower rank may become smaller. Codecs are never removed and their versions only
@@ -21,12 +21,12 @@ def rank_of(effort: Effort) -> int:
     return sum(codec.version for codec in BY_ID.values()) * _EFFORTS + effort
 
 
-def rank_alone() -> int:
+def standalone_generation() -> int:
     """The rank of a frame that was to have no base: no effort makes those smaller."""
-    return rank_of(max(Effort))
+    return generation_of(max(Effort))
 
 
-def is_newest(codec: str, version: int, dtype: DType, effort: int, wanted: Effort) -> bool:
+def is_up_to_date(codec: str, version: int, dtype: DType, effort: int, wanted: Effort) -> bool:
     """Whether a frame's own header says that coding it anew at the effort cannot change it.
 
     Codecs that know no effort (0) never say so: another codec may have learnt to do better.
@@ -38,6 +38,6 @@ def is_newest(codec: str, version: int, dtype: DType, effort: int, wanted: Effor
     return version == BY_ID[codec].version or dtype.itemsize <= 2
 
 
-def is_same_anew(codec: str, version: int, dtype: DType, source: memoryview) -> bool:
+def would_encode_same(codec: str, version: int, dtype: DType, source: memoryview) -> bool:
     """Whether elements that such a frame holds are coded today as they were, at the same effort."""
     return version == BY_ID[codec].version or not may_have_stride(dtype, source)

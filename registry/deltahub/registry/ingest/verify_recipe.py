@@ -16,8 +16,8 @@ from deltahub.registry.db.models import File, Job, Landing, Repository
 from deltahub.registry.db.session import WriteSession
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import HashMismatch
-from deltahub.registry.ingest.finish import Proved, attach_recipes, restore_hashes
-from deltahub.registry.ingest.repair import Brought, heal
+from deltahub.registry.ingest.finish import VerifiedFile, attach_recipes, restore_hashes
+from deltahub.registry.ingest.repair import TensorSource, repair_tensors
 from deltahub.registry.ingest.scan import LandedFile
 from deltahub.registry.jobs import queue
 from deltahub.registry.jobs.progress import Progress, Report
@@ -32,7 +32,7 @@ from deltahub.registry.uploads.landing import upload_not_found
 from deltahub.registry.uploads.recipes import JOB_KIND, find_file, parse_recipe
 
 
-def prove_recipe(
+def verify_recipe(
     reg: Registry,
     reader: FileReader,
     job_id: str,
@@ -70,7 +70,7 @@ def prove_recipe(
     recipe_id = recipe.id
     _store_recipe(reg, reader, job_id, repository.domain_id, recipe_id, data)
     with reg.db.write() as session:
-        file, dropped = _proved_file(session, repository, recipe, recipe_id, hashes)
+        file, dropped = _verified_file(session, repository, recipe, recipe_id, hashes)
         hold_for_user(
             session,
             [file.recipe_tensor_id] if file.recipe_tensor_id is not None else [],
@@ -116,7 +116,7 @@ def _store_recipe(
 
     if found:
         ref = TensorRef(recipe_id, len(data), "U8", (len(data),), None)
-        heal(reg, reader, [Brought(domain_id, ref, read)], job_id)
+        repair_tensors(reg, reader, [TensorSource(domain_id, ref, read)], job_id)
         return
 
     def insert(session: WriteSession, sealed: SealedPacks) -> None:
@@ -128,7 +128,7 @@ def _store_recipe(
         store_and_switch(reg, spool, insert)
 
 
-def _proved_file(
+def _verified_file(
     session: WriteSession,
     repository: Repository,
     recipe: Recipe,
@@ -149,5 +149,5 @@ def _proved_file(
         )
         session.add(file)
         session.flush()  # its id
-    attach_recipes(session, [Proved(file, recipe, recipe_id)])
+    attach_recipes(session, [VerifiedFile(file, recipe, recipe_id)])
     return file, drop_landings(session, [file])
