@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deltahub.registry.packs.base_cache import LEAST_BYTES
+from deltahub.registry.packs.base_cache import MIN_BLOCK_BYTES
 from deltahub.server.process.serve import HubServer
 from deltahub.server.settings import ServerSettings
 from support.registry.opened import opened_registry
@@ -22,9 +22,9 @@ def test_hot_bases_go_while_nobody_downloads(
         real = shutil.disk_usage(tmp_path)
         monkeypatch.setattr(shutil, "disk_usage", lambda _: real._replace(free=2 << 30))
         for _ in range(2):
-            hot.offer(("pack", 0), 0, [LEAST_BYTES], memoryview(bytes(LEAST_BYTES)))
+            hot.offer(("pack", 0), 0, [MIN_BLOCK_BYTES], memoryview(bytes(MIN_BLOCK_BYTES)))
         asyncio.run(look(server))
-        assert hot.kept_bytes == LEAST_BYTES
+        assert hot.kept_bytes == MIN_BLOCK_BYTES
         monkeypatch.setattr(shutil, "disk_usage", lambda _: real._replace(free=1 << 20))
         asyncio.run(look(server))
         assert hot.kept_bytes == 0

@@ -22,7 +22,7 @@ from deltahub.registry.packs.switch import make_live, switch_tensor
 from deltahub.registry.packs.writer import PackSpool
 from deltahub.registry.storage.keys import pack_key
 from deltahub.registry.uploads.client_pack_index import UploadedFrame
-from deltahub.registry.uploads.verify_frames import FrameTaker
+from deltahub.registry.uploads.verify_frames import FrameVerifier
 from support.models import tiny_models as tiny
 from support.registry.client_packs import frames_of, near, send_pack, weights
 from support.registry.collecting import age_everything, collect, is_clean
@@ -189,13 +189,13 @@ def test_frames_against_a_base_that_vanishes_meanwhile_are_refused(
 ) -> None:
     ensure_repository(reg, bob, "bob/m", private=True)
     send_pack(reg, bob, "bob/m", frames_of(BASE))
-    take = FrameTaker.take
+    take = FrameVerifier.take
 
-    def take_late(self: FrameTaker, tensor: bytes, frames: Sequence[UploadedFrame]) -> None:
+    def take_late(self: FrameVerifier, tensor: bytes, frames: Sequence[UploadedFrame]) -> None:
         drop_rows(reg, rows_of(reg, BASE)[0])
         take(self, tensor, frames)
 
-    monkeypatch.setattr(FrameTaker, "take", take_late)
+    monkeypatch.setattr(FrameVerifier, "take", take_late)
     with pytest.raises(InvalidFrame, match="not here for you"):
         send_pack(reg, bob, "bob/m", frames_of(TUNED, BASE))
 

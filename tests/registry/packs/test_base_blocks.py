@@ -22,7 +22,7 @@ from deltahub.registry import Registry
 from deltahub.registry.db.models import Tensor
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.packs.buffers import LARGEST
-from deltahub.registry.packs.tensor_reader import RUN_BYTES
+from deltahub.registry.packs.tensor_reader import RANGE_BYTES
 from support.registry.client_packs import frames_of, near, send_pack, weights
 from support.registry.opened import caller, ensure_repository, opened_registry
 
@@ -107,7 +107,7 @@ def test_runs_of_odd_blocks_fit_into_reused_memory(tmp_path: Path) -> None:
     spec = TensorSpec(tensor_id(data), DType.BF16, rows, columns)
     (part,) = split_frames(spec)
     frame = encode_frame(spec, part, data, codec="raw")
-    assert RUN_BYTES % (FrameView.parse(frame).block_span(0)[1]) != 0
+    assert RANGE_BYTES % (FrameView.parse(frame).block_span(0)[1]) != 0
     with opened_registry(tmp_path) as reg:
         ann = caller(reg, "ann")
         ensure_repository(reg, ann, "ann/m", private=True)
@@ -117,5 +117,5 @@ def test_runs_of_odd_blocks_fit_into_reused_memory(tmp_path: Path) -> None:
             row = session.scalars(select(Tensor).where(Tensor.hash == tensor_id(data))).one()
         runs = list(reader.stream_tensor(reader.locate([row.id]), row.id, 0, len(data)))
     assert b"".join(runs) == data
-    assert all(run.nbytes <= min(RUN_BYTES, LARGEST) for run in runs)
-    assert all(run.nbytes > RUN_BYTES * 3 // 4 for run in runs[1:-1])
+    assert all(run.nbytes <= min(RANGE_BYTES, LARGEST) for run in runs)
+    assert all(run.nbytes > RANGE_BYTES * 3 // 4 for run in runs[1:-1])

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltahub.registry.packs import base_cache
-from deltahub.registry.packs.base_cache import LEAST_BYTES, SEGMENT_BYTES, FrameKey, HotBases
+from deltahub.registry.packs.base_cache import MIN_BLOCK_BYTES, SEGMENT_BYTES, FrameKey, HotBases
 from deltahub.registry.storage.base import Buffer
 from deltahub.registry.storage.disk import Disk
 
@@ -57,7 +57,7 @@ def test_what_was_decoded_once_is_not_written(hot: HotBases) -> None:
 
 def test_small_blocks_and_other_frames_are_left_out(hot: HotBases) -> None:
     for _ in range(2):
-        offer(hot, range(2), LEAST_BYTES - 1)
+        offer(hot, range(2), MIN_BLOCK_BYTES - 1)
         offer(hot, range(1), frame=("other", 0))
     assert read(hot, 0) == b""
     assert hot.kept_bytes == BLOCK
@@ -86,12 +86,12 @@ def test_what_is_read_is_what_was_offered(
     n_blocks = 12
     for _ in range(data.draw(st.integers(1, 8))):
         first = data.draw(st.integers(0, n_blocks - 1))
-        offer(hot, range(first, data.draw(st.integers(first + 1, n_blocks))), LEAST_BYTES)
-    whole = b"".join(block_of(i, LEAST_BYTES) for i in range(n_blocks))
+        offer(hot, range(first, data.draw(st.integers(first + 1, n_blocks))), MIN_BLOCK_BYTES)
+    whole = b"".join(block_of(i, MIN_BLOCK_BYTES) for i in range(n_blocks))
     for _ in range(10):
         begin = data.draw(st.integers(0, len(whole) - 1))
         n = data.draw(st.integers(1, len(whole) - begin))
-        got = read(hot, begin // LEAST_BYTES, begin % LEAST_BYTES, n)
+        got = read(hot, begin // MIN_BLOCK_BYTES, begin % MIN_BLOCK_BYTES, n)
         assert got == whole[begin : begin + len(got)]
 
 
@@ -106,7 +106,7 @@ def test_bases_that_do_not_fit_let_others_stay(
     assert read(hot, 0, n=size) == block_of(0, size)
     assert read(hot, 7, n=size) == block_of(7, size)
     assert read(hot, 8, n=size) == b""
-    monkeypatch.setattr(base_cache, "FRESH_S", 0.0)
+    monkeypatch.setattr(base_cache, "KEEP_RECENT_S", 0.0)
     read(hot, 0)  # so that the other segment is the one that nobody wants
     offer(hot, range(8, 9), size)
     assert read(hot, 8, n=size) == block_of(8, size)
@@ -212,7 +212,7 @@ def test_what_is_let_go_of_while_it_is_written_is_not_read(
 
     def act() -> None:
         if is_ended:
-            hot.give_up("the test says so")
+            hot.disable("the test says so")
         else:
             with monkeypatch.context() as patched:
                 patched.setattr(shutil, "disk_usage", lambda _: real._replace(free=0))

@@ -16,7 +16,7 @@ from deltahub.registry import Registry
 from deltahub.registry.db.models import Frame, Tensor
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost
-from deltahub.registry.packs.base_cache import LEAST_BYTES, SEGMENT_BYTES, HotBases
+from deltahub.registry.packs.base_cache import MIN_BLOCK_BYTES, SEGMENT_BYTES, HotBases
 from deltahub.registry.storage.disk import Disk
 from deltahub.registry.storage.keys import pack_key
 from support.registry.client_packs import frames_of, near, send_pack, weights
@@ -80,7 +80,7 @@ def test_a_base_is_decoded_twice_and_then_read(
     reader = FileReader(reg, 0, hot)
     for _ in range(2):
         assert read_tuned(reg, reader) == TUNED
-    assert len(BASE) - LEAST_BYTES <= hot.kept_bytes <= len(BASE)
+    assert len(BASE) - MIN_BLOCK_BYTES <= hot.kept_bytes <= len(BASE)
     kept, before = hot.kept_bytes, hot.read_bytes
     decoded.clear()
     assert read_tuned(reg, reader) == TUNED

@@ -12,8 +12,8 @@ from deltahub.registry.packs.buffers import (
     LARGE_PAGE,
     LARGEST,
     SMALLEST,
+    allocate_buffer,
     idle_bytes,
-    room_for,
 )
 
 
@@ -23,25 +23,25 @@ def place(view: memoryview) -> int:
 
 @pytest.mark.parametrize("n", [0, 1, SMALLEST - 1, SMALLEST, SMALLEST + 1, LARGEST, LARGEST + 1])
 def test_room_is_as_large_as_asked(n: int) -> None:
-    room = room_for(n)
+    room = allocate_buffer(n)
     assert (room.nbytes, room.format, room.readonly) == (n, "B", False)
     room[:] = b"x" * n
     assert bytes(room) == b"x" * n
 
 
 def test_memory_comes_back_once_its_last_view_is_gone() -> None:
-    room = room_for(SMALLEST + 1)
+    room = allocate_buffer(SMALLEST + 1)
     where = place(room)
     part = room[10:20]
     numbers = np.frombuffer(part, np.uint8)
     del room
-    others = [room_for(SMALLEST + 1) for _ in range(3)]
+    others = [allocate_buffer(SMALLEST + 1) for _ in range(3)]
     assert where not in map(place, others)
     del part
-    others += [room_for(SMALLEST + 1) for _ in range(3)]
+    others += [allocate_buffer(SMALLEST + 1) for _ in range(3)]
     assert where not in map(place, others)
     del numbers
-    assert place(room_for(2 * SMALLEST)) == where  # the next size of memory is the same
+    assert place(allocate_buffer(2 * SMALLEST)) == where  # the next size of memory is the same
 
 
 def permissions(room: memoryview) -> str:
@@ -56,7 +56,7 @@ def permissions(room: memoryview) -> str:
 
 @pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="Linux has large pages")
 def test_large_rooms_begin_where_large_pages_do() -> None:
-    rooms = [room_for(n) for n in (LARGE_PAGE, LARGE_PAGE + 1, LARGEST, LARGEST)]
+    rooms = [allocate_buffer(n) for n in (LARGE_PAGE, LARGE_PAGE + 1, LARGEST, LARGEST)]
     assert [place(room) % LARGE_PAGE for room in rooms] == [0, 0, 0, 0]
     assert {permissions(room) for room in rooms} == {"rw-p"}, "of no other process"
     for i, room in enumerate(rooms):
@@ -65,15 +65,15 @@ def test_large_rooms_begin_where_large_pages_do() -> None:
 
 
 def test_no_more_than_a_few_rooms_wait_for_their_next_use() -> None:
-    rooms = [room_for(LARGEST) for _ in range(2 * IDLE_BYTES // LARGEST)]
+    rooms = [allocate_buffer(LARGEST) for _ in range(2 * IDLE_BYTES // LARGEST)]
     rooms.clear()
     assert IDLE_BYTES - LARGEST < idle_bytes() <= IDLE_BYTES
-    small = room_for(SMALLEST)
+    small = allocate_buffer(SMALLEST)
     where = place(small)
     del small  # what lay there longest makes room for it
     assert idle_bytes() <= IDLE_BYTES
-    assert place(room_for(SMALLEST)) == where
-    rooms = [room_for(LARGEST) for _ in range(2 * IDLE_BYTES // LARGEST)]
+    assert place(allocate_buffer(SMALLEST)) == where
+    rooms = [allocate_buffer(LARGEST) for _ in range(2 * IDLE_BYTES // LARGEST)]
     assert len(set(map(place, rooms))) == len(rooms)
 
 
@@ -82,7 +82,7 @@ def test_threads_never_share_memory() -> None:
         kept: list[tuple[int, memoryview]] = []
         for i in range(300):
             value = (seed * 31 + i) % 256
-            room = room_for(SMALLEST + (seed * 7919 + i * 104729) % SMALLEST)
+            room = allocate_buffer(SMALLEST + (seed * 7919 + i * 104729) % SMALLEST)
             room[:64] = room[-64:] = bytes([value]) * 64
             kept.append((value, room))
             if len(kept) > 5:

@@ -22,7 +22,7 @@ from deltahub.registry.errors import (
     TensorNotFound,
     UploadNotFound,
 )
-from deltahub.registry.ingest.prove_recipe import prove_recipe
+from deltahub.registry.ingest.verify_recipe import verify_recipe
 from deltahub.registry.jobs import queue
 from deltahub.registry.uploads.recipes import submit_recipe
 from support.registry.client_packs import file_of, frames_of, near, send_pack, weights
@@ -54,7 +54,7 @@ def run_job(reg: Registry, job_id: str) -> None:
     with reg.db.write() as session:
         assert queue.mark_running(session, job_id)
         payload = session.get_one(Job, job_id).payload
-    prove_recipe(reg, FileReader(reg), job_id, payload)
+    verify_recipe(reg, FileReader(reg), job_id, payload)
 
 
 class TestRecipes:
@@ -240,4 +240,4 @@ def run_job_again(reg: Registry, job_id: str) -> None:
     """As a worker does that was killed after the last transaction."""
     with reg.db.read() as session:
         payload = session.get_one(Job, job_id).payload
-    prove_recipe(reg, FileReader(reg), job_id, payload)
+    verify_recipe(reg, FileReader(reg), job_id, payload)

@@ -15,7 +15,7 @@ from deltahub.registry.db.models import Job, Landing
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import HashMismatch, UploadNotFound
 from deltahub.registry.ingest.pipeline import Ingest
-from deltahub.registry.ingest.prove_recipe import prove_recipe
+from deltahub.registry.ingest.verify_recipe import verify_recipe
 from deltahub.registry.jobs import queue
 from deltahub.registry.uploads.client_pack_index import UploadedFrame
 from deltahub.registry.uploads.client_packs import accept_pack
@@ -23,7 +23,7 @@ from deltahub.registry.uploads.known_files import query_and_keep
 from deltahub.registry.uploads.known_tensors import query_and_hold
 from deltahub.registry.uploads.landing import LandingStatus, receive, status
 from deltahub.registry.uploads.recipes import submit_recipe
-from deltahub.registry.uploads.verify_frames import FrameTaker
+from deltahub.registry.uploads.verify_frames import FrameVerifier
 from support.registry.client_packs import file_of, frames_of, pack_of, send_pack, weights
 from support.registry.collecting import age_everything, collect, is_clean
 from support.registry.ingested import read_file
@@ -61,7 +61,7 @@ def run_job(reg: Registry, job_id: str | None) -> None:
         assert queue.mark_running(session, job_id)
         payload = session.get_one(Job, job_id).payload
     try:
-        prove_recipe(reg, FileReader(reg), job_id, payload)
+        verify_recipe(reg, FileReader(reg), job_id, payload)
     finally:
         with reg.db.write() as session:
             queue.mark_done(session, job_id, {})
@@ -128,16 +128,16 @@ def test_a_pack_that_another_request_takes_meanwhile_is_gone_not_lost(
     """A client that waited too long asks again, while the hub still works on its first request."""
     ensure_repository(reg, ann, "ann/m")
     sha256 = upload(reg, ann, pack_of(frames_of(DATA)))
-    take, is_first = FrameTaker.take, True
+    take, is_first = FrameVerifier.take, True
 
-    def take_late(self: FrameTaker, tensor: bytes, frames: Sequence[UploadedFrame]) -> None:
+    def take_late(self: FrameVerifier, tensor: bytes, frames: Sequence[UploadedFrame]) -> None:
         nonlocal is_first
         if is_first:
             is_first = False
             accept_pack(reg, FileReader(reg), ann, "ann/m", sha256)
         take(self, tensor, frames)
 
-    monkeypatch.setattr(FrameTaker, "take", take_late)
+    monkeypatch.setattr(FrameVerifier, "take", take_late)
     with pytest.raises(UploadNotFound):
         accept_pack(reg, FileReader(reg), ann, "ann/m", sha256)
     assert query_and_hold(reg, ann, "ann/m", [(tensor_id(DATA), len(DATA))]) == [tensor_id(DATA)]

@@ -80,7 +80,7 @@ def test_any_part_of_a_xorb_is_that_part_of_the_whole(size: int, data: st.DataOb
 
 
 def test_what_comes_in_one_buffer_goes_out_in_one_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(virtual_xorbs, "RUN_BYTES", CHUNK_BYTES + 1000)
+    monkeypatch.setattr(virtual_xorbs, "RANGE_BYTES", CHUNK_BYTES + 1000)
     file = VirtualFile("0" * 64, len(DATA))
     size = file.stored_bytes(1)
 

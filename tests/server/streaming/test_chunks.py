@@ -6,7 +6,7 @@ from itertools import accumulate, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltahub.registry.packs.tensor_reader import RUN_BYTES
+from deltahub.registry.packs.tensor_reader import RANGE_BYTES
 from deltahub.server.streaming.chunks import Chunk, in_chunks
 
 LARGE = 20 << 10
@@ -63,7 +63,7 @@ def test_buffers_that_belong_together_stay_together(sizes: list[list[int]]) -> N
 
 def test_a_run_that_is_nearly_full_is_a_chunk_of_its_own() -> None:
     """A run held back for the next chunk would keep the decoder's buffer from being reused."""
-    runs = [memoryview(bytes(RUN_BYTES - n * LARGE)) for n in range(5)]
+    runs = [memoryview(bytes(RANGE_BYTES - n * LARGE)) for n in range(5)]
     chunks = list(in_chunks(iter(runs)))
     assert [len(chunk) for chunk in chunks] == [run.nbytes for run in runs]
 

@@ -19,7 +19,7 @@ from deltahub.codecs.frames.pack import PackWriter
 from deltahub.codecs.ids import tensor_id
 from deltahub.registry import Caller, Registry
 from deltahub.registry.downloads.file_reader import FileReader
-from deltahub.registry.uploads.client_packs import Accepted, accept_pack
+from deltahub.registry.uploads.client_packs import AcceptedPack, accept_pack
 from support.registry.opened import sha256_of, upload
 
 
@@ -65,7 +65,7 @@ def pack_of(frames: Iterable[bytes]) -> bytes:
     return sink.getvalue()
 
 
-def send_pack(reg: Registry, who: Caller, name: str, frames: Iterable[bytes]) -> Accepted:
+def send_pack(reg: Registry, who: Caller, name: str, frames: Iterable[bytes]) -> AcceptedPack:
     """Upload the frames as one pack, and have it accepted for a repository."""
     return accept_pack(reg, FileReader(reg), who, name, upload(reg, who, pack_of(frames)))
 

@@ -34,7 +34,7 @@ from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.ingest import pipeline
 from deltahub.registry.ingest.make_public import make_public
 from deltahub.registry.ingest.pipeline import Ingest
-from deltahub.registry.ingest.prove_recipe import prove_recipe
+from deltahub.registry.ingest.verify_recipe import verify_recipe
 from deltahub.registry.jobs import queue
 from deltahub.registry.maintenance.gc.apply import apply_gc
 from deltahub.registry.maintenance.gc.plan import plan_gc
@@ -94,7 +94,7 @@ def run_jobs(reg: Registry) -> None:
             with reg.db.write() as session:
                 queue.mark_running(session, job.id)
             if job.kind == "prove_recipe":
-                prove_recipe(reg, FileReader(reg), job.id, job.payload)
+                verify_recipe(reg, FileReader(reg), job.id, job.payload)
             elif job.kind == "ingest":
                 Ingest(reg, FileReader(reg), job.payload["revision_id"], job.id).run()
                 after_ingest(reg, FileReader(reg), job.payload["revision_id"])

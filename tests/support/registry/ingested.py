@@ -14,7 +14,7 @@ from deltahub.registry.catalog.weights import named_tensors, safetensors_files
 from deltahub.registry.db.models import Entry, File, Frame, Job, Revision, Tensor, TensorBase
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.ingest.pipeline import Ingest
-from deltahub.registry.ingest.prove_recipe import prove_recipe
+from deltahub.registry.ingest.verify_recipe import verify_recipe
 from deltahub.registry.jobs import queue
 from deltahub.registry.lineage.measured import measure_affected
 from deltahub.registry.packs.locations import resolve
@@ -80,7 +80,7 @@ def send_ingested(
         with reg.db.write() as session:
             assert queue.mark_running(session, submitted.job_id)
             payload = dict(session.get_one(Job, submitted.job_id).payload)
-        prove_recipe(reg, FileReader(reg), submitted.job_id, payload)
+        verify_recipe(reg, FileReader(reg), submitted.job_id, payload)
         with reg.db.write() as session:
             queue.mark_done(session, submitted.job_id, {})
     return declare(reg, who, name, base, [AddFile("model.safetensors", sha256_of(data), len(data))])

@@ -105,7 +105,7 @@ def load_candidates(
         if candidate.by_name:
             loaded.append(candidate)
     likely = islice((t.id for c in loaded for t in c.by_name.values()), MAX_EXPECTED)
-    reader.expect(target.domain_id, likely)
+    reader.load_locations(target.domain_id, likely)
     return loaded
 
 

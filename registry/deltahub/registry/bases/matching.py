@@ -141,7 +141,7 @@ class BaseMatcher:
 
     def _probe_all(self, tensors: Iterable[StoredTensor], count: int) -> _Probes:
         fit = [tensor for tensor in tensors if tensor.dtype in FLOATS][:MAX_PROBED]
-        self._reader.expect(self._domain_id, [tensor.id for tensor in fit])
+        self._reader.load_locations(self._domain_id, [tensor.id for tensor in fit])
         read_base = self._reader.base_reader(self._domain_id)
         probed: list[StoredTensor] = []
         rows: list[U16] = []

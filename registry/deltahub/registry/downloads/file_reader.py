@@ -1,4 +1,4 @@
-"""Whole files and their ranges: from the landing while not ingested, then from the recipe."""
+"""Reads files and ranges of files: from the landing before ingest, from the recipe after it."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
@@ -13,12 +13,12 @@ from deltahub.registry.downloads.recipe_index import Piece, RecipeIndex
 from deltahub.registry.errors import DataLost, EntryNotFound, NotReady
 from deltahub.registry.packs.base_cache import HotBases
 from deltahub.registry.packs.block_cache import ByteCache
-from deltahub.registry.packs.buffers import room_for
+from deltahub.registry.packs.buffers import allocate_buffer
 from deltahub.registry.packs.locations import TensorLocation, resolve_ids
 from deltahub.registry.packs.tensor_reader import (
-    FIRST_RUN_BYTES,
+    FIRST_RANGE_BYTES,
     MIB,
-    RUN_BYTES,
+    RANGE_BYTES,
     TensorGone,
     TensorReader,
 )
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Segments whose tensors are resolved and located by one short transaction.
-LOOK_AHEAD = 256
+# Segments of a recipe whose tensors one short transaction locates.
+LOOKUP_SEGMENTS = 256
 RECIPE_CACHE_BYTES = 8 * MIB
 
 
-class Served:
-    """Bytes of files that were given out: rebuilt from frames, or read as they were uploaded."""
+class ServedBytes:
+    """Counts the bytes that were served: rebuilt from frames, or read from uploads."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -44,7 +44,7 @@ class Served:
         self.from_uploads = 0
 
     def add(self, *, from_frames: int = 0, from_uploads: int = 0) -> None:
-        with self._lock:  # several threads restore at once
+        with self._lock:  # several threads read files at the same time
             self.from_frames += from_frames
             self.from_uploads += from_uploads
 
@@ -59,10 +59,10 @@ class FileReader(TensorReader):
         hot_bases: HotBases | None = None,
     ) -> None:
         super().__init__(registry, cache_bytes, hot_bases)
-        self.served = Served()
-        # By contents of file and recipe: ids of rows are used again after a deletion.
+        self.served = ServedBytes()
+        # (SHA-256 of the file, recipe id) -> index. Row ids are no keys: they may be reused.
         self._recipes: ByteCache[tuple[str, bytes], RecipeIndex] = ByteCache(RECIPE_CACHE_BYTES)
-        # Of recipes by row: a download by Xet asks for the same one every 64 MiB.
+        # Row id -> location of the recipe: a Xet download needs the same recipe every 64 MiB.
         self._recipe_places: Memo[int, TensorLocation | None] = Memo(registry.db)
 
     def stream_file(
@@ -70,13 +70,13 @@ class FileReader(TensorReader):
     ) -> Iterator[memoryview]:
         """Bytes [start, end) of a file, in buffers of about chunk_bytes.
 
-        file: the row as it was read, however old. NotReady for a file that is not proved yet,
-        EntryNotFound for one that is gone, DataLost when stored bytes do not check.
+        file: its row, however long ago it was read. NotReady if the file is not verified yet,
+        EntryNotFound if it is gone, DataLost if stored bytes are damaged.
         """
-        return _gathered(self.stream_pieces(file, start, end), chunk_bytes)
+        return _rechunked(self.stream_pieces(file, start, end), chunk_bytes)
 
     def stream_pieces(self, file: File, start: int, end: int) -> Iterator[memoryview]:
-        """As stream_file, in buffers of any size up to that of a run (or of one block)."""
+        """Like stream_file, in buffers of any size up to RANGE_BYTES (or one block, if larger)."""
         if not 0 <= start <= end <= file.size:
             raise ValueError(f"bytes {start}..{end} of a file of {file.size}")
         return self._file_pieces(file, start, end)
@@ -90,25 +90,27 @@ class FileReader(TensorReader):
         chunk_bytes: int = MIB,
         places: Mapping[bytes, TensorLocation] | None = None,
     ) -> Iterator[memoryview]:
-        """Bytes [start, end) of the file that a recipe describes, as data of this domain.
+        """Bytes [start, end) of the file that a recipe describes, for a domain.
 
-        What the recipe names must have rows now; for a file, its own row says that.
-        places: what look_up() has just said of all that the recipe names; None looks by itself.
+        All tensors of the recipe must have rows now: cached locations are not used.
+        places: a fresh result of look_up() for all tensors of the recipe; None looks them up.
         """
-        pieces = self._recipe_pieces(domain_id, recipe, start, end, is_proof=True, known=places)
-        return _gathered(pieces, chunk_bytes)
+        pieces = self._recipe_pieces(
+            domain_id, recipe, start, end, is_verification=True, known=places
+        )
+        return _rechunked(pieces, chunk_bytes)
 
     def look_up(self, domain_id: int, contents: Iterable[bytes]) -> dict[bytes, TensorLocation]:
-        """Where what these content ids mean in a domain lies now; what has no row is absent.
+        """Content id -> location of the tensor that it means in a domain, if there is one.
 
-        Their small frames are read ahead.
+        Small frames of these tensors are prefetched.
         """
         places: dict[bytes, TensorLocation] = {}
         with self._registry.db.read() as session:
             ids = resolve_ids(session, domain_id, contents)
         located = self.locate(ids.values())
         for content, row in ids.items():
-            # Between the two, a row may have been deleted and its id given to another.
+            # Between the two reads, a row may have been deleted and its id given to another tensor.
             if row in located and located[row].hash == content:
                 places[content] = located[row]
                 self._remember(domain_id, located[row])
@@ -120,27 +122,27 @@ class FileReader(TensorReader):
     ) -> bytes:
         """All bytes of a stored tensor that fits into memory, such as a recipe; DataLost.
 
-        places: as of stream_recipe.
+        places: as for stream_recipe.
         """
         known = self.look_up(domain_id, [content]) if places is None else places
         if content not in known:
             raise TensorGone(f"tensor {content.hex()} is gone; run deltahub fsck")
         tensor = known[content]
-        return b"".join(self._tensor_pieces(domain_id, tensor, 0, tensor.size, RUN_BYTES))
+        return b"".join(self._tensor_pieces(domain_id, tensor, 0, tensor.size, RANGE_BYTES))
 
     def read_recipe(self, file: File) -> bytes:
-        """The recipe of an ingested file, in bytes; as load_recipe."""
+        """The recipe of an ingested file in bytes. It raises what load_recipe raises."""
         return self._current(self._recipe_bytes, file)
 
     def load_recipe(self, file: File) -> Recipe:
         """The recipe of an ingested file, parsed.
 
-        NotReady before that, EntryNotFound once the file is gone, DataLost.
+        NotReady if the file is not ingested, EntryNotFound if it is gone, DataLost.
         """
         return self._current(self._recipe_as_of, file)
 
     def check_is_there(self, file: File) -> File:
-        """The file's row as it is now; EntryNotFound if it was deleted since it was read."""
+        """The file's current row; EntryNotFound if the file was deleted after `file` was read."""
         with self._registry.db.read() as session:
             fresh = session.get(File, file.id)
         if fresh is None or fresh.sha256 != file.sha256 or fresh.domain_id != file.domain_id:
@@ -148,7 +150,7 @@ class FileReader(TensorReader):
         return fresh
 
     def _current(self, read: Callable[[File], T], file: File) -> T:
-        """What `read` makes of the file, once more if its row was too old for that."""
+        """read(file), repeated with the current row if the given one was outdated."""
         try:
             return read(file)
         except DataLost:
@@ -170,7 +172,7 @@ class FileReader(TensorReader):
             recipe = Recipe.from_bytes(data)
         except CodecError as exc:
             raise DataLost(f"the recipe of file {file.sha256}: {exc}; run deltahub fsck") from exc
-        # The row may be older than a deletion, and its ids be another file's by now.
+        # The file may have been deleted after `file` was read, and its ids given to another file.
         if recipe.sha256.hex() != file.sha256 or recipe.size != file.size:
             raise DataLost(f"the recipe of file {file.sha256} is gone; run deltahub fsck")
         return recipe
@@ -197,7 +199,7 @@ class FileReader(TensorReader):
                     position += piece.nbytes
                 return
             except ObjectNotFound:
-                # Ingested since the row was read: the rest comes from the recipe.
+                # The file was ingested after its row was read: read the rest by its recipe.
                 file = self._reload(file)
         if position == end:
             return
@@ -214,7 +216,7 @@ class FileReader(TensorReader):
         if file.landing_id is None:
             raise NotReady(f"file {file.sha256} is not proved yet; wait for its job")
         for first in range(start, end, MIB):
-            out = room_for(min(MIB, end - first))
+            out = allocate_buffer(min(MIB, end - first))
             try:
                 self._registry.store.get_into(landing_key(file.landing_id), first, out)
             except ShortObject as exc:
@@ -229,44 +231,46 @@ class FileReader(TensorReader):
         start: int,
         end: int,
         *,
-        is_proof: bool = False,
+        is_verification: bool = False,
         known: Mapping[bytes, TensorLocation] | None = None,
     ) -> Iterator[memoryview]:
         pieces = recipe.pieces(start, end)
-        first_run = FIRST_RUN_BYTES
-        while batch := list(islice(pieces, LOOK_AHEAD)):
-            places = self._locate_pieces(domain_id, batch, is_proof) if known is None else known
+        first_range = FIRST_RANGE_BYTES
+        while batch := list(islice(pieces, LOOKUP_SEGMENTS)):
+            places = (
+                self._locate_pieces(domain_id, batch, is_verification) if known is None else known
+            )
             for piece in batch:
                 if piece.literal is not None:
                     yield memoryview(piece.literal)[piece.first : piece.end]
                 elif piece.tensor in places:
                     yield from self._tensor_pieces(
-                        domain_id, places[piece.tensor], piece.first, piece.end, first_run
+                        domain_id, places[piece.tensor], piece.first, piece.end, first_range
                     )
-                    first_run = RUN_BYTES
+                    first_range = RANGE_BYTES
                 else:
                     raise TensorGone(f"tensor {piece.tensor.hex()} is gone; run deltahub fsck")
 
     def _locate_pieces(
-        self, domain_id: int, pieces: Iterable[Piece], is_proof: bool
+        self, domain_id: int, pieces: Iterable[Piece], is_verification: bool
     ) -> dict[bytes, TensorLocation]:
-        """content id -> where it lies, or lay when somebody last asked."""
+        """Content id -> location, from the cache unless is_verification."""
         wanted = dict.fromkeys(piece.tensor for piece in pieces if piece.literal is None)
         places: dict[bytes, TensorLocation] = {}
         for content in wanted:
-            known = None if is_proof else self._places.get((domain_id, content))
+            known = None if is_verification else self._places.get((domain_id, content))
             if known is not None:
                 places[content] = known
         missing = [content for content in wanted if content not in places]
         return places | self.look_up(domain_id, missing) if missing else places
 
     def _tensor_pieces(
-        self, domain_id: int, tensor: TensorLocation, first: int, end: int, first_run: int
+        self, domain_id: int, tensor: TensorLocation, first: int, end: int, first_range: int
     ) -> Iterator[memoryview]:
-        """The tensor's bytes. Where it no longer lies there, the next reader looks first."""
+        """The tensor's bytes [first, end). An outdated location is removed from the cache."""
         located = {tensor.id: tensor}
         try:
-            yield from self.stream_tensor(located, tensor.id, first, end, first_run)
+            yield from self.stream_tensor(located, tensor.id, first, end, first_range)
         except DataLost:
             self._places.forget((domain_id, tensor.hash))
             raise
@@ -288,19 +292,19 @@ class FileReader(TensorReader):
         return fresh
 
 
-def _gathered(pieces: Iterator[memoryview], chunk_bytes: int) -> Iterator[memoryview]:
-    """The same bytes: small pieces joined, large ones cut, without copying large ones."""
-    waiting: list[memoryview] = []
-    n_waiting = 0
+def _rechunked(pieces: Iterator[memoryview], chunk_bytes: int) -> Iterator[memoryview]:
+    """The same bytes: small pieces are joined, large ones split, and large ones are not copied."""
+    pending: list[memoryview] = []
+    n_pending = 0
     for piece in pieces:
-        if n_waiting and n_waiting + piece.nbytes > chunk_bytes:
-            yield memoryview(b"".join(waiting))
-            waiting, n_waiting = [], 0
-        if n_waiting == 0 and piece.nbytes >= chunk_bytes // 4:
+        if n_pending and n_pending + piece.nbytes > chunk_bytes:
+            yield memoryview(b"".join(pending))
+            pending, n_pending = [], 0
+        if n_pending == 0 and piece.nbytes >= chunk_bytes // 4:
             for begin in range(0, piece.nbytes, chunk_bytes):
                 yield piece[begin : begin + chunk_bytes]
         elif piece.nbytes:
-            waiting.append(piece)
-            n_waiting += piece.nbytes
-    if n_waiting:
-        yield memoryview(b"".join(waiting))
+            pending.append(piece)
+            n_pending += piece.nbytes
+    if n_pending:
+        yield memoryview(b"".join(pending))

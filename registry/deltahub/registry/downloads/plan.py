@@ -1,4 +1,4 @@
-"""What our client needs to rebuild a file itself: its recipe's tensors, and their frames."""
+"""What the DeltaHub client needs to rebuild a file: its recipe's tensors and their frames."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ from deltahub.registry.storage.base import ObjectNotFound
 
 @dataclass(frozen=True)
 class PlannedTensor:
-    """One tensor of a file. codec: of its first frame. bases: content ids that it is coded against.
+    """One tensor of a file. encoded_size: bytes of all its frames.
 
-    encoded_size: bytes of all its frames.
+    codec: the one of most of its bytes. bases: content ids of its direct bases.
     """
 
     id: bytes
@@ -34,7 +34,7 @@ class PlannedTensor:
 
 @dataclass(frozen=True)
 class FileDownload:
-    """What rebuilding a file takes; each of its tensors once, in order of first use."""
+    """What is needed to rebuild a file. Each tensor is listed once, in order of first use."""
 
     recipe: bytes
     size: int
@@ -45,11 +45,11 @@ class FileDownload:
 def plan_download(reg: Registry, reader: FileReader, file: File) -> FileDownload:
     """How the tensors of an ingested file are stored now.
 
-    NotReady before that, EntryNotFound once the file is gone, DataLost.
+    NotReady if the file is not ingested, EntryNotFound if it is gone, DataLost.
     """
     recipe = reader.load_recipe(file)
     with reg.db.read() as session:
-        # The file's own rows, as stream_frames sends them: the same bytes may lie in two domains.
+        # The rows of this file, which stream_frames sends. Two domains may store the same bytes.
         tensors_of_file = session.scalars(
             select(Tensor)
             .join(FileTensor, FileTensor.tensor_id == Tensor.id)
@@ -67,7 +67,7 @@ def plan_download(reg: Registry, reader: FileReader, file: File) -> FileDownload
 
 
 def describe(session: ReadSession, tensors: Iterable[Tensor]) -> dict[int, PlannedTensor]:
-    """tensor row -> how it is stored."""
+    """Row id of a tensor -> how the tensor is stored."""
     rows = {tensor.id: tensor for tensor in tensors}
     located = locate(session, rows)
     bases = bases_of(session, rows)
@@ -90,7 +90,7 @@ def describe(session: ReadSession, tensors: Iterable[Tensor]) -> dict[int, Plann
 
 
 def codec_of(frames: Iterable[FrameLocation]) -> str:
-    """The codec that most of a tensor's bytes are coded with."""
+    """The codec that encodes most of a tensor's bytes."""
     sizes: dict[int, int] = {}
     for frame in frames:
         sizes[frame.codec] = sizes.get(frame.codec, 0) + frame.size
@@ -103,7 +103,7 @@ def codec_of(frames: Iterable[FrameLocation]) -> str:
 
 @dataclass(frozen=True)
 class FrameStream:
-    """Frames back to back: n_bytes of them as they lie now."""
+    """Frames back to back, n_bytes in all."""
 
     n_bytes: int
     chunks: Iterator[bytes]
@@ -133,7 +133,7 @@ def stream_frames(
 def _tensors_of(
     session: ReadSession, revision: Revision, tensors: Sequence[bytes]
 ) -> dict[bytes, int]:
-    """content id -> row; where the revision has it twice, the row of its repository's domain."""
+    """Content id -> row id. If two domains have it, the repository's domain is preferred."""
     own = session.get_one(Repository, revision.repository_id).domain_id
     found: dict[bytes, int] = {}
     for batch in batches(dict.fromkeys(tensors)):
@@ -152,17 +152,17 @@ def _tensors_of(
 def _chunks(
     reg: Registry, reader: FileReader, tensors: Sequence[TensorLocation]
 ) -> Iterator[bytes]:
-    waiting = bytearray()
+    pending = bytearray()
     for tensor in tensors:
         for frame in tensor.frames:
             for start in range(0, frame.length, MIB):
                 n = min(MIB, frame.length - start)
-                waiting += _read(reg, reader, tensor, frame, start, n)
-                if len(waiting) >= MIB:
-                    yield bytes(waiting)
-                    waiting.clear()
-    if waiting:
-        yield bytes(waiting)
+                pending += _read(reg, reader, tensor, frame, start, n)
+                if len(pending) >= MIB:
+                    yield bytes(pending)
+                    pending.clear()
+    if pending:
+        yield bytes(pending)
 
 
 def _read(
@@ -173,10 +173,11 @@ def _read(
     start: int,
     n: int,
 ) -> memoryview:
-    """Part of a frame, from where it lies now if its pack is gone.
+    """Bytes [start, start + n) of a frame, from its current location if its pack is gone.
 
-    What has begun to go out can only be followed by the same frames: a copy of them is fine, a
-    new encoding is not, and the client has to ask again.
+    A stream that has begun can only continue with the same frames. If the frame was copied to
+    another pack, the copy is read; if the tensor was encoded again, DataLost tells the client to
+    repeat the request.
     """
     try:
         return reader.frames.read(frame, start, n)
@@ -190,7 +191,7 @@ def _read(
         frame.length,
         frame.codec,
     ):
-        raise DataLost(f"tensor {tensor.hash.hex()} was encoded anew while it was sent; ask again")
+        raise DataLost(f"tensor {tensor.hash.hex()} was encoded again while it was sent; ask again")
     try:
         return reader.frames.read(moved, start, n)
     except ObjectNotFound as exc:

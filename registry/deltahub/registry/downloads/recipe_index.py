@@ -1,4 +1,4 @@
-"""A recipe in the form that reading needs: where each segment ends, 40 bytes a segment."""
+"""A recipe indexed for reading ranges: end and tensor of each segment, 40 bytes a segment."""
 
 from array import array
 from bisect import bisect_right
@@ -21,7 +21,7 @@ class Piece:
 
 
 class RecipeIndex:
-    """Segments by cumulative offset, so that a range in a file of 10,000 tensors is one bisect."""
+    """Segments by end offset, so that one bisect finds a range in a file of 10,000 tensors."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.size = recipe.size
@@ -45,7 +45,7 @@ class RecipeIndex:
         return 200 + len(self._ends) * (8 + HASH) + literals
 
     def pieces(self, start: int, end: int) -> Iterator[Piece]:
-        """What makes up bytes [start, end) of the file, in order."""
+        """The parts of segments that make up bytes [start, end) of the file, in order."""
         number = bisect_right(self._ends, start)
         while start < end:
             segment_start = self._ends[number - 1] if number else 0

@@ -1,1 +1,1 @@
-"""Turns landed files into recipes, tensors and packs, and proves them before the switch."""
+"""Turns landed files into recipes, tensors and packs, and verifies them before the switch."""

@@ -1,6 +1,6 @@
-"""The last step before a recipe replaces bytes: the whole file, read back from the store.
+"""The last step of ingest: rebuild each file from the store, then switch it to its recipe.
 
-A file that does not come back with its SHA-256 is never switched to.
+If the rebuilt bytes do not have the file's SHA-256, the file keeps its landing.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +17,8 @@ from deltahub.registry.db.session import WriteSession
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.downloads.recipe_index import RecipeIndex
 from deltahub.registry.errors import Conflict, DataLost
-from deltahub.registry.ingest.scan import Scan, forget
+from deltahub.registry.ingest import scan as scans
+from deltahub.registry.ingest.scan import Scan
 from deltahub.registry.packs.locations import TensorLocation, resolve_ids
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.spool import Hashes
@@ -25,8 +26,8 @@ from deltahub.registry.uploads.discard import delete_condemned, drop_landings
 
 
 @dataclass(frozen=True, slots=True)
-class Proved:
-    """A file and the recipe that makes it, as has been read back from the store."""
+class VerifiedFile:
+    """A file and its recipe, which was verified by rebuilding the file from the store."""
 
     file: File
     recipe: Recipe
@@ -41,10 +42,9 @@ def restore_hashes(
     progress: Callable[[int, int], None] = lambda done, total: None,
     places: Mapping[bytes, TensorLocation] | None = None,
 ) -> Hashes:
-    """SHA-256 and git blob id of what a recipe makes, from the store, in bounded memory.
+    """SHA-256 and git blob id of the file that a recipe rebuilds from the store; DataLost.
 
     progress(done, total): called about every MiB; may raise to stop. places: see stream_recipe.
-    DataLost.
     """
     hashes = Hashes(recipe.size)
     index = RecipeIndex(recipe)
@@ -61,32 +61,32 @@ def finish_files(
     files: Iterable[tuple[File, Scan]],
     progress: Callable[[int], None] = lambda n: None,
 ) -> list[DataLost]:
-    """Prove landed files' recipes, switch the files to them, delete the landings.
+    """Verify the recipes of landed files, switch the files to them, delete the landings.
 
-    All their tensors and the recipes must be stored. A file that other bytes come back for stays
-    as it is, and what comes back says so; it does not keep the others. progress(n): called after
-    every n bytes that were proved; may raise to stop.
+    All tensors and recipes must be stored. A file whose rebuilt bytes differ stays as it is, and
+    the result has a DataLost for it; the other files are switched all the same. progress(n): called
+    after every n verified bytes; may raise to stop.
     """
     damaged: list[DataLost] = []
     for group in _groups(files):
-        proved: list[Proved] = []
-        # Of a single file, which may have any number of tensors, a part at a time is looked up.
+        verified: list[VerifiedFile] = []
+        # A single file may have any number of tensors, so its tensors are looked up in parts.
         places = _places(reader, group) if len(group) > 1 else None
         for file, scan in group:
             try:
-                _prove(reader, file, scan, progress, places)
+                _verify(reader, file, scan, progress, places)
             except DataLost as exc:
                 damaged.append(exc)
-                # Another run shall look at the upload as it is then.
-                forget(reg, file)
+                # The next run scans the upload again, in case it has changed since.
+                scans.forget(reg, file)
             else:
-                proved.append(Proved(file, scan.recipe, scan.recipe_id, scan.note))
-        _switch(reg, proved)
+                verified.append(VerifiedFile(file, scan.recipe, scan.recipe_id, scan.note))
+        _switch(reg, verified)
     return damaged
 
 
 def _groups(files: Iterable[tuple[File, Scan]]) -> Iterator[list[tuple[File, Scan]]]:
-    """Files of one domain, as many as one transaction may switch; at least one."""
+    """Groups of files of one domain, each as large as one transaction may switch."""
     group: list[tuple[File, Scan]] = []
     n_tensors = 0
     for file, scan in files:
@@ -111,44 +111,44 @@ def _places(
     return reader.look_up(group[0][0].domain_id, wanted)
 
 
-def _prove(
+def _verify(
     reader: FileReader,
     file: File,
     scan: Scan,
     progress: Callable[[int], None],
     places: Mapping[bytes, TensorLocation] | None,
 ) -> None:
-    told = 0
+    reported = 0
 
-    def tell(done: int, _total: int) -> None:
-        nonlocal told
-        told, n = done, done - told
+    def report(done: int, _total: int) -> None:
+        nonlocal reported
+        reported, n = done, done - reported
         progress(n)
 
-    hashes = restore_hashes(reader, file.domain_id, scan.recipe, tell, places)
+    hashes = restore_hashes(reader, file.domain_id, scan.recipe, report, places)
     if hashes.sha256 != file.sha256 or hashes.n_bytes != file.size:
         raise DataLost(
             f"file {file.sha256} comes back from its recipe as {hashes.sha256}; its upload has"
-            " changed on the disk since it was proved"
+            " changed on the disk since it was verified"
         )
     if reader.read_whole(file.domain_id, scan.recipe_id, places) != scan.recipe_bytes:
         raise DataLost(f"the stored recipe of file {file.sha256} is another one; run deltahub fsck")
 
 
-def _switch(reg: Registry, proved: Sequence[Proved]) -> None:
-    """Read these files of one domain from their recipes from now on."""
-    if not proved:
+def _switch(reg: Registry, verified: Sequence[VerifiedFile]) -> None:
+    """Make these files of one domain readable by their recipes, and delete their landings."""
+    if not verified:
         return
     dropped: list[str] = []
     with reg.db.write() as session:
         rows: dict[int, File] = {}
-        for batch in batches(each.file.id for each in proved):
+        for batch in batches(each.file.id for each in verified):
             rows.update(
                 (row.id, row) for row in session.scalars(select(File).where(File.id.in_(batch)))
             )
         landed = [
             replace(each, file=row)
-            for each in proved
+            for each in verified
             if (row := rows.get(each.file.id)) is not None
             and (row.sha256, row.domain_id) == (each.file.sha256, each.file.domain_id)
             and row.state == "landed"
@@ -159,24 +159,24 @@ def _switch(reg: Registry, proved: Sequence[Proved]) -> None:
     failpoints.reached("ingest.finish.after_commit")
     delete_condemned(reg, dropped)
     failpoints.reached("ingest.finish.after_delete")
-    for each in proved:
-        forget(reg, each.file)
+    for each in verified:
+        scans.forget(reg, each.file)
 
 
-def attach_recipes(session: WriteSession, proved: Sequence[Proved]) -> None:
-    """Make proved recipes the way to read these files, all of one domain.
+def attach_recipes(session: WriteSession, verified: Sequence[VerifiedFile]) -> None:
+    """Set verified recipes as the source of these files, all of one domain.
 
-    Conflict if a tensor is gone again.
+    Conflict if a tensor was deleted in the meantime.
     """
-    if not proved:
+    if not verified:
         return
     wanted = {
         each.file.id: {ref.tensor for ref in each.recipe.tensors()} | {each.recipe_id}
-        for each in proved
+        for each in verified
     }
     rows: list[dict[str, int]] = []
-    found = resolve_ids(session, proved[0].file.domain_id, chain.from_iterable(wanted.values()))
-    for each in proved:
+    found = resolve_ids(session, verified[0].file.domain_id, chain.from_iterable(wanted.values()))
+    for each in verified:
         contents = wanted[each.file.id]
         if not contents <= found.keys():
             raise Conflict(

@@ -1,9 +1,9 @@
-"""A private repository becomes public: its bytes move to where public data is kept.
+"""Makes a private repository public: its files move to the public domain.
 
-The frames of private data may be deltas of other private models, and a frame whose base is secret
-gives the base away to who knows the model; and they may be as some client encoded them. So none
-of them becomes public: every file is rebuilt and lands as if it were pushed anew, then one
-transaction points all entries at the new files, and the hub ingests them among public data.
+Private frames may be deltas of other private models. Such a frame reveals its secret base to
+anybody who has the model. Private frames may also be encoded by a client. So no private frame
+becomes public: every file is rebuilt and lands as if it were pushed again, then one transaction
+points all entries at the new files, and the hub ingests them into the public domain.
 """
 
 from collections.abc import Collection, Sequence
@@ -30,22 +30,22 @@ from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import Conflict
 from deltahub.registry.jobs import queue
 from deltahub.registry.registry import Registry
-from deltahub.registry.uploads import recipes
 from deltahub.registry.uploads.committable import complete_uploads, files_of_uploads
 from deltahub.registry.uploads.landing import receive
+from deltahub.registry.uploads.recipes import JOB_KIND as VERIFY_KIND
 from deltahub.registry.xet.epochs import make_clients_forget
 
-# Pushes that come meanwhile bring new files; whoever pushes that often waits.
+# Each attempt also copies the files of pushes that arrived during the attempt before.
 _ATTEMPTS = 5
 
 
 def make_public(reg: Registry, reader: FileReader, caller: Caller | None, name: str) -> None:
-    """Whoever reaches the hub may read the repository from now on, with all its revisions.
+    """Let everybody who reaches the hub read the repository, with all its revisions.
 
-    Takes as long as reading all its files, and their size on the disk until they are ingested.
-    Until the end it stays private, also when anything fails; then it can be asked for again, and
-    what has landed by then is not read again. Conflict while a client's recipes are proved or
-    pushes come in faster; StorageFull, DataLost.
+    This takes as long as reading all its files, and their size on the disk until they are ingested.
+    The repository stays private until the end, also after an error. A repeated call does not read
+    files again that have landed before. Conflict while a job verifies a client's recipe, or if
+    pushes arrive faster than they are copied; StorageFull, DataLost.
     """
     caller = require_writer(caller)
     for _ in range(_ATTEMPTS):
@@ -53,13 +53,13 @@ def make_public(reg: Registry, reader: FileReader, caller: Caller | None, name: 
             repository = load_repository(session, caller, name, "admin")
             if not repository.is_private:
                 return
-            _refuse_while_proving(session, repository)
+            _refuse_while_verifying(session, repository)
             files = _private_files(session, repository)
             uploads = complete_uploads(session, caller, [file.sha256 for file in files])
             missing = _missing(session, uploads, files)
         for file in missing:
             pieces = reader.stream_file(file, 0, file.size)
-            receive(reg, caller, file.sha256, file.size, 0, pieces, is_answer=False)
+            receive(reg, caller, file.sha256, file.size, 0, pieces, is_acknowledged=False)
         failpoints.reached("publication.before_switch")
         if _switch(reg, caller, name):
             failpoints.reached("publication.after_switch")
@@ -68,13 +68,13 @@ def make_public(reg: Registry, reader: FileReader, caller: Caller | None, name: 
 
 
 def _switch(reg: Registry, caller: Caller, name: str) -> bool:
-    """Makes it public, in one transaction; False, and nothing is changed, if a file is missing."""
+    """Make it public in one transaction. False if a file is missing; then nothing is changed."""
     with reg.db.write() as session:
         repository = load_repository(session, caller, name, "admin")
         session.refresh(repository, with_for_update=True)
         if not repository.is_private:
             return True
-        _refuse_while_proving(session, repository)
+        _refuse_while_verifying(session, repository)
         files = _private_files(session, repository)
         uploads = complete_uploads(session, caller, [file.sha256 for file in files])
         if _missing(session, uploads, files):
@@ -83,7 +83,8 @@ def _switch(reg: Registry, caller: Caller, name: str) -> bool:
         files_of_uploads(session, public.id, uploads)
         _point_to_public_files(session, public.id, repository)
         repository.is_private, repository.domain_id = False, public.id
-        # The chunk map says of private data where it was sent, and says it to nobody else.
+        # Public repositories do not use chunk map rows of a private domain, because these name
+        # private xorbs. So clients must forget which chunks they have sent.
         make_clients_forget(session, repository.id)
         _enqueue(session, repository)
         audit.append(session, caller, "repository.make_public", name, {"files": len(files)})
@@ -92,7 +93,7 @@ def _switch(reg: Registry, caller: Caller, name: str) -> bool:
 
 
 def _private_files(session: ReadSession, repository: Repository) -> list[File]:
-    """Files of all revisions that are not public data, each once."""
+    """The files of all revisions that are not in the public domain, each once."""
     listed = (
         select(Entry.file_id)
         .join(Revision, Revision.id == Entry.revision_id)
@@ -108,7 +109,7 @@ def _private_files(session: ReadSession, repository: Repository) -> list[File]:
 
 
 def _missing(session: ReadSession, uploads: Collection[str], files: Sequence[File]) -> list[File]:
-    """Those that are neither public data nor among the caller's uploads."""
+    """The files that are neither in the public domain nor among the caller's uploads."""
     there = set(uploads)
     for batch in batches(file.sha256 for file in files):
         query = (
@@ -125,7 +126,7 @@ def _missing(session: ReadSession, uploads: Collection[str], files: Sequence[Fil
 
 
 def _point_to_public_files(session: WriteSession, public_id: int, repository: Repository) -> None:
-    """Makes all entries of what is not public data ones of the same files that are."""
+    """Point all entries of private files at the public files with the same SHA-256."""
     own = select(Revision.id).where(Revision.repository_id == repository.id)
     old, twin = aliased(File), aliased(File)
     public_twin = (
@@ -134,7 +135,7 @@ def _point_to_public_files(session: WriteSession, public_id: int, repository: Re
         .where(old.id == Entry.file_id, twin.domain_id == public_id)
         .scalar_subquery()
     )
-    # One statement for all: others who write wait for it.
+    # One statement for all entries, because other writers wait for this transaction.
     session.execute(
         update(Entry)
         .where(
@@ -147,7 +148,7 @@ def _point_to_public_files(session: WriteSession, public_id: int, repository: Re
 
 
 def _enqueue(session: WriteSession, repository: Repository) -> None:
-    """The ingest of every revision that has a file to be ingested, the oldest first."""
+    """Enqueue the ingest of every revision that has a landed file, oldest revision first."""
     query = (
         select(Revision)
         .join(Entry, Entry.revision_id == Revision.id)
@@ -163,12 +164,10 @@ def _enqueue(session: WriteSession, repository: Repository) -> None:
         )
 
 
-def _refuse_while_proving(session: ReadSession, repository: Repository) -> None:
-    # Its file would become one of the private domain, and be looked for in the public one.
+def _refuse_while_verifying(session: ReadSession, repository: Repository) -> None:
+    # The job would make a file in the private domain, and the commit would look in the public one.
     query = select(Job.id).where(
-        Job.repository_id == repository.id,
-        Job.kind == recipes.JOB_KIND,
-        Job.state.in_(queue.ACTIVE),
+        Job.repository_id == repository.id, Job.kind == VERIFY_KIND, Job.state.in_(queue.ACTIVE)
     )
     if session.scalar(query.limit(1)) is not None:
         raise Conflict("a push to this repository is being proved; try again when it is over")

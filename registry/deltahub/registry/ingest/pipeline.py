@@ -1,7 +1,8 @@
-"""Ingest: the landed files of one revision become packs and recipes, proved before the switch.
+"""Ingest: stores the landed files of one revision as packs and recipes.
 
-Steps, each safe to run twice and to die in at any line: scan every file; store packs until
-nothing is missing; finish every file. Until a file is finished it is read from its landing.
+Its steps: scan every file; store packs until no tensor is missing; finish every file, that is,
+verify it and switch it to its recipe. Until then the file is read from its landing. Each step may
+be repeated, and may be interrupted by a crash at any line.
 """
 
 import logging
@@ -21,9 +22,10 @@ from deltahub.registry.db.models import Entry, File
 from deltahub.registry.db.session import WriteSession
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost, DeltaCycle
+from deltahub.registry.ingest import scan as scans
 from deltahub.registry.ingest.finish import finish_files
-from deltahub.registry.ingest.repair import TensorSource, heal
-from deltahub.registry.ingest.scan import LandedFile, Scan, forget, scan
+from deltahub.registry.ingest.repair import TensorSource, repair_tensors
+from deltahub.registry.ingest.scan import LandedFile, Scan
 from deltahub.registry.jobs.progress import Progress, Report
 from deltahub.registry.packs.encode import Read
 from deltahub.registry.packs.holds import hold_for_job, release_job
@@ -37,17 +39,17 @@ from deltahub.registry.storage.keys import landing_key
 
 log = logging.getLogger(__name__)
 
-# Files that are scanned, or finished, in one step: so many, or of so many bytes together.
+# Limits of one step that scans or finishes files: their number, and their bytes in all.
 STEP_FILES: Final = 256
 STEP_BYTES: Final = 8 << 20
 
 
 class Ingest:
-    """One revision on its way from the landing to packs. Not shared between threads.
+    """The ingest of one revision. Not thread-safe.
 
-    report is called every few MiB, with the stages scan, store and prove, check_cancel a few times
-    a second; what they raise stops the step and leaves garbage at most.
-    Memory: four frames, and 1 KiB a tensor of the revision.
+    report is called every few MiB with the stages scan, store and prove; check_cancel a few times a
+    second. An exception of either stops the step and leaves garbage at most.
+    Memory: four frames, and 1 KiB per tensor of the revision.
     """
 
     def __init__(
@@ -66,13 +68,13 @@ class Ingest:
         self._job_id = job_id
         self._progress = Progress(report, check_cancel)
         self._planner: BasePlanner | None = None
-        # What is not stored yet, None while that is not known.
+        # Tensors that are not stored yet; None while they are not known.
         self._todo: deque[TensorSource] | None = None
         self._total_bytes = 0
         self._is_rescanned = False
 
     def run(self) -> None:
-        """All steps that are still to be done, one after the other."""
+        """Do all remaining steps, one after the other."""
         for file_ids in self.pending_files():
             self.scan(file_ids)
         while self.store_next_pack():
@@ -88,9 +90,9 @@ class Ingest:
         self.release()
 
     def pending_files(self) -> list[list[int]]:
-        """The revision's files that are read from their landing, in order of path.
+        """The revision's files that are not ingested yet, one list per step, in order of path.
 
-        A list for each step: small ones share the step's transactions, a large one is alone.
+        Small files share the transactions of a step. A large file has a step of its own.
         """
         steps: list[list[int]] = []
         n_bytes = 0
@@ -103,15 +105,15 @@ class Ingest:
         return steps
 
     def scan(self, file_ids: Sequence[int]) -> None:
-        """Parse and hash these files; what is found survives this process.
+        """Parse and hash these files; the results are kept on the disk.
 
-        A damaged one is passed over, here and in storing: finish() says what is wrong with it.
+        A damaged file is skipped, here and in store_next_pack: finish() raises its error.
         """
         for _ in self._scanned(file_ids):
             pass
 
     def store_next_pack(self) -> bool:
-        """Store what fills a pack (more for a tensor that needs more); whether any is left."""
+        """Store a pack of missing tensors (several for a large tensor); whether any are left."""
         try:
             if self._todo is None:
                 self._todo = self._find_missing()
@@ -119,9 +121,9 @@ class Ingest:
                 self._store(self._todo)
         except ObjectNotFound as exc:
             self._todo = None
-            # Another job may have finished a file of ours, so that its landing is gone.
+            # Another job may have finished a file of this revision and deleted its landing.
             if any(self._is_lost(file) for file, _ in self._pending()):
-                self._rescan(_lost(exc))
+                self._rescan(_missing_landing(exc))
             return True
         except DataLost as exc:
             self._todo = None
@@ -133,18 +135,18 @@ class Ingest:
         return bool(self._todo)
 
     def _rescan(self, why: DataLost) -> None:
-        """Once, look at all uploads anew: one that has changed since shall not keep the others."""
+        """Once, forget all scans, so that an upload that changed does not stop the others."""
         if self._is_rescanned:
             raise why
         log.warning("job=%s scans its files again: %s", self._job_id, why)
         self._is_rescanned = True
         for file, _ in self._pending():
-            forget(self._reg, file)
+            scans.forget(self._reg, file)
 
     def finish(self, file_ids: Sequence[int]) -> None:
-        """Restore each file from its recipe, compare its SHA-256, and only then switch to it.
+        """Rebuild each file from its recipe, compare its SHA-256, and only then switch to it.
 
-        DataLost, once the others are switched, if one does not come back; it stays as it is.
+        DataLost if a file cannot be rebuilt. That file stays as it is; the others are switched.
         """
         damaged: list[DataLost] = []
         files = list(self._scanned(file_ids, damaged))
@@ -152,7 +154,7 @@ class Ingest:
         progress = self._counting("prove", total)
         lost = finish_files(self._reg, self._reader, files, progress)
         if lost:
-            self._heal(file_ids, total)
+            self._repair(file_ids, total)
             damaged = []
             again = self._scanned(file_ids, damaged)
             progress = self._counting("prove", total)
@@ -163,23 +165,21 @@ class Ingest:
         if damaged:
             raise damaged[0]
 
-    def _heal(self, file_ids: Sequence[int], total: int) -> None:
-        """Store anew what is stored of these files and damaged."""
+    def _repair(self, file_ids: Sequence[int], total: int) -> None:
+        """Store the damaged tensors of these files again."""
         sources = (
-            item
-            for file, scanned in self._scanned(file_ids)
-            for item in self._items_of(file, scanned)
+            item for file, scan in self._scanned(file_ids) for item in self._sources_of(file, scan)
         )
         progress = self._counting("prove", total)
-        heal(self._reg, self._reader, sources, self._job_id, progress)
+        repair_tensors(self._reg, self._reader, sources, self._job_id, progress)
 
     def release(self) -> None:
-        """Let go of what the job held: the finished files refer to it now."""
+        """End the job's holds: the finished files refer to the tensors now."""
         with self._reg.db.write() as session:
             release_job(session, self._job_id)
 
     def _pending(self, file_ids: Sequence[int] | None = None) -> list[tuple[File, str]]:
-        """Files that are not ingested, all or of these, each with a path, in order of path."""
+        """The files (of these ids, or all) that are not ingested, with a path, in order of path."""
         query = (
             select(File, Entry.path)
             .join(Entry, Entry.file_id == File.id)
@@ -191,7 +191,7 @@ class Ingest:
         files: dict[int, tuple[File, str]] = {}
         with self._reg.db.read() as session:
             for file, path in session.execute(query):
-                # One file may have several names; the one that says more about it counts.
+                # A file may have several paths. One that ends in .safetensors is preferred.
                 if file.id not in files or path.endswith(SAFETENSORS_SUFFIX):
                     files[file.id] = (file, path)
         return list(files.values())
@@ -199,43 +199,43 @@ class Ingest:
     def _scanned(
         self, file_ids: Sequence[int] | None = None, damaged: list[DataLost] | None = None
     ) -> Iterator[tuple[File, Scan]]:
-        """Files that are not ingested, scanned; `damaged` gets what is wrong with the others."""
+        """Scans of the files that are not ingested. Errors of damaged files go to `damaged`."""
         pending = self._pending(file_ids)
         progress = self._counting("scan", sum(file.size for file, _ in pending))
         faults: list[DataLost] = [] if damaged is None else damaged
         for file, path in pending:
             try:
-                found = scan(self._reg, file, path, progress)
+                found = scans.scan(self._reg, file, path, progress)
             except DataLost as exc:
                 faults.append(exc)
                 continue
             except ObjectNotFound as exc:
-                # Another job may have finished it, so that its landing is gone.
+                # Another job may have finished the file and deleted its landing.
                 if self._is_lost(file):
-                    faults.append(_lost(exc))
+                    faults.append(_missing_landing(exc))
                 continue
             yield file, found
 
     def _counting(self, stage: str, total: int) -> Callable[[int], None]:
-        """What is called with so many more bytes done."""
+        """A progress function that takes the bytes done since its last call."""
         done = 0
 
         def progress(n: int) -> None:
             nonlocal done
-            done = min(done + n, total)  # what no recipe can describe is hashed twice
+            done = min(done + n, total)  # files beyond a recipe's limits are hashed twice
             self._progress(stage, done, total)
 
         return progress
 
     def _find_missing(self) -> deque[TensorSource]:
-        """Tensors that no domain in reach has; those that one has are held for this job."""
+        """The tensors that are not stored in a domain they may use. Stored ones get a hold."""
         items: dict[tuple[int, bytes], TensorSource] = {}
-        for file, scanned in self._scanned():
-            for item in self._items_of(file, scanned):
+        for file, scan in self._scanned():
+            for item in self._sources_of(file, scan):
                 items.setdefault((item.domain_id, item.ref.tensor), item)
         self._total_bytes = sum(item.ref.size for item in items.values())
         missing: deque[TensorSource] = deque()
-        # A pack holds one domain's frames. (Sorting is stable: the files' order stays.)
+        # Grouped by domain, because a pack holds frames of one domain. The files' order is kept.
         for domain_id in sorted({domain for domain, _ in items}):
             hashes = [content for domain, content in items if domain == domain_id]
             for part in batches(hashes, PART_TENSORS):
@@ -246,26 +246,26 @@ class Ingest:
                 missing.extend(items[domain_id, h] for h in part if h not in found)
         return missing
 
-    def _items_of(self, file: File, scanned: Scan) -> Iterator[TensorSource]:
+    def _sources_of(self, file: File, scan: Scan) -> Iterator[TensorSource]:
         landed = LandedFile.of(self._reg, file)
-        for start, ref in scanned.placed_tensors():
+        for start, ref in scan.placed_tensors():
             yield TensorSource(file.domain_id, ref, _reader_at(landed, start))
-        data, size = scanned.recipe_bytes, len(scanned.recipe_bytes)
-        ref = TensorRef(scanned.recipe_id, size, "U8", (size,), None)
+        data, size = scan.recipe_bytes, len(scan.recipe_bytes)
+        ref = TensorRef(scan.recipe_id, size, "U8", (size,), None)
         yield TensorSource(file.domain_id, ref, _reader_of(data))
 
     def _store(self, todo: deque[TensorSource]) -> None:
         try:
             self._store_pack(todo, with_bases=True)
         except (BaseGone, DeltaCycle, TensorGone) as exc:
-            # A base was deleted or moved deeper since it was chosen: these stand alone.
+            # A base was deleted or became deeper after it was chosen.
             log.info("job=%s stores a pack without bases: %s", self._job_id, exc)
             self._store_pack(todo, with_bases=False)
 
     def _store_pack(self, todo: deque[TensorSource], *, with_bases: bool) -> None:
-        """Store the first tensors of todo, and take them off it."""
+        """Store the first tensors of todo and remove them from it."""
         domain_id = todo[0].domain_id
-        n_taken, raw_bytes = 0, 0
+        n_stored, raw_bytes = 0, 0
         done = self._total_bytes - sum(item.ref.size for item in todo)
 
         def progress(n: int) -> None:
@@ -277,23 +277,23 @@ class Ingest:
             for item in todo:
                 if item.domain_id != domain_id:
                     break
-                # What the next tensor will take, by what those before it took.
-                share = spool.size_bytes / raw_bytes if raw_bytes else 0.0
-                if spool.size_bytes + item.ref.size * share > self._reg.settings.pack_bytes:
+                # Estimate the next tensor's encoded size by the ratio of the tensors before it.
+                ratio = spool.size_bytes / raw_bytes if raw_bytes else 0.0
+                if spool.size_bytes + item.ref.size * ratio > self._reg.settings.pack_bytes:
                     break
                 choice = self._choose(item) if with_bases else None
                 spec = tensor_spec(item.ref.tensor, item.ref.dtype, item.ref.shape)
                 plan_of = None if choice is None else choice.frame_plan
                 spool.encode(spec, item.read, plan_of, progress)
-                n_taken += 1
+                n_stored += 1
                 raw_bytes += item.ref.size
             store_and_switch(self._reg, spool, self._insert, is_split=True)
         failpoints.reached("ingest.publish.after_commit")
-        for _ in range(n_taken):
+        for _ in range(n_stored):
             todo.popleft()
 
     def _insert(self, session: WriteSession, sealed: SealedPacks) -> None:
-        """Make the tensors known, held for the job until the files refer to them."""
+        """Insert the tensors' rows, held for the job until the files refer to them."""
         settings = self._reg.settings
         ids = insert_tensors(session, sealed, settings.max_depth)
         hold_for_job(session, ids.values(), self._job_id, settings.hold_ttl_s)
@@ -310,7 +310,7 @@ class Ingest:
         return self._planner.plan(item.ref.name, item.ref.dtype, item.ref.shape, item.read)
 
     def _is_lost(self, file: File) -> bool:
-        """Whether the file is to be read from a landing that is not there."""
+        """Whether the file still has to be read from a landing whose object is gone."""
         try:
             self._reg.store.size(landing_key(file.landing_id or ""))
         except ObjectNotFound:
@@ -318,7 +318,7 @@ class Ingest:
         return False
 
 
-def _lost(exc: ObjectNotFound) -> DataLost:
+def _missing_landing(exc: ObjectNotFound) -> DataLost:
     return DataLost(f"{exc}, and a file is still read from it; run fsck")
 
 

@@ -1,4 +1,4 @@
-"""How a landed file will be stored: its pieces, hashed once, kept until the file is ingested."""
+"""Scans: the recipe of a landed file, made once and kept on the disk until the file is ingested."""
 
 import struct
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ from deltahub.registry.storage.local import translated
 from deltahub.registry.storage.refusals import translated_store_errors
 
 READ_BYTES = 4 << 20
-# From this size on, threads of BLAKE3 pay for themselves.
+# From this size on, hashing with several threads is faster.
 LARGE_BYTES = 64 << 20
 _NOTE = struct.Struct("<I")
 _HASH = 32
@@ -31,7 +31,7 @@ _HASH = 32
 
 @dataclass(frozen=True)
 class Scan:
-    """A file's recipe before anything of it is stored. note: why it is no safetensors file."""
+    """A file's recipe, before its tensors are stored. note: why it is no safetensors file."""
 
     recipe: Recipe
     recipe_bytes: bytes
@@ -42,7 +42,7 @@ class Scan:
         return tensor_id(self.recipe_bytes)
 
     def placed_tensors(self) -> Iterator[tuple[int, TensorRef]]:
-        """(first byte in the file, tensor) of every tensor segment."""
+        """(offset in the file, tensor) of every tensor segment."""
         position = 0
         for segment in self.recipe.segments:
             if isinstance(segment, TensorRef):
@@ -78,8 +78,8 @@ class LandedFile:
         return bytes(out)
 
 
-def plan_path(reg: Registry, file: File) -> Path:
-    """Where the scan of a file is kept; losing it costs hashing the file again."""
+def scan_path(reg: Registry, file: File) -> Path:
+    """Where the scan of a file is kept. If it is lost, the file is hashed again."""
     return reg.scratch / f"{file.domain_id}-{file.sha256}.scan"
 
 
@@ -89,10 +89,10 @@ def scan(
     path: str,
     progress: Callable[[int], None] = lambda n: None,
 ) -> Scan:
-    """Parse and hash a landed file, or remember what an earlier run found.
+    """Parse and hash a landed file, or load the scan of an earlier run.
 
-    path: what the revision calls it; the ending decides whether it is looked at as safetensors.
-    progress(n): called after every piece of n bytes; may raise to stop.
+    path: its path in the revision; only a .safetensors file is parsed. progress(n): called after
+    every part of n bytes; may raise to stop.
     """
     kept = load(reg, file)
     if kept is not None:
@@ -100,14 +100,14 @@ def scan(
     landed = LandedFile.of(reg, file)
     found = _scan(reg, file, path, landed, progress)
     failpoints.reached("ingest.scan.before_plan")
-    _keep(plan_path(reg, file), found)
+    _keep(scan_path(reg, file), found)
     return found
 
 
 def load(reg: Registry, file: File) -> Scan | None:
-    """What scan() kept, unless it is lost or damaged."""
+    """The scan that an earlier run kept; None if it is lost or damaged."""
     try:
-        data = plan_path(reg, file).read_bytes()
+        data = scan_path(reg, file).read_bytes()
     except FileNotFoundError:
         return None
     digest, rest = data[:_HASH], data[_HASH:]
@@ -119,12 +119,12 @@ def load(reg: Registry, file: File) -> Scan | None:
     try:
         recipe = Recipe.from_bytes(recipe_bytes)
     except CodecError:
-        return None  # another release wrote it
+        return None  # written by another release
     return Scan(recipe, recipe_bytes, note or None)
 
 
 def forget(reg: Registry, file: File) -> None:
-    plan_path(reg, file).unlink(missing_ok=True)
+    scan_path(reg, file).unlink(missing_ok=True)
 
 
 def _scan(
@@ -134,7 +134,7 @@ def _scan(
     try:
         return _hash(reg, file, plan, landed, progress)
     except InvalidInput as exc:
-        # Parsed, but more than a recipe can say: kept as bytes.
+        # The file parses but exceeds what a recipe can describe: it is stored as an opaque file.
         opaque = plan_file(landed.read_at, file.size, "")
         found = _hash(reg, file, opaque, landed, progress)
         return Scan(found.recipe, found.recipe_bytes, str(exc))
@@ -172,7 +172,7 @@ def _keep(path: Path, found: Scan) -> None:
 
 
 def _limits(reg: Registry) -> HeaderLimits:
-    """The client cuts files by the format's own limits; a hub may only be stricter."""
+    """The settings' limits, but never above the format's, by which the client splits files."""
     return HeaderLimits(
         min(reg.settings.max_header_bytes, DEFAULT_LIMITS.max_header_bytes),
         min(reg.settings.max_tensors, DEFAULT_LIMITS.max_tensors),

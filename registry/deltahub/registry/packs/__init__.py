@@ -1,1 +1,1 @@
-"""Packs and frames: write, read, cache and switch the stored form of tensors."""
+"""Packs and frames: how stored tensors are written, read, cached and replaced."""

@@ -1,8 +1,8 @@
-"""Blocks of bases as they are decoded, on the local disk, for the next difference from them.
+"""A cache of decoded base blocks on the local disk, for downloads of fine-tunes.
 
-A base is decoded again for every fine-tune of it that somebody downloads; to read its words takes
-less. What is kept here has no name on the disk and ends with the process. Nobody
-trusts it: whoever decodes a difference against it checks what comes out, as against any base.
+Every download of a fine-tune needs its base decoded. Reading decoded bytes takes less time than
+decoding them again. The files have no names, so they disappear with the process. Cached bytes are
+not trusted: the decoder of a delta verifies the checksum of every block that it returns.
 """
 
 import logging
@@ -21,24 +21,24 @@ from deltahub.registry.storage.disk import Disk
 
 log = logging.getLogger(__name__)
 
-# (pack, offset of the frame in it): packs never change.
+# (pack id, offset of the frame in the pack). It stays valid because packs never change.
 FrameKey: TypeAlias = tuple[str, int]
 
-# What is kept and let go of at once, at least: each such file is one that the process has open,
-# which may have a thousand, connections included.
+# Least size of a segment, which is the unit of eviction. Each segment is an open file, and a
+# process may have about 1000 open files, connections included.
 SEGMENT_BYTES: Final = 64 << 20
 _MAX_SEGMENTS: Final = 128
-# Smaller blocks are decoded in the time that a read takes.
-LEAST_BYTES: Final = 64 << 10
-# A segment that was used this short a time ago stays. Bases that do not fit all together would
-# otherwise drive each other out, and none be there when it is wanted.
-FRESH_S: Final = 600.0
-# Frames of which is remembered which blocks were decoded once.
-_MAX_SEEN: Final = 1 << 14
+# Smaller blocks are not cached, because decoding them takes no longer than a read.
+MIN_BLOCK_BYTES: Final = 64 << 10
+# Seconds during which a used segment is not evicted. Bases that do not fit together would otherwise
+# evict each other, and no lookup would ever find its base.
+KEEP_RECENT_S: Final = 600.0
+# Frames for which the cache remembers which blocks were decoded once.
+_MAX_SEEN_FRAMES: Final = 1 << 14
 
 
 class _Segment:
-    """A file without a name. It is gone with the last reference to this."""
+    """A file without a name. It is deleted with the last reference to this object."""
 
     def __init__(self, disk: Disk, folder: Path) -> None:
         path = folder / f"hot-{secrets.token_hex(8)}"
@@ -58,15 +58,15 @@ class _Place:
 
 
 class HotBases:
-    """Keeps what was decoded at least twice, up to `limit_bytes`. Safe to share between threads.
+    """Caches blocks that were decoded at least twice, up to `limit_bytes`. Thread-safe.
 
-    It takes no more of the disk than would leave limit_bytes free there, and lets go of it again
-    when others take that (leave_room). When the disk fails, or what it gives back was changed, it
-    says so in the log and keeps nothing any more.
+    The cache grows only while at least limit_bytes stay free on the disk, and shrinks again when
+    other files take that space (leave_room). When the disk fails or returns changed bytes, the
+    cache logs an error and stays empty until a restart.
     """
 
     def __init__(self, disk: Disk, folder: Path, limit_bytes: int) -> None:
-        """folder: where its files go for a moment, until they lose their names."""
+        """folder: where each file is created, before it is unlinked."""
         self._disk = disk
         self._folder = folder
         self._limit = limit_bytes
@@ -76,7 +76,7 @@ class HotBases:
         self._is_on = limit_bytes >= SEGMENT_BYTES
         self._places: dict[FrameKey, dict[int, _Place]] = {}
         self._segments: list[_Segment] = []
-        # frame -> its blocks that were decoded once, a bit each
+        # frame -> bit mask of its blocks that were decoded at least once
         self._seen: OrderedDict[FrameKey, int] = OrderedDict()
         self._read_bytes = 0
 
@@ -90,55 +90,55 @@ class HotBases:
         return self._read_bytes
 
     def read_into(self, frame: FrameKey, block: int, skip: int, out: memoryview) -> int:
-        """Fill the beginning of `out` from byte `skip` of a block on, and from the blocks after it.
+        """Fill the beginning of `out` from byte `skip` of `block`, then from the blocks after it.
 
-        Returns how many bytes; 0 where the block is not kept.
+        Returns the number of bytes that were filled: 0 if the block is not cached.
         """
         if not self._places:
             return 0
-        runs = self._find(frame, block, skip, out.nbytes)
+        ranges = self._find(frame, block, skip, out.nbytes)
         position = 0
-        for segment, offset, size in runs:
+        for segment, offset, size in ranges:
             try:
                 n = os.preadv(segment.fd, [out[position : position + size]], offset)
             except OSError as exc:
-                self.give_up(f"reading failed: {exc}")
+                self.disable(f"reading failed: {exc}")
                 return position
             if n != size:
-                self.give_up("a file was cut short")
+                self.disable("a file was cut short")
                 return position
             position += n
         return position
 
     def offer(self, frame: FrameKey, block: int, sizes: list[int], data: memoryview) -> None:
-        """Blocks from `block` on that were just decoded, of these sizes, back to back in `data`.
+        """Cache those of these just decoded blocks that had been decoded before.
 
-        Those are written that somebody else has decoded before.
+        The blocks begin at number `block`, have these sizes and lie back to back in `data`.
         """
         if not self._is_on or not self._writing.acquire(blocking=False):
-            return  # who writes at this moment will not be waited for
+            return  # another thread is writing, and a download must not wait for it
         try:
-            for first, end, begin, stop in self._wanted(frame, block, sizes):
+            for first, end, begin, stop in self._ranges_to_write(frame, block, sizes):
                 self._write(frame, first, sizes[first - block : end - block], data[begin:stop])
         except OSError as exc:
-            self.give_up(f"writing failed: {exc}")
+            self.disable(f"writing failed: {exc}")
         finally:
             self._writing.release()
 
     def leave_room(self) -> None:
-        """Let go of what was read least lately, until limit_bytes are free on the disk again.
+        """Evict the least recently used segments until limit_bytes are free on the disk.
 
-        For who looks from time to time: uploads that find no room must not fail for this.
+        To be called at intervals, so that uploads do not fail because the cache fills the disk.
         """
         if not self._segments:
             return
         try:
             missing = self._limit - shutil.disk_usage(self._folder).free
         except OSError as exc:
-            self.give_up(f"looking at the disk failed: {exc}")
+            self.disable(f"looking at the disk failed: {exc}")
             return
         with self._lock:
-            # By a name, so that files are closed once the lock is free.
+            # A local variable keeps the segments alive, so that files close after the lock is free.
             oldest_first = sorted(self._segments, key=lambda segment: segment.used_at)
             for segment in oldest_first:
                 if missing <= 0:
@@ -146,8 +146,8 @@ class HotBases:
                 missing -= segment.size
                 self._drop(segment)
 
-    def give_up(self, reason: str) -> None:
-        """Keeps nothing from now on."""
+    def disable(self, reason: str) -> None:
+        """Empty the cache and keep it empty until a restart."""
         with self._lock:
             if not self._is_on:
                 return
@@ -160,65 +160,65 @@ class HotBases:
     def _find(
         self, frame: FrameKey, block: int, skip: int, wanted: int
     ) -> list[tuple[_Segment, int, int]]:
-        """(segment, offset, bytes) of what is kept from there on; neighbours as one."""
-        runs: list[tuple[_Segment, int, int]] = []
+        """(segment, offset, size) of the cached bytes from there on; adjacent ranges are merged."""
+        ranges: list[tuple[_Segment, int, int]] = []
         now = time.monotonic()
         with self._lock:
             places = self._places.get(frame, {})
             while wanted and (place := places.get(block)) is not None:
                 size = min(place.size - skip, wanted)
                 offset = place.offset + skip
-                if runs and runs[-1][0] is place.segment and sum(runs[-1][1:]) == offset:
-                    runs[-1] = (place.segment, runs[-1][1], runs[-1][2] + size)
+                if ranges and ranges[-1][0] is place.segment and sum(ranges[-1][1:]) == offset:
+                    ranges[-1] = (place.segment, ranges[-1][1], ranges[-1][2] + size)
                 else:
-                    runs.append((place.segment, offset, size))
+                    ranges.append((place.segment, offset, size))
                 place.segment.used_at = now
                 self._read_bytes += size
                 wanted -= size
                 skip = 0
                 block += 1
-        return runs
+        return ranges
 
-    def _wanted(
+    def _ranges_to_write(
         self, frame: FrameKey, block: int, sizes: list[int]
     ) -> list[tuple[int, int, int, int]]:
-        """(first block, end, first byte, end) of runs that were seen before and are not kept."""
-        runs: list[tuple[int, int, int, int]] = []
+        """(first block, end, first byte, end) of block ranges that were seen and are not cached."""
+        ranges: list[tuple[int, int, int, int]] = []
         position = 0
         with self._lock:
             seen = self._seen.pop(frame, 0)
             places = self._places.get(frame, {})
             for index, size in enumerate(sizes, block):
-                if size >= LEAST_BYTES and index not in places:
+                if size >= MIN_BLOCK_BYTES and index not in places:
                     if seen >> index & 1:
-                        if runs and runs[-1][1] == index:
-                            runs[-1] = (runs[-1][0], index + 1, runs[-1][2], position + size)
+                        if ranges and ranges[-1][1] == index:
+                            ranges[-1] = (ranges[-1][0], index + 1, ranges[-1][2], position + size)
                         else:
-                            runs.append((index, index + 1, position, position + size))
+                            ranges.append((index, index + 1, position, position + size))
                     seen |= 1 << index
                 position += size
             if seen:
                 self._seen[frame] = seen
-            if len(self._seen) > _MAX_SEEN:
+            if len(self._seen) > _MAX_SEEN_FRAMES:
                 self._seen.popitem(last=False)
-        return runs
+        return ranges
 
     def _write(self, frame: FrameKey, block: int, sizes: list[int], data: memoryview) -> None:
-        """Appends blocks to the newest segment, or to a new one; nothing where there is no room."""
-        segment = self._room(data.nbytes)
+        """Append blocks to the newest segment or to a new one; nothing if the disk has no room."""
+        segment = self._segment_with_room(data.nbytes)
         if segment is None:
             return
         self._disk.write(segment.fd, data)
         with self._lock:
             if segment not in self._segments:
-                return  # let go of meanwhile
+                return  # the segment was evicted in the meantime
             places = self._places.setdefault(frame, {})
             for index, size in enumerate(sizes, block):
                 places[index] = _Place(segment, segment.size, size)
                 segment.keys.append((frame, index))
                 segment.size += size
 
-    def _room(self, size: int) -> _Segment | None:
+    def _segment_with_room(self, size: int) -> _Segment | None:
         with self._lock:
             newest = self._segments[-1] if self._segments else None
         if newest is not None and newest.size + size <= self._segment_bytes:
@@ -228,7 +228,7 @@ class HotBases:
         with self._lock:
             if (len(self._segments) + 1) * self._segment_bytes > self._limit:
                 oldest = min(self._segments, key=lambda segment: segment.used_at, default=None)
-                if oldest is None or time.monotonic() - oldest.used_at < FRESH_S:
+                if oldest is None or time.monotonic() - oldest.used_at < KEEP_RECENT_S:
                     return None
                 self._drop(oldest)
         fresh = _Segment(self._disk, self._folder)

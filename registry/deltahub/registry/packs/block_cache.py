@@ -10,9 +10,9 @@ V = TypeVar("V")
 
 
 class ByteCache(Generic[K, V]):
-    """Keeps what was used last, up to `limit_bytes` as the callers count them.
+    """Keeps the most recently used values, up to `limit_bytes` as the callers count them.
 
-    A value larger than the limit is not kept at all.
+    A value larger than the limit is not kept.
     """
 
     def __init__(self, limit_bytes: int) -> None:

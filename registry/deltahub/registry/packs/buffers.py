@@ -1,4 +1,4 @@
-"""Room for bytes that are about to be read or decoded."""
+"""A pool of buffers for bytes that are about to be read or decoded."""
 
 import mmap
 from contextlib import suppress
@@ -10,24 +10,24 @@ import numpy.typing as npt
 
 U8 = npt.NDArray[np.uint8]
 
-# Memory of one size goes from hand to hand: fresh pages take the kernel a tenth of the time of
-# decoding into them, and what was used a moment ago is still near the processor.
+# Buffers of these sizes in bytes are reused for two reasons: the kernel needs a tenth of the decode
+# time to provide fresh pages, and recently used memory is still in the CPU's caches.
 SMALLEST: Final = 64 << 10
 LARGEST: Final = 4 << 20
-# Memory that the processor finds by one entry of its tables, where the system gives such pages:
-# to look up 512 small ones instead, twice in a virtual machine, was some hundredths of a download.
+# Size of a huge page, used where the system provides them. One TLB entry then replaces 512. Page
+# walks for small pages, doubled in a virtual machine, took a few percent of a download's time.
 LARGE_PAGE: Final = 2 << 20
-# What may lie unused, over all sizes.
+# Limit of the unused bytes in the pool, over all sizes.
 IDLE_BYTES: Final = 48 << 20
 
 
-class _Lent(np.ndarray[Any, np.dtype[np.uint8]]):
-    """Memory of the pool. It goes back when the last view of it is gone."""
+class _LentArray(np.ndarray[Any, np.dtype[np.uint8]]):
+    """An array of pooled memory. The memory returns to the pool when its last view is gone."""
 
     memory: U8 | None = None
 
     def __del__(self) -> None:
-        # Only the array that was lent has it, not those that numpy makes from it.
+        # Only the array that the pool lent has it; arrays that numpy derives from that have None.
         if self.memory is not None:
             _POOL.take_back(self.memory)
 
@@ -35,11 +35,11 @@ class _Lent(np.ndarray[Any, np.dtype[np.uint8]]):
 def _fresh(size: int) -> U8:
     if size < LARGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return np.empty(size, np.uint8)
-    try:  # private: what is shared has large pages only where the system was told so
+    try:  # MAP_PRIVATE: shared mappings get huge pages only where the system is configured for it
         room = mmap.mmap(-1, size + LARGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as exc:
         raise MemoryError(f"no room for {size} bytes") from exc
-    with suppress(OSError):  # a kernel without them: small ones do
+    with suppress(OSError):  # a kernel without huge pages: small pages work, too
         room.madvise(mmap.MADV_HUGEPAGE)
     whole = np.frombuffer(room, np.uint8)
     begin = -whole.ctypes.data % LARGE_PAGE
@@ -48,7 +48,7 @@ def _fresh(size: int) -> U8:
 
 class _Pool:
     def __init__(self) -> None:
-        self._idle: list[U8] = []  # what came back last is last
+        self._idle: list[U8] = []  # in order of return: the most recent is last
         self.idle_bytes = 0
         self._lock = Lock()
 
@@ -61,7 +61,8 @@ class _Pool:
         return _fresh(size)
 
     def take_back(self, memory: U8) -> None:
-        # The collector may call this within lend() in the same thread: then it is let go.
+        # Python's garbage collector may call this within lend() in the same thread, which holds the
+        # lock. The memory is freed then instead of pooled.
         if not self._lock.acquire(blocking=False):
             return
         try:
@@ -76,19 +77,19 @@ class _Pool:
 _POOL: Final = _Pool()
 
 
-def room_for(n: int) -> memoryview:
-    """n writable bytes of any value: whoever asks fills all of them, or drops them.
+def allocate_buffer(n: int) -> memoryview:
+    """n writable bytes of undefined value. The caller must fill all that it passes on.
 
-    They are the caller's until the last view of them is gone.
+    They belong to the caller until the last view of them is gone.
     """
     if not SMALLEST <= n <= LARGEST:
         return np.empty(n, np.uint8).data
     memory = _POOL.lend(1 << (n - 1).bit_length())
-    lent = memory[:n].view(_Lent)
+    lent = memory[:n].view(_LentArray)
     lent.memory = memory
     return lent.data
 
 
 def idle_bytes() -> int:
-    """Memory that waits for its next use."""
+    """Unused bytes in the pool."""
     return _POOL.idle_bytes

@@ -1,4 +1,4 @@
-"""Writing sparse packs anew without their dead bytes: frames are copied, never decoded."""
+"""Rewrites sparse packs without their dead bytes: frames are copied, never decoded."""
 
 import secrets
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ _READ_BYTES = 4 << 20
 
 @dataclass
 class Repacked:
-    """What became of the sparse packs. notes: those left alone because they do not check."""
+    """The result of a repack. notes: about packs that were skipped because they are damaged."""
 
     condemned: int = 0
     notes: list[str] = field(default_factory=list)
@@ -30,7 +30,7 @@ class Repacked:
 
 @dataclass(frozen=True)
 class _Moved:
-    """A frame's old place and its new one."""
+    """A frame's old location and its new offset."""
 
     tensor_id: int
     start: int
@@ -40,9 +40,9 @@ class _Moved:
 
 
 def repack(reg: Registry, packs: Sequence[str]) -> Repacked:
-    """Copy the frames still needed into fuller packs; condemn the old ones.
+    """Copy the frames that are still needed into fuller packs; condemn the old packs.
 
-    Readers see the old place or the new one, each whole. Memory: one frame.
+    A reader sees a whole frame at its old or its new location. Memory: one frame.
     """
     result = Repacked()
     by_domain: dict[int, list[str]] = {}
@@ -53,10 +53,10 @@ def repack(reg: Registry, packs: Sequence[str]) -> Repacked:
             )
         ).all()
     for pack_id, domain_id, digest in rows:
-        if digest is not None and _checks(reg, pack_id, digest):
+        if digest is not None and _is_intact(reg, pack_id, digest):
             by_domain.setdefault(domain_id, []).append(pack_id)
         else:
-            # Copying would give damaged bytes a fresh, valid hash.
+            # A copy of damaged bytes would get a new, valid hash.
             result.notes.append(f"pack {pack_id} does not check and stays: run deltahub fsck")
     for domain_id, sources in by_domain.items():
         _copy(reg, domain_id, sources)
@@ -65,7 +65,7 @@ def repack(reg: Registry, packs: Sequence[str]) -> Repacked:
 
 
 def pack_chunks(reg: Registry, pack_id: str) -> Iterator[memoryview]:
-    """The whole object in runs of 4 MiB; the buffer is used again for each."""
+    """The pack's bytes in parts of 4 MiB. Each part overwrites the one before."""
     size = reg.store.size(pack_key(pack_id))
     buffer = memoryview(bytearray(min(size, _READ_BYTES)))
     for start in range(0, size, _READ_BYTES):
@@ -74,7 +74,7 @@ def pack_chunks(reg: Registry, pack_id: str) -> Iterator[memoryview]:
         yield part
 
 
-def _checks(reg: Registry, pack_id: str, digest: bytes) -> bool:
+def _is_intact(reg: Registry, pack_id: str, digest: bytes) -> bool:
     try:
         return verify_pack_hash(pack_chunks(reg, pack_id)) == digest
     except (CodecError, StoreError):
@@ -109,13 +109,13 @@ def _copy(reg: Registry, domain_id: int, sources: Sequence[str]) -> None:
             position += len(moved)
             _publish(reg, domain_id, new_id, path, summary)
         finally:
-            with suppress(FileNotFoundError):  # the store has taken it
+            with suppress(FileNotFoundError):  # take_file has moved it into the store
                 reg.disk.unlink(path)
         _switch(reg, new_id, moved)
 
 
 def _publish(reg: Registry, domain_id: int, new_id: str, path: Path, summary: PackSummary) -> None:
-    """The intent row, the object, and the proof that it reads back as it was written."""
+    """Write the pack's row, put the object, and verify that it reads back as it was written."""
     with reg.db.write() as session:
         session.add(
             Pack(
@@ -129,12 +129,12 @@ def _publish(reg: Registry, domain_id: int, new_id: str, path: Path, summary: Pa
     reached("repack.before_put")
     reg.store.take_file(pack_key(new_id), path)
     reached("repack.after_put")
-    if not _checks(reg, new_id, summary.hash):
+    if not _is_intact(reg, new_id, summary.hash):
         raise AssertionError(f"pack {new_id} does not read back as it was written")
 
 
 def _switch(reg: Registry, new_id: str, moved: Sequence[_Moved]) -> None:
-    """Point the frames that still lie where they were copied from at their copies."""
+    """Point frames at their copies, except frames that have moved since they were copied."""
     with reg.db.write() as session:
         is_ours = session.scalars(
             update(Pack)
@@ -144,7 +144,7 @@ def _switch(reg: Registry, new_id: str, moved: Sequence[_Moved]) -> None:
             .execution_options(synchronize_session=False)
         ).all()
         if not is_ours:
-            return  # condemned meanwhile: the frames stay where they are
+            return  # gc has condemned the new pack in the meantime: the frames stay in the old one
         for frame in moved:
             session.execute(
                 update(Frame)

@@ -1,4 +1,4 @@
-"""Encoding one frame of a tensor: against a base or without one, never larger than raw."""
+"""Encodes one frame of a tensor, with or without a base, and never larger than raw."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ def encode_part(
     effort: Effort,
     threads: int,
 ) -> bytes:
-    """One frame: a delta of the planned base, or standalone where that is as small."""
+    """The frame: a delta of the planned base, or standalone if that is not larger."""
     if plan is None:
         return encode_frame(spec, part, source, effort=effort, threads=threads)
     base = bytearray(len(source))

@@ -1,4 +1,4 @@
-"""Frames as they lie in packs: their parsed prefixes and the stored bytes of their blocks."""
+"""Reads frames from packs: their parsed prefixes and the stored bytes of their blocks."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from deltahub.codecs.errors import CodecError
 from deltahub.codecs.frames import FrameHeader, FrameView, parse_header, peek_header_length
 from deltahub.registry.errors import DataLost
 from deltahub.registry.packs.block_cache import ByteCache
-from deltahub.registry.packs.buffers import room_for
+from deltahub.registry.packs.buffers import allocate_buffer
 from deltahub.registry.packs.locations import FrameLocation
 from deltahub.registry.storage.base import ObjectNotFound, ShortObject
 from deltahub.registry.storage.keys import pack_key
@@ -17,11 +17,12 @@ from deltahub.registry.storage.keys import pack_key
 if TYPE_CHECKING:
     from deltahub.registry.registry import Registry
 
-# A frame up to this long is read whole, in one piece.
+# A frame of at most this many bytes is read with one read.
 PROBE_BYTES = 64 << 10
-# What frame.peek_header_length looks at.
+# Bytes that frames.peek_header_length needs.
 PEEK_BYTES = 16
-# Neighbours up to this long are fetched together, in reads of SPAN_BYTES with holes of GAP_BYTES.
+# Frames of at most SMALL_BYTES that lie close together are prefetched by one read of at most
+# SPAN_BYTES, which may skip gaps of at most GAP_BYTES.
 SMALL_BYTES = 8 << 10
 SPAN_BYTES = 1 << 20
 GAP_BYTES = 16 << 10
@@ -29,7 +30,7 @@ GAP_BYTES = 16 << 10
 
 @dataclass(frozen=True, slots=True)
 class OpenFrame:
-    """A frame whose prefix has been read and checked; `whole` holds a short frame's bytes."""
+    """A frame whose prefix has been read and checked. whole: all bytes of a short frame, or b""."""
 
     location: FrameLocation
     view: FrameView
@@ -37,32 +38,29 @@ class OpenFrame:
 
     @property
     def place(self) -> tuple[str, int]:
-        """(pack, offset in it): what names the frame for as long as the pack is there."""
+        """(pack id, offset in the pack): identifies the frame as long as the pack exists."""
         return self.location.pack_id, self.location.offset
 
     @property
     def memory_bytes(self) -> int:
-        # Parsed, the block table takes a few times its bytes.
+        # The parsed block table takes about four times its stored bytes.
         return 600 + 4 * self.view.header.prefix_length + len(self.whole)
 
     def sizes(self, begin: int, stop: int) -> list[int]:
-        """Decoded bytes of each of blocks [begin, stop)."""
+        """Decoded sizes in bytes of the blocks [begin, stop)."""
         return self.view.geometry.block_sizes(begin, stop - begin)
 
-    def run(self, byte: int, want: int) -> tuple[int, int]:
-        """Blocks [begin, stop) from the one that holds `byte` to the one that reaches `want`.
-
-        byte, want: counted from the start of the frame. At least one block.
-        """
+    def block_range(self, byte: int, want: int) -> tuple[int, int]:
+        """Blocks [begin, stop) that cover bytes [byte, want) of the frame; at least one block."""
         begin = self.view.block_of_byte(byte)
         last = self.view.block_of_byte(min(max(want, byte + 1), self.location.size) - 1)
         return begin, last + 1
 
 
-class damage_is_loss:
-    """What a codec refuses in bytes that we stored is DataLost."""
+class codec_errors_as_data_loss:
+    """A context in which a CodecError of stored bytes is raised as DataLost."""
 
-    # Not made by contextlib: this is entered for every run.
+    # A class, because a contextlib generator would be slower and every block range enters this.
     __slots__ = ("_pack_id",)
 
     def __init__(self, pack_id: str) -> None:
@@ -75,33 +73,34 @@ class damage_is_loss:
         self, kind: type[BaseException] | None, exc: BaseException | None, at: TracebackType | None
     ) -> None:
         if isinstance(exc, CodecError):
-            said = f"pack {self._pack_id}: {exc}; run deltahub fsck --read-data"
-            raise DataLost(said) from exc
+            message = f"pack {self._pack_id}: {exc}; run deltahub fsck --read-data"
+            raise DataLost(message) from exc
 
 
 class FrameReader:
-    """Reads frames of one process's packs; remembers prefixes up to `cache_bytes`."""
+    """Reads frames for one process. It caches parsed prefixes, up to `cache_bytes`."""
 
     def __init__(self, registry: "Registry", cache_bytes: int) -> None:
         self._store = registry.store
         self._frames: ByteCache[tuple[str, int], OpenFrame] = ByteCache(cache_bytes)
 
     def open(self, location: FrameLocation) -> OpenFrame:
-        """The frame's prefix. ObjectNotFound if the pack is gone, DataLost if it does not check.
+        """The frame with its prefix parsed.
 
-        What does not check is also a sound frame of another tensor, or of another part of it.
+        ObjectNotFound if the pack is gone. DataLost if the prefix is damaged, or is the prefix of
+        another frame than the one that `location` describes.
         """
         opened = self._frames.get((location.pack_id, location.offset))
         if opened is None:
-            with damage_is_loss(location.pack_id):
+            with codec_errors_as_data_loss(location.pack_id):
                 opened = self._read_prefix(location)
             self._keep(opened)
-        elif opened.location != location:  # somebody else's row named this place before
+        elif opened.location != location:  # cached for another row
             _check_place(location, opened.view.header)
         return opened
 
     def prefetch(self, locations: Iterable[FrameLocation]) -> None:
-        """Read small frames that lie side by side, a span at a time; what fails is left out."""
+        """Read small frames that lie close together, one span per read. Errors are ignored."""
         small = sorted(
             (each for each in locations if each.length <= SMALL_BYTES and not self._is_open(each)),
             key=lambda each: (each.pack_id, each.offset),
@@ -116,7 +115,7 @@ class FrameReader:
                     opened = _parse_whole(each, bytes(data[begin : begin + each.length]))
                     self._keep(opened)
             except (ObjectNotFound, ShortObject, CodecError, DataLost):
-                continue  # reading the frame itself will say what is wrong
+                continue  # open() will report the error
 
     def stored(self, frame: OpenFrame, begin: int, stop: int) -> memoryview:
         """The stored bytes of blocks [begin, stop), in one read."""
@@ -126,10 +125,10 @@ class FrameReader:
         return self.read(frame.location, first, end - first)
 
     def read(self, location: FrameLocation, start: int, n: int) -> memoryview:
-        """Bytes [start, start + n) of a frame as it lies in its pack."""
+        """The stored bytes [start, start + n) of a frame; DataLost if the pack ends before."""
         if start + n > location.length:
             raise DataLost(f"a frame of pack {location.pack_id} is cut short; run deltahub fsck")
-        out = room_for(n)
+        out = allocate_buffer(n)
         if n == 0:
             return out
         try:
@@ -180,7 +179,7 @@ def _check_place(location: FrameLocation, header: FrameHeader) -> None:
 
 
 def _spans(ordered: Iterable[FrameLocation]) -> Iterator[list[FrameLocation]]:
-    """Frames in order of place, cut where one read should not go on."""
+    """Groups of neighbouring frames, each group to be read by one read."""
     span: list[FrameLocation] = []
     for each in ordered:
         if span and (

@@ -1,4 +1,7 @@
-"""Holds: a tensor that somebody was told the hub has stays until they could have committed it."""
+"""Holds: a client that was told that the hub has a tensor gets time to commit it.
+
+A held tensor is not deleted before the hold expires.
+"""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -12,7 +15,7 @@ from deltahub.registry.db.session import WriteSession
 
 
 def hold_for_job(session: WriteSession, tensor_ids: Iterable[int], job_id: str, ttl_s: int) -> None:
-    """Keep these tensors while the job runs, and for ttl_s at least."""
+    """Hold these tensors until the job is over, and for at least ttl_s seconds."""
     _hold(session, tensor_ids, Hold.job_id == job_id, {"job_id": job_id}, ttl_s)
 
 
@@ -23,27 +26,27 @@ def hold_for_user(
     repository_id: int,
     ttl_s: int,
 ) -> None:
-    """Keep these tensors for ttl_s more, as acknowledged to the user for this repository."""
-    mine = (Hold.user_id == user_id) & (Hold.repository_id == repository_id)
+    """Hold these tensors for ttl_s seconds from now, for this user and repository."""
+    is_own = (Hold.user_id == user_id) & (Hold.repository_id == repository_id)
     values = {"user_id": user_id, "repository_id": repository_id}
-    _hold(session, tensor_ids, mine, values, ttl_s)
+    _hold(session, tensor_ids, is_own, values, ttl_s)
 
 
 def release_job(session: WriteSession, job_id: str) -> None:
-    """The job is over: its files refer to the tensors, or nothing does."""
+    """End the holds of a job that is over: its files refer to the tensors now, or nothing does."""
     session.execute(delete(Hold).where(Hold.job_id == job_id))
 
 
 def _hold(
     session: WriteSession,
     tensor_ids: Iterable[int],
-    mine: ColumnElement[bool],
+    is_own: ColumnElement[bool],
     values: dict[str, Any],
     ttl_s: int,
 ) -> None:
     expires_at = utc_now() + timedelta(seconds=ttl_s)
     for batch in batches(dict.fromkeys(tensor_ids)):
-        condition = Hold.tensor_id.in_(batch) & mine
+        condition = Hold.tensor_id.in_(batch) & is_own
         held = set(session.scalars(select(Hold.tensor_id).where(condition)))
         if held:
             session.execute(update(Hold).where(condition).values(expires_at=expires_at))

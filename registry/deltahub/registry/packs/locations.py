@@ -1,4 +1,4 @@
-"""Where a tensor's frames lie now, and which stored tensor a content id means in a domain."""
+"""Where a tensor's frames are stored, and which stored tensor a content id means in a domain."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
@@ -13,9 +13,10 @@ from deltahub.registry.db.models import PUBLIC_DOMAIN_KEY, Domain, Frame, Tensor
 
 @dataclass(frozen=True, slots=True)
 class FrameLocation:
-    """One frame: bytes [start, start + size) of `tensor` (a content id), `length` in a pack.
+    """One frame: the bytes [start, start + size) of `tensor`, encoded in `length` bytes of a pack.
 
-    tried: of a frame that no row names yet, the rank of the encoders that made it (encoders.py).
+    tensor: a content id. tried: the encoder generation (encoder_generation.py) of a new frame that
+    has no row yet.
     """
 
     start: int
@@ -32,8 +33,8 @@ class FrameLocation:
 class TensorLocation:
     """A stored tensor and its frames in order of start.
 
-    bases: the domain in which each base of these frames lies, by content id. With the same bytes
-    stored privately and publicly, the content id alone does not say which row the frames need.
+    bases: content id -> domain of each base of these frames. The same bytes may be stored privately
+    and publicly, so the content id alone does not say which row the frames need.
     """
 
     id: int
@@ -44,7 +45,7 @@ class TensorLocation:
     bases: Mapping[bytes, int]
 
     def frame_at(self, byte: int) -> FrameLocation | None:
-        """The frame that holds this byte of the tensor."""
+        """The frame that holds this byte of the tensor, if any."""
         index = bisect_right(self.frames, byte, key=lambda frame: frame.start) - 1
         if index < 0:
             return None
@@ -53,15 +54,15 @@ class TensorLocation:
 
 
 def allowed_domains(session: Session, domain_id: int) -> tuple[int, ...]:
-    """The domains that data of this one may refer to: itself first, then public."""
+    """The domains that data of this domain may refer to: itself, then the public one."""
     public = session.scalar(select(Domain.id).where(Domain.key == PUBLIC_DOMAIN_KEY))
     return (domain_id,) if public is None or public == domain_id else (domain_id, public)
 
 
 def resolve(session: Session, domain_id: int, hashes: Iterable[bytes]) -> dict[bytes, Tensor]:
-    """The stored tensors that these content ids mean in a domain: its own, else public ones.
+    """Content id -> the stored tensor that it means in a domain: the domain's own, else the public.
 
-    What is absent is absent from the result.
+    Content ids without a stored tensor are missing from the result.
     """
     domains = allowed_domains(session, domain_id)
     found: dict[bytes, Tensor] = {}
@@ -76,7 +77,7 @@ def resolve(session: Session, domain_id: int, hashes: Iterable[bytes]) -> dict[b
 
 
 def resolve_ids(session: Session, domain_id: int, hashes: Iterable[bytes]) -> dict[bytes, int]:
-    """Like resolve, but only the rows' ids: several times quicker for many."""
+    """Like resolve, but returns only row ids, which is several times faster for many tensors."""
     domains = allowed_domains(session, domain_id)
     found: dict[bytes, int] = {}
     for batch in batches(dict.fromkeys(hashes)):
@@ -92,7 +93,7 @@ def resolve_ids(session: Session, domain_id: int, hashes: Iterable[bytes]) -> di
 
 
 def locate(session: Session, tensor_ids: Iterable[int]) -> dict[int, TensorLocation]:
-    """Where the frames of these tensors lie; a tensor that is gone is absent."""
+    """Row id -> location of the tensor. Deleted tensors are missing from the result."""
     found: dict[int, TensorLocation] = {}
     for batch in batches(dict.fromkeys(tensor_ids)):
         rows = session.execute(
@@ -132,7 +133,7 @@ def locate(session: Session, tensor_ids: Iterable[int]) -> dict[int, TensorLocat
 
 
 def bases_of(session: Session, tensor_ids: Iterable[int]) -> dict[int, set[int]]:
-    """tensor -> the tensors that its frames are coded against."""
+    """Tensor -> the tensors that its frames are deltas of."""
     found: dict[int, set[int]] = {}
     for batch in batches(dict.fromkeys(tensor_ids)):
         for tensor_id, base_id in session.execute(
@@ -143,7 +144,7 @@ def bases_of(session: Session, tensor_ids: Iterable[int]) -> dict[int, set[int]]
 
 
 def closure(session: Session, tensor_ids: Iterable[int]) -> dict[int, set[int]]:
-    """Every tensor that decoding these touches, with its own direct bases."""
+    """Every tensor that is needed to decode these, including themselves -> its direct bases."""
     graph: dict[int, set[int]] = {}
     wanted = set(tensor_ids)
     while wanted:
@@ -153,12 +154,12 @@ def closure(session: Session, tensor_ids: Iterable[int]) -> dict[int, set[int]]:
     return graph
 
 
-def is_as_read(then: TensorLocation, now: TensorLocation | None) -> bool:
-    """Whether the tensor has the same frames, be it in packs that were written anew."""
+def is_unchanged(then: TensorLocation, now: TensorLocation | None) -> bool:
+    """Whether the tensor still has the same frames. They may have been copied to other packs."""
     if now is None or (now.hash, now.domain_id) != (then.hash, then.domain_id):
         return False
-    return _shape(now) == _shape(then) and now.bases == then.bases
+    return _frame_layout(now) == _frame_layout(then) and now.bases == then.bases
 
 
-def _shape(tensor: TensorLocation) -> list[tuple[int, int, int, int]]:
+def _frame_layout(tensor: TensorLocation) -> list[tuple[int, int, int, int]]:
     return [(frame.start, frame.size, frame.length, frame.codec) for frame in tensor.frames]

@@ -1,7 +1,8 @@
-"""The switches: rows that make sealed frames what readers see, each in one transaction.
+"""Switches: transactions whose rows make readers use sealed frames.
 
-Every function that takes a session belongs to the caller's write transaction; a pack that gc has
-condemned in the meantime, a base that is gone, a cycle or a chain too deep undo all of it.
+Every function with a `session` argument is part of the caller's write transaction. It raises, and
+so rolls back that transaction, if gc has condemned a pack in the meantime, if a base is gone, or if
+the deltas would form a cycle or a chain deeper than allowed.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -21,7 +22,7 @@ from deltahub.registry.registry import Registry
 
 
 class BaseGone(Conflict):
-    """A base was deleted between choosing it and switching to it; choose again."""
+    """A base was deleted after it was chosen and before the switch; choose again."""
 
 
 def store_and_switch(
@@ -31,12 +32,12 @@ def store_and_switch(
     *,
     is_split: bool = False,
 ) -> None:
-    """Store all that the spool collected, then make readers see it.
+    """Seal the spool's packs, then make readers use them.
 
-    Every loop that stores tensors keeps this order, because a crash in it then leaves garbage and
-    never a row without its bytes: the packs are put, read back and proved; only then one
-    transaction makes them live and calls switch(session, sealed), which writes the rows.
-    is_split: take several transactions for very many tensors; see in_parts.
+    First the packs are put, read back and verified. Only then a transaction makes them live and
+    calls switch(session, sealed), which writes the rows. In this order a crash leaves garbage at
+    most, never a row without its bytes.
+    is_split: use several transactions for very many tensors; see in_parts.
     """
     sealed = spool.seal()
     for number, part in enumerate(in_parts(sealed) if is_split else [sealed]):
@@ -47,7 +48,7 @@ def store_and_switch(
 
 
 def make_live(session: WriteSession, sealed: SealedPacks) -> None:
-    """From now on these packs are part of the hub. Conflict if gc has taken one for garbage."""
+    """Set the packs' state to live. Conflict if gc has collected one as garbage."""
     for pack_id in sealed.pack_ids:
         statement = (
             update(Pack).where(Pack.id == pack_id, Pack.state == "writing").values(state="live")
@@ -57,7 +58,7 @@ def make_live(session: WriteSession, sealed: SealedPacks) -> None:
 
 
 def check_live(session: WriteSession, sealed: SealedPacks) -> None:
-    """Conflict unless these packs, made live before, still are."""
+    """Conflict unless these packs, which were made live before, are still live."""
     states = session.scalars(
         select(Pack.state).where(Pack.id.in_(sealed.pack_ids)).with_for_update()
     ).all()
@@ -66,10 +67,11 @@ def check_live(session: WriteSession, sealed: SealedPacks) -> None:
 
 
 def in_parts(sealed: SealedPacks) -> Iterator[SealedPacks]:
-    """The same packs with some of their tensors at a time, at least once.
+    """The same packs with a part of their tensors at a time; at least one part.
 
-    A transaction for each keeps nobody else waiting for long: the first begins with make_live,
-    the others with check_live. A crash between them leaves part of the tensors known.
+    One short transaction per part does not block other writers for long. The first transaction
+    begins with make_live, the others with check_live. A crash between two leaves rows for the
+    tensors of the first parts only.
     """
     for batch in batches(sealed.tensors.items(), PART_TENSORS):
         yield replace(sealed, tensors=dict(batch))
@@ -80,9 +82,9 @@ def in_parts(sealed: SealedPacks) -> Iterator[SealedPacks]:
 def insert_tensors(
     session: WriteSession, sealed: SealedPacks, max_depth: int, *, is_foreign: bool = False
 ) -> dict[bytes, int]:
-    """Make every sealed tensor known; content id -> row. Packs must be live, see make_live.
+    """Insert rows for the sealed tensors; content id -> row id. The packs must be live.
 
-    A tensor that somebody else has stored in the meantime stays as it is. BaseGone, DeltaCycle.
+    A tensor that another writer has stored in the meantime keeps its rows. BaseGone, DeltaCycle.
     """
     ids = _in_domain(session, sealed.domain_id, sealed.tensors)
     new = [tensor for content, tensor in sealed.tensors.items() if content not in ids]
@@ -121,11 +123,11 @@ def switch_tensor(
     bases: Collection[bytes],
     max_depth: int,
 ) -> None:
-    """Read a stored tensor from other frames from now on, coded against `bases` (content ids).
+    """Replace the frames of a stored tensor by frames that are deltas of `bases` (content ids).
 
-    Locks the tensor and its bases. DeltaCycle if the tensor is among its own bases' bases, or if
-    it or one that depends on it would be too deep; BaseGone, TensorNotFound. The frames must be
-    in live packs and cover the tensor.
+    The frames must be in live packs and cover the tensor. Locks the tensor and its bases.
+    DeltaCycle if a base depends on the tensor, or if the tensor or a dependent of it would be
+    deeper than max_depth; BaseGone, TensorNotFound.
     """
     tensor = session.get(Tensor, tensor_id, with_for_update=True)
     if tensor is None:
@@ -145,9 +147,9 @@ def switch_tensor(
 
 
 def lock(session: WriteSession, tensor_ids: Iterable[int]) -> None:
-    """Hold these rows until the transaction ends, always in one order, and read them anew.
+    """Lock these rows until the transaction ends, and refresh them.
 
-    SQLite holds the whole database anyway.
+    The order of ids prevents deadlocks. On SQLite a write transaction locks the whole database.
     """
     for batch in batches(sorted(set(tensor_ids))):
         session.scalars(
@@ -160,7 +162,7 @@ def lock(session: WriteSession, tensor_ids: Iterable[int]) -> None:
 
 
 def _depth_above(session: WriteSession, tensor_id: int, base_ids: set[int]) -> int:
-    """1 + the longest chain that begins at a base, from the graph as it is; DeltaCycle."""
+    """The depth of a tensor with these bases; DeltaCycle if one of them depends on it."""
     depth, level = 0, base_ids
     while level:
         if tensor_id in level or depth > MAX_CHAIN:
@@ -171,7 +173,7 @@ def _depth_above(session: WriteSession, tensor_id: int, base_ids: set[int]) -> i
 
 
 def _set_depths(session: WriteSession, tensor: Tensor, depth: int, max_depth: int) -> None:
-    """Write the tensor's depth and that of all that depend on it, level by level."""
+    """Write the depth of the tensor and of all its dependents, level by level."""
     changed: Mapping[int, int] = {tensor.id: depth}
     while changed:
         if max(changed.values()) > max_depth:
@@ -181,22 +183,22 @@ def _set_depths(session: WriteSession, tensor: Tensor, depth: int, max_depth: in
             )
         for tensor_id, value in changed.items():
             session.execute(update(Tensor).where(Tensor.id == tensor_id).values(depth=value))
-        changed = _dependents(session, changed)
+        changed = _outdated_dependents(session, changed)
 
 
-def _dependents(session: WriteSession, changed: Mapping[int, int]) -> dict[int, int]:
-    """Tensors one step further from their anchors whose depth is not what it should be."""
-    needing: set[int] = set()
+def _outdated_dependents(session: WriteSession, changed: Mapping[int, int]) -> dict[int, int]:
+    """Direct dependents of the changed tensors whose stored depth is wrong -> right depth."""
+    dependents: set[int] = set()
     for batch in batches(changed):
-        needing.update(
+        dependents.update(
             session.scalars(select(TensorBase.tensor_id).where(TensorBase.base_id.in_(batch)))
         )
-    edges = bases_of(session, needing)
+    edges = bases_of(session, dependents)
     depths: dict[int, int] = {}
-    for batch in batches(needing | {base for bases in edges.values() for base in bases}):
+    for batch in batches(dependents | {base for bases in edges.values() for base in bases}):
         rows = session.execute(select(Tensor.id, Tensor.depth).where(Tensor.id.in_(batch)))
         depths.update((tensor_id, depth) for tensor_id, depth in rows)
-    right = {tensor: 1 + max(depths[base] for base in edges[tensor]) for tensor in needing}
+    right = {tensor: 1 + max(depths[base] for base in edges[tensor]) for tensor in dependents}
     return {tensor: depth for tensor, depth in right.items() if depths[tensor] != depth}
 
 

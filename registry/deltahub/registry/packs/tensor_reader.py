@@ -1,4 +1,4 @@
-"""Any range of a stored tensor, decoded block by block in bounded memory."""
+"""Reads any range of a stored tensor, decoded block by block in bounded memory."""
 
 import threading
 from collections.abc import Iterable, Iterator
@@ -11,8 +11,8 @@ from deltahub.codecs.frames.base_plan import ReadBase
 from deltahub.registry.errors import DataLost
 from deltahub.registry.packs.base_cache import HotBases
 from deltahub.registry.packs.block_cache import ByteCache
-from deltahub.registry.packs.buffers import room_for
-from deltahub.registry.packs.frame_reader import FrameReader, OpenFrame, damage_is_loss
+from deltahub.registry.packs.buffers import allocate_buffer
+from deltahub.registry.packs.frame_reader import FrameReader, OpenFrame, codec_errors_as_data_loss
 from deltahub.registry.packs.locations import (
     FrameLocation,
     TensorLocation,
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
     from deltahub.registry.registry import Registry
 
 MIB = 1 << 20
-# One read of the store: enough to hide its latency, little enough to hold a few.
-RUN_BYTES = 4 * MIB
-# The first run of what is asked for, so that the first byte comes soon.
-FIRST_RUN_BYTES = MIB
-# Far above every policy: a longer chain can only be a cycle in damaged rows.
+# Bytes of one read of the store: enough to hide its latency, few enough to hold several in memory.
+RANGE_BYTES = 4 * MIB
+# Bytes of the first read of a request: fewer, so that the first byte comes soon.
+FIRST_RANGE_BYTES = MIB
+# Deltas in a chain. Far above every allowed depth, so a longer chain is a cycle in damaged rows.
 MAX_CHAIN = 32
 
 
 class TensorGone(DataLost):
-    """A tensor without a row, without an object where its row says, or that needs itself.
+    """A tensor has no row, its row names an object that is gone, or its bases form a cycle.
 
-    Who found its place through rows that are older looks at those again before it says so.
+    A reader that used older rows reads the rows again before it raises this.
     """
 
 
 class TensorReader:
     """Reads tensors for one process; safe to share between threads.
 
-    Memory: `cache_bytes` for blocks of bases of which a part was wanted, prefixes and locations;
-    for each reader a few runs of RUN_BYTES (or of one block, if that is larger) for each delta of
+    Memory: `cache_bytes` for partly used base blocks, frame prefixes and tensor locations; for each
+    running read a few buffers of RANGE_BYTES (or of one block, if that is larger) for each delta of
     the chain.
     """
 
@@ -55,14 +55,14 @@ class TensorReader:
         cache_bytes: int | None = None,
         hot_bases: HotBases | None = None,
     ) -> None:
-        """hot_bases: for who serves clients. What looks after the store reads the store."""
+        """hot_bases: for readers that serve clients. Maintenance must read the store itself."""
         self._registry = registry
         self._hot_bases = hot_bases
         limit = registry.settings.cache_bytes if cache_bytes is None else cache_bytes
         self.frames = FrameReader(registry, limit // 8)
-        # (pack, offset of the frame, block) -> decoded bytes; packs never change.
+        # (pack id, offset of the frame, block) -> decoded bytes. Valid because packs never change.
         self._blocks: ByteCache[tuple[str, int, int], memoryview] = ByteCache(limit * 3 // 4)
-        # (a domain, content id) -> where what it means there lies: in that domain, else in public
+        # (domain, content id) -> location of the tensor that the content id means in the domain
         self._places: ByteCache[tuple[int, bytes], TensorLocation] = ByteCache(limit // 8)
         self._threads = registry.settings.codec_threads
         self._chain = threading.local()
@@ -70,7 +70,7 @@ class TensorReader:
     def read_tensor_into(self, tensor_id: int, first_byte: int, out: memoryview) -> None:
         """Fill `out` with the tensor's bytes from `first_byte`.
 
-        TensorGone when the tensor or its object is gone, DataLost when stored bytes do not check.
+        TensorGone if the tensor or its object is gone, DataLost if stored bytes are damaged.
         """
         position = 0
         located = self.locate([tensor_id])
@@ -80,7 +80,7 @@ class TensorReader:
             position += piece.nbytes
 
     def locate(self, tensor_ids: Iterable[int]) -> dict[int, TensorLocation]:
-        """Where these tensors and their bases lie now; what has no row is absent."""
+        """Row id -> location of these tensors and of all bases down to their anchors."""
         with self._registry.db.read() as session:
             graph = closure(session, tensor_ids)
             located = locate(session, graph)
@@ -88,8 +88,8 @@ class TensorReader:
             self._remember(located[base].domain_id, located[base])
         return located
 
-    def expect(self, domain_id: int, tensor_ids: Iterable[int]) -> None:
-        """Look up many tensors at once that base_reader(domain_id) will soon be asked for."""
+    def load_locations(self, domain_id: int, tensor_ids: Iterable[int]) -> None:
+        """Look up many tensors at once that base_reader(domain_id) will soon read."""
         for location in self.locate(tensor_ids).values():
             self._remember(domain_id, location)
 
@@ -99,59 +99,61 @@ class TensorReader:
         tensor_id: int,
         first: int,
         end: int,
-        first_run: int = FIRST_RUN_BYTES,
+        first_range: int = FIRST_RANGE_BYTES,
     ) -> Iterator[memoryview]:
-        """The tensor's bytes [first, end) in runs of blocks, about RUN_BYTES each.
+        """The tensor's bytes [first, end) in block ranges of about RANGE_BYTES each.
 
-        located: what locate() said, however old; brought up to date where objects have moved.
-        first_run: about the bytes of the first run.
+        located: a result of locate(), however old. It is updated where objects have moved.
+        first_range: about how many bytes the first block range has.
         """
-        limit = first_run
+        limit = first_range
         while first < end:
             tensor = located.get(tensor_id)
             if tensor is None:
                 raise TensorGone(f"tensor {tensor_id} has no row; run deltahub fsck")
             try:
-                piece = self._read_run(tensor, first, min(end, first + limit), end)
+                piece = self._read_blocks(tensor, first, min(end, first + limit), end)
             except (ObjectNotFound, TensorGone) as exc:
-                located[tensor_id] = self._moved(tensor, self._relocate(tensor), exc)
+                located[tensor_id] = self._new_location(tensor, self._relocate(tensor), exc)
                 continue
             yield piece
             first += piece.nbytes
-            limit = RUN_BYTES
+            limit = RANGE_BYTES
 
     def decode_blocks(
         self, domain_id: int, frame: OpenFrame, begin: int, stop: int, out: memoryview
     ) -> None:
-        """Fill `out` with blocks [begin, stop) of a frame that no row names yet; DataLost.
+        """Fill `out` with blocks [begin, stop) of a frame that has no row yet; DataLost.
 
-        Its bases are what their content ids mean in this domain.
+        Its bases are the tensors that their content ids mean in this domain.
         """
         self._decode(frame, begin, stop, out, self.base_reader(domain_id))
 
     def base_reader(self, domain_id: int) -> ReadBase:
-        """A `read` for base_plan.assemble: content ids as data of this domain means them."""
-        return self._guarded(partial(self._read_base, domain_id, False))
+        """A `read` for base_plan.assemble that resolves content ids in this domain."""
+        return self._depth_limited(partial(self._read_base, domain_id, False))
 
-    def _named_bases(self, tensor: TensorLocation) -> ReadBase:
-        """A `read` for base_plan.assemble: the very rows that the tensor's row names as its bases.
+    def _stored_bases(self, tensor: TensorLocation) -> ReadBase:
+        """A `read` for base_plan.assemble that reads the rows stored as the tensor's bases.
 
-        Cycles and depths are checked on those. What a content id means in the domain may be
-        another row by now, of the same bytes, even one that is made from this tensor.
+        Cycles and depths were checked on these rows. In the domain, the content id may mean another
+        row with the same bytes by now, even one that is a delta of this tensor.
         """
 
         def read(base: bytes, first_byte: int, out: memoryview) -> None:
-            home = tensor.bases.get(base)
-            if home is not None:
-                self._read_base(home, True, base, first_byte, out)
-            else:  # damaged rows: any tensor of those bytes will do
+            base_domain = tensor.bases.get(base)
+            if base_domain is not None:
+                self._read_base(base_domain, True, base, first_byte, out)
+            else:  # damaged rows: any tensor with the same bytes is correct
                 self._read_base(tensor.domain_id, False, base, first_byte, out)
 
-        return self._guarded(read)
+        return self._depth_limited(read)
 
-    def _guarded(self, read_base: ReadBase) -> ReadBase:
-        """The same, but an error instead of no end where rows form a cycle: damaged ones, or of
-        different ages, since what was a tensor's base may be made from it by now.
+    def _depth_limited(self, read_base: ReadBase) -> ReadBase:
+        """The same, but a cycle of rows raises TensorGone instead of an endless recursion.
+
+        Damaged rows can form a cycle, and so can rows that were read at different times: a
+        tensor's former base may be a delta of it by now.
         """
 
         def read(tensor: bytes, first_byte: int, out: memoryview) -> None:
@@ -166,33 +168,33 @@ class TensorReader:
 
         return read
 
-    def _read_run(self, tensor: TensorLocation, first: int, want: int, end: int) -> memoryview:
-        """Bytes [first, x) with first < x <= end: the frame's blocks that reach `want`.
+    def _read_blocks(self, tensor: TensorLocation, first: int, want: int, end: int) -> memoryview:
+        """Bytes [first, x) with first < x <= end, from the frame's blocks that reach `want`.
 
-        Fewer of its blocks where those take more than RUN_BYTES, or where those that come first
-        are kept as they were decoded.
+        They are fewer if those blocks have more than RANGE_BYTES, or if only the first blocks are
+        in the hot bases.
         """
         location = _frame_at(tensor, first)
         frame = self.frames.open(location)
-        begin, stop = frame.run(first - location.start, want - location.start)
+        begin, stop = frame.block_range(first - location.start, want - location.start)
         low, high = frame.view.span(begin, stop)
-        if high - low > RUN_BYTES and stop - begin > 1:
-            # Memory for larger ones comes from the kernel each time, cleared.
+        if high - low > RANGE_BYTES and stop - begin > 1:
+            # Larger buffers are not pooled: the kernel would have to clear new pages for each.
             stop -= 1
             high = frame.view.span(begin, stop)[1]
-        out = room_for(high - low)
+        out = allocate_buffer(high - low)
         if n := self._read_hot(frame, begin, out):
             high = low + n
         else:
-            self._decode(frame, begin, stop, out, self._named_bases(tensor))
+            self._decode(frame, begin, stop, out, self._stored_bases(tensor))
         return out[first - location.start - low : min(end - location.start, high) - low]
 
     def _read_hot(self, frame: OpenFrame, begin: int, out: memoryview) -> int:
-        """Fill the beginning of `out` with blocks from `begin` on that are kept; how many bytes.
+        """Fill the beginning of `out` with blocks from `begin` on that the hot bases hold.
 
-        0 where the first of them is not, or they are not what was kept.
+        Returns the number of bytes: 0 if the first block is missing or the bytes are damaged.
         """
-        hot = self._hot_of(frame)
+        hot = self._hot_bases_for(frame)
         if hot is None:
             return 0
         n = hot.read_into(frame.place, begin, 0, out)
@@ -201,46 +203,46 @@ class TensorReader:
         end = frame.view.block_of_byte(frame.view.block_span(begin)[0] + n - 1) + 1
         if frame.view.holds(begin, end, out[:n]):
             return n
-        hot.give_up("bytes came back changed, check the disk and the memory")
+        hot.disable("bytes came back changed, check the disk and the memory")
         return 0
 
     def _decode(
         self, frame: OpenFrame, begin: int, stop: int, out: memoryview, read_base: ReadBase
     ) -> None:
         stored = self.frames.stored(frame, begin, stop)
-        with damage_is_loss(frame.location.pack_id):
+        with codec_errors_as_data_loss(frame.location.pack_id):
             base = self._base_of(frame, begin, out.nbytes, read_base)
             try:
                 frame.view.decode_into(begin, stop, stored, base, out, self._threads)
             except CodecError as exc:
-                hot = self._hot_now()
+                hot = self._usable_hot_bases()
                 if base is None or hot is None:
                     raise
-                self._chain.is_cold = True
+                self._chain.is_bypassing_hot_bases = True
                 try:
                     base = self._base_of(frame, begin, out.nbytes, read_base)
                     frame.view.decode_into(begin, stop, stored, base, out, self._threads)
                 finally:
-                    self._chain.is_cold = False
-                hot.give_up(f"bytes came back changed, check the disk and the memory ({exc})")
+                    self._chain.is_bypassing_hot_bases = False
+                hot.disable(f"bytes came back changed, check the disk and the memory ({exc})")
 
-    def _hot_of(self, frame: OpenFrame) -> HotBases | None:
-        """As _hot_now; None where to decode is to copy."""
-        return None if frame.view.header.codec == "raw" else self._hot_now()
+    def _hot_bases_for(self, frame: OpenFrame) -> HotBases | None:
+        """The same, but None for raw frames, because decoding those is only a copy."""
+        return None if frame.view.header.codec == "raw" else self._usable_hot_bases()
 
-    def _hot_now(self) -> HotBases | None:
-        """None also where this thread looks whether they gave it what it could not use."""
-        return None if getattr(self._chain, "is_cold", False) else self._hot_bases
+    def _usable_hot_bases(self) -> HotBases | None:
+        """The hot bases; None while this thread repeats a failed decode without them."""
+        return None if getattr(self._chain, "is_bypassing_hot_bases", False) else self._hot_bases
 
     def _base_of(
         self, frame: OpenFrame, begin: int, size: int, read_base: ReadBase
     ) -> memoryview | None:
-        """The aligned base of the `size` bytes from block `begin` on."""
+        """The aligned base of `size` bytes of the frame, from block `begin` on."""
         header = frame.view.header
         if header.base is None:
             return None
         low, itemsize = frame.view.block_span(begin)[0], header.dtype.itemsize
-        base = room_for(size)
+        base = allocate_buffer(size)
         base_plan.assemble(
             header.base, header.dtype, low // itemsize, size // itemsize, read_base, base
         )
@@ -249,28 +251,31 @@ class TensorReader:
     def _read_base(
         self, domain_id: int, is_exact: bool, tensor: bytes, first: int, out: memoryview
     ) -> None:
-        """is_exact: the tensor of that domain itself, not one that may stand in for it."""
+        """is_exact: only the tensor of that domain, not a public one with the same bytes."""
         base = self._find_base(domain_id, is_exact, tensor)
         position = 0
         while position < out.nbytes:
             try:
                 position += self._copy_base(base, first + position, out[position:])
             except (ObjectNotFound, TensorGone) as exc:
-                base = self._moved(base, self._look_up_base(domain_id, is_exact, tensor), exc)
+                base = self._new_location(
+                    base, self._look_up_base(domain_id, is_exact, tensor), exc
+                )
 
     def _copy_base(self, tensor: TensorLocation, first: int, out: memoryview) -> int:
-        """Fill the beginning of `out` with the tensor's bytes from `first` on; how many.
+        """Fill the beginning of `out` with the tensor's bytes from `first` on; returns how many.
 
-        Blocks that are wanted whole are decoded where they are wanted, a run at most. Others are
-        kept: their other part is asked for next, where the blocks of tensor and base differ.
+        Blocks that are needed whole are decoded into `out`, at most RANGE_BYTES. A block that is
+        needed in part is cached, because the next read needs its other part: the blocks of a tensor
+        and of its base may begin at different bytes.
         """
         location = _frame_at(tensor, first)
         frame = self.frames.open(location)
         at = first - location.start
         wanted = min(out.nbytes, location.size - at)
-        begin, stop = frame.run(at, at + min(wanted, RUN_BYTES))
+        begin, stop = frame.block_range(at, at + min(wanted, RANGE_BYTES))
         low, high = frame.view.block_span(begin)
-        hot = self._hot_of(frame)
+        hot = self._hot_bases_for(frame)
         if hot is not None and (n := hot.read_into(frame.place, begin, at - low, out[:wanted])):
             return n
         key = (*frame.place, begin)
@@ -280,13 +285,13 @@ class TensorReader:
             if n > wanted:
                 stop -= 1
                 n = frame.view.span(begin, stop)[1] - low
-            self._decode(frame, begin, stop, out[:n], self._named_bases(tensor))
+            self._decode(frame, begin, stop, out[:n], self._stored_bases(tensor))
             if hot is not None:
                 hot.offer(frame.place, begin, frame.sizes(begin, stop), out[:n])
             return n
         if decoded is None:
-            decoded = room_for(high - low)
-            self._decode(frame, begin, begin + 1, decoded, self._named_bases(tensor))
+            decoded = allocate_buffer(high - low)
+            self._decode(frame, begin, begin + 1, decoded, self._stored_bases(tensor))
             self._blocks.put(key, decoded, high - low)
             if hot is not None:
                 hot.offer(frame.place, begin, [high - low], decoded)
@@ -301,7 +306,7 @@ class TensorReader:
         return self._look_up_base(domain_id, is_exact, tensor)
 
     def _look_up_base(self, domain_id: int, is_exact: bool, tensor: bytes) -> TensorLocation:
-        """Where the base lies at this moment; TensorGone."""
+        """The current location of the base, read from its rows; TensorGone."""
         with self._registry.db.read() as session:
             row = resolve(session, domain_id, [tensor]).get(tensor)
             if row is None or (is_exact and row.domain_id != domain_id):
@@ -315,9 +320,9 @@ class TensorReader:
         return found
 
     def _relocate(self, stale: TensorLocation) -> TensorLocation | None:
-        """Where the tensor lies at this moment: its row, or another one of its contents."""
+        """The current location of the tensor's row, or of another row with the same contents."""
         fresh = self.locate([stale.id]).get(stale.id)
-        # SQLite gives the id of a deleted row to the next one.
+        # SQLite may give the id of a deleted row to a new row.
         if fresh is not None and fresh.hash == stale.hash and fresh.domain_id == stale.domain_id:
             return fresh
         with self._registry.db.read() as session:
@@ -325,10 +330,10 @@ class TensorReader:
             return None if row is None else locate(session, [row.id]).get(row.id)
 
     @staticmethod
-    def _moved(
+    def _new_location(
         stale: TensorLocation, fresh: TensorLocation | None, exc: Exception
     ) -> TensorLocation:
-        """The fresh place, for another try; TensorGone where it is the one that was tried."""
+        """The fresh location, for another try; TensorGone if it is the one that failed."""
         if fresh is None or fresh == stale:
             raise TensorGone(f"{exc}, and no row says where it went; run deltahub fsck") from exc
         return fresh

@@ -1,6 +1,6 @@
-"""Building packs: frames of one domain, spooled to disk, put, read back and proved.
+"""Builds packs: frames of one domain are spooled to disk, put, read back and verified.
 
-Nothing here makes a tensor visible: a transaction does that, in switch.py.
+This module makes no tensor visible. A transaction of switch.py does.
 """
 
 import secrets
@@ -28,22 +28,26 @@ from deltahub.registry import failpoints
 from deltahub.registry.db.models import Pack
 from deltahub.registry.errors import DataLost
 from deltahub.registry.packs.encode import PlanOf, Read, encode_part
-from deltahub.registry.packs.encoder_rank import NOT_TRIED, rank_alone, rank_of
+from deltahub.registry.packs.encoder_generation import (
+    NOT_TRIED,
+    generation_of,
+    standalone_generation,
+)
 from deltahub.registry.packs.locations import FrameLocation
-from deltahub.registry.packs.tensor_reader import RUN_BYTES, TensorReader
+from deltahub.registry.packs.tensor_reader import RANGE_BYTES, TensorReader
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.disk import make_durable, new_file
 from deltahub.registry.storage.keys import pack_key
 from deltahub.registry.storage.local import translated
 from deltahub.registry.storage.refusals import translated_store_errors
 
-# Frames that are looked at together when a pack is proved.
-PREFETCHED = 256
+# Frames that are prefetched together while a pack is verified.
+PREFETCH_FRAMES = 256
 
 
 @dataclass
 class NewTensor:
-    """Frames for one tensor, in order of start, and the content ids that they are coded against."""
+    """The frames of one tensor, in order of start, and the content ids of their bases."""
 
     hash: bytes
     size: int
@@ -57,7 +61,7 @@ class NewTensor:
 
 @dataclass(frozen=True)
 class SealedPacks:
-    """Packs that are in the store and proved; their rows say `writing` until somebody switches."""
+    """Packs that are stored and verified. Their rows say `writing` until a switch."""
 
     domain_id: int
     pack_ids: tuple[str, ...]
@@ -75,14 +79,14 @@ class _OpenPack:
 
 
 class PackSpool:
-    """Collects frames of one domain into packs. Frames of a tensor come in order of start.
+    """Collects frames of one domain into packs. The frames of a tensor are added in order of start.
 
-    A pack that is full is put and proved at once, so that at most one lies on the local disk; a
-    tensor may go over several. Leaving the `with` block drops what is not sealed; packs that
-    were put by then are garbage that gc collects.
+    A full pack is put and verified at once, so that at most one pack is on the local disk. A tensor
+    may span several packs. Leaving the `with` block drops the open pack; packs that were put but
+    not switched to are garbage for gc.
 
-    is_decoded: the caller has decoded and hashed the very bytes that it adds, so that comparing
-    the packs' hashes is proof enough.
+    is_decoded: the caller has decoded and hashed the frames that it adds, so comparing the packs'
+    hashes is enough to verify them.
     """
 
     def __init__(
@@ -93,7 +97,7 @@ class PackSpool:
         self._domain_id = domain_id
         self._is_decoded = is_decoded
         self._tensors: dict[bytes, NewTensor] = {}
-        # Of tensors whose frames are not all proved: hash of the bytes so far, and how many.
+        # Content id -> hash of the bytes so far, for tensors whose frames are not all verified.
         self._hashes: dict[bytes, blake3] = {}
         self._pack_ids: list[str] = []
         self._n_bytes = 0
@@ -109,10 +113,10 @@ class PackSpool:
         trace: TracebackType | None,
     ) -> None:
         if self._open is not None:
-            # On a full disk, closing tries once more to write what it could not. It is not needed.
+            # On a full disk, close() fails while flushing the buffer, whose bytes are not needed.
             with suppress(OSError):
                 self._open.file.close()
-            with suppress(FileNotFoundError):  # the store has taken it
+            with suppress(FileNotFoundError):  # take_file has moved it into the store
                 self._reg.disk.unlink(self._open.path)
             self._open = None
 
@@ -122,7 +126,7 @@ class PackSpool:
 
     @property
     def size_bytes(self) -> int:
-        """What has been collected, packs already put included."""
+        """Encoded bytes that were added, including packs that were put already."""
         return self._n_bytes + (self._open.writer.size if self._open is not None else 0)
 
     def __contains__(self, tensor: object) -> bool:
@@ -135,15 +139,15 @@ class PackSpool:
         plan_of: PlanOf | None = None,
         progress: Callable[[int], None] = lambda n: None,
     ) -> None:
-        """Encode a tensor as the settings say, and add all its frames. Memory: four frames.
+        """Encode a tensor at the effort of the settings and add its frames. Memory: four frames.
 
-        plan_of: the base of each frame; None encodes the tensor without a base. progress(n):
-        called after every frame of n decoded bytes; may raise to stop.
+        plan_of: gives the base plan of each frame; None encodes the tensor without a base.
+        progress(n): called after every frame of n decoded bytes; may raise to stop.
         """
         settings = self._reg.settings
         effort, threads = settings.effort, settings.codec_threads
         read_base = self._reader.base_reader(self._domain_id)
-        # Even a raw frame of that size fits into a pack.
+        # A frame of this many decoded bytes fits into a pack even if it is stored raw.
         limit = max(8, min(MAX_FRAME, settings.pack_bytes // 2))
         for part in split_frames(spec, limit):
             source = bytearray(part.count * spec.dtype.itemsize)
@@ -152,11 +156,11 @@ class PackSpool:
             frame = encode_part(spec, part, source, plan, read_base, effort, threads)
             size = len(source)
             del source
-            self.add(frame, rank_alone() if plan is None else rank_of(effort))
+            self.add(frame, standalone_generation() if plan is None else generation_of(effort))
             progress(size)
 
     def add(self, frame: bytes | bytearray | memoryview, tried: int = NOT_TRIED) -> None:
-        """Append the next frame of its tensor. tried: the rank of the encoders that made it."""
+        """Append the next frame of its tensor. tried: the generation of its encoder."""
         header = parse_header(frame)
         tensor = self._tensors.setdefault(
             header.tensor, NewTensor(header.tensor, header.tensor_size_bytes)
@@ -175,17 +179,17 @@ class PackSpool:
             tensor.bases.update(header.base.base_ids())
 
     def seal(self) -> SealedPacks:
-        """Put and prove what is left; every tensor must have all of its frames by now."""
+        """Put and verify the last pack. Every tensor must have all of its frames by now."""
         for tensor in self._tensors.values():
             if tensor.covered_bytes != tensor.size:
                 raise ValueError(f"frames of tensor {tensor.hash.hex()} are missing")
         if self._open is not None:
             self._put_pack()
-        assert not self._hashes, "a tensor with all its frames was proved or refused"
+        assert not self._hashes, "a tensor with all its frames was verified or refused"
         return SealedPacks(self._domain_id, tuple(self._pack_ids), self._tensors, self._n_bytes)
 
     def _fits(self, writer: PackWriter, n: int) -> bool:
-        # 48 bytes of index a frame (codecs/spec/pack.md).
+        # Each frame takes 48 bytes in the pack's index (codecs/spec/pack.md).
         return writer.fits(n) and writer.size + n + 48 <= self._reg.settings.pack_bytes
 
     def _begin_pack(self) -> _OpenPack:
@@ -197,7 +201,7 @@ class PackSpool:
         return self._open
 
     def _put_pack(self) -> None:
-        """Intent row, object, proof. The order leaves garbage after a crash, never a hole."""
+        """Write the row, put the object, verify it: a crash leaves garbage, never a lost object."""
         pack = self._open
         assert pack is not None
         with _disk_errors(pack.path):
@@ -220,13 +224,13 @@ class PackSpool:
             self._reg.store.take_file(pack_key(pack.id), pack.path)
         failpoints.reached("packs.put.after_put")
         self._open = None
-        self._prove(pack, summary.size, summary.hash)
+        self._verify(pack, summary.size, summary.hash)
         failpoints.reached("packs.put.after_proof")
         self._pack_ids.append(pack.id)
         self._n_bytes += summary.size
 
-    def _prove(self, pack: _OpenPack, size: int, pack_hash: bytes) -> None:
-        """Read the object back from the store: its hash, each frame, each whole tensor."""
+    def _verify(self, pack: _OpenPack, size: int, pack_hash: bytes) -> None:
+        """Read the object back from the store and verify the hashes of the pack and its tensors."""
         try:
             found = verify_pack_hash(self._stored_chunks(pack.id, size))
         except CodecError as exc:
@@ -235,10 +239,10 @@ class PackSpool:
             raise DataLost(f"pack {pack.id} did not come back from the store as it was written")
         if self._is_decoded:
             return
-        scratch = memoryview(bytearray(RUN_BYTES))
+        scratch = memoryview(bytearray(RANGE_BYTES))
         for i, (tensor, location) in enumerate(pack.frames):
-            if i % PREFETCHED == 0:
-                near = pack.frames[i : i + PREFETCHED]
+            if i % PREFETCH_FRAMES == 0:
+                near = pack.frames[i : i + PREFETCH_FRAMES]
                 self._reader.frames.prefetch(location for _, location in near)
             digest = self._hashes.setdefault(tensor.hash, blake3())
             scratch = self._hash_frame(location, digest, scratch)
@@ -254,7 +258,7 @@ class PackSpool:
         frame = self._reader.frames.open(location)
         position = 0
         while position < location.size:
-            begin, stop = frame.run(position, position + RUN_BYTES)
+            begin, stop = frame.block_range(position, position + RANGE_BYTES)
             low, high = frame.view.span(begin, stop)
             if high - low > scratch.nbytes:
                 scratch = memoryview(bytearray(high - low))
@@ -265,16 +269,16 @@ class PackSpool:
         return scratch
 
     def _stored_chunks(self, pack_id: str, size: int) -> Iterator[memoryview]:
-        buffer = memoryview(bytearray(RUN_BYTES))
-        for start in range(0, size, RUN_BYTES):
-            piece = buffer[: min(RUN_BYTES, size - start)]
+        buffer = memoryview(bytearray(RANGE_BYTES))
+        for start in range(0, size, RANGE_BYTES):
+            piece = buffer[: min(RANGE_BYTES, size - start)]
             self._reg.store.get_into(pack_key(pack_id), start, piece)
             yield piece
 
 
 @contextmanager
 def _disk_errors(path: Path) -> Iterator[None]:
-    """What the local disk refuses, as the registry's refusals."""
+    """A context in which errors of the local disk are raised as registry errors."""
     with translated_store_errors(), translated(path.name):
         yield
 

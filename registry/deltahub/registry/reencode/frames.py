@@ -20,8 +20,13 @@ from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import Conflict, DataLost, DeltaCycle, TensorNotFound
 from deltahub.registry.failpoints import reached
 from deltahub.registry.packs.encode import encode_part
-from deltahub.registry.packs.encoder_rank import is_newest, is_same_anew, rank_alone, rank_of
-from deltahub.registry.packs.locations import FrameLocation, TensorLocation, is_as_read, locate
+from deltahub.registry.packs.encoder_generation import (
+    generation_of,
+    is_up_to_date,
+    standalone_generation,
+    would_encode_same,
+)
+from deltahub.registry.packs.locations import FrameLocation, TensorLocation, is_unchanged, locate
 from deltahub.registry.packs.switch import BaseGone, store_and_switch, switch_tensor
 from deltahub.registry.packs.tensor_reader import TensorGone
 from deltahub.registry.packs.writer import PackSpool, SealedPacks
@@ -178,17 +183,17 @@ class Recoder:
 
     def _rank(self, location: TensorLocation) -> int:
         """What is remembered of a tensor that was looked at."""
-        return rank_of(self._effort) if location.bases else rank_alone()
+        return generation_of(self._effort) if location.bases else standalone_generation()
 
     def _code_frame(self, location: TensorLocation, frame: FrameLocation) -> bytes | None:
         """The same elements in a better frame, if there is one. Memory: four frames."""
         header = self._reader.frames.open(frame).view.header
         made = header.codec, header.codec_version, header.dtype
-        if is_newest(*made, header.effort, self._effort):
+        if is_up_to_date(*made, header.effort, self._effort):
             return None
         source = bytearray(frame.size)
         self._reader.read_tensor_into(location.id, frame.start, memoryview(source))
-        if header.effort >= self._effort and is_same_anew(*made, memoryview(source)):
+        if header.effort >= self._effort and would_encode_same(*made, memoryview(source)):
             return None
         spec = TensorSpec(header.tensor, header.dtype, 1, header.tensor_count)
         part = FrameRange(header.start, header.count, header.rows, header.columns)
@@ -208,7 +213,7 @@ class Recoder:
         now = locate(session, [each.location.id for each in coded])
         for each in coded:
             # Frames that are not switched to are dead bytes of the new pack, gc's to collect.
-            if not is_as_read(each.location, now.get(each.location.id)):
+            if not is_unchanged(each.location, now.get(each.location.id)):
                 done.changed += 1
             elif each.is_new and self._switch_one(session, sealed, each):
                 done.replaced += 1

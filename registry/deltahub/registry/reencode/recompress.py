@@ -30,7 +30,7 @@ from deltahub.registry.errors import DataLost, RepositoryNotFound
 from deltahub.registry.failpoints import reached
 from deltahub.registry.lineage.measured import measure_affected
 from deltahub.registry.names import quoted
-from deltahub.registry.packs.encoder_rank import rank_of
+from deltahub.registry.packs.encoder_generation import generation_of
 from deltahub.registry.reencode.frames import Recoder
 from deltahub.registry.reencode.replan import Replanner
 from deltahub.registry.reencode.survey import Count, mark_tried, outdated_among, survey
@@ -140,7 +140,7 @@ def apply_recompress(
     work = _Work(reg, reader, plan, report)
     for batch in batches(sorted(plan.newest)):
         with reg.db.write() as session:
-            mark_tried(session, batch, rank_of(reg.settings.effort))
+            mark_tried(session, batch, generation_of(reg.settings.effort))
     for revision_id in work.revisions():
         work.do_revision(revision_id)
     work.do_rest()
@@ -263,7 +263,7 @@ class _Work:
 
         for domain, tensors in sorted(by_domain.items()):
             with self._reg.db.read() as session:
-                left = outdated_among(session, tensors, rank_of(self._reg.settings.effort))
+                left = outdated_among(session, tensors, generation_of(self._reg.settings.effort))
             for tensor in set(tensors).difference(left):  # it has found a base, here or elsewhere
                 progress(tensor)
             done = Recoder(self._reg, self._reader, domain).run(left, progress)

@@ -17,7 +17,7 @@ from deltahub.registry.db.batches import batches
 from deltahub.registry.db.expressions import total
 from deltahub.registry.db.models import Entry, FileTensor, Frame, Revision, Tensor, TensorBase
 from deltahub.registry.db.session import ReadSession, WriteSession
-from deltahub.registry.packs.encoder_rank import is_newest, rank_of
+from deltahub.registry.packs.encoder_generation import generation_of, is_up_to_date
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import StoreError
 from deltahub.registry.storage.keys import pack_key
@@ -64,7 +64,7 @@ def survey(reg: Registry, effort: Effort, repository_id: int | None = None) -> S
     """
     found = Survey()
     scope = _is_in(repository_id)
-    tried = Frame.tried >= rank_of(effort)
+    tried = Frame.tried >= generation_of(effort)
     with reg.db.read() as session:
         sums = select(func.count(), total(Frame.length), total(Frame.size))
         n_frames, stored, decoded = session.execute(sums.where(tried, scope)).one()
@@ -155,7 +155,7 @@ def _look(reg: Registry, found: Survey, row: _Row, effort: Effort) -> None:
     except CodecError as exc:
         found.unreadable[row.tensor_id] = str(exc)
         return
-    if is_newest(codec.codec_id, version, dtype, spent, effort):
+    if is_up_to_date(codec.codec_id, version, dtype, spent, effort):
         found.newest.add(row.tensor_id)
         found.up_to_date.add(1, row.length, row.size)
         return

@@ -1,4 +1,4 @@
-"""What every object store promises, and the errors it may raise."""
+"""The interface and guarantees of every object store, and the errors it may raise."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class StoreError(Exception):
-    """The root. `code` is stable; the message names the key."""
+    """Base class of store errors. `code` is stable; the message names the key."""
 
     code: ClassVar[str] = "store_error"
 
@@ -20,31 +20,31 @@ class ObjectNotFound(StoreError):
 
 
 class ObjectExists(StoreError):
-    """A create_only put met an object of that key; the object is whole and durable."""
+    """A create_only put found an object of that key, which is complete and durable."""
 
     code = "object_exists"
 
 
 class ShortObject(StoreError):
-    """The range asked for ends behind the object's end."""
+    """The requested range ends after the object's end."""
 
     code = "short_object"
 
 
 class StoreFull(StoreError):
-    """No room (or no quota) left; nothing of the put is visible."""
+    """The disk is full or the quota is used up. Nothing of the put is visible."""
 
     code = "store_full"
 
 
 class StoreUnavailable(StoreError):
-    """The store did not do it; trying again later may help."""
+    """The store failed. A later attempt may succeed."""
 
     code = "store_unavailable"
 
 
 class InvalidKey(StoreError):
-    """A key that keys.py would not have built."""
+    """A key that keys.py does not build."""
 
     code = "invalid_key"
 
@@ -57,23 +57,25 @@ class ObjectInfo:
 
 
 class Store(Protocol):
-    """A reader sees an object whole or not at all; there is no rename and no append.
+    """An object store. A reader sees an object whole or not at all; no rename, no append.
 
-    Whatever put, take_file, delete and their like have returned from survives a loss of power.
+    The effect of a put, take_file or delete survives a loss of power once the call has returned.
     All methods may be called from several threads and processes at once.
     """
 
     def put(self, key: str, chunks: Iterable[Buffer], *, create_only: bool = False) -> None:
-        """Write an object; replaces one of that key unless create_only (ObjectExists)."""
+        """Write an object. It replaces an object of that key, unless create_only (ObjectExists)."""
         ...
 
     def put_together(self, objects: Mapping[str, Buffer]) -> None:
-        """Write small objects by key, for less than a put of each. On an error some may be there;
-        each is whole, or is not there."""
+        """Write many small objects, faster than by a put of each.
+
+        After an error some of them may exist. Each exists whole or not at all.
+        """
         ...
 
     def take_file(self, key: str, path: Path) -> None:
-        """Make an object of a finished, fsynced local file; the file is gone afterwards."""
+        """Move a finished, fsynced local file into the store as an object."""
         ...
 
     def get_into(self, key: str, start: int, out: memoryview) -> None:
@@ -81,17 +83,17 @@ class Store(Protocol):
         ...
 
     def size(self, key: str) -> int:
-        """The object's bytes; ObjectNotFound."""
+        """The object's size in bytes; ObjectNotFound."""
         ...
 
     def delete(self, key: str) -> None:
-        """Remove it; what is not there is no error: retries are safe."""
+        """Delete an object. A missing object is no error, so that retries are safe."""
         ...
 
     def delete_together(self, keys: Collection[str]) -> None:
-        """Remove many, for less than a delete of each. On an error some may be gone."""
+        """Delete many objects, faster than one by one. After an error some may be deleted."""
         ...
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Every object whose key begins with `prefix`, in order of key."""
+        """All objects whose key begins with `prefix`, in order of key."""
         ...

@@ -1,6 +1,6 @@
-"""The few calls by which we change a file system, in one object that a test can replace.
+"""All calls that change the file system, in one object that a test can replace.
 
-Reading goes around it: what is visible may be read, what is durable only this object knows.
+Reads do not use it: they see all visible bytes, and only this object knows which are durable.
 """
 
 import io
@@ -17,14 +17,14 @@ _BUFFER_BYTES: Final = 1 << 20
 
 
 class Disk:
-    """The machine's file system. Errors are OSError, translated by the callers."""
+    """The file system. Errors are OSError; callers translate them."""
 
     def open(self, path: Path, flags: int) -> int:
         """A file descriptor; `flags` as for os.open."""
         return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
     def write(self, fd: int, data: Buffer) -> None:
-        """All of data at the descriptor's position."""
+        """Write all of data at the descriptor's position."""
         view = memoryview(data).cast("B")
         while view:
             view = view[os.write(fd, view) :]
@@ -46,7 +46,7 @@ class Disk:
         os.rename(source, target)
 
     def link(self, source: Path, target: Path) -> None:
-        """A second name; FileExistsError when the target is there."""
+        """Make a hard link; FileExistsError if the target exists."""
         os.link(source, target)
 
     def unlink(self, path: Path) -> None:
@@ -84,22 +84,22 @@ class _Descriptor(io.RawIOBase):
 
 
 def new_file(disk: Disk, path: Path) -> io.BufferedWriter:
-    """A file that was not there, to be written front to back; durable after make_durable()."""
+    """Create a file for sequential writes; FileExistsError. It is durable after make_durable()."""
     fd = disk.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
     return io.BufferedWriter(_Descriptor(disk, fd), _BUFFER_BYTES)
 
 
 def make_durable(disk: Disk, file: io.BufferedWriter) -> None:
-    """Returns once what was written to the file survives a loss of power; its name may not."""
+    """Flush and fsync the file, so that its bytes survive a loss of power. Its name may not."""
     file.flush()
     disk.fsync(file.fileno())
 
 
 class Folders:
-    """Which folders below a root are known to survive a loss of power.
+    """Remembers which folders below a root survive a loss of power.
 
-    A folder that another process has made, and not yet fsynced, is not trusted: its parent is
-    fsynced once by us too.
+    Another process may have made a folder and not fsynced its parent yet. So this process fsyncs
+    the parent of every folder once, too.
     """
 
     def __init__(self, disk: Disk, root: Path) -> None:
@@ -108,7 +108,7 @@ class Folders:
         self._durable: set[Path] = set()
 
     def ensure(self, folder: Path) -> None:
-        """Make the folder and its parents up to the root, durably."""
+        """Make the folder and its parents up to the root, and make them durable."""
         if folder in self._durable:
             return
         if folder != self._root:

@@ -1,4 +1,4 @@
-"""Every key of the store is built here; nothing else may name an object."""
+"""Builds all keys of the store. No other module may build one."""
 
 import re
 from functools import lru_cache
@@ -15,25 +15,25 @@ _ID = re.compile(r"[0-9a-f]{32}")
 
 
 def pack_key(pack_id: str) -> str:
-    """Where a pack lies; spread over 256 folders by the first two digits of its random id."""
+    """The key of a pack. The first two digits of its random id spread packs over 256 folders."""
     return f"{PACKS}{_checked_id(pack_id)[:2]}/{pack_id}"
 
 
 def landing_key(landing_id: str) -> str:
-    """Where a complete upload lies until it is ingested."""
+    """The key of a complete upload, which exists until it is ingested."""
     return f"{LANDINGS}{_checked_id(landing_id)}"
 
 
 def xorb_key(xorb_id: str) -> str:
-    """Where a xorb lies until it expires."""
+    """The key of a xorb, which exists until it expires."""
     return f"{XORBS}{_checked_id(xorb_id)[:2]}/{xorb_id}"
 
 
-@lru_cache(1024)  # the same few packs are read over and over
+@lru_cache(1024)  # reads use the same few packs again and again
 def check_key(key: str) -> str:
     """The key itself, or InvalidKey: parts of lower-case letters, digits and ._- between slashes.
 
-    No part begins with a dot, so that no key can leave the store or meet its temporary files.
+    No part begins with a dot, so that no key leaves the store or names its temporary files.
     """
     if len(key) > MAX_KEY or not all(_PART.fullmatch(part) for part in key.split("/")):
         raise InvalidKey(f"{key[:MAX_KEY]!r} is no key of an object")
@@ -41,7 +41,7 @@ def check_key(key: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """The prefix itself: empty, or what a key may begin with; else InvalidKey."""
+    """The prefix itself; InvalidKey unless it is empty or the beginning of a valid key."""
     if prefix:
         check_key(prefix.removesuffix("/"))
     return prefix

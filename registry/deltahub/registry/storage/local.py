@@ -1,4 +1,4 @@
-"""Objects as files below one local folder."""
+"""An object store whose objects are files below one local folder."""
 
 import errno
 import os
@@ -25,19 +25,19 @@ from deltahub.registry.storage.base import (
 from deltahub.registry.storage.disk import Disk, Folders
 from deltahub.registry.storage.keys import check_key, check_prefix
 
-# A put that takes longer than this is taken for dead and its temporary file removed.
+# A temporary file of this age in seconds is deleted, because its put must have been killed.
 LEFTOVER_AGE_S = 86400.0
-# No key may begin with a dot, so no object can lie there.
+# No key may begin with a dot, so this folder cannot hold an object.
 _TEMPORARY = ".tmp"
 _COPY_BYTES = 1 << 20
-# Objects that are open at once when several are put together.
-_TOGETHER = 64
+# Objects that put_together() writes at once, each of them an open file.
+_BATCH_OBJECTS = 64
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @contextmanager
 def translated(key: str, *, is_read: bool = False) -> Iterator[None]:
-    """Turn what the operating system says into our errors, with the key in the text."""
+    """A context in which OSError is raised as StoreError, with the key in the message."""
     try:
         yield
     except OSError as exc:
@@ -53,7 +53,7 @@ def _translation(key: str, exc: OSError, *, is_read: bool) -> StoreError:
 
 
 class FileStore:
-    """A folder on a local file system (with hard links) that one or more processes share."""
+    """A store in a folder of a local file system with hard links. Processes may share it."""
 
     def __init__(self, root: Path, disk: Disk | None = None) -> None:
         self.root = root.resolve()
@@ -85,14 +85,14 @@ class FileStore:
                 else:
                     self._disk.rename(temporary, target)
             finally:
-                with suppress(FileNotFoundError):  # renamed
+                with suppress(FileNotFoundError):  # it was renamed
                     self._disk.unlink(temporary)
             failpoints.reached("store.put.after_rename")
             self._disk.fsync_dir(target.parent)
 
     def put_together(self, objects: Mapping[str, Buffer]) -> None:
         items = iter(objects.items())
-        while batch := dict(islice(items, _TOGETHER)):
+        while batch := dict(islice(items, _BATCH_OBJECTS)):
             self._put_batch(batch)
 
     def take_file(self, key: str, path: Path) -> None:
@@ -105,7 +105,7 @@ class FileStore:
             except OSError as exc:
                 if exc.errno != errno.EXDEV:
                     raise
-                # The spool lies on another file system: copy, then drop the original.
+                # The file is on another file system: copy it, then delete the original.
                 self.put(key, _chunks_of(path))
                 self._disk.unlink(path)
                 return
@@ -114,9 +114,9 @@ class FileStore:
             self._disk.fsync_dir(path.parent)
 
     def _put_batch(self, objects: Mapping[str, Buffer]) -> None:
-        """All are written before the first fsync: it takes most of what the others would wait for.
+        """Write all objects, then fsync them, then fsync each folder once.
 
-        Then each folder is made durable once, whatever number of names it got.
+        The first fsync writes most of the other objects to the disk, too, so the others are fast.
         """
         targets = {key: self._path(key) for key in objects}
         temporary = {key: self._temporary / secrets.token_hex(16) for key in objects}
@@ -139,13 +139,13 @@ class FileStore:
                 for fd in fds:
                     self._disk.close(fd)
                 for path in temporary.values():
-                    with suppress(FileNotFoundError):  # renamed, or never made
+                    with suppress(FileNotFoundError):  # it was renamed, or never made
                         self._disk.unlink(path)
             for folder in {target.parent for target in targets.values()}:
                 self._disk.fsync_dir(folder)
 
     def get_into(self, key: str, start: int, out: memoryview) -> None:
-        # Not _path: a Path takes longer than the open.
+        # A str, because making a Path takes longer than opening the file.
         path = f"{self._folder}/{check_key(key)}"
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -193,13 +193,16 @@ class FileStore:
         yield from self._walk(self.root, "", prefix)
 
     def _walk(self, folder: Path, above: str, prefix: str) -> Iterator[ObjectInfo]:
-        """Objects below `folder`, whose keys begin with `above`, in order of key."""
+        """The objects below `folder` whose keys begin with `prefix`, in order of key.
+
+        above: the beginning of all keys in this folder.
+        """
         try:
             with os.scandir(folder) as scan:
                 entries = [entry for entry in scan if entry.name != _TEMPORARY]
         except FileNotFoundError:
             return
-        # "a-b" sorts before "a/b": a folder takes its place with the slash.
+        # Folders are sorted with a trailing slash, because "a-b" comes before "a/b".
         named = sorted((e.name + "/" if e.is_dir() else e.name, e) for e in entries)
         for name, entry in named:
             key = above + name
@@ -208,7 +211,7 @@ class FileStore:
             if name.endswith("/"):
                 yield from self._walk(folder / entry.name, key, prefix)
                 continue
-            with suppress(FileNotFoundError):  # deleted since the folder was read
+            with suppress(FileNotFoundError):  # it was deleted after the scan of the folder
                 stat = entry.stat()
                 at = datetime.fromtimestamp(stat.st_mtime, UTC)
                 yield ObjectInfo(key, stat.st_size, at)
@@ -217,7 +220,8 @@ class FileStore:
         try:
             self._disk.link(temporary, target)
         except FileExistsError as exc:
-            # Whoever wrote it may not have come to this line; the caller will rely on it.
+            # The writer of the object may not have fsynced the folder yet, but the caller will rely
+            # on the object.
             self._disk.fsync_dir(target.parent)
             raise ObjectExists(f"{key} exists already") from exc
 
@@ -226,7 +230,7 @@ class FileStore:
 
     def _remove_leftovers(self, older_than: float) -> None:
         for path in self._temporary.iterdir():
-            with suppress(FileNotFoundError):  # another process is cleaning up too
+            with suppress(FileNotFoundError):  # another process deleted it
                 if path.stat().st_mtime < older_than:
                     self._disk.unlink(path)
 

@@ -1,4 +1,4 @@
-"""Objects in this process's memory: for tests and trials."""
+"""An object store in the memory of this process, for tests."""
 
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -16,7 +16,7 @@ from deltahub.registry.storage.keys import check_key, check_prefix
 
 
 class MemoryStore:
-    """Survives nothing; otherwise keeps the promises of Store."""
+    """A Store whose objects are lost with the process."""
 
     def __init__(self) -> None:
         self._objects: dict[str, tuple[bytes, datetime]] = {}

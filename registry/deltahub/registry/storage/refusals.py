@@ -1,4 +1,4 @@
-"""Turns errors of the store into errors that callers of the registry see."""
+"""Translates errors of the store into registry errors."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from deltahub.registry.storage.spool import SpoolBusy
 
 @contextmanager
 def translated_store_errors() -> Iterator[None]:
-    """Turn what the store and the spool refuse into the registry's refusals."""
+    """A context in which errors of the store and the spool are raised as registry errors."""
     try:
         yield
     except SpoolBusy as exc:

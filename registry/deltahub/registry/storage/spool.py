@@ -1,4 +1,4 @@
-"""Uploads while they come in: one local file each, appended to, fsynced before it is believed."""
+"""The spool: unfinished uploads, each a local file that parts are appended to and fsynced."""
 
 import fcntl
 import hashlib
@@ -17,12 +17,12 @@ from deltahub.registry.storage.disk import Disk
 from deltahub.registry.storage.local import translated
 
 _READ_BYTES = 1 << 20
-# Hash states kept between the parts of uploads; one that is not kept is computed again.
+# Hash states that are kept between the parts of uploads. Others are computed again.
 _KEPT_STATES = 256
 
 
 class SpoolBusy(StoreUnavailable):
-    """Somebody else is appending to this upload at this moment."""
+    """Another connection is appending to this upload."""
 
     code = "spool_busy"
 
@@ -30,14 +30,14 @@ class SpoolBusy(StoreUnavailable):
 class Hashes:
     """SHA-256 of the bytes so far, and SHA-1 of a git blob that will have `total` bytes.
 
-    Of what is large for git there is no blob, but a pointer to it, and no second hash is made.
+    For a file of LFS_BYTES or more there is no SHA-1, because git stores only a pointer to it.
     """
 
     def __init__(self, total: int) -> None:
         self.total = total
         self.n_bytes = 0
         self._sha256 = hashlib.sha256()
-        # Not for security: git names its blobs so.
+        # SHA-1 is not for security here: it is the name of a git blob.
         blob = None if total >= LFS_BYTES else hashlib.sha1(usedforsecurity=False)
         if blob is not None:
             blob.update(b"blob %d\0" % total)
@@ -78,7 +78,7 @@ class Spool:
         return self.root / upload_id
 
     def size(self, upload_id: str) -> int | None:
-        """Bytes in the file, None if there is none. A part being received right now is included."""
+        """Bytes in the file, including a part that is being received; None without a file."""
         try:
             return self.path(upload_id).stat().st_size
         except FileNotFoundError:
@@ -86,7 +86,7 @@ class Spool:
 
     @contextmanager
     def open(self, upload_id: str, total: int) -> Iterator["SpoolFile"]:
-        """The upload's file, made if absent, for one writer at a time (else SpoolBusy)."""
+        """The upload's file, created if missing, for one writer at a time (else SpoolBusy)."""
         with translated(upload_id):
             file = SpoolFile.open(self, upload_id, total)
         try:
@@ -95,7 +95,7 @@ class Spool:
             file.close()
 
     def discard(self, upload_id: str) -> None:
-        """Remove the file; nothing happens if there is none."""
+        """Delete the file, if there is one."""
         self.take_state(upload_id)
         with translated(upload_id):
             try:
@@ -142,8 +142,8 @@ class SpoolFile:
             size = os.fstat(fd).st_size
             hashes = spool.take_state(upload_id)
             if hashes is None or hashes.n_bytes != size or hashes.total != total:
-                # Another process wrote it, or this one was restarted: what is in the file counts.
-                # Neither its bytes nor its name need be durable if that process was killed.
+                # Another process wrote the file, or this one was restarted: hash the file's bytes.
+                # If the writer was killed, the bytes and the name may not be durable yet.
                 spool.disk.fsync(fd)
                 spool.disk.fsync_dir(spool.root)
                 hashes = _hashes_of(fd, total)
@@ -154,14 +154,14 @@ class SpoolFile:
             raise
 
     def append(self, data: Buffer) -> None:
-        """Write behind the last byte; StoreFull."""
+        """Write after the last byte; StoreFull."""
         with translated(self._upload_id):
             self._spool.disk.write(self._fd, data)
         self.hashes.update(data)
         self.size += memoryview(data).nbytes
 
     def sync(self) -> None:
-        """Make all that was appended durable."""
+        """Make all appended bytes durable."""
         with translated(self._upload_id):
             failpoints.reached("spool.append.before_fsync")
             self._spool.disk.fsync(self._fd)
@@ -169,16 +169,16 @@ class SpoolFile:
         self._durable = self.hashes.copy()
 
     def roll_back(self) -> None:
-        """Forget what was appended since the last sync()."""
-        self._cut(self._durable.copy())
+        """Remove the bytes that were appended after the last sync()."""
+        self._truncate(self._durable.copy())
 
     def restart(self) -> None:
-        """Forget everything."""
-        self._cut(Hashes(self.hashes.total))
+        """Remove all bytes."""
+        self._truncate(Hashes(self.hashes.total))
         self._durable = self.hashes.copy()
 
     def close(self) -> None:
-        """Give the lock back; what was appended and not synced is taken away again."""
+        """Remove bytes that were not synced, and release the lock."""
         if self._fd < 0:
             return
         try:
@@ -190,7 +190,7 @@ class SpoolFile:
             self._spool.disk.close(self._fd)
             self._fd = -1
 
-    def _cut(self, hashes: Hashes) -> None:
+    def _truncate(self, hashes: Hashes) -> None:
         with translated(self._upload_id):
             self._spool.disk.truncate(self._fd, hashes.n_bytes)
             os.lseek(self._fd, hashes.n_bytes, os.SEEK_SET)
@@ -211,7 +211,7 @@ def _open_locked(spool: Spool, upload_id: str) -> int:
         except BaseException:
             spool.disk.close(fd)
             raise
-        # It was finished or discarded between opening and locking: begin anew.
+        # The upload was finished or discarded between opening and locking: open it again.
         spool.disk.close(fd)
 
 

@@ -1,1 +1,1 @@
-"""Bytes that arrive, until a commit can name them."""
+"""Receives uploads and verifies them, so that a commit can name them."""

@@ -1,4 +1,4 @@
-"""Packs as clients upload them: which frames they hold. Nothing in them is trusted."""
+"""Lists the frames of packs that clients upload. Nothing in such a pack is trusted."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import ObjectNotFound, ShortObject
 from deltahub.registry.storage.keys import landing_key
 
-# Uploads of one user that are looked through for the other frames of a large tensor.
+# Uploads of one user that are searched for the other frames of a large tensor.
 MAX_SEARCHED = 1000
-# No encoder of ours makes frames smaller than this, but for the last of a tensor.
+# Decoded bytes. The DeltaHub client makes no smaller frames, except the last frame of a tensor.
 MIN_FRAME_BYTES = 1 << 20
 _PEEK = 16
 _PROBE = 4096
@@ -30,8 +30,8 @@ _PROBE = 4096
 class UploadedFrame:
     """One frame in an uploaded pack: bytes [start, end) of its tensor.
 
-    bases: distinct content ids. The header is parsed again when it is needed: a hostile pack may
-    name millions of segments.
+    bases: distinct content ids. The header is not kept, because a hostile pack may name millions
+    of segments; it is parsed again when it is needed.
     """
 
     landing_id: str
@@ -45,14 +45,14 @@ class UploadedFrame:
 
 
 class UploadedPack:
-    """A complete upload that says it is a pack."""
+    """A complete upload that may be a pack."""
 
     def __init__(self, reg: Registry, landing: Landing) -> None:
         self._store = reg.store
         self.landing = landing
 
     def frames(self) -> list[UploadedFrame]:
-        """All frames. InvalidFrame unless index and headers agree in everything."""
+        """All frames. InvalidFrame unless the index agrees with the frames' headers."""
         try:
             entries = read_index(self._read, self.landing.size)
             return [self._frame(each.offset, each.length, each.tensor) for each in entries]
@@ -60,7 +60,7 @@ class UploadedPack:
             raise InvalidFrame(f"upload {self.landing.sha256} is not a valid pack: {exc}") from exc
 
     def tensors(self) -> set[bytes]:
-        """The ids that its index names; nothing for an upload that is no pack."""
+        """The content ids in the pack's index; none if the upload is not a pack."""
         try:
             return {entry.tensor for entry in read_index(self._read, self.landing.size)}
         except (CorruptPack, UnsupportedVersion, ObjectNotFound, ShortObject):
@@ -96,7 +96,7 @@ class UploadedPack:
 
 
 def other_packs(session: ReadSession, caller: Caller, landing: Landing) -> list[Landing]:
-    """The caller's other uploads that may be packs, the newest first."""
+    """The caller's other uploads that may be packs, newest first, at most MAX_SEARCHED."""
     return list(
         session.scalars(
             select(Landing)
@@ -112,19 +112,19 @@ def other_packs(session: ReadSession, caller: Caller, landing: Landing) -> list[
     )
 
 
-def cover(groups: Sequence[Sequence[UploadedFrame]]) -> list[UploadedFrame] | None:
-    """Frames that make up a whole tensor, in order; None if some are missing.
+def choose_frames(groups: Sequence[Sequence[UploadedFrame]]) -> list[UploadedFrame] | None:
+    """Frames that make up the whole tensor, in order; None if some are missing.
 
-    groups: the tensor's frames, one list a pack, the most recent first. What an older pack has
-    of bytes that a newer one has too is passed over: it is from a push that was given up.
-    InvalidFrame if a pack contradicts itself, or has unreasonably small frames.
+    groups: the tensor's frames, one list per pack, newest pack first. A frame that overlaps frames
+    of a newer pack is ignored: it is from a push that was interrupted. InvalidFrame if a pack
+    contradicts itself or has too many frames for the tensor's size.
     """
     size = groups[0][0].tensor_size
     chosen: list[UploadedFrame] = []
     for group in groups:
         _check_group(group)
         if group[0].tensor_size == size:
-            fitting = [frame for frame in group if _is_free(chosen, frame)]
+            fitting = [frame for frame in group if _is_uncovered(chosen, frame)]
             chosen = sorted(chosen + fitting, key=_start)
     position = 0
     for frame in chosen:
@@ -145,8 +145,8 @@ def _check_group(group: Sequence[UploadedFrame]) -> None:
             raise InvalidFrame(f"frames of tensor {name} overlap")
 
 
-def _is_free(chosen: Sequence[UploadedFrame], frame: UploadedFrame) -> bool:
-    """Whether none of the chosen frames, which are in order, has a byte of this one."""
+def _is_uncovered(chosen: Sequence[UploadedFrame], frame: UploadedFrame) -> bool:
+    """Whether the frame overlaps none of the chosen frames, which are in order."""
     index = bisect_left(chosen, frame.end, key=_start)
     return index == 0 or chosen[index - 1].end <= frame.start
 

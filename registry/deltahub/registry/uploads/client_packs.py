@@ -1,9 +1,9 @@
-"""Taking over frames that a client has encoded, after proving every byte of them.
+"""Accepts frames that a client has encoded, after verifying every byte of them.
 
-A client's frame is hostile until its tensor has been decoded and hashed. Its bases are resolved
-only among what the client may read, so that naming a tensor's id never gives its bytes away.
-Frames for a private repository are kept as they are, inside its namespace; those for a public
-one, which everybody will decode, are encoded anew by the hub.
+A client's frame is not trusted until its tensor has been decoded and hashed. Its bases must be
+tensors that the client may read, so that nobody gets a tensor's bytes by naming its content id.
+Frames for a private repository are kept as they are, inside its namespace. For a public repository,
+whose frames everybody decodes, the hub encodes the tensors again.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,53 +24,56 @@ from deltahub.registry.storage.base import ObjectNotFound
 from deltahub.registry.uploads.client_pack_index import (
     UploadedFrame,
     UploadedPack,
-    cover,
+    choose_frames,
     other_packs,
 )
 from deltahub.registry.uploads.discard import delete_condemned, drop_unused
 from deltahub.registry.uploads.known_tensors import find_readable
 from deltahub.registry.uploads.landing import complete_upload
-from deltahub.registry.uploads.verify_frames import FrameTaker
+from deltahub.registry.uploads.verify_frames import FrameVerifier
 
 
 @dataclass(frozen=True)
-class Accepted:
-    """What came of a pack. n_waiting: tensors whose other frames are still to be uploaded."""
+class AcceptedPack:
+    """The result for a pack. n_waiting: tensors whose other frames are not uploaded yet."""
 
     n_tensors: int
     n_waiting: int
 
 
 @dataclass
-class _Batch:
-    """What an upload brings."""
+class _UploadContents:
+    """The tensors of an uploaded pack."""
 
     repository_id: int
     domain_id: int
     is_private: bool
-    known: dict[bytes, int] = field(default_factory=dict)  # claimable already: row ids
+    known: dict[bytes, int] = field(
+        default_factory=dict
+    )  # tensors the caller may claim already -> row id
     whole: dict[bytes, list[UploadedFrame]] = field(default_factory=dict)
     n_waiting: int = 0
-    # Uploads that nothing more is needed from once `whole` is stored.
+    # Uploads that are no longer needed once `whole` is stored.
     used: list[Landing] = field(default_factory=list)
 
 
 def accept_pack(
     reg: Registry, reader: TensorReader, caller: Caller | None, name: str, sha256: str
-) -> Accepted:
-    """Make the tensors of an uploaded pack the repository's to use, and hold them for the caller.
+) -> AcceptedPack:
+    """Store the tensors of an uploaded pack for the repository, and hold them for the caller.
 
-    A tensor whose frames go over several packs is taken when the last of them is accepted; until
-    then the uploads are kept. InvalidFrame for anything that does not decode to what it says, or
-    is coded against what the caller may not read; DeltaCycle for a chain too deep; LimitExceeded;
-    UploadNotFound. Of a refused pack nothing is kept but the upload; only where a base vanishes or
-    moves while its thousands of tensors are made known may some of them stay.
+    A tensor whose frames are in several packs is stored when the last pack is accepted; until then
+    the uploads are kept. InvalidFrame if a frame does not decode to its tensor or has a base that
+    the caller may not read; DeltaCycle if a chain is too deep; LimitExceeded; UploadNotFound.
+    After an error only the upload is kept. One exception: rows of a pack with thousands of tensors
+    are inserted in parts, and if a base is deleted or moved between two, the first parts stay.
     """
     caller = require_writer(caller)
     try:
         return _accept(reg, reader, caller, name, sha256)
     except ObjectNotFound:
-        # A client that asks twice: the other request has taken the pack, and dropped the upload.
+        # Another request of the client may have accepted the pack and dropped its upload:
+        # UploadNotFound then.
         with reg.db.read() as session:
             complete_upload(session, caller, sha256)
         raise
@@ -78,33 +81,35 @@ def accept_pack(
 
 def _accept(
     reg: Registry, reader: TensorReader, caller: Caller, name: str, sha256: str
-) -> Accepted:
-    batch = _collect(reg, caller, name, sha256)
-    base_sizes = _check_bases(reg, caller, name, batch)
-    with PackSpool(reg, reader, batch.domain_id, is_decoded=batch.is_private) as spool:
-        taker = FrameTaker(
-            reg, reader, spool, batch.domain_id, base_sizes, is_private=batch.is_private
+) -> AcceptedPack:
+    contents = _group_frames(reg, caller, name, sha256)
+    base_sizes = _check_bases(reg, caller, name, contents)
+    with PackSpool(reg, reader, contents.domain_id, is_decoded=contents.is_private) as spool:
+        taker = FrameVerifier(
+            reg, reader, spool, contents.domain_id, base_sizes, is_private=contents.is_private
         )
         try:
-            for tensor, frames in batch.whole.items():
+            for tensor, frames in contents.whole.items():
                 taker.take(tensor, frames)
         except TensorGone:
-            # Deleted since it was looked up? Then it is not here for the caller any more.
-            _check_bases(reg, caller, name, batch)
+            # If a base was deleted after the check, this check raises InvalidFrame.
+            _check_bases(reg, caller, name, contents)
             raise
         sealed = spool.seal()
-    _publish(reg, caller, name, batch, sealed)
+    _publish(reg, caller, name, contents, sealed)
     with reg.db.write() as session:
-        used = [landing.id for landing in batch.used]
+        used = [landing.id for landing in contents.used]
         dropped = drop_unused(session, used)
         failpoints.reached("accept.publish.before_commit")
     failpoints.reached("accept.publish.after_commit")
     delete_condemned(reg, dropped)
-    return Accepted(len(batch.whole) + len(batch.known), batch.n_waiting)
+    return AcceptedPack(len(contents.whole) + len(contents.known), contents.n_waiting)
 
 
-def _publish(reg: Registry, caller: Caller, name: str, batch: _Batch, sealed: SealedPacks) -> None:
-    """Make the tensors known and hold them, some at a time: a pack may have very many."""
+def _publish(
+    reg: Registry, caller: Caller, name: str, contents: _UploadContents, sealed: SealedPacks
+) -> None:
+    """Insert rows for the tensors and hold them, in parts, because a pack may have very many."""
     for number, part in enumerate(in_parts(sealed)):
         if number:
             failpoints.reached("accept.publish.between_parts")
@@ -112,35 +117,37 @@ def _publish(reg: Registry, caller: Caller, name: str, batch: _Batch, sealed: Se
             load_repository(session, caller, name, "write")
             check = check_live if number else make_live
             check(session, part)
-            ids = insert_tensors(session, part, reg.settings.max_depth, is_foreign=batch.is_private)
+            ids = insert_tensors(
+                session, part, reg.settings.max_depth, is_foreign=contents.is_private
+            )
             ttl_s = reg.settings.hold_ttl_s
-            hold_for_user(session, ids.values(), caller.user_id, batch.repository_id, ttl_s)
+            hold_for_user(session, ids.values(), caller.user_id, contents.repository_id, ttl_s)
 
 
-def _collect(reg: Registry, caller: Caller, name: str, sha256: str) -> _Batch:
-    """Sort an upload's frames by tensor; what the caller may claim already is held at once."""
+def _group_frames(reg: Registry, caller: Caller, name: str, sha256: str) -> _UploadContents:
+    """Group an upload's frames by tensor; hold the tensors that the caller may claim already."""
     with reg.db.read() as session:
         repository = load_repository(session, caller, name, "write")
         landing = complete_upload(session, caller, sha256)
         others = other_packs(session, caller, landing)
-        batch = _Batch(repository.id, repository.domain_id, repository.is_private)
+        contents = _UploadContents(repository.id, repository.domain_id, repository.is_private)
     frames = _by_tensor(UploadedPack(reg, landing).frames())
-    # Some at a time, each in a short transaction: a pack may name very many.
+    # In parts, each in a short transaction, because a pack may name very many tensors.
     for part in batches(frames, PART_TENSORS):
-        batch.known |= _hold_known(reg, caller, name, part)
-    known = batch.known
+        contents.known |= _hold_known(reg, caller, name, part)
+    known = contents.known
     groups = {tensor: [group] for tensor, group in frames.items() if tensor not in known}
     _check_expansion(reg, groups)
-    partial = {tensor for tensor, found in groups.items() if cover(found) is None}
-    contributing = _search(reg, others, groups, partial)
+    partial = {tensor for tensor, found in groups.items() if choose_frames(found) is None}
+    contributing = _add_frames_of_other_uploads(reg, others, groups, partial)
     for tensor, found in groups.items():
-        ordered = cover(found)
+        ordered = choose_frames(found)
         if ordered is None:
-            batch.n_waiting += 1
+            contents.n_waiting += 1
         else:
-            batch.whole[tensor] = ordered
-    batch.used = _used(reg, caller, name, batch, [landing, *contributing])
-    return batch
+            contents.whole[tensor] = ordered
+    contents.used = _finished_uploads(reg, caller, name, contents, [landing, *contributing])
+    return contents
 
 
 def _hold_known(
@@ -162,13 +169,13 @@ def _by_tensor(frames: Iterable[UploadedFrame]) -> dict[bytes, list[UploadedFram
     return grouped
 
 
-def _search(
+def _add_frames_of_other_uploads(
     reg: Registry,
     others: Iterable[Landing],
     groups: dict[bytes, list[list[UploadedFrame]]],
     partial: set[bytes],
 ) -> list[Landing]:
-    """Add frames of partial tensors that the caller's other uploads have; those uploads."""
+    """Add frames of partial tensors from the caller's other uploads; returns these uploads."""
     contributing = []
     for landing in others if partial else ():
         pack = UploadedPack(reg, landing)
@@ -189,13 +196,15 @@ def _check_expansion(reg: Registry, groups: Mapping[bytes, list[list[UploadedFra
         raise LimitExceeded(f"the pack decodes to {decoded} bytes; at most {limit} in one request")
 
 
-def _used(
-    reg: Registry, caller: Caller, name: str, batch: _Batch, landings: list[Landing]
+def _finished_uploads(
+    reg: Registry, caller: Caller, name: str, contents: _UploadContents, landings: list[Landing]
 ) -> list[Landing]:
-    """Of these uploads, those whose every tensor the caller can claim once the batch is stored."""
+    """The uploads of which the caller can claim every tensor once `whole` is stored."""
     used = []
     for landing in landings:
-        tensors = UploadedPack(reg, landing).tensors() - batch.whole.keys() - batch.known.keys()
+        tensors = (
+            UploadedPack(reg, landing).tensors() - contents.whole.keys() - contents.known.keys()
+        )
         with reg.db.read() as session:
             repository = load_repository(session, caller, name, "write")
             tensors -= find_readable(session, caller, repository, tensors).keys()
@@ -204,11 +213,13 @@ def _used(
     return used
 
 
-def _check_bases(reg: Registry, caller: Caller, name: str, batch: _Batch) -> Mapping[bytes, int]:
-    """Content id -> size of every base; the same refusal for absent and for not readable."""
+def _check_bases(
+    reg: Registry, caller: Caller, name: str, contents: _UploadContents
+) -> Mapping[bytes, int]:
+    """Content id -> size of every base. A missing and an unreadable base get the same error."""
     needed = {
         tensor: {base for frame in frames for base in frame.bases}
-        for tensor, frames in batch.whole.items()
+        for tensor, frames in contents.whole.items()
     }
     wanted = set().union(*needed.values())
     if len(wanted) > reg.settings.max_query_tensors:

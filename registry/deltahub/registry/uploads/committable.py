@@ -1,4 +1,4 @@
-"""Turns finished uploads into rows of files that a commit can name."""
+"""Turns complete uploads into file rows that a commit can name."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -15,7 +15,7 @@ _CHUNK = 5000
 def complete_uploads(
     session: ReadSession, caller: Caller, hashes: Collection[str]
 ) -> dict[str, Landing]:
-    """The caller's own uploads, whole and proved, among the asked."""
+    """SHA-256 -> the caller's complete, verified upload, for those of `hashes` that have one."""
     found: dict[str, Landing] = {}
     ordered = sorted(hashes)
     for i in range(0, len(ordered), _CHUNK):
@@ -31,18 +31,18 @@ def complete_uploads(
 def files_of_uploads(
     session: WriteSession, domain_id: int, uploads: Mapping[str, Landing]
 ) -> dict[str, File]:
-    """SHA-256 -> the domain's file of each upload, made if absent; a few statements for all."""
+    """SHA-256 -> the domain's file row of each upload, inserted if missing; few SQL statements."""
     found = _files_of(session, domain_id, uploads)
     for file in found.values():
         if file.state == "proving":
-            # The bytes themselves are here and proved; a recipe for them is not needed any more.
+            # The upload has the verified bytes, so the file need not wait for its recipe's job.
             upload = uploads[file.sha256]
             file.state, file.landing_id = "landed", upload.id
             file.size, file.git_blob_id = upload.size, upload.git_blob_id
     session.flush()
     new = [sha256 for sha256 in uploads if sha256 not in found]
     for batch in batches(new):
-        # Not as objects: SQLite would be given one at a time, for the sake of their ids.
+        # Not as ORM objects: SQLAlchemy would insert these one by one to get their ids from SQLite.
         rows = [
             {
                 "domain_id": domain_id, "sha256": sha256, "state": "landed",

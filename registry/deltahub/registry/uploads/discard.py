@@ -14,7 +14,7 @@ from deltahub.registry.uploads.landing import is_promised
 
 
 def drop_landings(session: WriteSession, files: Iterable[File]) -> list[str]:
-    """Take the landings from files that have recipes; ids of objects to delete afterwards."""
+    """Remove the landings of files that have recipes; returns ids for delete_condemned()."""
     landing_ids = []
     for file in files:
         if file.landing_id is not None:
@@ -25,11 +25,12 @@ def drop_landings(session: WriteSession, files: Iterable[File]) -> list[str]:
 
 
 def drop_unused(session: WriteSession, landing_ids: Iterable[str]) -> list[str]:
-    """Condemn landings that no file is read from; delete_condemned() is to follow the commit.
+    """Condemn landings that no file is read from; returns ids for delete_condemned().
 
-    One that somebody was told is here stays until it expires: they may commit it elsewhere. A
-    condemned row gives up its name, so that the same bytes may be uploaded anew, and stays until
-    its object is gone: after a crash gc finds it, and no object is without a row.
+    Call delete_condemned() after the commit. A landing that is promised to a client stays until it
+    expires, because the client may commit it elsewhere. A condemned row changes its `sha256`, so
+    that the same bytes may be uploaded again. It stays until its object is deleted, so that gc
+    finds the object after a crash.
     """
     dropped = []
     for batch in batches(dict.fromkeys(landing_ids)):
@@ -48,7 +49,7 @@ def drop_unused(session: WriteSession, landing_ids: Iterable[str]) -> list[str]:
 
 
 def delete_condemned(reg: Registry, landing_ids: Sequence[str]) -> None:
-    """The objects of condemned landings, then their rows."""
+    """Delete the objects of condemned landings, then their rows."""
     reg.store.delete_together([landing_key(landing_id) for landing_id in landing_ids])
     failpoints.reached("landing.delete.before_rows")
     if landing_ids:

@@ -1,4 +1,4 @@
-"""Which files a caller need not send because a commit would find them here."""
+"""Which files a client need not send, because a commit would find them on the hub."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from deltahub.registry.uploads.landing import promise
 
 @dataclass(frozen=True)
 class _Found:
-    """What of the asked files is here for the caller."""
+    """The requested files that the hub has for the caller."""
 
     repository: Repository
     have: list[str]  # SHA-256
@@ -28,21 +28,20 @@ class _Found:
 
     @property
     def recipes(self) -> list[int]:
-        """What a hold on the files is a hold on."""
+        """Row ids of the files' recipes, which holds of the files refer to."""
         return [file.recipe_tensor_id for file in self.files if file.recipe_tensor_id is not None]
 
 
 def query_and_keep(
     reg: Registry, caller: Caller | None, name: str, files: Sequence[tuple[str, int]]
 ) -> list[str]:
-    """Which of (SHA-256, size in bytes) a commit to the repository would accept, in order.
+    """SHA-256s of those (SHA-256, size in bytes) that a commit to the repository would accept.
 
-    They are what a commit resolves: the caller's own uploads, and files that the repository may
-    refer to and the caller may read. Everything else is absent, also what is somebody's secret or
-    has another size. An upload that is named is kept for upload_ttl_s from now, a file by a hold
-    for hold_ttl_s, even if every repository that lists it is deleted. One whose ingest is not over
-    has nothing to hold yet: it goes with the last of these repositories, and the commit then says
-    upload_not_found.
+    The order is kept. A commit accepts the caller's own uploads, and files that the repository may
+    refer to and the caller may read. Files that are missing, unreadable or of another size are left
+    out. A named upload is kept for upload_ttl_s from now. A named file is held for hold_ttl_s, even
+    if every repository that lists it is deleted. A file that is not ingested yet cannot be held: it
+    is deleted with the last of these repositories, and the commit then fails with upload_not_found.
     """
     caller = require_writer(caller)
     if len(files) > reg.settings.max_operations:
@@ -53,8 +52,8 @@ def query_and_keep(
         if size < 0:
             raise InvalidRequest(f"a file cannot have {size} bytes")
     have: list[str] = []
-    # Some at a time, each in a short transaction. An empty query, too, finds out that there is no
-    # such repository, or that the caller may not write to it.
+    # In parts, each in a short transaction. An empty query still raises if the repository does not
+    # exist or the caller may not write to it.
     for part in batches(dict(files).items(), PART_TENSORS) if files else ([],):
         have += _keep(reg, caller, name, dict(part))
     return have
@@ -65,7 +64,7 @@ def _keep(reg: Registry, caller: Caller, name: str, sizes: Mapping[str, int]) ->
         found = _find(session, caller, name, sizes)
     if not found.uploads and not found.recipes:
         return found.have
-    # Looked at once more: what goes meanwhile is not promised.
+    # Repeated in the write transaction, so that nothing deleted in the meantime is promised.
     with reg.db.write() as session:
         found = _find(session, caller, name, sizes)
         for upload in found.uploads:

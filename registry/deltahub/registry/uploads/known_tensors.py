@@ -1,4 +1,4 @@
-"""Which tensors a caller may claim by naming their content ids, and what recipes and frames say."""
+"""Which stored tensors a caller may use for a repository by naming their content ids."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -18,9 +18,9 @@ HASH_BYTES = 32
 def find_readable(
     session: ReadSession, caller: Caller | None, repository: Repository, ids: Iterable[bytes]
 ) -> dict[bytes, Tensor]:
-    """Of these content ids, the tensors that the caller may claim for the repository.
+    """Content id -> tensor, for those that the caller may claim for the repository.
 
-    Absent and not readable look the same: they are missing from the result.
+    Both missing and unreadable tensors are left out of the result.
     """
     return readable_tensors(session, caller, repository, list(ids))
 
@@ -28,9 +28,9 @@ def find_readable(
 def query_and_hold(
     reg: Registry, caller: Caller | None, name: str, tensors: Sequence[tuple[bytes, int]]
 ) -> list[bytes]:
-    """Which of (content id, size in bytes) the hub has for the repository, in order.
+    """Content ids of those (content id, size in bytes) that the hub has for the repository.
 
-    What it says yes to is held for hold_ttl_s from now, so that a commit may follow.
+    The order is kept. The tensors are held for hold_ttl_s from now, so that a commit may follow.
     """
     caller = require_writer(caller)
     if len(tensors) > reg.settings.max_query_tensors:
@@ -39,7 +39,7 @@ def query_and_hold(
     if any(len(content) != HASH_BYTES or size < 1 for content, size in tensors):
         raise InvalidRequest("a tensor is named by 32 bytes of BLAKE3 and a size of 1 or more")
     have: dict[bytes, int] = {}
-    # An empty query, too, finds out that there is no such repository.
+    # An empty query still raises if the repository does not exist.
     for part in batches(tensors, PART_TENSORS) if tensors else ([],):
         with reg.db.write() as session:
             repository = load_repository(session, caller, name, "write")

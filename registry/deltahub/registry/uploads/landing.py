@@ -1,4 +1,4 @@
-"""Uploads: received in parts, resumed by offset, whole and proved before anything may use them."""
+"""Receives uploads in parts, resumed by offset, and verifies them before they can be used."""
 
 import secrets
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class LandingStatus:
-    """How much of an upload the hub has; `received` bytes survive a crash of the hub."""
+    """The progress of an upload. received: bytes that survive a crash of the hub."""
 
     id: str
     sha256: str
@@ -47,12 +47,12 @@ def begin(
     size: int,
     *,
     may_resize: bool = True,
-    is_answer: bool = True,
+    is_acknowledged: bool = True,
 ) -> LandingStatus:
-    """Announce an upload, or find one announced before and keep it for another upload_ttl_s.
+    """Announce an upload, or find the announced one and keep it for another upload_ttl_s.
 
-    An unfinished one of another size takes the new size if may_resize, else SizeMismatch.
-    is_answer: somebody will be told that a complete one is here, see is_promised().
+    An unfinished upload of another size takes the new size if may_resize, else SizeMismatch.
+    is_acknowledged: the client will be told that the hub has a complete upload, see is_promised().
     Unauthorized, Forbidden, InvalidRequest, LimitExceeded.
     """
     caller = require_writer(caller)
@@ -77,15 +77,15 @@ def begin(
             row.size = size
         if row.state != "complete":
             row.expires_at = expires_at
-        elif is_answer:
+        elif is_acknowledged:
             promise(row, reg.settings.upload_ttl_s)
     return _status(reg, row)
 
 
 def status(reg: Registry, caller: Caller | None, sha256: str) -> LandingStatus:
-    """How far the caller's upload is; a complete one is kept for another upload_ttl_s.
+    """The progress of the caller's upload; UploadNotFound.
 
-    UploadNotFound.
+    A complete upload is kept for another upload_ttl_s.
     """
     validate_sha256(sha256)
     if caller is None:
@@ -103,14 +103,14 @@ def status(reg: Registry, caller: Caller | None, sha256: str) -> LandingStatus:
 
 
 def promise(upload: Landing, ttl_s: int) -> None:
-    """Keep a complete upload for ttl_s more: somebody is told that it need not be sent again."""
+    """Keep a complete upload for ttl_s from now, because a client is told not to send it again."""
     upload.promised_until = upload.expires_at = utc_now() + timedelta(seconds=ttl_s)
 
 
 def is_promised(upload: Landing) -> bool:
-    """Whether somebody was told that this upload need not be sent again, and may yet commit it.
+    """Whether a client was told not to send this upload again, and may still commit it.
 
-    Who tells and who asks are different processes, perhaps with different settings: the row says.
+    The row stores the time, because the process that promised may have had other settings.
     """
     return upload.promised_until is not None and upload.promised_until > utc_now()
 
@@ -124,25 +124,27 @@ def receive(
     chunks: Iterable[Buffer],
     *,
     length: int | None = None,
-    is_answer: bool = True,
+    is_acknowledged: bool = True,
 ) -> LandingStatus:
-    """Append a part that begins at `offset`; the last one proves the hash and completes.
+    """Append a part at `offset`. The last part completes the upload after a check of its SHA-256.
 
-    offset 0 begins anew; any other must be where the hub's copy ends (UploadOffsetMismatch).
-    length: bytes that the part announces, None for "up to the end, or less". A longer body leaves
-    the upload as it was; what came of a shorter one, or before `chunks` raised, is kept; both are
-    SizeMismatch. HashMismatch drops the upload. StorageFull leaves it as it was. Conflict: another
-    connection is sending the same upload now. What is complete already needs no chunks; is_answer
-    as in begin().
+    offset: 0 starts the upload again; any other must be the end of the bytes that the hub has
+    (UploadOffsetMismatch). length: announced bytes of the part; None means up to the end or fewer.
+    SizeMismatch if the body is longer, which leaves the upload as it was, or shorter, which keeps
+    the received bytes. They are also kept if `chunks` raises. HashMismatch drops the upload.
+    StorageFull leaves it as it was. Conflict if another connection is sending the same upload. For
+    a complete upload no chunks are read. is_acknowledged: as in begin().
     """
     if not 0 <= offset <= total_size or (length or 0) > total_size - offset:
         raise InvalidRequest(f"a part at {offset} does not lie in a file of {total_size} bytes")
-    upload = begin(reg, caller, sha256, total_size, may_resize=offset == 0, is_answer=is_answer)
+    upload = begin(
+        reg, caller, sha256, total_size, may_resize=offset == 0, is_acknowledged=is_acknowledged
+    )
     if upload.is_complete:
         return upload
     end = total_size if length is None else offset + length
     with translated_store_errors(), reg.spool.open(upload.id, total_size) as file:
-        # Whoever held the file before may have completed the upload, or dropped it.
+        # The connection that had the file before may have completed or dropped the upload.
         try:
             upload = status(reg, caller, sha256)
         except UploadNotFound:
@@ -169,7 +171,7 @@ def receive(
 
 
 def complete_upload(session: ReadSession, caller: Caller | None, sha256: str) -> Landing:
-    """The caller's own upload, whole and proved; UploadNotFound."""
+    """The caller's complete, verified upload; UploadNotFound."""
     row = None if caller is None else _find(session, caller, sha256)
     if row is None or row.state != "complete":
         raise upload_not_found(sha256)
@@ -177,7 +179,7 @@ def complete_upload(session: ReadSession, caller: Caller | None, sha256: str) ->
 
 
 def upload_not_found(sha256: str) -> UploadNotFound:
-    """The same words for never sent, unfinished, and somebody else's."""
+    """The same error for uploads that are unknown, unfinished, or of another user."""
     return UploadNotFound(
         f"there is no complete upload {sha256} of yours: send its bytes before you name it, as your"
         f" client does or with PUT /v1/uploads/{sha256}"
@@ -195,21 +197,21 @@ def _append(file: SpoolFile, chunks: Iterable[Buffer], end: int) -> None:
         file.roll_back()
         raise
     finally:
-        # Also when the client went away: it may continue from here.
+        # Also if the client has disconnected: it may resume from here.
         file.sync()
 
 
 def _complete(reg: Registry, upload: LandingStatus, file: SpoolFile) -> LandingStatus:
     if file.hashes.sha256 != upload.sha256:
         with reg.db.write() as session:
-            # The same bytes may have come as they should on another way, see small_files.py.
+            # Only if still unfinished: small_files.py may have completed it with the right bytes.
             session.execute(
                 delete(Landing).where(Landing.id == upload.id, Landing.state == "receiving")
             )
         reg.spool.discard(upload.id)
         raise HashMismatch(
             f"the bytes sent have SHA-256 {file.hashes.sha256}, not {upload.sha256}; "
-            "the upload was dropped, send it anew"
+            "the upload was dropped, send it again"
         )
     failpoints.reached("landing.complete.before_store")
     reg.store.take_file(landing_key(upload.id), file.path)
@@ -228,7 +230,7 @@ def _mark_complete(reg: Registry, upload: LandingStatus, hashes: Hashes) -> Land
         else:
             row = None
     if row is None:
-        # It expired while its last part came in; nothing may stay that no row knows.
+        # The upload expired while its last part arrived. An object without a row must not stay.
         reg.store.delete(landing_key(upload.id))
         raise upload_not_found(upload.sha256)
     failpoints.reached("landing.complete.after_row")
@@ -244,7 +246,7 @@ def _status(reg: Registry, row: Landing) -> LandingStatus:
 
 
 def _recover(reg: Registry, upload: LandingStatus) -> LandingStatus | None:
-    """The upload completed, if a crash came between its object and its row; else None."""
+    """Complete an upload whose object was stored before a crash, but not its row; else None."""
     key = landing_key(upload.id)
     try:
         size = reg.store.size(key)
@@ -256,7 +258,7 @@ def _recover(reg: Registry, upload: LandingStatus) -> LandingStatus | None:
             hashes.update(piece)
     except ObjectNotFound:
         return None
-    # The object was proved before it got its name; a lost disk block would show here.
+    # The object was verified before it was stored. A mismatch now means a damaged disk.
     return _mark_complete(reg, upload, hashes) if hashes.sha256 == upload.sha256 else None
 
 

@@ -1,4 +1,4 @@
-"""A client's request to store a file by its recipe; a job then verifies the recipe."""
+"""Accepts a client's recipe for a file, and enqueues the job that verifies it."""
 
 import hashlib
 from dataclasses import dataclass
@@ -29,27 +29,27 @@ from deltahub.registry.uploads.landing import LandingStatus, receive
 JOB_KIND = "prove_recipe"
 
 
-# Tensors that a refusal names.
-SHOWN = 5
+# Tensors that an error message names.
+MAX_LISTED_TENSORS = 5
 
 
-# How often a submitted recipe is kept anew when its upload goes with another job's end.
-RECEIVED_AT_MOST = 3
+# Attempts to store a submitted recipe, if jobs that finish keep deleting its upload.
+MAX_RECEIVE_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
 class Submitted:
-    """`ready`: the file can be committed. `proving`: it can once the job is done."""
+    """state: `ready`, the file can be committed, or `proving`, it can after the job is done."""
 
     state: str
     job_id: str | None
 
 
 def submit_recipe(reg: Registry, caller: Caller | None, name: str, data: bytes) -> Submitted:
-    """Say how to build a file of the repository from tensors that the hub has.
+    """Submit a recipe that builds a file for the repository from stored tensors.
 
-    TensorNotFound for tensors that are absent, not readable, or of another size; InvalidFrame for
-    bytes that are no recipe; LimitExceeded.
+    TensorNotFound if a tensor is missing, unreadable, or of another size; InvalidFrame if the bytes
+    are no recipe; LimitExceeded.
     """
     caller = require_writer(caller)
     recipe = parse_recipe(reg, data)
@@ -60,10 +60,10 @@ def submit_recipe(reg: Registry, caller: Caller | None, name: str, data: bytes) 
     tensors = _claim(reg, caller, name, recipe)
     job_id = queue.new_id()
     _hold(reg, tensors, job_id)
-    # Kept like an upload until the job has followed it.
+    # The recipe is stored like an upload until the job is done.
     sha256 = hashlib.sha256(data).hexdigest()
-    for _ in range(RECEIVED_AT_MOST):
-        upload = receive(reg, caller, sha256, len(data), 0, [data], is_answer=False)
+    for _ in range(MAX_RECEIVE_ATTEMPTS):
+        upload = receive(reg, caller, sha256, len(data), 0, [data], is_acknowledged=False)
         submitted = _enqueue(reg, caller, name, recipe, upload, job_id)
         if submitted is not None:
             return submitted
@@ -78,9 +78,9 @@ def _enqueue(
     upload: LandingStatus,
     job_id: str,
 ) -> Submitted | None:
-    """The job that follows a recipe; None if another job has let go of its upload meanwhile.
+    """Enqueue the job for a recipe; None if another job has deleted the recipe's upload.
 
-    job_id: what the recipe's tensors are held for, and what a job that is made here is called.
+    job_id: the id of the new job, for which the recipe's tensors are held already.
     """
     with reg.db.write() as session:
         repository = load_repository(session, caller, name, "write")
@@ -90,9 +90,9 @@ def _enqueue(
         landing = session.get(Landing, upload.id)
         if landing is None or landing.state != "complete":
             return None
-        other = _find_job(session, repository, upload.id)
+        other = _find_queued_job(session, repository, upload.id)
         if other is not None:
-            # It holds the same tensors: they are those of the same recipe.
+            # The other job has the same recipe, so it holds the same tensors.
             release_job(session, job_id)
             return Submitted("proving", other)
         queue.enqueue(
@@ -112,9 +112,9 @@ def _enqueue(
 
 
 def _hold(reg: Registry, tensors: list[int], job_id: str) -> None:
-    """Keep the tensors until the job is over, however late, before anybody can take it up.
+    """Hold the tensors until the job is over. To be called before a worker can see the job.
 
-    A crash before there is a job leaves holds that end by themselves.
+    After a crash before the job was enqueued, the holds expire.
     """
     for part in batches(tensors, PART_TENSORS):
         with reg.db.write() as session:
@@ -132,7 +132,7 @@ def parse_recipe(reg: Registry, data: bytes) -> Recipe:
     if recipe.size > reg.settings.max_file_bytes:
         limit = reg.settings.max_file_bytes
         raise LimitExceeded(f"the file has {recipe.size} bytes; this hub takes at most {limit}")
-    # A few kilobytes that name one tensor again and again would keep a worker busy for hours.
+    # A recipe of a few kilobytes that repeats one tensor could keep a worker busy for hours.
     distinct = {ref.tensor: ref.size for ref in recipe.tensors()}
     repeated = sum(ref.size for ref in recipe.tensors()) - sum(distinct.values())
     if repeated > reg.settings.max_decoded_bytes:
@@ -144,7 +144,7 @@ def parse_recipe(reg: Registry, data: bytes) -> Recipe:
 def _is_ready(
     reg: Registry, session: WriteSession, caller: Caller, repository: Repository, recipe: Recipe
 ) -> bool:
-    """Whether the file can be committed as it is; if so it is held, as any other answer is."""
+    """Whether the file can be committed already. If so, it is held for the caller."""
     file = readable_file(session, caller, repository, recipe.sha256.hex())
     if file is None:
         return False
@@ -156,9 +156,9 @@ def _is_ready(
 
 
 def _claim(reg: Registry, caller: Caller, name: str, recipe: Recipe) -> list[int]:
-    """The rows of the recipe's tensors, held for the caller from now on.
+    """Row ids of the recipe's tensors, which are held for the caller.
 
-    TensorNotFound; the same refusal for absent and for not readable.
+    TensorNotFound, with the same text for missing and for unreadable tensors.
     """
     sizes = {ref.tensor: ref.size for ref in recipe.tensors()}
     rows: list[int] = []
@@ -173,15 +173,15 @@ def _claim(reg: Registry, caller: Caller, name: str, recipe: Recipe) -> list[int
             hold_for_user(session, ids, caller.user_id, repository.id, ttl_s)
         rows += ids
     if wrong or any(sizes[ref.tensor] != ref.size for ref in recipe.tensors()):
-        shown = ", ".join(tensor.hex() for tensor in wrong[:SHOWN])
+        shown = ", ".join(tensor.hex() for tensor in wrong[:MAX_LISTED_TENSORS])
         raise TensorNotFound(
             f"{len(wrong)} tensors of the recipe are not here for you ({shown}); send them first"
         )
     return rows
 
 
-def _find_job(session: ReadSession, repository: Repository, landing_id: str) -> str | None:
-    """A job that has yet to begin with the same recipe for the same repository."""
+def _find_queued_job(session: ReadSession, repository: Repository, landing_id: str) -> str | None:
+    """A queued job with the same recipe for the same repository."""
     return session.scalar(
         select(Job.id).where(
             Job.kind == JOB_KIND,

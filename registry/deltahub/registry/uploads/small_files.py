@@ -1,8 +1,8 @@
-"""Small files that come together, as within one commit: durable and proved a batch at a time.
+"""Stores small files in batches, for example those of one commit.
 
-Each becomes an upload like any other (landing.py), but they share what costs: one transaction
-announces a batch, its bytes become durable together, one transaction makes all of them known.
-A crash leaves uploads that are whole, and such as have only been announced.
+Each becomes an upload like any other (landing.py), but a batch shares the costly steps: one
+transaction announces its files, their bytes are made durable together, and one transaction marks
+all of them as complete. A crash leaves uploads that are either complete or only announced.
 """
 
 import secrets
@@ -23,31 +23,31 @@ from deltahub.registry.storage.refusals import translated_store_errors
 from deltahub.registry.storage.spool import Hashes
 from deltahub.registry.uploads.landing import promise
 
-# What waits in memory; the last file may go beyond.
+# Limits of a batch in memory. The last file may exceed BATCH_BYTES.
 BATCH_BYTES: Final = 8 << 20
 BATCH_FILES: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class _Small:
+class _SmallFile:
     data: bytes
     git_blob_id: str | None
 
 
 class SmallFiles:
-    """The files of one caller on their way in. Not shared between threads.
+    """Receives small files of one caller. Not thread-safe.
 
-    What add() has named is an upload of the caller's once flush() has returned.
+    After flush(), every file that was added is a complete upload of the caller.
     """
 
     def __init__(self, reg: Registry, caller: Caller | None) -> None:
         self._reg = reg
         self._caller = require_writer(caller)
-        self._batch: dict[str, _Small] = {}
+        self._batch: dict[str, _SmallFile] = {}
         self._batch_bytes = 0
 
     def add(self, data: bytes) -> str:
-        """Takes a file; its SHA-256. LimitExceeded, and what flush() raises."""
+        """Add a file; returns its SHA-256. LimitExceeded, and the errors of flush()."""
         limit = self._reg.settings.max_file_bytes
         if len(data) > limit:
             raise LimitExceeded(f"the file has {len(data)} bytes; this hub takes at most {limit}")
@@ -55,14 +55,14 @@ class SmallFiles:
         hashes.update(data)
         sha256 = hashes.sha256
         if sha256 not in self._batch:
-            self._batch[sha256] = _Small(data, hashes.git_blob_id)
+            self._batch[sha256] = _SmallFile(data, hashes.git_blob_id)
             self._batch_bytes += len(data)
         if self._batch_bytes >= BATCH_BYTES or len(self._batch) >= BATCH_FILES:
             self.flush()
         return sha256
 
     def flush(self) -> None:
-        """Makes all that was added durable and known. StorageFull, Unavailable."""
+        """Make all added files durable and complete. StorageFull, Unavailable."""
         batch, self._batch, self._batch_bytes = self._batch, {}, 0
         while batch:
             ids = self._announce(batch)
@@ -74,8 +74,8 @@ class SmallFiles:
             batch = self._complete(batch, ids)
             failpoints.reached("small_files.after_rows")
 
-    def _announce(self, batch: Mapping[str, _Small]) -> dict[str, str]:
-        """SHA-256 -> id of what is not here yet. What is, somebody will now count on."""
+    def _announce(self, batch: Mapping[str, _SmallFile]) -> dict[str, str]:
+        """SHA-256 -> upload id of the files that are not complete yet. All uploads are promised."""
         ids: dict[str, str] = {}
         rows = []
         ttl_s = self._reg.settings.upload_ttl_s
@@ -84,8 +84,8 @@ class SmallFiles:
                 Landing.user_id == self._caller.user_id, Landing.sha256.in_(batch)
             )
             for row in session.scalars(query):
-                # Another connection may be sending these bytes: the first completes them, and
-                # they stay until the other has seen that they are here.
+                # Another connection may be sending the same bytes. The first of both completes the
+                # upload, and the promise keeps it until the other has seen that it is complete.
                 promise(row, ttl_s)
                 ids[row.sha256] = "" if row.state == "complete" else row.id
             for sha256, small in batch.items():
@@ -95,7 +95,7 @@ class SmallFiles:
             session.add_all(rows)
         return {sha256: row_id for sha256, row_id in ids.items() if row_id}
 
-    def _row(self, row_id: str, sha256: str, small: _Small) -> Landing:
+    def _row(self, row_id: str, sha256: str, small: _SmallFile) -> Landing:
         return Landing(
             id=row_id,
             user_id=self._caller.user_id,
@@ -105,18 +105,20 @@ class SmallFiles:
             expires_at=utc_now() + timedelta(seconds=self._reg.settings.upload_ttl_s),
         )
 
-    def _complete(self, batch: Mapping[str, _Small], ids: Mapping[str, str]) -> dict[str, _Small]:
-        """Makes stored files known; what has to be sent anew, as its row is gone."""
+    def _complete(
+        self, batch: Mapping[str, _SmallFile], ids: Mapping[str, str]
+    ) -> dict[str, _SmallFile]:
+        """Mark stored files as complete; returns files whose rows are gone, to be stored again."""
         ttl_s = self._reg.settings.upload_ttl_s
         gone = dict(ids)
         with self._reg.db.write() as session:
             for row in session.scalars(select(Landing).where(Landing.id.in_(ids.values()))):
                 small = batch.get(row.sha256)
                 if small is None:
-                    continue  # it expired, and is being collected
+                    continue  # the upload expired, and gc is deleting it
                 del gone[row.sha256]
                 if row.state == "complete":
-                    # Another connection was first, and may let go of it once it has used it.
+                    # Another connection was first. Without a promise its job may delete the upload.
                     promise(row, ttl_s)
                     continue
                 row.state, row.size = "complete", len(small.data)
@@ -124,6 +126,6 @@ class SmallFiles:
                 row.expires_at = utc_now() + timedelta(seconds=ttl_s)
             failpoints.reached("small_files.before_rows")
         for row_id in gone.values():
-            # Nothing may stay that no row knows.
+            # An object without a row must not stay.
             self._reg.store.delete(landing_key(row_id))
         return {sha256: batch[sha256] for sha256 in gone}

@@ -1,4 +1,4 @@
-"""Decoding frames that a client made, to prove them or to encode them anew."""
+"""Decodes frames that a client encoded, to verify them or to encode them again."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -16,22 +16,23 @@ from deltahub.codecs.frames import (
 )
 from deltahub.codecs.ids import ZERO_ID
 from deltahub.registry.errors import InvalidFrame
-from deltahub.registry.packs.encoder_rank import rank_alone, rank_of
-from deltahub.registry.packs.tensor_reader import RUN_BYTES, TensorReader
+from deltahub.registry.packs.encoder_generation import generation_of, standalone_generation
+from deltahub.registry.packs.tensor_reader import RANGE_BYTES, TensorReader
 from deltahub.registry.packs.writer import PackSpool
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.keys import landing_key
 from deltahub.registry.uploads.client_pack_index import UploadedFrame
 
-# A frame, its base and its new forms are held whole, 64 MiB each: one at a time in a process.
-_WORKING = threading.Lock()
+# A frame, its base and its new encodings take up to 64 MiB each in memory. So each process works on
+# one frame at a time.
+_ONE_FRAME_AT_A_TIME = threading.Lock()
 
 
-class FrameTaker:
-    """Proves uploaded frames and adds them to a spool.
+class FrameVerifier:
+    """Verifies uploaded frames and adds them to a spool.
 
-    base_sizes: the size of every tensor that they may be coded against. is_private: frames are
-    kept as the client made them; otherwise the hub encodes what they decode to.
+    base_sizes: content id -> size in bytes of every allowed base. is_private: the client's frames
+    are stored as they are; otherwise the hub encodes their tensors again.
     """
 
     def __init__(
@@ -53,10 +54,10 @@ class FrameTaker:
         self._effort = reg.settings.effort
 
     def take(self, tensor: bytes, frames: Sequence[UploadedFrame]) -> None:
-        """Add all frames of a tensor; InvalidFrame unless they decode to the bytes it names."""
+        """Add all frames of a tensor; InvalidFrame unless they decode to this content id."""
         digest = blake3()
         for frame in frames:
-            with _WORKING:
+            with _ONE_FRAME_AT_A_TIME:
                 try:
                     self._take_frame(frame, digest)
                 except CodecError as exc:
@@ -73,8 +74,10 @@ class FrameTaker:
             self._hash(view, body, digest)
             self._spool.add(stored)
         else:
-            rank = rank_alone() if view.header.base is None else rank_of(self._effort)
-            self._spool.add(self._encode(view, body, digest), rank)
+            generation = (
+                standalone_generation() if view.header.base is None else generation_of(self._effort)
+            )
+            self._spool.add(self._encode(view, body, digest), generation)
 
     def _check_segments(self, view: FrameView) -> None:
         for segment in view.header.base.segments if view.header.base is not None else ():
@@ -83,11 +86,11 @@ class FrameTaker:
                 raise InvalidFrame(f"a base ends beyond its tensor {segment.tensor.hex()}")
 
     def _hash(self, view: FrameView, body: memoryview, digest: blake3) -> None:
-        """Decode in runs of blocks, in little memory."""
+        """Decode and hash about RANGE_BYTES at a time, to save memory."""
         header, position = view.header, 0
         while position < header.size_bytes:
             begin, stop = view.blocks_of_bytes(
-                position, min(position + RUN_BYTES, header.size_bytes)
+                position, min(position + RANGE_BYTES, header.size_bytes)
             )
             low, high = view.block_span(begin)[0], view.block_span(stop - 1)[1]
             base = self._base(view, low, high)
@@ -99,7 +102,7 @@ class FrameTaker:
             position = high
 
     def _encode(self, view: FrameView, body: memoryview, digest: blake3) -> bytes:
-        """The same elements in a frame of the hub's own making."""
+        """The same elements in a frame that the hub encodes."""
         header = view.header
         base = self._base(view, 0, header.size_bytes)
         out = memoryview(bytearray(header.size_bytes))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
-from deltahub.registry.packs.tensor_reader import RUN_BYTES
+from deltahub.registry.packs.tensor_reader import RANGE_BYTES
 from deltahub.registry.xet.chunks import HEADER_BYTES
 
 CHUNK_BYTES: Final = 128 << 10
@@ -68,7 +68,7 @@ class VirtualFile:
         """Bytes [start, end) of a xorb as it travels, in lists of buffers that follow each other.
 
         read(start, end): yields these bytes of the file. Each list is made of one of its buffers,
-        or of a part of RUN_BYTES; what is between the first and the last one is headers besides.
+        or of a part of RANGE_BYTES; what is between the first and the last one is headers besides.
         """
         first, skipped = divmod(start, _STORED_BYTES)
         base = xorb * _XORB_BYTES
@@ -77,8 +77,8 @@ class VirtualFile:
         file_end = min(base + -(-end // _STORED_BYTES) * CHUNK_BYTES, self.size)
         left = end - start
         for piece in read(position, file_end):
-            for begin in range(0, piece.nbytes, RUN_BYTES):
-                part = piece[begin : begin + RUN_BYTES]
+            for begin in range(0, piece.nbytes, RANGE_BYTES):
+                part = piece[begin : begin + RANGE_BYTES]
                 views = self._framed(position, part)
                 position += part.nbytes
                 if skipped:

@@ -8,7 +8,7 @@ from typing import Final
 
 import uvicorn
 
-from deltahub.registry.packs.tensor_reader import RUN_BYTES
+from deltahub.registry.packs.tensor_reader import RANGE_BYTES
 from deltahub.registry.registry import Registry
 from deltahub.server.app import create_app
 from deltahub.server.hub import Hub
@@ -18,7 +18,7 @@ from deltahub.server.streaming.metering import Traffic, metered_protocol
 # Unsent bytes that the kernel buffers for each connection: as many as one decoded run. With a
 # quarter of this, the thread of a download to a busy client sleeps about four times a run, which
 # costs a tenth of its time. More bytes would be held for every slow client, and come in bursts.
-UNSENT_BYTES: Final = RUN_BYTES
+UNSENT_BYTES: Final = RANGE_BYTES
 # Ticks of 0.1 s between checks of the free disk space. Nothing fills the space that hot bases leave
 # free in these 5 s.
 _TICKS_PER_DISK_CHECK: Final = 50

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import Final, TypeAlias
 
-from deltahub.registry.packs.tensor_reader import FIRST_RUN_BYTES, RUN_BYTES
+from deltahub.registry.packs.tensor_reader import FIRST_RANGE_BYTES, RANGE_BYTES
 
 # Smaller neighbours are copied into one buffer: a separate buffer costs more than the copy.
 _SMALL_BYTES: Final = 16 << 10
 # One decoded run and a little more, because a chunk that ends inside a run would keep the buffer of
 # that run in use until the next chunk is sent.
-CHUNK_BYTES: Final = RUN_BYTES + RUN_BYTES // 64
+CHUNK_BYTES: Final = RANGE_BYTES + RANGE_BYTES // 64
 _SIZE: Final = attrgetter("nbytes")
 
 
@@ -37,7 +37,7 @@ Piece: TypeAlias = bytes | memoryview | list[memoryview]
 def in_chunks(
     pieces: Iterable[Piece],
     chunk_bytes: int = CHUNK_BYTES,
-    first_bytes: int = FIRST_RUN_BYTES,
+    first_bytes: int = FIRST_RANGE_BYTES,
 ) -> Iterator[Chunk]:
     """Yield the same bytes in chunks of at most chunk_bytes, the first one of about first_bytes.
 

@@ -7,14 +7,14 @@ committed now.
 from functools import partial
 from typing import Any
 
-from deltahub.registry.ingest.prove_recipe import prove_recipe
+from deltahub.registry.ingest.verify_recipe import verify_recipe
 from deltahub.workers.context import JobContext
 
 
 def prove_recipe_job(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
     """Rebuild the file from stored tensors, verify its hash, and make it committable."""
     follow = partial(
-        prove_recipe,
+        verify_recipe,
         context.registry,
         context.reader,
         context.job_id,

@@ -1,6 +1,6 @@
-"""Recipes that clients send instead of a file's bytes: believed only once they were followed.
+"""Verifies recipes that clients send instead of a file's bytes, by rebuilding the file.
 
-Until then there is no file row: nothing unproved can be served, committed or shared.
+Before that, the file has no row, so an unverified file cannot be served, committed or shared.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,8 +16,8 @@ from deltahub.registry.db.models import File, Job, Landing, Repository
 from deltahub.registry.db.session import WriteSession
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import HashMismatch
-from deltahub.registry.ingest.finish import Proved, attach_recipes, restore_hashes
-from deltahub.registry.ingest.repair import TensorSource, heal
+from deltahub.registry.ingest.finish import VerifiedFile, attach_recipes, restore_hashes
+from deltahub.registry.ingest.repair import TensorSource, repair_tensors
 from deltahub.registry.ingest.scan import LandedFile
 from deltahub.registry.jobs import queue
 from deltahub.registry.jobs.progress import Progress, Report
@@ -32,7 +32,7 @@ from deltahub.registry.uploads.landing import upload_not_found
 from deltahub.registry.uploads.recipes import JOB_KIND, find_file, parse_recipe
 
 
-def prove_recipe(
+def verify_recipe(
     reg: Registry,
     reader: FileReader,
     job_id: str,
@@ -41,18 +41,18 @@ def prove_recipe(
     report: Report = lambda stage, done, total: None,
     check_cancel: Callable[[], None] = lambda: None,
 ) -> None:
-    """Follow a submitted recipe; its file can be committed by who sent it, or HashMismatch.
+    """Rebuild a submitted recipe's file and make it committable for the sender; HashMismatch.
 
-    payload: as submit_recipe wrote it. Safe to run twice, or to die at any line.
+    payload: as submit_recipe wrote it. The job may be repeated, and interrupted at any line.
     """
     with reg.db.read() as session:
         landing = session.get(Landing, payload["landing_id"])
         repository = session.get(Repository, payload["repository_id"])
         if repository is None:
-            return  # deleted meanwhile: nobody waits for the file
+            return  # the repository was deleted: nobody needs the file
         if landing is None or landing.state != "complete":
             if find_file(session, repository.domain_id, payload["sha256"]) is not None:
-                return  # an earlier run came to its end
+                return  # an earlier run has finished
             raise upload_not_found(payload["sha256"])
     data = LandedFile(reg, landing.id, landing.sha256).read_at(0, landing.size)
     recipe = parse_recipe(reg, data)
@@ -62,7 +62,7 @@ def prove_recipe(
     if hashes.sha256 != recipe.sha256.hex():
         with reg.db.write() as session:
             release_job(session, job_id)
-            dropped = _let_go(session, landing.id, job_id)
+            dropped = _drop_upload(session, landing.id, job_id)
         delete_condemned(reg, dropped)
         raise HashMismatch(
             f"the recipe makes a file with SHA-256 {hashes.sha256}, not {recipe.sha256.hex()}"
@@ -70,7 +70,7 @@ def prove_recipe(
     recipe_id = recipe.id
     _store_recipe(reg, reader, job_id, repository.domain_id, recipe_id, data)
     with reg.db.write() as session:
-        file, dropped = _proved_file(session, repository, recipe, recipe_id, hashes)
+        file, dropped = _verified_file(session, repository, recipe, recipe_id, hashes)
         hold_for_user(
             session,
             [file.recipe_tensor_id] if file.recipe_tensor_id is not None else [],
@@ -79,14 +79,14 @@ def prove_recipe(
             reg.settings.hold_ttl_s,
         )
         release_job(session, job_id)
-        dropped += _let_go(session, landing.id, job_id)
+        dropped += _drop_upload(session, landing.id, job_id)
         failpoints.reached("prove.finish.before_commit")
     failpoints.reached("prove.finish.after_commit")
     delete_condemned(reg, dropped)
 
 
-def _let_go(session: WriteSession, landing_id: str, job_id: str) -> list[str]:
-    """Drop the recipe's upload, unless another job has yet to follow it for its repository."""
+def _drop_upload(session: WriteSession, landing_id: str, job_id: str) -> list[str]:
+    """Drop the recipe's upload, unless another job still has to verify it."""
     is_awaited = exists().where(
         Job.kind == JOB_KIND,
         Job.state.in_(queue.ACTIVE),
@@ -106,7 +106,7 @@ def _store_recipe(
     recipe_id: bytes,
     data: bytes,
 ) -> None:
-    """Store the recipe's bytes as a tensor, unless they are, and hold them for the job."""
+    """Store the recipe's bytes as a tensor if they are not stored, and hold it for the job."""
     with reg.db.write() as session:
         found = resolve(session, domain_id, [recipe_id])
         hold_for_job(session, (t.id for t in found.values()), job_id, reg.settings.hold_ttl_s)
@@ -116,7 +116,7 @@ def _store_recipe(
 
     if found:
         ref = TensorRef(recipe_id, len(data), "U8", (len(data),), None)
-        heal(reg, reader, [TensorSource(domain_id, ref, read)], job_id)
+        repair_tensors(reg, reader, [TensorSource(domain_id, ref, read)], job_id)
         return
 
     def insert(session: WriteSession, sealed: SealedPacks) -> None:
@@ -128,14 +128,14 @@ def _store_recipe(
         store_and_switch(reg, spool, insert)
 
 
-def _proved_file(
+def _verified_file(
     session: WriteSession,
     repository: Repository,
     recipe: Recipe,
     recipe_id: bytes,
     hashes: Hashes,
 ) -> tuple[File, list[str]]:
-    """The file's row, readable from a recipe, and landings whose objects are to be deleted."""
+    """The file's row, with its recipe, and ids of landings whose objects must be deleted."""
     file = find_file(session, repository.domain_id, hashes.sha256)
     if file is not None and file.state == "ingested":
         return file, []
@@ -148,6 +148,6 @@ def _proved_file(
             state="proving",
         )
         session.add(file)
-        session.flush()  # its id
-    attach_recipes(session, [Proved(file, recipe, recipe_id)])
+        session.flush()  # assigns file.id
+    attach_recipes(session, [VerifiedFile(file, recipe, recipe_id)])
     return file, drop_landings(session, [file])
