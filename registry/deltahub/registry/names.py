@@ -38,7 +38,7 @@ RESERVED_NAMESPACES = frozenset(
 
 
 def entry_mode(path: str, size: int) -> Mode:
-    """The mode of an entry, fixed at commit. The ETag is the git blob id (regular) or SHA-256 (lfs)."""
+    """The mode of an entry, fixed at commit. It makes the git id or the SHA-256 the ETag."""
     name = path.rpartition("/")[2]
     is_lfs = (
         size >= LFS_BYTES
@@ -51,14 +51,14 @@ def entry_mode(path: str, size: int) -> Mode:
 
 
 def git_attributes() -> bytes:
-    """A .gitattributes with the LFS rules of entry_mode that depend on the name, not on the size."""
+    """A .gitattributes with the LFS rules of entry_mode(), except the rule for large files."""
     patterns = [f"*{suffix}" for suffix in _LFS_SUFFIXES]
     patterns += [f"*{infix}*" for infix in _LFS_INFIXES] + ["*tfevents*", "saved_model/**/*"]
     return "".join(f"{each} filter=lfs diff=lfs merge=lfs -text\n" for each in patterns).encode()
 
 
 def validate_path(path: str, max_bytes: int = MAX_PATH_BYTES) -> str:
-    """The path itself; InvalidPath unless it is relative, separated by / and free of special parts."""
+    """The path itself; InvalidPath unless it is relative, uses / and has no special part."""
     problem = _path_problem(path, max_bytes)
     if problem is not None:
         raise InvalidPath(f"the path {quoted(path)} {problem}")

@@ -37,7 +37,7 @@ class Registry:
 
     @classmethod
     def open(cls, settings: Settings, disk: Disk | None = None) -> Self:
-        """The registry in settings.data_dir. Creates the folder and migrates the database if needed.
+        """The registry in settings.data_dir. Creates the folder and migrates the database.
 
         Several processes may open one folder at once. SchemaTooNew if a newer release wrote it;
         StoreError if the folder cannot be created; DataLost if the database is damaged.

@@ -33,7 +33,7 @@ from deltahub.registry.registry import Registry
 from deltahub.registry.uploads import recipes
 from deltahub.registry.uploads.committable import complete_uploads, files_of_uploads
 from deltahub.registry.uploads.landing import receive
-from deltahub.registry.xet.epochs import make_clients_forget
+from deltahub.registry.xet.epochs import advance_epoch
 
 # Pushes that come meanwhile bring new files; whoever pushes that often waits.
 _ATTEMPTS = 5
@@ -84,7 +84,7 @@ def _switch(reg: Registry, caller: Caller, name: str) -> bool:
         _point_to_public_files(session, public.id, repository)
         repository.is_private, repository.domain_id = False, public.id
         # The chunk map says of private data where it was sent, and says it to nobody else.
-        make_clients_forget(session, repository.id)
+        advance_epoch(session, repository.id)
         _enqueue(session, repository)
         audit.append(session, caller, "repository.make_public", name, {"files": len(files)})
         failpoints.reached("publication.before_commit")
