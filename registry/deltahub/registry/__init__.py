@@ -1,4 +1,4 @@
-"""What is stored and where, and the rules; other packages name its rows by these types."""
+"""The registry: stored contents, their places and the rules. Other packages import these types."""
 
 from deltahub.registry.access.caller import ANONYMOUS, Caller
 from deltahub.registry.db.models import File, Landing, Repository, Revision

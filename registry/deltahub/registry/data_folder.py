@@ -1,6 +1,6 @@
-"""The data folder as a place: whether a hub lies in it, and who has it to themselves.
+"""The data folder: whether it holds a hub, and which process has locked it.
 
-The locks are advisory, on open files: the system drops them when their holder dies, however.
+The locks are advisory locks (flock) on open files. The kernel releases a lock when its holder dies.
 """
 
 import fcntl
@@ -10,13 +10,13 @@ from types import TracebackType
 
 from deltahub.registry.settings import Settings
 
-# Held by `deltahub serve` and by the worker as long as they live, and by a `deltahub gc` that
-# needs them stopped.
+# `deltahub serve` and the worker hold these while they run. A `deltahub gc` that needs both stopped
+# holds them too.
 SERVE_LOCK = "serve.lock"
 WORKER_LOCK = "worker.lock"
-# Held by a `deltahub recompress` at work, of which there is one at a time, and by such a gc.
+# The one running `deltahub recompress --apply` holds this, and so does such a gc.
 RECOMPRESS_LOCK = "recompress.lock"
-# Of every command that needs the data folder, or its jobs, to itself.
+# Exit status of a command that needs a lock of the data folder which another process holds.
 EXIT_BUSY = 3
 SERVE = "deltahub serve"
 WORKER = "deltahub worker"
@@ -25,7 +25,7 @@ RECOMPRESS = "deltahub recompress"
 
 
 class NoHub(Exception):
-    """There is no hub where the operator looked for one."""
+    """The data folder that the operator named holds no hub."""
 
     code = "no_hub"
 
@@ -33,8 +33,8 @@ class NoHub(Exception):
 class DataFolderBusy(Exception):
     """Another process holds a lock of the data folder.
 
-    command: what it is, `deltahub gc` for one; "" if it does not say. holder: the same in words,
-    with its process id.
+    command: the holder's command, such as `deltahub gc`; "" if the lock file does not name it.
+    holder: text for messages, with the process id and the command.
     """
 
     code = "data_folder_busy"
@@ -47,9 +47,9 @@ class DataFolderBusy(Exception):
 
 
 class DataFolderLock:
-    """One of the locks of a data folder that exists, held while the context is open.
+    """A lock of an existing data folder, held while the context is open. DataFolderBusy.
 
-    command: who holds it, for those that find it held.
+    command: the holder's command, which DataFolderBusy shows to other processes.
     """
 
     def __init__(self, data_dir: Path, name: str, command: str) -> None:
@@ -77,7 +77,7 @@ class DataFolderLock:
 
 
 def check_free(data_dir: Path, name: str) -> None:
-    """DataFolderBusy while another process holds this lock. Makes nothing."""
+    """DataFolderBusy while another process holds this lock. Creates no file."""
     path = data_dir.resolve() / name
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -88,7 +88,7 @@ def check_free(data_dir: Path, name: str) -> None:
 
 
 def require_hub(settings: Settings) -> None:
-    """NoHub when no hub was ever made in the data folder: a mistyped name must not make one."""
+    """NoHub if the data folder holds no hub. A mistyped folder name must not create a hub."""
     folder = settings.data_dir.resolve()
     marks = [folder / "objects"]
     if settings.database_url is None:

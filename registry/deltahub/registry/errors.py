@@ -1,24 +1,24 @@
-"""What the rules refuse. Every class has a stable `code` that the API sends and the SDK maps back.
+"""Errors of the registry. The API sends the stable `code` of a class; the SDK maps it back.
 
 RegistryError
- |- NotFound              repository, revision, file, upload, tensor, job: absent, or not yours
- |- Unauthorized          no token, or one that is unknown or expired
- |- Forbidden             known to you, but not allowed with this role or token scope
- |- Conflict              the state changed under you, or the name is taken
- |- InvalidRequest        names, paths, sizes, hashes that cannot be right
+ |- NotFound              repository, revision, file, upload, tensor, job: absent or not readable
+ |- Unauthorized          no token, or an unknown or expired token
+ |- Forbidden             readable by you, but your role or token scope does not allow the action
+ |- Conflict              the state changed since you read it, or the name is taken
+ |- InvalidRequest        invalid names, paths, sizes or hashes
  |- LimitExceeded         larger than a configured limit
  |- StorageFull           the disk has no room
- |- Unavailable           the database or the store did not answer; trying again may help
- |   |- Busy               as much as the hub takes at once is under way already
+ |- Unavailable           the database or the store did not answer; try again
+ |   |- Busy               the hub already handles as many requests as it allows
  |- SchemaTooNew          the data folder was written by a newer release
- |- DataLost              stored bytes do not check; the operator must run fsck
+ |- DataLost              stored bytes are damaged; the operator must run fsck
 """
 
 from typing import ClassVar
 
 
 class RegistryError(Exception):
-    """The root. `code` is the wire name; the message names the thing, the limit, the way out."""
+    """The root of all errors. The message says what was wrong, the limit, and the way out."""
 
     code: ClassVar[str] = "registry_error"
 
@@ -72,25 +72,25 @@ class NameTaken(Conflict):
 
 
 class RefMoved(Conflict):
-    """Somebody else's commit came first; read the branch again and repeat."""
+    """Another commit moved the branch first; read the branch again and repeat the commit."""
 
     code = "ref_moved"
 
 
 class NotReady(Conflict):
-    """The thing exists but its job has not finished."""
+    """The object exists, but its job has not finished."""
 
     code = "not_ready"
 
 
 class UploadOffsetMismatch(Conflict):
-    """The part does not begin where the hub's copy ends."""
+    """The sent part does not begin at the end of the bytes that the hub has received."""
 
     code = "upload_offset_mismatch"
 
 
 class DeltaCycle(Conflict):
-    """Two tensors would need each other, or a chain would be deeper than allowed."""
+    """Two tensors would be deltas of each other, or a chain would exceed the maximum depth."""
 
     code = "delta_cycle"
 
@@ -116,7 +116,7 @@ class SizeMismatch(InvalidRequest):
 
 
 class InvalidFrame(InvalidRequest):
-    """A frame, pack or recipe from a client that does not decode to what it says."""
+    """A client sent a frame, pack or recipe that does not decode to the content it declares."""
 
     code = "invalid_frame"
 
@@ -136,13 +136,13 @@ class Unavailable(RegistryError):
 
 
 class Busy(Unavailable):
-    """Nothing is wrong: whoever waits and asks again has its turn."""
+    """The hub handles too many requests at once; the same request succeeds after a wait."""
 
     code = "busy"
 
 
 class SchemaTooNew(RegistryError):
-    """Met while starting, never sent to a client."""
+    """Raised only at start; no client sees it."""
 
     code = "schema_too_new"
 

@@ -1,14 +1,15 @@
-"""Named places where a test may kill the process, to prove that a crash there loses nothing.
+"""Failpoints: places where a test kills the process, to show that a crash there loses no data.
 
-DELTAHUB_FAILPOINT=<name> kills at the first time the place is reached, <name>:<n> at the n-th.
-DELTAHUB_FAILPOINT_GROUP=1 kills the whole process group (server and worker), not this process only.
+DELTAHUB_FAILPOINT=<name> kills the process when it first reaches the failpoint; <name>:<n> when it
+reaches the failpoint for the n-th time. DELTAHUB_FAILPOINT_GROUP=1 kills the whole process group
+(server and worker).
 """
 
 import os
 import signal
 import threading
 
-# Every name that the tree passes to reached(); the crash tests walk this list.
+# All names passed to reached(). The crash tests iterate over this list.
 ALL = (
     "store.put.before_fsync",
     "store.put.after_fsync",
@@ -77,7 +78,7 @@ ALL = (
 
 
 class _Trigger:
-    """The one place where this process dies, counted down across threads."""
+    """The failpoint at which this process kills itself, with a countdown shared by all threads."""
 
     def __init__(self, value: str) -> None:
         self.name, _, count = value.partition(":")
@@ -102,6 +103,6 @@ _trigger = (
 
 
 def reached(name: str) -> None:
-    """Nothing, unless the environment asks this process to die here."""
+    """Kill the process if the environment names this failpoint; otherwise do nothing."""
     if _trigger is not None and _trigger.name == name:
         _trigger.hit()

@@ -1,4 +1,4 @@
-"""What names and paths may look like, and how a path decides its mode."""
+"""Valid names and paths, and the mode (regular or lfs) of an entry."""
 
 import re
 from collections.abc import Iterable
@@ -12,11 +12,11 @@ MAX_PATH_BYTES = 1024
 MAX_PART_BYTES = 255
 MAX_NAME = 96
 MAX_REF = 250
-# Files of this size and above are LFS whatever their name: 10 MiB, as on the Hugging Face hub.
+# Files of at least this size are LFS whatever their name: 10 MiB, as on the Hugging Face hub.
 LFS_BYTES = 10 << 20
 
-# The default .gitattributes of the Hugging Face hub, so that ETags are of the kind clients expect,
-# and .gguf, which the hub's own upload rules treat the same way.
+# The default .gitattributes of the Hugging Face hub, because clients expect its kind of ETag for
+# each file; and .gguf, which the upload rules of that hub treat as LFS too.
 _LFS_SUFFIXES = tuple(
     ".7z .arrow .bin .bz2 .ckpt .ftz .gguf .gz .h5 .joblib .mlmodel .model .msgpack .npy .npz .onnx"
     " .ot .parquet .pb .pickle .pkl .pt .pth .rar .safetensors .tar .tflite .tgz .wasm .xz .zip"
@@ -29,7 +29,7 @@ _REF = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _RESERVED_PARTS = frozenset({".git", ".cache"})
-# What paths of the hub's web addresses begin with, now or as those of other hubs do.
+# First path parts of URLs of this hub and of other hubs. A namespace must not shadow them.
 RESERVED_NAMESPACES = frozenset(
     "api assets blog cas collections dashboard datasets docs docs-assets inference join lfs login"
     " logout metrics models new oauth organizations papers pricing search settings spaces static"
@@ -38,7 +38,7 @@ RESERVED_NAMESPACES = frozenset(
 
 
 def entry_mode(path: str, size: int) -> Mode:
-    """How a client sees the file, fixed at commit: its ETag is the git id or the SHA-256."""
+    """The mode of an entry, fixed at commit. It makes the git id or the SHA-256 the ETag."""
     name = path.rpartition("/")[2]
     is_lfs = (
         size >= LFS_BYTES
@@ -51,14 +51,14 @@ def entry_mode(path: str, size: int) -> Mode:
 
 
 def git_attributes() -> bytes:
-    """A .gitattributes that says the same to git, for all that a name decides."""
+    """A .gitattributes with the LFS rules of entry_mode(), except the rule for large files."""
     patterns = [f"*{suffix}" for suffix in _LFS_SUFFIXES]
     patterns += [f"*{infix}*" for infix in _LFS_INFIXES] + ["*tfevents*", "saved_model/**/*"]
     return "".join(f"{each} filter=lfs diff=lfs merge=lfs -text\n" for each in patterns).encode()
 
 
 def validate_path(path: str, max_bytes: int = MAX_PATH_BYTES) -> str:
-    """The path itself, or InvalidPath with what is wrong: relative, with /, no tricks."""
+    """The path itself; InvalidPath unless it is relative, uses / and has no special part."""
     problem = _path_problem(path, max_bytes)
     if problem is not None:
         raise InvalidPath(f"the path {quoted(path)} {problem}")
@@ -92,7 +92,7 @@ def _path_problem(path: str, max_bytes: int) -> str | None:
 
 
 def validate_tree(paths: Iterable[str]) -> None:
-    """InvalidPath if one path is a file and at the same time a folder of another."""
+    """InvalidPath if one path is both a file and a parent folder of another path."""
     files = set(paths)
     for path in files:
         folder = path
@@ -105,7 +105,7 @@ def validate_tree(paths: Iterable[str]) -> None:
 
 
 def validate_name(name: str, what: str) -> str:
-    """The name of a user, organization, namespace or repository itself, or InvalidName."""
+    """The name itself; InvalidName. what: the kind of thing named, for the message."""
     is_reserved = name.endswith((".git", ".lock")) or ".." in name
     if len(name) > MAX_NAME or not _NAME.fullmatch(name) or is_reserved:
         raise InvalidName(
@@ -117,7 +117,7 @@ def validate_name(name: str, what: str) -> str:
 
 
 def split_name(full_name: str) -> tuple[str, str]:
-    """`namespace/name` in its halves; InvalidName."""
+    """(namespace, name) of `namespace/name`; InvalidName."""
     namespace, slash, name = full_name.partition("/")
     if not slash:
         raise InvalidName(f"{quoted(full_name)} is no repository: write it as namespace/name")
@@ -125,7 +125,7 @@ def split_name(full_name: str) -> tuple[str, str]:
 
 
 def validate_ref(name: str) -> str:
-    """The name of a branch or tag itself, or InvalidName."""
+    """The name of a branch or tag itself; InvalidName."""
     is_wrong = (
         len(name) > MAX_REF
         or not _REF.fullmatch(name)
@@ -143,26 +143,26 @@ def validate_ref(name: str) -> str:
 
 
 def validate_sha256(sha256: str) -> str:
-    """64 lower-case hex digits, or InvalidRequest."""
+    """The SHA-256 itself; InvalidRequest unless it is 64 lower-case hex digits."""
     if not _SHA256.fullmatch(sha256):
         raise InvalidRequest(f"{quoted(sha256)} is no SHA-256: 64 lower-case hex digits")
     return sha256
 
 
 def validate_commit_id(commit: str) -> str:
-    """40 lower-case hex digits, or InvalidRequest."""
+    """The commit id itself; InvalidRequest unless it is 40 lower-case hex digits."""
     if not _COMMIT.fullmatch(commit):
         raise InvalidRequest(f"{quoted(commit)} is no commit id: 40 lower-case hex digits")
     return commit
 
 
 def quoted(text: str, limit: int = 100) -> str:
-    """What somebody sent, fit for a message: escaped and cut."""
+    """Untrusted text for a message: escaped, and truncated to `limit` characters."""
     return repr(text) if len(text) <= limit else f"{text[:limit]!r}... ({len(text)} long)"
 
 
 def _is_printable(text: str) -> bool:
-    # C0, DEL, C1 and the separators that some programs take for a new line.
+    # Refuses C0, DEL, C1 and the separators that some programs treat as line breaks.
     return not any(
         ord(char) < 32 or 127 <= ord(char) < 160 or char in "\u2028\u2029" for char in text
     )

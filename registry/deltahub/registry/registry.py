@@ -1,4 +1,4 @@
-"""One open data folder: its settings, database, objects and spools."""
+"""An open data folder: its settings, database, object store and spool of uploads."""
 
 import fcntl
 import os
@@ -17,11 +17,11 @@ from deltahub.registry.storage.spool import Spool
 
 
 class Registry:
-    """What every function of the registry works on. Safe to share between threads.
+    """An open hub, passed to every function of the registry. Safe to share between threads.
 
-    store    objects: packs and complete uploads
-    spool    uploads that are still coming in
-    scratch  a local folder for files that need not survive (packs while they are built)
+    store    objects: packs, xorbs and complete uploads
+    spool    uploads that are still being received
+    scratch  a local folder for temporary files, such as packs while they are written
     """
 
     def __init__(
@@ -37,10 +37,10 @@ class Registry:
 
     @classmethod
     def open(cls, settings: Settings, disk: Disk | None = None) -> Self:
-        """The registry below settings.data_dir, made or brought up to date first.
+        """The registry in settings.data_dir. Creates the folder and migrates the database.
 
-        Several processes may open one folder at once. SchemaTooNew when a newer release wrote it;
-        StoreError when the folder cannot be made, DataLost when the database is damaged.
+        Several processes may open one folder at once. SchemaTooNew if a newer release wrote it;
+        StoreError if the folder cannot be created; DataLost if the database is damaged.
         """
         disk = disk if disk is not None else Disk()
         data_dir = settings.data_dir.resolve()

@@ -1,4 +1,4 @@
-"""Everything that can be configured, with its unit and default; read from DELTAHUB_* once."""
+"""All settings with units and defaults, read once from environment variables DELTAHUB_*."""
 
 import re
 from pathlib import Path
@@ -16,14 +16,14 @@ DAY_S = 86400
 
 
 class WrongSetting(click.ClickException):
-    """Variables of the environment, or arguments, that cannot be what they are set to."""
+    """An environment variable or an argument has an invalid value."""
 
     exit_code = 2
     code = "wrong_setting"
 
 
 class EnvironmentSettings(BaseSettings):
-    """Settings that say which variable is wrong. WrongSetting."""
+    """Settings whose errors (WrongSetting) name the invalid variable."""
 
     def __init__(self, **given: Any) -> None:
         try:
@@ -31,15 +31,15 @@ class EnvironmentSettings(BaseSettings):
         except ValidationError as error:
             prefix = self.model_config.get("env_prefix", "")
             faults = [
-                f"{prefix}{'_'.join(map(str, each['loc'])).upper()}={_shown(each['input'])}:"
+                f"{prefix}{'_'.join(map(str, each['loc'])).upper()}={_printable(each['input'])}:"
                 f" {_without_secrets(each['msg'])}"
                 for each in error.errors()
             ]
-            raise WrongSetting("; ".join(faults)) from None  # whose text has all values
+            raise WrongSetting("; ".join(faults)) from None  # its text has secrets
 
 
-def _shown(value: object) -> str:
-    """On one line, and without the name and password of a URL."""
+def _printable(value: object) -> str:
+    """A value on one line, without the user name and password of a URL."""
     text = _without_secrets(str(value))
     return text[:200] if text.isprintable() else repr(text[:200])
 
@@ -121,7 +121,7 @@ class Settings(EnvironmentSettings):
         try:
             make_url(url).get_dialect()
         except (SQLAlchemyError, ImportError, ValueError) as error:
-            # Its text may have the password.
+            # The message leaves out the text of `error`, which may hold the password.
             way_out = "write postgresql+psycopg://HOST/NAME, with USER@ before HOST if need be"
             raise ValueError(f"no URL of a database that can be used here; {way_out}") from error
         return url

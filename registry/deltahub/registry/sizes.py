@@ -1,8 +1,8 @@
-"""Sizes as operators read them."""
+"""Text of sizes for operators."""
 
 
 def human_size(size_bytes: int) -> str:
-    """14.0 MB: powers of ten, as the client counts."""
+    """Text such as 14.0 MB, in powers of ten as in the client."""
     if size_bytes < 1000:
         return f"{size_bytes} B"
     size = float(size_bytes)

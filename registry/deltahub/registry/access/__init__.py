@@ -1,1 +1,1 @@
-"""Who may do what: users, tokens, organizations, roles, visible contents."""
+"""Access control: users, tokens, organizations, roles, and the contents a caller may read."""

@@ -1,4 +1,4 @@
-"""The append-only log of who did what to what."""
+"""The append-only audit log: which user did which action on which target."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ def append(
     target: str,
     detail: Mapping[str, Any] | None = None,
 ) -> None:
-    """Log an action in the transaction that does it; a caller of None is the operator's shell."""
+    """Log an action in its own transaction. caller None: the operator's shell."""
     session.add(
         AuditEvent(
             user_name=None if caller is None else caller.name,
@@ -31,7 +31,7 @@ def append(
 def latest(
     session: ReadSession, limit: int = 100, before_id: int | None = None
 ) -> list[AuditEvent]:
-    """Newest first; `before_id` continues a page."""
+    """The newest events first. before_id: only events older than this id, for the next page."""
     query = select(AuditEvent).order_by(AuditEvent.id.desc()).limit(limit)
     if before_id is not None:
         query = query.where(AuditEvent.id < before_id)

@@ -11,9 +11,10 @@ from deltahub.registry.registry import Registry
 
 
 def bootstrap_admin(reg: Registry) -> str | None:
-    """The token of a new administrator if the hub has none, returned this once; else None.
+    """The token of a new administrator, or None if the hub has an administrator already.
 
-    It is called `admin`, or `admin-2` and so on: nobody who has the name already is raised.
+    No other function returns this token. The user is called `admin`, or `admin-2` and so on: an
+    existing user of that name does not become an administrator.
     """
     with reg.db.write() as session:
         if session.scalar(select(exists(select(User.id).where(User.is_admin)))):

@@ -1,4 +1,4 @@
-"""Who calls: the user behind a token, the token's scope, and what it may do at all."""
+"""The caller: the user who holds a token, and the token's scope."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -16,12 +16,12 @@ Role = Literal["read", "write", "admin"]
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks, as a valid token says. Nobody at all is None (ANONYMOUS).
+    """The user who holds a valid token. A caller without a token is None (ANONYMOUS).
 
-    The scope limits what the user may do by role: `read` only reads; `write` does everything that
-    the roles in namespaces allow; `admin`, of a user who is an administrator, does everything.
-    token_mark: names the token in what the hub signs for the caller, and is no secret; empty where
-    the hub itself acts for a user.
+    The scope limits the rights that the user has by role. `read` allows reading only; `write`
+    allows everything that the roles in namespaces allow; `admin`, for administrators only, allows
+    everything. token_mark: identifies the token in signed links and claims, and is no secret;
+    empty if the hub itself acts for a user.
     """
 
     user_id: int
@@ -49,7 +49,7 @@ NO_TOKEN = (
 
 
 def require_writer(caller: Caller | None) -> Caller:
-    """The caller, if their token may change anything at all; else Unauthorized, Forbidden."""
+    """The caller; Unauthorized without a token, Forbidden if the token has scope read."""
     if caller is None:
         raise Unauthorized(NO_TOKEN)
     if not caller.may_write:

@@ -18,14 +18,14 @@ from deltahub.registry.registry import Registry
 
 @dataclass(frozen=True)
 class OrganizationInfo:
-    """An organization and the roles of its members, by name."""
+    """An organization, and the role of each member by user name."""
 
     name: str
     members: Mapping[str, str]
 
 
 def create_organization(reg: Registry, name: str) -> Namespace:
-    """A namespace that several users may belong to; InvalidName, NameTaken."""
+    """A new namespace that users may become members of; InvalidName, NameTaken."""
     validate_name(name, "organization")
     with reg.db.write() as session:
         namespace = add_namespace(session, name, "organization")
@@ -34,7 +34,7 @@ def create_organization(reg: Registry, name: str) -> Namespace:
 
 
 def add_member(reg: Registry, organization: str, user_name: str, role: Role) -> None:
-    """Give a user a role in an organization, in place of the one they have, if any."""
+    """Give a user a role in an organization. It replaces any earlier role."""
     check_choice("role", role, get_args(Role))
     with reg.db.write() as session:
         namespace = _organization_named(session, organization)
@@ -46,7 +46,7 @@ def add_member(reg: Registry, organization: str, user_name: str, role: Role) -> 
 
 
 def remove_member(reg: Registry, organization: str, user_name: str) -> None:
-    """Take a user's role in an organization away; NotFound, also for one who has none."""
+    """Remove a user from an organization; NotFound, also if the user is not a member."""
     with reg.db.write() as session:
         namespace = _organization_named(session, organization)
         user = user_named(session, user_name)
@@ -61,7 +61,7 @@ def remove_member(reg: Registry, organization: str, user_name: str) -> None:
 
 
 def list_organizations(reg: Registry) -> list[OrganizationInfo]:
-    """All organizations with their members, by name."""
+    """All organizations with their members, ordered by name."""
     query = (
         select(Namespace.name, User.name, Membership.role)
         .outerjoin(Membership, Membership.namespace_id == Namespace.id)
@@ -79,7 +79,7 @@ def list_organizations(reg: Registry) -> list[OrganizationInfo]:
 
 
 def namespaces_of(reg: Registry, caller: Caller) -> Mapping[str, str]:
-    """The caller's namespaces and roles, by name."""
+    """Namespace name -> role, for the namespaces that the caller is a member of."""
     query = (
         select(Namespace.name, Membership.role)
         .join(Membership, Membership.namespace_id == Namespace.id)

@@ -1,4 +1,4 @@
-"""Who may do what: the one place that decides. What may not be read behaves as absent."""
+"""Permission checks, all in this file. An unreadable repository behaves as an absent one."""
 
 from sqlalchemy import ColumnElement, or_, select, true
 
@@ -11,7 +11,7 @@ _RANK = {"read": 0, "write": 1, "admin": 2}
 
 
 def namespace_role(session: ReadSession, caller: Caller | None, namespace_id: int) -> Role | None:
-    """The caller's role in a namespace by membership alone."""
+    """The caller's role in a namespace by membership, whatever the token's scope."""
     if caller is None:
         return None
     membership = session.get(Membership, (namespace_id, caller.user_id))
@@ -24,9 +24,9 @@ def namespace_role(session: ReadSession, caller: Caller | None, namespace_id: in
 
 
 def role_for(session: ReadSession, caller: Caller | None, namespace_id: int) -> Role:
-    """The most that the caller may do with the namespace's repositories, once they can be read.
+    """The highest role that the caller has for readable repositories of the namespace.
 
-    As allowed() says it: by membership and the token's scope, `admin` for a superuser.
+    Same rules as allowed(): membership and the token's scope; `admin` for a superuser.
     """
     if caller is not None and caller.is_superuser:
         return "admin"
@@ -35,7 +35,7 @@ def role_for(session: ReadSession, caller: Caller | None, namespace_id: int) -> 
 
 
 def writable_namespaces(session: ReadSession, caller: Caller, limit: int) -> list[str]:
-    """The first names of namespaces where the caller may write by membership."""
+    """Up to `limit` names of namespaces where the caller may write by membership, ordered."""
     query = (
         select(Namespace.name)
         .join(Membership, Membership.namespace_id == Namespace.id)
@@ -63,7 +63,7 @@ def allowed(
 def require(
     session: ReadSession, caller: Caller | None, action: Action, repository: Repository
 ) -> None:
-    """Nothing if allowed; RepositoryNotFound if not even readable, else Unauthorized, Forbidden."""
+    """RepositoryNotFound if not readable; else Unauthorized or Forbidden if not allowed."""
     if allowed(session, caller, action, repository):
         return
     name = full_name(session, repository)
@@ -87,7 +87,7 @@ def _way_to_role(session: ReadSession, namespace_id: int, user: str, role: str) 
 
 
 def repository_not_found(name: str) -> RepositoryNotFound:
-    """The same words for absent and for not readable."""
+    """The same message for an absent repository and for an unreadable one."""
     return RepositoryNotFound(f"there is no repository {name[:200]}, or you may not read it")
 
 
@@ -98,7 +98,7 @@ def full_name(session: ReadSession, repository: Repository) -> str:
 
 
 def readable_repositories(caller: Caller | None) -> ColumnElement[bool]:
-    """The condition on Repository that the caller may read it, for use in any query."""
+    """SQL condition on Repository: the caller may read it."""
     if caller is None:
         return Repository.is_private.is_(False)
     if caller.is_superuser:

@@ -1,4 +1,4 @@
-"""Finds a repository that a caller may see: the check before every operation."""
+"""Finds a repository and checks that the caller may do an action on it."""
 
 from sqlalchemy import select
 
@@ -14,7 +14,7 @@ DEFAULT_BRANCH = "main"
 def load_repository(
     session: ReadSession, caller: Caller | None, name: str, action: Action = "read"
 ) -> Repository:
-    """The row, if the caller may do that; RepositoryNotFound, Unauthorized, Forbidden."""
+    """The row, if the caller may do the action; RepositoryNotFound, Unauthorized, Forbidden."""
     repository = find_repository(session, name)
     if repository is None:
         raise repository_not_found(name)
@@ -23,7 +23,7 @@ def load_repository(
 
 
 def domain_of(session: WriteSession, namespace_id: int, *, private: bool) -> Domain:
-    """The domain in which a repository's data is kept, made if absent."""
+    """The domain that stores a repository's data. Creates the domain if it is absent."""
     key = f"namespace:{namespace_id}" if private else PUBLIC_DOMAIN_KEY
     domain = session.scalar(select(Domain).where(Domain.key == key))
     if domain is None:
@@ -34,7 +34,7 @@ def domain_of(session: WriteSession, namespace_id: int, *, private: bool) -> Dom
 
 
 def find_repository(session: ReadSession, name: str) -> Repository | None:
-    """The row of this name, whoever may see it; InvalidName."""
+    """The row of this name, without a permission check; InvalidName."""
     namespace, short = split_name(name)
     return session.scalar(
         select(Repository)

@@ -1,4 +1,4 @@
-"""Access tokens: stored hashed, shown once, with a scope and an expiry."""
+"""Access tokens with a scope and an expiry. The hub stores a hash and shows the secret once."""
 
 import hashlib
 import re
@@ -28,7 +28,7 @@ MAX_LABEL = 200
 
 @dataclass(frozen=True)
 class TokenInfo:
-    """A token as listed: everything but the secret."""
+    """A token without its secret, for lists."""
 
     id: int
     user: str
@@ -41,9 +41,10 @@ class TokenInfo:
 def create_token(
     reg: Registry, user_name: str, scope: Scope, label: str = "", ttl_s: int | None = None
 ) -> str:
-    """The secret of a new token, shown this once; ttl_s None never expires.
+    """The secret of a new token. No other function returns it.
 
-    InvalidRequest for scope admin of a user who is no administrator: it would allow nothing more.
+    ttl_s: lifetime in seconds; None: the token never expires. InvalidRequest for scope admin of a
+    user who is no administrator, because it would allow no more than scope write.
     """
     with reg.db.write() as session:
         user = user_named(session, user_name)
@@ -56,7 +57,7 @@ def create_token(
 
 
 def list_tokens(reg: Registry, user_name: str | None = None) -> list[TokenInfo]:
-    """Tokens by id, of one user or of all."""
+    """The tokens of one user, or of all users, ordered by id."""
     query = select(Token, User.name).join(User, User.id == Token.user_id).order_by(Token.id)
     with reg.db.read() as session:
         if user_name is not None:
@@ -68,7 +69,7 @@ def list_tokens(reg: Registry, user_name: str | None = None) -> list[TokenInfo]:
 
 
 def revoke_token(reg: Registry, token_id: int) -> None:
-    """Make a token useless at once, and what was signed for its holder with it; NotFound."""
+    """Delete a token. Links and claims signed for it become invalid at once too; NotFound."""
     with reg.db.write() as session:
         token = session.get(Token, token_id)
         if token is None:
@@ -79,7 +80,7 @@ def revoke_token(reg: Registry, token_id: int) -> None:
 
 
 def authenticate(reg: Registry, secret: str) -> Caller:
-    """Who holds this token; Unauthorized if it is unknown, revoked or expired."""
+    """The holder of this token; Unauthorized if it is unknown, revoked or expired."""
     query = (
         select(Token, User).join(User, User.id == Token.user_id).where(Token.hash == _hash(secret))
     )
@@ -94,7 +95,7 @@ def authenticate(reg: Registry, secret: str) -> Caller:
 
 
 def caller_of_mark(session: ReadSession, mark: str) -> Caller:
-    """Who holds the token with this Caller.token_mark; Unauthorized as authenticate."""
+    """The holder of the token with this Caller.token_mark; Unauthorized as in authenticate()."""
     match = _MARK.fullmatch(mark)
     token = None if match is None else session.get(Token, int(match[1]))
     if match is None or token is None or not token.hash.startswith(match[2]):
@@ -124,7 +125,8 @@ def add_token(
 def _holder(token: Token, user: User) -> Caller:
     if token.expires_at is not None and token.expires_at <= utc_now():
         raise Unauthorized(f"this token of {user.name} expired at {token.expires_at:%F %T} UTC")
-    # Ids alone come again: SQLite gives the last one, once deleted, to the next token.
+    # The mark has a part of the hash, because SQLite gives the id of a deleted last token to the
+    # next token.
     mark = f"{token.id}-{token.hash[:16]}"
     return Caller(user.id, user.name, user.is_admin, _scope(token.scope), mark)
 

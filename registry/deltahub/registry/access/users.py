@@ -1,4 +1,4 @@
-"""Users, their tokens, organizations and who belongs to them."""
+"""Users and namespaces: create, list, find."""
 
 from sqlalchemy import func, select
 
@@ -12,20 +12,20 @@ from deltahub.registry.registry import Registry
 
 
 def create_user(reg: Registry, name: str, *, is_admin: bool = False) -> User:
-    """A new user with the namespace of the same name; InvalidName, NameTaken."""
+    """A new user, with a namespace of the same name; InvalidName, NameTaken."""
     validate_name(name, "user")
     with reg.db.write() as session:
         return add_user(session, name, is_admin=is_admin)
 
 
 def list_users(reg: Registry) -> list[User]:
-    """All users by name."""
+    """All users, ordered by name."""
     with reg.db.read() as session:
         return list(session.scalars(select(User).order_by(User.name)))
 
 
 def user_named(session: ReadSession, name: str) -> User:
-    """The user; NotFound."""
+    """The user of this name; NotFound."""
     user = session.scalar(select(User).where(User.name == name))
     if user is None:
         raise NotFound(f"there is no user {quoted(name)}; `deltahub user list` shows them")
@@ -43,7 +43,7 @@ def add_user(session: WriteSession, name: str, *, is_admin: bool) -> User:
 
 
 def taken_by(session: ReadSession, name: str) -> str | None:
-    """The name of the user or organization that has this name, in whatever case."""
+    """The user or organization whose name equals this name, ignoring case; None if it is free."""
     same = func.lower(Namespace.name) == name.lower()
     exact_first = (Namespace.name != name, Namespace.name)
     return session.scalar(select(Namespace.name).where(same).order_by(*exact_first).limit(1))

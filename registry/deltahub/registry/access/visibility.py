@@ -1,4 +1,4 @@
-"""Which files and tensors a caller may read, and so may name by hash."""
+"""The files and tensors that a caller may read, and therefore may refer to by hash."""
 
 from collections.abc import Collection, Sequence
 from typing import TypeVar
@@ -24,12 +24,12 @@ from deltahub.registry.db.session import ReadSession
 _Hash = TypeVar("_Hash", str, bytes)
 
 
-# What a hash lookup may bind at once, far below SQLite's limit of variables.
+# Hashes in one query; SQLite's limit of bound variables is 32,766.
 _CHUNK = 5000
 
 
 def sharing_domains(session: ReadSession, repository: Repository) -> list[int]:
-    """Domains whose tensors and files the repository may refer to: its own, then the public one."""
+    """Domains whose files and tensors the repository may refer to: its own first, then public."""
     domains = [repository.domain_id]
     if repository.is_private:
         public = select(Domain.id).where(Domain.key == PUBLIC_DOMAIN_KEY)
@@ -38,7 +38,7 @@ def sharing_domains(session: ReadSession, repository: Repository) -> list[int]:
 
 
 def _readable_entry(caller: Caller | None) -> Select[int]:
-    """Entries of revisions of readable repositories; the caller correlates it to a file."""
+    """File ids of entries in readable repositories, for a query to restrict to one file."""
     return (
         select(Entry.file_id)
         .join(Revision, Revision.id == Entry.revision_id)
@@ -48,7 +48,7 @@ def _readable_entry(caller: Caller | None) -> Select[int]:
 
 
 def _held(caller: Caller | None, repository: Repository) -> ColumnElement[bool]:
-    """The condition on Hold: acknowledged to this caller for this repository, not yet over."""
+    """SQL condition on Hold: of this caller for this repository, and not expired."""
     if caller is None:
         return false()
     return and_(
@@ -61,11 +61,11 @@ def _held(caller: Caller | None, repository: Repository) -> ColumnElement[bool]:
 def readable_files(
     session: ReadSession, caller: Caller | None, repository: Repository, hashes: Collection[str]
 ) -> dict[str, File]:
-    """SHA-256 -> committable file that the repository may refer to and the caller may know.
+    """SHA-256 -> committable file that the repository may refer to and the caller may read.
 
-    Known is: an entry of a repository that the caller may read; or acknowledged to the caller for
-    this repository, which is a hold on the file's recipe tensor. A file of the repository's own
-    domain is preferred to a public one.
+    The caller may read a file that is an entry of a readable repository, or whose recipe tensor
+    has a hold of the caller for this repository. A file of the repository's own domain is
+    preferred to a public one.
     """
     domains = sharing_domains(session, repository)
     visible = or_(
@@ -90,7 +90,7 @@ def readable_files(
 def readable_file(
     session: ReadSession, caller: Caller | None, repository: Repository, sha256: str
 ) -> File | None:
-    """One of readable_files."""
+    """readable_files for one hash; None if there is no such file."""
     return readable_files(session, caller, repository, [sha256]).get(sha256)
 
 
@@ -100,10 +100,11 @@ def readable_tensors(
     repository: Repository,
     hashes: Collection[bytes],
 ) -> dict[bytes, Tensor]:
-    """Of the asked tensors, those that the repository may refer to and the caller may know.
+    """Hash -> tensor that the repository may refer to and the caller may read.
 
-    Known is: part of a file of a repository that the caller may read; or held by the caller for
-    this repository. A tensor of the repository's own domain is preferred to a public one.
+    The caller may read a tensor that is part of a file of a readable repository, or that has a hold
+    of the caller for this repository. A tensor of the repository's own domain is preferred to a
+    public one.
     """
     domains = sharing_domains(session, repository)
     visible = or_(

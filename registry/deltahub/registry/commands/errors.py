@@ -4,7 +4,7 @@ import click
 
 from deltahub.registry.data_folder import EXIT_BUSY, DataFolderBusy
 
-# What every command means by these (docs/cli.md); the rest is click's 1.
+# Exit statuses that all commands share (docs/cli.md). Other errors exit with 1, as in click.
 _EXIT_USAGE = 2
 
 
@@ -12,7 +12,7 @@ _EXIT_NOT_FOUND = 3
 
 
 class Refused(click.ClickException):
-    """What the hub refuses an operator; --json shows the code of the error."""
+    """The hub refused a command. --json shows the code of the error."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -34,13 +34,13 @@ EXIT_ERROR = 2
 
 
 class CannotRun(Refused):
-    """The data folder could not be opened or read to its end."""
+    """The data folder could not be opened, or reading it failed."""
 
     exit_code = EXIT_ERROR
 
 
 class InUse(click.ClickException):
-    """What may only be done while the hub is stopped."""
+    """Another process has the data folder locked."""
 
     exit_code = EXIT_BUSY
     code = DataFolderBusy.code

@@ -25,7 +25,7 @@ from deltahub.registry.storage.base import StoreError
 
 @contextmanager
 def opened_folder(settings: Settings) -> Iterator[Registry]:
-    """The hub in the folder, which must be there; what cannot be read becomes status 2."""
+    """The hub in an existing data folder; CannotRun if it cannot be opened or read."""
     try:
         require_hub(settings)
         with Registry.open(settings) as reg:
@@ -36,7 +36,10 @@ def opened_folder(settings: Settings) -> Iterator[Registry]:
 
 @contextmanager
 def readers_kept_out(reg: Registry, lease_s: float | None) -> Iterator[None]:
-    """Neither hub nor worker runs while packs go after less than the lease that they count on."""
+    """Lock out the hub, the worker and recompress if `lease_s` is below DELTAHUB_READ_LEASE_S.
+
+    Readers rely on that setting: gc may delete packs earlier only if no reader runs. InUse.
+    """
     needed_s = reg.settings.read_lease_s
     if lease_s is None or lease_s >= needed_s:
         yield

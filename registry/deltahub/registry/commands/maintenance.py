@@ -1,4 +1,4 @@
-"""`deltahub gc` and `deltahub fsck`, for whoever may open the data folder."""
+"""`deltahub gc` and `deltahub fsck`, for operators."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -49,7 +49,7 @@ def gc(
     Exit status: 0 planned or done; 1 refused, for the plan has doubts; 2 could not run; 3 a hub,
     a worker or another gc has the data folder, and the lease is too short for --apply beside it.
     """
-    # A plan deletes nothing, so it keeps nobody out.
+    # A plan without --apply deletes nothing, so it needs no locks.
     with (
         opened_folder(Settings(data_dir=data_dir)) as reg,
         readers_kept_out(reg, lease_s if is_applied else None),
@@ -125,7 +125,7 @@ def plan_lines(plan: Plan) -> Iterator[str]:
 
 
 def _sum(items: Sequence[Item]) -> tuple[int, int]:
-    """(how many, their bytes)."""
+    """(number of items, their bytes)."""
     return len(items), sum(item.size_bytes for item in items)
 
 

@@ -1,4 +1,4 @@
-"""`deltahub recompress`, for whoever may open the data folder."""
+"""`deltahub recompress`, for operators."""
 
 import json
 import sys
@@ -27,10 +27,10 @@ from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 from deltahub.registry.sizes import human_size
 
-# Tensors of one file that are named one by one; --json names all.
-NAMED = 4
-# How often the line on a terminal changes.
-SHOWN_EVERY_S = 0.2
+# Unreadable tensors listed for one file. --json lists all.
+MAX_LISTED_TENSORS = 4
+# Seconds between changes of the progress line on a terminal.
+UPDATE_INTERVAL_S = 0.2
 
 
 class _Malformed(Refused):
@@ -70,7 +70,7 @@ def recompress(
     settings = Settings(data_dir=data_dir)
     if effort is not None:
         settings = Settings(data_dir=data_dir, codec_effort=effort)
-    with opened_folder(settings) as reg, _alone(reg, is_applied):
+    with opened_folder(settings) as reg, _recompress_lock(reg, is_applied):
         reader = FileReader(reg)
         try:
             plan = plan_recompress(reg, reader, repository)
@@ -80,9 +80,9 @@ def recompress(
             raise _Absent(exc) from exc
         outcome = None
         if is_applied:
-            shown = _Shown()
-            outcome = apply_recompress(reg, reader, plan, shown)
-            shown.end()
+            progress_line = _ProgressLine()
+            outcome = apply_recompress(reg, reader, plan, progress_line)
+            progress_line.end()
     unreadable = (*plan.unreadable, *(outcome.failed if outcome is not None else ()))
     if as_json:
         data = {"plan": plan.as_dict(), "outcome": outcome and outcome.as_dict()}
@@ -98,8 +98,10 @@ def recompress(
 
 
 @contextmanager
-def _alone(reg: Registry, is_applied: bool) -> Iterator[None]:
-    """One that changes something at a time, and none beside a gc that waits for no reader."""
+def _recompress_lock(reg: Registry, is_applied: bool) -> Iterator[None]:
+    """Hold the recompress lock while applying: one recompress at a time, none beside a gc that has
+    locked readers out. InUse.
+    """
     if not is_applied:
         yield
         return
@@ -139,8 +141,8 @@ def _outcome_lines(outcome: Outcome) -> Iterator[str]:
 def _unreadable_lines(unreadable: Iterable[Unreadable]) -> Iterator[str]:
     for each in unreadable:
         where = f"{each.repository}, {each.path}" if each.repository else "in no revision"
-        names = ", ".join(each.tensors[:NAMED])
-        more = len(each.tensors) - NAMED
+        names = ", ".join(each.tensors[:MAX_LISTED_TENSORS])
+        more = len(each.tensors) - MAX_LISTED_TENSORS
         rest = f" and {more} more" if more > 0 else ""
         n_tensors = len(each.tensors)
         what = f"{n_tensors} tensor{'s' if n_tensors > 1 else ''}"
@@ -162,8 +164,8 @@ def _last_line(plan: Plan, outcome: Outcome | None) -> str:
     return "old frames are garbage now: `deltahub gc --apply` gives their bytes back"
 
 
-class _Shown:
-    """Progress on stderr: one line that changes on a terminal, else a line for each stage."""
+class _ProgressLine:
+    """Shows progress on stderr: one changing line on a terminal, else a line for each stage."""
 
     def __init__(self) -> None:
         self._began_at = time.monotonic()
@@ -175,7 +177,7 @@ class _Shown:
     def __call__(self, stage: str, done: int, total: int) -> None:
         now = time.monotonic()
         self._last = (done, total)
-        is_due = now - self._shown_at >= SHOWN_EVERY_S if self._is_terminal else False
+        is_due = now - self._shown_at >= UPDATE_INTERVAL_S if self._is_terminal else False
         if stage != self._stage or is_due:
             self._stage, self._shown_at = stage, now
             self._show(stage)

@@ -1,4 +1,4 @@
-"""`deltahub user`: users, tokens and organizations, for whoever may open the data folder."""
+"""`deltahub user`: users, tokens and organizations, for operators."""
 
 import json
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ DAY_S = 86400
 
 @contextmanager
 def opened(data_dir: Path) -> Iterator[Registry]:
-    """The hub in the folder; what it refuses becomes a message and an exit status."""
+    """The hub in the data folder. Errors of the registry become errors with an exit status."""
     settings = Settings(data_dir=data_dir)
     try:
         require_hub(settings)

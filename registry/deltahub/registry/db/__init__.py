@@ -1,1 +1,1 @@
-"""Tables, sessions and the schema's version: the only place that speaks SQL's dialects."""
+"""Database: tables, sessions, schema version, and all SQL that differs between dialects."""

@@ -7,12 +7,12 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-# Bound parameters a statement; SQLite allows 32,766 and its planner prefers fewer.
+# Bound parameters in one statement. SQLite allows 32,766, but its planner is faster with fewer.
 BATCH = 500
 
 
-# Tensors (or whole files) that one transaction makes known or holds: a fraction of a second of
-# SQLite's only lock.
+# Tensors, or whole files, that one transaction inserts or holds. The transaction then keeps the
+# write lock of SQLite for a fraction of a second.
 PART_TENSORS = 2000
 
 

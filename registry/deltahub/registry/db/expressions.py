@@ -1,4 +1,4 @@
-"""What SQLite and PostgreSQL say in different words."""
+"""SQL expressions that differ between SQLite and PostgreSQL."""
 
 from typing import Any
 
@@ -10,47 +10,47 @@ from sqlalchemy.sql.functions import FunctionElement
 
 
 def total(column: Any) -> ColumnElement[int]:
-    """The sum, 0 over no rows, as an integer: PostgreSQL makes a decimal of 64-bit numbers."""
+    """The sum as an integer, 0 over no rows: PostgreSQL sums 64-bit integers to a decimal."""
     return cast(func.coalesce(func.sum(column), 0), BigInteger)
 
 
 def contains(text: ColumnElement[str], part: str) -> ColumnElement[bool]:
-    """True where `part` is in a text. LIKE has signs of its own, and ends at a NUL in SQLite."""
+    """True where a text contains `part`. LIKE has wildcards, and ends at a NUL in SQLite."""
     return _Position(text, part) > 0
 
 
 def by_code_point(text: ColumnElement[str] | InstrumentedAttribute[str]) -> ColumnElement[str]:
-    """A text that is compared and ordered as Python does it, whatever the database's collation."""
-    return _Plain(text)
+    """A text compared and ordered by code point as in Python, whatever the database's collation."""
+    return _CodePointOrder(text)
 
 
-class _Plain(FunctionElement[str]):
+class _CodePointOrder(FunctionElement[str]):
     type = String()
     inherit_cache = True
 
 
-@compiles(_Plain)
-def _as_it_is(element: _Plain, compiler: SQLCompiler, **words: Any) -> str:
-    return compiler.process(element.clauses, **words)
+@compiles(_CodePointOrder)
+def _default_collation(element: _CodePointOrder, compiler: SQLCompiler, **options: Any) -> str:
+    return compiler.process(element.clauses, **options)
 
 
-@compiles(_Plain, "postgresql")
-def _collated(element: _Plain, compiler: SQLCompiler, **words: Any) -> str:
-    return f'({compiler.process(element.clauses, **words)}) COLLATE "C"'
+@compiles(_CodePointOrder, "postgresql")
+def _c_collation(element: _CodePointOrder, compiler: SQLCompiler, **options: Any) -> str:
+    return f'({compiler.process(element.clauses, **options)}) COLLATE "C"'
 
 
 class _Position(FunctionElement[int]):
-    """Where a text begins in another, from 1; 0 for nowhere."""
+    """Position of a substring in a text, from 1; 0 if the text does not contain it."""
 
     type = Integer()
     inherit_cache = True
 
 
 @compiles(_Position)
-def _instr(element: _Position, compiler: SQLCompiler, **words: Any) -> str:
-    return f"instr({compiler.process(element.clauses, **words)})"
+def _instr(element: _Position, compiler: SQLCompiler, **options: Any) -> str:
+    return f"instr({compiler.process(element.clauses, **options)})"
 
 
 @compiles(_Position, "postgresql")
-def _strpos(element: _Position, compiler: SQLCompiler, **words: Any) -> str:
-    return f"strpos({compiler.process(element.clauses, **words)})"
+def _strpos(element: _Position, compiler: SQLCompiler, **options: Any) -> str:
+    return f"strpos({compiler.process(element.clauses, **options)})"

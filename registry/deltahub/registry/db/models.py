@@ -1,4 +1,4 @@
-"""What the registry remembers (DESIGN section 3): names, files, tensors, packs, jobs."""
+"""The tables of the registry (DESIGN section 3): names, files, tensors, packs, jobs."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -20,14 +20,14 @@ from sqlalchemy import (
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-# SQLite gives autoincrementing ids only to INTEGER; PostgreSQL needs 64 bits.
+# SQLite increments ids automatically only for the type INTEGER; PostgreSQL needs 64 bits.
 Id = BigInteger().with_variant(Integer, "sqlite")
 
 PUBLIC_DOMAIN_KEY = "public"
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """A moment in UTC; SQLite drops the zone, so it is put back on reading."""
+    """A time in UTC. SQLite drops the time zone, so reading adds it again."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -57,7 +57,7 @@ class Base(DeclarativeBase):
 
 
 class User(Base):
-    """Somebody who may hold tokens. Has a namespace of the same name."""
+    """A user, who may hold tokens and has a namespace of the same name."""
 
     __tablename__ = "users"
     id: Mapped[int] = mapped_column(Id, primary_key=True)
@@ -67,7 +67,7 @@ class User(Base):
 
 
 class Token(Base):
-    """A secret a user shows; only its SHA-256 is kept."""
+    """An access token. The hub keeps only the SHA-256 of its secret."""
 
     __tablename__ = "tokens"
     id: Mapped[int] = mapped_column(Id, primary_key=True)
@@ -80,7 +80,7 @@ class Token(Base):
 
 
 class Namespace(Base):
-    """The first half of a repository's name: a user's or an organization's."""
+    """The first half of a repository's name. It belongs to a user or to an organization."""
 
     __tablename__ = "namespaces"
     id: Mapped[int] = mapped_column(Id, primary_key=True)
@@ -89,7 +89,7 @@ class Namespace(Base):
 
 
 class Membership(Base):
-    """What a user may do in a namespace."""
+    """The role of a user in a namespace."""
 
     __tablename__ = "memberships"
     namespace_id: Mapped[int] = mapped_column(
@@ -102,7 +102,9 @@ class Membership(Base):
 
 
 class Domain(Base):
-    """Who may share storage: `public`, or one namespace's private data (`namespace:<id>`)."""
+    """The boundary of shared storage: `public`, or the private data of a namespace
+    (`namespace:<id>`).
+    """
 
     __tablename__ = "domains"
     id: Mapped[int] = mapped_column(Id, primary_key=True)
@@ -125,7 +127,7 @@ class Repository(Base):
 
 
 class Revision(Base):
-    """An immutable commit. `declared_base` is what the pusher said, resolved or not."""
+    """An immutable commit. `declared_base` is the text that the pusher sent, resolved or not."""
 
     __tablename__ = "revisions"
     __table_args__ = (UniqueConstraint("repository_id", "commit"),)
@@ -156,7 +158,7 @@ class Ref(Base):
 
 
 class Entry(Base):
-    """path -> file in one revision; the mode is fixed at commit."""
+    """Path -> file in one revision. The commit fixes the mode."""
 
     __tablename__ = "entries"
     revision_id: Mapped[int] = mapped_column(
@@ -168,7 +170,7 @@ class Entry(Base):
 
 
 class Landing(Base):
-    """Bytes of one upload as they came: whole and proved once `state` is complete."""
+    """The bytes of one upload. In state complete, the SHA-256 of all bytes is verified."""
 
     __tablename__ = "landings"
     __table_args__ = (UniqueConstraint("user_id", "sha256"),)
@@ -180,15 +182,15 @@ class Landing(Base):
     state: Mapped[str] = mapped_column(String(16))  # receiving | complete
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now)
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    # Until then somebody who was told that the hub has these bytes may commit them.
+    # Until then a client may commit these bytes, because the hub told it not to send them.
     promised_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
 class File(Base):
-    """The bytes behind an entry: in the landing until ingested, then a recipe.
+    """The bytes of an entry: a landing until they are ingested, then a recipe.
 
-    state: `proving` (a client's recipe whose SHA-256 is not yet proved: not committable, not
-    readable), `landed` (readable from its landing), `ingested` (rebuilt from its recipe).
+    state: `proving` (a client's recipe whose SHA-256 is not verified yet: neither committable nor
+    readable), `landed` (read from its landing), `ingested` (rebuilt from its recipe).
     """
 
     __tablename__ = "files"
@@ -208,7 +210,7 @@ class File(Base):
 
 
 class FileTensor(Base):
-    """Which tensors a file's recipe needs, its recipe tensor included: the reference graph."""
+    """A tensor that a file's recipe needs, or the file's recipe tensor: the reference graph."""
 
     __tablename__ = "file_tensors"
     file_id: Mapped[int] = mapped_column(
@@ -218,9 +220,9 @@ class FileTensor(Base):
 
 
 class Tensor(Base):
-    """(domain, BLAKE3-256 of the bytes), stored once. Depth 0 is an anchor.
+    """Bytes named by their BLAKE3-256, stored once in a domain. Depth 0 is an anchor.
 
-    Chunks of opaque files, large safetensors headers and recipes are stored the same way.
+    Chunks of opaque files, large safetensors headers and recipes are tensors too.
     """
 
     __tablename__ = "tensors"
@@ -230,7 +232,7 @@ class Tensor(Base):
     hash: Mapped[bytes] = mapped_column(LargeBinary(32), index=True)
     size: Mapped[int] = mapped_column(BigInteger)
     depth: Mapped[int] = mapped_column(default=0)
-    # True for frames a client encoded: used only inside the pusher's namespace.
+    # True if a client encoded the frames: they are used only inside the pusher's namespace.
     is_foreign: Mapped[bool] = mapped_column(default=False)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now)
 
@@ -249,7 +251,7 @@ class Pack(Base):
 
 
 class Frame(Base):
-    """Where a part of a tensor lies now. A tensor's frames cover it exactly, in order of start."""
+    """The location of a part of a tensor. A tensor's frames, by `start`, cover it without gaps."""
 
     __tablename__ = "frames"
     tensor_id: Mapped[int] = mapped_column(
@@ -261,7 +263,8 @@ class Frame(Base):
     offset: Mapped[int] = mapped_column(BigInteger)  # in the pack
     length: Mapped[int] = mapped_column(BigInteger)  # bytes in the pack
     codec: Mapped[int] = mapped_column()
-    # Rank of the best encoders tried on it (encoders.py); 0: a client's, or an older release's.
+    # Generation of the newest encoders that have tried to make the frame smaller
+    # (packs/encoder_rank.py); 0: encoded by a client, or by a release without generations.
     tried: Mapped[int] = mapped_column(default=0, server_default="0")
 
 
@@ -276,7 +279,7 @@ class TensorBase(Base):
 
 
 class Hold(Base):
-    """Keeps a tensor alive for somebody who was told that the hub has it."""
+    """Keeps a tensor until a time, because a client was told that the hub has it."""
 
     __tablename__ = "holds"
     id: Mapped[int] = mapped_column(Id, primary_key=True)
@@ -290,7 +293,7 @@ class Hold(Base):
 
 
 class LineageEdge(Base):
-    """child was made from parent; declared (said) and measured (weights) are kept apart."""
+    """The child was made from the parent, as the pusher declared or as the weights show."""
 
     __tablename__ = "lineage_edges"
     __table_args__ = (UniqueConstraint("child_id", "parent_id", "kind", "origin"),)
@@ -320,7 +323,7 @@ class Sketch(Base):
 
 
 class Job(Base):
-    """Work asked for; the row is written in the transaction that needs it."""
+    """Background work. The transaction that needs the work also writes the row."""
 
     __tablename__ = "jobs"
     __table_args__ = (
@@ -346,7 +349,7 @@ class Job(Base):
 
 
 class AuditEvent(Base):
-    """Append-only: who did what to what."""
+    """The audit log, append-only: a user, an action and its target."""
 
     __tablename__ = "audit_events"
     id: Mapped[int] = mapped_column(Id, primary_key=True)
@@ -358,7 +361,7 @@ class AuditEvent(Base):
 
 
 class Xorb(Base):
-    """Chunks that a Hugging Face client has sent to one repository, None once it is deleted."""
+    """Chunks that a Hugging Face client sent to a repository; repository_id None: deleted."""
 
     __tablename__ = "xorbs"
     __table_args__ = (Index("ix_xorbs_lookup", "repository_id", "hash"),)
@@ -375,7 +378,7 @@ class Xorb(Base):
 
 
 class XetRange(Base):
-    """Chunks [first, end) of a xorb are bytes of a file, from `offset` on; outlives the xorb."""
+    """Chunks [first, end) of a xorb are the bytes of a file from `offset` on. Outlives the xorb."""
 
     __tablename__ = "xet_ranges"
     __table_args__ = (Index("ix_xet_ranges_lookup", "xorb", "first"),)
@@ -387,11 +390,11 @@ class XetRange(Base):
     offset: Mapped[int] = mapped_column(BigInteger)
     chunks: Mapped[bytes] = mapped_column(LargeBinary)  # a XorbIndex
     head: Mapped[bytes | None] = mapped_column(LargeBinary(32), index=True)  # first chunk, at 0
-    domain_id: Mapped[int | None] = mapped_column(Id)  # of the sender; None: not known, of no use
+    domain_id: Mapped[int | None] = mapped_column(Id)  # of the sender; None: unknown, row unused
 
 
 class XetEpoch(Base):
-    """How often a repository has made clients forget which chunks it has; no row: never."""
+    """The repository's epoch, added to the setting DELTAHUB_XET_EPOCH; 0 without a row."""
 
     __tablename__ = "xet_epochs"
     repository_id: Mapped[int] = mapped_column(

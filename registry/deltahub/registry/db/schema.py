@@ -1,4 +1,4 @@
-"""The database's schema version: brought up to this release's, never down."""
+"""The schema version of the database: upgrades to this release's version, never downgrades."""
 
 from importlib.resources import files
 
@@ -8,18 +8,18 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
-from deltahub.registry.db.session import Database, translated
+from deltahub.registry.db.session import Database, database_errors_translated
 from deltahub.registry.errors import SchemaTooNew
 
 
 def upgrade(database: Database) -> None:
-    """Apply the migrations that are missing, all in one transaction where the database can.
+    """Apply missing migrations, in one transaction if the database supports it.
 
-    SchemaTooNew when the database was written by a newer release. The caller holds a lock against
-    other processes doing the same.
+    SchemaTooNew if a newer release wrote the database. The caller holds a lock that keeps other
+    processes from upgrading at the same time.
     """
     config = _config()
-    with translated(), database.write_engine.connect() as connection:
+    with database_errors_translated(), database.write_engine.connect() as connection:
         _refuse_newer(connection, ScriptDirectory.from_config(config))
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
@@ -27,13 +27,13 @@ def upgrade(database: Database) -> None:
 
 
 def current(database: Database) -> str | None:
-    """The database's version; None before the first migration."""
+    """The schema version of the database; None before the first migration."""
     with database.write_engine.connect() as connection:
         return MigrationContext.configure(connection).get_current_revision()
 
 
 def head() -> str:
-    """The version that this release writes."""
+    """The schema version of this release."""
     version = ScriptDirectory.from_config(_config()).get_current_head()
     assert version is not None, "the package holds its migrations"
     return version
@@ -52,6 +52,6 @@ def _refuse_newer(connection: Connection, scripts: ScriptDirectory) -> None:
 
 def _config() -> Config:
     config = Config()
-    # The configuration parser expands % in values.
+    # The configuration parser of alembic expands % in values.
     config.set_main_option("script_location", str(files("deltahub.migrations")).replace("%", "%%"))
     return config

@@ -1,4 +1,4 @@
-"""Sessions on the metadata: reading ones that cannot write, writing ones that wait their turn."""
+"""Database sessions: read sessions cannot write, write sessions run one after another."""
 
 import sqlite3
 import threading
@@ -14,25 +14,25 @@ from sqlalchemy.orm import Session
 
 from deltahub.registry.errors import DataLost, InvalidRequest, StorageFull, Unavailable
 
-# What only reads also takes a writing session, never the other way round.
+# A function that only reads accepts a write session too; a writing function needs a WriteSession.
 ReadSession = NewType("ReadSession", Session)
 WriteSession = NewType("WriteSession", ReadSession)
 
 BUSY_TIMEOUT_S = 30
 
-# Of PostgreSQL's advisory locks, which are numbers; "deltahub" in ASCII.
+# Key of a PostgreSQL advisory lock, an integer: "deltahub" in ASCII.
 _WRITERS_LOCK = int.from_bytes(b"deltahub", "big")
-# Of its error codes.
+# Error codes (SQLSTATE) of PostgreSQL.
 _DISK_FULL, _LOCK_NOT_AVAILABLE = "53100", "55P03"
 
 
 class Database:
-    """The two pools of connections of one process.
+    """The connections of one process: a pool for reading and a pool for writing.
 
-    Writers of one process queue at a pool of one connection (fair, and no busy waiting); between
-    processes a lock of the database decides, waited for up to BUSY_TIMEOUT_S: SQLite's own, and on
-    PostgreSQL one that every writing session takes, so that what a session has read holds until it
-    commits there too.
+    The write pool has one connection, so writers of a process queue in order without busy waiting.
+    Writers of different processes exclude each other by a lock, which they wait for up to
+    BUSY_TIMEOUT_S seconds: SQLite's write lock, or an advisory lock on PostgreSQL. Rows that a
+    write session has read therefore do not change until it commits.
     """
 
     def __init__(self, url: str) -> None:
@@ -40,7 +40,7 @@ class Database:
         self._writing = threading.local()
         self._watcher: sqlite3.Connection | None = None
         self._watching = threading.Lock()
-        # Of a SQLite database; kept, since version() is asked for all the time.
+        # Path of a SQLite database. Stored, because version() is called very often.
         self._path: str | None = None
         if make_url(url).get_backend_name() == "sqlite":
             self._path = make_url(url).database
@@ -59,9 +59,9 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[ReadSession]:
-        """One consistent view; whatever tries to write fails."""
+        """A read session: one consistent snapshot. Writing fails."""
         with (
-            translated(),
+            database_errors_translated(),
             Session(self._read_engine, expire_on_commit=False, autoflush=False) as session,
         ):
             yield ReadSession(session)
@@ -70,39 +70,42 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[WriteSession]:
-        """One transaction: committed on leaving, rolled back on any error.
+        """A write session: one transaction, committed on leaving, rolled back on any error.
 
-        StorageFull when the disk has no room, Unavailable when the lock could not be had.
+        StorageFull if the disk is full; Unavailable if the write lock was not free in time.
         """
-        # The second one would wait for the first for ever.
+        # A second write session of this thread would wait for the first for ever.
         if getattr(self._writing, "is_open", False):
             raise AssertionError("this thread has a write session open already")
         self._writing.is_open = True
         try:
-            with translated(), Session(self.write_engine, expire_on_commit=False) as session:
-                session.connection()  # take the lock now, so that what is read cannot go stale
+            with (
+                database_errors_translated(),
+                Session(self.write_engine, expire_on_commit=False) as session,
+            ):
+                session.connection()  # takes the write lock before the first read
                 yield WriteSession(ReadSession(session))
                 session.commit()
         finally:
             self._writing.is_open = False
 
     def version(self) -> int | None:
-        """A number that is another one once anything was committed, by whatever process.
+        """A number that changes when any process commits. None if the database has no such number.
 
-        None where only a query can tell. Takes hundredths of what a query does.
+        About 100 times as fast as a query.
         """
         if not self._path:
             return None
         with self._watching:
             try:
-                # A connection of its own: each counts what the others commit.
+                # A separate connection: data_version counts only commits of other connections.
                 if self._watcher is None:
                     self._watcher = sqlite3.connect(
                         self._path, timeout=BUSY_TIMEOUT_S, check_same_thread=False
                     )
                 found: int = self._watcher.execute("PRAGMA data_version").fetchone()[0]
             except sqlite3.Error:
-                return None  # the query will say what is wrong
+                return None  # the caller's query reports the error
         return found
 
     def close(self) -> None:
@@ -125,10 +128,10 @@ def _sqlite_engine(url: str, *, is_read_only: bool) -> Engine:
 
     @event.listens_for(engine, "connect")
     def prepare(connection: sqlite3.Connection, _record: Any) -> None:
-        # None: the driver begins nothing by itself, see begin() below.
+        # None: the driver begins no transactions; begin() below does.
         connection.isolation_level = None
         connection.execute("PRAGMA journal_mode = WAL")
-        # FULL: an answered commit survives a loss of power (NORMAL does not fsync the WAL).
+        # FULL: a finished commit survives a loss of power (NORMAL does not fsync the WAL).
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
         if is_read_only:
@@ -142,7 +145,7 @@ def _sqlite_engine(url: str, *, is_read_only: bool) -> Engine:
 
 
 def _postgresql_writer(url: str) -> Engine:
-    # READ COMMITTED: a snapshot of the whole session would be taken before the lock is had.
+    # READ COMMITTED, because REPEATABLE READ would take its snapshot before it has the lock.
     engine = create_engine(
         url,
         pool_pre_ping=True,
@@ -161,29 +164,29 @@ def _postgresql_writer(url: str) -> Engine:
 
 
 @contextmanager
-def translated() -> Iterator[None]:
-    """Turn what the database's machine says into our errors; wrong SQL stays what it is."""
+def database_errors_translated() -> Iterator[None]:
+    """Raise registry errors for failures of the database or its disk. SQL errors stay unchanged."""
     try:
         yield
     except PoolTimeout as exc:
         raise Unavailable("too many requests wait for the database; try again") from exc
     except DBAPIError as exc:
         code = getattr(exc.orig, "sqlite_errorcode", 0) & 0xFF
-        state = getattr(exc.orig, "sqlstate", None)  # what PostgreSQL has for a code
+        state = getattr(exc.orig, "sqlstate", None)  # the error code of PostgreSQL
         if code == sqlite3.SQLITE_FULL or state == _DISK_FULL:
             raise StorageFull("the disk has no room for the database; free some space") from exc
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) or state == _LOCK_NOT_AVAILABLE:
             raise Unavailable(
                 f"the database stayed locked for {BUSY_TIMEOUT_S} s; try again"
             ) from exc
-        # A server that cannot be connected to says so without any code.
-        is_silent = isinstance(exc, OperationalError) and not code and state is None
-        is_unread = code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
-        if is_unread or is_silent or exc.connection_invalidated:
+        # A failed connection to the server has no error code.
+        has_no_code = isinstance(exc, OperationalError) and not code and state is None
+        is_io_error = code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
+        if is_io_error or has_no_code or exc.connection_invalidated:
             raise Unavailable(f"the database cannot be reached: {exc.orig}") from exc
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             raise DataLost(f"the database is damaged, restore it: {exc.orig}") from exc
         if isinstance(exc, DataError) and "NUL" in str(exc.orig):
-            # SQLite takes them, PostgreSQL does not: nothing has such a name there.
+            # SQLite accepts NUL in text, PostgreSQL does not, so no name on PostgreSQL has one.
             raise InvalidRequest("text with a NUL in it names nothing on this hub") from exc
         raise

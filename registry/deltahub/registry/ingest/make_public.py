@@ -33,7 +33,7 @@ from deltahub.registry.registry import Registry
 from deltahub.registry.uploads.committable import complete_uploads, files_of_uploads
 from deltahub.registry.uploads.landing import receive
 from deltahub.registry.uploads.recipes import JOB_KIND as VERIFY_KIND
-from deltahub.registry.xet.epochs import make_clients_forget
+from deltahub.registry.xet.epochs import advance_epoch
 
 # Each attempt also copies the files of pushes that arrived during the attempt before.
 _ATTEMPTS = 5
@@ -85,7 +85,7 @@ def _switch(reg: Registry, caller: Caller, name: str) -> bool:
         repository.is_private, repository.domain_id = False, public.id
         # Public repositories do not use chunk map rows of a private domain, because these name
         # private xorbs. So clients must forget which chunks they have sent.
-        make_clients_forget(session, repository.id)
+        advance_epoch(session, repository.id)
         _enqueue(session, repository)
         audit.append(session, caller, "repository.make_public", name, {"files": len(files)})
         failpoints.reached("publication.before_commit")

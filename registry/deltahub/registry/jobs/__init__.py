@@ -1,1 +1,1 @@
-"""The table of jobs: enqueue, take up, report progress, show, cancel."""
+"""Jobs: enqueue, start, report progress, show, cancel."""

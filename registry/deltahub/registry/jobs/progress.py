@@ -1,17 +1,18 @@
-"""How long work tells how far it is, and learns that it should stop."""
+"""Progress reports of long work, and the check whether the work was cancelled."""
 
 import time
 from collections.abc import Callable
 
 Report = Callable[[str, int, int], None]
-"""report(stage, done bytes, total bytes): called often; may raise to stop the work."""
+"""report(stage, done bytes, total bytes): called often; may raise an error to stop the work."""
 
-# Asking is a query; between two pieces of a file of small tensors it would cost more than they.
+# The check is a database query. After each tensor of a file of small tensors it would cost more
+# than the tensors do.
 CHECK_INTERVAL_S = 0.1
 
 
 class Progress:
-    """Passes on every report, and asks a few times a second whether to go on."""
+    """Forwards every report, and calls check_cancel at most every CHECK_INTERVAL_S seconds."""
 
     def __init__(self, report: Report, check_cancel: Callable[[], None]) -> None:
         self._report = report

@@ -1,7 +1,7 @@
-"""Work asked for: rows written with what needs them, taken up and reported on by workers.
+"""The queue of jobs: the registry enqueues them, workers run them and report on them.
 
-state: queued -> running -> done | failed | cancelled; a queued job may be cancelled at once.
-Functions that take a session belong to the caller's transaction.
+state: queued -> running -> done | failed | cancelled; a queued job may become cancelled directly.
+Every function works in the caller's transaction.
 """
 
 import secrets
@@ -17,7 +17,7 @@ from deltahub.registry.errors import RepositoryNotFound
 ACTIVE = ("queued", "running")
 STATES = (*ACTIVE, "done", "failed", "cancelled")
 CANCELLED = {"state": "cancelled"}
-# Of a job whose repository was deleted; every job has one to begin with.
+# The end of a job whose repository was deleted. Every job begins with a repository.
 DELETED = CANCELLED | {
     "error_code": RepositoryNotFound.code,
     "error": "its repository was deleted meanwhile",
@@ -39,7 +39,7 @@ def enqueue(
 ) -> str:
     """The id of a new queued job; it exists once the transaction commits.
 
-    job_id: of new_id(), where something was to be held for the job before it exists.
+    job_id: from new_id(), if holds for the job were made before the job.
     """
     job = Job(
         id=job_id or new_id(),
@@ -57,7 +57,7 @@ def enqueue(
 def next_queued(
     session: ReadSession, limit: int = 1, kinds: Collection[str] | None = None
 ) -> list[Job]:
-    """Jobs to take up, oldest first."""
+    """Jobs that wait for a worker, oldest first. kinds: only of these kinds."""
     query = select(Job).where(Job.state == "queued").order_by(Job.created_at, Job.id).limit(limit)
     if kinds is not None:
         query = query.where(Job.kind.in_(kinds))
@@ -65,13 +65,13 @@ def next_queued(
 
 
 def running(session: ReadSession) -> list[Job]:
-    """Jobs that some worker had begun, oldest first: a new worker goes on with them."""
+    """Jobs in state running, oldest first. A new worker resumes them after a crash."""
     query = select(Job).where(Job.state == "running").order_by(Job.created_at, Job.id)
     return list(session.scalars(query))
 
 
 def mark_running(session: WriteSession, job_id: str) -> bool:
-    """Take a job up, or go on with it after a crash; False when it is over or cancelled."""
+    """Start a job, or resume it after a crash; False if it has ended or should be cancelled."""
     values = {"state": "running", "started_at": utc_now()}
     if _change(session, job_id, ("queued",), values):
         return True
@@ -82,7 +82,7 @@ def mark_running(session: WriteSession, job_id: str) -> bool:
 def report_progress(
     session: WriteSession, job_id: str, stage: str, done_bytes: int, total_bytes: int
 ) -> bool:
-    """Show how far a running job is; False when it should stop (cancelled, or gone)."""
+    """Store the progress of a running job; False if it should stop (cancelled or deleted)."""
     progress = {"stage": stage, "done_bytes": done_bytes, "total_bytes": total_bytes}
     if not _change(session, job_id, ("running",), {"progress": progress}):
         return False
@@ -90,23 +90,23 @@ def report_progress(
 
 
 def is_cancel_asked(session: ReadSession, job_id: str) -> bool:
-    """True also when the job is gone."""
+    """Whether the job should stop; True also if the job was deleted."""
     asked = session.scalar(select(Job.is_cancel_asked).where(Job.id == job_id))
     return asked is not False
 
 
 def mark_done(session: WriteSession, job_id: str, result: Mapping[str, Any]) -> bool:
-    """Finish a running job; False when it was finished or cancelled before."""
+    """Finish a job with a result; False if it had ended already."""
     return _finish(session, job_id, {"state": "done", "result": dict(result)})
 
 
 def mark_failed(session: WriteSession, job_id: str, code: str, message: str) -> bool:
-    """Finish a job with a refusal or a fault; False when it was finished or cancelled before."""
+    """Finish a job with an error; False if it had ended already."""
     return _finish(session, job_id, {"state": "failed", "error_code": code, "error": message})
 
 
 def mark_cancelled(session: WriteSession, job_id: str) -> bool:
-    """The worker has stopped, as asked; the job says if its repository's deletion asked."""
+    """Finish a job that was cancelled; with an error if its repository was deleted."""
     repository = session.scalar(select(Job.repository_id).where(Job.id == job_id))
     return _finish(session, job_id, CANCELLED if repository is not None else DELETED)
 

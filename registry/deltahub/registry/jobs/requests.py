@@ -1,4 +1,4 @@
-"""Jobs as people see them: show, list and cancel."""
+"""Requests of users about jobs: show, list and cancel."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from deltahub.registry.registry import Registry
 
 @dataclass(frozen=True)
 class JobInfo:
-    """A job as shown to those who may see it."""
+    """A job, for callers who may see it."""
 
     id: str
     kind: str
@@ -37,13 +37,13 @@ class JobInfo:
 
 
 def get_job(reg: Registry, caller: Caller | None, job_id: str) -> JobInfo:
-    """The job, if it is the caller's, or of a repository where they may write; JobNotFound."""
+    """The job, if the caller owns it or may write to its repository; JobNotFound."""
     with reg.db.read() as session:
         return _info(session, _visible(session, caller, job_id))
 
 
 def cancel_job(reg: Registry, caller: Caller | None, job_id: str) -> JobInfo:
-    """Cancel a queued job, ask a running one to stop; a finished one stays as it is."""
+    """Cancel a queued job or ask a running job to stop. A finished job does not change."""
     require_writer(caller)
     with reg.db.write() as session:
         job = _visible(session, caller, job_id)
@@ -62,7 +62,7 @@ def list_jobs(
     repository_id: int | None = None,
     limit: int = 100,
 ) -> list[JobInfo]:
-    """The caller's own jobs, newest first; everybody's for a superuser."""
+    """The caller's jobs, newest first; all jobs for a superuser."""
     query = select(Job).order_by(Job.created_at.desc(), Job.id.desc()).limit(limit)
     if state is not None:
         query = query.where(Job.state == state)
@@ -84,7 +84,7 @@ def _visible(session: ReadSession, caller: Caller | None, job_id: str) -> Job:
 
 
 def _may_see(session: ReadSession, caller: Caller, job: Job) -> bool:
-    # Results name bases that only the owner's side may know, so reading alone is not enough.
+    # Read permission is not enough, because results name bases that readers may not know.
     if caller.is_superuser or job.user_id == caller.user_id:
         return True
     if job.repository_id is None:

@@ -1,1 +1,1 @@
-"""Garbage collection and checks of the whole data folder."""
+"""Garbage collection (gc) and consistency checks (fsck) of the whole data folder."""

@@ -1,4 +1,4 @@
-"""Whether any row of the database knows an object of the store."""
+"""Finds the database row of an object of the store."""
 
 from sqlalchemy.orm import Session
 
@@ -7,7 +7,7 @@ from deltahub.registry.storage.keys import LANDINGS, PACKS, XORBS
 
 
 def is_known(session: Session, key: str) -> bool:
-    """True for the object of a pack's, a xorb's or an upload's row."""
+    """Whether a pack, a xorb or an upload of the database has this object."""
     row_id = key.rsplit("/", 1)[-1]
     if key.startswith(PACKS):
         return session.get(Pack, row_id) is not None

@@ -42,7 +42,7 @@ def repository_at(
     return repository
 
 
-def make_clients_forget(session: WriteSession, repository_id: int) -> None:
+def advance_epoch(session: WriteSession, repository_id: int) -> None:
     """From now on clients begin anew with this repository."""
     row = session.get(XetEpoch, repository_id, with_for_update=True)
     if row is None:

@@ -27,7 +27,7 @@ from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import Buffer
 from deltahub.registry.uploads import landing
 from deltahub.registry.uploads.known_files import query_and_keep
-from deltahub.registry.xet.epochs import make_clients_forget, repository_at
+from deltahub.registry.xet.epochs import advance_epoch, repository_at
 from deltahub.registry.xet.hashes import HASH_BYTES, Merkle, range_hash, to_text
 from deltahub.registry.xet.receive_xorb import keep
 from deltahub.registry.xet.shard import Shard, ShardFile
@@ -92,7 +92,7 @@ def accept_shard(
     except UnknownXorb:
         with reg.db.write() as session:
             if session.get(Repository, repository.id) is not None:
-                make_clients_forget(session, repository.id)
+                advance_epoch(session, repository.id)
         raise
 
 

@@ -1,1 +1,1 @@
-"""Checks rows against objects and objects against rows; fixes nothing."""
+"""fsck: compares rows with objects, in both directions. Fixes nothing."""

@@ -1,4 +1,4 @@
-"""What is stored against what was pushed: recipes always, and every byte where that is asked."""
+"""Compares stored recipes and, with --read-data, all stored bytes with the pushed hashes."""
 
 import hashlib
 from collections.abc import Iterator
@@ -30,14 +30,14 @@ READ_BYTES = 4 << 20
 
 
 def check_recipes(reg: Registry, reader: FileReader) -> Findings:
-    """Every recipe is this file's own, and needs exactly the tensors that the file's rows name."""
+    """Check that each recipe is of its file, and needs exactly the tensors in the file's rows."""
     for file in _files(reg):
         if file.state != "ingested":
             continue
         try:
             recipe = Recipe.from_bytes(reader.read_recipe(file))
         except (RegistryError, CodecError, StoreError) as exc:
-            if _is_there(reg, file):
+            if _is_unchanged(reg, file):
                 text = f"the recipe of file {file.sha256}: {exc}"
                 yield Finding("recipe_unreadable", file.sha256, text)
             continue
@@ -56,13 +56,13 @@ def check_recipes(reg: Registry, reader: FileReader) -> Findings:
         has_itself = any(tensor == file.recipe_tensor_id for tensor, _ in rows)
         missing = len(needed - named) + (0 if has_itself else 1)
         extra = len(named - needed)
-        if (missing or extra) and _is_there(reg, file):
+        if (missing or extra) and _is_unchanged(reg, file):
             text = f"file {file.sha256}: rows of {missing} tensors are missing, {extra} too many"
             yield Finding("file_tensors", file.sha256, text)
 
 
 def check_packs(reg: Registry) -> Findings:
-    """Every live pack has the BLAKE3 that its row and its trailer name."""
+    """Check that each live pack has the BLAKE3 of its row and of its trailer."""
     for pack_id, _ in live_packs(reg):
         with reg.db.read() as session:
             row = session.get(Pack, pack_id)
@@ -73,14 +73,14 @@ def check_packs(reg: Registry) -> Findings:
                 continue
             text = f"pack {pack_id} is whole, but another one than its row says"
         except ObjectNotFound:
-            continue  # check_objects says so, if it is still live
+            continue  # check_objects reports it if the pack is still live
         except (CodecError, StoreError) as exc:
             text = f"pack {pack_id}: {exc}"
         yield Finding("pack_hash", pack_id, text)
 
 
 def check_tensors(reg: Registry, reader: FileReader) -> Findings:
-    """Every tensor decodes to its BLAKE3; its frames say what its rows say."""
+    """Check that each tensor decodes to its BLAKE3, and that its frames agree with its rows."""
     for tensor_id, content in _tensors(reg):
         try:
             found = list(_check_tensor(reg, reader, tensor_id, content))
@@ -95,7 +95,7 @@ def check_tensors(reg: Registry, reader: FileReader) -> Findings:
 
 
 def check_file_bytes(reg: Registry, reader: FileReader) -> Findings:
-    """Every file comes back with the SHA-256 that was pushed, every upload still has it."""
+    """Check that each file, read as a download reads it, has the SHA-256 of its row."""
     for file in _files(reg):
         if file.state not in ("landed", "ingested"):
             continue
@@ -104,7 +104,7 @@ def check_file_bytes(reg: Registry, reader: FileReader) -> Findings:
             for piece in reader.stream_file(file, 0, file.size):
                 digest.update(piece)
         except (RegistryError, CodecError, StoreError) as exc:
-            if _is_there(reg, file):
+            if _is_unchanged(reg, file):
                 yield Finding("file_unreadable", file.sha256, f"file {file.sha256}: {exc}")
             continue
         if digest.hexdigest() != file.sha256:
@@ -113,7 +113,7 @@ def check_file_bytes(reg: Registry, reader: FileReader) -> Findings:
 
 
 def check_landing_bytes(reg: Registry) -> Findings:
-    """Every complete upload has the SHA-256 that was proved when it came."""
+    """Check that each complete upload still has its SHA-256."""
     with reg.db.read() as session:
         rows = session.execute(
             select(Landing.id, Landing.sha256, Landing.size).where(Landing.state == "complete")
@@ -126,7 +126,7 @@ def check_landing_bytes(reg: Registry) -> Findings:
                 reg.store.get_into(landing_key(landing_id), start, piece)
                 digest.update(piece)
         except StoreError:
-            continue  # check_objects has said so, or it has just been deleted
+            continue  # check_objects reports it, or the upload was just deleted
         if digest.hexdigest() != sha256:
             text = f"the upload {sha256} now reads as {digest.hexdigest()}"
             yield Finding("landing_hash", sha256, text)
@@ -200,8 +200,8 @@ def _files(reg: Registry) -> Iterator[File]:
         last = page[-1].id
 
 
-def _is_there(reg: Registry, file: File) -> bool:
-    """True unless the file was deleted, or ingested, since its row was read."""
+def _is_unchanged(reg: Registry, file: File) -> bool:
+    """False if the file was deleted or ingested since its row was read."""
     with reg.db.read() as session:
         row = session.get(File, file.id)
     return (
@@ -212,7 +212,7 @@ def _is_there(reg: Registry, file: File) -> bool:
 
 
 def check_xorb_bytes(reg: Registry) -> Findings:
-    """Every live xorb has the chunks that were hashed when it came."""
+    """Check that the chunks of each live xorb still have its hash."""
     with reg.db.read() as session:
         rows = session.execute(select(Xorb.id, Xorb.hash).where(Xorb.state == "live")).all()
     for xorb_id, digest in rows:
@@ -221,7 +221,7 @@ def check_xorb_bytes(reg: Registry) -> Findings:
         try:
             found = root_in_store(reg, xorb_id, XorbIndex(chunks or b""))
         except StoreError:
-            continue  # as above
+            continue  # check_objects reports it, or the xorb was just deleted
         if chunks is not None and found != digest:
             text = f"xorb {to_text(digest)} now reads as {to_text(found)}"
             yield Finding("xorb_hash", xorb_id, text)

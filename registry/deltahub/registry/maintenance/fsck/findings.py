@@ -1,9 +1,9 @@
-"""What fsck can find, each kind under its own code."""
+"""The findings of fsck, and the code of each kind."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-# code -> what it means and what to do; docs and `deltahub fsck --help` show it.
+# Code -> meaning; docs and `deltahub fsck --help` show both.
 CODES = {
     "ref_dangling": "a branch or tag points at no revision of its repository",
     "entry_dangling": "a revision lists a file that has no row, or is not proved",
@@ -40,7 +40,7 @@ CODES = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is not as it must be. code: one of CODES; target: the row or object."""
+    """One inconsistency. code: a key of CODES; target: the row or object; text: for operators."""
 
     code: str
     target: str

@@ -1,4 +1,4 @@
-"""Objects against rows, and rows against objects: presence, sizes, the packs' indexes."""
+"""Compares objects with rows: presence, sizes, and the indexes of packs."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,9 @@ from deltahub.registry.storage.keys import landing_key, pack_key, xorb_key
 
 
 def check_objects(reg: Registry) -> Findings:
-    """Every live pack and xorb, every complete upload has its object, whole; each object a row."""
+    """Check that live packs, live xorbs and complete uploads have objects of the right size, and
+    that each object has a row.
+    """
     sizes = {item.key: item.size for item in reg.store.list("")}
     with reg.db.read() as session:
         packs = session.execute(select(Pack.id, Pack.size, Pack.state)).all()
@@ -38,7 +40,7 @@ def check_objects(reg: Registry) -> Findings:
 
 
 def check_indexes(reg: Registry) -> Findings:
-    """The index at the end of every live pack names every frame that rows place in it."""
+    """Check that the index of each live pack lists all frames that rows place in it."""
     for pack_id, size in live_packs(reg):
         with reg.db.read() as session:
             rows = session.execute(
@@ -56,7 +58,7 @@ def check_indexes(reg: Registry) -> Findings:
         try:
             index = {(e.offset, e.length, e.tensor) for e in read_index(read_at, size)}
         except ObjectNotFound:
-            continue  # check_objects says so, if it is still live
+            continue  # check_objects reports it if the pack is still live
         except (CodecError, StoreError) as exc:
             yield Finding("pack_index", pack_id, f"the index of pack {pack_id}: {exc}")
             continue
@@ -70,7 +72,7 @@ def check_indexes(reg: Registry) -> Findings:
 
 
 def live_packs(reg: Registry) -> Iterator[tuple[str, int]]:
-    """(id, bytes) of every live pack, a page a transaction: the hub goes on meanwhile."""
+    """(id, bytes) of each live pack; one transaction for 500 packs, so that the hub can write."""
     last = ""
     while True:
         with reg.db.read() as session:
@@ -86,7 +88,7 @@ def live_packs(reg: Registry) -> Iterator[tuple[str, int]]:
         last = page[-1][0]
 
 
-def size_of(reg: Registry, key: str) -> int | None:
+def stored_size(reg: Registry, key: str) -> int | None:
     try:
         return reg.store.size(key)
     except ObjectNotFound:
@@ -94,8 +96,8 @@ def size_of(reg: Registry, key: str) -> int | None:
 
 
 def _check_pack(reg: Registry, pack_id: str) -> Findings:
-    """Look again, now: gc may have been at work, or a writer."""
-    found = size_of(reg, pack_key(pack_id))
+    """Read the row and the size again, because gc or a writer may have changed them."""
+    found = stored_size(reg, pack_key(pack_id))
     with reg.db.read() as session:
         row = session.get(Pack, pack_id)
     if row is None or row.state != "live" or row.size == found:
@@ -108,7 +110,7 @@ def _check_pack(reg: Registry, pack_id: str) -> Findings:
 
 
 def _check_landing(reg: Registry, landing_id: str) -> Findings:
-    found = size_of(reg, landing_key(landing_id))
+    found = stored_size(reg, landing_key(landing_id))
     with reg.db.read() as session:
         row = session.get(Landing, landing_id)
     if row is None or row.state != "complete" or row.size == found:
@@ -122,7 +124,7 @@ def _check_landing(reg: Registry, landing_id: str) -> Findings:
 
 
 def _check_xorb(reg: Registry, xorb_id: str) -> Findings:
-    found = size_of(reg, xorb_key(xorb_id))
+    found = stored_size(reg, xorb_key(xorb_id))
     with reg.db.read() as session:
         row = session.get(Xorb, xorb_id)
     if row is None or row.state != "live" or row.size == found:
@@ -138,5 +140,5 @@ def _check_unknown(reg: Registry, key: str, size: int) -> Findings:
     with reg.db.read() as session:
         if is_known(session, key):
             return
-    if size_of(reg, key) is not None:
+    if stored_size(reg, key) is not None:
         yield Finding("unknown_object", key, f"no row knows the object {key} ({size} bytes)")

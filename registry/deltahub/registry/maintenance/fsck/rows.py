@@ -1,4 +1,4 @@
-"""Rows against rows: what the schema's own constraints cannot say. Reads no object."""
+"""Compares rows with rows, beyond the constraints of the schema. Reads no object."""
 
 from collections.abc import Callable
 
@@ -26,7 +26,7 @@ from deltahub.registry.packs.tensor_reader import MAX_CHAIN
 
 
 def check_rows(session: Session, max_depth: int) -> Findings:
-    """Every check of this file, over one consistent view."""
+    """Run every check of this file in one session."""
     for check in _CHECKS:
         yield from check(session)
     yield from check_depths(session, max_depth)
@@ -74,7 +74,7 @@ def check_files(session: Session) -> Findings:
 
 
 def check_file_domains(session: Session) -> Findings:
-    public = _public(session)
+    public = _public_domain_id(session)
     rows = session.execute(
         select(File.sha256, FileTensor.tensor_id, Tensor.domain_id)
         .join(File, File.id == FileTensor.file_id)
@@ -92,7 +92,7 @@ def check_file_domains(session: Session) -> Findings:
 
 
 def check_coverage(session: Session) -> Findings:
-    """A tensor's frames cover it exactly, in order of start."""
+    """Check that a tensor's frames cover it without gaps or overlaps."""
     sizes = session.execute(
         select(Tensor.id, Tensor.hash, Tensor.size, Frame.start, Frame.size)
         .outerjoin(Frame, Frame.tensor_id == Tensor.id)
@@ -104,13 +104,13 @@ def check_coverage(session: Session) -> Findings:
     for tensor, content, size, start, length in sizes:
         if current is None or current[0] != tensor:
             if current is not None and not (is_right and covered == current[2]):
-                yield _uncovered(*current)
+                yield _coverage_finding(*current)
             current, covered, is_right = (tensor, content, size), 0, True
         if start is not None:
             is_right = is_right and start == covered and length > 0
             covered += length
     if current is not None and not (is_right and covered == current[2]):
-        yield _uncovered(*current)
+        yield _coverage_finding(*current)
 
 
 def check_frame_packs(session: Session) -> Findings:
@@ -127,7 +127,7 @@ def check_frame_packs(session: Session) -> Findings:
 
 
 def check_bounds(session: Session) -> Findings:
-    """Frames lie inside their pack, behind its header and before its index, side by side."""
+    """Check that frames lie after the header and before the index of their pack, and do not overlap."""
     counts = select(Frame.pack_id, func.count().label("n")).group_by(Frame.pack_id).subquery()
     rows = session.execute(
         select(Frame.pack_id, Frame.tensor_id, Frame.offset, Frame.length, Pack.size, counts.c.n)
@@ -156,7 +156,8 @@ def check_bases(session: Session) -> Findings:
         .where(
             or_(
                 base.id.is_(None),
-                (base.domain_id != Tensor.domain_id) & (base.domain_id != _public(session)),
+                (base.domain_id != Tensor.domain_id)
+                & (base.domain_id != _public_domain_id(session)),
             )
         )
     )
@@ -170,7 +171,7 @@ def check_bases(session: Session) -> Findings:
 
 
 def check_depths(session: Session, max_depth: int) -> Findings:
-    """Depths are right; where all are, there is no cycle, for depth grows along every edge."""
+    """Check all depths. Correct depths exclude cycles, because a delta is deeper than its base."""
     base = aliased(Tensor)
     right = (
         select(TensorBase.tensor_id, (func.max(base.depth) + 1).label("depth"))
@@ -203,13 +204,13 @@ def _is_in_cycle(session: Session, tensor: int) -> bool:
     return False
 
 
-def _uncovered(tensor: int, content: bytes, size: int) -> Finding:
+def _coverage_finding(tensor: int, content: bytes, size: int) -> Finding:
     text = f"the frames of tensor {tensor} ({content.hex()}) do not cover its {size} bytes exactly"
     return Finding("tensor_frames", content.hex(), text)
 
 
-def _public(session: Session) -> int:
-    """The public domain's row; -1, which no row has, before there is one."""
+def _public_domain_id(session: Session) -> int:
+    """The id of the public domain; -1, which is no id, if there is none yet."""
     found = session.scalar(select(Domain.id).where(Domain.key == PUBLIC_DOMAIN_KEY))
     return -1 if found is None else found
 

@@ -1,7 +1,7 @@
-"""Proving that what the hub says it has is there: rows against objects, objects against rows.
+"""Runs all checks of fsck. fsck fixes nothing.
 
-fsck fixes nothing. It may run beside a working hub: what looks wrong is looked at again before
-it is reported, because an upload or gc may have been at work.
+fsck may run beside a working hub. It checks a suspect row or object again before it reports it,
+because an upload or gc may have changed it.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,11 +33,11 @@ def fsck(
     read_data: bool = False,
     progress: Callable[[str], None] = lambda stage: None,
 ) -> Iterator[Finding]:
-    """Everything that is not as it must be, as it is found.
+    """Yield each inconsistency when it is found.
 
     read_data: also read, decode and hash every byte. progress(stage) is called before each stage.
     """
-    # A reader of its own: what an older one has cached would hide damage in the store.
+    # A new reader, because the cache of an older one would hide damage in the store.
     reader = FileReader(reg)
     stages: list[tuple[str, Callable[[], Findings]]] = [
         ("rows", lambda: _rows(reg)),

@@ -1,4 +1,4 @@
-"""Carrying out a plan of garbage collection: each step proves again what it acts on."""
+"""Applies a plan of garbage collection. Each step checks its conditions again in its transaction."""
 
 import fcntl
 import os
@@ -44,7 +44,7 @@ from deltahub.registry.storage.keys import landing_key, pack_key
 
 @dataclass
 class Outcome:
-    """What a collection did. What it planned and left was found needed again, or changed since."""
+    """What a collection did. It skips planned items that changed or are needed by now."""
 
     uploads: int = 0
     xorbs: int = 0
@@ -62,9 +62,9 @@ class Outcome:
 
 
 def apply_gc(reg: Registry, plan: Plan, *, delete_unknown: bool = False) -> Outcome:
-    """Carry out a plan; Conflict when it has doubts. Safe to run twice, or to die at any line.
+    """Apply a plan; Conflict if it has doubts. Safe to run twice, or to be killed at any point.
 
-    delete_unknown: also delete the objects that no row knows.
+    delete_unknown: also delete the objects without a row.
     """
     if plan.doubts:
         raise Conflict("gc touches nothing while in doubt: " + "; ".join(plan.doubts))
@@ -87,7 +87,7 @@ def apply_gc(reg: Registry, plan: Plan, *, delete_unknown: bool = False) -> Outc
 
 
 class _Collector:
-    """One run over one plan."""
+    """One application of a plan."""
 
     def __init__(self, reg: Registry, plan: Plan, outcome: Outcome) -> None:
         self._reg = reg
@@ -114,15 +114,15 @@ class _Collector:
 
     def remove_uploads(self, uploads: Sequence[Item]) -> None:
         for item in uploads:
-            with _unused(self._reg.spool.path(item.id)) as is_unused:
+            with _spool_file_locked(self._reg.spool.path(item.id)) as is_unused:
                 if is_unused:
                     self._remove_upload(item)
 
     def _remove_upload(self, item: Item) -> None:
-        """Condemn, delete the bytes, delete the row."""
+        """Condemn the upload, delete its bytes, delete its row."""
         is_read = exists(select(File.id).where(File.landing_id == Landing.id))
         with self._reg.db.write() as session:
-            # It gives up its name, so that the same bytes may be uploaded anew meanwhile.
+            # Frees the unique key (user, sha256), so that the user can upload the same bytes meanwhile.
             condemned = session.scalar(
                 update(Landing)
                 .where(Landing.id == item.id, landing_is_dead(self._moment), ~is_read)
@@ -186,7 +186,7 @@ class _Collector:
                 reached("gc.condemn.after_commit")
 
     def delete_packs(self, packs: Sequence[Item]) -> None:
-        """The object first, its condemned row second: a crash between is found by the next run."""
+        """Delete the object, then its condemned row: the next run finds a row left by a crash."""
         for item in packs:
             condition = (Pack.id == item.id) & pack_is_past_lease(self._moment)
             with self._reg.db.read() as session:
@@ -215,12 +215,12 @@ class _Collector:
 
 
 @contextmanager
-def _unused(path: Path) -> Iterator[bool]:
-    """False while somebody is appending to the spooled file; else it stays unused inside."""
+def _spool_file_locked(path: Path) -> Iterator[bool]:
+    """Locks the spool file of an upload; False if a request is appending to it."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
-        yield True  # complete, or never begun: who begins now extends its life first
+        yield True  # complete or never begun; a new request extends expires_at first
         return
     try:
         try:

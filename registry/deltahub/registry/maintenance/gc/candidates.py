@@ -1,7 +1,7 @@
-"""Garbage, sorted into what may go now and what waits for its grace, its expiry or its lease.
+"""Garbage to delete now, and garbage that waits for the end of its grace, expiry or lease.
 
-Every condition is asked once, for a moment in the far future. The answer is everything that will
-be garbage if nothing refers to it meanwhile. Each row's due time then says whether it may go now.
+Each condition runs once, for a moment in the far future. It returns everything that becomes garbage
+if nothing refers to it meanwhile. The due time of each row decides if it may be deleted now.
 """
 
 from collections.abc import Callable, Iterable
@@ -34,15 +34,15 @@ from deltahub.registry.maintenance.gc.conditions import (
 from deltahub.registry.maintenance.gc.xet import xorb_is_dead
 
 # Later than any grace, lease or expiry.
-_FAR = timedelta(days=36_500)
+_FAR_FUTURE = timedelta(days=36_500)
 _Id = TypeVar("_Id", int, str)
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """Things of one kind that a later collection takes, unless something refers to them by then.
+    """Garbage of one kind that later collections delete, unless something refers to it by then.
 
-    size_bytes: their bytes in the store. until: when the last of them is due, ISO 8601.
+    size_bytes: stored bytes. until: the latest due time, ISO 8601.
     """
 
     what: str
@@ -52,25 +52,28 @@ class Waiting:
 
 
 class Candidates:
-    """The garbage of one moment. Each method returns (id, bytes) of what may go now, and adds what
-    must wait to `waiting`. Memory: proportional to the garbage, not to the hub.
+    """Garbage at one moment. Each method returns (id, bytes) of the garbage to delete now, and adds
+    the rest to `waiting`. Memory: proportional to the garbage, not to the hub.
 
-    Files come first, because uploads and tensors wait for the files that need them.
+    Call files() first, because uploads and tensors wait for the files that need them.
     """
 
     def __init__(self, session: Session, moment: Moment) -> None:
         self._session = session
         self._moment = moment
-        self._far = replace(moment, now=moment.now + _FAR)
+        self._far_moment = replace(moment, now=moment.now + _FAR_FUTURE)
         self.waiting: list[Waiting] = []
-        # When the files that wait are due, and for each upload the last of its files.
+        # Due times of waiting files, and for each upload the latest due time of its files.
         self._file_due: dict[int, datetime] = {}
         self._upload_due: dict[str | None, datetime] = {}
 
     def sort(
         self, what: str, found: Iterable[tuple[_Id, int, datetime]], until: Iterable[datetime] = ()
     ) -> list[tuple[_Id, int]]:
-        """found: (id, bytes, due time). until: the shown end of the wait is not before these."""
+        """(id, bytes) of the garbage that is due; adds the rest to `waiting`.
+
+        found: (id, bytes, due time). until: lower bounds of the end of waiting that is shown.
+        """
         now: list[tuple[_Id, int]] = []
         later: list[tuple[int, datetime]] = []
         for key, size, due in found:
@@ -84,12 +87,12 @@ class Candidates:
         return now
 
     def files(self) -> list[tuple[int, int]]:
-        """Files that no revision lists. Each has 0 bytes: uploads and tensors hold its content."""
+        """Files in no revision, with 0 bytes each: uploads and tensors hold their content."""
         touched_at = func.coalesce(File.ingested_at, File.created_at)
         query = select(File.id, touched_at, _held_until(File.recipe_tensor_id), File.landing_id)
         found: list[tuple[int, int, datetime]] = []
         for file, since, held_until, upload in self._session.execute(
-            query.where(file_is_dead(self._far))
+            query.where(file_is_dead(self._far_moment))
         ):
             due = self._due(since, held_until)
             found.append((file, 0, due))
@@ -100,7 +103,7 @@ class Candidates:
 
     def uploads(self, size_of: Callable[[str], int]) -> list[tuple[str, int]]:
         rows = self._session.execute(
-            select(Landing.id, Landing.expires_at).where(landing_is_dead(self._far))
+            select(Landing.id, Landing.expires_at).where(landing_is_dead(self._far_moment))
         )
         found = [
             (upload, size_of(upload), max(expires_at, self._upload_due.get(upload, expires_at)))
@@ -114,14 +117,14 @@ class Candidates:
         found = [
             (xorb, size, self._moment.now if is_orphan else expires_at)
             for xorb, size, expires_at, is_orphan in self._session.execute(
-                query.where(xorb_is_dead(self._far))
+                query.where(xorb_is_dead(self._far_moment))
             )
         ]
         return self.sort("xorbs of uploads", found)
 
     def tensors(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """(dead, anchors): tensors that nothing needs, dependents first; and those that no file
-        names any more, but that deltas still need. The bytes are those of their frames.
+        """(dead, anchors): unneeded tensors, dependents before bases; and tensors in no file that
+        deltas still need. Bytes are those of their frames.
         """
         frame_bytes = select(total(Frame.length)).where(Frame.tensor_id == Tensor.id)
         query = select(
@@ -130,7 +133,7 @@ class Candidates:
         sizes: dict[int, int] = {}
         dues: dict[int, datetime] = {}
         for tensor, created_at, held_until, size in self._session.execute(
-            query.where(tensor_is_unnamed(self._far)).order_by(Tensor.id)
+            query.where(tensor_is_unnamed(self._far_moment)).order_by(Tensor.id)
         ):
             sizes[tensor], dues[tensor] = size, self._due(created_at, held_until)
         self._wait_for_files(dues)
@@ -146,8 +149,10 @@ class Candidates:
         condition: Callable[[Moment], ColumnElement[bool]],
         since: InstrumentedAttribute[Any],
     ) -> list[tuple[str, int]]:
-        """Packs that must go once the lease is over. since: when the lease begins."""
-        query = select(Pack.id, Pack.size, since).where(condition(self._far)).order_by(Pack.id)
+        """Packs to delete after the lease. since: the column with the time when the lease begins."""
+        query = (
+            select(Pack.id, Pack.size, since).where(condition(self._far_moment)).order_by(Pack.id)
+        )
         rows = self._session.execute(query)
         return self.sort(what, ((pack, size, at + self._moment.lease) for pack, size, at in rows))
 
@@ -155,7 +160,7 @@ class Candidates:
         return max(since + self._moment.grace, held_until or since)
 
     def _wait_for_files(self, dues: dict[int, datetime]) -> None:
-        """Move the due time of each tensor to that of the last file that needs it."""
+        """Raise the due time of each tensor to the latest due time of the files that need it."""
         for batch in batches(self._file_due):
             rows = select(FileTensor.tensor_id, FileTensor.file_id).where(
                 FileTensor.file_id.in_(batch)
@@ -165,8 +170,8 @@ class Candidates:
                     dues[tensor] = max(dues[tensor], self._file_due[file])
 
     def _unneeded(self, dues: dict[int, datetime]) -> list[int]:
-        """Those of the tensors that no tensor outside needs, dependents first, so that each has no
-        dependent left when its turn comes. Moves the due time of a base to that of its dependents.
+        """The tensors that no tensor outside of `dues` needs, dependents before bases. Raises the due
+        time of a base to the latest due time of its dependents.
         """
         dependents: dict[int, set[int]] = {tensor: set() for tensor in dues}
         for batch in batches(dependents):
@@ -179,7 +184,7 @@ class Candidates:
         for base, needing in dependents.items():
             for tensor in needing:
                 bases.setdefault(tensor, []).append(base)
-        # Peel from the leaves: a tensor dies once all that need it are dead.
+        # A tensor is unneeded once all of its dependents are.
         unneeded: list[int] = []
         ready = [tensor for tensor, needing in dependents.items() if not needing]
         while ready:

@@ -1,4 +1,4 @@
-"""What nothing needs any more, as SQL: a plan and the re-check before acting use the same text."""
+"""SQL conditions of garbage. The plan and the check before each deletion both use them."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -24,11 +24,11 @@ ACTIVE_JOB_STATES = ("queued", "running")
 
 @dataclass(frozen=True)
 class Moment:
-    """The clock that one collection goes by.
+    """The times that a collection compares with.
 
-    now: when it looks. grace: how long a row may stay without references, because the step that
-    will refer to it is still under way (a file proved but not committed, a tensor whose file is
-    not finished). lease: how long a reader may go on reading an object that it has resolved.
+    now: the present. grace: how long a row is kept without references, because a running step may
+    still refer to it (a verified file that is not committed, a tensor of an unfinished file).
+    lease: how long a reader may use an object's location after it has looked it up.
     """
 
     now: datetime
@@ -45,10 +45,10 @@ class Moment:
 
 
 def file_is_dead(moment: Moment, file: type[File] = File) -> ColumnElement[bool]:
-    """True for a file that nobody needs: no revision lists it, no open job works on it, nobody was
-    told that it need not be sent (a live hold on its recipe), and it is older than the grace.
+    """SQL condition: no revision lists the file, no open job works on it, no live hold keeps its
+    recipe (a client was told not to send the file), and it is older than the grace.
 
-    file: the class or an alias of it, where the statement around names files already.
+    file: File, or an alias of it if the outer statement already uses File.
     """
     is_promised = exists(
         select(Hold.id).where(Hold.tensor_id == file.recipe_tensor_id, hold_is_live(moment))
@@ -69,13 +69,13 @@ def dead_files(moment: Moment) -> Select[int]:
 
 
 def hold_is_live(moment: Moment) -> ColumnElement[bool]:
-    """True for a hold that has not expired, or whose job is still open, however late."""
+    """SQL condition: the hold has not expired, or its job is still open."""
     is_open = exists(select(Job.id).where(Job.id == Hold.job_id, Job.state.in_(ACTIVE_JOB_STATES)))
     return or_(Hold.expires_at >= moment.now, is_open)
 
 
 def tensor_is_unnamed(moment: Moment) -> ColumnElement[bool]:
-    """True for a tensor that no live file and no live hold names; deltas may still need it."""
+    """SQL condition: no live file or hold refers to the tensor. Deltas may still need it."""
     is_in_file = exists(
         select(FileTensor.file_id).where(
             FileTensor.tensor_id == Tensor.id, FileTensor.file_id.not_in(dead_files(moment))
@@ -91,7 +91,7 @@ def tensor_is_unnamed(moment: Moment) -> ColumnElement[bool]:
 
 
 def tensor_is_dead(moment: Moment) -> ColumnElement[bool]:
-    """True for a tensor without name, hold or dependent: its row may go in this transaction."""
+    """SQL condition: no file, hold or delta refers to the tensor. Its row may be deleted."""
     is_in_file = exists(select(FileTensor.file_id).where(FileTensor.tensor_id == Tensor.id))
     is_recipe = exists(select(File.id).where(File.recipe_tensor_id == Tensor.id))
     is_base = exists(select(TensorBase.tensor_id).where(TensorBase.base_id == Tensor.id))
@@ -99,7 +99,7 @@ def tensor_is_dead(moment: Moment) -> ColumnElement[bool]:
 
 
 def landing_is_dead(moment: Moment) -> ColumnElement[bool]:
-    """True for an expired upload that no live file is read from and no open job works on."""
+    """SQL condition: the upload has expired, and no live file or open job needs it."""
     is_read = exists(
         select(File.id).where(File.landing_id == Landing.id, File.id.not_in(dead_files(moment)))
     )
@@ -112,10 +112,10 @@ def landing_is_dead(moment: Moment) -> ColumnElement[bool]:
 
 
 def pack_is_abandoned(moment: Moment) -> ColumnElement[bool]:
-    """True for a pack still `writing` after the lease, begun before every job that still runs.
+    """SQL condition: the pack is still `writing` after the lease, and no running job can finish it.
 
-    A job writes its packs after it was started, so a running job that started before the pack
-    was made may yet finish it; no other writer takes longer than the lease.
+    Only a job that started before the pack was made can finish the pack. Writers outside of jobs
+    take less time than the lease.
     """
     may_finish = exists(
         select(Job.id).where(
@@ -131,12 +131,12 @@ def pack_has_frames() -> ColumnElement[bool]:
 
 
 def pack_is_empty(moment: Moment) -> ColumnElement[bool]:
-    """True for a live pack that no tensor's frames lie in."""
+    """SQL condition: the pack is live and older than the lease, but has no frames."""
     return (Pack.state == "live") & (Pack.created_at < moment.lease_start) & ~pack_has_frames()
 
 
 def pack_is_past_lease(moment: Moment) -> ColumnElement[bool]:
-    """True for a condemned pack that no reader can still be reading."""
+    """SQL condition: the pack was condemned a lease ago, so no reader still reads it."""
     return (
         (Pack.state == "condemned") & (Pack.condemned_at <= moment.lease_start) & ~pack_has_frames()
     )

@@ -1,8 +1,8 @@
-"""Collecting garbage: the plan, which is data, and the order in which it is carried out.
+"""The plan of a garbage collection: what it deletes, in order.
 
-Rows go first and objects later: a tensor's row, then the pack that holds nothing any more, which
-is condemned, and deleted once no reader can still be reading it. A crash leaves rubbish that the
-next run finds again, never a row without its object.
+Rows are deleted before objects. First gc deletes a tensor's row. Then it condemns the pack that
+holds no live frame, and deletes the pack once no reader can still read it. A crash therefore leaves
+garbage that the next run finds, never a row without its object.
 """
 
 from collections import defaultdict
@@ -29,17 +29,17 @@ from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import ObjectNotFound, Store
 from deltahub.registry.storage.keys import landing_key, pack_key, xorb_key
 
-# A pack is written anew once less than this share of it is still needed.
+# A pack with a smaller live share than this is repacked: its live frames are copied.
 REPACK_BELOW = 0.7
-# A clock that ran this far back would make everything look older than it is.
+# Rows dated further in the future than this show that the clock is wrong, so ages are wrong too.
 CLOCK_SLACK = timedelta(minutes=5)
-# Local files younger than this may belong to a step that is still running (docs/cli.md).
+# A younger local file may belong to a running process (docs/cli.md).
 LEFTOVER_AGE = timedelta(days=1)
 
 
 @dataclass(frozen=True)
 class Item:
-    """One thing to act on, and the bytes that it gives back."""
+    """An object, row or file to delete, and the bytes that this frees."""
 
     id: str
     size_bytes: int
@@ -47,9 +47,11 @@ class Item:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a collection would do, in the order in which it would do it; then what it leaves.
+    """The steps of a collection in order; then, from `unknown` on, what it keeps.
 
-    sparse: live packs with dead bytes in them, too few to write the packs anew.
+    repack: packs whose live frames are copied to new packs. sparse: live packs with too few dead
+    bytes for a repack. anchors: tensors in no file that deltas still need. doubts: reasons not to
+    apply the plan.
     """
 
     made_at: str
@@ -75,20 +77,20 @@ class Plan:
 
     @property
     def freed_bytes(self) -> int:
-        """What carrying out the plan gives back at once."""
+        """Bytes that this collection frees at once."""
         at_once = (*self.uploads, *self.xorbs, *self.delete, *self.leftovers)
         return _total(at_once)
 
     @property
     def later_bytes(self) -> int:
-        """What runs after the lease give back because of this one."""
+        """Bytes of packs condemned now, which later collections free after the lease."""
         deleted = {item.id for item in self.delete}
         condemned = (*self.abandoned, *self.condemn, *self.repack)
         return _total(item for item in condemned if item.id not in deleted)
 
     @property
     def waiting_bytes(self) -> int:
-        """What later runs take unless something refers to it by then."""
+        """Bytes that later collections delete unless something refers to them by then."""
         return _total(self.waiting)
 
     def as_dict(self) -> dict[str, object]:
@@ -102,10 +104,10 @@ class Plan:
 
 
 def plan_gc(reg: Registry, *, lease_s: float | None = None, grace_s: float | None = None) -> Plan:
-    """What may go now, without touching anything.
+    """The plan of a collection at this moment. Changes nothing.
 
-    lease_s: how long condemned packs wait for their readers (default: settings.read_lease_s).
-    grace_s: how long rows wait for what will refer to them (default: settings.hold_ttl_s).
+    lease_s: seconds that condemned packs are kept for readers (default: settings.read_lease_s).
+    grace_s: seconds that unreferenced rows are kept (default: settings.hold_ttl_s).
     """
     settings = reg.settings
     moment = moment_now(
@@ -117,21 +119,21 @@ def plan_gc(reg: Registry, *, lease_s: float | None = None, grace_s: float | Non
     with reg.db.read() as session:
         doubts += _clock_doubts(session, moment)
         doubts += _missing_objects(session, reg.store, objects)
-        found = Candidates(session, moment)
-        files = found.files()
-        uploads = found.uploads(
+        candidates = Candidates(session, moment)
+        files = candidates.files()
+        uploads = candidates.uploads(
             lambda upload: objects.get(landing_key(upload), 0) + (reg.spool.size(upload) or 0)
         )
-        xorbs = found.xorbs()
-        dead, anchors = found.tensors()
-        past_lease = found.packs("condemned packs", pack_is_past_lease, Pack.condemned_at)
-        abandoned = found.packs("packs not finished yet", pack_is_abandoned, Pack.created_at)
-        packs, sparse, empty = _packs_without(session, [tensor for tensor, _ in dead])
-        mostly_dead = found.sort(
+        xorbs = candidates.xorbs()
+        dead, anchors = candidates.tensors()
+        past_lease = candidates.packs("condemned packs", pack_is_past_lease, Pack.condemned_at)
+        abandoned = candidates.packs("packs not finished yet", pack_is_abandoned, Pack.created_at)
+        packs, sparse, empty = _packs_after_deletion(session, [tensor for tensor, _ in dead])
+        mostly_dead = candidates.sort(
             "young packs, mostly dead",
             ((pack, size, created_at + moment.lease) for pack, size, created_at in packs),
         )
-        leftovers = found.sort(
+        leftovers = candidates.sort(
             "local files without an owner, perhaps", _leftovers(session, reg, moment.lease)
         )
         ranges = tuple(session.scalars(select(XetRange.id).where(range_is_dead())))
@@ -159,7 +161,7 @@ def plan_gc(reg: Registry, *, lease_s: float | None = None, grace_s: float | Non
         anchors=len(anchors),
         anchor_bytes=sum(size for _, size in anchors),
         sparse=_items(sparse),
-        waiting=tuple(found.waiting),
+        waiting=tuple(candidates.waiting),
         doubts=tuple(doubts),
     )
 
@@ -176,14 +178,14 @@ def _items(found: Iterable[tuple[str, int]]) -> tuple[Item, ...]:
     return tuple(Item(*each) for each in found)
 
 
-def _packs_without(
+def _packs_after_deletion(
     session: Session, dead: Iterable[int]
 ) -> tuple[list[tuple[str, int, datetime]], list[tuple[str, int]], set[str]]:
-    """(mostly dead, sparse, empty): live packs as they will be without the dead tensors' frames.
+    """(mostly dead, sparse, empty): live packs with dead bytes, once the dead tensors are deleted.
 
-    mostly dead: (id, dead bytes, time of creation) of packs to condemn or to write anew. sparse:
-    (id, dead bytes) of packs with too few dead bytes for that. empty: which of the former hold
-    no live frame.
+    mostly dead: (id, dead bytes, time of creation) of packs to condemn or to repack. sparse:
+    (id, dead bytes) of packs with too few dead bytes for that. empty: ids of mostly dead packs
+    without a live frame.
     """
     dead_frames: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
     for batch in batches(dead):
@@ -228,12 +230,12 @@ def _clock_doubts(session: Session, moment: Moment) -> Iterator[str]:
 
 
 def _missing_objects(session: Session, store: Store, objects: dict[str, int]) -> Iterator[str]:
-    """One sentence when live packs have no whole object: this may be the wrong folder."""
+    """A doubt if objects of live packs are missing or short: this may be the wrong folder."""
     missing = []
     for pack_id, size in session.execute(select(Pack.id, Pack.size).where(Pack.state == "live")):
         if objects.get(pack_key(pack_id)) == size:
             continue
-        try:  # written since the store was listed, perhaps
+        try:  # the object may be newer than the list of objects
             is_whole = store.size(pack_key(pack_id)) == size
         except ObjectNotFound:
             is_whole = False
@@ -249,9 +251,9 @@ def _missing_objects(session: Session, store: Store, objects: dict[str, int]) ->
 def _leftovers(
     session: Session, reg: Registry, lease: timedelta
 ) -> Iterator[tuple[str, int, datetime]]:
-    """(name, bytes, due time) of scratch files, and of spooled bytes without an upload.
+    """(name, bytes, due time) of scratch files, and of spool files without an upload.
 
-    A dead process left the old files; young files may have an owner.
+    Old files were left by a dead process. Young files may belong to a running one.
     """
     scratch = sorted(reg.scratch.iterdir())
     orphans = [u for u in reg.spool.list() if session.get(Landing, u) is None]
@@ -262,7 +264,7 @@ def _leftovers(
         try:
             found = path.stat()
         except FileNotFoundError:
-            continue  # its owner was quicker
+            continue  # its owner has just removed it
         if S_ISREG(found.st_mode):
             age = max(lease, LEFTOVER_AGE)
             yield name, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC) + age

@@ -1,4 +1,4 @@
-"""What is not needed any more of what Hugging Face clients have uploaded by Xet."""
+"""Garbage of Xet uploads: expired xorbs, and rows of the chunk map."""
 
 from collections.abc import Sequence
 
@@ -12,24 +12,24 @@ from deltahub.registry.db.session import WriteSession
 from deltahub.registry.maintenance.gc.conditions import Moment
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.keys import xorb_key
-from deltahub.registry.xet.epochs import make_clients_forget
+from deltahub.registry.xet.epochs import advance_epoch
 from deltahub.registry.xet.xorb import XorbIndex
 
 
 def xorb_is_dead(moment: Moment) -> ColumnElement[bool]:
-    """True for a xorb that has expired, or whose repository is deleted."""
+    """SQL condition: the xorb has expired, or its repository is deleted."""
     return or_(Xorb.expires_at < moment.now, Xorb.repository_id.is_(None))
 
 
 def range_is_dead() -> ColumnElement[bool]:
-    """True for a row of the chunk map of bytes that the hub does not have any more."""
+    """SQL condition: the hub does not have the file of this row of the chunk map any more."""
     in_file = exists(select(File.id).where(File.sha256 == XetRange.sha256))
     in_landing = exists(select(Landing.id).where(Landing.sha256 == XetRange.sha256))
     return ~in_file & ~in_landing
 
 
 def remove_xorb(reg: Registry, xorb_id: str, moment: Moment) -> bool:
-    """Condemn an expired xorb, delete the bytes, delete the row; False if it is needed again."""
+    """Condemn an expired xorb, delete its bytes, delete its row; False if it is needed again."""
     with reg.db.write() as session:
         condemned = session.execute(
             update(Xorb)
@@ -39,7 +39,7 @@ def remove_xorb(reg: Registry, xorb_id: str, moment: Moment) -> bool:
             .execution_options(synchronize_session=False)
         ).one_or_none()
         if condemned is not None:
-            _forget_unmapped(session, *condemned)
+            _advance_epoch_if_unmapped(session, *condemned)
     if condemned is None:
         return False
     failpoints.reached("gc.xorb.after_condemn")
@@ -51,7 +51,7 @@ def remove_xorb(reg: Registry, xorb_id: str, moment: Moment) -> bool:
 
 
 def remove_ranges(reg: Registry, ids: Sequence[int]) -> int:
-    """Delete these rows of the chunk map where they are dead; how many were."""
+    """Delete the dead ones of these rows of the chunk map; returns their number."""
     removed = 0
     for batch in batches(ids):
         with reg.db.write() as session:
@@ -65,13 +65,13 @@ def remove_ranges(reg: Registry, ids: Sequence[int]) -> int:
     return removed
 
 
-def _forget_unmapped(
+def _advance_epoch_if_unmapped(
     session: WriteSession, repository_id: int | None, digest: bytes, chunks: bytes
 ) -> None:
-    """Clients must not count on the xorb, unless all of its chunks are known from files."""
+    """Advance the epoch, so that clients send the xorb again, unless files hold all its chunks."""
     repository = None if repository_id is None else session.get(Repository, repository_id)
     if repository is None:
-        return  # a deleted one has left its xorbs without it
+        return  # the repository was deleted
     ranges = session.execute(
         select(XetRange.first, XetRange.end)
         .where(
@@ -88,4 +88,4 @@ def _forget_unmapped(
         covered = max(covered, end)
     is_mapped = covered >= XorbIndex(chunks).n_chunks
     if not is_mapped:
-        make_clients_forget(session, repository.id)
+        advance_epoch(session, repository.id)
