@@ -157,10 +157,10 @@ def test_a_hub_that_is_merely_busy_costs_no_patience_but_not_for_ever(
     busy = (503, error_body("busy", "16 uploads of yours are under way"), {"Retry-After": "0"})
     server.script = [busy] * 5 + [(200, b"2", {})]
     heard: list[str] = []
-    with transport.telling(heard.append):
+    with transport.reporting_waits(heard.append):
         assert transport.call("PUT", "/v1/x", body=b"data").json() == 2
     assert heard == ["waiting: the hub is busy (16 uploads of yours are under way)"]
-    monkeypatch.setattr("deltahub.client.api.transport._TELL_EVERY_S", 0)
+    monkeypatch.setattr("deltahub.client.api.transport._REPORT_EVERY_S", 0)
     monkeypatch.setattr("deltahub.client.api.transport.BUSY_PATIENCE_S", 0.5)
     server.script = [busy]
     with pytest.raises(Busy, match="16 uploads"):
@@ -306,7 +306,7 @@ def test_a_refusal_before_the_end_of_the_body_is_understood(
     refusal = error_body("forbidden", "a read token does not write")
     server.script = [(403, refusal, {"Connection": "close"})]
     with path.open("rb") as file, pytest.raises(HubError) as refused:
-        transport.patiently(lambda: transport.send_file("/v1/uploads/x", file, 0, 64 << 20))
+        transport.with_retries(lambda: transport.send_file("/v1/uploads/x", file, 0, 64 << 20))
     assert isinstance(refused.value, Forbidden | HubUnreachable)
 
 

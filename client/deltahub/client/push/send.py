@@ -1,4 +1,4 @@
-"""Making the hub have every file's bytes, whole or as what it lacks of them."""
+"""Sends the files of a push, whole or as frames of the tensors that the hub lacks."""
 
 import os
 from collections.abc import Iterable
@@ -25,8 +25,9 @@ NO_BASE = "none"
 
 @dataclass(frozen=True)
 class PushOptions:
-    """What a caller asks for. base: `namespace/name[@revision]`, or NO_BASE to declare that there
-    is none. parent: a hint, not declared.
+    """The options of a push. base: `namespace/name[@revision]`, or NO_BASE to declare none.
+
+    parent: the (repository, revision) that find_parent found; a hint, not declared.
     """
 
     name: str
@@ -40,7 +41,7 @@ class PushOptions:
 
 
 class FileSender:
-    """Sends the files of one push; what was acknowledged before is not sent again."""
+    """Sends the files of one push. Bytes that the hub has are not sent again."""
 
     def __init__(
         self, api: Api, index: LocalIndex, progress: Progress, options: PushOptions
@@ -55,14 +56,14 @@ class FileSender:
 
     @property
     def sent(self) -> int:
-        """Bytes that went over the wire as bodies."""
+        """Bytes of the bodies of uploads and recipes."""
         return self._uploader.sent + self._recipe_bytes
 
     def close(self) -> None:
         self._sources.close()
 
     def send(self, files: list[HashedFile], head: Revision | None, base: Revision | None) -> None:
-        """Makes the hub have every file's bytes, one way or another. base: the declared one."""
+        """Sends the files, the cheaper way for each. base: the declared one."""
         plan, have = self._plan(files, head, base)
         self.upload(plan.whole)
         if not plan.frames:
@@ -85,7 +86,7 @@ class FileSender:
             return plan_push(files, have, bases, self._sources), have
 
     def _bases(self, head: Revision | None, base: Revision | None) -> list[BaseSet]:
-        """The bases to try: declared, loaded from, the branch's own head. Only what is here."""
+        """Bases to try, as far as they are local: declared base, parent, the branch's head."""
         options = self._options
         wanted: list[tuple[str, Revision]] = []
         if options.base is not None and base is not None:
@@ -99,13 +100,13 @@ class FileSender:
         for name, revision in wanted:
             index_snapshot(name, revision.commit, self._index)
         bases = [load_base(self._api, self._sources, *each) for each in wanted]
-        # A base counts only if the hub would resolve it for this repository.
+        # Only tensors that the hub has for this repository can be bases.
         sizes = {tensor: size for base in bases for tensor, size in base.sizes().items()}
         known = self._api.query_tensors(options.name, sizes) if sizes else set()
         return [each for each in (base.only(known) for base in bases) if len(each)]
 
     def upload(self, files: Iterable[HashedFile]) -> None:
-        """Sends the files whole, from where an earlier upload of each ended."""
+        """Sends whole files, each from where its earlier upload ended."""
         todo = list(files)
         total = sum(each.file.size for each in todo)
         if not todo:
@@ -134,8 +135,8 @@ class FileSender:
                 choices = [each for each in choices if each.tensor.tensor.hex() not in have]
             total = sum(choice.tensor.size for choice in choices)
             if choices:
-                is_any_based = any(choice.base is not None for choice in choices)
-                title = "send differences" if is_any_based else "send tensors"
+                has_bases = any(choice.base is not None for choice in choices)
+                title = "send differences" if has_bases else "send tensors"
                 with self._progress.stage(title, total) as stage:
                     sender.send(choices, self._sources, stage.advance)
         jobs = [self._put_recipe(each) for each in plan.frames]
