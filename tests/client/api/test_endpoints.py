@@ -1,4 +1,4 @@
-"""The names that users of the SDK may rely on."""
+"""The public names of the SDK."""
 
 import inspect
 

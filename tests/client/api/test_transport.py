@@ -1,4 +1,4 @@
-"""The wire: kept connections, patience, early refusals, and answers that cannot be."""
+"""HTTP: kept connections, retries, early refusals, and malformed answers."""
 
 import http.server
 import json
@@ -30,7 +30,7 @@ from support.needed import lacking
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Answers what its server was told to, one entry a request, the last one for ever."""
+    """Answers each request with the next entry of the server's script; repeats the last."""
 
     protocol_version = "HTTP/1.1"
     server: "Server"
@@ -166,7 +166,7 @@ def test_a_hub_that_is_merely_busy_costs_no_patience_but_not_for_ever(
     with pytest.raises(Busy, match="16 uploads"):
         transport.call("PUT", "/v1/x", body=b"data")
     assert len(server.seen) < 20
-    assert len(heard) == 1  # who has gone is told no more
+    assert len(heard) == 1  # a removed listener is not called
     transport.close()
 
 

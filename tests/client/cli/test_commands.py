@@ -148,8 +148,8 @@ def test_login_stores_what_later_commands_use(hub_server: RunningHub, home: Path
     assert not (home / ".config").exists()
     stored = ok(deltahub("login", "--url", hub_server.url, given=f"{hub_server.admin_token}\n"))
     assert stored.out.startswith(f"admin at {hub_server.url}")
-    told = ok(deltahub("whoami", "--json")).json()
-    assert (told["is_admin"], told["url"]) == (True, hub_server.url)
+    printed = ok(deltahub("whoami", "--json")).json()
+    assert (printed["is_admin"], printed["url"]) == (True, hub_server.url)
     assert deltahub("login", "--url", hub_server.url).status == 2
     path = home / ".config" / "deltahub" / "credentials.json"
     path.write_text("{bad")
@@ -167,7 +167,7 @@ def test_a_namespace_of_ones_own_may_be_empty(
     token = hub_server.user("newcomer")
     shown = CliRunner().invoke(cli.group, ["ls", "newcomer", "--token", token])
     assert (shown.exit_code, shown.stdout) == (0, "no repositories\n")
-    # To others it is as absent as one that nobody has.
+    # To other users it looks like a repository that does not exist.
     assert CliRunner().invoke(cli.group, ["ls", "newcomer"]).exit_code == 3
     shown = CliRunner().invoke(cli.group, ["ls", "newcomer", "--search", "x", "--token", token])
     assert shown.exit_code == 0
@@ -212,8 +212,8 @@ def test_a_base_that_is_not_there_is_said_and_can_be_taken_back(name: str, tmp_p
     changed = CliRunner().invoke(cli.group, [*push, "--base", "admin/nosuch2"])
     assert "1 file unchanged, base declared: admin/nosuch2; 0 B sent" in changed.stdout
     assert "hash" not in changed.stderr  # nothing was read
-    told = CliRunner().invoke(cli.group, [*push, "--base", "admin/nosuch2", "--json"])
-    assert json.loads(told.stdout)["base_state"] == "absent"
+    printed = CliRunner().invoke(cli.group, [*push, "--base", "admin/nosuch2", "--json"])
+    assert json.loads(printed.stdout)["base_state"] == "absent"
     (tmp_path / "f").write_text("another f")
     assert CliRunner().invoke(cli.group, push).exit_code == 0
     shown = CliRunner().invoke(cli.group, ["info", name]).stdout
@@ -238,7 +238,7 @@ def test_the_card_declares_the_base_unless_the_command_does(name: str, tmp_path:
     (folder / "README.md").write_text("---\nbase_model: org/carded\n---\n")
     assert declared().startswith("base declared: org/carded (absent")
     assert declared("--base", "none") == "base declared: none"
-    assert declared() == "base declared: none"  # the card is as it was
+    assert declared() == "base declared: none"  # the model card is unchanged
     (folder / "README.md").write_text("---\nbase_model: org/second\n---\n")
     assert declared("--base", "org/said").startswith("base declared: org/said (absent")
     (folder / "README.md").write_text("---\nbase_model: org/third\n---\n")
@@ -308,7 +308,7 @@ def test_one_file_can_be_pushed_under_another_name(tmp_path: Path, name: str, hu
 
 
 def test_the_service_says_which_extra_is_missing(tmp_path: Path) -> None:
-    """Packages that cannot be imported stand for an install without the extra."""
+    """Packages that cannot be imported imitate an install without the extra."""
     for package in ("fastapi", "sqlalchemy", "pydantic", "pydantic_settings", "uvicorn", "dbos"):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").write_text(

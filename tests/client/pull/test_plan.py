@@ -1,4 +1,4 @@
-"""How each tensor of a file is got."""
+"""The plan of a pull: how each tensor of a file is fetched."""
 
 from collections.abc import Sequence
 

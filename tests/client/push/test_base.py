@@ -1,4 +1,4 @@
-"""Which base tensor a tensor is coded against, and what a plan for a part of it says."""
+"""The base tensor that a tensor is encoded against, and the base plan of a part of it."""
 
 import pytest
 

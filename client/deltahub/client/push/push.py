@@ -152,9 +152,8 @@ class Push:
         try:
             self._api.create_repository(options.name, private=bool(options.private))
         except RepositoryExists:
-            self._check_visibility(
-                self._api.get_repository(options.name)
-            )  # made by another push just now
+            # Another push has created it meanwhile.
+            self._check_visibility(self._api.get_repository(options.name))
 
     def _check_visibility(self, found: Repository) -> None:
         """InvalidArgument if the repository has another visibility than options.private."""

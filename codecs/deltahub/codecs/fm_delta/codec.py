@@ -16,7 +16,7 @@ from deltahub.codecs.blocks import (
     block_checksums,
     decode_plain,
     decoded_spans,
-    encoded_run,
+    encode_all_blocks,
     raw_blocks,
 )
 from deltahub.codecs.dtypes import DType
@@ -82,11 +82,11 @@ class FmDelta:
             return EncodedBody(b"", raw, checksums, effort, PLAIN_VERSION)
 
         def encode(room: memoryview) -> tuple[list[int], list[int], list[int]]:
-            cut = geometry.rows_per_block, geometry.parts_per_row
-            return encoder.encode_run(*cut, source, base, room, threads)
+            layout = geometry.rows_per_block, geometry.parts_per_row
+            return encoder.encode_run(*layout, source, base, room, threads)
 
         prelude = encoder.prelude
-        blocks, checksums = encoded_run(encode, geometry, front + len(prelude))
+        blocks, checksums = encode_all_blocks(encode, geometry, front + len(prelude))
         saved = geometry.size_bytes - blocks.size_bytes
         if BlockMode.UNCHANGED in blocks.modes:  # which cost nothing without tables, too
             sizes = geometry.block_sizes(0, geometry.n_blocks)
