@@ -1,4 +1,4 @@
-"""neuzip_lossless gives back every float, small where exponents are few, else kept raw."""
+"""neuzip_lossless gives back every float; few exponents take few bytes, many are stored raw."""
 
 import numpy as np
 import pytest
@@ -51,7 +51,7 @@ def test_any_words_come_back(dtype: DType, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("dtype", [DType.BF16, DType.F16, DType.F8_E4M3, DType.F8_E5M2])
 def test_every_word_there_is_comes_back(dtype: DType) -> None:
-    """All patterns, among words of one exponent so that the block is coded."""
+    """All bit patterns, among words of one exponent so that the block is coded."""
     unsigned = np.dtype(f"<u{dtype.itemsize}")
     every = np.arange(1 << 8 * dtype.itemsize).astype(unsigned)
     usual = np.random.default_rng(0).choice(every[len(every) // 4 :][: len(every) // 64], 1 << 18)
@@ -95,7 +95,7 @@ def test_blocks_of_unequal_size_come_back_and_threads_do_not_show(dtype: DType) 
 
 @pytest.mark.parametrize("zero_bits", [1, 13, 16, 22, 23])
 def test_low_bits_that_are_zero_everywhere_take_no_room(zero_bits: int) -> None:
-    """16: what BF16 weights leave when they are stored as F32. 23: powers of two."""
+    """16 zero bits: BF16 weights that are stored as F32. 23: powers of two."""
     count = 1 << 14
     random = np.random.default_rng(1)
     values = np.frombuffer(fine_tune(DType.F32, count)[1], "<u4")
@@ -111,7 +111,7 @@ def test_low_bits_that_are_zero_everywhere_take_no_room(zero_bits: int) -> None:
 
 @pytest.mark.parametrize(("dtype", "shift"), [(DType.BF16, 0), (DType.F16, 0), (DType.F32, 16)])
 def test_digits_that_can_be_told_are_coded_with_the_exponent(dtype: DType, shift: int) -> None:
-    """Of words whose mantissas begin with 11, these digits take no room; zero bits have theirs."""
+    """Of words whose mantissas begin with 11, these bits take no bytes."""
     count = 1 << 14
     words = Words.of(dtype)
     unsigned = np.dtype(f"<u{dtype.itemsize}")
@@ -136,7 +136,7 @@ def test_digits_of_which_nothing_is_known_stay_raw() -> None:
 
 @pytest.mark.parametrize("rare", [0x0001, 0x8001, 0x7F80, 0xFFC1, 0x3F81, 0xBF80])
 def test_rare_exponents_are_escaped_rather_than_given_states(rare: int) -> None:
-    """Numbers of both signs: exponents from 128 on, and those below."""
+    """Values of both signs: exponents from 128 on, and below 128."""
     _, usual = fine_tune(DType.BF16, 1 << 16)
     words = np.frombuffer(usual, "<u2").copy()
     words[::8192] = rare
@@ -201,8 +201,8 @@ def test_a_few_elements_never_take_more_than_themselves(dtype: DType, count: int
     assert stored_bytes(encode_alone(one_row(dtype, count), words)) <= len(words)
 
 
-# In per cent of the words. Trained exponents have about 2.6 bits of entropy, the two digits behind
-# them 1.93: BF16 then takes (2.6 + 1.93 + 6) / 16.
+# Per cent of the words' bytes. Trained exponents have about 2.6 bits of entropy, the next two
+# mantissa bits 1.93. So BF16 takes (2.6 + 1.93 + 6) / 16.
 @pytest.mark.parametrize(
     ("dtype", "name", "limit"),
     [(DType.BF16, torch.bfloat16, 66.2), (DType.F16, torch.float16, 85.0),
@@ -228,7 +228,7 @@ def test_the_estimate_is_near_the_truth() -> None:
 @every_float
 @pytest.mark.parametrize("kept_bits", [0, 3, 64])
 def test_no_blocks_take_less_than_the_least_that_was_told(dtype: DType, kept_bits: int) -> None:
-    """Of words that differ much, and of some that take fewer bits raw than coded."""
+    """For words that differ much, and for words that are smaller raw than coded."""
     rng = np.random.default_rng(kept_bits)
     unsigned = np.dtype(f"<u{dtype.itemsize}")
     words = np.frombuffer(fine_tune(dtype, 30_000)[1], unsigned).copy()

@@ -1,8 +1,8 @@
 """Builds of the native codecs for their fuzzers, with every set of kernels.
 
-A set that this processor cannot run is built with SIMDe, which does in plain C++ what the
-instructions do; so all sets are under test everywhere. That with gathers always is, since
-sanitizers do not see what a gather reads.
+A set that this processor cannot run is built with SIMDe, which replaces the instructions by plain
+C++; so all sets are tested on every machine. The set with gathers is always built so, because
+sanitizers do not see the reads of a gather.
 """
 
 import subprocess
@@ -21,7 +21,7 @@ DECODERS = ("deltas", "floats", "runs", "tables")
 
 STANDARD = "-std=c++20"
 SANITIZED = [STANDARD, "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-# As codecs/native/CMakeLists.txt builds them.
+# The flags of codecs/native/CMakeLists.txt.
 AVX2 = ["-mavx2", "-mbmi", "-mbmi2"]
 AVX512 = ["f", "bw", "dq", "vl", "vbmi", "vbmi2", "vnni"]
 KERNELS = {
@@ -37,10 +37,10 @@ EMULATED = [
     "-Og", "-D__AVX2__=1",
     "-fwrapv", "-fno-sanitize=signed-integer-overflow",
 ]  # fmt: skip
-# For what asks which kernels there are: emulated ones always are.
+# For the list of kernels: emulated ones always exist.
 ALL_ARE_SUPPORTED = "-D__builtin_cpu_supports(feature)=1"
 
-# Of fuzzers, whose inputs are short.
+# For fuzzers, whose inputs are short.
 FEW_ARE_FILLED = "-DDELTAHUB_MOST_FILLED=256"
 
 
@@ -59,7 +59,7 @@ def emulating(isa: str) -> list[str]:
 
 
 def compiled(compiler: str, source: str, target: Path, flags: Sequence[str]) -> Path:
-    """An object file. Of warnings the module's own build tells."""
+    """A compiled object file. Without warnings, which the module's own build shows."""
     run([compiler, "-w", f"-I{NATIVE}", *flags, "-c", NATIVE / source, "-o", target])
     return target
 
@@ -71,9 +71,9 @@ def built(
     flags: Sequence[str],
     kernel_flags: Sequence[str] = (),
 ) -> dict[str, Path]:
-    """Each program of (source, flags of its own), linked with all kernels; and all objects.
+    """Builds each program of (source, its flags), linked with all kernels; and all objects.
 
-    Objects are named by what they hold: a set of kernels, or a program.
+    Objects are named after their set of kernels or their program.
     """
     with ThreadPoolExecutor(2) as pool:
         objects = {
