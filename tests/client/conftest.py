@@ -1,4 +1,4 @@
-"""Every test has its own caches and no credentials of the person who runs it."""
+"""Every test has its own caches, and no credentials of the user who runs it."""
 
 import re
 import tempfile
@@ -13,7 +13,7 @@ from support.service.hub import RunningHub, running_hub
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home; DELTAHUB_* and HF_* of the outside are gone."""
+    """An empty home, without DELTAHUB_* and HF_* of the environment."""
     folder = tmp_path / "home"
     folder.mkdir()
     for name in (
@@ -53,7 +53,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def other_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Path]:
-    """Call it to go on with empty caches, as on another machine."""
+    """A function that switches to empty caches, as on another machine."""
 
     def move() -> Path:
         folder = Path(tempfile.mkdtemp(dir=tmp_path, prefix="machine-"))

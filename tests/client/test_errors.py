@@ -1,4 +1,4 @@
-"""One table of codes on both sides of the wire, and in the documentation."""
+"""The hub, the client and the documentation have the same error codes."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Ctrl-C while a command is still being loaded."""
+"""Ctrl-C while a command is still being imported."""
 
 import json
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-# Presses Ctrl-C when the named module is looked for.
+# Presses Ctrl-C when the named module is imported.
 COMMAND = """
 import os, signal, sys
 
@@ -23,7 +23,7 @@ main(sys.argv[3:])
 
 
 def press(module: str, *arguments: str, handler: str = "default_int_handler") -> tuple[int, str]:
-    """The exit status and stderr of a command that is interrupted as the module is loaded."""
+    """The exit status and stderr of a command interrupted while the module is imported."""
     run = subprocess.run(
         [sys.executable, "-c", COMMAND, module, handler, *arguments],
         capture_output=True,

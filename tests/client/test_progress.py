@@ -37,18 +37,18 @@ def test_a_terminal_shows_a_bar_with_bytes_and_speed(
             stderr=terminal,
         )
         os.close(terminal)
-        # Read while it runs: a terminal holds 4 KiB, and who writes more waits.
+        # Read while it runs: a terminal buffers 4 KiB, and then the writer blocks.
         shown = b""
         try:
             while block := os.read(main, 65536):
                 shown += block
         except OSError:
-            pass  # how a terminal says that nobody writes to it any more
-        told, _ = run.communicate(timeout=60)
+            pass  # a terminal raises this once no process writes to it
+        printed, _ = run.communicate(timeout=60)
     finally:
         os.close(main)
     assert run.returncode == 0
-    assert told.startswith(b"pushed")
+    assert printed.startswith(b"pushed")
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
     assert re.search(r"upload .*3\.0/3\.0 MB", text)
 

@@ -125,7 +125,7 @@ def _longer(dtype: torch.dtype) -> dict[str, torch.Tensor]:
 
 
 def _prefixed(dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    # More layers, so that the file is large enough to be worth asking about.
+    # More layers, so that the file is large enough for a query of its tensors.
     return {f"copy.{key}": value + 1 for key, value in tuned_tensors(dtype=dtype).items()}
 
 
@@ -236,7 +236,7 @@ def test_a_folder_is_completed_and_damaged_files_in_it_are_replaced(
     (to / "README.md").unlink()
     (to / "mine.txt").write_text("kept")
     with pytest.raises(InvalidArgument, match=r"no pull left so.*: config.json; "):
-        hub.pull(name, to=to)  # it may be somebody's work
+        hub.pull(name, to=to)  # it may be the user's work
     report = hub.pull_with_report(name, to=to, overwrite=True)
     assert report.fetched_files == ("README.md", "config.json")
     assert report.replaced == ("config.json",)

@@ -1,4 +1,4 @@
-"""A push or pull that is killed goes on in a later process; what has arrived stays."""
+"""A later process continues a killed push or pull, and keeps the bytes that arrived."""
 
 import io
 import signal
@@ -22,7 +22,7 @@ N_TENSORS = 12
 
 
 def weights(seed: int) -> dict[str, np.ndarray]:
-    """12 MiB of F32 values as they are in models; too large to move before a kill."""
+    """12 MiB of F32 values like those of models: too many to transfer before the kill."""
     rng = np.random.default_rng(seed)
     return {
         f"layer.{i}.weight": rng.normal(0, 0.02, (512, 512)).astype(np.float32)
@@ -79,7 +79,7 @@ def test_differences_that_were_acknowledged_or_spooled_are_not_coded_again(
         )
     (spooled,) = (home / "deltahub" / "spool").rglob("*.pack")
     before = spooled.stat().st_size
-    # The spool belongs to the hub's address; the proxy had one of its own.
+    # Each hub address has its own spool folder, and the proxy is another address.
     with damaging_proxy(hub_server.address, port=proxy.port) as again:
         shown = io.StringIO()
         with Hub(again.url, hub_server.admin_token) as later:
@@ -133,7 +133,7 @@ def test_a_streamed_file_goes_on_where_the_killed_process_stopped(
     folder.mkdir()
     data = np.random.default_rng(4).bytes(80 * MIB)
     (folder / "weights.bin").write_bytes(data)
-    hub.push(folder, name, wait=False)  # not ingested yet, or only just: no recipe is asked for
+    hub.push(folder, name, wait=False)  # not ingested yet, so without a recipe
     other_machine()
     to = tmp_path / "to"
     api = hub._api
@@ -182,7 +182,7 @@ def test_a_journal_that_lies_is_not_believed(
     folders: tuple[Path, Path],
     other_machine: Callable[[], Path],
 ) -> None:
-    """As after a power failure that kept the journal's lines and lost what they speak of."""
+    """As after a power failure that kept the journal's lines but lost the bytes."""
     hub.push(folders[0], name)
     machine = other_machine()
     with damaging_proxy(hub_server.address, delay_s=0.01) as proxy:
@@ -200,7 +200,7 @@ def test_a_journal_that_lies_is_not_believed(
 def test_who_pushes_what_another_is_just_pushing_waits_for_it(
     hub_server: RunningHub, hub: Hub, name: str, tmp_path: Path
 ) -> None:
-    """As fine-tunes that are pushed side by side, with one tokenizer."""
+    """Like fine-tunes that are pushed at the same time and share a tokenizer."""
     shared = np.random.default_rng(17).bytes(12 * MIB)
     for i in range(2):
         (tmp_path / f"{i}").mkdir()

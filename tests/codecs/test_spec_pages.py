@@ -26,7 +26,14 @@ from deltahub.codecs.frames.header import FRAME_VERSION
 from deltahub.codecs.frames.pack import PACK_VERSION
 from deltahub.codecs.reference import fm_delta, neuzip_lossless
 from deltahub.codecs.reference.bits import BitReader
-from deltahub.codecs.reference.coder import N_LANES, Coder, Context, Numbers, read_table, unguarded
+from deltahub.codecs.reference.coder import (
+    N_LANES,
+    Coder,
+    Context,
+    ValueSequence,
+    read_table,
+    unguarded,
+)
 from deltahub.codecs.reference.fm_delta_model import ALPHABET
 from deltahub.codecs.reference.prediction import predicted
 from deltahub.codecs.reference.words import Words
@@ -126,13 +133,13 @@ def test_the_streams_of_the_coders_page_are_those_of_its_tables() -> None:
     stream = hex_block("coder", "stream")
     assert follow(coder, [step[1:] for step in steps]) == stream
     sequences = [
-        Numbers(16, [Context(0, shift)] * n, numbers[at : at + n])
+        ValueSequence(16, [Context(0, shift)] * n, numbers[at : at + n])
         for shift, at, n in ((2, 0, 6), (0, 6, 3))
     ]
     assert coder.encode(sequences) == stream
     opened = coder.open(stream)
     for sequence in sequences:
-        assert opened.take_sequence(16, sequence.contexts) == sequence.numbers
+        assert opened.take_sequence(16, sequence.contexts) == sequence.values
     opened.finish()
 
 
@@ -143,21 +150,21 @@ def test_the_block_of_the_fm_delta_page_decodes_to_what_the_page_says() -> None:
     assert fm_delta.write_prelude(model) == prelude
     shape = fm_delta.BlockShape(2, 4)
     assert fm_delta.decode_block(model, block, base, shape) == decoded
-    sides = fm_delta.Sides(scales=(0, 1), left=((2, 0),))
+    sides = fm_delta.SideValues(scales=(0, 1), left=((2, 0),))
     assert fm_delta.encode_block(model, decoded, base, shape, sides) == block
 
     steps = table("fm_delta", "sequence")
     assert follow(model.coder, [step[1:] for step in steps]) == unguarded(block)
     numbers = [total(step[6]) for step in steps]
     sequences = fm_delta.block_sequences(model, decoded, base, shape, sides)
-    assert numbers == [number for sequence in sequences for number in sequence.numbers]
+    assert numbers == [number for sequence in sequences for number in sequence.values]
     words, elements = model.words, table("fm_delta", "row")
     assert [int(element[1], 16) for element in elements] == words.read(base)
     assert [int(element[8], 16) for element in elements] == words.read(decoded)
     expected = list(fm_delta.expectations(model, words.read(base), shape, sides))
     assert [int(element[4], 16) for element in elements] == [word for word, _ in expected]
     assert [model.classes[int(element[6])] for element in elements] == [c for _, c in expected]
-    assert [int(element[7]) for element in elements] == sequences[-1].numbers
+    assert [int(element[7]) for element in elements] == sequences[-1].values
     stream = bytes(unguarded(block))
     assert delta_outcome(DType.BF16, (2, 4), prelude, stream, base, shape) == decoded
 
@@ -171,13 +178,13 @@ def test_the_block_of_version_2_decodes_to_what_the_fm_delta_page_says() -> None
     shape = fm_delta.BlockShape(1, 4)
     assert fm_delta.decode_block(model, block, base, shape) == decoded
     assert fm_delta.encode_block(model, decoded, base, shape) == block
-    (sequence,) = fm_delta.block_sequences(model, decoded, base, shape, fm_delta.Sides())
+    (sequence,) = fm_delta.block_sequences(model, decoded, base, shape, fm_delta.SideValues())
     words = model.words
     rows = table("fm_delta", "base word")
     for row, near, word, number in zip(
-        rows, words.read(base), words.read(decoded), sequence.numbers, strict=True
+        rows, words.read(base), words.read(decoded), sequence.values, strict=True
     ):
-        moved = words.apply(near, number << model.stride)
+        moved = words.apply(near, number << model.zero_bits)
         assert row == [f"{near:08x}", str(number), f"{moved:08x}", f"{word:08x}"]
     stream = bytes(unguarded(block))
     assert delta_outcome(DType.F32, (1, 4), prelude, stream, base, shape, 2) == decoded

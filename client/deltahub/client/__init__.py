@@ -1,4 +1,4 @@
-"""The Python SDK of DeltaHub: `Hub`, what its methods return, and what they raise."""
+"""The Python SDK of DeltaHub: `Hub`, the types that its methods return, and its errors."""
 
 import importlib
 from typing import TYPE_CHECKING
@@ -78,7 +78,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """A public name, loaded when it is asked for: the command has to start before all that is."""
+    """A public name, imported at its first use, because `deltahub` must start quickly."""
     if name in __all__:
         for module in ("errors", "records", "progress", "hub"):
             found = vars(importlib.import_module(f"{__name__}.{module}")).get(name)

@@ -1,22 +1,22 @@
-"""What can go wrong for a caller of the SDK. Every class has the stable `code` of the API.
+"""The errors that the SDK raises. Every class has the stable `code` of the API.
 
 HubError
  |- NotFound, Unauthorized, Forbidden, Conflict, InvalidRequest, LimitExceeded, StorageFull,
- |  DataLost, JobFailed, ...      the hub said so; same codes as the hub's own table
- |- ClientError                   found out on this side
-     |- HubUnreachable            no connection, or it broke more often than patience lasts
-     |- BadResponse               an answer that no hub would give
-     |- VerificationFailed        bytes that do not hash to what was promised, twice
-     |- DiskFull                  no room on this machine
-     |- LocalFileChanged          a file was written to while it was being pushed
-     |- InvalidArgument           a name, path or folder that cannot be right
+ |  DataLost, JobFailed, ...      the the hub sent this code
+ |- ClientError                   found by the client; the hub never sends these codes
+     |- HubUnreachable            no connection, or it stayed broken for longer than patience_s
+     |- BadResponse               an answer that is not a hub's
+     |- VerificationFailed        bytes whose hash was wrong twice
+     |- DiskFull                  no space on this machine's disk
+     |- LocalFileChanged          a file was written to while it was pushed
+     |- InvalidArgument           a name, path or folder that is not valid
 """
 
 from typing import ClassVar
 
 
 class HubError(Exception):
-    """The root. `code` is the wire name, `status` the HTTP status if the hub answered."""
+    """The root class. `code` is the API's name, `status` the HTTP status if the hub answered."""
 
     code: str = "registry_error"
 
@@ -30,7 +30,7 @@ class HubError(Exception):
 
 
 class NotFound(HubError):
-    """Absent, or not yours to know."""
+    """The thing does not exist, or the caller may not know that it does."""
 
     code = "not_found"
 
@@ -60,7 +60,7 @@ class JobNotFound(NotFound):
 
 
 class Unauthorized(HubError):
-    """No token, or one that is unknown or expired."""
+    """The request had no token, or an unknown or expired one."""
 
     code = "unauthorized"
 
@@ -82,7 +82,7 @@ class NameTaken(Conflict):
 
 
 class RefMoved(Conflict):
-    """Somebody else's commit came first."""
+    """Another commit moved the branch first."""
 
     code = "ref_moved"
 
@@ -98,7 +98,7 @@ class UploadOffsetMismatch(Conflict):
 
 
 class DeltaCycle(Conflict):
-    """Two tensors would need each other, or a chain would be deeper than allowed."""
+    """Two tensors would be deltas of each other, or a chain of deltas would be too deep."""
 
     code = "delta_cycle"
 
@@ -144,7 +144,7 @@ class Unavailable(HubError):
 
 
 class Busy(Unavailable):
-    """The hub does as much at once as it can; who waits has its turn."""
+    """The hub has as many requests at work as it can handle; a later try succeeds."""
 
     code = "busy"
 
@@ -156,7 +156,7 @@ class SchemaTooNew(HubError):
 
 
 class DataLost(HubError):
-    """Stored bytes do not check; the hub's operator must run fsck."""
+    """Stored bytes fail their checksums; the hub's operator must run fsck."""
 
     code = "data_lost"
 
@@ -168,7 +168,7 @@ class JobFailed(HubError):
 
 
 class ClientError(HubError):
-    """Found out on this side; the hub never sends these codes."""
+    """Found by the client; the hub never sends these codes."""
 
     code = "client_error"
 
@@ -198,27 +198,27 @@ class InvalidArgument(ClientError):
 
 
 class _Codes:
-    """Classes by code; a code used twice fails at import."""
+    """Error classes by code. A code of two classes fails at import."""
 
     by_code: ClassVar[dict[str, type[HubError]]] = {}
 
     @classmethod
-    def collect(cls, root: type[HubError]) -> None:
+    def register(cls, root: type[HubError]) -> None:
         if root.code in cls.by_code:
             raise AssertionError(f"two error classes have the code {root.code}")
         cls.by_code[root.code] = root
         for child in root.__subclasses__():
-            cls.collect(child)
+            cls.register(child)
 
 
-_Codes.collect(HubError)
+_Codes.register(HubError)
 
 CLIENT_CODES = frozenset(
     code for code, error in _Codes.by_code.items() if issubclass(error, ClientError)
 )
 HUB_CODES = frozenset(_Codes.by_code) - CLIENT_CODES
 
-# What an answer without one of our bodies means: a proxy's page, an older or a newer hub.
+# For an answer without an error body of the API, such as a proxy's page.
 _BY_STATUS: dict[int, type[HubError]] = {
     400: InvalidRequest,
     401: Unauthorized,

@@ -1,4 +1,4 @@
-"""The SDK: one class, one method a thing to do."""
+"""`Hub`, the SDK's one class: a method for each operation."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 class Hub:
-    """A hub and a user's token.
+    """A connection to one hub, with one user's token.
 
-    url, token: by default DELTAHUB_URL and DELTAHUB_TOKEN, else what `deltahub login` stored,
-    else the hub on this machine without a token. patience_s: how long a broken connection is
-    tried again. Methods raise HubError classes (deltahub.client.errors). Use it as a context
-    manager, or call close(), to end its kept connections.
+    url, token: by default DELTAHUB_URL and DELTAHUB_TOKEN, then the values that `deltahub login`
+    stored, then the hub on this machine without a token. patience_s: seconds for which a broken
+    connection is tried again. Methods raise subclasses of HubError (deltahub.client.errors). Use
+    it as a context manager, or call close(), to close its connections.
     """
 
     def __init__(
@@ -77,25 +77,27 @@ class Hub:
         private: bool | None = None,
         progress: Progress | None = None,
     ) -> PushResult:
-        """Make the folder's files the newest revision of a branch; what the hub did.
+        """Commit the folder's files as the newest revision of a branch.
 
-        name: `namespace/name`, created if it does not exist (private: its visibility then).
-        base: `namespace/name[@revision]` that this was fine-tuned from; declared to the hub. None
-        leaves what was declared before, `none` takes it back.
-        mirror: also delete what the folder does not have; all of it for a folder without files,
-        which is refused (InvalidArgument) without allow_empty. wait: return only when the hub has
-        stored and verified everything (JobFailed if it could not), else right after the commit.
-        Files that the hub has, in any repository that you may read, are not sent. A push that was
-        interrupted is simply repeated.
+        name: `namespace/name`. The repository is created if it does not exist; private: its
+        visibility then. base: the model that this one was fine-tuned from, as
+        `namespace/name[@revision]`, to declare to the hub. None keeps the base that was declared
+        before; `none` removes it.
+        mirror: also delete the branch's files that the folder does not have. A folder without
+        files then deletes every file, and needs allow_empty (else InvalidArgument).
+        wait: return when the hub has stored and verified everything (JobFailed if it could not);
+        otherwise return right after the commit.
+        Files that the hub has, in any repository that the caller may read, are not sent. Repeat
+        a push that was interrupted.
         """
         from deltahub.client.local.folder import list_folder
         from deltahub.client.push.parent import find_parent
         from deltahub.client.push.send import PushOptions
 
         listed = list_folder(Path(folder))
-        told = progress or Silent()
+        reporter = progress or Silent()
         for path, reason in listed.skipped.items():
-            told.note(f"skipped {path}: {reason}")
+            reporter.note(f"skipped {path}: {reason}")
         if not listed.files and not mirror:
             raise InvalidArgument(f"{folder} has no files to push")
         if not listed.files and not allow_empty:
@@ -113,7 +115,7 @@ class Hub:
             private=private,
             parent=find_parent(Path(folder)),
         )
-        return self._push(listed.files, options, told)
+        return self._push(listed.files, options, reporter)
 
     def upload_file(
         self,
@@ -128,7 +130,7 @@ class Hub:
         private: bool | None = None,
         progress: Progress | None = None,
     ) -> PushResult:
-        """Push one file. path: within the repository, by default the file's own name."""
+        """Push one file. path: its path in the repository, by default the file's own name."""
         from deltahub.client.local.folder import single_file
         from deltahub.client.push.send import PushOptions
 
@@ -148,15 +150,17 @@ class Hub:
         sha256: bool = False,
         progress: Progress | None = None,
     ) -> Path:
-        """The local folder of a revision, every file of it present and verified.
+        """The local folder of a revision, with every file present and verified.
 
-        By default in the Hugging Face cache (HF_HUB_CACHE, HF_HOME), where transformers finds
-        it; to: a folder of ordinary files instead. A file there that no pull left so is replaced
-        with overwrite alone; without it InvalidArgument comes before anything is changed. Only
-        what is not on this machine is moved, tensors of a fine-tune as the difference from its
-        base. Files rebuilt from tensors are proved by BLAKE3 of each tensor; sha256: prove every
-        whole file by its SHA-256, too.
-        VerificationFailed when the bytes are wrong twice; DiskFull; never a damaged file.
+        By default the folder is in the Hugging Face cache (HF_HUB_CACHE, HF_HOME), where
+        transformers finds it. to: a folder of ordinary files instead. A file there that a pull
+        did not write, or that changed since, is replaced only with overwrite; without it
+        InvalidArgument is raised before anything changes.
+        Only bytes that this machine lacks are downloaded; a fine-tune's tensors come as
+        differences from its base. A file rebuilt from tensors is verified by the BLAKE3 of each
+        tensor; sha256: verify every whole file by its SHA-256 too.
+        Raises VerificationFailed when bytes were wrong twice, and DiskFull. A pull never leaves a
+        damaged file.
         """
         return self.pull_with_report(
             name,
@@ -177,7 +181,7 @@ class Hub:
         sha256: bool = False,
         progress: Progress | None = None,
     ) -> PullResult:
-        """Like pull, with what was moved and what was taken from this machine."""
+        """Like pull, with the numbers of bytes that were downloaded and reused."""
         from deltahub.client.local.index import LocalIndex
         from deltahub.client.pull.pull import Pull
 
@@ -227,7 +231,7 @@ class Hub:
         return self._api.list_refs(name)
 
     def info(self, name: str, revision: str = "main") -> dict[str, Any]:
-        """How a revision is stored, as the hub tells it: files, tensors, bytes, bases."""
+        """How the hub stores a revision: its files, tensors, bytes and bases, as parsed JSON."""
         return self._api.get_info(name, revision)
 
     def whoami(self) -> WhoAmI:
@@ -237,7 +241,7 @@ class Hub:
         return self._api.get_job(job_id)
 
     def wait_for_job(self, job_id: str, *, progress: Progress | None = None) -> Job:
-        """The job once it is done. JobFailed with the job's own text if it does not succeed."""
+        """The job once it is done. JobFailed with the job's message if it does not succeed."""
         from deltahub.client.api.jobs import wait_for_job
 
         return wait_for_job(self._api, job_id, progress or Silent())
@@ -252,15 +256,15 @@ class Hub:
         return self._api.create_repository(name, private=private)
 
     def set_private(self, name: str, private: bool) -> Repository:
-        """Make a repository private, or public, with all its revisions.
+        """Make a repository private or public, with all its revisions.
 
-        To become public takes as long as the hub needs to read all its files; until then it stays
-        private. Conflict while a push to it is being proved.
+        A repository becomes public once the hub has read all its files, and stays private until
+        then. Raises Conflict while the hub still verifies a push to it.
         """
         return self._api.set_private(name, private=private)
 
     def delete(self, name: str) -> None:
-        """Remove a repository with all its revisions."""
+        """Delete a repository with all its revisions."""
         self._api.delete_repository(name)
 
     def _push(

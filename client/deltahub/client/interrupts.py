@@ -1,4 +1,4 @@
-"""Ctrl-C before a command has begun: one line and an exit status, whatever is half loaded."""
+"""Ctrl-C while a command is still being imported ends with one line and an exit status."""
 
 import os
 import signal
@@ -8,9 +8,9 @@ EXIT_INTERRUPTED = 130
 
 
 class _Stop:
-    """A signal handler that ends the process.
+    """A signal handler that prints a line and ends the process.
 
-    An exception would not do: modules that are being loaded make other errors of it, or lose it.
+    It raises no exception, because a module that is being imported may replace or lose one.
     """
 
     def __init__(self, line: str) -> None:
@@ -24,7 +24,7 @@ class _Stop:
 def end_on_interrupt(*, is_json: bool) -> None:
     """Ctrl-C ends the process from now on until `raise_on_interrupt`.
 
-    Where it is ignored, as by what a script runs aside, it still is.
+    Ctrl-C stays ignored where it already is, as in a shell's background job.
     """
     line = "deltahub: interrupted"
     if is_json:

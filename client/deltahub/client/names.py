@@ -1,4 +1,4 @@
-"""What repositories, branches and files may be called: the hub's own rules, told at once."""
+"""Names that repositories, branches and files may have: the hub's rules, checked early."""
 
 import re
 
@@ -10,7 +10,7 @@ MAX_PART_BYTES = 255
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _BRANCH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]*")
 _RESERVED_PARTS = frozenset({".git", ".cache"})
-# The separators too that some programs take for a new line.
+# Includes the separators that some programs read as a new line.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -53,7 +53,7 @@ def file_path(path: str) -> str:
 
 
 def path_problem(path: str) -> str | None:
-    """What is wrong with the path of a file, its length apart, for which each hub has a limit."""
+    """Why a file cannot have this path, or None. The hub checks the path's length."""
     try:
         part_bytes = [len(part.encode()) for part in path.split("/")]
     except UnicodeEncodeError:

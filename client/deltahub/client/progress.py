@@ -1,4 +1,4 @@
-"""How a long call tells how far it is. The SDK is silent unless it is given one of these."""
+"""Progress reports of long calls. The SDK is silent unless a caller passes one of these."""
 
 import contextlib
 import sys
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Stage(Protocol):
-    """One part of the work, counted in bytes. Called from several threads."""
+    """One part of the work, counted in bytes. Its methods are called from several threads."""
 
     def advance(self, size: int) -> None: ...
 
@@ -22,7 +22,7 @@ class Stage(Protocol):
 
 
 class Progress(Protocol):
-    """Where a push or a pull reports to."""
+    """A receiver of the reports of a push or a pull."""
 
     def stage(self, title: str, total: int | None) -> AbstractContextManager[Stage]: ...
 
@@ -30,7 +30,7 @@ class Progress(Protocol):
 
 
 class _Count:
-    """A stage that only counts."""
+    """A stage that shows nothing."""
 
     def __init__(self) -> None:
         self.done = 0
@@ -45,7 +45,7 @@ class _Count:
 
 
 class Silent:
-    """Says nothing."""
+    """Prints nothing."""
 
     @contextlib.contextmanager
     def stage(self, title: str, total: int | None) -> Iterator[Stage]:
@@ -56,7 +56,7 @@ class Silent:
 
 
 class Lines:
-    """One line when a stage ends: for pipes and logs."""
+    """A line when a stage begins and one when it ends, for pipes and logs."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stderr
@@ -92,7 +92,7 @@ class _Bar:
 
 
 class Bars:
-    """A bar a stage with bytes, speed and time left: for terminals."""
+    """A bar for each stage, with bytes, speed and time left, for terminals."""
 
     @contextlib.contextmanager
     def stage(self, title: str, total: int | None) -> Iterator[Stage]:
@@ -121,7 +121,7 @@ class Bars:
 
 
 def human_size(size: int) -> str:
-    """Bytes for people, in powers of ten: 1.2 GB."""
+    """A number of bytes as text in decimal units, such as 1.2 GB."""
     if size < 1000:
         return f"{size} B"
     scaled = float(size)
@@ -132,6 +132,6 @@ def human_size(size: int) -> str:
     return f"{scaled / 1000:.1f} PB"
 
 
-def count_of(n: int, what: str) -> str:
+def count_of(n: int, noun: str) -> str:
     """`1 file`, `2 files`."""
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

@@ -1,4 +1,4 @@
-"""What the hub tells, as typed values. Fields that a newer hub adds are ignored."""
+"""The hub's answers as typed values. Fields that a newer hub adds are ignored."""
 
 import dataclasses
 from collections.abc import Mapping, Set
@@ -13,9 +13,9 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Repository:
-    """A repository as `list` and `create` show it. head: commit of `main`, None when empty.
+    """A repository as `list` and `create` return it. head: commit of `main`, None when empty.
 
-    role: what the caller may do with it, in the words of whoami: read, write or admin.
+    role: the caller's access: read, write or admin.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Repository:
 
 @dataclass(frozen=True)
 class Entry:
-    """path -> file in one revision. etag: git blob id (mode regular) or SHA-256 (mode lfs)."""
+    """A file of a revision. etag: its git blob id (mode regular) or its SHA-256 (mode lfs)."""
 
     path: str
     size: int
@@ -40,7 +40,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class DeclaredBase:
-    """The base that the pusher named, and the commit it stood for if the hub could tell."""
+    """The base that a push declared, and its commit if the hub found one."""
 
     declared: str | None = None
     commit: str | None = None
@@ -48,7 +48,7 @@ class DeclaredBase:
 
 @dataclass(frozen=True)
 class Revision:
-    """An immutable commit. job_id: its ingest, None when nothing was left to do."""
+    """An immutable commit. job_id: its ingest job, None when there was nothing to ingest."""
 
     commit: str
     parent: str | None = None
@@ -92,7 +92,7 @@ class PlannedTensor:
 
 @dataclass(frozen=True)
 class RecipePlan:
-    """What rebuilding one file takes. recipe: BLAKE3 of the recipe's bytes."""
+    """A file's tensors as the hub stores them. recipe: BLAKE3 of the recipe's bytes."""
 
     recipe: str
     size: int
@@ -102,7 +102,7 @@ class RecipePlan:
 
 @dataclass(frozen=True)
 class UploadStatus:
-    """How much of one upload the hub has."""
+    """How many bytes of an upload the hub has received."""
 
     received: int
     size: int
@@ -157,12 +157,12 @@ class CommitResult:
 
 @dataclass(frozen=True)
 class PushResult:
-    """What a push did. sent: bytes that went over the wire as bodies of uploads and recipes.
+    """The outcome of a push. sent: bytes of the bodies of uploads and recipes.
 
-    state: `proved` when the hub has verified and stored everything, `committed` when it was not
-    waited for. base: what was named as the base, and base_state whether the hub has it for the
-    caller: `resolved`, `absent`, or `no_safetensors` where it has no file to make differences from;
-    both None where none was named.
+    state: `proved` when the hub has verified and stored everything, `committed` when the push
+    did not wait for that. base: the declared base. base_state: `resolved` if the caller may read
+    the base at the hub, `absent` if not, `no_safetensors` if the base has no file to take deltas
+    against. Both are None without a declared base.
     """
 
     repository: str
@@ -183,12 +183,11 @@ class PushResult:
 
 @dataclass(frozen=True)
 class PullResult:
-    """What a pull did. received: bytes of bodies; reused: bytes that did not have to be sent.
+    """The outcome of a pull. received: bytes that the hub sent; reused: bytes it did not send.
 
-    Reused are files that were in their place, copies of files and tensors from elsewhere on this
-    machine, and of a tensor that came as a difference what its base spared. replaced: files of
-    the caller's in the folder that were overwritten because that was asked for; left: files of an
-    earlier pull that this revision does not have.
+    Reused bytes are those of files that were in place, of files and tensors copied from this
+    machine, and those that a delta saved. replaced: the caller's own files that the pull
+    overwrote with overwrite=True. left: files of an earlier pull that this revision lacks.
     """
 
     repository: str
@@ -205,7 +204,7 @@ class PullResult:
 
 
 def record(kind: type[_T], value: Any) -> _T:
-    """A record out of parsed JSON. BadResponse when a field is missing or not of its type."""
+    """A record of this kind from parsed JSON. BadResponse if a field is missing or malformed."""
     if not isinstance(value, dict):
         raise BadResponse(f"the hub sent {type(value).__name__} where {kind.__name__} belongs")
     known = {}

@@ -1,4 +1,4 @@
-"""Tensors in, bytes out: frames, packs, recipes and the codecs. Pure: no I/O, no settings."""
+"""Codecs that turn tensors into bytes, and frames, packs and recipes. Pure: no I/O."""
 
 from deltahub.codecs._native import join_byte_groups
 from deltahub.codecs.casts import CASTABLE, cast

@@ -1,4 +1,4 @@
-"""Walking the blocks of a frame, where no native call does: their modes, checksums and threads."""
+"""Encodes and decodes the blocks of a frame, with their modes, checksums and threads."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from deltahub.codecs._native import (
     decode_uncoded_range,
 )
 from deltahub.codecs.errors import CorruptFrame
-from deltahub.codecs.protocol import BlockMode, Buffer, EncodeRun, Geometry, StoredBlocks
+from deltahub.codecs.protocol import BlockMode, Buffer, EncodeAll, Geometry, StoredBlocks
 
 T = TypeVar("T")
 
@@ -31,12 +31,12 @@ GUARD_BYTES: Final = 4
 
 
 def guard(stored: Buffer) -> bytes:
-    """What stands before a coded block whose bits do not all show in what it decodes to."""
+    """The guard of a coded block. It detects damage that does not change the decoded bytes."""
     return (xxhash.xxh3_64_intdigest(stored) & 0xFFFFFFFF).to_bytes(GUARD_BYTES, "little")
 
 
 def unguarded(stored: memoryview) -> memoryview:
-    """What follows the guard; CorruptFrame where it does not match."""
+    """The bytes after the guard; CorruptFrame if the guard does not match."""
     if stored[:GUARD_BYTES] != guard(stored[GUARD_BYTES:]):
         raise CorruptFrame("a block has a wrong guard")
     return stored[GUARD_BYTES:]
@@ -50,8 +50,8 @@ def map_blocks(work: Callable[[int], T], n_blocks: int, threads: int) -> list[T]
         return list(pool.map(work, range(n_blocks)))
 
 
-def each_block(work: Callable[[int], T], n_blocks: int, threads: int) -> Iterator[T]:
-    """The same one by one; of what is done no more than two a thread wait to be taken."""
+def iterate_blocks(work: Callable[[int], T], n_blocks: int, threads: int) -> Iterator[T]:
+    """Yields work(0), work(1), ... in order; keeps at most two finished results per thread."""
     if threads <= 1 or n_blocks <= 1:
         yield from map(work, range(n_blocks))
         return
@@ -66,14 +66,14 @@ def each_block(work: Callable[[int], T], n_blocks: int, threads: int) -> Iterato
 
 
 def raw_blocks(geometry: Geometry, source: memoryview, front: int) -> StoredBlocks:
-    """All blocks as they are."""
+    """All blocks of a frame, stored raw. front: see StoredBlocks."""
     spans = decoded_spans(geometry, 0, geometry.n_blocks)
     blocks = ((BlockMode.RAW, source[begin:end]) for begin, end in spans)
     return StoredBlocks(blocks, geometry.size_bytes, front)
 
 
 def block_checksums(geometry: Geometry, source: memoryview, threads: int) -> list[int]:
-    """Of all blocks of a frame."""
+    """The checksums of all blocks of a frame."""
 
     def checksum(index: int) -> int:
         begin, end = geometry.block_bytes(index)
@@ -82,14 +82,14 @@ def block_checksums(geometry: Geometry, source: memoryview, threads: int) -> lis
     return map_blocks(checksum, geometry.n_blocks, threads)
 
 
-def encoded_blocks(
+def encode_each_block(
     encode_block: Callable[[memoryview], tuple[BlockMode, Buffer]],
     geometry: Geometry,
     source: memoryview,
     threads: int,
     front: int,
 ) -> tuple[StoredBlocks, list[int]]:
-    """All blocks of a frame, encoded one by one, and the checksum of each."""
+    """All blocks of a frame, encoded one by one, and their checksums. front: see StoredBlocks."""
 
     def encode(index: int) -> tuple[BlockMode, Buffer, int]:
         begin, end = geometry.block_bytes(index)
@@ -97,33 +97,35 @@ def encoded_blocks(
         return *encode_block(words), block_checksum(words, index)
 
     blocks, checksums = StoredBlocks(room=geometry.size_bytes, front=front), []
-    for mode, stored, checksum in each_block(encode, geometry.n_blocks, threads):
+    for mode, stored, checksum in iterate_blocks(encode, geometry.n_blocks, threads):
         blocks.append(mode, stored)
         checksums.append(checksum)
     return blocks, checksums
 
 
-def encoded_run(
-    encode: EncodeRun, geometry: Geometry, front: int
+def encode_all_blocks(
+    encode: EncodeAll, geometry: Geometry, front: int
 ) -> tuple[StoredBlocks, list[int]]:
-    """All blocks of a frame, and the checksum of each."""
+    """All blocks of a frame, encoded by one native call, and their checksums."""
     blocks = StoredBlocks(room=geometry.size_bytes, front=front)
     return blocks, blocks.fill(encode)
 
 
 class BlockFault(IntEnum):
-    """What the native decoders say of a block."""
+    """The fault of a block, as the native decoders return it."""
 
     GUARD = FAULT_GUARD
     STREAM = FAULT_STREAM
     OTHER_BYTES = FAULT_OTHER_BYTES
 
     def error(self, index: int, *, has_base: bool) -> CorruptFrame:
-        """index: the block's, in its frame."""
+        """The error for this fault. index: of the block in its frame."""
         if self is BlockFault.OTHER_BYTES:
             hint = " or this is not its base" if has_base else ""
             return CorruptFrame(f"block {index} decodes to other bytes: damaged{hint}")
-        what = "has a wrong guard" if self is BlockFault.GUARD else "is none that an encoder writes"
+        what = (
+            "has a wrong guard" if self is BlockFault.GUARD else "is not one that an encoder writes"
+        )
         return CorruptFrame(f"block {index} {what}")
 
 
@@ -137,8 +139,8 @@ def decode_plain(
     threads: int,
 ) -> None:
     """Fill `out` with blocks [first, end) of a frame that has no coded ones, as Codec.decode."""
-    near = b"" if base is None else base
-    n_intact, fault = decode_uncoded_range(blocks, first, end, payload, near, out, threads)
+    base_bytes = b"" if base is None else base
+    n_intact, fault = decode_uncoded_range(blocks, first, end, payload, base_bytes, out, threads)
     if fault == BlockFault.OTHER_BYTES:
         raise BlockFault.OTHER_BYTES.error(first + n_intact, has_base=base is not None)
     if fault:
@@ -157,7 +159,7 @@ def decode_blocks(
 ) -> None:
     """Fill `out` with blocks [first, end) of a frame without a base, as Codec.decode.
 
-    decode_coded(stored bytes, out) does those that are coded; CorruptFrame.
+    decode_coded(stored bytes, out) decodes a coded block, or raises CorruptFrame.
     """
     rows = blocks.rows(first, end)
     decoded = list(decoded_spans(geometry, first, len(rows)))
@@ -180,7 +182,7 @@ def decode_blocks(
 
 
 def decoded_spans(geometry: Geometry, first: int, n_blocks: int) -> Iterator[tuple[int, int]]:
-    """(begin, end) of blocks first.. in a buffer that begins with block `first`."""
+    """(begin, end) of blocks from `first` on, in a buffer that begins with block `first`."""
     origin = geometry.block_bytes(first)[0]
     for index in range(first, first + n_blocks):
         begin, end = geometry.block_bytes(index)

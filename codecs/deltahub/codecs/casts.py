@@ -1,4 +1,4 @@
-"""Casts between float types with integer arithmetic alone, so that every machine agrees.
+"""Casts between float types by integer arithmetic, so that all machines give the same bits.
 
 Rule (cast rule 1 of a frame): round to nearest, ties to even; overflow becomes infinity;
 denormals are kept on both sides; zeros and infinities keep their sign. A NaN keeps its sign and
@@ -20,7 +20,7 @@ from deltahub.codecs.protocol import Buffer
 CASTABLE: Final = frozenset({DType.F64, DType.F32, DType.F16, DType.BF16})
 
 _WORDS: Final = {8: "<u8", 4: "<u4", 2: "<u2"}
-_CHUNK: Final = 1 << 16  # elements a step: temporaries stay in the cache
+_CHUNK: Final = 1 << 16  # elements of a step: its temporaries stay in the cache
 
 U64 = NDArray[np.uint64]
 Words = NDArray[np.unsignedinteger]
@@ -54,9 +54,10 @@ _FORMATS: Final = {
 
 
 def cast(source: Buffer, source_dtype: DType, dtype: DType, out: memoryview) -> None:
-    """Fill `out` with the elements of `source` in another float type.
+    """Fill `out` with the elements of `source`, cast to another float type.
 
-    source, out: the same number of elements, contiguous bytes (else InvalidInput).
+    source, out: contiguous bytes of the same number of elements. InvalidInput if they are not, or
+    if a dtype is not in CASTABLE.
     """
     if not {source_dtype, dtype} <= CASTABLE:
         raise InvalidInput(f"{source_dtype.name} is not cast to {dtype.name}")
@@ -86,14 +87,14 @@ def _cast_words(words: Words, source_dtype: DType, dtype: DType) -> Words:
 
 
 def _f32_to_bf16(words: Words) -> Words:
-    """The common case, in 32-bit words: same exponent, so rounding is one addition."""
+    """The most frequent cast: the exponents are the same, so rounding is one addition."""
     rounded = (words + 0x7FFF + ((words >> 16) & 1)) >> 16
     is_nan = (words & 0x7FFFFFFF) > 0x7F800000
     return np.where(is_nan, (words >> 16) | 0x40, rounded)
 
 
 def _convert(words: U64, source: _Format, target: _Format) -> U64:
-    """Any format to any other: through (sign, exponent, 53-bit significand), rounded once."""
+    """Any format to any other, by way of (sign, exponent, 53-bit significand); rounds once."""
     sign = (words >> np.uint64(source.bits - 1)) << np.uint64(target.bits - 1)
     magnitude = words & np.uint64((1 << (source.bits - 1)) - 1)
     finite = _round(*_unpack(magnitude, source), target)
@@ -106,7 +107,7 @@ def _convert(words: U64, source: _Format, target: _Format) -> U64:
 
 
 def _unpack(magnitude: U64, source: _Format) -> tuple[NDArray[np.int64], U64]:
-    """(e, m) with value m * 2**e for m of exactly 53 bits, or m = 0."""
+    """(e, m) of the value m * 2**e, where m has exactly 53 bits or is 0."""
     exponent = (magnitude >> np.uint64(source.mantissa_bits)).astype(np.int64)
     mantissa = magnitude & np.uint64((1 << source.mantissa_bits) - 1)
     hidden = np.uint64(1 << source.mantissa_bits)
@@ -122,18 +123,18 @@ def _unpack(magnitude: U64, source: _Format) -> tuple[NDArray[np.int64], U64]:
 
 def _round(power: NDArray[np.int64], significand: U64, target: _Format) -> U64:
     """The bits of m * 2**e in the target format, without a sign: nearest, ties to even."""
-    # The weight of the last mantissa bit: by the exponent, but never below the denormals'.
+    # The exponent of the last mantissa bit, which is never below that of denormals.
     lowest = 1 - target.bias - target.mantissa_bits
     last = np.maximum(power + 52 - target.mantissa_bits, lowest)
-    # A shift of 54 or more leaves less than half a unit: all such round to zero alike.
+    # A shift of 54 or more leaves less than half a unit, which rounds to zero.
     drop = np.minimum(last - power, 54).astype(np.uint64)
     kept = significand >> drop
     rest = significand & ((np.uint64(1) << drop) - np.uint64(1))
     half = np.where(drop > 0, np.uint64(1) << (np.maximum(drop, 1) - np.uint64(1)), np.uint64(0))
     up = (drop > 0) & ((rest > half) | ((rest == half) & ((kept & np.uint64(1)) == 1)))
     kept = kept + up.astype(np.uint64)
-    # A normal number has its hidden bit in `kept`: adding it to exponent - 1 carries it along,
-    # and a mantissa that rounded up to the next power of two carries the same way.
+    # `kept` has the hidden bit of a normal number: the sum adds it to the exponent field, which is
+    # one too small. A mantissa that rounded up to a power of two carries in the same way.
     field = (last - lowest).astype(np.uint64)
     result = (field << np.uint64(target.mantissa_bits)) + kept
     return np.where(significand == 0, np.uint64(0), np.minimum(result, np.uint64(target.infinity)))

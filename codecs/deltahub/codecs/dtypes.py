@@ -1,4 +1,4 @@
-"""Element types: those that codecs code, and the names that safetensors headers use."""
+"""Element types of frames, and those that safetensors headers may name."""
 
 from enum import Enum
 from typing import Final
@@ -7,9 +7,9 @@ from deltahub.codecs.errors import CorruptFrame, InvalidInput
 
 
 class DType(Enum):
-    """An element type that a frame can be coded in. `name` is the safetensors name.
+    """An element type of a frame. `name` is the safetensors name.
 
-    Values are (code in a frame header, bytes an element, is it a float); codes are never reused.
+    Values are (code in a frame header, bytes of an element, is a float). Codes are never reused.
     """
 
     F64 = (1, 8, True)
@@ -28,7 +28,7 @@ class DType(Enum):
     U8 = (14, 1, False)
     BOOL = (15, 1, False)
 
-    # There is one of each, as for every Enum, whose own hash is a call of Python's.
+    # Members are singletons, and this hash is faster than Enum's, which is a Python function.
     __hash__ = object.__hash__
 
     def __init__(self, code: int, itemsize: int, is_float: bool) -> None:
@@ -38,7 +38,7 @@ class DType(Enum):
 
     @classmethod
     def from_name(cls, name: str) -> "DType":
-        """The coding dtype with this safetensors name; InvalidInput for any other."""
+        """The dtype with this safetensors name; InvalidInput for any other name."""
         try:
             return cls[name]
         except KeyError as exc:
@@ -46,7 +46,7 @@ class DType(Enum):
 
     @classmethod
     def from_code(cls, code: int) -> "DType":
-        """The coding dtype with this byte in a frame header; CorruptFrame for any other."""
+        """The dtype with this code in a frame header; CorruptFrame for any other code."""
         try:
             return _BY_CODE[code]
         except KeyError as exc:
@@ -55,8 +55,8 @@ class DType(Enum):
 
 _BY_CODE: Final = {dtype.code: dtype for dtype in DType}
 
-# Bits an element, for every name that a safetensors header may use. Those that are no DType are
-# coded as the bytes they are.
+# Bits of an element, for every dtype name of safetensors. Tensors of a type that is not a DType
+# are encoded as U8 bytes.
 HEADER_BITS: Final[dict[str, int]] = {
     **{dtype.name: 8 * dtype.itemsize for dtype in DType},
     "C64": 64,
@@ -70,7 +70,7 @@ HEADER_BITS: Final[dict[str, int]] = {
 
 
 def coding_dtype(name: str) -> DType:
-    """How the elements of a safetensors dtype are coded: as themselves, or as U8 bytes."""
+    """The dtype in which a safetensors dtype is encoded: its own, or U8 if frames lack it."""
     if name not in HEADER_BITS:
         raise InvalidInput(f"{name!r} is not a safetensors element type")
     return DType[name] if name in DType.__members__ else DType.U8

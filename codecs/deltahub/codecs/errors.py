@@ -1,23 +1,23 @@
-"""What the codecs refuse. Every class has a stable `code` that the API sends and the SDK maps back.
+"""The errors of the codecs. Every class has a stable `code`, which the API sends to the SDK.
 
 CodecError
- |- InvalidInput          the caller's arguments do not fit; never the fault of stored bytes
- |   |- WrongKernels       DELTAHUB_KERNELS asks for what this processor cannot run
- |- CorruptFrame          bytes that no encoder of ours wrote, or bytes that changed since
+ |- InvalidInput          wrong arguments of the caller; never a fault of stored bytes
+ |   |- WrongKernels       DELTAHUB_KERNELS names kernels that this processor cannot run
+ |- CorruptFrame          bytes that no encoder of DeltaHub wrote, or that changed since
  |- UnsupportedVersion    written by a newer release
  |- UnknownCodec          a codec number or name that this release does not have
  |- WrongBase             a delta without its base, or with a base of another size
- |- CorruptPack           a pack whose index, trailer or hash does not check
- |- CorruptRecipe         a recipe that is not in its one canonical form
+ |- CorruptPack           a pack whose index, trailer or hash is wrong
+ |- CorruptRecipe         a recipe that is not in its canonical form
  |- InvalidSafetensors    a safetensors header that its format forbids
- |- TooLarge              more than a limit of the format allows
+ |- TooLarge              above a limit of the format
 """
 
 from typing import ClassVar
 
 
 class CodecError(Exception):
-    """The root. `code` is the wire name; the message names the thing, the limit, the way out."""
+    """The root class. `code` is the API's name of the error."""
 
     code: ClassVar[str] = "codec_error"
 
@@ -27,11 +27,11 @@ class InvalidInput(CodecError):
 
 
 class WrongKernels(InvalidInput):
-    """The environment asks for kernels that this processor cannot run."""
+    """The environment names kernels that this processor cannot run."""
 
 
 class CorruptFrame(CodecError):
-    """Bytes that no encoder of ours wrote."""
+    """Bytes that no encoder of DeltaHub wrote."""
 
     code = "corrupt_frame"
 

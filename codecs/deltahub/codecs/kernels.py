@@ -1,7 +1,7 @@
-"""Which of the native kernels run: the fastest that the processor has, or the one asked for.
+"""Chooses the native kernels: the fastest of this processor, or those of DELTAHUB_KERNELS.
 
-All of them write and read the same bytes. The environment variable DELTAHUB_KERNELS (portable,
-avx2, avx512, avx512_gathers) asks for one, to compare or to work around a processor's fault.
+All kernels write and read the same bytes. The environment variable DELTAHUB_KERNELS (portable,
+avx2, avx512, avx512_gathers) exists to compare kernels and to avoid a processor's fault.
 """
 
 import os
@@ -16,7 +16,7 @@ VARIABLE: Final = "DELTAHUB_KERNELS"
 def choose_kernels() -> str:
     """Use the kernels that the environment names, else the fastest; returns their name.
 
-    WrongKernels where this processor cannot run them.
+    WrongKernels if this processor cannot run them.
     """
     names = kernel_names()
     wanted = os.environ.get(VARIABLE) or names[-1]

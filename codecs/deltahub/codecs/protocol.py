@@ -1,4 +1,4 @@
-"""What the frame layer and a codec agree on: geometry, block modes, encode and decode."""
+"""The interface of the frame layer and the codecs: geometry, block modes, encode, decode."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -18,22 +18,22 @@ class BlockMode(IntEnum):
 
     UNCHANGED = 0  # decoded bytes = the base's bytes; nothing stored
     RAW = 1  # decoded bytes stored as they are
-    CODED = 2  # the codec's own form: at least 1 byte, and fewer than the decoded bytes
+    CODED = 2  # encoded by the codec: at least 1 byte, and fewer than the decoded bytes
 
 
 class Effort(IntEnum):
-    """How much work an encoder spends. Frames record it; decoders need not know."""
+    """How much work an encoder spends. Frames record it; decoders ignore it."""
 
-    FAST = 1  # sampled statistics, no search for low rank
+    FAST = 1  # sampled statistics, and no search for a low-rank product
     DEFAULT = 2
     MAX = 3
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class Geometry:
-    """How a frame's rows x columns elements fall into blocks: whole rows, or parts of one row.
+    """How a frame's rows x columns elements are split into blocks: whole rows, or parts of a row.
 
-    Valid (the frame layer checks it before a codec sees it): rows, columns >= 1;
+    The frame layer checks, before it calls a codec: rows, columns >= 1;
     1 <= rows_per_block <= rows; rows_per_block or parts_per_row is 1; no part is empty.
     """
 
@@ -53,16 +53,16 @@ class Geometry:
 
     @property
     def _bytes_of_rows(self) -> int:
-        """Of a block that has whole rows and is not the last one."""
+        """Decoded bytes of a block of whole rows that is not the last one."""
         return self.rows_per_block * self.columns * self.dtype.itemsize
 
     @property
     def part_width(self) -> int:
-        """Elements in each part of a row but the last, which may be shorter."""
+        """Elements of each part of a row; the last part may be shorter."""
         return -(-self.columns // self.parts_per_row)
 
     def block_sizes(self, first: int, n_blocks: int) -> list[int]:
-        """Decoded bytes of each of the blocks from `first` on."""
+        """Decoded bytes of each of `n_blocks` blocks from `first` on."""
         if self.parts_per_row == 1:
             begin, end = self.block_bytes(first + n_blocks - 1)
             return [self._bytes_of_rows] * (n_blocks - 1) + [end - begin]
@@ -93,16 +93,16 @@ class Geometry:
         return first * self.dtype.itemsize, (first + count) * self.dtype.itemsize
 
 
-EncodeRun = Callable[[memoryview], tuple[list[int], list[int], list[int]]]
-"""encode(room): puts all blocks at its beginning; their modes, lengths and checksums."""
+EncodeAll = Callable[[memoryview], tuple[list[int], list[int], list[int]]]
+"""encode(room): writes all blocks to the begin of `room`; their modes, lengths, checksums."""
 
 
 class StoredBlocks:
-    """Blocks as they are stored, back to back in one buffer: a frame has up to 64 MiB of them, and
-    becomes one object without a second copy of them.
+    """Stored blocks, back to back in one buffer, which becomes the frame without a second copy.
+    A frame has up to 64 MiB of blocks.
 
-    room: bytes for which the buffer need not grow; they take memory only once they are written.
-    front: bytes that will stand before the blocks.
+    room: bytes to allocate for the blocks; they take memory only once they are written.
+    front: bytes to leave free before the blocks, for the frame's header, prelude and table.
     """
 
     def __init__(
@@ -117,8 +117,8 @@ class StoredBlocks:
         for mode, stored in blocks:
             self.append(mode, stored)
 
-    def fill(self, encode: EncodeRun) -> list[int]:
-        """All blocks at once, in the room that there is; the checksum of each."""
+    def fill(self, encode: EncodeAll) -> list[int]:
+        """Writes all blocks with `encode`, within `room` bytes; their checksums."""
         with self._bytes.getbuffer() as room:
             self.modes, self.lengths, checksums = encode(room[self._front :])
         self._bytes.seek(self._front + sum(self.lengths))
@@ -142,8 +142,8 @@ class StoredBlocks:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StoredBlocks) and [*self] == [*other]
 
-    def behind(self, prefix: bytes) -> bytes:
-        """These bytes, for which there is room, and then all blocks; they are gone from here."""
+    def with_prefix(self, prefix: bytes) -> bytes:
+        """`prefix`, of `front` bytes, and then all blocks. This object loses its blocks."""
         self._bytes.truncate()
         with self._bytes.getbuffer() as whole:
             whole[: self._front] = prefix
@@ -153,29 +153,29 @@ class StoredBlocks:
 
 @dataclass(slots=True)
 class EncodedBody:
-    """What a codec makes of one frame's elements; the frame layer writes table and header."""
+    """The encoded elements of one frame. The frame layer adds the block table and header."""
 
-    prelude: bytes  # what all blocks need, at most MAX_PRELUDE bytes
-    blocks: StoredBlocks  # those of the geometry, in order
+    prelude: bytes  # data that all blocks need, at most MAX_PRELUDE bytes
+    blocks: StoredBlocks  # the blocks of the geometry, in order
     checksums: list[int]  # XXH3-64 of each block's decoded bytes, seeded with its index
-    effort: int = 0  # for the header: 0 where the codec knows no levels of effort
-    version: int | None = None  # for the header, where it is not the codec's newest
+    effort: int = 0  # for the header; 0 if the codec has no levels of effort
+    version: int | None = None  # for the header; None: the codec's newest
 
 
 class Codec(Protocol):
-    """Elements and an aligned base in, blocks out, and back.
+    """Encodes elements, against an aligned base or without one, as blocks, and decodes blocks.
 
-    A codec gets every block, whatever its mode: two modes are the same in all codecs. What a
-    version wrote is read for ever.
+    A codec also decodes raw and unchanged blocks, which are the same in all codecs. It reads
+    every version of its frames for ever.
     """
 
-    codec_id: ClassVar[str]  # in manifests and URLs; never renamed, never reused
-    number: ClassVar[int]  # the same identity in a frame header, one byte
+    codec_id: ClassVar[str]  # in manifests and URLs; never renamed or reused
+    number: ClassVar[int]  # the same codec in a frame header, one byte
     version: ClassVar[int]  # the newest; encode() writes and decode() reads 1..version
     needs_base: ClassVar[bool]  # True: always with a base; False: never with one
 
     def block_bytes(self, dtype: DType) -> int:
-        """The preferred size of a decoded block, in bytes."""
+        """The preferred number of decoded bytes of a block."""
         ...
 
     def encode(
@@ -187,11 +187,11 @@ class Codec(Protocol):
         threads: int,
         front: int = 0,
     ) -> EncodedBody:
-        """The elements of one frame, block by block.
+        """The encoded blocks of one frame.
 
         source, base: geometry.size_bytes contiguous bytes each; base if and only if needs_base.
-        front: bytes that the frame has before its blocks, beside the prelude; there is room for
-        both before those of the result.
+        front: bytes of the frame before its blocks, without the prelude. The result leaves
+        space for them and for the prelude before its blocks.
         The result is the same for any number of threads.
         """
         ...
@@ -209,12 +209,12 @@ class Codec(Protocol):
         out: memoryview,
         threads: int,
     ) -> None:
-        """Fill `out` with blocks [first, end); CorruptFrame if they cannot be, or if the bytes of
-        one have another checksum than the frame says. The first such one is named.
+        """Fill `out` with blocks [first, end). CorruptFrame if a block does not decode or has
+        another checksum than the frame says; the error names the first such block.
 
-        The frame layer has checked: the version; that there are such blocks; every mode against its
+        The frame layer has checked: the version; that the blocks exist; every mode against its
         length (UNCHANGED 0 and only with a base, RAW the decoded size, CODED 1 to decoded size
-        - 1); payload is exactly their sum; base (if any) and out are exactly the decoded span,
-        contiguous bytes. Prelude and payload are hostile.
+        - 1); payload is exactly the sum of the lengths; base (if any) and out are exactly the
+        decoded span, contiguous bytes. Prelude and payload may be hostile.
         """
         ...

@@ -1,4 +1,4 @@
-"""Codec 0, raw: every block is stored as it is. The measure that no other codec may exceed."""
+"""Codec 0, raw: every block is stored as it is. No other codec's frame may be larger."""
 
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ from deltahub.codecs.protocol import Effort, EncodedBody, Geometry
 
 
 class Raw:
-    """Blocks of about 1 MiB: small enough to answer a short Range without reading much more."""
+    """Stores blocks of about 1 MiB, so that a short HTTP range needs to read little more."""
 
     codec_id: ClassVar[str] = "raw"
     number: ClassVar[int] = 0

@@ -1,4 +1,4 @@
-"""All codecs, by name and by number. One file a codec, one line here."""
+"""All codecs, by name and by number."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ BY_ID, BY_NUMBER = _index([Raw(), Zstd(), FmDelta(), NeuzipLossless()])
 
 
 def get_codec(codec_id: str) -> Codec:
-    """The codec with this name; UnknownCodec otherwise."""
+    """The codec with this name; UnknownCodec if there is none."""
     try:
         return BY_ID[codec_id]
     except KeyError as exc:
@@ -32,7 +32,7 @@ def get_codec(codec_id: str) -> Codec:
 
 
 def codec_for(number: int, version: int) -> Codec:
-    """The codec that reads frames of this codec number and version."""
+    """The codec that reads frames of this number and version; UnknownCodec, UnsupportedVersion."""
     codec = BY_NUMBER.get(number)
     if codec is None:
         raise UnknownCodec(f"codec number {number} is unknown: written by a newer release?")

@@ -1,10 +1,10 @@
-"""How the native kernels number the kinds of words that dtypes are."""
+"""The numbers of word kinds in the native kernels. A word is an element's bit pattern."""
 
 from typing import Final
 
 from deltahub.codecs.dtypes import DType
 
-# Integers of one width are coded alike.
+# Integers of the same width are encoded in the same way.
 WORD_KINDS: Final[dict[DType, int]] = {
     DType.F64: 0,
     DType.F32: 1,

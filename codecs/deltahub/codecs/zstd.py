@@ -1,4 +1,4 @@
-"""Codec 1, zstd: independent zstd frames of up to 8 MiB decoded, for bytes of unknown meaning.
+"""Codec 1, zstd: zstd frames of up to 8 MiB decoded, for bytes of unknown meaning.
 
 The format page is codecs/spec/zstd.md.
 """
@@ -9,20 +9,20 @@ from typing import ClassVar, Final
 import zstandard
 
 from deltahub.codecs._native import BlockTable
-from deltahub.codecs.blocks import GUARD_BYTES, decode_blocks, encoded_blocks, guard, unguarded
+from deltahub.codecs.blocks import GUARD_BYTES, decode_blocks, encode_each_block, guard, unguarded
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.errors import CorruptFrame
 from deltahub.codecs.protocol import BlockMode, Buffer, Effort, EncodedBody, Geometry
 
 LEVEL: Final = 3
-WINDOW_LOG: Final = 23  # a match may reach back to the begin of any block
+WINDOW_LOG: Final = 23  # a match may reach back to the begin of its block
 MAX_BLOCK: Final = 1 << WINDOW_LOG  # 8 MiB decoded
 
 
 class Zstd:
     """Each block: a 4-byte guard over the stored bytes, then one zstd frame.
 
-    The guard is needed because zstd ignores some of its bits, and a frame has one form only.
+    The guard is needed because zstd ignores some bits, but a tensor must have only one frame.
     """
 
     codec_id: ClassVar[str] = "zstd"
@@ -42,7 +42,7 @@ class Zstd:
         threads: int,
         front: int = 0,
     ) -> EncodedBody:
-        blocks, checksums = encoded_blocks(_compress, geometry, source, threads, front)
+        blocks, checksums = encode_each_block(_compress, geometry, source, threads, front)
         return EncodedBody(prelude=b"", blocks=blocks, checksums=checksums)
 
     def decode(
@@ -63,26 +63,26 @@ class Zstd:
         decode_blocks(_decompress, geometry, blocks, first, end, payload, out, threads)
 
 
-class _Estimating(threading.local):
-    """A thread's compressor of samples: to make one takes as long as it takes to use it."""
+class _SampleCompressor(threading.local):
+    """A compressor of samples for each thread: making one takes as long as using it."""
 
     def __init__(self) -> None:
         self.compressor = zstandard.ZstdCompressor(level=LEVEL)
 
 
-_estimating: Final = _Estimating()
+_sample_compressor: Final = _SampleCompressor()
 
 
 def compressed_size(sample: Buffer) -> int:
-    """About how many bytes a block of these bytes takes."""
-    return GUARD_BYTES + len(_estimating.compressor.compress(sample))
+    """The estimated size of a coded block of these bytes."""
+    return GUARD_BYTES + len(_sample_compressor.compressor.compress(sample))
 
 
 def zstd_header(size_bytes: int) -> bytes:
     """The only zstd frame header allowed before `size_bytes` of content.
 
     RFC 8878: magic, descriptor (single segment, no checksum, no dictionary), content size in the
-    fewest bytes. Knowing it, the decoder need not trust what the stored one asks for.
+    fewest bytes. The decoder compares, so a stored header cannot demand a larger window.
     """
     magic = b"\x28\xb5\x2f\xfd"
     if size_bytes < 256:

@@ -1,4 +1,4 @@
-"""Damage on the way, wrong tokens, full disks: an error or the right bytes, never others."""
+"""Damaged answers, wrong tokens, full disks: a clear error or the right bytes."""
 
 import contextlib
 import os
@@ -56,7 +56,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def pushed(
     hub_server: RunningHub, folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, str]:
-    """The names of both, pushed once for all tests here."""
+    """The names of the base and its fine-tune, pushed once for all tests of this file."""
     names = ("admin/wire-base", "admin/wire-tuned")
     place = tmp_path_factory.mktemp("pushed")
     with pytest.MonkeyPatch.context() as patch:
@@ -94,8 +94,8 @@ def test_flipped_bytes_are_found_and_fetched_again(
     if is_base_here:
         hub.pull(pushed[0])
     rng = np.random.default_rng(seed)
-    # The first answers are small ones; damage there is a refused answer, tried elsewhere.
-    # One flip, since another one might hit the same bytes as they come again.
+    # Behind the first, small answers: damage there is refused, as another test shows.
+    # One flip, because a second one might hit the same bytes when they are sent again.
     at = int(rng.integers(100_000, 2_000_000))
     with damaging_proxy(hub_server.address, flip_at=(at,)) as proxy:
         report = connect(proxy.url).pull_with_report(pushed[1])
@@ -178,7 +178,7 @@ def test_a_damaged_base_on_this_machine_is_found_out_and_forgotten(
     data = bytearray(blob.read_bytes())
     data[2 * MIB] ^= 1
     blob.write_bytes(data)
-    os.utime(blob, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # nothing but the bytes tells
+    os.utime(blob, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # only the bytes show the damage
     report = hub.pull_with_report(pushed[1])
     assert contents(report.path) == contents(folders[1])
 
@@ -257,7 +257,7 @@ def test_something_that_is_no_hub_is_reported(connect: Callable[..., Hub]) -> No
 def test_a_full_disk_is_one_clear_line_and_a_later_pull_succeeds(
     hub_server: RunningHub, hub: Hub, pushed: tuple[str, str], folders: tuple[Path, Path]
 ) -> None:
-    """A limit on the size of files stands for the disk: the same calls fail, unprivileged."""
+    """A limit on file sizes replaces a full disk: the same calls fail, without privileges."""
     script = (
         "import resource, sys; from deltahub.client.cli.main import main;"
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({2 * MIB}, {2 * MIB})); main(sys.argv[1:])"

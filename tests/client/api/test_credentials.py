@@ -1,4 +1,4 @@
-"""Which hub and which token: argument, environment, what login stored; never another hub's."""
+"""The hub and token come from arguments, the environment or `login`'s file."""
 
 import stat
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The wire: kept connections, patience, early refusals, and answers that cannot be."""
+"""HTTP: kept connections, retries, early refusals, and malformed answers."""
 
 import http.server
 import json
@@ -30,7 +30,7 @@ from support.needed import lacking
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Answers what its server was told to, one entry a request, the last one for ever."""
+    """Answers each request with the next entry of the server's script; repeats the last."""
 
     protocol_version = "HTTP/1.1"
     server: "Server"
@@ -157,16 +157,16 @@ def test_a_hub_that_is_merely_busy_costs_no_patience_but_not_for_ever(
     busy = (503, error_body("busy", "16 uploads of yours are under way"), {"Retry-After": "0"})
     server.script = [busy] * 5 + [(200, b"2", {})]
     heard: list[str] = []
-    with transport.telling(heard.append):
+    with transport.reporting_waits(heard.append):
         assert transport.call("PUT", "/v1/x", body=b"data").json() == 2
     assert heard == ["waiting: the hub is busy (16 uploads of yours are under way)"]
-    monkeypatch.setattr("deltahub.client.api.transport._TELL_EVERY_S", 0)
+    monkeypatch.setattr("deltahub.client.api.transport._REPORT_EVERY_S", 0)
     monkeypatch.setattr("deltahub.client.api.transport.BUSY_PATIENCE_S", 0.5)
     server.script = [busy]
     with pytest.raises(Busy, match="16 uploads"):
         transport.call("PUT", "/v1/x", body=b"data")
     assert len(server.seen) < 20
-    assert len(heard) == 1  # who has gone is told no more
+    assert len(heard) == 1  # a removed listener is not called
     transport.close()
 
 
@@ -306,7 +306,7 @@ def test_a_refusal_before_the_end_of_the_body_is_understood(
     refusal = error_body("forbidden", "a read token does not write")
     server.script = [(403, refusal, {"Connection": "close"})]
     with path.open("rb") as file, pytest.raises(HubError) as refused:
-        transport.patiently(lambda: transport.send_file("/v1/uploads/x", file, 0, 64 << 20))
+        transport.with_retries(lambda: transport.send_file("/v1/uploads/x", file, 0, 64 << 20))
     assert isinstance(refused.value, Forbidden | HubUnreachable)
 
 

@@ -148,8 +148,8 @@ def test_login_stores_what_later_commands_use(hub_server: RunningHub, home: Path
     assert not (home / ".config").exists()
     stored = ok(deltahub("login", "--url", hub_server.url, given=f"{hub_server.admin_token}\n"))
     assert stored.out.startswith(f"admin at {hub_server.url}")
-    told = ok(deltahub("whoami", "--json")).json()
-    assert (told["is_admin"], told["url"]) == (True, hub_server.url)
+    printed = ok(deltahub("whoami", "--json")).json()
+    assert (printed["is_admin"], printed["url"]) == (True, hub_server.url)
     assert deltahub("login", "--url", hub_server.url).status == 2
     path = home / ".config" / "deltahub" / "credentials.json"
     path.write_text("{bad")
@@ -238,7 +238,7 @@ def test_the_card_declares_the_base_unless_the_command_does(name: str, tmp_path:
     (folder / "README.md").write_text("---\nbase_model: org/carded\n---\n")
     assert declared().startswith("base declared: org/carded (absent")
     assert declared("--base", "none") == "base declared: none"
-    assert declared() == "base declared: none"  # the card is as it was
+    assert declared() == "base declared: none"  # the model card is unchanged
     (folder / "README.md").write_text("---\nbase_model: org/second\n---\n")
     assert declared("--base", "org/said").startswith("base declared: org/said (absent")
     (folder / "README.md").write_text("---\nbase_model: org/third\n---\n")
@@ -308,7 +308,7 @@ def test_one_file_can_be_pushed_under_another_name(tmp_path: Path, name: str, hu
 
 
 def test_the_service_says_which_extra_is_missing(tmp_path: Path) -> None:
-    """Packages that cannot be imported stand for an install without the extra."""
+    """Packages that cannot be imported imitate an install without the extra."""
     for package in ("fastapi", "sqlalchemy", "pydantic", "pydantic_settings", "uvicorn", "dbos"):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").write_text(

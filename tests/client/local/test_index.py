@@ -1,4 +1,4 @@
-"""The local index: what it finds, and that it never insists on what is gone."""
+"""The local index finds hashed files and tensors, and drops files that changed."""
 
 import os
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_a_file_that_was_written_to_is_forgotten(tmp_path: Path, file: Path) -> 
     os.utime(file, ns=(1, old.mtime_ns + 1))
     assert index.sha256_of(file, stamp(file)) is None
     assert index.find([A]) == {}
-    # Also after the old stamp has come back: the row itself is gone.
+    # Also after the file has its old stamp again, because the row was deleted.
     os.utime(file, ns=(1, old.mtime_ns))
     assert index.find([A]) == {}
     index.close()

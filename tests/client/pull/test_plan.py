@@ -1,4 +1,4 @@
-"""How each tensor of a file is got."""
+"""The plan of a pull: how each tensor of a file is fetched."""
 
 from collections.abc import Sequence
 
@@ -35,13 +35,13 @@ def test_what_is_here_is_copied() -> None:
     plan = plan_rebuild(slots(1, 2), table(stored(1), stored(2)), {name(1), name(2)})
     assert [slot.start for slot in plan.copies] == [0, 1000]
     assert not plan.waves
-    assert not plan.runs
+    assert not plan.ranges
 
 
 def test_a_delta_whose_base_is_here_comes_as_a_frame_and_any_other_as_bytes() -> None:
     plan = plan_rebuild(slots(1, 2, 3), table(stored(1, 91), stored(2, 92), stored(3)), {name(91)})
     assert [ids(wave) for wave in plan.waves] == [[[1, 3]]]
-    assert ids(plan.runs) == [[2]]
+    assert ids(plan.ranges) == [[2]]
 
 
 def test_a_delta_of_a_tensor_in_the_same_file_waits_for_it() -> None:
@@ -52,7 +52,7 @@ def test_a_delta_of_a_tensor_in_the_same_file_waits_for_it() -> None:
 def test_what_the_hub_keeps_raw_or_does_not_name_comes_as_neighbouring_bytes() -> None:
     plan = plan_rebuild(slots(1, 2, 3), table(stored(1, encoded=1000), stored(2)), set())
     assert [ids(wave) for wave in plan.waves] == [[[2]]]
-    assert ids(plan.runs) == [[1], [3]]
+    assert ids(plan.ranges) == [[1], [3]]
 
 
 def test_a_tensor_that_a_file_holds_twice_moves_once() -> None:
@@ -67,7 +67,7 @@ def test_requests_are_bounded() -> None:
     plan = plan_rebuild(slots(1, 2, 3, size=2 * half), table_of, set())
     assert [ids(wave) for wave in plan.waves] == [[[1], [2], [3]]]
     plan = plan_rebuild(slots(1, 2, 3, size=half), {}, set())
-    assert ids(plan.runs) == [[1], [2], [3]]
+    assert ids(plan.ranges) == [[1], [2], [3]]
 
 
 @given(
@@ -82,7 +82,7 @@ def test_every_slot_is_planned_once_and_nothing_is_decoded_before_its_base(
     known = table(*(stored(n, *of) for n, of in bases.items()))
     plan: RebuildPlan = plan_rebuild(asked, known, {name(n) for n in local})
     there = set(local)
-    planned = [*plan.copies, *plan.repeats, *(slot for run in plan.runs for slot in run)]
+    planned = [*plan.copies, *plan.repeats, *(slot for run in plan.ranges for slot in run)]
     for wave in plan.waves:
         flat = [slot for batch in wave for slot in batch]
         for slot in flat:

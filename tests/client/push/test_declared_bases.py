@@ -20,8 +20,8 @@ from support.service.client_process import deltahub
 from support.service.hub import RunningHub
 
 
-def told(hub_server: RunningHub, token: str, name: str) -> str:
-    """What `deltahub info` prints for people."""
+def info_text(hub_server: RunningHub, token: str, name: str) -> str:
+    """The text that `deltahub info` prints."""
     environment = {"DELTAHUB_URL": hub_server.url, "DELTAHUB_TOKEN": token}
     run = deltahub("info", name, "--brief", environment=environment)
     assert run.status == 0, run.err
@@ -29,7 +29,7 @@ def told(hub_server: RunningHub, token: str, name: str) -> str:
 
 
 def info_once(hub: Hub, name: str, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """The repository's info as soon as it is so: re-planning is a job of its own."""
+    """The repository's info once the condition holds: re-planning is a separate job."""
     deadline = time.monotonic() + 60
     while not condition(found := hub.info(name)):
         assert time.monotonic() < deadline, found["base"]
@@ -61,7 +61,7 @@ def test_an_absent_base_is_told_and_used_once_it_arrives(
         "measured": [],
     }
     line = f"base declared: {base} (absent: there is none that you may read; used once it arrives)"
-    assert line in told(hub_server, hub_server.admin_token, name)
+    assert line in info_text(hub_server, hub_server.admin_token, name)
 
     other_machine()
     assert contents(hub.pull(name, sha256=True)) == contents(tuned)
@@ -72,7 +72,7 @@ def test_an_absent_base_is_told_and_used_once_it_arrives(
         pushed.commit,
     )
     assert after["totals"]["own"] < 0.7 * before["totals"]["own"]
-    shown = told(hub_server, hub_server.admin_token, name)
+    shown = info_text(hub_server, hub_server.admin_token, name)
     assert f"base declared: {base} (resolved: 100% of the weights)" in shown
     assert f"base measured: {base}@{pushed.commit[:12]}: 100% of the weights" in shown
     other_machine()
@@ -90,7 +90,7 @@ def test_a_base_of_another_architecture_is_told_to_be_of_no_use(
     assert found["base"]["declared_status"] == "unused"
     assert wrong not in [each["repository"] for each in found["base"]["measured"]]
     line = f"base declared: {wrong} (not used: nothing here is coded against its tensors)"
-    assert line in told(hub_server, hub_server.admin_token, name)
+    assert line in info_text(hub_server, hub_server.admin_token, name)
     other_machine()
     assert contents(hub.pull(name, sha256=True)) == contents(tuned)
 
@@ -112,7 +112,7 @@ def test_an_unreadable_base_is_told_like_an_absent_one_and_used_once_it_may_be_r
         assert before["base"] == absent | {"declared": "base-owner/base"}
         assert (absent["declared_status"], absent["commit"]) == ("absent", None)
         line = "base declared: base-owner/base (absent: there is none that you may read;"
-        assert line in told(hub_server, mine, "base-guesser/tuned")
+        assert line in info_text(hub_server, mine, "base-guesser/tuned")
 
         owner.delete("base-owner/base")
         owner.push(base, "base-owner/base", private=False)
@@ -138,7 +138,7 @@ def test_a_base_without_safetensors_is_said_to_be_of_no_use_so_far(
     assert pushed.base_state == "no_safetensors"
     assert f"warning: {base} has no safetensors file here" in said.getvalue()
     line = f"base declared: {base} (not used so far: it has no safetensors file;"
-    assert line in told(hub_server, hub_server.admin_token, name)
+    assert line in info_text(hub_server, hub_server.admin_token, name)
 
 
 def test_a_base_that_is_gone_is_said_to_be(
@@ -149,7 +149,7 @@ def test_a_base_that_is_gone_is_said_to_be(
     hub.push(write_model(tmp_path / "tuned", tuned), name, base=f"{name}-base", private=True)
     info_once(hub, name, lambda found: bool(found["base"]["measured"]))
     hub.delete(f"{name}-base")
-    text = told(hub_server, hub_server.admin_token, name)
+    text = info_text(hub_server, hub_server.admin_token, name)
     assert "differences from a model that is gone" in text
 
 

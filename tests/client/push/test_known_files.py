@@ -1,4 +1,4 @@
-"""What the hub has is not sent, what this machine has is not fetched, wherever it came from."""
+"""Bytes that the hub has are not sent; bytes of this machine are not fetched."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ SMALL, LARGE = 30_000, (1 << 20) + 7
 
 
 class Stages(Silent):
-    """Keeps the titles of a push's stages."""
+    """Records the titles of a push's stages."""
 
     def __init__(self) -> None:
         self.titles: list[str] = []
@@ -30,7 +30,7 @@ class Stages(Silent):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A model with a small and a large file that are no weights; nobody else has its bytes."""
+    """A model with a small and a large file besides weights; no other test has its bytes."""
     tensors = {key: value + os.urandom(1)[0] for key, value in base_tensors().items()}
     folder = write_model(tmp_path / "model", tensors, id=os.urandom(8).hex())
     (folder / "tokenizer.json").write_bytes(os.urandom(SMALL))
@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def received(hub: RunningHub) -> int:
-    """Bytes that the server has read from its sockets."""
+    """Number of bytes that the server has read from its sockets."""
     counted: int = hub.call("GET", "/v1/metrics", token=hub.admin_token).json()["received_bytes"]
     return counted
 
@@ -114,13 +114,13 @@ def test_who_may_not_push_is_refused_before_a_file_is_read(
 ) -> None:
     hub.create(name)
     token = hub_server.user("passer-by")
-    told = Stages()
+    stages = Stages()
     before = received(hub_server)
     with Hub(hub_server.url, token) as other, pytest.raises(Forbidden, match=name):
-        other.push(folder, name, progress=told)
+        other.push(folder, name, progress=stages)
     with Hub(hub_server.url) as nobody, pytest.raises(Unauthorized):
-        nobody.push(folder, name, progress=told)
-    assert told.titles == []
+        nobody.push(folder, name, progress=stages)
+    assert stages.titles == []
     assert received(hub_server) - before < 5_000
     run = deltahub("push", str(folder), name, "--json", "--url", hub_server.url, "--token", token)
     assert (run.status, run.error()["code"]) == (4, "forbidden")

@@ -1,4 +1,4 @@
-"""When a push makes a repository or a branch, and when it makes none."""
+"""When a push creates a repository or a branch, and when it does not."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a push does when the hub, the files or the time are unusual."""
+"""Pushes to a hub, of files or at times that are unusual."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -16,7 +16,7 @@ from support.service.hub import running_hub
 
 
 class Notes(Silent):
-    """Keeps what a push tells."""
+    """Records the notes of a push."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []

@@ -1,4 +1,4 @@
-"""A recipe has one form: what is read back is equal, and any other form of it is refused."""
+"""A recipe has one form: it is read back equal, and any other form is refused."""
 
 import json
 import struct

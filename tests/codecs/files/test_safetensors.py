@@ -1,4 +1,4 @@
-"""Headers that the safetensors library writes are read; what the format forbids is refused."""
+"""Headers of the safetensors library are read; headers that break the format are refused."""
 
 import json
 import time
@@ -30,7 +30,7 @@ def parse(document: object) -> Any:
     ),
     metadata=st.one_of(
         st.none(),
-        # Without tensors and with empty metadata the library writes text that is no JSON.
+        # Without tensors and with empty metadata the library writes invalid JSON.
         st.dictionaries(st.text(max_size=5), st.text(max_size=5), min_size=1),
     ),
 )

@@ -1,4 +1,4 @@
-"""A file is cut the same way everywhere, and its recipe gives back every byte of it."""
+"""A file is always split in the same way, and its recipe gives back every byte."""
 
 import hashlib
 

@@ -14,8 +14,8 @@ from deltahub.codecs.reference.fm_delta import (
     Columns,
     LowRank,
     Model,
-    Sides,
-    Staircase,
+    SideValues,
+    WeightDecaySteps,
     Words,
 )
 from support.codecs.coded_frames import float_frame
@@ -181,7 +181,7 @@ PLAIN = Model(Words.of(DType.BF16), (WIDE_TABLE,), (Context(0, 0),))
 SMALL = BlockShape(2, 40)
 
 
-def plain_outcome(model: Model, sides: Sides) -> bytes | None:
+def plain_outcome(model: Model, sides: SideValues) -> bytes | None:
     stream = fm_delta.encode_block(model, bytes(160), bytes(160), SMALL, sides)[4:]
     prelude = fm_delta.write_prelude(model)
     return delta_outcome(DType.BF16, (2, 40), prelude, stream, bytes(160), SMALL)
@@ -191,16 +191,16 @@ def plain_outcome(model: Model, sides: Sides) -> bytes | None:
 def test_scales_lie_within_their_limits(scale: int) -> None:
     expected = bytes(160) if -8192 <= scale <= 8191 else None
     rows = replace(PLAIN, rows=Context(0, 12))
-    assert plain_outcome(rows, Sides((0, scale))) == expected
+    assert plain_outcome(rows, SideValues((0, scale))) == expected
     columns = replace(PLAIN, columns=Columns(Context(0, 12), (*[0] * 39, scale)))
-    assert plain_outcome(columns, Sides()) == expected
+    assert plain_outcome(columns, SideValues()) == expected
 
 
 @pytest.mark.parametrize("flag", [0, 1, 2, -1, 256])
 def test_flags_are_zero_or_one(flag: int) -> None:
-    model = replace(PLAIN, staircase=Staircase(1, Context(0, 0), Context(0, 0), (0, 1)))
+    model = replace(PLAIN, decay_steps=WeightDecaySteps(1, Context(0, 0), Context(0, 0), (0, 1)))
     expected = bytes(160) if flag in (0, 1) else None
-    assert plain_outcome(model, Sides((), (1, flag))) == expected
+    assert plain_outcome(model, SideValues((), (1, flag))) == expected
 
 
 @pytest.mark.parametrize("n_numbers", [39, 40, 41])
@@ -211,8 +211,8 @@ def test_columns_are_as_many_as_the_frame_has(n_numbers: int) -> None:
     right = ((7,) * n_numbers,)
     short = replace(product, low_rank=LowRank(9, (Context(0, 0),), (Context(0, 0),), right))
     streams = (
-        (scales, replace(scales, columns=Columns(Context(0, 0), (3,) * 40)), Sides()),
-        (short, product, Sides((), (), ((0, 0),))),
+        (scales, replace(scales, columns=Columns(Context(0, 0), (3,) * 40)), SideValues()),
+        (short, product, SideValues((), (), ((0, 0),))),
     )
     for told, coded, sides in streams:
         stream = fm_delta.encode_block(coded, bytes(160), bytes(160), SMALL, sides)[4:]

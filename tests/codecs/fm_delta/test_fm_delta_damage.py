@@ -15,7 +15,7 @@ from deltahub.codecs import BlockMode, CodecError, CorruptFrame, DType, Geometry
 from deltahub.codecs.protocol import Effort
 from deltahub.codecs.reference import fm_delta
 from deltahub.codecs.reference.fm_delta import BlockShape
-from deltahub.codecs.reference.fm_delta_model import STRIDED_VERSION
+from deltahub.codecs.reference.fm_delta_model import ZERO_BITS_VERSION
 from support.codecs.coded_frames import CodedFrame, all_parts, delta_frame, float_frame, made_frame
 from support.codecs.deltas import fine_tune, modes, one_row, scaled_fine_tune
 from support.codecs.kernels import delta_outcome, float_outcome
@@ -104,8 +104,8 @@ def test_the_frames_under_test_have_every_part_that_an_encoder_makes() -> None:
     assert modes(SMALL_FRAMES["floats, F16, all modes"].body) == [BlockMode.CODED, BlockMode.RAW]
     for name, case in SMALL_FRAMES.items():
         assert ("low rank" in name) == (case.base is not None and case.model.low_rank is not None)
-        assert ("decayed" in name) == (case.base is not None and case.model.staircase is not None)
-        assert ("stride" in name) == (case.base is not None and case.version == STRIDED_VERSION)
+        assert ("decayed" in name) == (case.base is not None and case.model.decay_steps is not None)
+        assert ("stride" in name) == (case.base is not None and case.version == ZERO_BITS_VERSION)
 
 
 @every_frame
@@ -146,7 +146,7 @@ def is_told_apart(case: CodedFrame, stream: bytes) -> bool:
     """Whether the stream tells other side numbers than the block's, which may decode alike."""
     model, shape = case.model, first_shape(case)
     readers = model.coder.open(stream), model.coder.open(case.stream())
-    mine, theirs = (fm_delta.read_sides(model, reader, shape) for reader in readers)
+    mine, theirs = (fm_delta.read_side_values(model, reader, shape) for reader in readers)
     return mine != theirs
 
 

@@ -12,7 +12,7 @@ from deltahub.codecs import DType
 from deltahub.codecs.reference import fm_delta, neuzip_lossless
 from deltahub.codecs.reference.bits import Field, write_fields
 from deltahub.codecs.reference.coder import Context, Table, table_fields
-from deltahub.codecs.reference.fm_delta import Columns, LowRank, Model, Staircase, Words
+from deltahub.codecs.reference.fm_delta import Columns, LowRank, Model, WeightDecaySteps, Words
 from deltahub.codecs.reference.fm_delta_prelude import model_fields
 from support.codecs.kernels import is_delta_prelude, is_float_prelude
 from support.codecs.reference_models import table_for
@@ -44,7 +44,7 @@ def scaled(context: Context) -> Model:
 
 
 def stairs(dtype: DType, bits: int, flags: Context = NEAR, context: Context = NEAR) -> Model:
-    return plain(dtype, staircase=Staircase(bits, flags, context, tuple(range(1 << bits))))
+    return plain(dtype, decay_steps=WeightDecaySteps(bits, flags, context, tuple(range(1 << bits))))
 
 
 def product(

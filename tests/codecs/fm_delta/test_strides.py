@@ -26,7 +26,7 @@ from deltahub.codecs.frames import TensorSpec, split_frames
 from deltahub.codecs.protocol import Effort
 from deltahub.codecs.reference import fm_delta
 from deltahub.codecs.reference.coder import Context, Table
-from deltahub.codecs.reference.fm_delta import BlockShape, Model, Sides, Staircase
+from deltahub.codecs.reference.fm_delta import BlockShape, Model, SideValues, WeightDecaySteps
 from deltahub.codecs.reference.fm_delta_model import ALPHABET
 from deltahub.codecs.reference.fm_delta_prelude import column_sequences
 from deltahub.codecs.reference.words import Words
@@ -121,7 +121,7 @@ def test_words_with_a_stride_come_back_by_all_kernels_alike(
     model = fm_delta.parse_prelude(
         Words.of(geometry.dtype), geometry.rows, geometry.columns, body.prelude, body.version
     )
-    assert model.stride == own
+    assert model.zero_bits == own
     for index, (mode, stored) in enumerate(body.blocks):
         begin, end = geometry.block_bytes(index)
         if mode == BlockMode.CODED and end - begin < 1000:
@@ -196,7 +196,7 @@ def test_a_product_is_found_in_the_shorter_words(short: DType) -> None:
     shape = geometry.rows, geometry.columns
     model = fm_delta.parse_prelude(Words.of(DType.F32), *shape, encoder.prelude, encoder.version)
     assert model.low_rank is not None
-    assert model.stride == (16 if short is DType.BF16 else 13)
+    assert model.zero_bits == (16 if short is DType.BF16 else 13)
 
 
 def test_a_product_is_found_where_no_shorter_dtype_has_all_words() -> None:
@@ -218,14 +218,14 @@ def test_classes_are_those_of_rounded_words() -> None:
     base = np.full(n, 0x3F7F_FFFF, "<u4")
     source = np.full(n, 0x3F81_0000, "<u4")
     source[::3] = 0x3F83_0000
-    shape, sides = BlockShape(1, n), Sides((), (0,), ())
+    shape, sides = BlockShape(1, n), SideValues((), (0,), ())
     model = Model(
         words,
         (Table(8, ()), Table(8, ())),
         tuple(Context(0, z) for z in range(7)),
         offset=4 * 127 + 1,
-        staircase=Staircase(1, Context(1, 0), Context(1, 0), (0, 0)),
-        stride=16,
+        decay_steps=WeightDecaySteps(1, Context(1, 0), Context(1, 0), (0, 0)),
+        zero_bits=16,
     )
     pair = source.tobytes(), base.tobytes()
     sequences = column_sequences(model)
@@ -307,10 +307,10 @@ def test_a_stride_and_its_shifts_have_limits(dtype: DType) -> None:
         return is_delta_prelude(dtype, (2, 30), fm_delta.write_prelude(model), 2)
 
     for stride in range(words.bits + 1):
-        model = Model(words, tensor.model.tables[:1], (Context(0, 0),), stride=stride)
+        model = Model(words, tensor.model.tables[:1], (Context(0, 0),), zero_bits=stride)
         assert is_sound(model) == (1 <= stride <= most)
     for shift in (words.bits - most - 1, words.bits - most):
-        model = Model(words, tensor.model.tables[:1], (Context(0, shift),), stride=most)
+        model = Model(words, tensor.model.tables[:1], (Context(0, shift),), zero_bits=most)
         assert is_sound(model) == (shift < words.bits - most)
     prelude = fm_delta.write_prelude(model)
     for unknown in (0, 3):

@@ -323,7 +323,7 @@ def test_the_reference_reads_and_writes_what_kernels_write(
         factors = left, right, FLOAT_WORDS[dtype].max_exponent // 2 - 6, True
     encoder = FmDeltaEncoder(WORD_KINDS[dtype], source, base, rows, columns, 2, *factors, True)
     model = fm_delta.parse_prelude(words, rows, columns, encoder.prelude, encoder.version)
-    assert model.stride == stride
+    assert model.zero_bits == stride
     assert (model.low_rank is not None) == (factors[0] != b"")
     assert fm_delta.write_prelude(model) == encoder.prelude
     geometry = Geometry(dtype, rows, columns, 20, 1)
@@ -334,7 +334,7 @@ def test_the_reference_reads_and_writes_what_kernels_write(
         stream = encoder.encode(*block, row, column, n_rows, n_columns)
         shape = BlockShape(n_rows, n_columns, column)
         assert fm_delta.decode_block(model, guarded(stream), block[1], shape) == block[0]
-        sides = fm_delta.read_sides(model, model.coder.open(stream), shape)
+        sides = fm_delta.read_side_values(model, model.coder.open(stream), shape)
         assert fm_delta.encode_block(model, *block, shape, sides) == guarded(stream)
 
 

@@ -109,7 +109,7 @@ def test_frames_in_blocks_have_the_parts_that_the_modes_could_touch() -> None:
         if "low rank" in name:
             assert frame.model.low_rank is not None
         if "decayed rows" in name:
-            assert frame.model.staircase is not None
+            assert frame.model.decay_steps is not None
 
 
 @every_mode

@@ -51,7 +51,7 @@ def test_any_words_come_back(dtype: DType, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("dtype", [DType.BF16, DType.F16, DType.F8_E4M3, DType.F8_E5M2])
 def test_every_word_there_is_comes_back(dtype: DType) -> None:
-    """All patterns, among words of one exponent so that the block is coded."""
+    """All bit patterns, among words of one exponent so that the block is coded."""
     unsigned = np.dtype(f"<u{dtype.itemsize}")
     every = np.arange(1 << 8 * dtype.itemsize).astype(unsigned)
     usual = np.random.default_rng(0).choice(every[len(every) // 4 :][: len(every) // 64], 1 << 18)
@@ -201,8 +201,8 @@ def test_a_few_elements_never_take_more_than_themselves(dtype: DType, count: int
     assert stored_bytes(encode_alone(one_row(dtype, count), words)) <= len(words)
 
 
-# In per cent of the words. Trained exponents have about 2.6 bits of entropy, the two digits behind
-# them 1.93: BF16 then takes (2.6 + 1.93 + 6) / 16.
+# Per cent of the words' bytes. Trained exponents have about 2.6 bits of entropy, the next two
+# mantissa bits 1.93. So BF16 takes (2.6 + 1.93 + 6) / 16.
 @pytest.mark.parametrize(
     ("dtype", "name", "limit"),
     [(DType.BF16, torch.bfloat16, 66.2), (DType.F16, torch.float16, 85.0),

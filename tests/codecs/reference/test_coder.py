@@ -1,4 +1,4 @@
-"""The coder of the readable reference: tables, symbols and streams come back as they went in."""
+"""The coder of the readable reference: tables, symbols and streams are read back equal."""
 
 from itertools import pairwise
 
@@ -13,8 +13,8 @@ from deltahub.codecs.reference.coder import (
     Alphabet,
     Coder,
     Context,
-    Numbers,
     Table,
+    ValueSequence,
     read_table,
     table_fields,
 )
@@ -28,7 +28,7 @@ every_alphabet = pytest.mark.parametrize("alphabet", [ALPHABET, NEUZIP], ids=["f
 
 
 def table_of(*used: tuple[int, int], table_log: int = 7, n_symbols: int = 82) -> Table:
-    """A table of (symbol, frequency)."""
+    """A table with these (symbol, frequency)."""
     frequencies = [0] * n_symbols
     for symbol, frequency in used:
         frequencies[symbol] = frequency
@@ -82,53 +82,53 @@ def test_a_number_has_one_symbol_whose_raw_digits_are_its_low_bits(shift: int) -
 
 
 @st.composite
-def sequences(draw: st.DrawFn) -> Numbers:
+def sequences(draw: st.DrawFn) -> ValueSequence:
     bits = draw(st.sampled_from([8, 16, 32, 64]))
     half = 1 << (bits - 1)
     number = st.integers(-9, 9) | st.integers(-half, half - 1)
-    numbers = draw(st.lists(number, max_size=70))
+    values = draw(st.lists(number, max_size=70))
     context = st.builds(Context, st.integers(0, 1), st.integers(0, bits - 1))
-    contexts = draw(st.lists(context, min_size=len(numbers), max_size=len(numbers)))
-    return Numbers(bits, contexts, numbers)
+    contexts = draw(st.lists(context, min_size=len(values), max_size=len(values)))
+    return ValueSequence(bits, contexts, values)
 
 
 @settings(max_examples=30)
 @given(coded=st.lists(sequences(), max_size=4), table_log=st.integers(7, 10))
-def test_sequences_come_back_from_their_stream(coded: list[Numbers], table_log: int) -> None:
+def test_sequences_come_back_from_their_stream(coded: list[ValueSequence], table_log: int) -> None:
     coder = Coder(ALPHABET, tables_for(ALPHABET, coded, 2, table_log))
     stream = coder.encode(coded)
     reader = coder.open(stream)
     for sequence in coded:
-        assert reader.take_sequence(sequence.bits, sequence.contexts) == sequence.numbers
+        assert reader.take_sequence(sequence.bits, sequence.contexts) == sequence.values
     reader.finish()
 
 
 def test_every_sequence_begins_at_the_first_lane() -> None:
-    """A number's lane is its place in its own sequence: both numbers go through lane 0."""
+    """A value's lane follows from its place in its sequence: both values use lane 0."""
     coder = Coder(ALPHABET, (table_of((2, 64), (4, 64)),))
-    one = Numbers(16, [Context(0, 0)], [1])
+    one = ValueSequence(16, [Context(0, 0)], [1])
     text = bin(int.from_bytes(coder.encode([one, one]), "little"))[3:]
     states = [int(text[7 * lane : 7 * lane + 7], 2) for lane in range(N_LANES)]
     assert states[0] != 0
     assert states[1:] == [0] * (N_LANES - 1)
-    assert len(text) == 7 * N_LANES + 2  # each number reads one digit
+    assert len(text) == 7 * N_LANES + 2  # each value reads one bit
 
 
 def test_a_table_of_one_symbol_takes_no_digits() -> None:
     coder = Coder(ALPHABET, (table_of((2, 128)),))
-    stream = coder.encode([Numbers(16, [Context(0, 0)] * 1000, [0] * 1000)])
+    stream = coder.encode([ValueSequence(16, [Context(0, 0)] * 1000, [0] * 1000)])
     assert int.from_bytes(stream, "little") == 1 << 7 * N_LANES
 
 
 def test_a_number_without_symbol_and_escape_is_the_callers_fault() -> None:
     coder = Coder(ALPHABET, (table_of((2, 127), (1, 1)),))
-    coder.encode([Numbers(16, [Context(0, 0)] * 2, [0, -5])])
+    coder.encode([ValueSequence(16, [Context(0, 0)] * 2, [0, -5])])
     with pytest.raises(InvalidInput, match="5 has no symbol"):
-        coder.encode([Numbers(16, [Context(0, 0)], [5])])
+        coder.encode([ValueSequence(16, [Context(0, 0)], [5])])
 
 
-# Lengths as they are told: 1 bits and a 0 bit for 0, -1, +1, -2, +2 ..., then the frequency's rest.
-NONE = "0"  # as long as the symbol two before
+# Stored lengths: bits 1 and a bit 0 for 0, -1, +1, -2, +2 ..., then the rest of the frequency.
+NONE = "0"  # the length of the symbol two before
 FAULTY_TABLES = {
     "beyond the sum": "11111111111111110 1111111 11111111111111110 0000000",
     "below the sum": NONE * 82,
@@ -149,7 +149,7 @@ def test_a_faulty_table_is_refused(fault: str) -> None:
 
 
 def test_a_table_as_it_is_told() -> None:
-    """128 = 64 + 32 + 31 + 1: lengths 7, 6, then 5 beside the 7, then 1 beside the 6."""
+    """128 = 64 + 32 + 31 + 1: lengths 7, 6, then 5 after the 7, then 1 after the 6."""
     text = "1" * 14 + "0" + "000000" + "1" * 12 + "0" + "00000" + "1110" + "1111" + "1" * 9 + "0"
     table = read_table(BitReader(write_fields([(int(digit), 1) for digit in text])), 7, ALPHABET)
     assert table.frequencies == (64, 32, 31, 1, *[0] * 78)
@@ -157,14 +157,14 @@ def test_a_table_as_it_is_told() -> None:
 
 GOOD = Coder(ALPHABET, (table_of((0, 1), (1, 1), (2, 62), (3, 32), (4, 32)),))
 CONTEXTS = [Context(0, 1)] * 40
-NUMBERS = [0, 1, -1, 2, 3, -2, 1000, -1000] * 5
+VALUES = [0, 1, -1, 2, 3, -2, 1000, -1000] * 5
 
 
 def read_all(stream: bytes) -> list[int]:
     reader = GOOD.open(stream)
-    numbers = reader.take_sequence(16, CONTEXTS)
+    values = reader.take_sequence(16, CONTEXTS)
     reader.finish()
-    return numbers
+    return values
 
 
 def stream_of(number: int) -> bytes:
@@ -172,8 +172,8 @@ def stream_of(number: int) -> bytes:
 
 
 def test_a_damaged_stream_is_refused_or_is_another() -> None:
-    stream = GOOD.encode([Numbers(16, CONTEXTS, NUMBERS)])
-    assert read_all(stream) == NUMBERS
+    stream = GOOD.encode([ValueSequence(16, CONTEXTS, VALUES)])
+    assert read_all(stream) == VALUES
     damaged = [stream[:length] for length in range(len(stream))]
     damaged += [stream + tail for tail in (b"\0", b"\1", stream)]
     for bit in range(8 * len(stream)):
@@ -183,7 +183,7 @@ def test_a_damaged_stream_is_refused_or_is_another() -> None:
     n_refused = 0
     for data in damaged:
         try:
-            assert read_all(data) != NUMBERS
+            assert read_all(data) != VALUES
         except CorruptFrame:
             n_refused += 1
     assert n_refused > len(damaged) // 2
@@ -205,27 +205,27 @@ def test_a_stream_without_its_digits_is_refused(fault: str, stream: bytes) -> No
 
 
 def test_digits_left_over_are_refused() -> None:
-    number = int.from_bytes(GOOD.encode([Numbers(16, CONTEXTS, NUMBERS)]), "little")
+    number = int.from_bytes(GOOD.encode([ValueSequence(16, CONTEXTS, VALUES)]), "little")
     for digit in (0, 1):
         with pytest.raises(CorruptFrame, match="goes on"):
             read_all(stream_of(2 * number + digit))
 
 
 def test_a_lane_that_ends_in_another_state_is_refused() -> None:
-    """Lanes that had no number must have begun in state 0, those that had one end there."""
-    few = Numbers(16, CONTEXTS[:8], NUMBERS[:8])
+    """Lanes without values must begin in state 0, lanes with values must end there."""
+    few = ValueSequence(16, CONTEXTS[:8], VALUES[:8])
     number = int.from_bytes(GOOD.encode([few]), "little")
     n_refused = 0
     for lane in range(8, N_LANES):
         changed = stream_of(number ^ 1 << (number.bit_length() - 1 - 7 * (lane + 1)))
         reader = GOOD.open(changed)
-        assert reader.take_sequence(16, few.contexts) == few.numbers
+        assert reader.take_sequence(16, few.contexts) == few.values
         with pytest.raises(CorruptFrame, match="another state"):
             reader.finish()
         n_refused += 1
     assert n_refused == 24
-    # The last digits of all are the last number's state: one more, and the lane ends elsewhere.
-    last = Numbers(16, CONTEXTS[:1], [0])
+    # The last bits are those of the last value's state: plus 1, and the lane ends in another.
+    last = ValueSequence(16, CONTEXTS[:1], [0])
     number = int.from_bytes(GOOD.encode([last]), "little")
     reader = GOOD.open(stream_of(number ^ 1))
     assert reader.take_sequence(16, last.contexts) == [0]
@@ -237,7 +237,7 @@ def test_a_lane_that_ends_in_another_state_is_refused() -> None:
 @given(junk=st.binary(max_size=120))
 def test_junk_is_refused_or_some_numbers(junk: bytes) -> None:
     try:
-        numbers = read_all(junk)
+        values = read_all(junk)
     except CorruptFrame:
         return
-    assert all(-(1 << 15) <= number < 1 << 15 for number in numbers)
+    assert all(-(1 << 15) <= number < 1 << 15 for number in values)

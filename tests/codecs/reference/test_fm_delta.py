@@ -1,4 +1,4 @@
-"""The readable reference of fm_delta: what a made model codes comes back, faults are refused."""
+"""The readable reference of fm_delta: encoded words come back, and faults are refused."""
 
 from collections import Counter
 from dataclasses import replace
@@ -16,14 +16,14 @@ from deltahub.codecs.reference.fm_delta import (
     Columns,
     LowRank,
     Model,
-    Sides,
-    Staircase,
+    SideValues,
+    WeightDecaySteps,
     Words,
     decode_block,
     encode_block,
     expectations,
     parse_prelude,
-    read_sides,
+    read_side_values,
     write_prelude,
 )
 from deltahub.codecs.reference.fm_delta_prelude import column_sequences
@@ -45,7 +45,7 @@ def assert_comes_back(tensor: Tensor) -> None:
 
 
 def all_parts(dtype: DType) -> dict[str, Any]:
-    """Everything that a model for words of the dtype may have."""
+    """All parts that a model for words of the dtype may have."""
     words = Words.of(dtype)
     return {
         "rows": True,
@@ -101,7 +101,7 @@ def test_sixty_four_components_come_back_and_no_more_than_rows_or_columns() -> N
 
 
 def test_a_word_is_coded_in_the_class_of_its_expected_correction() -> None:
-    """Row and column scales add, four steps an exponent; a flagged row has its own scale alone."""
+    """Row and column scales add, and 4 for each exponent; a flagged row has only its own scale."""
     words = Words.of(DType.BF16)
     z_of = {Context(0, shift): shift for shift in range(16)}
     model = Model(
@@ -111,26 +111,26 @@ def test_a_word_is_coded_in_the_class_of_its_expected_correction() -> None:
         offset=4 * 127 + 5,
         rows=Context(0, 0),
         columns=Columns(Context(0, 0), (0, 0, 2, -3)),
-        staircase=Staircase(2, Context(0, 0), Context(0, 0), (1, 2, 3, 0xFFFF)),
+        decay_steps=WeightDecaySteps(2, Context(0, 0), Context(0, 0), (1, 2, 3, 0xFFFF)),
     )
     base = [0x3F80, 0x4000, 0x3F80, 0x3F7F, 0x3F80, 0xBFA0, 0x3FC0, 0x3FE0]
-    sides = Sides(scales=(1, 7), flags=(0, 1))
+    sides = SideValues(scales=(1, 7), flags=(0, 1))
     expected = list(expectations(model, base, BlockShape(2, 4), sides))
     assert [word for word, _ in expected] == [*base[:4], 0x3F81, 0xBFA2, 0x3FC3, 0x3FDF]
     assert [z_of[context] for _, context in expected] == [6, 2, 8, 7] + [7] * 4
-    # The second half of the row: its columns' scales.
+    # The second half of the row: the scales of its columns.
     part = BlockShape(1, 2, left=2)
-    expected = list(expectations(model, base[2:4], part, Sides((9,), (0,))))
+    expected = list(expectations(model, base[2:4], part, SideValues((9,), (0,))))
     assert [z_of[context] for _, context in expected] == [15, 15]
 
 
 def test_a_step_of_rank_one_leaves_nothing_to_correct() -> None:
-    """Words that a product explains are coded in no digits but the side numbers'."""
+    """Words that a product predicts exactly take no bits, only their side values do."""
     base = (0x3F80).to_bytes(2, "little") * 12  # 1.0
     source = b"".join(
         (0x3F80 + 3 * i + j).to_bytes(2, "little") for i in (1, 2, 3) for j in (0, 3, 6, 9)
     )
-    one = 1 << 14  # a last place of a number whose exponent field is c0
+    one = 1 << 14  # one last place of a number with exponent field c0
     model = Model(
         Words.of(DType.BF16),
         (table_for(Counter({2: 1}), 82, 7), table_for(Counter({2: 1}), 82, 7)),
@@ -142,7 +142,7 @@ def test_a_step_of_rank_one_leaves_nothing_to_correct() -> None:
             ((one, one, one, one), (0, 3 * one // 2, 3 * one // 2, 3 * one // 2)),
         ),
     )
-    sides = Sides(left=((3, 6, 9), (0, 0, 0)))
+    sides = SideValues(left=((3, 6, 9), (0, 0, 0)))
     expected = expectations(model, model.words.read(base), BlockShape(3, 4), sides)
     assert [word for word, _ in expected] == [0x3F83] * 4 + [0x3F86] * 4 + [0x3F89] * 4
     stream = encode_block(model, source, base, BlockShape(3, 4), sides)
@@ -181,10 +181,10 @@ def test_a_damaged_block_is_refused(tensor: Tensor) -> None:
 
 @every_small
 def test_a_stream_of_other_digits_is_refused_or_is_another(tensor: Tensor) -> None:
-    """Behind a guard of its own: what somebody hostile would send."""
+    """With a valid guard, as an attacker would send it."""
     (shape,), (sides,) = tensor.shapes, tensor.sides
     stream = unguarded(encode_block(tensor.model, tensor.source, tensor.base, shape, sides))
-    told = read_sides(tensor.model, tensor.model.coder.open(stream), shape)
+    told = read_side_values(tensor.model, tensor.model.coder.open(stream), shape)
     changed = cut(stream) + flipped(stream) + [stream + tail for tail in (b"\0", b"\1", stream)]
     n_refused = 0
     for data in changed:
@@ -193,15 +193,15 @@ def test_a_stream_of_other_digits_is_refused_or_is_another(tensor: Tensor) -> No
         except CorruptFrame:
             n_refused += 1
         else:
-            if decoded == tensor.source:  # other side numbers may lead to the same classes
+            if decoded == tensor.source:  # other side values may give the same classes
                 reader = tensor.model.coder.open(data)
-                assert read_sides(tensor.model, reader, shape) != told
+                assert read_side_values(tensor.model, reader, shape) != told
     assert n_refused > len(changed) // 4
 
 
 @every_small
 def test_a_damaged_prelude_is_refused_or_is_another(tensor: Tensor) -> None:
-    """Damage to tables and fields makes another model, in that model's one form."""
+    """Damage to tables and fields is refused, or gives the only form of another model."""
     words = tensor.model.words
     n_rows, n_columns = tensor.geometry.rows, tensor.geometry.columns
     prelude = write_prelude(tensor.model)
@@ -241,7 +241,7 @@ def prelude_of(
     classes: tuple[Field, ...] = ((0, 6), *CONTEXT),
     parts: tuple[Field, ...] = tuple(NO_PARTS),
 ) -> bytes:
-    """Fields of a prelude as they are given, sound where nothing is."""
+    """A prelude of the given fields; the others are valid."""
     fields = [(table_log, 4), (len(tables) - 1, 4)]
     for table in tables:
         fields += table_fields(table, 2)
@@ -256,7 +256,7 @@ def test_the_prelude_without_faults_is_the_yardstick() -> None:
 
 
 def parts(*changes: tuple[int, list[Field]]) -> tuple[Field, ...]:
-    """The fields behind the classes; field i replaced."""
+    """The fields after the classes, with field i replaced for each (i, fields)."""
     changed = [[field] for field in NO_PARTS]
     for i, fields in changes:
         changed[i] = fields
@@ -273,13 +273,13 @@ FAULTY_PRELUDES = {
     "a context with table 1 of 1": prelude_of(classes=((0, 6), (1, 4), (3, 6))),
     "a shift of 16 bits": prelude_of(classes=((0, 6), (0, 4), (16, 6))),
     "like the one before": prelude_of(classes=((1, 6), *CONTEXT, (0, 1), *CONTEXT)),
-    "like the one before, told": prelude_of(
+    "like the one before has": prelude_of(
         classes=((3, 6), *CONTEXT, (0, 1), *OTHER, (1, 1), (0, 1), *OTHER)
     ),
     "an offset of 8192": prelude_of(parts=parts((0, [(8192, 16)]))),
     "an offset of -8193": prelude_of(parts=parts((0, [(-8193, 16)]))),
-    "a shift of 16 bits in numbers of 16": prelude_of(parts=parts((1, [(1, 1), (0, 4), (16, 6)]))),
-    "a staircase over 8 bits": prelude_of(parts=parts((3, [(8, 4), *CONTEXT, *CONTEXT]))),
+    "a shift of 16 bits in values of 16": prelude_of(parts=parts((1, [(1, 1), (0, 4), (16, 6)]))),
+    "steps by 8 mantissa bits": prelude_of(parts=parts((3, [(8, 4), *CONTEXT, *CONTEXT]))),
     "a product of rank 65": prelude_of(parts=parts((4, [(65, 7), (9, 8), *CONTEXT * 130]))),
     "exponent field 0": prelude_of(parts=parts((4, [(1, 7), (0, 8), *CONTEXT * 2]))),
     "exponent field 255": prelude_of(parts=parts((4, [(1, 7), (255, 8), *CONTEXT * 2]))),
@@ -299,11 +299,11 @@ def test_a_faulty_prelude_is_refused(fault: str) -> None:
 def test_limits_are_those_of_the_words() -> None:
     f32, f64, i16 = (Words.of(dtype) for dtype in (DType.F32, DType.F64, DType.I16))
     steep = prelude_of(parts=parts((3, [(11, 4), *CONTEXT, *CONTEXT])))
-    with pytest.raises(CorruptFrame, match="over 11 bits"):
+    with pytest.raises(CorruptFrame, match="by 11 mantissa bits"):
         parse_prelude(f32, 3, 3, steep)
-    staircase = prelude_of(parts=parts((3, [(1, 4), *CONTEXT, *CONTEXT])))
-    with pytest.raises(CorruptFrame, match="over 1 bits"):
-        parse_prelude(i16, 3, 3, staircase)
+    decay_steps = prelude_of(parts=parts((3, [(1, 4), *CONTEXT, *CONTEXT])))
+    with pytest.raises(CorruptFrame, match="by 1 mantissa bits"):
+        parse_prelude(i16, 3, 3, decay_steps)
     product = prelude_of(parts=parts((4, [(1, 7), (9, 8), *CONTEXT * 2])))
     for words in (f64, i16):
         with pytest.raises(CorruptFrame, match="product of rank 1"):
@@ -313,14 +313,14 @@ def test_limits_are_those_of_the_words() -> None:
         parse_prelude(Words.of(DType.F16), 3, 3, halves)
     wide = prelude_of(classes=((0, 6), (0, 4), (63, 6)))
     assert parse_prelude(f64, 3, 3, wide).classes == (Context(0, 63),)
-    with pytest.raises(CorruptFrame, match="63 bits in numbers of 32"):
+    with pytest.raises(CorruptFrame, match="63 bits in values of 32"):
         parse_prelude(f32, 3, 3, wide)
 
 
 @pytest.mark.parametrize("scale", [8192, -8193, 32767, -32768])
 def test_a_scale_out_of_range_is_refused(scale: int) -> None:
     model = Model(Words.of(DType.BF16), (TABLE,), (Context(0, 0),), rows=Context(0, 12))
-    stream = encode_block(model, bytes(4), bytes(4), BlockShape(1, 2), Sides((scale,)))
+    stream = encode_block(model, bytes(4), bytes(4), BlockShape(1, 2), SideValues((scale,)))
     with pytest.raises(CorruptFrame, match="a row scale"):
         decode_block(model, stream, bytes(4), BlockShape(1, 2))
     columns = replace(model, rows=None, columns=Columns(Context(0, 12), (0, scale)))
@@ -330,12 +330,12 @@ def test_a_scale_out_of_range_is_refused(scale: int) -> None:
 
 @pytest.mark.parametrize("flag", [2, -1, 256])
 def test_a_flag_that_is_none_is_refused(flag: int) -> None:
-    staircase = Staircase(1, Context(0, 0), Context(0, 0), (0, 1))
-    model = Model(Words.of(DType.BF16), (TABLE,), (Context(0, 0),), staircase=staircase)
+    decay_steps = WeightDecaySteps(1, Context(0, 0), Context(0, 0), (0, 1))
+    model = Model(Words.of(DType.BF16), (TABLE,), (Context(0, 0),), decay_steps=decay_steps)
     shape = BlockShape(1, 2)
-    stream = encode_block(model, bytes(4), bytes(4), shape, Sides((), (1,)))
+    stream = encode_block(model, bytes(4), bytes(4), shape, SideValues((), (1,)))
     assert decode_block(model, stream, bytes(4), shape) == bytes(4)
-    stream = encode_block(model, bytes(4), bytes(4), shape, Sides((), (flag,)))
+    stream = encode_block(model, bytes(4), bytes(4), shape, SideValues((), (flag,)))
     with pytest.raises(CorruptFrame, match="neither 0 nor 1"):
         decode_block(model, stream, bytes(4), shape)
 

@@ -1,4 +1,4 @@
-"""The readable reference of neuzip_lossless: every float comes back, nothing else is read."""
+"""The readable reference of neuzip_lossless: floats come back, and faults are refused."""
 
 import math
 from collections import Counter
@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from deltahub.codecs import CorruptFrame, DType, InvalidInput
 from deltahub.codecs.reference.coder import guarded
 from deltahub.codecs.reference.neuzip_lossless import (
-    MOST_LEADING_BITS,
+    MAX_LEADING_BITS,
     Model,
     alphabet,
-    block_numbers,
+    block_values,
     decode_block,
     encode_block,
     parse_prelude,
@@ -35,7 +35,7 @@ def model_for(
     symbols = alphabet(words, zero_bits, n_leading)
     table = table_for(Counter(), len(symbols.symbols), table_log)
     model = Model(words, zero_bits, table, n_leading)
-    (table,) = tables_for(symbols, [block_numbers(model, source)], 1, table_log)
+    (table,) = tables_for(symbols, [block_values(model, source)], 1, table_log)
     return replace(model, table=table)
 
 
@@ -65,7 +65,7 @@ def test_any_words_come_back_through_any_table(
     source = data.draw(st.binary(min_size=size, max_size=size))
     other = data.draw(st.binary(min_size=size, max_size=size))
     words = Words.of(dtype)
-    most = min(3, words.mantissa_bits, MOST_LEADING_BITS - words.exponent_bits)
+    most = min(3, words.mantissa_bits, MAX_LEADING_BITS - words.exponent_bits)
     n_leading = data.draw(st.integers(0, most))
     assert_comes_back(dtype, source, model_for(dtype, other, n_leading=n_leading))
 
@@ -134,7 +134,7 @@ def test_a_damaged_block_is_refused() -> None:
     for data in damaged:
         with pytest.raises(CorruptFrame, match="the guard does not match"):
             decode_block(GOOD, data, 60)
-        # Behind a guard of its own, as somebody hostile would send it: refused, or other words.
+        # With a valid guard, as an attacker would send it: refused, or other words.
         try:
             assert decode_block(GOOD, guarded(data[4:]), 60) != SOURCE or data[4:] == block[4:]
         except CorruptFrame:

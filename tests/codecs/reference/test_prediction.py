@@ -1,4 +1,4 @@
-"""A predicted word is the exact sum, rounded to the nearest: against fractions, and NumPy."""
+"""A predicted word is the exact sum, rounded once: compared with fractions and NumPy."""
 
 from bisect import bisect_left
 from fractions import Fraction
@@ -23,7 +23,7 @@ every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.n
 
 
 def value(words: Words, magnitude: int) -> Fraction:
-    """Of a word without its sign, in last places of the smallest numbers; beyond Inf as if finite.
+    """The value of a word without its sign, in last places of denormals; Inf and above as if finite.
 
     It grows with the word, so words of one sign are in the order of their values.
     """
@@ -34,7 +34,7 @@ def value(words: Words, magnitude: int) -> Fraction:
 
 
 def nearest(words: Words, exact: Fraction) -> int:
-    """The magnitude of the word nearest to `exact` >= 0; of two the even one; Inf for all above."""
+    """The magnitude of the word nearest to `exact` >= 0; ties to even; Inf if it is too large."""
     infinite = words.max_exponent << words.mantissa_bits
     above = bisect_left(range(infinite), exact, key=lambda magnitude: value(words, magnitude))
     if above == 0:
@@ -46,7 +46,7 @@ def nearest(words: Words, exact: Fraction) -> int:
 
 
 def expected(words: Words, base: int, step: int, c0: int) -> int:
-    """What the format says in words: addends cut to the common unit, and their sum rounded."""
+    """The rule of the format: addends are truncated to the common unit, their sum is rounded."""
     if words.exponent(base) == words.max_exponent:
         return base
     common = max(words.exponent(base), 1, c0)
@@ -100,7 +100,7 @@ def test_a_word_is_what_numpy_rounds_a_double_to(dtype: DType) -> None:
 
     least = np.float64(as_float(1))
     for c0 in (1, 2, 3, 14, words.max_exponent // 2, words.max_exponent - 2):
-        # Bases from the unit's exponent on, so that nothing is cut off but of the step.
+        # Bases from the unit's exponent on, so that only the step is truncated.
         exponents = np.clip(c0 + random.integers(0, 4, 300), 1, words.max_exponent - 1)
         mantissas = random.integers(0, 1 << words.mantissa_bits, 300)
         signs = random.integers(0, 2, 300) * words.sign
@@ -122,35 +122,35 @@ def test_a_word_is_what_numpy_rounds_a_double_to(dtype: DType) -> None:
 def test_special_bases(dtype: DType) -> None:
     words, guard = Words.of(dtype), GUARD_BITS[Words.of(dtype)]
     infinite = words.max_exponent << words.mantissa_bits
-    one = 1 << guard  # a last place
+    one = 1 << guard  # one last place
     c0 = words.max_exponent // 2
     number = c0 << words.mantissa_bits
     for word in (infinite, infinite | words.sign, infinite + 1, words.sign - 1):
         assert predicted(words, word, 5 * one, c0) == word
     assert predicted(words, number, 0, c0) == number
     assert predicted(words, number, one, c0) == number + 1
-    # Ties: to the even of two neighbours.
+    # Ties go to the even neighbour.
     assert predicted(words, number, one // 2, c0) == number
     assert predicted(words, number, one // 2 + 1, c0) == number + 1
     assert predicted(words, number + 1, one // 2, c0) == number + 2
     assert predicted(words, number + 1, -one // 2, c0) == number
-    # Nothing left: the base's sign stays, and a quarter of the unit where that is a normal number.
+    # Sums of 0: the base's sign, and a quarter of the unit if that is a normal number.
     whole = 1 << (guard + words.mantissa_bits)
     for e in (1, 2, c0, words.max_exponent - 1):
         left = max(e - guard - words.mantissa_bits - 2, 0) << words.mantissa_bits
         word = e << words.mantissa_bits
         assert predicted(words, word, -whole, e) == left
         assert predicted(words, word | words.sign, whole, e) == words.sign | left
-    # Through zero, and from zero: the smallest of all.
+    # Across zero, and from zero to the smallest number.
     assert predicted(words, 1, -2 * one, 1) == words.sign | 1
     assert predicted(words, 0, one, 1) == 1
     assert predicted(words, words.sign, one, 1) == 1
-    # A sum that rounds to zero keeps its own sign; half of the smallest is a tie, zero is even.
+    # A sum that rounds to 0 keeps its sign. Half of the smallest number is a tie, and 0 is even.
     assert predicted(words, words.sign, one // 2, 1) == 0
     assert predicted(words, 0, -(one // 2), 1) == words.sign
-    # From the denormals into the normals.
+    # From denormals to normal numbers.
     assert predicted(words, (1 << words.mantissa_bits) - 1, one, 1) == 1 << words.mantissa_bits
-    # Beyond the largest: the base stays.
+    # Above the largest number the result is the base.
     assert predicted(words, infinite - 1, one, words.max_exponent - 1) == infinite - 1
     assert predicted(words, infinite - 1, one // 2 - 1, words.max_exponent - 1) == infinite - 1
     assert predicted(words, infinite - 2, one, words.max_exponent - 1) == infinite - 1
@@ -178,7 +178,7 @@ def test_the_largest_products_wrap() -> None:
 @every_kernel
 @every_dtype
 def test_a_product_that_takes_all_of_a_word_is_read_alike(dtype: DType, kernels: str) -> None:
-    """Column j has words of exponent c0 - j, and of its products one leaves nothing of them."""
+    """Column j has words of exponent c0 - j, and a product in it whose sum with them is 0."""
     words = Words.of(dtype)
     digits = words.mantissa_bits + GUARD_BITS[words]
     shape = BlockShape(64, 16)

@@ -1,11 +1,10 @@
-"""What one codec takes beside input and output: run in a process of its own, prints the MiB.
+"""Prints the MiB that one codec takes beside input and output; runs in its own process.
 
     python -m support.codecs.codec_memory encode|decode THREADS FRAME CODEC EFFORT MIB [merged]
 
-A tensor of MIB MiB of BF16 is one frame, which encoding writes to the file FRAME and decoding reads
-there. Printed is by how much resident memory rises above what is held before and the output, which
-is made meanwhile. Nothing is coded before, and the allocator gives back what it keeps: memory that
-is taken once and kept for the next frame counts.
+A BF16 tensor of MIB MiB is one frame. `encode` writes it to the file FRAME and `decode` reads that
+file. The program prints the rise of resident memory, less the output. It codes nothing before, and
+the allocator returns its free memory, so memory that is kept for a next frame counts.
 """
 
 import ctypes
@@ -33,9 +32,9 @@ def bf16(numbers: npt.NDArray[np.float32]) -> Words:
 
 
 def pair(rows: int, is_merged: bool) -> tuple[Words, Words]:
-    """(fine-tune, base): noise in the last bits, or an adapter of rank 8 merged into the base."""
+    """(fine-tune, base): noise in the last bits, or a merged adapter of rank 8."""
     random = np.random.default_rng(0)
-    n_made = min(rows, MIB // COLUMNS)  # the same again: no codec here looks further than a word
+    n_made = min(rows, MIB // COLUMNS)  # repeated, because the codec sees only single words
     numbers = random.normal(0, 0.02, (n_made, COLUMNS)).astype(np.float32)
     numbers = bf16(numbers).astype(np.uint32).__lshift__(16).view(np.float32)
     base = np.tile(bf16(numbers), (rows // n_made, 1))
@@ -55,9 +54,9 @@ def status_bytes(key: str) -> int:
 
 
 def rise_bytes(work: Callable[[], object]) -> int:
-    """Of resident memory at its highest, while `work` runs."""
-    ctypes.CDLL(None).malloc_trim(0)  # what was freed before would be taken again, unseen
-    Path("/proc/self/clear_refs").write_text("5")  # forgets the highest so far
+    """The rise of resident memory at its peak while `work` runs."""
+    ctypes.CDLL(None).malloc_trim(0)  # else freed memory would be reused and not counted
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = status_bytes("VmRSS")
     kept = work()
     rise = status_bytes("VmHWM") - before
@@ -66,7 +65,7 @@ def rise_bytes(work: Callable[[], object]) -> int:
 
 
 class Frames:
-    """A pair as a frame of one codec."""
+    """A frame of a pair, encoded by one codec."""
 
     def __init__(self, codec: str, effort: Effort, rows: int, is_merged: bool) -> None:
         self.codec, self.effort, self.rows = codec, effort, rows

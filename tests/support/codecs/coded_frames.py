@@ -1,4 +1,4 @@
-"""Whole frames of the coded kinds, small, with every part of the format in one of them."""
+"""Small whole frames of fm_delta and neuzip_lossless, with every part of the formats."""
 
 from dataclasses import dataclass, replace
 from itertools import cycle
@@ -18,7 +18,7 @@ from support.codecs.reference_models import Tensor, make_tensor, tables_for
 
 @dataclass(frozen=True)
 class CodedFrame:
-    """A frame of one tensor: what it decodes to, what it was coded against and how."""
+    """A frame of one tensor, with its decoded bytes, its base and its encoded body."""
 
     codec: str
     geometry: Geometry
@@ -68,7 +68,7 @@ class CodedFrame:
 
     @property
     def version(self) -> int:
-        """Of a frame of fm_delta."""
+        """The codec version of an fm_delta frame."""
         assert self.body.version is not None
         return self.body.version
 
@@ -82,7 +82,7 @@ class CodedFrame:
 def delta_frame(
     geometry: Geometry, source: bytes, base: bytes, effort: Effort = Effort.DEFAULT
 ) -> CodedFrame:
-    """As the encoder makes it."""
+    """The frame that the encoder makes."""
     body = encode(geometry, source, base, effort=effort)
     return CodedFrame("fm_delta", geometry, source, base, body)
 
@@ -93,7 +93,7 @@ def float_frame(dtype: DType, count: int, n_blocks: int = 1) -> CodedFrame:
 
 
 def made_frame(tensor: Tensor) -> CodedFrame:
-    """As the reference makes it, which codes any model."""
+    """The frame that the reference makes, which accepts any model."""
     blocks: list[tuple[BlockMode, bytes]] = []
     checksums = []
     for index, (shape, sides) in enumerate(zip(tensor.shapes, tensor.sides, strict=True)):
@@ -108,7 +108,7 @@ def made_frame(tensor: Tensor) -> CodedFrame:
 
 
 def all_parts(geometry: Geometry, stride: int = 0) -> Tensor:
-    """Scales of rows and columns, a staircase and, where the dtype may, a product of rank 3."""
+    """A tensor with row and column scales, weight-decay rows, and a product if the dtype may."""
     words = Words.of(geometry.dtype)
     has_product = geometry.dtype in (DType.BF16, DType.F16, DType.F32)
     tensor = make_tensor(
@@ -123,13 +123,13 @@ def all_parts(geometry: Geometry, stride: int = 0) -> Tensor:
 
 
 def near_its_predictions(tensor: Tensor) -> Tensor:
-    """The same model and sides for words that they predict well, so that coding pays."""
+    """The tensor with words that its model predicts well, so that coding pays."""
     model, steps = tensor.model, cycle((0, 0, 1, 0, -1, 0, 3, 0))
     source = b""
     for index, (shape, sides) in enumerate(zip(tensor.shapes, tensor.sides, strict=True)):
         base = model.words.read(tensor.block(index)[1])
         expected = fm_delta.expectations(model, base, shape, sides)
-        stride = model.stride
+        stride = model.zero_bits
         moved = [model.words.apply(word, next(steps) << stride) for word, _ in expected]
         block = [word >> stride << stride for word in moved]
         source += model.words.write(block)
@@ -137,7 +137,7 @@ def near_its_predictions(tensor: Tensor) -> Tensor:
 
 
 def with_strides(tensor: Tensor, is_rounded: bool) -> Tensor:
-    """The same with factors that are multiples of powers of two, if it has a product."""
+    """The tensor with factors that share trailing zero bits, if it has a product."""
     low_rank = tensor.model.low_rank
     if low_rank is None:
         return tensor
@@ -149,8 +149,8 @@ def with_strides(tensor: Tensor, is_rounded: bool) -> Tensor:
     low_rank = replace(
         low_rank,
         right=right,
-        left_strides=tuple(left for left, _ in strides),
-        right_strides=tuple(right for _, right in strides),
+        left_zero_bits=tuple(left for left, _ in strides),
+        right_zero_bits=tuple(right for _, right in strides),
         is_rounded=is_rounded,
     )
     sides = []
@@ -163,7 +163,7 @@ def with_strides(tensor: Tensor, is_rounded: bool) -> Tensor:
 
 
 def with_tables(tensor: Tensor) -> Tensor:
-    """The same with tables from what it codes."""
+    """The tensor with tables that fit its values."""
     model = tensor.model
     sequences = column_sequences(model)
     for index, (shape, sides) in enumerate(zip(tensor.shapes, tensor.sides, strict=True)):

@@ -1,4 +1,4 @@
-"""Words to code: fine-tunes as training leaves them, words at their limits; and bodies of them."""
+"""Words of fine-tunes and words at their limits, and their encoded bodies."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,7 @@ from deltahub.codecs.protocol import Effort
 
 Words = npt.NDArray[np.unsignedinteger]
 
-# The last finite word of each float: what lies above it, up to the sign bit, is infinite or NaN.
+# The largest finite word of each float dtype. Words above it are infinite or NaN.
 LAST_FINITE = {
     DType.F64: 0x7FEF_FFFF_FFFF_FFFF,
     DType.F32: 0x7F7F_FFFF,
@@ -24,7 +24,7 @@ LAST_FINITE = {
 
 
 def fine_tune(dtype: DType, count: int, seed: int = 0, step: float = 2e-4) -> tuple[bytes, bytes]:
-    """(fine-tune, base): normal weights, and a step of one size for all, as optimizers take."""
+    """(fine-tune, base): normal weights, and steps of one size, as optimizers take."""
     random = np.random.default_rng(seed)
     weights = random.standard_normal(count) * 0.02
     tuned = weights + random.standard_normal(count) * step
@@ -35,14 +35,14 @@ def fine_tune(dtype: DType, count: int, seed: int = 0, step: float = 2e-4) -> tu
         base = np.clip(weights * 8 * scale, -scale, scale).astype(signed)
         steps = np.rint(random.standard_normal(count) * min(scale / 20, 1000)).astype(signed)
         return (base + steps).tobytes(), base.tobytes()
-    with np.errstate(over="ignore"):  # a large step makes infinities, and they are words too
+    with np.errstate(over="ignore"):  # a large step makes infinities, which must come back too
         return as_words(tuned, dtype).tobytes(), as_words(weights, dtype).tobytes()
 
 
 def scaled_fine_tune(
     dtype: DType, rows: int, columns: int, seed: int = 0, step: float = 2e-4
 ) -> tuple[bytes, bytes]:
-    """(fine-tune, base) of a float, whose rows and columns have steps of sizes of their own."""
+    """(fine-tune, base) of a float dtype; each row and column has its own size of steps."""
     random = np.random.default_rng(seed)
     weights = random.standard_normal((rows, columns)) * 0.02
     sizes = np.exp(random.standard_normal((rows, 1)) + random.standard_normal((1, columns)))
@@ -53,7 +53,7 @@ def scaled_fine_tune(
 def as_words(values: npt.NDArray[np.float64], dtype: DType) -> Words:
     if dtype in (DType.F64, DType.F32, DType.F16):
         return values.astype(f"<f{dtype.itemsize}").view(f"<u{dtype.itemsize}")
-    if dtype is DType.F8_E4M3:  # F16 with a bias of 15, cut down to 4 + 3 bits and a bias of 7
+    if dtype is DType.F8_E4M3:  # F16 with a bias of 15, reduced to 4 + 3 bits and a bias of 7
         halves = (values * 2.0**-8 * 16).astype("<f2").view("<u2")
         return ((halves >> 8 & 0x80) | (halves >> 7 & 0x7F)).astype("u1")
     if dtype is DType.F8_E5M2:
@@ -62,13 +62,13 @@ def as_words(values: npt.NDArray[np.float64], dtype: DType) -> Words:
 
 
 def with_stride(words: bytes, dtype: DType, stride: int) -> bytes:
-    """The words with their last digits zero."""
+    """The words with `stride` trailing zero bits."""
     numbers = np.frombuffer(words, f"<u{dtype.itemsize}")
     return (numbers >> stride << stride).astype(numbers.dtype).tobytes()
 
 
 def special_words(dtype: DType) -> Words:
-    """Zeros, the smallest and largest of everything, infinities and NaNs, of both signs."""
+    """Zeros, smallest and largest numbers, infinities and NaNs, of both signs."""
     bits = 8 * dtype.itemsize
     last = LAST_FINITE.get(dtype, (1 << (bits - 1)) - 2)
     positive = {0, 1, 2, last // 2, last - 1, last, last + 1, (1 << (bits - 1)) - 1}
@@ -96,13 +96,13 @@ def encode(
     threads: int = 1,
     effort: Effort = Effort.DEFAULT,
 ) -> EncodedBody:
-    """The body that fm_delta makes."""
+    """The body from the encoder of fm_delta."""
     views = memoryview(source), memoryview(base)
     return BY_ID["fm_delta"].encode(geometry, *views, effort, threads)
 
 
 def encode_alone(geometry: Geometry, source: bytes, threads: int = 1) -> EncodedBody:
-    """The body that neuzip_lossless makes."""
+    """The body from the encoder of neuzip_lossless."""
     codec = BY_ID["neuzip_lossless"]
     return codec.encode(geometry, memoryview(source), None, Effort.DEFAULT, threads)
 
@@ -110,7 +110,7 @@ def encode_alone(geometry: Geometry, source: bytes, threads: int = 1) -> Encoded
 def block_table(
     geometry: Geometry, rows: Iterable[tuple[int, int, int]], *, has_base: bool
 ) -> BlockTable:
-    """Of rows of (length, mode, checksum). ValueError where no encoder writes such."""
+    """The table with these (length, mode, checksum). ValueError if no encoder writes it."""
     table = [*rows]
     return BlockTable(
         b"".join([TABLE_ROW.pack(*row) for row in table]),
@@ -125,7 +125,7 @@ def block_table(
 
 
 def decode(geometry: Geometry, body: EncodedBody, base: bytes | None, threads: int = 1) -> bytes:
-    """What the codec with a base, or without one, makes of a body."""
+    """The decoded bytes of a body: by fm_delta with a base, else by neuzip_lossless."""
     out = bytearray(geometry.size_bytes)
     codec = BY_ID["neuzip_lossless" if base is None else "fm_delta"]
     rows = zip(body.blocks.lengths, body.blocks.modes, body.checksums, strict=True)

@@ -1,4 +1,4 @@
-"""Frames to test with, and frames with one number forged and all checksums made right again."""
+"""Frames for tests, and frames with forged fields and valid checksums."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from deltahub.codecs import (
 )
 from deltahub.codecs.frames.header import CHECKSUM, FIXED, SEGMENT, TABLE_ROW
 
-# In the order of FIXED, the struct of a frame header.
+# In the order of FIXED, the fixed fields of a frame header.
 FIELDS = (
     "magic version codec codec_version dtype header_length prelude_length body_length rows columns"
     " start count tensor_count tensor rows_per_block parts_per_row n_blocks cast n_segments effort"
@@ -26,7 +26,7 @@ FIELDS = (
 
 
 def make_pair(dtype: DType, count: int, seed: int = 0) -> tuple[bytes, bytes]:
-    """(fine-tune, base): `count` elements that differ a little, in a way that pays to code."""
+    """(fine-tune, base): `count` elements with small differences, so that fm_delta pays."""
     random = np.random.default_rng(seed)
     base = random.integers(0, 256, count * dtype.itemsize, dtype=np.uint8)
     words = base.copy().view(f"<u{dtype.itemsize}")
@@ -40,7 +40,7 @@ BASE_ID = tensor_id(b"a base")
 
 
 def plan_on(base: bytes, dtype: DType) -> BasePlan:
-    """The plan of a base that is one tensor. Frames do not check ids, only that they differ."""
+    """The plan of a base that is one tensor. Frames check only that the ids differ."""
     segment = BaseSegment(BASE_ID, dtype, 0, len(base) // dtype.itemsize)
     return BasePlan((segment,), is_cast=False)
 
@@ -48,7 +48,7 @@ def plan_on(base: bytes, dtype: DType) -> BasePlan:
 def make_frame(
     codec: str, dtype: DType, rows: int, columns: int, source: bytes, base: bytes, threads: int = 1
 ) -> bytes:
-    """One frame that holds a whole tensor; `base` is used if the codec needs one."""
+    """One frame with a whole tensor; `base` is used if the codec needs one."""
     spec = TensorSpec(tensor_id(source), dtype, rows, columns)
     (part,) = split_frames(spec)
     if not BY_ID[codec].needs_base:
@@ -58,12 +58,12 @@ def make_frame(
 
 
 def base_for(frame: bytes, base: bytes) -> bytes | None:
-    """`base` if the frame has one: encoders fall back to raw, which has none."""
+    """`base` if the frame has one. A frame that fell back to raw has none."""
     return base if FrameView.parse(frame).header.base is not None else None
 
 
 def forge_header(frame: bytes, segments: bytes | None = None, **changes: Any) -> bytes:
-    """The frame with header fields (or all segments) replaced and the header's checksum right."""
+    """The frame with header fields (or all segments) replaced and a valid header checksum."""
     values = dict(zip(FIELDS, FIXED.unpack_from(frame), strict=True))
     length = values["header_length"]
     old_segments = frame[FIXED.size : length - CHECKSUM.size]
@@ -76,7 +76,7 @@ def forge_segments(*segments: tuple[bytes, int, int, int]) -> bytes:
 
 
 def forge_table(frame: bytes, rows: list[tuple[int, int, int]], body: bytes) -> bytes:
-    """The frame with another block table (length, mode, checksum) and body, lengths made right."""
+    """The frame with another block table (length, mode, checksum), body and valid lengths."""
     header = FrameView.parse(frame).header
     prelude = frame[header.header_length : header.header_length + header.prelude_length]
     table = b"".join(TABLE_ROW.pack(*row) for row in rows)

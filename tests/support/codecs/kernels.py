@@ -1,4 +1,4 @@
-"""The native kernels, set by set, at the level of preludes and streams: without guards."""
+"""Runs each set of native kernels on preludes and streams, without guards."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ every_kernel = pytest.mark.parametrize("kernels", NAMES)
 
 @contextmanager
 def running(kernels: str) -> Iterator[None]:
-    """Encoders and decoders that are made meanwhile run on these kernels."""
+    """Encoders and decoders that are created in this context use these kernels."""
     use_kernels(kernels)
     try:
         yield
@@ -40,7 +40,7 @@ def run_delta(
     shape: BlockShape,
     version: int = FIRST_VERSION,
 ) -> bytes | None:
-    """What some kernels make of a block of a frame of (rows, columns); None where they refuse."""
+    """A decoded block of a frame of (rows, columns); None if the kernels refuse it."""
     out = bytearray(len(base))
     with running(kernels):
         try:
@@ -72,7 +72,7 @@ def delta_outcome(
     shape: BlockShape,
     version: int = FIRST_VERSION,
 ) -> bytes | None:
-    """What the reference and all kernels make of a block, which is the same."""
+    """The result of the reference for a block; asserts that all kernels give the same."""
     try:
         model = fm_delta.parse_prelude(Words.of(dtype), *frame, prelude, version)
         expected = fm_delta.decode_block(model, guarded(stream), base, shape)
@@ -98,7 +98,7 @@ def float_outcome(dtype: DType, prelude: bytes, stream: bytes, n_words: int) -> 
 def is_delta_prelude(
     dtype: DType, frame: tuple[int, int], prelude: bytes, version: int = FIRST_VERSION
 ) -> bool:
-    """Whether the reference and all kernels, which agree, take a prelude for what it seems."""
+    """Whether the reference accepts a prelude; asserts that all kernels agree."""
     kind = WORD_KINDS[dtype]
     try:
         fm_delta.parse_prelude(Words.of(dtype), *frame, prelude, version)

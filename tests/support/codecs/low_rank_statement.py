@@ -1,4 +1,4 @@
-"""What the native kernels of the search for low rank compute, in NumPy."""
+"""The native kernels of the search for low-rank products, in NumPy."""
 
 from typing import Any, Final, TypeAlias
 
@@ -16,12 +16,12 @@ Integers: TypeAlias = NDArray[np.signedinteger[Any]]
 
 _N_SYMBOLS: Final = 256
 _MANTISSA: Final = 23  # bits of a float32
-_LINEAR: Final = 16  # magnitudes with a symbol of their own
+_LINEAR: Final = 16  # magnitudes with their own symbol
 _CLASSES_PER_OCTAVE: Final = 2
 
 
 def deltas(source: Words, base: Words) -> Integers:
-    """How many words each source word is from its base word, counted from zero on its side."""
+    """The number of words from each base word to its source word, in the order of floats."""
     bits = 8 * base.itemsize
     below_sign = (1 << (bits - 1)) - 1
     signed = np.dtype(f"i{base.itemsize}")
@@ -34,14 +34,14 @@ def deltas(source: Words, base: Words) -> Integers:
 
 
 def floats_of(dtype: DType, words: Words) -> Floats:
-    """The words as numbers of float64."""
+    """The values of the words, as float64."""
     if dtype is DType.BF16:
         return (words.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     return words.view(np.float16 if dtype is DType.F16 else np.float32).astype(np.float64)
 
 
 def subtracted(dtype: DType, words: Words, base: Words) -> Floats:
-    """words less base, in float64; 0 where either is no number."""
+    """words - base, in float64; 0 where either is not a number."""
     floats = FLOAT_WORDS[dtype]
     are_numbers = (floats.exponents(words) < floats.max_exponent) & (
         floats.exponents(base) < floats.max_exponent
@@ -67,7 +67,7 @@ def residual_bits(d: Integers, classes: Integers) -> float:
     table = _table(keys.ravel())
     of_class = table.sum(axis=1)
     bits = _information(of_class) - _information(table)
-    # What an adaptive code would pay to learn the distributions.
+    # The cost for an adaptive code to learn the distributions.
     learning = np.log2(of_class + 1) * (table > 0).sum(axis=1) / 2
     return (
         bits + float(np.minimum(learning, 4 * of_class).sum()) + float(widths.sum(dtype=np.int64))
@@ -75,7 +75,7 @@ def residual_bits(d: Integers, classes: Integers) -> float:
 
 
 def scale_classes(d: Integers, exponents: I32) -> I32:
-    """Classes of like expected magnitude, from the exponent fields and the rows' mean magnitudes.
+    """Classes of similar expected magnitude, from exponent fields and the rows' mean magnitudes.
 
     d, exponents: (rows, columns); exponents at least 1.
     """
@@ -102,7 +102,7 @@ def factor_bits(values: NDArray[np.int16]) -> float:
 
 
 def _cells(magnitudes: Integers) -> tuple[Integers, Integers]:
-    """Which cell of the alphabet each magnitude is in, and the raw digits it has there."""
+    """The alphabet's cell of each magnitude, and its number of raw bits."""
     octave = np.frexp(np.maximum(magnitudes, 1).astype(np.float64))[1] - 1
     width = np.maximum(octave - 1, 0)
     coarse = _LINEAR + 2 * (octave - 4) + ((magnitudes >> width) & 1)
@@ -191,7 +191,7 @@ def half_step(
 
 
 def _power(exponents: Integers) -> NDArray[np.float32]:
-    """Powers of two, within the normal float32."""
+    """Powers of two, limited to normal float32."""
     return np.ldexp(np.float32(1), np.clip(exponents, -126, 127).astype(np.int32))
 
 

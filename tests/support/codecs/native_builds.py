@@ -21,7 +21,7 @@ DECODERS = ("deltas", "floats", "runs", "tables")
 
 STANDARD = "-std=c++20"
 SANITIZED = [STANDARD, "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-# As codecs/native/CMakeLists.txt builds them.
+# The flags of codecs/native/CMakeLists.txt.
 AVX2 = ["-mavx2", "-mbmi", "-mbmi2"]
 AVX512 = ["f", "bw", "dq", "vl", "vbmi", "vbmi2", "vnni"]
 KERNELS = {

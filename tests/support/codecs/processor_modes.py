@@ -1,11 +1,11 @@
-"""Other ways in which a processor may count with floats."""
+"""Modes of a processor's float arithmetic: rounding and subnormal numbers."""
 
 import ctypes
 import ctypes.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Bits of MXCSR, the word of an x86 processor that says how its vector units count.
+# Bits of MXCSR, the control register of an x86 processor's vector units.
 MODES = {
     "flush to zero": 0x8000,
     "denormals are zero": 0x40,
@@ -14,12 +14,12 @@ MODES = {
     "to zero": 0x6000,
 }
 LIBM = ctypes.CDLL(ctypes.util.find_library("m"))
-MXCSR = slice(28, 32)  # of glibc's fenv_t on x86-64, which ends with it
+MXCSR = slice(28, 32)  # its place in glibc's fenv_t on x86-64
 
 
 @contextmanager
 def in_mode(mode: str) -> Iterator[None]:
-    """This thread rounds otherwise; or subnormal results, or operands, count as zero."""
+    """Sets the mode in this thread: another rounding, or subnormal numbers count as zero."""
     usual = ctypes.create_string_buffer(MXCSR.stop)
     assert LIBM.fegetenv(usual) == 0
     changed = bytearray(usual.raw)

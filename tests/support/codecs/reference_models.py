@@ -1,4 +1,4 @@
-"""Models for the reference codecs, with tables from the symbols that they shall code."""
+"""Models for the reference codecs, with tables made from the symbols to code."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,16 +12,16 @@ from deltahub.codecs.reference.coder import (
     NEGATIVE_ESCAPE,
     Alphabet,
     Context,
-    Numbers,
     Table,
+    ValueSequence,
 )
 from deltahub.codecs.reference.fm_delta import (
     BlockShape,
     Columns,
     LowRank,
     Model,
-    Sides,
-    Staircase,
+    SideValues,
+    WeightDecaySteps,
     Words,
     block_sequences,
 )
@@ -31,7 +31,7 @@ from support.codecs.deltas import fine_tune, special_words, with_stride
 
 
 def table_for(counts: Counter[int], n_symbols: int, table_log: int) -> Table:
-    """A table in which the counted symbols and both escapes are used, as many as have room."""
+    """A table with both escapes and the most frequent of the counted symbols."""
     counts = Counter({symbol: count for symbol, count in counts.items() if symbol > 1})
     counts = Counter(dict(counts.most_common((1 << table_log) - 2)))
     total = counts.total() + 2
@@ -44,13 +44,13 @@ def table_for(counts: Counter[int], n_symbols: int, table_log: int) -> Table:
 
 
 def tables_for(
-    alphabet: Alphabet, sequences: Sequence[Numbers], n_tables: int, table_log: int
+    alphabet: Alphabet, sequences: Sequence[ValueSequence], n_tables: int, table_log: int
 ) -> tuple[Table, ...]:
-    """Tables for contexts that name table 0 to n_tables - 1."""
+    """Tables 0 to n_tables - 1 for the contexts of the sequences."""
     counts: list[Counter[int]] = [Counter() for _ in range(n_tables)]
     used = (1,) * len(alphabet.symbols)
     for sequence in sequences:
-        for number, context in zip(sequence.numbers, sequence.contexts, strict=True):
+        for number, context in zip(sequence.values, sequence.contexts, strict=True):
             symbol = alphabet.symbol(number, used, context.shift, sequence.bits)
             counts[context.table][symbol] += 1
     return tuple(table_for(counter, len(used), table_log) for counter in counts)
@@ -58,12 +58,12 @@ def tables_for(
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor that a made model codes, with what each block's stream says of its rows."""
+    """A tensor, a model that codes it, and the side values of each block."""
 
     geometry: Geometry
     source: bytes
     base: bytes
-    sides: tuple[Sides, ...]  # one a block
+    sides: tuple[SideValues, ...]  # one for each block
     model: Model
 
     @property
@@ -77,7 +77,7 @@ class Tensor:
 
 
 def special_pair(dtype: DType, count: int, seed: int) -> tuple[bytes, bytes]:
-    """Zeros, extremes, infinities and NaNs, and words at random, against one another."""
+    """(source, base): zeros, extremes, infinities, NaNs and random words."""
     random = np.random.default_rng(seed)
     words = special_words(dtype)
     anything = random.integers(0, 256, (2, count * dtype.itemsize), dtype=np.uint8)
@@ -100,20 +100,20 @@ def make_tensor(
     rank: int = 0,
     stride: int = 0,
 ) -> Tensor:
-    """Words, side numbers and a model that codes them; the side numbers reach their limits."""
+    """Words, side values and a model that codes them. The side values reach their limits."""
     random = np.random.default_rng(seed)
     dtype, words = geometry.dtype, Words.of(geometry.dtype)
     source, base = (special_pair if special else fine_tune)(dtype, geometry.count, seed)
     pair = with_stride(source, dtype, stride), with_stride(base, dtype, stride)
 
     def numbers(low: int, high: int, count: int) -> tuple[int, ...]:
-        """Most near zero, some at the limits."""
+        """Values, most of them near zero, some at the limits."""
         values = random.integers(-20, 20, count)
         limits = random.choice([low, high], count)
         chosen = np.where(random.random(count) < 0.1, limits, values)
         return tuple(int(value) for value in np.clip(chosen, low, high))
 
-    # Neighbouring classes alike and not; side numbers have the last table.
+    # Neighbouring classes with equal and other contexts; side values have the last table.
     classes = tuple(Context(z // 2 % 2, z // 2 % (words.bits - stride)) for z in range(n_classes))
     side = max(context.table for context in classes) + 1
 
@@ -121,7 +121,7 @@ def make_tensor(
         return Context(side, int(random.integers(0, bits)))
 
     offset = 500 if dtype is DType.BF16 else 60
-    model = Model(words, (Table(table_log, ()),) * side, classes, offset, stride=stride)
+    model = Model(words, (Table(table_log, ()),) * side, classes, offset, zero_bits=stride)
     if rows:
         model = replace(model, rows=side_context())
     if columns:
@@ -129,8 +129,10 @@ def make_tensor(
         model = replace(model, columns=Columns(side_context(), scales))
     if staircase_bits:
         steps = tuple(step % (1 << words.bits) for step in numbers(-90, 90, 1 << staircase_bits))
-        staircase = Staircase(staircase_bits, side_context(), side_context(words.bits), steps)
-        model = replace(model, staircase=staircase)
+        decay_steps = WeightDecaySteps(
+            staircase_bits, side_context(), side_context(words.bits), steps
+        )
+        model = replace(model, decay_steps=decay_steps)
     if rank:
         right = tuple(numbers(-32768, 32767, geometry.columns) for _ in range(rank))
         lefts = tuple(side_context() for _ in range(rank))
@@ -144,7 +146,7 @@ def make_tensor(
     for index in range(geometry.n_blocks):
         h = BlockShape.of(geometry, index).rows
         sides.append(
-            Sides(
+            SideValues(
                 numbers(-8192, 8191, h) if rows else (),
                 tuple(int(flag) for flag in random.integers(0, 2, h)) if staircase_bits else (),
                 tuple(numbers(-32768, 32767, h) for _ in range(rank)),

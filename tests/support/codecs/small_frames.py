@@ -1,6 +1,6 @@
-"""Small frames as the encoders make them: every effort, mode of blocks and part that they choose.
+"""Small frames from the encoders, of every effort and block mode, with every part of a model.
 
-Small enough that each bit of them can be flipped in a test.
+They are small enough that a test can flip each bit.
 """
 
 from dataclasses import replace
@@ -33,14 +33,14 @@ def merged_adapter(dtype: DType, effort: Effort) -> CodedFrame:
 
 
 def widened(case: CodedFrame, effort: Effort) -> CodedFrame:
-    """The words of a BF16 frame in F32: a frame with a stride."""
+    """A frame of a BF16 frame's words as F32, which share trailing zero bits."""
     assert case.base is not None
     source, base = (as_reals(words, DType.BF16).tobytes() for words in (case.source, case.base))
     return delta_frame(replace(case.geometry, dtype=DType.F32), source, base, effort)
 
 
 def decayed_rows(effort: Effort) -> CodedFrame:
-    """All rows but the first four moved by weight decay alone: the encoder makes a staircase."""
+    """All rows but the first four changed only by weight decay: the encoder flags them."""
     random, rows, columns = np.random.default_rng(1), 64, 32
     base = (random.standard_normal((rows, columns)) * 0.02).astype("<f4")
     source = base * np.float32(1 - 1e-3)
@@ -54,7 +54,7 @@ def noise(n_bytes: int) -> bytes:
 
 
 def deltas_of_all_modes() -> CodedFrame:
-    """Three blocks: coded, as the base, and unlike it."""
+    """Three blocks: coded, equal to the base, and unlike the base."""
     rows, columns = 9, 60
     source, base = fine_tune(DType.BF16, rows * columns)
     third = len(source) // 3
@@ -63,14 +63,14 @@ def deltas_of_all_modes() -> CodedFrame:
 
 
 def floats_of_all_modes() -> CodedFrame:
-    """Two blocks: weights, and what cannot be told from noise."""
+    """Two blocks: weights, and noise."""
     geometry, (words, _) = one_row(DType.F16, 600, 2), fine_tune(DType.F16, 600)
     source = words[: len(words) // 2] + noise(len(words) // 2)
     return CodedFrame("neuzip_lossless", geometry, source, None, encode_alone(geometry, source))
 
 
 def doubles_of_floats() -> CodedFrame:
-    """F64 words that were F32 before: their last digits are zero."""
+    """F64 words that were widened from F32, so they end in zero bits."""
     words = as_reals(fine_tune(DType.F32, 150)[0], DType.F32).astype("<f8").tobytes()
     geometry = one_row(DType.F64, 150)
     return CodedFrame("neuzip_lossless", geometry, words, None, encode_alone(geometry, words))

@@ -1,4 +1,4 @@
-"""Which hub and which token: arguments, then the environment, then what `login` wrote."""
+"""The hub's address and token: from arguments, the environment, or the file of `login`."""
 
 import contextlib
 import json
@@ -20,27 +20,27 @@ class Credentials:
 
 
 def credentials_path() -> Path:
-    """~/.config/deltahub/credentials.json, below XDG_CONFIG_HOME where that is set."""
+    """~/.config/deltahub/credentials.json, or the same below XDG_CONFIG_HOME if that is set."""
     home = os.environ.get("XDG_CONFIG_HOME")
     return (Path(home) if home else Path.home() / ".config") / "deltahub" / "credentials.json"
 
 
 def find_credentials(url: str | None = None, token: str | None = None) -> Credentials:
-    """The hub to talk to. A stored token goes only to the hub that it was stored for.
+    """The hub's address and its token. A stored token goes only to the hub it was stored for.
 
-    InvalidArgument when the file is damaged and something of it is needed.
+    InvalidArgument when the file is damaged and a value from it is needed.
     """
     url = url or os.environ.get("DELTAHUB_URL")
     token = token or os.environ.get("DELTAHUB_TOKEN")
     if not url or token is None:
         stored = _load()
         url = url or stored.get("default") or DEFAULT_URL
-        token = token or stored.get("hubs", {}).get(_normal(url), {}).get("token")
-    return Credentials(_normal(url), token.strip() if token else None)
+        token = token or stored.get("hubs", {}).get(_normalized(url), {}).get("token")
+    return Credentials(_normalized(url), token.strip() if token else None)
 
 
 def is_damaged() -> bool:
-    """Whether the file cannot be read as what `login` wrote."""
+    """Whether the file exists but is not one that `login` wrote."""
     try:
         _load()
     except InvalidArgument:
@@ -49,19 +49,19 @@ def is_damaged() -> bool:
 
 
 def save_credentials(url: str, token: str) -> Path:
-    """Writes the token, readable by its owner alone, and makes this hub the default one.
+    """Writes the token to a file that only its owner can read; this hub becomes the default.
 
-    What is left of a damaged file is replaced.
+    A damaged file is replaced.
     """
     hubs = {} if is_damaged() else dict(_load().get("hubs", {}))
-    hubs[_normal(url)] = {"token": token.strip()}
+    hubs[_normalized(url)] = {"token": token.strip()}
     path = credentials_path()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # mkstemp makes the file 0600 before a byte is in it.
+    # mkstemp creates the file with mode 0600, before the token is in it.
     fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=".credentials-")
     try:
         with os.fdopen(fd, "w") as file:
-            json.dump({"default": _normal(url), "hubs": hubs}, file, indent=2)
+            json.dump({"default": _normalized(url), "hubs": hubs}, file, indent=2)
             file.write("\n")
         os.replace(temporary, path)
     except BaseException:
@@ -71,7 +71,7 @@ def save_credentials(url: str, token: str) -> Path:
     return path
 
 
-def _normal(url: str) -> str:
+def _normalized(url: str) -> str:
     return (url if "://" in url else f"http://{url}").rstrip("/")
 
 
@@ -83,12 +83,12 @@ def _load() -> dict[str, Any]:
         return {}
     except ValueError as exc:
         raise InvalidArgument(f"{path} is damaged: run `deltahub login` again") from exc
-    if not _is_sound(stored):
+    if not _is_valid(stored):
         raise InvalidArgument(f"{path} is damaged: run `deltahub login` again")
     return dict(stored)
 
 
-def _is_sound(stored: Any) -> bool:
+def _is_valid(stored: Any) -> bool:
     if not isinstance(stored, dict) or not isinstance(stored.get("default", ""), str):
         return False
     hubs = stored.get("hubs", {})

@@ -1,4 +1,4 @@
-"""The calls of /v1, typed: one method an operation, nothing decided here."""
+"""Typed calls of the hub's /v1 API: one method for each operation, and no policy."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -22,7 +22,7 @@ from deltahub.client.records import (
     record,
 )
 
-# Well below what the hub takes at once; 65 bytes of JSON an id.
+# Ids in one request: well below the hub's limit. An id takes 65 bytes of JSON.
 _QUERY_BATCH = 10_000
 
 
@@ -83,7 +83,7 @@ class Api:
         return record(Revision, answer.json())
 
     def find_revision(self, name: str, revision: str) -> Revision | None:
-        """The revision, None where the repository or the branch does not exist yet."""
+        """The revision, or None if the repository or the branch does not exist yet."""
         try:
             return self.get_revision(name, revision)
         except NotFound:
@@ -103,7 +103,7 @@ class Api:
         base: str | None,
         operations: Sequence[Mapping[str, Any]],
     ) -> CommitResult:
-        """Safe to repeat: the same content on the same branch is not a second commit."""
+        """Safe to repeat: the hub makes no second commit of the same content on a branch."""
         body = {
             "ref": ref,
             "message": message or "",
@@ -119,7 +119,7 @@ class Api:
     def open_file(
         self, name: str, commit: str, entry: Entry, start: int, end: int
     ) -> AbstractContextManager[Reply]:
-        """Bytes [start, end) of a file, on the wire. One attempt."""
+        """A response with bytes [start, end) of a file. Not retried."""
         headers = {} if (start, end) == (0, entry.size) else {"Range": f"bytes={start}-{end - 1}"}
         path = f"{repository_path(name)}/files/{entry.path}"
         return self.transport.open("GET", path, query={"revision": commit}, headers=headers)
@@ -137,7 +137,7 @@ class Api:
     def open_frames(
         self, name: str, commit: str, tensors: Iterable[str]
     ) -> AbstractContextManager[Reply]:
-        """The frames of the tensors, back to back in that order, on the wire. One attempt."""
+        """A response with the frames of the tensors, back to back in that order. Not retried."""
         path = f"{repository_path(name)}/frames"
         body = '{"tensors":["' + '","'.join(tensors) + '"]}'
         headers = {"Content-Type": "application/json"}
@@ -148,7 +148,7 @@ class Api:
     # -- sending ---------------------------------------------------------------------------
 
     def get_upload(self, sha256: str) -> UploadStatus | None:
-        """How much the hub has of these bytes; None when it has none that are yours."""
+        """How much of this upload the hub has; None if the caller has sent nothing of it."""
         try:
             answer = self.transport.call("HEAD", f"/v1/uploads/{sha256}")
         except NotFound:
@@ -165,25 +165,25 @@ class Api:
     def put_upload(
         self, sha256: str, file: BinaryIO, start: int, size: int, on_sent: Callable[[int], None]
     ) -> bool:
-        """Whether the hub has all of it now. One attempt, from byte `start` on."""
+        """Sends the file from byte `start`; whether the hub has all of it now. Not retried."""
         path = f"/v1/uploads/{sha256}"
         answer = self.transport.send_file(path, file, start, size, on_sent=on_sent)
         return answer.status in (200, 201)
 
     def require_write(self, name: str) -> None:
-        """Unauthorized or Forbidden unless we may push to the repository."""
-        # A question about nothing: the hub answers it only to those who may write.
+        """Unauthorized or Forbidden unless the caller may push to the repository."""
+        # A query for no files: the hub answers it only to callers who may write.
         path = f"{repository_path(name)}/files/query"
         self.transport.call("POST", path, json_body={"files": []})
 
     def query_files(self, name: str, files: Mapping[str, int]) -> set[str]:
-        """Those of the files (SHA-256 -> size) that a commit may name without sending them."""
+        """The files, of these (SHA-256 -> size), that a commit may name without an upload."""
         found: set[str] = set()
         items = list(files.items())
         path = f"{repository_path(name)}/files/query"
         for i in range(0, len(items), _QUERY_BATCH):
-            asked = [{"sha256": key, "size": size} for key, size in items[i : i + _QUERY_BATCH]]
-            answer = _object(self.transport.call("POST", path, json_body={"files": asked}).json())
+            queried = [{"sha256": key, "size": size} for key, size in items[i : i + _QUERY_BATCH]]
+            answer = _object(self.transport.call("POST", path, json_body={"files": queried}).json())
             found.update(str(item) for item in _list(answer, "have"))
         return found & files.keys()
 
@@ -206,7 +206,7 @@ class Api:
         self.transport.call("POST", path, json_body=body, timeout_s=LONG_TIMEOUT_S)
 
     def put_recipe(self, name: str, recipe: bytes) -> str | None:
-        """The id of the job that proves the file; None when the hub has the file already."""
+        """The id of the job that verifies the file; None if the hub has the file already."""
         path = f"{repository_path(name)}/recipes"
         answer = _object(self.transport.call("POST", path, body=recipe).json())
         if answer.get("state") == "ready":

@@ -1,4 +1,4 @@
-"""Waiting for the hub's background work."""
+"""Waiting for a job of the hub."""
 
 import time
 
@@ -11,25 +11,25 @@ _FIRST_POLL_S = 0.05
 _LONGEST_POLL_S = 1.0
 
 
-# What a person who waits is told: by kind of the job, and by the stage that it reports.
+# Titles of progress stages, by the job's kind and by the stage that the job reports.
 _WORK = {"ingest": "store", "prove_recipe": "verify", "replan": "find better bases"}
 _STAGES = {"scan": "read", "store": "store", "prove": "verify", "replan": "find better bases"}
 
 
 def wait_for_job(api: Api, job_id: str, progress: Progress) -> Job:
-    """The job once it is done, its progress shown meanwhile. JobFailed with the job's own text."""
+    """The job once it is done; reports its progress. JobFailed with the job's message."""
     job = api.get_job(job_id)
-    # Also where it is over already: a log names every stage, however short.
+    # Also for a job that is already over, so that a log names every stage.
     with progress.stage(f"{_WORK.get(job.kind, job.kind)} at the hub", None) as stage:
         pause = _FIRST_POLL_S
         while not job.is_over:
             time.sleep(pause)
             pause = min(pause * 1.5, _LONGEST_POLL_S)
             job = api.get_job(job_id)
-            told = job.progress or {}
-            done, total = told.get("done_bytes"), told.get("total_bytes")
+            reported = job.progress or {}
+            done, total = reported.get("done_bytes"), reported.get("total_bytes")
             if isinstance(done, int) and isinstance(total, int):
-                work = str(told.get("stage", job.kind))
+                work = str(reported.get("stage", job.kind))
                 stage.set_position(done, total, f"{_STAGES.get(work, work)} at the hub")
     if job.state == "done":
         return job

@@ -1,4 +1,4 @@
-"""HTTP to one hub: kept connections, retries, and bulk bytes without copies in Python."""
+"""HTTP requests to one hub: kept connections, retries, and uploads with sendfile."""
 
 import contextlib
 import http.client
@@ -13,23 +13,29 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
-from deltahub.client.api.wire import Answer, Reply, is_broken_wire, is_quiet, refuse, unreachable
+from deltahub.client.api.wire import (
+    Answer,
+    Reply,
+    is_broken_wire,
+    is_reusable,
+    raise_error,
+    unreachable,
+)
 from deltahub.client.errors import Busy, HubError, InvalidArgument, LocalFileChanged
 
 _T = TypeVar("_T")
 _CONNECT_TIMEOUT_S = 15.0
-# More than the hub waits for a download's turn before it says that it is busy.
+# Longer than a download waits in the hub's queue before the hub answers that it is busy.
 _READ_TIMEOUT_S = 180.0
-# Where the hub works before it answers: it syncs an upload, or decodes a whole pack.
+# For requests that the hub answers after long work: syncing an upload, decoding a pack.
 LONG_TIMEOUT_S = 900.0
 _SEND_STEP = 8 << 20
-# How long a hub is waited for that only says that it is busy, and the longest pause that it may
-# ask for in between.
+# How long a busy hub is tried again, and the longest pause between tries that it may ask for.
 BUSY_PATIENCE_S = 3600.0
 _LONGEST_PAUSE_S = 60.0
-# Who waits is told so again after this.
-_TELL_EVERY_S = 60.0
-# What may stand in a header and in the first line of a request.
+# Between two reports of the same wait.
+_REPORT_EVERY_S = 60.0
+# Characters that a header and the first line of a request may contain.
 _VISIBLE = re.compile("[!-~]*")
 _TRANSIENT_STATUS = frozenset({408, 429, 502, 503, 504})
 
@@ -40,8 +46,8 @@ Send = Callable[[http.client.HTTPConnection], None]
 class Transport:
     """All requests to one hub. Safe to use from several threads.
 
-    patience_s: how long a broken connection is tried again after the hub has answered once;
-    before that two tries must do, so that a wrong address is reported at once.
+    patience_s: seconds for which a broken connection is tried again. Before the hub's first
+    answer it is 0.5 s, so that a wrong address is reported quickly.
     """
 
     def __init__(
@@ -58,7 +64,7 @@ class Transport:
                 f"{url!r} is not the address of a hub: write blanks and letters beyond ASCII as %XX"
             )
         if token and not _VISIBLE.fullmatch(token):
-            # Never the token itself: this ends up in logs.
+            # The message must not contain the token, because messages end up in logs.
             raise InvalidArgument("the token holds characters that no token has: copy it once more")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise InvalidArgument(f"{url!r} is not the address of a hub: use http://HOST:PORT")
@@ -73,7 +79,7 @@ class Transport:
         self._lock = threading.Lock()
         self._has_answered = False
         self._listeners: list[Callable[[str], None]] = []
-        self._told_at = float("-inf")
+        self._reported_at = float("-inf")
 
     def close(self) -> None:
         with self._lock:
@@ -82,8 +88,8 @@ class Transport:
             connection.close()
 
     @contextlib.contextmanager
-    def telling(self, listener: Callable[[str], None]) -> Iterator[None]:
-        """Meanwhile `listener` is told, once a minute at most, that a busy hub is waited for."""
+    def reporting_waits(self, listener: Callable[[str], None]) -> Iterator[None]:
+        """Within this context, calls `listener` at most once a minute while the hub is busy."""
         with self._lock:
             self._listeners.append(listener)
         try:
@@ -92,16 +98,16 @@ class Transport:
             with self._lock:
                 self._listeners.remove(listener)
 
-    def _tell_of_wait(self, busy: Busy) -> None:
+    def _report_wait(self, busy: Busy) -> None:
         with self._lock:
-            is_time = time.monotonic() - self._told_at >= _TELL_EVERY_S
+            is_time = time.monotonic() - self._reported_at >= _REPORT_EVERY_S
             listeners = [*self._listeners] if is_time else []
             if listeners:
-                self._told_at = time.monotonic()
+                self._reported_at = time.monotonic()
         for listener in listeners:
             listener(f"waiting: the hub is busy ({busy.message})")
 
-    # -- whole answers ---------------------------------------------------------------------
+    # -- whole answers ------------------------------------------------------------------------
 
     def call(
         self,
@@ -113,7 +119,7 @@ class Transport:
         json_body: Any = None,
         timeout_s: float = _READ_TIMEOUT_S,
     ) -> Answer:
-        """The answer to a request that is safe to repeat. HubError for any status from 300 on."""
+        """The answer to a request that is safe to repeat. HubError for a status from 300 on."""
         headers: dict[str, str] = {}
         if json_body is not None:
             body = json.dumps(json_body, separators=(",", ":")).encode()
@@ -125,9 +131,9 @@ class Transport:
             with self.open(
                 method, path, query=query, body=body, headers=headers, timeout_s=timeout_s
             ) as reply:
-                return reply.whole()
+                return reply.read_all()
 
-        return self.patiently(once)
+        return self.with_retries(once)
 
     def send_file(
         self,
@@ -138,9 +144,9 @@ class Transport:
         *,
         on_sent: Callable[[int], None] = lambda n: None,
     ) -> Answer:
-        """The answer to a PUT of file[start:total]; the kernel copies, Python does not.
+        """The answer to a PUT of bytes [start, total) of a file, sent by sendfile.
 
-        Not repeated here: who calls must ask first where the hub's copy ends.
+        Not retried, because the caller must first ask how many bytes the hub has.
         """
         headers = {
             "Content-Length": str(total - start),
@@ -161,7 +167,7 @@ class Transport:
                     raise LocalFileChanged(f"{file.name} became shorter while it was pushed")
 
         with self.open("PUT", path, headers=headers, send=send, timeout_s=LONG_TIMEOUT_S) as reply:
-            return reply.whole()
+            return reply.read_all()
 
     # -- bodies on the wire ----------------------------------------------------------------
 
@@ -177,7 +183,7 @@ class Transport:
         send: Send | None = None,
         timeout_s: float = _READ_TIMEOUT_S,
     ) -> Iterator[Reply]:
-        """One attempt. Raises HubError for a status from 300 on, OSError for a broken wire."""
+        """A response. Not retried. HubError for a status from 300 on, OSError from the network."""
         connection = self._acquire()
         response: http.client.HTTPResponse | None = None
         is_sent = False
@@ -188,22 +194,23 @@ class Transport:
             self._has_answered = True
             reply = Reply(response)
             if response.status >= 300:
-                refuse(reply.whole(), self.url)
+                raise_error(reply.read_all(), self.url)
             yield reply
         finally:
-            # A body that was not read to its end would be taken for the next answer.
+            # The rest of an unread body would be taken for the next answer.
             if is_sent and response is not None and response.isclosed():
                 self._release(connection)
             else:
                 connection.close()
 
-    def patiently(self, attempt: Callable[[], _T], progress: Callable[[], int] = lambda: 0) -> _T:
-        """What `attempt` returns, tried again while the wire breaks or the hub cannot answer.
+    def with_retries(
+        self, attempt: Callable[[], _T], progress: Callable[[], int] = lambda: 0
+    ) -> _T:
+        """The result of `attempt`, retried while the network fails or the hub cannot answer.
 
-        HubUnreachable when patience ends; it starts afresh whenever `progress` has changed, so
-        that a transfer of hours survives any number of short breaks. It does not run while the
-        hub says that it is merely busy; that has a bound of its own.
-        Only for what is safe to repeat.
+        Raises HubUnreachable after patience_s. That time starts again whenever `progress` has
+        changed, so that a long transfer survives any number of short breaks. Time in which the
+        hub is busy does not count; BUSY_PATIENCE_S limits it. `attempt` must be safe to repeat.
         """
         start = time.monotonic()
         busy_since: float | None = None
@@ -223,12 +230,12 @@ class Transport:
                     raise unreachable(exc, self.url) from exc
                 failure = exc
             if isinstance(failure, Busy):
-                # A busy hub has taken nothing of this attempt, whatever was put on the wire.
+                # A busy hub keeps nothing of an attempt, so bytes sent are no progress.
                 start, reached = time.monotonic(), progress()
                 busy_since = start if busy_since is None else busy_since
                 if start - busy_since >= BUSY_PATIENCE_S:
                     raise failure
-                self._tell_of_wait(failure)
+                self._report_wait(failure)
                 tries = 0
             elif progress() != reached:
                 start, tries, reached = time.monotonic(), 0, progress()
@@ -240,8 +247,8 @@ class Transport:
                     raise failure
                 raise unreachable(failure, self.url) from failure
             pause = min(0.1 * 2**tries, 4.0) * random.uniform(0.5, 1.0)
-            asked = failure.retry_after_s if isinstance(failure, HubError) else 0.0
-            time.sleep(max(pause, min(asked, _LONGEST_PAUSE_S)))
+            requested = failure.retry_after_s if isinstance(failure, HubError) else 0.0
+            time.sleep(max(pause, min(requested, _LONGEST_PAUSE_S)))
 
     # -- connections -----------------------------------------------------------------------
 
@@ -255,11 +262,11 @@ class Transport:
         headers: Mapping[str, str] | None,
         send: Send | None,
     ) -> bool:
-        """Whether all of the request went out."""
+        """Sends the request. Whether all of it went out."""
         target = self._prefix + quote(path, safe="/~")
-        asked = {key: value for key, value in (query or {}).items() if value is not None}
-        if asked:
-            target += "?" + urlencode(asked)
+        parameters = {key: value for key, value in (query or {}).items() if value is not None}
+        if parameters:
+            target += "?" + urlencode(parameters)
         connection.putrequest(method, target, skip_accept_encoding=True)
         connection.putheader("User-Agent", self._agent)
         if self._token:
@@ -273,8 +280,8 @@ class Transport:
             if send is not None:
                 send(connection)
         except (BrokenPipeError, ConnectionResetError):
-            # The hub may have refused before the end of the body; then its answer is there to
-            # read, and if it is not, reading it raises again.
+            # The hub may have refused the request before the end of the body. Then its answer can
+            # be read; if there is none, reading it raises an error.
             return False
         return True
 
@@ -284,7 +291,7 @@ class Transport:
                 connection = self._idle.pop() if self._idle else None
             if connection is None:
                 break
-            if is_quiet(connection.sock):
+            if is_reusable(connection.sock):
                 return connection
             connection.close()
         connection = (

@@ -1,4 +1,4 @@
-"""Answers of a hub as they come off the wire, and what a broken wire looks like."""
+"""The hub's HTTP answers: their bodies, the errors in them, and network failures."""
 
 import contextlib
 import errno
@@ -20,7 +20,7 @@ _NETWORK_ERRNO = frozenset(
 
 @dataclass(frozen=True)
 class Answer:
-    """A whole answer, its body in memory."""
+    """An answer with its whole body in memory."""
 
     status: int
     headers: http.client.HTTPMessage
@@ -34,7 +34,7 @@ class Answer:
 
 
 class Reply:
-    """An answer whose body is still on the wire."""
+    """An answer whose body has not been read yet."""
 
     def __init__(self, response: http.client.HTTPResponse) -> None:
         self._response = response
@@ -44,10 +44,10 @@ class Reply:
     def read_into(self, out: memoryview) -> None:
         """Fills `out` exactly. ConnectionError when the body ends before that."""
         if self.read_up_to(out) < len(out):
-            raise cut_short()
+            raise body_ended_early()
 
     def read_up_to(self, out: memoryview) -> int:
-        """Fills `out`; fewer bytes only if the body ends before that."""
+        """Fills `out` as far as the body goes; the number of bytes read."""
         done = 0
         while done < len(out):
             n = self._response.readinto(out[done:])
@@ -57,12 +57,12 @@ class Reply:
         return done
 
     def drain(self) -> None:
-        """Reads the end of a body whose bytes have all come, so that the connection is kept."""
+        """Reads the end of a body whose bytes were all read, so that the connection is kept."""
         with contextlib.suppress(OSError, http.client.HTTPException):
             self._response.read(1)
 
-    def whole(self) -> Answer:
-        """The rest of the body in memory; for answers that are small by nature."""
+    def read_all(self) -> Answer:
+        """The answer with the rest of its body in memory. BadResponse above 512 MiB."""
         body = self._response.read(_MAX_ANSWER)
         if self._response.length:
             raise ConnectionResetError("the connection closed in the middle of an answer")
@@ -71,22 +71,22 @@ class Reply:
         return Answer(self.status, self.headers, body)
 
 
-def cut_short() -> ConnectionResetError:
+def body_ended_early() -> ConnectionResetError:
     return ConnectionResetError("the connection closed in the middle of the body")
 
 
-def refuse(answer: Answer, url: str) -> None:
-    """Raises the error that an answer of 300 or more stands for."""
+def raise_error(answer: Answer, url: str) -> None:
+    """Raises the error for an answer with a status from 300 on."""
     if answer.status < 400:
         target = answer.headers.get("Location", "somewhere else")
         raise BadResponse(f"{url} sends to {target}: use that address", status=answer.status)
     code: str | None = None
     message = f"the hub answered {answer.status} {http.client.responses.get(answer.status, '')}"
     try:
-        said = json.loads(answer.body)["error"]
-        code, message = str(said["code"]), str(said["message"])
+        sent = json.loads(answer.body)["error"]
+        code, message = str(sent["code"]), str(sent["message"])
     except (ValueError, KeyError, TypeError):
-        pass  # a proxy's page or the answer to a HEAD: the status must do
+        pass  # a proxy's page or the answer to a HEAD: only the status is known
     error = error_of(code, message.strip(), answer.status)
     seconds = answer.headers.get("Retry-After", "")
     if seconds.isascii() and seconds.isdecimal() and len(seconds) < 6:
@@ -95,7 +95,7 @@ def refuse(answer: Answer, url: str) -> None:
 
 
 def is_broken_wire(exc: BaseException) -> bool:
-    """Whether the network, and not this machine's disk, is what failed."""
+    """Whether the network failed, and not this machine's disk."""
     if isinstance(exc, ConnectionError | TimeoutError | ssl.SSLError | socket.gaierror):
         return True
     if isinstance(exc, http.client.HTTPException):
@@ -104,7 +104,7 @@ def is_broken_wire(exc: BaseException) -> bool:
 
 
 def unreachable(exc: BaseException, url: str) -> HubUnreachable:
-    """What to tell a person about a wire that stayed broken."""
+    """The error for a connection that stayed broken."""
     if isinstance(exc, ConnectionRefusedError):
         return HubUnreachable(f"no hub answers at {url}: is `deltahub serve` running there?")
     if isinstance(exc, socket.gaierror):
@@ -116,8 +116,8 @@ def unreachable(exc: BaseException, url: str) -> HubUnreachable:
     return HubUnreachable(f"the connection to {url} broke: {exc or type(exc).__name__}")
 
 
-def is_quiet(sock: socket.socket | None) -> bool:
-    """Whether a kept connection may carry the next request: nothing to read, so not closed."""
+def is_reusable(sock: socket.socket | None) -> bool:
+    """Whether a kept connection can carry another request: a closed one is readable."""
     if sock is None:
         return False
     poll = select.poll()

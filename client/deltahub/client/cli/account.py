@@ -21,7 +21,7 @@ from deltahub.client.hub import Hub
 @click.option("--token", help="Your token; asked for (or read from a pipe) if not given.")
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object.")
 def login(url: str | None, token: str | None, is_json: bool) -> None:
-    """Store a hub's address and your token, after a look at whether the hub knows it.
+    """Store a hub's address and your token, after checking that the hub knows the token.
 
     The file can be read by you alone. The environment's DELTAHUB_URL and DELTAHUB_TOKEN win
     over it.

@@ -28,12 +28,12 @@ def ls(name: str | None, search: str | None, hub: Hub, output: Output) -> None:
 
 
 def _is_namespace(name: str, hub: Hub) -> bool:
-    """Whether it is the caller's own, or holds something that the caller may read."""
+    """Whether it is the caller's namespace, or has a repository that the caller may read."""
     try:
         if any(each.name == name for each in hub.whoami().namespaces):
             return True
     except Unauthorized:
-        pass  # nobody in particular: no namespace of their own
+        pass  # without a token there is no namespace of one's own
     return bool(hub.list(name))
 
 

@@ -1,4 +1,4 @@
-"""`deltahub`: finds the command that was asked for and loads nothing else."""
+"""The command group `deltahub`. It imports only the command that runs."""
 
 import importlib
 import sqlite3
@@ -11,7 +11,7 @@ from deltahub.client.cli.output import EXIT_FAILED, EXIT_USAGE, exit_status, fai
 from deltahub.client.errors import HubError
 from deltahub.client.interrupts import EXIT_INTERRUPTED, raise_on_interrupt
 
-# Our own commands: where they live, and what `--help` says without loading them.
+# Commands of the client: import path, and the text of `--help`, which imports none of them.
 _COMMANDS = {
     "push": ("deltahub.client.cli.push_pull:push", "Push a folder or a file to a repository."),
     "pull": ("deltahub.client.cli.push_pull:pull", "Pull a revision; only what is not here moves."),
@@ -25,7 +25,7 @@ _COMMANDS = {
     "login": ("deltahub.client.cli.account:login", "Store a hub's address and your token."),
     "whoami": ("deltahub.client.cli.account:whoami", "Show whose token this is."),
 }
-# Commands of the service: the extra that brings what they import, and the same for `--help`.
+# Commands of the service: the extra that installs their imports, and the text of `--help`.
 _SERVICE = {
     "serve": ("server", "Run the hub on this machine."),
     "worker": ("worker", "Run background jobs for a hub's data folder."),
@@ -37,13 +37,13 @@ _SERVICE = {
 
 
 class LazyGroup(click.Group):
-    """Commands by name: ours by import path, the service's by entry point."""
+    """Finds commands by name: the client's by import path, the service's by entry point."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*_COMMANDS, *sorted(_entry_points())]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        ctx.meta["deltahub.command"] = cmd_name  # click's own is not set until it is loaded
+        ctx.meta["deltahub.command"] = cmd_name  # click sets its own only after the import
         if cmd_name in _COMMANDS:
             return _load(_COMMANDS[cmd_name][0])
         path = _entry_points().get(cmd_name)
@@ -68,7 +68,7 @@ class LazyGroup(click.Group):
         except click.exceptions.NoArgsIsHelpError:
             raise  # it shows the help
         except click.UsageError as exc:
-            _refuse(exc, is_json="--json" in args)
+            _fail_with(exc, is_json="--json" in args)
 
     def invoke(self, ctx: click.Context) -> None:
         """Runs the command; every error becomes one line and an exit status."""
@@ -85,7 +85,7 @@ class LazyGroup(click.Group):
         except click.exceptions.NoArgsIsHelpError:
             raise
         except click.ClickException as exc:
-            _refuse(exc, is_json=is_json)
+            _fail_with(exc, is_json=is_json)
         except (KeyboardInterrupt, click.Abort):
             fail("interrupted", "interrupted", EXIT_INTERRUPTED, is_json=is_json)
         except BrokenPipeError:
@@ -96,18 +96,18 @@ class LazyGroup(click.Group):
         except _wrong_kernels() as exc:
             fail("wrong_setting", str(exc), EXIT_USAGE, is_json=is_json)
         except sqlite3.Error as exc:
-            # Only ours: the service's commands translate their own.
+            # The client's index: the service's commands handle errors of their databases.
             fail("local_error", f"the local index: {exc}", EXIT_FAILED, is_json=is_json)
 
 
 def _wrong_kernels() -> type[Exception] | tuple[()]:
-    """What the codecs raise where DELTAHUB_KERNELS is wrong, if they have been asked for at all."""
+    """The error for a wrong DELTAHUB_KERNELS, if the codecs have been imported."""
     errors = sys.modules.get("deltahub.codecs.errors")
     return () if errors is None else errors.WrongKernels
 
 
-def _refuse(exc: click.ClickException, *, is_json: bool) -> NoReturn:
-    """What click or a command of the service refuses, as the client's own refusals look."""
+def _fail_with(exc: click.ClickException, *, is_json: bool) -> NoReturn:
+    """Reports an error of click or of a service's command as the client reports its own."""
     message = exc.format_message().rstrip(".")
     if not isinstance(exc, click.UsageError):
         fail(str(getattr(exc, "code", "failed")), message, exc.exit_code, is_json=is_json)
@@ -130,7 +130,7 @@ def _load(path: str) -> click.Command:
     module, _, name = path.partition(":")
     command = getattr(importlib.import_module(module), name)
     assert isinstance(command, click.Command), f"{path} is no command"
-    raise_on_interrupt()  # from here on the command knows best what is to be done
+    raise_on_interrupt()  # from here on the command handles Ctrl-C
     return command
 
 

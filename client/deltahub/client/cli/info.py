@@ -10,7 +10,7 @@ from deltahub.client.hub import Hub
 from deltahub.client.progress import human_size
 
 _NUMBERS = frozenset({1, 2, 3, 4})
-# What a declared base's status means to who declared it.
+# The status of a declared base, as `info` prints it.
 _STATUS = {
     "resolved": "resolved",
     "absent": "absent: there is none that you may read; used once it arrives",
@@ -58,7 +58,7 @@ def _without_tensors(file: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _describe_base(base: Mapping[str, Any], files: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What was declared, then each base that the weights themselves show, one line each."""
+    """A line for the declared base, then one for each measured base."""
     declared = base.get("declared")
     lines = [f"base declared: {declared}{_status_of(base)}" if declared else "base declared: none"]
     measured = base.get("measured") or []
@@ -81,7 +81,7 @@ def _status_of(base: Mapping[str, Any]) -> str:
 
 
 def _share(share: object) -> str:
-    """Of the bytes of the weights: those that a base has too, or that are differences from it."""
+    """The share of weight bytes that are equal to the base's or stored as deltas of it."""
     return f"{share:.0%}" if isinstance(share, int | float) else "an unknown part"
 
 

@@ -1,4 +1,4 @@
-"""The `deltahub` command's first step: everything else is loaded when Ctrl-C is in hand."""
+"""The entry point of `deltahub`: it handles Ctrl-C before it imports anything else."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point of the `deltahub` command."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     end_on_interrupt(is_json="--json" in given)
-    # Frames are coded side by side: threads of linear algebra would only wait for each other.
+    # Frames are encoded in parallel: more threads in linear algebra would only compete.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         from deltahub.client.cli.group import group

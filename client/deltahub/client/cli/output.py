@@ -1,4 +1,4 @@
-"""What commands share: the hub's options, results as text or JSON, exit statuses."""
+"""Shared by all commands: options of the hub, results as text or JSON, exit statuses."""
 
 import dataclasses
 import functools
@@ -40,7 +40,7 @@ _STATUS: tuple[tuple[type[HubError], int], ...] = (
 
 
 def exit_status(error: HubError) -> int:
-    """The exit status that documents an error's class."""
+    """The exit status for an error, by its class."""
     return next((status for kind, status in _STATUS if isinstance(error, kind)), EXIT_FAILED)
 
 
@@ -51,26 +51,26 @@ def fail(code: str, message: str, status: int, *, is_json: bool) -> NoReturn:
 
 
 def error_line(code: str, message: str, *, is_json: bool) -> str:
-    """A refusal as a person or, with --json, a program reads it."""
+    """An error as one line of text, or of JSON with --json."""
     if is_json:
         return json.dumps({"error": {"code": code, "message": message}})
     return f"deltahub: {message}"
 
 
 class Output:
-    """Where a command's result and its progress go."""
+    """Prints a command's result and its progress."""
 
     def __init__(self, *, is_json: bool) -> None:
         self.is_json = is_json
 
     def progress(self) -> Progress:
-        """Bars on a terminal, lines in a pipe, nothing beside JSON."""
+        """Bars on a terminal, lines in a pipe, nothing with --json."""
         if self.is_json:
             return Silent()
         return Bars() if sys.stderr.isatty() else Lines()
 
     def result(self, value: Any, text: str) -> None:
-        """One JSON object, or the text."""
+        """Prints the value as JSON with --json, else the text."""
         click.echo(json.dumps(_plain(value), indent=2) if self.is_json else text)
 
 
@@ -91,7 +91,7 @@ def hub_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def confirm(what: str, output: Output, *, is_yes: bool) -> None:
-    """Asks whether to delete `what`, unless that was said already. UsageError without a person."""
+    """Asks whether to delete `what`, unless `is_yes`. UsageError if nobody can be asked."""
     if is_yes:
         return
     if output.is_json or not sys.stdin.isatty():
@@ -100,7 +100,7 @@ def confirm(what: str, output: Output, *, is_yes: bool) -> None:
 
 
 def split_revision(name: str, revision: str | None = None) -> tuple[str, str]:
-    """(`namespace/name`, revision) out of `namespace/name[@revision]` and an option."""
+    """(`namespace/name`, revision) from `namespace/name[@revision]` and an option."""
     name, at, given = name.partition("@")
     if at and revision is not None and revision != given:
         raise click.UsageError(f"two revisions: {given} and {revision}")
@@ -108,7 +108,7 @@ def split_revision(name: str, revision: str | None = None) -> tuple[str, str]:
 
 
 def table(rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> str:
-    """Rows in aligned columns; `right`: the columns of numbers."""
+    """Rows as text in aligned columns. right: the columns to align to the right."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     lines = (
         "  ".join(

@@ -18,7 +18,7 @@ from deltahub.client.records import PushResult
 
 @contextlib.contextmanager
 def _stopping_at_once() -> Iterator[None]:
-    """Ctrl-C ends the process now: both commands may die at any moment, so nobody waits."""
+    """Ctrl-C ends the process at once: both commands may be killed at any moment."""
 
     def stop(number: int, frame: object) -> None:
         if sys.stderr.isatty():

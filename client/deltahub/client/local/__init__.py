@@ -1,1 +1,1 @@
-"""What lies on this machine: the Hugging Face cache, folders, the index of hashed files."""
+"""Files on this machine: the Hugging Face cache, folders, and the index of hashed files."""

@@ -8,14 +8,14 @@ from pathlib import Path
 from deltahub.client.errors import InvalidArgument
 from deltahub.client.local.index import Stamp
 
-# What tools leave in a folder and nobody means to publish.
+# Files of tools that nobody means to publish.
 _SKIPPED_FOLDERS = frozenset({".git", ".cache", "__pycache__"})
 _SKIPPED_FILES = frozenset({".DS_Store"})
 
 
 @dataclass(frozen=True)
 class LocalFile:
-    """A file to push. path: within the repository, with slashes."""
+    """A file to push. path: its path in the repository, with slashes."""
 
     path: str
     source: Path
@@ -28,19 +28,19 @@ class LocalFile:
 
 @dataclass(frozen=True)
 class Folder:
-    """What a folder holds. skipped: what was left out that somebody may miss, and why, by path."""
+    """The files of a folder. skipped: path -> reason, of files that a user may miss."""
 
     files: tuple[LocalFile, ...]
     skipped: Mapping[str, str]
 
 
 def list_folder(folder: Path) -> Folder:
-    """Every regular file below, by path; .git, .cache and __pycache__ apart.
+    """Every regular file below the folder, by path, without .git, .cache and __pycache__.
 
-    A link to a file is followed if the file lies in the folder too, or among the blobs of the
-    Hugging Face cache that the folder is a snapshot of; no other link is, so that what lies
-    elsewhere on the machine is never published by accident, nor one folder many times.
-    InvalidArgument when there is no such folder or a name is not UTF-8.
+    A link to a file is followed if the file lies in the folder, or among the blobs of the Hugging
+    Face cache that the folder is a snapshot of. No other link is followed, so that no file from
+    elsewhere is published by accident and no folder twice.
+    InvalidArgument when there is no such folder, a link's file is missing or a name is not UTF-8.
     """
     if not folder.is_dir():
         raise InvalidArgument(f"{folder} is not a folder")
@@ -72,7 +72,7 @@ def list_folder(folder: Path) -> Folder:
 
 
 def single_file(source: Path, path: str) -> LocalFile:
-    """One file under a path of the caller's choice."""
+    """One file, to push under the given path. InvalidArgument if it is not a file."""
     if not source.is_file():
         raise InvalidArgument(f"{source} is not a file")
     return LocalFile(path, source.resolve(), Stamp.of(source.stat()))

@@ -1,4 +1,4 @@
-"""SHA-256 of local files and BLAKE3 of their tensors, remembered in the local index."""
+"""SHA-256 of local files and BLAKE3 of their tensors, kept in the local index."""
 
 import hashlib
 import os
@@ -17,15 +17,15 @@ _CHUNK = 1 << 20
 
 
 def no_progress(size: int) -> None:
-    """For callers that nobody watches."""
+    """A callback for callers without a progress report."""
 
 
 def sha256_of(
     path: Path, stamp: Stamp, index: LocalIndex, on_read: Callable[[int], None] = no_progress
 ) -> str:
-    """The file's SHA-256 in hex. LocalFileChanged when it is written to meanwhile.
+    """The file's SHA-256 in hex. LocalFileChanged if the file changes meanwhile.
 
-    on_read: told of bytes as they are read; of none where the index knows the hash.
+    on_read: called with the number of bytes of each read; not called if the index has the hash.
     """
     known = index.sha256_of(path, stamp)
     if known is not None:
@@ -38,7 +38,7 @@ def sha256_of(
 
 
 def plan_of(path: Path, stamp: Stamp, name: str) -> FilePlan:
-    """How the file is cut; `name` decides, as it does at the hub."""
+    """How the file splits into tensors. The ending of `name` chooses the format, as at the hub."""
     with path.open("rb") as file:
 
         def read(offset: int, length: int) -> bytes:
@@ -60,7 +60,7 @@ def tensors_of(
     index: LocalIndex,
     on_read: Callable[[int], None] = no_progress,
 ) -> list[PlacedTensor]:
-    """The ids of the plan's tensors, in order of offset."""
+    """The tensors of the plan with their ids, by offset. Errors and on_read as sha256_of."""
     pieces = plan.tensor_pieces()
     known = index.tensors_of(path, stamp)
     wanted = [(piece.start, piece.size) for piece in pieces]
@@ -77,7 +77,7 @@ def tensors_of(
 
 
 def index_file(path: Path, name: str, index: LocalIndex) -> None:
-    """Makes the tensors of a safetensors file findable; other files are left alone."""
+    """Adds the tensors of a safetensors file to the index. Other files are not read."""
     stamp = Stamp.of(path.stat())
     if index.tensors_of(path, stamp) is not None:
         return
@@ -87,7 +87,7 @@ def index_file(path: Path, name: str, index: LocalIndex) -> None:
 
 
 def index_snapshot(name: str, commit: str | None, index: LocalIndex) -> None:
-    """Makes findable what the Hugging Face cache holds of a revision, whoever put it there."""
+    """Adds a revision's safetensors files in the Hugging Face cache to the index."""
     if commit is None or name.count("/") != 1:
         return
     for path, real in RepositoryCache(name).snapshot_files(commit):

@@ -1,7 +1,7 @@
 """The Hugging Face cache layout: blobs by ETag, snapshots of links, refs by name.
 
 models--NAMESPACE--NAME/blobs/<etag>, snapshots/<commit>/<path> -> ../../blobs/<etag>,
-refs/<revision>. What other tools wrote there is used, and they find what we write.
+refs/<revision>. Files that other tools wrote there are used, and other tools find ours.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ def hf_cache_folder() -> Path:
 
 
 def checked_path(path: str) -> PurePosixPath:
-    """A path of a repository that is safe to create below a folder. BadResponse if it is not."""
+    """A repository's path, checked to stay below its folder. BadResponse if it does not."""
     parts = path.split("/")
     if "\0" in path or "\\" in path or any(part in ("", ".", "..") for part in parts):
         raise BadResponse(f"the hub named a file {path!r}, which leaves its folder")
@@ -54,17 +54,17 @@ class RepositoryCache:
         return self.root / "snapshots" / commit
 
     def lock_path(self, etag: str) -> Path:
-        """The lock that huggingface_hub takes for the same blob."""
+        """The lock file that huggingface_hub uses for the same blob."""
         return self._folder / ".locks" / self._name / f"{etag}.lock"
 
     def link(self, commit: str, path: str, etag: str) -> Path:
-        """snapshots/<commit>/<path> as a relative link to the blob."""
+        """Makes snapshots/<commit>/<path> a relative link to the blob, and returns its path."""
         name = self.snapshot(commit) / checked_path(path)
         name.parent.mkdir(parents=True, exist_ok=True)
         target = os.path.relpath(self.blob(etag), name.parent)
         if name.is_symlink() and os.readlink(name) == target:
             return name
-        # Made under another name first: a reader never finds the path absent or half made.
+        # Created under another name first, so that a reader always finds the old or the new link.
         fd, temporary = tempfile.mkstemp(dir=name.parent, prefix=".link-")
         os.close(fd)
         os.unlink(temporary)
@@ -73,7 +73,7 @@ class RepositoryCache:
         return name
 
     def set_ref(self, revision: str, commit: str) -> None:
-        """refs/<revision>, for every revision that is not the commit or its beginning."""
+        """Writes refs/<revision>, unless the revision is the commit's id or the start of it."""
         if commit.startswith(revision) and len(revision) >= 7:
             return
         name = self.root / "refs" / checked_path(revision)
@@ -88,7 +88,7 @@ class RepositoryCache:
         sync_folder(name.parent)
 
     def snapshot_files(self, commit: str) -> Iterator[tuple[str, Path]]:
-        """The paths of a snapshot and the real files behind them, whoever put them there."""
+        """The paths of a snapshot, each with the file that it links to."""
         folder = self.snapshot(commit)
         for name in sorted(folder.rglob("*")) if folder.is_dir() else ():
             real = name.resolve()
@@ -97,13 +97,13 @@ class RepositoryCache:
 
 
 def blob_folders() -> list[Path]:
-    """Where the files of every repository in the cache lie, by ETag."""
+    """The blob folder of every repository in the cache."""
     return sorted(hf_cache_folder().glob("models--*/blobs"))
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Holds an advisory lock on `path`: others that use it wait, also in other processes."""
+    """Holds an exclusive advisory lock on `path`; other threads and processes wait for it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:

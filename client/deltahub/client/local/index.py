@@ -1,4 +1,4 @@
-"""Which files and tensors lie on this machine: a cache that may always be thrown away."""
+"""The index of files and tensors on this machine: a cache that may always be deleted."""
 
 import contextlib
 import os
@@ -34,7 +34,7 @@ _BATCH = 10_000
 
 @dataclass(frozen=True)
 class Stamp:
-    """What tells that a file is still the one that was hashed."""
+    """A file's size, time and inode: while they are equal, its hashes are valid."""
 
     size: int
     mtime_ns: int
@@ -47,7 +47,7 @@ class Stamp:
 
 @dataclass(frozen=True)
 class PlacedTensor:
-    """A tensor's bytes within a file."""
+    """A tensor and the place of its bytes in a file."""
 
     tensor: bytes
     start: int
@@ -56,7 +56,7 @@ class PlacedTensor:
 
 @dataclass(frozen=True)
 class FoundTensor:
-    """A tensor on this machine. Nothing is promised: whoever uses the bytes checks the id."""
+    """A tensor on this machine. Its bytes may have changed, so users must verify the id."""
 
     path: str
     start: int
@@ -64,7 +64,7 @@ class FoundTensor:
 
 
 class LocalIndex:
-    """tensor id -> file and offset, and SHA-256 of files, while the files stay unchanged.
+    """Maps tensor ids to files and offsets, and files to SHA-256, while files are unchanged.
 
     Safe to use from several threads and several processes.
     """
@@ -82,12 +82,12 @@ class LocalIndex:
             self._db.close()
 
     def sha256_of(self, path: Path, stamp: Stamp) -> str | None:
-        """The file's SHA-256 if it was hashed before and has not changed since."""
+        """The file's SHA-256 if it was hashed and has not changed since, else None."""
         row = self._file(path, stamp)
         return row[1] if row else None
 
     def tensors_of(self, path: Path, stamp: Stamp) -> list[PlacedTensor] | None:
-        """The file's tensors in order of offset, None if it is not known or has changed."""
+        """The file's tensors by offset; None if the file is not known or has changed."""
         with self._lock:
             row = self._file(path, stamp)
             if row is None or not row[2]:
@@ -106,7 +106,7 @@ class LocalIndex:
         sha256: str | None = None,
         tensors: Sequence[PlacedTensor] | None = None,
     ) -> None:
-        """Adds what is known of a file; a changed file's former rows are dropped."""
+        """Adds a file's hashes. Drops the rows of an earlier version of the file."""
         with self._writing() as db:
             if self._file(path, stamp) is None:
                 db.execute("DELETE FROM files WHERE path = ?", (str(path),))
@@ -127,10 +127,10 @@ class LocalIndex:
                 db.execute("UPDATE files SET has_tensors = 1 WHERE id = ?", (row[0],))
 
     def find(self, tensors: Iterable[bytes]) -> dict[bytes, FoundTensor]:
-        """Where the tensors lie, of those that lie in a file that is still as it was."""
+        """The places of the tensors that lie in unchanged files. Drops rows of changed files."""
         wanted = list(dict.fromkeys(tensors))
         found: dict[bytes, FoundTensor] = {}
-        fresh: dict[str, bool] = {}
+        unchanged: dict[str, bool] = {}
         for i in range(0, len(wanted), _BATCH):
             part = wanted[i : i + _BATCH]
             marks = ",".join("?" * len(part))
@@ -143,25 +143,25 @@ class LocalIndex:
             for tensor, path, start, size, *stamp in rows:
                 if tensor in found:
                     continue
-                if path not in fresh:
-                    fresh[path] = _is_fresh(path, Stamp(*stamp))
-                if fresh[path]:
+                if path not in unchanged:
+                    unchanged[path] = _is_unchanged(path, Stamp(*stamp))
+                if unchanged[path]:
                     found[tensor] = FoundTensor(path, start, size)
-        self._forget_all(path for path, is_fresh in fresh.items() if not is_fresh)
+        self._forget_all(path for path, is_unchanged in unchanged.items() if not is_unchanged)
         return found
 
     def find_files(self, sha256: str) -> list[str]:
-        """Files with this SHA-256 that are still as they were."""
+        """Unchanged files with this SHA-256. Drops rows of changed files."""
         with self._lock:
             rows = self._db.execute(
                 "SELECT path, size, mtime_ns, inode FROM files WHERE sha256 = ?", (sha256,)
             ).fetchall()
-        fresh = {path: _is_fresh(path, Stamp(*stamp)) for path, *stamp in rows}
-        self._forget_all(path for path, is_fresh in fresh.items() if not is_fresh)
-        return [path for path, is_fresh in fresh.items() if is_fresh]
+        unchanged = {path: _is_unchanged(path, Stamp(*stamp)) for path, *stamp in rows}
+        self._forget_all(path for path, is_unchanged in unchanged.items() if not is_unchanged)
+        return [path for path, is_unchanged in unchanged.items() if is_unchanged]
 
     def forget(self, path: str | Path) -> None:
-        """Drops a file, e.g. because its bytes are not what its rows say."""
+        """Drops a file's rows, e.g. because its bytes do not have the recorded hash."""
         self._forget_all([str(path)])
 
     def _forget_all(self, paths: Iterable[str]) -> None:
@@ -191,7 +191,7 @@ class LocalIndex:
             self._db.execute("COMMIT")
 
 
-def _is_fresh(path: str, stamp: Stamp) -> bool:
+def _is_unchanged(path: str, stamp: Stamp) -> bool:
     try:
         return Stamp.of(os.stat(path)) == stamp
     except OSError:
@@ -205,7 +205,7 @@ def _open(path: Path) -> sqlite3.Connection:
     except sqlite3.DatabaseError as exc:
         if isinstance(exc, sqlite3.OperationalError):
             raise
-        # Damaged, e.g. by a full disk. All of it can be found again: begin anew.
+        # Damaged, e.g. by a full disk. Start an empty index, because every hash can be recomputed.
         for suffix in ("", "-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         return _connect(path)
@@ -215,7 +215,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, timeout=60, isolation_level=None, check_same_thread=False)
     try:
         db.execute("PRAGMA journal_mode = WAL")
-        # It is a cache: a lost last transaction costs a hash, not data.
+        # A lost last transaction costs only a hash.
         db.execute("PRAGMA synchronous = NORMAL")
         db.execute("PRAGMA foreign_keys = ON")
         db.execute("BEGIN IMMEDIATE")
@@ -226,7 +226,7 @@ def _connect(path: Path) -> sqlite3.Connection:
             for statement in _SCHEMA.split(";"):
                 db.execute(statement)
             db.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
-        # Not in the schema: an index that was made before needs nothing else to be hashed again.
+        # Outside the schema, so that indexes without it keep their hashes.
         db.execute("CREATE INDEX IF NOT EXISTS files_by_sha256 ON files(sha256)")
         db.execute("COMMIT")
     except BaseException:

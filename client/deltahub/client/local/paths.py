@@ -1,4 +1,4 @@
-"""Where the client keeps things on this machine, and how it writes there."""
+"""The client's cache folder, and reads and writes at offsets of files."""
 
 import errno
 import os
@@ -6,12 +6,12 @@ from pathlib import Path
 
 from deltahub.client.errors import DiskFull
 
-# EFBIG is what a quota on the size of files says; a person sees the same problem.
+# EFBIG comes from a limit on file sizes; for the user it is the same problem.
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def cache_folder() -> Path:
-    """DELTAHUB_CACHE, else ~/.cache/deltahub (below XDG_CACHE_HOME where that is set)."""
+    """DELTAHUB_CACHE, else deltahub below XDG_CACHE_HOME, else ~/.cache/deltahub."""
     chosen = os.environ.get("DELTAHUB_CACHE")
     if chosen:
         return Path(chosen).expanduser()
@@ -20,7 +20,7 @@ def cache_folder() -> Path:
 
 
 def disk_full(exc: OSError, path: str | os.PathLike[str], size: int | None = None) -> OSError:
-    """Raises DiskFull if that is what `exc` says; else returns it, to be raised again."""
+    """Raises DiskFull if `exc` means that the disk is full; else returns `exc`, to be raised."""
     if exc.errno not in _FULL:
         return exc
     wanted = f" for {size} bytes" if size else ""
@@ -28,7 +28,7 @@ def disk_full(exc: OSError, path: str | os.PathLike[str], size: int | None = Non
 
 
 def write_at(fd: int, data: memoryview, offset: int, path: str | os.PathLike[str]) -> None:
-    """Writes all of `data` at `offset`. DiskFull when there is no room."""
+    """Writes all of `data` at `offset`. DiskFull when there is no space."""
     try:
         while data:
             n = os.pwrite(fd, data, offset)
@@ -49,7 +49,7 @@ def read_at(fd: int, out: memoryview, offset: int) -> None:
 
 
 def reserve(fd: int, size: int, path: str | os.PathLike[str]) -> None:
-    """Makes the file `size` bytes long and takes the room for it now. DiskFull if there is none."""
+    """Makes the file `size` bytes long and allocates them. DiskFull if there is no space."""
     if os.fstat(fd).st_size > size:
         os.ftruncate(fd, size)
     if size == 0:
@@ -59,12 +59,12 @@ def reserve(fd: int, size: int, path: str | os.PathLike[str]) -> None:
     except OSError as exc:
         if exc.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
             raise disk_full(exc, path, size) from exc
-        # A file system that cannot reserve: the writes themselves will say when it is full.
+        # A file system that cannot allocate: a later write fails if the disk is full.
         os.ftruncate(fd, size)
 
 
 def sync_folder(path: Path) -> None:
-    """Makes the names in a folder durable."""
+    """Syncs a folder, so that its files keep their names after a power failure."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

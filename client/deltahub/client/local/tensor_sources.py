@@ -18,7 +18,7 @@ _CHUNK = 1 << 20
 
 
 class MissingTensor(Exception):
-    """A tensor that was here is not here any more, or its file has changed."""
+    """A tensor is not on this machine, or its file has changed."""
 
     def __init__(self, tensor: bytes) -> None:
         super().__init__(tensor.hex())
@@ -28,8 +28,7 @@ class MissingTensor(Exception):
 class Sources:
     """Local tensors of one push or pull. Safe to use from several threads.
 
-    Bytes come unchecked unless `verified` said so: whoever decodes against them checks what
-    comes out.
+    `read` and `copy_to` do not verify bytes; the caller verifies its result. `is_verified` does.
     """
 
     def __init__(self, index: LocalIndex) -> None:
@@ -46,23 +45,23 @@ class Sources:
             self._open.clear()
 
     def look_up(self, tensors: Iterable[bytes]) -> None:
-        """Asks the index for those of the tensors that are not known yet."""
+        """Looks up the tensors that are not known yet in the index."""
         unknown = [tensor for tensor in tensors if tensor not in self._found]
         self._found.update(self._index.find(unknown))
 
     def add(self, tensor: bytes, path: Path, start: int, size: int) -> None:
-        """A tensor that lies, proved, in a file which is still being written."""
+        """Adds a verified tensor in a file that is still being written."""
         self._found.setdefault(tensor, FoundTensor(str(path), start, size))
         self._verified.add(tensor)
 
     def moved(self, path: Path, target: Path) -> None:
-        """A file of tensors has got its final name."""
+        """Replaces the path of a file that was renamed."""
         for tensor, found in self._found.items():
             if found.path == str(path):
                 self._found[tensor] = replace(found, path=str(target))
 
     def forget(self, tensor: bytes) -> None:
-        """Drops a tensor whose bytes are not its own, and what the index says of its file."""
+        """Drops a tensor whose bytes are wrong, and the index's rows of its file."""
         found = self._found.pop(tensor, None)
         self._verified.discard(tensor)
         if found is not None:
@@ -75,7 +74,7 @@ class Sources:
         return self._get(tensor).size
 
     def read(self, tensor: bytes, first_byte: int, out: memoryview) -> None:
-        """Fills `out` from the tensor's bytes. MissingTensor if they are not here."""
+        """Fills `out` with the tensor's bytes from `first_byte` on. MissingTensor if it cannot."""
         found = self._get(tensor)
         if first_byte + len(out) > found.size:
             raise MissingTensor(tensor)
@@ -86,7 +85,7 @@ class Sources:
             raise MissingTensor(tensor) from exc
 
     def is_verified(self, tensor: bytes) -> bool:
-        """Whether the bytes hash to the id; read once, and forgotten here if they do not."""
+        """Whether the bytes have the id as their BLAKE3. Reads them once; forgets wrong ones."""
         if tensor in self._verified:
             return True
         if tensor not in self._found:
@@ -109,7 +108,7 @@ class Sources:
         return True
 
     def copy_to(self, tensor: bytes, fd: int, offset: int) -> None:
-        """Copies the tensor's bytes within the kernel. MissingTensor if they are not here."""
+        """Copies the tensor's bytes to `offset` of `fd`. MissingTensor if they cannot be read."""
         found = self._get(tensor)
         done = 0
         try:
@@ -122,10 +121,10 @@ class Sources:
                         raise MissingTensor(tensor)
                     done += n
         except OSError:
-            # Another file system, or one that cannot do it: by way of this process.
-            self._copy_through(tensor, fd, offset, found.size)
+            # copy_file_range does not work between these files: read and write instead.
+            self._copy_by_read_and_write(tensor, fd, offset, found.size)
 
-    def _copy_through(self, tensor: bytes, fd: int, offset: int, size: int) -> None:
+    def _copy_by_read_and_write(self, tensor: bytes, fd: int, offset: int, size: int) -> None:
         buffer = memoryview(bytearray(min(_CHUNK, size)))
         for done in range(0, size, _CHUNK):
             part = buffer[: min(_CHUNK, size - done)]
@@ -146,7 +145,7 @@ class Sources:
                 fd = os.open(path, os.O_RDONLY)
                 self._open[path] = fd
             self._open.move_to_end(path)
-            # A descriptor of our own: the kept one may be closed while we read.
+            # A duplicate, because another thread may close the kept descriptor.
             own = os.dup(fd)
             while len(self._open) > _MAX_OPEN:
                 os.close(self._open.popitem(last=False)[1])

@@ -1,1 +1,1 @@
-"""Downloads a revision: finds what is missing, rebuilds it, verifies it."""
+"""Pull: finds the missing files of a revision, rebuilds them and verifies them."""

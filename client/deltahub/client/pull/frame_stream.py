@@ -1,4 +1,4 @@
-"""Frames off the wire, decoded piece by piece into an open file."""
+"""Reads frames from an answer and decodes them, a group of blocks at a time, into a file."""
 
 from collections.abc import Callable
 
@@ -15,15 +15,15 @@ from deltahub.codecs.frames import (
     peek_header_length,
 )
 
-# Decoded bytes in flight a worker; a block may be larger (16 MiB at most) and then goes alone.
-_PIECE_BYTES = 8 << 20
+# Decoded bytes of a group of blocks. A larger block (16 MiB at most) is a group of its own.
+_GROUP_BYTES = 8 << 20
 _PEEK_BYTES = 16
 
 
 class FrameReader:
-    """Reads the frames of tensors from an answer and writes their bytes where they belong.
+    """Reads the frames of tensors from an answer and writes the decoded bytes to a file.
 
-    Memory: the payload, the base and the result of one piece, whatever the tensor's size.
+    Memory: payload, base and result of one group of blocks, for a tensor of any size.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class FrameReader:
         self._out = _Buffer()
 
     def read_tensor(self, reply: Reply, slot: Slot) -> None:
-        """Writes one tensor's bytes. CodecError when its frames are not what they should be."""
+        """Writes one tensor's bytes. CodecError when the frames are damaged or another tensor's."""
         done = 0
         while done < slot.size:
             view = self._read_view(reply)
@@ -55,7 +55,7 @@ class FrameReader:
                 raise CorruptFrame(f"the hub sent a frame from byte {header.start_byte}")
             i = 0
             while i < header.n_blocks:
-                j = _piece_end(view, i)
+                j = _group_end(view, i)
                 self._read_blocks(reply, view, i, j, slot.start + done)
                 i = j
             done += header.size_bytes
@@ -102,17 +102,17 @@ class FrameReader:
         return base
 
 
-def _piece_end(view: FrameView, i: int) -> int:
-    """The blocks [i, j) that are read, decoded and written together."""
+def _group_end(view: FrameView, i: int) -> int:
+    """The end j of the group of blocks [i, j) that are decoded together."""
     begin = view.block_span(i)[0]
     j = i + 1
-    while j < view.header.n_blocks and view.block_span(j)[1] - begin <= _PIECE_BYTES:
+    while j < view.header.n_blocks and view.block_span(j)[1] - begin <= _GROUP_BYTES:
         j += 1
     return j
 
 
 class _Buffer:
-    """Memory that is used again from piece to piece and grows to the largest one."""
+    """Memory that all groups of blocks reuse; it grows to the largest group."""
 
     def __init__(self) -> None:
         self._data = bytearray()

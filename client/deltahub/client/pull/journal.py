@@ -1,4 +1,4 @@
-"""Which parts of an unfinished file are done: a text file beside it, one line a part."""
+"""The journal of an unfinished file: a text file with a line for each finished part."""
 
 import os
 from pathlib import Path
@@ -7,14 +7,14 @@ from deltahub.client.local.paths import disk_full
 
 
 class Journal:
-    """Finished parts of one file that is being written, by offset; survives the process.
+    """The finished parts of one file that is being written; a later process reads them.
 
-    A line is a claim that a later process checks against the bytes: after a power failure the
-    line may have reached the disk before what it speaks of.
+    A later process must verify the bytes of each part, because after a power failure the disk
+    may have a line without the bytes. `done` maps the offset of each part to its size.
     """
 
     def __init__(self, path: Path, identity: str) -> None:
-        """identity: what the file will be. Lines written for anything else are dropped."""
+        """identity: of the file's final contents. A journal with another identity is emptied."""
         self.path = path
         self.done: dict[int, int] = {}
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -27,7 +27,7 @@ class Journal:
             self._append(first)
             return
         lines = text[len(first) :].split(b"\n")
-        # The last piece is empty, or a line that a dying process did not finish.
+        # The last item is empty, or a line that a killed process did not finish.
         if lines[-1]:
             os.ftruncate(self._fd, len(text) - len(lines[-1]))
         for line in lines[:-1]:
@@ -36,7 +36,7 @@ class Journal:
                 self.done[int(start)] = int(size)
 
     def add(self, start: int, size: int) -> None:
-        """Says that [start, start + size) is written and proved."""
+        """Records that bytes [start, start + size) are written and verified."""
         self.done[start] = size
         self._append(f"{start} {size}\n".encode())
 

@@ -1,4 +1,4 @@
-"""Files on this machine with the bytes of one that is pulled, whichever repository had them."""
+"""Copies of a pulled file that are already on this machine, from any repository."""
 
 import hashlib
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _CHUNK = 1 << 20
 
 
 class LocalCopies:
-    """Whole files out of the local index and the Hugging Face cache, proved while they are copied.
+    """Copies whole files from the local index and the Hugging Face cache, and verifies them.
 
     Safe to use from several threads.
     """
@@ -25,7 +25,7 @@ class LocalCopies:
         self._blobs = blob_folders()
 
     def copy(self, entry: Entry, fd: int, work: Path) -> bool:
-        """Whether `fd` holds the entry now, proved by its SHA-256. work: where `fd` is."""
+        """Copies the entry into `fd`, verified by SHA-256; whether it could. work: path of `fd`."""
         for source in self._find(entry):
             reserve(fd, entry.size, work)
             if _copy(source, fd, work, entry):
@@ -34,12 +34,12 @@ class LocalCopies:
         return False
 
     def index_tensors(self, entry: Entry) -> None:
-        """Makes the tensors of such a file findable, to be copied one by one."""
+        """Adds the tensors of a copy of the entry to the index, to be copied one by one."""
         for source in self._find(entry):
             try:
                 index_file(source, entry.path, self._index)
             except (OSError, LocalFileChanged):
-                continue  # gone or written to meanwhile
+                continue  # deleted or written to meanwhile
             return
 
     def _find(self, entry: Entry) -> Iterator[Path]:
@@ -63,7 +63,7 @@ def _copy(source: Path, fd: int, work: Path, entry: Entry) -> bool:
     try:
         file = source.open("rb", buffering=0)
     except OSError:
-        return False  # gone meanwhile
+        return False  # deleted meanwhile
     with file:
         for done in range(0, entry.size, _CHUNK):
             part = buffer[: min(_CHUNK, entry.size - done)]

@@ -1,19 +1,19 @@
-"""How to get each tensor of a file: from here, as a frame against what is here, or as bytes."""
+"""How to get each tensor of a file: a local copy, a frame, or plain bytes from the hub."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from deltahub.client.records import PlannedTensor
 
-# One request's worth: long enough to hide a round trip, short enough to repeat.
+# Bytes of one request: enough to hide a round trip, few enough to repeat.
 BATCH_BYTES = 48 << 20
-# Their names, of 64 digits each, make a request that a hub takes without a token too.
+# With this many ids of 64 digits a request stays below the hub's limit without a token.
 BATCH_TENSORS = 2000
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A place in the file that a tensor's bytes fill."""
+    """The place of a tensor's bytes in the file."""
 
     tensor: bytes
     start: int
@@ -26,31 +26,31 @@ class Slot:
 
 @dataclass
 class RebuildPlan:
-    """Every slot that is not done yet, once. Sizes of `batches` and `runs` are bytes to move.
+    """Each unfinished slot, in one of four lists.
 
-    copies: bytes on this machine. waves: batches of frames; a wave needs only tensors that are
-    here or that earlier waves make. runs: neighbours in the file, asked for as one range.
-    repeats: tensors that the file holds more than once; copied from within it at the end.
+    copies: slots of tensors on this machine. waves: batches of frames; bases of a wave are local
+    or come from earlier waves. ranges: adjacent slots that are requested as one range of the file.
+    repeats: further slots of a tensor, copied from its first one at the end.
     """
 
     copies: list[Slot] = field(default_factory=list)
     waves: list[list[list[Slot]]] = field(default_factory=list)
-    runs: list[list[Slot]] = field(default_factory=list)
+    ranges: list[list[Slot]] = field(default_factory=list)
     repeats: list[Slot] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
-        return not (self.copies or self.waves or self.runs or self.repeats)
+        return not (self.copies or self.waves or self.ranges or self.repeats)
 
 
 def plan_rebuild(
     slots: Iterable[Slot], stored: Mapping[bytes, PlannedTensor], local: Collection[bytes]
 ) -> RebuildPlan:
-    """The cheapest way to each slot. slots: what is missing, in order of the file.
+    """The cheapest way to fill each slot. slots: the missing ones, by offset.
 
-    local: tensors on this machine, among them those already in the file. A tensor that the hub
-    keeps raw, or as a delta of something that is not here, is asked for as plain bytes: the hub
-    then decodes it, and no base has to be moved.
+    local: tensors on this machine, including those already in the file. A tensor that the hub
+    stores raw, or as a delta of a tensor that is not local, is requested as plain bytes, because
+    then the hub decodes it and no base has to be sent.
     """
     plan = RebuildPlan()
     remote: list[Slot] = []
@@ -63,9 +63,9 @@ def plan_rebuild(
         else:
             seen.add(slot.tensor)
             remote.append(slot)
-    waves, rest = _waves(remote, stored, local)
+    waves, plain = _waves(remote, stored, local)
     plan.waves = [list(_batches(wave, stored)) for wave in waves]
-    plan.runs = list(_runs(rest))
+    plan.ranges = list(_adjacent_slots(plain))
     return plan
 
 
@@ -75,9 +75,9 @@ def _waves(
     waves: list[list[Slot]] = []
     made: set[bytes] = set()
     waiting = [slot for slot in remote if _is_worth_a_frame(slot, stored.get(slot.tensor))]
-    rest = [slot for slot in remote if not _is_worth_a_frame(slot, stored.get(slot.tensor))]
-    # What comes as plain bytes can be a base as well, but only after it has come: such deltas
-    # are rare (both in one file, the base incompressible) and take the plain way too.
+    plain = [slot for slot in remote if not _is_worth_a_frame(slot, stored.get(slot.tensor))]
+    # A tensor that comes as plain bytes could be a base too, but only once it has arrived. Such
+    # deltas are rare (an incompressible base in the same file) and come as plain bytes too.
     while waiting:
         wave: list[Slot] = []
         later: list[Slot] = []
@@ -86,12 +86,12 @@ def _waves(
             can_decode = all(base in local or base in made for base in bases)
             (wave if can_decode else later).append(slot)
         if not wave:
-            rest = sorted(rest + later, key=lambda slot: slot.start)
+            plain = sorted(plain + later, key=lambda slot: slot.start)
             break
         waves.append(wave)
         made.update(slot.tensor for slot in wave)
         waiting = later
-    return waves, rest
+    return waves, plain
 
 
 def _is_worth_a_frame(slot: Slot, stored: PlannedTensor | None) -> bool:
@@ -112,13 +112,13 @@ def _batches(wave: Iterable[Slot], stored: Mapping[bytes, PlannedTensor]) -> Ite
         yield batch
 
 
-def _runs(slots: Iterable[Slot]) -> Iterable[list[Slot]]:
-    run: list[Slot] = []
+def _adjacent_slots(slots: Iterable[Slot]) -> Iterable[list[Slot]]:
+    adjacent: list[Slot] = []
     for slot in slots:
-        is_next = bool(run) and run[-1].end == slot.start
-        if run and (not is_next or slot.end - run[0].start > BATCH_BYTES):
-            yield run
-            run = []
-        run.append(slot)
-    if run:
-        yield run
+        is_next = bool(adjacent) and adjacent[-1].end == slot.start
+        if adjacent and (not is_next or slot.end - adjacent[0].start > BATCH_BYTES):
+            yield adjacent
+            adjacent = []
+        adjacent.append(slot)
+    if adjacent:
+        yield adjacent

@@ -1,4 +1,4 @@
-"""Pull: a revision's files into the Hugging Face cache or a folder, proved byte by byte."""
+"""Pull: a revision's files into the Hugging Face cache or a folder, every byte verified."""
 
 import hashlib
 import os
@@ -25,14 +25,14 @@ from deltahub.codecs.errors import CodecError
 from deltahub.codecs.files.recipe import Recipe
 from deltahub.codecs.ids import tensor_id
 
-# Below this a recipe costs more requests than it can save.
+# A smaller file is fetched whole, because its recipe would cost more than it saves.
 SMALL_FILE = 1 << 20
 _SMALL_WORKERS = 4
 _CHUNK = 1 << 20
 
 
 class Pull:
-    """One pull. Every file gets its final name only when it is whole, proved and synced."""
+    """One pull. A file gets its final name only when it is complete, verified and synced."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Pull:
         try:
             missing = self._missing(found, target)
             replaced = target.begin(missing, is_overwriting=is_overwriting)
-            with self._api.transport.telling(self._progress.note):
+            with self._api.transport.reporting_waits(self._progress.note):
                 self._pull_files(found, missing, target)
         finally:
             self._sources.close()
@@ -88,7 +88,7 @@ class Pull:
         )
 
     def _missing(self, found: Revision, target: PullTarget) -> list[Entry]:
-        """The entries that are not in their place; those that are get published."""
+        """The entries whose files are not in place. Publishes the others."""
         missing = []
         for entry in found.entries:
             if self._is_present(entry, target):
@@ -126,7 +126,7 @@ class Pull:
             return hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
 
     def _index_base(self, found: Revision) -> None:
-        """Makes findable what another tool put into the cache: the declared base, and us."""
+        """Adds the declared base and the parent revision in the Hugging Face cache to the index."""
         index_snapshot(self._name, found.parent, self._index)
         if found.base.declared:
             base = found.base.declared.partition("@")[0]
@@ -142,7 +142,7 @@ class Pull:
             folder.mkdir(parents=True, exist_ok=True)
         with locked(place.lock):
             if target.is_present(entry) and not self._is_sha256_asked:
-                on_done(entry.size)  # another process was quicker
+                on_done(entry.size)  # another process has pulled it meanwhile
                 self._count(0, entry.size)
             else:
                 self._make(commit, entry, place, on_done)
@@ -162,7 +162,7 @@ class Pull:
             os.fsync(fd)
             stamp_inode = os.fstat(fd)
         except VerificationFailed:
-            # What is wrong twice is not worth going on from.
+            # Bytes that were wrong twice are not kept for a later pull.
             place.work.unlink(missing_ok=True)
             place.journal.unlink(missing_ok=True)
             raise
@@ -178,11 +178,11 @@ class Pull:
             index_file(final, entry.path, self._index)
 
     def _copy(self, entry: Entry, fd: int, place: Place) -> bool:
-        """Whether the whole file was here, under whatever name, and is in its place now."""
+        """Copies the whole file from this machine; whether it could."""
         if place.journal.exists():
-            return False  # some of it is there already
+            return False  # an earlier pull left a part of it
         if _has_recipe(entry) and entry.path.endswith(".safetensors"):
-            # Copying tensors is quicker than proving the whole file by its SHA-256.
+            # Copying tensors is quicker than verifying the whole file by its SHA-256.
             self._copies.index_tensors(entry)
             return False
         return self._copies.copy(entry, fd, place.work)
@@ -226,7 +226,7 @@ class Pull:
     def _recipe(
         self, commit: str, entry: Entry
     ) -> tuple[Recipe, dict[bytes, PlannedTensor]] | None:
-        """The file's recipe and how its tensors are stored; None where bytes must do."""
+        """The file's recipe and its stored tensors; None if the hub has no recipe for it yet."""
         if not _has_recipe(entry):
             return None
         for is_last in (False, True):
@@ -235,7 +235,7 @@ class Pull:
             except NotReady:
                 return None
             except (BadResponse, VerificationFailed):
-                if is_last:  # once is the wire's fault, perhaps
+                if is_last:  # the first failure may be a fault of the network
                     raise
         raise AssertionError("unreachable: the last try returns or raises")
 

@@ -1,4 +1,4 @@
-"""One file out of its recipe: from tensors that are here, frames, and plain ranges."""
+"""Rebuilds one file by its recipe, from local tensors, frames and plain ranges."""
 
 import os
 import threading
@@ -10,7 +10,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from deltahub.client.api.endpoints import Api
-from deltahub.client.api.wire import Reply, cut_short
+from deltahub.client.api.wire import Reply, body_ended_early
 from deltahub.client.errors import BadResponse, VerificationFailed
 from deltahub.client.local.paths import read_at, write_at
 from deltahub.client.local.tensor_sources import MissingTensor, Sources
@@ -27,7 +27,7 @@ _MAX_WORKERS = 4
 
 @dataclass(frozen=True)
 class Target:
-    """An open file that is being made, and what it will be."""
+    """An open file that is being written, and the entry that it will hold."""
 
     fd: int
     path: Path
@@ -36,8 +36,8 @@ class Target:
     entry: Entry
 
 
-class _Damaged(Exception):
-    """A tensor that did not come out right; it is asked for once more as plain bytes."""
+class _DamagedTensor(Exception):
+    """A tensor with wrong bytes. It is requested again as plain bytes."""
 
     def __init__(self, slot: Slot) -> None:
         super().__init__(slot.tensor.hex())
@@ -45,7 +45,7 @@ class _Damaged(Exception):
 
 
 def slots_of(recipe: Recipe) -> tuple[list[Slot], list[tuple[int, bytes]]]:
-    """The places of the recipe's tensors, and its literal bytes by offset."""
+    """The slots of the recipe's tensors, and its literals as (offset, bytes)."""
     slots: list[Slot] = []
     literals: list[tuple[int, bytes]] = []
     offset = 0
@@ -60,7 +60,7 @@ def slots_of(recipe: Recipe) -> tuple[list[Slot], list[tuple[int, bytes]]]:
 
 
 class Rebuild:
-    """The work on one file. Every slot is proved by its BLAKE3 before the journal says so."""
+    """Rebuilds one file. Each slot is verified by BLAKE3 before the journal records it."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Rebuild:
         self._sources = sources
         self._on_done = on_done
         self._lock = threading.Lock()
-        self._again: list[Slot] = []
+        self._to_repeat: list[Slot] = []
         self._stored: Mapping[bytes, PlannedTensor] = {}
         self.received = 0
         self.reused = 0
@@ -96,13 +96,13 @@ class Rebuild:
         while True:
             rest = [slot for slot in missing if slot.start not in self._journal.done]
             plan = plan_rebuild(rest, stored, self._local(wanted))
-            # A copy that fails is forgotten, so that the next plan asks the hub for it.
+            # A failed copy is forgotten, so that the next plan requests the tensor from the hub.
             if self._copy(plan.copies) == 0:
                 break
         self._fetch(plan)
         for slot in plan.repeats:
             if self._copy([slot]) > 0:
-                self._fetch_run([slot])
+                self._fetch_range([slot])
 
     def _bases_of(self, tensor: bytes) -> list[bytes]:
         found = self._stored.get(tensor)
@@ -111,10 +111,10 @@ class Rebuild:
     def _local(self, tensors: Iterable[bytes]) -> Collection[bytes]:
         return {tensor for tensor in tensors if tensor in self._sources}
 
-    # -- what is here ----------------------------------------------------------------------
+    # -- local bytes -----------------------------------------------------------------------
 
     def _resume(self, slots: list[Slot]) -> list[Slot]:
-        """The slots that are still to do, after a look at what an earlier process did."""
+        """The unfinished slots. Verifies those that the journal of an earlier process lists."""
         missing: list[Slot] = []
         for slot in slots:
             if self._journal.done.get(slot.start) == slot.size and self._is_written(slot):
@@ -125,7 +125,7 @@ class Rebuild:
         return missing
 
     def _copy(self, slots: list[Slot]) -> int:
-        """Copies local tensors in; returns how many were not what they should be."""
+        """Copies local tensors into the file; the number of copies that failed."""
 
         def copy(slot: Slot) -> int:
             try:
@@ -143,7 +143,7 @@ class Rebuild:
             return sum(pool.map(copy, slots))
 
     def _is_written(self, slot: Slot) -> bool:
-        """Whether the file holds the tensor's own bytes in this place."""
+        """Whether the file has the tensor's bytes in this slot."""
         digest = blake3()
         buffer = memoryview(bytearray(min(_CHUNK, slot.size)))
         try:
@@ -155,13 +155,13 @@ class Rebuild:
             return False
         return digest.digest() == slot.tensor
 
-    def _spared_by_bases(self, slot: Slot) -> int:
-        """Bytes of a slot that came as a difference which were taken from its base here."""
+    def _saved_by_delta(self, slot: Slot) -> int:
+        """Bytes of a slot that the hub did not send because the slot came as a delta."""
         stored = self._stored[slot.tensor]
         return max(0, slot.size - stored.encoded_size) if stored.bases else 0
 
     def _finish(self, slot: Slot, *, reused: int, is_new: bool = True) -> None:
-        """Notes a slot as done. reused: bytes of it that did not have to be sent."""
+        """Records a slot as done. reused: bytes of it that the hub did not send."""
         with self._lock:
             if is_new:
                 self._journal.add(slot.start, slot.size)
@@ -169,26 +169,26 @@ class Rebuild:
         self._sources.add(slot.tensor, self._target.path, slot.start, slot.size)
         self._on_done(slot.size)
 
-    # -- what the hub sends ----------------------------------------------------------------
+    # -- bytes from the hub ----------------------------------------------------------------
 
     def _fetch(self, plan: RebuildPlan) -> None:
-        """Waves one after the other; plain ranges run beside the first."""
-        runs = plan.runs
+        """Fetches the waves one after another, and the ranges together with the first wave."""
+        ranges = plan.ranges
         for wave in plan.waves or [[]]:
-            count = len(wave) + len(runs)
+            count = len(wave) + len(ranges)
             with ThreadPoolExecutor(_workers(count)) as pool:
                 tasks = [pool.submit(self._fetch_batch, batch, count) for batch in wave]
-                tasks += [pool.submit(self._fetch_run, run) for run in runs]
+                tasks += [pool.submit(self._fetch_range, each) for each in ranges]
                 try:
                     for task in tasks:
                         task.result()
                 except BaseException:
                     pool.shutdown(wait=False, cancel_futures=True)
                     raise
-            runs = []
-        for slot in self._again:
-            self._fetch_run([slot])
-        self._again.clear()
+            ranges = []
+        for slot in self._to_repeat:
+            self._fetch_range([slot])
+        self._to_repeat.clear()
 
     def _fetch_batch(self, batch: list[Slot], n_tasks: int) -> None:
         threads = max(1, (os.cpu_count() or 1) // _workers(n_tasks))
@@ -198,35 +198,35 @@ class Rebuild:
         pending = list(batch)
 
         def attempt() -> None:
-            asked = [slot.tensor.hex() for slot in pending]
+            requested = [slot.tensor.hex() for slot in pending]
             target = self._target
-            with self._api.open_frames(target.repository, target.commit, asked) as reply:
+            with self._api.open_frames(target.repository, target.commit, requested) as reply:
                 while pending:
                     slot = pending[0]
                     try:
                         reader.read_tensor(reply, slot)
                     except (CodecError, MissingTensor) as exc:
-                        raise _Damaged(slot) from exc
+                        raise _DamagedTensor(slot) from exc
                     if not self._is_written(slot):
-                        raise _Damaged(slot)
-                    self._finish(pending.pop(0), reused=self._spared_by_bases(slot))
+                        raise _DamagedTensor(slot)
+                    self._finish(pending.pop(0), reused=self._saved_by_delta(slot))
                 reply.drain()
 
         while pending:
             try:
-                self._api.transport.patiently(attempt, lambda: len(pending))
-            except _Damaged as exc:
-                # The rest of that answer cannot be trusted; this tensor goes the plain way,
-                # which also helps when it was the local base that is damaged.
+                self._api.transport.with_retries(attempt, lambda: len(pending))
+            except _DamagedTensor as exc:
+                # The rest of that answer cannot be trusted. Plain bytes of this tensor also help
+                # if the damage is in the local base.
                 for base in self._bases_of(exc.slot.tensor):
                     self._sources.is_verified(base)
                 with self._lock:
-                    self._again.append(exc.slot)
+                    self._to_repeat.append(exc.slot)
                 pending.remove(exc.slot)
 
-    def _fetch_run(self, run: list[Slot]) -> None:
-        """Neighbouring slots as one range, each proved while it streams; one retry each."""
-        pending = list(run)
+    def _fetch_range(self, slots: list[Slot]) -> None:
+        """Fetches adjacent slots as one range. Verifies each while it arrives; one retry each."""
+        pending = list(slots)
         failed: set[int] = set()
         cursor = _Cursor()
 
@@ -256,7 +256,7 @@ class Rebuild:
                 reply.drain()
 
         while pending:
-            self._api.transport.patiently(attempt, lambda: len(pending) + cursor.done)
+            self._api.transport.with_retries(attempt, lambda: len(pending) + cursor.done)
 
     def _stream(self, reply: Reply, slot: Slot, cursor: "_Cursor") -> None:
         while cursor.done < slot.size:
@@ -267,7 +267,7 @@ class Rebuild:
             cursor.done += len(part)
             self._count_received(len(part))
             if len(part) < wanted:
-                raise cut_short()
+                raise body_ended_early()
 
     def _count_received(self, size: int) -> None:
         with self._lock:
@@ -275,7 +275,7 @@ class Rebuild:
 
 
 class _Cursor:
-    """How far one slot has come, kept over broken connections."""
+    """The received part of one slot, kept when a connection breaks."""
 
     def __init__(self) -> None:
         self.buffer = memoryview(bytearray(_CHUNK))

@@ -1,4 +1,4 @@
-"""Where a pull puts files: the Hugging Face cache, or a plain folder."""
+"""Targets of a pull: the Hugging Face cache or a folder of ordinary files."""
 
 import contextlib
 import hashlib
@@ -17,16 +17,16 @@ from deltahub.client.progress import count_of
 from deltahub.client.pull.written_files import PulledFiles
 from deltahub.client.records import Entry
 
-# A refusal does not name more files than that.
-_MOST_NAMED = 5
+# File names in one error message.
+_MAX_NAMED = 5
 
 
 @dataclass(frozen=True)
 class Place:
-    """Paths of one file: its final name, and what exists only until it is finished.
+    """Paths of one file: its final name, and the files that exist while it is pulled.
 
-    `work` is not `<etag>.incomplete`: huggingface_hub goes on from the *length* of a file of
-    that name, and ours has its full length from the beginning.
+    `work` is not `<etag>.incomplete`, because huggingface_hub resumes such a file from its length
+    and ours has its full length from the beginning.
     """
 
     final: Path
@@ -36,7 +36,7 @@ class Place:
 
 
 class PullTarget(Protocol):
-    """A place for one revision."""
+    """A folder for the files of one revision."""
 
     path: Path
 
@@ -45,27 +45,27 @@ class PullTarget(Protocol):
     def is_present(self, entry: Entry) -> bool: ...
 
     def begin(self, missing: Sequence[Entry], *, is_overwriting: bool) -> tuple[str, ...]:
-        """The paths of somebody's own files that the pull will replace. InvalidArgument if there
-        are some and they are to stay."""
+        """The paths of the user's own files that the pull will replace. InvalidArgument if there
+        are any, unless is_overwriting."""
         ...
 
     def publish(self, entry: Entry) -> None: ...
 
     def finish(self, revision: str, entries: Sequence[Entry]) -> tuple[str, ...]:
-        """Ends the pull of these entries; paths of an earlier one that are none of them."""
+        """Ends the pull of these entries. Paths that an earlier pull wrote and this one lacks."""
         ...
 
 
-def _holds(path: Path, entry: Entry, index: LocalIndex) -> bool:
-    """Whether the file is the entry; it is read if it may have changed since it was proved."""
-    final = path.resolve()  # as the index knows it
+def _has_entry(path: Path, entry: Entry, index: LocalIndex) -> bool:
+    """Whether the file has the entry's SHA-256. It is read if it changed since its last hash."""
+    final = path.resolve()  # the path that the index uses
     try:
         stamp = Stamp.of(final.stat())
         if not final.is_file() or stamp.size != entry.size:
             return False
         return sha256_of(final, stamp, index) == entry.sha256
     except (FileNotFoundError, NotADirectoryError, LocalFileChanged):
-        return False  # another process is about to replace it, perhaps: looked at again then
+        return False  # another process may be replacing it; the pull checks again under its lock
 
 
 class CacheTarget:
@@ -87,10 +87,10 @@ class CacheTarget:
         )
 
     def is_present(self, entry: Entry) -> bool:
-        return _holds(self._cache.blob(entry.etag), entry, self._index)
+        return _has_entry(self._cache.blob(entry.etag), entry, self._index)
 
     def begin(self, missing: Sequence[Entry], *, is_overwriting: bool) -> tuple[str, ...]:
-        return ()  # nobody's own files lie among the cache's
+        return ()  # the cache has no files of the user's own
 
     def publish(self, entry: Entry) -> None:
         self._cache.link(self._commit, entry.path, entry.etag)
@@ -102,8 +102,8 @@ class CacheTarget:
 
 
 class FolderTarget:
-    """A folder of ordinary files. What is there with the right SHA-256 is kept; what a pull left
-    there is replaced, and somebody's own files only when that was asked for.
+    """A folder of ordinary files. A file with the right SHA-256 is kept. An unchanged file of an
+    earlier pull is replaced; the user's own files only with is_overwriting.
     """
 
     def __init__(self, folder: Path, index: LocalIndex) -> None:
@@ -116,10 +116,10 @@ class FolderTarget:
 
     def place(self, entry: Entry) -> Place:
         final = self.path / checked_path(entry.path)
-        # The same folder tree that a push skips. The lock lies elsewhere: it can never be
-        # removed safely, and should not stay in somebody's folder.
+        # A push skips .cache. The lock lies outside the folder, because it can never be removed
+        # safely and should not stay in the user's folder.
         key = hashlib.sha256(os.fsencode(final.absolute())).hexdigest()
-        # Named by place and contents: two paths with the same bytes are written at once.
+        # Named by path and contents, because paths with equal bytes are written in parallel.
         work = self.path / ".cache" / "deltahub" / f"{entry.sha256}-{key[:16]}"
         return Place(
             final=final,
@@ -129,28 +129,28 @@ class FolderTarget:
         )
 
     def is_present(self, entry: Entry) -> bool:
-        return _holds(self.place(entry).final, entry, self._index)
+        return _has_entry(self.place(entry).final, entry, self._index)
 
     def begin(self, missing: Sequence[Entry], *, is_overwriting: bool) -> tuple[str, ...]:
-        foreign = tuple(entry.path for entry in missing if self._is_foreign(entry))
-        if foreign and not is_overwriting:
-            names = ", ".join(foreign[:_MOST_NAMED]) + (", ..." if foreign[_MOST_NAMED:] else "")
+        users_own = tuple(entry.path for entry in missing if self._is_users_own(entry))
+        if users_own and not is_overwriting:
+            names = ", ".join(users_own[:_MAX_NAMED]) + (", ..." if users_own[_MAX_NAMED:] else "")
             raise InvalidArgument(
-                f"{self.path} has {count_of(len(foreign), 'file')} that no pull left so, and this "
-                f"one would replace: {names}; --overwrite (overwrite=True) says that this is meant"
+                f"{self.path} has {count_of(len(users_own), 'file')} that no pull left so, and this"
+                f" one would replace: {names}; --overwrite (overwrite=True) says that this is meant"
             )
-        # Before the first is replaced: a pull that dies then has not made them somebody's own.
+        # Recorded before any is replaced: files of a killed pull must not count as the user's.
         self._pulled.add((entry.path, entry.sha256) for entry in missing)
-        return foreign
+        return users_own
 
-    def _is_foreign(self, entry: Entry) -> bool:
-        """Whether something else lies in the entry's place, not as a pull left it."""
+    def _is_users_own(self, entry: Entry) -> bool:
+        """Whether the entry's path has a file that no pull wrote, or that changed since."""
         final = self.place(entry).final
         if not os.path.lexists(final):
             return False
         if not final.is_file():
             return True
-        # Another pull may have put the very file there since we looked.
+        # Another pull may have written this very file since the last check.
         known = self._pulled.known.get(entry.path, frozenset()) | {entry.sha256}
         return sha256_of(final, Stamp.of(final.stat()), self._index) not in known
 
@@ -164,6 +164,6 @@ class FolderTarget:
         left = tuple(sorted(path for path in earlier if os.path.lexists(self.path / path)))
         self._pulled.replace(files, left)
         for folder in (self.path / ".cache" / "deltahub", self.path / ".cache"):
-            with contextlib.suppress(OSError):  # not there, or not empty: unfinished files
+            with contextlib.suppress(OSError):  # absent, or has unfinished files
                 folder.rmdir()
         return left

@@ -1,11 +1,11 @@
-"""One file as the hub streams it, proved by its SHA-256: where there is no recipe yet."""
+"""Downloads a file as plain bytes, without its recipe, and verifies its SHA-256."""
 
 import hashlib
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from deltahub.client.api.endpoints import Api
-from deltahub.client.api.wire import Reply, cut_short
+from deltahub.client.api.wire import Reply, body_ended_early
 from deltahub.client.errors import BadResponse, VerificationFailed
 from deltahub.client.local.paths import read_at, write_at
 from deltahub.client.pull.journal import Journal
@@ -13,11 +13,11 @@ from deltahub.client.pull.rebuild import Target
 
 _CHUNK = 1 << 20
 _N_BUFFERS = 4
-_MARK_BYTES = 32 << 20
+_JOURNAL_STEP_BYTES = 32 << 20
 
 
 class WholeFile:
-    """Streams one file into its target; goes on where an earlier process stopped."""
+    """Downloads one file into its target, from where an earlier process stopped."""
 
     def __init__(
         self, api: Api, target: Target, journal: Journal, on_done: Callable[[int], None]
@@ -48,7 +48,7 @@ class WholeFile:
         )
 
     def _resume(self) -> None:
-        """Hashes what an earlier process wrote: its journal says how far that goes."""
+        """Hashes the bytes that an earlier process wrote, as far as its journal goes."""
         end = min(self._journal.done.get(0, 0), self._target.entry.size)
         buffer = memoryview(bytearray(_CHUNK))
         try:
@@ -78,34 +78,34 @@ class WholeFile:
                     reply.drain()
 
             if self._position < target.entry.size:
-                self._api.transport.patiently(attempt, lambda: self._position)
+                self._api.transport.with_retries(attempt, lambda: self._position)
 
     def _read(self, reply: Reply, hasher: ThreadPoolExecutor) -> None:
-        """Reads to the end; hashing runs beside reading and writing, a few buffers behind."""
+        """Reads to the end of the file. A thread hashes in parallel, up to _N_BUFFERS behind."""
         ring = [memoryview(bytearray(_CHUNK)) for _ in range(_N_BUFFERS)]
         pending: list[Future[None] | None] = [None] * _N_BUFFERS
-        turn = 0
-        marked = self._position
+        i = 0
+        journaled = self._position
         try:
             while self._position < self._target.entry.size:
-                before = pending[turn]
-                if before is not None:
-                    before.result()
+                earlier = pending[i]
+                if earlier is not None:
+                    earlier.result()
                 wanted = min(_CHUNK, self._target.entry.size - self._position)
-                part = ring[turn][: reply.read_up_to(ring[turn][:wanted])]
+                part = ring[i][: reply.read_up_to(ring[i][:wanted])]
                 write_at(self._target.fd, part, self._position, self._target.path)
-                pending[turn] = hasher.submit(self._digest.update, part)
+                pending[i] = hasher.submit(self._digest.update, part)
                 self._position += len(part)
                 self.received += len(part)
                 self._on_done(len(part))
-                if self._position - marked >= _MARK_BYTES:
+                if self._position - journaled >= _JOURNAL_STEP_BYTES:
                     self._journal.add(0, self._position)
-                    marked = self._position
-                turn = (turn + 1) % _N_BUFFERS
+                    journaled = self._position
+                i = (i + 1) % _N_BUFFERS
                 if len(part) < wanted:
-                    raise cut_short()
+                    raise body_ended_early()
         finally:
-            # A later attempt goes on with this digest: it must have seen all that was counted.
+            # The next attempt continues this digest, so it must include all received bytes.
             for task in pending:
                 if task is not None:
                     task.result()

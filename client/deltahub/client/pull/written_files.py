@@ -1,4 +1,4 @@
-"""What pulls left in a folder of ordinary files: whatever else lies there is somebody's own."""
+"""The record of files that pulls wrote in a folder; all other files are the user's own."""
 
 import contextlib
 import json
@@ -11,25 +11,25 @@ from deltahub.client.local.paths import cache_folder, disk_full
 
 
 class PulledFiles:
-    """The files of one folder that pulls wrote or found to be theirs: path -> SHA-256s.
+    """The files of one folder that pulls wrote or found in place: path -> SHA-256s.
 
-    A path has two of them while a pull is under way that may die before it replaces the file.
+    During a pull a path has two, because the pull may be killed before it replaces the file.
     """
 
     def __init__(self, key: str) -> None:
-        """key: of the folder, fit for a file's name."""
+        """key: identifies the folder, and is valid in a file name."""
         self._path = cache_folder() / "pulled" / f"{key}.json"
         self.known: Mapping[str, frozenset[str]] = _read(self._path)
 
     def add(self, files: Iterable[tuple[str, str]]) -> None:
-        """Keeps (path, SHA-256) beside what is known of the path."""
+        """Adds these (path, SHA-256) to the record."""
         known = dict(self.known)
         for path, sha256 in files:
             known[path] = known.get(path, frozenset()) | {sha256}
         self._write(known)
 
     def replace(self, files: Mapping[str, str], left: Collection[str]) -> None:
-        """Keeps these (path -> SHA-256) alone, and what is known of the paths in `left`."""
+        """Keeps only these files (path -> SHA-256) and the known hashes of the paths in `left`."""
         kept = {path: known for path, known in self.known.items() if path in left}
         self._write({**kept, **{path: frozenset({sha256}) for path, sha256 in files.items()}})
 
@@ -51,7 +51,7 @@ class PulledFiles:
 
 
 def _read(path: Path) -> dict[str, frozenset[str]]:
-    """Nothing where there is no record, or none that can be read: then nothing is known."""
+    """The record; empty if there is none or it cannot be read."""
     try:
         found = json.loads(path.read_bytes())
     except (FileNotFoundError, ValueError):

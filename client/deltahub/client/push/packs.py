@@ -1,4 +1,4 @@
-"""Packs on their way to the hub: spooled to disk, sent, acknowledged; resumed after a kill."""
+"""Writes packs to disk and sends them to the hub; a later process resumes after a kill."""
 
 import contextlib
 import fcntl
@@ -25,19 +25,19 @@ from deltahub.client.push.upload import Uploader
 from deltahub.codecs.errors import CorruptPack, UnsupportedVersion
 from deltahub.codecs.frames.pack import MAX_PACK, PackWriter, read_index
 
-# What the hub says when it cannot take a pack, but would take the file whole.
+# Errors with which the hub refuses a pack; it may still accept the whole file.
 Refusal = (InvalidRequest, LimitExceeded, DeltaCycle, NotFound)
 
 
-# The hub decodes a pack before it acknowledges it: half a minute, not half an hour.
+# Decoded bytes of a pack. The hub decodes a pack before it answers: within half a minute.
 _MAX_RAW_BYTES = 1 << 30
 
 
 class PackSender:
-    """Sends tensors to one repository as packs. Two at most lie on disk at a time.
+    """Sends tensors to one repository as packs, at most two of them on disk at a time.
 
-    A pack's file is named by its SHA-256 once it is whole; what the hub has acknowledged is
-    deleted. So whatever a later process finds is sent as it is, and nothing is coded twice.
+    A complete pack's file is named by its SHA-256 and deleted once the hub has accepted it. So a
+    later process sends the packs that it finds, and encodes no tensor twice.
     """
 
     def __init__(self, api: Api, uploader: Uploader, name: str, folder: Path) -> None:
@@ -47,14 +47,14 @@ class PackSender:
         self._folder = folder
 
     def spooled(self, missing: Mapping[bytes, int]) -> list[Path]:
-        """What an earlier process had ready, of the tensors id -> size that are missing.
+        """Packs of an earlier process that have missing tensors (id -> size).
 
-        Anything else that it left is deleted.
+        Deletes other files that it left.
         """
         (self._folder / "writing").unlink(missing_ok=True)
         found = []
         for path in sorted(self._folder.glob("*.pack")):
-            if _tensors_of(path) & missing.keys():
+            if _tensors_in_pack(path) & missing.keys():
                 found.append(path)
             else:
                 path.unlink()
@@ -66,39 +66,39 @@ class PackSender:
         missing: Mapping[bytes, int],
         on_done: Callable[[int], None],
     ) -> None:
-        """Sends packs of an earlier process. on_done: told of their bytes."""
+        """Sends packs of an earlier process. on_done: called with their bytes as they are sent."""
         for path in packs:
-            tensors = {tensor.hex(): missing.get(tensor, 0) for tensor in _tensors_of(path)}
+            tensors = {tensor.hex(): missing.get(tensor, 0) for tensor in _tensors_in_pack(path)}
             size = path.stat().st_size
-            # A refusal, e.g. because a base is gone meanwhile: coded anew by the caller.
+            # The hub may refuse one, e.g. if its base is gone; then the caller encodes again.
             with contextlib.suppress(*Refusal):
                 self._send(path, path.stem, tensors, size, on_done)
 
     def send(
         self, choices: Sequence[Choice], sources: Sources, on_done: Callable[[int], None]
     ) -> None:
-        """Codes and sends the tensors: the next pack is coded while the hub proves the last.
+        """Encodes and sends the tensors. The next pack is encoded while one is sent.
 
-        on_done: told of raw bytes, once each, as their pack goes over the wire.
+        on_done: called with each tensor's decoded bytes once, as its pack is sent.
         """
         with (
             contextlib.closing(encode_all(choices, sources)) as frames,
-            ThreadPoolExecutor(1) as courier,
+            ThreadPoolExecutor(1) as sender,
         ):
-            on_its_way: Future[None] | None = None
+            pending_send: Future[None] | None = None
             for pack in self._write_packs(frames):
                 path, sha256 = pack.finish()
-                if on_its_way is not None:
-                    on_its_way.result()
-                on_its_way = courier.submit(
+                if pending_send is not None:
+                    pending_send.result()
+                pending_send = sender.submit(
                     self._send, path, sha256, pack.sizes(), pack.raw_bytes, on_done
                 )
-            if on_its_way is not None:
-                on_its_way.result()
+            if pending_send is not None:
+                pending_send.result()
 
-    def _write_packs(self, frames: Iterator[EncodedFrame]) -> Iterator["_Writing"]:
-        """Packs with as many of the frames as fit, not finished yet."""
-        pack: _Writing | None = None
+    def _write_packs(self, frames: Iterator[EncodedFrame]) -> Iterator["_OpenPack"]:
+        """Packs, each filled with as many frames as fit, before `finish` is called."""
+        pack: _OpenPack | None = None
         current: Choice | None = None
         try:
             for frame in frames:
@@ -108,7 +108,7 @@ class PackSender:
                     yield pack
                     pack = None
                 if pack is None:
-                    pack = _Writing(self._folder / "writing")
+                    pack = _OpenPack(self._folder / "writing")
                 pack.add(frame)
             if pack is not None:
                 yield pack
@@ -137,7 +137,7 @@ class PackSender:
             self._uploader.upload(path, sha256, size, advance)
             self._accept(sha256, tensors)
         except Refusal:
-            path.unlink()  # a later push would only be refused again
+            path.unlink()  # the hub would refuse it from a later push too
             raise
         path.unlink()
 
@@ -150,8 +150,8 @@ class PackSender:
                 raise
 
 
-class _Writing:
-    """The pack that is being written."""
+class _OpenPack:
+    """A pack that is being written."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -162,11 +162,11 @@ class _Writing:
         self.raw_bytes = 0
 
     def sizes(self) -> dict[str, int]:
-        """id in hex -> bytes, of the tensors that have frames here."""
+        """id in hex -> decoded bytes, of the tensors with frames in this pack."""
         return {tensor.hex(): size for tensor, size in self._tensors.items()}
 
     def has_room(self, frame: EncodedFrame, *, is_new: bool) -> bool:
-        """Whether the frame fits; for a tensor's first frame, whether the rest is likely to."""
+        """Whether the frame fits; for a tensor's first frame, whether all of it probably does."""
         choice, length = frame.choice, len(frame.data)
         if not self._writer.fits(length):
             return False
@@ -181,7 +181,7 @@ class _Writing:
         self._tensors[frame.choice.tensor.tensor] = frame.choice.tensor.size
 
     def finish(self) -> tuple[Path, str]:
-        """The finished pack's path and SHA-256."""
+        """Finishes the pack; its path and SHA-256."""
         self._writer.finish()
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -212,9 +212,9 @@ class _HashingSink:
 
 @contextlib.contextmanager
 def spool_folder(url: str, name: str) -> Iterator[Path]:
-    """A folder for one push's packs; the next push to the same repository gets the same one.
+    """A folder for the packs of pushes to one repository; the next push gets the same one.
 
-    While another process uses it, a folder of one's own, removed at the end.
+    While another process uses it, this process gets a temporary one, removed at the end.
     """
     key = hashlib.sha256(f"{url}\n{name}".encode()).hexdigest()[:32]
     folder = cache_folder() / "spool" / key
@@ -236,8 +236,8 @@ def spool_folder(url: str, name: str) -> Iterator[Path]:
         os.close(fd)
 
 
-def _tensors_of(path: Path) -> set[bytes]:
-    """The tensors in a pack's file; empty if it is not whole."""
+def _tensors_in_pack(path: Path) -> set[bytes]:
+    """The tensors in a pack's file; empty if it is incomplete."""
     with path.open("rb") as file:
 
         def read(offset: int, length: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Which model a folder was made from, as far as its own files say."""
+"""The model that a folder was made from, as its config files name it."""
 
 import json
 import re
@@ -12,9 +12,9 @@ _MAX_CONFIG = 1 << 20
 
 
 def find_parent(folder: Path) -> tuple[str, str] | None:
-    """(repository, revision) that a model was loaded from; None where no file says so.
+    """(repository, revision) that the model was loaded from; None if no file names it.
 
-    A hint for choosing a base to encode against, no declaration: the hub is not told.
+    It is a hint for the choice of a base, and not declared to the hub.
     """
     for file_name, key in _KEYS.items():
         path = folder / file_name

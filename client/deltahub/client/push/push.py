@@ -1,4 +1,4 @@
-"""Push: what the hub lacks of a folder's files, and a commit that names them all."""
+"""Push: sends the bytes that the hub lacks of a folder's files, then commits the files."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ _COMMIT_TRIES = 5
 
 
 class Push:
-    """One push. Safe to repeat at any moment: what was acknowledged is not sent again."""
+    """One push. Safe to repeat at any time: bytes that the hub has are not sent again."""
 
     def __init__(
         self, api: Api, index: LocalIndex, progress: Progress, options: PushOptions
@@ -43,7 +43,7 @@ class Push:
 
     def run(self, files: Sequence[LocalFile]) -> PushResult:
         try:
-            with self._api.transport.telling(self._progress.note):
+            with self._api.transport.reporting_waits(self._progress.note):
                 return self._run(files)
         finally:
             self._sender.close()
@@ -61,18 +61,18 @@ class Push:
         if not exists:
             self._create()
         head = self._head()
-        missing = self._unknown(hashed, head)
+        missing = self._unsent(hashed, head)
         if missing:
             self._sender.send(missing, head, base)
         result, added, deleted = self._commit(hashed, head)
-        if not result.changed:  # another push has made the same commit meanwhile
+        if not result.changed:  # another push made the same commit meanwhile
             added = deleted = ()
         return PushResult(
             repository=options.name,
             revision=options.revision,
             commit=result.commit,
             changed=result.changed,
-            state=self._settle(result),
+            state=self._final_state(result),
             added=added,
             deleted=deleted,
             unchanged=len(hashed) - len(added),
@@ -85,8 +85,8 @@ class Push:
         )
 
     def _find_base(self) -> Revision | None:
-        """The declared base, None where there is none; said if the hub has it not, or not for us:
-        a name that is misspelt looks no other. Said also of one that nothing is coded against.
+        """The declared base's revision, or None. Warns if the hub has none that the caller may
+        read, because a misspelt name looks the same; and if the base has no safetensors file.
         """
         base = self._options.base
         if base is None or base == NO_BASE:
@@ -111,16 +111,18 @@ class Push:
             )
         return found
 
-    def _unknown(self, files: Iterable[HashedFile], head: Revision | None) -> list[HashedFile]:
-        """The changed files that the hub would not find by their hash: the ones to send."""
+    def _unsent(self, files: Iterable[HashedFile], head: Revision | None) -> list[HashedFile]:
+        """The changed files that the hub does not have, and that must be sent."""
         in_head = {entry.sha256 for entry in head.entries} if head else set()
-        asked = {each.sha256: each for each in _changed(files, head) if each.sha256 not in in_head}
-        sizes = {sha256: each.file.size for sha256, each in asked.items()}
+        queried = {
+            each.sha256: each for each in _changed(files, head) if each.sha256 not in in_head
+        }
+        sizes = {sha256: each.file.size for sha256, each in queried.items()}
         known = self._api.query_files(self._options.name, sizes)
-        return [each for sha256, each in asked.items() if sha256 not in known]
+        return [each for sha256, each in queried.items() if sha256 not in known]
 
     def _head(self) -> Revision | None:
-        """Where the branch is; for one that does not exist yet, main: it begins there."""
+        """The branch's revision. A branch that does not exist yet begins at main's."""
         options = self._options
         found = self._api.find_revision(options.name, options.revision)
         self._has_branch = found is not None
@@ -129,19 +131,19 @@ class Push:
         return found
 
     def _exists(self, files: Sequence[LocalFile]) -> bool:
-        """Whether there is the repository. Forbidden, before any file has been read, where we may
-        not push to it or create it.
+        """Whether the repository exists. Forbidden, before any file is read, if the caller may not
+        push to it or create it.
         """
         try:
             found = self._api.get_repository(self._options.name)
         except RepositoryNotFound:
             if not files:
-                raise  # there is nothing to delete either
+                raise  # a push without files can only delete
             if may_create(self._api.whoami(), self._options.name):
-                return False  # as late as possible: a push that fails leaves no empty one behind
-            self._create()  # the hub says it best why not
+                return False  # created late, so that a failed push leaves no empty repository
+            self._create()  # raises the hub's own reason
             return True
-        self._check(found)
+        self._check_visibility(found)
         self._api.require_write(self._options.name)
         return True
 
@@ -150,10 +152,11 @@ class Push:
         try:
             self._api.create_repository(options.name, private=bool(options.private))
         except RepositoryExists:
-            self._check(self._api.get_repository(options.name))  # made by another push just now
+            # Another push has created it meanwhile.
+            self._check_visibility(self._api.get_repository(options.name))
 
-    def _check(self, found: Repository) -> None:
-        """InvalidArgument for a repository that is not as private as was asked for."""
+    def _check_visibility(self, found: Repository) -> None:
+        """InvalidArgument if the repository has another visibility than options.private."""
         options = self._options
         if options.private is not None and options.private != found.private:
             kind, wanted = ("public", "private") if options.private else ("private", "public")
@@ -163,7 +166,7 @@ class Push:
             )
 
     def _refuse_tag(self) -> None:
-        """InvalidArgument for a push to a tag, before anything is sent that could not be used."""
+        """InvalidArgument for a push to a tag, before anything is sent in vain."""
         options = self._options
         if options.revision == "main":
             return
@@ -175,11 +178,11 @@ class Push:
                 )
 
     def _hash(self, files: Sequence[LocalFile]) -> list[HashedFile]:
-        """Hashes of all files; SHA-256 and tensors of one file run side by side."""
+        """Hashes all files. SHA-256 and tensors of one file are hashed in parallel."""
         index = self._index
         total = sum(file.size for file in files if not index.sha256_of(file.source, file.stamp))
         workers = max(2, os.cpu_count() or 1)
-        progress = self._progress if total else Silent()  # nothing is read where all is known
+        progress = self._progress if total else Silent()  # no file is read if all hashes are known
         with (
             progress.stage("hash", total) as stage,
             ThreadPoolExecutor(workers) as pool,
@@ -222,11 +225,11 @@ class Push:
     def _commit(
         self, files: list[HashedFile], head: Revision | None
     ) -> tuple[CommitResult, tuple[str, ...], tuple[str, ...]]:
-        """The commit and the paths that it added and deleted.
+        """Commits; the result and the paths that it added and deleted.
 
-        Somebody else's commit in between: read again and add to that, unless this is a mirror,
-        which would delete what it has not seen. What the hub had when it was asked may be gone by
-        now; then it is sent after all.
+        If another commit came first, commits on top of it. A mirror fails instead (RefMoved),
+        because it would delete files that it has not seen. Files that the hub had at the query
+        but has no more are sent.
         """
         options = self._options
         for attempt in range(1, _COMMIT_TRIES + 1):
@@ -254,13 +257,13 @@ class Push:
             except UploadNotFound:
                 if attempt == _COMMIT_TRIES:
                     raise
-                self._sender.upload(self._unknown(files, head))
+                self._sender.upload(self._unsent(files, head))
                 continue
             return result, added, deleted
         raise AssertionError("unreachable: the last try returns or raises")
 
-    def _settle(self, result: CommitResult) -> str:
-        """`proved` once the hub has stored and verified everything, if that is waited for."""
+    def _final_state(self, result: CommitResult) -> str:
+        """The push's state: waits until the hub has verified everything, if options.wait."""
         options = self._options
         if result.job_id is None:
             return "proved"
@@ -269,7 +272,7 @@ class Push:
         try:
             wait_for_job(self._api, result.job_id, self._progress)
         except JobNotFound:
-            # Another user's commit had this content already; its job is not ours to see.
+            # Another user's commit has this content; the caller may not see its job.
             found = self._api.get_revision(options.name, result.commit)
             is_done = all(entry.state == "ingested" for entry in found.entries)
             return "proved" if is_done else "committed"
@@ -277,7 +280,7 @@ class Push:
 
 
 def may_create(who: WhoAmI, name: str) -> bool:
-    """Whether the hub would let them create the repository, as far as they can tell."""
+    """Whether the caller's roles allow it to create the repository. The hub decides."""
     if who.is_admin and who.scope == "admin":
         return True
     namespace = name.partition("/")[0]

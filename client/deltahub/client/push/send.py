@@ -1,4 +1,4 @@
-"""Making the hub have every file's bytes, whole or as what it lacks of them."""
+"""Sends the files of a push, whole or as frames of the tensors that the hub lacks."""
 
 import os
 from collections.abc import Iterable, Set
@@ -25,8 +25,9 @@ NO_BASE = "none"
 
 @dataclass(frozen=True)
 class PushOptions:
-    """What a caller asks for. base: `namespace/name[@revision]`, or NO_BASE to declare that there
-    is none. parent: a hint, not declared.
+    """The options of a push. base: `namespace/name[@revision]`, or NO_BASE to declare none.
+
+    parent: the (repository, revision) that find_parent found; a hint, not declared.
     """
 
     name: str
@@ -40,7 +41,7 @@ class PushOptions:
 
 
 class FileSender:
-    """Sends the files of one push; what was acknowledged before is not sent again."""
+    """Sends the files of one push. Bytes that the hub has are not sent again."""
 
     def __init__(
         self, api: Api, index: LocalIndex, progress: Progress, options: PushOptions
@@ -55,14 +56,14 @@ class FileSender:
 
     @property
     def sent(self) -> int:
-        """Bytes that went over the wire as bodies."""
+        """Bytes of the bodies of uploads and recipes."""
         return self._uploader.sent + self._recipe_bytes
 
     def close(self) -> None:
         self._sources.close()
 
     def send(self, files: list[HashedFile], head: Revision | None, base: Revision | None) -> None:
-        """Makes the hub have every file's bytes, one way or another. base: the declared one."""
+        """Sends the files, the cheaper way for each. base: the declared one."""
         plan, have = self._plan(files, head, base)
         self.upload(plan.whole)
         if not plan.frames:
@@ -106,7 +107,7 @@ class FileSender:
         return [each for each in (base.only(known) for base in bases) if len(each)]
 
     def upload(self, files: Iterable[HashedFile]) -> None:
-        """Sends the files whole, from where an earlier upload of each ended."""
+        """Sends whole files, each from where its earlier upload ended."""
         todo = list(files)
         total = sum(each.file.size for each in todo)
         if not todo:
@@ -135,8 +136,8 @@ class FileSender:
                 choices = [each for each in choices if each.tensor.tensor.hex() not in have]
             total = sum(choice.tensor.size for choice in choices)
             if choices:
-                is_any_based = any(choice.base is not None for choice in choices)
-                title = "send differences" if is_any_based else "send tensors"
+                has_bases = any(choice.base is not None for choice in choices)
+                title = "send differences" if has_bases else "send tensors"
                 with self._progress.stage(title, total) as stage:
                     sender.send(choices, self._sources, stage.advance)
         jobs = [self._put_recipe(each) for each in plan.frames]

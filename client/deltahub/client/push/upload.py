@@ -1,4 +1,4 @@
-"""Sending one whole object, from where the hub's copy of it ends."""
+"""Uploads of whole files, each from where an earlier upload ended."""
 
 import threading
 from collections.abc import Callable
@@ -18,9 +18,9 @@ class Uploader:
         self.sent = 0
 
     def upload(self, path: Path, sha256: str, size: int, on_done: Callable[[int], None]) -> None:
-        """Returns when the hub has all bytes and has proved their hash.
+        """Uploads the file; returns when the hub has all bytes and has verified their SHA-256.
 
-        on_done: told of every byte once, of those that the hub had already, too.
+        on_done: called with every byte once, including those that the hub already had.
         """
         reached = 0
 
@@ -46,12 +46,12 @@ class Uploader:
                 try:
                     return self._api.put_upload(sha256, file, start, size, count)
                 except UploadOffsetMismatch as exc:
-                    # Two processes push the same bytes: look again where the hub stands.
+                    # Another process uploads the same file: ask for the offset again.
                     raise ConnectionResetError(str(exc)) from exc
                 except Conflict as exc:
-                    # The other one is still at it, or its connection has broken and the hub has
-                    # not heard of it yet.
+                    # Another upload of the file still runs, or its connection broke and the hub
+                    # has not noticed yet.
                     raise Busy(exc.message, status=HTTPStatus.SERVICE_UNAVAILABLE) from exc
 
-            while not self._api.transport.patiently(attempt, lambda: reached):
+            while not self._api.transport.with_retries(attempt, lambda: reached):
                 pass

@@ -1,1 +1,1 @@
-"""Model files: how one falls into tensors, and the recipe that rebuilds it."""
+"""Model files: how they split into tensors, and the recipes that rebuild them."""

@@ -1,4 +1,4 @@
-"""The recipe: how to rebuild a file from tensors and literal bytes. Format: spec/recipe.md."""
+"""The recipe, which rebuilds a file from tensors and literals. Format: codecs/spec/recipe.md."""
 
 import json
 import struct
@@ -30,7 +30,7 @@ RecipeKind = OneOf["safetensors", "opaque"]
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """Bytes of the file itself: 1 to MAX_LITERAL of them."""
+    """Bytes of the file that the recipe contains: 1 to MAX_LITERAL."""
 
     data: bytes
 
@@ -43,7 +43,7 @@ class Literal:
 class TensorRef:
     """All bytes of a tensor. name: its key in a safetensors header; None for a chunk of bytes.
 
-    dtype and shape are how the file sees it; size = their product in bytes.
+    dtype and shape are those of the file; size is their product in bytes.
     """
 
     tensor: bytes
@@ -55,7 +55,7 @@ class TensorRef:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A file as segments, back to back. Content-addressed: equal recipes have equal bytes."""
+    """A file as segments, back to back. Equal recipes have equal bytes, and so equal ids."""
 
     size: int
     sha256: bytes
@@ -71,7 +71,7 @@ class Recipe:
         return [segment for segment in self.segments if isinstance(segment, TensorRef)]
 
     def to_bytes(self) -> bytes:
-        """The one canonical form; InvalidInput if the segments do not make such a file."""
+        """The canonical form. InvalidInput if the segments do not make a file of size and kind."""
         fault = _fault(self)
         if fault is not None:
             raise InvalidInput(fault)
@@ -82,7 +82,7 @@ class Recipe:
 
     @classmethod
     def from_bytes(cls, data: Buffer) -> "Recipe":
-        """The recipe with these bytes; CorruptRecipe unless they are its canonical form."""
+        """The recipe with these bytes. CorruptRecipe unless they are its canonical form."""
         view = memoryview(data).cast("B")
         if not _HEAD.size + _CHECKSUM.size <= len(view) <= MAX_RECIPE:
             raise CorruptRecipe(f"a recipe of {len(view)} bytes; at most {MAX_RECIPE} are allowed")
@@ -101,7 +101,7 @@ class Recipe:
         fault = _fault(recipe)
         if fault is not None:
             raise CorruptRecipe(fault)
-        # Catches what parsing lets pass: spaces, other orders, keys twice, unused bytes.
+        # Finds spaces, another order, duplicate keys and unused bytes, which parsing accepts.
         if _serialize(recipe) != view:
             raise CorruptRecipe("the recipe is not in its canonical form")
         return recipe

@@ -1,7 +1,7 @@
-"""The header of a safetensors file, read strictly, and the file cut into pieces by it.
+"""Reads the header of a safetensors file strictly, and splits the file by it.
 
-A hub reads headers that anybody may have written: whatever the format forbids is refused with a
-sentence, before memory is asked for it. Nothing here reads tensors.
+A hub reads headers from anybody. So a header that breaks the format is refused with a message,
+before memory is allocated for it. No code here reads tensors.
 """
 
 import json
@@ -23,7 +23,7 @@ _KEYS: Final = {"dtype", "shape", "data_offsets"}
 
 @dataclass(frozen=True)
 class HeaderLimits:
-    """How large a header may be. Above that, a file is kept as opaque bytes."""
+    """Limits of a header. A file with a larger header is stored as an opaque file."""
 
     max_header_bytes: int = 100_000_000
     max_tensors: int = 100_000
@@ -34,7 +34,7 @@ DEFAULT_LIMITS: Final = HeaderLimits()
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One tensor of a file: bytes [start, end) counted from the file's begin."""
+    """One tensor of a file. Its bytes are [start, end) of the file."""
 
     name: str
     dtype: str
@@ -45,7 +45,7 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class SafetensorsHeader:
-    """header_length: bytes before the data, 8 + JSON. tensors: by offset, empty ones included."""
+    """header_length: 8 + bytes of the JSON. tensors: by offset, including empty ones."""
 
     header_length: int
     tensors: tuple[TensorInfo, ...]
@@ -54,7 +54,7 @@ class SafetensorsHeader:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Bytes [start, end) of a file: one tensor, or what lies around tensors."""
+    """Bytes [start, end) of a file: one tensor, or bytes outside of tensors."""
 
     kind: Literal["literal", "tensor"]
     start: int
@@ -63,7 +63,7 @@ class Piece:
 
 
 def header_length(first8: Buffer, file_size: int, limits: HeaderLimits = DEFAULT_LIMITS) -> int:
-    """How many bytes parse_header needs, from a file's first 8 bytes: 8 + the JSON's length."""
+    """The number of bytes that parse_header needs, from a file's first 8 bytes."""
     if file_size < LENGTH_BYTES or len(first8) < LENGTH_BYTES:
         raise InvalidSafetensors(f"a file of {file_size} bytes has no safetensors header")
     length = int.from_bytes(memoryview(first8)[:LENGTH_BYTES], "little")
@@ -81,7 +81,7 @@ def header_length(first8: Buffer, file_size: int, limits: HeaderLimits = DEFAULT
 def parse_header(
     head: Buffer, file_size: int, limits: HeaderLimits = DEFAULT_LIMITS
 ) -> SafetensorsHeader:
-    """The header that the file begins with; InvalidSafetensors names what is wrong.
+    """The parsed header of a file. InvalidSafetensors names the fault.
 
     head: the file's first header_length() bytes or more. Gaps between tensors and bytes after the
     last are allowed; overlapping tensors are not.
@@ -99,9 +99,9 @@ def parse_header(
 
 
 def layout(header: SafetensorsHeader, file_size: int) -> list[Piece]:
-    """The file in pieces, back to back from its first byte to its last.
+    """The pieces of the whole file, back to back.
 
-    The header, every gap and the trailing bytes are literals. Empty tensors have no piece.
+    The header, gaps and trailing bytes are literals. Empty tensors have no piece.
     """
     pieces: list[Piece] = []
     done = 0
@@ -121,7 +121,7 @@ def _parse_json(view: memoryview, limits: HeaderLimits) -> dict[str, object]:
     text = bytes(view)
     if not text.startswith(b"{"):
         raise InvalidSafetensors("the header's JSON does not begin with '{'")
-    # One letter beyond ASCII may make Python keep every letter of a string in four bytes.
+    # With one letter beyond ASCII, Python may store each letter of a string in four bytes.
     if 4 * len(text) > limits.max_header_bytes and (not text.isascii() or b"\\u" in text):
         raise InvalidSafetensors(
             f"a header with letters beyond ASCII has at most {limits.max_header_bytes // 4} bytes"
@@ -129,7 +129,7 @@ def _parse_json(view: memoryview, limits: HeaderLimits) -> dict[str, object]:
     fault = json_fault(
         text,
         max_depth=3,
-        # A tensor is an object with two arrays; around them the header, and its metadata.
+        # Each tensor is an object with two arrays; the header and its metadata are 2 objects.
         max_containers=3 * limits.max_tensors + 2,
         max_values=16 * limits.max_tensors + 2 * _MAX_METADATA,
     )
@@ -137,13 +137,13 @@ def _parse_json(view: memoryview, limits: HeaderLimits) -> dict[str, object]:
         raise InvalidSafetensors(f"the header's JSON is refused: {fault}")
     try:
         letters = text.decode("utf-8")
-        del text  # it may be 100 MB, and what comes now more
+        del text  # up to 100 MB, and json.loads takes more
         value = json.loads(letters, object_pairs_hook=_unique)
     except UnicodeDecodeError as exc:
         raise InvalidSafetensors("the header is not UTF-8") from exc
     except (ValueError, RecursionError) as exc:
         raise InvalidSafetensors(f"the header is not JSON: {exc}") from exc
-    # A text that begins with { and parses is an object.
+    # A JSON text that begins with { is an object.
     return cast("dict[str, object]", value)
 
 
@@ -160,7 +160,7 @@ def _checked_metadata(value: object) -> dict[str, str]:
         raise InvalidSafetensors(f"{_METADATA} is not an object")
     for key, text in value.items():
         if not isinstance(text, str):
-            raise InvalidSafetensors(f"{_METADATA} has something else than text at {key!a}")
+            raise InvalidSafetensors(f"{_METADATA} has a value that is not text at {key!a}")
         _check_text(key)
         _check_text(text)
     return value
@@ -171,7 +171,7 @@ def _check_text(text: str) -> None:
         return
     try:
         text.encode("utf-8")
-    except UnicodeEncodeError as exc:  # \ud800 alone: JSON allows it, no file system or API does
+    except UnicodeEncodeError as exc:  # a lone \ud800: JSON allows it, file systems and APIs do not
         raise InvalidSafetensors(f"{text!a} has half a surrogate pair") from exc
 
 
@@ -201,7 +201,7 @@ def _checked_tensor(name: str, entry: object, data_begin: int) -> TensorInfo:
 
 
 def _is_naturals(value: object) -> bool:
-    # type() and not isinstance(): true and false are int to Python.
+    # type() and not isinstance(), because bool is a subclass of int.
     return isinstance(value, list) and all(
         type(item) is int and 0 <= item < 1 << 63 for item in value
     )

@@ -1,7 +1,7 @@
-"""How a file is cut into tensors, chunks and literals: client and hub do it alike.
+"""Splits a file into tensors, chunks and literals, in the same way at client and hub.
 
-Both sides must find the same tensors in the same file, so that "do you have these?" means
-anything. The plan depends on the file's bytes, its name's ending and the limits, nothing else.
+Both must find the same tensors in a file, because the client asks the hub which of them it has.
+The plan depends only on the file's bytes, the ending of its name and the limits.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,18 +23,18 @@ from deltahub.codecs.frames.encode import TensorSpec, tensor_spec
 from deltahub.codecs.protocol import Buffer
 
 CHUNK_BYTES: Final = 16 << 20
-INLINE_BYTES: Final = 1 << 10  # bytes around tensors: up to this, in the recipe itself
+INLINE_BYTES: Final = 1 << 10  # most bytes between tensors that are stored in the recipe
 SAFETENSORS_SUFFIX: Final = ".safetensors"
 
 ReadAt = Callable[[int, int], Buffer]
-"""read_at(offset, length): exactly these bytes of the file."""
+"""read_at(offset, length): exactly `length` bytes of the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class FilePiece:
     """Bytes [start, end) of a file: a literal, or a tensor with the file's dtype and shape.
 
-    A chunk of other bytes is a tensor without a name, of dtype U8.
+    A chunk of bytes outside of tensors counts as a tensor of dtype U8 without a name.
     """
 
     start: int
@@ -49,13 +49,13 @@ class FilePiece:
         return self.end - self.start
 
     def spec(self, tensor: bytes) -> TensorSpec:
-        """How the piece is coded once its id is known."""
+        """The piece as the frame layer encodes it. tensor: its id."""
         return tensor_spec(tensor, self.dtype, self.shape)
 
 
 @dataclass(frozen=True)
 class FilePlan:
-    """The pieces of a file, back to back. note: why a .safetensors file is kept as opaque."""
+    """The pieces of a file, back to back. note: why a .safetensors file is stored as opaque."""
 
     kind: RecipeKind
     note: str | None
@@ -69,10 +69,10 @@ class FilePlan:
 def plan_file(
     read_at: ReadAt, size: int, name: str, limits: HeaderLimits = DEFAULT_LIMITS
 ) -> FilePlan:
-    """The plan of a file of `size` bytes. Reads a safetensors file's header and nothing else.
+    """The plan of a file of `size` bytes. Reads only the header of a safetensors file.
 
-    A name that ends in .safetensors with contents that are none is no error: the file is kept
-    as opaque chunks and `note` says why.
+    A .safetensors file that is not well-formed is no error: it is stored as opaque chunks, and
+    `note` says why.
     """
     if not name.endswith(SAFETENSORS_SUFFIX):
         return FilePlan("opaque", None, size, tuple(_chunks(0, size)))
@@ -86,7 +86,7 @@ def plan_file(
 
 
 def make_recipe(plan: FilePlan, sha256: bytes, ids: Sequence[bytes], read_at: ReadAt) -> Recipe:
-    """The recipe of a planned file. ids: one a tensor piece, in order. Reads the literals."""
+    """The recipe of a planned file. ids: of its tensor pieces, in order. Reads the literals."""
     n_tensors = len(plan.tensor_pieces())
     if len(ids) != n_tensors:
         raise InvalidInput(f"{len(ids)} ids for {n_tensors} tensors")

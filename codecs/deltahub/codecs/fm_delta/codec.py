@@ -1,8 +1,8 @@
-"""fm_delta: a tensor as the integer difference of its words from an aligned base.
+"""Codec 2, fm_delta: a tensor as integer differences of its words from an aligned base.
 
-Format: codecs/spec/fm_delta.md. The work is done by the native kernels; this file knows blocks,
-modes and errors. `reference.fm_delta` says the same in readable Python. Version 2 is written where
-a frame has a stride, and version 1 elsewhere. No frame has version 0.
+Format: codecs/spec/fm_delta.md. The native kernels do the work; this file handles blocks, modes
+and errors. `reference.fm_delta` is the codec in readable Python. A frame has version 2 if its
+words share trailing zero bits, else version 1. No frame has version 0.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from deltahub.codecs.blocks import (
     block_checksums,
     decode_plain,
     decoded_spans,
-    encoded_run,
+    encode_all_blocks,
     raw_blocks,
 )
 from deltahub.codecs.dtypes import DType
@@ -30,8 +30,8 @@ from deltahub.codecs.protocol import BlockMode, Effort, EncodedBody, Geometry, S
 from deltahub.codecs.words import WORD_KINDS
 
 BLOCK_ELEMENTS: Final = 1 << 17
-PLAIN_VERSION: Final = 1  # of frames without a stride
-# Max finds more almost everywhere; of a tensor here and there, default does.
+PLAIN_VERSION: Final = 1  # of frames whose words share no trailing zero bits
+# At max both searches run: for a few tensors the default search finds more.
 _SEARCHES: Final[dict[Effort, tuple[Search, ...]]] = {
     Effort.DEFAULT: ("default",),
     Effort.MAX: ("max", "default"),
@@ -39,7 +39,7 @@ _SEARCHES: Final[dict[Effort, tuple[Search, ...]]] = {
 
 
 class FmDelta:
-    """The delta codec. Always with a base."""
+    """The codec of tensors with a base."""
 
     codec_id: ClassVar[str] = "fm_delta"
     number: ClassVar[int] = 2
@@ -82,13 +82,13 @@ class FmDelta:
             return EncodedBody(b"", raw, checksums, effort, PLAIN_VERSION)
 
         def encode(room: memoryview) -> tuple[list[int], list[int], list[int]]:
-            cut = geometry.rows_per_block, geometry.parts_per_row
-            return encoder.encode_all(*cut, source, base, room, threads)
+            layout = geometry.rows_per_block, geometry.parts_per_row
+            return encoder.encode_all(*layout, source, base, room, threads)
 
         prelude = encoder.prelude
-        blocks, checksums = encoded_run(encode, geometry, front + len(prelude))
+        blocks, checksums = encode_all_blocks(encode, geometry, front + len(prelude))
         saved = geometry.size_bytes - blocks.size_bytes
-        if BlockMode.UNCHANGED in blocks.modes:  # which cost nothing without tables, too
+        if BlockMode.UNCHANGED in blocks.modes:  # these need no tables, so tables save nothing
             sizes = geometry.block_sizes(0, geometry.n_blocks)
             saved -= sum(
                 size
@@ -97,7 +97,7 @@ class FmDelta:
             )
         if saved > len(prelude):
             return EncodedBody(prelude, blocks, checksums, effort, encoder.version)
-        # The tables cost more than they save, as in a tensor of a few elements.
+        # The tables cost more than they save, as for a tensor of a few elements.
         modes = blocks.modes
         del blocks
         plain = StoredBlocks(room=geometry.size_bytes, front=front)
@@ -125,7 +125,7 @@ class FmDelta:
     ) -> None:
         if base is None:
             raise WrongBase("an fm_delta frame decodes against its base, and none was given")
-        if not prelude and version == PLAIN_VERSION:  # as it is where no block is coded
+        if not prelude and version == PLAIN_VERSION:  # no block is coded
             decode_plain(blocks, first, end, payload, base, out, threads)
             return
         kind = WORD_KINDS[geometry.dtype]
@@ -140,27 +140,27 @@ class FmDelta:
 
 
 def may_have_stride(dtype: DType, source: memoryview) -> bool:
-    """Whether a frame of these elements has a stride against some base, and so version 2."""
+    """Whether these words share trailing zero bits: their frame then may have version 2."""
     return common_stride(WORD_KINDS[dtype], source, source) > 0
 
 
 def plan(
     geometry: Geometry, source: memoryview, base: memoryview, effort: Effort
 ) -> FmDeltaEncoder:
-    """The model of a frame, with its low-rank part where the effort allows to look for one."""
+    """An encoder with the model of a frame. Above effort fast it may have a low-rank product."""
     return plans(geometry, source, base, effort)[0]
 
 
 def plans(
     geometry: Geometry, source: memoryview, base: memoryview, effort: Effort
 ) -> list[FmDeltaEncoder]:
-    """The same, and at max that of default's statistics: all classes that max tells apart may cost
-    more than they save.
+    """The encoder of `plan`. At max a second one has the classes of default, because the larger
+    number of classes at max may cost more than it saves.
     """
     kind, dtype = WORD_KINDS[geometry.dtype], geometry.dtype
     shape = geometry.rows, geometry.columns
 
-    def planned(
+    def encoder_of(
         found: LowRank | None, *, is_strided: bool, effort: Effort = effort
     ) -> FmDeltaEncoder:
         left = right = b""
@@ -173,29 +173,33 @@ def plans(
         )
 
     if effort == Effort.FAST or dtype not in FLOAT_WORDS:
-        return [planned(None, is_strided=True)]
+        return [encoder_of(None, is_strided=True)]
     unsigned = f"<u{dtype.itemsize}"
     words = np.frombuffer(source, unsigned), np.frombuffer(base, unsigned)
-    stride = common_stride(kind, source, base)
-    shorter = shorter_pair(dtype, stride, *words)
+    zero_bits = common_stride(kind, source, base)
+    shorter = shorter_pair(dtype, zero_bits, *words)
     found = [
         fit
         for search in _SEARCHES[effort]
         for fit in _fits(dtype, shorter, words, shape, search)
         if fit is not None
     ]
-    # A search looks at sums of squares, which a few large differences among words that did not
-    # change may mislead.
-    ways: list[tuple[LowRank | None, bool]] = [(None, True), *((fit, True) for fit in found)]
-    if stride > 0 and shorter is None:
-        # It was found among digits that may be left out now: each part of it may be a loss.
-        ways += [(fit, False) for fit in found]
+    # No product is a candidate too, because the search minimizes sums of squares. A few large
+    # differences among unchanged words can mislead it.
+    candidates: list[tuple[LowRank | None, bool]] = [(None, True), *((fit, True) for fit in found)]
+    if zero_bits > 0 and shorter is None:
+        # The search used the trailing zero bits. If the model leaves them out, a product may cost
+        # more than it saves; so both models are candidates.
+        candidates += [(fit, False) for fit in found]
     return [
         min(
-            (planned(fit, is_strided=is_strided, effort=care) for fit, is_strided in ways),
+            (
+                encoder_of(fit, is_strided=is_strided, effort=model_effort)
+                for fit, is_strided in candidates
+            ),
             key=lambda each: each.estimated_bytes,
         )
-        for care in ((effort, Effort.DEFAULT) if effort == Effort.MAX else (effort,))
+        for model_effort in ((effort, Effort.DEFAULT) if effort == Effort.MAX else (effort,))
     ]
 
 
@@ -206,14 +210,14 @@ def _fits(
     shape: tuple[int, int],
     search: Search,
 ) -> Iterator[LowRank | None]:
-    """Of words and base, and of these words without what no product predicts."""
+    """Low-rank fits of the words, and of the words without outliers that no product predicts."""
     if shorter is not None:
         yield fit_strided(shorter, *shape, search)
-        tamed = tame(shorter.dtype, shorter.source, shorter.base, *shape)
-        if tamed is not None:
-            yield fit_strided(shorter._replace(source=tamed), *shape, search)
+        without_outliers = tame(shorter.dtype, shorter.source, shorter.base, *shape)
+        if without_outliers is not None:
+            yield fit_strided(shorter._replace(source=without_outliers), *shape, search)
         return
     yield fit_low_rank(dtype, *words, *shape, search)
-    tamed = tame(dtype, *words, *shape)
-    if tamed is not None:
-        yield fit_low_rank(dtype, tamed, words[1], *shape, search)
+    without_outliers = tame(dtype, *words, *shape)
+    if without_outliers is not None:
+        yield fit_low_rank(dtype, without_outliers, words[1], *shape, search)

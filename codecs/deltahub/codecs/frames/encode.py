@@ -281,7 +281,7 @@ def _encode(
     rows = zip(body.blocks.lengths, body.blocks.modes, body.checksums, strict=True)
     checked = body.prelude + b"".join(starmap(TABLE_ROW.pack, rows))
     checksum = CHECKSUM.pack(xxhash.xxh3_64_intdigest(checked))
-    return body.blocks.behind(header.to_bytes() + checked + checksum)
+    return body.blocks.with_prefix(header.to_bytes() + checked + checksum)
 
 
 def _check_arguments(spec: TensorSpec, part: FrameRange, source: memoryview) -> None:

@@ -1,6 +1,6 @@
-"""neuzip_lossless: floats on their own, coded by their exponents; signs and mantissas hardly are.
+"""Codec 3, neuzip_lossless: floats without a base, whose exponents are entropy coded.
 
-Format: codecs/spec/neuzip_lossless.md. The work is done by the native kernels.
+Format: codecs/spec/neuzip_lossless.md. The native kernels do the work.
 """
 
 from typing import ClassVar, Final
@@ -10,7 +10,7 @@ from deltahub.codecs.blocks import (
     BlockFault,
     block_checksums,
     decode_plain,
-    encoded_run,
+    encode_all_blocks,
     raw_blocks,
 )
 from deltahub.codecs.dtypes import DType
@@ -47,14 +47,14 @@ class NeuzipLossless:
             return EncodedBody(b"", raw_blocks(geometry, source, front), checksums)
 
         def encode(room: memoryview) -> tuple[list[int], list[int], list[int]]:
-            cut = geometry.rows_per_block, geometry.parts_per_row
-            return encoder.encode_all(geometry.rows, geometry.columns, *cut, source, room, threads)
+            layout = geometry.rows_per_block, geometry.parts_per_row
+            return encoder.encode_all(geometry.rows, geometry.columns, *layout, source, room, threads)
 
         prelude = encoder.prelude
-        blocks, checksums = encoded_run(encode, geometry, front + len(prelude))
+        blocks, checksums = encode_all_blocks(encode, geometry, front + len(prelude))
         if geometry.size_bytes - blocks.size_bytes > len(prelude):
             return EncodedBody(prelude, blocks, checksums)
-        # The table costs more than it saves, as in a tensor of a few elements.
+        # The table costs more than it saves, as for a tensor of a few elements.
         del blocks
         return EncodedBody(b"", raw_blocks(geometry, source, front), checksums)
 
@@ -71,7 +71,7 @@ class NeuzipLossless:
         out: memoryview,
         threads: int,
     ) -> None:
-        if not prelude:  # which an encoder writes where no block is coded
+        if not prelude:  # no block is coded
             decode_plain(blocks, first, end, payload, None, out, threads)
             return
         decoder = _decoder(geometry.dtype, prelude)
@@ -81,7 +81,7 @@ class NeuzipLossless:
 
 
 def plan(dtype: DType, source: Buffer) -> NeuzipEncoder | None:
-    """The table of some floats; None where there is none to be had."""
+    """An encoder for these floats; None for integers, or if no table can code the exponents."""
     if not dtype.is_float:
         return None
     try:
@@ -91,12 +91,12 @@ def plan(dtype: DType, source: Buffer) -> NeuzipEncoder | None:
 
 
 def estimate(dtype: DType, source: Buffer) -> tuple[int, int] | None:
-    """(about how many bytes some floats take, how many at least), or None as `plan`."""
+    """(estimated bytes, lower bound) of these floats when encoded; None as `plan`."""
     if not dtype.is_float:
         return None
     try:
         return estimate_floats(WORD_KINDS[dtype], source)
-    except ValueError:  # as in `plan`
+    except ValueError:  # too many exponents, as in `plan`
         return None
 
 

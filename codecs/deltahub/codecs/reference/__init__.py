@@ -1,1 +1,1 @@
-"""The codecs in readable Python, written from codecs/spec alone; only tests import them."""
+"""The codecs in readable Python, written only from codecs/spec. Only tests import them."""

@@ -1,4 +1,4 @@
-"""Fields of bits in a prelude, lowest bit first, filling bytes from their lowest bit on."""
+"""Bit fields of a prelude: least significant bit first, from the lowest bit of each byte on."""
 
 from collections.abc import Iterable
 
@@ -14,7 +14,7 @@ def require(is_sound: bool, fault: str) -> None:
 
 
 def write_fields(fields: Iterable[Field]) -> bytes:
-    """The fields one after another; zero bits fill the last byte."""
+    """The bytes of the fields, one after another; zero bits fill the last byte."""
     number = at = 0
     for value, n_bits in fields:
         number |= value % (1 << n_bits) << at
@@ -34,14 +34,14 @@ class BitReader:
         return (self._number >> begin) % (1 << n_bits)
 
     def take_unary(self, most: int) -> int:
-        """How many 1 bits stand before the next 0 bit, which is read too."""
+        """The number of 1 bits before the next 0 bit, which is read too; at most `most`."""
         ones = 0
         while self.take(1):
             ones += 1
-            require(ones <= most, f"more than {most} bits in a row that are 1")
+            require(ones <= most, f"more than {most} bits 1 in a row")
         return ones
 
     def take_rest(self) -> bytes:
-        """The whole bytes that follow; what fills the byte before them is zero."""
+        """The bytes after the current one, whose remaining bits must be zero."""
         require(self.take(-self._at % 8) == 0, "bits that fill a byte are not zero")
         return self._data[self._at // 8 :]

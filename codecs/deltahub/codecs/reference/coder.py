@@ -1,6 +1,6 @@
-"""The coder: numbers as symbols of static tables and raw digits, in 32 lanes (tANS).
+"""The coder: tANS with static tables and raw bits, in 32 lanes.
 
-Format: codecs/spec/coder.md. What the numbers mean is each codec's own.
+Format: codecs/spec/coder.md. Each codec gives the values their meaning.
 """
 
 from collections.abc import Sequence
@@ -17,15 +17,15 @@ from deltahub.codecs.reference.words import signed
 N_LANES = 32
 GUARD_BYTES = 4
 TABLE_LOGS = range(7, 11)
-ESCAPE, NEGATIVE_ESCAPE = 0, 1  # of numbers >= 0, and of those below
+ESCAPE, NEGATIVE_ESCAPE = 0, 1  # symbols of other values >= 0 and < 0
 ESCAPES = ((0, 63), (-1, 63))
 
-Frequencies = tuple[int, ...]  # one a symbol
+Frequencies = tuple[int, ...]  # one for each symbol
 
 
 @dataclass(frozen=True)
 class Context:
-    """How one number is coded: by which table, and how many low bits are raw in any case."""
+    """How a value is coded: its table, and the number of low bits that are always raw."""
 
     table: int
     shift: int
@@ -33,34 +33,34 @@ class Context:
 
 @dataclass(frozen=True)
 class Alphabet:
-    """What each symbol says of a number: its high part and how many low bits are raw."""
+    """The high part (mant) and the number of raw bits (width) of each symbol's values."""
 
     symbols: tuple[tuple[int, int], ...]  # (mant, width)
-    stride: int  # a frequency's length is told from that of the symbol so many before
+    length_distance: int  # k on the page: to the symbol that predicts a frequency's length
 
     def raw_bits(self, symbol: int, shift: int, bits: int) -> int:
         return min(self.symbols[symbol][1] + shift, bits - 1)
 
-    def symbol(self, number: int, frequencies: Frequencies, shift: int, bits: int) -> int:
-        """The number's symbol, an escape where it has none or where none of its own is used."""
+    def symbol(self, value: int, frequencies: Frequencies, shift: int, bits: int) -> int:
+        """The value's symbol; an escape if there is none, or if the table does not use it."""
         for symbol, (mant, width) in enumerate(self.symbols):
-            if symbol > NEGATIVE_ESCAPE and number >> (width + shift) == mant:
+            if symbol > NEGATIVE_ESCAPE and value >> (width + shift) == mant:
                 if frequencies[symbol]:
                     return symbol
                 break
-        escape = NEGATIVE_ESCAPE if signed(number, bits) < 0 else ESCAPE
+        escape = NEGATIVE_ESCAPE if signed(value, bits) < 0 else ESCAPE
         if not frequencies[escape]:
-            raise InvalidInput(f"{number} has no symbol in its table, and no escape")
+            raise InvalidInput(f"{value} has no symbol in its table, and no escape")
         return escape
 
 
 @dataclass(frozen=True)
-class Numbers:
-    """One sequence of a stream."""
+class ValueSequence:
+    """One sequence of values of a stream."""
 
-    bits: int  # numbers are modulo 2^bits; decoded they are signed
-    contexts: Sequence[Context]  # one a number
-    numbers: Sequence[int]
+    bits: int  # values are modulo 2^bits; decoded values are signed
+    contexts: Sequence[Context]  # one for each value
+    values: Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class State:
     """One entry of a table."""
 
     symbol: int
-    n_digits: int
-    next_state: int  # plus the next n_digits
+    n_bits: int
+    next_state: int  # to which the next n_bits are added
 
 
 @dataclass(frozen=True)
@@ -88,24 +88,24 @@ class Table:
                 at = (at + step) % n_states
         states, ranks = [], list(self.frequencies)
         for symbol in symbol_of:
-            n_digits = self.table_log + 1 - ranks[symbol].bit_length()
-            states.append(State(symbol, n_digits, (ranks[symbol] << n_digits) - n_states))
+            n_bits = self.table_log + 1 - ranks[symbol].bit_length()
+            states.append(State(symbol, n_bits, (ranks[symbol] << n_bits) - n_states))
             ranks[symbol] += 1
         return states
 
     @cached_property
     def states_of(self) -> list[list[int]]:
-        """The states of each symbol, rising; their ranks begin at the symbol's frequency."""
+        """The states of each symbol, rising; their counters begin at the symbol's frequency."""
         states_of: list[list[int]] = [[] for _ in self.frequencies]
-        for number, state in enumerate(self.states):
-            states_of[state.symbol].append(number)
+        for index, state in enumerate(self.states):
+            states_of[state.symbol].append(index)
         return states_of
 
     def state_before(self, symbol: int, after: int) -> int:
-        """The one state that decodes to the symbol and can lead to the state after it."""
+        """The only state of the symbol whose next state can be `after`."""
         frequency, rank = self.frequencies[symbol], after + (1 << self.table_log)
         while rank >= 2 * frequency:
-            rank >>= 1  # the digits that the state will read
+            rank >>= 1  # a bit that the decoder reads in this state
         return self.states_of[symbol][rank - frequency]
 
 
@@ -120,26 +120,26 @@ class Coder:
     def table_log(self) -> int:
         return self.tables[0].table_log
 
-    def encode(self, sequences: Sequence[Numbers]) -> bytes:
-        """The stream of the sequences; InvalidInput for a number that the tables cannot code."""
-        states = [0] * N_LANES  # in which a decoder ends
-        digits: list[str] = []  # from the last number to the first
+    def encode(self, sequences: Sequence[ValueSequence]) -> bytes:
+        """The stream of the sequences. InvalidInput for a value that the tables cannot code."""
+        states = [0] * N_LANES  # a decoder ends in state 0
+        fields: list[str] = []  # from the last value to the first
         for sequence in reversed(sequences):
-            for i in reversed(range(len(sequence.numbers))):
-                number, context = sequence.numbers[i], sequence.contexts[i]
+            for i in reversed(range(len(sequence.values))):
+                value, context = sequence.values[i], sequence.contexts[i]
                 table = self.tables[context.table]
                 symbol = self.alphabet.symbol(
-                    number, table.frequencies, context.shift, sequence.bits
+                    value, table.frequencies, context.shift, sequence.bits
                 )
                 after = states[i % N_LANES]
                 before = table.state_before(symbol, after)
                 state = table.states[before]
-                digits.append(_digits(after - state.next_state, state.n_digits))
+                fields.append(_binary(after - state.next_state, state.n_bits))
                 raw_bits = self.alphabet.raw_bits(symbol, context.shift, sequence.bits)
-                digits.append(_digits(number % (1 << raw_bits), raw_bits))
+                fields.append(_binary(value % (1 << raw_bits), raw_bits))
                 states[i % N_LANES] = before
-        digits += [_digits(state, self.table_log) for state in reversed(states)]
-        text = "1" + "".join(reversed(digits))
+        fields += [_binary(state, self.table_log) for state in reversed(states)]
+        text = "1" + "".join(reversed(fields))
         return int(text, 2).to_bytes((len(text) + 7) // 8, "little")
 
     def open(self, stream: Buffer) -> "StreamReader":
@@ -147,31 +147,31 @@ class Coder:
 
 
 class StreamReader:
-    """Decodes a stream sequence by sequence; CorruptFrame where no encoder writes such a stream."""
+    """Decodes a stream, one sequence after another. CorruptFrame for a stream of no encoder."""
 
     def __init__(self, coder: Coder, stream: Buffer) -> None:
         require(len(stream) > 0 and stream[-1] != 0, "the stream has no end")
         self._coder = coder
         self._text = bin(int.from_bytes(stream, "little"))[2:]
-        self._at = 1  # behind the marker
+        self._at = 1  # after the marker
         self._states = [self._take(coder.table_log) for _ in range(N_LANES)]
 
-    def _take(self, n_digits: int) -> int:
-        begin, self._at = self._at, self._at + n_digits
+    def _take(self, n_bits: int) -> int:
+        begin, self._at = self._at, self._at + n_bits
         require(self._at <= len(self._text), "the stream ends early")
         return int(self._text[begin : self._at] or "0", 2)
 
     def take_sequence(self, bits: int, contexts: Sequence[Context]) -> list[int]:
-        """The next sequence's numbers, signed: one for each context."""
-        numbers = []
+        """The values of the next sequence, signed: one for each context."""
+        values = []
         for i, context in enumerate(contexts):
             state = self._coder.tables[context.table].states[self._states[i % N_LANES]]
             raw_bits = self._coder.alphabet.raw_bits(state.symbol, context.shift, bits)
             raw = self._take(raw_bits)
-            self._states[i % N_LANES] = state.next_state + self._take(state.n_digits)
+            self._states[i % N_LANES] = state.next_state + self._take(state.n_bits)
             mant, _ = self._coder.alphabet.symbols[state.symbol]
-            numbers.append(signed((mant << raw_bits) + raw, bits))
-        return numbers
+            values.append(signed((mant << raw_bits) + raw, bits))
+        return values
 
     def finish(self) -> None:
         require(self._at == len(self._text), "the stream goes on")
@@ -179,12 +179,12 @@ class StreamReader:
 
 
 def guarded(stream: bytes) -> bytes:
-    """A coded block: its stream behind a guard, so that no damage can be decoded."""
+    """A coded block: the guard, then the stream."""
     return _guard(stream) + stream
 
 
 def unguarded(block: Buffer) -> bytes:
-    """The stream of a coded block; CorruptFrame where the guard does not match."""
+    """The stream of a coded block. CorruptFrame if the guard does not match."""
     guard, stream = bytes(block[:GUARD_BYTES]), bytes(block[GUARD_BYTES:])
     require(guard == _guard(stream), "the guard does not match")
     return stream
@@ -195,12 +195,12 @@ def _guard(stream: bytes) -> bytes:
     return low.to_bytes(GUARD_BYTES, "little")
 
 
-def _digits(value: int, n_digits: int) -> str:
-    return f"{value:0{n_digits}b}" if n_digits else ""
+def _binary(value: int, n_bits: int) -> str:
+    return f"{value:0{n_bits}b}" if n_bits else ""
 
 
-def table_fields(table: Table, stride: int) -> list[Field]:
-    """A table as fields of a prelude."""
+def table_fields(table: Table, length_distance: int) -> list[Field]:
+    """The fields of a table in a prelude. length_distance: see Alphabet."""
     fields: list[Field] = []
     lengths: list[int] = []
     left = 1 << table.table_log
@@ -208,7 +208,9 @@ def table_fields(table: Table, stride: int) -> list[Field]:
         if left == 0:
             break
         lengths.append(frequency.bit_length())
-        change = lengths[-1] - (lengths[symbol - stride] if symbol >= stride else 0)
+        change = lengths[-1] - (
+            lengths[symbol - length_distance] if symbol >= length_distance else 0
+        )
         ones = 2 * change if change >= 0 else -2 * change - 1
         fields.append(((1 << ones) - 1, ones + 1))
         if frequency > 1:
@@ -226,7 +228,9 @@ def read_table(reader: BitReader, table_log: int, alphabet: Alphabet) -> Table:
         require(symbol < len(frequencies), "frequencies below their sum")
         ones = reader.take_unary(2 * (table_log + 1))
         change = ones // 2 if ones % 2 == 0 else -(ones + 1) // 2
-        length = (lengths[symbol - alphabet.stride] if symbol >= alphabet.stride else 0) + change
+        length = (
+            lengths[symbol - alphabet.length_distance] if symbol >= alphabet.length_distance else 0
+        ) + change
         require(0 <= length <= table_log + 1, f"a frequency of {length} bits")
         lengths.append(length)
         if length > 0:

@@ -1,4 +1,4 @@
-"""What a low-rank step makes of a base's word, in integers: every machine makes the same.
+"""The word that a low-rank product predicts from a base word, in integer arithmetic.
 
 Format: codecs/spec/fm_delta.md, "Prediction".
 """
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.reference.words import Words, signed
 
-# Bits below the last one of a mantissa that sums keep, where low rank is allowed at all.
+# Bits that sums keep below the last mantissa bit, for the dtypes that may have a product.
 GUARD_BITS = {
     Words.of(DType.BF16): 14,
     Words.of(DType.F16): 11,
@@ -18,26 +18,27 @@ LARGEST_STEP = 1 << 30
 
 
 def product(left: Sequence[int], right: Sequence[int]) -> int:
-    """The sum of products as a 32-bit two's complement number, which wraps around."""
+    """The sum of products modulo 2^32, as a two's complement number."""
     return signed(sum(a * b for a, b in zip(left, right, strict=True)), 32)
 
 
-def rounded_product(words: Words, step: int, stride: int = 0) -> int:
-    """A product with no more binary digits than a mantissa and its leading one, ties to even.
+def rounded_product(words: Words, step: int, zero_bits: int = 0) -> int:
+    """A product rounded to the precision of the dtype's mantissa; ties to even.
 
-    stride: digits that no mantissa has.
+    zero_bits: trailing zero bits that all words share; the precision is this much lower.
     """
-    drop = max(abs(step).bit_length() - (words.mantissa_bits + 1 - stride), 0)
+    drop = max(abs(step).bit_length() - (words.mantissa_bits + 1 - zero_bits), 0)
     rounded = _rounded(abs(step), drop) << drop
     return signed(-rounded if step < 0 else rounded, 32)
 
 
 def predicted(words: Words, base: int, step: int, c0: int) -> int:
-    """The base's word plus step * 2^(c0 - guard bits) last places of exponent field 1, rounded.
+    """The base word plus step * 2^(c0 - guard bits) last places of exponent field 1, rounded to
+    the nearest, ties to even.
 
-    To the nearest, ties to even. A base that is infinite or NaN stays, and so does one whose sum
-    would be infinite. A sum of nothing has the base's sign and a quarter of the sums' unit, as
-    the steps below make of a number without digits; zero where that is no normal number.
+    The result is the base if the base is infinite or NaN, or if the sum would be infinite. If the
+    sum is 0, the result has the base's sign and a quarter of the sum's unit, as the steps below
+    give for a number without digits; it is 0 if that is not a normal number.
     """
     guard, mantissa_bits = GUARD_BITS[words], words.mantissa_bits
     exponent = words.exponent(base)

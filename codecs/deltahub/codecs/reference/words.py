@@ -1,4 +1,4 @@
-"""Words: an element's bit pattern as an unsigned integer, and how words of a dtype are counted."""
+"""Words: bit patterns of elements as unsigned integers, and the order of a dtype's words."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ EXPONENT_BITS = {
 
 
 def signed(value: int, bits: int) -> int:
-    """The value modulo 2^bits, from -2^(bits-1) on."""
+    """The value modulo 2^bits, from -2^(bits-1) to 2^(bits-1) - 1."""
     half = 1 << (bits - 1)
     return (value + half) % (2 * half) - half
 
 
 @dataclass(frozen=True)
 class Words:
-    """The words of a dtype. Integers of one width are coded alike, whatever their signs mean."""
+    """The words of a dtype. Signed and unsigned integers of one width are coded in one way."""
 
     bits: int
     exponent_bits: int  # 0: integers
@@ -52,12 +52,12 @@ class Words:
 
     @property
     def max_exponent(self) -> int:
-        """The exponent field of infinities and NaNs, where the dtype has them."""
+        """The highest exponent field: of infinities and NaNs, if the dtype has them."""
         return (1 << self.exponent_bits) - 1
 
     @property
     def sign(self) -> int:
-        """The word that has the sign bit alone."""
+        """The word with only the sign bit."""
         return 1 << (self.bits - 1)
 
     def exponent(self, word: int) -> int:
@@ -68,21 +68,21 @@ class Words:
         return word % (1 << self.mantissa_bits)
 
     def count(self, word: int, base: int) -> int:
-        """Where a float stands on the number line: from zero (0) towards the base's side.
+        """The position of a float among all floats: 0 is the zero with the base's sign.
 
-        -1 is the zero of the other side, so that zero and minus zero are neighbours.
+        Positions below 0 have the other sign. -1 is the other zero, so both zeros are neighbours.
         """
         on_side = signed(word ^ (base & self.sign), self.bits)
         return on_side if on_side >= 0 else on_side ^ (self.sign - 1)
 
     def delta(self, word: int, base: int) -> int:
-        """How far the base is to be moved to become the word: a signed number of `bits` bits."""
+        """The number of positions from the base to the word, as a signed integer of `bits` bits."""
         if not self.is_float:
             return signed(word - base, self.bits)
         return signed(self.count(word, base) - self.count(base, base), self.bits)
 
     def apply(self, base: int, delta: int) -> int:
-        """The base moved by the delta."""
+        """The base, moved by `delta` positions."""
         if not self.is_float:
             return (base + delta) % (1 << self.bits)
         count = signed(self.count(base, base) + delta, self.bits)

@@ -1,7 +1,7 @@
-"""A prediction of fine-tuned words from base words and two thin factors of small integers.
+"""The low-rank prediction of words from base words and two thin matrices of 16-bit integers.
 
-What `predict` computes is part of the format (codecs/spec/fm_delta.md) and is integer arithmetic
-only. How factors are found is not: see low_rank_search.
+`predict` is part of the format (codecs/spec/fm_delta.md) and uses only integer arithmetic. The
+search for the matrices is not part of the format: see search.py.
 """
 
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ I16: TypeAlias = NDArray[np.int16]
 I64: TypeAlias = NDArray[np.int64]
 
 MAX_RANK: Final = 64
-MAX_PRODUCT: Final = 1 << 30  # of the magnitude of a product that the format can use
+MAX_PRODUCT: Final = 1 << 30  # the format limits shifted products to this magnitude
 
 
 @dataclass(frozen=True)
 class FloatWords:
-    """How words of a dtype are floats, and how many guard bits a product has below their last."""
+    """The fields of a float dtype's words, and its guard bits below the last mantissa bit."""
 
     exponent_bits: int
     mantissa_bits: int
@@ -30,7 +30,7 @@ class FloatWords:
 
     @property
     def max_exponent(self) -> int:
-        """The exponent field of Inf and NaN."""
+        """The exponent field of infinities and NaNs."""
         return (1 << self.exponent_bits) - 1
 
     @property
@@ -39,12 +39,12 @@ class FloatWords:
 
     @property
     def unit_of_floor(self) -> int:
-        """A low rank's floor less log2 of its product's unit."""
+        """LowRank.floor minus log2 of the product's unit."""
         return self.bias + self.mantissa_bits + self.guard_bits
 
     @property
     def sign(self) -> int:
-        """The word that is the sign bit alone."""
+        """The word with only the sign bit."""
         return 1 << (self.exponent_bits + self.mantissa_bits)
 
     def exponents(self, words: Words) -> I64:
@@ -61,12 +61,13 @@ FLOAT_WORDS: Final = {
 
 @dataclass(frozen=True, eq=False)
 class LowRank:
-    """Integers whose product, in units of 2^(floor - bias - mantissa bits - guard bits), is added.
+    """Two integer matrices. Their product times 2^(floor - bias - mantissa bits - guard bits) is
+    added to the base.
 
-    left: (rows, rank), right: (rank, columns), C-contiguous. floor: the exponent field of base
-    words below which a product has no finer digits, 1 to the dtype's greatest less one.
-    is_rounded: the product is rounded to the dtype's digits before it is added, as an adapter's
-    is whose product was made in that dtype.
+    left: (rows, rank), right: (rank, columns), C-contiguous. floor: c0 of the format, the exponent
+    field of the product's unit, from 1 to the dtype's highest exponent field minus 1.
+    is_rounded: the product is rounded to the dtype's precision before it is added, as for an
+    adapter whose product was computed in that dtype.
     """
 
     left: I16
@@ -79,7 +80,7 @@ class LowRank:
         return int(self.left.shape[1])
 
     def product(self, rows: slice | NDArray[np.intp] = slice(None)) -> I64:
-        """The rows' products as the format has them, modulo 2^32 from -2^31 on."""
+        """The products of these rows, modulo 2^32 as the format has them: from -2^31 on."""
         # Float64 is exact below 2^53; 64 products of int16 stay below 2^36.
         exact = self.left[rows].astype(np.float64) @ self.right.astype(np.float64)
         return exact.astype(np.int64).astype(np.int32).astype(np.int64)
@@ -88,9 +89,9 @@ class LowRank:
 def predict(
     dtype: DType, base: Words, low_rank: LowRank, rows: slice | NDArray[np.intp] = slice(None)
 ) -> Words:
-    """The base words moved by the product and rounded to the dtype, to nearest, ties to even.
+    """The base words plus the product, rounded to the nearest of the dtype, ties to even.
 
-    dtype: a key of FLOAT_WORDS. base: (rows, columns) words of the rows asked for, unsigned.
+    dtype: a key of FLOAT_WORDS. base: unsigned words, (len(rows), columns).
     """
     words = FLOAT_WORDS[dtype]
     mantissa_bits, guard_bits = words.mantissa_bits, words.guard_bits
@@ -116,7 +117,7 @@ def predict(
 
 
 def _rounded_product(product: I64, digits: int) -> I64:
-    """Products of 32 bits with at most so many significant digits, ties to even."""
+    """Products of 32 bits, rounded to at most `digits` significant bits; ties to even."""
     size = np.abs(product)
     length = np.frexp(size.astype(np.float64))[1].astype(np.int64)
     down = np.maximum(length - digits, 0)
@@ -128,7 +129,7 @@ def _rounded_product(product: I64, digits: int) -> I64:
 
 
 def _rounded(magnitude: I64, aligned: I64, words: FloatWords) -> I64:
-    """Words without sign of magnitudes in guard units at the aligned exponents."""
+    """Magnitudes, in units of guard bits at the aligned exponents, as words without signs."""
     length = np.frexp(magnitude.astype(np.float64))[1].astype(np.int64)  # exact: below 2^53
     digits = words.mantissa_bits + 1 + words.guard_bits
     exponent = np.maximum(aligned + length - digits, 1)
@@ -136,7 +137,7 @@ def _rounded(magnitude: I64, aligned: I64, words: FloatWords) -> I64:
     down, up = np.maximum(drop, 0), np.maximum(-drop, 0)
     quotient = magnitude >> down
     rest, half = magnitude - (quotient << down), (1 << down) >> 1
-    # Without digits to drop both are 0: nothing is rounded up.
+    # If no bits are dropped, rest and half are 0, and nothing is rounded up.
     rounds_up = (rest > half) | ((rest == half) & (half > 0) & (quotient % 2 == 1))
     magnitudes: I64 = ((exponent - 1) << words.mantissa_bits) + ((quotient + rounds_up) << up)
     return magnitudes
