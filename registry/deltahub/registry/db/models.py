@@ -261,7 +261,8 @@ class Frame(Base):
     offset: Mapped[int] = mapped_column(BigInteger)  # in the pack
     length: Mapped[int] = mapped_column(BigInteger)  # bytes in the pack
     codec: Mapped[int] = mapped_column()
-    # Rank of the best encoders tried on it (encoders.py); 0: a client's, or an older release's.
+    # Generation of the encoders that last tried it (packs/encoder_generation.py); 0 for a frame of
+    # a client or of an older release.
     tried: Mapped[int] = mapped_column(default=0, server_default="0")
 
 

@@ -18,7 +18,7 @@ from deltahub.registry.db.session import WriteSession
 from deltahub.registry.errors import DataLost
 from deltahub.registry.packs.encode import Read
 from deltahub.registry.packs.holds import hold_for_job
-from deltahub.registry.packs.locations import TensorLocation, is_as_read, locate, resolve
+from deltahub.registry.packs.locations import TensorLocation, is_unchanged, locate, resolve
 from deltahub.registry.packs.switch import store_and_switch, switch_tensor
 from deltahub.registry.packs.tensor_reader import RUN_BYTES, TensorReader
 from deltahub.registry.packs.writer import PackSpool, SealedPacks
@@ -137,7 +137,7 @@ def _store_anew(
         now = locate(session, [each.location.id for each in broken])
         for each in broken:
             row = each.location
-            if is_as_read(row, now.get(row.id)):  # else another job has stored it again
+            if is_unchanged(row, now.get(row.id)):  # else another job has stored it again
                 frames = sealed.tensors[row.hash].frames
                 switch_tensor(session, row.id, frames, (), reg.settings.max_depth)
 

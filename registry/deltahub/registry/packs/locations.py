@@ -13,9 +13,10 @@ from deltahub.registry.db.models import PUBLIC_DOMAIN_KEY, Domain, Frame, Tensor
 
 @dataclass(frozen=True, slots=True)
 class FrameLocation:
-    """One frame: bytes [start, start + size) of `tensor` (a content id), `length` in a pack.
+    """One frame: the bytes [start, start + size) of `tensor`, encoded in `length` bytes of a pack.
 
-    tried: of a frame that no row names yet, the rank of the encoders that made it (encoders.py).
+    tensor: a content id. tried: the encoder generation (encoder_generation.py) of a new frame that
+    has no row yet.
     """
 
     start: int
@@ -153,7 +154,7 @@ def closure(session: Session, tensor_ids: Iterable[int]) -> dict[int, set[int]]:
     return graph
 
 
-def is_as_read(then: TensorLocation, now: TensorLocation | None) -> bool:
+def is_unchanged(then: TensorLocation, now: TensorLocation | None) -> bool:
     """Whether the tensor has the same frames, be it in packs that were written anew."""
     if now is None or (now.hash, now.domain_id) != (then.hash, then.domain_id):
         return False

@@ -28,7 +28,11 @@ from deltahub.registry import failpoints
 from deltahub.registry.db.models import Pack
 from deltahub.registry.errors import DataLost
 from deltahub.registry.packs.encode import PlanOf, Read, encode_part
-from deltahub.registry.packs.encoder_rank import NOT_TRIED, rank_alone, rank_of
+from deltahub.registry.packs.encoder_generation import (
+    NOT_TRIED,
+    generation_of,
+    standalone_generation,
+)
 from deltahub.registry.packs.locations import FrameLocation
 from deltahub.registry.packs.tensor_reader import RUN_BYTES, TensorReader
 from deltahub.registry.registry import Registry
@@ -152,11 +156,11 @@ class PackSpool:
             frame = encode_part(spec, part, source, plan, read_base, effort, threads)
             size = len(source)
             del source
-            self.add(frame, rank_alone() if plan is None else rank_of(effort))
+            self.add(frame, standalone_generation() if plan is None else generation_of(effort))
             progress(size)
 
     def add(self, frame: bytes | bytearray | memoryview, tried: int = NOT_TRIED) -> None:
-        """Append the next frame of its tensor. tried: the rank of the encoders that made it."""
+        """Append the next frame of its tensor. tried: the generation of its encoder."""
         header = parse_header(frame)
         tensor = self._tensors.setdefault(
             header.tensor, NewTensor(header.tensor, header.tensor_size_bytes)

@@ -27,7 +27,7 @@ from deltahub.registry.jobs import queue
 from deltahub.registry.lineage.holders import find_holders
 from deltahub.registry.lineage.measured import measure_lineage
 from deltahub.registry.lineage.model_sketch import sketch_stored
-from deltahub.registry.lineage.moving_base import author_of, follow, names_model
+from deltahub.registry.lineage.moving_base import advance_declared_bases, author_of, declares_model
 from deltahub.registry.lineage.similar import find_similar_tensors, load_sketches, store_sketches
 from deltahub.registry.lineage.target import Target, declares
 from deltahub.registry.registry import Registry
@@ -36,7 +36,7 @@ from deltahub.registry.uploads import recipes
 # Revisions that one arrival may have re-planned because their weights are alike.
 MAX_SIMILAR = 32
 # Norms and other small tensors stand alone whatever the base: planning again changes nothing.
-ENOUGH_SHARED = 0.95
+COMPLETE_SHARE = 0.95
 
 
 def after_ingest(reg: Registry, reader: FileReader, revision_id: int) -> list[str]:
@@ -53,10 +53,12 @@ def after_ingest(reg: Registry, reader: FileReader, revision_id: int) -> list[st
         )
         store_sketches(session, ((t, sketch) for t, sketch in sketches if t in known))
         shares = measure_lineage(session, revision_id)
-        enqueued = enqueue_replans(session, revision_id)
+        enqueued = enqueue_relatives(session, revision_id)
         target = Target.load(session, revision_id)
         # The client had no base at hand, or did not know of one that is here; or it is named now.
-        if _was_sent_alone(session, target) or _was_declared_late(session, revision_id, shares):
+        if _was_sent_standalone(session, target) or _was_declared_late(
+            session, revision_id, shares
+        ):
             job = enqueue_replan(session, revision_id)
             enqueued += [] if job is None else [job]
         reached("arrivals.before_commit")
@@ -64,15 +66,15 @@ def after_ingest(reg: Registry, reader: FileReader, revision_id: int) -> list[st
     return enqueued
 
 
-def enqueue_replans(session: WriteSession, revision_id: int) -> list[str]:
+def enqueue_relatives(session: WriteSession, revision_id: int) -> list[str]:
     """Jobs for the revisions that may become smaller now that this one is there.
 
     Those that named it as their base, before it came or before it was ingested; and those that
     stand alone and look like it, where their owners may read it.
     """
     target = Target.load(session, revision_id)
-    children = resolve_waiting(session, target)
-    children |= follow(session, target)
+    children = resolve_absent_bases(session, target)
+    children |= advance_declared_bases(session, target)
     if not has_weights(session, revision_id):
         return []  # what it is the base of waits for a revision that has some
     children |= set(
@@ -80,7 +82,7 @@ def enqueue_replans(session: WriteSession, revision_id: int) -> list[str]:
             select(Revision.id).where(Revision.declared_base_revision_id == revision_id)
         )
     )
-    children |= _alike(session, target)
+    children |= _similar_revisions(session, target)
     children.discard(revision_id)
     # The newest first: they may be made from the older ones, whose chains must not become too long.
     newest_first = sorted(children, reverse=True)
@@ -108,7 +110,7 @@ def enqueue_replan(session: WriteSession, revision_id: int) -> str | None:
     )
 
 
-def resolve_waiting(session: WriteSession, target: Target) -> set[int]:
+def resolve_absent_bases(session: WriteSession, target: Target) -> set[int]:
     """Resolve what named this repository as its base in vain, where the author may read it now.
 
     Returns the revisions that are resolved by this, each with its declared edge.
@@ -143,7 +145,7 @@ def resolve_waiting(session: WriteSession, target: Target) -> set[int]:
     return found
 
 
-def _was_sent_alone(session: ReadSession, target: Target) -> bool:
+def _was_sent_standalone(session: ReadSession, target: Target) -> bool:
     """True where a file came as a client's recipe, and a tensor of it stands alone."""
     came_as_recipe = exists(
         select(Job.id).where(
@@ -167,13 +169,13 @@ def _was_declared_late(session: ReadSession, revision_id: int, shares: Mapping[i
     """
     revision = session.get_one(Revision, revision_id)
     base = revision.declared_base_revision_id
-    if base is None or shares.get(base, 0.0) >= ENOUGH_SHARED:
+    if base is None or shares.get(base, 0.0) >= COMPLETE_SHARE:
         return False
     older = safetensors_files(revision_id).where(File.ingested_at < revision.created_at)
     return session.scalar(older.limit(1)) is not None
 
 
-def _alike(session: ReadSession, target: Target) -> set[int]:
+def _similar_revisions(session: ReadSession, target: Target) -> set[int]:
     """The newest revision of each repository with tensors that stand alone and resemble these.
 
     Those that were in the same domain before are not made from what came after them, unless they
@@ -208,7 +210,7 @@ def _alike(session: ReadSession, target: Target) -> set[int]:
             which[tensor] = domain
     found = _newest_holders(session, alone, domains, target.repository_id)
     if older:
-        naming = set(session.scalars(select(Revision.id).where(names_model(target))))
+        naming = set(session.scalars(select(Revision.id).where(declares_model(target))))
         found |= _newest_holders(session, older, domains, target.repository_id, among=naming)
     return found
 

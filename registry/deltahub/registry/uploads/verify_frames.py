@@ -16,7 +16,7 @@ from deltahub.codecs.frames import (
 )
 from deltahub.codecs.ids import ZERO_ID
 from deltahub.registry.errors import InvalidFrame
-from deltahub.registry.packs.encoder_rank import rank_alone, rank_of
+from deltahub.registry.packs.encoder_generation import generation_of, standalone_generation
 from deltahub.registry.packs.tensor_reader import RUN_BYTES, TensorReader
 from deltahub.registry.packs.writer import PackSpool
 from deltahub.registry.registry import Registry
@@ -73,7 +73,9 @@ class FrameTaker:
             self._hash(view, body, digest)
             self._spool.add(stored)
         else:
-            rank = rank_alone() if view.header.base is None else rank_of(self._effort)
+            rank = (
+                standalone_generation() if view.header.base is None else generation_of(self._effort)
+            )
             self._spool.add(self._encode(view, body, digest), rank)
 
     def _check_segments(self, view: FrameView) -> None:
