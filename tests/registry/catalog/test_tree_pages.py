@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine, event, select
 
 from deltahub.registry import Registry
-from deltahub.registry.catalog.tree_pages import has_folder, inside_of, tree_page
+from deltahub.registry.catalog.tree_pages import files_below, has_folder, tree_page
 from deltahub.registry.db.models import Entry, File, Revision
 from deltahub.registry.db.session import ReadSession
 from support.registry.opened import caller, opened_registry, push
@@ -106,7 +106,7 @@ def test_what_is_in_folders_comes_in_order(reg: Registry) -> None:
         revision = session.scalars(select(Revision)).one()
         for asked in (folders, set(sorted(folders)[:3]), {"a", "none"}, set[str]()):
             found: dict[str, list[str]] = {}
-            for folder, path, said in inside_of(session, revision, asked):
+            for folder, path, said in files_below(session, revision, asked):
                 assert said == etag
                 found.setdefault(folder, []).append(path)
             assert found == {

@@ -57,7 +57,7 @@ def shard(number: int) -> dict[str, bytes]:
     }
 
 
-def pinned(reg: Registry, revision: int) -> int | None:
+def declared_revision(reg: Registry, revision: int) -> int | None:
     with reg.db.read() as session:
         return session.get_one(Revision, revision).declared_base_revision_id
 
@@ -87,7 +87,7 @@ def assert_made_from(reg: Registry, tune: int, base: int) -> None:
     assert read_file(reg, tune, PATH) == tiny.to_file(tiny.finetune(1e-5))
 
 
-def assert_alone(reg: Registry, revision: int) -> None:
+def assert_standalone(reg: Registry, revision: int) -> None:
     assert {stored.depth for stored in stored_tensors(reg, revision).values()} == {0}
 
 
@@ -101,7 +101,7 @@ def test_a_base_whose_first_commit_has_no_weights_is_used_once_they_come(
         assert session.scalars(select(Job).where(Job.kind == "replan")).all() == []
     base = push_base(reg, ann)
     run_replans(reg)
-    assert pinned(reg, tune) == base
+    assert declared_revision(reg, tune) == base
     assert declared_edges(reg, tune) == [base]
     assert_made_from(reg, tune, base)
     found = reported(reg, ann)
@@ -114,7 +114,7 @@ def test_a_base_named_at_a_revision_stays_that_revision(reg: Registry, ann: Call
     tune = push_tune(reg, ann, base=f"ann/base@{commit_of(reg, first)}")
     push_base(reg, ann)
     run_replans(reg)
-    assert pinned(reg, tune) == first
+    assert declared_revision(reg, tune) == first
 
 
 @pytest.mark.parametrize("is_moved", [False, True])
@@ -130,7 +130,7 @@ def test_a_base_without_weights_is_named_and_then_uploaded(
         move_repository(reg, ann, "ann/base", name)
     base = push_base(reg, ann, name)
     run_replans(reg)
-    assert pinned(reg, tune) == base
+    assert declared_revision(reg, tune) == base
     assert_made_from(reg, tune, base)
 
 
@@ -139,20 +139,20 @@ def test_a_base_in_several_commits_is_used_whole(reg: Registry, ann: Caller) -> 
     push_ingested(reg, ann, "ann/base", CONFIG)
     first = push_ingested(reg, ann, "ann/base", shard(0))
     run_replans(reg)
-    assert pinned(reg, tune) == first
+    assert declared_revision(reg, tune) == first
     assert {name for name in MATRICES if stored_tensors(reg, tune)[name].depth} == set(
         MATRICES[0::2]
     )
     last = push_ingested(reg, ann, "ann/base", shard(1))
     run_replans(reg)
-    assert pinned(reg, tune) == last
+    assert declared_revision(reg, tune) == last
     assert declared_edges(reg, tune) == [last]
     assert_made_from(reg, tune, last)
     assert reported(reg, ann).declared_share == pytest.approx(1, abs=0.05)
     # A card alone changes nothing.
     push_ingested(reg, ann, "ann/base", {"README.md": b"# Base"})
     assert run_replans(reg) == 0
-    assert pinned(reg, tune) == last
+    assert declared_revision(reg, tune) == last
 
 
 def test_a_fine_tune_between_two_shards_gets_the_other_one_later(
@@ -162,7 +162,7 @@ def test_a_fine_tune_between_two_shards_gets_the_other_one_later(
     tune = push_tune(reg, ann)
     last = push_ingested(reg, ann, "ann/base", shard(1))
     run_replans(reg)
-    assert pinned(reg, tune) == last
+    assert declared_revision(reg, tune) == last
     assert_made_from(reg, tune, last)
 
 
@@ -171,7 +171,7 @@ def test_a_base_that_others_replace_stays_what_it_was(reg: Registry, ann: Caller
     tune = push_tune(reg, ann)
     push_ingested(reg, ann, "ann/base", {PATH: tiny.to_file(tiny.base(seed=1))})
     run_replans(reg)
-    assert pinned(reg, tune) == first
+    assert declared_revision(reg, tune) == first
     assert_made_from(reg, tune, first)
 
 
@@ -186,7 +186,7 @@ def test_weights_on_another_branch_are_not_what_a_name_means(reg: Registry, ann:
         dev = session.scalars(select(Revision.id).where(Revision.commit == pushed.commit)).one()
     assert pushed.job_id is not None
     ingest(reg, dev, pushed.job_id)
-    assert pinned(reg, tune) == first
+    assert declared_revision(reg, tune) == first
 
 
 @pytest.mark.parametrize("revision", ["v1", "main"])
@@ -197,11 +197,11 @@ def test_a_model_that_is_named_at_a_revision_of_no_use_is_still_found(
     if revision == "main":
         push_ingested(reg, ann, "ann/base", {PATH: tiny.to_file(tiny.base(seed=1))})
     tune = push_tune(reg, ann, base=f"ann/base@{revision}")
-    assert_alone(reg, tune)
-    before = pinned(reg, tune)
+    assert_standalone(reg, tune)
+    before = declared_revision(reg, tune)
     base = push_base(reg, ann)
     run_replans(reg)
-    assert pinned(reg, tune) == before
+    assert declared_revision(reg, tune) == before
     assert_made_from(reg, tune, base)
     assert [each.repository for each in reported(reg, ann).measured] == ["ann/base"]
 
@@ -224,12 +224,12 @@ def test_an_author_who_may_no_longer_read_the_base_keeps_what_was_there(
     bob = caller(reg, "bob")
     push_ingested(reg, bob, "bob/base", CONFIG)
     tune = push_tune(reg, ann, base="bob/base")
-    before = pinned(reg, tune)
+    before = declared_revision(reg, tune)
     make_private(reg, bob, "bob/base")
     push_base(reg, bob, "bob/base")
     run_replans(reg)
-    assert pinned(reg, tune) == before
-    assert_alone(reg, tune)
+    assert declared_revision(reg, tune) == before
+    assert_standalone(reg, tune)
 
 
 def test_a_name_said_again_while_main_is_empty_keeps_the_weights_it_had(
@@ -240,7 +240,7 @@ def test_a_name_said_again_while_main_is_empty_keeps_the_weights_it_had(
     push_ingested(reg, ann, "ann/base", CONFIG)
     declare(reg, ann, "ann/base", None, [DeleteFile(PATH)])
     again = push_ingested(reg, ann, "ann/tune", {"a.txt": b"a"}, base="ann/base")
-    assert pinned(reg, again) == base
+    assert declared_revision(reg, again) == base
 
 
 def test_a_base_with_weights_in_other_files_is_said_to_have_no_safetensors(

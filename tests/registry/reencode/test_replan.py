@@ -30,7 +30,7 @@ from deltahub.registry.packs.locations import FrameLocation, locate
 from deltahub.registry.packs.switch import make_live, switch_tensor
 from deltahub.registry.packs.writer import PackSpool, SealedPacks
 from deltahub.registry.reencode.replan import Replanner
-from deltahub.registry.reencode.triggers import enqueue_replans
+from deltahub.registry.reencode.triggers import enqueue_relatives
 from deltahub.registry.uploads.client_packs import accept_pack
 from deltahub.registry.uploads.recipes import submit_recipe
 from support.models import tiny_models as tiny
@@ -171,7 +171,7 @@ def test_a_job_that_waits_is_not_asked_for_twice(reg: Registry, ann: Caller) -> 
     push_model(reg, ann, "ann/tune", tiny.finetune(1e-5), base="ann/base")
     base = push_model(reg, ann, "ann/base", tiny.base())
     with reg.db.write() as session:
-        assert enqueue_replans(session, base) == []
+        assert enqueue_relatives(session, base) == []
     with reg.db.read() as session:
         assert len(session.scalars(select(Job).where(Job.kind == "replan")).all()) == 1
 
@@ -215,8 +215,8 @@ def test_two_planners_never_make_two_models_need_each_other(reg: Registry, ann: 
     with reg.db.write() as session:
         session.get_one(Revision, a).declared_base_revision_id = b
         session.get_one(Revision, b).declared_base_revision_id = a
-    make_stand_alone(reg, a)
-    make_stand_alone(reg, b)
+    make_standalone(reg, a)
+    make_standalone(reg, b)
     start = threading.Barrier(2)
     errors: list[BaseException] = []
 
@@ -272,7 +272,7 @@ def row_of(reg: Registry, tensor: int) -> Tensor:
         return session.get_one(Tensor, tensor)
 
 
-def make_stand_alone(reg: Registry, revision: int) -> None:
+def make_standalone(reg: Registry, revision: int) -> None:
     """Write the revision's deltas anew, without bases."""
     for stored in stored_tensors(reg, revision).values():
         row, reader = row_of(reg, stored.id), FileReader(reg)

@@ -48,7 +48,9 @@ class NeuzipLossless:
 
         def encode(room: memoryview) -> tuple[list[int], list[int], list[int]]:
             layout = geometry.rows_per_block, geometry.parts_per_row
-            return encoder.encode_all(geometry.rows, geometry.columns, *layout, source, room, threads)
+            return encoder.encode_all(
+                geometry.rows, geometry.columns, *layout, source, room, threads
+            )
 
         prelude = encoder.prelude
         blocks, checksums = encode_all_blocks(encode, geometry, front + len(prelude))

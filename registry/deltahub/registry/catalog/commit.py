@@ -1,4 +1,4 @@
-"""Commits: one transaction from a list of operations to a new revision at a branch's head."""
+"""Commits: one transaction applies operations to a branch's head and makes a new revision."""
 
 import hashlib
 import json
@@ -26,9 +26,9 @@ from deltahub.registry.catalog.operations import (
     tree_of,
 )
 from deltahub.registry.catalog.refs import (
-    begins_anew,
     find_ref,
     is_empty,
+    may_start_without_parent,
     require_branch,
     resolve_revision,
 )
@@ -65,10 +65,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class CommitResult:
-    """The branch's head after a commit. changed is False when it had these contents before."""
+    """The branch's head after a commit. changed: False if the head had these contents before."""
 
     commit: str
-    job_id: str | None  # the ingest of what is new; None when all is ingested
+    job_id: str | None  # the ingest of the new files; None when all files are ingested
     changed: bool
 
     @property
@@ -89,12 +89,13 @@ def commit(
 ) -> CommitResult:
     """Make a revision of the repository `name` and point the branch `ref` at it.
 
-    expected_parent: RefMoved unless the branch is there; for a branch that does not exist yet in
-    a repository with a branch main, the revision to begin it at. base: what this was made from, as
-    `namespace/name[@revision]`; kept even if nothing here has that name; lineage.NO_BASE declares
-    that there is none, None leaves what the parent declared. commit_id: for mirrors, the id to
-    give. UploadNotFound for a SHA-256 that the caller has neither uploaded nor may read
-    in a repository that shares storage with this one. Conflict for the name of a tag.
+    expected_parent: the commit that the branch must point at; else RefMoved. For a new branch in a
+    repository with a branch main, it is the revision at which the branch starts.
+    base: the declared base, as `namespace/name[@revision]`. It is stored even if this hub has no
+    model of that name. declared_base.NO_BASE declares that there is no base; None keeps the
+    parent's declaration. commit_id: the id of the new revision, for mirrors.
+    Raises UploadNotFound for a SHA-256 that the caller has neither uploaded nor may read in a
+    repository that shares storage with this one, and Conflict if `ref` is a tag.
     """
     caller = require_writer(caller)
     _check_request(reg.settings, ref, operations, message, base, commit_id)
@@ -108,7 +109,7 @@ def commit(
     return made
 
 
-def create_begun(
+def create_with_commit(
     reg: Registry,
     caller: Caller | None,
     name: str,
@@ -117,9 +118,10 @@ def create_begun(
     *,
     private: bool,
 ) -> RepositoryInfo:
-    """A new repository with a first commit on main, both or neither.
+    """Make a repository and its first commit on main in one transaction.
 
-    As create_repository and commit; the operations may name uploads alone.
+    The arguments and errors are those of create_repository and commit. Operations may only add
+    uploaded files.
     """
     caller = require_writer(caller)
     _check_request(reg.settings, DEFAULT_BRANCH, operations, message, None, None)
@@ -142,7 +144,7 @@ def _commit(
     commit_id: str | None = None,
 ) -> CommitResult:
     repository = load_repository(session, caller, name, "write")
-    # One commit at a time; SQLite has locked everything already and ignores this.
+    # This row lock serializes commits. SQLite ignores it: a write transaction locks the database.
     session.refresh(repository, with_for_update=True)
     require_branch(session, repository, ref)
     head = find_ref(session, repository, "branch", ref)
@@ -153,10 +155,10 @@ def _commit(
         limit = settings.max_entries
         raise LimitExceeded(f"the revision would have {len(tree)} files; at most {limit}")
     validate_tree(tree)
-    declared = _declared(session, caller, base, parent)
+    declared = _resolve_base(session, caller, base, parent)
     is_same_base = head is not None and declared[0] == head.declared_base
     if head is not None and tree == before and is_same_base:
-        return CommitResult(head.commit, _job_of(session, head, tree), changed=False)
+        return CommitResult(head.commit, _ingest_job(session, head, tree), changed=False)
     if parent is None and not tree:
         raise InvalidRequest("the first commit of a branch must add a file")
     revision = _revision(caller, repository, parent, message, declared)
@@ -231,7 +233,7 @@ def _parent(
                 " without a parent"
             )
         return None
-    if expected is None and begins_anew(session, repository, ref):
+    if expected is None and may_start_without_parent(session, repository, ref):
         return None
     start = None if expected is None else find_commit(session, repository, expected)
     if start is None:
@@ -241,22 +243,22 @@ def _parent(
     return start
 
 
-def _declared(
+def _resolve_base(
     session: ReadSession, caller: Caller, base: str | None, parent: Revision | None
 ) -> tuple[str | None, int | None]:
-    """The base that a new revision declares, and the row of the revision that it stands for."""
+    """(declared base, id of the revision that it resolves to) of a new revision."""
     if base is None and parent is not None:
         if parent.declared_base_revision_id is not None:
             return parent.declared_base, parent.declared_base_revision_id
-        base = parent.declared_base  # which may have come meanwhile
+        base = parent.declared_base  # it may have been pushed since the parent was committed
     if base is None or base == declared_base.NO_BASE:
         return None, None
     found = declared_base.resolve_declared(session, caller, base)
     row = None if found is None else found.id
     is_usable = row is not None and has_weights(session, row)
     if not is_usable and parent is not None and base == parent.declared_base:
-        # Said again, as a card does with each commit; what it stood for may have moved meanwhile,
-        # and an empty model have the name.
+        # A card repeats its declaration in each commit. Since the first one, the base may have been
+        # renamed, and its name may belong to a model without weights: keep the parent's base.
         row = parent.declared_base_revision_id or row
     return base, row
 
@@ -280,24 +282,24 @@ def _revision(
 
 
 def _commit_id(name: str, caller: Caller, revision: Revision, tree: Tree) -> str:
-    """SHA-1 of a description that holds everything a revision says."""
+    """SHA-1 of a JSON description of all of the revision's fields and entries."""
     entries = [[path, node.mode, node.sha256, node.size] for path, node in sorted(tree.items())]
     description = {
         "deltahub commit": 1,
         "repository": name,
         "parent": revision.parent_commit,
         "author": caller.name,
-        "created_at": _moment(revision.created_at),
+        "created_at": _timestamp(revision.created_at),
         "message": revision.message,
         "base": revision.declared_base,
         "entries": entries,
     }
     text = json.dumps(description, sort_keys=True, separators=(",", ":"))
-    # A name of 40 digits as clients expect, not a protection.
+    # SHA-1 because clients expect 40 hex digits; nothing depends on its security.
     return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
-def _moment(at: datetime) -> str:
+def _timestamp(at: datetime) -> str:
     return at.isoformat(timespec="microseconds")
 
 
@@ -313,7 +315,9 @@ def _insert(
     session.add(revision)
     session.flush()
     if tree:
-        session.execute(insert(Entry), [_row(revision, path, node) for path, node in tree.items()])
+        session.execute(
+            insert(Entry), [_entry_row(revision, path, node) for path, node in tree.items()]
+        )
     if revision.declared_base_revision_id is not None:
         base = session.get_one(Revision, revision.declared_base_revision_id)
         declared_base.declare(session, repository, revision, base)
@@ -326,7 +330,7 @@ def _insert(
     _enqueue_ingest(session, revision, tree)
 
 
-def _row(revision: Revision, path: str, node: Node) -> dict[str, object]:
+def _entry_row(revision: Revision, path: str, node: Node) -> dict[str, object]:
     return {
         "revision_id": revision.id,
         "path": path,
@@ -336,8 +340,11 @@ def _row(revision: Revision, path: str, node: Node) -> dict[str, object]:
 
 
 def _enqueue_ingest(session: WriteSession, revision: Revision, tree: Tree) -> None:
-    """The job of a new revision. Where its files came as recipes it only finds relatives, and
-    nobody waits for it: then it is not the revision's ingest_job_id."""
+    """Enqueue the ingest of a new revision.
+
+    If all files are ingested already, the job only searches for relatives. No client waits for
+    that, so it does not become the revision's ingest_job_id.
+    """
     job_id = queue.enqueue(
         session,
         "ingest",
@@ -349,8 +356,8 @@ def _enqueue_ingest(session: WriteSession, revision: Revision, tree: Tree) -> No
         revision.ingest_job_id = job_id
 
 
-def _job_of(session: WriteSession, revision: Revision, tree: Tree) -> str | None:
-    """The job that ingests the revision; one that has failed is asked for again."""
+def _ingest_job(session: WriteSession, revision: Revision, tree: Tree) -> str | None:
+    """The id of the job that ingests the revision; a failed job is replaced by a new one."""
     if all(node.is_ingested for node in tree.values()):
         return None
     job = None if revision.ingest_job_id is None else session.get(Job, revision.ingest_job_id)

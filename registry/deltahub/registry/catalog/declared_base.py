@@ -1,4 +1,4 @@
-"""What was made from what. Declared edges are what people say; measured ones are never mixed in."""
+"""The bases that people declare for revisions, and the declared edges of lineage."""
 
 from dataclasses import dataclass
 
@@ -14,15 +14,15 @@ from deltahub.registry.errors import InvalidName, InvalidRequest, NotFound
 from deltahub.registry.names import quoted
 
 MAX_DECLARED = 300
-# Of the bytes of the weights: from here on a measured parent is told of as a base.
-MOST = 0.5
-# What a commit names to declare that there is no base; no repository can have this name.
+# A measured parent is shown as a base from this share of the weight bytes.
+MIN_BASE_SHARE = 0.5
+# Declares that a revision has no base. No repository can have this name.
 NO_BASE = "none"
 _KIND_OF_ROLE = {"adapter": "adapter", "merge": "merge", "export": "export"}
 
 
 def check_declared(base: str) -> str:
-    """What a pusher says the base is, any printable text up to 300 characters; InvalidRequest."""
+    """The declared base as given; InvalidRequest unless it is 1 to 300 printable characters."""
     if not base or len(base) > MAX_DECLARED or not base.isprintable():
         raise InvalidRequest(
             f"{quoted(base)} is no base: write namespace/name or namespace/name@revision,"
@@ -32,10 +32,10 @@ def check_declared(base: str) -> str:
 
 
 def resolve_declared(session: ReadSession, caller: Caller | None, base: str) -> Revision | None:
-    """The revision that `namespace/name[@revision]` means at this moment.
+    """The revision that `namespace/name[@revision]` names now.
 
-    None when it does not exist here or the caller may not read it: one cannot be told from the
-    other. Models named on another hub are usual, so this is no error.
+    None if it does not exist here or the caller may not read it; both look the same. This is no
+    error, because many declared bases are models of another hub.
     """
     name, _, revision = base.partition("@")
     try:
@@ -47,14 +47,14 @@ def resolve_declared(session: ReadSession, caller: Caller | None, base: str) -> 
 
 @dataclass(frozen=True)
 class DeclaredBase:
-    """What a revision says that it was made from.
+    """The base that a revision declares.
 
-    said: the name, as the pusher wrote it. name: as the model is called now, after a move, too;
-    what was said, where it is not here or not for the viewer to read: then revision is None.
-    at: "" or `@` and a revision, as it was said.
+    declared_name: the name that the pusher wrote. name: the current name of that model, also after
+    a move; equal to declared_name if the model is not here or the viewer may not read it. Then
+    revision is None. at: "" or `@` and a revision, as the pusher wrote it.
     """
 
-    said: str
+    declared_name: str
     name: str
     at: str
     revision: Revision | None
@@ -68,30 +68,33 @@ class DeclaredBase:
 def find_declared(
     session: ReadSession, caller: Caller | None, revision: Revision
 ) -> DeclaredBase | None:
-    """The base of a revision as the caller may know of it; None where none was declared."""
+    """The declared base of a revision, as far as the caller may read it; None without one."""
     if revision.declared_base is None:
         return None
-    said, at, rest = revision.declared_base.partition("@")
+    declared_name, at, rest = revision.declared_base.partition("@")
     found_id = revision.declared_base_revision_id
     found = None if found_id is None else session.get(Revision, found_id)
     if found is not None:
         repository = session.get_one(Repository, found.repository_id)
-        # Who may not read it is not to learn how it is called now.
+        # A caller who may not read the base must not learn its current name.
         if allowed(session, caller, "read", repository):
-            return DeclaredBase(said, full_name(session, repository), at + rest, found)
-    return DeclaredBase(said, said, at + rest, None)
+            return DeclaredBase(declared_name, full_name(session, repository), at + rest, found)
+    return DeclaredBase(declared_name, declared_name, at + rest, None)
 
 
 def declare(
     session: WriteSession, repository: Repository, child: Revision, parent: Revision
 ) -> None:
-    """Keep the edge that `child`, a new revision of `repository`, was made from `parent`."""
+    """Store the declared edge from `child`, a revision of `repository`, to its base `parent`."""
     kind = _KIND_OF_ROLE.get(repository.role or "", "finetune")
     session.add(LineageEdge(child_id=child.id, parent_id=parent.id, kind=kind, origin="declared"))
 
 
-def parents(session: ReadSession, revision: Revision, origin: str) -> list[LineageEdge]:
-    """Edges of that origin up from a revision, the largest share first; NOT filtered by viewer."""
+def parent_edges(session: ReadSession, revision: Revision, origin: str) -> list[LineageEdge]:
+    """Edges of an origin from a revision to its parents, the largest share first.
+
+    NOT filtered by what the caller may read.
+    """
     query = select(LineageEdge).where(
         LineageEdge.child_id == revision.id, LineageEdge.origin == origin
     )

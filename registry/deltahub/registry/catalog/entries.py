@@ -1,4 +1,4 @@
-"""Paths that revisions list, and the files behind them."""
+"""The entries of revisions: paths, modes and files."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from deltahub.registry.names import quoted
 
 @dataclass(frozen=True)
 class EntryInfo:
-    """One path of a revision. `file` is the row as it was read; its state may move on."""
+    """One path of a revision. `file`: the row when it was read; its state may change later."""
 
     path: str
     mode: str  # regular | lfs
@@ -38,24 +38,24 @@ class LargeFile:
 
 
 def etag_of(mode: str, sha256: str, git_blob_id: str | None) -> str:
-    """As EntryInfo.etag, of columns."""
+    """The ETag that EntryInfo.etag gives, from the columns of an entry and its file."""
     if mode == "lfs":
         return sha256
-    assert git_blob_id is not None, "proved together with the SHA-256"
+    assert git_blob_id is not None, "verified together with the SHA-256"
     return git_blob_id
 
 
 def list_entries(session: ReadSession, revision: Revision) -> list[EntryInfo]:
     """All entries in order of path (by Unicode code point)."""
     entries = [EntryInfo(*row) for row in session.execute(_entries(revision))]
-    # Not left to the database, whose collation is its own.
+    # Sorted here, because the collation of the database may differ.
     return sorted(entries, key=lambda entry: entry.path)
 
 
 def entries_at(
     session: ReadSession, revision: Revision, paths: Iterable[str]
 ) -> dict[str, EntryInfo]:
-    """Path -> entry, of those paths that have one."""
+    """Path -> entry, for the given paths that exist in the revision."""
     found: dict[str, EntryInfo] = {}
     for batch in batches(paths):
         rows = session.execute(_entries(revision).where(Entry.path.in_(batch)))
@@ -64,7 +64,7 @@ def entries_at(
 
 
 def find_entry(session: ReadSession, revision: Revision, path: str) -> EntryInfo:
-    """The entry at a path; EntryNotFound."""
+    """The entry at a path; raises EntryNotFound."""
     row = session.execute(_entries(revision).where(Entry.path == path)).one_or_none()
     if row is None:
         raise EntryNotFound(f"revision {revision.commit} has no file {quoted(path)}")
@@ -74,7 +74,7 @@ def find_entry(session: ReadSession, revision: Revision, path: str) -> EntryInfo
 def sizes_in_repository(
     session: ReadSession, repository: Repository, hashes: Collection[str]
 ) -> dict[str, int]:
-    """SHA-256 -> size, of the asked files that any revision of the repository lists."""
+    """SHA-256 -> size, for the given hashes whose files any revision of the repository lists."""
     found: dict[str, int] = {}
     for batch in batches(hashes):
         query = (
@@ -101,7 +101,7 @@ def large_files(session: ReadSession, repository: Repository) -> list[LargeFile]
 
 
 def used_storage(session: ReadSession, repository: Repository) -> int:
-    """Bytes of the files of all revisions, uncompressed; each file counts once."""
+    """Uncompressed bytes of the files of all revisions of the repository; each file counts once."""
     files = (
         select(File.id, File.size)
         .join(Entry, Entry.file_id == File.id)

@@ -1,4 +1,4 @@
-"""What came before a revision: its ancestors, and which of them put a file at its path."""
+"""The ancestors of a revision, and the commits that last changed its paths."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from deltahub.registry.db.session import ReadSession
 
 @dataclass(frozen=True)
 class CommitInfo:
-    """A revision as a log shows it. author: None for one whose user is gone."""
+    """A revision as a log shows it. author: None if the user was deleted."""
 
     id: int
     commit: str
@@ -28,18 +28,18 @@ class CommitInfo:
 
     @property
     def body(self) -> str:
-        """What follows the title."""
+        """The message after the first line."""
         return self.message.partition("\n")[2].strip("\n")
 
 
 def author_name(session: ReadSession, revision: Revision) -> str | None:
-    """The user who made the revision; None for one who is gone."""
+    """The name of the user who made the revision; None if the user was deleted."""
     author = None if revision.author_id is None else session.get(User, revision.author_id)
     return None if author is None else author.name
 
 
 def log(session: ReadSession, revision: Revision) -> Iterator[CommitInfo]:
-    """The revision, then its parent and so on; an ancestor that is not here ends it."""
+    """The revision, its parent and so on, until an ancestor is not stored here."""
     query = (
         select(
             Revision.id,
@@ -52,7 +52,7 @@ def log(session: ReadSession, revision: Revision) -> Iterator[CommitInfo]:
         .outerjoin(User, User.id == Revision.author_id)
         .where(Revision.repository_id == revision.repository_id, Revision.id <= revision.id)
     )
-    # One query for all: a repository has thousands of revisions, not millions.
+    # One query for all revisions: a repository has thousands of them, not millions.
     known = {row[1]: (CommitInfo(*row[:5]), row[5]) for row in session.execute(query)}
     commit: str | None = revision.commit
     while commit is not None and commit in known:
@@ -63,7 +63,7 @@ def log(session: ReadSession, revision: Revision) -> Iterator[CommitInfo]:
 def last_changes(
     session: ReadSession, revision: Revision, paths: Collection[str]
 ) -> dict[str, CommitInfo]:
-    """Path -> the newest revision, from this one back, that changed what is there."""
+    """Path -> the newest commit, from this revision back, that changed the file at the path."""
     found: dict[str, CommitInfo] = {}
     current: dict[str, int] = {}
     newer: CommitInfo | None = None

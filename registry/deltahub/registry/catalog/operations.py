@@ -1,4 +1,4 @@
-"""The tree of a revision, and what operations make of it."""
+"""The tree of a revision, and operations that change it."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from deltahub.registry.uploads.landing import upload_not_found
 
 @dataclass(frozen=True)
 class AddFile:
-    """Put an uploaded file at a path, in place of what is there."""
+    """Put an uploaded file at a path; it replaces a file at that path."""
 
     path: str
     sha256: str
@@ -25,21 +25,21 @@ class AddFile:
 
 @dataclass(frozen=True)
 class DeleteFile:
-    """Remove the entry at a path, which must be there."""
+    """Remove the entry at a path, which must exist."""
 
     path: str
 
 
 @dataclass(frozen=True)
 class DeleteFolder:
-    """Remove all entries below a path, at least one."""
+    """Remove all entries below a path; there must be at least one."""
 
     path: str
 
 
 @dataclass(frozen=True)
 class CopyFile:
-    """Put a file that the caller may read, of whatever size, at a path: its bytes are here."""
+    """Put a stored file that the caller may read at a path. No size is checked."""
 
     path: str
     sha256: str
@@ -50,7 +50,7 @@ Operation = AddFile | DeleteFile | DeleteFolder | CopyFile
 
 @dataclass(frozen=True)
 class Node:
-    """What a tree holds at a path."""
+    """The file and mode at a path of a tree."""
 
     file_id: int
     mode: str
@@ -63,7 +63,7 @@ Tree = dict[str, Node]
 
 
 def tree_of(session: ReadSession, revision: Revision | None) -> Tree:
-    """What a revision holds; nothing for none."""
+    """The tree of a revision; empty for None."""
     if revision is None:
         return {}
     return {entry.path: _node(entry.path, entry.file, entry.mode)
@@ -89,8 +89,8 @@ def apply_operations(
 ) -> Tree:
     """The tree after the operations; `before` stays as it is.
 
-    Makes rows of files that are new to the repository's domain. EntryNotFound, UploadNotFound,
-    SizeMismatch.
+    Adds rows for files that are new to the repository's domain. Raises EntryNotFound,
+    UploadNotFound and SizeMismatch.
     """
     tree = dict(before)
     files = _files(session, caller, repository, _changed(before, operations))
@@ -123,7 +123,7 @@ def apply_operations(
 
 
 def _changed(before: Tree, operations: Sequence[Operation]) -> set[str]:
-    """What is put where something else is."""
+    """SHA-256 of each file that an operation puts at a path with other contents, or none."""
     return {
         operation.sha256
         for operation in operations
@@ -135,7 +135,7 @@ def _changed(before: Tree, operations: Sequence[Operation]) -> set[str]:
 def _files(
     session: WriteSession, caller: Caller, repository: Repository, hashes: Collection[str]
 ) -> dict[str, File]:
-    """SHA-256 -> file, of uploads of the caller's and of what they may read."""
+    """SHA-256 -> file, for the caller's uploads and the stored files that the caller may read."""
     uploads = complete_uploads(session, caller, hashes)
     known = [sha256 for sha256 in hashes if sha256 not in uploads]
     found = readable_files(session, caller, repository, known)

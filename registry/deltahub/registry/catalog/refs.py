@@ -1,4 +1,4 @@
-"""Branches and tags, and what a revision's name means in a repository."""
+"""Branches and tags, and the lookup of revisions by name."""
 
 import re
 from dataclasses import dataclass
@@ -28,13 +28,13 @@ class RefInfo:
 
 
 def resolve_revision(session: ReadSession, repository: Repository, revision: str) -> Revision:
-    """What a name means: a tag, a branch, a commit, or the only commit that begins with it.
+    """The revision that a tag, a branch, a commit id or a unique prefix of one names.
 
-    `refs/heads/<branch>` and `refs/tags/<tag>` say which. RevisionNotFound, also for a prefix
-    that several commits share.
+    `refs/heads/<branch>` and `refs/tags/<tag>` choose one kind. Raises RevisionNotFound, also for a
+    prefix that several commits share.
     """
-    # Older releases took the name of a tag for a branch; whoever pinned the tag gets its bytes.
-    # Only main, which is read by all who pin nothing, is the branch.
+    # Older releases allowed a branch and a tag of one name. The tag wins, because clients that
+    # pinned it expect its bytes. For main the branch wins: clients without a pin read it.
     kinds = ("branch", "tag") if revision == DEFAULT_BRANCH else ("tag", "branch")
     if revision.startswith("refs/heads/"):
         found = find_ref(session, repository, "branch", revision.removeprefix("refs/heads/"))
@@ -52,7 +52,7 @@ def resolve_revision(session: ReadSession, repository: Repository, revision: str
 
 
 def find_ref(session: ReadSession, repository: Repository, kind: str, name: str) -> Revision | None:
-    """The revision that a branch or tag points at."""
+    """The revision that a branch or tag points at; None if there is no such ref."""
     return session.scalar(
         select(Revision)
         .join(Ref, Ref.revision_id == Revision.id)
@@ -74,9 +74,9 @@ def list_refs(session: ReadSession, repository: Repository) -> list[RefInfo]:
 def create_ref(
     reg: Registry, caller: Caller | None, name: str, kind: str, ref: str, revision: str
 ) -> RefInfo:
-    """A new branch or tag at a revision of the repository.
+    """Make a branch or tag at a revision of the repository.
 
-    Conflict if a branch or a tag has the name; InvalidRequest for a tag of the name main.
+    Raises Conflict if a branch or a tag has the name, InvalidRequest for a tag named main.
     """
     _check_kind(kind)
     validate_ref(ref)
@@ -84,7 +84,7 @@ def create_ref(
         raise InvalidRequest(f"{ref} is the default branch; a tag cannot have its name")
     with reg.db.write() as session:
         repository = load_repository(session, caller, name, "write")
-        # One at a time, commits too; SQLite has locked everything already and ignores this.
+        # Serializes refs and commits. SQLite ignores it: a write transaction locks the database.
         session.refresh(repository, with_for_update=True)
         other = "tag" if kind == "branch" else "branch"
         if find_ref(session, repository, other, ref) is not None:
@@ -101,7 +101,7 @@ def create_ref(
 
 
 def delete_ref(reg: Registry, caller: Caller | None, name: str, kind: str, ref: str) -> None:
-    """Remove a branch or tag, not its revisions; the branch main stays."""
+    """Remove a branch or tag, but not its revisions. InvalidRequest for the branch main."""
     _check_kind(kind)
     if (kind, ref) == ("branch", DEFAULT_BRANCH):
         raise InvalidRequest(f"the branch {DEFAULT_BRANCH} cannot be removed")
@@ -116,7 +116,7 @@ def delete_ref(reg: Registry, caller: Caller | None, name: str, kind: str, ref: 
 
 
 def require_branch(session: ReadSession, repository: Repository, ref: str) -> None:
-    """Nothing if commits may be made to this name: Conflict for a tag, which never moves."""
+    """Raise Conflict if `ref` is a tag: a commit would move it."""
     if ref != DEFAULT_BRANCH and find_ref(session, repository, "tag", ref) is not None:
         raise Conflict(
             f"{ref} is a tag of {full_name(session, repository)}, which stays where it is: commit"
@@ -125,17 +125,17 @@ def require_branch(session: ReadSession, repository: Repository, ref: str) -> No
 
 
 def is_empty(session: ReadSession, repository: Repository) -> bool:
-    """Whether nothing was ever committed."""
+    """Whether the repository has no revision."""
     return not session.scalar(
         select(exists(select(Revision.id).where(Revision.repository_id == repository.id)))
     )
 
 
-def begins_anew(session: ReadSession, repository: Repository, ref: str) -> bool:
-    """Whether a commit to this branch needs no parent: there is neither it nor main to begin at.
+def may_start_without_parent(session: ReadSession, repository: Repository, ref: str) -> bool:
+    """Whether a commit to this branch needs no parent: neither the branch nor main exists.
 
-    So main can still be made where the first commits went to another branch; as in git it then
-    shares no history with that.
+    If the first commits of a repository went to another branch, main can be made this way. As in
+    git, it then shares no history with that branch.
     """
     branches = [find_ref(session, repository, "branch", each) for each in (ref, DEFAULT_BRANCH)]
     return branches == [None, None]
@@ -147,7 +147,7 @@ def _by_commit(session: ReadSession, repository: Repository, prefix: str) -> Rev
     in_repository = select(Revision).where(Revision.repository_id == repository.id)
     if len(prefix) == 40:
         return session.scalar(in_repository.where(Revision.commit == prefix))
-    # "g" sorts behind every hex digit: a range that the index serves, unlike LIKE.
+    # "g" sorts after every hex digit. A range can use the index, LIKE cannot.
     matching = in_repository.where(Revision.commit >= prefix, Revision.commit < prefix + "g")
     found = session.scalars(matching.limit(2)).all()
     return found[0] if len(found) == 1 else None

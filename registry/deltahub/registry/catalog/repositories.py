@@ -1,4 +1,4 @@
-"""Repositories: their names, who may see them, making and removing them."""
+"""Creating, moving, hiding and deleting repositories."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,16 +23,15 @@ from deltahub.registry.names import quoted, split_name
 from deltahub.registry.registry import Registry
 
 ROLES = ("base", "finetune", "adapter", "merge", "export")
-# A message does not list more namespaces than that.
-_MOST_NAMED = 10
+# Namespaces that an error message lists at most.
+_MAX_NAMED = 10
 
 
 @dataclass(frozen=True)
 class RepositoryInfo:
-    """A repository as shown; `head` is the commit of the branch main, None while empty.
+    """A repository as shown. head: the commit of the branch main, None if there is none.
 
-    role: what it holds, one of ROLES, None where nobody has said. caller_role: what the caller may
-    do with it, in the words of a namespace's members.
+    role: one of ROLES, None if not declared. caller_role: the caller's role in the namespace.
     """
 
     id: int
@@ -52,9 +51,9 @@ def create_repository(
     private: bool = False,
     role: str | None = None,
 ) -> RepositoryInfo:
-    """A new, empty repository in a namespace where the caller may write.
+    """Make an empty repository in a namespace where the caller may write.
 
-    Forbidden also when there is no such namespace; RepositoryExists, InvalidName.
+    Raises Forbidden, also if there is no such namespace, RepositoryExists and InvalidName.
     """
     with reg.db.write() as session:
         return add_repository(session, caller, name, private=private, role=role)
@@ -68,47 +67,47 @@ def add_repository(
     private: bool = False,
     role: str | None = None,
 ) -> RepositoryInfo:
-    """As create_repository, in a transaction that does more."""
+    """Do the same as create_repository inside the caller's transaction."""
     namespace = _free_namespace(session, caller, name)
     return _create(session, caller, namespace, name, private=private, role=role)
 
 
 def check_creatable(reg: Registry, caller: Caller | None, name: str) -> None:
-    """What create_repository would refuse now."""
+    """Raise the error that create_repository would raise for this name now."""
     with reg.db.read() as session:
         _free_namespace(session, caller, name)
 
 
 def get_repository(reg: Registry, caller: Caller | None, name: str) -> RepositoryInfo:
-    """The repository, if the caller may read it; else RepositoryNotFound."""
+    """The repository; RepositoryNotFound if the caller may not read it."""
     with reg.db.read() as session:
         return _info(session, caller, load_repository(session, caller, name))
 
 
 def delete_repository(reg: Registry, caller: Caller | None, name: str) -> None:
-    """Remove the names: repository, refs, revisions and entries, in one transaction.
+    """Delete the repository with its refs, revisions and entries, in one transaction.
 
-    Files and tensors stay until garbage collection finds that nothing needs them. Its jobs that
-    have not begun are cancelled, running ones are asked to stop.
+    Files and tensors stay until garbage collection. Queued jobs of the repository are cancelled,
+    running jobs are asked to stop.
     """
     with reg.db.write() as session:
         repository = load_repository(session, caller, name, "admin")
-        of_it = update(Job).where(Job.repository_id == repository.id)
+        own_jobs = update(Job).where(Job.repository_id == repository.id)
         session.execute(
-            of_it.where(Job.state == "queued").values(**queue.DELETED, finished_at=utc_now())
+            own_jobs.where(Job.state == "queued").values(**queue.DELETED, finished_at=utc_now())
         )
-        session.execute(of_it.where(Job.state == "running").values(is_cancel_asked=True))
-        # The database removes what hangs on it (ON DELETE CASCADE).
+        session.execute(own_jobs.where(Job.state == "running").values(is_cancel_asked=True))
+        # ON DELETE CASCADE deletes the rows that refer to it.
         session.execute(delete(Repository).where(Repository.id == repository.id))
         audit.append(session, caller, "repository.delete", name)
         failpoints.reached("repositories.delete.before_commit")
 
 
 def move_repository(reg: Registry, caller: Caller | None, name: str, new_name: str) -> None:
-    """Give a repository another name, in this namespace or another where the caller may write.
+    """Rename a repository, within its namespace or into another where the caller may write.
 
-    RepositoryExists; Conflict for a private one that would leave its namespace, with which its
-    data would have to go.
+    Raises RepositoryExists, and Conflict for a private repository that would leave its namespace:
+    private data is stored in the domain of its namespace.
     """
     with reg.db.write() as session:
         repository = load_repository(session, caller, name, "admin")
@@ -126,9 +125,10 @@ def move_repository(reg: Registry, caller: Caller | None, name: str, new_name: s
 
 
 def make_private(reg: Registry, caller: Caller | None, name: str) -> None:
-    """Nobody but members of its namespace may read the repository from now on.
+    """Let only members of its namespace read the repository from now on.
 
-    What comes later is kept in the namespace's own domain; what others have copied stays theirs.
+    Later uploads are stored in the namespace's private domain. Copies in other repositories stay
+    readable there.
     """
     with reg.db.write() as session:
         repository = load_repository(session, caller, name, "admin")
@@ -145,7 +145,7 @@ def _writable_namespace(session: ReadSession, caller: Caller, name: str) -> Name
         caller.is_superuser or namespace_role(session, caller, namespace.id) in ("write", "admin")
     ):
         return namespace
-    where = ", ".join(writable_namespaces(session, caller, _MOST_NAMED)) or "no namespace"
+    where = ", ".join(writable_namespaces(session, caller, _MAX_NAMED)) or "no namespace"
     raise Forbidden(
         f"{caller.name} may not create repositories in {quoted(namespace_name)}, or there is no"
         f" such namespace; {caller.name} may in: {where}"
@@ -185,7 +185,7 @@ def _create(
 
 
 def with_heads() -> Select[Repository, str, Revision | None]:
-    """Repositories, the names of their namespaces, and what main points at."""
+    """A query for (repository, name of its namespace, head of main or None)."""
     return (
         select(Repository, Namespace.name, Revision)
         .join(Namespace, Namespace.id == Repository.namespace_id)

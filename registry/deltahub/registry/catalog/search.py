@@ -1,4 +1,4 @@
-"""Lists of repositories as people look for them: the newest or the last changed first."""
+"""Lists of repositories, the newest or the last changed first."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ Order = Literal["created", "changed"]
 
 @dataclass(frozen=True)
 class Listed:
-    """A repository and its head; None while it is empty."""
+    """A repository and the head of its main; None if there is none."""
 
     repository: Repository
     name: str  # namespace/name
@@ -33,7 +33,7 @@ class Listed:
         return self.repository.created_at if self.head is None else self.head.created_at
 
     def cursor(self, order: Order) -> str:
-        """Where a list goes on after this one."""
+        """The cursor of the page that starts after this repository."""
         head = 0 if self.head is None or order == "created" else self.head.id
         return f"{head}-{self.repository.id}"
 
@@ -50,8 +50,9 @@ def search(
 ) -> list[Listed]:
     """Repositories that the caller may read, the latest first.
 
-    words: each a part of the full name, in any case. after: the cursor of the last one before; a
-    repository that gains a commit between two pages may be listed again.
+    words: separated by spaces; the full name must contain each, in any case. after: the cursor of
+    the last repository of the page before. A repository with a new commit between two pages may be
+    listed again.
     """
     newest = func.coalesce(Revision.id, 0) if order == "changed" else func.coalesce(0, 0)
     query = _readable(caller, namespace, (words or "").split())
@@ -103,10 +104,13 @@ def list_repositories(
 def _readable(
     caller: Caller | None, namespace: str | None, parts: Iterable[str]
 ) -> Select[Repository, str, Revision | None]:
-    """A query for the repositories that the caller may read. parts: of the name, in any case."""
+    """A query for the repositories that the caller may read.
+
+    parts: the full name must contain each, in any case.
+    """
     query = with_heads().where(readable_repositories(caller))
     if namespace is not None:
-        # By id and not through the join, so that one index gives the order too.
+        # By id and not through the join, so that one index also gives the order.
         named = select(Namespace.id).where(Namespace.name == namespace).scalar_subquery()
         query = query.where(Repository.namespace_id == named)
     for part in parts:

@@ -1,7 +1,8 @@
-"""A revision's tree a page at a time: files, and the folders that their paths make.
+"""A revision's tree in pages: files, and the folders in their paths.
 
-Items are ordered by key: a file's path, a folder's path with a slash at its end, by code point. So
-a folder comes right before the first file in it, and a page can be found from its first key alone.
+Items are sorted by key, by code point. The key of a file is its path; the key of a folder is its
+path with a slash at the end. So a folder comes right before its first file, and the key of the last
+item is enough to find the next page.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,14 +16,14 @@ from deltahub.registry.db.expressions import by_code_point
 from deltahub.registry.db.models import Entry, File, Revision
 from deltahub.registry.db.session import ReadSession
 
-# What follows a slash: in its place, behind a folder's name, it comes after all that is in there.
-_NEXT: Final = chr(ord("/") + 1)
-# Less than all that a path may hold.
-_LEAST: Final = "\x01"
-# Rows that are fetched together where there may be any number.
-_ROWS: Final = 2000
-# Folders that are read one by one.
-_FEW: Final = 16
+# The code point after the slash: a folder's name and this sort after all paths in the folder.
+_AFTER_SLASH: Final = chr(ord("/") + 1)
+# A code point below all those that a path may contain.
+_MIN_CHARACTER: Final = "\x01"
+# Rows fetched at a time when their number has no limit.
+_FETCH_ROWS: Final = 2000
+# Up to this number of folders, each folder is read with its own query.
+_MAX_SPANS: Final = 16
 _PATH: Final = by_code_point(Entry.path)
 
 
@@ -37,7 +38,8 @@ def tree_page(
 ) -> tuple[list[str], bool]:
     """(keys of at most `size` items below a folder, whether there are more).
 
-    folder: "" for all of the tree. after: the key behind which the page begins, "" for the first.
+    folder: "" for the whole tree. after: the key of the last item before the page, "" for the first
+    page.
     """
     below = f"{folder}/" if folder else ""
     keys = _keys(session, revision, below, after, size + 1, is_recursive)
@@ -50,19 +52,20 @@ def has_folder(session: ReadSession, revision: Revision, folder: str) -> bool:
     return bool(_paths(session, revision, f"{folder}/", "", 1))
 
 
-def inside_of(
+def files_below(
     session: ReadSession, revision: Revision, folders: Iterable[str]
 ) -> Iterator[tuple[str, str, str]]:
-    """(folder, path, ETag) of each file below each of the folders that are there, in order of path.
+    """(folder, path, ETag) of each file below each of the folders that exist, in order of path.
 
-    Of many folders, what lies between them is read too, in one query: a page shows that as well.
+    For more than _MAX_SPANS folders, one query also reads the files between the folders: the page
+    that asks mostly lists those too.
     """
     asked = set(folders)
     outermost = sorted(f"{folder}/" for folder in asked if asked.isdisjoint(_ancestors(folder)))
-    is_few = len(outermost) <= _FEW
+    is_few = len(outermost) <= _MAX_SPANS
     spans = [(key, key) for key in outermost] if is_few else [(outermost[0], outermost[-1])]
     for first, last in spans:
-        for path, etag in _files(session, revision, first, _past(last)):
+        for path, etag in _files(session, revision, first, _successor(last)):
             for folder in _ancestors(path):
                 if folder in asked:
                     yield folder, path, etag
@@ -72,11 +75,11 @@ def _keys(
     session: ReadSession, revision: Revision, below: str, after: str, n: int, is_recursive: bool
 ) -> Iterator[str]:
     if not is_recursive and after.startswith(below):
-        # Behind something within a folder is behind the folder: its files need not be passed by.
+        # A key inside a subfolder continues after the whole subfolder, which skips its files.
         first, slash, _ = after[len(below) :].partition("/")
         after = below + first + slash
     shown = after
-    at = after if is_recursive and after.endswith("/") else _past(after)
+    at = after if is_recursive and after.endswith("/") else _successor(after)
     while True:
         paths = _paths(session, revision, below, at, n)
         for path in paths:
@@ -89,14 +92,14 @@ def _keys(
                     shown = key
         if len(paths) < n:
             return
-        at = max(_past(paths[-1]), "" if is_recursive else _past(shown))
+        at = max(_successor(paths[-1]), "" if is_recursive else _successor(shown))
 
 
-def _past(key: str) -> str:
-    """The least that follows the key of a file, or of a folder and all that is in it."""
+def _successor(key: str) -> str:
+    """The least string that sorts after a file's key, or after a folder's key and its contents."""
     if key.endswith("/"):
-        return key[:-1] + _NEXT
-    return key + _LEAST if key else ""
+        return key[:-1] + _AFTER_SLASH
+    return key + _MIN_CHARACTER if key else ""
 
 
 def _ancestors(path: str) -> Iterator[str]:
@@ -107,23 +110,23 @@ def _ancestors(path: str) -> Iterator[str]:
 
 
 def _paths(session: ReadSession, revision: Revision, below: str, at: str, n: int) -> list[str]:
-    """The first n paths below a folder's key, "" for all, from `at` on."""
+    """The first n paths that start with a folder's key ("" for all) and are not below `at`."""
     query = select(Entry.path).where(Entry.revision_id == revision.id, _PATH >= max(at, below))
     if below:
-        query = query.where(_PATH < _past(below))
+        query = query.where(_PATH < _successor(below))
     return list(session.scalars(query.order_by(_PATH).limit(n)))
 
 
 def _files(
     session: ReadSession, revision: Revision, first: str, end: str
 ) -> Iterator[tuple[str, str]]:
-    """(path, ETag) of paths from `first` to before `end`, in order."""
+    """(path, ETag) of the paths from `first` to before `end`, in order."""
     query = (
         select(Entry.path, Entry.mode, File.sha256, File.git_blob_id)
         .join(File, File.id == Entry.file_id)
         .where(Entry.revision_id == revision.id, _PATH >= first, _PATH < end)
         .order_by(_PATH)
-        .execution_options(yield_per=_ROWS)
+        .execution_options(yield_per=_FETCH_ROWS)
     )
     for path, mode, sha256, git_blob_id in session.execute(query):
         yield path, etag_of(mode, sha256, git_blob_id)

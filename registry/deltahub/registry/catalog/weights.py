@@ -1,4 +1,4 @@
-"""The weights of a revision: its safetensors files and the tensors in them."""
+"""The weights of a revision: its safetensors files and their tensors."""
 
 from sqlalchemy import ColumnElement, Select, and_, or_, select
 
@@ -21,9 +21,9 @@ def safetensors_files(revision_id: int) -> Select[File]:
 
 
 def weight_tensors(revision_id: int) -> Select[int]:
-    """A query for the tensors of a revision's safetensors files; a tensor of two files comes twice.
+    """A query for the tensors of a revision's safetensors files, once for each file.
 
-    The tensor that holds a file's recipe is no weight. Callers may add conditions on File.
+    The tensor that holds a file's recipe is not a weight. Callers may add conditions on File.
     """
     return (
         _files(revision_id)
@@ -34,7 +34,7 @@ def weight_tensors(revision_id: int) -> Select[int]:
 
 
 def has_weights(session: ReadSession, revision_id: int) -> bool:
-    """Whether a revision has a safetensors file, or one that has yet to be ingested."""
+    """Whether a revision has a safetensors file, ingested or not."""
     is_coming = and_(File.state != "ingested", Entry.path.endswith(".safetensors"))
     query = _files(revision_id).where(or_(is_safetensors(), is_coming))
     return session.scalar(query.with_only_columns(File.id).limit(1)) is not None

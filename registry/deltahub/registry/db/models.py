@@ -264,7 +264,7 @@ class Frame(Base):
     length: Mapped[int] = mapped_column(BigInteger)  # bytes in the pack
     codec: Mapped[int] = mapped_column()
     # Generation of the newest encoders that have tried to make the frame smaller
-    # (packs/encoder_rank.py); 0: encoded by a client, or by a release without generations.
+    # (packs/encoder_generation.py); 0: encoded by a client, or by a release without generations.
     tried: Mapped[int] = mapped_column(default=0, server_default="0")
 
 

@@ -6,7 +6,7 @@ from sqlalchemy import delete, func, select
 
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.permissions import allowed, full_name
-from deltahub.registry.catalog.declared_base import MOST, parents
+from deltahub.registry.catalog.declared_base import MIN_BASE_SHARE, parent_edges
 from deltahub.registry.catalog.weights import is_safetensors, weight_tensors
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import (
@@ -29,7 +29,7 @@ from deltahub.registry.registry import Registry
 MIN_SHARE = 0.05
 MAX_PARENTS = 5
 # Parents are looked for by the largest tensors; shares are then counted over all.
-TELLING_TENSORS = 64
+LOOKUP_TENSORS = 64
 # A look at the family of a revision that is stored anew.
 AFFECTED_TENSORS = 8
 MAX_AFFECTED = 200
@@ -48,12 +48,12 @@ def measure_lineage(session: WriteSession, revision_id: int) -> dict[int, float]
     total = sum(sizes.values())
     shares: dict[int, float] = {}
     if total:
-        related = _related(session, sizes)
+        related = _with_all_bases(session, sizes)
         wanted = {tensor for tensors in related.values() for tensor in tensors}
         revision = session.get_one(Revision, revision_id)
-        own = sorted(sizes, key=lambda tensor: (-sizes[tensor], tensor))[:TELLING_TENSORS]
+        own = sorted(sizes, key=lambda tensor: (-sizes[tensor], tensor))[:LOOKUP_TENSORS]
         bases = [base for tensor in own for base in sorted(related[tensor] - {tensor})]
-        for parent in _parents(session, revision, own, list(dict.fromkeys(bases))):
+        for parent in _candidate_parents(session, revision, own, list(dict.fromkeys(bases))):
             held = _held_by(session, parent, wanted)
             shared = sum(
                 size for tensor, size in sizes.items() if not held.isdisjoint(related[tensor])
@@ -120,7 +120,7 @@ def _tensor_sizes(session: ReadSession, revision_id: int) -> dict[int, int]:
     return {tensor: size for tensor, size in rows}
 
 
-def _related(session: ReadSession, tensors: Iterable[int]) -> dict[int, set[int]]:
+def _with_all_bases(session: ReadSession, tensors: Iterable[int]) -> dict[int, set[int]]:
     """tensor -> itself and all that decoding it reads."""
     related: dict[int, set[int]] = {}
     for batch in batches(tensors):
@@ -134,7 +134,7 @@ def _related(session: ReadSession, tensors: Iterable[int]) -> dict[int, set[int]
     return related
 
 
-def _parents(
+def _candidate_parents(
     session: ReadSession, revision: Revision, own: Collection[int], bases: Collection[int]
 ) -> list[int]:
     """Revisions of other repositories that were the first to hold some of these tensors.
@@ -156,7 +156,7 @@ def _parents(
             firsts[holder.tensor_id] = min(known, holder.revision_id)
         if not is_base:
             firsts = {tensor: first for tensor, first in firsts.items() if first < revision.id}
-        here = _first_here(session, revision, firsts)
+        here = _first_in_repository(session, revision, firsts)
         parents.update(
             (first, None) for tensor, first in firsts.items() if first < here.get(tensor, first + 1)
         )
@@ -172,7 +172,7 @@ def _parents(
     return list(parents)
 
 
-def _first_here(
+def _first_in_repository(
     session: ReadSession, revision: Revision, firsts: Mapping[int, int]
 ) -> dict[int, int]:
     """tensor -> the first revision of its repository, up to this one, that holds the tensor.
@@ -235,8 +235,8 @@ def measured_bases(
     By the names that they have now, those alone that the caller may read.
     """
     found = []
-    for edge in parents(session, revision, "measured"):
-        if edge.share is None or edge.share < MOST:
+    for edge in parent_edges(session, revision, "measured"):
+        if edge.share is None or edge.share < MIN_BASE_SHARE:
             break  # they come in this order
         base = session.get_one(Revision, edge.parent_id)
         repository = session.get_one(Repository, base.repository_id)

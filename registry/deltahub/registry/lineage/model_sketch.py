@@ -34,9 +34,9 @@ def sketch_revision(reg: Registry, reader: FileReader, revision_id: int) -> list
     tensors: list[Sketchable] = []
     for path, file in files:
         if file.recipe_tensor_id is None:
-            tensors += _tensors_of(reader, path, file)
+            tensors += _landed_tensors(reader, path, file)
         else:
-            tensors += _stored_tensors_of(reader, file)
+            tensors += _ingested_tensors(reader, file)
     sketches = [sketch(tensor) for tensor in choose(tensors)]
     return [found for found in sketches if found is not None]
 
@@ -81,7 +81,7 @@ def read_from(reader: FileReader, file: File, start: int = 0) -> Callable[[int, 
     return read
 
 
-def _stored_tensors_of(reader: FileReader, file: File) -> list[Sketchable]:
+def _ingested_tensors(reader: FileReader, file: File) -> list[Sketchable]:
     """Of an ingested file. To read it as a file would look up its recipe and where each tensor and
     its bases lie at every one of the places that a sketch reads; this reader remembers them.
     """
@@ -100,7 +100,7 @@ def _stored_tensors_of(reader: FileReader, file: File) -> list[Sketchable]:
     ]
 
 
-def _tensors_of(reader: FileReader, path: str, file: File) -> list[Sketchable]:
+def _landed_tensors(reader: FileReader, path: str, file: File) -> list[Sketchable]:
     """Of a file that was only uploaded."""
     read = read_from(reader, file)
 

@@ -20,7 +20,7 @@ from deltahub.registry.jobs import queue
 from deltahub.registry.lineage.target import Target, declares
 
 
-def names_model(target: Target) -> ColumnElement[bool]:
+def declares_model(target: Target) -> ColumnElement[bool]:
     """True for a revision that says its base is the target's model, at whatever revision."""
     own = select(Revision.id).where(Revision.repository_id == target.repository_id)
     found = Revision.declared_base_revision_id
@@ -35,7 +35,7 @@ def author_of(session: ReadSession, revision: Revision) -> Caller | None:
     return Caller(user.id, user.name, is_admin=False, scope="read")
 
 
-def follow(session: WriteSession, target: Target) -> set[int]:
+def advance_declared_bases(session: WriteSession, target: Target) -> set[int]:
     """Let what names the target's model stand for its main as it is now, where that gained weights.
 
     Returns the revisions that were moved, each with its declared edge. One that its author may no
@@ -46,12 +46,12 @@ def follow(session: WriteSession, target: Target) -> set[int]:
     if head is None:
         return set()
     moved: set[int] = set()
-    for pinned in _named_revisions(session, target.repository_id):
-        if pinned.id == head.id or not _gained(session, pinned, head):
+    for base in _declared_revisions(session, target.repository_id):
+        if base.id == head.id or not _only_gained_weights(session, base, head):
             continue
         children = session.scalars(
             select(Revision).where(
-                Revision.declared_base_revision_id == pinned.id,
+                Revision.declared_base_revision_id == base.id,
                 Revision.declared_base.not_like("%@%"),
             )
         ).all()
@@ -59,13 +59,13 @@ def follow(session: WriteSession, target: Target) -> set[int]:
             if child.id != head.id and allowed(
                 session, author_of(session, child), "read", repository
             ):
-                _move(session, child, pinned, head)
+                _redeclare(session, child, base, head)
                 moved.add(child.id)
     session.flush()
     return moved
 
 
-def _named_revisions(session: ReadSession, repository_id: int) -> list[Revision]:
+def _declared_revisions(session: ReadSession, repository_id: int) -> list[Revision]:
     """Revisions of a repository that something names as its base, without saying which revision."""
     child = aliased(Revision)
     is_named = (
@@ -80,7 +80,7 @@ def _named_revisions(session: ReadSession, repository_id: int) -> list[Revision]
     return list(session.scalars(query))
 
 
-def _gained(session: ReadSession, before: Revision, after: Revision) -> bool:
+def _only_gained_weights(session: ReadSession, before: Revision, after: Revision) -> bool:
     """Whether a revision has all weights of another one, and more; not while that is ingested."""
     job = None if before.ingest_job_id is None else session.get(Job, before.ingest_job_id)
     if job is not None and job.state in queue.ACTIVE:
@@ -90,7 +90,7 @@ def _gained(session: ReadSession, before: Revision, after: Revision) -> bool:
     return has_more and session.scalar(old.except_(new).limit(1)) is None
 
 
-def _move(session: WriteSession, child: Revision, before: Revision, after: Revision) -> None:
+def _redeclare(session: WriteSession, child: Revision, before: Revision, after: Revision) -> None:
     child.declared_base_revision_id = after.id
     session.execute(
         delete(LineageEdge).where(

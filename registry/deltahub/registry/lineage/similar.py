@@ -16,10 +16,10 @@ MAX_FAMILIES = 5
 MIN_BANDS = 2
 MIN_SIMILARITY = 0.5
 # The oldest that share a band are where families begin; the newest are the nearest relatives.
-OLDEST_A_BAND = 64
-NEWEST_A_BAND = 16
+OLDEST_PER_BAND = 64
+NEWEST_PER_BAND = 16
 # Tensors of a family whose whole sketches are compared.
-COMPARED = 32
+MAX_COMPARED = 32
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def find_similar_tensors(
     likely = [tensor for tensor, n_bands in shared.items() if n_bands >= MIN_BANDS]
     likely.sort(key=lambda tensor: (-shared[tensor], tensor))
     found: dict[int, float] = {}
-    for tensor_id, other in load_sketches(session, likely[:COMPARED]).items():
+    for tensor_id, other in load_sketches(session, likely[:MAX_COMPARED]).items():
         near = similarity(sketch, other)
         if near >= MIN_SIMILARITY:
             found[tensor_id] = near
@@ -129,8 +129,8 @@ def _tensors_in_band(
             Tensor.domain_id.in_(domains),
         )
     )
-    oldest = session.scalars(matching.order_by(Sketch.tensor_id).limit(OLDEST_A_BAND)).all()
-    if len(oldest) < OLDEST_A_BAND:
+    oldest = session.scalars(matching.order_by(Sketch.tensor_id).limit(OLDEST_PER_BAND)).all()
+    if len(oldest) < OLDEST_PER_BAND:
         return set(oldest)
-    newest = session.scalars(matching.order_by(Sketch.tensor_id.desc()).limit(NEWEST_A_BAND))
+    newest = session.scalars(matching.order_by(Sketch.tensor_id.desc()).limit(NEWEST_PER_BAND))
     return {*oldest, *newest}

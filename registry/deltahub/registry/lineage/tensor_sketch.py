@@ -19,7 +19,7 @@ from deltahub.codecs.frames.nearness import U16, nearness, to_bf16
 N_BANDS = 16
 BAND_ELEMENTS = 4
 MIN_ELEMENTS = 4096
-TENSORS_A_MODEL = 8
+TENSORS_PER_MODEL = 8
 # Fewer different values than this say nothing: a fresh norm is all ones in every model.
 MIN_DISTINCT = 16
 
@@ -72,7 +72,7 @@ def choose(tensors: Iterable[Sketchable]) -> list[Sketchable]:
         of_shape[tensor.shape] = of_shape.get(tensor.shape, 0) + 1
         if of_shape[tensor.shape] <= 2:
             chosen.append(tensor)
-        if len(chosen) == TENSORS_A_MODEL:
+        if len(chosen) == TENSORS_PER_MODEL:
             break
     return chosen
 

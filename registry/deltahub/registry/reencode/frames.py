@@ -1,7 +1,7 @@
-"""Coding stored tensors anew against the bases that they have, frame by frame.
+"""Encodes stored tensors again against the bases that they have, frame by frame.
 
-New frames are put, read back and proved like everything else; then one transaction switches what
-nobody else has changed meanwhile. Only a frame that became smaller is replaced.
+New frames are put, read back and verified. One transaction then switches the tensors that no other
+process has changed. Only a frame that became smaller is replaced.
 """
 
 import logging
@@ -36,23 +36,23 @@ from deltahub.registry.storage.base import StoreError
 
 log = logging.getLogger(__name__)
 
-# What is coded between two transactions, in packs of decoded bytes: what a kill costs.
-PACKS_A_BATCH = 2
-# Times that a batch is begun anew because of what others did to its packs and bases.
-TRIES = 3
+# Packs of decoded bytes between two transactions. A kill loses at most so much work.
+PACKS_PER_BATCH = 2
+# Attempts at a batch whose packs or bases other processes change.
+MAX_TRIES = 3
 
 
 @dataclass
-class Recoded:
-    """What became of the tensors. failed: row -> why it could not be read."""
+class ReencodeResult:
+    """Numbers of tensors by outcome. failed: row -> the reason why it could not be read."""
 
     replaced: int = 0
     saved_bytes: int = 0
     not_smaller: int = 0
-    changed: int = 0  # by somebody else meanwhile, or deleted
+    changed: int = 0  # by another process, or deleted
     failed: dict[int, str] = field(default_factory=dict)
 
-    def add(self, other: "Recoded") -> None:
+    def add(self, other: "ReencodeResult") -> None:
         self.replaced += other.replaced
         self.saved_bytes += other.saved_bytes
         self.not_smaller += other.not_smaller
@@ -61,10 +61,10 @@ class Recoded:
 
 
 @dataclass(frozen=True)
-class _Coded:
-    """A tensor that was looked at. is_new: its frames are in the spool, some of them smaller.
+class _Attempt:
+    """A tensor that was tried. is_new: its frames are in the spool, some of them smaller.
 
-    keeps: some of those are copies of the frames it has.
+    keeps: some of the spooled frames are copies of stored ones.
     """
 
     location: TensorLocation
@@ -72,8 +72,8 @@ class _Coded:
     keeps: bool
 
 
-class _Unreadable(Exception):
-    """A tensor that could not be read from where it lay."""
+class _ReadFailed(Exception):
+    """A tensor that could not be read from its location."""
 
     def __init__(self, location: TensorLocation, reason: str) -> None:
         super().__init__(reason)
@@ -81,16 +81,16 @@ class _Unreadable(Exception):
 
 
 @contextmanager
-def _reading(location: TensorLocation) -> Iterator[None]:
-    """What is raised in here is about this tensor; what a spool raises may be about others."""
+def _naming_tensor(location: TensorLocation) -> Iterator[None]:
+    """Errors inside concern this tensor. Errors of the spool may concern other tensors."""
     try:
         yield
     except (DataLost, StoreError) as exc:
-        raise _Unreadable(location, str(exc)) from exc
+        raise _ReadFailed(location, str(exc)) from exc
 
 
-class Recoder:
-    """Codes tensors of one domain anew. Safe to run twice, or to die at any line.
+class FrameReencoder:
+    """Encodes tensors of one domain again. A killed run may be repeated.
 
     The effort is that of the registry's settings. Not shared between threads.
     """
@@ -101,92 +101,94 @@ class Recoder:
         self._domain_id = domain_id
         self._effort = reg.settings.effort
         self._read_base = reader.base_reader(domain_id)
-        self._done = Recoded()
+        self._done = ReencodeResult()
 
     def run(
         self, tensors: Iterable[int], progress: Callable[[int], None] = lambda tensor: None
-    ) -> Recoded:
-        """Look at each of these rows. progress(tensor): called after each, more than once where
-        a batch had to be begun anew; what it raises ends the run, and what is switched stays.
+    ) -> ReencodeResult:
+        """Try each of these rows.
+
+        progress(tensor): called after each, and again if its batch is repeated. An exception of
+        progress ends the run; finished switches stay.
         """
         todo = deque(tensors)
         tries = 0
         while todo:
             try:
-                n_taken = self._run_batch(todo, progress)
-            except _Unreadable as exc:  # when some of its frames were in the spool
+                n_tensors = self._run_batch(todo, progress)
+            except _ReadFailed as exc:  # when some of its frames were in the spool
                 self._done.failed[exc.location.id] = str(exc)
                 todo.remove(exc.location.id)
             except (TensorGone, Conflict) as exc:
-                # A tensor or base was deleted under way, or gc took a pack for garbage.
+                # A tensor or base was deleted meanwhile, or gc condemned a pack.
                 tries += 1
-                if tries == TRIES:
+                if tries == MAX_TRIES:
                     raise
-                log.info("tensors of domain %d are coded once more: %s", self._domain_id, exc)
+                log.info("tensors of domain %d are attempts once more: %s", self._domain_id, exc)
             else:
                 tries = 0
-                for _ in range(n_taken):
+                for _ in range(n_tensors):
                     todo.popleft()
         return self._done
 
     def _run_batch(self, todo: Iterable[int], progress: Callable[[int], None]) -> int:
-        """How many of the first tensors of todo are done."""
+        """The number of tensors done, from the start of todo."""
         pack_bytes = self._reg.settings.pack_bytes
-        coded: list[_Coded] = []
-        done = Recoded()
-        n_taken, n_bytes = 0, 0
+        attempts: list[_Attempt] = []
+        done = ReencodeResult()
+        n_tensors, n_bytes = 0, 0
         with PackSpool(self._reg, self._reader, self._domain_id) as spool:
             for tensor_id in todo:
-                is_full = spool.size_bytes >= pack_bytes // 2 or n_taken >= PART_TENSORS
-                if is_full or n_bytes >= PACKS_A_BATCH * pack_bytes:
+                is_full = spool.size_bytes >= pack_bytes // 2 or n_tensors >= PART_TENSORS
+                if is_full or n_bytes >= PACKS_PER_BATCH * pack_bytes:
                     break
-                n_taken += 1
+                n_tensors += 1
                 location = self._reader.locate([tensor_id]).get(tensor_id)
                 if location is None or location.domain_id != self._domain_id:
                     done.changed += 1
                 else:
                     n_bytes += location.size
                     try:
-                        coded.append(self._code(spool, location))
-                    except _Unreadable as exc:
+                        attempts.append(self._reencode(spool, location))
+                    except _ReadFailed as exc:
                         if self._reader.locate([tensor_id]).get(tensor_id) != location:
                             raise Conflict(f"it was moved or deleted under way: {exc}") from exc
                         if location.hash in spool:
                             raise
                         done.failed[tensor_id] = str(exc)
                 progress(tensor_id)
-            if coded:  # also where none became smaller: they are marked
-                store_and_switch(self._reg, spool, partial(self._switch, coded, done))
+            if attempts:  # also where none became smaller: they are marked
+                store_and_switch(self._reg, spool, partial(self._switch, attempts, done))
                 reached("recompress.switch.after_commit")
         self._done.add(done)
-        return n_taken
+        return n_tensors
 
-    def _code(self, spool: PackSpool, location: TensorLocation) -> _Coded:
-        """Add the tensor's frames to the spool, if at least one of them is better than it was."""
-        rank = self._rank(location)
+    def _reencode(self, spool: PackSpool, location: TensorLocation) -> _Attempt:
+        """Add the tensor's frames to the spool, if at least one of them became smaller."""
+        generation = self._generation(location)
         kept: list[FrameLocation] = []
         is_new = False
         for frame in location.frames:
-            with _reading(location):
-                better = self._code_frame(location, frame)
+            with _naming_tensor(location):
+                better = self._reencode_frame(location, frame)
             if better is not None and not is_new:
                 is_new = True
                 for earlier in kept:
-                    spool.add(self._stored(location, earlier), rank)
+                    spool.add(self._read_frame(location, earlier), generation)
             if better is not None:
-                spool.add(better, rank)
+                spool.add(better, generation)
                 continue
             kept.append(frame)
             if is_new:
-                spool.add(self._stored(location, frame), rank)
-        return _Coded(location, is_new, bool(kept))
+                spool.add(self._read_frame(location, frame), generation)
+        return _Attempt(location, is_new, bool(kept))
 
-    def _rank(self, location: TensorLocation) -> int:
-        """What is remembered of a tensor that was looked at."""
+    def _generation(self, location: TensorLocation) -> int:
+        """The encoder generation to store with a tensor that was tried."""
         return generation_of(self._effort) if location.bases else standalone_generation()
 
-    def _code_frame(self, location: TensorLocation, frame: FrameLocation) -> bytes | None:
-        """The same elements in a better frame, if there is one. Memory: four frames."""
+    def _reencode_frame(self, location: TensorLocation, frame: FrameLocation) -> bytes | None:
+        """A smaller frame of the same elements, or None. Memory: four frames."""
         header = self._reader.frames.open(frame).view.header
         made = header.codec, header.codec_version, header.dtype
         if is_up_to_date(*made, header.effort, self._effort):
@@ -198,21 +200,27 @@ class Recoder:
         spec = TensorSpec(header.tensor, header.dtype, 1, header.tensor_count)
         part = FrameRange(header.start, header.count, header.rows, header.columns)
         threads = self._reg.settings.codec_threads
-        coded = encode_part(spec, part, source, header.base, self._read_base, self._effort, threads)
-        return coded if len(coded) < frame.length else None
+        attempts = encode_part(
+            spec, part, source, header.base, self._read_base, self._effort, threads
+        )
+        return attempts if len(attempts) < frame.length else None
 
-    def _stored(self, location: TensorLocation, frame: FrameLocation) -> memoryview:
-        with _reading(location):
+    def _read_frame(self, location: TensorLocation, frame: FrameLocation) -> memoryview:
+        with _naming_tensor(location):
             return self._reader.frames.read(frame, 0, frame.length)
 
     def _switch(
-        self, coded: list[_Coded], done: Recoded, session: WriteSession, sealed: SealedPacks
+        self,
+        attempts: list[_Attempt],
+        done: ReencodeResult,
+        session: WriteSession,
+        sealed: SealedPacks,
     ) -> None:
-        """Switch the tensors that are stored as they were when they were read; mark the rest."""
-        stale: list[TensorLocation] = []
-        now = locate(session, [each.location.id for each in coded])
-        for each in coded:
-            # Frames that are not switched to are dead bytes of the new pack, gc's to collect.
+        """Switch the tensors that are unchanged since they were read; mark the others as tried."""
+        not_smaller: list[TensorLocation] = []
+        now = locate(session, [each.location.id for each in attempts])
+        for each in attempts:
+            # Frames without a switch are dead bytes of the new pack, which gc collects.
             if not is_unchanged(each.location, now.get(each.location.id)):
                 done.changed += 1
             elif each.is_new and self._switch_one(session, sealed, each):
@@ -221,25 +229,27 @@ class Recoder:
                     sealed.tensors[each.location.hash].frames
                 )
             else:
-                stale.append(each.location)
-        done.not_smaller += len(stale)
-        for rank, tensors in groupby(sorted(stale, key=self._rank), self._rank):
-            mark_tried(session, (tensor.id for tensor in tensors), rank)
+                not_smaller.append(each.location)
+        done.not_smaller += len(not_smaller)
+        for generation, tensors in groupby(
+            sorted(not_smaller, key=self._generation), self._generation
+        ):
+            mark_tried(session, (tensor.id for tensor in tensors), generation)
         reached("recompress.switch.before_commit")
 
-    def _switch_one(self, session: WriteSession, sealed: SealedPacks, coded: _Coded) -> bool:
-        row = session.get_one(Tensor, coded.location.id)
+    def _switch_one(self, session: WriteSession, sealed: SealedPacks, attempts: _Attempt) -> bool:
+        row = session.get_one(Tensor, attempts.location.id)
         was_foreign = row.is_foreign
-        tensor = sealed.tensors[coded.location.hash]
+        tensor = sealed.tensors[attempts.location.hash]
         try:
             with session.begin_nested():
                 max_depth = self._reg.settings.max_depth
                 switch_tensor(session, row.id, tensor.frames, tensor.bases, max_depth)
         except (DeltaCycle, BaseGone, TensorNotFound) as exc:
-            log.info("tensor %s stays as it is: %s", coded.location.hash.hex(), exc)
+            log.info("tensor %s stays as it is: %s", attempts.location.hash.hex(), exc)
             return False
-        # Nobody outside of the namespace decodes what its client encoded.
-        row.is_foreign = was_foreign and coded.keeps
+        # Only the namespace of a client decodes the frames that it encoded.
+        row.is_foreign = was_foreign and attempts.keeps
         return True
 
 

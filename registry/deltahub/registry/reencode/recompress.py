@@ -1,8 +1,8 @@
-"""Bringing what older releases, lower efforts and clients wrote up to date: plan, then apply.
+"""Encodes frames again that an older release, a lower effort or a client wrote: plan, then apply.
 
-Tensors that stand alone are first planned anew by the re-planner, revision by revision, the newest
-first; then what is still outdated is coded anew against the bases that it has. Rows remember what
-was tried, so a run that was killed goes on where it was, and a second one has nothing to do.
+The re-planner first looks for bases of tensors without one, revision by revision, the newest
+revision first. The other outdated tensors are encoded again against the bases that they have. Rows
+remember what was tried, so a killed run continues, and a second run has nothing to do.
 """
 
 import logging
@@ -31,7 +31,7 @@ from deltahub.registry.failpoints import reached
 from deltahub.registry.lineage.measured import measure_affected
 from deltahub.registry.names import quoted
 from deltahub.registry.packs.encoder_generation import generation_of
-from deltahub.registry.reencode.frames import Recoder
+from deltahub.registry.reencode.frames import FrameReencoder
 from deltahub.registry.reencode.replan import Replanner
 from deltahub.registry.reencode.survey import Count, mark_tried, outdated_among, survey
 from deltahub.registry.reencode.unreadable import Unreadable, describe
@@ -40,12 +40,12 @@ from deltahub.registry.registry import Registry
 log = logging.getLogger(__name__)
 
 Report = Callable[[str, int, int], None]
-"""report(what is in hand, done bytes, total bytes): decoded bytes of tensors; called often."""
+"""report(stage, done bytes, total bytes): decoded bytes of tensors; called often."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Frames to be coded anew that were written alike. effort: "" for a codec that knows none."""
+    """Outdated frames of one codec, version and effort. effort: "" if the codec has no efforts."""
 
     codec: str
     version: int
@@ -57,7 +57,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Plan:
-    """What would be looked at. tensors: row -> size; newest: rows that only need to be marked."""
+    """The work of a run. tensors: row -> size; to_mark: rows that only need to be marked."""
 
     effort: str
     groups: tuple[Group, ...]
@@ -65,7 +65,7 @@ class Plan:
     unreadable: tuple[Unreadable, ...]
     repository_id: int | None = None
     tensors: Mapping[int, int] = field(default_factory=dict)
-    newest: Collection[int] = ()
+    to_mark: Collection[int] = ()
 
     @property
     def total_bytes(self) -> int:
@@ -84,8 +84,10 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """What a run did. replanned: tensors that found a base; replaced: those that kept theirs, or
-    none, and became smaller; changed: those that somebody else changed or deleted meanwhile.
+    """The result of a run, in tensors.
+
+    replanned: they found a base. replaced: they became smaller with the base they had, or without
+    one. changed: another process changed or deleted them during the run.
     """
 
     replanned: int = 0
@@ -101,10 +103,9 @@ class Outcome:
 
 
 def plan_recompress(reg: Registry, reader: FileReader, repository: str | None = None) -> Plan:
-    """What the encoders of today might make smaller at the effort of the settings.
+    """The frames that this release's encoders may make smaller at the effort of the settings.
 
-    repository: only what revisions of this one hold; InvalidName, RepositoryNotFound. Touches
-    nothing.
+    repository: only tensors of its revisions. Changes nothing. InvalidName, RepositoryNotFound.
     """
     effort = reg.settings.effort
     repository_id = None
@@ -116,8 +117,8 @@ def plan_recompress(reg: Registry, reader: FileReader, repository: str | None = 
         repository_id = row.id
     found = survey(reg, effort, repository_id)
     groups = tuple(
-        Group(codec, version, _effort_name(spent), **asdict(count))
-        for (codec, version, spent), count in sorted(found.outdated.items())
+        Group(codec, version, _effort_name(used_effort), **asdict(count))
+        for (codec, version, used_effort), count in sorted(found.outdated.items())
     )
     return Plan(
         effort=effort.name.lower(),
@@ -126,7 +127,7 @@ def plan_recompress(reg: Registry, reader: FileReader, repository: str | None = 
         unreadable=describe(reg, reader, found.unreadable),
         repository_id=repository_id,
         tensors=found.tensors,
-        newest=found.newest,
+        to_mark=found.to_mark,
     )
 
 
@@ -136,14 +137,14 @@ def apply_recompress(
     plan: Plan,
     report: Report = lambda stage, done, total: None,
 ) -> Outcome:
-    """Carry a plan out. Beside a working hub, too; killed at any moment, run it again."""
+    """Carry out a plan. It may run beside a hub, and be run again after a kill at any moment."""
     work = _Work(reg, reader, plan, report)
-    for batch in batches(sorted(plan.newest)):
+    for batch in batches(sorted(plan.to_mark)):
         with reg.db.write() as session:
             mark_tried(session, batch, generation_of(reg.settings.effort))
     for revision_id in work.revisions():
-        work.do_revision(revision_id)
-    work.do_rest()
+        work.recompress_revision(revision_id)
+    work.recompress_unlisted()
     return work.outcome()
 
 
@@ -153,7 +154,7 @@ def _effort_name(effort: int) -> str:
 
 
 class _Work:
-    """One run: what is left to do, and what has been done."""
+    """One run: its remaining tensors and its result."""
 
     def __init__(self, reg: Registry, reader: FileReader, plan: Plan, report: Report) -> None:
         self._reg = reg
@@ -171,8 +172,9 @@ class _Work:
         return self._outcome
 
     def revisions(self) -> list[int]:
-        """The revisions that hold something to do, the newest first: those that come later may be
-        made from those before, whose chains must not become too long.
+        """The revisions with outdated tensors, the newest first.
+
+        A newer revision may be a delta of an older one, whose chains must not become too long.
         """
         found: set[int] = set()
         query = select(Entry.revision_id).join(FileTensor, FileTensor.file_id == Entry.file_id)
@@ -187,8 +189,8 @@ class _Work:
                 )
         return sorted(found, reverse=True)
 
-    def do_revision(self, revision_id: int) -> None:
-        """Plan the revision's tensors that stand alone anew, then code what is left of it."""
+    def recompress_revision(self, revision_id: int) -> None:
+        """Look for bases of the revision's standalone tensors, then encode its other tensors again."""
         with self._reg.db.read() as session:
             name = session.scalar(
                 select(Namespace.name + "/" + Repository.name)
@@ -202,7 +204,7 @@ class _Work:
                 select(Tensor.id, Tensor.domain_id).where(Tensor.id.in_(held))
             ).all()
             # The re-planner looks only at weights of the repository's own domain.
-            alone = session.scalars(
+            standalone_weights = session.scalars(
                 weight_tensors(revision_id)
                 .join(Tensor, Tensor.id == FileTensor.tensor_id)
                 .where(Tensor.depth == 0, File.domain_id == Tensor.domain_id)
@@ -210,14 +212,14 @@ class _Work:
         domains = {tensor: domain for tensor, domain in rows if tensor in self._todo}
         if name is None or not domains:
             return  # the revision was deleted, or a newer revision had the same tensors
-        standalone = domains.keys() & alone
+        standalone = domains.keys() & standalone_weights
         if standalone:
             self._replan(name, revision_id, standalone)
             reached("recompress.replan.done")
-        self._recode(name, domains)
+        self._reencode(name, domains)
 
-    def do_rest(self) -> None:
-        """What no revision holds: anchors of deltas, and what waits for its commit."""
+    def recompress_unlisted(self) -> None:
+        """Encode tensors of no revision again: anchors of deltas, and tensors without a commit yet."""
         domains: dict[int, int] = {}
         with self._reg.db.read() as session:
             for batch in batches(self._todo):
@@ -225,17 +227,17 @@ class _Work:
                     select(Tensor.id, Tensor.domain_id).where(Tensor.id.in_(batch))
                 )
                 domains.update((tensor, domain) for tensor, domain in rows)
-        self._recode("tensors of no revision", domains)
+        self._reencode("tensors of no revision", domains)
 
-    def _replan(self, name: str, revision_id: int, alone: Collection[int]) -> None:
+    def _replan(self, name: str, revision_id: int, standalone_weights: Collection[int]) -> None:
         stage = f"{name}: looking for bases"
         self._report(stage, self._done_bytes, self._total)
         switched = 0
         position: int | None = 0
         try:
-            replanner = Replanner(self._reg, self._reader, revision_id, alone)
+            replanner = Replanner(self._reg, self._reader, revision_id, standalone_weights)
             while position is not None:
-                step = replanner.step(position, lambda *_: self._tell(stage))
+                step = replanner.step(position, lambda *_: self._report_progress(stage))
                 position = step.next_position
                 switched += step.switched
                 self._outcome.saved_bytes += step.saved_bytes
@@ -250,8 +252,8 @@ class _Work:
         if switched:
             measure_affected(self._reg, revision_id)
 
-    def _recode(self, name: str, domains: Mapping[int, int]) -> None:
-        """Code these rows, each of its domain, anew."""
+    def _reencode(self, name: str, domains: Mapping[int, int]) -> None:
+        """Encode these rows again. domains: row -> its domain."""
         stage = f"{name}: coding"
         by_domain: dict[int, list[int]] = {}
         for tensor, domain in sorted(domains.items()):
@@ -259,19 +261,19 @@ class _Work:
 
         def progress(tensor: int) -> None:
             self._done_bytes += self._todo.pop(tensor, 0)
-            self._tell(stage)
+            self._report_progress(stage)
 
         for domain, tensors in sorted(by_domain.items()):
             with self._reg.db.read() as session:
                 left = outdated_among(session, tensors, generation_of(self._reg.settings.effort))
-            for tensor in set(tensors).difference(left):  # it has found a base, here or elsewhere
+            for tensor in set(tensors).difference(left):  # the tensor has found a base
                 progress(tensor)
-            done = Recoder(self._reg, self._reader, domain).run(left, progress)
+            done = FrameReencoder(self._reg, self._reader, domain).run(left, progress)
             self._outcome.replaced += done.replaced
             self._outcome.not_smaller += done.not_smaller
             self._outcome.changed += done.changed
             self._outcome.saved_bytes += done.saved_bytes
             self._failed.update(done.failed)
 
-    def _tell(self, stage: str) -> None:
+    def _report_progress(self, stage: str) -> None:
         self._report(stage, self._done_bytes, self._total)

@@ -52,7 +52,7 @@ class ReplanStep:
 
 
 @dataclass(frozen=True)
-class _Stored:
+class _StoredTensor:
     """A tensor of the revision, as it is stored now."""
 
     id: int
@@ -62,20 +62,19 @@ class _Stored:
     hash: bytes
     size: int
     stored_bytes: int
-    is_alone: bool
+    is_standalone: bool
 
     @property
-    def worth_bytes(self) -> float:
-        """A delta up to this size is worth having.
+    def max_delta_bytes(self) -> float:
+        """The largest size, in bytes, of a delta that is worth a switch.
 
-        That of a named base also where it is hardly smaller than the one there is: who knows it
-        has that base.
+        A delta against the declared base may save less, because clients that declared it have it.
         """
-        return self.stored_bytes * (1 - MUST_SAVE if self.is_alone else 1 + MUST_BEAT)
+        return self.stored_bytes * (1 - MUST_SAVE if self.is_standalone else 1 + MUST_BEAT)
 
 
 class Replanner:
-    """Re-plans one revision, a pack at a time. Safe to run twice, or to die at any line.
+    """Re-plans one revision, a pack at a time. A killed run may be repeated.
 
     only: rows of the tensors to look at; by default all that the revision has.
     """
@@ -98,26 +97,26 @@ class Replanner:
     def _load_planner(self) -> None:
         """The candidates as they are stored now."""
         self._planner = BasePlanner(self._reg, self._reader, self._revision_id)
-        self._named = next((c for c in self._planner.candidates if c.origin == "declared"), None)
-        named = () if self._named is None else self._named.by_name.values()
-        self._named_ids = frozenset(base.id for base in named)
+        self._declared = next((c for c in self._planner.candidates if c.origin == "declared"), None)
+        named = () if self._declared is None else self._declared.by_name.values()
+        self._declared_ids = frozenset(base.id for base in named)
 
     def step(self, position: int, progress: Callable[[int, int], None] | None = None) -> ReplanStep:
         """Go on at `position` until a pack is full or all tensors were looked at.
 
-        progress(done_bytes, total_bytes) is called between tensors; what it raises ends the step
-        without a trace.
+        progress(done_bytes, total_bytes) is called between tensors. An exception of progress ends
+        the step, and nothing of it is stored.
         """
         try:
             return self._step(position, progress)
         except TensorGone as exc:
-            # A base, or a tensor of the revision, was deleted under way; what is lost stays lost.
+            # A base or a tensor of the revision was deleted meanwhile.
             log.info("revision %d is planned anew: %s", self._revision_id, exc)
             self._load_planner()
             return self._step(position, progress)
 
     def _step(self, position: int, progress: Callable[[int, int], None] | None) -> ReplanStep:
-        batch: dict[bytes, _Stored] = {}
+        batch: dict[bytes, _StoredTensor] = {}
         done = sum(tensor.size for tensor in self._tensors[:position])
         with PackSpool(self._reg, self._reader, self._target.domain_id) as spool:
             while position < len(self._tensors):
@@ -133,11 +132,13 @@ class Replanner:
             if not spool.is_empty:
                 store_and_switch(self._reg, spool, partial(self._switch, batch, saved))
                 reached("replan.switch.after_commit")
-        following = position if position < len(self._tensors) else None
-        return ReplanStep(following, len(saved), sum(saved), done, self._total)
+        next_level = position if position < len(self._tensors) else None
+        return ReplanStep(next_level, len(saved), sum(saved), done, self._total)
 
-    def _encode(self, spool: PackSpool, batch: dict[bytes, _Stored], tensor: _Stored) -> None:
-        if tensor.hash in spool or not self._may_move(tensor):
+    def _encode(
+        self, spool: PackSpool, batch: dict[bytes, _StoredTensor], tensor: _StoredTensor
+    ) -> None:
+        if tensor.hash in spool or not self._may_switch(tensor):
             return
         with self._reg.db.read() as session:
             height = _dependent_deltas(session, tensor.id)
@@ -151,31 +152,31 @@ class Replanner:
         spool.encode(spec, read, choice.frame_plan)
         batch[tensor.hash] = tensor
 
-    def _choose(self, tensor: _Stored, stored: StoredAs) -> BaseChoice | None:
+    def _choose(self, tensor: _StoredTensor, stored: StoredAs) -> BaseChoice | None:
         """The base that is worth a switch."""
         read = partial(self._reader.read_tensor_into, tensor.id)
         choice = self._planner.plan(tensor.name, tensor.dtype, tensor.shape, read, stored)
-        if choice is None or choice.ratio * tensor.size > tensor.worth_bytes:
+        if choice is None or choice.ratio * tensor.size > tensor.max_delta_bytes:
             return None
-        named = None if self._named is None else self._named.revision_id
-        return choice if tensor.is_alone or choice.revision_id == named else None
+        named = None if self._declared is None else self._declared.revision_id
+        return choice if tensor.is_standalone or choice.revision_id == named else None
 
-    def _may_move(self, tensor: _Stored) -> bool:
+    def _may_switch(self, tensor: _StoredTensor) -> bool:
         """Whether the tensor is there and stands alone, or is a delta but not of the named base."""
-        if not self._is_there(tensor):
+        if not self._exists(tensor):
             return False
-        if tensor.is_alone:
+        if tensor.is_standalone:
             return True
-        if self._named is None:
+        if self._declared is None:
             return False
         with self._reg.db.read() as session:
-            return self._named_ids.isdisjoint(closure(session, [tensor.id]))
+            return self._declared_ids.isdisjoint(closure(session, [tensor.id]))
 
-    def _is_there(self, tensor: _Stored) -> bool:
+    def _exists(self, tensor: _StoredTensor) -> bool:
         with self._reg.db.read() as session:
             return self._is_row_of(tensor, session.get(Tensor, tensor.id))
 
-    def _is_row_of(self, tensor: _Stored, row: Tensor | None) -> bool:
+    def _is_row_of(self, tensor: _StoredTensor, row: Tensor | None) -> bool:
         """Whether the row is still the tensor's: ids of deleted rows are given out again."""
         if row is None:
             return False
@@ -183,7 +184,7 @@ class Replanner:
 
     def _switch(
         self,
-        batch: dict[bytes, _Stored],
+        batch: dict[bytes, _StoredTensor],
         saved: list[int],
         session: WriteSession,
         sealed: SealedPacks,
@@ -195,12 +196,12 @@ class Replanner:
             stored = batch[content]
             row = session.get(Tensor, stored.id)
             n_bytes = sum(frame.length for frame in tensor.frames)
-            # Frames that are not switched to are dead bytes of the new pack, gc's to collect.
-            if not tensor.bases or n_bytes > stored.worth_bytes:
+            # Frames without a switch are dead bytes of the new pack, which gc collects.
+            if not tensor.bases or n_bytes > stored.max_delta_bytes:
                 continue
             if row is None or not self._is_row_of(stored, row):
                 continue
-            if stored.is_alone and row.depth > 0:
+            if stored.is_standalone and row.depth > 0:
                 continue  # another job was first
             try:
                 with session.begin_nested():
@@ -211,11 +212,11 @@ class Replanner:
             saved.append(stored.stored_bytes - n_bytes)
         reached("replan.switch.before_commit")
 
-    def _list_tensors(self) -> list[_Stored]:
+    def _list_tensors(self) -> list[_StoredTensor]:
         """The revision's distinct named tensors that are stored in its own domain."""
         with self._reg.db.read() as session:
             files = list(session.scalars(safetensors_files(self._revision_id)))
-        found: dict[bytes, _Stored] = {}
+        found: dict[bytes, _StoredTensor] = {}
         for file in files:
             refs = named_tensors(self._reader, file)
             with self._reg.db.read() as session:
@@ -235,7 +236,7 @@ class Replanner:
                     continue
                 found.setdefault(
                     row.hash,
-                    _Stored(
+                    _StoredTensor(
                         id=row.id,
                         name=name,
                         dtype=ref.dtype,
@@ -243,27 +244,27 @@ class Replanner:
                         hash=row.hash,
                         size=row.size,
                         stored_bytes=stored_bytes.get(row.id, 0),
-                        is_alone=row.depth == 0,
+                        is_standalone=row.depth == 0,
                     ),
                 )
         return list(found.values())
 
 
 def _dependent_deltas(session: ReadSession, tensor_id: int) -> int | None:
-    """The most deltas, one upon the other, that depend on a tensor.
+    """The length of the longest chain of deltas that depends on a tensor.
 
     None where more than MAX_DEPENDENTS tensors depend on it.
     """
     dependents: set[int] = set()
     level, height = {tensor_id}, 0
     while True:
-        following: set[int] = set()
+        next_level: set[int] = set()
         for batch in batches(level):
             query = select(TensorBase.tensor_id).where(TensorBase.base_id.in_(batch))
-            following.update(session.scalars(query.limit(MAX_DEPENDENTS + 1)))
-        if not following:
+            next_level.update(session.scalars(query.limit(MAX_DEPENDENTS + 1)))
+        if not next_level:
             return height
-        level, height = following, height + 1
+        level, height = next_level, height + 1
         dependents |= level
         if len(dependents) > MAX_DEPENDENTS or height >= MAX_CHAIN:
             return None

@@ -42,17 +42,17 @@ class Count:
 
 @dataclass
 class Survey:
-    """What one look at frames and headers has found.
+    """The result of a survey of frames and headers.
 
-    outdated: (codec, version, effort) -> the frames to be coded anew. tensors: rows that have such
-    frames, each with its size. newest: rows whose frames' headers say that nothing is to be done.
+    outdated: (codec, version, effort) -> the frames to encode again. tensors: rows with such
+    frames, each with its size. to_mark: rows whose frames are up to date by their headers.
     unreadable: rows that cannot be decoded, each with the reason.
     """
 
     outdated: dict[tuple[str, int, int], Count] = field(default_factory=dict)
     up_to_date: Count = field(default_factory=Count)
     tensors: dict[int, int] = field(default_factory=dict)
-    newest: set[int] = field(default_factory=set)
+    to_mark: set[int] = field(default_factory=set)
     unreadable: dict[int, str] = field(default_factory=dict)
 
 
@@ -63,7 +63,7 @@ def survey(reg: Registry, effort: Effort, repository_id: int | None = None) -> S
     rows, and a read of the store for each frame that is not known to be up to date.
     """
     found = Survey()
-    scope = _is_in(repository_id)
+    scope = _in_repository(repository_id)
     tried = Frame.tried >= generation_of(effort)
     with reg.db.read() as session:
         sums = select(func.count(), total(Frame.length), total(Frame.size))
@@ -71,7 +71,7 @@ def survey(reg: Registry, effort: Effort, repository_id: int | None = None) -> S
     found.up_to_date.add(n_frames, stored or 0, decoded or 0)
     for page in _pages(reg, ~tried & scope):
         for row in sorted(page, key=lambda row: (row.pack_id, row.offset)):
-            _look(reg, found, row, effort)
+            _classify(reg, found, row, effort)
     with reg.db.read() as session:
         _add_dependents(session, found.unreadable)
         for batch in batches(found.tensors):
@@ -79,12 +79,12 @@ def survey(reg: Registry, effort: Effort, repository_id: int | None = None) -> S
             found.tensors.update((tensor, size) for tensor, size in sizes)
     for tensor in found.unreadable:
         found.tensors.pop(tensor, None)
-    found.newest -= found.tensors.keys() | found.unreadable.keys()
+    found.to_mark -= found.tensors.keys() | found.unreadable.keys()
     return found
 
 
 @dataclass(frozen=True)
-class _Row:
+class _FrameRow:
     """A frame's row."""
 
     tensor_id: int
@@ -95,7 +95,7 @@ class _Row:
     length: int
 
 
-def _is_in(repository_id: int | None) -> ColumnElement[bool]:
+def _in_repository(repository_id: int | None) -> ColumnElement[bool]:
     if repository_id is None:
         return true()
     return Frame.tensor_id.in_(tensors_of(repository_id))
@@ -111,7 +111,7 @@ def tensors_of(repository_id: int) -> Select[int]:
     )
 
 
-def _pages(reg: Registry, condition: ColumnElement[bool]) -> Iterator[list[_Row]]:
+def _pages(reg: Registry, condition: ColumnElement[bool]) -> Iterator[list[_FrameRow]]:
     last = (-1, -1)
     columns = (Frame.tensor_id, Frame.start, Frame.size, Frame.pack_id, Frame.offset, Frame.length)
     while True:
@@ -124,20 +124,20 @@ def _pages(reg: Registry, condition: ColumnElement[bool]) -> Iterator[list[_Row]
             ).all()
         if not rows:
             return
-        yield [_Row(*row) for row in rows]
+        yield [_FrameRow(*row) for row in rows]
         last = (rows[-1].tensor_id, rows[-1].start)
 
 
-def _look(reg: Registry, found: Survey, row: _Row, effort: Effort) -> None:
-    head = _read_head(reg, row)
+def _classify(reg: Registry, found: Survey, row: _FrameRow, effort: Effort) -> None:
+    head = _read_header(reg, row)
     if head is None:
-        head = _read_head(reg, moved) if (moved := _moved(reg, row)) is not None else None
+        head = _read_header(reg, moved) if (moved := _current_row(reg, row)) is not None else None
     if head is None:
-        if _moved(reg, row) is not None:  # else it is gone, or other frames are in its place
+        if _current_row(reg, row) is not None:  # else the frame was deleted or replaced
             found.unreadable[row.tensor_id] = "its bytes are not in the store: run deltahub fsck"
         return
     fields = FIXED.unpack(head)
-    magic, frame_version, number, version, code, spent = *fields[:5], fields[19]
+    magic, frame_version, number, version, code, used_effort = *fields[:5], fields[19]
     if magic != MAGIC:
         found.unreadable[row.tensor_id] = "its bytes are damaged: run deltahub fsck --read-data"
         return
@@ -155,16 +155,16 @@ def _look(reg: Registry, found: Survey, row: _Row, effort: Effort) -> None:
     except CodecError as exc:
         found.unreadable[row.tensor_id] = str(exc)
         return
-    if is_up_to_date(codec.codec_id, version, dtype, spent, effort):
-        found.newest.add(row.tensor_id)
+    if is_up_to_date(codec.codec_id, version, dtype, used_effort, effort):
+        found.to_mark.add(row.tensor_id)
         found.up_to_date.add(1, row.length, row.size)
         return
     found.tensors[row.tensor_id] = 0
-    group = found.outdated.setdefault((codec.codec_id, version, spent), Count())
+    group = found.outdated.setdefault((codec.codec_id, version, used_effort), Count())
     group.add(1, row.length, row.size)
 
 
-def _read_head(reg: Registry, row: _Row) -> bytes | None:
+def _read_header(reg: Registry, row: _FrameRow) -> bytes | None:
     head = bytearray(FIXED.size)
     if row.length < len(head):
         return None
@@ -175,50 +175,50 @@ def _read_head(reg: Registry, row: _Row) -> bytes | None:
     return bytes(head)
 
 
-def _moved(reg: Registry, row: _Row) -> _Row | None:
-    """The frame's row as it is now; None where the tensor is gone or has other frames by now."""
+def _current_row(reg: Registry, row: _FrameRow) -> _FrameRow | None:
+    """The frame's current row; None if the tensor was deleted or has other frames."""
     with reg.db.read() as session:
         now = session.get(Frame, (row.tensor_id, row.start))
     if now is None or (now.size, now.length) != (row.size, row.length):
         return None
-    return _Row(now.tensor_id, now.start, now.size, now.pack_id, now.offset, now.length)
+    return _FrameRow(now.tensor_id, now.start, now.size, now.pack_id, now.offset, now.length)
 
 
 def _add_dependents(session: ReadSession, unreadable: dict[int, str]) -> None:
-    """What is decoded from tensors that cannot be read cannot be read either."""
+    """Add the tensors whose bases cannot be read."""
     level: Mapping[int, str] = dict(unreadable)
     while level:
-        following: dict[int, str] = {}
+        next_level: dict[int, str] = {}
         for batch in batches(level):
             edges = select(TensorBase.tensor_id, TensorBase.base_id).where(
                 TensorBase.base_id.in_(batch)
             )
             for tensor, base in session.execute(edges):
                 if tensor not in unreadable:
-                    following[tensor] = f"a difference from {_of(level[base])}"
-        unreadable.update(following)
-        level = following
+                    next_level[tensor] = f"a difference from {_base_reason(level[base])}"
+        unreadable.update(next_level)
+        level = next_level
 
 
-def _of(reason: str) -> str:
+def _base_reason(reason: str) -> str:
     return reason if reason.startswith("a difference") else f"a tensor in {reason}"
 
 
-def outdated_among(session: ReadSession, tensors: Iterable[int], rank: int) -> list[int]:
-    """Those of these rows with frames that encoders of this rank have not had in hand."""
+def outdated_among(session: ReadSession, tensors: Iterable[int], generation: int) -> list[int]:
+    """Those of these rows with frames that encoders of this generation have not tried."""
     found: list[int] = []
     for batch in batches(tensors):
-        query = select(Frame.tensor_id).where(Frame.tensor_id.in_(batch), Frame.tried < rank)
+        query = select(Frame.tensor_id).where(Frame.tensor_id.in_(batch), Frame.tried < generation)
         found.extend(session.scalars(query.distinct()))
     return found
 
 
-def mark_tried(session: WriteSession, tensors: Iterable[int], rank: int) -> None:
-    """Remember that encoders of this rank cannot make these tensors' frames smaller."""
+def mark_tried(session: WriteSession, tensors: Iterable[int], generation: int) -> None:
+    """Remember that encoders of this generation cannot make these tensors' frames smaller."""
     for batch in batches(tensors):
         session.execute(
             update(Frame)
-            .where(Frame.tensor_id.in_(batch), Frame.tried < rank)
-            .values(tried=rank)
+            .where(Frame.tensor_id.in_(batch), Frame.tried < generation)
+            .values(tried=generation)
             .execution_options(synchronize_session=False)
         )

@@ -1,4 +1,4 @@
-"""What follows when a revision is ingested: it can be found, and who waited for it is told."""
+"""Work after an ingest: store sketches, measure lineage, enqueue re-planning of relatives."""
 
 from collections.abc import Collection, Mapping
 
@@ -27,16 +27,16 @@ from deltahub.registry.jobs import queue
 from deltahub.registry.lineage.holders import find_holders
 from deltahub.registry.lineage.measured import measure_lineage
 from deltahub.registry.lineage.model_sketch import sketch_stored
-from deltahub.registry.lineage.moving_base import author_of, follow, names_model
+from deltahub.registry.lineage.moving_base import advance_declared_bases, author_of, declares_model
 from deltahub.registry.lineage.similar import find_similar_tensors, load_sketches, store_sketches
 from deltahub.registry.lineage.target import Target, declares
 from deltahub.registry.registry import Registry
 from deltahub.registry.uploads import recipes
 
-# Revisions that one arrival may have re-planned because their weights are alike.
+# Revisions with similar weights that one ingest may enqueue for re-planning.
 MAX_SIMILAR = 32
-# Norms and other small tensors stand alone whatever the base: planning again changes nothing.
-ENOUGH_SHARED = 0.95
+# Norms and other small tensors are standalone with any base, so planning again changes nothing.
+COMPLETE_SHARE = 0.95
 
 
 def after_ingest(reg: Registry, reader: FileReader, revision_id: int) -> list[str]:
@@ -53,10 +53,12 @@ def after_ingest(reg: Registry, reader: FileReader, revision_id: int) -> list[st
         )
         store_sketches(session, ((t, sketch) for t, sketch in sketches if t in known))
         shares = measure_lineage(session, revision_id)
-        enqueued = enqueue_replans(session, revision_id)
+        enqueued = enqueue_relatives(session, revision_id)
         target = Target.load(session, revision_id)
-        # The client had no base at hand, or did not know of one that is here; or it is named now.
-        if _was_sent_alone(session, target) or _was_declared_late(session, revision_id, shares):
+        # The client did not have the base or did not know it, or the base was declared later.
+        if _was_sent_standalone(session, target) or _was_declared_late(
+            session, revision_id, shares
+        ):
             job = enqueue_replan(session, revision_id)
             enqueued += [] if job is None else [job]
         reached("arrivals.before_commit")
@@ -64,25 +66,25 @@ def after_ingest(reg: Registry, reader: FileReader, revision_id: int) -> list[st
     return enqueued
 
 
-def enqueue_replans(session: WriteSession, revision_id: int) -> list[str]:
-    """Jobs for the revisions that may become smaller now that this one is there.
+def enqueue_relatives(session: WriteSession, revision_id: int) -> list[str]:
+    """Enqueue jobs for the revisions that may become smaller with this one as their base.
 
-    Those that named it as their base, before it came or before it was ingested; and those that
-    stand alone and look like it, where their owners may read it.
+    These are revisions that declared it as their base, and standalone revisions with similar
+    weights whose owners may read it.
     """
     target = Target.load(session, revision_id)
-    children = resolve_waiting(session, target)
-    children |= follow(session, target)
+    children = resolve_absent_bases(session, target)
+    children |= advance_declared_bases(session, target)
     if not has_weights(session, revision_id):
-        return []  # what it is the base of waits for a revision that has some
+        return []  # a revision without weights is no base
     children |= set(
         session.scalars(
             select(Revision.id).where(Revision.declared_base_revision_id == revision_id)
         )
     )
-    children |= _alike(session, target)
+    children |= _similar_revisions(session, target)
     children.discard(revision_id)
-    # The newest first: they may be made from the older ones, whose chains must not become too long.
+    # The newest first: one may be a delta of an older one, whose chains must not become too long.
     newest_first = sorted(children, reverse=True)
     return [job for child in newest_first if (job := enqueue_replan(session, child)) is not None]
 
@@ -108,10 +110,10 @@ def enqueue_replan(session: WriteSession, revision_id: int) -> str | None:
     )
 
 
-def resolve_waiting(session: WriteSession, target: Target) -> set[int]:
-    """Resolve what named this repository as its base in vain, where the author may read it now.
+def resolve_absent_bases(session: WriteSession, target: Target) -> set[int]:
+    """Resolve declarations of this repository as a base that were absent until now.
 
-    Returns the revisions that are resolved by this, each with its declared edge.
+    Only declarations whose author may read the repository. Returns the revisions that are resolved.
     """
     found: set[int] = set()
     rows = session.scalars(
@@ -143,8 +145,8 @@ def resolve_waiting(session: WriteSession, target: Target) -> set[int]:
     return found
 
 
-def _was_sent_alone(session: ReadSession, target: Target) -> bool:
-    """True where a file came as a client's recipe, and a tensor of it stands alone."""
+def _was_sent_standalone(session: ReadSession, target: Target) -> bool:
+    """Whether a file came as a client's recipe and has a standalone tensor."""
     came_as_recipe = exists(
         select(Job.id).where(
             Job.kind == recipes.JOB_KIND,
@@ -161,23 +163,22 @@ def _was_sent_alone(session: ReadSession, target: Target) -> bool:
 
 
 def _was_declared_late(session: ReadSession, revision_id: int, shares: Mapping[int, float]) -> bool:
-    """True where weights that were there before are not made from the base that is named now.
+    """Whether older weights are not stored as deltas of the base that is declared now.
 
-    shares: what is, see measure_lineage.
+    shares: by base revision, see measure_lineage.
     """
     revision = session.get_one(Revision, revision_id)
     base = revision.declared_base_revision_id
-    if base is None or shares.get(base, 0.0) >= ENOUGH_SHARED:
+    if base is None or shares.get(base, 0.0) >= COMPLETE_SHARE:
         return False
     older = safetensors_files(revision_id).where(File.ingested_at < revision.created_at)
     return session.scalar(older.limit(1)) is not None
 
 
-def _alike(session: ReadSession, target: Target) -> set[int]:
-    """The newest revision of each repository with tensors that stand alone and resemble these.
+def _similar_revisions(session: ReadSession, target: Target) -> set[int]:
+    """The newest revision of each repository with standalone tensors that are similar to these.
 
-    Those that were in the same domain before are not made from what came after them, unless they
-    say that their base is this model.
+    An older revision of the same domain counts only if it declares this model as its base.
     """
     tensors = (
         select(FileTensor.tensor_id)
@@ -190,7 +191,7 @@ def _alike(session: ReadSession, target: Target) -> set[int]:
     similar: set[int] = set()
     for sketch in sketches.values():
         similar |= find_similar_tensors(session, sketch, domains).keys() - own
-    # What the new tensors are made from cannot be made from them.
+    # The bases of the new tensors cannot be deltas of them.
     bases = select(TensorBase.base_id).where(TensorBase.tensor_id.in_(tensors))
     similar -= set(session.scalars(bases))
     first = session.scalar(select(func.min(Tensor.created_at)).where(Tensor.id.in_(sketches)))
@@ -208,7 +209,7 @@ def _alike(session: ReadSession, target: Target) -> set[int]:
             which[tensor] = domain
     found = _newest_holders(session, alone, domains, target.repository_id)
     if older:
-        naming = set(session.scalars(select(Revision.id).where(names_model(target))))
+        naming = set(session.scalars(select(Revision.id).where(declares_model(target))))
         found |= _newest_holders(session, older, domains, target.repository_id, among=naming)
     return found
 
@@ -222,9 +223,8 @@ def _newest_holders(
 ) -> set[int]:
     """The newest revision of each repository that holds some of these, at most MAX_SIMILAR.
 
-    among: revisions, no other ones are looked at.
-    tensors: row -> its domain; a public tensor in a private model is its public owner's to
-    encode anew, so that model's revision is not among them.
+    among: only these revisions. tensors: row -> its domain. A private model with a public tensor is
+    left out, because only public models re-encode public tensors.
     """
     newest: dict[int, int] = {}
     for holder in find_holders(

@@ -1,4 +1,4 @@
-"""Naming tensors that cannot be decoded: in which files of which repositories they are."""
+"""Names tensors that cannot be decoded, with their repositories and files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from deltahub.registry.storage.base import StoreError
 class Unreadable:
     """Tensors of one file that cannot be read, for one reason.
 
-    repository, path: "" for what no revision lists. tensors: their names in the file, or BLAKE3
+    repository, path: "" for tensors of no revision. tensors: their names in the file, or BLAKE3
     where a tensor has none there.
     """
 

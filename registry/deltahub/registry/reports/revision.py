@@ -124,7 +124,7 @@ def report_revision(
         repository = load_repository(session, caller, name)
         row = resolve_revision(session, repository, revision)
         entries = list_entries(session, row)
-        stored = _Stored(session, caller, repository, row)
+        stored = _StoredRevision(session, caller, repository, row)
         is_ingested = all(entry.file.recipe_tensor_id is not None for entry in entries)
         base = _report_base(session, caller, row, stored if is_ingested else None)
     files = [_report_file(reader, stored, entry) for entry in entries]
@@ -135,7 +135,7 @@ def report_revision(
     return RevisionReport(row.commit, sum(file.size for file in files), tuple(files), totals, base)
 
 
-class _Stored:
+class _StoredRevision:
     """The tensors of a revision: how each is stored, who else has it, which bases it needs."""
 
     def __init__(
@@ -145,16 +145,16 @@ class _Stored:
         repository: Repository,
         revision: Revision,
     ) -> None:
-        self.of_file: dict[int, list[int]] = {}
+        self.tensors_by_file: dict[int, list[int]] = {}
         for file_id, tensor_id in session.execute(
             select(FileTensor.file_id, FileTensor.tensor_id)
             .join(Entry, Entry.file_id == FileTensor.file_id)
             .where(Entry.revision_id == revision.id)
             .distinct()
         ):
-            self.of_file.setdefault(file_id, []).append(tensor_id)
+            self.tensors_by_file.setdefault(file_id, []).append(tensor_id)
         self._weights = _weights(session, revision)
-        own = {tensor for tensors in self.of_file.values() for tensor in tensors}
+        own = {tensor for tensors in self.tensors_by_file.values() for tensor in tensors}
         rows: list[Tensor] = []
         for batch in batches(own):
             rows += session.scalars(select(Tensor).where(Tensor.id.in_(batch)))
@@ -170,20 +170,22 @@ class _Stored:
         """Whether the revision has one of these, or needs it for decoding."""
         return not self._graph.keys().isdisjoint(tensors)
 
-    def share_of(self, tensors: Collection[int]) -> float:
+    def derived_share(self, tensors: Collection[int]) -> float:
         """Bytes of weights that are among these or decoded from them, over those of all weights."""
         of_weights = {tensor: self.described[tensor].size for tensor in self._weights}
         total = sum(of_weights.values())
-        made = sum(size for tensor, size in of_weights.items() if self._reads(tensor, tensors))
+        made = sum(
+            size for tensor, size in of_weights.items() if self._derives_from(tensor, tensors)
+        )
         return made / total if total else 0.0
 
-    def copied_of(self, tensors: Collection[int]) -> float:
+    def identical_share(self, tensors: Collection[int]) -> float:
         """Bytes of weights that are among these, over those of all weights."""
         sizes = {tensor: self.described[tensor].size for tensor in self._weights}
         total = sum(sizes.values())
         return sum(sizes[tensor] for tensor in self._weights & set(tensors)) / (total or 1)
 
-    def _reads(self, tensor: int, tensors: Collection[int]) -> bool:
+    def _derives_from(self, tensor: int, tensors: Collection[int]) -> bool:
         seen, level = {tensor}, {tensor}
         while level:
             level = {base for one in level for base in self._graph.get(one, ())} - seen
@@ -233,7 +235,7 @@ def _shared(
     return found
 
 
-def _report_file(reader: FileReader, stored: _Stored, entry: EntryInfo) -> FileReport:
+def _report_file(reader: FileReader, stored: _StoredRevision, entry: EntryInfo) -> FileReport:
     file = entry.file
     report = FileReport(
         entry.path, file.size, file.sha256, file.state, file.kind, file.note, StoredBytes()
@@ -242,13 +244,13 @@ def _report_file(reader: FileReader, stored: _Stored, entry: EntryInfo) -> FileR
         report.stored.own = file.size  # as it was uploaded
         return report
     report.stored = stored.total(
-        tensor for tensor in stored.of_file.get(file.id, ()) if tensor in stored.described
+        tensor for tensor in stored.tensors_by_file.get(file.id, ()) if tensor in stored.described
     )
     recipe = reader.load_recipe(file)
     # The file's own rows: the same bytes may lie in another domain, too.
     rows = {
         stored.described[row].id: row
-        for row in stored.of_file.get(file.id, ())
+        for row in stored.tensors_by_file.get(file.id, ())
         if row in stored.described
     }
     for ref in recipe.tensors():
@@ -270,7 +272,7 @@ def _report_file(reader: FileReader, stored: _Stored, entry: EntryInfo) -> FileR
 
 
 def _report_base(
-    session: ReadSession, caller: Caller | None, revision: Revision, stored: _Stored | None
+    session: ReadSession, caller: Caller | None, revision: Revision, stored: _StoredRevision | None
 ) -> BaseReport:
     """stored: None while not all of the revision is ingested."""
     status, commit, share = None, None, None
@@ -284,7 +286,7 @@ def _report_base(
             status = "resolved"
             if stored is not None:
                 weights = _weights(session, declared.revision)
-                share = stored.share_of(weights)
+                share = stored.derived_share(weights)
                 if pending is None and not stored.uses_any(weights):
                     status = "unused"
     edges = session.scalars(
@@ -298,7 +300,7 @@ def _report_base(
         if _may_read(session, caller, parent):
             repository = session.get_one(Repository, parent.repository_id)
             name = full_name(session, repository)
-            copied = 0.0 if stored is None else stored.copied_of(_weights(session, parent))
+            copied = 0.0 if stored is None else stored.identical_share(_weights(session, parent))
             measured.append(MeasuredBase(name, parent.commit, edge.share, copied))
     text = None if declared is None else declared.text
     return BaseReport(text, status, commit, tuple(measured), share, pending)

@@ -77,7 +77,7 @@ def read_facts(
     card = _read(hub, files.get(CARD), "card")
     if base is not None and base_in_card(card) is None:
         adapter = _read(hub, files.get(ADAPTER), "json")
-        if base_in_adapter(adapter) == base.said:
+        if base_in_adapter(adapter) == base.declared_name:
             card = card | {"base_model": base.name, "base_model_relation": "adapter"}
     library = card.get("library_name")
     found = next((name for path, name in _CONFIGS if path in files), None)
@@ -96,7 +96,11 @@ def read_facts(
     tags += [model_type] if isinstance(model_type, str) else []
     tags += [pipeline] if pipeline else []
     parameters = _parameters(hub, weight_files(files))
-    renamed = {} if base is None or base_in_card(card) != base.said else {base.said: base.name}
+    renamed = (
+        {}
+        if base is None or base_in_card(card) != base.declared_name
+        else {base.declared_name: base.name}
+    )
     tagged_card = card
     if base is not None and base_in_card(card) is None:
         tagged_card = card | {"base_model": base.name}

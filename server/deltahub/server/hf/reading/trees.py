@@ -11,7 +11,7 @@ from deltahub.registry import ReadSession, Revision
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.catalog.entries import EntryInfo, entries_at
 from deltahub.registry.catalog.history import CommitInfo, last_changes
-from deltahub.registry.catalog.tree_pages import has_folder, inside_of, tree_page
+from deltahub.registry.catalog.tree_pages import files_below, has_folder, tree_page
 from deltahub.registry.errors import EntryNotFound, InvalidRequest, LimitExceeded
 from deltahub.registry.names import quoted
 from deltahub.server.hf.dispatch import unescaped
@@ -119,11 +119,11 @@ def _shown(
     expand: with the commit that changed each last.
     """
     folders = [path for path in paths if path not in files]
-    ids = folder_ids(inside_of(session, revision, folders))
+    ids = folder_ids(files_below(session, revision, folders))
     inside = {path: [path] for path in files}
     changes = {}
     if expand:
-        for folder, path, _ in inside_of(session, revision, folders):
+        for folder, path, _ in files_below(session, revision, folders):
             inside.setdefault(folder, []).append(path)
         changes = last_changes(session, revision, set().union(*inside.values()))
     shown = []

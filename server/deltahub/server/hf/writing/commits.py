@@ -23,7 +23,11 @@ from deltahub.registry.catalog.operations import (
     DeleteFolder,
     Operation,
 )
-from deltahub.registry.catalog.refs import begins_anew, require_branch, resolve_revision
+from deltahub.registry.catalog.refs import (
+    may_start_without_parent,
+    require_branch,
+    resolve_revision,
+)
 from deltahub.registry.errors import InvalidRequest, LimitExceeded
 from deltahub.registry.names import LFS_BYTES, entry_mode, quoted, validate_path
 from deltahub.registry.uploads.small_files import SmallFiles
@@ -90,7 +94,7 @@ def preupload(
         for file in body.files:
             validate_path(file.path, hub.registry.settings.max_path_bytes)
         commit, entries = None, {}
-        if not begins_anew(session, repository, unescaped(revision)):
+        if not may_start_without_parent(session, repository, unescaped(revision)):
             found = resolve_revision(session, repository, unescaped(revision))
             commit = found.commit
             entries = entries_at(session, found, {_IGNORE, *(file.path for file in body.files)})

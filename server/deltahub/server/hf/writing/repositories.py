@@ -256,7 +256,7 @@ def _create_with_commit(
     files.flush()
     first = [AddFile(".gitattributes", digest, len(data))]
     message = "initial commit"
-    return commit.create_begun(hub.registry, caller, name, first, message, private=private)
+    return commit.create_with_commit(hub.registry, caller, name, first, message, private=private)
 
 
 def _require_model(kind: str | None) -> None:
