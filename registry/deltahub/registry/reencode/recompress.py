@@ -190,7 +190,7 @@ class _Work:
         return sorted(found, reverse=True)
 
     def recompress_revision(self, revision_id: int) -> None:
-        """Look for bases of the revision's standalone tensors, then encode its other tensors again."""
+        """Look for bases of the revision's standalone tensors, then encode the others again."""
         with self._reg.db.read() as session:
             name = session.scalar(
                 select(Namespace.name + "/" + Repository.name)
@@ -219,7 +219,7 @@ class _Work:
         self._reencode(name, domains)
 
     def recompress_unlisted(self) -> None:
-        """Encode tensors of no revision again: anchors of deltas, and tensors without a commit yet."""
+        """Encode tensors of no revision again: anchors, and tensors whose commit is to come."""
         domains: dict[int, int] = {}
         with self._reg.db.read() as session:
             for batch in batches(self._todo):

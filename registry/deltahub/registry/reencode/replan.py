@@ -68,7 +68,8 @@ class _StoredTensor:
     def max_delta_bytes(self) -> float:
         """The largest size, in bytes, of a delta that is worth a switch.
 
-        A delta against the declared base may save less, because clients that declared it have it.
+        A tensor that is a delta already may only move to the declared base. That delta may even be
+        a little larger, because clients that declared the base have it.
         """
         return self.stored_bytes * (1 - MUST_SAVE if self.is_standalone else 1 + MUST_BEAT)
 
