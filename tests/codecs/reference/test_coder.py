@@ -51,7 +51,7 @@ def tables(draw: st.DrawFn, alphabet: Alphabet) -> Table:
 @given(data=st.data())
 def test_a_table_comes_back_from_its_fields(alphabet: Alphabet, data: st.DataObject) -> None:
     table = data.draw(tables(alphabet))
-    reader = BitReader(write_fields(table_fields(table, alphabet.stride)))
+    reader = BitReader(write_fields(table_fields(table, alphabet.length_distance)))
     assert read_table(reader, table.table_log, alphabet) == table
     assert reader.take_rest() == b""
 
@@ -62,7 +62,7 @@ def test_each_state_can_follow_each_symbol_in_one_way(data: st.DataObject) -> No
     table = data.draw(tables(ALPHABET))
     ways: dict[tuple[int, int], int] = {}
     for before, state in enumerate(table.states):
-        for low in range(1 << state.n_digits):
+        for low in range(1 << state.n_bits):
             assert (state.symbol, state.next_state + low) not in ways
             ways[state.symbol, state.next_state + low] = before
     used = [symbol for symbol, frequency in enumerate(table.frequencies) if frequency]

@@ -1,1 +1,1 @@
-""
+"""Background jobs, and the engine that runs them."""
