@@ -125,7 +125,7 @@ class HotBases:
         finally:
             self._writing.release()
 
-    def leave_segment_with_room(self) -> None:
+    def leave_room(self) -> None:
         """Evict the least recently used segments until limit_bytes are free on the disk.
 
         To be called at intervals, so that uploads do not fail because the cache fills the disk.
