@@ -191,7 +191,7 @@ class TestAccept:
         bob = caller(reg, "bob")
         secret, absent = weights(40_000, seed=7), weights(40_000, seed=8)
         push_ingested(reg, bob, "bob/secret", {"a.bin": secret}, private=True)
-        # The classic theft: a frame of unchanged blocks only, which would decode to the secret base.
+        # The classic theft: a frame of unchanged blocks only, which would decode to the base.
         said = []
         for base in (secret, absent):
             unchanged = forge_base(unchanged_frame(), base)
