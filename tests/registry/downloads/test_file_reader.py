@@ -1,4 +1,4 @@
-"""Restore: any range, exactly, in bounded memory; damage is an error and never padding."""
+"""Reading files: any range, exactly, in bounded memory; damage is an error, never padding."""
 
 import tracemalloc
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ PATH = "model.safetensors"
 
 @pytest.fixture(scope="module")
 def pair() -> tuple[bytes, bytes]:
-    """(base, fine-tune), files of a trained model in BF16."""
+    """(base, fine-tune): files of a trained model in BF16."""
     models = (tiny_models.base(), tiny_models.finetune(1e-4))
     base, tuned = (tiny_models.to_file(tiny_models.cast(m, torch.bfloat16)) for m in models)
     return base, tuned
@@ -37,7 +37,7 @@ def pair() -> tuple[bytes, bytes]:
 def stored(
     pair: tuple[bytes, bytes], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Registry]:
-    """Base and fine-tune, cut into many small frames and packs."""
+    """Base and fine-tune, split into many small frames and packs."""
     with opened_registry(tmp_path_factory.mktemp("stored"), pack_bytes=64 << 10) as reg:
         ann = caller(reg, "ann")
         push_ingested(reg, ann, "ann/base", {PATH: pair[0]})

@@ -1,4 +1,4 @@
-"""Small files are ingested many at a time: each as safe as alone, for far fewer waits."""
+"""Small files are ingested many at a time: as safe as one by one, with far fewer waits."""
 
 import os
 import subprocess
@@ -34,7 +34,7 @@ from support.registry.opened import (
     upload,
 )
 
-# So small that their recipes hold them, and such as are stored beside theirs.
+# Some files are so small that their recipes hold them; the others are stored beside their recipes.
 FILES = {f"{i}.json": b'{"piece": %d}' % i * (20 if i % 2 else 500 + i) for i in range(10)}
 REVISION = 1
 
@@ -105,7 +105,7 @@ def test_many_files_cost_few_transactions_and_waits(
         disk.fsync_dir = lambda path: (synced.append(path), sync(path))[1]  # type: ignore[method-assign]
         before = disk.n_fsyncs
         Ingest(reg, FileReader(reg), REVISION, job_id).run()
-        # To look for what is there, the pack, its tensors, and the end; two for 256 files.
+        # Find stored tensors, the pack, its tensors, and release; two for each step of 256 files.
         assert len(begun) == 4 + 2 * 2
         assert disk.n_fsyncs - before <= 10
         assert len(synced) <= 6
@@ -155,11 +155,11 @@ def test_a_damaged_upload_is_told_and_does_not_keep_the_others(
     expected = {path: "landed" if path == "4.json" else "ingested" for path in FILES}
     assert states(reg) == expected
     assert_readable(reg, "4.json")
-    # It stays what it was, and what it was read from is not taken away.
+    # It stays landed, and its landing is not deleted.
     assert count(reg, Landing) == 1
     with pytest.raises(DataLost, match=text):
         Ingest(reg, FileReader(reg), REVISION, job_id).run()
-    # Its bytes are sent anew by whoever has them: the same row is whole again.
+    # A client sends the bytes again: the same row is repaired.
     reg.store.put(landing_of(reg, FILES["4.json"]), [FILES["4.json"]])
     Ingest(reg, FileReader(reg), REVISION, job_id).run()
     assert set(states(reg).values()) == {"ingested"}
@@ -188,7 +188,7 @@ def test_the_job_fails_with_the_damage_once_all_other_steps_are_done(
 
 def test_files_are_readable_at_every_moment(reg: Registry, ann: Caller) -> None:
     job_id = pushed(reg, ann)
-    # As somebody has them who looked before: their uploads go while they read.
+    # These rows were read before the ingest, which deletes the uploads in the middle of the read.
     with reg.db.read() as session:
         before = list(session.scalars(select(File)))
     seen: set[str] = set()
@@ -222,7 +222,7 @@ def test_a_job_that_is_stopped_between_steps_has_done_whole_ones(
 
     with pytest.raises(Cancelled):
         Ingest(reg, FileReader(reg), REVISION, job_id, report=stop).run()
-    # The fifth file is in the second step; nothing of it has been switched.
+    # The fifth file is in the second step, of which no file has been switched.
     assert sorted(path for path, state in states(reg).items() if state == "ingested") == [
         "0.json",
         "1.json",
@@ -316,7 +316,7 @@ def test_a_kill_loses_nothing_and_the_next_run_makes_nothing_twice(
         Ingest(reg, FileReader(reg), REVISION, job_id).run()
         assert set(states(reg).values()) == {"ingested"}
         assert_readable(reg)
-        # A recipe a file and what it does not hold, each once; the job holds nothing any more.
+        # Each recipe and each tensor is stored once, and the job holds nothing any more.
         assert count(reg, Tensor) == count(reg, FileTensor) == len(FILES) + len(FILES) // 2
         assert count(reg, Hold) == 0
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""A private repository becomes public: all of it, at once, and nothing of what stays private."""
+"""A private repository becomes public: all of it at once, and no data of other private ones."""
 
 import json
 import os
@@ -63,7 +63,7 @@ def alice(reg: Registry) -> Caller:
 
 @pytest.fixture
 def revision(reg: Registry, alice: Caller) -> int:
-    """The first revision of alice/m, made from alice/secret, private as that is."""
+    """The first revision of alice/m, a fine-tune of alice/secret. Both are private."""
     push_ingested(reg, alice, "alice/secret", {"model.safetensors": SECRET}, private=True)
     found = push_ingested(reg, alice, "alice/m", FILES, private=True, base="alice/secret")
     assert any(tensor.bases for tensor in stored_tensors(reg, found).values())
@@ -85,7 +85,7 @@ def run_jobs(reg: Registry) -> None:
 
 
 def domains_needed(reg: Registry, name: str) -> set[str]:
-    """Of the repository, of all its files, their tensors and what those are decoded with."""
+    """The domains of the repository, its files, their tensors and all bases of these."""
     with reg.db.read() as session:
         repository = find_repository(session, name)
         assert repository is not None
@@ -122,7 +122,7 @@ def test_every_revision_becomes_public_data(reg: Registry, alice: Caller, revisi
     make_public(reg, FileReader(reg), alice, "alice/m")
     bob = caller(reg, "bob")
     for who in (bob, None):
-        # At once, before anything is ingested.
+        # Immediately, before any ingest.
         assert read_all(reg, who, "alice/m", first) == FILES
         assert read_all(reg, who, "alice/m") == FILES | {"model.safetensors": NEWER}
     assert domains_needed(reg, "alice/m") == {"public"}
@@ -131,7 +131,7 @@ def test_every_revision_becomes_public_data(reg: Registry, alice: Caller, revisi
     assert read_all(reg, None, "alice/m", first) == FILES
     assert read_all(reg, None, "alice/m") == FILES | {"model.safetensors": NEWER}
     assert domains_needed(reg, "alice/m") == {"public"}
-    # What stays private is as it was, and what nobody needs any more goes.
+    # Private data is unchanged, and gc collects what is not needed any more.
     with pytest.raises(RepositoryNotFound):
         get_repository(reg, bob, "alice/secret")
     age_everything(reg, days=30)
@@ -147,7 +147,7 @@ def test_it_goes_back_and_forth_and_its_files_can_be_named(
 ) -> None:
     for _ in range(2):
         make_public(reg, FileReader(reg), alice, "alice/m")
-        make_public(reg, FileReader(reg), alice, "alice/m")  # as it is already
+        make_public(reg, FileReader(reg), alice, "alice/m")  # it is public already
         copy = CopyFile("copy.safetensors", sha256_of(TUNED))
         commit(reg, alice, "alice/m", "main", [copy])
         assert read_all(reg, None, "alice/m") == FILES | {"copy.safetensors": TUNED}

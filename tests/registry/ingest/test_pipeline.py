@@ -1,4 +1,4 @@
-"""Ingest: every file comes back, stored once and small; a step may be repeated."""
+"""Ingest: every file is rebuilt exactly, stored once and small; a step may be repeated."""
 
 import json
 import struct
@@ -29,7 +29,7 @@ def safetensors(
     trailing: bytes = b"",
     indent: int | None = None,
 ) -> bytes:
-    """A file laid out by hand: `gap` behind every tensor, `trailing` behind all."""
+    """A safetensors file with `gap` after every tensor and `trailing` at its end."""
     header, body = {}, b""
     for name, (dtype, shape, data) in tensors.items():
         header[name] = {
@@ -142,7 +142,7 @@ def test_ten_thousand_tensors_come_back(reg: Registry) -> None:
     data = safetensors(tensors)
     revision = push_ingested(reg, caller(reg, "ann"), "ann/many", {"m.safetensors": data})
     assert read_file(reg, revision, "m.safetensors") == data
-    # Each of them, the header's chunks and the recipe.
+    # Each tensor, the header's chunks and the recipe.
     assert count(reg, FileTensor) > 10_000
     assert count(reg, Pack) == 1
 
@@ -277,12 +277,12 @@ def test_what_was_ingested_survives_a_loss_of_power(tmp_path: Path) -> None:
 def test_the_progress_tells_stages_and_bytes(reg: Registry) -> None:
     job_id = push(reg, caller(reg, "ann"), "ann/m", {"a.bin": RANDOM, "b.txt": b"b"}).job_id
     assert job_id is not None
-    told: list[tuple[str, int, int]] = []
-    Ingest(reg, FileReader(reg), 1, job_id, report=lambda *said: told.append(said)).run()
-    assert [stage for stage, _, _ in told] == sorted((s for s, _, _ in told), key="ssp".find) or {
-        stage for stage, _, _ in told
-    } == {"scan", "store", "prove"}
-    assert all(0 < done <= total for _, done, total in told)
+    reports: list[tuple[str, int, int]] = []
+    Ingest(reg, FileReader(reg), 1, job_id, report=lambda *each: reports.append(each)).run()
+    assert [stage for stage, _, _ in reports] == sorted(
+        (s for s, _, _ in reports), key="ssp".find
+    ) or {stage for stage, _, _ in reports} == {"scan", "store", "prove"}
+    assert all(0 < done <= total for _, done, total in reports)
     assert read_file(reg, 1, "a.bin") == RANDOM
     assert b"".join(FileReader(reg).stream_file(_only(reg, "b.txt"), 0, 1)) == b"b"
 

@@ -1,4 +1,4 @@
-"""What the store has damaged comes back with the next push of the same tensors."""
+"""Tensors that were damaged in the store are repaired by the next push of the same tensors."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ def reg(tmp_path: Path) -> Iterator[Registry]:
 def damage(
     reg: Registry, change: Callable[[bytearray, Frame], None], tensor: int | None = None
 ) -> None:
-    """In the largest frame of this tensor; None: of those that are no delta."""
+    """Damage the largest frame of this tensor; None: the largest frame that is no delta."""
     query = select(Frame).join(Tensor, Tensor.id == Frame.tensor_id).order_by(Frame.length.desc())
     chosen = Tensor.depth == 0 if tensor is None else Tensor.id == tensor
     with reg.db.read() as session:
@@ -178,7 +178,7 @@ def test_another_job_may_finish_the_file_meanwhile(
 
 
 def begun(reg: Registry, name: str, data: bytes) -> tuple[int, Ingest]:
-    """A push of the file by this user whose ingest has stored all, and finished nothing."""
+    """Push the file and run its ingest up to the last step: all is stored, nothing is finished."""
     pushed = push(reg, caller(reg, name), f"{name}/again", {PATH: data})
     assert pushed.job_id is not None
     with reg.db.write() as session:

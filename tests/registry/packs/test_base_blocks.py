@@ -1,4 +1,4 @@
-"""Blocks of a base: each is decoded once, wherever the blocks of the delta end."""
+"""Each block of a base is decoded once, wherever the blocks of the delta end."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ from support.registry.opened import caller, ensure_repository, opened_registry
 BLOCK = 2 << 17
 COUNT = 700_000
 BASE = weights(COUNT)
-# Tuned words i and base words SHIFT + i belong together: as when rows were cut off in front.
+# Word i of the fine-tune is a delta of word SHIFT + i of the base, as if first rows were removed.
 SHIFT = 1000
 TUNED = {0: near(BASE), SHIFT: near(BASE[2 * SHIFT :], 1)}
 
@@ -55,7 +55,7 @@ def _shifted(tuned: bytes, shift: int) -> bytes:
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[int, int]]:
-    """(start of a frame of the base, block) -> how often it was decoded."""
+    """(start of a base frame, block) -> how often the block was decoded."""
     found: Counter[tuple[int, int]] = Counter()
     decode_into = FrameView.decode_into
 
@@ -101,7 +101,7 @@ def test_any_range_is_exact_where_blocks_and_frames_end(
 
 
 def test_runs_of_odd_blocks_fit_into_reused_memory(tmp_path: Path) -> None:
-    """Rows of a size that does not divide a run: what reaches beyond it is left to the next."""
+    """Rows do not divide RANGE_BYTES: blocks that reach beyond it go to the next range."""
     rows, columns = 1000, 5632
     data = weights(rows * columns)
     spec = TensorSpec(tensor_id(data), DType.BF16, rows, columns)

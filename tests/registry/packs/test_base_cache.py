@@ -1,4 +1,4 @@
-"""Bases that are kept decoded: read instead of decoded again, never trusted, never in the way."""
+"""The cache of decoded base blocks: what it keeps and evicts, and its limits on the disk."""
 
 import errno
 import os
@@ -107,7 +107,7 @@ def test_bases_that_do_not_fit_let_others_stay(
     assert read(hot, 7, n=size) == block_of(7, size)
     assert read(hot, 8, n=size) == b""
     monkeypatch.setattr(base_cache, "KEEP_RECENT_S", 0.0)
-    read(hot, 0)  # so that the other segment is the one that nobody wants
+    read(hot, 0)  # so that the other segment is the least recently used
     offer(hot, range(8, 9), size)
     assert read(hot, 8, n=size) == block_of(8, size)
     assert read(hot, 0, n=size) == block_of(0, size)
@@ -116,7 +116,7 @@ def test_bases_that_do_not_fit_let_others_stay(
 
 
 class _Broken(Disk):
-    """A disk that takes `room` bytes."""
+    """A disk whose writes fail after `room` bytes."""
 
     def __init__(self, room: int) -> None:
         self.room = room
@@ -165,7 +165,7 @@ def test_what_others_take_of_the_disk_is_let_go_of(
     for _ in range(2):
         for i in range(8):
             offer(hot, range(i, i + 1), size)
-    read(hot, 0)  # so that the second segment is the one that nobody wants
+    read(hot, 0)  # so that the second segment is the least recently used
     hot.leave_room()
     assert hot.kept_bytes == LIMIT
 
@@ -187,7 +187,7 @@ def test_what_others_take_of_the_disk_is_let_go_of(
 
 
 class _Yielding(Disk):
-    """A disk that somebody looks at while a block is written, or a file made."""
+    """A disk that calls other code while a block is written or a file is created."""
 
     def __init__(self) -> None:
         self.act: Callable[[], None] = lambda: None

@@ -1,4 +1,4 @@
-"""What readers make of hot bases: read instead of decoded again, and never trusted."""
+"""Tensor readers use hot bases instead of decoding again, and never trust them."""
 
 import logging
 import os
@@ -36,7 +36,7 @@ def hot(tmp_path: Path) -> HotBases:
 
 @pytest.fixture(scope="module")
 def reg(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
-    """A base in frames of several blocks, and a difference from it."""
+    """A base in frames of several blocks, and a delta of it."""
     with opened_registry(Path(tmp_path_factory.mktemp("hot"))) as reg:
         ann = caller(reg, "ann")
         ensure_repository(reg, ann, "ann/m", private=True)
@@ -48,7 +48,7 @@ def reg(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
-    """Blocks that were decoded: of the base (True), of the difference."""
+    """Number of decoded blocks: of the base (True) and of the delta (False)."""
     found: Counter[bool] = Counter()
     decode_into = FrameView.decode_into
 
@@ -101,7 +101,7 @@ def test_who_wants_the_base_itself_gets_what_is_kept(
     reader = FileReader(reg, 0, hot)
     for _ in range(3):
         assert read_base(reg, reader) == BASE
-    assert hot.kept_bytes == 0  # nobody needed it for a difference
+    assert hot.kept_bytes == 0  # no delta needed it
     for _ in range(2):
         read_tuned(reg, reader)
     decoded.clear()
@@ -192,5 +192,5 @@ def test_damage_of_what_is_stored_stays_damage(tmp_path: Path) -> None:
         reg.store.put(key, [pack])
         with pytest.raises(DataLost, match="fsck"):
             read_tuned(reg, reader)
-        # The base's copy was not at fault.
+        # The cached base was correct.
         assert hot.kept_bytes == kept > 0

@@ -1,4 +1,4 @@
-"""Memory that goes from hand to hand is never in two hands."""
+"""The buffer pool never lends the same memory twice at a time."""
 
 import mmap
 from concurrent.futures import ThreadPoolExecutor
@@ -41,11 +41,11 @@ def test_memory_comes_back_once_its_last_view_is_gone() -> None:
     others += [allocate_buffer(SMALLEST + 1) for _ in range(3)]
     assert where not in map(place, others)
     del numbers
-    assert place(allocate_buffer(2 * SMALLEST)) == where  # the next size of memory is the same
+    assert place(allocate_buffer(2 * SMALLEST)) == where  # the pooled size is the same
 
 
 def permissions(room: memoryview) -> str:
-    """Of the memory's mapping, as the system tells it."""
+    """The permissions of the memory's mapping, from /proc."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         bounds, said = line.split()[:2]
         begin, end = (int(bound, 16) for bound in bounds.split("-"))
@@ -70,7 +70,7 @@ def test_no_more_than_a_few_rooms_wait_for_their_next_use() -> None:
     assert IDLE_BYTES - LARGEST < idle_bytes() <= IDLE_BYTES
     small = allocate_buffer(SMALLEST)
     where = place(small)
-    del small  # what lay there longest makes room for it
+    del small  # the longest unused memory is freed for it
     assert idle_bytes() <= IDLE_BYTES
     assert place(allocate_buffer(SMALLEST)) == where
     rooms = [allocate_buffer(LARGEST) for _ in range(2 * IDLE_BYTES // LARGEST)]

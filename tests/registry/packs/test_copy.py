@@ -1,4 +1,4 @@
-"""Sparse packs are written anew, byte for byte, while readers go on."""
+"""Sparse packs are rewritten, byte for byte, while readers continue."""
 
 import random
 from collections.abc import Iterable, Iterator
@@ -37,7 +37,7 @@ def ann(reg: Registry) -> Caller:
 
 
 def make_sparse(reg: Registry, ann: Caller) -> int:
-    """A pack of which a deleted file left most dead; returns a revision still in it."""
+    """Make a pack whose bytes are mostly dead; returns a revision that needs the rest."""
     files = {f"{name}.bin": random.Random(name).randbytes(40_000) for name in "abcdef"}
     push_ingested(reg, ann, "ann/all", files)
     keep = push_ingested(reg, ann, "ann/keep", {"a.bin": files["a.bin"]})
@@ -91,7 +91,7 @@ def test_a_reader_asks_once_where_tensors_lie_and_again_when_they_have_moved(
         file = session.scalars(
             select(File).join(Entry, Entry.file_id == File.id).where(Entry.revision_id == keep)
         ).one()
-    reader = Counting(reg, 80_000)  # no room for the frame itself
+    reader = Counting(reg, 80_000)  # too small a cache for the frame itself
     asked = []
     for _ in range(2):
         for _ in range(3):
@@ -100,8 +100,9 @@ def test_a_reader_asks_once_where_tensors_lie_and_again_when_they_have_moved(
             asked.append(reader.n_asked - before)
         collect(reg)
         collect(reg)
-    # The recipe once between two commits; the first time its tensors; then the one whose pack is
-    # gone, and since what was remembered of it is forgotten, its place for the next one.
+    # The recipe is located once after each commit. The first read locates its tensors, too. After
+    # the collection, the first read meets a missing pack, locates the tensor again and drops its
+    # cached location, so the second read locates it once more.
     assert asked == [2, 0, 0, 2, 1, 0]
 
 

@@ -1,4 +1,4 @@
-"""A pack whose tensors are made known in several transactions: what may happen between two."""
+"""Events between the transactions that insert the tensors of one pack in parts."""
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -46,7 +46,7 @@ def ann(reg: Registry) -> Caller:
 
 @pytest.fixture
 def between_parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Between]:
-    """between_parts(act): act runs once, when a first part is committed and a second to come."""
+    """between_parts(act): act runs once, after the commit of the first part, before the second."""
     todo: list[Callable[[], None]] = []
 
     def parts(sealed: SealedPacks) -> Iterator[SealedPacks]:
@@ -106,7 +106,8 @@ def test_a_base_that_goes_between_two_parts_refuses_what_needs_it_and_no_more(
     def delete_base() -> None:
         delete_repository(reg, ann, "ann/base")
         end_holds(reg, of_jobs_only=True)
-        collect(reg, lease_s=3600)  # or the pack, half of it unknown as yet, would be copied
+        # Without a lease, gc would copy the pack, half of whose tensors have no row yet.
+        collect(reg, lease_s=3600)
 
     between_parts(delete_base)
     with pytest.raises(BaseGone):

@@ -1,4 +1,4 @@
-"""Packs: proved before they count, switched in one transaction, never into a cycle."""
+"""Packs are verified before they are used, switched in one transaction, never into a cycle."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -78,7 +78,7 @@ def states(reg: Registry) -> list[str]:
 
 
 def family(size: int) -> list[bytes]:
-    """Tensors that are all near each other."""
+    """Tensors that differ little from each other."""
     first = weights(5000)
     return [first] + [near(first, seed) for seed in range(1, size)]
 
@@ -112,12 +112,12 @@ def test_frames_must_follow_each_other_and_be_complete(reg: Registry) -> None:
 
 
 class Meddler:
-    """A registry's store that changes what it is given."""
+    """A registry's store that changes the bytes of what it is given."""
 
     def __init__(self, reg: Registry, change: Callable[[bytes], bytes]) -> None:
         self._store = reg.store
         self._change = change
-        reg.store = self  # type: ignore[assignment]  # the rest is the store's own
+        reg.store = self  # type: ignore[assignment]  # other methods are the store's
 
     def take_file(self, key: str, path: Path) -> None:
         path.write_bytes(self._change(path.read_bytes()))
@@ -219,7 +219,7 @@ def test_two_tensors_never_become_deltas_of_each_other(reg: Registry) -> None:
     switch(reg, rows[0], there)
     with pytest.raises(DeltaCycle):
         switch(reg, rows[1], back)
-    # Nor over a third one.
+    # A cycle over a third tensor is refused, too.
     switch(reg, rows[1], seal(reg, frames_of(second, third)))
     with pytest.raises(DeltaCycle):
         switch(reg, rows[2], seal(reg, frames_of(third, first)))

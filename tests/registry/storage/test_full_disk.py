@@ -1,4 +1,4 @@
-"""The disk is full in an upload, an ingest or a commit: said so, nothing half written."""
+"""A full disk in an upload, an ingest or a commit: a clear error, and nothing half written."""
 
 import os
 import sqlite3
@@ -36,7 +36,7 @@ def reg(tmp_path: Path) -> Iterator[Registry]:
 
 
 def test_a_commit_without_room_for_its_rows_changes_nothing(reg: Registry) -> None:
-    """SQLite is given no page more than it has: what it says is what it says of a full disk."""
+    """A limit on SQLite's pages gives the same error as a full disk."""
     ann = caller(reg, "ann")
     push(reg, ann, "ann/model", {"a.txt": b"first"})
     paths = [f"folder/{i:05}-{'x' * 200}.txt" for i in range(300)]
@@ -47,7 +47,7 @@ def test_a_commit_without_room_for_its_rows_changes_nothing(reg: Registry) -> No
         with reg.db.write() as session:
             session.execute(text(f"PRAGMA max_page_count = {n_pages}"))
 
-    limit(1)  # as many as there are: never fewer
+    limit(1)  # the current number: SQLite never goes below it
     with pytest.raises(StorageFull, match="no room for the database"):
         commit(reg, ann, "ann/model", "main", adds, "second")
     assert files(reg, name="ann/model") == {"a.txt": sha256_of(b"first")}
@@ -60,7 +60,7 @@ def test_a_commit_without_room_for_its_rows_changes_nothing(reg: Registry) -> No
 
 
 def run_on_small_disk(tmp_path: Path, size: str) -> None:
-    """This file as a script, in a mount namespace of its own with a real file system of `size`."""
+    """Run this file as a script in its own mount namespace, on a real file system of `size`."""
     folder = tmp_path / "small"
     folder.mkdir()
     mount = f'mount -t tmpfs -o size={size} none "$1" && '
@@ -104,7 +104,7 @@ class Ballast:
 
 def on_small_disk(folder: Path) -> None:
     ballast = Ballast(folder)
-    # Each try codes everything again: without the search for low rank, of which nothing is shown.
+    # Effort fast has no search for low rank: each try encodes everything again.
     with opened_registry(folder, codec_effort="fast") as reg:
         ann = caller(reg, "ann")
         models = tiny_models.base(), tiny_models.finetune(1e-4)
@@ -146,7 +146,7 @@ def on_small_disk(folder: Path) -> None:
         small = upload(reg, ann, b"s")
         adds = [AddFile(f"{i}-{'x' * 200}", small, 1) for i in range(1000)]
         with closing(sqlite3.connect(reg.data_dir / "deltahub.sqlite3")) as database:
-            # Room in the log of earlier transactions is room too.
+            # Reused space in the write-ahead log counts as free space, too.
             database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         ballast.leave(0)
         try:

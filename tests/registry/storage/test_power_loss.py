@@ -1,8 +1,8 @@
-"""The power fails at every single moment of a hub's work: fsck is clean, nothing promised is lost.
+"""The power fails at any moment of a hub's work: fsck is clean, nothing acknowledged is lost.
 
-The work is done once, on a disk that knows what is durable. Before each fsync and each commit of
-the database, which are the moments at which that changes, it is copied to the side; each copy is
-then opened like a data folder after the loss.
+The work is done once, on a disk that knows what is durable. The durable state changes at each fsync
+and at each commit of the database. Before each of these, the durable state is copied, and each copy
+is later opened like a data folder after a loss of power.
 """
 
 import sqlite3
@@ -44,7 +44,7 @@ class Promises:
 
 @dataclass
 class Moments:
-    """Copies of what was durable, with what had been promised by then."""
+    """Copies of the durable state, each with what the hub had acknowledged by then."""
 
     folder: Path
     disk: "WatchedDisk"

@@ -1,4 +1,4 @@
-"""The stores keep the promises of Store; the one of files also when the machine fails."""
+"""All stores fulfil the contract of Store; the file store also after failures of the machine."""
 
 import errno
 import os

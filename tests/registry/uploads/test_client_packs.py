@@ -1,4 +1,4 @@
-"""Frames and recipes from clients: what may be claimed, and that nothing is taken on trust."""
+"""Frames from clients: which tensors may be claimed, and that every byte is verified."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -153,7 +153,7 @@ class TestAccept:
         ensure_repository(reg, bob, "bob/m", private=private)
         send_pack(reg, ann, "ann/m", frames_of(TUNED, BASE))
         assert have(reg, bob, "bob/m", TUNED) == [False]
-        # Whoever has the bytes may send them too.
+        # Another user who has the bytes may send them, too.
         send_pack(reg, bob, "bob/m", frames_of(TUNED))
         assert have(reg, bob, "bob/m", TUNED) == [True]
         assert stored_bytes(reg, TUNED) == TUNED
@@ -191,7 +191,7 @@ class TestAccept:
         bob = caller(reg, "bob")
         secret, absent = weights(40_000, seed=7), weights(40_000, seed=8)
         push_ingested(reg, bob, "bob/secret", {"a.bin": secret}, private=True)
-        # The classic theft: every block unchanged, so that the base itself would come back.
+        # The classic theft: a frame of unchanged blocks only, which would decode to the base.
         said = []
         for base in (secret, absent):
             unchanged = forge_base(unchanged_frame(), base)
@@ -275,7 +275,7 @@ class TestAccept:
 
 
 def unchanged_frame() -> bytes:
-    """A frame that says of every block: as in the base."""
+    """A frame in which every block is marked as equal to the base."""
     n = len(BASE) // 2
     spec, part = TensorSpec(tensor_id(TUNED), DType.BF16, 1, n), FrameRange(0, n, 1, n)
     plan = BasePlan((BaseSegment(tensor_id(BASE), DType.BF16, 0, n),), is_cast=False)
@@ -285,7 +285,7 @@ def unchanged_frame() -> bytes:
 
 
 def forge_base(frame: bytes, base: bytes) -> bytes:
-    """The frame as if it had been coded against another base."""
+    """The frame with another base in its header."""
     segment = forge_segments((tensor_id(base), DType.BF16.code, 0, len(base) // 2))
     return forge_header(frame, segments=segment)
 
@@ -301,7 +301,7 @@ def test_a_pack_of_very_many_frames_holds_the_lock_for_a_few_of_them_at_a_time(
     rows = [0]
 
     def count_rows(connection: Connection, *args: object) -> None:
-        """At the end of each write, how many tensors there are."""
+        """Number of tensors at the end of each write transaction."""
         rows.append(connection.execute(select(func.count()).select_from(Tensor)).scalar_one())
 
     event.listen(reg.db.write_engine, "commit", count_rows)
@@ -310,7 +310,7 @@ def test_a_pack_of_very_many_frames_holds_the_lock_for_a_few_of_them_at_a_time(
     assert accepted.n_tensors == 25
     assert sorted(set(rows)) == [0, 10, 20, 25]
     assert have(reg, ann, "ann/m", *tensors) == [True] * 25
-    # Sent again it is known, and taken from nobody.
+    # Sent again, the tensor is known and stays as it is.
     again = send_pack(reg, ann, "ann/m", [f for data in tensors for f in frames_of(data)])
     assert again.n_tensors == 25
     assert [stored_bytes(reg, data) for data in tensors] == tensors

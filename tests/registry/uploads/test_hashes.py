@@ -1,4 +1,4 @@
-"""What an upload is called, by its bytes."""
+"""The SHA-256 and git blob id of uploaded bytes."""
 
 import hashlib
 

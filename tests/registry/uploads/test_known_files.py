@@ -1,4 +1,4 @@
-"""Which files need not be sent: what a commit would take, kept until it can have come."""
+"""Which files need not be sent: those that a commit would accept, kept until it can follow."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -41,7 +41,7 @@ def ann(reg: Registry) -> Caller:
 
 @pytest.fixture
 def bob(reg: Registry) -> Caller:
-    """Somebody with a public and a private repository."""
+    """A user with a public and a private repository."""
     bob = caller(reg, "bob", scope="write")
     create_repository(reg, bob, "bob/open")
     create_repository(reg, bob, "bob/closed", private=True)
@@ -71,7 +71,7 @@ def test_a_secret_file_is_as_absent_as_one_that_never_was(
         with pytest.raises(UploadNotFound):
             commit(reg, bob, name, "main", [ADD])
     assert count(reg, Hold) == 0
-    # Nor does its owner publish it by a hash: a public repository takes no private file.
+    # The owner cannot publish it by its hash either: a public repository takes no private file.
     create_repository(reg, ann, "ann/open")
     assert not knows(reg, ann, "ann/open")
     create_repository(reg, ann, "ann/closed", private=True)
@@ -150,7 +150,7 @@ def test_a_query_locks_for_a_few_files_at_a_time_and_not_at_all_for_what_is_not_
     n_held = []
 
     def count_holds(connection: Connection) -> None:
-        """At the end of each write, how many files are held."""
+        """Number of held files at the end of each write transaction."""
         holds = select(func.count()).select_from(Hold).where(Hold.repository_id.is_not(None))
         n_held.append(connection.execute(holds).scalar_one())
 

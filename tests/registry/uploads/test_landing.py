@@ -1,4 +1,4 @@
-"""Uploads: resumed by offset, durable before acknowledged, proved before used."""
+"""Uploads: resumed by offset, durable before acknowledged, verified before used."""
 
 import errno
 import hashlib
@@ -250,7 +250,7 @@ def test_a_second_client_with_the_same_hash_is_told_to_wait_and_corrupts_nothing
 
 
 class SmallDisk(Disk):
-    """Has room for so many bytes in the spool."""
+    """A disk with room for a given number of bytes in the spool."""
 
     room: int | None = None
 
@@ -385,7 +385,7 @@ def test_a_part_appended_to_the_file_of_a_killed_process_is_durable(tmp_path: Pa
     with opened_registry(tmp_path, disk) as reg:
         alice = caller(reg, "alice")
         state = begin(reg, alice, SHA256, SIZE)
-        # Made and written by a process that was killed before it fsynced anything.
+        # The file was made and written by a process that was killed before its first fsync.
         fd = disk.open(reg.spool.path(state.id), os.O_CREAT | os.O_WRONLY)
         disk.write(fd, DATA[:10])
         disk.close(fd)

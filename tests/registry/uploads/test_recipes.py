@@ -1,4 +1,4 @@
-"""A client's recipe is believed only once the hub has followed it."""
+"""A client's recipe is accepted only after the hub has rebuilt the file by it."""
 
 import os
 from collections.abc import Iterator
@@ -203,7 +203,7 @@ class TestRecipes:
         n_held: list[int] = []
 
         def look(connection: Connection) -> None:
-            """At the end of each write, how many tensors the job holds, if there is one."""
+            """Number of tensors that the job holds, if any, at the end of each transaction."""
             held = select(func.count()).where(Hold.job_id == Job.id).scalar_subquery()
             n_held.extend(connection.scalars(select(held).where(Job.kind == "prove_recipe")))
 
@@ -237,7 +237,7 @@ def commit_file(reg: Registry, who: Caller, name: str, data: bytes) -> None:
 
 
 def run_job_again(reg: Registry, job_id: str) -> None:
-    """As a worker does that was killed after the last transaction."""
+    """Repeat the job, like after a crash of its worker after the last transaction."""
     with reg.db.read() as session:
         payload = session.get_one(Job, job_id).payload
     verify_recipe(reg, FileReader(reg), job_id, payload)

@@ -1,4 +1,4 @@
-"""One upload that several requests or jobs work on: who is first takes it from nobody."""
+"""One upload that several requests or jobs use: the first to finish does not break the others."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -68,7 +68,7 @@ def run_job(reg: Registry, job_id: str | None) -> None:
 
 
 def ready_repositories(reg: Registry, who: Caller) -> Sequence[str]:
-    """Two in one domain and one in another, each with the tensor."""
+    """Two repositories in one domain and one in another, each with the tensor."""
     names = ("ann/one", "ann/two", "ann/secret")
     for name in names:
         ensure_repository(reg, who, name, private=name == "ann/secret")
@@ -160,7 +160,7 @@ WORKERS_TTL_S = [0, DAY_S, 30 * DAY_S]
 
 
 def go_on_as_worker(reg: Registry, upload_ttl_s: int) -> None:
-    """From here on as in a process with another setting than the one that took the upload."""
+    """Continue as in a process with other settings than the one that took the upload."""
     reg.settings = reg.settings.model_copy(update={"upload_ttl_s": upload_ttl_s})
 
 

@@ -1,4 +1,4 @@
-"""Small files that come together: as safe as one by one, for far fewer waits on the disk."""
+"""Small files in batches: as safe as one by one, with far fewer waits for the disk."""
 
 import hashlib
 import os
@@ -115,7 +115,7 @@ def test_what_is_here_is_not_stored_again_and_stays_for_the_commit(
     send(reg, alice, files)
     assert n_objects(reg) == before + 2
     run_ingest(reg, pushed)
-    # Told that it is here: another revision's ingest must not take it away.
+    # The client was told that the hub has it: another revision's ingest must not delete it.
     assert landed(reg, alice, sha256_of(files[0])) == files[0]
 
 
@@ -131,7 +131,7 @@ def test_one_that_another_connection_is_sending_is_completed(reg: Registry, alic
     def body() -> Iterator[bytes]:
         yield data[:500]
         send(reg, alice, [data])
-        # Used and ingested meanwhile, it is still there for the one that is slower.
+        # The upload was used and ingested, and the slower connection still finds it.
         ensure_repository(reg, alice, "alice/m")
         made = commit(reg, alice, "alice/m", "main", [AddFile("a", name, len(data))])
         run_ingest(reg, made)
@@ -166,7 +166,7 @@ def test_one_that_was_only_announced_is_completed(reg: Registry, alice: Caller) 
 
 
 class _FailsAt(DurableDisk):
-    """Loses its power at a given fsync, counted from when it is told."""
+    """A disk that loses power at a given fsync, counted from a given moment."""
 
     left = -1
 
@@ -233,7 +233,7 @@ def test_a_kill_leaves_the_old_revision_or_the_new_one(tmp_path: Path, failpoint
             n_entries = len(list_entries(session, revision))
         is_new = failpoint.startswith("revisions.commit.after")
         assert n_entries == (21 if is_new else 1)
-        # Whoever does it again gets there; and what was never committed is collected.
+        # A repeated attempt succeeds, and gc collects what was never committed.
         files = [b"%d" % i for i in range(20)]
         assert [landed(reg, alice, name) for name in send(reg, alice, files)] == files
         age_everything(reg, days=30)

@@ -1,4 +1,4 @@
-"""What a client makes of tensors before it sends them: frames, packs, recipes."""
+"""Frames, packs and recipes as a client makes them from tensors."""
 
 import io
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ from support.registry.opened import sha256_of, upload
 
 
 def near(data: bytes, seed: int = 0) -> bytes:
-    """BF16 words like these, a tenth of them a little different."""
+    """A copy of BF16 words, a tenth of which are changed by one step."""
     random = np.random.default_rng(seed)
     words = np.frombuffer(data, "<u2").copy()
     words += (random.random(len(words)) < 0.1).astype("<u2")
@@ -40,7 +40,7 @@ def weights(count: int, seed: int = 0) -> bytes:
 def frames_of(
     data: bytes, base: bytes | None = None, *, max_bytes: int = 64 << 20, codec: str | None = None
 ) -> list[bytes]:
-    """The frames of a BF16 tensor, against a base of the same size or alone."""
+    """The frames of a BF16 tensor, as deltas of a base of the same size, or standalone."""
     spec = TensorSpec(tensor_id(data), DType.BF16, 1, len(data) // 2)
     return [_frame(spec, part, data, base, codec) for part in split_frames(spec, max_bytes)]
 
@@ -66,12 +66,12 @@ def pack_of(frames: Iterable[bytes]) -> bytes:
 
 
 def send_pack(reg: Registry, who: Caller, name: str, frames: Iterable[bytes]) -> AcceptedPack:
-    """Upload the frames as one pack, and have it accepted for a repository."""
+    """Upload the frames as one pack and accept it for a repository."""
     return accept_pack(reg, FileReader(reg), who, name, upload(reg, who, pack_of(frames)))
 
 
 def file_of(tensors: Iterable[bytes]) -> tuple[bytes, bytes]:
-    """(file, recipe): a head of a few bytes, then the tensors."""
+    """(file, recipe) of a head of a few bytes and the tensors."""
     parts = list(tensors)
     data = b"head" + b"".join(parts)
     refs = [TensorRef(tensor_id(p), len(p), "BF16", (len(p) // 2,), None) for p in parts]

@@ -1,4 +1,4 @@
-"""Collecting garbage, and looking at what is left."""
+"""Runs garbage collection and checks what remains."""
 
 from datetime import timedelta
 
@@ -29,7 +29,7 @@ def is_clean(reg: Registry) -> bool:
 
 
 def age_everything(reg: Registry, days: float) -> None:
-    """Let all rows look so much older."""
+    """Make all rows older by this much."""
     past = utc_now() - timedelta(days=days)
     with reg.db.write() as session:
         for table in (File, Tensor, Pack, Landing):

@@ -1,4 +1,4 @@
-"""Looking at what commits have made."""
+"""Reads the results of commits."""
 
 from deltahub.registry import Caller, Registry
 from deltahub.registry.access import users

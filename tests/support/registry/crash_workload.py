@@ -1,13 +1,13 @@
-"""A real workload on one data folder, in processes that are killed: run as a module it is a zygote.
+"""A real workload on one data folder, in processes that are killed.
 
-It reads one JSON line a request, forks a child into a process group of its own, and answers with
-one JSON line. A fork of a process that has imported everything starts in milliseconds, so that
-hundreds of kills fit into a test.
+Run as a module, it reads one JSON line per request, forks a child into a process group of its own,
+and answers with one JSON line. A fork of a process that has imported everything starts in
+milliseconds, so that hundreds of kills fit into a test.
 
 request: {"number", "failpoint": str | null, "kill_after_s": float | null, "is_counted": bool}
 answer: {"killed": bool, "status": int}
 
-A round that is counted leaves in the file `hits` how often it passed each failpoint.
+A counted round writes to the file `hits` how often it passed each failpoint.
 """
 
 import contextlib
@@ -54,15 +54,15 @@ from support.service.client_door import pack_and_recipe
 
 # Repositories older than this many rounds are deleted and collected.
 ROUNDS_KEPT = 2
-# Tensors that a transaction makes known: so few that a tiny model's pack needs several.
+# Tensors that one transaction inserts: so few that a tiny model's pack needs several.
 PART_TENSORS = 2
-# Files that a step of an ingest takes: those of a push are several steps.
+# Files of one ingest step: so few that a push needs several steps.
 STEP_FILES = 2
 
 
 @dataclass(frozen=True)
 class Journal:
-    """What was acknowledged, written by the children, one line a fact; survives their death."""
+    """What was acknowledged: the children append one line per fact, which survives their death."""
 
     path: Path
 
@@ -72,7 +72,7 @@ class Journal:
         os.close(fd)
 
     def acknowledged(self) -> dict[tuple[str, str], str]:
-        """(repository, path) -> SHA-256 of what must be there; what was being deleted need not."""
+        """(repository, path) -> SHA-256 of files that must exist, without those being deleted."""
         files: dict[tuple[str, str], str] = {}
         for line in self.path.read_text().splitlines():
             fact = json.loads(line)
@@ -84,7 +84,7 @@ class Journal:
 
 
 def run_jobs(reg: Registry) -> None:
-    """Every job that is queued, or was begun by a process that died, to its end."""
+    """Run every job that is queued or was interrupted, until none is left."""
     while True:
         with reg.db.read() as session:
             waiting = [*queue.running(session), *queue.next_queued(session)]
@@ -113,14 +113,14 @@ def _recompress(reg: Registry) -> None:
 
 
 def round_of_work(data_dir: Path, models: Path, journal: Journal, number: int) -> None:
-    """Push a fine-tune and then its base, ingest, re-plan, recompress what a client has sent,
-    delete what is old, collect garbage.
+    """Push a fine-tune, then its base, and as clients of both kinds; ingest, re-plan, recompress,
+    make a repository public, delete old repositories, collect garbage.
     """
     family = number % len(list(models.glob("*.base")))
     base = (models / f"{family}.base").read_bytes()
     tuned = (models / f"{family}.tuned").read_bytes()
     sent = _of_its_own((models / f"{family}.sent").read_bytes(), number)
-    # How hard encoders look for what they write makes a kill no harder to survive.
+    # Effort fast, because a higher effort would not make a kill harder to survive.
     with Registry.open(Settings(data_dir=data_dir, codec_effort="fast")) as reg:
         who = caller(reg, "alice", scope="write")
         run_jobs(reg)
@@ -129,11 +129,11 @@ def round_of_work(data_dir: Path, models: Path, journal: Journal, number: int) -
         _push(reg, who, journal, f"alice/base-{number}", base)
         run_jobs(reg)
         _send(reg, who, journal, f"alice/sent-{number}", sent, base)
-        _recompress(reg)  # of a revision: what was sent
+        _recompress(reg)  # of a revision: the frames that the client sent
         _send_by_xet(reg, who, journal, f"alice/xet-{number}", _xorb(number))
         make_public(reg, FileReader(reg), who, f"alice/sent-{number}")
         run_jobs(reg)
-        _recompress(reg)  # of none: what it was before it was public
+        _recompress(reg)  # of no revision: the private frames from before make_public
         for repository in list_repositories(reg, who, namespace="alice", limit=1000).items:
             if int(repository.name.rsplit("-", 1)[1]) <= number - ROUNDS_KEPT:
                 journal.add(deleting=repository.name)
@@ -149,7 +149,7 @@ def round_of_work(data_dir: Path, models: Path, journal: Journal, number: int) -
 
 
 class _TwoFileSystems(Disk):
-    """What lies elsewhere than the objects is copied to them, as if it were on another disk."""
+    """Renames into `objects` fail as if their source were on another disk, so the store copies."""
 
     def rename(self, source: Path, target: Path) -> None:
         if "objects" in target.parts and "objects" not in source.parts:
@@ -158,7 +158,7 @@ class _TwoFileSystems(Disk):
 
 
 def _of_its_own(data: bytes, number: int) -> bytes:
-    """The model with another first word in each tensor: no earlier round has left any of them."""
+    """The model with another first word in each tensor, so that no earlier round has stored any."""
     changed = bytearray(data)
     plan = plan_file(lambda start, n: data[start : start + n], len(data), "m.safetensors")
     for piece in plan.tensor_pieces():
@@ -167,7 +167,7 @@ def _of_its_own(data: bytes, number: int) -> bytes:
 
 
 def collect_all(reg: Registry) -> None:
-    """Garbage collection of a folder that nobody else uses: twice, since it condemns first."""
+    """Collect all garbage if no other process uses the folder: first condemn, then delete."""
     for _ in range(2):
         apply_gc(reg, plan_gc(reg, lease_s=0, grace_s=0))
 
@@ -190,7 +190,7 @@ def _push(
 def _send(
     reg: Registry, who: Caller, journal: Journal, name: str, data: bytes, base: bytes
 ) -> None:
-    """Push as our client does: a pack of deltas and a recipe instead of the file."""
+    """Push like the DeltaHub client: a pack of deltas and a recipe instead of the file."""
     pack, recipe = pack_and_recipe(data, base)
     ensure_repository(reg, who, name, private=True)
     accept_pack(reg, FileReader(reg), who, name, upload(reg, who, pack))
@@ -205,7 +205,7 @@ def _xorb(number: int) -> XorbOf:
 
 
 def _send_by_xet(reg: Registry, who: Caller, journal: Journal, name: str, xorb: XorbOf) -> None:
-    """Push as a client of Hugging Face does."""
+    """Push by Xet, like a Hugging Face client."""
     ensure_repository(reg, who, name)
     send_xorb(reg, name, xorb)
     file = FileOf([TermOf(xorb, 1), TermOf(xorb, 0, 2)])
@@ -215,7 +215,7 @@ def _send_by_xet(reg: Registry, who: Caller, journal: Journal, name: str, xorb: 
 
 
 class _Counting:
-    """Stands in the place of a trigger: compared with each failpoint's name, it takes note."""
+    """Replaces the trigger: it counts each failpoint whose name it is compared with."""
 
     def __init__(self) -> None:
         self.hits: Counter[str] = Counter()
@@ -231,7 +231,7 @@ def _child(folder: Path, request: dict[str, object]) -> None:
     os.environ["DELTAHUB_FAILPOINT_GROUP"] = "1"
     counting = _Counting()
     if request["is_counted"]:
-        failpoints._trigger = counting  # type: ignore[assignment]  # has all that is asked of it
+        failpoints._trigger = counting  # type: ignore[assignment]  # duck-typed
     elif request["failpoint"]:
         failpoints._trigger = failpoints._Trigger(str(request["failpoint"]))
     try:
@@ -250,7 +250,7 @@ def _child(folder: Path, request: dict[str, object]) -> None:
 def main() -> None:
     folder = Path(sys.argv[1])
     switch.PART_TENSORS = PART_TENSORS
-    pipeline.STEP_FILES = STEP_FILES  # type: ignore[misc]  # final for everybody else
+    pipeline.STEP_FILES = STEP_FILES  # type: ignore[misc]  # Final
     with Registry.open(Settings(data_dir=folder / "data")) as reg:
         bootstrap.bootstrap_admin(reg)
         caller(reg, "alice")

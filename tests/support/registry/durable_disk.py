@@ -19,8 +19,8 @@ from deltahub.registry.storage.disk import Disk
 class DurableDisk(Disk):
     """Everything below `root` at the time of construction is durable.
 
-    Files made without this disk (the database, its lock, which look after themselves) are left
-    as they are. The contents that it must remember are kept in memory.
+    Files made without this disk are left as they are: the database and its lock, which are
+    durable by themselves. Durable contents are kept in memory.
     """
 
     def __init__(self, root: Path) -> None:
@@ -42,7 +42,7 @@ class DurableDisk(Disk):
             fd = super().open(path, flags)
             stat = os.fstat(fd)
             if is_new:
-                # An inode's number is used again once its last name is gone.
+                # An inode's number may be reused after its last name is gone.
                 self._nodes[stat.st_dev, stat.st_ino] = number = next(self._numbers)
                 self._files[number] = b""
             self._open[fd] = self._nodes[stat.st_dev, stat.st_ino]
@@ -101,7 +101,7 @@ class DurableDisk(Disk):
                 self._folders[number] = self._names(path)
 
     def crash(self) -> None:
-        """Lose the power: only what is durable is there afterwards. Reopen everything after it."""
+        """Lose the power: only durable files and names remain. Reopen everything afterwards."""
         with self._lock:
             self._open.clear()
             self._restore(self.root, self._folders[self._known(self.root)])
@@ -111,7 +111,7 @@ class DurableDisk(Disk):
             self._adopt(self.root)
 
     def copy_durable(self, target: Path) -> None:
-        """What a loss of power at this moment would leave, below a folder that is made."""
+        """Copy what a loss of power would leave now into a new folder."""
         with self._lock:
             self._copy(self._known(self.root), target)
 

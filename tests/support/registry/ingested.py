@@ -1,4 +1,4 @@
-"""Revisions pushed and ingested as a worker does it, and what became of their tensors."""
+"""Pushes and ingests revisions like a worker, and reads how their tensors are stored."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ def push_ingested(
     private: bool = False,
     base: str | None = None,
 ) -> int:
-    """The row of a new revision with these files, ingested, its followers' jobs queued."""
+    """Push and ingest these files; returns the new revision's row id. Re-plan jobs are queued."""
     pushed = push(reg, who, name, files, private=private, base=base)
     with reg.db.read() as session:
         revision = session.scalars(
@@ -68,9 +68,9 @@ def send_ingested(
     private: bool = False,
     base: str | None = None,
 ) -> int:
-    """The row of a new revision with this model, sent as our client does that has no base at hand.
+    """Push this model like the DeltaHub client without a base; returns the new revision's row id.
 
-    Frames that stand alone and a recipe; proved, ingested, its followers' jobs queued.
+    It sends standalone frames and a recipe, which is verified. Re-plan jobs are queued.
     """
     pack, recipe = pack_and_recipe(data, to_file({"unlike": torch.zeros(1)}))
     ensure_repository(reg, who, name, private=private)
@@ -93,7 +93,7 @@ def declare(
     base: str | None,
     operations: Sequence[Operation] = (),
 ) -> int:
-    """The row of a new revision that names this base, its job done, its followers' jobs queued."""
+    """Commit a declaration of this base and run its job; returns the new revision's row id."""
     pushed = commit(reg, who, name, "main", operations, base=base)
     with reg.db.read() as session:
         revision = session.scalars(
@@ -116,7 +116,7 @@ def ingest(reg: Registry, revision: int, job_id: str) -> None:
 
 
 def run_replans(reg: Registry) -> int:
-    """Do the replan jobs that wait; returns how many tensors changed their frames."""
+    """Run the queued replan jobs; returns how many tensors got other frames."""
     switched = 0
     while True:
         with reg.db.read() as session:
@@ -156,7 +156,7 @@ def stored_tensors(reg: Registry, revision: int) -> dict[str, Stored]:
 
 
 def read_file(reg: Registry, revision: int, path: str) -> bytes:
-    """The file's bytes as a download gets them."""
+    """The file's bytes as a download returns them."""
     with reg.db.read() as session:
         file = session.scalars(
             select(File)

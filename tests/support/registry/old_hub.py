@@ -1,4 +1,4 @@
-"""A hub that was written at effort fast, and by a client, for `deltahub recompress` to better."""
+"""A hub with frames of effort fast and of a client, which `deltahub recompress` can improve."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +54,7 @@ FILES = {
 
 
 def in_f32(tensors: Tensors) -> bytes:
-    """A file of the same numbers in a longer dtype."""
+    """A file with the same values in a longer dtype."""
     return to_file({name: tensor.float() for name, tensor in tensors.items()})
 
 
@@ -67,7 +67,7 @@ class OldHub:
 
 
 def make_old_hub(folder: Path) -> OldHub:
-    """A base and a fine-tune in public, and another fine-tune sent to ann's own, without a base."""
+    """A public base and fine-tune, and a fine-tune sent without a base to ann's own repository."""
     with opened_registry(folder, codec_effort="fast") as reg:
         ann = caller(reg, "ann")
         base, tune, sent = FILES.values()

@@ -24,7 +24,7 @@ DATABASE = "deltahub.sqlite3"
 
 @cache
 def _empty_database() -> bytes:
-    """What the migrations make of no database: once a process, as it takes 0.1 s of each test."""
+    """A database file after all migrations, made once per process because it takes 0.1 s."""
     with TemporaryDirectory() as folder:
         Registry.open(Settings(data_dir=Path(folder))).close()
         with closing(sqlite3.connect(Path(folder) / DATABASE)) as database:
@@ -35,7 +35,7 @@ def _empty_database() -> bytes:
 def opened_registry(
     tmp_path: Path, disk: Disk | None = None, **settings: Any
 ) -> Iterator[Registry]:
-    """A registry below tmp_path/data; opening it twice goes on with the same data."""
+    """A registry in tmp_path/data. Opening it again continues with the same data."""
     if disk is None and "database_url" not in settings and not (tmp_path / "data").exists():
         (tmp_path / "data").mkdir(0o700, parents=True)
         (tmp_path / "data" / DATABASE).write_bytes(_empty_database())
@@ -46,7 +46,7 @@ def opened_registry(
 def caller(
     reg: Registry, name: str, *, is_admin: bool = False, scope: Scope | None = None
 ) -> Caller:
-    """The user, made if absent, as authenticated by a new token; by default of the widest scope."""
+    """The user, made if missing, authenticated by a new token, by default of the widest scope."""
     user = next((user for user in users.list_users(reg) if user.name == name), None)
     user = user or users.create_user(reg, name, is_admin=is_admin)
     widest: Scope = "admin" if user.is_admin else "write"
@@ -68,7 +68,7 @@ def sha256_of(data: bytes) -> str:
 
 
 def upload(reg: Registry, who: Caller, data: bytes) -> str:
-    """The SHA-256 of data, uploaded whole."""
+    """Upload data; returns its SHA-256."""
     sha256 = sha256_of(data)
     assert receive(reg, who, sha256, len(data), 0, [data] if data else []).is_complete
     return sha256
@@ -77,7 +77,7 @@ def upload(reg: Registry, who: Caller, data: bytes) -> str:
 def ensure_repository(
     reg: Registry, who: Caller, name: str, *, private: bool = False
 ) -> RepositoryInfo:
-    """The repository, made if absent; one that exists keeps its visibility."""
+    """Make the repository if it is missing; an existing one keeps its visibility."""
     try:
         return create_repository(reg, who, name, private=private)
     except RepositoryExists:
@@ -96,7 +96,7 @@ def push(
     expected_parent: str | None = None,
     base: str | None = None,
 ) -> CommitResult:
-    """A commit that adds files (path -> bytes) to a repository, made if absent. Not ingested."""
+    """Commit files (path -> bytes) to a repository, made if missing. They are not ingested."""
     ensure_repository(reg, who, name, private=private)
     adds: list[Operation] = [
         AddFile(path, upload(reg, who, data), len(data)) for path, data in files.items()

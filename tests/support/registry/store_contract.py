@@ -1,4 +1,4 @@
-"""What every store must do; a test class of a store inherits it and gives the store."""
+"""Tests of the Store contract. The test class of a store inherits them and provides the store."""
 
 import threading
 from collections.abc import Iterator

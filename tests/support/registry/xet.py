@@ -1,6 +1,6 @@
-"""What a Hugging Face client makes of files for an upload by Xet: xorbs and shards.
+"""Xorbs and shards, as a Hugging Face client makes them for an upload by Xet.
 
-An encoder of our own, so that tests can say what real clients would never send.
+This is an encoder of its own, so that tests can send what real clients never send.
 """
 
 import struct
@@ -45,7 +45,7 @@ def pack_chunk(data: bytes, scheme: int = 0) -> bytes:
 
 @dataclass(frozen=True)
 class XorbOf:
-    """Chunks as a client sends them together."""
+    """A xorb of these chunks."""
 
     chunks: Sequence[bytes]
     scheme: int = 0
@@ -86,7 +86,7 @@ class TermOf:
 
 @dataclass(frozen=True)
 class FileOf:
-    """A file of these terms. The fields that are set say something else than the truth."""
+    """A file of these terms. Fields that are set override the true values."""
 
     terms: Sequence[TermOf]
     sha256: str | None = None
@@ -142,7 +142,7 @@ def cut(data: bytes, chunk_bytes: int = 10_000) -> list[bytes]:
 
 
 def send_xorb(reg: Registry, name: str, xorb: XorbOf) -> bool:
-    """As a writer to the repository; whether it was new."""
+    """Send the xorb as a writer of the repository; whether it was new."""
     repository = repository_row(reg, name)
     body = xorb.body
     blocks = [body[i : i + 7000] for i in range(0, len(body), 7000)]
@@ -152,7 +152,7 @@ def send_xorb(reg: Registry, name: str, xorb: XorbOf) -> bool:
 def send_shard(
     reg: Registry, who: Caller, name: str, files: Sequence[FileOf], body: bytes | None = None
 ) -> Progress:
-    """The files of a shard, landed."""
+    """Send a shard; returns its landed files."""
     place = place_of(repository_row(reg, name))
     path = reg.scratch / "a-shard"
     path.write_bytes(ShardOf(files).body if body is None else body)
