@@ -51,7 +51,7 @@ def tables(draw: st.DrawFn, alphabet: Alphabet) -> Table:
 @given(data=st.data())
 def test_a_table_comes_back_from_its_fields(alphabet: Alphabet, data: st.DataObject) -> None:
     table = data.draw(tables(alphabet))
-    reader = BitReader(write_fields(table_fields(table, alphabet.stride)))
+    reader = BitReader(write_fields(table_fields(table, alphabet.length_distance)))
     assert read_table(reader, table.table_log, alphabet) == table
     assert reader.take_rest() == b""
 
