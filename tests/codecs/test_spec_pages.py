@@ -222,7 +222,7 @@ def test_the_block_of_the_neuzip_page_decodes_to_what_the_page_says() -> None:
     assert follow(model.coder, rows) == unguarded(block)
     words = [int(row[6], 16) for row in rows]
     assert words == model.words.read(decoded)
-    assert [total(row[5]) for row in rows] == [model.number(word) for word in words]
+    assert [total(row[5]) for row in rows] == [model.value(word) for word in words]
 
 
 @pytest.mark.parametrize("name", list(VERSIONS))

@@ -62,7 +62,7 @@ def test_each_state_can_follow_each_symbol_in_one_way(data: st.DataObject) -> No
     table = data.draw(tables(ALPHABET))
     ways: dict[tuple[int, int], int] = {}
     for before, state in enumerate(table.states):
-        for low in range(1 << state.n_digits):
+        for low in range(1 << state.n_bits):
             assert (state.symbol, state.next_state + low) not in ways
             ways[state.symbol, state.next_state + low] = before
     used = [symbol for symbol, frequency in enumerate(table.frequencies) if frequency]
