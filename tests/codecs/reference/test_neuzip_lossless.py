@@ -152,9 +152,9 @@ def test_a_damaged_block_is_refused() -> None:
         ("2\\^11 states", replace(GOOD, table=replace(GOOD.table, table_log=11))),
         ("8 zero bits", replace(GOOD, zero_bits=8)),
         ("63 zero bits", replace(GOOD, zero_bits=63)),
-        ("8 leading bits", replace(GOOD, n_leading=8)),
-        ("4 leading bits", replace(GOOD, n_leading=4)),
-        ("1 leading bits", replace(GOOD, n_leading=1, zero_bits=7)),
+        ("8 leading bits in every mantissa", replace(GOOD, n_leading=8)),
+        ("4 leading bits in every mantissa", replace(GOOD, n_leading=4)),
+        ("1 leading bits in every mantissa", replace(GOOD, n_leading=1, zero_bits=7)),
     ],
 )
 def test_a_faulty_prelude_is_refused(fault: str, model: Model) -> None:

@@ -23,7 +23,7 @@ every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.n
 
 
 def value(words: Words, magnitude: int) -> Fraction:
-    """The value of a word without its sign, in last places of denormals; Inf as if finite.
+    """The value of a word without its sign, in units of the least denormal; Inf as if finite.
 
     It grows with the word, so words of one sign are in the order of their values.
     """

@@ -31,7 +31,7 @@ KERNELS = {
 }
 GATHERS = "avx512_gathers"
 KERNELS[GATHERS] = [*KERNELS["avx512"], "-DDELTAHUB_GATHERS"]
-# Vector elements wrap around. SIMDe's are plain integers, which wrap only with -fwrapv.
+# Elements of vectors wrap around, as those of SIMDe are not told to.
 EMULATED = [
     f"-I{TESTS / 'support' / 'codecs' / 'emulated'}", f"-I{simde_py.get_include()}",
     "-Og", "-D__AVX2__=1",
