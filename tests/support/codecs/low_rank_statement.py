@@ -58,9 +58,9 @@ def trial_bits(dtype: DType, words: Words, base: Words, low_rank: LowRank) -> fl
 
 
 def residual_bits(d: Integers, classes: Integers) -> float:
-    """The entropy of the numbers d, each class with a distribution of its own.
+    """The entropy of the differences d, with one distribution for each class.
 
-    d: how many words each word is from its prediction. classes: of d's shape, see scale_classes.
+    d: number of words from each prediction to its word. classes: of d's shape, see scale_classes.
     """
     symbols, widths = _symbols(d)
     keys = (classes - classes.min()) * np.int32(_N_SYMBOLS) + symbols
@@ -91,9 +91,9 @@ def scale_classes(d: Integers, exponents: I32) -> I32:
 
 
 def factor_bits(values: NDArray[np.int16]) -> float:
-    """The entropy of factors, each column one component with a distribution of its own.
+    """The entropy of factors, with one distribution for each column (component).
 
-    values: (n, rank). The low digits that all values of a column have in common, 0, are free.
+    values: (n, rank). Trailing zero bits that all values of a column share cost nothing.
     """
     digits = np.bitwise_or.reduce(values, axis=0).astype(np.int32)
     strides = np.log2(np.maximum(digits & -digits, 1)).astype(np.int32)
