@@ -2,7 +2,7 @@
 
 HubError
  |- NotFound, Unauthorized, Forbidden, Conflict, InvalidRequest, LimitExceeded, StorageFull,
- |  DataLost, JobFailed, ...      the the hub sent this code
+ |  DataLost, JobFailed, ...      the hub sent this code
  |- ClientError                   found by the client; the hub never sends these codes
      |- HubUnreachable            no connection, or it stayed broken for longer than patience_s
      |- BadResponse               an answer that is not a hub's

@@ -87,9 +87,9 @@ class Sample:
     def may_stand_alone(self, coded_bytes: int) -> bool:
         """Whether these elements without a base may take no more than `coded_bytes`.
 
-        False where they take more for sure: hardly a delta takes as much as what of a float is kept
-        as it is, unless they repeat; else all exponents are counted. By zstd, where a little of
-        them says so.
+        False only if they certainly take more. A delta hardly ever takes as much as the bits of a
+        float that are stored raw, so that such a bound is enough unless the bytes repeat. Otherwise
+        all exponents are counted, and zstd is tried if a small part compresses well.
         """
         is_below = _is_below_raw_bits(self._dtype, self._source, len(self._source), coded_bytes)
         if is_below and not self._repeats(coded_bytes):
@@ -123,13 +123,13 @@ class Sample:
         return self._neuzip
 
     def _repeats(self, coded_bytes: int) -> bool:
-        """Whether zstd may take as few bytes, by so few that all tensors can be asked."""
+        """Whether zstd may reach `coded_bytes`, judged by one short run."""
         begin = self._begins[len(self._begins) // 2]
         few = self._source[begin : begin + REPEATING_BYTES]
         return compressed_size(few) * len(self._source) <= coded_bytes * len(few)
 
     def _is_zstd_near(self, size: int) -> bool:
-        """Where a little of the sample is far from that, it is all there is to know."""
+        """Whether zstd comes near `size`, judged by a small part of the sample."""
         if self._zstd_of_few is None:
             begin = self._begins[0]
             n = min(max(self._size // 8, LEAST_ZSTD), self._run_bytes)

@@ -119,7 +119,7 @@ def _find_named_model(session: ReadSession, target: Target) -> int | None:
 
 
 def _is_younger(session: ReadSession, option: BaseOption, tensor_id: int) -> bool:
-    """Whether some tensor of the option came after this one, to the same domain."""
+    """Whether a tensor of the option was stored later than this one in the same domain."""
     tensor = session.get(Tensor, tensor_id)
     rows: Iterable[Tensor] = session.scalars(select(Tensor).where(Tensor.id.in_(_ids(option))))
     return tensor is not None and any(

@@ -123,7 +123,7 @@ def apply_operations(
 
 
 def _changed(before: Tree, operations: Sequence[Operation]) -> set[str]:
-    """SHA-256 of each file that an operation puts at a path with other contents, or none."""
+    """SHA-256 of each file that an operation puts at a path that is new or had other bytes."""
     return {
         operation.sha256
         for operation in operations

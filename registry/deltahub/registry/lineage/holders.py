@@ -28,9 +28,9 @@ def find_holders(
     *,
     exclude_repository: int | None = None,
 ) -> list[Holder]:
-    """Of every tensor, up to 64 of the revisions in these domains that held it first.
+    """For each tensor, the revisions in these domains that held it first, at most 64.
 
-    Cost: a short walk of indexes a tensor, however often the tensor is held.
+    Cost: a short index walk for each tensor, however many revisions hold it.
     """
     return [
         Holder(tensor, *row)

@@ -30,7 +30,7 @@ MIN_SHARE = 0.05
 MAX_PARENTS = 5
 # Parents are looked for by the largest tensors; shares are then counted over all.
 LOOKUP_TENSORS = 64
-# A look at the family of a revision that is stored anew.
+# Limits of the search for revisions to measure again after one was stored again.
 AFFECTED_TENSORS = 8
 MAX_AFFECTED = 200
 
@@ -139,10 +139,10 @@ def _candidate_parents(
 ) -> list[int]:
     """Revisions of other repositories that were the first to hold some of these tensors.
 
-    own, bases: the largest tell; looking at all would cost as much as the model has tensors.
-    Of shared tensors only older revisions count; of bases, which say themselves who came from
-    whom, newer ones too: a base may arrive after its fine-tunes. Neither counts where this
-    repository held the tensor before: then the others have it from here.
+    own, bases: only the largest tensors, because the cost grows with their number. For a shared
+    tensor only older revisions count. For a base newer revisions count too, because a base may
+    arrive after its fine-tunes. A tensor that this repository held earlier gives no parent, because
+    the other repositories have it from this one.
     """
     domain_id = session.get_one(Repository, revision.repository_id).domain_id
     domains = allowed_domains(session, domain_id)
@@ -164,7 +164,7 @@ def _candidate_parents(
     if declared is not None:
         base = session.get_one(Revision, declared)
         named = base.repository_id
-        # The one that was named stands for its whole repository, if it has any of this.
+        # If the declared revision holds some of these, no other revision of its model is a parent.
         if _held_by(session, declared, [*own, *bases]):
             parents = {one: None for one in parents if _repository_of(session, one) != named}
         if named != revision.repository_id:

@@ -52,7 +52,7 @@ def sketch_stored(
         target = Target.load(session, revision_id)
     tensors: list[Sketchable] = []
     rows: dict[str, int] = {}
-    # Remembers blocks and places; a sketch reads a tensor at 16 places.
+    # This reader caches blocks and locations, because a sketch reads a tensor at 16 places.
     read_stored = reader.base_reader(target.domain_id)
     for file in files:
         refs = named_tensors(reader, file)
@@ -82,8 +82,10 @@ def read_from(reader: FileReader, file: File, start: int = 0) -> Callable[[int, 
 
 
 def _ingested_tensors(reader: FileReader, file: File) -> list[Sketchable]:
-    """Of an ingested file. To read it as a file would look up its recipe and where each tensor and
-    its bases lie at every one of the places that a sketch reads; this reader remembers them.
+    """The tensors of an ingested file.
+
+    A reader of the file would look up the recipe and all locations at each place that a sketch
+    reads. The reader of tensors caches them.
     """
     read_stored = reader.base_reader(file.domain_id)
 

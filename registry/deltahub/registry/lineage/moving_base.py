@@ -1,8 +1,8 @@
-"""A base that is named without a revision is the model, however many commits its upload takes.
+"""A base that is declared without a revision follows main while main only gains weights.
 
-Clients make a repository with a first commit of its own, send a tokenizer or a card before the
-weights, or shards one commit after the other. Which revision the name stands for moves along while
-main only gains weights; a base that others replace them in stays what it was.
+Clients create a repository with a first commit of its own, then send a tokenizer or a card, and
+then shards, one commit after the other. When a commit replaces weights, the declaration stays at
+the revision before it.
 """
 
 from sqlalchemy import ColumnElement, and_, delete, or_, select
@@ -36,10 +36,10 @@ def author_of(session: ReadSession, revision: Revision) -> Caller | None:
 
 
 def advance_declared_bases(session: WriteSession, target: Target) -> set[int]:
-    """Let what names the target's model stand for its main as it is now, where that gained weights.
+    """Point declarations of the target's model at its current main, if main only gained weights.
 
-    Returns the revisions that were moved, each with its declared edge. One that its author may no
-    longer read stays as it is, and so does one that named a revision.
+    Returns the revisions whose declaration moved, each with its declared edge. A declaration stays
+    if it names a revision, or if its author may no longer read the model.
     """
     repository = session.get_one(Repository, target.repository_id)
     head = find_ref(session, repository, "branch", DEFAULT_BRANCH)
@@ -81,7 +81,7 @@ def _declared_revisions(session: ReadSession, repository_id: int) -> list[Revisi
 
 
 def _only_gained_weights(session: ReadSession, before: Revision, after: Revision) -> bool:
-    """Whether a revision has all weights of another one, and more; not while that is ingested."""
+    """Whether `after` has all weights of `before`, and more. False while `before` is ingested."""
     job = None if before.ingest_job_id is None else session.get(Job, before.ingest_job_id)
     if job is not None and job.state in queue.ACTIVE:
         return False

@@ -82,7 +82,7 @@ class _ReadFailed(Exception):
 
 @contextmanager
 def _naming_tensor(location: TensorLocation) -> Iterator[None]:
-    """Errors inside concern this tensor. Errors of the spool may concern other tensors."""
+    """Turn read errors into _ReadFailed of this tensor; errors of a spool may be of another one."""
     try:
         yield
     except (DataLost, StoreError) as exc:
@@ -124,7 +124,7 @@ class FrameReencoder:
                 tries += 1
                 if tries == MAX_TRIES:
                     raise
-                log.info("tensors of domain %d are attempts once more: %s", self._domain_id, exc)
+                log.info("tensors of domain %d are tried once more: %s", self._domain_id, exc)
             else:
                 tries = 0
                 for _ in range(n_tensors):
@@ -200,10 +200,10 @@ class FrameReencoder:
         spec = TensorSpec(header.tensor, header.dtype, 1, header.tensor_count)
         part = FrameRange(header.start, header.count, header.rows, header.columns)
         threads = self._reg.settings.codec_threads
-        attempts = encode_part(
+        encoded = encode_part(
             spec, part, source, header.base, self._read_base, self._effort, threads
         )
-        return attempts if len(attempts) < frame.length else None
+        return encoded if len(encoded) < frame.length else None
 
     def _read_frame(self, location: TensorLocation, frame: FrameLocation) -> memoryview:
         with _naming_tensor(location):
@@ -237,19 +237,19 @@ class FrameReencoder:
             mark_tried(session, (tensor.id for tensor in tensors), generation)
         reached("recompress.switch.before_commit")
 
-    def _switch_one(self, session: WriteSession, sealed: SealedPacks, attempts: _Attempt) -> bool:
-        row = session.get_one(Tensor, attempts.location.id)
+    def _switch_one(self, session: WriteSession, sealed: SealedPacks, attempt: _Attempt) -> bool:
+        row = session.get_one(Tensor, attempt.location.id)
         was_foreign = row.is_foreign
-        tensor = sealed.tensors[attempts.location.hash]
+        tensor = sealed.tensors[attempt.location.hash]
         try:
             with session.begin_nested():
                 max_depth = self._reg.settings.max_depth
                 switch_tensor(session, row.id, tensor.frames, tensor.bases, max_depth)
         except (DeltaCycle, BaseGone, TensorNotFound) as exc:
-            log.info("tensor %s stays as it is: %s", attempts.location.hash.hex(), exc)
+            log.info("tensor %s stays as it is: %s", attempt.location.hash.hex(), exc)
             return False
         # Only the namespace of a client decodes the frames that it encoded.
-        row.is_foreign = was_foreign and attempts.keeps
+        row.is_foreign = was_foreign and attempt.keeps
         return True
 
 

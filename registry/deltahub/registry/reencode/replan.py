@@ -190,8 +190,9 @@ class Replanner:
         session: WriteSession,
         sealed: SealedPacks,
     ) -> None:
-        """Add to `saved` the bytes that each switch saves; a tensor that would close a cycle stays
-        as it is.
+        """Switch the tensors whose deltas are worth it, and add the saved bytes of each to `saved`.
+
+        A tensor that would close a cycle, or whose base was deleted, stays as it is.
         """
         for content, tensor in sealed.tensors.items():
             stored = batch[content]

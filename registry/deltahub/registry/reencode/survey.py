@@ -57,7 +57,7 @@ class Survey:
 
 
 def survey(reg: Registry, effort: Effort, repository_id: int | None = None) -> Survey:
-    """Look at every frame that the encoders of today have not had in hand at this effort.
+    """Classify every frame that the encoders of this release have not tried at this effort.
 
     repository_id: only tensors that files of this repository name. Cost: a scan of the frames'
     rows, and a read of the store for each frame that is not known to be up to date.

@@ -307,7 +307,7 @@ def _report_base(
 
 
 def _pending_job(session: ReadSession, revision: Revision) -> str | None:
-    """The job that has yet to decide how this revision is stored, the first of them."""
+    """The oldest active ingest or re-planning job of the revision, None if there is none."""
     return session.scalar(
         select(Job.id)
         .where(

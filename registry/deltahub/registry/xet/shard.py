@@ -147,10 +147,10 @@ def answered_bytes(n_chunks: Collection[int]) -> int:
 
 
 def answered_shard(xorbs: Iterable[tuple[bytes, XorbIndex]], expires: datetime) -> Iterator[bytes]:
-    """A shard without files, for a client: (hash, chunks) of xorbs, a piece for each of them.
+    """A shard without files, for a client. Yields a piece for each xorb.
 
-    With the footer that clients need, without a key over the chunks' hashes, and without tables
-    for looking them up, which clients make themselves. expires: until when it holds.
+    xorbs: (hash, chunks). The shard has the footer that clients need. It has no key over the
+    chunks' hashes and no lookup tables, because clients make those. expires: the end of its use.
     """
     begin = _HEADER.size
     xorbs_at = end = begin + _RECORD.size
