@@ -86,11 +86,14 @@ class Case:
         assert {depths[each] for each in depths if each.endswith("up.weight")} == {1}
         assert max(depths.values()) == 1
         assert set(depths_of(self.info(self.base)).values()) == {0}
+        assert found["totals"]["own"] < 0.8 * (self._tune / PATH).stat().st_size
+        self.assert_comes_back()
+        return found
+
+    def assert_comes_back(self) -> None:
         weights = (self._tune / PATH).read_bytes()
-        assert found["totals"]["own"] < 0.8 * len(weights)
         came = Path(self.machine.another().run(DOWNLOAD, name=self.name)).read_bytes()
         assert sha256(came).digest() == sha256(weights).digest()
-        return found
 
     def assert_named_and_used(self) -> None:
         found = self.assert_made_from_base()["base"]
@@ -125,15 +128,28 @@ def test_a_card_that_comes_with_the_weights_names_their_base(case: Case) -> None
     case.assert_named_and_used()
 
 
-def test_a_card_that_comes_later_makes_the_weights_a_difference(case: Case) -> None:
+def test_a_card_that_comes_before_the_base_makes_the_weights_a_difference(case: Case) -> None:
+    case.upload_tune()
+    case.info()
+    case.upload_file(case.name, "README.md", card_of(case.base))
+    case.upload_base()
+    case.assert_named_and_used()
+
+
+def test_a_card_that_comes_after_the_base_leaves_the_base_a_difference(case: Case) -> None:
     case.upload_tune()
     case.info()
     case.upload_base()
-    case.info(case.base)
-    # Nobody has said which came from which: the first stays whole.
+    depths = depths_of(case.info(case.base))
+    assert max(depths.values()) == 1
+    # Nobody has said which came from which: the first stays whole, and does so from now on.
     assert set(depths_of(case.info()).values()) == {0}
     case.upload_file(case.name, "README.md", card_of(case.base))
-    case.assert_named_and_used()
+    found = case.info()
+    assert set(depths_of(found).values()) == {0}
+    assert (found["base"]["declared"], found["base"]["declared_status"]) == (case.base, "unused")
+    assert depths_of(case.info(case.base)) == depths
+    case.assert_comes_back()
 
 
 def test_a_card_names_a_base_that_is_made_and_uploaded_later(case: Case) -> None:
