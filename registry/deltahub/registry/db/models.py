@@ -102,9 +102,7 @@ class Membership(Base):
 
 
 class Domain(Base):
-    """The boundary of shared storage: `public`, or the private data of a namespace
-    (`namespace:<id>`).
-    """
+    """The boundary of shared storage: `public`, or a namespace's private data (`namespace:ID`)."""
 
     __tablename__ = "domains"
     id: Mapped[int] = mapped_column(Id, primary_key=True)
@@ -263,8 +261,7 @@ class Frame(Base):
     offset: Mapped[int] = mapped_column(BigInteger)  # in the pack
     length: Mapped[int] = mapped_column(BigInteger)  # bytes in the pack
     codec: Mapped[int] = mapped_column()
-    # Generation of the newest encoders that have tried to make the frame smaller
-    # (packs/encoder_rank.py); 0: encoded by a client, or by a release without generations.
+    # The encoder generation that last tried to make the frame smaller; 0: encoded by a client.
     tried: Mapped[int] = mapped_column(default=0, server_default="0")
 
 

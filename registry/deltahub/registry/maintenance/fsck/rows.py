@@ -127,7 +127,7 @@ def check_frame_packs(session: Session) -> Findings:
 
 
 def check_bounds(session: Session) -> Findings:
-    """Check that frames lie after the header and before the index of their pack, and do not overlap."""
+    """Frames lie between the header and the index of their pack, and do not overlap."""
     counts = select(Frame.pack_id, func.count().label("n")).group_by(Frame.pack_id).subquery()
     rows = session.execute(
         select(Frame.pack_id, Frame.tensor_id, Frame.offset, Frame.length, Pack.size, counts.c.n)

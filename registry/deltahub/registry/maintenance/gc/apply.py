@@ -1,4 +1,4 @@
-"""Applies a plan of garbage collection. Each step checks its conditions again in its transaction."""
+"""Applies a plan of garbage collection. Each step checks its conditions in its transaction."""
 
 import fcntl
 import os
@@ -122,7 +122,7 @@ class _Collector:
         """Condemn the upload, delete its bytes, delete its row."""
         is_read = exists(select(File.id).where(File.landing_id == Landing.id))
         with self._reg.db.write() as session:
-            # Frees the unique key (user, sha256), so that the user can upload the same bytes meanwhile.
+            # Frees the unique key (user, sha256), so that the user can upload the bytes again.
             condemned = session.scalar(
                 update(Landing)
                 .where(Landing.id == item.id, landing_is_dead(self._moment), ~is_read)

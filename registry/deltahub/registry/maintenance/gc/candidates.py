@@ -149,7 +149,7 @@ class Candidates:
         condition: Callable[[Moment], ColumnElement[bool]],
         since: InstrumentedAttribute[Any],
     ) -> list[tuple[str, int]]:
-        """Packs to delete after the lease. since: the column with the time when the lease begins."""
+        """Packs to delete after the lease. since: the column with the start of the lease."""
         query = (
             select(Pack.id, Pack.size, since).where(condition(self._far_moment)).order_by(Pack.id)
         )
@@ -170,8 +170,9 @@ class Candidates:
                     dues[tensor] = max(dues[tensor], self._file_due[file])
 
     def _unneeded(self, dues: dict[int, datetime]) -> list[int]:
-        """The tensors that no tensor outside of `dues` needs, dependents before bases. Raises the due
-        time of a base to the latest due time of its dependents.
+        """The tensors that no tensor outside of `dues` needs, dependents before bases.
+
+        Sets the due time of a base to the latest due time of its dependents, if that is later.
         """
         dependents: dict[int, set[int]] = {tensor: set() for tensor in dues}
         for batch in batches(dependents):
