@@ -151,10 +151,10 @@ def response_bytes(n_chunks: Collection[int]) -> int:
 
 
 def response_shard(xorbs: Iterable[tuple[bytes, XorbIndex]], expires: datetime) -> Iterator[bytes]:
-    """A shard without files, for a client. xorbs: (hash, chunks); yields a piece for each xorb.
+    """A shard without files, for a client. Yields a piece for each xorb.
 
-    It has the footer that clients need, with expiry time `expires`. Chunk hashes have no key, and
-    there are no lookup tables, because clients build them.
+    xorbs: (hash, chunks). The shard has the footer that clients need. It has no key over the
+    chunks' hashes and no lookup tables, because clients make those. expires: the end of its use.
     """
     begin = _HEADER.size
     xorbs_at = end = begin + _RECORD.size
