@@ -1,4 +1,4 @@
-"""The list of failpoints is complete, and each kills where it says."""
+"""The list of failpoints is complete, and each kills the process at its place."""
 
 import os
 import re

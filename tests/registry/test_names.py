@@ -1,4 +1,4 @@
-"""Which paths and trees a revision may hold, and the mode a path gets."""
+"""Valid paths and trees of a revision, and the mode of a path."""
 
 import pytest
 from hypothesis import given

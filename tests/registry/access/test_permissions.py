@@ -1,4 +1,4 @@
-"""Who may read, write and delete; and that what may not be read behaves as absent."""
+"""Read, write and delete permissions. An unreadable repository behaves as an absent one."""
 
 import hashlib
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ class Hub:
         return self.by_name[name]
 
     def rights(self, name: str, repository: str) -> str:
-        """The allowed actions, as the first letters."""
+        """The first letters of the allowed actions."""
         actions: tuple[Action, ...] = get_args(Action)
         with self.reg.db.read() as session:
             row = load_repository(session, self["root"], f"lab/{repository}")
@@ -135,7 +135,7 @@ def test_only_writers_of_a_namespace_make_repositories_in_it(hub: Hub) -> None:
 
 
 def add_tensor(reg: Registry, data: bytes, file_sha256: str) -> bytes:
-    """A tensor row of a file that was pushed, as ingest would make it."""
+    """Add a tensor row to a pushed file, as ingest does."""
     name = hashlib.blake2b(data, digest_size=32).digest()
     with reg.db.write() as session:
         file = session.query(File).where(File.sha256 == file_sha256).one()

@@ -1,4 +1,4 @@
-"""Users, tokens, organizations, the first start and the command line for them."""
+"""Users, tokens, organizations, the first administrator, and `deltahub user`."""
 
 import json
 from collections.abc import Iterator

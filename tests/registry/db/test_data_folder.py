@@ -1,4 +1,4 @@
-"""Opening a data folder: what it makes, what it refuses, and how it says so."""
+"""Opening a data folder: created folders, refused folders, and error messages."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The migrations build exactly the schema of the models, once, and never touch a newer one."""
+"""Migrations build exactly the schema of the models, and refuse a newer schema."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ from support.registry.opened import opened_registry
 
 @pytest.fixture
 def database(tmp_path: Path) -> Database:
-    # Characters that a configuration file or URL might trip over.
+    # Characters that a configuration file or URL might misread.
     folder = tmp_path / "a folder 100% full"
     folder.mkdir()
     return Database(f"sqlite:///{folder}/test.sqlite3")
@@ -73,7 +73,7 @@ def test_processes_that_start_at_once_migrate_once(tmp_path: Path) -> None:
 
 
 def test_every_foreign_key_can_be_followed_back_by_an_index() -> None:
-    """Deleting a row makes the database look for what refers to it."""
+    """When a row is deleted, the database looks for rows that refer to it."""
     for table in Base.metadata.tables.values():
         first_columns = {next(iter(index.columns)).name for index in table.indexes}
         first_columns |= {

@@ -1,4 +1,4 @@
-"""A hub does its work on PostgreSQL; tests/postgresql has the rest."""
+"""A hub on PostgreSQL: the most important operations. tests/postgresql has more."""
 
 import json
 from collections.abc import Iterator

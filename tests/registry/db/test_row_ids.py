@@ -1,5 +1,5 @@
-"""SQLite gives the ids of deleted rows to the next ones: a reader that comes late gets no other's
-bytes, which may be private."""
+"""SQLite gives the ids of deleted rows to new rows. A late reader must not get the bytes of another
+file, which may be private."""
 
 import random
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ def push_mine(reg: Registry) -> File:
 
 
 def replace_by_secret(reg: Registry) -> File:
-    """The other file takes the row ids of the first one."""
+    """Delete the first file; a private file gets its row ids."""
     delete_repository(reg, caller(reg, "ann"), "ann/m")
     apply_gc(reg, plan_gc(reg, lease_s=0, grace_s=0))
     bob = caller(reg, "bob")
@@ -58,7 +58,7 @@ def test_a_tensor_that_is_another_is_not_read(tmp_path: Path) -> None:
         mine = push_mine(reg)
 
         class Late(FileReader):
-            """Looks where tensors lie only after everything has changed."""
+            """Locates tensors only after all rows have changed."""
 
             is_late = False
 
@@ -87,7 +87,7 @@ def test_places_that_a_reader_remembers_are_never_those_of_other_bytes(tmp_path:
 
         assert read(mine) == MINE
         secret = replace_by_secret(reg)
-        # What is to be proved needs rows, whatever a reader remembers.
+        # Verification reads the rows again, whatever a reader has cached.
         with pytest.raises(DataLost):
             b"".join(reader.stream_recipe(mine.domain_id, recipe, 0, mine.size))
         again = push_mine(reg)

@@ -1,4 +1,4 @@
-"""Sessions: readers cannot write, writers wait their turn, errors roll back."""
+"""Sessions: read sessions cannot write, write sessions queue, errors roll back."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What was read from the database is given again, and never for longer than it is true."""
+"""The cache returns a value until the next commit, and not longer."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +26,7 @@ def add_domain(database: Database, key: str) -> None:
 
 
 class Counter:
-    """Counts domains, and how often it was asked."""
+    """Counts domains, and its own calls."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -1,4 +1,4 @@
-"""The queue of jobs: one way through its states, seen only by those who may."""
+"""Jobs: state changes, and which callers see a job."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every fault that a disk, a bug or a hand can make is found, under its own code."""
+"""fsck finds damage by disks, bugs and operators, each under its own code."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def codes(reg: Registry, *, read_data: bool = False) -> set[str]:
 
 
 def sql(reg: Registry, *statements: str) -> None:
-    """Change rows as a faulty hand would: no foreign keys stand in the way."""
+    """Change rows with foreign keys off."""
     with closing(sqlite3.connect(reg.data_dir / "deltahub.sqlite3")) as connection:
         connection.execute("PRAGMA foreign_keys = OFF")
         for statement in statements:
@@ -68,7 +68,7 @@ def sql(reg: Registry, *statements: str) -> None:
 
 
 def a_pack(reg: Registry) -> tuple[str, int]:
-    """(id, bytes) of the pack that holds most."""
+    """(id, bytes) of the largest pack."""
     with reg.db.read() as session:
         pack = session.scalars(select(Pack).order_by(Pack.size.desc())).first()
     assert pack is not None
@@ -165,7 +165,7 @@ A_BASE = "(SELECT base_id FROM tensor_bases ORDER BY tensor_id LIMIT 1)"
 A_FILE = "(SELECT id FROM files WHERE kind = 'opaque' LIMIT 1)"
 PRIVATE = "(SELECT id FROM domains WHERE key != 'public' LIMIT 1)"
 
-# (what was done to the rows, the code that must be among the findings, read the data?)
+# (change of the rows, expected code, whether to read the data)
 ROW_FAULTS: list[tuple[str, str, bool]] = [
     ("UPDATE refs SET revision_id = 999", "ref_dangling", False),
     ("UPDATE refs SET revision_id = (SELECT max(id) FROM revisions)", "ref_dangling", False),
@@ -233,7 +233,7 @@ def test_a_fault_in_the_rows_is_found(
 
 
 def twins(reg: Registry) -> tuple[Tensor, Tensor]:
-    """Two tensors of one size that stand alone."""
+    """Two standalone tensors of the same size."""
     with reg.db.read() as session:
         alone = session.scalars(select(Tensor).where(Tensor.depth == 0).order_by(Tensor.id)).all()
     for one, other in combinations(alone, 2):
@@ -243,7 +243,7 @@ def twins(reg: Registry) -> tuple[Tensor, Tensor]:
 
 
 def point_at(reg: Registry, victim: Tensor, other: Tensor) -> Frame:
-    """Let the victim's row name the other's frame; that frame."""
+    """Point the victim's row at the frame of the other tensor; returns that frame."""
     place = f"(SELECT pack_id, offset, length FROM frames WHERE tensor_id = {other.id})"
     sql(
         reg,
@@ -257,7 +257,7 @@ def point_at(reg: Registry, victim: Tensor, other: Tensor) -> Frame:
 def test_another_tensors_frame_is_an_error_and_never_wrong_bytes(
     reg: Registry, is_warm: bool
 ) -> None:
-    """What is not a delta decodes under any name, so the name is compared."""
+    """A standalone frame decodes for any tensor, so fsck compares its tensor hash."""
     victim, other = twins(reg)
     point_at(reg, victim, other)
     reader, out = FileReader(reg), bytearray(victim.size)

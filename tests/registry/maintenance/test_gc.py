@@ -1,4 +1,4 @@
-"""Garbage goes, and nothing that anybody needs goes with it."""
+"""gc deletes all garbage, and nothing else."""
 
 import os
 from collections.abc import Iterator

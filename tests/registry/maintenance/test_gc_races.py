@@ -1,4 +1,4 @@
-"""Garbage collection beside pushes and readers, with nothing to protect them but the protocol."""
+"""gc beside pushes and readers, without grace or lease to protect them."""
 
 import random
 import threading
@@ -18,7 +18,7 @@ SHARED = random.Random(0).randbytes(30_000)
 
 
 def test_pushes_beside_gc_lose_nothing(tmp_path: Path) -> None:
-    """The same bytes come and go all the time; no grace and no lease cover up for anything."""
+    """The same bytes are pushed and deleted all the time, with no grace and no lease."""
     done = threading.Event()
     errors: list[BaseException] = []
 
@@ -82,7 +82,7 @@ def test_readers_beside_gc_get_their_bytes_or_are_told_that_the_file_is_gone(
         reader = threading.Thread(target=read, args=(reg, revision))
         reader.start()
         try:
-            for _ in range(3):  # forgets, writes the sparse pack anew, deletes the old one
+            for _ in range(3):  # deletes rows, repacks the sparse pack, deletes the old one
                 apply_gc(reg, plan_gc(reg, lease_s=0, grace_s=0))
         finally:
             done.set()

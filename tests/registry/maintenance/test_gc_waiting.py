@@ -1,4 +1,4 @@
-"""What a plan says of garbage that cannot go yet, and of dead bytes that stay."""
+"""The plan lists waiting garbage, and dead bytes in packs that stay."""
 
 import os
 from collections.abc import Iterator
@@ -97,7 +97,7 @@ def test_a_plan_shows_dead_bytes_that_live_packs_keep(reg: Registry, ann: Caller
         frame = session.scalars(select(Frame).order_by(Frame.length)).first()
         assert frame is not None
         dead = frame.length
-        session.delete(frame)  # as a re-planned tensor leaves its old frame behind
+        session.delete(frame)  # as re-planning leaves the old frame in its pack
     (item,) = plan_gc(reg, lease_s=0, grace_s=0).sparse
     assert item.size_bytes == dead + PACK_INDEX_BYTES
     assert any("packs with too few dead bytes" in line for line in plan_lines(plan_gc(reg)))

@@ -1,4 +1,4 @@
-"""A xorb that is lost or damaged on the disk is never used, and taken anew."""
+"""A lost or damaged xorb is never used, and a client can send it again."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -58,7 +58,7 @@ def test_a_xorb_whose_object_is_lost_is_taken_anew(reg: Registry, ann: Caller) -
 
 
 def damage(reg: Registry, how: str) -> None:
-    """Every xorb of the store loses a byte, or has another one."""
+    """Truncate every xorb of the store by a byte, or change a byte."""
     for item in list(reg.store.list("xorbs/")):
         data = bytearray(item.size)
         reg.store.get_into(item.key, 0, memoryview(data))
@@ -110,6 +110,6 @@ def test_chunks_of_a_damaged_xorb_come_from_the_file_that_has_them(
     assert send_shard(reg, ann, "ann/m", [other]).done == len(other.data)
     assert landed(reg, ann, other.digest) == other.data
     assert epoch(reg) == 0
-    # What is no fault of the disk stays one of the client's.
+    # An error that the disk did not cause stays an error of the client.
     with pytest.raises(HashMismatch, match="have SHA-256"):
         send_shard(reg, ann, "ann/m", [replace(FILE, sha256="0" * 64)])

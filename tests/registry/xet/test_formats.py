@@ -1,4 +1,4 @@
-"""Xet's formats: what the real client writes is read, all else is refused in bounded memory.
+"""Xet formats: data of the real client is read; anything else is refused in bounded memory.
 
 The vectors were written by hf_xet 1.8.0: three files, of text, floats and noise, in one xorb.
 """
@@ -58,7 +58,7 @@ def decoded(body: bytes) -> list[bytes]:
 
 
 def reference_root(nodes: list[tuple[bytes, int]]) -> bytes:
-    """The tree as the specification says it, level by level over the whole list."""
+    """The Merkle tree as the specification defines it, level by level over the whole list."""
     while len(nodes) > 1:
         above = []
         while nodes:
@@ -122,7 +122,7 @@ def test_what_the_real_client_wrote_is_read() -> None:
         (term,) = file.terms()
         assert to_text(term.xorb) == NAME
         part = index.part(term.first, term.end)
-        assert term.proof == range_hash(part.hashes())
+        assert term.verification == range_hash(part.hashes())
         assert term.size == part.size == file.size
         tree = Merkle()
         tree.update(part.entries())
@@ -138,7 +138,7 @@ def test_our_own_encoder_writes_the_same_shard_format() -> None:
     ours = ShardOf([FileOf([TermOf(xorb, t.first, t.end)]) for t in terms], [xorb]).body
     assert index.n_chunks == len(xorb.chunks)
     assert Shard(memoryview(ours)).n_files == 3
-    # The records of files are the same byte for byte; of xorbs, flags and stored sizes differ.
+    # File records are equal byte for byte. Xorb records differ in flags and stored sizes.
     n_file_bytes = 48 + 3 * 4 * 48 + 48
     assert ours[:n_file_bytes] == SHARD[:n_file_bytes]
 
@@ -170,7 +170,7 @@ def test_a_xorb_cut_short_or_with_a_flipped_bit_is_refused(data: st.DataObject) 
     if data.draw(st.booleans()):
         del damaged[data.draw(st.integers(0, len(XORB) - 1)) :]
     else:
-        # The text chunk's LZ4 frame may flip where it has no meaning (a reserved bit).
+        # A flipped reserved bit in the LZ4 frame of the text chunk changes nothing.
         place = data.draw(st.integers(0, len(XORB) - 1))
         damaged[place] ^= 1 << data.draw(st.integers(0, 7))
     try:
@@ -266,7 +266,7 @@ def test_the_chunks_of_a_block_are_decoded_one_at_a_time() -> None:
 
 
 def test_a_size_that_a_frame_claims_is_not_believed() -> None:
-    # The 8 bytes of the content's size, behind magic and flags; the header's checksum is anew.
+    # Adds the content size (8 bytes after magic and flags), and a new header checksum.
     frame = bytearray(lz4.frame.compress(b"x" * 100, store_size=True))
     frame[6:14] = (1 << 40).to_bytes(8, "little")
     frame[14] = xxhash.xxh32(bytes(frame[4:14])).intdigest() >> 8 & 0xFF

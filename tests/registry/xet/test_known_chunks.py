@@ -1,4 +1,4 @@
-"""Who asks for a chunk is told of files that begin with it, and that he may know and use."""
+"""Deduplication queries: a client learns xorbs of files with this first chunk that it may read."""
 
 import struct
 from collections.abc import Iterator
@@ -51,8 +51,10 @@ def ann(reg: Registry) -> Caller:
     return who
 
 
-def told(reg: Registry, who: Caller, name: str, digest: bytes = HEAD) -> dict[bytes, list[bytes]]:
-    """xorb -> its chunks, of the shard that answers."""
+def listed_chunks(
+    reg: Registry, who: Caller, name: str, digest: bytes = HEAD
+) -> dict[bytes, list[bytes]]:
+    """Xorb -> chunks, from the response shard."""
     found = known_chunks(reg, who, place_of(repository_row(reg, name)), digest)
     if found is None:
         return {}
@@ -85,8 +87,8 @@ def told(reg: Registry, who: Caller, name: str, digest: bytes = HEAD) -> dict[by
 
 
 @contextmanager
-def listening(statements: list[str]) -> Iterator[None]:
-    """Collects what is asked of the database."""
+def statements_collected(statements: list[str]) -> Iterator[None]:
+    """Collects the SQL statements."""
 
     def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
         statements.append(statement)
@@ -103,16 +105,16 @@ def chunks_of(xorb: XorbOf, end: int | None = None) -> list[bytes]:
 
 
 def test_all_chunks_of_the_files_xorbs_are_told(reg: Registry, ann: Caller) -> None:
-    assert told(reg, ann, "ann/m") == {}
+    assert listed_chunks(reg, ann, "ann/m") == {}
     send_all(reg, ann, "ann/m", FILE)
     expected = {ONE.hash: chunks_of(ONE), TWO.hash: chunks_of(TWO)}
-    # Of a file that is in no revision yet, nothing.
-    assert told(reg, ann, "ann/m") == {}
+    # A file in no revision yet is not listed.
+    assert listed_chunks(reg, ann, "ann/m") == {}
     commit_file(reg, ann, "ann/m", FILE)
-    assert told(reg, ann, "ann/m") == expected
-    # It is the first chunk by which a file is known.
+    assert listed_chunks(reg, ann, "ann/m") == expected
+    # Only the first chunk of a file finds it.
     for other in (chunk_hash(ONE.chunks[1]), chunk_hash(TWO.chunks[2]), bytes(32)):
-        assert told(reg, ann, "ann/m", other) == {}
+        assert listed_chunks(reg, ann, "ann/m", other) == {}
 
 
 def test_of_xorbs_that_are_gone_what_the_file_has_from_their_begin_on_is_told(
@@ -122,27 +124,30 @@ def test_of_xorbs_that_are_gone_what_the_file_has_from_their_begin_on_is_told(
     send_all(reg, ann, "ann/m", file)
     commit_file(reg, ann, "ann/m", file)
     let_xorbs_expire(reg)
-    assert told(reg, ann, "ann/m") == {ONE.hash: chunks_of(ONE, 6)}
-    # And with that alone another file is made of it.
+    assert listed_chunks(reg, ann, "ann/m") == {ONE.hash: chunks_of(ONE, 6)}
+    # The response is enough to send another file that uses the xorb.
     new = XorbOf(cut(Random(5).randbytes(30_000)))
     send_xorb(reg, "ann/m", new)
     changed = FileOf([TermOf(ONE, 0, 2), TermOf(new), TermOf(ONE, 3, 6)])
     send_shard(reg, ann, "ann/m", [changed])
     commit_file(reg, ann, "ann/m", changed, "b.bin")
-    # The newest file that begins so is told.
-    assert told(reg, ann, "ann/m") == {ONE.hash: chunks_of(ONE, 2), new.hash: chunks_of(new)}
+    # The newest file with this first chunk is listed.
+    assert listed_chunks(reg, ann, "ann/m") == {
+        ONE.hash: chunks_of(ONE, 2),
+        new.hash: chunks_of(new),
+    }
 
 
 def test_terms_that_overlap_are_not_all_read(reg: Registry, ann: Caller) -> None:
-    """Of one xorb's 8192 chunks an attacker's file may have 4096 rows, of 74 KB each."""
+    """An attacker's file may have 4096 rows of 74 KB each for the 8192 chunks of one xorb."""
     terms = [TermOf(ONE, 0, end) for end in range(1, 7)]
-    file = FileOf(terms + [TermOf(ONE, 2, 9)] * 4)  # so large that the map has all its rows
+    file = FileOf(terms + [TermOf(ONE, 2, 9)] * 4)  # large enough for all rows
     send_all(reg, ann, "ann/m", file)
     commit_file(reg, ann, "ann/m", file)
     let_xorbs_expire(reg)
     read: list[str] = []
-    with listening(read):
-        assert told(reg, ann, "ann/m") == {ONE.hash: chunks_of(ONE)}
+    with statements_collected(read):
+        assert listed_chunks(reg, ann, "ann/m") == {ONE.hash: chunks_of(ONE)}
     assert sum("xet_ranges.chunks" in statement for statement in read) == 2
 
 
@@ -154,8 +159,8 @@ def test_an_answer_is_cut_where_chunks_go_away_while_it_is_read(reg: Registry, a
     let_xorbs_expire(reg)
     with pytest.raises(Unavailable, match="ask again"):
         list(answer.pieces())
-    # Of what is left, the file's own chunks.
-    assert told(reg, ann, "ann/m") == {ONE.hash: chunks_of(ONE)}
+    # After the xorb is deleted, only the file's own chunks are listed.
+    assert listed_chunks(reg, ann, "ann/m") == {ONE.hash: chunks_of(ONE)}
 
 
 def test_who_may_not_read_a_file_is_not_told_of_it(reg: Registry, ann: Caller) -> None:
@@ -164,27 +169,27 @@ def test_who_may_not_read_a_file_is_not_told_of_it(reg: Registry, ann: Caller) -
     ensure_repository(reg, ann, "ann/secret", private=True)
     send_all(reg, ann, "ann/secret", FILE)
     commit_file(reg, ann, "ann/secret", FILE)
-    assert told(reg, ann, "ann/secret") != {}
-    assert told(reg, bob, "bob/m") == {}
-    # Nor is what is private told of to a repository that everybody reads.
-    assert told(reg, ann, "ann/m") == {}
+    assert listed_chunks(reg, ann, "ann/secret") != {}
+    assert listed_chunks(reg, bob, "bob/m") == {}
+    # A query for a public repository does not list private chunks.
+    assert listed_chunks(reg, ann, "ann/m") == {}
     with pytest.raises(Forbidden):
-        told(reg, bob, "ann/m")
-    # What is public is told to all who write anywhere, out of the file: its xorbs are ann's.
+        listed_chunks(reg, bob, "ann/m")
+    # A public file is listed for every writer, by its chunk map, because the xorbs are ann's.
     file = FileOf([TermOf(ONE, 0, 5)])
     send_all(reg, ann, "ann/m", file)
-    assert told(reg, bob, "bob/m") == {}
+    assert listed_chunks(reg, bob, "bob/m") == {}
     commit_file(reg, ann, "ann/m", file)
-    assert told(reg, bob, "bob/m") == {ONE.hash: chunks_of(ONE, 5)}
+    assert listed_chunks(reg, bob, "bob/m") == {ONE.hash: chunks_of(ONE, 5)}
     delete_repository(reg, ann, "ann/m")
     collect(reg)
-    assert told(reg, bob, "bob/m") == {}
+    assert listed_chunks(reg, bob, "bob/m") == {}
 
 
 def test_xorbs_that_were_sent_in_private_are_not_told_of_a_public_file(
     reg: Registry, ann: Caller
 ) -> None:
-    """A xorb's hash is made of all that is in it, also of what lies beside the file."""
+    """A xorb's hash depends on all its chunks, also on chunks of other files."""
     bob = caller(reg, "bob")
     ensure_repository(reg, bob, "bob/m")
     ensure_repository(reg, ann, "ann/secret", private=True)
@@ -193,20 +198,20 @@ def test_xorbs_that_were_sent_in_private_are_not_told_of_a_public_file(
     send_xorb(reg, "ann/secret", mixed)
     send_shard(reg, ann, "ann/secret", [file, FileOf([TermOf(mixed, 5)])])
     commit_file(reg, ann, "ann/secret", file)
-    # Bob has the same file, of which he knows no more than before.
+    # Bob has the same file, and learns nothing new.
     own = XorbOf(ONE.chunks[:5])
     send_xorb(reg, "bob/m", own)
     send_shard(reg, bob, "bob/m", [FileOf([TermOf(own)])])
     commit_file(reg, bob, "bob/m", file)
-    assert told(reg, bob, "bob/m") == {own.hash: chunks_of(own)}
-    assert told(reg, ann, "ann/m") == {own.hash: chunks_of(own)}
-    assert told(reg, ann, "ann/secret").keys() == {own.hash, mixed.hash}
+    assert listed_chunks(reg, bob, "bob/m") == {own.hash: chunks_of(own)}
+    assert listed_chunks(reg, ann, "ann/m") == {own.hash: chunks_of(own)}
+    assert listed_chunks(reg, ann, "ann/secret").keys() == {own.hash, mixed.hash}
 
 
 def test_what_was_sent_with_a_public_file_and_not_committed_is_nobody_elses(
     reg: Registry, ann: Caller
 ) -> None:
-    """The xorb has a name that others are told, and chunks that they are not."""
+    """Others may learn the hash of the xorb, but not its uncommitted chunks."""
     bob = caller(reg, "bob")
     ensure_repository(reg, bob, "bob/m")
     mixed = XorbOf([*ONE.chunks[:5], b"not committed, and never will be"])
@@ -214,8 +219,8 @@ def test_what_was_sent_with_a_public_file_and_not_committed_is_nobody_elses(
     send_xorb(reg, "ann/m", mixed)
     send_shard(reg, ann, "ann/m", [file, rest])
     commit_file(reg, ann, "ann/m", file)
-    assert told(reg, bob, "bob/m") == {mixed.hash: chunks_of(mixed, 5)}
-    assert told(reg, bob, "bob/m", chunk_hash(mixed.chunks[5])) == {}
+    assert listed_chunks(reg, bob, "bob/m") == {mixed.hash: chunks_of(mixed, 5)}
+    assert listed_chunks(reg, bob, "bob/m", chunk_hash(mixed.chunks[5])) == {}
     assert not has_xorb(reg, repository_row(reg, "bob/m").id, mixed.hash)
     for claimed in (rest, FileOf([TermOf(mixed)]), FileOf([TermOf(mixed, 4)])):
         with pytest.raises(UnknownXorb):

@@ -1,4 +1,4 @@
-"""What is sent by Xet lands proved, for those alone who may have it, and goes when it must."""
+"""Xet uploads are verified, visible only to permitted callers, and deleted after expiry."""
 
 import os
 import subprocess
@@ -192,7 +192,7 @@ def test_chunks_come_from_the_stored_file_once_the_xorbs_are_gone(
     assert landed(reg, ann, changed.digest) == changed.data
     with pytest.raises(UnknownXorb):
         send_shard(reg, ann, "ann/m", [FileOf([TermOf(TWO)])])
-    # What is made of the first file's bytes stands by itself.
+    # A file made of chunks of the first file does not depend on that file.
     commit_file(reg, ann, "ann/m", changed, "b.bin")
     run_jobs(reg)
     assert is_clean(reg)
@@ -234,7 +234,7 @@ def test_a_file_that_came_another_way_is_mapped_without_landing_again(
     other = FileOf([TermOf(ONE, 4, 5)])
     send_shard(reg, ann, "ann/m", [other])
     assert landed(reg, ann, other.digest) == other.data
-    # Whose terms were not proved against the known file is not believed.
+    # Terms that were not verified against the known file do not enter the chunk map.
     wrong = FileOf([TermOf(ONE, 0, 1)], sha256=sha256_of(noise))
     with pytest.raises(HashMismatch, match="have SHA-256"):
         send_shard(reg, ann, "ann/m", [wrong])
@@ -253,7 +253,7 @@ def test_chunks_of_private_files_are_absent_for_others(reg: Registry, is_private
     part = FileOf([TermOf(ONE, 0, 2)])
     with pytest.raises(UnknownXorb):
         send_shard(reg, bob, "bob/m", [part])
-    # Nor does their owner make private data public by name alone.
+    # The owner cannot publish private data by naming its hash.
     with pytest.raises(UnknownXorb):
         send_shard(reg, ann, "ann/public", [part])
     send_shard(reg, ann, "ann/secret", [part])
@@ -274,7 +274,7 @@ def test_nobody_learns_what_lies_beside_a_public_file_in_a_private_xorb(
     commit_file(reg, ann, "ann/m", known)
     run_jobs(reg)
     let_xorbs_expire(reg)
-    # Bob reads the file; a xorb of it and what he guesses has a hash that he can make himself.
+    # Bob can read the file. He can compute the hash of a xorb of it and of guessed chunks.
     with pytest.raises(UnknownXorb):
         send_shard(reg, bob, "bob/m", [FileOf([TermOf(mixed, 0, 2)])])
     send_shard(reg, bob, "bob/m", [FileOf([TermOf(ONE, 0, 2)])])
@@ -382,7 +382,7 @@ def test_a_kill_at_any_step_leaves_nothing_that_a_collection_does_not_find(
 def test_a_file_of_tiny_chunks_and_overlapping_terms_does_not_fill_the_chunk_map(
     reg: Registry, ann: Caller
 ) -> None:
-    """36 bytes a chunk: terms of all 8192 that a xorb may have would take 0.3 MB each."""
+    """A chunk takes 36 bytes, so each term of all 8192 chunks of a xorb would take 0.3 MB."""
     tiny = XorbOf([bytes([n]) for n in range(200)])
     file = FileOf([TermOf(tiny, 0, end) for end in range(1, 201)])
     send_xorb(reg, "ann/m", tiny)

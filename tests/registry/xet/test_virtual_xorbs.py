@@ -1,4 +1,4 @@
-"""A stored file as a client downloads it by Xet: the ranges it is told of decode to its bytes."""
+"""A stored file as virtual xorbs: the ranges that a client downloads decode to its bytes."""
 
 from collections.abc import Iterator
 from random import Random
@@ -24,7 +24,7 @@ def small_xorbs() -> Iterator[None]:
 
 
 def read(start: int, end: int) -> Iterator[memoryview]:
-    """In pieces that have nothing to do with chunks."""
+    """Yields pieces whose borders differ from chunk borders."""
     for place in range(start, end, 50_001):
         yield memoryview(DATA)[place : min(place + 50_001, end)]
 

@@ -1,1 +1,1 @@
-"""Uploads in the protocol of Hugging Face's Xet: formats, what is kept of them, and how long."""
+"""The Xet protocol of Hugging Face: its formats, uploads of xorbs and shards, deduplication."""

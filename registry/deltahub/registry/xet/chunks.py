@@ -1,11 +1,11 @@
-"""One chunk of a xorb: eight bytes of header, then its bytes, perhaps compressed.
+"""One chunk of a xorb: a header of 8 bytes, then the stored bytes, compressed or not.
 
 | offset | size | field |
 |---|---|---|
 | 0 | 1 | version, 0 |
-| 1 | 3 | stored bytes behind the header, little-endian |
-| 4 | 1 | scheme: 0 as they are, 1 an LZ4 frame, 2 bytes of equal place modulo 4 grouped, then LZ4 |
-| 5 | 3 | bytes of the chunk, little-endian |
+| 1 | 3 | number of stored bytes after the header, little-endian |
+| 4 | 1 | scheme: 0 uncompressed, 1 LZ4 frame, 2 bytes grouped by position modulo 4, then LZ4 |
+| 5 | 3 | number of bytes of the chunk, little-endian |
 """
 
 import struct
@@ -20,14 +20,14 @@ from deltahub.registry.errors import InvalidRequest
 
 HEADER_BYTES: Final = 8
 MAX_CHUNK_BYTES: Final = 128 << 10
-# The reference decoder's bound; encoders store as it is what would grow.
+# The limit of the reference decoder. Encoders do not compress a chunk that would grow.
 MAX_STORED_BYTES: Final = 2 * MAX_CHUNK_BYTES
 
 _NONE, _LZ4, _GROUPED_LZ4 = range(3)
 
-# Frames as clients write them, without sizes and checksums: header -> bytes in a block, at most.
-# One block of such a frame is decoded by itself, which takes two thirds of the time.
-_MOST_IN_BLOCK: Final = {
+# Headers of LZ4 frames that clients write, without size and checksums -> largest block in bytes.
+# Decoding the only block of such a frame directly takes two thirds of the time.
+_MAX_BLOCK_BYTES: Final = {
     bytes.fromhex("04224d18604082"): 64 << 10,
     bytes.fromhex("04224d186050fb"): 256 << 10,
 }
@@ -37,7 +37,7 @@ _WORD: Final = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True)
 class ChunkHeader:
-    """What a header says. stored, size: bytes behind the header, and of the chunk."""
+    """A chunk header. stored: bytes after the header. size: bytes of the chunk."""
 
     stored: int
     scheme: int
@@ -45,7 +45,7 @@ class ChunkHeader:
 
     @classmethod
     def parse(cls, data: bytes | bytearray | memoryview) -> "ChunkHeader":
-        """The header in the first eight bytes; InvalidRequest for what no encoder writes."""
+        """The header in the first 8 bytes; InvalidRequest if it is invalid."""
         version, scheme = data[0], data[4]
         stored = int.from_bytes(data[1:4], "little")
         size = int.from_bytes(data[5:8], "little")
@@ -65,16 +65,17 @@ class ChunkHeader:
 
 
 class ChunkDecoder:
-    """Decodes chunks, one after another: each is valid until the next. For one thread."""
+    """Decodes chunks. Each is valid until the next one is decoded. For one thread."""
 
     def __init__(self) -> None:
         self._lz4 = lz4.frame.LZ4FrameDecompressor()
         self._out = memoryview(bytearray(MAX_CHUNK_BYTES))
 
     def decode(self, header: ChunkHeader, stored: memoryview) -> bytes | memoryview:
-        """The chunk's bytes, `header.size` of them; InvalidRequest for what does not decode.
+        """The chunk, `header.size` bytes; InvalidRequest if it does not decode.
 
-        stored: the bytes behind the header, `header.stored` of them.
+
+        stored: the `header.stored` bytes after the header.
         """
         if header.scheme == _NONE:
             return stored
@@ -87,7 +88,7 @@ class ChunkDecoder:
 
     def _decompress(self, stored: memoryview, size: int) -> bytes:
         try:
-            if size <= _MOST_IN_BLOCK.get(bytes(stored[:_BLOCK_AT]), 0) and _is_one_block(stored):
+            if size <= _MAX_BLOCK_BYTES.get(bytes(stored[:_BLOCK_AT]), 0) and _is_one_block(stored):
                 raw = lz4.block.decompress(
                     stored[_BLOCK_AT + _WORD.size : -_WORD.size], uncompressed_size=size
                 )
@@ -102,7 +103,7 @@ class ChunkDecoder:
         return raw
 
     def _decompress_frame(self, stored: memoryview, size: int) -> tuple[bytes, bool]:
-        # Never more than one byte too many, whatever the frame says of itself.
+        # Decodes at most one byte too many, whatever size the frame declares.
         try:
             raw = self._lz4.decompress(stored, max_length=size + 1)
             return raw, self._lz4.eof and not self._lz4.unused_data
@@ -111,7 +112,7 @@ class ChunkDecoder:
 
 
 def _is_one_block(frame: memoryview) -> bool:
-    """Whether the frame is its header, one block that is compressed, and the mark of its end."""
+    """Whether the frame is a header, one compressed block, and the end mark."""
     n_bytes = len(frame) - _BLOCK_AT - 2 * _WORD.size
     return (
         n_bytes > 0

@@ -1,9 +1,9 @@
-"""Under which name clients know a repository's chunks: what they remember of another, they drop.
+"""Epochs: a number in the URL for Xet uploads to a repository. Clients forget chunks when it grows.
 
 A client remembers for weeks which chunks it has sent to a URL, and does not send them there again.
-So the URL is another one as soon as the hub may lack some of them: when the operator raises the
-setting, when the hub has dropped chunks of the repository or was named some that it does not have,
-and when the repository is not the one that had the name or the row id before.
+So the URL changes when the hub may lack some of them. This happens when the operator raises the
+setting, when the hub has deleted chunks of the repository, when a client refers to chunks that the
+hub lacks, and when a new repository gets the name or the row id of an earlier one.
 """
 
 import re
@@ -20,30 +20,32 @@ _PLACE: Final = re.compile(r"r([0-9]{1,18})-([0-9a-f]{1,16})")
 
 
 def epoch_of(session: ReadSession, settings: Settings, repository: Repository) -> int:
-    """The epoch that clients are told now; it only ever grows."""
+    """The current epoch of the repository; it never decreases."""
     row = session.get(XetEpoch, repository.id)
     return settings.xet_epoch + (0 if row is None else row.epoch)
 
 
 def place_of(repository: Repository) -> str:
-    """What names the repository in URLs: its row and, since rows' ids come again, its birth."""
-    return f"r{repository.id}-{_birth(repository)}"
+    """The part of URLs that names the repository: its row id and, as ids are reused, its creation
+    time.
+    """
+    return f"r{repository.id}-{_creation_time(repository)}"
 
 
 def repository_at(
     session: ReadSession, caller: Caller | None, place: str, action: Action
 ) -> Repository:
-    """The repository of a place, if the caller may do that; as repositories.load_repository."""
+    """The repository of a URL part made by place_of(); errors as in load_repository()."""
     match = _PLACE.fullmatch(place)
     repository = None if match is None else session.get(Repository, int(match[1]))
-    if match is None or repository is None or _birth(repository) != match[2]:
+    if match is None or repository is None or _creation_time(repository) != match[2]:
         raise repository_not_found(quoted(place))
     require(session, caller, action, repository)
     return repository
 
 
 def advance_epoch(session: WriteSession, repository_id: int) -> None:
-    """From now on clients begin anew with this repository."""
+    """Advance the epoch: clients send all chunks to this repository again."""
     row = session.get(XetEpoch, repository_id, with_for_update=True)
     if row is None:
         session.add(XetEpoch(repository_id=repository_id, epoch=1))
@@ -52,5 +54,5 @@ def advance_epoch(session: WriteSession, repository_id: int) -> None:
     session.flush()
 
 
-def _birth(repository: Repository) -> str:
+def _creation_time(repository: Repository) -> str:
     return f"{int(repository.created_at.timestamp() * 1e6):x}"

@@ -1,7 +1,7 @@
 """The hashes of the Xet protocol: keyed BLAKE3 of chunks, and Merkle trees over them.
 
-Source: the protocol's public specification (docs/xet.md). Hashes are 32 bytes here; their text,
-which is also what a tree hashes, is four little-endian 64-bit numbers in hex.
+Source: the protocol's public specification (docs/xet.md). A hash has 32 bytes. Its text, which the
+tree hashes too, is the hash as four little-endian 64-bit integers in hex.
 """
 
 import re
@@ -25,17 +25,18 @@ _RANGE_KEY: Final = bytes.fromhex(
 )
 _FILE_KEY: Final = bytes(HASH_BYTES)
 
-# A node has 3 to 9 children: it ends behind a third or later one whose hash says so.
-_LEAST_BEFORE_CUT: Final = 3
-_MOST_CHILDREN: Final = 9
-_CUT_MASK: Final = 3
+# A node has 3 to 9 children. It ends after the third or a later child if the last 64-bit integer of
+# the child's hash is a multiple of 4.
+_MIN_CHILDREN: Final = 3
+_MAX_CHILDREN: Final = 9
+_SPLIT_MASK: Final = 3
 
 _WORDS: Final = struct.Struct("<4Q")
 _TEXT: Final = re.compile(r"[0-9a-f]{64}")
 
 
 def to_text(digest: bytes) -> str:
-    """64 hex digits of a hash."""
+    """The text of a hash: 64 hex digits."""
     return "%016x%016x%016x%016x" % _WORDS.unpack(digest)  # noqa: UP031  # twice as fast
 
 
@@ -51,15 +52,17 @@ def chunk_hash(data: bytes | bytearray | memoryview) -> bytes:
 
 
 def range_hash(chunk_hashes: bytes) -> bytes:
-    """What proves that somebody had the chunks of a range: over their hashes, one after another."""
+    """The verification hash of a range of chunks, over their concatenated hashes. It shows that the
+    sender knows the chunk hashes, not only the hash of the xorb.
+    """
     return blake3(chunk_hashes, key=_RANGE_KEY).digest()
 
 
 class Merkle:
-    """The tree over chunks that come one after another. Memory: a few nodes of each level."""
+    """The tree over a stream of chunks. Memory: up to 9 nodes for each level."""
 
     def __init__(self) -> None:
-        # Of each level, the nodes that have no parent yet, and how many there were in all.
+        # For each level: the nodes without a parent yet, and the number of all nodes.
         self._open: list[list[tuple[bytes, int]]] = [[]]
         self._n_nodes: list[int] = [0]
 
@@ -69,7 +72,7 @@ class Merkle:
             self._add(0, digest, size)
 
     def root(self) -> bytes:
-        """The hash of all that was added, which is that of a xorb; zeros for nothing."""
+        """The hash of a xorb of the added chunks; zeros without chunks."""
         if self._n_nodes[0] == 0:
             return bytes(HASH_BYTES)
         level = 0
@@ -80,7 +83,7 @@ class Merkle:
         return self._open[level][0][0]
 
     def file_hash(self) -> bytes:
-        """The hash of a file of these chunks."""
+        """The hash of a file of the added chunks."""
         if self._n_nodes[0] == 0:
             return bytes(HASH_BYTES)
         return blake3(self.root(), key=_FILE_KEY).digest()
@@ -93,8 +96,8 @@ class Merkle:
         nodes.append((digest, size))
         self._n_nodes[level] += 1
         n = len(nodes)
-        # The remainder is that of the last of the four numbers.
-        if n == _MOST_CHILDREN or (n >= _LEAST_BEFORE_CUT and not digest[24] & _CUT_MASK):
+        # digest[24] is the lowest byte of the last 64-bit integer.
+        if n == _MAX_CHILDREN or (n >= _MIN_CHILDREN and not digest[24] & _SPLIT_MASK):
             self._close(level)
 
     def _close(self, level: int) -> None:
@@ -107,7 +110,7 @@ class Merkle:
 
 
 def xorb_hash(chunks: Iterable[tuple[bytes, int]]) -> bytes:
-    """The hash of a xorb of these chunks: (hash, bytes)."""
+    """The hash of a xorb. chunks: (hash, bytes) in order."""
     tree = Merkle()
     tree.update(chunks)
     return tree.root()

@@ -1,4 +1,4 @@
-"""Which chunks a client need not send: those of files that begin as the one that it has."""
+"""Global deduplication: chunks that a client need not send, of files with the same first chunk."""
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -15,22 +15,22 @@ from deltahub.registry.db.session import Database, ReadSession
 from deltahub.registry.errors import Unavailable
 from deltahub.registry.registry import Registry
 from deltahub.registry.xet.epochs import repository_at
-from deltahub.registry.xet.shard import answered_bytes, answered_shard
+from deltahub.registry.xet.shard import response_bytes, response_shard
 from deltahub.registry.xet.xorb import ENTRY_BYTES, XorbIndex
 
-# How long a client may count on an answer. Chunks that go away sooner cost it one failed upload,
-# after which it begins anew; to ask again costs nothing.
+# How long a client may rely on a response. If gc deletes chunks sooner, one upload fails and the
+# client starts it again. A new query costs nothing.
 TTL: Final = timedelta(hours=1)
-# Files that begin alike are looked through, the newest first.
-_MOST_FILES: Final = 1000
-# 12 MB of an answer: chunks of 16 GiB.
-_MOST_CHUNKS: Final = 1 << 18
-# Of a file: rows of the chunk map that are looked at.
-_MOST_RANGES: Final = 4096
+# Files with the same first chunk that are looked at, newest first.
+_MAX_FILES: Final = 1000
+# A response of 12 MB, for chunks of 16 GiB.
+_MAX_CHUNKS: Final = 1 << 18
+# Rows of the chunk map that are looked at for one file.
+_MAX_RANGES: Final = 4096
 
 
 class _Range(NamedTuple):
-    """Chunks [first, end) of a xorb, which the row of the chunk map has."""
+    """Chunks [first, end) of a xorb, listed in the row `id` of the chunk map."""
 
     first: int
     end: int
@@ -38,8 +38,8 @@ class _Range(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Known:
-    """Chunks [0, n_chunks) of a xorb: in a row of its own, or in rows of the chunk map."""
+class _KnownXorb:
+    """Chunks [0, n_chunks) of a xorb: a stored xorb (xorb_id), or ranges of the chunk map."""
 
     hash: bytes
     n_chunks: int
@@ -48,38 +48,39 @@ class _Known:
 
 
 class KnownChunks:
-    """A shard that tells a client of xorbs, as `size` bytes in pieces that are read one by one."""
+    """A shard that lists xorbs for a client. It has `size` bytes and is read xorb by xorb."""
 
-    def __init__(self, db: Database, xorbs: Collection[_Known]) -> None:
+    def __init__(self, db: Database, xorbs: Collection[_KnownXorb]) -> None:
         self._db = db
         self._xorbs = xorbs
-        self.size = answered_bytes([xorb.n_chunks for xorb in xorbs])
+        self.size = response_bytes([xorb.n_chunks for xorb in xorbs])
 
     def pieces(self) -> Iterator[bytes]:
-        """The shard, a xorb at a time, of 0.4 MB each at most.
+        """The bytes of the shard: one piece of at most 0.4 MB for each xorb.
 
-        Unavailable if garbage collection was faster; who asks again is told of what is left.
+        Unavailable if gc has deleted chunks meanwhile; a new query lists the remaining ones.
         """
         read = ((xorb.hash, self._read(xorb)) for xorb in self._xorbs)
-        return answered_shard(read, utc_now() + TTL)
+        return response_shard(read, utc_now() + TTL)
 
-    def _read(self, xorb: _Known) -> XorbIndex:
+    def _read(self, xorb: _KnownXorb) -> XorbIndex:
         with self._db.read() as session:
             if xorb.xorb_id is not None:
                 own = session.scalar(select(Xorb.chunks).where(Xorb.id == xorb.xorb_id))
                 index = XorbIndex(own or b"")
             else:
-                index = XorbIndex(b"".join(_following(session, xorb)))
+                index = XorbIndex(b"".join(_chunks_of_ranges(session, xorb)))
         if index.n_chunks != xorb.n_chunks:
             raise Unavailable("chunks were dropped while the hub listed them; ask again")
         return index
 
 
 def known_chunks(reg: Registry, caller: Caller, place: str, digest: bytes) -> KnownChunks | None:
-    """A shard of the xorbs of a file that begins with this chunk; None if there is none.
+    """A shard of the xorbs of the newest file whose first chunk has this hash; None without one.
 
-    Only of a file that the caller may know and the repository refer to, as when a shard that is
-    sent names its chunks. RepositoryNotFound, Forbidden.
+    place: the repository's URL part (epochs.place_of). The caller may read the file and the
+    repository may refer to it, because a client may send a shard that uses these chunks.
+    RepositoryNotFound, Forbidden.
     """
     with reg.db.read() as session:
         repository = repository_at(session, caller, place, "write")
@@ -88,26 +89,26 @@ def known_chunks(reg: Registry, caller: Caller, place: str, digest: bytes) -> Kn
             select(XetRange.sha256)
             .where(XetRange.head == digest, XetRange.domain_id.in_(domains))
             .order_by(XetRange.id.desc())
-            .limit(_MOST_FILES)
+            .limit(_MAX_FILES)
         ).all()
         readable = readable_files(session, caller, repository, rows)
         newest = next((sha256 for sha256 in rows if sha256 in readable), None)
         if newest is None:
             return None
-        xorbs = list(_bounded(_xorbs_of(session, repository, newest, domains)))
+        xorbs = list(_limited(_xorbs_of(session, repository, newest, domains)))
     return KnownChunks(reg.db, xorbs) if xorbs else None
 
 
 def _xorbs_of(
     session: ReadSession, repository: Repository, sha256: str, domains: list[int]
-) -> Iterator[_Known]:
-    """The file's xorbs, in the file's order, as far as they are here from their first chunk on."""
+) -> Iterator[_KnownXorb]:
+    """The file's xorbs in the order of the file, each up to the first chunk that the hub lacks."""
     ranges: dict[bytes, list[_Range]] = {}
     rows = session.execute(
         select(XetRange.xorb, XetRange.first, XetRange.end, XetRange.id)
         .where(XetRange.sha256 == sha256, XetRange.domain_id.in_(domains))
         .order_by(XetRange.offset)
-        .limit(_MOST_RANGES)
+        .limit(_MAX_RANGES)
     )
     for xorb, *part in rows:
         ranges.setdefault(xorb, []).append(_Range(*part))
@@ -116,16 +117,16 @@ def _xorbs_of(
         if xorb in own:
             yield own[xorb]
             continue
-        chosen = _beginning(parts)
+        chosen = _shortest_cover(parts)
         if chosen:
-            yield _Known(xorb, chosen[-1].end, None, chosen)
+            yield _KnownXorb(xorb, chosen[-1].end, None, chosen)
 
 
 def _own_xorbs(
     session: ReadSession, repository: Repository, hashes: Collection[bytes]
-) -> dict[bytes, _Known]:
-    """Those of the xorbs that the repository still has."""
-    found: dict[bytes, _Known] = {}
+) -> dict[bytes, _KnownXorb]:
+    """Hash -> xorb, for the xorbs that the repository still has."""
+    found: dict[bytes, _KnownXorb] = {}
     for batch in batches(hashes):
         rows = session.execute(
             select(Xorb.hash, func.length(Xorb.chunks), Xorb.id).where(
@@ -133,14 +134,14 @@ def _own_xorbs(
             )
         )
         for xorb, n_bytes, xorb_id in rows:
-            found[xorb] = _Known(xorb, n_bytes // ENTRY_BYTES, xorb_id, [])
+            found[xorb] = _KnownXorb(xorb, n_bytes // ENTRY_BYTES, xorb_id, [])
     return found
 
 
-def _beginning(parts: Iterable[_Range]) -> list[_Range]:
-    """As few as have a xorb's chunks from the first on, without a gap.
+def _shortest_cover(parts: Iterable[_Range]) -> list[_Range]:
+    """The fewest ranges that cover a xorb's chunks from the first on, without a gap.
 
-    Of terms that overlap, as nobody but an attacker sends them, a file has any number.
+    A file may have any number of overlapping ranges; only an attacker sends such terms.
     """
     chosen: list[_Range] = []
     reached, furthest = 0, None
@@ -155,11 +156,11 @@ def _beginning(parts: Iterable[_Range]) -> list[_Range]:
     return chosen if furthest is None else [*chosen, furthest]
 
 
-def _following(session: ReadSession, xorb: _Known) -> Iterator[bytes]:
-    """What each of the rows adds to those before it."""
+def _chunks_of_ranges(session: ReadSession, xorb: _KnownXorb) -> Iterator[bytes]:
+    """The chunks that each range adds to the ranges before it."""
     reached = 0
     for part in xorb.ranges:
-        # Ids of rows come again: a row of the same xorb and chunks is as good.
+        # The database reuses ids of deleted rows. A row with this xorb and first chunk is as good.
         chunks = session.scalar(
             select(XetRange.chunks).where(
                 XetRange.id == part.id, XetRange.xorb == xorb.hash, XetRange.first == part.first
@@ -169,10 +170,10 @@ def _following(session: ReadSession, xorb: _Known) -> Iterator[bytes]:
         reached = part.end
 
 
-def _bounded(xorbs: Iterable[_Known]) -> Iterator[_Known]:
+def _limited(xorbs: Iterable[_KnownXorb]) -> Iterator[_KnownXorb]:
     n_chunks = 0
     for xorb in xorbs:
         n_chunks += xorb.n_chunks
-        if n_chunks > _MOST_CHUNKS:
+        if n_chunks > _MAX_CHUNKS:
             return
         yield xorb

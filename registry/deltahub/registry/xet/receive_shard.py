@@ -1,4 +1,4 @@
-"""A shard taken over: every file in it put together, proved, and landed like any other upload."""
+"""Receives a shard: assembles, verifies and lands each of its files like any other upload."""
 
 import hashlib
 import mmap
@@ -29,33 +29,33 @@ from deltahub.registry.uploads import landing
 from deltahub.registry.uploads.known_files import query_and_keep
 from deltahub.registry.xet.epochs import advance_epoch, repository_at
 from deltahub.registry.xet.hashes import HASH_BYTES, Merkle, range_hash, to_text
-from deltahub.registry.xet.receive_xorb import keep
+from deltahub.registry.xet.receive_xorb import extend_expiry
 from deltahub.registry.xet.shard import Shard, ShardFile
 from deltahub.registry.xet.sources import Segment, Sources, UnknownXorb
 from deltahub.registry.xet.xorb import MAX_XORB_BYTES
 
-# Rows of the chunk map that one transaction writes: up to 330 KB each, most of them 40.
+# Rows of the chunk map that one transaction writes: up to 330 KB each, mostly 40 KB.
 _ROWS = 50
-# Of a file's bytes, for each chunk that the map has of it: clients make chunks of twice as many, so
-# that only terms that overlap, or tiny chunks, fill the map with more than the file is worth.
+# The chunk map has at most one chunk for each 4096 bytes of a file. Clients make chunks of 8192
+# bytes or more, so only overlapping terms or tiny chunks reach this limit.
 _BYTES_A_CHUNK = 4096
-_CHUNKS_A_ROW = 8  # what a row takes besides its own
+_CHUNKS_A_ROW = 8  # the fixed size of a row, counted in chunks
 
 
 class Cancelled(RegistryError):
-    """The client went away; nobody is told."""
+    """The client disconnected; it gets no response."""
 
 
 @dataclass
 class Progress:
-    """How far a shard is, for another thread to look at. Bytes of its files."""
+    """Progress of a shard in bytes of its files; another thread reads it."""
 
     done: int = 0
     total: int = 0
     is_cancelled: bool = False
 
     def add(self, n_bytes: int) -> None:
-        """Cancelled once nobody waits any more."""
+        """Count bytes as done; Cancelled if the client has disconnected."""
         self.done += n_bytes
         if self.is_cancelled:
             raise Cancelled("the client went away")
@@ -69,12 +69,12 @@ def accept_shard(
     path: Path,
     progress: Progress,
 ) -> None:
-    """Land every file of the shard at `path`, as uploads of the caller's.
+    """Land every file of the shard at `path`, as uploads of the caller.
 
-    Afterwards each file can be committed by its SHA-256. Safe to run again, or to die at any line:
-    files that have landed stay. UnknownXorb names chunks that are not here for the caller; then
-    clients of this repository begin anew. RepositoryNotFound, Forbidden, InvalidRequest,
-    HashMismatch, LimitExceeded, and what landing.receive refuses.
+    Afterwards the caller can commit each file by its SHA-256. Safe to run again, or to be killed at
+    any point: landed files stay. UnknownXorb if chunks are absent or not readable; this
+    advances the epoch of the repository. RepositoryNotFound, Forbidden, InvalidRequest,
+    HashMismatch, LimitExceeded, and the errors of landing.receive.
     """
     with reg.db.read() as session:
         repository = repository_at(session, caller, place, "write")
@@ -82,7 +82,7 @@ def accept_shard(
     with path.open("rb") as file:
         if file.seek(0, 2) == 0:
             raise InvalidRequest("the shard is empty")
-        # Closed with the last view of it.
+        # The map closes itself when its last view is gone.
         shard = Shard(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
     sources = Sources(reg, reader, caller, repository)
     try:
@@ -98,7 +98,7 @@ def accept_shard(
 
 @dataclass(frozen=True)
 class _File:
-    """One file of a shard on its way."""
+    """Receives one file of a shard."""
 
     reg: Registry
     sources: Sources
@@ -114,7 +114,7 @@ class _File:
         except (HashMismatch, DataLost):
             if not self.sources.drop_damaged(self.file.terms()):
                 raise
-            # A file may have the same chunks; otherwise they are unknown from now on.
+            # The second try finds the chunks in a file, or raises UnknownXorb.
             progress.done = done
             self._accept(progress)
 
@@ -126,25 +126,25 @@ class _File:
                 " needs it"
             )
         done = progress.done
-        is_here = query_and_keep(self.reg, self.caller, self.name, [(sha256, size)]) != []
-        if not is_here or not self._is_mapped(sha256):
+        is_known = query_and_keep(self.reg, self.caller, self.name, [(sha256, size)]) != []
+        if not is_known or not self._is_mapped(sha256):
             self._check()
             chunks = self._chunks(progress.add)
-            if is_here:
-                _prove(sha256, chunks)
-                self._remember(sha256)
+            if is_known:
+                _verify_sha256(sha256, chunks)
+                self._write_chunk_map(sha256)
             elif self._land(sha256, size, chunks):
-                self._remember(sha256)
+                self._write_chunk_map(sha256)
         progress.done = done + size
 
-    def _land(self, sha256: str, size: int, chunks: "_Counted") -> bool:
-        """Whether the bytes that landed are these chunks; somebody else may have been faster."""
+    def _land(self, sha256: str, size: int, chunks: "_CountedBytes") -> bool:
+        """Land the chunks; False if another request has landed the file first."""
         landing.receive(self.reg, self.caller, sha256, size, 0, chunks)
         return chunks.n_bytes == size
 
     def _check(self) -> None:
-        """The shard's own hashes: of each term's chunks and of the file; no data is needed."""
-        self._keep()
+        """Check the shard's hashes of its terms and of the file. Reads chunk hashes, no chunks."""
+        self._extend_xorbs()
         tree = Merkle()
         for term in self.file.terms():
             hashes = []
@@ -158,7 +158,7 @@ class _File:
                     f"the shard says {term.size} bytes for chunks {term.first} to {term.end} of"
                     f" xorb {to_text(term.xorb)}, which have {size}"
                 )
-            if term.proof is None or term.proof != range_hash(b"".join(hashes)):
+            if term.verification is None or term.verification != range_hash(b"".join(hashes)):
                 raise HashMismatch(
                     f"the shard's verification hash of chunks {term.first} to {term.end} of xorb"
                     f" {to_text(term.xorb)} is missing or wrong"
@@ -166,8 +166,8 @@ class _File:
         if tree.file_hash() != self.file.hash:
             raise HashMismatch(f"the chunks named are not those of file {to_text(self.file.hash)}")
 
-    def _keep(self) -> None:
-        """Let the xorbs live while they are read. LimitExceeded where chunks repeat too much."""
+    def _extend_xorbs(self) -> None:
+        """Extend the expiry of the file's xorbs. LimitExceeded if chunks repeat too often."""
         xorbs = {term.xorb for term in self.file.terms()}
         limit = len(xorbs) * MAX_XORB_BYTES + self.reg.settings.max_decoded_bytes
         if self.file.size > limit:
@@ -176,11 +176,11 @@ class _File:
                 f" {self.file.size}: its chunks repeat too often"
             )
         with self.reg.db.write() as session:
-            keep(self.reg, session, self.repository.id, xorbs)
+            extend_expiry(self.reg, session, self.repository.id, xorbs)
 
-    def _chunks(self, report: Callable[[int], None]) -> "_Counted":
+    def _chunks(self, report: Callable[[int], None]) -> "_CountedBytes":
         segments = (each for term in self.file.terms() for each in self.sources.find(term))
-        return _Counted(self.sources, segments, report)
+        return _CountedBytes(self.sources, segments, report)
 
     def _is_mapped(self, sha256: str) -> bool:
         with self.reg.db.read() as session:
@@ -189,8 +189,8 @@ class _File:
             query = select(exists().where(XetRange.sha256 == sha256, is_usable))
             return bool(session.scalar(query))
 
-    def _remember(self, sha256: str) -> None:
-        """Write the chunk map of the file, which has just been proved."""
+    def _write_chunk_map(self, sha256: str) -> None:
+        """Write the chunk map of the file, which has just been verified."""
         failpoints.reached("xet.shard.before_ranges")
         with self.reg.db.read() as session:
             repository = session.get(Repository, self.repository.id)
@@ -228,8 +228,8 @@ class _File:
             offset += term.size
 
 
-class _Counted:
-    """The bytes of segments, once; n_bytes: how many have been taken."""
+class _CountedBytes:
+    """Iterates over the bytes of segments once. n_bytes: bytes yielded so far."""
 
     def __init__(
         self, sources: Sources, segments: Iterator[Segment], report: Callable[[int], None]
@@ -248,8 +248,8 @@ class _Counted:
                 yield data
 
 
-def _prove(sha256: str, chunks: Iterable[Buffer]) -> None:
-    """HashMismatch unless the chunks are the bytes of that SHA-256."""
+def _verify_sha256(sha256: str, chunks: Iterable[Buffer]) -> None:
+    """HashMismatch unless the chunks have this SHA-256."""
     found = hashlib.sha256()
     for data in chunks:
         found.update(data)

@@ -1,4 +1,4 @@
-"""Xorbs as they come in: decoded and hashed on the way to the disk, durable before the answer."""
+"""Receives xorbs: decodes, hashes and writes them; a xorb is durable before the response."""
 
 import logging
 import os
@@ -27,14 +27,14 @@ log = logging.getLogger(__name__)
 
 
 def receive_xorb(reg: Registry, repository_id: int, digest: bytes, blocks: Iterable[bytes]) -> bool:
-    """Keep a xorb for the repository, for upload_ttl_s; False if it was there already.
+    """Store a xorb of the repository for upload_ttl_s; False if the repository has it already.
 
-    One that has been damaged on the disk meanwhile is not there, and this one takes its place.
-    Who calls has checked that the sender may write there. InvalidRequest, HashMismatch and
-    LimitExceeded for a body that is no xorb of this hash; nothing is kept of that.
+    A stored xorb that is damaged is replaced. The caller has checked the sender's permission to
+    write. InvalidRequest, HashMismatch or LimitExceeded if the body is no xorb of this hash; then
+    nothing is stored.
     """
     if has_xorb(reg, repository_id, digest):
-        _count(blocks)
+        _discard(blocks)
         return False
     with scratch_file(reg, "xorb", digest.hex()[:16]) as (fd, path):
         check = XorbCheck(digest)
@@ -47,12 +47,12 @@ def receive_xorb(reg: Registry, repository_id: int, digest: bytes, blocks: Itera
 
 
 def has_xorb(reg: Registry, repository_id: int, digest: bytes) -> bool:
-    """Whether the repository has this xorb, which is then kept for upload_ttl_s from now.
+    """Whether the repository has this xorb. If so, extends its expiry to upload_ttl_s from now.
 
-    It is read: one that is not on the disk as it came is condemned, and not there.
+    Reads the whole xorb: a damaged one is condemned, and the result is False.
     """
     with reg.db.write() as session:
-        keep(reg, session, repository_id, [digest])
+        extend_expiry(reg, session, repository_id, [digest])
         xorb_id = find_xorb(session, repository_id, digest)
         row = None if xorb_id is None else session.get(Xorb, xorb_id)
     if row is None:
@@ -66,7 +66,7 @@ def has_xorb(reg: Registry, repository_id: int, digest: bytes) -> bool:
 
 
 def find_xorb(session: ReadSession, repository_id: int, digest: bytes) -> str | None:
-    """The id of the repository's xorb of this hash."""
+    """The id of the repository's live xorb of this hash; None if there is none."""
     return session.scalars(
         select(Xorb.id)
         .where(Xorb.repository_id == repository_id, Xorb.hash == digest, Xorb.state == "live")
@@ -74,10 +74,10 @@ def find_xorb(session: ReadSession, repository_id: int, digest: bytes) -> str | 
     ).first()
 
 
-def keep(
+def extend_expiry(
     reg: Registry, session: WriteSession, repository_id: int, digests: Iterable[bytes]
 ) -> set[bytes]:
-    """Which of these xorbs the repository has; they are kept for upload_ttl_s from now."""
+    """Extend the expiry of these xorbs to upload_ttl_s from now; returns those that exist."""
     found: set[bytes] = set()
     for batch in batches(digests):
         rows = session.scalars(
@@ -92,7 +92,7 @@ def keep(
 
 
 def condemn(session: WriteSession, xorb_id: str) -> None:
-    """From now on the repository has it no more; gc takes what is left of it."""
+    """Remove the xorb from its repository. gc deletes its object and row."""
     session.execute(
         update(Xorb).where(Xorb.id == xorb_id).values(state="condemned", expires_at=utc_now())
     )
@@ -100,7 +100,7 @@ def condemn(session: WriteSession, xorb_id: str) -> None:
 
 @contextmanager
 def scratch_file(reg: Registry, kind: str, name: str) -> Iterator[tuple[int, Path]]:
-    """(descriptor, path) of a file that is removed on leaving, unless something has taken it."""
+    """(descriptor, path) of a scratch file, deleted on leaving unless the store has taken it."""
     path = reg.scratch / f"{kind}-{name}-{secrets.token_hex(8)}"
     with translated_store_errors(), translated(path.name):
         fd = reg.disk.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR)
@@ -108,18 +108,18 @@ def scratch_file(reg: Registry, kind: str, name: str) -> Iterator[tuple[int, Pat
             yield fd, path
         finally:
             reg.disk.close(fd)
-            with suppress(FileNotFoundError):  # an object by now
+            with suppress(FileNotFoundError):  # the store has taken it
                 reg.disk.unlink(path)
 
 
 def _store(reg: Registry, repository_id: int, digest: bytes, index: XorbIndex, path: Path) -> bool:
-    # The row comes first and says "perhaps": whatever a crash leaves, gc knows it.
+    # The row comes first, in state writing, so that gc finds an object that a crash leaves.
     row = Xorb(
         id=secrets.token_hex(16), repository_id=repository_id, hash=digest, size=index.size,
         chunks=index.data, state="writing", expires_at=_expiry(reg),
     )  # fmt: skip
     with reg.db.write() as session:
-        # Deleted since the first look, perhaps.
+        # The repository may have been deleted since the permission check.
         if session.get(Repository, repository_id) is None:
             raise RepositoryNotFound("the repository was deleted meanwhile")
         session.add(row)
@@ -131,12 +131,12 @@ def _store(reg: Registry, repository_id: int, digest: bytes, index: XorbIndex, p
         is_first = find_xorb(session, repository_id, digest) is None
         is_kept = mine is not None and mine.state == "writing"
         if mine is not None and is_kept:
-            # Of two that were sent at once, the first one stays.
+            # If two requests send the xorb at once, the first one stays.
             mine.state = "live" if is_first else "condemned"
             mine.expires_at = _expiry(reg)
     failpoints.reached("xet.xorb.after_row")
     if not is_kept:
-        # Nothing may stay that no row knows.
+        # gc has condemned the row, so the object must not stay.
         reg.store.delete(xorb_key(row.id))
     if not is_kept and is_first:
         raise Unavailable("the xorb expired while it came in; send it again")
@@ -152,7 +152,7 @@ def _bounded(blocks: Iterable[bytes]) -> Iterator[bytes]:
         yield block
 
 
-def _count(blocks: Iterable[bytes]) -> int:
+def _discard(blocks: Iterable[bytes]) -> int:
     return sum(len(block) for block in _bounded(blocks))
 
 
@@ -161,18 +161,18 @@ def _expiry(reg: Registry) -> datetime:
 
 
 def root_in_store(reg: Registry, xorb_id: str, index: XorbIndex) -> bytes:
-    """The hash of a xorb of these chunks as its object has them now; StoreError."""
-    tree, place = Merkle(), 0
+    """The hash of a xorb, computed from its stored bytes; StoreError. index: its chunks."""
+    tree, offset = Merkle(), 0
     for _, size in index.entries():
         chunk = memoryview(bytearray(size))
-        reg.store.get_into(xorb_key(xorb_id), place, chunk)
+        reg.store.get_into(xorb_key(xorb_id), offset, chunk)
         tree.update([(chunk_hash(chunk), size)])
-        place += size
+        offset += size
     return tree.root()
 
 
 def is_intact(reg: Registry, xorb_id: str, index: XorbIndex, digest: bytes) -> bool:
-    """Whether the xorb can be read, and still has this hash."""
+    """Whether the stored bytes of the xorb are readable and have this hash."""
     try:
         return root_in_store(reg, xorb_id, index) == digest
     except StoreError:

@@ -1,8 +1,8 @@
-"""Shards: which chunks of which xorbs make up a file. Records of 48 bytes behind a header of 48.
+"""Shards: lists of the chunks of xorbs that make up files. Header and records have 48 bytes each.
 
-A shard is its header; per file one record that opens it, its terms, a proof for each term, and
-its SHA-256; a mark; per xorb one record and those of its chunks; a mark. What may follow is an
-index of all that, and not read.
+A shard has a header; for each file a record, its terms, a verification hash for each term, and its
+SHA-256; a bookend; for each xorb a record and the records of its chunks; a bookend. An index may
+follow, which the hub does not read. Format: docs/xet.md.
 """
 
 import struct
@@ -19,15 +19,15 @@ from deltahub.registry.xet.chunks import MAX_CHUNK_BYTES
 from deltahub.registry.xet.hashes import to_text
 from deltahub.registry.xet.xorb import MAX_CHUNKS, XorbIndex
 
-# Clients begin a new shard at 64 MiB.
+# Twice the size at which clients begin a new shard, 64 MiB.
 MAX_SHARD_BYTES: Final = 128 << 20
 
 _TAG: Final = b"HFRepoMetaData\x00" + bytes.fromhex("556967456a7b815783a5bdd95ccdd14aa9")
 _VERSION: Final = 2
 _HEADER: Final = struct.Struct("<32sQQ")
 _RECORD: Final = struct.Struct("<32sIIII")
-_MARK: Final = b"\xff" * 32
-_HAS_PROOFS: Final = 1 << 31
+_BOOKEND: Final = b"\xff" * 32
+_HAS_VERIFICATIONS: Final = 1 << 31
 _HAS_SHA256: Final = 1 << 30
 _CHUNK_RECORD: Final = np.dtype(
     [("hash", "V32"), ("start", "<u4"), ("size", "<u4"), ("unused", "<u8")]
@@ -37,37 +37,41 @@ _FOOTER: Final = struct.Struct("<9Q32s2Q6Q4Q")
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """Chunks [first, end) of a xorb, of `size` bytes. proof: their range_hash, None if not sent."""
+    """Chunks [first, end) of a xorb, `size` bytes. verification: their range_hash, if sent."""
 
     xorb: bytes
     first: int
     end: int
     size: int
-    proof: bytes | None
+    verification: bytes | None
 
 
 @dataclass(frozen=True)
 class ShardFile:
-    """A file: its Xet hash, its SHA-256 in hex (None if the client did not say), its terms."""
+    """A file: its Xet hash, its SHA-256 in hex (None if the client did not send it), its terms."""
 
     hash: bytes
     sha256: str | None
     n_terms: int
     _terms: memoryview
-    _proofs: memoryview | None
+    _verifications: memoryview | None
 
     def terms(self) -> Iterator[Term]:
-        """The terms in order; InvalidRequest for one that cannot be."""
+        """The terms in order; InvalidRequest for an impossible term."""
         for i in range(self.n_terms):
-            place = i * _RECORD.size
-            xorb, _, size, first, end = _RECORD.unpack_from(self._terms, place)
+            offset = i * _RECORD.size
+            xorb, _, size, first, end = _RECORD.unpack_from(self._terms, offset)
             if not first < end <= MAX_CHUNKS or not 0 < size <= (end - first) * MAX_CHUNK_BYTES:
                 raise InvalidRequest(
                     f"a term of file {to_text(self.hash)} takes {size} bytes of chunks {first} to"
                     f" {end}, which no xorb has"
                 )
-            proof = None if self._proofs is None else bytes(self._proofs[place : place + 32])
-            yield Term(xorb, first, end, size, proof)
+            verification = (
+                None
+                if self._verifications is None
+                else bytes(self._verifications[offset : offset + 32])
+            )
+            yield Term(xorb, first, end, size, verification)
 
     @property
     def size(self) -> int:
@@ -77,7 +81,7 @@ class ShardFile:
 
 
 class Shard:
-    """A shard in memory, or mapped. InvalidRequest, LimitExceeded for what is none."""
+    """A shard in a buffer. InvalidRequest, LimitExceeded if the bytes are no valid shard."""
 
     def __init__(self, data: memoryview) -> None:
         if len(data) > MAX_SHARD_BYTES:
@@ -96,57 +100,57 @@ class Shard:
             raise InvalidRequest("bytes follow the shard's end")
 
     def files(self) -> Iterator[ShardFile]:
-        """The files, one after another."""
-        place = _HEADER.size
+        """The files in order."""
+        offset = _HEADER.size
         while True:
-            digest, flags, n_terms, _, _ = self._record(place)
-            place += _RECORD.size
-            if digest == _MARK:
-                self._xorbs_at = place
+            digest, flags, n_terms, _, _ = self._record(offset)
+            offset += _RECORD.size
+            if digest == _BOOKEND:
+                self._xorbs_at = offset
                 return
-            if flags & ~(_HAS_PROOFS | _HAS_SHA256):
+            if flags & ~(_HAS_VERIFICATIONS | _HAS_SHA256):
                 raise InvalidRequest(f"the shard's file has flags {flags:#x}, which mean nothing")
-            terms, place = self._records(place, n_terms)
-            proofs = sha256 = None
-            if flags & _HAS_PROOFS:
-                proofs, place = self._records(place, n_terms)
+            terms, offset = self._records(offset, n_terms)
+            verifications = sha256 = None
+            if flags & _HAS_VERIFICATIONS:
+                verifications, offset = self._records(offset, n_terms)
             if flags & _HAS_SHA256:
-                record, place = self._records(place, 1)
+                record, offset = self._records(offset, 1)
                 sha256 = to_text(bytes(record[:32]))
-            yield ShardFile(digest, sha256, n_terms, terms, proofs)
+            yield ShardFile(digest, sha256, n_terms, terms, verifications)
 
     def _check_xorbs(self) -> int:
-        """Where the section of xorbs ends. What it says of chunks, the hub knows by itself."""
-        place = self._xorbs_at
+        """The end of the xorb section, whose content the hub has in its own indexes."""
+        offset = self._xorbs_at
         while True:
-            digest, _, n_chunks, _, _ = self._record(place)
-            place += _RECORD.size
-            if digest == _MARK:
-                return place
+            digest, _, n_chunks, _, _ = self._record(offset)
+            offset += _RECORD.size
+            if digest == _BOOKEND:
+                return offset
             if n_chunks > MAX_CHUNKS:
                 raise InvalidRequest(f"the shard has a xorb of {n_chunks} chunks: {MAX_CHUNKS} do")
-            _, place = self._records(place, n_chunks)
+            _, offset = self._records(offset, n_chunks)
 
-    def _record(self, place: int) -> tuple[bytes, int, int, int, int]:
-        record, _ = self._records(place, 1)
+    def _record(self, offset: int) -> tuple[bytes, int, int, int, int]:
+        record, _ = self._records(offset, 1)
         digest, first, second, third, fourth = _RECORD.unpack(record)
         return digest, first, second, third, fourth
 
-    def _records(self, place: int, n: int) -> tuple[memoryview, int]:
-        """n records from `place`, and where they end."""
-        end = place + n * _RECORD.size
+    def _records(self, offset: int, n: int) -> tuple[memoryview, int]:
+        """n records from `offset`, and their end."""
+        end = offset + n * _RECORD.size
         if end > len(self._data):
             raise InvalidRequest("the shard is cut short")
-        return self._data[place:end], end
+        return self._data[offset:end], end
 
 
-def answered_bytes(n_chunks: Collection[int]) -> int:
-    """Bytes of an answered_shard of xorbs with so many chunks each."""
+def response_bytes(n_chunks: Collection[int]) -> int:
+    """Bytes of a response_shard of xorbs with these numbers of chunks."""
     n_records = 2 + len(n_chunks) + sum(n_chunks)
     return _HEADER.size + n_records * _RECORD.size + _FOOTER.size
 
 
-def answered_shard(xorbs: Iterable[tuple[bytes, XorbIndex]], expires: datetime) -> Iterator[bytes]:
+def response_shard(xorbs: Iterable[tuple[bytes, XorbIndex]], expires: datetime) -> Iterator[bytes]:
     """A shard without files, for a client. Yields a piece for each xorb.
 
     xorbs: (hash, chunks). The shard has the footer that clients need. It has no key over the
@@ -154,7 +158,7 @@ def answered_shard(xorbs: Iterable[tuple[bytes, XorbIndex]], expires: datetime) 
     """
     begin = _HEADER.size
     xorbs_at = end = begin + _RECORD.size
-    yield _HEADER.pack(_TAG, _VERSION, _FOOTER.size) + _RECORD.pack(_MARK, 0, 0, 0, 0)
+    yield _HEADER.pack(_TAG, _VERSION, _FOOTER.size) + _RECORD.pack(_BOOKEND, 0, 0, 0, 0)
     for digest, index in xorbs:
         size = index.size
         chunks = index.columns()
@@ -169,4 +173,4 @@ def answered_shard(xorbs: Iterable[tuple[bytes, XorbIndex]], expires: datetime) 
     now = int(utc_now().timestamp())
     times = now, int(expires.timestamp())
     footer = _FOOTER.pack(1, begin, xorbs_at, *tables, bytes(32), *times, *(0,) * 9, end)
-    yield _RECORD.pack(_MARK, 0, 0, 0, 0) + footer
+    yield _RECORD.pack(_BOOKEND, 0, 0, 0, 0) + footer

@@ -1,4 +1,4 @@
-"""Where the chunks that a shard names come from: xorbs of the repository, or files of the hub."""
+"""Finds and reads the chunks that a shard refers to, in xorbs of the repository or in files."""
 
 import logging
 from collections import OrderedDict
@@ -25,19 +25,19 @@ from deltahub.registry.xet.xorb import XorbIndex
 log = logging.getLogger(__name__)
 
 MIB: Final = 1 << 20
-# Xorbs whose indexes are kept at hand: 0.3 MB each, at most.
-_KEPT: Final = 16
-# Files in which one xorb's chunks are looked for, the newest first.
-_MOST_RANGES: Final = 2000
+# Xorbs whose indexes are cached: at most 0.3 MB each.
+_CACHED_XORBS: Final = 16
+# Rows of the chunk map that are looked at for one xorb, newest first.
+_MAX_RANGES: Final = 2000
 
 
 class UnknownXorb(UploadNotFound):
-    """A shard names chunks that are not here for the caller."""
+    """A shard refers to chunks that the hub does not have, or that the caller may not read."""
 
 
 @dataclass(frozen=True)
 class InXorb:
-    """Chunks that lie in a xorb of the repository, from byte `start` of the object on."""
+    """Chunks in a xorb of the repository, from byte `start` of its object on."""
 
     xorb_id: str
     start: int
@@ -46,7 +46,7 @@ class InXorb:
 
 @dataclass(frozen=True)
 class InFile:
-    """Chunks that are bytes of a file, from byte `start` on."""
+    """Chunks in a file, from byte `start` on."""
 
     file: File
     start: int
@@ -68,8 +68,8 @@ class _Range:
 
 
 @dataclass(frozen=True)
-class _Known:
-    """What the hub has of a xorb: the object with its index, or ranges in order of first."""
+class _KnownXorb:
+    """The content of a xorb on this hub: a stored xorb with its index, or ranges of files."""
 
     xorb_id: str | None
     index: XorbIndex
@@ -79,7 +79,7 @@ class _Known:
 class Sources:
     """Finds chunks for one caller and one repository, and reads them. For one thread.
 
-    Memory: the indexes of a few xorbs and a MiB of chunks.
+    Memory: the indexes of 16 xorbs, and 1 MiB of chunks.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Sources:
         self._reader = reader
         self._caller = caller
         self._repository = repository
-        self._kept: OrderedDict[bytes, _Known] = OrderedDict()
+        self._cache: OrderedDict[bytes, _KnownXorb] = OrderedDict()
         self._buffer = memoryview(bytearray(MIB))
 
     def find(self, term: Term) -> list[Segment]:
@@ -106,7 +106,7 @@ class Sources:
         return [InXorb(known.xorb_id, start, known.index.part(term.first, term.end))]
 
     def read(self, segment: Segment) -> Iterator[Buffer]:
-        """The bytes of a segment, about a MiB at a time; each piece is valid until the next."""
+        """The bytes of a segment, about 1 MiB at a time; each piece is valid until the next."""
         if isinstance(segment, InFile):
             end = segment.start + segment.chunks.size
             try:
@@ -117,7 +117,7 @@ class Sources:
         try:
             yield from self._chunks_of(segment)
         except ObjectNotFound as exc:
-            # Expired at this moment, or lost: in both cases it may be sent anew.
+            # The xorb has just expired, or was lost. In both cases the client may send it again.
             with self._reg.db.write() as session:
                 condemn(session, segment.xorb_id)
             raise UnknownXorb(
@@ -125,7 +125,7 @@ class Sources:
             ) from exc
 
     def drop_damaged(self, terms: Iterable[Term]) -> bool:
-        """Condemn the xorbs of these terms that have changed on the disk; whether there are any."""
+        """Condemn the damaged xorbs of these terms; returns whether there were any."""
         is_damaged = False
         for xorb in {term.xorb for term in terms}:
             known = self._known(xorb)
@@ -135,21 +135,21 @@ class Sources:
             log.error("xorb=%s damaged on the disk: dropped", known.xorb_id)
             with self._reg.db.write() as session:
                 condemn(session, known.xorb_id)
-            del self._kept[xorb]
+            del self._cache[xorb]
         return is_damaged
 
     def _chunks_of(self, segment: InXorb) -> Iterator[Buffer]:
         end = segment.start + segment.chunks.size
-        for place in range(segment.start, end, MIB):
-            out = self._buffer[: end - place]
+        for offset in range(segment.start, end, MIB):
+            out = self._buffer[: end - offset]
             try:
-                self._reg.store.get_into(xorb_key(segment.xorb_id), place, out)
+                self._reg.store.get_into(xorb_key(segment.xorb_id), offset, out)
             except ShortObject as exc:
                 raise DataLost(f"xorb {segment.xorb_id} is cut short; run deltahub fsck") from exc
             yield out
 
     def _in_files(self, term: Term, ranges: list[_Range]) -> Iterator[Segment]:
-        """The term from files, in as few pieces as there can be."""
+        """The term as the fewest segments of files."""
         position = term.first
         while position < term.end:
             covering = [each for each in ranges if each.first <= position < each.end]
@@ -167,23 +167,23 @@ class Sources:
             yield InFile(best.file, best.offset + skipped, part)
             position = end
 
-    def _known(self, xorb: bytes) -> _Known:
-        known = self._kept.get(xorb)
+    def _known(self, xorb: bytes) -> _KnownXorb:
+        known = self._cache.get(xorb)
         if known is None:
             with self._reg.db.read() as session:
                 known = self._look_up(session, xorb)
-            self._kept[xorb] = known
-            if len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
+            self._cache[xorb] = known
+            if len(self._cache) > _CACHED_XORBS:
+                self._cache.popitem(last=False)
         else:
-            self._kept.move_to_end(xorb)
+            self._cache.move_to_end(xorb)
         return known
 
-    def _look_up(self, session: ReadSession, xorb: bytes) -> _Known:
+    def _look_up(self, session: ReadSession, xorb: bytes) -> _KnownXorb:
         xorb_id = find_xorb(session, self._repository.id, xorb)
         row = None if xorb_id is None else session.get(Xorb, xorb_id)
         if row is not None:
-            return _Known(row.id, XorbIndex(row.chunks), [])
+            return _KnownXorb(row.id, XorbIndex(row.chunks), [])
         columns = (XetRange.id, XetRange.first, XetRange.end, XetRange.offset, XetRange.sha256)
         rows = session.execute(
             select(*columns)
@@ -192,9 +192,9 @@ class Sources:
                 XetRange.domain_id.in_(sharing_domains(session, self._repository)),
             )
             .order_by(XetRange.id.desc())
-            .limit(_MOST_RANGES)
+            .limit(_MAX_RANGES)
         ).all()
-        # What the caller may not read is answered as what is not here.
+        # The message must not differ for files that the caller may not read and for absent files.
         hashes = {row.sha256 for row in rows}
         files = readable_files(session, self._caller, self._repository, hashes)
         ranges = [
@@ -202,11 +202,11 @@ class Sources:
             for row in rows
             if row.sha256 in files
         ]
-        return _Known(None, XorbIndex(b""), ranges)
+        return _KnownXorb(None, XorbIndex(b""), ranges)
 
 
 def unknown_xorb(xorb: bytes) -> UnknownXorb:
-    """The same words for never sent, expired, another repository's and private."""
+    """The same message for chunks never sent, expired, of another repository, or private."""
     return UnknownXorb(
         f"this hub does not have all chunks of xorb {to_text(xorb)} for you (any more), but your"
         " client remembers having sent them; start the upload again: the hub has just made it"

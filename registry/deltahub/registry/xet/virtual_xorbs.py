@@ -1,7 +1,7 @@
-"""Any stored file as Xet clients download files: as xorbs that are made while they are read.
+"""Serves any stored file to Xet clients, as xorbs that are made while they are read.
 
-A file is cut every 64 MiB, each part is a xorb of chunks of 128 KiB that are stored as they are.
-Clients take the hashes for names: that of the file is its SHA-256, a xorb's is made of it.
+A file is split every 64 MiB. Each part is a xorb of uncompressed chunks of 128 KiB. Clients use
+hashes as names only: the file's hash is its SHA-256, and a xorb's hash is derived from that.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ ReadFile = Callable[[int, int], Iterator[memoryview]]
 
 @dataclass(frozen=True)
 class VirtualTerm:
-    """Chunks [first, end) of a xorb: `size` bytes of the file, stored in [stored, stored_end)."""
+    """Chunks [first, end): `size` bytes of the file, [stored, stored_end) of the xorb."""
 
     xorb: int
     first: int
@@ -41,17 +41,17 @@ class VirtualTerm:
 
 @dataclass(frozen=True)
 class VirtualFile:
-    """The layout of a file of `size` bytes, at least one."""
+    """The xorbs of a file of `size` bytes, at least 1."""
 
     sha256: str
     size: int
 
     def xorb_name(self, xorb: int) -> str:
-        """The hash by which clients know a xorb."""
+        """The hash that names a xorb for clients."""
         return hashlib.sha256(f"deltahub xorb {self.sha256} {xorb}".encode()).hexdigest()
 
     def terms(self, start: int, end: int) -> Iterator[VirtualTerm]:
-        """The terms with bytes [start, end) of the file, in whole chunks; 0 <= start < end."""
+        """The terms of bytes [start, end) of the file, in whole chunks; 0 <= start < end."""
         for xorb in range(start // _XORB_BYTES, -(-end // _XORB_BYTES)):
             begin = xorb * _XORB_BYTES
             first = max(0, start - begin) // CHUNK_BYTES
@@ -60,7 +60,7 @@ class VirtualFile:
             yield VirtualTerm(xorb, first, last, size)
 
     def stored_bytes(self, xorb: int) -> int:
-        """Bytes of a whole xorb as it travels."""
+        """Bytes of a whole xorb with its chunk headers."""
         size = min(_XORB_BYTES, self.size - xorb * _XORB_BYTES)
         return size + -(-size // CHUNK_BYTES) * HEADER_BYTES
 
@@ -73,7 +73,7 @@ class VirtualFile:
         first, skipped = divmod(start, _STORED_BYTES)
         base = xorb * _XORB_BYTES
         position = base + first * CHUNK_BYTES
-        # All chunks that are touched, whole.
+        # Reads all chunks of the range as a whole.
         file_end = min(base + -(-end // _STORED_BYTES) * CHUNK_BYTES, self.size)
         left = end - start
         for piece in read(position, file_end):
@@ -92,11 +92,11 @@ class VirtualFile:
                     yield views
 
     def _framed(self, position: int, piece: memoryview) -> list[memoryview]:
-        """Bytes of the file from `position` on, with a header before each chunk that begins."""
+        """`piece`, bytes of the file from `position` on, with chunk headers inserted."""
         to_next = -position % CHUNK_BYTES
         views = [piece[:to_next]] if to_next else []
         n_bytes = piece.nbytes
-        # Where the last chunk of the file begins, if that is a short one.
+        # A chunk that begins after this is the last one and short.
         full_end = self.size - CHUNK_BYTES - position
         for begin in range(to_next, n_bytes, CHUNK_BYTES):
             if begin <= full_end:
@@ -108,7 +108,7 @@ class VirtualFile:
 
 
 def _header(size: int) -> memoryview:
-    """What goes before a chunk of so many bytes that is stored as it is."""
+    """The header of an uncompressed chunk of `size` bytes."""
     n_bytes = size.to_bytes(3, "little")
     return memoryview(b"\0" + n_bytes + b"\0" + n_bytes)
 
@@ -118,7 +118,7 @@ _SIZE: Final = attrgetter("nbytes")
 
 
 def _without_first(views: list[memoryview], n: int) -> tuple[list[memoryview], int]:
-    """Less their first n bytes; how many of those were not there."""
+    """(the views without their first n bytes, bytes still to skip)."""
     for i, view in enumerate(views):
         if n < view.nbytes:
             return [view[n:], *views[i + 1 :]], 0
@@ -127,7 +127,7 @@ def _without_first(views: list[memoryview], n: int) -> tuple[list[memoryview], i
 
 
 def _first(views: list[memoryview], n: int) -> list[memoryview]:
-    """Their first n bytes, of at least as many."""
+    """The first n bytes of views that have at least n bytes."""
     for i, view in enumerate(views):
         if n <= view.nbytes:
             return [*views[:i], view[:n]]

@@ -1,4 +1,4 @@
-"""Xorbs: up to 64 MiB of chunks, and the index that the hub keeps of one."""
+"""Xorbs: up to 64 MiB of chunks. Decodes a xorb that is uploaded, and makes its index."""
 
 import struct
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from deltahub.registry.xet.hashes import HASH_BYTES, Merkle, chunk_hash, to_text
 
 MAX_CHUNKS: Final = 8192
 MAX_XORB_BYTES: Final = 64 << 20
-# Older clients send an index of their own behind the chunks, which nobody needs.
+# Older clients send an index after the chunks. The hub ignores it.
 _FOOTER_MARK: Final = b"XETBLOB"
 _MAX_FOOTER_BYTES: Final = 1 << 20
 MAX_BODY_BYTES: Final = MAX_XORB_BYTES + MAX_CHUNKS * HEADER_BYTES + _MAX_FOOTER_BYTES
@@ -25,7 +25,7 @@ ENTRY_BYTES: Final = _ENTRY.size
 
 @dataclass(frozen=True)
 class XorbIndex:
-    """The chunks of a xorb, or of a part of one, in order. data: 36 bytes a chunk."""
+    """The chunks of a xorb, or of a part of it, in order. data: 36 bytes for each chunk."""
 
     data: bytes
 
@@ -41,11 +41,11 @@ class XorbIndex:
         return XorbIndex(self.data[first * _ENTRY.size : end * _ENTRY.size])
 
     def entries(self) -> Iterator[tuple[bytes, int]]:
-        """(hash, bytes) of each chunk."""
+        """(hash, size in bytes) of each chunk."""
         yield from _ENTRY.iter_unpack(self.data)
 
     def hashes(self) -> bytes:
-        """The chunks' hashes, one after another."""
+        """The hashes of the chunks, concatenated."""
         return self.columns()["hash"].tobytes()
 
     @property
@@ -60,9 +60,9 @@ class XorbIndex:
 
 
 class XorbCheck:
-    """Decodes and hashes the chunks of a xorb while it comes in. Memory: one block and one chunk.
+    """Decodes and hashes the chunks of a xorb during upload. Memory: one block and one chunk.
 
-    InvalidRequest, LimitExceeded, HashMismatch for what is no xorb of that hash.
+    InvalidRequest, LimitExceeded, HashMismatch if the bytes are no xorb of the expected hash.
     """
 
     def __init__(self, expected: bytes) -> None:
@@ -72,18 +72,18 @@ class XorbCheck:
         self._index: list[bytes] = []
         self._tree = Merkle()
         self._size = 0
-        # Bytes of the footer so far; None before it.
+        # Bytes of the footer received; None before the footer.
         self._footer: int | None = None
 
     def take(self, block: bytes) -> Iterator[bytes | memoryview]:
-        """The chunks that end in what comes next, decoded; each is valid until the next."""
+        """The decoded chunks that end in this block. Each is valid until the next is taken."""
         left = memoryview(block)
         while left:
             if self._footer is not None:
                 self._skip(left)
                 return
             begun = self._rest
-            # No more is put together than the chunk that lies across two blocks.
+            # Copies only the bytes of a chunk that spans two blocks.
             data = memoryview(begun + left[: _missing(begun)]) if begun else left
             header, end = None, HEADER_BYTES
             if len(data) >= HEADER_BYTES:
@@ -100,7 +100,7 @@ class XorbCheck:
                 yield self._add(header, data[HEADER_BYTES:end])
 
     def finish(self) -> XorbIndex:
-        """The index of the whole xorb, whose hash is the expected one."""
+        """The index of the whole xorb; HashMismatch unless it has the expected hash."""
         if self._rest:
             raise InvalidRequest("the xorb ends within a chunk")
         if not self._index:
@@ -133,7 +133,7 @@ class XorbCheck:
 
 
 def _missing(begun: bytes) -> int:
-    """Bytes until the header of a chunk that has begun is whole, or else the chunk."""
+    """Missing bytes of the header of a begun chunk; if the header is complete, of the chunk."""
     if len(begun) < HEADER_BYTES:
         return HEADER_BYTES - len(begun)
     return HEADER_BYTES + ChunkHeader.parse(begun).stored - len(begun)
