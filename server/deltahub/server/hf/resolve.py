@@ -8,11 +8,11 @@ from starlette.responses import Response
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.catalog.entries import EntryInfo, find_entry
+from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hf.dispatch import unescaped
 from deltahub.server.hf.reading.revisions import revision_of
 from deltahub.server.hf.xet.downloads import xet_from, xet_headers
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
-from deltahub.server.limits import BoundedRoute
 from deltahub.server.streaming.fair_queue import client_key
 from deltahub.server.streaming.ranges import matches, requested_part
 

@@ -5,8 +5,8 @@ from typing import Final
 from fastapi import APIRouter
 
 from deltahub.registry.errors import RepositoryNotFound
+from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hf.errors import NotSupported
-from deltahub.server.limits import BoundedRoute
 
 router = APIRouter(route_class=BoundedRoute)
 

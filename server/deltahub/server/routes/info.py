@@ -3,8 +3,8 @@
 from fastapi import APIRouter
 
 from deltahub.registry.reports.revision import report_revision
+from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hub import CallerDep, HubDep
-from deltahub.server.limits import BoundedRoute
 from deltahub.server.routes.files import RevisionQuery
 from deltahub.server.schemas.info import BaseReportOut, FileReportOut, InfoOut, TotalsOut
 

@@ -4,8 +4,8 @@ from fastapi import APIRouter
 
 from deltahub.registry.jobs import requests
 from deltahub.registry.jobs.requests import JobInfo
+from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hub import CallerDep, HubDep
-from deltahub.server.limits import BoundedRoute
 from deltahub.server.schemas.transfer import JobErrorOut, JobOut, ProgressOut
 
 router = APIRouter(route_class=BoundedRoute, prefix="/jobs", tags=["jobs"])

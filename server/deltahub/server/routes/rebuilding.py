@@ -8,8 +8,8 @@ from starlette.responses import Response
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.catalog.refs import resolve_revision
 from deltahub.registry.downloads.plan import plan_download, stream_frames
+from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hub import CallerDep, HubDep
-from deltahub.server.limits import BoundedRoute
 from deltahub.server.routes.files import RevisionQuery, find_file
 from deltahub.server.schemas.transfer import FramesIn, PlannedTensorOut, RecipePlanOut
 from deltahub.server.streaming.fair_queue import client_key

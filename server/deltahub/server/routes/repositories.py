@@ -8,8 +8,8 @@ from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.catalog import refs, repositories, search
 from deltahub.registry.catalog.repositories import RepositoryInfo
 from deltahub.registry.ingest import make_public
+from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hub import CallerDep, HubDep
-from deltahub.server.limits import BoundedRoute
 from deltahub.server.schemas.repositories import (
     RefList,
     RefOut,

@@ -10,9 +10,9 @@ from deltahub.registry.catalog.declared_base import DeclaredBase, find_declared
 from deltahub.registry.catalog.entries import EntryInfo, list_entries
 from deltahub.registry.catalog.history import author_name
 from deltahub.registry.catalog.refs import resolve_revision
+from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.cards.declared_base import declared_base, read_base_files
 from deltahub.server.hub import CallerDep, HubDep
-from deltahub.server.limits import BoundedRoute
 from deltahub.server.routes.files import RevisionQuery
 from deltahub.server.schemas.repositories import (
     AddIn,

@@ -7,8 +7,8 @@ from fastapi import APIRouter
 from deltahub.registry.access import organizations
 from deltahub.registry.access.caller import NO_TOKEN
 from deltahub.registry.errors import Forbidden, Unauthorized
+from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hub import CallerDep, HubDep
-from deltahub.server.limits import BoundedRoute
 from deltahub.server.schemas.system import HealthOut, MetricsOut, NamespaceRoleOut, WhoAmIOut
 
 router = APIRouter(route_class=BoundedRoute, tags=["system"])

@@ -7,8 +7,8 @@ from fastapi import APIRouter, Request, Response
 
 from deltahub.registry.access.caller import require_writer
 from deltahub.registry.uploads import client_packs, known_files, known_tensors, recipes
+from deltahub.server.body_limits import BoundedRoute, streams_body
 from deltahub.server.hub import CallerDep, HubDep
-from deltahub.server.limits import BoundedRoute, streams_body
 from deltahub.server.schemas.transfer import (
     FileQueryIn,
     FileQueryOut,

@@ -10,9 +10,9 @@ from starlette.responses import Response
 from deltahub.registry.errors import InvalidRequest, SizeMismatch
 from deltahub.registry.uploads import landing
 from deltahub.registry.uploads.landing import LandingStatus
+from deltahub.server.body_limits import BoundedRoute, streams_body
 from deltahub.server.errors import LengthRequired
 from deltahub.server.hub import CallerDep, HubDep
-from deltahub.server.limits import BoundedRoute, streams_body
 from deltahub.server.schemas.transfer import UploadOut
 from deltahub.server.streaming.bodies import BodyFeed
 from deltahub.server.streaming.ranges import parse_content_range

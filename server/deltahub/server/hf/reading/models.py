@@ -15,6 +15,7 @@ from deltahub.registry.catalog.refs import find_ref, resolve_revision
 from deltahub.registry.catalog.search import Listed
 from deltahub.registry.errors import InvalidRequest
 from deltahub.registry.names import quoted
+from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.cards.facts import read_header, read_small
 from deltahub.server.cards.plain_values import read_json
 from deltahub.server.hf.dispatch import unescaped
@@ -23,7 +24,6 @@ from deltahub.server.hf.reading.model_info import list_json, load_rows, model_js
 from deltahub.server.hf.reading.queries import check_expand_names, parse_query
 from deltahub.server.hf.reading.revisions import revision_of
 from deltahub.server.hub import CallerDep, HubDep, NameDep
-from deltahub.server.limits import BoundedRoute
 
 router = APIRouter(route_class=BoundedRoute, prefix="/api/models")
 

@@ -14,12 +14,12 @@ from deltahub.registry.catalog.history import CommitInfo, last_changes
 from deltahub.registry.catalog.tree_pages import files_below, has_folder, tree_page
 from deltahub.registry.errors import EntryNotFound, InvalidRequest, LimitExceeded
 from deltahub.registry.names import quoted
+from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hf.dispatch import unescaped
 from deltahub.server.hf.reading.entries import file_json, folder_ids, folder_json
 from deltahub.server.hf.reading.revisions import revision_of
 from deltahub.server.hf.xet.downloads import xet_from
 from deltahub.server.hub import CallerDep, HubDep, NameDep
-from deltahub.server.limits import BoundedRoute
 
 router = APIRouter(route_class=BoundedRoute, prefix="/api/models/{namespace}/{name}")
 

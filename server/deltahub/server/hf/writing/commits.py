@@ -31,6 +31,7 @@ from deltahub.registry.catalog.refs import (
 from deltahub.registry.errors import InvalidRequest, LimitExceeded
 from deltahub.registry.names import LFS_BYTES, entry_mode, quoted, validate_path
 from deltahub.registry.uploads.small_files import SmallFiles
+from deltahub.server.body_limits import BoundedRoute, streams_body
 from deltahub.server.cards.declared_base import BASE_FILES, declared_base
 from deltahub.server.cards.facts import read_small
 from deltahub.server.cards.plain_values import valid_text
@@ -39,7 +40,6 @@ from deltahub.server.hf.errors import NotSupported
 from deltahub.server.hf.reading.entries import blob_id
 from deltahub.server.hf.writing.gitignore import MAX_IGNORE_BYTES, Ignore, IgnoreLimit, parse_ignore
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
-from deltahub.server.limits import BoundedRoute, streams_body
 from deltahub.server.streaming.bodies import BodyFeed
 
 router = APIRouter(route_class=BoundedRoute, prefix="/api/models/{namespace}/{name}")

@@ -11,10 +11,10 @@ from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repositor
 from deltahub.registry.catalog.entries import large_files, sizes_in_repository
 from deltahub.registry.names import validate_sha256
 from deltahub.registry.uploads.known_files import query_and_keep
+from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hf.errors import NotSupported
 from deltahub.server.hf.reading.entries import utc_text
 from deltahub.server.hub import CallerDep, HubDep, NameDep
-from deltahub.server.limits import BoundedRoute
 
 router = APIRouter(route_class=BoundedRoute, prefix="/api/models/{namespace}/{name}/lfs-files")
 

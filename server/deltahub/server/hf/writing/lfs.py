@@ -17,11 +17,11 @@ from deltahub.registry.errors import InvalidRequest, LimitExceeded, SizeMismatch
 from deltahub.registry.names import validate_sha256
 from deltahub.registry.uploads import landing
 from deltahub.registry.uploads.known_files import query_and_keep
+from deltahub.server.body_limits import BoundedRoute, streams_body
 from deltahub.server.errors import LengthRequired
 from deltahub.server.hf.errors import NotSupported
 from deltahub.server.hf.writing.receiving import receive_part
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
-from deltahub.server.limits import BoundedRoute, streams_body
 from deltahub.server.signing import caller_of_claims, claims_for
 from deltahub.server.streaming.bodies import BodyFeed, discard_body
 

@@ -16,12 +16,12 @@ from deltahub.registry.errors import Conflict, RepositoryExists, Unauthorized
 from deltahub.registry.ingest import make_public
 from deltahub.registry.names import git_attributes, quoted
 from deltahub.registry.uploads.small_files import SmallFiles
+from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.cards.front_matter import BadCard, front_matter
 from deltahub.server.hf.dispatch import unescaped
 from deltahub.server.hf.errors import NotSupported, refusal
 from deltahub.server.hf.reading.entries import utc_text
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
-from deltahub.server.limits import BoundedRoute
 
 router = APIRouter(route_class=BoundedRoute, prefix="/api")
 

@@ -16,10 +16,10 @@ from deltahub.registry.errors import EntryNotFound, Unauthorized
 from deltahub.registry.xet.epochs import repository_at
 from deltahub.registry.xet.hashes import from_text
 from deltahub.registry.xet.virtual_xorbs import CHUNK_BYTES, VirtualFile
+from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hf.errors import refusal
 from deltahub.server.hf.xet.links import XetReaderDep
 from deltahub.server.hub import Hub, HubDep
-from deltahub.server.limits import BoundedRoute
 from deltahub.server.settings import ServerSettings
 from deltahub.server.signing import Claims, caller_of_claims, claims_for
 from deltahub.server.streaming.fair_queue import client_key

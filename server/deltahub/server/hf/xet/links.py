@@ -12,8 +12,8 @@ from deltahub.registry.access.caller import Action, Caller
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.errors import Forbidden, Unauthorized
 from deltahub.registry.xet.epochs import epoch_of, place_of, repository_at
+from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hub import CallerDep, Hub, HubDep
-from deltahub.server.limits import BoundedRoute
 from deltahub.server.signing import caller_of_claims, claims_for
 
 router = APIRouter(route_class=BoundedRoute)

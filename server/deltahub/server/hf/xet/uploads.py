@@ -24,11 +24,11 @@ from deltahub.registry.xet.known_chunks import known_chunks
 from deltahub.registry.xet.receive_shard import Progress, accept_shard
 from deltahub.registry.xet.shard import MAX_SHARD_BYTES
 from deltahub.registry.xet.xorb import MAX_BODY_BYTES
+from deltahub.server.body_limits import BoundedRoute, streams_body
 from deltahub.server.errors import STATUS_OF, wire_code
 from deltahub.server.hf.errors import refusal
 from deltahub.server.hf.xet.links import XetCaller, XetReaderDep, XetWriterDep
 from deltahub.server.hub import Hub, HubDep
-from deltahub.server.limits import BoundedRoute, streams_body
 from deltahub.server.streaming.bodies import BodyFeed, discard_body
 from deltahub.server.streaming.fair_queue import client_key
 

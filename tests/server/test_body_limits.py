@@ -15,9 +15,9 @@ from deltahub.registry.access.caller import Caller
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 from deltahub.server.app import _ROUTERS, create_app
+from deltahub.server.body_limits import SMALL_BYTES, BoundedRoute
 from deltahub.server.hf.app import create_hugging_face_app
 from deltahub.server.hub import Hub
-from deltahub.server.limits import SMALL_BYTES, BoundedRoute
 from support.service.hub import RunningHub
 
 PIECE = bytes(64 << 10)
