@@ -1,4 +1,4 @@
-"""Commits: what a revision holds, who may make one, and what two at once do."""
+"""Commits: contents of revisions, permissions, and two commits at once."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,7 +50,7 @@ def alice(reg: Registry) -> Caller:
 
 
 def finish_ingest(reg: Registry) -> None:
-    """What ingest does to rows, as far as commits look at them."""
+    """Change the rows that commits read as an ingest would."""
     with reg.db.write() as session:
         session.execute(update(File).values(state="ingested", landing_id=None))
         session.execute(update(Job).values(state="done"))
@@ -155,7 +155,9 @@ def test_a_file_is_kept_once_for_all_public_repositories(reg: Registry, alice: C
     push(reg, bob, "bob/model", {"b": b"same"})
     push(reg, bob, "bob/private", {"b": b"same"}, private=True)
     with reg.db.read() as session:
-        assert len(session.scalars(select(File)).all()) == 2  # public, and bob's private data
+        assert (
+            len(session.scalars(select(File)).all()) == 2
+        )  # one in the public domain, one in bob's private domain
 
 
 def test_a_private_repository_refers_to_a_public_file_without_an_upload(
@@ -262,7 +264,7 @@ def test_a_mirror_gives_the_commit_its_own_id(reg: Registry, alice: Caller) -> N
 
 
 def declared(reg: Registry, name: str, rev: str = "main") -> tuple[str | None, str | None, int]:
-    """What was said, the commit it was resolved to, and the number of edges."""
+    """(declared base, the commit it is resolved to, number of declared edges)."""
     row = revision(reg, name, rev)
     with reg.db.read() as session:
         edges = session.scalars(select(LineageEdge).where(LineageEdge.child_id == row.id)).all()

@@ -1,4 +1,4 @@
-"""Commits at once, and commits that die: one after the other, whole or not at all."""
+"""Concurrent and killed commits: each one happens whole or not at all."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Any sequence of commits, branches and deletions leaves what a dictionary says."""
+"""After any sequence of commits, tags and deletions the hub agrees with a dictionary."""
 
 import tempfile
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ def has_clash(tree: Tree) -> bool:
 
 
 class Hub(RuleBasedStateMachine):
-    """One repository; `commits` holds every tree ever committed, `refs` where the names point."""
+    """One repository. commits: commit id -> its tree. refs: name -> its commit id."""
 
     def __init__(self) -> None:
         super().__init__()

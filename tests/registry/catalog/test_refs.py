@@ -1,4 +1,4 @@
-"""Branches and tags: how they come and go, and that no name is both."""
+"""Branches and tags: creating, deleting, and that no name is both."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -71,7 +71,7 @@ def test_of_a_branch_and_a_tag_from_before_the_tag_is_read(reg: Registry, alice:
     first = push(reg, alice, NAME, {"a": b"1"}).commit
     for name in ("v1", "main"):
         create_ref(reg, alice, NAME, "branch", "x", "main")
-        with reg.db.write() as session:  # as releases made it that did not refuse it
+        with reg.db.write() as session:  # as older releases allowed it
             tag = update(Ref).where(Ref.name == "x").values(kind="tag", name=name)
             session.execute(tag)
     second = push(reg, alice, NAME, {"a": b"2"}).commit
@@ -81,7 +81,7 @@ def test_of_a_branch_and_a_tag_from_before_the_tag_is_read(reg: Registry, alice:
     assert revision(reg, rev="v1").commit == first
     assert revision(reg, rev="refs/tags/v1").commit == first
     assert revision(reg, rev="refs/heads/v1").commit == second
-    # What everybody reads who names nothing stays the branch.
+    # For main, which clients without a revision read, the branch wins.
     assert revision(reg, rev="main").commit == second
     assert push(reg, alice, NAME, {"a": b"3"}).changed
     with pytest.raises(Conflict, match="v1 is a tag"):

@@ -1,4 +1,4 @@
-"""A tree page by page is the tree, and a page reads no more of it than it shows."""
+"""The pages of a tree make the whole tree, and a page reads only the rows it needs."""
 
 from collections.abc import Iterator
 from hashlib import sha256
@@ -14,7 +14,7 @@ from deltahub.registry.db.models import Entry, File, Revision
 from deltahub.registry.db.session import ReadSession
 from support.registry.opened import caller, opened_registry, push
 
-# Parts that sort around the slash, whose order is not that of their UTF-16, and the last of all.
+# Parts that sort around the slash, parts in another order in UTF-16, and the last code point.
 PARTS = ("a", "a-", "a.b", "a0", "b", "\uff5e", "\U0001f600", "\U0010ffff")
 
 
@@ -26,7 +26,7 @@ def reg(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
 
 
 def hold(reg: Registry, paths: set[str]) -> None:
-    """Makes the one revision have these files."""
+    """Give the only revision these files."""
     with reg.db.write() as session:
         file = session.scalar(select(File.id))
         revision = session.scalar(select(Revision.id))

@@ -1,4 +1,4 @@
-"""A base that is named before its weights are here is used once they come, in any commits."""
+"""A base declared before its weights arrive is used once they come, in any number of commits."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,16 +41,18 @@ def ann(reg: Registry) -> Caller:
     return caller(reg, "ann")
 
 
-def push_tune(reg: Registry, who: Caller, base: str | None = "ann/base") -> int:
-    return push_ingested(reg, who, "ann/tune", {PATH: tiny.to_file(tiny.finetune(1e-5))}, base=base)
+def push_tune(reg: Registry, pusher: Caller, base: str | None = "ann/base") -> int:
+    return push_ingested(
+        reg, pusher, "ann/tune", {PATH: tiny.to_file(tiny.finetune(1e-5))}, base=base
+    )
 
 
-def push_base(reg: Registry, who: Caller, name: str = "ann/base") -> int:
-    return push_ingested(reg, who, name, {PATH: tiny.to_file(tiny.base())})
+def push_base(reg: Registry, pusher: Caller, name: str = "ann/base") -> int:
+    return push_ingested(reg, pusher, name, {PATH: tiny.to_file(tiny.base())})
 
 
 def shard(number: int) -> dict[str, bytes]:
-    """One of two files that the base's matrices are in."""
+    """One of two files with the matrices of the base."""
     names = MATRICES[number::2]
     return {
         f"model-{number}.safetensors": tiny.to_file({name: tiny.base()[name] for name in names})
@@ -75,8 +77,8 @@ def declared_edges(reg: Registry, child: int) -> list[int]:
         return list(session.scalars(query))
 
 
-def reported(reg: Registry, who: Caller) -> BaseReport:
-    return report_revision(reg, FileReader(reg), who, "ann/tune", "main").base
+def reported(reg: Registry, viewer: Caller) -> BaseReport:
+    return report_revision(reg, FileReader(reg), viewer, "ann/tune", "main").base
 
 
 def assert_made_from(reg: Registry, tune: int, base: int) -> None:
@@ -193,7 +195,7 @@ def test_weights_on_another_branch_are_not_what_a_name_means(reg: Registry, ann:
 def test_a_model_that_is_named_at_a_revision_of_no_use_is_still_found(
     reg: Registry, ann: Caller, revision: str
 ) -> None:
-    """It may not be made from the fine-tune, so it has to be the other way round."""
+    """The base may not become a delta of the fine-tune, so the fine-tune must become one."""
     if revision == "main":
         push_ingested(reg, ann, "ann/base", {PATH: tiny.to_file(tiny.base(seed=1))})
     tune = push_tune(reg, ann, base=f"ann/base@{revision}")

@@ -1,4 +1,4 @@
-"""Sketches tell relatives from strangers, and lookups stay within what the owner may read."""
+"""Sketches find relatives and no strangers, only in domains that the owner may read."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,10 +111,10 @@ def families_of(reg: Registry, revision: int) -> list[int]:
 
 
 def push_model(
-    reg: Registry, who: Caller, name: str, tensors: tiny.Tensors, *, private: bool = False
+    reg: Registry, pusher: Caller, name: str, tensors: tiny.Tensors, *, private: bool = False
 ) -> int:
     files = {"model.safetensors": tiny.to_file(tensors)}
-    return push_ingested(reg, who, name, files, private=private)
+    return push_ingested(reg, pusher, name, files, private=private)
 
 
 def test_a_lookup_finds_the_family_and_no_stranger(reg: Registry, ann: Caller) -> None:
@@ -165,7 +165,7 @@ def test_a_stored_model_is_sketched_like_its_upload_without_a_look_up_for_each_p
     stored = sketch_revision(reg, FileReader(reg), 1)
     assert len(stored) > 2
     assert [each.to_bytes() for each in stored] == [each.to_bytes() for each in landed]
-    # Where each tensor lies, not where each of 16 places in it does.
+    # Fewer queries than one for each of the 16 places of a tensor.
     assert len(statements) < 16 * len(stored)
 
 

@@ -1,4 +1,4 @@
-"""What clients, lower efforts and older releases wrote is made smaller, and nothing is lost."""
+"""Recompression makes frames of clients, lower efforts and older releases smaller, without loss."""
 
 import json
 import os
@@ -142,7 +142,7 @@ def test_what_the_hub_writes_itself_is_up_to_date_at_its_effort(tmp_path: Path) 
 def test_numbers_of_a_shorter_dtype_are_coded_anew_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the release before fm_delta 2 wrote says by nothing but its version that it may be."""
+    """Only the codec version shows that frames from before fm_delta 2 may become smaller."""
     base, tune = in_f32(model()), in_f32(model(moved=0.05))
 
     def before(*arguments: Any) -> FmDeltaEncoder:
@@ -221,7 +221,7 @@ def test_one_at_a_time_and_none_beside_a_gc_that_waits_for_no_reader(reg: Regist
 
 
 def make_unreadable(reg: Registry, tensor_id: int) -> None:
-    """Let the tensor's frame be one of a version that only a newer release reads."""
+    """Give the tensor's frame a codec version that only a newer release reads."""
     with reg.db.read() as session:
         frame = session.scalars(select(Frame).where(Frame.tensor_id == tensor_id)).one()
     path = reg.data_dir / "objects" / pack_key(frame.pack_id)

@@ -1,4 +1,4 @@
-"""Recompression that is killed, or beside which others push, delete and re-plan, loses nothing."""
+"""Recompression loses nothing if it is killed or runs beside pushes, deletions and re-planning."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""A base that comes after its fine-tunes makes them smaller, and nothing ever needs itself."""
+"""A base that comes after its fine-tunes makes them smaller, and no cycle of deltas arises."""
 
 import threading
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ PATH = "model.safetensors"
 
 
 class Stopped(Exception):
-    """What a cancelled job raises out of a step."""
+    """Raised by the progress callback, as by a cancelled job."""
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def ann(reg: Registry) -> Caller:
 
 def push_model(
     reg: Registry,
-    who: Caller,
+    pusher: Caller,
     name: str,
     tensors: tiny.Tensors,
     base: str | None = None,
@@ -84,7 +84,7 @@ def push_model(
     private: bool = False,
 ) -> int:
     files = {PATH: tiny.to_file(tensors)}
-    return push_ingested(reg, who, name, files, base=base, private=private)
+    return push_ingested(reg, pusher, name, files, base=base, private=private)
 
 
 def edges(reg: Registry, child: int) -> dict[str, tuple[int, float | None]]:
@@ -273,7 +273,7 @@ def row_of(reg: Registry, tensor: int) -> Tensor:
 
 
 def make_standalone(reg: Registry, revision: int) -> None:
-    """Write the revision's deltas anew, without bases."""
+    """Store the revision's tensors without bases."""
     for stored in stored_tensors(reg, revision).values():
         row, reader = row_of(reg, stored.id), FileReader(reg)
         with PackSpool(reg, reader, row.domain_id) as spool:
@@ -309,7 +309,7 @@ def test_what_a_client_stored_alone_becomes_a_delta(reg: Registry, ann: Caller) 
 def test_a_tensor_whose_row_became_a_public_one_is_left_alone(
     reg: Registry, ann: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SQLite gives a deleted row's id to the next one, which may have the same contents."""
+    """SQLite reuses the id of a deleted row; the new row may have the same contents."""
     tune = push_model(reg, ann, "ann/tune", tiny.finetune(1e-5), base="ann/base", private=True)
     push_model(reg, ann, "ann/base", tiny.base(), private=True)
     victim = stored_tensors(reg, tune)["up.weight"].id

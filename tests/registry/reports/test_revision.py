@@ -1,4 +1,4 @@
-"""info and downloads: what a revision costs, what is whose, and the frames that rebuild it."""
+"""info and downloads: bytes of a revision, what is shared, and the frames that rebuild it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,8 +57,10 @@ def models() -> tuple[bytes, bytes]:
     return tiny_models.to_file(base), tiny_models.to_file(tuned)
 
 
-def report(reg: Registry, who: Caller | None, name: str, revision: str = "main") -> RevisionReport:
-    return report_revision(reg, FileReader(reg), who, name, revision)
+def report(
+    reg: Registry, viewer: Caller | None, name: str, revision: str = "main"
+) -> RevisionReport:
+    return report_revision(reg, FileReader(reg), viewer, name, revision)
 
 
 def frame_bytes(reg: Registry) -> int:
@@ -115,7 +117,7 @@ class TestInfo:
         assert found.base.declared_status == "resolved"
         assert [m.repository for m in found.base.measured] == ["ann/base"]
         assert found.base.measured[0].share == pytest.approx(1, abs=0.1)
-        # Seen from the base, the frozen head is shared too.
+        # The report of the base also shows the frozen head as shared.
         assert report(reg, ann, "ann/base").totals.shared == found.totals.shared
 
     def test_a_declared_base_that_gives_nothing_is_shown_with_its_share(
@@ -154,13 +156,13 @@ class TestInfo:
             push_ingested(reg, bob, "bob/secret", {PATH: models[0]}, private=True),
         )
         admin = caller(reg, "root", is_admin=True)
-        # A text; weights that are a difference from the first ones; the first ones again.
+        # A text file; weights that are a delta of the first ones; the first ones again.
         for files in ({"README.md": b"a"}, {PATH: models[1]}, {PATH: models[0]}):
             after_ingest(reg, FileReader(reg), push_ingested(reg, ann, "ann/orig", files))
             run_replans(reg)
-            for who in (ann, bob, admin):
-                assert report(reg, who, "ann/orig").base.measured == (), files
-        # The copy is one still, after a commit of its own, too.
+            for viewer in (ann, bob, admin):
+                assert report(reg, viewer, "ann/orig").base.measured == (), files
+        # The copy stays a copy after a commit of its own.
         after_ingest(reg, FileReader(reg), push_ingested(reg, bob, "bob/copy", {"README.md": b"b"}))
         for name in ("bob/copy", "bob/secret"):
             (copied,) = report(reg, bob, name).base.measured
@@ -175,12 +177,12 @@ class TestInfo:
         assert [m.repository for m in report(reg, None, "ann/tune").base.measured] == ["bob/first"]
         make_private(reg, bob, "bob/first")
         assert [m.repository for m in report(reg, bob, "ann/tune").base.measured] == ["bob/first"]
-        for who in (ann, None):
-            assert report(reg, who, "ann/tune").base.measured == ()
-        # Nor is one measured from now on.
+        for viewer in (ann, None):
+            assert report(reg, viewer, "ann/tune").base.measured == ()
+        # A later measurement finds none either.
         after_ingest(reg, FileReader(reg), push_ingested(reg, ann, "ann/tune", {"README.md": b"a"}))
-        for who in (ann, None, bob):
-            assert report(reg, who, "ann/tune").base.measured == ()
+        for viewer in (ann, None, bob):
+            assert report(reg, viewer, "ann/tune").base.measured == ()
 
     def test_files_that_are_no_weights_are_no_base(self, reg: Registry, ann: Caller) -> None:
         push_ingested(reg, ann, "ann/one", {"LICENCE": b"you may " * 400})
@@ -276,7 +278,7 @@ class TestDownloads:
     def _decode(
         self, reg: Registry, revision: int, known: dict[bytes, bytes]
     ) -> list[tuple[bytes, bytes]]:
-        """What a client makes of the frames of a revision's model."""
+        """(id, bytes) of the tensors of a revision's model, decoded as a client would."""
         reader = FileReader(reg)
         plan = plan_download(reg, reader, file_of(reg, revision))
         ids = [tensor.id for tensor in plan.tensors]

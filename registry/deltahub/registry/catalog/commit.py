@@ -120,7 +120,7 @@ def create_with_commit(
 ) -> RepositoryInfo:
     """Make a repository and its first commit on main in one transaction.
 
-    The arguments and errors are those of create_repository and commit. Operations may only add
+    The arguments and errors are those of create_repository and commit. Operations may only name
     uploaded files.
     """
     caller = require_writer(caller)

@@ -1,1 +1,1 @@
-"""Which model was made from which: declared, measured, similar."""
+"""Lineage: declared bases, measured bases, and similar models."""

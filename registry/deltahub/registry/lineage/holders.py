@@ -1,4 +1,4 @@
-"""Who holds a tensor: a bounded look, for a popular one may be held a million times."""
+"""Revisions that hold a tensor: a bounded search, because a million may hold a popular one."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ def find_holders(
                 Repository.domain_id.in_(domains),
                 Repository.id != (exclude_repository or 0),
             )
-            # In order of the index, that is of arrival; sorting would read all of them.
+            # The index gives the order of arrival. ORDER BY would read all holders.
             .limit(MAX_HOLDERS)
         )
     ]

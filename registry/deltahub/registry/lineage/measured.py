@@ -1,4 +1,4 @@
-"""Lineage as the weights show it: what share of a revision is made from, or shared with, others."""
+"""Measured lineage: the share of a revision's weights that its parents hold or are bases of."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -25,10 +25,10 @@ from deltahub.registry.lineage.holders import find_holders
 from deltahub.registry.packs.locations import allowed_domains, closure
 from deltahub.registry.registry import Registry
 
-# Less than this is chance: a common tokenizer, a tensor of zeros.
+# A smaller share may be chance, such as a tensor of zeros.
 MIN_SHARE = 0.05
 MAX_PARENTS = 5
-# Parents are looked for by the largest tensors; shares are then counted over all.
+# Parents are searched by this number of largest tensors; shares count all tensors.
 LOOKUP_TENSORS = 64
 # Limits of the search for revisions to measure again after one was stored again.
 AFFECTED_TENSORS = 8
@@ -36,13 +36,13 @@ MAX_AFFECTED = 200
 
 
 def measure_lineage(session: WriteSession, revision_id: int) -> dict[int, float]:
-    """parent revision -> share; writes the measured edges of the revision anew.
+    """Measure and replace the measured edges of a revision; returns parent revision -> share.
 
-    share: bytes of the revision's distinct weights (the tensors of its safetensors files) that
-    are also the parent's, or are decoded from tensors that are, over the bytes of all. A licence
-    or a tokenizer in common says nothing of where weights come from. Parents lie in other
-    repositories that the owner may read: the declared base, and the first holders of what is
-    shared.
+    share: of the bytes of the revision's distinct weights (tensors of its safetensors files), the
+    share that the parent holds or that is decoded from the parent's tensors. Other files do not
+    count, because a common licence or tokenizer says nothing about the origin of weights. Parents
+    are revisions of other repositories that the owner may read: the declared base, and the first
+    holders of shared tensors or bases.
     """
     sizes = _tensor_sizes(session, revision_id)
     total = sum(sizes.values())
@@ -81,9 +81,9 @@ def measure_lineage(session: WriteSession, revision_id: int) -> dict[int, float]
 
 
 def find_affected(session: ReadSession, revision_id: int) -> list[int]:
-    """Revisions whose measured lineage may change with how this one is stored, itself first.
+    """Revisions whose measured lineage may change because this one was re-encoded, itself first.
 
-    They hold some of its largest tensors, or what is made from those. A bounded look.
+    They hold some of its largest tensors, or tensors decoded from those. At most MAX_AFFECTED.
     """
     sizes = _tensor_sizes(session, revision_id)
     level = set(sorted(sizes, key=lambda tensor: (-sizes[tensor], tensor))[:AFFECTED_TENSORS])
@@ -102,18 +102,18 @@ def find_affected(session: ReadSession, revision_id: int) -> list[int]:
 
 
 def measure_affected(reg: Registry, revision_id: int) -> None:
-    """Measure the revision again, and those whose lineage goes through its tensors."""
+    """Measure the lineage of the revision again, and of those that find_affected returns."""
     with reg.db.read() as session:
         affected = find_affected(session, revision_id)
     for each in affected:
-        # One transaction each: nobody waits for the whole family.
+        # One transaction for each revision, so that other writers wait for one only.
         with reg.db.write() as session:
             if session.get(Revision, each) is not None:
                 measure_lineage(session, each)
 
 
 def _tensor_sizes(session: ReadSession, revision_id: int) -> dict[int, int]:
-    """tensor -> bytes, of the distinct tensors of the revision's safetensors files."""
+    """tensor -> bytes, for the distinct tensors of the revision's safetensors files."""
     rows = session.execute(
         select(Tensor.id, Tensor.size).where(Tensor.id.in_(weight_tensors(revision_id)))
     )
@@ -121,7 +121,7 @@ def _tensor_sizes(session: ReadSession, revision_id: int) -> dict[int, int]:
 
 
 def _with_all_bases(session: ReadSession, tensors: Iterable[int]) -> dict[int, set[int]]:
-    """tensor -> itself and all that decoding it reads."""
+    """tensor -> itself and all tensors that decoding it reads."""
     related: dict[int, set[int]] = {}
     for batch in batches(tensors):
         graph = closure(session, batch)
@@ -175,10 +175,11 @@ def _candidate_parents(
 def _first_in_repository(
     session: ReadSession, revision: Revision, firsts: Mapping[int, int]
 ) -> dict[int, int]:
-    """tensor -> the first revision of its repository, up to this one, that holds the tensor.
+    """tensor -> the first revision of this repository, up to `revision`, that holds the tensor.
 
-    firsts: tensor -> the first revision elsewhere; only what was held here before that is found.
-    Goes through the repository's own files: a popular tensor is held by a million others.
+    firsts: tensor -> the first revision elsewhere; later revisions of this repository are not
+    searched. The query starts at the repository's own files, because a million other files may
+    hold a popular tensor.
     """
     if not firsts:
         return {}
@@ -214,7 +215,7 @@ def _repository_of(session: ReadSession, revision_id: int) -> int:
 
 
 def _held_by(session: ReadSession, revision_id: int, tensors: Collection[int]) -> set[int]:
-    """Those of the tensors that a revision holds."""
+    """The subset of the tensors that a revision holds."""
     held: set[int] = set()
     for batch in batches(sorted(tensors)):
         held.update(
@@ -230,14 +231,15 @@ def _held_by(session: ReadSession, revision_id: int, tensors: Collection[int]) -
 def measured_bases(
     session: ReadSession, caller: Caller | None, revision: Revision
 ) -> tuple[str, ...]:
-    """The models that most of the revision's weights are, or are stored as differences from.
+    """Current names of the models that give at least MIN_BASE_SHARE of the revision's weights.
 
-    By the names that they have now, those alone that the caller may read.
+    Their tensors are in the revision, or are bases of its deltas. Only models that the caller may
+    read are listed.
     """
     found = []
     for edge in parent_edges(session, revision, "measured"):
         if edge.share is None or edge.share < MIN_BASE_SHARE:
-            break  # they come in this order
+            break  # edges are sorted by share
         base = session.get_one(Revision, edge.parent_id)
         repository = session.get_one(Repository, base.repository_id)
         if allowed(session, caller, "read", repository):

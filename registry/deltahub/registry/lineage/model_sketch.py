@@ -1,4 +1,4 @@
-"""The sketches of a revision's model: before ingest to find its family, after it to be found."""
+"""Sketches of a revision. They find its family before ingest; later models find it by them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,7 +18,7 @@ from deltahub.registry.registry import Registry
 
 
 def sketch_revision(reg: Registry, reader: FileReader, revision_id: int) -> list[TensorSketch]:
-    """The sketches of the tensors that stand for a revision's model, ingested or not."""
+    """The sketches of the tensors that represent a revision's model, ingested or not."""
     with reg.db.read() as session:
         rows = session.execute(
             select(Entry.path, File)
@@ -44,7 +44,7 @@ def sketch_revision(reg: Registry, reader: FileReader, revision_id: int) -> list
 def sketch_stored(
     reg: Registry, reader: FileReader, revision_id: int
 ) -> list[tuple[int, TensorSketch]]:
-    """(tensor row, sketch) of the tensors that stand for an ingested revision's model."""
+    """(tensor row, sketch) of the tensors that represent an ingested revision's model."""
     with reg.db.read() as session:
         files = list(session.scalars(safetensors_files(revision_id)))
         if not files:
@@ -69,7 +69,7 @@ def sketch_stored(
 
 
 def read_from(reader: FileReader, file: File, start: int = 0) -> Callable[[int, memoryview], None]:
-    """read(first_byte, out) over a file's bytes, counted from `start`."""
+    """A function read(first_byte, out) of a file's bytes; first_byte counts from `start`."""
 
     def read(first_byte: int, out: memoryview) -> None:
         position = 0
@@ -103,7 +103,7 @@ def _ingested_tensors(reader: FileReader, file: File) -> list[Sketchable]:
 
 
 def _landed_tensors(reader: FileReader, path: str, file: File) -> list[Sketchable]:
-    """Of a file that was only uploaded."""
+    """The tensors of a file that is not ingested yet; none if it is not valid safetensors."""
     read = read_from(reader, file)
 
     def read_at(offset: int, length: int) -> bytearray:
@@ -114,7 +114,7 @@ def _landed_tensors(reader: FileReader, path: str, file: File) -> list[Sketchabl
     try:
         plan = plan_file(read_at, file.size, path)
     except CodecError:
-        return []  # ingest says what is wrong with it
+        return []  # ingest stores the error in the file's note
     return [
         Sketchable(piece.name, piece.dtype, piece.shape, read_from(reader, file, piece.start))
         for piece in plan.tensor_pieces()

@@ -21,14 +21,14 @@ from deltahub.registry.lineage.target import Target, declares
 
 
 def declares_model(target: Target) -> ColumnElement[bool]:
-    """True for a revision that says its base is the target's model, at whatever revision."""
+    """True for a revision that declares the target's model as its base, at any revision."""
     own = select(Revision.id).where(Revision.repository_id == target.repository_id)
     found = Revision.declared_base_revision_id
     return or_(and_(declares(target.name), found.is_(None)), found.in_(own))
 
 
 def author_of(session: ReadSession, revision: Revision) -> Caller | None:
-    """The author as a caller without administrator's powers: what they may read by role."""
+    """The author as a caller without an administrator's rights; None if the user was deleted."""
     if revision.author_id is None:
         return None
     user = session.get_one(User, revision.author_id)
@@ -66,7 +66,7 @@ def advance_declared_bases(session: WriteSession, target: Target) -> set[int]:
 
 
 def _declared_revisions(session: ReadSession, repository_id: int) -> list[Revision]:
-    """Revisions of a repository that something names as its base, without saying which revision."""
+    """Revisions of a repository that are bases of declarations without a revision."""
     child = aliased(Revision)
     is_named = (
         select(child.id)

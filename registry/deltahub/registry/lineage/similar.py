@@ -1,4 +1,4 @@
-"""Finding a model's family among all that its owner may read, by the sketches of its tensors."""
+"""Search for relatives of a model among all models its owner may read, by tensor sketches."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,19 +12,19 @@ from deltahub.registry.lineage.holders import find_holders
 from deltahub.registry.lineage.tensor_sketch import TensorSketch, similarity
 
 MAX_FAMILIES = 5
-# Two of 16 bands by chance: once in some ten thousand unrelated tensors of one shape.
+# Of ten thousand unrelated tensors of one shape, about one shares two of 16 bands by chance.
 MIN_BANDS = 2
 MIN_SIMILARITY = 0.5
-# The oldest that share a band are where families begin; the newest are the nearest relatives.
+# The oldest tensors of a band are likely bases of a family, the newest its nearest relatives.
 OLDEST_PER_BAND = 64
 NEWEST_PER_BAND = 16
-# Tensors of a family whose whole sketches are compared.
+# Tensors whose whole sketches are compared with one sketch.
 MAX_COMPARED = 32
 
 
 @dataclass(frozen=True)
 class Family:
-    """A stored revision that is likely to be a relative. score: sum of similarities, <= 8."""
+    """A stored revision that is a likely relative. score: sum of similarities, at most 8."""
 
     revision_id: int
     repository_id: int
@@ -32,7 +32,7 @@ class Family:
 
 
 def store_sketches(session: Session, sketches: Iterable[tuple[int, TensorSketch]]) -> None:
-    """Keep the sketches of stored tensors, (tensor, sketch); what is there already stays."""
+    """Store the sketches of stored tensors, (tensor, sketch); an existing sketch stays."""
     for tensor_id, sketch in sketches:
         if session.get(Sketch, (tensor_id, 0)) is not None:
             continue
@@ -51,7 +51,7 @@ def store_sketches(session: Session, sketches: Iterable[tuple[int, TensorSketch]
 
 
 def load_sketches(session: Session, tensors: Iterable[int]) -> dict[int, TensorSketch]:
-    """tensor -> its sketch, of those that have one."""
+    """tensor -> its sketch, for tensors that have one."""
     found: dict[int, TensorSketch] = {}
     for batch in batches(tensors):
         rows = session.execute(
@@ -68,7 +68,7 @@ def load_sketches(session: Session, tensors: Iterable[int]) -> dict[int, TensorS
 def find_similar_tensors(
     session: Session, sketch: TensorSketch, domains: Collection[int]
 ) -> dict[int, float]:
-    """tensor -> similarity, of the stored tensors in these domains that are near this one."""
+    """tensor -> similarity, for stored tensors in these domains at least MIN_SIMILARITY similar."""
     shared: dict[int, int] = {}
     for band, value in enumerate(sketch.bands):
         for tensor_id in _tensors_in_band(session, band, value, sketch.shape_class, domains):
@@ -90,9 +90,9 @@ def find_families(
     *,
     exclude_repository: int | None = None,
 ) -> list[Family]:
-    """At most 5 revisions in these domains that hold tensors like these, the likeliest first.
+    """At most MAX_FAMILIES revisions in these domains with similar tensors, the likeliest first.
 
-    domains: what the owner of the sketched model may read; nothing outside them is looked at.
+    domains: the domains that the owner of the sketched model may read; no others are searched.
     exclude_repository: the model's own repository, whose earlier revisions are candidates anyway.
     """
     scores: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""The revision that looks for a base, and what it declares."""
+"""The revision for which bases are searched, and a condition on declared bases."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from deltahub.registry.packs.locations import allowed_domains
 
 @dataclass(frozen=True)
 class Target:
-    """The revision that looks for bases, and where its owner may look."""
+    """The revision for which bases are searched. domains: those that its owner may read."""
 
     revision_id: int
     repository_id: int
@@ -36,7 +36,7 @@ class Target:
 
 
 def declares(name: str) -> ColumnElement[bool]:
-    """True for a revision that says its base is the repository `name`, at any revision."""
+    """True for a revision that declares the repository `name` as its base, at any revision."""
     base = Revision.declared_base
-    # A range, which an index serves; LIKE is served by none in SQLite. "A" follows "@" in ASCII.
+    # A range can use the index; in SQLite LIKE cannot. "A" follows "@" in ASCII.
     return or_(base == name, and_(base >= f"{name}@", base < f"{name}A"))

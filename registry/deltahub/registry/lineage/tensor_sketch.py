@@ -1,8 +1,8 @@
-"""A tensor's fingerprint that fine-tuning hardly moves: the top 16 bits of 64 of its elements.
+"""A sketch of a tensor that fine-tuning hardly changes: 64 of its elements as BF16.
 
-The elements lie in 16 places of 4 neighbours, chosen by a fixed seed. F32 and F16 are brought to
-BF16 first, so that a model and its cast have one sketch. The places depend on the other
-dimensions and on the power of two below the first, so that a few appended rows move none of them.
+The elements lie in 16 places of 4 neighbours, chosen by a fixed seed. F32 and F16 are cast to BF16,
+so that a model and its cast have the same sketch. The places depend on the size of a row and on the
+largest power of two up to the number of rows, so that a few appended rows move no place.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ N_BANDS = 16
 BAND_ELEMENTS = 4
 MIN_ELEMENTS = 4096
 TENSORS_PER_MODEL = 8
-# Fewer different values than this say nothing: a fresh norm is all ones in every model.
+# With fewer distinct values a sketch is useless: new norms are all ones in every model.
 MIN_DISTINCT = 16
 
 FLOATS = frozenset(dtype.name for dtype in CASTABLE)
@@ -29,14 +29,14 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class TensorSketch:
-    """One tensor's sketch. positions: shape (64,), BF16 bit patterns, place by place."""
+    """One tensor's sketch. positions: shape (64,), BF16 bit patterns in order of place."""
 
     shape_class: str
     positions: U16
 
     @property
     def bands(self) -> tuple[int, ...]:
-        """16 numbers of 36 bits: sign and exponent of each place's 4 elements."""
+        """16 integers of 36 bits: the sign and exponent of the 4 elements of each place."""
         words = (self.positions >> 7).astype(np.int64).reshape(N_BANDS, BAND_ELEMENTS)
         shifts = np.arange(BAND_ELEMENTS, dtype=np.int64) * 9
         return tuple(int(value) for value in (words << shifts).sum(axis=1))
@@ -51,7 +51,7 @@ class TensorSketch:
 
 @dataclass(frozen=True)
 class Sketchable:
-    """What choosing needs to know of a tensor; `read(first_byte, out)` gives its bytes."""
+    """A tensor that can be sketched. read(first_byte, out) gives its bytes."""
 
     name: str
     dtype: str
@@ -64,7 +64,7 @@ class Sketchable:
 
 
 def choose(tensors: Iterable[Sketchable]) -> list[Sketchable]:
-    """The tensors that stand for a model: the largest float ones, at most two of one shape."""
+    """The tensors that represent a model: up to 8 of the largest float ones, two of one shape."""
     fit = [t for t in tensors if t.dtype in FLOATS and t.shape and t.count >= MIN_ELEMENTS]
     chosen: list[Sketchable] = []
     of_shape: dict[tuple[int, ...], int] = {}
@@ -78,7 +78,7 @@ def choose(tensors: Iterable[Sketchable]) -> list[Sketchable]:
 
 
 def sketch(tensor: Sketchable) -> TensorSketch | None:
-    """The tensor's sketch, or None where it would say nothing (hardly any different values)."""
+    """The tensor's sketch; None if it has fewer than MIN_DISTINCT distinct values."""
     dtype = DType.from_name(tensor.dtype)
     rows = 1 << (tensor.shape[0].bit_length() - 1)
     columns = tensor.count // tensor.shape[0]
@@ -95,7 +95,7 @@ def sketch(tensor: Sketchable) -> TensorSketch | None:
 
 
 def similarity(one: TensorSketch, other: TensorSketch) -> float:
-    """Share of the 64 elements that lie near each other: about 0.07 for unrelated weights."""
+    """Share of the 64 elements that are near each other: about 0.07 for unrelated weights."""
     return float(nearness(one.positions, other.positions))
 
 

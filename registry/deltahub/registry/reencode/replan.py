@@ -1,10 +1,10 @@
-"""Re-encoding what is stored as deltas of a base that came later, or was named later.
+"""Re-planning: re-encode stored tensors as deltas of a base that arrived or was declared later.
 
-A tensor that stands alone becomes a delta of any base that fits; a tensor that is a delta already
-becomes a delta of the named base only. The stored tensors change their frames and nothing else, so
-readers never notice. No other tensor moves: where the named base is stored as a delta of the
-tensor, or the deltas that depend on the tensor leave no room for one more, the tensor stays as it
-is. The planner leaves out such bases, and the transaction that switches a tensor checks again.
+A standalone tensor becomes a delta of any base that fits. A tensor that is a delta already becomes
+a delta of the declared base only. Readers notice nothing, because only the frames of a tensor
+change. If the declared base is a delta of the tensor, or the deltas that depend on the tensor leave
+no depth for one more, the tensor stays as it is. The planner leaves out such bases, and the
+transaction that switches a tensor checks again.
 """
 
 import logging
@@ -33,15 +33,15 @@ from deltahub.registry.registry import Registry
 
 log = logging.getLogger(__name__)
 
-# A tensor that more tensors depend on stays as it is: a switch writes the depth of each of them.
+# A tensor with more dependents stays as it is, because a switch writes the depth of each.
 MAX_DEPENDENTS = 1000
 
 
 @dataclass(frozen=True)
 class ReplanStep:
-    """What one step did. next_position: where the next begins, None when there is none.
+    """The outcome of a step. next_position: the start of the next step, None after the last one.
 
-    Positions count the revision's tensors in a fixed order, so that a step may be repeated.
+    Positions count the revision's tensors in a fixed order, so that a step can be repeated.
     """
 
     next_position: int | None
@@ -53,7 +53,7 @@ class ReplanStep:
 
 @dataclass(frozen=True)
 class _StoredTensor:
-    """A tensor of the revision, as it is stored now."""
+    """A tensor of the revision, as it was stored when the re-planner was made."""
 
     id: int
     name: str
@@ -66,18 +66,18 @@ class _StoredTensor:
 
     @property
     def max_delta_bytes(self) -> float:
-        """The largest size, in bytes, of a delta that is worth a switch.
+        """The largest delta to switch to.
 
-        A tensor that is a delta already may only move to the declared base. That delta may even be
-        a little larger, because clients that declared the base have it.
+        A delta against the declared base may replace another delta even if it is up to 2 % larger,
+        because clients that know the declaration have that base.
         """
         return self.stored_bytes * (1 - MUST_SAVE if self.is_standalone else 1 + MUST_BEAT)
 
 
 class Replanner:
-    """Re-plans one revision, a pack at a time. A killed run may be repeated.
+    """Re-plans one revision, a pack at a time. It may be killed at any time and run again.
 
-    only: rows of the tensors to look at; by default all that the revision has.
+    only: rows of the tensors to re-plan; by default all tensors of the revision.
     """
 
     def __init__(
@@ -96,22 +96,23 @@ class Replanner:
         self._total = sum(tensor.size for tensor in self._tensors)
 
     def _load_planner(self) -> None:
-        """The candidates as they are stored now."""
+        """Make a planner, which loads the candidates as they are stored now."""
         self._planner = BasePlanner(self._reg, self._reader, self._revision_id)
         self._declared = next((c for c in self._planner.candidates if c.origin == "declared"), None)
-        named = () if self._declared is None else self._declared.by_name.values()
-        self._declared_ids = frozenset(base.id for base in named)
+        declared = () if self._declared is None else self._declared.by_name.values()
+        self._declared_ids = frozenset(base.id for base in declared)
 
     def step(self, position: int, progress: Callable[[int, int], None] | None = None) -> ReplanStep:
-        """Go on at `position` until a pack is full or all tensors were looked at.
+        """Re-plan tensors from `position` until a pack is full or no tensor is left.
 
-        progress(done_bytes, total_bytes) is called between tensors. An exception of progress ends
-        the step, and nothing of it is stored.
+        progress(done_bytes, total_bytes) is called before each tensor. If it raises, the step ends
+        and nothing is changed.
         """
         try:
             return self._step(position, progress)
         except TensorGone as exc:
-            # A base or a tensor of the revision was deleted meanwhile.
+            # A base or a tensor of the revision was deleted. Try once more without it; if bytes are
+            # lost, the second try fails.
             log.info("revision %d is planned anew: %s", self._revision_id, exc)
             self._load_planner()
             return self._step(position, progress)
@@ -133,8 +134,8 @@ class Replanner:
             if not spool.is_empty:
                 store_and_switch(self._reg, spool, partial(self._switch, batch, saved))
                 reached("replan.switch.after_commit")
-        next_level = position if position < len(self._tensors) else None
-        return ReplanStep(next_level, len(saved), sum(saved), done, self._total)
+        next_position = position if position < len(self._tensors) else None
+        return ReplanStep(next_position, len(saved), sum(saved), done, self._total)
 
     def _encode(
         self, spool: PackSpool, batch: dict[bytes, _StoredTensor], tensor: _StoredTensor
@@ -154,16 +155,16 @@ class Replanner:
         batch[tensor.hash] = tensor
 
     def _choose(self, tensor: _StoredTensor, stored: StoredAs) -> BaseChoice | None:
-        """The base that is worth a switch."""
+        """The base to switch the tensor to, or None."""
         read = partial(self._reader.read_tensor_into, tensor.id)
         choice = self._planner.plan(tensor.name, tensor.dtype, tensor.shape, read, stored)
         if choice is None or choice.ratio * tensor.size > tensor.max_delta_bytes:
             return None
-        named = None if self._declared is None else self._declared.revision_id
-        return choice if tensor.is_standalone or choice.revision_id == named else None
+        declared = None if self._declared is None else self._declared.revision_id
+        return choice if tensor.is_standalone or choice.revision_id == declared else None
 
     def _may_switch(self, tensor: _StoredTensor) -> bool:
-        """Whether the tensor is there and stands alone, or is a delta but not of the named base."""
+        """Whether the tensor exists and is standalone, or a delta but not of the declared base."""
         if not self._exists(tensor):
             return False
         if tensor.is_standalone:
@@ -178,7 +179,7 @@ class Replanner:
             return self._is_row_of(tensor, session.get(Tensor, tensor.id))
 
     def _is_row_of(self, tensor: _StoredTensor, row: Tensor | None) -> bool:
-        """Whether the row is still the tensor's: ids of deleted rows are given out again."""
+        """Whether the row still holds the tensor: SQLite reuses the ids of deleted rows."""
         if row is None:
             return False
         return (row.hash, row.domain_id) == (tensor.hash, self._target.domain_id)
@@ -198,13 +199,13 @@ class Replanner:
             stored = batch[content]
             row = session.get(Tensor, stored.id)
             n_bytes = sum(frame.length for frame in tensor.frames)
-            # Frames without a switch are dead bytes of the new pack, which gc collects.
+            # Frames that are not switched to are dead bytes of the new pack; gc collects them.
             if not tensor.bases or n_bytes > stored.max_delta_bytes:
                 continue
             if row is None or not self._is_row_of(stored, row):
                 continue
             if stored.is_standalone and row.depth > 0:
-                continue  # another job was first
+                continue  # another job has switched it already
             try:
                 with session.begin_nested():
                     max_depth = self._reg.settings.max_depth
@@ -233,7 +234,7 @@ class Replanner:
                     stored_bytes.update((tensor, length) for tensor, length in lengths)
             for name, ref in refs:
                 row = rows.get(ref.tensor)
-                # A private model's public tensors are not its own to re-encode.
+                # Public tensors of a private model belong to their public owner.
                 if row is None or row.domain_id != self._target.domain_id:
                     continue
                 found.setdefault(
@@ -253,9 +254,9 @@ class Replanner:
 
 
 def _dependent_deltas(session: ReadSession, tensor_id: int) -> int | None:
-    """The length of the longest chain of deltas that depends on a tensor.
+    """The length of the longest chain of deltas that depend on a tensor.
 
-    None where more than MAX_DEPENDENTS tensors depend on it.
+    None if more than MAX_DEPENDENTS tensors depend on it, or the chain has MAX_CHAIN deltas.
     """
     dependents: set[int] = set()
     level, height = {tensor_id}, 0

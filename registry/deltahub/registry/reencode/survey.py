@@ -1,6 +1,6 @@
-"""Which stored frames today's encoders might make smaller, and which no release can read any more.
+"""Search for frames that this release's encoders may make smaller, and for unreadable frames.
 
-What rows do not say is read from the frames' own headers.
+The codec version, effort and dtype are not in the rows; they are read from the frame headers.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,13 +22,13 @@ from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import StoreError
 from deltahub.registry.storage.keys import pack_key
 
-# Frames whose headers are read between two looks at the rows.
+# Rows per query; the headers of their frames are read before the next query.
 PAGE = 5000
 
 
 @dataclass
 class Count:
-    """A number of frames, their bytes in packs, and what these decode to."""
+    """A number of frames, their bytes in packs, and their decoded bytes."""
 
     frames: int = 0
     stored_bytes: int = 0
@@ -42,11 +42,11 @@ class Count:
 
 @dataclass
 class Survey:
-    """The result of a survey of frames and headers.
+    """The result of a survey.
 
-    outdated: (codec, version, effort) -> the frames to encode again. tensors: rows with such
-    frames, each with its size. to_mark: rows whose frames are up to date by their headers.
-    unreadable: rows that cannot be decoded, each with the reason.
+    outdated: (codec, version, effort) -> frames to re-encode. tensors: row -> size, for tensors
+    with such frames. to_mark: rows whose frame headers show that no frame can become smaller.
+    unreadable: row -> reason, for tensors that cannot be decoded.
     """
 
     outdated: dict[tuple[str, int, int], Count] = field(default_factory=dict)
@@ -59,8 +59,8 @@ class Survey:
 def survey(reg: Registry, effort: Effort, repository_id: int | None = None) -> Survey:
     """Classify every frame that the encoders of this release have not tried at this effort.
 
-    repository_id: only tensors that files of this repository name. Cost: a scan of the frames'
-    rows, and a read of the store for each frame that is not known to be up to date.
+    repository_id: only tensors of this repository's files. Cost: a scan of the frame rows, and a
+    read of the store for each frame that its row does not show to be up to date.
     """
     found = Survey()
     scope = _in_repository(repository_id)
@@ -102,7 +102,7 @@ def _in_repository(repository_id: int | None) -> ColumnElement[bool]:
 
 
 def tensors_of(repository_id: int) -> Select[int]:
-    """The tensors that files of any revision of the repository name."""
+    """A query for the tensors of the files of all revisions of the repository."""
     return (
         select(FileTensor.tensor_id)
         .join(Entry, Entry.file_id == FileTensor.file_id)
@@ -133,7 +133,7 @@ def _classify(reg: Registry, found: Survey, row: _FrameRow, effort: Effort) -> N
     if head is None:
         head = _read_header(reg, moved) if (moved := _current_row(reg, row)) is not None else None
     if head is None:
-        if _current_row(reg, row) is not None:  # else the frame was deleted or replaced
+        if _current_row(reg, row) is not None:  # else the tensor was deleted or re-encoded
             found.unreadable[row.tensor_id] = "its bytes are not in the store: run deltahub fsck"
         return
     fields = FIXED.unpack(head)
@@ -176,7 +176,7 @@ def _read_header(reg: Registry, row: _FrameRow) -> bytes | None:
 
 
 def _current_row(reg: Registry, row: _FrameRow) -> _FrameRow | None:
-    """The frame's current row; None if the tensor was deleted or has other frames."""
+    """The present row of the frame; None if the tensor was deleted or re-encoded."""
     with reg.db.read() as session:
         now = session.get(Frame, (row.tensor_id, row.start))
     if now is None or (now.size, now.length) != (row.size, row.length):
@@ -185,7 +185,7 @@ def _current_row(reg: Registry, row: _FrameRow) -> _FrameRow | None:
 
 
 def _add_dependents(session: ReadSession, unreadable: dict[int, str]) -> None:
-    """Add the tensors whose bases cannot be read."""
+    """Add the tensors whose decoding needs an unreadable tensor."""
     level: Mapping[int, str] = dict(unreadable)
     while level:
         next_level: dict[int, str] = {}
@@ -205,7 +205,7 @@ def _base_reason(reason: str) -> str:
 
 
 def outdated_among(session: ReadSession, tensors: Iterable[int], generation: int) -> list[int]:
-    """Those of these rows with frames that encoders of this generation have not tried."""
+    """The subset of these rows with frames last tried by an older generation than this."""
     found: list[int] = []
     for batch in batches(tensors):
         query = select(Frame.tensor_id).where(Frame.tensor_id.in_(batch), Frame.tried < generation)
@@ -214,7 +214,7 @@ def outdated_among(session: ReadSession, tensors: Iterable[int], generation: int
 
 
 def mark_tried(session: WriteSession, tensors: Iterable[int], generation: int) -> None:
-    """Remember that encoders of this generation cannot make these tensors' frames smaller."""
+    """Store that encoders of this generation cannot make the frames of these tensors smaller."""
     for batch in batches(tensors):
         session.execute(
             update(Frame)

@@ -1,4 +1,4 @@
-"""Work after an ingest: store sketches, measure lineage, enqueue re-planning of relatives."""
+"""After an ingest: store sketches and lineage, resolve declared bases, enqueue re-planning."""
 
 from collections.abc import Collection, Mapping
 
@@ -33,16 +33,17 @@ from deltahub.registry.lineage.target import Target, declares
 from deltahub.registry.registry import Registry
 from deltahub.registry.uploads import recipes
 
-# Revisions with similar weights that one ingest may enqueue for re-planning.
+# Revisions that one ingest may have re-planned because their weights are similar.
 MAX_SIMILAR = 32
-# Norms and other small tensors are standalone with any base, so planning again changes nothing.
+# At this share of bytes re-planning changes nothing: norms and other small tensors are standalone
+# with any base.
 COMPLETE_SHARE = 0.95
 
 
 def after_ingest(reg: Registry, reader: FileReader, revision_id: int) -> list[str]:
-    """Store the revision's sketches and measured lineage; enqueue the re-planning of its relatives.
+    """Store the revision's sketches and measured lineage; enqueue re-planning of its relatives.
 
-    Returns the new jobs; none for a revision that has been deleted. Safe to run again.
+    Returns the new job ids; none if the revision was deleted. It can be run again.
     """
     sketches = sketch_stored(reg, reader, revision_id)
     with reg.db.write() as session:
@@ -55,7 +56,7 @@ def after_ingest(reg: Registry, reader: FileReader, revision_id: int) -> list[st
         shares = measure_lineage(session, revision_id)
         enqueued = enqueue_relatives(session, revision_id)
         target = Target.load(session, revision_id)
-        # The client did not have the base or did not know it, or the base was declared later.
+        # The client encoded tensors without a base, or the base was declared after the ingest.
         if _was_sent_standalone(session, target) or _was_declared_late(
             session, revision_id, shares
         ):
@@ -67,16 +68,16 @@ def after_ingest(reg: Registry, reader: FileReader, revision_id: int) -> list[st
 
 
 def enqueue_relatives(session: WriteSession, revision_id: int) -> list[str]:
-    """Enqueue jobs for the revisions that may become smaller with this one as their base.
+    """Enqueue re-planning of the revisions that may become smaller with this one; returns job ids.
 
-    These are revisions that declared it as their base, and standalone revisions with similar
-    weights whose owners may read it.
+    These are revisions that declared it as their base before it was ingested, and similar revisions
+    with standalone tensors whose owners may read it.
     """
     target = Target.load(session, revision_id)
     children = resolve_absent_bases(session, target)
     children |= advance_declared_bases(session, target)
     if not has_weights(session, revision_id):
-        return []  # a revision without weights is no base
+        return []  # its children wait for a revision with weights
     children |= set(
         session.scalars(
             select(Revision.id).where(Revision.declared_base_revision_id == revision_id)
@@ -84,21 +85,22 @@ def enqueue_relatives(session: WriteSession, revision_id: int) -> list[str]:
     )
     children |= _similar_revisions(session, target)
     children.discard(revision_id)
-    # The newest first: one may be a delta of an older one, whose chains must not become too long.
+    # The newest first: they may be made from older ones. If those got a base first, the chain of
+    # deltas might become too long.
     newest_first = sorted(children, reverse=True)
     return [job for child in newest_first if (job := enqueue_replan(session, child)) is not None]
 
 
 def enqueue_replan(session: WriteSession, revision_id: int) -> str | None:
-    """A job that re-plans the revision, unless one waits already or its ingest has yet to begin."""
-    waiting = session.scalar(
+    """Enqueue re-planning of a revision, unless a re-plan or ingest of it is queued already."""
+    queued = session.scalar(
         select(Job.id).where(
             Job.kind.in_(("replan", "ingest")),
             Job.state == "queued",
             Job.payload["revision_id"].as_integer() == revision_id,
         )
     )
-    if waiting is not None:
+    if queued is not None:
         return None
     revision = session.get_one(Revision, revision_id)
     return queue.enqueue(
@@ -111,15 +113,16 @@ def enqueue_replan(session: WriteSession, revision_id: int) -> str | None:
 
 
 def resolve_absent_bases(session: WriteSession, target: Target) -> set[int]:
-    """Resolve declarations of this repository as a base that were absent until now.
+    """Resolve absent declared bases that name this repository, if the author may read it now.
 
-    Only declarations whose author may read the repository. Returns the revisions that are resolved.
+    Returns the revisions whose base is resolved now; each gets its declared edge.
     """
     found: set[int] = set()
     rows = session.scalars(
         select(Revision).where(
             declares(target.name),
-            # As an expression: the index of this column would lead through all without a base.
+            # An expression, so that the index of this column is not used: it would lead through all
+            # revisions without a base.
             func.coalesce(Revision.declared_base_revision_id, 0) == 0,
         )
     ).all()
@@ -146,7 +149,7 @@ def resolve_absent_bases(session: WriteSession, target: Target) -> set[int]:
 
 
 def _was_sent_standalone(session: ReadSession, target: Target) -> bool:
-    """Whether a file came as a client's recipe and has a standalone tensor."""
+    """Whether a file came as a client's recipe and one of its tensors is standalone."""
     came_as_recipe = exists(
         select(Job.id).where(
             Job.kind == recipes.JOB_KIND,
@@ -154,18 +157,18 @@ def _was_sent_standalone(session: ReadSession, target: Target) -> bool:
             Job.payload["sha256"].as_string() == File.sha256,
         )
     )
-    alone = (
+    standalone = (
         weight_tensors(target.revision_id)
         .join(Tensor, Tensor.id == FileTensor.tensor_id)
         .where(Tensor.depth == 0, came_as_recipe)
     )
-    return session.scalar(alone.limit(1)) is not None
+    return session.scalar(standalone.limit(1)) is not None
 
 
 def _was_declared_late(session: ReadSession, revision_id: int, shares: Mapping[int, float]) -> bool:
-    """Whether older weights are not stored as deltas of the base that is declared now.
+    """Whether weights ingested before this commit are not made from the base it declares.
 
-    shares: by base revision, see measure_lineage.
+    shares: see measure_lineage.
     """
     revision = session.get_one(Revision, revision_id)
     base = revision.declared_base_revision_id
@@ -176,9 +179,10 @@ def _was_declared_late(session: ReadSession, revision_id: int, shares: Mapping[i
 
 
 def _similar_revisions(session: ReadSession, target: Target) -> set[int]:
-    """The newest revision of each repository with standalone tensors that are similar to these.
+    """The newest revision of each repository with standalone tensors similar to the target's.
 
-    An older revision of the same domain counts only if it declares this model as its base.
+    A tensor that was in the same domain earlier does not become a delta of a later one, unless its
+    revision declares the target's model as its base.
     """
     tensors = (
         select(FileTensor.tensor_id)
@@ -191,11 +195,11 @@ def _similar_revisions(session: ReadSession, target: Target) -> set[int]:
     similar: set[int] = set()
     for sketch in sketches.values():
         similar |= find_similar_tensors(session, sketch, domains).keys() - own
-    # The bases of the new tensors cannot be deltas of them.
+    # A base of the new tensors cannot become a delta of them.
     bases = select(TensorBase.base_id).where(TensorBase.tensor_id.in_(tensors))
     similar -= set(session.scalars(bases))
     first = session.scalar(select(func.min(Tensor.created_at)).where(Tensor.id.in_(sketches)))
-    alone: dict[int, int] = {}
+    standalone: dict[int, int] = {}
     older: dict[int, int] = {}
     for batch in batches(similar):
         rows = session.execute(
@@ -205,12 +209,12 @@ def _similar_revisions(session: ReadSession, target: Target) -> set[int]:
         )
         for tensor, domain, created_at in rows:
             is_younger = first is not None and created_at >= first
-            which = alone if domain != target.domain_id or is_younger else older
-            which[tensor] = domain
-    found = _newest_holders(session, alone, domains, target.repository_id)
+            holders = standalone if domain != target.domain_id or is_younger else older
+            holders[tensor] = domain
+    found = _newest_holders(session, standalone, domains, target.repository_id)
     if older:
-        naming = set(session.scalars(select(Revision.id).where(declares_model(target))))
-        found |= _newest_holders(session, older, domains, target.repository_id, among=naming)
+        declaring = set(session.scalars(select(Revision.id).where(declares_model(target))))
+        found |= _newest_holders(session, older, domains, target.repository_id, among=declaring)
     return found
 
 
@@ -221,10 +225,10 @@ def _newest_holders(
     exclude_repository: int | None = None,
     among: Collection[int] | None = None,
 ) -> set[int]:
-    """The newest revision of each repository that holds some of these, at most MAX_SIMILAR.
+    """The newest revision of each repository that holds some of the tensors, at most MAX_SIMILAR.
 
-    among: only these revisions. tensors: row -> its domain. A private model with a public tensor is
-    left out, because only public models re-encode public tensors.
+    tensors: row -> its domain. A private revision with a public tensor is left out, because only
+    the public owner may re-encode it. among: the revisions to choose from; None for all.
     """
     newest: dict[int, int] = {}
     for holder in find_holders(
@@ -239,7 +243,7 @@ def _newest_holders(
 
 
 def _domains_that_may_refer(session: ReadSession, domain_id: int) -> list[int]:
-    """Public data may be referred to by all, private data by its own domain alone."""
+    """Domains whose data may refer to this domain: all for public data, else only its own."""
     domain = session.get_one(Domain, domain_id)
     if domain.key != PUBLIC_DOMAIN_KEY:
         return [domain_id]

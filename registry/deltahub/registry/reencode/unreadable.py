@@ -1,4 +1,4 @@
-"""Names tensors that cannot be decoded, with their repositories and files."""
+"""The files and repositories of tensors that cannot be decoded."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,8 +26,8 @@ from deltahub.registry.storage.base import StoreError
 class Unreadable:
     """Tensors of one file that cannot be read, for one reason.
 
-    repository, path: "" for tensors of no revision. tensors: their names in the file, or BLAKE3
-    where a tensor has none there.
+    repository, path: "" for tensors of no revision. tensors: their names in the file; the BLAKE3 of
+    a tensor without a name.
     """
 
     repository: str
@@ -39,7 +39,7 @@ class Unreadable:
 def describe(
     reg: Registry, reader: FileReader, reasons: Mapping[int, str]
 ) -> tuple[Unreadable, ...]:
-    """The files that need these rows, each row with the reason why it cannot be decoded."""
+    """The files that need these tensors. reasons: row -> why it cannot be decoded."""
     if not reasons:
         return ()
     files: dict[tuple[str, str, int], set[int]] = {}
@@ -81,7 +81,7 @@ def describe(
 
 
 def _names(reg: Registry, reader: FileReader, file_id: int) -> dict[bytes, str]:
-    """content id -> name, of a safetensors file whose recipe can be read; else nothing."""
+    """content id -> name, for a safetensors file; empty if its recipe cannot be read."""
     with reg.db.read() as session:
         file = session.get(File, file_id)
     if file is None:

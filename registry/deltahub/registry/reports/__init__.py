@@ -1,1 +1,1 @@
-"""Figures about what is stored, for people."""
+"""Reports on stored revisions for users."""

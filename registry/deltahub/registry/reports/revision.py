@@ -1,4 +1,4 @@
-"""How a revision is stored: codec and bytes of each tensor, what is shared, what its bases cost."""
+"""The report of a revision: codec and bytes of each tensor, shared bytes, bytes of its bases."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
@@ -32,8 +32,10 @@ from deltahub.registry.registry import Registry
 
 @dataclass
 class StoredBytes:
-    """Encoded bytes. own: of tensors that only this repository has, as far as the viewer may
-    know; shared: that others have too; base: of tensors outside the revision that decoding needs.
+    """Encoded bytes. base: of tensors outside the revision that decoding needs.
+
+    own, shared: of the revision's tensors that no other, or another, repository has. Repositories
+    that the viewer may not read do not count.
     """
 
     own: int = 0
@@ -43,7 +45,7 @@ class StoredBytes:
 
 @dataclass(frozen=True)
 class TensorReport:
-    """A tensor of a file. name: None for a chunk of other bytes. base_depth: deltas to decode."""
+    """A tensor of a file. name: None for a chunk of other bytes. base_depth: its depth."""
 
     name: str | None
     dtype: str
@@ -57,7 +59,7 @@ class TensorReport:
 
 @dataclass
 class FileReport:
-    """A file. tensors and kind are empty until it is ingested; note: why it is kept as bytes."""
+    """A file. tensors and kind are empty until its ingest. note: why a file is stored as opaque."""
 
     path: str
     size: int
@@ -71,8 +73,8 @@ class FileReport:
 
 @dataclass(frozen=True)
 class MeasuredBase:
-    """Where the weights come from. share: of the bytes of the revision's weights, those that are
-    the base's tensors or are decoded from them; identical: those that are its tensors.
+    """A measured base. share: of the bytes of the revision's weights, the share that are tensors of
+    the base or decoded from them. identical: the share that are tensors of the base.
     """
 
     repository: str
@@ -83,14 +85,14 @@ class MeasuredBase:
 
 @dataclass(frozen=True)
 class BaseReport:
-    """declared: what the pusher said, by the name that it has now. declared_status: `resolved`;
-    `absent` for a name that is unknown, or not for the viewer to read; `no_safetensors` for a model
-    that has no such file so far: it is empty, or has its weights in files that are kept as they
-    are; `unused` for a base that nothing of the revision's weights is shared with or coded against:
-    of another architecture, say. declared_share: of the bytes of the revision's weights, as for a
-    measured base; None where the base is not resolved, or the revision not ingested.
-    pending_job_id: the ingest or re-planning that is still to change all of this; until it is done,
-    a base is not called unused.
+    """The bases of a revision. declared: the declared base, by its current name.
+
+    declared_status: `resolved`; `absent` if the model is unknown or the viewer may not read it;
+    `no_safetensors` if the model is empty or has weights in opaque files only; `unused` if no
+    weights of the revision are shared with the base or encoded against it, for example because of
+    another architecture. declared_share: the same share as of a measured base; None if the base is
+    not resolved or the revision is not ingested. pending_job_id: the ingest or re-planning that may
+    still change this report; until it ends, no base is called unused.
     """
 
     declared: str | None
@@ -103,7 +105,7 @@ class BaseReport:
 
 @dataclass(frozen=True)
 class RevisionReport:
-    """All of a revision; `totals` count each tensor once, `size` each file once a path."""
+    """A whole revision. totals: each tensor counts once. size: a file counts once for each path."""
 
     commit: str
     size: int
@@ -119,7 +121,10 @@ def report_revision(
     name: str,
     revision: str = DEFAULT_BRANCH,
 ) -> RevisionReport:
-    """How a revision is stored, as far as the caller may know; RepositoryNotFound and so on."""
+    """How a revision is stored, as far as the caller may read.
+
+    Raises RepositoryNotFound and RevisionNotFound.
+    """
     with reg.db.read() as session:
         repository = load_repository(session, caller, name)
         row = resolve_revision(session, repository, revision)
@@ -136,7 +141,7 @@ def report_revision(
 
 
 class _StoredRevision:
-    """The tensors of a revision: how each is stored, who else has it, which bases it needs."""
+    """The tensors of a revision: how each is stored, whether it is shared, and its bases."""
 
     def __init__(
         self,
@@ -167,11 +172,11 @@ class _StoredRevision:
         }
 
     def uses_any(self, tensors: Collection[int]) -> bool:
-        """Whether the revision has one of these, or needs it for decoding."""
+        """Whether the revision holds one of the tensors or needs one for decoding."""
         return not self._graph.keys().isdisjoint(tensors)
 
     def derived_share(self, tensors: Collection[int]) -> float:
-        """Bytes of weights that are among these or decoded from them, over those of all weights."""
+        """Share of the weight bytes that are among the tensors or decoded from them."""
         of_weights = {tensor: self.described[tensor].size for tensor in self._weights}
         total = sum(of_weights.values())
         made = sum(
@@ -180,7 +185,7 @@ class _StoredRevision:
         return made / total if total else 0.0
 
     def identical_share(self, tensors: Collection[int]) -> float:
-        """Bytes of weights that are among these, over those of all weights."""
+        """Share of the weight bytes that are among the tensors."""
         sizes = {tensor: self.described[tensor].size for tensor in self._weights}
         total = sum(sizes.values())
         return sum(sizes[tensor] for tensor in self._weights & set(tensors)) / (total or 1)
@@ -217,7 +222,7 @@ def _shared(
     repository: Repository,
     tensors: Collection[int],
 ) -> set[int]:
-    """Tensors that another repository has too, one that the viewer may read."""
+    """The tensors that another repository, which the viewer may read, has too."""
     elsewhere = exists(
         select(FileTensor.tensor_id)
         .join(Entry, Entry.file_id == FileTensor.file_id)
@@ -247,7 +252,7 @@ def _report_file(reader: FileReader, stored: _StoredRevision, entry: EntryInfo) 
         tensor for tensor in stored.tensors_by_file.get(file.id, ()) if tensor in stored.described
     )
     recipe = reader.load_recipe(file)
-    # The file's own rows: the same bytes may lie in another domain, too.
+    # Only rows of this file: another domain may store a tensor with the same contents.
     rows = {
         stored.described[row].id: row
         for row in stored.tensors_by_file.get(file.id, ())
