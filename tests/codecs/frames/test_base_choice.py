@@ -13,8 +13,8 @@ from deltahub.codecs.frames.base_choice import (
     TensorInfo,
     align,
     coded_as,
-    cut_out,
     fuse,
+    slice_rows,
 )
 from deltahub.codecs.frames.base_plan import BasePlan, BaseSegment, slice_plan
 from deltahub.codecs.frames.nearness import nearness, to_bf16
@@ -111,13 +111,13 @@ def test_parts_are_fused_in_their_order_where_their_rows_are_as_many() -> None:
 
 
 def test_rows_are_cut_out_of_a_larger_tensor_where_it_has_them_all() -> None:
-    plan = cut_out(info((2, 3)), base((8, 3)), 6)
+    plan = slice_rows(info((2, 3)), base((8, 3)), 6)
     assert plan == BasePlan((BaseSegment(ID, DType.BF16, 18, 6),), is_cast=False)
-    assert cut_out(info((3, 3)), base((8, 3)), 6) is None
-    assert cut_out(info((2, 4)), base((8, 3)), 0) is None
-    assert cut_out(info((0, 3)), base((8, 3)), 0) is None
-    assert cut_out(info(()), base(()), 0) is None
-    assert cut_out(info((2, 3), "I64"), base((8, 3)), 0) is None
+    assert slice_rows(info((3, 3)), base((8, 3)), 6) is None
+    assert slice_rows(info((2, 4)), base((8, 3)), 0) is None
+    assert slice_rows(info((0, 3)), base((8, 3)), 0) is None
+    assert slice_rows(info(()), base(()), 0) is None
+    assert slice_rows(info((2, 3), "I64"), base((8, 3)), 0) is None
 
 
 def test_one_frames_part_of_a_plan_has_the_base_and_zeros_for_new_rows() -> None:
@@ -160,7 +160,7 @@ def test_nearness_tells_a_fine_tune_from_another_training() -> None:
 
 
 class Store:
-    """Tensors by content id, and the infos to align them by."""
+    """Stored tensors by content id."""
 
     def __init__(self) -> None:
         self.data: dict[bytes, bytes] = {}
@@ -226,7 +226,7 @@ def test_the_smallest_delta_stays_in_whatever_order(is_nearer_first: bool) -> No
 
 
 def test_among_near_equals_the_first_stays() -> None:
-    """The second base is nearer, but its delta is smaller by less than 2 per cent."""
+    """The second base is nearer, but its delta is smaller by less than 2 %."""
     store, tuned = Store(), tiny.finetune(1e-5)[NAME]
     noise = torch.randn(tuned.shape, generator=torch.Generator().manual_seed(3))
     plans = [whole(tuned, store.add(tuned * (1 + each * noise))) for each in (0.01, 0.0098)]
@@ -253,14 +253,14 @@ def test_integers_are_judged_by_size_alone() -> None:
 
 
 def test_a_base_that_saves_less_than_a_delta_must_is_not_taken() -> None:
-    """Integers of another training, which save a thousandth of the bytes."""
+    """Integers of an unrelated training save a thousandth of the bytes."""
     store, tuned = Store(), quantized(tiny.finetune(1e-5)[NAME])
     search = search_for(tuned, store, DType.I8)
     plan = whole(tuned, store.add(quantized(tiny.base(seed=1)[NAME]), "I8"), "I8")
     assert not search.offer(plan)
     assert (search.best, search.ratio) == (None, search.standalone)
     search.note_too_deep(plan)
-    assert search.pays_as_anchor()  # so it does save something
+    assert search.pays_as_anchor()  # because its delta does save something
 
 
 def test_the_same_plan_is_read_once() -> None:
@@ -287,7 +287,7 @@ def test_a_base_that_cannot_be_read_passes_its_error_on_and_changes_nothing() ->
 
 
 def drifted(steps: int) -> Mapping[int, torch.Tensor]:
-    """Revisions of one tensor, each of which trains a sixteenth of the columns anew."""
+    """Revisions of one tensor; each replaces another sixteenth of its columns."""
     weight = tiny.base()[NAME].clone()
     revisions = {0: weight}
     width = weight.shape[1] // 16
@@ -301,7 +301,7 @@ def drifted(steps: int) -> Mapping[int, torch.Tensor]:
 
 @pytest.mark.parametrize(("step", "pays"), [(2, False), (8, True)])
 def test_a_tensor_far_from_its_anchor_pays_as_the_next_one(step: int, pays: bool) -> None:
-    """All that the depth allows is the first revision; the one before the tensor is too deep."""
+    """The depth limit allows only the first revision; the latest one is too deep."""
     revisions = drifted(step)
     store, tensor = Store(), revisions[step]
     search = search_for(tensor, store)
@@ -316,5 +316,5 @@ def test_without_a_base_that_is_too_deep_nothing_pays_as_an_anchor() -> None:
     store, tensor = Store(), revisions[3]
     search = search_for(tensor, store)
     search.offer(whole(tensor, store.add(revisions[0])))
-    search.note_too_deep(whole(tensor, store.add(tiny.base(seed=2)[NAME])))  # of no use either
+    search.note_too_deep(whole(tensor, store.add(tiny.base(seed=2)[NAME])))  # unrelated
     assert not search.pays_as_anchor()

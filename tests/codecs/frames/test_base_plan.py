@@ -1,4 +1,4 @@
-"""A base is put together from ranges of other tensors, any part of it alone, cast where needed."""
+"""A base is assembled from ranges of other tensors, whole or in part, cast where types differ."""
 
 import pytest
 from hypothesis import given
@@ -88,7 +88,7 @@ def test_a_frame_carries_its_plan() -> None:
     base = whole_base()
     source = bytes(byte ^ (i % 2 == 0) for i, byte in enumerate(base))
     spec = TensorSpec(tensor_id(source), DType.BF16, 1, COUNT)
-    # Enough elements that the four segments do not outweigh what the delta saves.
+    # Enough elements for the delta to save more than its four segments take.
     (part,) = split_frames(spec)
     frame = encode_frame(spec, part, source, base, CASTING, "fm_delta")
     header = parse_header(frame)

@@ -1,4 +1,4 @@
-"""Left to itself, an encoder takes the codec that makes a tensor smallest."""
+"""With codec "auto", an encoder takes the codec that makes a tensor smallest."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,12 @@ from hypothesis import strategies as st
 
 from deltahub.codecs import DType, FrameView, InvalidInput, TensorSpec, encode_frame, tensor_id
 from deltahub.codecs._native import estimate_deltas
-from deltahub.codecs.frames.choose_codec import REPEATING_BYTES, RUN_ELEMENTS, Sample, sample_runs
+from deltahub.codecs.frames.choose_codec import (
+    RANGE_ELEMENTS,
+    REPEAT_PROBE_BYTES,
+    Sample,
+    sampled_ranges,
+)
 from deltahub.codecs.frames.encode import split_frames
 from deltahub.codecs.words import WORD_KINDS
 from support.codecs.deltas import fine_tune
@@ -34,40 +39,41 @@ def test_what_a_tensor_is_decides_its_codec() -> None:
 
 
 def test_a_delta_below_what_all_exponents_take_is_not_held_against_them_bit_by_bit() -> None:
-    """Of weights that take about 66 per cent of themselves alone, and 38 of it are raw digits."""
+    """Standalone, the weights take about 66 % of their bytes, and 38 % are raw mantissa bits."""
     _, words = fine_tune(DType.BF16, COUNT)
     sample = Sample(DType.BF16, memoryview(words))
-    alone = 2 * COUNT * 66 // 100
+    standalone = 2 * COUNT * 66 // 100
     assert sample.choose_codec(None) == "neuzip_lossless"
-    assert [sample.may_stand_alone(alone * share // 100) for share in (50, 85, 100)] == [
-        False, False, True,
-    ]  # fmt: skip
+    answers = [
+        sample.may_be_smaller_standalone(standalone * share // 100) for share in (50, 85, 100)
+    ]
+    assert answers == [False, False, True]
 
 
 @pytest.mark.parametrize("n_even", [0, 40, 3000])
 def test_a_last_digit_in_any_of_the_first_words_tells_that_it_cannot_be_left_out(
     n_even: int,
 ) -> None:
-    """Words of six raw bits take no third of themselves alone; only 4 KiB are looked at."""
+    """Standalone, the words take less than a third; only 4 KiB are searched for a last bit."""
     random = np.random.default_rng(0)
     words = random.integers(0x3F80, 0x3F88, COUNT, np.uint16) & 0xFFFE
-    begin = COUNT // 2 - RUN_ELEMENTS // 2  # where zstd is asked, which could code those
-    words[begin : begin + REPEATING_BYTES // 2] = 2 * random.integers(0, 1 << 14, 512, np.uint16)
-    few_bytes = COUNT * 2 // 3
-    assert Sample(DType.BF16, memoryview(words).cast("B")).may_stand_alone(few_bytes)
+    begin = COUNT // 2 - RANGE_ELEMENTS // 2  # the probe of zstd, made incompressible
+    words[begin : begin + REPEAT_PROBE_BYTES // 2] = 2 * random.integers(0, 1 << 14, 512, np.uint16)
+    coded_bytes = COUNT * 2 // 3
+    assert Sample(DType.BF16, memoryview(words).cast("B")).may_be_smaller_standalone(coded_bytes)
     words[n_even] |= 1
-    is_looked_at = 2 * n_even < 1 << 12
+    is_searched = 2 * n_even < 1 << 12
     sample = Sample(DType.BF16, memoryview(words).cast("B"))
-    assert sample.may_stand_alone(few_bytes) is not is_looked_at
+    assert sample.may_be_smaller_standalone(coded_bytes) is not is_searched
 
 
-@given(st.integers(1, 1 << 20) | st.integers(3 * RUN_ELEMENTS - 2, 4 * RUN_ELEMENTS + 2))
+@given(st.integers(1, 1 << 20) | st.integers(3 * RANGE_ELEMENTS - 2, 4 * RANGE_ELEMENTS + 2))
 def test_a_sample_lies_within_its_tensor_and_sees_nothing_twice(count: int) -> None:
-    runs = list(sample_runs(count))
-    ends = [start + n for start, n in runs]
-    assert all(end <= start for end, (start, _) in zip([0, *ends], runs, strict=False))
+    ranges = list(sampled_ranges(count))
+    ends = [start + n for start, n in ranges]
+    assert all(end <= start for end, (start, _) in zip([0, *ends], ranges, strict=False))
     assert ends[-1] <= count
-    assert sum(n for _, n in runs) == min(count, 3 * RUN_ELEMENTS)
+    assert sum(n for _, n in ranges) == min(count, 3 * RANGE_ELEMENTS)
 
 
 def test_an_estimate_looks_at_no_words_but_those_of_its_runs() -> None:
@@ -92,7 +98,7 @@ def test_a_base_that_does_not_fit_is_refused_before_anything_is_coded() -> None:
         codec_of(DType.BF16, tuned, base + base)
     spec = TensorSpec(tensor_id(tuned), DType.BF16, 1, 1000)
     (part,) = split_frames(spec)
-    with pytest.raises(InvalidInput, match="half a base"):
+    with pytest.raises(InvalidInput, match="their plan or both are missing"):
         encode_frame(spec, part, tuned, base)
     with pytest.raises(InvalidInput, match="for 1000 elements"):
         encode_frame(spec, part, tuned[:-1])

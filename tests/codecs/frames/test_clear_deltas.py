@@ -1,4 +1,4 @@
-"""At effort fast a delta that is clearly smallest is made by one native call, as it is by parts."""
+"""At effort fast one native call makes a delta that is clearly smaller than standalone."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ FLOATS = [dtype for dtype in DType if dtype.is_float]
 HEADER = bytes(184)
 
 
-def at_fast(
+def frame_at_fast(
     dtype: DType,
     rows: int,
     columns: int,
@@ -32,10 +32,10 @@ def at_fast(
 
 
 def clear_delta(
-    dtype: DType, rows: int, columns: int, source: bytes, base: bytes, most: int = 1 << 30
+    dtype: DType, rows: int, columns: int, source: bytes, base: bytes, size_limit: int = 1 << 30
 ) -> bytes | None:
     kind = WORD_KINDS[dtype]
-    return encode_delta_frame(kind, source, base, rows, columns, rows, 1, HEADER, most, 1, 1)
+    return encode_delta_frame(kind, source, base, rows, columns, rows, 1, HEADER, size_limit, 1, 1)
 
 
 @every_kernel
@@ -48,17 +48,20 @@ def test_it_is_the_frame_that_is_put_together_from_parts(
     source, base = scaled_fine_tune(dtype, rows, columns)
     source = base[: len(source) // 4] + source[len(source) // 4 :]  # some blocks are unchanged
     with running(kernels):
-        frame = at_fast(dtype, rows, columns, source, base)
+        frame = frame_at_fast(dtype, rows, columns, source, base)
         if FrameView.parse(frame).header.codec == "fm_delta":
-            assert frame == at_fast(dtype, rows, columns, source, base, "fm_delta")
-        assert frame == at_fast(dtype, rows, columns, source, base, threads=3)
+            assert frame == frame_at_fast(dtype, rows, columns, source, base, "fm_delta")
+        assert frame == frame_at_fast(dtype, rows, columns, source, base, threads=3)
 
 
 def test_fine_tunes_are_clear() -> None:
     for dtype, step in [(DType.F32, 2e-4), (DType.F16, 2e-5), (DType.BF16, 2e-4)]:
         source, base = fine_tune(dtype, 100_000, step=step)
         assert clear_delta(dtype, 100, 1000, source, base) is not None
-        assert FrameView.parse(at_fast(dtype, 100, 1000, source, base)).header.codec == "fm_delta"
+        assert (
+            FrameView.parse(frame_at_fast(dtype, 100, 1000, source, base)).header.codec
+            == "fm_delta"
+        )
 
 
 def test_what_may_be_smaller_alone_is_not_clear() -> None:
@@ -69,8 +72,11 @@ def test_what_may_be_smaller_alone_is_not_clear() -> None:
     repeats, noise = np.tile(row, 1000).tobytes(), random.bytes(200_000)
     for source, codec in [(other, "neuzip_lossless"), (repeats, "zstd"), (noise, "raw")]:
         assert clear_delta(DType.BF16, 100, 1000, source, base) is None
-        assert FrameView.parse(at_fast(DType.BF16, 100, 1000, source, base)).header.codec == codec
-    # Of integers nothing is known, and of a few words too little.
+        assert (
+            FrameView.parse(frame_at_fast(DType.BF16, 100, 1000, source, base)).header.codec
+            == codec
+        )
+    # No bound exists for integers, nor for fewer than 64 words.
     assert clear_delta(DType.I16, 100, 1000, tuned, base) is None
     assert clear_delta(DType.BF16, 1, 63, tuned[:126], base[:126]) is None
 
@@ -93,11 +99,11 @@ def test_pruned_tensors_take_hardly_more_than_alone(dtype: DType, kept: str) -> 
         source, base = as_words(weights, dtype).tobytes(), as_words(near, dtype).tobytes()
         spec = TensorSpec(tensor_id(source), dtype, rows, columns)
         (part,) = split_frames(spec)
-        alone = encode_frame(
+        standalone = encode_frame(
             spec, part, source, codec="neuzip_lossless", threads=1, effort=Effort.FAST
         )
-        # What a sample tells is not exact.
-        assert len(at_fast(dtype, rows, columns, source, base)) < 1.02 * len(alone) + 64
+        # An estimate by a sample is not exact.
+        assert len(frame_at_fast(dtype, rows, columns, source, base)) < 1.02 * len(standalone) + 64
 
 
 def test_it_stays_below_what_it_must() -> None:
@@ -111,8 +117,8 @@ def test_it_stays_below_what_it_must() -> None:
 def test_blocks_that_are_as_the_base_cost_nothing() -> None:
     _, base = fine_tune(DType.BF16, 300_000)
     source = base[:-2] + b"\x12\x34"
-    frame = at_fast(DType.BF16, 300, 1000, source, base)
-    assert frame == at_fast(DType.BF16, 300, 1000, source, base, "fm_delta")
+    frame = frame_at_fast(DType.BF16, 300, 1000, source, base)
+    assert frame == frame_at_fast(DType.BF16, 300, 1000, source, base, "fm_delta")
     modes = [row[0] for row in FrameView.parse(frame).blocks.rows(0, 4)]
     assert modes[:3] == [BlockMode.UNCHANGED] * 3
 
@@ -121,7 +127,7 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
     source, base = fine_tune(DType.BF16, 1000)
     for rows, near, header in [
         (11, base, HEADER),
-        ((1 << 63) + 10, base, HEADER),  # whose product with the columns wraps
+        ((1 << 63) + 10, base, HEADER),  # rows * columns wraps around
         (10, base[:-2], HEADER),
         (10, base, HEADER[:23]),
     ]:

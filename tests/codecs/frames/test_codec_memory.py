@@ -1,6 +1,6 @@
-"""Codecs take a few block buffers a thread beside input and output, whatever the tensor's size.
+"""Codecs take a few block buffers per thread besides input and output, for tensors of any size.
 
-The search for low rank takes more: it looks at a frame as a whole.
+The search for a low-rank product takes more memory, because it reads a whole frame at once.
 """
 
 import os
@@ -16,12 +16,12 @@ from deltahub.codecs.kernels import VARIABLE
 
 MIB = 1 << 20
 BLOCK_MIB = BLOCK_ELEMENTS * 2 / MIB
-MOST_TO_SEARCH = 128  # MiB, as codecs/spec/fm_delta.md has it
-FEW = 12  # blocks a thread, with its stack and what an allocator keeps
+MAX_SEARCH_MIB = 128  # the limit in codecs/spec/fm_delta.md
+MAX_BUFFERS = 12  # blocks per thread, with its stack and memory that the allocator keeps
 
 
 def extra_mib(frame: Path, *arguments: str) -> dict[str, float]:
-    """See support.codecs.codec_memory: for each way and number of threads, as "encode 2"."""
+    """Extra MiB by way and number of threads, such as "encode 2": support.codecs.codec_memory."""
     found: dict[str, float] = {}
     for way in ("encode", "decode"):
         for threads in ("1", "2"):
@@ -47,14 +47,16 @@ def extra_mib(frame: Path, *arguments: str) -> dict[str, float]:
 
 def assert_few_buffers(found: dict[str, float], way: str) -> None:
     for threads in (1, 2):
-        assert found[f"{way} {threads}"] < FEW * BLOCK_MIB * threads, found
+        assert found[f"{way} {threads}"] < MAX_BUFFERS * BLOCK_MIB * threads, found
 
 
 @pytest.mark.parametrize("codec", ["fm_delta", "neuzip_lossless", "raw"])
 def test_a_codec_takes_few_buffers_beside_a_tensor(codec: str, tmp_path: Path) -> None:
     frame = tmp_path / "frame"
     found = extra_mib(frame, codec, "FAST", "32")
-    assert frame.stat().st_size > 2 * FEW * BLOCK_MIB * MIB  # a second copy of it would show
+    assert (
+        frame.stat().st_size > 2 * MAX_BUFFERS * BLOCK_MIB * MIB
+    )  # a second copy of it would show
     assert_few_buffers(found, "encode")
     assert_few_buffers(found, "decode")
 
@@ -63,9 +65,9 @@ def test_a_codec_takes_few_buffers_beside_a_tensor(codec: str, tmp_path: Path) -
 def test_what_looked_for_low_rank_decodes_in_few_buffers(effort: str, tmp_path: Path) -> None:
     frame = tmp_path / "frame"
     found = extra_mib(frame, "fm_delta", effort, "8", "merged")
-    assert frame.stat().st_size < 1.2 * MIB  # only with the product
+    assert frame.stat().st_size < 1.2 * MIB  # so small only with a low-rank product
     assert_few_buffers(found, "decode")
-    assert max(found["encode 1"], found["encode 2"]) < MOST_TO_SEARCH
+    assert max(found["encode 1"], found["encode 2"]) < MAX_SEARCH_MIB
 
 
 WIDE = """
@@ -95,7 +97,7 @@ else:
 def test_a_short_prelude_cannot_ask_for_much_more_than_a_frame(
     kernels: str, tmp_path: Path
 ) -> None:
-    """One row of 32 MiB with a product: numbers of 16 bits for each column, twice."""
+    """One row of 32 MiB with a low-rank product, whose factor has 16 bits for each column."""
     prelude = tmp_path / "prelude"
     command = [sys.executable, "-c", WIDE, str(prelude)]
     environment = {**os.environ, VARIABLE: kernels}

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from deltahub.codecs import DType, InvalidInput, TensorSpec, encode_frame, tensor_id
-from deltahub.codecs.frames.choose_codec import sample_runs
+from deltahub.codecs.frames.choose_codec import sampled_ranges
 from deltahub.codecs.frames.encode import split_frames
 from deltahub.codecs.protocol import Effort
 from support.codecs.frames import plan_on
@@ -39,16 +39,16 @@ def test_more_effort_makes_no_larger_frame(of: str, dtype: DType) -> None:
     words, near = raw(tuned, dtype), raw(base, dtype)
     spec = TensorSpec(tensor_id(words), dtype, *tuned.shape)
     (part,) = split_frames(spec)
-    fast, default, most = (
+    fast, default, at_max = (
         len(encode_frame(spec, part, words, near, plan_on(near, dtype), effort=effort))
         for effort in (Effort.FAST, Effort.DEFAULT, Effort.MAX)
     )
     assert default <= fast
-    assert most <= 1.001 * default  # a prelude's table may take another byte
+    assert at_max <= 1.001 * default  # a table in the prelude may take one byte more
 
 
 def sparse(dtype: DType) -> tuple[bytes, bytes]:
-    """(a fine-tune, its base): equal but for two columns and a row that are new."""
+    """(a fine-tune, its base): equal except for two columns and one row."""
     base = 0.02 * torch.randn(512, 512, generator=torch.Generator().manual_seed(0))
     tuned = base.clone()
     tuned[:, 192], tuned[:, 203], tuned[430] = 0.0, 1e-45, -torch.inf
@@ -56,9 +56,7 @@ def sparse(dtype: DType) -> tuple[bytes, bytes]:
 
 
 def mostly_unchanged(dtype: DType) -> tuple[bytes, bytes]:
-    """The same of a model whose last third is one value, as what nobody used, and whose rest is
-    like its base but for one row.
-    """
+    """(a fine-tune, its base): one row is new; the last third has one value, as of unused rows."""
     base = 0.02 * torch.randn(600, 512, generator=torch.Generator().manual_seed(0))
     base[400:] = 1 / 3
     tuned = base.clone()
@@ -107,8 +105,8 @@ def test_one_value_everywhere_needs_no_base(value: float, dtype: DType) -> None:
 
 
 def test_words_near_zero_do_not_tell_how_far_their_rows_move() -> None:
-    # A step takes such a word through many exponents, which are as many units as any others: with
-    # them in the mean of a row it took 25.7 %.
+    # A step moves such a word by many exponents, each as many units as between larger words.
+    # With these words in the mean of a row, the frame took 25.7 %.
     generator = torch.Generator().manual_seed(0)
     base = 0.02 * torch.randn(512, 512, generator=generator)
     steps = torch.randn(base.shape, generator=generator) * 2e-4
@@ -122,7 +120,7 @@ def test_words_near_zero_do_not_tell_how_far_their_rows_move() -> None:
 
 @pytest.mark.parametrize("dtype", list(TORCH), ids=lambda dtype: dtype.name)
 def test_a_base_that_was_chosen_is_tried_whatever_a_sample_says(dtype: DType) -> None:
-    # A product that is larger than the weights: what knows none sees nothing in common.
+    # The low-rank product is larger than the weights, so other estimates see no common bits.
     generator = torch.Generator().manual_seed(0)
     base = 0.02 * torch.randn(512, 512, generator=generator)
     left, right = (torch.randn(512, 8, generator=generator) for _ in range(2))
@@ -139,11 +137,11 @@ def test_a_base_that_was_chosen_is_tried_whatever_a_sample_says(dtype: DType) ->
 def test_new_bytes_where_samples_lie_do_not_hide_that_the_rest_is_the_base() -> None:
     near = bytearray(random.Random(0).randbytes(1 << 20))
     words = bytearray(near)
-    for start, count in sample_runs(len(words)):
+    for start, count in sampled_ranges(len(words)):
         words[start : start + count] = random.Random(start).randbytes(count)
     spec = TensorSpec(tensor_id(words), DType.U8, 1024, 1024)
     (part,) = split_frames(spec)
     plan = plan_on(bytes(near), DType.U8)
     assert len(encode_frame(spec, part, words, near, plan, "delta")) < 0.2 * len(words)
-    with pytest.raises(InvalidInput, match="without the one it needs"):
+    with pytest.raises(InvalidInput, match="their plan or both are missing"):
         encode_frame(spec, part, words, codec="delta")

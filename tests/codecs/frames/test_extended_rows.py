@@ -1,4 +1,4 @@
-"""New rows at a tensor's end, as of an extended vocabulary, cost themselves and nothing else."""
+"""New rows at a tensor's end, as of an extended vocabulary, do not make other rows larger."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def raw(tensor: torch.Tensor, dtype: DType) -> bytes:
 
 
 def size(dtype: DType, tensor: torch.Tensor, base: torch.Tensor, effort: Effort) -> int:
-    """Bytes of what is stored, which comes back. Rows that the base lacks are zero there."""
+    """Stored bytes of the delta, decoded and compared. Rows that the base lacks are zeros."""
     rows, columns = tensor.shape
     geometry = Geometry(dtype, rows, columns, rows, 1)
     source = raw(tensor, dtype)
@@ -37,7 +37,7 @@ def assert_rows_cost_themselves(
     new = torch.randn(n_new, tensor.shape[1], generator=generator) * tensor.std()
     longer = torch.cat([tensor, new])
     before = size(dtype, tensor, base, effort)
-    # An escape for each new word, which is all of it and a symbol of a rare class; tables for them.
+    # Each new word is an escape: the whole word and a symbol of a rare class. 600 bytes of tables.
     most = 1.6 * new.numel() * dtype.itemsize + 600
     assert size(dtype, longer, base, effort) < 1.01 * before + most
 

@@ -1,4 +1,4 @@
-"""Bytes that no encoder of ours wrote are refused, with an error and never with wrong bytes."""
+"""Damaged and forged frames raise an error and never decode to wrong bytes."""
 
 import pytest
 import xxhash
@@ -43,12 +43,12 @@ RAW = make_frame("raw", DType.U8, 1, len(TEXT), TEXT, TEXT)
 ZSTD = make_frame("zstd", DType.U8, 20, len(TEXT) // 20, TEXT, TEXT)
 DELTA = make_frame("fm_delta", DType.F32, 20, 20, SOURCE, BASE)
 WEIGHTS, _ = fine_tune(DType.BF16, COUNT)
-ALONE = make_frame("neuzip_lossless", DType.BF16, 20, 20, WEIGHTS, WEIGHTS)
+STANDALONE = make_frame("neuzip_lossless", DType.BF16, 20, 20, WEIGHTS, WEIGHTS)
 FRAMES = {
     "raw": (RAW, None),
     "zstd": (ZSTD, None),
     "fm_delta": (DELTA, BASE),
-    "neuzip_lossless": (ALONE, None),
+    "neuzip_lossless": (STANDALONE, None),
 }
 
 
@@ -349,7 +349,7 @@ def test_a_prelude_where_the_codec_has_none_is_refused() -> None:
         spare = b"x" * 8
         rest = seal(spare + frame[header.header_length : header.prefix_length - 8])
         forged = forge_header(frame[: header.header_length], prelude_length=8) + rest
-        # The frame must stay below a raw one, or that is what is refused.
+        # A frame of raw size or more would be refused for its size.
         with pytest.raises(CorruptFrame):
             decode_frame(forged + frame[header.prefix_length :])
 

@@ -1,4 +1,4 @@
-"""What goes into a frame comes out of it, bit for bit, whole or by any run of blocks."""
+"""What goes into a frame comes out of it, bit for bit, whole or by any range of blocks."""
 
 import pytest
 from hypothesis import given
@@ -213,7 +213,7 @@ def test_an_encoder_chooses_blocks_within_the_limits(
     [(100, 100, 1), (292, 292, 1), (293, 147, 2), (448, 224, 2), (600, 150, 4), (1216, 203, 6)],
 )
 def test_blocks_are_alike_and_even_in_number(rows: int, rows_per_block: int, n_blocks: int) -> None:
-    """So that two threads are done at the same time. A block has at most 2^17 elements."""
+    """So two threads finish at the same time. A block has at most 2^17 elements."""
     geometry = choose_geometry(BY_ID["fm_delta"], DType.BF16, rows, 448)
     assert (geometry.rows_per_block, geometry.n_blocks) == (rows_per_block, n_blocks)
 
@@ -224,7 +224,7 @@ def test_blocks_are_alike_and_even_in_number(rows: int, rows_per_block: int, n_b
 def test_blocks_of_a_raw_frame_are_those_of_the_format(
     rows: int, rows_per_block: int, n_blocks: int
 ) -> None:
-    """Others would make it longer than any frame may be: see "No frame exceeds a raw one"."""
+    """Smaller blocks would exceed the limit of frames: see "No frame exceeds a raw one"."""
     geometry = choose_geometry(BY_ID["raw"], DType.BF16, rows, 448)
     assert (geometry.rows_per_block, geometry.n_blocks) == (rows_per_block, n_blocks)
 

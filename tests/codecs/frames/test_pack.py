@@ -1,4 +1,4 @@
-"""A pack gives back every frame it was given, and nothing but what its writer wrote is a pack."""
+"""A pack returns every frame that was added, and altered packs are refused."""
 
 import io
 
@@ -58,7 +58,7 @@ INDEX_AT = 16 + sum(map(len, FRAMES))
 
 
 def resealed(pack: bytes) -> bytes:
-    """The pack with the trailer's hash made right."""
+    """The pack with a correct hash in its trailer."""
     covered = pack[:-36]
     return covered + blake3(covered).digest() + b"KPHD"
 
@@ -98,7 +98,7 @@ def test_every_truncation_is_refused() -> None:
 
 @given(junk=st.binary(max_size=300), at=st.integers(0, len(PACK)))
 def test_junk_is_refused(junk: bytes, at: int) -> None:
-    """Alone, after the beginning of a pack, and before the end of one."""
+    """Junk instead of a pack, after the beginning of a pack, and before a pack's end."""
     for candidate in (junk, PACK[:at] + junk, junk + PACK[at:]):
         if candidate != PACK:
             with pytest.raises((CorruptPack, UnsupportedVersion)):

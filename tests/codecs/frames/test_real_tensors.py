@@ -1,4 +1,4 @@
-"""Trained tensors: reference and all kernels agree on their frames, which are never large."""
+"""Trained tensors: reference and all kernels agree on their frames; deltas are never larger."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from deltahub.codecs import (
 )
 from deltahub.codecs.blocks import GUARD_BYTES
 from deltahub.codecs.frames import FrameRange, TensorSpec, split_frames, tensor_spec
-from deltahub.codecs.frames.choose_codec import sample_runs
+from deltahub.codecs.frames.choose_codec import sampled_ranges
 from deltahub.codecs.protocol import Effort
 from deltahub.codecs.reference.fm_delta import BlockShape, parse_prelude
 from deltahub.codecs.reference.words import Words
@@ -57,7 +57,7 @@ def frame_of(
     codec: str = "auto",
     effort: Effort = Effort.DEFAULT,
 ) -> bytes:
-    """As all kernels write it."""
+    """The frame, equal from all kernels."""
     spec, part = spec_of(tensor, dtype)
     near = None if base is None else raw(base, dtype)
     plan = None if near is None else plan_on(near, dtype)
@@ -110,8 +110,8 @@ def test_the_reference_reads_what_kernels_make_of_trained_weights_alone(dtype: D
 @low_rank_dtype
 def test_an_unrelated_model_is_no_base(dtype: DType) -> None:
     for name, tensor in tiny.base().items():
-        alone = frame_of(dtype, tensor)
-        assert frame_of(dtype, tensor, tiny.base(seed=1)[name]) == alone
+        standalone = frame_of(dtype, tensor)
+        assert frame_of(dtype, tensor, tiny.base(seed=1)[name]) == standalone
 
 
 @low_rank_dtype
@@ -133,7 +133,7 @@ def test_a_tensor_that_is_its_base_takes_a_header_and_no_blocks(
 @low_rank_dtype
 @pytest.mark.parametrize("effort", list(Effort), ids=lambda effort: effort.name)
 def test_a_wrong_base_gives_an_error_or_the_right_bytes(dtype: DType, effort: Effort) -> None:
-    """Nothing in a frame tells of its base but what its blocks decode to."""
+    """Only the checksums of decoded blocks show that a base is wrong."""
     by_checksum = 0
     for name, tensor in tiny.finetune(1e-3).items():
         near, other = raw(tiny.base()[name], dtype), raw(tiny.base(seed=1)[name], dtype)
@@ -144,8 +144,8 @@ def test_a_wrong_base_gives_an_error_or_the_right_bytes(dtype: DType, effort: Ef
         if FrameView.parse(frame).header.base is None:
             assert tensor.dim() == 1  # a bias, too short for a delta to pay
             continue
-        # The last bit of every word is another. Contexts may be the same then, so that all numbers
-        # are read as they were written, and only the checksum tells.
+        # With the last bit of every word flipped, contexts may be equal. Then all symbols are read
+        # as they were written, and only the checksum fails.
         moved = np.frombuffer(near, f"<u{dtype.itemsize}") ^ 1
         for kernels in NAMES:
             with running(kernels):
@@ -165,8 +165,8 @@ def test_a_wrong_base_gives_an_error_or_the_right_bytes(dtype: DType, effort: Ef
 @pytest.mark.parametrize("learning_rate", [1e-5, 1e-3, 1e-2])
 def test_no_delta_is_larger_than_the_tensor_alone(dtype: DType, learning_rate: float) -> None:
     for name, tensor in tiny.finetune(learning_rate).items():
-        delta, alone = frame_of(dtype, tensor, tiny.base()[name]), frame_of(dtype, tensor)
-        assert len(delta) <= len(alone)
+        delta, standalone = frame_of(dtype, tensor, tiny.base()[name]), frame_of(dtype, tensor)
+        assert len(delta) <= len(standalone)
         near = raw(tiny.base()[name], dtype)
         has_base = BY_ID[FrameView.parse(delta).header.codec].needs_base
         assert decode_frame(delta, near if has_base else None) == raw(tensor, dtype)
@@ -174,12 +174,12 @@ def test_no_delta_is_larger_than_the_tensor_alone(dtype: DType, learning_rate: f
 
 @low_rank_dtype
 def test_a_sample_that_is_nearer_its_base_than_the_rest_costs_nothing(dtype: DType) -> None:
-    """As where some rows were trained and others made anew."""
+    """As if some rows were fine-tuned and the rest trained from the start."""
     base = torch.cat([tiny.base(seed)["up.weight"] for seed in (0, 1, 2, 3)])
     tensor = torch.cat([tiny.base(seed)["up.weight"] for seed in (3, 2, 1, 0)]).flatten()
-    for start, count in sample_runs(tensor.numel()):
+    for start, count in sampled_ranges(tensor.numel()):
         tensor[start : start + count] = base.flatten()[start : start + count] * 1.001
     tensor = tensor.view(base.shape)
-    alone = frame_of(dtype, tensor)
-    assert FrameView.parse(alone).header.codec == "neuzip_lossless"
-    assert len(frame_of(dtype, tensor, base)) <= len(alone)
+    standalone = frame_of(dtype, tensor)
+    assert FrameView.parse(standalone).header.codec == "neuzip_lossless"
+    assert len(frame_of(dtype, tensor, base)) <= len(standalone)

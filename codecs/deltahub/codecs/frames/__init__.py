@@ -1,4 +1,4 @@
-"""The frame, one import: its header, reading it, writing it. Format: codecs/spec/frame.md."""
+"""Writes and reads frames: header, base plan and blocks. Format: codecs/spec/frame.md."""
 
 from deltahub.codecs.frames.base_plan import BasePlan, BaseSegment, assemble
 from deltahub.codecs.frames.encode import (

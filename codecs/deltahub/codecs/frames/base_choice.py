@@ -1,6 +1,6 @@
-"""Choosing a tensor's base: how a candidate is aligned with it, and what a sample of it saves.
+"""Chooses a tensor's base: aligns candidates with the tensor, and codes a sample against each.
 
-Client and hub choose by these rules alike. Each of them finds its own candidates.
+Client and hub share these rules. Each finds its own candidates.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,18 +17,18 @@ from deltahub.codecs.frames.base_plan import (
     ReadTensor,
     assemble,
 )
-from deltahub.codecs.frames.choose_codec import sample_runs
+from deltahub.codecs.frames.choose_codec import sampled_ranges
 from deltahub.codecs.frames.encode import FrameRange, TensorSpec, encode_frame
 from deltahub.codecs.frames.nearness import nearness, to_bf16
 from deltahub.codecs.ids import ZERO_ID
 
 # Below this size the header and tables of a delta outweigh what it can save.
 MIN_DELTA_BYTES: Final = 1024
-# A delta ties the tensor to its base, so it must save this share of the tensor's own coded size.
+# A delta makes the tensor depend on its base, so it must save this share of the standalone size.
 MUST_SAVE: Final = 0.03
-# Candidates come in the order of trust, so a later one must be smaller by this share.
+# Candidates come most trusted first, so the delta of a later one must be smaller by this share.
 MUST_BEAT: Final = 0.02
-# Of two trainings, some 7 % of the weights lie within a quarter of an octave of each other.
+# In two unrelated trainings, about 7 % of the weights are within a quarter of an octave.
 MIN_NEARNESS: Final = 0.25
 
 
@@ -53,7 +53,7 @@ class BaseTensor(TensorInfo):
 
 
 def coded_as(name: str) -> DType | None:
-    """The dtype that elements of this safetensors dtype are coded in, None if as bare bytes.
+    """The dtype that elements of this safetensors dtype are coded in, None if coded as bytes.
 
     InvalidInput for a name that safetensors does not have.
     """
@@ -62,10 +62,10 @@ def coded_as(name: str) -> DType | None:
 
 
 def align(info: TensorInfo, base: BaseTensor) -> BasePlan | None:
-    """The base under the whole tensor, element by element; None if shapes or types do not allow it.
+    """A plan of one base for the whole tensor, element by element; None if they do not fit.
 
-    All dimensions but the first must be equal. Rows that the base lacks are predicted as zeros;
-    rows that it has too many are left out. Float types are cast.
+    All dimensions but the first must be equal. Rows that the base lacks are predicted as zeros.
+    Rows of the base beyond the tensor are left out. Float types are cast.
     """
     if not _has_equal_rows(info, base):
         return None
@@ -73,9 +73,9 @@ def align(info: TensorInfo, base: BaseTensor) -> BasePlan | None:
 
 
 def fuse(info: TensorInfo, parts: Sequence[BaseTensor]) -> BasePlan | None:
-    """Several tensors, stacked by rows, as the base of one (a fused qkv projection).
+    """A plan of several tensors, stacked by rows, as one base (q, k and v for a fused qkv).
 
-    None unless their rows are as long as the tensor's, and together as many.
+    None unless their rows are as long as the tensor's, and their number adds up to the tensor's.
     """
     if not info.shape or not all(_has_equal_rows(info, part) for part in parts):
         return None
@@ -84,10 +84,10 @@ def fuse(info: TensorInfo, parts: Sequence[BaseTensor]) -> BasePlan | None:
     return _plan(info, [(part, 0, part.count) for part in parts])
 
 
-def cut_out(info: TensorInfo, whole: BaseTensor, first_row: int) -> BasePlan | None:
-    """Rows of a larger tensor, from first_row on, as the base of a smaller one (q out of qkv).
+def slice_rows(info: TensorInfo, whole: BaseTensor, first_row: int) -> BasePlan | None:
+    """A plan of a larger tensor's rows, from first_row on, as the base (q from a fused qkv).
 
-    None unless the rows are equally long, and all of the tensor's rows are there.
+    None unless the rows are equally long, and the larger tensor has enough of them.
     """
     if not info.shape or not _has_equal_rows(info, whole):
         return None
@@ -105,7 +105,7 @@ _Range: TypeAlias = tuple[BaseTensor, int, int]
 
 
 def _plan(info: TensorInfo, ranges: Sequence[_Range]) -> BasePlan | None:
-    """These ranges back to back, then zeros; None if one is empty or cannot be cast."""
+    """These ranges back to back, then zeros; None if a range is empty or cannot be cast."""
     dtype = coded_as(info.dtype)
     if dtype is None:
         return None
@@ -125,33 +125,33 @@ def _plan(info: TensorInfo, ranges: Sequence[_Range]) -> BasePlan | None:
 
 
 class BaseSearch:
-    """One tensor's sample, coded against base after base; the smallest delta stays.
+    """One tensor's sample, coded against each offered base; keeps the smallest delta.
 
-    standalone, ratio: coded bytes of the sample over its raw bytes, without a base and as the best
-    delta so far (without a base, if there is none yet). best: the plan of that delta.
+    standalone: coded bytes of the sample without a base, over its raw bytes. ratio: the same of the
+    best delta so far, or `standalone` if there is none. best: the plan of that delta.
     """
 
     def __init__(self, dtype: DType, count: int, read: ReadTensor, read_base: ReadBase) -> None:
-        """Reads and codes the sample: at most 48 thousand of the tensor's `count` elements.
+        """Reads and codes the sample: at most 49,152 of the tensor's `count` elements.
 
-        dtype: the coding dtype. Whatever `read` and `read_base` raise passes through.
+        dtype: the coding dtype. Errors of `read` and `read_base` pass through.
         """
         self.best: BasePlan | None = None
         self._dtype = dtype
         self._read_base = read_base
-        self._ranges = list(sample_runs(count))
+        self._ranges = list(sampled_ranges(count))
         self._count = sum(n for _, n in self._ranges)
         self._sample = bytearray(self._count * dtype.itemsize)
         for start, _, out in self._split(self._sample):
             read(start * dtype.itemsize, out)
         self.standalone = self._coded_share(None)
         self.ratio = self._too_deep = self.standalone
-        # What the next base has to stay below.
+        # The ratio that the next base has to stay below.
         self._limit = self.standalone * (1 - MUST_SAVE)
         self._seen: set[BasePlan] = set()
 
     def offer(self, plan: BasePlan) -> bool:
-        """Whether a delta against this base is the best so far. plan: over the whole tensor."""
+        """Whether a delta against this base is now the best. plan: over the whole tensor."""
         if plan in self._seen:
             return False
         self._seen.add(plan)
@@ -169,21 +169,21 @@ class BaseSearch:
             self._too_deep = min(self._too_deep, ratio)
 
     def pays_as_anchor(self) -> bool:
-        """Whether the tensor, at the end of the longest chain of deltas, should begin a new chain.
+        """Whether the tensor should be standalone, because its chain of deltas is at its limit.
 
-        The next tensor in the line will be in the same place. As a delta of this one it saves the
-        difference between the best base that the limit allows and the best that it forbids. That is
-        to outweigh the bytes that this tensor loses by having no base.
+        The next revision of the tensor will meet the same limit. As a delta of this one it saves
+        the difference between the best base that the limit allows and the best that it forbids.
+        That saving must exceed the bytes that this tensor loses without a base.
         """
         cost = self.standalone - self.ratio
-        saving_of_a_child = self.ratio - self._too_deep
-        return saving_of_a_child > cost
+        saving_of_next = self.ratio - self._too_deep
+        return saving_of_next > cost
 
     def _delta_share(self, plan: BasePlan) -> float | None:
-        """None for weights of another training.
+        """Coded bytes of the delta over the raw bytes; None for a base of an unrelated training.
 
-        A delta against those saves a few percent, because all weights have similar exponents. That
-        is no reason to depend on them for ever.
+        Such a delta saves a few percent, because all weights have similar exponents. That is too
+        little to depend on an unrelated model.
         """
         base = bytearray(len(self._sample))
         for start, count, out in self._split(base):
@@ -195,7 +195,7 @@ class BaseSearch:
         return self._coded_share(base)
 
     def _coded_share(self, base: bytearray | None) -> float:
-        # The ids stand for the sampled tensors in frames that nobody keeps.
+        # Placeholder ids: only the size of the frame is used.
         spec = TensorSpec(b"\x01" * 32, self._dtype, 1, self._count)
         part = FrameRange(0, self._count, 1, self._count)
         if base is None:
@@ -206,7 +206,7 @@ class BaseSearch:
         return len(frame) / len(self._sample)
 
     def _split(self, buffer: bytearray) -> Iterator[tuple[int, int, memoryview]]:
-        """(first element, elements, their place in the buffer) of each sampled range."""
+        """(first element, elements, view into the buffer) of each sampled range."""
         position = 0
         for start, count in self._ranges:
             size = count * self._dtype.itemsize

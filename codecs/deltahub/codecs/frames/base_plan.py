@@ -1,4 +1,4 @@
-"""Where a frame's base comes from: ranges of other tensors, back to back, cast if need be."""
+"""The plan of a frame's base: ranges of other tensors, back to back, cast where types differ."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ ReadBase = Callable[[bytes, int, memoryview], None]
 """read(tensor id, first byte, out): fill `out` with bytes of the tensor, from that byte on."""
 
 ReadTensor = Callable[[int, memoryview], None]
-"""read(first byte, out): the same, of a tensor that is known."""
+"""read(first byte, out): the same for one fixed tensor."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class BaseSegment:
     """Elements [start, start + count) of a base tensor, in the base's own dtype.
 
-    With tensor ZERO_ID: `count` words of zero; then start is 0 and dtype the coding dtype.
+    With tensor ZERO_ID: `count` zero elements; start is 0 and dtype the coding dtype.
     """
 
     tensor: bytes
@@ -35,7 +35,7 @@ class BaseSegment:
 
 @dataclass(slots=True, unsafe_hash=True)
 class BasePlan:
-    """Segments whose counts sum to the frame's; is_cast: some have another dtype than it."""
+    """Segments whose counts sum to the frame's. is_cast: a segment's dtype is not the frame's."""
 
     segments: tuple[BaseSegment, ...]
     is_cast: bool
@@ -79,7 +79,7 @@ class BasePlan:
 
 
 def slice_plan(plan: BasePlan, dtype: DType, start: int, count: int) -> BasePlan:
-    """The plan for elements [start, start + count) alone: one frame's part of a whole tensor's.
+    """The part of a whole tensor's plan for elements [start, start + count), as of one frame.
 
     dtype: the coding dtype of the tensor that has the base.
     """
@@ -99,8 +99,8 @@ def assemble(
 ) -> None:
     """Fill `out` with the base of elements [start, start + count) of a frame, in `dtype`.
 
-    out: count * dtype.itemsize contiguous writable bytes. Reads go straight into it unless a
-    cast is due; then at most 4 MiB of source are held at once.
+    out: count * dtype.itemsize contiguous writable bytes. Reads fill `out` directly, except that
+    segments to be cast are read in chunks of at most 4 MiB. InvalidInput if sizes do not match.
     """
     target = out.cast("B")
     total = sum(segment.count for segment in plan.segments)

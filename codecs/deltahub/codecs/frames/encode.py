@@ -1,4 +1,4 @@
-"""Writing frames: how a tensor is cut into frames, and one frame from its elements."""
+"""Splits a tensor into frames, and encodes one frame from its elements."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ from deltahub.codecs.words import WORD_KINDS
 
 @dataclass(slots=True, unsafe_hash=True)
 class TensorSpec:
-    """A whole tensor as frames see it: id, coding dtype, coding rows and columns."""
+    """A whole tensor as the encoder takes it: id, coding dtype, coding rows and columns."""
 
     tensor: bytes
     dtype: DType
@@ -67,7 +67,7 @@ def shape_to_rows(shape: Sequence[int]) -> tuple[int, int]:
 
 
 def tensor_spec(tensor: bytes, dtype_name: str, shape: Sequence[int]) -> TensorSpec:
-    """The spec of a tensor of any safetensors dtype; those that are no DType become U8 bytes."""
+    """The spec of a tensor of any safetensors dtype; a dtype that is no DType becomes U8 bytes."""
     dtype = coding_dtype(dtype_name)
     rows, columns = shape_to_rows(shape)
     if dtype.name == dtype_name:
@@ -81,7 +81,7 @@ def tensor_spec(tensor: bytes, dtype_name: str, shape: Sequence[int]) -> TensorS
 
 
 def split_frames(spec: TensorSpec, max_bytes: int = MAX_FRAME) -> list[FrameRange]:
-    """The ranges of a tensor's frames, in order: whole rows where a row fits, else parts of one.
+    """The ranges of a tensor's frames, in order: whole rows if a row fits, else parts of one row.
 
     A tensor without elements has no frames.
     """
@@ -118,57 +118,57 @@ def encode_frame(
     threads: int = 1,
     effort: Effort = Effort.DEFAULT,
 ) -> bytes:
-    """One frame of a tensor's elements. Never larger than a raw frame: it falls back to one.
+    """One frame of a tensor's elements, at most as large as a raw frame.
 
     source: the part's bytes, in the coding dtype. base, plan: the aligned base bytes, of the same
-    size, and where they come from; both if the codec needs a base, else neither. codec: "auto"
-    takes what a sample says is smallest, with the base, where one is given, or without; at effort
-    max floats are coded both ways. "delta" codes them against the base whatever a sample says: one
-    that was chosen by more than these elements. A delta that turns out larger than the elements
-    alone is not kept by either, at effort fast as far as a sample shows. threads: of the codec; the
-    result is the same for any number of them. Those of NumPy's linear algebra may change the last
-    digits of what max (and default, but for BF16) looks for, and so the frame, never what it
-    decodes to. InvalidInput where these do not fit each other; TooLarge for more than MAX_FRAME
-    bytes.
+    size, and where they come from; both if the codec needs a base, else neither.
+    codec: "auto" takes the codec with the smallest estimate on a sample, with the base, if given,
+    or without it; at effort max, floats are coded with and without the base. "delta" codes against
+    the base whatever the sample says, because the base was chosen by more than these elements.
+    Both return a standalone frame where it is no larger than the delta; at effort fast only a
+    sample decides this. Other values name a codec.
+    threads: of the codec; the frame does not depend on their number. The number of NumPy's linear
+    algebra threads may change the last digits of the low-rank product at effort max (and default,
+    except for BF16), and so the frame, but never the bytes that it decodes to.
+    InvalidInput if the arguments do not fit each other; TooLarge for more than MAX_FRAME bytes.
     """
     view = memoryview(source).cast("B")
     _check_arguments(spec, part, view)
     if codec not in ("auto", "delta"):
         coder = get_codec(codec)
-        aligned = _checked_base(coder, spec, part, base, plan)
-        return _encode(spec, part, view, aligned, plan, coder, threads, effort)
-    near = None
+        checked = _checked_base(coder, spec, part, base, plan)
+        return _encode(spec, part, view, checked, plan, coder, threads, effort)
+    aligned = None
     if base is not None or plan is not None or codec == "delta":
-        near = _checked_base(get_codec("fm_delta"), spec, part, base, plan)
-    if near is not None and plan is not None and _may_be_clear(spec.dtype, effort):
-        clear = _clear_delta(spec, part, view, near, plan, threads, effort)
-        if clear is not None and effort == Effort.FAST:
-            return clear
-        if clear is not None:
-            return _delta_or_alone(
-                spec, part, view, Sample(spec.dtype, view), clear, threads, effort
-            )
+        aligned = _checked_base(get_codec("fm_delta"), spec, part, base, plan)
+    if aligned is not None and plan is not None and _may_have_clear_delta(spec.dtype, effort):
+        clear_delta = _clear_delta(spec, part, view, aligned, plan, threads, effort)
+        if clear_delta is not None and effort == Effort.FAST:
+            return clear_delta
+        if clear_delta is not None:
+            sample = Sample(spec.dtype, view)
+            return _smaller_frame(spec, part, view, sample, clear_delta, threads, effort)
     sample = Sample(spec.dtype, view)
-    coder = get_codec("fm_delta" if codec == "delta" else sample.choose_codec(near))
+    coder = get_codec("fm_delta" if codec == "delta" else sample.choose_codec(aligned))
     if not coder.needs_base:
-        alone = _encode(spec, part, view, None, None, coder, threads, effort)
-        if near is None or plan is None or spec.dtype not in FLOAT_WORDS:
-            return alone
+        standalone = _encode(spec, part, view, None, None, coder, threads, effort)
+        if aligned is None or plan is None or spec.dtype not in FLOAT_WORDS:
+            return standalone
         if effort == Effort.FAST:
-            return alone
-        if effort == Effort.DEFAULT:  # at max, a product may save more than a sample shows
-            quick = _clear_delta(spec, part, view, near, plan, threads, Effort.FAST)
-            if quick is None or len(quick) >= len(alone):
-                return alone
+            return standalone
+        if effort == Effort.DEFAULT:  # at max a low-rank product may save more
+            quick = _clear_delta(spec, part, view, aligned, plan, threads, Effort.FAST)
+            if quick is None or len(quick) >= len(standalone):
+                return standalone
             del quick
         coder = get_codec("fm_delta")
-        delta = _encode(spec, part, view, near, plan, coder, threads, effort)
-        return alone if len(alone) <= len(delta) else delta
-    delta = _encode(spec, part, view, near, plan, coder, threads, effort)
-    return _delta_or_alone(spec, part, view, sample, delta, threads, effort)
+        delta = _encode(spec, part, view, aligned, plan, coder, threads, effort)
+        return standalone if len(standalone) <= len(delta) else delta
+    delta = _encode(spec, part, view, aligned, plan, coder, threads, effort)
+    return _smaller_frame(spec, part, view, sample, delta, threads, effort)
 
 
-def _may_be_clear(dtype: DType, effort: Effort) -> bool:
+def _may_have_clear_delta(dtype: DType, effort: Effort) -> bool:
     if effort == Effort.FAST:
         return dtype.is_float
     return effort == Effort.DEFAULT and dtype is DType.BF16
@@ -183,10 +183,10 @@ def _clear_delta(
     threads: int,
     effort: Effort,
 ) -> bytes | None:
-    """The delta, where a little of the elements says that they take more alone; None elsewhere.
+    """The delta frame, if a lower bound shows that standalone is larger; else None.
 
-    In one native call: to choose a codec by a larger sample, and to put the frame together here,
-    took as long as the rest.
+    One native call, because choosing a codec by a sample and assembling the frame in Python took
+    as long as the rest of the encoding.
     """
     coder = get_codec("fm_delta")
     geometry = choose_geometry(coder, spec.dtype, part.rows, part.columns)
@@ -239,7 +239,7 @@ def _header(
     )
 
 
-def _delta_or_alone(
+def _smaller_frame(
     spec: TensorSpec,
     part: FrameRange,
     source: memoryview,
@@ -248,12 +248,12 @@ def _delta_or_alone(
     threads: int,
     effort: Effort,
 ) -> bytes:
-    """`delta`, a frame of these elements; or one that has no base, where that is no larger."""
-    if not sample.may_stand_alone(len(delta)):
+    """`delta`, or a standalone frame of the same elements where that is no larger."""
+    if not sample.may_be_smaller_standalone(len(delta)):
         return delta
     coder = get_codec(sample.choose_codec(None))
-    alone = _encode(spec, part, source, None, None, coder, threads, effort)
-    return alone if len(alone) <= len(delta) else delta
+    standalone = _encode(spec, part, source, None, None, coder, threads, effort)
+    return standalone if len(standalone) <= len(delta) else delta
 
 
 def _encode(
@@ -266,12 +266,12 @@ def _encode(
     threads: int,
     effort: Effort,
 ) -> bytes:
-    """What encode_frame says, of arguments that it has checked."""
+    """The frame of one codec, or a raw frame where that is smaller. Arguments must be checked."""
     geometry = choose_geometry(coder, spec.dtype, part.rows, part.columns)
     n_segments = len(plan.segments) if plan is not None else 0
     header_length = FIXED.size + n_segments * SEGMENT.size + CHECKSUM.size
-    front = header_length + geometry.n_blocks * TABLE_ROW.size + CHECKSUM.size
-    body = coder.encode(geometry, source, base, effort, max(threads, 1), front)
+    prefix_length = header_length + geometry.n_blocks * TABLE_ROW.size + CHECKSUM.size
+    body = coder.encode(geometry, source, base, effort, max(threads, 1), prefix_length)
     sizes = len(body.prelude), body.blocks.size_bytes
     header = _header(spec, part, coder, geometry, plan, body.effort, *sizes, body.version)
     if coder.codec_id != "raw" and _is_too_large(header, body):
@@ -307,7 +307,7 @@ def _checked_base(
     if base is None or plan is None:
         if codec.needs_base or base is not None or plan is not None:
             raise InvalidInput(
-                f"codec {codec.codec_id} with half a base, or without the one it needs"
+                f"codec {codec.codec_id}: the base bytes, their plan or both are missing"
             )
         return None
     if not codec.needs_base:

@@ -1,7 +1,7 @@
-"""The header of a frame: what it holds, of which tensor, coded how, against which base.
+"""The header of a frame: its elements, their tensor, the codec and the base plan.
 
-The byte table is in codecs/spec/frame.md. Every number read here has a cap or is derived from
-others, and is checked before anything is allocated for it.
+The byte table is in codecs/spec/frame.md. Every number in a header has a limit or follows from
+other fields, and is checked before memory is allocated for it.
 """
 
 import struct
@@ -25,21 +25,21 @@ MAX_PRELUDE: Final = 1 << 20
 
 FIXED: Final = struct.Struct("<4sBBBBIIQQQQQQ32sIIIBxHB7x")
 _BEGIN: Final = struct.Struct("<4sB3xI4x")
-_UNUSED: Final = struct.Struct("<109xB3x7s")  # what FIXED leaves out
+_UNUSED: Final = struct.Struct("<109xB3x7s")  # the padding bytes of FIXED
 SEGMENT: Final = struct.Struct("<32sB7xQQ")
 CHECKSUM: Final = struct.Struct("<Q")
 TABLE_ROW: Final = struct.Struct("<IB3xQ")
 MAX_HEADER: Final = FIXED.size + MAX_SEGMENTS * SEGMENT.size + CHECKSUM.size
 
 
-# Not frozen, like all that is made anew for each frame: it takes a third of the time to make.
+# Not frozen, because one is made for each frame: a frozen dataclass takes three times as long.
 @dataclass(slots=True, unsafe_hash=True)
 class FrameHeader:
-    """A checked header: its numbers fit together and lie within the format's limits."""
+    """A header's fields. parse_header returns only those that pass check_header."""
 
     codec: str
     codec_version: int
-    dtype: DType  # of coding
+    dtype: DType  # the coding dtype
     rows: int  # of this frame
     columns: int
     start: int  # first element of the tensor that this frame holds
@@ -90,7 +90,7 @@ class FrameHeader:
         return checked + CHECKSUM.pack(xxhash.xxh3_64_intdigest(checked))
 
     def fields(self) -> bytes:
-        """What the checksum is of."""
+        """The header's bytes without its checksum."""
         segments = self.base.segments if self.base is not None else ()
         parts = [
             FIXED.pack(
@@ -121,9 +121,9 @@ class FrameHeader:
 
 
 def choose_geometry(codec: Codec, dtype: DType, rows: int, columns: int) -> Geometry:
-    """The blocks that an encoder cuts a frame into: alike, and at most of the codec's size.
+    """The blocks that an encoder splits a frame into: about equal, within the codec's limit.
 
-    Where there is more than one there is an even number of them, for threads in pairs.
+    More than one block of whole rows means an even number, so that two threads share them evenly.
     """
     if codec is BY_ID["raw"]:
         return _raw_geometry(dtype, rows, columns)
@@ -137,7 +137,7 @@ def choose_geometry(codec: Codec, dtype: DType, rows: int, columns: int) -> Geom
 
 
 def _raw_geometry(dtype: DType, rows: int, columns: int) -> Geometry:
-    """As the format has it: no frame is longer than a raw one of these blocks."""
+    """The blocks of the format's raw frame, whose length no frame may exceed."""
     block = BY_ID["raw"].block_bytes(dtype) // dtype.itemsize
     if columns > block:
         return Geometry(dtype, rows, columns, 1, -(-columns // block))
@@ -168,7 +168,9 @@ def peek_header_length(first16: Buffer) -> int:
 
 
 def parse_header(buffer: Buffer) -> FrameHeader:
-    """The header that `buffer` begins with; bytes after it are not looked at."""
+    """The header at the start of `buffer`; later bytes are ignored. CorruptFrame if it is invalid,
+    UnsupportedVersion for another frame version.
+    """
     view = memoryview(buffer).cast("B")
     length = peek_header_length(view)
     if len(view) < length:
@@ -204,8 +206,8 @@ def parse_header(buffer: Buffer) -> FrameHeader:
         body_length,
     )
     check_header(header)
-    again = b"".join([SEGMENT.pack(*segment) for segment in segments])
-    if _UNUSED.unpack_from(view) != (0, bytes(7)) or again != view[FIXED.size : checked]:
+    repacked = b"".join([SEGMENT.pack(*segment) for segment in segments])
+    if _UNUSED.unpack_from(view) != (0, bytes(7)) or repacked != view[FIXED.size : checked]:
         raise CorruptFrame("unused bytes of the frame header are not zero")
     return header
 
@@ -222,7 +224,7 @@ def _parse_plan(segments: list[tuple[bytes, int, int, int]], is_cast: bool) -> B
 
 
 def check_header(header: FrameHeader) -> None:
-    """CorruptFrame if the header's numbers contradict each other or a limit."""
+    """CorruptFrame if the header's numbers contradict each other or exceed a limit."""
     fault = _range_fault(header) or _geometry_fault(header) or _base_fault(header)
     if fault is None and header.prelude_length > MAX_PRELUDE:
         fault = f"a prelude of {header.prelude_length} bytes; at most {MAX_PRELUDE} are allowed"
@@ -257,9 +259,9 @@ def _geometry_fault(header: FrameHeader) -> str | None:
     part_width = -(-columns // parts)
     if parts != -(-columns // part_width):
         return "the last parts of a row are empty"
-    made = -(-rows // rows_per_block) * parts
-    if made != n_blocks:
-        return f"{n_blocks} blocks; the geometry makes {made}"
+    expected = -(-rows // rows_per_block) * parts
+    if expected != n_blocks:
+        return f"{n_blocks} blocks; the geometry makes {expected}"
     if n_blocks > MAX_BLOCKS:
         return f"{n_blocks} blocks; at most {MAX_BLOCKS} are allowed"
     if rows_per_block * part_width * header.dtype.itemsize > MAX_BLOCK:

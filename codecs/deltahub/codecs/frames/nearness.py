@@ -1,4 +1,4 @@
-"""How alike the weights of two tensors are: the share of elements that fine-tuning could move."""
+"""How alike two tensors are: the share of elements so close that fine-tuning may explain it."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ from deltahub.codecs.casts import cast
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.protocol import Buffer
 
-# A quarter of an octave, in steps of a BF16 bit pattern: fine-tuning rarely moves a weight further.
+# A quarter of an octave, in steps of BF16 bit patterns: fine-tuning rarely moves a weight further.
 NEAR_STEPS: Final = 32
 
 U16 = npt.NDArray[np.uint16]
@@ -20,21 +20,21 @@ def to_bf16(dtype: DType, raw: Buffer) -> U16:
 
     raw: whole elements of a float dtype that can be cast (else InvalidInput).
     """
-    words = np.empty(len(memoryview(raw).cast("B")) // dtype.itemsize, dtype="<u2")
-    cast(raw, dtype, DType.BF16, words.data.cast("B"))
-    return words.astype(np.uint16)
+    patterns = np.empty(len(memoryview(raw).cast("B")) // dtype.itemsize, dtype="<u2")
+    cast(raw, dtype, DType.BF16, patterns.data.cast("B"))
+    return patterns.astype(np.uint16)
 
 
-def nearness(one: U16, others: U16) -> npt.NDArray[np.float64]:
+def nearness(tensor: U16, compared: U16) -> npt.NDArray[np.float64]:
     """Share of elements at most a quarter of an octave apart: about 0.07 for unrelated weights.
 
-    one: BF16 bit patterns, shape (n,). others: shape (n,), for one share, or (m, n), for m.
+    tensor: BF16 bit patterns, shape (n,). compared: shape (n,) for one share, (m, n) for m shares.
     """
-    distance = np.abs(_in_order(one) - _in_order(others))
+    distance = np.abs(_ordered_integers(tensor) - _ordered_integers(compared))
     return np.asarray((distance <= NEAR_STEPS).mean(axis=-1))
 
 
-def _in_order(words: npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:
+def _ordered_integers(patterns: npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:
     """Signed integers in the order of the floats, with -0.0 and +0.0 side by side."""
-    magnitude = (words & 0x7FFF).astype(np.int32)
-    return np.where(words & 0x8000, -1 - magnitude, magnitude)
+    magnitude = (patterns & 0x7FFF).astype(np.int32)
+    return np.where(patterns & 0x8000, -1 - magnitude, magnitude)

@@ -1,4 +1,4 @@
-"""The pack: many frames in one immutable object, an index at its end. Format: spec/pack.md."""
+"""Packs: many frames in one immutable object, with an index at its end. Format: spec/pack.md."""
 
 import struct
 from collections.abc import Callable, Iterable
@@ -23,23 +23,23 @@ _HASH_BYTES: Final = 32
 _TAIL: Final = _HASH_BYTES + len(END_MAGIC)
 TRAILER_BYTES: Final = _COUNTS.size + _TAIL
 
-# What a pack has beside its frames: so many bytes, and for each frame a row of the index.
+# Bytes of a pack besides its frames: a fixed number, and one index row for each frame.
 PACK_FIXED_BYTES: Final = len(HEADER) + TRAILER_BYTES
 PACK_INDEX_BYTES: Final = INDEX_ROW.size
 
-# No frame is shorter: a header, one row of the block table, a checksum, one byte.
+# The shortest frame: header, its checksum, one row of the block table, a checksum, one byte.
 _MIN_FRAME: Final = FIXED.size + 8 + 16 + 8 + 1
 _MIN_PACK: Final = PACK_FIXED_BYTES + PACK_INDEX_BYTES + _MIN_FRAME
 
 
 def live_pack_bytes(n_frames: int, frame_bytes: int) -> int:
-    """The size of a pack of so many frames, which take so many bytes together."""
+    """The size of a pack of `n_frames` frames that have `frame_bytes` bytes together."""
     return PACK_FIXED_BYTES + n_frames * PACK_INDEX_BYTES + frame_bytes
 
 
 @dataclass(frozen=True)
 class PackEntry:
-    """Where one frame lies in a pack, and the tensor that it is (a part of)."""
+    """Where one frame lies in a pack, and the id of the tensor that it belongs to."""
 
     offset: int
     length: int
@@ -56,7 +56,7 @@ class PackSummary:
 
 
 class PackWriter:
-    """Writes one pack to `sink`, front to back; nothing of it is held but the index."""
+    """Writes one pack to `sink`, front to back, and keeps only the index in memory."""
 
     def __init__(self, sink: BinaryIO) -> None:
         self._sink = sink
@@ -79,7 +79,7 @@ class PackWriter:
         return self.size + frame_length + INDEX_ROW.size <= MAX_PACK
 
     def add(self, frame: Buffer) -> int:
-        """Append a whole frame; returns its offset. TooLarge if it does not fit any more."""
+        """Appends a whole frame and returns its offset. TooLarge if the pack has no room for it."""
         view = memoryview(frame).cast("B")
         header = parse_header(view)
         if header.frame_length != len(view):
@@ -92,7 +92,7 @@ class PackWriter:
         return entry.offset
 
     def finish(self) -> PackSummary:
-        """Write index and trailer. InvalidInput without any frame: there is no empty pack."""
+        """Writes index and trailer. InvalidInput if no frame was added: a pack is never empty."""
         if not self._index:
             raise InvalidInput("a pack has at least one frame")
         index_offset = self._offset
@@ -109,11 +109,11 @@ class PackWriter:
 
 
 def read_index(read_at: Callable[[int, int], Buffer], size: int) -> list[PackEntry]:
-    """The frames of a pack of `size` bytes, in order; CorruptPack if any number is off,
-    UnsupportedVersion for a pack of another version.
+    """The frames of a pack of `size` bytes, in order. CorruptPack if header, index or trailer are
+    invalid; UnsupportedVersion for a pack of another version.
 
-    read_at(offset, length) returns exactly these bytes of the pack. Reads header, index and
-    trailer only: verify_pack_hash covers the frames between them.
+    read_at(offset, length) returns exactly these bytes of the pack. Only header, index and trailer
+    are read; verify_pack_hash covers the frames between them.
     """
     if not _MIN_PACK <= size <= MAX_PACK:
         raise CorruptPack(f"a pack of {size} bytes; {_MIN_PACK} to {MAX_PACK} are allowed")

@@ -1,4 +1,4 @@
-"""Reading frames: the block table, and any run of blocks straight into the caller's buffer."""
+"""Reads frames: the block table, and any range of blocks straight into the caller's buffer."""
 
 from dataclasses import dataclass, field
 
@@ -14,25 +14,25 @@ from deltahub.codecs.registry import BY_ID
 
 @dataclass(slots=True)
 class FrameView:
-    """A frame's header, prelude and block table, parsed and checked; the body is elsewhere."""
+    """A frame's header, prelude and block table, parsed and checked, without the body."""
 
     header: FrameHeader
     prelude: bytes
     blocks: BlockTable
-    # What follows from the header, made once: readers ask for it at every run of blocks.
+    # Derived from the header once, because readers use them for every range of blocks.
     geometry: Geometry = field(init=False, repr=False, compare=False)
     _size: int = field(init=False, repr=False, compare=False)
-    # Decoded bytes of each block but the last; 0 where blocks are parts of rows.
-    _step: int = field(init=False, repr=False, compare=False)
+    # Decoded bytes of each block but the last; 0 if blocks are parts of rows.
+    _block_bytes: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.geometry = geometry = self.header.geometry
         self._size = geometry.size_bytes
-        self._step = geometry.block_bytes(0)[1] if geometry.parts_per_row == 1 else 0
+        self._block_bytes = geometry.block_bytes(0)[1] if geometry.parts_per_row == 1 else 0
 
     @classmethod
     def parse(cls, prefix: Buffer) -> "FrameView":
-        """The view of a frame's first header.prefix_length bytes; more are not looked at."""
+        """The view of a frame's first header.prefix_length bytes; later bytes are ignored."""
         view = memoryview(prefix).cast("B")
         header = parse_header(view)
         begin, end = header.header_length, header.prefix_length - CHECKSUM.size
@@ -60,8 +60,8 @@ class FrameView:
         """The block that holds this byte of the frame's decoded bytes."""
         if not 0 <= byte < self._size:
             raise InvalidInput(f"byte {byte} of a frame of {self._size}")
-        if self._step:
-            return byte // self._step
+        if self._block_bytes:
+            return byte // self._block_bytes
         geometry = self.geometry
         row, column = divmod(byte // geometry.dtype.itemsize, geometry.columns)
         return row * geometry.parts_per_row + column // geometry.part_width
@@ -69,8 +69,8 @@ class FrameView:
     def span(self, i: int, j: int) -> tuple[int, int]:
         """(begin, end) of blocks [i, j) in the frame's decoded bytes."""
         self._check_blocks_exist(i, j)
-        if self._step:
-            return i * self._step, min(j * self._step, self._size)
+        if self._block_bytes:
+            return i * self._block_bytes, min(j * self._block_bytes, self._size)
         return self.geometry.block_bytes(i)[0], self.geometry.block_bytes(j - 1)[1]
 
     def block_span(self, i: int) -> tuple[int, int]:
@@ -78,14 +78,14 @@ class FrameView:
         return self.span(i, i + 1)
 
     def stored_span(self, i: int, j: int) -> tuple[int, int]:
-        """(begin, end) of blocks [i, j) in the frame's own bytes, from its magic on."""
+        """(begin, end) of blocks [i, j) in the encoded frame, counted from its magic."""
         self._check_blocks_exist(i, j)
         body = self.header.prefix_length
         begin, end = self.blocks.stored_span(i, j)
         return body + begin, body + end
 
     def blocks_of_bytes(self, begin: int, end: int) -> tuple[int, int]:
-        """The blocks [i, j) that hold decoded bytes [begin, end), which are not empty."""
+        """The blocks [i, j) that hold decoded bytes [begin, end); InvalidInput if begin >= end."""
         if begin >= end:
             raise InvalidInput(f"no bytes from {begin} to {end}")
         return self.block_of_byte(begin), self.block_of_byte(end - 1) + 1
@@ -103,7 +103,8 @@ class FrameView:
 
         payload: the stored bytes of these blocks (stored_span). base: the aligned base, in the
         coding dtype, of exactly the decoded span; None if and only if the frame has no base
-        (else WrongBase). out: exactly the decoded span. After CorruptFrame, `out` is worthless.
+        (else WrongBase). out: exactly the decoded span. After CorruptFrame, `out` holds arbitrary
+        bytes.
         """
         low, high = self.span(i, j)
         span = high - low
@@ -117,9 +118,9 @@ class FrameView:
             raise InvalidInput(f"blocks {i} to {j} decode to {span} bytes, room for {len(target)}")
         if (base is None) != (header.base is None):
             raise WrongBase(f"a {header.codec} frame {'with' if base else 'without'} a base")
-        near = None if base is None else memoryview(base).cast("B")
-        if near is not None and len(near) != span:
-            raise WrongBase(f"a base of {len(near)} bytes for {span} decoded bytes")
+        aligned = None if base is None else memoryview(base).cast("B")
+        if aligned is not None and len(aligned) != span:
+            raise WrongBase(f"a base of {len(aligned)} bytes for {span} decoded bytes")
         BY_ID[header.codec].decode(
             self.geometry,
             header.codec_version,
@@ -128,13 +129,13 @@ class FrameView:
             i,
             j,
             stored,
-            near,
+            aligned,
             target,
             max(threads, 1),
         )
 
     def holds(self, i: int, j: int, decoded: Buffer) -> bool:
-        """Whether these are the decoded bytes of blocks [i, j), by the XXH3 of each."""
+        """Whether `decoded` has the length and the XXH3 checksums of blocks [i, j)."""
         low, high = self.span(i, j)
         whole = memoryview(decoded).cast("B")
         if len(whole) != high - low:
@@ -152,7 +153,7 @@ class FrameView:
 
 
 def open_frame(frame: Buffer) -> tuple[FrameView, memoryview]:
-    """The view of a whole frame and its body; CorruptFrame if bytes are missing or left over."""
+    """The view of a whole frame, and its body. CorruptFrame if bytes are missing or left over."""
     whole = memoryview(frame).cast("B")
     view = FrameView.parse(whole)
     length, prefix = view.header.frame_length, view.header.prefix_length

@@ -12,7 +12,7 @@ import numpy as np
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.errors import CodecError
 from deltahub.codecs.frames import BasePlan, parse_header, peek_header_length
-from deltahub.codecs.frames.base_choice import TensorInfo, align, cut_out, fuse
+from deltahub.codecs.frames.base_choice import TensorInfo, align, fuse, slice_rows
 from deltahub.codecs.frames.base_plan import ReadTensor
 from deltahub.codecs.frames.nearness import U16, nearness, to_bf16
 from deltahub.registry.bases.candidates import Candidate, StoredTensor
@@ -187,4 +187,4 @@ def _stacked(info: TensorInfo, candidate: Candidate) -> Iterator[BaseOption | No
                 below = (len(names) - place) * info.shape[0]
                 first_row = 0 if place == 0 else fused.shape[0] - below
                 if first_row >= 0:
-                    yield _option([fused], cut_out(info, fused, first_row))
+                    yield _option([fused], slice_rows(info, fused, first_row))
