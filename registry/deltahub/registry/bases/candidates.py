@@ -1,4 +1,4 @@
-"""Which stored revisions may serve as bases of a revision, and what tensors they hold by name."""
+"""Finds stored revisions that may serve as bases of a revision, and loads their tensors."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,19 +21,19 @@ from deltahub.registry.registry import Registry
 
 Origin = Literal["declared", "earlier", "detected"]
 
-# Tensors that share all of their names but the first component.
+# Most tensors tried whose names differ from the target's only in the first component.
 MAX_SAME_TAIL = 3
-# How far back in a repository's own history to look.
+# Most revisions of the target's own history that are candidates.
 EARLIER_REVISIONS = 3
-# Names of all candidates together, some 600 bytes each: bounds what one planner holds.
+# Names of all candidates together, about 600 bytes each: bounds the memory of one planner.
 MAX_NAMES = 100_000
-# Tensors that are looked up at once, since one by one each costs a transaction.
+# Tensors that are located in one batch, because each would cost a transaction of its own.
 MAX_EXPECTED = 12_000
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor(BaseTensor):
-    """A stored tensor, its row `id` and its depth, as a candidate's recipe names it."""
+    """A stored tensor under its name in a candidate's recipe; id: its row."""
 
     id: int
     depth: int
@@ -47,7 +47,7 @@ class CandidateRevision:
 
 @dataclass
 class Candidate:
-    """A stored revision's tensors: by name, and by shape for those that were renamed."""
+    """A stored revision's tensors, by name, by shape, and by name without the first component."""
 
     revision_id: int
     origin: Origin
@@ -62,7 +62,7 @@ class Candidate:
             self.by_tail.setdefault(_tail(tensor.name), []).append(tensor)
 
     def with_other_prefix(self, name: str) -> list[StoredTensor]:
-        """Tensors whose name differs in the first component alone: `model.` added, cut, changed."""
+        """Tensors whose name differs only in the first component, such as an added `model.`."""
         bare = self.by_name.get(_tail(name))
         found = [bare] if bare is not None else []
         found += [*self.by_tail.get(name, ()), *self.by_tail.get(_tail(name), ())]
@@ -72,9 +72,9 @@ class Candidate:
 def find_candidates(
     session: Session, target: Target, sketches: Sequence[TensorSketch]
 ) -> list[CandidateRevision]:
-    """Declared base, then the repository's earlier revisions, then detected families.
+    """The declared base, then the repository's earlier revisions, then detected families.
 
-    Unless declared, none of them says that it was itself made from the target's repository: a
+    A detected revision that declares the target's repository as its base is left out, so that a
     base does not become a delta of its own fine-tunes.
     """
     revision = session.get_one(Revision, target.revision_id)
@@ -96,7 +96,7 @@ def find_candidates(
 def load_candidates(
     reg: Registry, reader: FileReader, target: Target, wanted: Iterable[CandidateRevision]
 ) -> list[Candidate]:
-    """The candidates with all tensors that the target's data may refer to, MAX_NAMES in all."""
+    """The candidates with the tensors that the target may refer to, at most MAX_NAMES together."""
     loaded: list[Candidate] = []
     room = MAX_NAMES
     for revision in wanted:
@@ -124,12 +124,12 @@ def _load(
         try:
             refs = named_tensors(reader, file)[: room - len(candidate.by_name)]
         except EntryNotFound:
-            continue  # its repository has just been deleted
+            continue  # the repository has just been deleted
         with reg.db.read() as session:
             stored = resolve(session, target.domain_id, (ref.tensor for _, ref in refs))
         for name, ref in refs:
             tensor = stored.get(ref.tensor)
-            # What another namespace's client encoded is not decoded for this one.
+            # Frames that a client of another namespace encoded are not decoded for this one.
             if tensor is None or (tensor.is_foreign and namespace_id != target.namespace_id):
                 continue
             shape = tuple(ref.shape)
@@ -145,7 +145,7 @@ def _tail(name: str) -> str:
 
 
 def _earlier(session: Session, revision: Revision) -> list[int]:
-    """The revisions before this one, by parents, then by time, newest first."""
+    """Up to EARLIER_REVISIONS before this one, newest first: parents, or by time without them."""
     found: list[int] = []
     parent = revision.parent_commit
     while parent is not None and len(found) < EARLIER_REVISIONS:
@@ -170,7 +170,7 @@ def _earlier(session: Session, revision: Revision) -> list[int]:
 
 
 def _usable(session: Session, target: Target, found: Mapping[int, Origin]) -> set[int]:
-    """Those in domains that the target may refer to, and not made from the target."""
+    """Found revisions in domains that the target may refer to, without detected descendants."""
     is_descendant = or_(
         declares(target.name), Revision.declared_base_revision_id == target.revision_id
     )

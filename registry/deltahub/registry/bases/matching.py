@@ -1,6 +1,6 @@
-"""Which tensors of a candidate could be the base of a tensor: by name, renamed, fused, cut out.
+"""Matches a tensor with a candidate's tensors: of the same name, renamed, fused or split.
 
-What comes out is tried on a sample afterwards, so a wrong guess costs a little time and no bytes.
+Each match is tried on a sample afterwards, so a wrong match costs a little time and no bytes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,17 +24,17 @@ from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import ObjectNotFound
 from deltahub.registry.storage.keys import pack_key
 
-# Elements in the middle of a tensor that are compared where names do not help.
+# Elements in the middle of a tensor that are compared if no name matches.
 PROBE_ELEMENTS = 64
 MIN_NEARNESS = 0.5
-# Tensors of one shape that are probed for those that were renamed: a block is decoded for each.
+# Most tensors of one shape that are probed: each probe decodes a block.
 MAX_PROBED = 1024
 
 # Tensors of one shape, and their probes: shape (tensors, PROBE_ELEMENTS).
 _Probes = tuple[list[StoredTensor], U16]
 
-# What a fused projection stacks, by the names that model code gives them.
-_FUSED = (
+# Names of fused projections, and of the parts that they stack, in the code of common models.
+_FUSED_NAMES = (
     (("qkv_proj", "query_key_value", "Wqkv", "c_attn", "qkv"), ("q_proj", "k_proj", "v_proj")),
     (("qkv_proj", "query_key_value", "Wqkv", "qkv"), ("query", "key", "value")),
     (("gate_up_proj",), ("gate_proj", "up_proj")),
@@ -55,7 +55,7 @@ class BaseOption:
 
 
 class BaseMatcher:
-    """Finds options among candidates for one planner. Not shared between threads."""
+    """Finds base options in candidates, for one planner. Not shared between threads."""
 
     def __init__(self, reg: Registry, reader: FileReader, domain_id: int) -> None:
         self._reg = reg
@@ -71,13 +71,13 @@ class BaseMatcher:
     def renamed(
         self, info: TensorInfo, candidate: Candidate, read: ReadTensor
     ) -> Iterator[BaseOption | None]:
-        """Tensors of other names: another prefix, fused or split, then whatever looks alike.
+        """Tensors of other names: other prefixes, fused or split, then the nearest of the shape.
 
-        None for each that cannot be aligned.
+        Yields None for a tensor that cannot be aligned.
         """
         for tensor in candidate.with_other_prefix(info.name):
             yield _aligned(info, tensor)
-        yield from _stacked(info, candidate)
+        yield from _fused_or_split(info, candidate)
         nearest = self._nearest(info, candidate, read)
         if nearest is not None:
             yield _aligned(info, nearest)
@@ -85,7 +85,7 @@ class BaseMatcher:
     def within_depth(
         self, info: TensorInfo, option: BaseOption, max_depth: int
     ) -> BaseOption | None:
-        """The option, or one nearer to the anchor where its chain would be too long."""
+        """The option, or a base up its chain if the delta would be deeper than max_depth."""
         while option.depth > max_depth:
             if len(option.tensors) != 1:
                 return None
@@ -97,7 +97,7 @@ class BaseMatcher:
         return option
 
     def _base_of(self, tensor: StoredTensor) -> StoredTensor | None:
-        """The tensor that this one is a delta of, if element lies on element; else None."""
+        """The tensor that this one is a delta of, if both align element by element; else None."""
         with self._reg.db.read() as session:
             location = locate(session, [tensor.id]).get(tensor.id)
         if location is None or not location.frames or location.hash != tensor.hash:
@@ -110,7 +110,7 @@ class BaseMatcher:
                 return None
             header = parse_header(head)
         except (ObjectNotFound, CodecError):
-            return None  # moved or damaged: without advice, never with wrong advice
+            return None  # moved or damaged: no option is better than a wrong one
         if header.base is None or len(header.base.segments) != 1:
             return None
         segment = header.base.segments[0]
@@ -126,7 +126,7 @@ class BaseMatcher:
     def _nearest(
         self, info: TensorInfo, candidate: Candidate, read: ReadTensor
     ) -> StoredTensor | None:
-        """The tensor of this shape whose middle looks most like this one's, if any does."""
+        """The tensor of this shape with the nearest middle elements, if at least MIN_NEARNESS."""
         if info.dtype not in FLOATS or info.count < PROBE_ELEMENTS:
             return None
         key = (candidate.revision_id, info.shape)
@@ -149,7 +149,7 @@ class BaseMatcher:
             try:
                 rows.append(_probe(tensor.dtype, count, partial(read_base, tensor.hash)))
             except DataLost:
-                continue  # deleted since the candidates were loaded, or not to be read
+                continue  # deleted since the candidates were loaded, or unreadable
             probed.append(tensor)
         return probed, np.array(rows, dtype=np.uint16).reshape(len(rows), PROBE_ELEMENTS)
 
@@ -170,21 +170,24 @@ def _option(tensors: list[StoredTensor], plan: BasePlan | None) -> BaseOption | 
     return None if plan is None else BaseOption(tuple(tensors), plan)
 
 
-def _stacked(info: TensorInfo, candidate: Candidate) -> Iterator[BaseOption | None]:
-    """A fused tensor over its parts, or a part over a stretch of the fused one."""
-    for wholes, names in _FUSED:
-        for whole in wholes:
-            if whole in info.name:
-                found = [candidate.by_name.get(info.name.replace(whole, part)) for part in names]
+def _fused_or_split(info: TensorInfo, candidate: Candidate) -> Iterator[BaseOption | None]:
+    """The parts as the base of a fused tensor, or rows of a fused tensor as the base of a part."""
+    for fused_names, part_names in _FUSED_NAMES:
+        for fused_name in fused_names:
+            if fused_name in info.name:
+                found = [
+                    candidate.by_name.get(info.name.replace(fused_name, part))
+                    for part in part_names
+                ]
                 parts = [tensor for tensor in found if tensor is not None]
-                if len(parts) == len(names):
+                if len(parts) == len(part_names):
                     yield _option(parts, fuse(info, parts))
-            for place, part in enumerate(names):
-                fused = candidate.by_name.get(info.name.replace(part, whole))
+            for place, part in enumerate(part_names):
+                fused = candidate.by_name.get(info.name.replace(part, fused_name))
                 if part not in info.name or fused is None or not info.shape or not fused.shape:
                     continue
                 # The last parts have one size (keys and values); the first has the rest.
-                below = (len(names) - place) * info.shape[0]
+                below = (len(part_names) - place) * info.shape[0]
                 first_row = 0 if place == 0 else fused.shape[0] - below
                 if first_row >= 0:
                     yield _option([fused], slice_rows(info, fused, first_row))

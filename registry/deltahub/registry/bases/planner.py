@@ -1,4 +1,4 @@
-"""Choosing the base of each tensor of a revision, by coding a sample against every candidate."""
+"""Chooses the base of each tensor of a revision by coding a sample against each candidate."""
 
 import logging
 from collections import Counter
@@ -27,9 +27,9 @@ from deltahub.registry.registry import Registry
 
 log = logging.getLogger(__name__)
 
-# The search ends at a base by name whose delta is below this share of the size without a base.
+# A base of the same name whose delta is below this share of the standalone size ends the search.
 GOOD_ENOUGH = 0.75
-# After so many tensors, candidates that never won are not tried again.
+# After MIN_PLANS tensors, only the KEPT_CANDIDATES that were chosen most often are tried.
 MIN_PLANS = 8
 KEPT_CANDIDATES = 2
 
@@ -38,9 +38,9 @@ KEPT_CANDIDATES = 2
 class BaseChoice:
     """The base that a tensor should be coded against.
 
-    plan: over the whole tensor. bases: rows of the tensors that it reads. ratio: sampled size of
-    the delta as a share of the raw bytes. revision_id: the candidate that has the base. dtype: the
-    coding dtype of the tensor.
+    plan: over the whole tensor. bases: row ids of the tensors that the plan reads. ratio: size of
+    the delta of a sample, as a share of its raw bytes. revision_id: the candidate with the base.
+    dtype: the coding dtype of the tensor.
     """
 
     plan: BasePlan
@@ -55,10 +55,10 @@ class BaseChoice:
 
 
 @dataclass(frozen=True)
-class StoredAs:
-    """How a tensor that looks for a better base is stored.
+class ReplannedTensor:
+    """A stored tensor that is planned again.
 
-    height: deltas one upon the other that depend on it; its own depth leaves room for them.
+    height: length of the longest chain of deltas on top of it; its depth leaves room.
     """
 
     id: int
@@ -68,8 +68,8 @@ class StoredAs:
 class BasePlanner:
     """Chooses bases for one revision's tensors. Not shared between threads.
 
-    Its candidates are fixed when it is made, and its choices are advice. The transaction that
-    switches a tensor to a base checks again that the base is there and the chain short enough.
+    The candidates are fixed at construction, and choices are advice. The transaction that switches
+    a tensor to a base checks again that the base exists and that the chain is short enough.
     """
 
     def __init__(self, reg: Registry, reader: FileReader, revision_id: int) -> None:
@@ -93,11 +93,11 @@ class BasePlanner:
         dtype: str,
         shape: Sequence[int],
         read: ReadTensor,
-        stored: StoredAs | None = None,
+        stored: ReplannedTensor | None = None,
     ) -> BaseChoice | None:
-        """The base that makes this tensor smallest, or None where having no base is smaller.
+        """The base with the smallest delta of this tensor, or None if the tensor should have none.
 
-        read: the tensor's own bytes. stored: how it is stored, if it is already.
+        read: reads the tensor's bytes. stored: its row, if it is stored already.
         """
         info = TensorInfo(name, dtype, tuple(shape))
         coded = coded_as(dtype)
@@ -105,13 +105,13 @@ class BasePlanner:
             return None
         search = BaseSearch(coded, info.count, read, self._read_base)
         best: tuple[BaseOption, Candidate] | None = None
-        for candidate in self._tried():
+        for candidate in self._candidates_to_try():
             named = self._matcher.named(info, candidate)
             best = self._try(search, info, named, candidate, stored) or best
-        # A name is only a hint; but where nothing was a relative so far, nothing will be.
+        # Names may differ. But if no candidate fitted the first MIN_PLANS tensors, none will fit.
         is_far = search.ratio > GOOD_ENOUGH * search.standalone
         if is_far and (self._wins or self._n_plans < MIN_PLANS):
-            for candidate in self._tried():
+            for candidate in self._candidates_to_try():
                 for option in self._matcher.renamed(info, candidate, read):
                     best = self._try(search, info, option, candidate, stored) or best
         self._n_plans += 1
@@ -133,15 +133,15 @@ class BasePlanner:
         info: TensorInfo,
         option: BaseOption | None,
         candidate: Candidate,
-        stored: StoredAs | None,
+        stored: ReplannedTensor | None,
     ) -> tuple[BaseOption, Candidate] | None:
-        """The option, or the nearest that the depth allows, if it is the best so far."""
+        """The option, or a base up its chain if it is too deep; None if it is not the best."""
         if option is None:
             return None
-        room = self._reg.settings.max_depth - (0 if stored is None else stored.height)
+        max_depth = self._reg.settings.max_depth - (0 if stored is None else stored.height)
         if not self._precedence.allows(option, candidate, None if stored is None else stored.id):
             return None
-        reachable = self._matcher.within_depth(info, option, room)
+        reachable = self._matcher.within_depth(info, option, max_depth)
         if reachable is not option:
             with _skipping_lost_bases():
                 search.note_too_deep(option.plan)
@@ -150,7 +150,7 @@ class BasePlanner:
                 return (reachable, candidate) if search.offer(reachable.plan) else None
         return None
 
-    def _tried(self) -> list[Candidate]:
+    def _candidates_to_try(self) -> list[Candidate]:
         if self._n_plans < MIN_PLANS or not self._wins:
             return self.candidates
         kept = {revision for revision, _ in self._wins.most_common(KEPT_CANDIDATES)}

@@ -1,8 +1,8 @@
-"""Which of two models is made from the other: what was declared, else what was there first.
+"""Decides which of two models may be the base of the other: the declared one, else the older.
 
-Weights alone do not say it, because the delta is as small one way as the other. One order holds
-for all models, so that two models never become deltas of each other in turn. A base that is
-stored already as a delta of its fine-tune stays that delta when the fine-tune names it.
+The weights cannot decide, because a delta is equally small in both directions. All models follow
+one order, so that two models never become deltas of each other in turn. A base that is already
+stored as a delta of its fine-tune stays so when the fine-tune declares it later.
 """
 
 from collections.abc import Iterable
@@ -19,14 +19,14 @@ from deltahub.registry.lineage.target import Target, declares
 from deltahub.registry.packs.locations import closure
 from deltahub.registry.registry import Registry
 
-# Revisions that say they were made from the target, or from one that was; the newest are kept.
+# Most descendants of the target that are considered, the newest first.
 MAX_DESCENDANTS = 500
 
 
 class Precedence:
-    """Which bases may come before one revision's tensors. Not shared between threads.
+    """Decides which bases one revision's tensors may have. Not shared between threads.
 
-    Its answers are advice, as all of planning is; the switch refuses cycles by itself.
+    Its answers are advice, like all planning; the switch to a new base refuses cycles by itself.
     """
 
     def __init__(self, reg: Registry, target: Target) -> None:
@@ -34,19 +34,20 @@ class Precedence:
         self._target = target
         with reg.db.read() as session:
             self._descendants = _find_descendants(session, target)
-            self._named_model = _find_named_model(session, target)
-        self._leads_down: dict[int, bool] = {}
+            self._declared_model = _find_declared_model(session, target)
+        self._is_from_descendant: dict[int, bool] = {}
 
     def allows(self, option: BaseOption, candidate: Candidate, tensor_id: int | None) -> bool:
-        """Whether a tensor may become a difference from this option as it is stored now.
+        """Whether a tensor may become a delta of this option as the option is stored now.
 
-        tensor_id: the tensor's row, None for one that is not stored yet. Refused are options that
-        are made from the tensor itself; that came after it, unless its own side names their model
-        as the base or they are public and it is private; and, unless named, what was made from a
-        model that says its base is this one.
+        tensor_id: the tensor's row, None if it is not stored yet. Three kinds of option are
+        refused. First, an option that needs the tensor itself. Second, an option that was stored
+        after the tensor in the same domain, unless it is of the target's own history, or the
+        target declares its model as the base and its namespace had the tensor first. Third, a
+        detected option that needs a tensor of a descendant of the target's model.
         """
-        may_lead_down = candidate.origin == "detected" and bool(self._descendants)
-        if tensor_id is None and not may_lead_down:
+        may_lead_to_descendant = candidate.origin == "detected" and bool(self._descendants)
+        if tensor_id is None and not may_lead_to_descendant:
             return True
         with self._reg.db.read() as session:
             if tensor_id is not None and tensor_id in closure(session, _ids(option)):
@@ -55,38 +56,38 @@ class Precedence:
                 tensor_id is not None
                 and candidate.origin != "earlier"
                 and _is_younger(session, option, tensor_id)
-                and not (self._is_named(session, candidate) and self._is_own(session, tensor_id))
+                and not (self._is_declared(session, candidate) and self._is_own(session, tensor_id))
             ):
                 return False
-            return not may_lead_down or not any(
-                self._leads_to_descendant(session, one) for one in _ids(option)
+            return not may_lead_to_descendant or not any(
+                self._leads_to_descendant(session, base_id) for base_id in _ids(option)
             )
 
-    def _is_named(self, session: ReadSession, candidate: Candidate) -> bool:
-        """Whether the target says that its base is the candidate's model, at whatever revision."""
+    def _is_declared(self, session: ReadSession, candidate: Candidate) -> bool:
+        """Whether the target declares the candidate's model as its base, at any revision."""
         if candidate.origin == "declared":
             return True
         revision = session.get(Revision, candidate.revision_id)
-        return revision is not None and revision.repository_id == self._named_model
+        return revision is not None and revision.repository_id == self._declared_model
 
     def _is_own(self, session: ReadSession, tensor_id: int) -> bool:
-        """Whether the namespace had the tensor first: what a copy says counts for nothing."""
+        """Whether the target's namespace had the tensor first; later copies do not count."""
         holders = find_holders(session, [tensor_id], self._target.domains)
         first = min(holders, key=lambda holder: holder.revision_id, default=None)
         if first is None:
-            return True  # the target itself has yet to be ingested
+            return True  # the target itself is not ingested yet
         repository = session.get_one(Repository, first.repository_id)
         return repository.namespace_id == self._target.namespace_id
 
     def _leads_to_descendant(self, session: ReadSession, tensor_id: int) -> bool:
-        known = self._leads_down.get(tensor_id)
+        known = self._is_from_descendant.get(tensor_id)
         if known is None:
-            read = list(closure(session, [tensor_id]))
-            known = self._leads_down[tensor_id] = any(
+            needed = list(closure(session, [tensor_id]))
+            known = self._is_from_descendant[tensor_id] = any(
                 session.scalar(
                     select(FileTensor.tensor_id)
                     .join(Entry, Entry.file_id == FileTensor.file_id)
-                    .where(FileTensor.tensor_id.in_(read), Entry.revision_id.in_(batch))
+                    .where(FileTensor.tensor_id.in_(needed), Entry.revision_id.in_(batch))
                     .limit(1)
                 )
                 is not None
@@ -99,8 +100,8 @@ def _ids(option: BaseOption) -> list[int]:
     return [tensor.id for tensor in option.tensors]
 
 
-def _find_named_model(session: ReadSession, target: Target) -> int | None:
-    """The repository that the target names as its base, also where the revision is not there."""
+def _find_declared_model(session: ReadSession, target: Target) -> int | None:
+    """The repository that the target declares as its base, even if the revision is missing."""
     revision = session.get(Revision, target.revision_id)
     if revision is None or revision.declared_base is None:
         return None
@@ -119,7 +120,7 @@ def _find_named_model(session: ReadSession, target: Target) -> int | None:
 
 
 def _is_younger(session: ReadSession, option: BaseOption, tensor_id: int) -> bool:
-    """Whether a tensor of the option was stored later than this one in the same domain."""
+    """Whether a tensor of the option was stored later than this tensor in the same domain."""
     tensor = session.get(Tensor, tensor_id)
     rows: Iterable[Tensor] = session.scalars(select(Tensor).where(Tensor.id.in_(_ids(option))))
     return tensor is not None and any(
@@ -130,13 +131,13 @@ def _is_younger(session: ReadSession, option: BaseOption, tensor_id: int) -> boo
 
 
 def _find_descendants(session: ReadSession, target: Target) -> list[int]:
-    """Revisions that name the target as their base, or a model that does.
+    """Revisions that declare the target, or one of its descendants, as their base; newest first.
 
-    Only where the target's data may refer to: what is private elsewhere changes nothing here.
+    Only in domains that the target may refer to: private models elsewhere have no influence.
     """
     revisions: dict[int, None] = {}
     models, seen = [(target.repository_id, target.name)], {target.repository_id}
-    for model, name in models:  # grows while it is walked
+    for model, name in models:  # descendants are appended during the loop
         own = select(Revision.id).where(Revision.repository_id == model)
         rows = session.execute(
             select(Revision.id, Repository.id, Namespace.name + "/" + Repository.name)

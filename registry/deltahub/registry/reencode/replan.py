@@ -16,7 +16,7 @@ from sqlalchemy import select
 
 from deltahub.codecs.frames import tensor_spec
 from deltahub.codecs.frames.base_choice import MUST_BEAT, MUST_SAVE
-from deltahub.registry.bases.planner import BaseChoice, BasePlanner, StoredAs
+from deltahub.registry.bases.planner import BaseChoice, BasePlanner, ReplannedTensor
 from deltahub.registry.catalog.weights import named_tensors, safetensors_files
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.expressions import total
@@ -146,7 +146,7 @@ class Replanner:
             height = _dependent_deltas(session, tensor.id)
         if height is None:
             return
-        choice = self._choose(tensor, StoredAs(tensor.id, height))
+        choice = self._choose(tensor, ReplannedTensor(tensor.id, height))
         if choice is None:
             return
         read = partial(self._reader.read_tensor_into, tensor.id)
@@ -154,7 +154,7 @@ class Replanner:
         spool.encode(spec, read, choice.frame_plan)
         batch[tensor.hash] = tensor
 
-    def _choose(self, tensor: _StoredTensor, stored: StoredAs) -> BaseChoice | None:
+    def _choose(self, tensor: _StoredTensor, stored: ReplannedTensor) -> BaseChoice | None:
         """The base to switch the tensor to, or None."""
         read = partial(self._reader.read_tensor_into, tensor.id)
         choice = self._planner.plan(tensor.name, tensor.dtype, tensor.shape, read, stored)
