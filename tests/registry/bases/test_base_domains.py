@@ -1,6 +1,6 @@
-"""The same bytes stored privately and publicly: every delta is decoded from the very row it names.
+"""Equal bytes stored privately and publicly: a delta is decoded from the base row that it names.
 
-The rows of tensor_bases are what cycles and depths are checked on, so decoding must follow them.
+Cycles and depths are checked on the rows of tensor_bases, so decoding must follow these rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -71,7 +71,7 @@ def read(reader: FileReader, row: Tensor) -> bytes:
 def test_a_private_copy_of_a_public_base_may_be_a_delta_of_its_own_delta(
     reg: Registry, bob: Caller, tuned: Tensor, cache_bytes: int | None
 ) -> None:
-    """Resolved by content alone, the two would need each other and neither could be read."""
+    """Resolved by content hash only, the two would need each other and be unreadable."""
     send_pack(reg, bob, "bob/m", frames_of(BASE, TUNED))
     public, private = rows_of(reg, BASE)
     with reg.db.read() as session:
@@ -97,12 +97,12 @@ def test_a_reader_finds_a_base_that_has_moved_by_the_rows_too(
     assert repack(reg, packs).condemned == 1
     for pack_id in packs:
         reg.store.delete(pack_key(pack_id))
-    pieces = reader.stream_tensor(located, tuned.id, 0, tuned.size)
-    assert b"".join(pieces) == TUNED
+    chunks = reader.stream_tensor(located, tuned.id, 0, tuned.size)
+    assert b"".join(chunks) == TUNED
 
 
-def store_anew(reg: Registry, row: Tensor, data: bytes, base: bytes | None = None) -> None:
-    """Write a tensor anew, alone or against another base."""
+def replace_frames(reg: Registry, row: Tensor, data: bytes, base: bytes | None = None) -> None:
+    """Replaces the frames of a stored tensor by frames without a base or against another base."""
     with PackSpool(reg, FileReader(reg), row.domain_id) as spool:
         for frame in frames_of(data, base):
             spool.add(frame)
@@ -114,7 +114,7 @@ def store_anew(reg: Registry, row: Tensor, data: bytes, base: bytes | None = Non
 
 
 def drop_rows(reg: Registry, row: Tensor) -> None:
-    """What gc does to a tensor that nothing needs any more, but for its pack, which may stay."""
+    """Deletes the rows of an unused tensor as gc does, but keeps its pack."""
     with reg.db.write() as session:
         session.execute(delete(Hold).where(Hold.tensor_id == row.id))
         session.execute(delete(FileTensor).where(FileTensor.tensor_id == row.id))
@@ -125,19 +125,19 @@ def drop_rows(reg: Registry, row: Tensor) -> None:
 def test_a_reader_that_knows_an_old_encoding_finds_the_new_one_when_its_base_is_gone(
     reg: Registry, bob: Caller, tuned: Tensor, is_a_base: bool
 ) -> None:
-    """The old frames are still there, but not what they were coded against."""
+    """The old frames still exist, but not their base."""
     (base,) = rows_of(reg, BASE)
-    wanted, data = tuned, TUNED
-    if is_a_base:  # what is read is itself a delta of the tensor that was encoded anew
+    target, data = tuned, TUNED
+    if is_a_base:  # the target is a delta of the tensor whose frames are replaced
         data = near(TUNED, seed=5)
         send_pack(reg, bob, "bob/m", frames_of(data, TUNED))
-        (wanted,) = rows_of(reg, data)
+        (target,) = rows_of(reg, data)
     reader = FileReader(reg)
-    located = reader.locate([wanted.id])
-    store_anew(reg, tuned, TUNED)
+    located = reader.locate([target.id])
+    replace_frames(reg, tuned, TUNED)
     drop_rows(reg, base)
-    pieces = reader.stream_tensor(located, wanted.id, 0, wanted.size)
-    assert b"".join(pieces) == data
+    chunks = reader.stream_tensor(located, target.id, 0, target.size)
+    assert b"".join(chunks) == data
 
 
 def test_a_reader_that_knows_a_base_from_before_it_became_the_delta_meets_no_cycle(
@@ -150,17 +150,17 @@ def test_a_reader_that_knows_a_base_from_before_it_became_the_delta_meets_no_cyc
     data = near(TUNED, seed=5)
     send_pack(reg, bob, "bob/m", frames_of(TUNED, BASE))
     send_pack(reg, bob, "bob/m", frames_of(data, TUNED))
-    (tuned,), (wanted,) = rows_of(reg, TUNED), rows_of(reg, data)
+    (tuned,), (target,) = rows_of(reg, TUNED), rows_of(reg, data)
     reader = FileReader(reg)
-    located = reader.locate([wanted.id])
-    store_anew(reg, tuned, TUNED)
-    store_anew(reg, base, BASE, TUNED)
+    located = reader.locate([target.id])
+    replace_frames(reg, tuned, TUNED)
+    replace_frames(reg, base, BASE, TUNED)
     reg.store.delete(old.key)
-    assert b"".join(reader.stream_tensor(located, wanted.id, 0, wanted.size)) == data
+    assert b"".join(reader.stream_tensor(located, target.id, 0, target.size)) == data
 
 
 def test_a_reader_goes_on_in_another_row_of_the_same_contents(reg: Registry, bob: Caller) -> None:
-    """Deleted, collected and sent again, while somebody was reading."""
+    """The tensor is deleted, collected and sent again during a download."""
     ensure_repository(reg, bob, "bob/m", private=True)
     send_pack(reg, bob, "bob/m", frames_of(BASE))
     (row,) = rows_of(reg, BASE)
@@ -191,11 +191,13 @@ def test_frames_against_a_base_that_vanishes_meanwhile_are_refused(
     send_pack(reg, bob, "bob/m", frames_of(BASE))
     take = FrameVerifier.take
 
-    def take_late(self: FrameVerifier, tensor: bytes, frames: Sequence[UploadedFrame]) -> None:
+    def take_without_base(
+        self: FrameVerifier, tensor: bytes, frames: Sequence[UploadedFrame]
+    ) -> None:
         drop_rows(reg, rows_of(reg, BASE)[0])
         take(self, tensor, frames)
 
-    monkeypatch.setattr(FrameVerifier, "take", take_late)
+    monkeypatch.setattr(FrameVerifier, "take", take_without_base)
     with pytest.raises(InvalidFrame, match="not here for you"):
         send_pack(reg, bob, "bob/m", frames_of(TUNED, BASE))
 
@@ -208,7 +210,7 @@ def test_an_ingest_whose_base_vanishes_meanwhile_stores_without_it(
     push_ingested(reg, bob, "bob/base", {"m.safetensors": base})
     encode, is_first = PackSpool.encode, True
 
-    def encode_late(*args: Any, **options: Any) -> None:
+    def encode_without_base(*args: Any, **options: Any) -> None:
         nonlocal is_first
         if is_first:
             is_first = False
@@ -217,7 +219,7 @@ def test_an_ingest_whose_base_vanishes_meanwhile_stores_without_it(
             collect(reg)
         encode(*args, **options)
 
-    monkeypatch.setattr(PackSpool, "encode", encode_late)
+    monkeypatch.setattr(PackSpool, "encode", encode_without_base)
     revision = push_ingested(reg, bob, "bob/tune", {"m.safetensors": tune}, base="bob/base")
     assert not is_first
     assert {stored.depth for stored in stored_tensors(reg, revision).values()} == {0}

@@ -1,4 +1,4 @@
-"""Bases are found and chosen on really trained models."""
+"""Bases are found and chosen for tensors of trained models."""
 
 import math
 from collections.abc import Iterator
@@ -165,7 +165,7 @@ def test_a_sharded_fine_tune_is_a_delta_of_one_file_and_the_reverse(
 
 
 def test_a_head_that_is_tied_or_missing_leaves_the_rest_a_delta(reg: Registry, ann: Caller) -> None:
-    """A head that comes later is made from the embedding that it was before."""
+    """A head that is no longer tied becomes a delta of the embedding that it was tied to."""
     headless = {name: tensor for name, tensor in tiny.base().items() if name != "head.weight"}
     base = push_model(reg, ann, "ann/base", headless)
     untied = dict(tiny.finetune(1e-5))
@@ -195,7 +195,7 @@ def test_kernels_of_convolutions_are_deltas_and_counters_come_back(
 def test_a_tensor_without_elements_among_trained_ones_comes_back(
     reg: Registry, ann: Caller
 ) -> None:
-    """As of a vocabulary that was extended by nothing: only the file's header tells of it."""
+    """As of a vocabulary extension of zero rows: only the file's header names the tensor."""
     empty = {"added.weight": torch.zeros(0, tiny.WIDTH), "none": torch.zeros(4, 0)}
     base = push_model(reg, ann, "ann/base", tiny.base() | empty)
     made = push_model(reg, ann, "ann/tune", tiny.finetune(1e-5) | empty, base="ann/base")
@@ -205,7 +205,7 @@ def test_a_tensor_without_elements_among_trained_ones_comes_back(
 
 
 KINDS = {
-    "F64": lambda tensor: tensor.double() * math.pi,  # a cast alone has 29 bits of zeros
+    "F64": lambda tensor: tensor.double() * math.pi,  # a plain cast leaves 29 zero bits
     "F8_E4M3": lambda tensor: tensor.to(torch.float8_e4m3fn),
     "F8_E5M2": lambda tensor: tensor.to(torch.float8_e5m2),
     "I8": lambda tensor: (tensor / tensor.abs().max() * 127).round().to(torch.int8),
@@ -217,7 +217,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_trained_weights_of_other_kinds_are_deltas(reg: Registry, ann: Caller, kind: str) -> None:
-    """Scaled in double, quantized, pruned to a mask, counted; rows and columns of odd numbers."""
+    """Doubles, quantized weights, masks and counters, with odd numbers of rows and columns."""
     convert = KINDS[kind]
     odd = slice(0, 191), slice(0, 383)
     before = {"up.weight": convert(tiny.base()["up.weight"][odd])}
@@ -256,7 +256,7 @@ def test_a_chain_of_revisions_stays_within_the_depth(reg: Registry, ann: Caller)
 
 
 def test_a_chain_that_drifts_from_its_anchor_begins_a_new_one(reg: Registry, ann: Caller) -> None:
-    """Every revision trains other rows, so that the distance to the anchor grows without end."""
+    """Each revision replaces other rows, so the distance to the anchor grows steadily."""
     weight, depths = tiny.base()["up.weight"].clone(), []
     for step in range(7):
         made = push_model(reg, ann, "ann/model", {"up.weight": weight})

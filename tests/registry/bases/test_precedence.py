@@ -1,4 +1,4 @@
-"""Which of two models becomes a delta of the other, in whatever order they come."""
+"""Which of two models becomes a delta of the other, in any order of arrival."""
 
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -56,8 +56,8 @@ def push_whole(
     return push_ingested(reg, who, name, {PATH: data}, private=private, base=base)
 
 
-# The doors by which a model comes: as one file, and as frames that were made without a base.
-DOORS = pytest.mark.parametrize("send", [push_whole, send_ingested])
+# The two ways to upload a model: as one file, and as frames that have no base.
+UPLOADS = pytest.mark.parametrize("send", [push_whole, send_ingested])
 VISIBILITY = pytest.mark.parametrize("private", [False, True], ids=["public", "private"])
 
 
@@ -72,14 +72,14 @@ def base_file() -> bytes:
 
 @cache
 def tune_file(number: int = 0) -> bytes:
-    """The base after some training; what training does differs from number to number."""
+    """A fine-tune of the base; each number gives other weights."""
     if number == 0:
         return bf16(tiny.finetune(1e-5))
-    return moved(base_file(), number, 2e-3)
+    return perturbed(base_file(), number, 2e-3)
 
 
-def moved(data: bytes, seed: int, step: float) -> bytes:
-    """Every weight a small step away, each in a direction of its own."""
+def perturbed(data: bytes, seed: int, step: float) -> bytes:
+    """The weights multiplied by 1 + `step` times Gaussian noise."""
     generator = torch.Generator().manual_seed(seed)
     return bf16(
         {
@@ -97,7 +97,7 @@ def ids(reg: Registry, revision: int) -> dict[str, frozenset[int]]:
     return {name: frozenset({stored_tensors(reg, revision)[name].id}) for name in MATRICES}
 
 
-ALONE = {name: frozenset[int]() for name in MATRICES}
+STANDALONE = {name: frozenset[int]() for name in MATRICES}
 
 
 def reported(reg: Registry, who: Caller, name: str, revision: str = "main") -> BaseReport:
@@ -108,7 +108,7 @@ def measured(reg: Registry, who: Caller, name: str) -> dict[str, float]:
     return {each.repository: each.share or 0.0 for each in reported(reg, who, name).measured}
 
 
-@DOORS
+@UPLOADS
 @VISIBILITY
 def test_frames_that_came_without_a_base_become_a_difference_from_it(
     reg: Registry, ann: Caller, send: Send, private: bool
@@ -116,7 +116,7 @@ def test_frames_that_came_without_a_base_become_a_difference_from_it(
     base = send(reg, ann, "ann/base", base_file(), private=private)
     tune = send_ingested(reg, ann, "ann/tune", tune_file(0), private=private)
     run_replans(reg)
-    assert bases(reg, base) == ALONE
+    assert bases(reg, base) == STANDALONE
     assert bases(reg, tune) == ids(reg, base)
     assert measured(reg, ann, "ann/base") == {}
     assert measured(reg, ann, "ann/tune")["ann/base"] > 0.95
@@ -132,7 +132,7 @@ def test_only_the_younger_of_two_relatives_is_planned_again(reg: Registry, ann: 
         assert [job.payload["revision_id"] for job in waiting] == [tune]
 
 
-@DOORS
+@UPLOADS
 @VISIBILITY
 def test_a_base_that_is_named_late_stays_a_delta_of_its_fine_tune(
     reg: Registry, ann: Caller, send: Send, private: bool
@@ -141,8 +141,8 @@ def test_a_base_that_is_named_late_stays_a_delta_of_its_fine_tune(
     run_replans(reg)
     base = send(reg, ann, "ann/base", base_file(), private=private)
     run_replans(reg)
-    # Nobody has said which is the base, so the first one is the anchor.
-    assert bases(reg, tune) == ALONE
+    # No base is declared, so the first model is the anchor.
+    assert bases(reg, tune) == STANDALONE
     assert bases(reg, base) == ids(reg, tune)
     assert list(measured(reg, ann, "ann/base")) == ["ann/tune"]
 
@@ -167,7 +167,7 @@ def test_three_fine_tunes_that_name_a_base_are_made_from_it_when_it_comes_last(
     run_replans(reg)
     base = send_ingested(reg, ann, "ann/base", base_file())
     run_replans(reg)
-    assert bases(reg, base) == ALONE
+    assert bases(reg, base) == STANDALONE
     for tune in tunes:
         assert bases(reg, tune) == ids(reg, base)
     assert measured(reg, ann, "ann/base") == {}
@@ -184,13 +184,13 @@ def test_three_fine_tunes_that_name_their_base_late_lose_nothing(
     base = send_ingested(reg, ann, "ann/base", base_file())
     run_replans(reg)
     before = bases(reg, base)
-    assert bases(reg, tunes[1]) == ALONE
+    assert bases(reg, tunes[1]) == STANDALONE
     assert all(before.values())
     for i in order:
         declare(reg, ann, f"ann/t{i}", "ann/base")
         run_replans(reg)
-    # The base needs the first fine-tune, so both stay; the others are deltas as before.
-    assert bases(reg, tunes[1]) == ALONE
+    # The base is a delta of the first fine-tune, so both stay; the other two remain deltas.
+    assert bases(reg, tunes[1]) == STANDALONE
     assert bases(reg, base) == before
     for i in (2, 3):
         assert all(stored_tensors(reg, tunes[i])[name].depth > 0 for name in MATRICES)
@@ -203,8 +203,8 @@ def test_a_fine_tune_with_a_full_chain_upon_it_stays_an_anchor_when_its_base_com
     reg: Registry, ann: Caller
 ) -> None:
     files = [tune_file(1)]
-    files += [moved(files[0], 4, 1e-2)]
-    files += [moved(files[1], 5, 1e-3)]
+    files += [perturbed(files[0], 4, 1e-2)]
+    files += [perturbed(files[1], 5, 1e-3)]
     declared = ("ann/base", None, None)
     chain = [
         push_whole(reg, ann, f"ann/c{i}", data, base=base)
@@ -215,7 +215,7 @@ def test_a_fine_tune_with_a_full_chain_upon_it_stays_an_anchor_when_its_base_com
     before = [stored_tensors(reg, revision) for revision in chain]
     base = push_whole(reg, ann, "ann/base", base_file())
     run_replans(reg)
-    assert bases(reg, base) == ALONE
+    assert bases(reg, base) == STANDALONE
     assert [stored_tensors(reg, revision) for revision in chain] == before
     for revision, data in zip(chain, files, strict=True):
         assert read_file(reg, revision, PATH) == data
@@ -225,7 +225,7 @@ def test_a_fine_tune_with_room_in_its_chain_becomes_a_delta_of_its_late_base(
     reg: Registry, ann: Caller
 ) -> None:
     files = [tune_file(1)]
-    files += [moved(files[0], 4, 1e-2)]
+    files += [perturbed(files[0], 4, 1e-2)]
     tune = push_whole(reg, ann, "ann/c0", files[0], base="ann/base")
     upon = push_whole(reg, ann, "ann/c1", files[1])
     assert bases(reg, upon) == ids(reg, tune)
@@ -242,7 +242,7 @@ def test_two_models_that_name_each_other_stay_as_they_are(reg: Registry, ann: Ca
     two = push_whole(reg, ann, "ann/two", tune_file(0), base="ann/one")
     run_replans(reg)
     before = (bases(reg, one), bases(reg, two))
-    assert sorted(before, key=lambda found: found == ALONE)[1] == ALONE
+    assert sorted(before, key=lambda found: found == STANDALONE)[1] == STANDALONE
     for name, base in (("ann/one", "ann/two"), ("ann/two", "ann/one")):
         declare(reg, ann, name, base + "@main")
         assert run_replans(reg) == 0
@@ -255,18 +255,18 @@ def test_a_strangers_copy_that_names_a_base_changes_nothing(reg: Registry, ann: 
     push_whole(reg, bob, "bob/tune", tune_file(0))
     push_whole(reg, bob, "bob/copy", base_file(), base="bob/tune")
     run_replans(reg)
-    assert bases(reg, original) == ALONE
+    assert bases(reg, original) == STANDALONE
 
 
 def test_a_base_is_not_made_from_what_is_made_from_its_fine_tunes(
     reg: Registry, ann: Caller
 ) -> None:
-    """The second does not say what it is, but it is a difference from one that does."""
+    """The second declares no base, but it is a delta of a model that does."""
     push_whole(reg, ann, "ann/first", tune_file(1), base="ann/base")
     second = push_whole(reg, ann, "ann/second", tune_file(0))
-    assert bases(reg, second) != ALONE
+    assert bases(reg, second) != STANDALONE
     base = push_whole(reg, ann, "ann/base", base_file())
-    assert bases(reg, base) == ALONE
+    assert bases(reg, base) == STANDALONE
 
 
 def test_a_late_public_base_serves_a_private_fine_tune(reg: Registry, ann: Caller) -> None:
@@ -274,7 +274,7 @@ def test_a_late_public_base_serves_a_private_fine_tune(reg: Registry, ann: Calle
     run_replans(reg)
     base = send_ingested(reg, caller(reg, "bob"), "bob/base", base_file())
     run_replans(reg)
-    assert bases(reg, base) == ALONE
+    assert bases(reg, base) == STANDALONE
     assert bases(reg, tune) == ids(reg, base)
 
 
