@@ -191,13 +191,13 @@ def test_frames_against_a_base_that_vanishes_meanwhile_are_refused(
     send_pack(reg, bob, "bob/m", frames_of(BASE))
     take = FrameVerifier.take
 
-    def take_without_base(
+    def take_after_deletion(
         self: FrameVerifier, tensor: bytes, frames: Sequence[UploadedFrame]
     ) -> None:
         drop_rows(reg, rows_of(reg, BASE)[0])
         take(self, tensor, frames)
 
-    monkeypatch.setattr(FrameVerifier, "take", take_without_base)
+    monkeypatch.setattr(FrameVerifier, "take", take_after_deletion)
     with pytest.raises(InvalidFrame, match="not here for you"):
         send_pack(reg, bob, "bob/m", frames_of(TUNED, BASE))
 
@@ -210,7 +210,7 @@ def test_an_ingest_whose_base_vanishes_meanwhile_stores_without_it(
     push_ingested(reg, bob, "bob/base", {"m.safetensors": base})
     encode, is_first = PackSpool.encode, True
 
-    def encode_without_base(*args: Any, **options: Any) -> None:
+    def encode_after_deletion(*args: Any, **options: Any) -> None:
         nonlocal is_first
         if is_first:
             is_first = False
@@ -219,7 +219,7 @@ def test_an_ingest_whose_base_vanishes_meanwhile_stores_without_it(
             collect(reg)
         encode(*args, **options)
 
-    monkeypatch.setattr(PackSpool, "encode", encode_without_base)
+    monkeypatch.setattr(PackSpool, "encode", encode_after_deletion)
     revision = push_ingested(reg, bob, "bob/tune", {"m.safetensors": tune}, base="bob/base")
     assert not is_first
     assert {stored.depth for stored in stored_tensors(reg, revision).values()} == {0}
