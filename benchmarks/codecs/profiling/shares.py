@@ -32,9 +32,9 @@ KINDS: Final = (
     ("Python around the blocks", r"libpython|bin/python|_struct|_bisect"),
     ("the system: pages and copies", r"kernel\.kallsyms"),
     (
-        "search: linear algebra, NumPy",
-        r"openblas|libscipy|_umath|lapack|libm\.so|_pcg64|_generator|multiply_|add_squares|"
-        r"diagonalize|interleave|::quantize|::energy|FitDirections|IntegerRows|FoundDirections",
+        "search: linear algebra",
+        r"openblas|_umath|libm\.so|multiply_|add_squares|diagonalize|interleave|::quantize|"
+        r"::energy|RandomizedSvd|IntegerRows|Components<|ThinProducts|Eigenvectors",
     ),
     ("memory: moved, filled, allocated", r"libc\.so|libstdc\+\+"),
     (
@@ -49,7 +49,7 @@ KINDS: Final = (
     ),
     (
         "search: trials and differences",
-        r"[tT]rial|::(ask|pull)(_as)?<|Sharpening|IntegerProduct|OfDirections|sketch|search|residual|half_step|subtract|factor_bits|greatest|"
+        r"[tT]rial|::(ask|pull)(_as)?<|RefinementPasses|IntegerProduct|QuantizedComponents|LeastSquares|Search|half_step|subtract|factor_bits|greatest|"
         r"whiten|::keys<|factor_keys|::integers<|Squares",
     ),
     ("prediction: product and sum", r"product|::predict\w*<|RightFactor"),

@@ -195,38 +195,14 @@ def encode_delta_frame(kind: int, source: bytes | bytearray | memoryview, base: 
     """
     Encodes a whole fm_delta frame, if it is clear that a frame without a base would be
     larger. The plan is that of FmDeltaEncoder; at effort 2 the factors are those of
-    fit_directions. header: without its checksum, and with zeros for the lengths of prelude
+    find_low_rank. header: without its checksum, and with zeros for the lengths of prelude
     and body. most: the frame must be smaller than this many bytes. effort: 1 or 2. The
     result is the same for any number of threads.
 
     None if the words are not floats, if the frame would not be smaller than `most`, or if
     a sample of the words does not show that they take more without the base. At effort 2
-    also None if fit_directions does not take such words, if they have a common stride, or
-    if fit_directions says that a closer search pays. ValueError unless the sizes match.
-    """
-
-def greatest_magnitude(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]]) -> int:
-    """
-    The greatest magnitude of the words that are numbers, as a word without its sign; 0 where
-    there is none. kind: see fm_delta.WORD_KINDS; one of those that are predicted, as in all
-    that follows.
-    """
-
-@overload
-def subtract(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], out: numpy.typing.NDArray[numpy.float32]) -> None:
-    """
-    Fills `out` with words less base, rounded to its floats; 0 where either is no number.
-    ValueError unless all have the same shape, rows contiguous.
-    """
-
-@overload
-def subtract(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], out: numpy.typing.NDArray[numpy.float64]) -> None:
-    """The same in float64."""
-
-def line_energies(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], by_row: numpy.typing.NDArray[numpy.float32], by_column: numpy.typing.NDArray[numpy.float32]) -> None:
-    """
-    Fills by_row (rows x 1) and by_column (1 x columns) with the sums of squares of words less
-    base; of a row in which a word is no number, infinity. ValueError unless the shapes fit.
+    also None for words of another dtype than BF16, or with a common stride. ValueError
+    unless the sizes match.
     """
 
 @overload
@@ -234,8 +210,8 @@ def ask(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base
     """
     Fills `weights` of words, and `pulls`: how far their products should move, times the weight.
     products: what was added to the base, so far as it is known. typical: the exponent field of
-    the typical ulp. octaves, margin, inertia: see low_rank_steps.Rule. is_rounded: see
-    low_rank.LowRank. ValueError unless all have the same shape.
+    the typical ulp. octaves, margin, inertia: see AskedRule. is_rounded: see
+    prediction.LowRank. ValueError unless all have the same shape.
     """
 
 @overload
@@ -260,39 +236,16 @@ def trial_bits(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]
     """
     About how many bits words take after a prediction from the base by factors: left is
     rows x rank, right rank x columns; rank 0 predicts the base. floor, is_rounded: see
-    low_rank.LowRank. ValueError where shapes do not fit each other.
+    prediction.LowRank. ValueError where shapes do not fit each other.
     """
 
-@overload
-def make_integers(values: numpy.typing.NDArray[numpy.float32], scales: numpy.typing.NDArray[numpy.float32], shifts: numpy.typing.NDArray[numpy.int32], is_by_row: bool, out: numpy.typing.NDArray[numpy.int16]) -> None:
+def find_low_rank(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], effort: int) -> tuple[bytes, bytes, int, bool, bool]:
     """
-    Fills `out` with values times scales, to nearest, ties to even, but within 32767 >> shift;
-    then shifted back by as much. scales, shifts (0 to 14): of rows, or else of columns.
-    ValueError where shapes do not fit each other.
-    """
-
-@overload
-def make_integers(values: numpy.typing.NDArray[numpy.float64], scales: numpy.typing.NDArray[numpy.float64], shifts: numpy.typing.NDArray[numpy.int32], is_by_row: bool, out: numpy.typing.NDArray[numpy.int16]) -> None:
-    """The same of float64."""
-
-def count_exponents(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], counts: numpy.typing.NDArray[numpy.int64]) -> None:
-    """
-    Adds to the count of each exponent field how many of the words have it.
-    """
-
-def whiten(squares: numpy.typing.NDArray[numpy.float64], turn: numpy.typing.NDArray[numpy.float32]) -> None:
-    """
-    Fills `turn`, so that columns @ turn are about orthonormal whose products are `squares`,
-    of which the upper half is read and changed; they must not all be zero.
-    """
-
-def fit_directions(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]]) -> tuple[bytes, bytes, int, bool, bool]:
-    """
-    A product of low rank that makes words of BF16 smaller, given the base: its left and right
-    factor, rows x rank and rank x columns of int16, empty where none pays; its floor; whether it
-    is rounded before it is added; and whether it is that of a merged adapter and so far from what
-    its factors take that it pays to look closer. The same on every machine. ValueError unless
-    both are C-contiguous, of the same shape, and have at most 65536 rows and columns.
+    A product of low rank that makes words of BF16, F16 or F32 smaller, given the base: its left and
+    right factor, rows x rank and rank x columns of int16, empty where none pays; its floor; whether
+    it is rounded before it is added; and whether words are F32 that a float of 16 bits has, too,
+    in which it was found. effort: 2 or 3. The same on every machine. ValueError unless both are
+    C-contiguous and of the same shape.
     """
 
 def factor_bits(values: Annotated[NDArray[numpy.int16], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> float:

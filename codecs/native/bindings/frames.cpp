@@ -36,14 +36,13 @@ std::optional<nb::bytes> encode_delta_frame(int kind, const Bytes& source, const
     nb::gil_scoped_release unlocked;
     LowRank low_rank;
     if (Effort(effort) != Effort::fast) {
-      if (!is_fit_in_directions(int(word_kind(kind)), rows, columns)) return {};
+      if (word_kind(kind) != WordKind::bf16) return {};
       const View words = view_of(source), base_view = view_of(base);
       require_words(words, base_view, rows, columns);
       if (common_stride(kind, words, base_view) > 0) return {};
-      auto found =
-          fit_in_directions(*chosen_kernels(), chosen_search(), words, base_view, rows, columns);
-      if (found.is_worth_more) return {};
-      low_rank = std::move(found.low_rank);
+      low_rank = find_low_rank(*chosen_kernels(), chosen_search(), WordKind::bf16, words,
+                               base_view, rows, columns, false)
+                     .low_rank;
     }
     frame.emplace(kind, view_of(source), view_of(base), rows, columns, rows_per_block, parts,
                   view_of(header), size_limit, Effort(effort), low_rank);
@@ -99,13 +98,13 @@ void bind_frames(nb::module_& m) {
               ", most: int, effort: int, threads: int) -> bytes | None"),
       "Encodes a whole fm_delta frame, if it is clear that a frame without a base would be\n"
       "larger. The plan is that of FmDeltaEncoder; at effort 2 the factors are those of\n"
-      "fit_directions. header: without its checksum, and with zeros for the lengths of prelude\n"
+      "find_low_rank. header: without its checksum, and with zeros for the lengths of prelude\n"
       "and body. most: the frame must be smaller than this many bytes. effort: 1 or 2. The\n"
       "result is the same for any number of threads.\n\n"
       "None if the words are not floats, if the frame would not be smaller than `most`, or if\n"
       "a sample of the words does not show that they take more without the base. At effort 2\n"
-      "also None if fit_directions does not take such words, if they have a common stride, or\n"
-      "if fit_directions says that a closer search pays. ValueError unless the sizes match.");
+      "also None for words of another dtype than BF16, or with a common stride. ValueError\n"
+      "unless the sizes match.");
 }
 
 }  // namespace deltahub

@@ -1,13 +1,12 @@
-// Differences of some rows as integers, and their products with thin matrices: for a sketch. Integers
+// Differences of some rows as integers, and their products with thin matrices: for a randomized SVD. Integers
 // of 16 bits multiply three times as fast as floats, and their sums are the same on every machine.
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <type_traits>
 #include <vector>
 
 #include "base/aligned_memory.hpp"
@@ -21,13 +20,9 @@ struct WordRows {
   const std::uint8_t* begin;
   std::ptrdiff_t stride;  // bytes
   std::size_t rows, columns;
-  // Of each row, whether that of `others` stands for it; null: of none.
-  const std::uint8_t* is_other = nullptr;
-  const std::uint8_t* others = nullptr;  // the first one of them, at the same stride
 
   const std::uint8_t* operator[](std::size_t row) const {
-    const bool is_own = is_other == nullptr || is_other[row] == 0;
-    return (is_own ? begin : others) + std::ptrdiff_t(row) * stride;
+    return begin + std::ptrdiff_t(row) * stride;
   }
 };
 
@@ -40,16 +35,15 @@ class IntegerRows {
  public:
   using Numbers = UnsetNumbers<float>;
 
-  IntegerRows(const SearchKernels& search, WordRows source, WordRows base)
-      : search_(search), source_(source), base_(base), columns_(source.columns),
+  // n: columns of the thin matrices.
+  IntegerRows(const SearchKernels& search, WordRows source, WordRows base, std::size_t n_directions)
+      : n(n_directions), search_(search), source_(source), base_(base), columns_(source.columns),
         padded_((columns_ + 1) / 2 * 2), wide_((columns_ + 31) / 32 * 32), difference_(columns_),
         nothing_(columns_, 0) {}
 
   std::size_t n_rows() const { return n_rows_; }
   // The sum of squares of the rows' differences.
   double energy() const { return energy_; }
-  // The same of each row.
-  std::span<const double> energies() const { return energies_; }
 
   // The differences of so many rows, every `step`-th from `first` on.
   void take(std::size_t first, std::size_t step, std::size_t n_rows) {
@@ -62,7 +56,6 @@ class IntegerRows {
   template <class Fill>
   void take(std::size_t n_rows, Fill&& fill) {
     n_rows_ = n_rows, energy_ = 0;
-    energies_.resize(n_rows);
     units_.resize(n_rows), numbers_.resize(n_rows * padded_);
     for (std::size_t i = 0; i < n_rows; ++i) {
       fill(i, difference_.data());
@@ -86,10 +79,12 @@ class IntegerRows {
     search_.multiply_integers(numbers_.data(), n_rows_, padded_ / 2, basis_pairs_.data(), n,
                               products_.data());
     const double size = size_of_numbers() * std::sqrt(double(columns_));
-    for (std::size_t i = 0; i < n_rows_; ++i) {
-      const auto unit = float(double(units_[i]) / size);
-      for (std::size_t k = 0; k < n; ++k) out[i * n + k] = float(products_[i * n + k]) * unit;
-    }
+    with_known_n([&](auto n) {
+      for (std::size_t i = 0; i < n_rows_; ++i) {
+        const auto unit = float(double(units_[i]) / size);
+        for (std::size_t k = 0; k < n; ++k) out[i * n + k] = float(products_[i * n + k]) * unit;
+      }
+    });
   }
 
   void clear_sums() { sums_.assign(n * wide_, 0); }
@@ -101,13 +96,15 @@ class IntegerRows {
     const float common = largest > least_unit ? 1 / largest : 0;
     left_.resize(n * 2 * n_pairs), pairs_.resize(2 * n_pairs * wide_);
     turned_.assign(n * 2 * n_pairs, 0);
-    for (std::size_t i = 0; i < n_rows_; ++i)
-      for (std::size_t k = 0; k < n; ++k)
-        turned_[k * 2 * n_pairs + i] = looked[i * n + k] * (units_[i] * common);
+    with_known_n([&](auto n) {
+      for (std::size_t i = 0; i < n_rows_; ++i)
+        for (std::size_t k = 0; k < n; ++k)
+          turned_[k * 2 * n_pairs + i] = looked[i * n + k] * (units_[i] * common);
+    });
     // As fine as sums of 31 bits allow, however large single numbers are.
     const auto count = double(n_rows_);
     const double size_of_looked = std::min(60000 / count, 32767 / std::sqrt(count));
-    std::array<float, n> scales;
+    std::vector<float> scales(n);
     for (std::size_t k = 0; k < n; ++k) {
       const float* const row = &turned_[k * 2 * n_pairs];
       const double size = std::sqrt(search_.energy(row, n_rows_) / double(n_rows_));
@@ -127,16 +124,30 @@ class IntegerRows {
         sums_[k * wide_ + j] += float(products_[k * wide_ + j]) * unit;
     }
   }
+  // Gives memory back, until the next call of `take` and `clear_sums`.
+  void release() {
+    numbers_ = {}, left_ = {}, pairs_ = {}, basis_pairs_ = {};
+    turned_ = {}, sums_ = {}, products_ = {};
+  }
   // Those sums, a row for each column of the differences.
   Numbers along() const {
     Numbers turned(columns_ * n);
-    for (std::size_t j = 0; j < columns_; ++j)
-      for (std::size_t k = 0; k < n; ++k) turned[j * n + k] = sums_[k * wide_ + j];
+    with_known_n([&](auto n) {
+      for (std::size_t j = 0; j < columns_; ++j)
+        for (std::size_t k = 0; k < n; ++k) turned[j * n + k] = sums_[k * wide_ + j];
+    });
     return turned;
   }
 
  private:
-  static constexpr std::size_t n = n_directions;
+  // visit(n): a constant where it is that of most searches, so that compilers know it.
+  template <class Visit>
+  void with_known_n(Visit&& visit) const {
+    if (n == direction_step)
+      visit(std::integral_constant<std::size_t, direction_step>{});
+    else
+      visit(n);
+  }
   // The root mean square of a row's integers. Sums of as many products as there are columns fit 31 bits.
   double size_of_numbers() const {
     return std::min(512.0, std::sqrt(double(1 << 30) / double(columns_)));
@@ -149,16 +160,15 @@ class IntegerRows {
     units_[i] = float(std::sqrt(square / double(columns_)) / size_of_numbers());
     search_.quantize(difference_.data(), columns_, units_[i] > 0 ? 1 / units_[i] : 0, out);
     if (padded_ > columns_) out[columns_] = 0;
-    energies_[i] = square;
     energy_ += square;
   }
 
+  std::size_t n;
   const SearchKernels& search_;
   WordRows source_, base_;
   std::size_t columns_, padded_, wide_;
   std::size_t n_rows_ = 0;
   double energy_ = 0;
-  std::vector<double> energies_;
   Numbers units_, difference_, turned_, sums_;                     // sums: n x wide_
   UnsetNumbers<std::int16_t> numbers_, nothing_, left_, pairs_;    // numbers: n_rows x padded_
   UnsetNumbers<std::int16_t> basis_pairs_;

@@ -1,11 +1,12 @@
-// Integers of the components that were found: as many and as fine as a model of sizes says.
+// Integers of components: as many and as fine as a model of sizes says.
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <vector>
 
 #include "base/words.hpp"
 #include "fm_delta/plan.hpp"
@@ -14,82 +15,136 @@
 
 namespace deltahub {
 
-struct PlanOfDirections {
+inline constexpr std::size_t most_rank = 64;  // of the format
+
+// What the model of sizes looks at.
+struct QuantizationPlan {
   // The mean square of what no component leaves, and of what the first k + 1 leave, less what rounding
   // the words has added.
   double error_without = 0;
-  std::array<double, n_directions> error{};
-  std::size_t most_rank = n_directions;  // components behind it are nothing
+  std::vector<double> error;
+  double error_of_noise = 0;  // of which the noises below are shares
+  // Components that may be kept. With a least rank, 1 or more, as many are kept even where none pay.
+  std::size_t least_rank = 0, greatest_rank = most_rank;
   // log2 of how much noise rounding a component may add, from the finest to the coarsest that is looked
   // at, of what the error would allow.
   int finest_noise = -8, coarsest_noise = 2;
 };
 
-template <class Words>
-class IntegersOfDirections {
+template <class Words, class Real>
+class QuantizedComponents {
  public:
-  IntegersOfDirections(const SearchKernels& search, const FoundDirections& found,
-                       std::size_t rows, std::size_t columns)
-      : search_(search), found_(found), rows_(rows), columns_(columns),
-        size_(double(rows) * double(columns)) {}
+  // found: of so many rows and columns.
+  QuantizedComponents(const SearchKernels& search, const Components<Real>& found, std::size_t rows,
+                      std::size_t columns)
+      : search_(search), found_(found), n_(found.n), rows_(rows), columns_(columns),
+        size_(double(rows) * double(columns)), largest_left_(largest(found.left)),
+        largest_right_(largest(found.right)) {}
 
-  // Of rank 0 where none pays, or where the unit has no exponent. plan: becomes the noise that was
-  // chosen, alone.
-  LowRank best(const UlpShares<Words>& ulps, PlanOfDirections& plan) const {
+  // Of rank 0 where no component pays, or where the unit has no exponent. plan: becomes the noise that
+  // was chosen, alone.
+  LowRank best(const UlpShares<Words>& ulps, QuantizationPlan& plan) const {
     const Kept kept = fewest(ulps, plan);
     plan.finest_noise = plan.coarsest_noise = kept.noise;
-    return kept.rank > 0 ? rounded(kept) : LowRank{};
+    return kept.rank > 0 ? quantized(kept) : LowRank{};
+  }
+
+  // The noise of the plan that takes the fewest bits.
+  int best_noise(const UlpShares<Words>& ulps, const QuantizationPlan& plan) const {
+    return fewest(ulps, plan).noise;
+  }
+
+  // The first components in one unit, and two more for each, of what rounding its factors has lost: 16
+  // bits a factor may be too few for words that have more than 8 digits. coarser: log2 of the unit, in the
+  // finest one that the format has. Of rank 0 where the unit has no exponent.
+  LowRank best_of_two_parts(std::size_t rank, int coarser) const {
+    const int unit = least_unit(rank) + coarser;
+    LowRank found;
+    found.floor = unit + unit_of_floor;
+    if (!has_exponent(found.floor)) return {};
+    found.rank = int(3 * rank);
+    found.left.resize(rows_ * 3 * rank), found.right.resize(columns_ * 3 * rank);
+    std::vector<double> scales(rank), gains(rank);
+    for (std::size_t k = 0; k < rank; ++k) {
+      scales[k] = std::sqrt(std::ldexp(found_.strengths[k], -unit));
+      // What is lost is below 1/2: it is multiplied, and what it belongs to divided, so that the integers
+      // of both are as coarse.
+      gains[k] = std::max(std::sqrt(scales[k] / std::sqrt(std::sqrt(size_)) * 3.5), 1.0);
+    }
+    const auto integer = [](double number) {
+      return std::int16_t(std::clamp(std::rint(number), -32767.0, 32767.0));
+    };
+    for (std::size_t i = 0; i < rows_; ++i)
+      for (std::size_t k = 0; k < rank; ++k) {
+        const double number = double(found_.left[i * n_ + k]) * scales[k] * balance();
+        const double whole = std::rint(number);
+        std::int16_t* const out = &found.left[i * 3 * rank + k];
+        out[0] = integer(whole), out[rank] = integer((number - whole) * gains[k]);
+        out[2 * rank] = integer(whole / gains[k]);
+      }
+    for (std::size_t k = 0; k < rank; ++k)
+      for (std::size_t j = 0; j < columns_; ++j) {
+        const double number =
+            double(found_.right[j * n_ + k]) / found_.strengths[k] * (scales[k] / balance());
+        const double whole = std::rint(number);
+        std::int16_t* const out = &found.right[k * columns_ + j];
+        out[0] = integer(whole), out[rank * columns_] = integer(number / gains[k]);
+        out[2 * rank * columns_] = integer((number - whole) * gains[k]);
+      }
+    return found;
   }
 
  private:
-  static constexpr std::size_t n = n_directions;
-
   // Components to keep, and log2 of the unit of each one's product; none is finer than the first.
   struct Kept {
     std::size_t rank = 0;
-    std::array<int, n> units{};
+    std::vector<int> units;
     int noise = 0;
   };
 
   // What takes the fewest bits by the model of sizes. The noise of a rounded component grows with its
   // strength and with its unit: so the strongest has the finest unit, and the weaker ones multiples of
   // it by powers of two.
-  Kept fewest(const UlpShares<Words>& ulps, const PlanOfDirections& plan) const {
+  Kept fewest(const UlpShares<Words>& ulps, const QuantizationPlan& plan) const {
     const double root = std::sqrt(size_), n_values = double(rows_ + columns_);
-    const int least = least_unit(plan.most_rank);
+    const std::size_t greatest = std::min(plan.greatest_rank, n_);
+    const int least = least_unit(greatest);
     Kept best;
-    double fewest = size_ * ulps.bits(std::log2(plan.error_without));
+    double fewest = plan.least_rank > 0 ? std::numeric_limits<double>::infinity()
+                                        : size_ * ulps.bits(std::log2(plan.error_without));
     for (int octave = plan.finest_noise; octave <= plan.coarsest_noise; ++octave) {
-      const double noise = std::ldexp(plan.error[n / 2] * n_values / size_, octave);
-      Kept kept;
+      const double noise = std::ldexp(plan.error_of_noise * n_values / size_, octave);
+      std::vector<int> units(greatest);
+      std::size_t rank = 0;
       double added = 0, of_factors = 0;
-      for (std::size_t k = 0; k < plan.most_rank; ++k) {
+      for (std::size_t k = 0; k < greatest; ++k) {
         const double finest = std::log2(6 * noise * root / found_.strengths[k]);
-        const int first = k == 0 ? std::max(int(std::rint(finest)), least) : kept.units[0];
-        kept.units[k] = first + std::clamp(int(std::rint(finest)) - first, 0, most_stride);
-        added += std::ldexp(found_.strengths[k], kept.units[k]) / (6 * root);
-        const double square = std::ldexp(found_.strengths[k] / root, -kept.units[k]);
+        const int first = k == 0 ? std::max(int(std::rint(finest)), least) : units[0];
+        units[k] = first + std::clamp(int(std::rint(finest)) - first, 0, most_stride);
+        added += std::ldexp(found_.strengths[k], units[k]) / (6 * root);
+        const double square = std::ldexp(found_.strengths[k] / root, -units[k]);
         of_factors += n_values * std::log2(1 + 17 * square) / 2 + bits_of_tables;
+        if (k + 1 < plan.least_rank) continue;
         const double bits = size_ * ulps.bits(std::log2(plan.error[k] + added)) + of_factors;
-        if (bits < fewest) fewest = bits, best = kept, best.rank = k + 1, best.noise = octave;
+        if (bits < fewest) fewest = bits, rank = k + 1;
       }
+      if (rank > 0) best = {rank, std::move(units), octave};
     }
     return best;
   }
 
+  std::vector<double> largest(const UnsetNumbers<Real>& rows) const {
+    std::vector<Real> found(n_);
+    for (std::size_t i = 0; i < rows.size(); i += n_)
+      for (std::size_t k = 0; k < n_; ++k) found[k] = std::max(found[k], std::abs(rows[i + k]));
+    return {found.begin(), found.end()};
+  }
   // log2 of the finest unit in which so many components fit the format.
   int least_unit(std::size_t rank) const {
-    std::array<float, n> left{}, right{};
-    for (std::size_t i = 0; i < rows_; ++i)
-      for (std::size_t k = 0; k < n; ++k)
-        left[k] = std::max(left[k], std::abs(found_.left[i * n + k]));
-    for (std::size_t j = 0; j < columns_; ++j)
-      for (std::size_t k = 0; k < n; ++k)
-        right[k] = std::max(right[k], std::abs(found_.right[j * n + k]));
     double largest = 1e-300;
     for (std::size_t k = 0; k < rank; ++k) {
-      const double of_right = double(right[k]) / found_.strengths[k] / balance();
-      const double most = std::max(double(left[k]) * balance(), of_right);
+      const double of_right = largest_right_[k] / found_.strengths[k] / balance();
+      const double most = std::max(largest_left_[k] * balance(), of_right);
       largest = std::max(largest, found_.strengths[k] * most * most);
     }
     // Less than a unit above what is left of the greatest product, and of the greatest integers.
@@ -99,33 +154,43 @@ class IntegersOfDirections {
   }
   // Both factors have numbers of about one size then.
   double balance() const { return std::sqrt(std::sqrt(double(rows_) / double(columns_))); }
+  static bool has_exponent(int floor) {
+    return floor >= 1 && floor < (1 << Words::exponent_bits) - 1;
+  }
 
   // Of rank 0 where the unit has no exponent.
-  LowRank rounded(const Kept& kept) const {
+  LowRank quantized(const Kept& kept) const {
     LowRank found;
     found.floor = kept.units[0] + unit_of_floor;
-    if (found.floor < 1 || found.floor >= (1 << Words::exponent_bits) - 1) return {};
+    if (!has_exponent(found.floor)) return {};
     found.rank = int(kept.rank);
-    std::array<float, n> of_left{}, of_right{};
-    std::array<std::int32_t, n> shifts_left{}, shifts_right{};
+    std::vector<Real> of_left(n_), of_right(n_);
+    std::vector<std::int32_t> shifts_left(n_), shifts_right(n_);
     for (std::size_t k = 0; k < kept.rank; ++k) {
       const double scale = std::sqrt(std::ldexp(found_.strengths[k], -kept.units[k]));
-      of_left[k] = float(scale * balance());
-      of_right[k] = float(scale / balance() / found_.strengths[k]);  // it is as long as its strength
+      of_left[k] = Real(scale * balance());
+      of_right[k] = Real(scale / balance() / found_.strengths[k]);  // it is as long as its strength
       const int stride = kept.units[k] - kept.units[0];
       shifts_left[k] = (stride + 1) / 2, shifts_right[k] = stride / 2;
     }
     found.left.resize(rows_ * kept.rank), found.right.resize(columns_ * kept.rank);
-    std::int16_t numbers[n];
+    std::int16_t numbers[most_directions];
     for (std::size_t i = 0; i < rows_; ++i) {
-      search_.integers(&found_.left[i * n], of_left.data(), shifts_left.data(), n, numbers);
+      make_integers(&found_.left[i * n_], of_left.data(), shifts_left.data(), numbers);
       std::copy_n(numbers, kept.rank, &found.left[i * kept.rank]);
     }
     for (std::size_t j = 0; j < columns_; ++j) {
-      search_.integers(&found_.right[j * n], of_right.data(), shifts_right.data(), n, numbers);
+      make_integers(&found_.right[j * n_], of_right.data(), shifts_right.data(), numbers);
       for (std::size_t k = 0; k < kept.rank; ++k) found.right[k * columns_ + j] = numbers[k];
     }
     return found;
+  }
+  void make_integers(const Real* values, const Real* scales, const std::int32_t* shifts,
+                     std::int16_t* out) const {
+    if constexpr (sizeof(Real) == sizeof(float))
+      search_.integers(values, scales, shifts, n_, out);
+    else
+      search_.integers_exactly(values, scales, shifts, n_, out);
   }
 
   static constexpr int most_stride = 12;
@@ -135,9 +200,10 @@ class IntegersOfDirections {
       middle_exponent<Words> + Words::mantissa_bits + guard_bits(Words::mantissa_bits);
 
   const SearchKernels& search_;
-  const FoundDirections& found_;
-  std::size_t rows_, columns_;
+  const Components<Real>& found_;
+  std::size_t n_, rows_, columns_;
   double size_;
+  std::vector<double> largest_left_, largest_right_;
 };
 
 }  // namespace deltahub

@@ -1,5 +1,5 @@
-// Sharpens what was found of a merged adapter: its words were rounded, fine ones by less than coarse
-// ones, so that fine ones tell more of the product. Not part of the format.
+// Passes that refine what was found of a merged adapter: its words were rounded, fine ones by less than
+// coarse ones, so that fine ones tell more of the product. Not part of the format.
 #pragma once
 
 #include <algorithm>
@@ -18,11 +18,11 @@ namespace deltahub {
 // A product of thin floats as integers, a few rows at a time.
 class IntegerProduct {
  public:
-  IntegerProduct(const SearchKernels& search, std::size_t columns)
-      : search_(search), columns_(columns), wide_((columns + 31) / 32 * 32) {}
+  IntegerProduct(const SearchKernels& search, std::size_t columns, std::size_t n_directions)
+      : n(n_directions), search_(search), columns_(columns), wide_((columns + 31) / 32 * 32) {}
 
   // right: columns x n, of which `rank` count.
-  void set_right(const Thin& right, std::size_t rank) {
+  void set_right(const UnsetNumbers<float>& right, std::size_t rank) {
     n_pairs_ = (rank + 1) / 2;
     double longest = 0;
     for (std::size_t j = 0; j < columns_; ++j)
@@ -52,9 +52,9 @@ class IntegerProduct {
   float unit(std::size_t i) const { return units_[i]; }
 
  private:
-  static constexpr std::size_t n = n_directions;
   static constexpr double most = 32767;  // as long as rows are: sums of their products fit 31 bits
 
+  std::size_t n;
   const SearchKernels& search_;
   std::size_t columns_, wide_, n_pairs_ = 0;
   double scale_ = 0;
@@ -67,13 +67,13 @@ class IntegerProduct {
 // normal equations is not solved: its squares are taken for those that all words have, times the sum of
 // the row's weights, which they are but for a part that a next pass asks for again.
 template <class Words>
-class Sharpening {
+class RefinementPasses {
  public:
   // found: of the rows and columns of source and base.
-  Sharpening(const SearchKernels& search, WordRows source, WordRows base, IntegerRows<Words>& part,
-             FoundDirections& found)
-      : search_(search), source_(source), base_(base), part_(part), found_(found),
-        product_(search, source.columns), weights_(source.columns),
+  RefinementPasses(const SearchKernels& search, WordRows source, WordRows base, IntegerRows<Words>& part,
+             Components<float>& found)
+      : n(found.n), search_(search), source_(source), base_(base), part_(part), found_(found),
+        product_(search, source.columns, found.n), weights_(source.columns),
         left_(source.rows * n), along_(source.columns * n) {}
 
   // Both factors once, of so many components; all others become nothing. spread: of the weights, as
@@ -97,33 +97,34 @@ class Sharpening {
       for (std::size_t i = 0; i < n_rows; ++i)
         move(&left_[(first + i) * n], &looked_[i * n], columns, row_weights_[i], spread);
     });
-    ThinSquares squares = squares_of(search_, left_);
-    const double trace = trace_of(squares);
-    if (!(trace > FoundDirections::nothing) || !std::isfinite(trace)) return false;
-    alignas(64) float turn[n * n], core_turn[n * n], products[n * n];
+    const ThinProducts<float> thin(search_, n);
+    std::vector<double> squares = thin.squares(left_);
+    const double trace = thin.trace(squares);
+    if (!(trace > no_energy) || !std::isfinite(trace)) return false;
+    UnsetNumbers<float> turn(n * n), core_turn, products(n * n);
     for (double& each : squares) each /= trace;  // which may be beyond floats
-    std::ranges::transform(squares, products, [](double each) { return float(each); });
-    search_.whiten(squares.data(), n, turn);
-    search_.multiply({products, std::ptrdiff_t(n), 1}, n, n, turn, core_turn);
+    std::ranges::transform(squares, products.begin(), [](double each) { return float(each); });
+    search_.whiten(squares.data(), n, turn.data());
+    thin.multiply(products, turn, core_turn);
     const auto length = float(std::sqrt(trace));
     for (float& each : turn) each /= length;
     for (float& each : core_turn) each *= length;
-    Thin unit, core;  // left_ along_^T = unit core^T
-    multiply(search_, left_, turn, unit);
-    multiply(search_, along_, core_turn, core);
+    UnsetNumbers<float> unit, core;  // left_ along_^T = unit core^T
+    thin.multiply(left_, turn, unit);
+    thin.multiply(along_, core_turn, core);
     std::ranges::fill(weights_, 0u);  // until here nobody reads them
     part_.clear_sums();
     for_each_part(rule, [&](std::size_t first, std::size_t) {
       part_.add_turned(&unit[first * n]);
     });
-    const Thin pulls = part_.along();
+    const UnsetNumbers<float> pulls = part_.along();
     for (std::size_t j = 0; j < columns; ++j)
       move(&core[j * n], &pulls[j * n], rows, weights_[j], spread);
     return found_.settle(search_, left_, turn, core);
   }
 
  private:
-  static constexpr std::size_t n = n_directions, n_at_once = 8;
+  static constexpr std::size_t n_at_once = 8;
 
   std::size_t most_together() const {
     return std::clamp<std::size_t>((std::size_t(1) << 15) / source_.columns, 32, 96) / n_at_once *
@@ -159,14 +160,15 @@ class Sharpening {
     for (std::size_t k = 0; k < rank_; ++k) row[k] += pulls[k] * by;
   }
 
+  std::size_t n;
   const SearchKernels& search_;
   WordRows source_, base_;
   IntegerRows<Words>& part_;
-  FoundDirections& found_;
+  Components<float>& found_;
   std::size_t rank_ = 0;
   IntegerProduct product_;
   std::vector<std::uint32_t> weights_, row_weights_;  // of columns; of rows of a part
-  Thin left_, along_, looked_;
+  UnsetNumbers<float> left_, along_, looked_;
 };
 
 }  // namespace deltahub

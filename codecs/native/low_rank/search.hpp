@@ -1,75 +1,39 @@
-// Which frames a product is looked for in natively, and in which of their rows.
+// Which words of a frame a product of low rank is looked for in: without new rows and outliers, and those
+// of F32 that were floats of 16 bits before as these. Not part of the format.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "fm_delta/plan.hpp"
 #include "kernels/codec_interface.hpp"
-#include "low_rank/randomized_svd.hpp"
-#include "low_rank/size_estimate_rows.hpp"
+#include "low_rank/outliers.hpp"
+#include "low_rank/pair_search.hpp"
+#include "low_rank/size_estimate.hpp"
+#include "low_rank/widened_floats.hpp"
 
 namespace deltahub {
 
-// Factors have at most so many numbers, for the memory that a search may take.
-inline constexpr std::size_t most_factors = std::size_t(1) << 21;
-// Of rows and of columns, at least.
-inline constexpr std::size_t least_side = 2 * n_directions;
-inline constexpr std::size_t words_to_compare = std::size_t(1) << 13;
-
-inline bool is_fit_in_directions(int kind, std::size_t rows, std::size_t columns) {
-  return kind == kind_of<Bf16Words> && std::max(rows, columns) <= most_factors / n_directions;
-}
-
-struct FittedDirections {
-  LowRank low_rank;           // of rank 0 where none pays
-  bool is_worth_more = false;  // see FitDirections
+struct FoundProduct {
+  LowRank low_rank;         // of rank 0 where none pays
+  bool is_widened = false;  // the words are F32 that floats of 16 bits have, too: it was found in these
 };
 
 namespace detail {
 
-// Whether each row's differences are so much larger than most rows' that no product has both: those of
-// a row that was made anew, or that holds one number that is far off. They would take all directions.
-// Empty where there is no such row, or more than a few. energies: of the rows, if they are known.
-inline std::vector<std::uint8_t> wild_rows(const SearchKernels& search, WordRows source,
-                                           WordRows base, std::vector<double> energies) {
-  using Words = Bf16Words;
-  constexpr double wild = 256;  // times the median
-  constexpr std::size_t most = 16;  // one in so many rows
-  if (energies.size() != source.rows) {
-    std::vector<float> by_column(source.columns);
-    energies.clear();
-    for (std::size_t i = 0; i < source.rows; ++i)
-      energies.push_back(search.add_energies[kind_of<Words>](source[i], base[i], source.columns,
-                                                             by_column.data()));
-  }
-  std::vector<double> changed;
-  for (const double energy : energies)
-    if (energy > 0) changed.push_back(energy);
-  if (changed.empty()) return {};
-  const auto middle = changed.begin() + std::ptrdiff_t(changed.size() / 2);
-  std::ranges::nth_element(changed, middle);
-  std::vector<std::uint8_t> is_wild;
-  for (const double energy : energies) is_wild.push_back(!(energy <= wild * *middle));
-  const auto n_wild = std::size_t(std::ranges::count(is_wild, 1));
-  return n_wild > 0 && n_wild <= source.rows / most ? is_wild : std::vector<std::uint8_t>();
-}
-
-}  // namespace detail
-
-// A product for the words of a frame whose sides and kind are such. Rows behind the last one of the
-// base that is not zero have none: they are new, as of a vocabulary that was extended, and so large
-// beside differences that they would take all directions.
-inline FittedDirections fit_in_directions(const Kernels& kernels, const SearchKernels& search,
-                                          View source, View base, std::size_t rows,
-                                          std::size_t columns) {
-  using Words = Bf16Words;
-  if (std::min(rows, columns) < least_side) return {};
-  const std::size_t row_bytes = columns * sizeof(Words::Word);
+// Rows behind the last one of the base that is not zero have no product: they are new, as of a vocabulary
+// that was extended, and so large beside differences that they would take all components.
+template <class Words>
+LowRank find_in_words(const Kernels& kernels, const SearchKernels& search, View source, View base,
+                      std::size_t rows, std::size_t columns, bool is_max) {
+  if (std::min(rows, columns) < least_side || std::max(rows, columns) > greatest_side<Words>)
+    return {};
+  const std::size_t row_bytes = columns * sizeof(typename Words::Word);
   std::size_t known = rows;
   const auto is_zero = [&](std::size_t row) {
     const View words = base.subspan(row * row_bytes, row_bytes);
@@ -77,28 +41,71 @@ inline FittedDirections fit_in_directions(const Kernels& kernels, const SearchKe
   };
   while (known > 0 && is_zero(known - 1)) --known;
   if (known < least_side) return {};
-  const auto rows_of = [&](View words) {
-    return WordRows{words.data(), std::ptrdiff_t(row_bytes), known, columns};
+  const auto rows_of = [&](const std::uint8_t* words) {
+    return WordRows{words, std::ptrdiff_t(row_bytes), known, columns};
   };
-  const WordRows words = rows_of(source), near = rows_of(base);
-  FitDirections<Words> plain(kernels, search, words, near);
-  FittedDirections found{plain.fit(), plain.is_worth_more()};
-  if (!plain.is_sure()) {
-    const std::vector<std::uint8_t> is_wild = detail::wild_rows(search, words, near, plain.energies());
-    if (!is_wild.empty()) {
-      WordRows tame = words;
-      tame.is_other = is_wild.data(), tame.others = near.begin;
-      FitDirections<Words> other(kernels, search, tame, near);
-      FittedDirections without{other.fit(), other.is_worth_more()};
-      TrialRows<Words> trial(kernels, search, words, near, words_to_compare);
+  const WordRows words = rows_of(source.data()), near = rows_of(base.data());
+  const auto run = [&](const WordRows& from, bool& needs_outliers_out) {
+    LowRankSearch<Words> once(kernels, search, from, near, is_max);
+    LowRank found = once.run();
+    needs_outliers_out = once.needs_outliers_out();
+    return found;
+  };
+  bool needs_outliers_out = false;
+  LowRank found = run(words, needs_outliers_out);
+  if (needs_outliers_out) {
+    const std::vector<std::uint8_t> others = without_outliers<Words>(search, words, near);
+    if (!others.empty()) {
+      LowRank without = run(rows_of(others.data()), needs_outliers_out);
+      constexpr std::size_t words_to_compare = std::size_t(1) << 13;
+      TrialRows<Words> estimate(kernels, search, words, near, words_to_compare);
       const auto bits = [&](LowRank& product) {
-        return product.rank > 0 ? trial.with(product, false) : trial.without();
+        return product.rank > 0 ? estimate.with(product, false) : estimate.without();
       };
-      if (bits(without.low_rank) < bits(found.low_rank)) found = std::move(without);
+      if (bits(without) < bits(found)) found = std::move(without);
     }
   }
-  found.low_rank.left.resize(rows * std::size_t(found.low_rank.rank));
+  found.left.resize(rows * std::size_t(found.rank));
   return found;
+}
+
+// The same for F32 words that all are words of `Short`, too; nothing where they are not.
+template <class Short>
+std::optional<LowRank> find_in_shorter(const Kernels& kernels, const SearchKernels& search, View source,
+                                       View base, std::size_t rows, std::size_t columns, bool is_max) {
+  const auto words = shortened<Short>(source);
+  if (!words) return {};
+  const auto near = shortened<Short>(base);
+  if (!near) return {};
+  LowRank found = find_in_words<Short>(kernels, search, *words, *near, rows, columns, is_max);
+  const auto unit = []<class Words>(Words) {
+    return middle_exponent<Words> + Words::mantissa_bits + guard_bits(Words::mantissa_bits);
+  };
+  found.floor += unit(F32Words{}) - unit(Short{});
+  const bool has_exponent = found.floor >= 1 && found.floor < (1 << F32Words::exponent_bits) - 1;
+  return has_exponent ? std::move(found) : LowRank{};
+}
+
+}  // namespace detail
+
+// source, base: rows x columns words of BF16, F16 or F32. The same on every machine, and for any number
+// of threads that search at a time.
+inline FoundProduct find_low_rank(const Kernels& kernels, const SearchKernels& search, WordKind kind,
+                                  View source, View base, std::size_t rows, std::size_t columns,
+                                  bool is_max) {
+  using namespace detail;
+  switch (kind) {
+    case WordKind::bf16:
+      return {find_in_words<Bf16Words>(kernels, search, source, base, rows, columns, is_max)};
+    case WordKind::f16:
+      return {find_in_words<F16Words>(kernels, search, source, base, rows, columns, is_max)};
+    default: break;
+  }
+  if (auto found = find_in_shorter<Bf16Words>(kernels, search, source, base, rows, columns, is_max))
+    return {std::move(*found), true};
+  if (auto found = find_in_shorter<F16Words>(kernels, search, source, base, rows, columns, is_max))
+    return {std::move(*found), true};
+  return {find_in_words<F32Words>(kernels, search, source, base, rows, columns, is_max)};
 }
 
 }  // namespace deltahub

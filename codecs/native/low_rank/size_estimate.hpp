@@ -8,13 +8,16 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/words.hpp"
+#include "fm_delta/plan.hpp"
 #include "fm_delta/right_factor.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/low_rank/estimate_classes.hpp"
 #include "kernels/low_rank/kernels.hpp"
+#include "low_rank/int16_rows.hpp"
 
 namespace deltahub {
 
@@ -153,5 +156,87 @@ inline double factor_bits(const SearchKernels& search, const std::int16_t* value
   }
   return counts.bits();
 }
+
+// What a product would make of a frame's words, by some of its rows.
+template <class Words>
+class TrialRows {
+ public:
+  // n_words: about so many are coded for a try. n_counted: rows of factors that are counted.
+  TrialRows(const Kernels& kernels, const SearchKernels& search, WordRows source, WordRows base,
+            std::size_t n_words, std::size_t n_counted = 64)
+      : kernels_(kernels), search_(search), source_(source), base_(base), n_counted_(n_counted),
+        tried_(some_rows(std::clamp<std::size_t>(n_words / source.columns, n_few, n_counted))) {}
+
+  // Bits of all words without a product.
+  double without() {
+    if (!without_) without_ = bits_of(tried_, {});
+    return *without_;
+  }
+  // The same with the product, and those of its factors. may_be_rounded: says in it, too, whether it is
+  // rounded before it is added.
+  double with(LowRank& found, bool may_be_rounded) const {
+    const auto bits = [&](const std::vector<std::size_t>& rows, bool is_rounded) {
+      const std::vector<std::int16_t> left = left_of(found, rows);
+      return bits_of(rows, {std::size_t(found.rank), found.floor, is_rounded, left.data(),
+                            found.right.data()});
+    };
+    if (may_be_rounded) {
+      const std::vector<std::size_t> few = some_rows(n_few);
+      found.is_rounded = bits(few, true) < bits(few, false);
+    }
+    return bits(tried_, found.is_rounded) + factors(found);
+  }
+  double factors(const LowRank& found) const {
+    const std::vector<std::size_t> rows = evenly(n_counted_, source_.rows);
+    const auto rank = std::size_t(found.rank);
+    const double of_left = factor_bits(search_, left_of(found, rows).data(), rows.size(), rank);
+    if (n_counted_ <= 64)
+      return of_left * double(source_.rows + source_.columns) / double(rows.size());
+    const std::vector<std::size_t> columns = evenly(n_counted_, source_.columns);
+    std::vector<std::int16_t> right;
+    right.reserve(columns.size() * rank);
+    for (const std::size_t column : columns)
+      for (std::size_t k = 0; k < rank; ++k) right.push_back(found.right[k * source_.columns + column]);
+    const double of_right = factor_bits(search_, right.data(), columns.size(), rank);
+    return of_left * double(source_.rows) / double(rows.size()) +
+           of_right * double(source_.columns) / double(columns.size());
+  }
+
+ private:
+  static constexpr std::size_t n_few = 4;  // rows that tell whether products are rounded
+
+  // At most so many, from everywhere.
+  std::vector<std::size_t> some_rows(std::size_t most) const { return evenly(most, source_.rows); }
+  static std::vector<std::size_t> evenly(std::size_t most, std::size_t all) {
+    const std::size_t n = std::min(most, all);
+    std::vector<std::size_t> found;
+    for (std::size_t i = 0; i < n; ++i)
+      found.push_back(i * (all - 1) / std::max<std::size_t>(n - 1, 1));
+    return found;
+  }
+  static std::vector<std::int16_t> left_of(const LowRank& found,
+                                           const std::vector<std::size_t>& rows) {
+    const auto rank = std::size_t(found.rank);
+    std::vector<std::int16_t> left;
+    left.reserve(rows.size() * rank);
+    for (const std::size_t row : rows)
+      left.insert(left.end(), &found.left[row * rank], &found.left[row * rank] + rank);
+    return left;
+  }
+  double bits_of(const std::vector<std::size_t>& rows, const TrialFactors& factors) const {
+    std::vector<const std::uint8_t*> source, base;
+    for (const std::size_t row : rows) source.push_back(source_[row]), base.push_back(base_[row]);
+    Trial<Words> trial(kernels_, search_, source_.columns);
+    return trial.bits(source, base, rows.size(), factors) * double(source_.rows) /
+           double(rows.size());
+  }
+
+  const Kernels& kernels_;
+  const SearchKernels& search_;
+  WordRows source_, base_;
+  std::size_t n_counted_;
+  std::vector<std::size_t> tried_;
+  std::optional<double> without_;
+};
 
 }  // namespace deltahub

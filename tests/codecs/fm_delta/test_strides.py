@@ -21,7 +21,7 @@ from deltahub.codecs import (
 )
 from deltahub.codecs._native import FmDeltaDecoder, FmDeltaEncoder, common_stride
 from deltahub.codecs.fm_delta.codec import plan
-from deltahub.codecs.fm_delta.low_rank.search import fit_low_rank
+from deltahub.codecs.fm_delta.low_rank.search import find_product
 from deltahub.codecs.frames import TensorSpec, split_frames
 from deltahub.codecs.protocol import Effort
 from deltahub.codecs.reference import fm_delta
@@ -244,8 +244,9 @@ def test_a_stride_of_a_digit_costs_no_product() -> None:
     source = as_words(base.view("<f4").reshape(side, side) + step, DType.F32)
     even = [with_stride(each.tobytes(), DType.F32, 1) for each in (source, base)]
     words = [np.frombuffer(each, "<u4") for each in even]
-    found = fit_low_rank(DType.F32, words[0], words[1], side, side)
-    assert found is not None
+    product = find_product(DType.F32, words[0], words[1], side, side)
+    assert product is not None
+    found = product.low_rank
     factors = found.left.tobytes(), found.right.tobytes(), found.floor, found.is_rounded
     before = FmDeltaEncoder(WORD_KINDS[DType.F32], *even, side, side, 2, *factors)
     body = encode(Geometry(DType.F32, side, side, side, 1), *even)

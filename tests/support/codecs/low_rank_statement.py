@@ -1,12 +1,12 @@
 """The native kernels of the search for low-rank products, in NumPy."""
 
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.fm_delta.low_rank.least_squares import Rule
 from deltahub.codecs.fm_delta.low_rank.prediction import FLOAT_WORDS, LowRank, Words, predict
 
 F64: TypeAlias = NDArray[np.float64]
@@ -18,6 +18,21 @@ _N_SYMBOLS: Final = 256
 _MANTISSA: Final = 23  # bits of a float32
 _LINEAR: Final = 16  # magnitudes with their own symbol
 _CLASSES_PER_OCTAVE: Final = 2
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What words ask of their products.
+
+    octaves: words finer than 2^-octaves of the typical one count as if they were as coarse.
+    margin: None for least squares. Else the product shall lie in the interval that its word was
+    rounded from, and this share of an ulp from its ends; inertia is what a word counts that is
+    content.
+    """
+
+    octaves: int
+    margin: float | None = None
+    inertia: float = 0.0
 
 
 def deltas(source: Words, base: Words) -> Integers:

@@ -5,7 +5,6 @@ and errors. `reference.fm_delta` is the codec in readable Python. A frame has ve
 words share trailing zero bits, else version 1. No frame has version 0.
 """
 
-from collections.abc import Iterator
 from typing import ClassVar, Final
 
 import numpy as np
@@ -21,20 +20,17 @@ from deltahub.codecs.blocks import (
 )
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.errors import CorruptFrame, WrongBase
-from deltahub.codecs.fm_delta.low_rank.outliers import tame
-from deltahub.codecs.fm_delta.low_rank.prediction import FLOAT_WORDS, LowRank, Words
-from deltahub.codecs.fm_delta.low_rank.refine import Effort as Search
-from deltahub.codecs.fm_delta.low_rank.search import fit_low_rank
-from deltahub.codecs.fm_delta.low_rank.widened_floats import ShorterPair, fit_strided, shorter_pair
+from deltahub.codecs.fm_delta.low_rank.prediction import FLOAT_WORDS, LowRank
+from deltahub.codecs.fm_delta.low_rank.search import find_product
 from deltahub.codecs.protocol import BlockMode, Effort, EncodedBody, Geometry, StoredBlocks
 from deltahub.codecs.words import WORD_KINDS
 
 BLOCK_ELEMENTS: Final = 1 << 17
 PLAIN_VERSION: Final = 1  # of frames whose words share no trailing zero bits
 # At max both searches run: for a few tensors the default search finds more.
-_SEARCHES: Final[dict[Effort, tuple[Search, ...]]] = {
-    Effort.DEFAULT: ("default",),
-    Effort.MAX: ("max", "default"),
+_SEARCHES: Final = {
+    Effort.DEFAULT: (Effort.DEFAULT,),
+    Effort.MAX: (Effort.MAX, Effort.DEFAULT),
 }
 
 
@@ -176,21 +172,19 @@ def plans(
         return [encoder_of(None, is_strided=True)]
     unsigned = f"<u{dtype.itemsize}"
     words = np.frombuffer(source, unsigned), np.frombuffer(base, unsigned)
-    zero_bits = common_stride(kind, source, base)
-    shorter = shorter_pair(dtype, zero_bits, *words)
     found = [
-        fit
+        product
         for search in _SEARCHES[effort]
-        for fit in _fits(dtype, shorter, words, shape, search)
-        if fit is not None
+        if (product := find_product(dtype, *words, *shape, search)) is not None
     ]
     # No product is a candidate too, because the search minimizes sums of squares. A few large
     # differences among unchanged words can mislead it.
-    candidates: list[tuple[LowRank | None, bool]] = [(None, True), *((fit, True) for fit in found)]
-    if zero_bits > 0 and shorter is None:
+    candidates: list[tuple[LowRank | None, bool]] = [(None, True)]
+    candidates += [(product.low_rank, True) for product in found]
+    if common_stride(kind, source, base) > 0:
         # The search used the trailing zero bits. If the model leaves them out, a product may cost
         # more than it saves; so both models are candidates.
-        candidates += [(fit, False) for fit in found]
+        candidates += [(product.low_rank, False) for product in found if not product.is_widened]
     return [
         min(
             (
@@ -201,23 +195,3 @@ def plans(
         )
         for model_effort in ((effort, Effort.DEFAULT) if effort == Effort.MAX else (effort,))
     ]
-
-
-def _fits(
-    dtype: DType,
-    shorter: ShorterPair | None,
-    words: tuple[Words, Words],
-    shape: tuple[int, int],
-    search: Search,
-) -> Iterator[LowRank | None]:
-    """Low-rank fits of the words, and of the words without outliers that no product predicts."""
-    if shorter is not None:
-        yield fit_strided(shorter, *shape, search)
-        without_outliers = tame(shorter.dtype, shorter.source, shorter.base, *shape)
-        if without_outliers is not None:
-            yield fit_strided(shorter._replace(source=without_outliers), *shape, search)
-        return
-    yield fit_low_rank(dtype, *words, *shape, search)
-    without_outliers = tame(dtype, *words, *shape)
-    if without_outliers is not None:
-        yield fit_low_rank(dtype, without_outliers, words[1], *shape, search)

@@ -127,9 +127,7 @@ def encode_frame(
     the base whatever the sample says, because the base was chosen by more than these elements.
     Both return a standalone frame where it is no larger than the delta; at effort fast only a
     sample decides this. Other values name a codec.
-    threads: of the codec; the frame does not depend on their number. The number of NumPy's linear
-    algebra threads may change the last digits of the low-rank product at effort max (and default,
-    except for BF16), and so the frame, but never the bytes that it decodes to.
+    threads: of the codec; the frame does not depend on their number.
     InvalidInput if the arguments do not fit each other; TooLarge for more than MAX_FRAME bytes.
     """
     view = memoryview(source).cast("B")

@@ -41,9 +41,10 @@ void subtract_finite(const std::uint8_t* words, const std::uint8_t* base, std::s
                      float* out) {
   using Word = typename Words::Word;
   for (std::size_t j = 0; j < n; ++j) {
-    static_assert(Words::exponent_bits == 8);  // number() of another dtype makes numbers of all words
-    const float exact = number<Words>(load<Word>(words + j * sizeof(Word))) -
-                        number<Words>(load<Word>(base + j * sizeof(Word)));
+    const auto word = load<Word>(words + j * sizeof(Word)), from = load<Word>(base + j * sizeof(Word));
+    // number() of words with fewer bits of exponent than a float makes numbers of all words.
+    const float exact = Words::exponent_bits < 8 ? difference<Words, float>(word, from)
+                                                 : number<Words>(word) - number<Words>(from);
     const auto bits = std::bit_cast<std::uint32_t>(exact);
     const std::uint32_t is_finite = 0u - std::uint32_t((bits & 0x7fffffff) < 0x7f800000);
     out[j] = std::bit_cast<float>(bits & is_finite);
@@ -130,23 +131,25 @@ const SearchKernels DELTAHUB_SEARCH(DELTAHUB_ISA) = {
     .greatest = DELTAHUB_OF_FLOATS(greatest),
     .subtract = DELTAHUB_OF_REALS(subtract, float),
     .subtract_exactly = DELTAHUB_OF_REALS(subtract, double),
-    .subtract_finite = {nullptr, subtract_finite<F32Words>, nullptr, subtract_finite<Bf16Words>},
+    .subtract_finite = DELTAHUB_OF_FLOATS(subtract_finite),
     .add_energies = DELTAHUB_OF_FLOATS(add_energies),
     .keys = DELTAHUB_OF_FLOATS(keys),
     .ask = DELTAHUB_OF_REALS(ask, float),
     .ask_exactly = DELTAHUB_OF_REALS(ask, double),
-    .pull = {nullptr, pull<F32Words>, nullptr, pull<Bf16Words>},
+    .pull = DELTAHUB_OF_FLOATS(pull),
     .integers = integers<float>,
     .integers_exactly = integers<double>,
     .factor_keys = factor_keys,
-    .whiten = whiten,
+    .whiten = whiten<float>,
     .half_step = DELTAHUB_OF_REALS(half_step, float),
     .half_step_exactly = DELTAHUB_OF_REALS(half_step, double),
     .multiply_integers = multiply_integers,
     .quantize = quantize,
     .interleave = interleave,
-    .multiply = multiply,
-    .add_squares = add_squares,
+    .multiply = multiply<float>,
+    .multiply_exactly = multiply<double>,
+    .add_squares = add_squares<float>,
+    .add_squares_exactly = add_squares<double>,
     .energy = energy,
     .diagonalize = diagonalize,
 };

@@ -7,12 +7,15 @@
 
 namespace deltahub {
 
-// What words ask of the products that are added to them: see low_rank_steps.Rule.
+// What words ask of the products that are added to them. A word tells its product as exactly as the word
+// itself is fine, so the small ones tell most. Products shall be near the differences (least squares), or lie
+// in the intervals that words were rounded from: the second is sharper, for products that are near.
 struct AskedRule {
   std::int32_t typical = 0;  // the exponent of the typical ulp
-  std::int32_t octaves = 0;
-  bool is_inside = false;    // of intervals, by margin and inertia; else least squares
-  float margin = 0, inertia = 0;
+  std::int32_t octaves = 0;  // words finer than 2^-octaves of the typical one count as if they were as coarse
+  bool is_inside = false;    // of intervals; else least squares
+  float margin = 0;          // how far from an interval's ends, in ulps
+  float inertia = 0;         // what a word counts whose product lies in its interval
   bool is_rounded = false;   // the product, before it is added
 };
 
@@ -34,12 +37,13 @@ struct HalfStep {
   double* solutions;  // n_systems x rank: what own shall move by
 };
 
-// Directions that a sketch looks at: columns of the matrices that its kernels multiply.
-inline constexpr std::size_t n_directions = 32;
+// Directions that a randomized SVD looks at: a multiple of the one, at most the other.
+inline constexpr std::size_t direction_step = 32, most_directions = 96;
 
 // A matrix, and how far its rows and columns lie apart, in numbers.
+template <class Real>
 struct Strided {
-  const float* numbers;
+  const Real* numbers;
   std::ptrdiff_t row, column;
 };
 
@@ -105,11 +109,18 @@ struct SearchKernels {
   void (*interleave)(const std::int16_t* numbers, const std::int16_t* others, std::size_t n,
                      std::int16_t* out);
   // See kernels/low_rank/projection.hpp.
-  void (*multiply)(const Strided& a, std::size_t n_rows, std::size_t n_inner, const float* b,
-                   float* out);
-  void (*add_squares)(const float* x, std::size_t n, double* squares);
+  template <class Real>
+  using Multiply = void (*)(const Strided<Real>& a, std::size_t n_rows, std::size_t n_inner,
+                            const Real* b, std::size_t n_columns, Real* out, bool is_sum);
+  Multiply<float> multiply;
+  Multiply<double> multiply_exactly;
+  template <class Real>
+  using AddSquares = void (*)(const Real* x, std::size_t n, std::size_t n_columns, double* squares);
+  AddSquares<float> add_squares;
+  AddSquares<double> add_squares_exactly;
   double (*energy)(const float* numbers, std::size_t n);
-  void (*diagonalize)(double* rows, double* turn, double* lengths);
+  void (*diagonalize)(double* rows, std::size_t n, double cosine_bound, double* turn,
+                      double* values);
 };
 
 extern const SearchKernels portable_search;

@@ -1,5 +1,5 @@
-// Half steps of a fit: one thin factor of a product anew, given the other. Each row of words is a
-// system of its own. See low_rank_steps.
+// Steps of alternating least squares: one thin factor of a product, given the other. Each row of words is a
+// system of its own.
 #pragma once
 
 #include <algorithm>

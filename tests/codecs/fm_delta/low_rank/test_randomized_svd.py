@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltahub.codecs import DType, FrameView, TensorSpec, decode_frame, encode_frame, tensor_id
-from deltahub.codecs._native import encode_delta_frame, fit_directions
+from deltahub.codecs._native import encode_delta_frame, find_low_rank
 from deltahub.codecs.fm_delta.low_rank.prediction import LowRank, Words, predict
 from deltahub.codecs.frames.encode import split_frames
 from deltahub.codecs.protocol import Effort
@@ -17,6 +17,7 @@ from support.codecs.kernels import NAMES, every_kernel, running
 from support.models.tiny_models import base, finetune
 
 BF16 = WORD_KINDS[DType.BF16]
+DEFAULT = int(Effort.DEFAULT)
 MATRICES = ("up.weight", "head.weight", "embedding.weight")
 
 
@@ -66,7 +67,7 @@ def test_every_kernel_finds_the_same(name: str) -> None:
         found = []
         for kernels in NAMES:
             with running(kernels):
-                found.append(fit_directions(BF16, source, near))
+                found.append(find_low_rank(BF16, source, near, DEFAULT))
         assert all(each == found[0] for each in found)
 
 
@@ -75,7 +76,7 @@ def test_every_kernel_finds_the_same(name: str) -> None:
 def test_a_product_is_found_in_matrices_of_any_shape(shape: tuple[int, int], kernels: str) -> None:
     source, near = merged(*shape, rank=3, size=2e-3)
     with running(kernels):
-        left, right, floor, *_ = fit_directions(BF16, source, near)
+        left, right, floor, *_ = find_low_rank(BF16, source, near, DEFAULT)
         frame = frame_of(source, near)
     low_rank = LowRank(
         np.frombuffer(left, np.int16).reshape(shape[0], -1),
@@ -110,14 +111,14 @@ def test_merged_adapters_take_a_few_times_their_factors_at_most(
 @pytest.mark.parametrize(
     ("side", "rank", "size"), [(700, 4, 1e-3), (1500, 2, 1e-3), (2048, 8, 3e-4)], ids=str
 )
-def test_large_merges_are_sharpened(side: int, rank: int, size: float) -> None:
+def test_large_merges_are_refined(side: int, rank: int, size: float) -> None:
     source, near = merged(side, side, rank, size)
     frame = frame_of(source, near)
     assert decoded(frame, near) == source.tobytes()
     assert len(frame) < 2 * 2 * rank * sum(source.shape)
 
 
-def test_every_kernel_sharpens_alike() -> None:
+def test_every_kernel_refines_alike() -> None:
     for product in (torch.float32, torch.bfloat16):
         source, near = merged(600, 333, 2, 1e-3, product)
         frames = []
@@ -130,9 +131,8 @@ def test_every_kernel_sharpens_alike() -> None:
 def test_merges_whose_product_was_rounded_are_found_out() -> None:
     for product in (torch.float32, torch.bfloat16):
         source, near = merged(900, 900, 4, 1e-3, product)
-        *_, is_rounded, is_worth_more = fit_directions(BF16, source, near)
+        *_, is_rounded, _ = find_low_rank(BF16, source, near, DEFAULT)
         assert is_rounded == (product is torch.bfloat16)
-        assert not is_worth_more
         frame = frame_of(source, near)
         assert decoded(frame, near) == source.tobytes()
         assert len(frame) < 2.2 * 2 * 4 * sum(source.shape)
@@ -163,12 +163,10 @@ def test_rows_and_columns_of_a_merge_may_differ_in_size(spread: float, by_row: b
     assert len(frame) < 2.2 * 2 * 4 * sum(source.shape)
 
 
-def test_what_passes_do_not_sharpen_is_looked_at_closer() -> None:
+def test_least_squares_refine_what_passes_do_not() -> None:
     scales = np.ones(640)
     scales[::100] = 100
     source, near = scaled_merge(scales, by_row=False)
-    *_, is_worth_more = fit_directions(BF16, source, near)
-    assert is_worth_more
     frame = frame_of(source, near)
     assert decoded(frame, near) == source.tobytes()
     assert len(frame) < 4 * 2 * 4 * sum(source.shape)
@@ -186,15 +184,15 @@ def test_one_difference_beyond_all_numbers_spoils_nothing() -> None:
 def test_new_rows_have_no_part_in_it() -> None:
     source, near = pair_of("up.weight")
     more = np.random.default_rng(0).integers(0x3C00, 0x3F80, (40, source.shape[1]), np.uint16)
-    left, right, floor, *_ = fit_directions(BF16, source, near)
-    all_left, all_right, all_floor, *_ = fit_directions(
-        BF16, np.vstack([source, more]), np.vstack([near, np.zeros_like(more)])
+    left, right, floor, *_ = find_low_rank(BF16, source, near, DEFAULT)
+    all_left, all_right, all_floor, *_ = find_low_rank(
+        BF16, np.vstack([source, more]), np.vstack([near, np.zeros_like(more)]), DEFAULT
     )
     assert len(left) > 0
     assert (all_right, all_floor) == (right, floor)
     assert all_left == left + bytes(len(all_left) - len(left))
     nothing = np.zeros_like(more)
-    assert fit_directions(BF16, more, nothing)[0] == b""
+    assert find_low_rank(BF16, more, nothing, DEFAULT)[0] == b""
 
 
 @settings(max_examples=40)
@@ -227,11 +225,11 @@ def test_words_of_any_bits_come_back(
 def test_unrelated_and_equal_matrices_have_none() -> None:
     source, near = pair_of("up.weight")
     stranger = words_of(base(1)["up.weight"])
-    assert fit_directions(BF16, stranger, near)[0] == b""
-    assert fit_directions(BF16, near, near)[0] == b""
-    assert fit_directions(BF16, source[:63].copy(), near[:63].copy())[0] == b""
+    assert find_low_rank(BF16, stranger, near, DEFAULT)[0] == b""
+    assert find_low_rank(BF16, near, near, DEFAULT)[0] == b""
+    assert find_low_rank(BF16, source[:63].copy(), near[:63].copy(), DEFAULT)[0] == b""
     for shape in [(5, 0), (64, 0)]:
-        assert fit_directions(BF16, *[np.zeros(shape, np.uint16)] * 2)[0] == b""
+        assert find_low_rank(BF16, *[np.zeros(shape, np.uint16)] * 2, DEFAULT)[0] == b""
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1e-7, 1e7], ids=str)
@@ -240,20 +238,20 @@ def test_a_product_is_found_in_numbers_of_any_size(scale: float) -> None:
     weights = random.standard_normal((128, 96)) * 0.02
     step = random.standard_normal((128, 2)) @ random.standard_normal((2, 96)) * 3e-3
     source, near = (words_of(torch.from_numpy(each * scale)) for each in (weights + step, weights))
-    assert len(fit_directions(BF16, source, near)[0]) > 0
+    assert len(find_low_rank(BF16, source, near, DEFAULT)[0]) > 0
 
 
 def test_arguments_that_do_not_fit_are_refused() -> None:
     source, near = pair_of("up.weight")
-    for kind, words, others in [
-        (WORD_KINDS[DType.F16], source, near),
-        (BF16, source[:-1], near),
-        (BF16, source[::2], near[::2]),
-        (BF16, source.view(np.uint32), near.view(np.uint32)),
-        (BF16, np.zeros((65537, 64), np.uint16), np.zeros((65537, 64), np.uint16)),
+    for kind, words, others, effort in [
+        (WORD_KINDS[DType.I16], source, near, 2),
+        (BF16, source[:-1], near, 2),
+        (BF16, source[::2], near[::2], 2),
+        (BF16, source.view(np.uint32), near.view(np.uint32), 2),
+        (BF16, source, near, 1),
     ]:
-        with pytest.raises(ValueError, match=r"shapes differ|words of another|follow"):
-            fit_directions(kind, words, others)
+        with pytest.raises(ValueError, match=r"shapes differ|another size|predicted|follow|effort"):
+            find_low_rank(kind, words, others, effort)
     rows, columns = source.shape
     data = source.tobytes(), near.tobytes()
     with pytest.raises(ValueError, match="words and base"):

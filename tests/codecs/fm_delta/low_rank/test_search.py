@@ -1,6 +1,7 @@
 """Thin factors predict what really trained models became, and are left out where they cannot."""
 
 import inspect
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import numpy as np
@@ -10,15 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.fm_delta.low_rank.least_squares import Steps
 from deltahub.codecs.fm_delta.low_rank.prediction import FLOAT_WORDS, LowRank, Words, predict
-from deltahub.codecs.fm_delta.low_rank.randomized_svd import Factors, sketch
-from deltahub.codecs.fm_delta.low_rank.refine import Effort, sharpened
-from deltahub.codecs.fm_delta.low_rank.search import fit_low_rank
-from deltahub.codecs.fm_delta.low_rank.tensor_pair import Pair
+from deltahub.codecs.fm_delta.low_rank.search import find_product
+from deltahub.codecs.protocol import Effort
 from deltahub.codecs.reference.prediction import predicted, rounded_product
 from deltahub.codecs.reference.words import Words as ReferenceWords
 from deltahub.codecs.reference.words import signed
+from support.codecs.kernels import NAMES, every_kernel, running
 from support.codecs.low_rank_statement import deltas, factor_bits, residual_bits
 from support.models.tiny_models import base, cast, finetune
 
@@ -60,11 +59,23 @@ def test_a_prediction_is_what_the_format_says(dtype: DType, data: st.DataObject)
     assert predict(dtype, base_words, low_rank).ravel().tolist() == expected
 
 
+def fit_low_rank(
+    dtype: DType,
+    source: Words,
+    near: Words,
+    rows: int,
+    columns: int,
+    effort: Effort = Effort.DEFAULT,
+) -> LowRank | None:
+    found = find_product(dtype, source, near, rows, columns, effort)
+    return None if found is None else found.low_rank
+
+
 def coded_bits(dtype: DType, after: Words, predicted: Words) -> float:
     return residual_bits(deltas(after, predicted), np.zeros(after.shape, np.int64))
 
 
-@pytest.mark.parametrize("effort", ["default", "max"])
+@pytest.mark.parametrize("effort", [Effort.DEFAULT, Effort.MAX], ids=lambda effort: effort.name)
 def test_a_fine_tune_is_predicted_in_fewer_bits(effort: Effort) -> None:
     before, after = (words_of(t["up.weight"], DType.BF16) for t in (base(), finetune(1e-4)))
     fit = fit_low_rank(DType.BF16, after, before, *before.shape, effort)
@@ -105,7 +116,11 @@ def merged_words(dtype: DType, rank: int, *, is_rounded: bool) -> tuple[Words, W
 @pytest.mark.parametrize("is_rounded", [False, True])
 @pytest.mark.parametrize(
     ("dtype", "most", "effort"),
-    [(DType.BF16, 1.6, "max"), (DType.F16, 2, "default"), (DType.F16, 2, "max")],
+    [
+        (DType.BF16, 1.6, Effort.MAX),
+        (DType.F16, 2, Effort.DEFAULT),
+        (DType.F16, 2, Effort.MAX),
+    ],
 )
 def test_a_merged_adapter_is_found_behind_the_rounding(
     dtype: DType, most: float, is_rounded: bool, effort: Effort
@@ -130,17 +145,12 @@ def test_an_adapter_whose_sums_were_rounded_more_than_its_words_is_found() -> No
     for k in range(8):  # in F32, one by one
         product += torch.outer(left[:, k], right[k])
     before, after = (words_of(t, DType.F32) for t in (layer, layer + product / 4))
-    pair = Pair(DType.F32, after, before)
-    merge = sharpened(pair, directions(pair).first(10), "default")
-    assert merge is not None
-    strengths = merge.factors.strengths
-    assert int((strengths > 1e-6 * strengths[0]).sum()) == 8
-
-
-def directions(pair: Pair) -> Factors:
-    found = sketch(pair, 12, 1)
-    assert found is not None
-    return found[0]
+    fit = fit_low_rank(DType.F32, after, before, *before.shape)
+    assert fit is not None
+    assert fit.rank in {8, 3 * 8}  # the latter in two parts, for the digits of F32
+    factors = factor_bits(fit.left) + factor_bits(fit.right.T)
+    coded = factors + coded_bits(DType.F32, after, predict(DType.F32, before, fit))
+    assert coded < 0.55 * coded_bits(DType.F32, after, before)
 
 
 def test_components_that_rounding_hides_are_found_and_noise_is_not() -> None:
@@ -150,29 +160,39 @@ def test_components_that_rounding_hides_are_found_and_noise_is_not() -> None:
     faint = ((left[:, :4] * strengths[:4]) @ right[:4]).float()
     before = words_of(layer, DType.BF16)
     after = words_of(layer.float() + faint, DType.BF16)
-    pair = Pair(DType.BF16, after, before)
-    merge = sharpened(pair, directions(pair).first(8), "default")
-    assert merge is not None
-    found = merge.factors.strengths
-    assert len(found) == 4
-    assert np.allclose(found, strengths[:4], rtol=0.3)
+    fit = fit_low_rank(DType.BF16, after, before, *before.shape, Effort.MAX)
+    assert fit is not None
+    assert fit.rank == 4
+    products = np.linalg.svd(fit.product().astype(np.float64), compute_uv=False)[:4]
+    expected = strengths[:4].numpy() * products[0] / float(strengths[0])
+    assert np.allclose(products, expected, rtol=0.3)
 
 
-def test_what_no_adapter_made_is_taken_for_no_merge(monkeypatch: pytest.MonkeyPatch) -> None:
-    before, after = (words_of(t["up.weight"], DType.BF16) for t in (base(), finetune(1e-4)))
-    pair = Pair(DType.BF16, after, before)
-    monkeypatch.delattr(Steps, "left")  # seen before the first fit
-    assert sharpened(pair, directions(pair).first(8), "default") is None
-
-
-def test_the_same_input_has_the_same_fit() -> None:
-    before, after = (words_of(t["up.weight"], DType.BF16) for t in (base(), finetune(1e-4)))
-    one, other = (fit_low_rank(DType.BF16, after, before, *before.shape) for _ in range(2))
-    assert one is not None
-    assert other is not None
-    assert one.floor == other.floor
-    assert np.array_equal(one.left, other.left)
-    assert np.array_equal(one.right, other.right)
+@every_kernel
+@every_dtype
+@pytest.mark.parametrize("effort", [Effort.DEFAULT, Effort.MAX], ids=lambda effort: effort.name)
+def test_the_same_input_has_the_same_fit(kernels: str, dtype: DType, effort: Effort) -> None:
+    """By any kernels, and in threads beside each other."""
+    trained = tuple(words_of(t["up.weight"], dtype) for t in (base(), finetune(1e-4)))
+    merged = merged_words(dtype, 4, is_rounded=False)
+    for before, after in (trained, merged):
+        with running(kernels), ThreadPoolExecutor(2) as threads:
+            fits = list(
+                threads.map(
+                    lambda words: find_product(dtype, *words, *words[0].shape, effort),
+                    [(after, before)] * 2,
+                )
+            )
+        with running(NAMES[0]):
+            fits.append(find_product(dtype, after, before, *before.shape, effort))
+        one = fits[0]
+        assert one is not None
+        for fit in fits[1:]:
+            assert fit is not None
+            assert fit.low_rank.floor == one.low_rank.floor
+            assert fit.low_rank.is_rounded == one.low_rank.is_rounded
+            assert np.array_equal(fit.low_rank.left, one.low_rank.left)
+            assert np.array_equal(fit.low_rank.right, one.low_rank.right)
 
 
 @every_dtype
@@ -180,7 +200,7 @@ def test_unrelated_models_and_equal_ones_have_no_factors(dtype: DType) -> None:
     name = "up.weight"
     before, stranger = (words_of(base(seed)[name], dtype) for seed in (0, 1))
     assert fit_low_rank(dtype, stranger, before, *before.shape) is None
-    assert fit_low_rank(dtype, before, before, *before.shape, "max") is None
+    assert fit_low_rank(dtype, before, before, *before.shape, Effort.MAX) is None
 
 
 def test_small_tensors_and_other_dtypes_have_no_factors() -> None:
