@@ -133,6 +133,7 @@ def print_table(rows: list[Row], stored: int, metadata: int, elapsed_s: float) -
         "model",
         "files",
         "pushed",
+        "stored",
         "pull, empty",
         "pull, base",
         "push s",
@@ -144,6 +145,7 @@ def print_table(rows: list[Row], stored: int, metadata: int, elapsed_s: float) -
             row.name,
             megabytes(row.size_bytes),
             megabytes(row.pushed_bytes),
+            megabytes(row.stored_bytes),
             megabytes(row.empty_pull_bytes),
             "-" if row is rows[0] else megabytes(row.base_pull_bytes),
             f"{row.push_s:.1f}",
@@ -159,6 +161,7 @@ def print_table(rows: list[Row], stored: int, metadata: int, elapsed_s: float) -
             "total",
             megabytes(total),
             megabytes(sum(row.pushed_bytes for row in rows)),
+            megabytes(sum(row.stored_bytes for row in rows)),
             megabytes(sum(row.empty_pull_bytes for row in rows)),
             megabytes(sum(row.base_pull_bytes for row in rows[1:])),
             f"{sum(row.push_s for row in rows):.1f}",
@@ -175,7 +178,7 @@ def print_table(rows: list[Row], stored: int, metadata: int, elapsed_s: float) -
     say(
         f"\nstored after `deltahub gc --apply`: {megabytes(stored)} MB, "
         f"{100 * stored / total:.1f} % of the files' bytes "
-        f"(metadata apart: {megabytes(metadata)} MB)\n"
+        f"(databases apart: {megabytes(metadata)} MB, write-ahead logs included)\n"
         f"verified {verified} of {len(rows)} models, every file's SHA-256 and every logit, "
         f"twice each; {elapsed_s:.0f} s in all"
     )
