@@ -210,7 +210,7 @@ def test_it_waits_for_a_push_that_is_being_proved(
     with reg.db.write() as session:
         repository = load_repository(session, alice, "alice/m")
         queue.enqueue(session, "prove_recipe", {"landing_id": "1" * 32}, repository.id)
-    with pytest.raises(Conflict, match="being proved"):
+    with pytest.raises(Conflict, match="being verified"):
         make_public(reg, FileReader(reg), alice, "alice/m")
     assert get_repository(reg, alice, "alice/m").is_private
 

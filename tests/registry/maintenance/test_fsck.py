@@ -295,7 +295,7 @@ def test_the_tests_reach_every_code() -> None:
         "landing_missing",
         "landing_size",
         "landing_hash",
-        "xorb_missing",  # test_xet_uploads.py
+        "xorb_missing",  # tests/registry/xet/test_uploads.py
         "xorb_size",
         "xorb_hash",
         "unknown_object",

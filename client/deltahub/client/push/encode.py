@@ -98,7 +98,8 @@ def _try(
     base = base_set.match(info)
     if base is None or base.hash == tensor:
         return
-    if base.too_deep is not None:
+    # The tensor itself is no base that it misses for its depth.
+    if base.too_deep is not None and base.too_deep != tensor:
         forbidden = align(info, replace(base, hash=base.too_deep))
         if forbidden is not None:
             with suppress(MissingTensor):  # gone since it was looked up

@@ -6,11 +6,7 @@ from typing import Literal
 from deltahub.registry.errors import Forbidden, Unauthorized
 
 Action = Literal["read", "write", "admin"]
-
-
 Scope = Literal["read", "write", "admin"]
-
-
 Role = Literal["read", "write", "admin"]
 
 
@@ -40,8 +36,6 @@ class Caller:
 
 
 ANONYMOUS: Caller | None = None
-
-
 NO_TOKEN = (
     "this needs a token: `deltahub login` stores yours; the hub's operator makes one with"
     " `deltahub user token create`"

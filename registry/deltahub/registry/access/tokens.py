@@ -18,11 +18,7 @@ from deltahub.registry.errors import InvalidRequest, NotFound, Unauthorized
 from deltahub.registry.registry import Registry
 
 TOKEN_PREFIX = "dh_"
-
-
 _MARK = re.compile(r"([0-9]{1,18})-([0-9a-f]{16})")
-
-
 MAX_LABEL = 200
 
 

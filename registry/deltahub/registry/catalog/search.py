@@ -18,6 +18,7 @@ from deltahub.registry.names import quoted
 from deltahub.registry.registry import Registry
 
 Order = Literal["created", "changed"]
+MAX_PAGE = 1000
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,12 @@ class Listed:
         """The cursor of the page that starts after this repository."""
         head = 0 if self.head is None or order == "created" else self.head.id
         return f"{head}-{self.repository.id}"
+
+
+@dataclass(frozen=True)
+class RepositoryPage:
+    items: list[RepositoryInfo]
+    next_cursor: str | None
 
 
 def search(
@@ -66,15 +73,6 @@ def search(
         Listed(repository, f"{name}/{repository.name}", head)
         for repository, name, head in session.execute(query)
     ]
-
-
-MAX_PAGE = 1000
-
-
-@dataclass(frozen=True)
-class RepositoryPage:
-    items: list[RepositoryInfo]
-    next_cursor: str | None
 
 
 def list_repositories(

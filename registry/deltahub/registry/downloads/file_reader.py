@@ -214,7 +214,7 @@ class FileReader(TensorReader):
 
     def _landing_pieces(self, file: File, start: int, end: int) -> Iterator[memoryview]:
         if file.landing_id is None:
-            raise NotReady(f"file {file.sha256} is not proved yet; wait for its job")
+            raise NotReady(f"file {file.sha256} is not verified yet; wait for its job")
         for first in range(start, end, MIB):
             out = allocate_buffer(min(MIB, end - first))
             try:

@@ -170,4 +170,4 @@ def _refuse_while_verifying(session: ReadSession, repository: Repository) -> Non
         Job.repository_id == repository.id, Job.kind == VERIFY_KIND, Job.state.in_(queue.ACTIVE)
     )
     if session.scalar(query.limit(1)) is not None:
-        raise Conflict("a push to this repository is being proved; try again when it is over")
+        raise Conflict("a push to this repository is being verified; try again when it is over")

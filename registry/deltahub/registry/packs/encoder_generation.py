@@ -19,8 +19,8 @@ def generation_of(effort: Effort) -> int:
     """The generation of this release's encoders at an effort.
 
     It grows with each new codec or codec version, then with the effort. Encoding a frame of a lower
-    generation again may make it smaller. Codecs are never removed and their versions only grow, so
-    no later release has a lower generation for the same effort.
+    generation again may make it smaller. Releases keep every codec and never lower a version, so no
+    later release has a lower generation for the same effort.
     """
     return sum(codec.version for codec in BY_ID.values()) * _EFFORTS + effort
 

@@ -57,7 +57,11 @@ async def put_upload(
     hub: HubDep,
     caller: CallerDep,
     content_range: Annotated[
-        str | None, Header(description="bytes a-b/total, for a part that begins at byte a")
+        str | None,
+        Header(
+            description="bytes a-b/total, for a part that begins at byte a; bytes */total with an"
+            " empty body, if the hub has all bytes and has not completed the upload"
+        ),
     ] = None,
 ) -> UploadOut:
     """Send a file, or with Content-Range its next part."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 # Code -> meaning; docs and `deltahub fsck --help` show both.
 CODES = {
     "ref_dangling": "a branch or tag points at no revision of its repository",
-    "entry_dangling": "a revision lists a file that has no row, or is not proved",
+    "entry_dangling": "a revision lists a file that has no row, or is not verified",
     "file_incomplete": "a file's row names neither an upload nor a recipe that is there",
     "file_tensors": "a file's recipe and the rows of the tensors it needs differ",
     "file_domain": "a file refers to a tensor that it may not refer to",
