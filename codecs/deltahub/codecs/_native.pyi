@@ -206,33 +206,33 @@ def encode_delta_frame(kind: int, source: bytes | bytearray | memoryview, base: 
     """
 
 @overload
-def ask(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], products: numpy.typing.NDArray[numpy.float32], typical: int, octaves: int, margin: float | None, inertia: float, is_rounded: bool, weights: numpy.typing.NDArray[numpy.float32], pulls: numpy.typing.NDArray[numpy.float32]) -> None:
+def weighted_residuals(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], products: numpy.typing.NDArray[numpy.float32], typical: int, octaves: int, margin: float | None, satisfied_weight: float, is_rounded: bool, weights: numpy.typing.NDArray[numpy.float32], residuals: numpy.typing.NDArray[numpy.float32]) -> None:
     """
-    Fills `weights` of words, and `pulls`: how far their products should move, times the weight.
+    Fills `weights` of words, and `residuals`: how far their products should move, times the weight.
     products: what was added to the base, so far as it is known. typical: the exponent field of
-    the typical ulp. octaves, margin, inertia: see AskedRule. is_rounded: see
+    the typical ulp. octaves, margin, satisfied_weight: see TargetRule. is_rounded: see
     prediction.LowRank. ValueError unless all have the same shape.
     """
 
 @overload
-def ask(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], products: numpy.typing.NDArray[numpy.float64], typical: int, octaves: int, margin: float | None, inertia: float, is_rounded: bool, weights: numpy.typing.NDArray[numpy.float32], pulls: numpy.typing.NDArray[numpy.float32]) -> None:
+def weighted_residuals(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], products: numpy.typing.NDArray[numpy.float64], typical: int, octaves: int, margin: float | None, satisfied_weight: float, is_rounded: bool, weights: numpy.typing.NDArray[numpy.float32], residuals: numpy.typing.NDArray[numpy.float32]) -> None:
     """The same of float64 products."""
 
 @overload
-def half_step(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], own: numpy.typing.NDArray[numpy.float32], given: numpy.typing.NDArray[numpy.float32], typical: int, octaves: int, margin: float | None, inertia: float, is_rounded: bool, solutions: numpy.typing.NDArray[numpy.float64]) -> None:
+def least_squares_step(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], own: numpy.typing.NDArray[numpy.float32], given: numpy.typing.NDArray[numpy.float32], typical: int, octaves: int, margin: float | None, satisfied_weight: float, is_rounded: bool, solutions: numpy.typing.NDArray[numpy.float64]) -> None:
     """
     Fills `solutions` with what `own` (a row for each row of words) should be moved by, so that
-    own @ given (a column for each column of words) is nearer to what the words ask for: see
-    `ask`. Words may have any strides. The squares of words that are no finer than most of
+    own @ given (a column for each column of words) is nearer to what the words weighted_residuals for: see
+    `weighted_residuals`. Words may have any strides. The squares of words that are no finer than most of
     their row are taken for those of the mean column, and a little is added to diagonals.
     ValueError where shapes do not fit each other.
     """
 
 @overload
-def half_step(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], own: numpy.typing.NDArray[numpy.float64], given: numpy.typing.NDArray[numpy.float64], typical: int, octaves: int, margin: float | None, inertia: float, is_rounded: bool, solutions: numpy.typing.NDArray[numpy.float64]) -> None:
+def least_squares_step(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], own: numpy.typing.NDArray[numpy.float64], given: numpy.typing.NDArray[numpy.float64], typical: int, octaves: int, margin: float | None, satisfied_weight: float, is_rounded: bool, solutions: numpy.typing.NDArray[numpy.float64]) -> None:
     """The same of float64 products."""
 
-def trial_bits(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], left: numpy.typing.NDArray[numpy.int16], right: numpy.typing.NDArray[numpy.int16], floor: int, is_rounded: bool) -> float:
+def estimated_bits(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], left: numpy.typing.NDArray[numpy.int16], right: numpy.typing.NDArray[numpy.int16], floor: int, is_rounded: bool) -> float:
     """
     About how many bits words take after a prediction from the base by factors: left is
     rows x rank, right rank x columns; rank 0 predicts the base. floor, is_rounded: see

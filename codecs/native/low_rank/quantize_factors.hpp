@@ -26,7 +26,7 @@ struct QuantizationPlan {
   double error_of_noise = 0;  // of which the noises below are shares
   // Components that may be kept. With a least rank, 1 or more, as many are kept even where none pay.
   std::size_t least_rank = 0, greatest_rank = most_rank;
-  // log2 of how much noise rounding a component may add, from the finest to the coarsest that is looked
+  // log2 of how much noise rounding a component may add, from the finest to the coarsest that is projected
   // at, of what the error would allow.
   int finest_noise = -8, coarsest_noise = 2;
 };
@@ -57,7 +57,7 @@ class QuantizedComponents {
   // The first components in one unit, and two more for each, of what rounding its factors has lost: 16
   // bits a factor may be too few for words that have more than 8 digits. coarser: log2 of the unit, in the
   // finest one that the format has. Of rank 0 where the unit has no exponent.
-  LowRank best_of_two_parts(std::size_t rank, int coarser) const {
+  LowRank quantized_with_remainders(std::size_t rank, int coarser) const {
     const int unit = least_unit(rank) + coarser;
     LowRank found;
     found.floor = unit + unit_of_floor;
@@ -66,7 +66,7 @@ class QuantizedComponents {
     found.left.resize(rows_ * 3 * rank), found.right.resize(columns_ * 3 * rank);
     std::vector<double> scales(rank), gains(rank);
     for (std::size_t k = 0; k < rank; ++k) {
-      scales[k] = std::sqrt(std::ldexp(found_.strengths[k], -unit));
+      scales[k] = std::sqrt(std::ldexp(found_.singular_values[k], -unit));
       // What is lost is below 1/2: it is multiplied, and what it belongs to divided, so that the integers
       // of both are as coarse.
       gains[k] = std::max(std::sqrt(scales[k] / std::sqrt(std::sqrt(size_)) * 3.5), 1.0);
@@ -85,7 +85,7 @@ class QuantizedComponents {
     for (std::size_t k = 0; k < rank; ++k)
       for (std::size_t j = 0; j < columns_; ++j) {
         const double number =
-            double(found_.right[j * n_ + k]) / found_.strengths[k] * (scales[k] / balance());
+            double(found_.right[j * n_ + k]) / found_.singular_values[k] * (scales[k] / balance());
         const double whole = std::rint(number);
         std::int16_t* const out = &found.right[k * columns_ + j];
         out[0] = integer(whole), out[rank * columns_] = integer(number / gains[k]);
@@ -103,7 +103,7 @@ class QuantizedComponents {
   };
 
   // What takes the fewest bits by the model of sizes. The noise of a rounded component grows with its
-  // strength and with its unit: so the strongest has the finest unit, and the weaker ones multiples of
+  // singular_value and with its unit: so the largest has the finest unit, and the weaker ones multiples of
   // it by powers of two.
   Kept fewest(const UlpShares<Words>& ulps, const QuantizationPlan& plan) const {
     const double root = std::sqrt(size_), n_values = double(rows_ + columns_);
@@ -118,11 +118,11 @@ class QuantizedComponents {
       std::size_t rank = 0;
       double added = 0, of_factors = 0;
       for (std::size_t k = 0; k < greatest; ++k) {
-        const double finest = std::log2(6 * noise * root / found_.strengths[k]);
+        const double finest = std::log2(6 * noise * root / found_.singular_values[k]);
         const int first = k == 0 ? std::max(int(std::rint(finest)), least) : units[0];
         units[k] = first + std::clamp(int(std::rint(finest)) - first, 0, most_stride);
-        added += std::ldexp(found_.strengths[k], units[k]) / (6 * root);
-        const double square = std::ldexp(found_.strengths[k] / root, -units[k]);
+        added += std::ldexp(found_.singular_values[k], units[k]) / (6 * root);
+        const double square = std::ldexp(found_.singular_values[k] / root, -units[k]);
         of_factors += n_values * std::log2(1 + 17 * square) / 2 + bits_of_tables;
         if (k + 1 < plan.least_rank) continue;
         const double bits = size_ * ulps.bits(std::log2(plan.error[k] + added)) + of_factors;
@@ -133,7 +133,7 @@ class QuantizedComponents {
     return best;
   }
 
-  std::vector<double> largest(const UnsetNumbers<Real>& rows) const {
+  std::vector<double> largest(const UninitializedVector<Real>& rows) const {
     std::vector<Real> found(n_);
     for (std::size_t i = 0; i < rows.size(); i += n_)
       for (std::size_t k = 0; k < n_; ++k) found[k] = std::max(found[k], std::abs(rows[i + k]));
@@ -143,9 +143,9 @@ class QuantizedComponents {
   int least_unit(std::size_t rank) const {
     double largest = 1e-300;
     for (std::size_t k = 0; k < rank; ++k) {
-      const double of_right = largest_right_[k] / found_.strengths[k] / balance();
+      const double of_right = largest_right_[k] / found_.singular_values[k] / balance();
       const double most = std::max(largest_left_[k] * balance(), of_right);
-      largest = std::max(largest, found_.strengths[k] * most * most);
+      largest = std::max(largest, found_.singular_values[k] * most * most);
     }
     // Less than a unit above what is left of the greatest product, and of the greatest integers.
     const double of_product = std::log2(std::sqrt(found_.energy(rank) / size_) * reach) - 30;
@@ -167,14 +167,14 @@ class QuantizedComponents {
     std::vector<Real> of_left(n_), of_right(n_);
     std::vector<std::int32_t> shifts_left(n_), shifts_right(n_);
     for (std::size_t k = 0; k < kept.rank; ++k) {
-      const double scale = std::sqrt(std::ldexp(found_.strengths[k], -kept.units[k]));
+      const double scale = std::sqrt(std::ldexp(found_.singular_values[k], -kept.units[k]));
       of_left[k] = Real(scale * balance());
-      of_right[k] = Real(scale / balance() / found_.strengths[k]);  // it is as long as its strength
+      of_right[k] = Real(scale / balance() / found_.singular_values[k]);  // it is as long as its singular_value
       const int stride = kept.units[k] - kept.units[0];
       shifts_left[k] = (stride + 1) / 2, shifts_right[k] = stride / 2;
     }
     found.left.resize(rows_ * kept.rank), found.right.resize(columns_ * kept.rank);
-    std::int16_t numbers[most_directions];
+    std::int16_t numbers[most_components];
     for (std::size_t i = 0; i < rows_; ++i) {
       make_integers(&found_.left[i * n_], of_left.data(), shifts_left.data(), numbers);
       std::copy_n(numbers, kept.rank, &found.left[i * kept.rank]);

@@ -1,5 +1,5 @@
 // About how many bits words take after a prediction, and its factors beside them: entropies of what
-// is counted, with no table made. Not part of the format.
+// is ordinal, with no table made. Not part of the format.
 #pragma once
 
 #include <algorithm>
@@ -33,11 +33,11 @@ inline double log2_of(std::uint32_t count) {
 }
 
 // Counts of symbols by class.
-class TrialCounts {
+class SymbolCounts {
  public:
-  explicit TrialCounts(std::size_t n_classes) : counts_(n_classes * n_trial_symbols) {}
+  explicit SymbolCounts(std::size_t n_classes) : counts_(n_classes * n_estimate_symbols) {}
 
-  // keys: class * n_trial_symbols + symbol.
+  // keys: class * n_estimate_symbols + symbol.
   void add(const std::uint16_t* keys, std::size_t n) {
     for (std::size_t j = 0; j < n; ++j) ++counts_[keys[j]][j % n_ways];
   }
@@ -46,14 +46,14 @@ class TrialCounts {
   // learn these, and raw digits.
   double bits() const {
     double bits = 0;
-    for (std::size_t begin = 0; begin < counts_.size(); begin += n_trial_symbols) {
+    for (std::size_t begin = 0; begin < counts_.size(); begin += n_estimate_symbols) {
       double of_class = 0, n_symbols = 0;
-      for (std::size_t symbol = 0; symbol < n_trial_symbols; ++symbol) {
+      for (std::size_t symbol = 0; symbol < n_estimate_symbols; ++symbol) {
         const Ways& ways = counts_[begin + symbol];
         const double count = ways[0] + ways[1];
         if (count == 0) continue;
         of_class += count, n_symbols += 1;
-        bits += count * (trial_width(symbol) - log2_of(ways[0] + ways[1]));
+        bits += count * (estimate_width(symbol) - log2_of(ways[0] + ways[1]));
       }
       if (of_class == 0) continue;
       bits += of_class * std::log2(of_class);
@@ -70,7 +70,7 @@ class TrialCounts {
 };
 
 // What predicts rows of words: left is rows x rank, right rank x columns.
-struct TrialFactors {
+struct SampledFactors {
   std::size_t rank = 0;
   int floor = 1;
   bool is_rounded = false;  // the product, before it is added
@@ -80,18 +80,18 @@ struct TrialFactors {
 
 // Words of a few rows, and what is predicted of them.
 template <class Words>
-class Trial {
+class ResidualEntropy {
  public:
   using Word = typename Words::Word;
 
-  Trial(const Kernels& kernels, const SearchKernels& search, std::size_t columns)
+  ResidualEntropy(const Kernels& kernels, const SearchKernels& search, std::size_t columns)
       : kernels_(kernels), search_(search), columns_(columns), predicted_(columns),
         deltas_(columns), sizes_(columns), keys_(columns), products_(4 * columns),
-        counts_(n_trial_classes) {}
+        counts_(n_estimate_classes) {}
 
   // source[i], base[i]: the words of row i.
   template <class Rows>
-  double bits(const Rows& source, const Rows& base, std::size_t rows, const TrialFactors& factors) {
+  double bits(const Rows& source, const Rows& base, std::size_t rows, const SampledFactors& factors) {
     const std::size_t rank = factors.rank, filled = padded_rank(kernels_, rank);
     const RightFactor right(kernels_, {factors.right, factors.right + rank * columns_}, rank,
                             columns_);
@@ -137,7 +137,7 @@ class Trial {
   std::vector<float> sizes_;
   std::vector<std::uint16_t> keys_;
   std::vector<std::int32_t> products_;
-  TrialCounts counts_;
+  SymbolCounts counts_;
 };
 
 // Of factors: values is rows x rank, each component has a distribution of its own, and the low
@@ -149,7 +149,7 @@ inline double factor_bits(const SearchKernels& search, const std::int16_t* value
     for (std::size_t k = 0; k < rank; ++k) digits[k] |= std::uint16_t(values[i * rank + k]);
   std::vector<std::int32_t> shifts;
   for (const std::uint16_t all : digits) shifts.push_back(all ? std::countr_zero(all) : 0);
-  TrialCounts counts(rank);
+  SymbolCounts counts(rank);
   for (std::size_t i = 0; i < rows; ++i) {
     search.factor_keys(values + i * rank, shifts.data(), rank, keys.data());
     counts.add(keys.data(), rank);
@@ -159,17 +159,17 @@ inline double factor_bits(const SearchKernels& search, const std::int16_t* value
 
 // What a product would make of a frame's words, by some of its rows.
 template <class Words>
-class TrialRows {
+class SizeEstimate {
  public:
-  // n_words: about so many are coded for a try. n_counted: rows of factors that are counted.
-  TrialRows(const Kernels& kernels, const SearchKernels& search, WordRows source, WordRows base,
-            std::size_t n_words, std::size_t n_counted = 64)
-      : kernels_(kernels), search_(search), source_(source), base_(base), n_counted_(n_counted),
-        tried_(some_rows(std::clamp<std::size_t>(n_words / source.columns, n_few, n_counted))) {}
+  // n_words: about so many are coded for a try. n_factor_rows: rows of factors that are ordinal.
+  SizeEstimate(const Kernels& kernels, const SearchKernels& search, WordRows source, WordRows base,
+            std::size_t n_words, std::size_t n_factor_rows = 64)
+      : kernels_(kernels), search_(search), source_(source), base_(base), n_factor_rows_(n_factor_rows),
+        sampled_rows_(some_rows(std::clamp<std::size_t>(n_words / source.columns, n_few, n_factor_rows))) {}
 
   // Bits of all words without a product.
   double without() {
-    if (!without_) without_ = bits_of(tried_, {});
+    if (!without_) without_ = bits_of(sampled_rows_, {});
     return *without_;
   }
   // The same with the product, and those of its factors. may_be_rounded: says in it, too, whether it is
@@ -184,15 +184,15 @@ class TrialRows {
       const std::vector<std::size_t> few = some_rows(n_few);
       found.is_rounded = bits(few, true) < bits(few, false);
     }
-    return bits(tried_, found.is_rounded) + factors(found);
+    return bits(sampled_rows_, found.is_rounded) + factors(found);
   }
   double factors(const LowRank& found) const {
-    const std::vector<std::size_t> rows = evenly(n_counted_, source_.rows);
+    const std::vector<std::size_t> rows = evenly(n_factor_rows_, source_.rows);
     const auto rank = std::size_t(found.rank);
     const double of_left = factor_bits(search_, left_of(found, rows).data(), rows.size(), rank);
-    if (n_counted_ <= 64)
+    if (n_factor_rows_ <= 64)
       return of_left * double(source_.rows + source_.columns) / double(rows.size());
-    const std::vector<std::size_t> columns = evenly(n_counted_, source_.columns);
+    const std::vector<std::size_t> columns = evenly(n_factor_rows_, source_.columns);
     std::vector<std::int16_t> right;
     right.reserve(columns.size() * rank);
     for (const std::size_t column : columns)
@@ -223,19 +223,19 @@ class TrialRows {
       left.insert(left.end(), &found.left[row * rank], &found.left[row * rank] + rank);
     return left;
   }
-  double bits_of(const std::vector<std::size_t>& rows, const TrialFactors& factors) const {
+  double bits_of(const std::vector<std::size_t>& rows, const SampledFactors& factors) const {
     std::vector<const std::uint8_t*> source, base;
     for (const std::size_t row : rows) source.push_back(source_[row]), base.push_back(base_[row]);
-    Trial<Words> trial(kernels_, search_, source_.columns);
-    return trial.bits(source, base, rows.size(), factors) * double(source_.rows) /
+    ResidualEntropy<Words> entropy(kernels_, search_, source_.columns);
+    return entropy.bits(source, base, rows.size(), factors) * double(source_.rows) /
            double(rows.size());
   }
 
   const Kernels& kernels_;
   const SearchKernels& search_;
   WordRows source_, base_;
-  std::size_t n_counted_;
-  std::vector<std::size_t> tried_;
+  std::size_t n_factor_rows_;
+  std::vector<std::size_t> sampled_rows_;
   std::optional<double> without_;
 };
 

@@ -88,8 +88,8 @@ void keys(const std::uint8_t* deltas, const std::uint8_t* words, std::size_t n, 
     const std::int32_t bounded = std::min(std::max(z, least_class), most_class);
     const auto delta = std::int32_t(
         std::make_signed_t<Word>(load<Word>(deltas + j * sizeof(Word))));
-    out[j] = std::uint16_t((bounded - least_class) * std::int32_t(n_trial_symbols) +
-                           trial_symbol(delta));
+    out[j] = std::uint16_t((bounded - least_class) * std::int32_t(n_estimate_symbols) +
+                           estimate_symbol(delta));
   }
 }
 
@@ -111,8 +111,8 @@ void integers(const Real* values, const Real* scales, const std::int32_t* shifts
 void factor_keys(const std::int16_t* values, const std::int32_t* shifts, std::size_t rank,
                  std::uint16_t* keys) {
   for (std::size_t k = 0; k < rank; ++k)
-    keys[k] = std::uint16_t(std::int32_t(k * n_trial_symbols) +
-                            trial_symbol(std::int32_t(values[k]) >> shifts[k]));
+    keys[k] = std::uint16_t(std::int32_t(k * n_estimate_symbols) +
+                            estimate_symbol(std::int32_t(values[k]) >> shifts[k]));
 }
 
 }  // namespace
@@ -134,15 +134,15 @@ const SearchKernels DELTAHUB_SEARCH(DELTAHUB_ISA) = {
     .subtract_finite = DELTAHUB_OF_FLOATS(subtract_finite),
     .add_energies = DELTAHUB_OF_FLOATS(add_energies),
     .keys = DELTAHUB_OF_FLOATS(keys),
-    .ask = DELTAHUB_OF_REALS(ask, float),
-    .ask_exactly = DELTAHUB_OF_REALS(ask, double),
-    .pull = DELTAHUB_OF_FLOATS(pull),
+    .weighted_residuals = DELTAHUB_OF_REALS(weighted_residuals, float),
+    .weighted_residuals_exactly = DELTAHUB_OF_REALS(weighted_residuals, double),
+    .integer_weighted_residuals = DELTAHUB_OF_FLOATS(integer_weighted_residuals),
     .integers = integers<float>,
     .integers_exactly = integers<double>,
     .factor_keys = factor_keys,
     .whiten = whiten<float>,
-    .half_step = DELTAHUB_OF_REALS(half_step, float),
-    .half_step_exactly = DELTAHUB_OF_REALS(half_step, double),
+    .least_squares_step = DELTAHUB_OF_REALS(least_squares_step, float),
+    .least_squares_step_exactly = DELTAHUB_OF_REALS(least_squares_step, double),
     .multiply_integers = multiply_integers,
     .quantize = quantize,
     .interleave = interleave,

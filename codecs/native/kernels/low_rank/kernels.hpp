@@ -7,15 +7,15 @@
 
 namespace deltahub {
 
-// What words ask of the products that are added to them. A word tells its product as exactly as the word
+// What words weighted_residuals of the products that are added to them. A word tells its product as exactly as the word
 // itself is fine, so the small ones tell most. Products shall be near the differences (least squares), or lie
 // in the intervals that words were rounded from: the second is sharper, for products that are near.
-struct AskedRule {
+struct TargetRule {
   std::int32_t typical = 0;  // the exponent of the typical ulp
   std::int32_t octaves = 0;  // words finer than 2^-octaves of the typical one count as if they were as coarse
-  bool is_inside = false;    // of intervals; else least squares
+  bool uses_intervals = false;    // of intervals; else least squares
   float margin = 0;          // how far from an interval's ends, in ulps
-  float inertia = 0;         // what a word counts whose product lies in its interval
+  float satisfied_weight = 0;         // what a word counts whose product lies in its interval
   bool is_rounded = false;   // the product, before it is added
 };
 
@@ -27,18 +27,18 @@ struct WordGrid {
 
 // One factor of a product anew, given the other.
 template <class Real>
-struct HalfStep {
+struct LeastSquaresStep {
   WordGrid words, base;
   std::size_t n_systems, n;  // rows and columns of the words
   std::size_t rank;
   const Real* own;    // n_systems x rank
   const Real* given;  // rank x n
-  AskedRule rule;
+  TargetRule rule;
   double* solutions;  // n_systems x rank: what own shall move by
 };
 
 // Directions that a randomized SVD looks at: a multiple of the one, at most the other.
-inline constexpr std::size_t direction_step = 32, most_directions = 96;
+inline constexpr std::size_t component_step = 32, most_components = 96;
 
 // A matrix, and how far its rows and columns lie apart, in numbers.
 template <class Real>
@@ -48,7 +48,7 @@ struct Strided {
 };
 
 // What a word of weight 1 adds to sums of weights; words that weigh less than 1 add nothing.
-inline constexpr std::uint32_t whole_weight = 1u << 14;
+inline constexpr std::uint32_t unit_weight = 1u << 14;
 
 struct SearchKernels {
   // For each of the first kinds of words (see WordKind); null for one without prediction.
@@ -77,14 +77,14 @@ struct SearchKernels {
   Keys keys[4];
   // weights[j] of a word, and how far its product should move, times the weight.
   template <class Real>
-  using Ask = void (*)(const std::uint8_t* words, const std::uint8_t* base, const Real* products,
-                       std::size_t n, const AskedRule& rule, float* weights, float* pulls);
-  Ask<float> ask[4];
-  Ask<double> ask_exactly[4];
-  using Pull = std::uint32_t (*)(const std::uint8_t* words, const std::uint8_t* base,
+  using WeightedResiduals = void (*)(const std::uint8_t* words, const std::uint8_t* base, const Real* products,
+                       std::size_t n, const TargetRule& rule, float* weights, float* residuals);
+  WeightedResiduals<float> weighted_residuals[4];
+  WeightedResiduals<double> weighted_residuals_exactly[4];
+  using IntegerWeightedResiduals = std::uint32_t (*)(const std::uint8_t* words, const std::uint8_t* base,
                                  const std::int32_t* products, float unit, std::size_t n,
-                                 const AskedRule& rule, float* pulls, std::uint32_t* weights);
-  Pull pull[4];  // see kernels/low_rank/targets.hpp
+                                 const TargetRule& rule, float* residuals, std::uint32_t* weights);
+  IntegerWeightedResiduals integer_weighted_residuals[4];  // see kernels/low_rank/targets.hpp
   // integers[j] = values[j] * scales[j], rounded to nearest, ties to even, and held within
   // 32767 >> shifts[j]; then shifted back by as much.
   template <class Real>
@@ -95,13 +95,13 @@ struct SearchKernels {
   // keys[k]: the component k, then the cell and the sign of values[k] >> shifts[k]: see low_rank/size_estimate.hpp.
   void (*factor_keys)(const std::int16_t* values, const std::int32_t* shifts, std::size_t rank,
                       std::uint16_t* keys);
-  // turn: see kernels/low_rank/whitening.hpp.
-  void (*whiten)(double* squares, std::size_t n, float* turn);
+  // transform: see kernels/low_rank/whitening.hpp.
+  void (*whiten)(double* squares, std::size_t n, float* transform);
   // See kernels/low_rank/least_squares_step.hpp.
   template <class Real>
-  using Half = void (*)(const HalfStep<Real>& step);
-  Half<float> half_step[4];
-  Half<double> half_step_exactly[4];
+  using Half = void (*)(const LeastSquaresStep<Real>& step);
+  Half<float> least_squares_step[4];
+  Half<double> least_squares_step_exactly[4];
   // See kernels/low_rank/int16_products.hpp.
   void (*multiply_integers)(const std::int16_t* left, std::size_t n_rows, std::size_t n_pairs,
                             const std::int16_t* pairs, std::size_t n_columns, std::int32_t* out);
@@ -119,7 +119,7 @@ struct SearchKernels {
   AddSquares<float> add_squares;
   AddSquares<double> add_squares_exactly;
   double (*energy)(const float* numbers, std::size_t n);
-  void (*diagonalize)(double* rows, std::size_t n, double cosine_bound, double* turn,
+  void (*diagonalize)(double* rows, std::size_t n, double cosine_bound, double* transform,
                       double* values);
 };
 

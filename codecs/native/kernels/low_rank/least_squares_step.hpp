@@ -28,7 +28,7 @@ namespace {
 inline constexpr std::size_t n_side = 8;     // of the blocks that squares are summed in
 inline constexpr std::size_t n_padded = 64;  // of which rows of floats are multiples
 inline constexpr std::size_t n_lanes = 16;   // that sums of floats have, in every instruction set
-inline constexpr std::size_t n_turned = 32;  // rows, at most, whose words are copied at a time
+inline constexpr std::size_t n_transposed = 32;  // rows, at most, whose words are copied at a time
 
 inline constexpr std::size_t side_bytes = register_bytes < 4 * n_side ? register_bytes : 4 * n_side;
 using SidePart = float __attribute__((vector_size(side_bytes)));
@@ -70,13 +70,13 @@ struct Squares {
   }
 };
 
-// Words in a register of 16 bytes: as many rows and columns are turned at once.
+// Words in a register of 16 bytes: as many rows and columns are transposed at once.
 template <class Word>
 inline constexpr std::size_t n_square = 16 / sizeof(Word);
 
 // to[i * step + j] = the word i at from + j * stride.
 template <class Word>
-inline void turn_square(const std::uint8_t* from, std::ptrdiff_t stride, Word* to,
+inline void transpose_square(const std::uint8_t* from, std::ptrdiff_t stride, Word* to,
                         std::size_t step) {
   constexpr std::size_t n = n_square<Word>;
   using Row = std::conditional_t<sizeof(Word) == 2, Uint16x8, Uint32x4>;
@@ -121,17 +121,17 @@ inline std::size_t find_least(const float* weights, std::size_t n, float least,
   return n_found;
 }
 
-// Solves a system of normal equations for each row of words. What they ask for is summed exactly.
+// Solves a system of normal equations for each row of words. What they weighted_residuals for is summed exactly.
 // The squares of most words are not: weights are powers of 4, so a few fine words of a row rule its
 // squares, and those of all others are as good as the mean ones, times the sum of their weights.
 template <class Words, class Real>
-class HalfStepFit {
+class StepSolver {
  public:
-  HalfStepFit(const HalfStep<Real>& step)
+  StepSolver(const LeastSquaresStep<Real>& step)
       : step_(step), length_(padded_to(n_side, step.rank)), stride_(padded_to(n_padded, step.n)),
         given_(length_ * stride_), floats_(sizeof(Real) == 4 ? 0 : given_.size()),
         x_(step.n * length_), products_(n_together * stride_), weights_(n_together * stride_),
-        pulls_(n_together * stride_), fine_(stride_),
+        residuals_(n_together * stride_), fine_(stride_),
         weighted_(step.n * length_), squares_(length_ / n_side), mean_(length_ / n_side),
         triangle_(step.rank * (step.rank + 1) / 2), targets_(step.rank) {
     for (std::size_t k = 0; k < step.rank; ++k)
@@ -148,17 +148,17 @@ class HalfStepFit {
 
   void run() {
     const std::size_t n = step_.n;
-    std::vector<Word> turned;
-    for (std::size_t first = 0; first < step_.n_systems; first += n_turned) {
-      const std::size_t n_rows = std::min(n_turned, step_.n_systems - first);
+    std::vector<Word> transposed;
+    for (std::size_t first = 0; first < step_.n_systems; first += n_transposed) {
+      const std::size_t n_rows = std::min(n_transposed, step_.n_systems - first);
       const std::uint8_t *words = at(step_.words, first), *base = at(step_.base, first);
       std::ptrdiff_t words_row = step_.words.row, base_row = step_.base.row;
       if (step_.words.column != sizeof(Word) || step_.base.column != sizeof(Word)) {
-        turned.resize(2 * n_turned * n);
-        copy(step_.words, first, n_rows, &turned[0]);
-        copy(step_.base, first, n_rows, &turned[n_turned * n]);
-        words = reinterpret_cast<const std::uint8_t*>(&turned[0]);
-        base = reinterpret_cast<const std::uint8_t*>(&turned[n_turned * n]);
+        transposed.resize(2 * n_transposed * n);
+        copy(step_.words, first, n_rows, &transposed[0]);
+        copy(step_.base, first, n_rows, &transposed[n_transposed * n]);
+        words = reinterpret_cast<const std::uint8_t*>(&transposed[0]);
+        base = reinterpret_cast<const std::uint8_t*>(&transposed[n_transposed * n]);
         words_row = base_row = std::ptrdiff_t(n * sizeof(Word));
       }
       for (std::size_t row = 0; row < n_rows; row += n_systems) {
@@ -171,10 +171,10 @@ class HalfStepFit {
           for (std::size_t i = 0; i < n_together; ++i) {
             const auto at = std::ptrdiff_t(row + std::min(s + i, used - 1));
             const std::size_t to = i * stride_;
-            ask<Words, Real>(words + at * words_row, base + at * base_row, &products_[to], n,
-                             step_.rule, &weights_[to], &pulls_[to]);
+            weighted_residuals<Words, Real>(words + at * words_row, base + at * base_row, &products_[to], n,
+                             step_.rule, &weights_[to], &residuals_[to]);
           }
-          sum_pulls(s);
+          sum_residuals(s);
           for (std::size_t i = 0; i < n_together; ++i) sum_squares(&weights_[i * stride_], s + i);
         }
         for (std::size_t s = used; s < n_systems; ++s) repeat(s);
@@ -191,15 +191,15 @@ class HalfStepFit {
   }
   void copy(const WordGrid& grid, std::size_t first, std::size_t n_rows, Word* out) const {
     const std::size_t n = step_.n;
-    std::size_t turned = 0;  // columns
-    if (grid.row == sizeof(Word) && n_rows == n_turned)
-      for (; turned + n_square<Word> <= n; turned += n_square<Word>)
-        for (std::size_t i = 0; i < n_turned; i += n_square<Word>)
-          turn_square<Word>(at(grid, first + i) + std::ptrdiff_t(turned) * grid.column, grid.column,
-                            out + i * n + turned, n);
+    std::size_t transposed = 0;  // columns
+    if (grid.row == sizeof(Word) && n_rows == n_transposed)
+      for (; transposed + n_square<Word> <= n; transposed += n_square<Word>)
+        for (std::size_t i = 0; i < n_transposed; i += n_square<Word>)
+          transpose_square<Word>(at(grid, first + i) + std::ptrdiff_t(transposed) * grid.column, grid.column,
+                            out + i * n + transposed, n);
     for (std::size_t i = 0; i < n_rows; ++i) {
       const std::uint8_t* const from = at(grid, first + i);
-      for (std::size_t j = turned; j < n; ++j)
+      for (std::size_t j = transposed; j < n; ++j)
         out[i * n + j] = load<Word>(from + std::ptrdiff_t(j) * grid.column);
     }
   }
@@ -247,19 +247,19 @@ class HalfStepFit {
   }
 
   // Into n_together lanes, from the first one on.
-  void sum_pulls(std::size_t lane) {
+  void sum_residuals(std::size_t lane) {
     constexpr std::size_t width = register_bytes / 4, n_parts = n_lanes / width, n_rows = 4;
     static_assert(n_side % n_rows == 0);
     const float* const factors = given_floats();
     for (std::size_t first = 0; first < step_.rank; first += n_rows) {
       float lanes[n_parts][n_together][n_rows][width];
       for (std::size_t part = 0; part < n_parts; ++part) {
-        FloatRegister sums[n_together][n_rows] = {}, pulls[n_together], given;
+        FloatRegister sums[n_together][n_rows] = {}, residuals[n_together], given;
         for (std::size_t j = part * width; j < stride_; j += n_lanes) {
-          for (std::size_t s = 0; s < n_together; ++s) read(pulls[s], &pulls_[s * stride_ + j]);
+          for (std::size_t s = 0; s < n_together; ++s) read(residuals[s], &residuals_[s * stride_ + j]);
           for (std::size_t k = 0; k < n_rows; ++k) {
             read(given, factors + (first + k) * stride_ + j);
-            for (std::size_t s = 0; s < n_together; ++s) sums[s][k] += pulls[s] * given;
+            for (std::size_t s = 0; s < n_together; ++s) sums[s][k] += residuals[s] * given;
           }
         }
         std::memcpy(lanes[part], sums, sizeof sums);
@@ -282,7 +282,7 @@ class HalfStepFit {
       return floats_.data();
   }
 
-  // The words that are looked at one by one, and their weights times x; returns the sum of all
+  // The words that are projected at one by one, and their weights times x; returns the sum of all
   // other weights.
   float find_fine(const float* weights) {
     const std::size_t n = step_.n;
@@ -338,12 +338,12 @@ class HalfStepFit {
   // Weights' eighths of octaves whose sum has 32 bits.
   static constexpr std::size_t most_eighths = std::size_t(1) << 20;
 
-  const HalfStep<Real>& step_;
+  const LeastSquaresStep<Real>& step_;
   std::size_t length_, stride_;  // of an x; of a row of floats
   Numbers<Real> given_;
   Numbers<float> floats_, x_;
   Numbers<Real> products_;
-  Numbers<float> weights_, pulls_;
+  Numbers<float> weights_, residuals_;
   std::vector<std::uint32_t> fine_;
   std::size_t n_fine_ = 0;
   Numbers<float> weighted_;
@@ -352,8 +352,8 @@ class HalfStepFit {
 };
 
 template <class Words, class Real>
-void half_step(const HalfStep<Real>& step) {
-  HalfStepFit<Words, Real>(step).run();
+void least_squares_step(const LeastSquaresStep<Real>& step) {
+  StepSolver<Words, Real>(step).run();
 }
 
 }  // namespace

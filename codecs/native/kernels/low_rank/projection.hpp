@@ -1,5 +1,5 @@
 // Dense products of the randomized SVD in low_rank/randomized_svd.hpp: thin matrices, whose columns are a
-// multiple of direction_step, and small square ones. The terms of each sum and their order are the same in
+// multiple of component_step, and small square ones. The terms of each sum and their order are the same in
 // every instruction set.
 #pragma once
 
@@ -22,7 +22,7 @@ template <class Real, std::size_t ROWS>
 inline void multiply_rows(const Strided<Real>& a, std::size_t row, std::size_t n_inner, const Real* b,
                           std::size_t n_columns, Real* out, bool is_sum) {
   constexpr std::size_t width = register_bytes / sizeof(Real), n_parts = 2;
-  static_assert(direction_step % (n_parts * width) == 0);
+  static_assert(component_step % (n_parts * width) == 0);
   for (std::size_t first = 0; first < n_columns; first += n_parts * width) {
     Register<Real> sums[ROWS][n_parts] = {};
     if (is_sum)
@@ -62,7 +62,7 @@ template <class Real>
 void add_squares(const Real* x, std::size_t n, std::size_t n_columns, double* squares) {
   constexpr std::size_t side = 8, width = register_bytes / 8, n_parts = side / width;
   constexpr std::size_t n_together = 64;  // rows that are doubles at a time
-  double rows[n_together][most_directions];
+  double rows[n_together][most_components];
   for (std::size_t first = 0; first < n; first += n_together) {
     const std::size_t n_rows = std::min(n_together, n - first);
     for (std::size_t i = 0; i < n_rows; ++i)
@@ -119,19 +119,19 @@ inline void rotate(double* one, double* other, std::size_t n, double cosine, dou
 }
 
 // Turns the n rows of a symmetric matrix until the cosine between two of them is small enough (Jacobi's
-// rotations from one side): their lengths are its eigenvalues then, and the rows of `turn` its eigenvectors,
+// rotations from one side): their lengths are its eigenvalues then, and the rows of `transform` its eigenvectors,
 // which are orthonormal however near it is. n: a multiple of 8.
 //
 // N: n, where compilers know it; else 0.
 template <std::size_t N>
-void diagonalize_as(double* rows, std::size_t some, double cosine_bound, double* turn,
+void diagonalize_as(double* rows, std::size_t some, double cosine_bound, double* transform,
                     double* values) {
   const std::size_t n = N > 0 ? N : some;
   const int n_sweeps = cosine_bound < 1e-3 ? 12 : 6;
   const auto row = [&](std::size_t k) { return rows + k * n; };
-  double squares[most_directions];
-  std::fill_n(turn, n * n, 0.0);
-  for (std::size_t k = 0; k < n; ++k) turn[k * n + k] = 1, squares[k] = dot(row(k), row(k), n);
+  double squares[most_components];
+  std::fill_n(transform, n * n, 0.0);
+  for (std::size_t k = 0; k < n; ++k) transform[k * n + k] = 1, squares[k] = dot(row(k), row(k), n);
   bool is_turned = true;
   for (int sweep = 0; sweep < n_sweeps && is_turned; ++sweep) {
     is_turned = false;
@@ -145,7 +145,7 @@ void diagonalize_as(double* rows, std::size_t some, double cosine_bound, double*
             (ratio < 0 ? -1 : 1) / (std::abs(ratio) + std::sqrt(1 + ratio * ratio));
         const double cosine = 1 / std::sqrt(1 + tangent * tangent), sine = cosine * tangent;
         rotate(row(p), row(q), n, cosine, sine);
-        rotate(turn + p * n, turn + q * n, n, cosine, sine);
+        rotate(transform + p * n, transform + q * n, n, cosine, sine);
         squares[p] -= tangent * both, squares[q] += tangent * both;
       }
     // Sums of what rotations change lose the digits of short rows.
@@ -154,10 +154,10 @@ void diagonalize_as(double* rows, std::size_t some, double cosine_bound, double*
   }
   for (std::size_t k = 0; k < n; ++k) values[k] = std::sqrt(dot(row(k), row(k), n));
 }
-inline void diagonalize(double* rows, std::size_t n, double cosine_bound, double* turn,
+inline void diagonalize(double* rows, std::size_t n, double cosine_bound, double* transform,
                         double* values) {
-  const auto as = n == direction_step ? diagonalize_as<direction_step> : diagonalize_as<0>;
-  as(rows, n, cosine_bound, turn, values);
+  const auto as = n == component_step ? diagonalize_as<component_step> : diagonalize_as<0>;
+  as(rows, n, cosine_bound, transform, values);
 }
 
 }  // namespace

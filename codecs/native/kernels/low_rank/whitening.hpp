@@ -12,9 +12,9 @@ DELTAHUB_BEGIN
 namespace {
 
 // The inverse of the upper factor U of squares = U^T U, of which the upper half is read and becomes
-// U. What is weaker than the last digits of the strongest stays less than of length 1.
+// U. What is weaker than the last digits of the largest stays less than of length 1.
 template <class Real>
-void whiten(double* squares, std::size_t n, Real* turn) {
+void whiten(double* squares, std::size_t n, Real* transform) {
   const auto row = [&](std::size_t k) { return squares + k * n; };
   double trace = 0;
   for (std::size_t k = 0; k < n; ++k) trace += row(k)[k];
@@ -42,7 +42,7 @@ void whiten(double* squares, std::size_t n, Real* turn) {
     const double inverse = 1 / factors[i];
     for (std::size_t j = i + 1; j < n; ++j) own[j] *= inverse;
     own[i] = inverse;
-    for (std::size_t j = 0; j < n; ++j) turn[i * n + j] = Real(own[j]);
+    for (std::size_t j = 0; j < n; ++j) transform[i * n + j] = Real(own[j]);
   }
 }
 
