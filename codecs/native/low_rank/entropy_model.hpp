@@ -1,5 +1,5 @@
-// The entropy model: how many bits the residuals of words take after a prediction with a given error. Not
-// part of the format.
+// The entropy model: how many bits the residuals of words take after a prediction with a given
+// error. Not part of the format.
 #pragma once
 
 #include <algorithm>
@@ -13,15 +13,16 @@
 
 namespace deltahub {
 
-// The entropy of a residual, in words, that a normal error of a prediction causes before it is rounded.
-// Its argument is log2 of the error's variance, in squares of ulps.
+// The entropy of a residual, in words, that a normal error of a prediction causes before it is
+// rounded. Its argument is log2 of the error's variance, in squares of ulps.
 class RoundedError {
  public:
   static constexpr int n_points = 33;
   static constexpr double least = -12, most = 4;  // with a point at every half octave
 
   RoundedError() {
-    for (int i = 0; i < n_points; ++i) bits_[std::size_t(i)] = exact(std::exp2((least + i / 2.0) / 2));
+    for (int i = 0; i < n_points; ++i)
+      bits_[std::size_t(i)] = exact(std::exp2((least + i / 2.0) / 2));
   }
   double operator()(double variance) const {
     const double at = 2 * (std::clamp(variance, least, most) - least);
@@ -32,8 +33,9 @@ class RoundedError {
 
  private:
   static double exact(double deviation) {
-    // The mean excess of the error over a whole number, in deviations. The position of a number between
-    // two words is uniform, so the probability of a residual is a second difference of these.
+    // The mean excess of the error over a whole number, in deviations. The position of a number
+    // between two words is uniform, so the probability of a residual is a second difference of
+    // these.
     const auto beyond = [&](double number) {
       const double end = number / deviation;
       return std::exp(-end * end / 2) / std::sqrt(2 * M_PI) - end * std::erfc(end / M_SQRT2) / 2;
@@ -78,7 +80,8 @@ class UlpShares {
   // For words with weights of 1 / ulp^2, limited to the weight of an ulp of 2^finest.
   struct Weighted {
     double spread;    // the mean square of weights over the square of their mean
-    double rounding;  // the mean square of a weighted mean's rounding error, times its number of words
+    // The mean square of a weighted mean's rounding error, times its number of words.
+    double rounding;
   };
   Weighted weighted(int finest) const {
     double mean = 0, mean_square = 0;
@@ -107,7 +110,8 @@ class UlpShares {
     return bits;
   }
 
-  static constexpr int first_point = -24, n_points = 65;  // in octaves from the typical ulp's square
+  // In octaves from the typical ulp's square.
+  static constexpr int first_point = -24, n_points = 65;
   std::vector<Share> shares_;
   double mean_square_ = 0;
   int typical_ = 0;

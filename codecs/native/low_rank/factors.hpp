@@ -60,8 +60,10 @@ class ThinProducts {
 struct Eigenvectors {
   std::vector<double> values, rows;
 
-  // squares: n x n; is overwritten. Unless is_exact, the vectors are orthonormal but only approximate.
-  Eigenvectors(const SearchKernels& search, std::vector<double>& squares, std::size_t n, bool is_exact)
+  // squares: n x n; is overwritten. Unless is_exact, the vectors are orthonormal but only
+  // approximate.
+  Eigenvectors(const SearchKernels& search, std::vector<double>& squares, std::size_t n,
+               bool is_exact)
       : values(n), rows(n * n) {
     std::vector<double> vectors(n * n), unordered(n);
     search.diagonalize(squares.data(), n, is_exact ? 1e-9 : 0.01, vectors.data(),
@@ -79,15 +81,16 @@ struct Eigenvectors {
 };
 
 // The singular value decomposition left right^T, largest component first. Columns of `left` are
-// orthonormal; the length of a column of `right` is the singular value. Both have rows of n numbers.
+// orthonormal; the length of a column of `right` is the singular value. Both have rows of n
+// numbers.
 template <class Real>
 struct Components {
   std::size_t n = 0;
   UninitializedVector<Real> left, right;
   std::vector<double> singular_values;
 
-  // Decomposes projected transform core^T, where the columns of (projected transform) are orthonormal.
-  // False if the product is 0 or not finite.
+  // Decomposes projected transform core^T, where the columns of (projected transform) are
+  // orthonormal. False if the product is 0 or not finite.
   bool decompose(const SearchKernels& search, const UninitializedVector<Real>& projected,
               const UninitializedVector<Real>& transform, const UninitializedVector<Real>& core) {
     const ThinProducts<Real> products(search, n);

@@ -1,6 +1,6 @@
-// Differences of some rows as 16-bit integers, and their products with thin matrices, for a randomized
-// SVD. 16-bit integers multiply three times as fast as floats, and their sums are the same on every
-// machine. "Words" are the bit patterns of floats.
+// Differences of some rows as 16-bit integers, and their products with thin matrices, for a
+// randomized SVD. 16-bit integers multiply three times as fast as floats, and their sums are the
+// same on every machine. "Words" are the bit patterns of floats.
 #pragma once
 
 #include <algorithm>
@@ -170,8 +170,9 @@ class IntegerRows {
   std::size_t columns_, padded_, wide_;
   std::size_t n_rows_ = 0;
   double energy_ = 0;
-  Numbers units_, difference_, transposed_, sums_;                     // sums: n x wide_
-  UninitializedVector<std::int16_t> numbers_, nothing_, left_, pairs_;    // numbers: n_rows x padded_
+  Numbers units_, difference_, transposed_, sums_;                     // sums_: n x wide_
+  // numbers_: n_rows x padded_.
+  UninitializedVector<std::int16_t> numbers_, nothing_, left_, pairs_;
   UninitializedVector<std::int16_t> basis_pairs_;
   UninitializedVector<std::int32_t> products_;
 };

@@ -1,5 +1,6 @@
-// The words of a fine-tune and of its base, with the statistics that decide about a product: how finely
-// words are rounded, how large their differences are, and whether these are a merged adapter's.
+// The words of a fine-tune and of its base, with the statistics that decide about a product: how
+// finely words are rounded, how large their differences are, and whether these are a merged
+// adapter's.
 #pragma once
 
 #include <algorithm>
@@ -85,8 +86,8 @@ class MeasuredPair {
   }
   const UlpShares<Words>& ulps() const { return *ulps_; }
 
-  // Whether squares of sums may overflow, because a number is 2^31 or larger. No trained weight is: such
-  // words are random bits, or not floats at all.
+  // Whether squares of sums may overflow, because a number is 2^31 or larger. No trained weight is:
+  // such words are random bits, or not floats at all.
   bool has_large_numbers() const {
     constexpr auto large = std::uint32_t(std::min(middle_exponent<Words> + 31,
                                                   (1 << Words::exponent_bits) - 1))
@@ -100,7 +101,8 @@ class MeasuredPair {
   // The largest singular value of noise of variance 1, about.
   double noise_edge() const { return std::sqrt(double(rows())) + std::sqrt(double(columns())); }
 
-  // Differences are a merged adapter's if a few components leave no more than the rounding of words.
+  // Differences are a merged adapter's if a few components leave no more than the rounding of
+  // words.
   RankOfMerge rank_of_merge(const Components<Real>& components) const {
     const double noise = std::sqrt(ulps().rounding()) * noise_edge();
     RankOfMerge rank;
@@ -108,8 +110,8 @@ class MeasuredPair {
       ++rank.found;
     rank.most = std::min({rank.found + 2 + rank.found / 8, most_rank, components.n - 1});
     if (rank.found == 0 || rank.found > rank.most) return {};
-    // For words finer than BF16 the residual is computed, because the singular values are not exact enough
-    // to give it as a difference of sums of squares.
+    // For words finer than BF16 the residual is computed, because the singular values are not exact
+    // enough to give it as a difference of sums of squares.
     const double left = is_quick ? (energy - components.energy(rank.most)) / n_words
                                  : mean_square_left(components, rank.most);
     const bool is_merge = left < most_left * ulps().rounding() * changed_share();
@@ -120,7 +122,8 @@ class MeasuredPair {
   QuantizationPlan plan_of(const Components<Real>& components, double rounding_share) const {
     const double floor = rounding_share * ulps().rounding(), least = 1e-3 * ulps().rounding();
     const auto error = [&](double left) { return std::max(left / n_words - floor, least); };
-    QuantizationPlan plan{.error_without = error(energy), .error = std::vector<double>(components.n)};
+    QuantizationPlan plan{.error_without = error(energy),
+                          .error = std::vector<double>(components.n)};
     double left = energy;
     for (std::size_t k = 0; k < components.n; ++k) {
       left -= components.singular_values[k] * components.singular_values[k];
@@ -132,7 +135,8 @@ class MeasuredPair {
   // The plan of a refined merged adapter, which leaves little more than rounding.
   QuantizationPlan plan_of_merge(const Components<Real>& components, std::size_t rank) const {
     const double all = components.energy(rank);
-    QuantizationPlan plan{.error_without = all / n_words, .error = std::vector<double>(components.n),
+    QuantizationPlan plan{.error_without = all / n_words,
+                          .error = std::vector<double>(components.n),
                           .greatest_rank = std::min(rank, most_rank)};
     for (std::size_t k = 0; k < components.n; ++k) {
       const double left = std::max(all - components.energy(k + 1), 0.0);
@@ -176,7 +180,8 @@ class MeasuredPair {
   }
 
   static constexpr std::size_t sampled_words = std::size_t(1) << 14;
-  static constexpr double most_left = 1.4;  // residual of a merged adapter, in units of the rounding error
+  // Residual of a merged adapter, in units of the rounding error.
+  static constexpr double most_left = 1.4;
 
   std::optional<UlpShares<Words>> ulps_;
 };

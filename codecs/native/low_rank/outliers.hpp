@@ -1,6 +1,6 @@
 // Outliers: rows and columns whose differences are much larger than most, such as a row that was
-// initialized again or one with a single far-off number. They would take up all components of a product.
-// Not part of the format.
+// initialized again or one with a single far-off number. They would take up all components of a
+// product. Not part of the format.
 #pragma once
 
 #include <algorithm>
@@ -42,12 +42,13 @@ inline std::size_t count_of(const std::vector<std::uint8_t>& are_set) {
 // Whether strong components are concentrated in so few rows or columns that these may be outliers.
 inline bool may_have_outliers(const Components<float>& found) {
   constexpr std::size_t n_strong = 8;
-  // Limit of a component's sum of fourth powers times rows. It is 3 if the component is normal noise in
-  // all rows, and 48 if it is in one row of 16.
+  // Limit of a component's sum of fourth powers times rows. It is 3 if the component is normal
+  // noise in all rows, and 48 if it is in one row of 16.
   constexpr float few = 24;
   const auto has_some = [&](const UninitializedVector<float>& rows, bool is_left) {
     float scales[n_strong], sums[n_strong] = {};
-    for (std::size_t k = 0; k < n_strong; ++k) scales[k] = is_left ? 1 : 1 / float(found.singular_values[k]);
+    for (std::size_t k = 0; k < n_strong; ++k)
+      scales[k] = is_left ? 1 : 1 / float(found.singular_values[k]);
     const std::size_t n_rows = rows.size() / found.n;
     for (std::size_t i = 0; i < n_rows; ++i)
       for (std::size_t k = 0; k < n_strong; ++k) {
@@ -59,8 +60,8 @@ inline bool may_have_outliers(const Components<float>& found) {
   return has_some(found.left, true) || has_some(found.right, false);
 }
 
-// The words of `source` with those of `base` in place of outliers, in row order. Empty if there are no
-// outliers, or too many.
+// The words of `source` with those of `base` in place of outliers, in row order. Empty if there are
+// no outliers, or too many.
 template <class Words>
 std::vector<std::uint8_t> without_outliers(const SearchKernels& search, WordRows source,
                                            WordRows base) {
@@ -87,7 +88,8 @@ std::vector<std::uint8_t> without_outliers(const SearchKernels& search, WordRows
     std::uint8_t* const out = &words[i * columns * sizeof(Word)];
     std::memcpy(out, is_row[i] ? base[i] : source[i], columns * sizeof(Word));
     for (std::size_t j = 0; n_columns > 0 && j < columns; ++j)
-      if (is_column[j]) std::memcpy(out + j * sizeof(Word), base[i] + j * sizeof(Word), sizeof(Word));
+      if (is_column[j])
+        std::memcpy(out + j * sizeof(Word), base[i] + j * sizeof(Word), sizeof(Word));
   }
   return words;
 }

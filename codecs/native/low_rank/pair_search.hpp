@@ -1,5 +1,5 @@
-// The search for a product of low rank that predicts a fine-tune's words from its base's, in one dtype.
-// Not part of the format.
+// The search for a product of low rank that predicts a fine-tune's words from its base's, in one
+// dtype. Not part of the format.
 #pragma once
 
 #include <algorithm>
@@ -29,9 +29,10 @@ inline constexpr std::size_t least_side = 2 * component_step;
 template <class Words>
 inline constexpr std::size_t greatest_side = (std::size_t(1) << 18) / sizeof(typename Words::Word);
 
-// Keeps the strongest components of the differences. The entropy model chooses how many, and how finely
-// they are quantized; an estimate on some rows decides whether they pay. The factors of a merged adapter
-// are refined. BF16 at default effort takes a quicker way, because nearly all stored tensors are BF16.
+// Keeps the strongest components of the differences. The entropy model chooses how many, and how
+// finely they are quantized; an estimate on some rows decides whether they pay. The factors of a
+// merged adapter are refined. BF16 at default effort takes a quicker way, because nearly all stored
+// tensors are BF16.
 template <class Words>
 class LowRankSearch {
  public:
@@ -83,12 +84,14 @@ class LowRankSearch {
     if constexpr (std::is_same_v<Real, float>)
       return found;
     else
-      return {found.n, {found.left.begin(), found.left.end()}, {found.right.begin(), found.right.end()},
+      return {found.n,
+              {found.left.begin(), found.left.end()},
+              {found.right.begin(), found.right.end()},
               std::move(found.singular_values)};
   }
 
-  // The plan of the entropy model. A merged adapter whose fit takes much more than the adapter itself is
-  // refined: first by passes, then, if these do not help enough, by least squares.
+  // The plan of the entropy model. A merged adapter whose fit takes much more than the adapter
+  // itself is refined: first by passes, then, if these do not help enough, by least squares.
   EstimatedFit quick_fit() {
     Components<float>& components = svd_.found();
     const RankOfMerge rank = pair_.rank_of_merge(components);
@@ -100,7 +103,8 @@ class LowRankSearch {
                  : estimated_words;
     Estimate estimate(pair_.kernels, pair_.search, pair_.source, pair_.base, n_words);
     QuantizationPlan plan = pair_.plan_of(components, 1.02);
-    // The residuals of a merged adapter are hardly noise, so finer factors save more than the model says.
+    // The residuals of a merged adapter are hardly noise, so finer factors save more than the model
+    // says.
     if (is_merge) plan.finest_noise = -11, plan.coarsest_noise = -1;
     EstimatedFit best = fit(quantized(components), plan, estimate, is_merge);
     if (best.low_rank.rank == 0 || !is_merge) return best;
@@ -109,8 +113,8 @@ class LowRankSearch {
     };
     if (!takes(most_of_merges, rank.found)) return best;
     if (!refine(rank.found, estimate, best, takes) || pair_.has_large_numbers()) return best;
-    // The passes have changed the components. They are computed again, because few searches need them and
-    // a copy would cost every search.
+    // The passes have changed the components. They are computed again, because few searches need
+    // them and a copy would cost every search.
     if (!svd_.run()) return best;
     const ThoroughSearch<Words> thorough(pair_);
     EstimatedFit other = thorough.least_squares_fit(components, rank.most);
@@ -122,8 +126,8 @@ class LowRankSearch {
     }
     return best;
   }
-  // Runs passes over all words while they make the frame smaller. Whether the fit still takes much more
-  // than the adapter.
+  // Runs passes over all words while they make the frame smaller. Whether the fit still takes much
+  // more than the adapter.
   template <class Takes>
   bool refine(std::size_t found, Estimate& estimate, EstimatedFit& best, const Takes& takes) {
     Components<float>& components = svd_.found();
@@ -131,12 +135,14 @@ class LowRankSearch {
     const UlpShares<Words>& ulps = pair_.ulps();
     const int typical = int(std::rint(std::log2(12 * ulps.rounding()) / 2)) + below_first;
     std::size_t rank = std::min(found + 2, components.n);  // rounding may hide two weak components
-    RefinementPasses<Words> passes(pair_.search, pair_.source, pair_.base, svd_.batch(), components);
+    RefinementPasses<Words> passes(pair_.search, pair_.source, pair_.base, svd_.batch(),
+                                   components);
     for (TargetRule rule : passes_of_merges) {
       rule.typical = typical, rule.is_rounded = best.low_rank.is_rounded;
       const auto weighted = ulps.weighted(typical - rule.octaves - below_first);
       if (!passes.run(rule, rank, weighted.spread)) break;
-      // Components of noise are dropped, because later passes would make them copies of strong ones.
+      // Components of noise are dropped, because later passes would make them copies of strong
+      // ones.
       const double noise = least_over_noise * std::sqrt(weighted.rounding) * pair_.noise_edge();
       while (rank > 1 && components.singular_values[rank - 1] < noise) --rank;
       EstimatedFit finer = fit_finer(rank, estimate);
@@ -153,8 +159,8 @@ class LowRankSearch {
     plan.error_of_noise = plan.error[components.n / 2];
     plan.finest_noise = -20;
     EstimatedFit best = fit(integers, plan, estimate, true);
-    // Closer factors are worth finer integers. The entropy model does not know how close they are, so
-    // estimates decide.
+    // Closer factors are worth finer integers. The entropy model does not know how close they are,
+    // so estimates decide.
     for (bool is_better = best.low_rank.rank > 0; is_better;) {
       plan.finest_noise -= 2, plan.coarsest_noise -= 2;
       EstimatedFit finer = fit(integers, plan, estimate, true);
@@ -173,16 +179,17 @@ class LowRankSearch {
   }
 
   static constexpr std::size_t estimated_words = std::size_t(1) << 13;
-  // If components leave less than this share of the squares, differences are a product except for its
-  // rounding. 16-bit integers are then too coarse, and the components are projected again in floats.
+  // If components leave less than this share of the squares, differences are a product except for
+  // its rounding. 16-bit integers are then too coarse, and the components are projected again in
+  // floats.
   static constexpr double faint = 1e-3;
-  // Bits of a fit, in terms of an adapter of 16-bit numbers: refinement starts above the one, and ends
-  // below the other.
+  // Bits of a fit, in terms of an adapter of 16-bit numbers: refinement starts above the one, and
+  // ends below the other.
   static constexpr double most_of_merges = 2, enough_of_merges = 1.9;
   static constexpr double least_over_noise = 1.2;  // in units of the strongest component of noise
-  // The first pass fits the differences, the other passes fit the intervals that words were rounded from.
-  // `octaves` grows from pass to pass, because with many octaves a few fine words would dominate the fit
-  // before the factors are close.
+  // The first pass fits the differences, the other passes fit the intervals that words were rounded
+  // from. `octaves` grows from pass to pass, because with many octaves a few fine words would
+  // dominate the fit before the factors are close.
   static constexpr TargetRule passes_of_merges[] = {
       {.octaves = 3},
       {.octaves = 5, .uses_intervals = true, .margin = 0.1f},

@@ -1,5 +1,6 @@
-// The search for a low-rank product of a frame. It leaves out new rows and, if that helps, outliers, and
-// it narrows F32 words whose values are all BF16 or F16 numbers. Not part of the format.
+// The search for a low-rank product of a frame. It leaves out new rows and, if that helps,
+// outliers, and it narrows F32 words whose values are all BF16 or F16 numbers. Not part of the
+// format.
 #pragma once
 
 #include <algorithm>
@@ -89,11 +90,11 @@ std::optional<LowRank> find_in_narrowed(const Kernels& kernels, const SearchKern
 
 }  // namespace detail
 
-// source, base: rows x columns words of BF16, F16 or F32. The result is the same on every machine and for
-// any number of concurrent searches.
-inline FoundProduct find_low_rank(const Kernels& kernels, const SearchKernels& search, WordKind kind,
-                                  View source, View base, std::size_t rows, std::size_t columns,
-                                  bool is_max) {
+// source, base: rows x columns words of BF16, F16 or F32. The result is the same on every machine
+// and for any number of concurrent searches.
+inline FoundProduct find_low_rank(const Kernels& kernels, const SearchKernels& search,
+                                  WordKind kind, View source, View base, std::size_t rows,
+                                  std::size_t columns, bool is_max) {
   using namespace detail;
   switch (kind) {
     case WordKind::bf16:
@@ -102,7 +103,8 @@ inline FoundProduct find_low_rank(const Kernels& kernels, const SearchKernels& s
       return {find_in_words<F16Words>(kernels, search, source, base, rows, columns, is_max)};
     default: break;
   }
-  if (auto found = find_in_narrowed<Bf16Words>(kernels, search, source, base, rows, columns, is_max))
+  if (auto found =
+          find_in_narrowed<Bf16Words>(kernels, search, source, base, rows, columns, is_max))
     return {std::move(*found), true};
   if (auto found = find_in_narrowed<F16Words>(kernels, search, source, base, rows, columns, is_max))
     return {std::move(*found), true};

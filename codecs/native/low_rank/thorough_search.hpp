@@ -1,5 +1,5 @@
-// The search for F16, F32 and effort max: it estimates the size of many quantized products, where the
-// quick search of BF16 relies on the entropy model.
+// The search for F16, F32 and effort max: it estimates the size of many quantized products, where
+// the quick search of BF16 relies on the entropy model.
 #pragma once
 
 #include <algorithm>
@@ -63,12 +63,12 @@ class ThoroughSearch {
     EstimatedFit best =
         search_noise(integers, plan, estimate,
                      {.n_estimates = 8, .finer = 3, .is_rounded = merge->is_rounded});
-    // With its remainders each component takes three of the format's ranks. The weakest components may be
-    // noise, so they are left out where the strong ones need all ranks.
+    // With its remainders each component takes three of the format's ranks. The weakest components
+    // may be noise, so they are left out where the strong ones need all ranks.
     if (!std::is_same_v<Words, Bf16Words>)
       for (const int coarser : {0, 2, 4}) {
-        LowRank parts =
-            integers.quantized_with_remainders(std::min(plan.greatest_rank, most_rank / 3), coarser);
+        LowRank parts = integers.quantized_with_remainders(
+            std::min(plan.greatest_rank, most_rank / 3), coarser);
         parts.is_rounded = merge->is_rounded;
         EstimatedFit fit = EstimatedFit::of(std::move(parts), estimate, false);
         if (fit.bits < best.bits) best = std::move(fit);
@@ -100,7 +100,8 @@ class ThoroughSearch {
     plan.least_rank = 1;
     EstimatedFit best = search_noise(integers, plan, estimate, {.n_estimates = 4, .most = most});
     if (is_small() || best.low_rank.rank == 0) return best;
-    // Other ranks are estimated too, because the entropy model does not know of rows that did not change.
+    // Other ranks are estimated too, because the entropy model does not know of rows that did not
+    // change.
     const auto rank = std::size_t(best.low_rank.rank);
     const auto is_better = [&](std::size_t other) {
       QuantizationPlan with = plan;
@@ -114,8 +115,8 @@ class ThoroughSearch {
     };
     constexpr std::size_t all_ranks[] = {2, 4, 8, 12, 16, 20, 24, 32, 40, 48, 56, 64};
     constexpr std::size_t some_ranks[] = {4, 8, 16, 24, 32, 48};
-    const std::span<const std::size_t> ranks =
-        is_max_ ? std::span<const std::size_t>(all_ranks) : std::span<const std::size_t>(some_ranks);
+    const std::span<const std::size_t> ranks = is_max_ ? std::span<const std::size_t>(all_ranks)
+                                                       : std::span<const std::size_t>(some_ranks);
     const bool pays = best.bits < (1 - least_gain) * best.without;
     for (std::size_t i = ranks.size(); i-- > 0;)
       if (ranks[i] < rank && !is_better(ranks[i])) break;
@@ -127,11 +128,12 @@ class ThoroughSearch {
   struct NoiseSearch {
     int n_estimates;
     int finer = 0;  // octaves from the entropy model's noise to the first one that is estimated
-    double most = std::numeric_limits<double>::infinity();  // bits; a first fit above ends the search
+    // Bits; a first fit above ends the search.
+    double most = std::numeric_limits<double>::infinity();
     bool is_rounded = false;
   };
-  // The smallest fit by a line search over the quantization noise, which starts where the entropy model
-  // has its minimum.
+  // The smallest fit by a line search over the quantization noise, which starts where the entropy
+  // model has its minimum.
   EstimatedFit search_noise(const Quantized& integers, const QuantizationPlan& plans,
                             Estimate& estimate, const NoiseSearch& limits) const {
     const auto fit_at = [&](int noise) {
@@ -159,7 +161,8 @@ class ThoroughSearch {
     return best;
   }
 
-  static constexpr std::size_t rank_search_words = std::size_t(1) << 20;  // smaller tensors: no rank search
+  // Other ranks are not searched for smaller tensors.
+  static constexpr std::size_t rank_search_words = std::size_t(1) << 20;
   static constexpr double almost_all = 0.4, clear = 0.2;  // shares of the size without a product
 
   const MeasuredPair<Words>& pair_;

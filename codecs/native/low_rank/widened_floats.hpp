@@ -1,5 +1,5 @@
-// F32 words whose values are all BF16 or F16 numbers. The product is searched in the shorter words, because
-// their rounding is known. Not part of the format.
+// F32 words whose values are all BF16 or F16 numbers. The product is searched in the shorter words,
+// because their rounding is known. Not part of the format.
 #pragma once
 
 #include <bit>

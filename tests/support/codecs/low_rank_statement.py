@@ -22,12 +22,12 @@ _CLASSES_PER_OCTAVE: Final = 2
 
 @dataclass(frozen=True)
 class Rule:
-    """What words ask of their products.
+    """The targets of a least-squares fit of products to words.
 
-    octaves: words finer than 2^-octaves of the typical one count as if they were as coarse.
-    margin: None for least squares. Else the product shall lie in the interval that its word was
-    rounded from, and this share of an ulp from its ends; satisfied_weight is what a word counts that is
-    content.
+    octaves: words finer than 2^-octaves of the typical one get no more weight.
+    margin: None if the target is the difference from the base. Else the target is the interval
+    that the word was rounded from, without this share of an ulp at both ends.
+    satisfied_weight: share of a word's weight if its product is in the interval.
     """
 
     octaves: int
@@ -162,7 +162,7 @@ def weighted_residuals(
     rule: Rule,
     is_rounded: bool,
 ) -> tuple[Floats, Floats]:
-    """Weights of the words, and how far their products should move, times the weights."""
+    """Weights of the words, and distances of their products from the targets times the weights."""
     floats = FLOAT_WORDS[dtype]
     below_first = floats.bias + floats.mantissa_bits
     exponents = np.maximum(floats.exponents(words), 1)
@@ -175,23 +175,30 @@ def weighted_residuals(
         weights = _power(2 * (typical - np.maximum(exponents, typical - rule.octaves)))
         residuals = residuals.astype(products.dtype)
         return weights, ((residuals - products) * weights).astype(np.float32)
-    residuals, halves = residuals.astype(np.float32), np.float32(0.5) * _power(exponents - below_first)
+    residuals, halves = (
+        residuals.astype(np.float32),
+        np.float32(0.5) * _power(exponents - below_first),
+    )
     if is_rounded:
         residuals, halves = _before_rounding(floats.mantissa_bits, residuals, halves, words)
     residuals = residuals - products.astype(np.float32)
     finest = np.maximum(exponents, typical - rule.octaves)
     halves = np.maximum(halves - np.float32(rule.margin) * _power(finest - below_first), 0)
     residuals = residuals - np.clip(residuals, -halves, halves)
-    weights = _power(2 * (typical - finest)) * ((residuals != 0) + np.float32(rule.satisfied_weight))
+    weights = _power(2 * (typical - finest)) * (
+        (residuals != 0) + np.float32(rule.satisfied_weight)
+    )
     return weights, residuals * weights
 
 
 def least_squares_step(
     dtype: DType, words: Words, base: Words, own: Floats, given: Floats, typical: int, rule: Rule
 ) -> NDArray[np.float64]:
-    """How each row of own should move, so that own @ given is what the words ask for."""
+    """The change of each row of own that brings own @ given closest to the targets."""
     n, rank = words.shape[1], own.shape[1]
-    weights, residuals = weighted_residuals(dtype, words, base, own @ given, typical, rule, is_rounded=False)
+    weights, residuals = weighted_residuals(
+        dtype, words, base, own @ given, typical, rule, is_rounded=False
+    )
     middle = (weights.astype(np.float32).view(np.uint32) >> 20).sum(axis=1) // n << 20
     middles = middle.astype(np.uint32).view(np.float32)
     is_fine = weights >= (middles * np.float32(min(4, n / (4 * rank))))[:, None]
@@ -213,8 +220,8 @@ def _power(exponents: Integers) -> NDArray[np.float32]:
 def _before_rounding(
     mantissa_bits: int, differences: Floats, halves: Floats, words: Words
 ) -> tuple[Floats, Floats]:
-    """Middles and halves of the intervals of numbers that round to a difference that makes the
-    word. Numbers of the dtype within half an ulp do; ties only where the word is even."""
+    """Middles and halves of the intervals of unrounded products. A product is rounded to the dtype
+    first; the result is within half an ulp of the difference. For a tie the word must be even."""
     dropped = _MANTISSA - mantissa_bits
     if dropped == 0:
         return differences, halves
@@ -227,7 +234,7 @@ def _before_rounding(
 
 
 def _ordinals(numbers: Floats) -> NDArray[np.int64]:
-    """How many numbers of float32 each is from zero."""
+    """The number of float32 numbers between zero and each one, with its sign."""
     bits = numbers.astype(np.float32).view(np.int32).astype(np.int64)
     return np.where(bits < 0, -(bits + (1 << 31)), bits)
 

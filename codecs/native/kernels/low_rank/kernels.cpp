@@ -1,4 +1,5 @@
-// One set of kernels for the search; built once for each instruction set, as kernels/kernels.cpp is.
+// One set of kernels for the search. It is compiled once for each instruction set, as
+// kernels/kernels.cpp.
 #include "kernels/low_rank/kernels.hpp"
 
 #include <algorithm>
@@ -41,8 +42,10 @@ void subtract_finite(const std::uint8_t* words, const std::uint8_t* base, std::s
                      float* out) {
   using Word = typename Words::Word;
   for (std::size_t j = 0; j < n; ++j) {
-    const auto word = load<Word>(words + j * sizeof(Word)), from = load<Word>(base + j * sizeof(Word));
-    // number() of words with fewer bits of exponent than a float makes numbers of all words.
+    const auto word = load<Word>(words + j * sizeof(Word)),
+               from = load<Word>(base + j * sizeof(Word));
+    // number() is not enough for words with fewer exponent bits than a float: it gives finite
+    // numbers even for infinities and NaNs.
     const float exact = Words::exponent_bits < 8 ? difference<Words, float>(word, from)
                                                  : number<Words>(word) - number<Words>(from);
     const auto bits = std::bit_cast<std::uint32_t>(exact);
@@ -96,12 +99,12 @@ void keys(const std::uint8_t* deltas, const std::uint8_t* words, std::size_t n, 
 template <class Real>
 void integers(const Real* values, const Real* scales, const std::int32_t* shifts, std::size_t n,
               std::int16_t* out) {
-  // Beyond it a number has no digits below one; so a sum with it is rounded.
+  // A sum with this number is rounded, because its ulp is 1.
   constexpr Real whole = sizeof(Real) == 4 ? Real(3 << 22) : Real(std::int64_t(3) << 51);
   for (std::size_t j = 0; j < n; ++j) {
     const auto most = Real(32767 >> shifts[j]);
     const Real value = values[j] * scales[j];
-    const Real below = value < most ? value : most;  // what is no number becomes one
+    const Real below = value < most ? value : most;  // also replaces NaN
     const Real within = below > -most ? below : -most;
     const Real sum = within + whole;
     out[j] = std::int16_t(std::int32_t(sum - whole) << shifts[j]);

@@ -1,5 +1,5 @@
-// Steps of alternating least squares: one thin factor of a product, given the other. Each row of words is a
-// system of its own.
+// Steps of alternating least squares: one thin factor of a product is updated while the other is
+// fixed. Each row of words has its own system of normal equations.
 #pragma once
 
 #include <algorithm>
@@ -25,15 +25,16 @@
 DELTAHUB_BEGIN
 namespace {
 
-inline constexpr std::size_t n_side = 8;     // of the blocks that squares are summed in
-inline constexpr std::size_t n_padded = 64;  // of which rows of floats are multiples
-inline constexpr std::size_t n_lanes = 16;   // that sums of floats have, in every instruction set
-inline constexpr std::size_t n_transposed = 32;  // rows, at most, whose words are copied at a time
+inline constexpr std::size_t n_side = 8;     // rows and columns of a block of sums of squares
+inline constexpr std::size_t n_padded = 64;  // rows of floats have a multiple of this length
+inline constexpr std::size_t n_lanes = 16;   // partial sums of floats, in every instruction set
+inline constexpr std::size_t n_transposed = 32;  // most rows whose words are transposed at a time
 
 inline constexpr std::size_t side_bytes = register_bytes < 4 * n_side ? register_bytes : 4 * n_side;
 using SidePart = float __attribute__((vector_size(side_bytes)));
 inline constexpr std::size_t n_side_parts = 4 * n_side / side_bytes;
-// Systems, so that factors are loaded less often; all of their sums stay in registers.
+// Systems that are summed together, so that factors are loaded less often. All sums stay in
+// registers.
 inline constexpr std::size_t n_together = register_bytes == 64 ? 4 : 2;
 
 template <class Number>
@@ -43,15 +44,16 @@ constexpr std::size_t padded_to(std::size_t unit, std::size_t n) {
   return (n + unit - 1) / unit * unit;
 }
 
-// Sums, one after the other, of the upper blocks of x^T diag(w) x, from x and w * x.
+// The sums x^T diag(w) x, from x and w * x, in blocks on and above the diagonal.
 struct Squares {
   std::size_t n_sides;
-  Numbers<float> blocks;  // rows of blocks from the diagonal on; each n_side x n_side
+  // Blocks of n_side x n_side sums. Row t of blocks begins on the diagonal: it has n_sides - t.
+  Numbers<float> blocks;
 
   explicit Squares(std::size_t n)
       : n_sides(n), blocks(n * (n + 1) / 2 * n_side * n_side) {}
 
-  // at: where each x begins; weighted: n of them in a row.
+  // at: offsets in x of the n vectors. weighted: n vectors, back to back.
   void sum(const float* x, const std::uint32_t* at, const float* weighted, std::size_t n) {
     const std::size_t length = n_sides * n_side;
     float* out = blocks.data();
@@ -70,7 +72,7 @@ struct Squares {
   }
 };
 
-// Words in a register of 16 bytes: as many rows and columns are transposed at once.
+// Words in a register of 16 bytes, and the rows and columns that are transposed at once.
 template <class Word>
 inline constexpr std::size_t n_square = 16 / sizeof(Word);
 
@@ -82,7 +84,7 @@ inline void transpose_square(const std::uint8_t* from, std::ptrdiff_t stride, Wo
   using Row = std::conditional_t<sizeof(Word) == 2, Uint16x8, Uint32x4>;
   Row rows[n];
   for (std::size_t j = 0; j < n; ++j) read(rows[j], from + std::ptrdiff_t(j) * stride);
-  // Row j and the one half of all behind it, word by word: once for each halving.
+  // Each round interleaves row j with row j + n / 2, word by word; log2 n rounds transpose.
   for (std::size_t half = n; half > 1; half /= 2) {
     Row mixed[n];
     for (std::size_t j = 0; j < n / 2; ++j) {
@@ -100,7 +102,7 @@ inline void transpose_square(const std::uint8_t* from, std::ptrdiff_t stride, Wo
   for (std::size_t i = 0; i < n; ++i) std::memcpy(to + i * step, &rows[i], sizeof rows[i]);
 }
 
-// The numbers below n, in order, at which weights are `least` or more; returns how many.
+// found: the indices of weights that are at least `least`, ascending. Returns their number.
 inline std::size_t find_least(const float* weights, std::size_t n, float least,
                               std::uint32_t* found) {
   std::size_t n_found = 0, j = 0;
@@ -121,9 +123,9 @@ inline std::size_t find_least(const float* weights, std::size_t n, float least,
   return n_found;
 }
 
-// Solves a system of normal equations for each row of words. What they weighted_residuals for is summed exactly.
-// The squares of most words are not: weights are powers of 4, so a few fine words of a row rule its
-// squares, and those of all others are as good as the mean ones, times the sum of their weights.
+// Solves a system of normal equations for each row of words. The right side sums all words. The
+// matrix sums only fine words one by one: weights are powers of 4, so a few fine words dominate it.
+// For the other words the mean of all columns' squares is used, times the sum of their weights.
 template <class Words, class Real>
 class StepSolver {
  public:
@@ -171,8 +173,9 @@ class StepSolver {
           for (std::size_t i = 0; i < n_together; ++i) {
             const auto at = std::ptrdiff_t(row + std::min(s + i, used - 1));
             const std::size_t to = i * stride_;
-            weighted_residuals<Words, Real>(words + at * words_row, base + at * base_row, &products_[to], n,
-                             step_.rule, &weights_[to], &residuals_[to]);
+            weighted_residuals<Words, Real>(words + at * words_row, base + at * base_row,
+                                            &products_[to], n, step_.rule, &weights_[to],
+                                            &residuals_[to]);
           }
           sum_residuals(s);
           for (std::size_t i = 0; i < n_together; ++i) sum_squares(&weights_[i * stride_], s + i);
@@ -195,8 +198,8 @@ class StepSolver {
     if (grid.row == sizeof(Word) && n_rows == n_transposed)
       for (; transposed + n_square<Word> <= n; transposed += n_square<Word>)
         for (std::size_t i = 0; i < n_transposed; i += n_square<Word>)
-          transpose_square<Word>(at(grid, first + i) + std::ptrdiff_t(transposed) * grid.column, grid.column,
-                            out + i * n + transposed, n);
+          transpose_square<Word>(at(grid, first + i) + std::ptrdiff_t(transposed) * grid.column,
+                                 grid.column, out + i * n + transposed, n);
     for (std::size_t i = 0; i < n_rows; ++i) {
       const std::uint8_t* const from = at(grid, first + i);
       for (std::size_t j = transposed; j < n; ++j)
@@ -211,7 +214,7 @@ class StepSolver {
     double* to = &triangle_.data()->of[lane];
     for (std::size_t k = 0; k < rank; ++k) {
       const std::size_t top = k / n_side;
-      // Rows of blocks above have n_sides, n_sides - 1 and so on.
+      // The offset of the block on the diagonal: row t of blocks has n_sides - t blocks.
       std::size_t row =
           (top * n_sides - top * (top - 1) / 2) * n_side * n_side + k % n_side * n_side;
       std::size_t first = k % n_side;
@@ -225,7 +228,7 @@ class StepSolver {
     }
   }
 
-  // What lanes that no system fills solve again.
+  // Fills a lane without a system with a copy of lane 0, because all lanes are solved.
   void repeat(std::size_t lane) {
     for (Lanes& each : triangle_) each.of[lane] = each.of[0];
     for (Lanes& each : targets_) each.of[lane] = each.of[0];
@@ -246,7 +249,7 @@ class StepSolver {
     }
   }
 
-  // Into n_together lanes, from the first one on.
+  // Sums the right sides of n_together systems, into lanes from `lane` on.
   void sum_residuals(std::size_t lane) {
     constexpr std::size_t width = register_bytes / 4, n_parts = n_lanes / width, n_rows = 4;
     static_assert(n_side % n_rows == 0);
@@ -256,7 +259,8 @@ class StepSolver {
       for (std::size_t part = 0; part < n_parts; ++part) {
         FloatRegister sums[n_together][n_rows] = {}, residuals[n_together], given;
         for (std::size_t j = part * width; j < stride_; j += n_lanes) {
-          for (std::size_t s = 0; s < n_together; ++s) read(residuals[s], &residuals_[s * stride_ + j]);
+          for (std::size_t s = 0; s < n_together; ++s)
+            read(residuals[s], &residuals_[s * stride_ + j]);
           for (std::size_t k = 0; k < n_rows; ++k) {
             read(given, factors + (first + k) * stride_ + j);
             for (std::size_t s = 0; s < n_together; ++s) sums[s][k] += residuals[s] * given;
@@ -274,7 +278,7 @@ class StepSolver {
     }
   }
 
-  // The factor that is given, in rows of floats.
+  // The fixed factor as floats.
   const float* given_floats() const {
     if constexpr (sizeof(Real) == sizeof(float))
       return given_.data();
@@ -282,11 +286,12 @@ class StepSolver {
       return floats_.data();
   }
 
-  // The words that are projected at one by one, and their weights times x; returns the sum of all
-  // other weights.
+  // Finds the fine words, which are summed one by one, and their weights times x. Returns the sum
+  // of the other weights.
   float find_fine(const float* weights) {
     const std::size_t n = step_.n;
-    // A float's bits are linear between powers of two: eighths of octaves do.
+    // The mean of the weights' logarithms. A float's bits approximate its log2, in eighths of
+    // octaves here.
     std::uint64_t eighths = 0;
     for (std::size_t begin = 0; begin < n; begin += most_eighths) {
       const std::size_t end = std::min(n, begin + most_eighths);
@@ -332,14 +337,14 @@ class StepSolver {
         step_.solutions[(first + s) * rank + k] = targets_[k].of[s];
   }
 
-  // Words that weigh less than this many times what is typical of their row have the mean squares.
-  // In short rows it is less, so that no such word can rule.
+  // Words below this many times the typical weight of their row count as coarse. In short rows the
+  // limit is lower, so that no coarse word can dominate.
   static constexpr float most_coarse = 4;
-  // Weights' eighths of octaves whose sum has 32 bits.
+  // The number of eighths whose sum fits 32 bits.
   static constexpr std::size_t most_eighths = std::size_t(1) << 20;
 
   const LeastSquaresStep<Real>& step_;
-  std::size_t length_, stride_;  // of an x; of a row of floats
+  std::size_t length_, stride_;  // of a vector x; of a row of floats
   Numbers<Real> given_;
   Numbers<float> floats_, x_;
   Numbers<Real> products_;

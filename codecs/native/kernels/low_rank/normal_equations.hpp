@@ -1,4 +1,4 @@
-// Many small systems of normal equations at once: each vector holds one number of several of them.
+// Several small systems of normal equations at once, one in each lane of the vectors.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ struct Lanes {
   double of[n_systems];
 };
 
-// Solves by the factors L D L^T. triangle: row by row from the diagonal on, and changed; targets
-// become solutions.
+// Solves by the decomposition L D L^T. triangle: rows from the diagonal on; it is overwritten.
+// targets: the right sides, which become solutions.
 inline void solve_lanes(Lanes* triangle, Lanes* targets, std::size_t rank) {
   const auto row = [&](std::size_t k) { return triangle + k * rank - k * (k + 1) / 2; };
   for (std::size_t k = 0; k < rank; ++k) {
@@ -42,7 +42,7 @@ inline void solve_lanes(Lanes* triangle, Lanes* targets, std::size_t rank) {
   }
 }
 
-// For sums of float32, whose last digits are lost.
+// Adds a ridge to the diagonal, because sums of float32 may make the matrix singular.
 inline void add_ridge(Lanes* triangle, std::size_t rank) {
   Lanes trace{};
   for (std::size_t k = 0, at = 0; k < rank; at += rank - k, ++k)

@@ -1,4 +1,4 @@
-// What words weighted_residuals of the products that are added to them.
+// Targets and weights of the least-squares fit of products to words: see TargetRule.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ inline float power_of_two(std::int32_t power) {
   return std::bit_cast<float>(std::min(std::max(power + 127, 1), 254) << 23);
 }
 
-// How many floats a float is from zero, and back.
+// The number of floats between zero and this one, with its sign; and its inverse.
 inline std::int32_t ordinal(float number) {
   const auto bits = std::bit_cast<std::int32_t>(number);
   const std::int32_t magnitude = bits & 0x7fffffff, negative = bits >> 31;
@@ -33,8 +33,8 @@ struct Interval {
   float middle, half;
 };
 
-// The numbers that round, in the dtype, to a difference that makes the word: differences within
-// half an ulp do; at the very ends, ties, only where the word is even.
+// The unrounded products of a word. A product is rounded to the dtype first; the result is then
+// within half an ulp of the difference. At a distance of half an ulp, a tie, the word must be even.
 template <class Words>
 inline Interval before_rounding(float difference, float half, std::uint32_t word) {
   constexpr std::int32_t dropped = 23 - Words::mantissa_bits;
@@ -49,8 +49,9 @@ inline Interval before_rounding(float difference, float half, std::uint32_t word
 }
 
 template <class Words, class Real, bool USES_INTERVALS, bool IS_ROUNDED>
-void weighted_residuals_as(const std::uint8_t* words, const std::uint8_t* base, const Real* products,
-            std::size_t n, const TargetRule& rule, float* weights, float* residuals) {
+void weighted_residuals_as(const std::uint8_t* words, const std::uint8_t* base,
+                           const Real* products, std::size_t n, const TargetRule& rule,
+                           float* weights, float* residuals) {
   using Word = typename Words::Word;
   constexpr std::int32_t below_first = middle_exponent<Words> + Words::mantissa_bits;
   const std::int32_t finest = rule.typical - rule.octaves, typical = rule.typical;
@@ -69,7 +70,8 @@ void weighted_residuals_as(const std::uint8_t* words, const std::uint8_t* base, 
       const float half = room > 0 ? room : 0;
       const float above = residual < half ? residual : half;
       const float moved = residual - (above > -half ? above : -half);
-      const std::int32_t is_moved = -std::int32_t(moved != 0);  // without a branch, for vectors
+      // Without a branch, so that it is vectorized.
+      const std::int32_t is_moved = -std::int32_t(moved != 0);
       const float one = std::bit_cast<float>(is_moved & std::bit_cast<std::int32_t>(1.0f));
       const float weight =
           power_of_two(2 * (typical - std::max(exponent, finest))) * (one + satisfied_weight);
@@ -78,7 +80,8 @@ void weighted_residuals_as(const std::uint8_t* words, const std::uint8_t* base, 
     } else {
       if (IS_ROUNDED) {
         const auto bits = std::bit_cast<std::uint32_t>(float(products[j]));
-        exponent = std::max(exponent, std::int32_t(bits >> 23 & 255) + middle_exponent<Words> - 127);
+        exponent =
+            std::max(exponent, std::int32_t(bits >> 23 & 255) + middle_exponent<Words> - 127);
       }
       const float weight = power_of_two(2 * (typical - std::max(exponent, finest)));
       weights[j] = weight;
@@ -88,8 +91,8 @@ void weighted_residuals_as(const std::uint8_t* words, const std::uint8_t* base, 
 }
 
 template <class Words, class Real>
-void weighted_residuals(const std::uint8_t* words, const std::uint8_t* base, const Real* products, std::size_t n,
-         const TargetRule& rule, float* weights, float* residuals) {
+void weighted_residuals(const std::uint8_t* words, const std::uint8_t* base, const Real* products,
+                        std::size_t n, const TargetRule& rule, float* weights, float* residuals) {
   const auto as = rule.uses_intervals
                       ? (rule.is_rounded ? weighted_residuals_as<Words, Real, true, true>
                                          : weighted_residuals_as<Words, Real, true, false>)
@@ -98,10 +101,11 @@ void weighted_residuals(const std::uint8_t* words, const std::uint8_t* base, con
   as(words, base, products, n, rule, weights, residuals);
 }
 
-// How far words residual at products of so many units: what `weighted_residuals` says, but that weights are whole numbers,
-// so that sums are the same in any order. They are unit_weight for words as fine as 2^-octaves of the
-// typical one and finer ones, a quarter an octave above, and nothing beyond seven; a word that is content
-// counts a sixteenth. weights[j] grows by that of word j; returns their sum.
+// As weighted_residuals, for products in integers times `unit`, and with integer weights, so that
+// sums are the same in any order. The weight is unit_weight for words as fine as 2^-octaves of the
+// typical one or finer, a quarter of it for each octave coarser, and 0 beyond seven octaves. A
+// satisfied word, one whose product is in its interval, has a sixteenth of its weight in sums of
+// weights. The weight of word j is added to weights[j]; returns the sum of the weights.
 template <class Words, bool USES_INTERVALS, bool IS_ROUNDED>
 std::uint32_t integer_weighted_residuals_as(const std::uint8_t* words, const std::uint8_t* base,
                       const std::int32_t* products, float unit, std::size_t n,
@@ -134,7 +138,7 @@ std::uint32_t integer_weighted_residuals_as(const std::uint8_t* words, const std
       exponent =
           std::max(exponent, std::int32_t(digits >> 23 & 255) + middle_exponent<Words> - 127);
     }
-    // Differences may be greater than any number.
+    // An overflown difference counts as 0.
     const auto bits = std::bit_cast<std::uint32_t>(residual);
     residual = std::bit_cast<float>(bits & (0u - std::uint32_t((bits & 0x7fffffff) < 0x7f800000)));
     const std::int32_t above = std::max(exponent - finest, 0);
@@ -152,7 +156,8 @@ std::uint32_t integer_weighted_residuals(const std::uint8_t* words, const std::u
                    const std::int32_t* products, float unit, std::size_t n, const TargetRule& rule,
                    float* residuals, std::uint32_t* weights) {
   const auto as = rule.uses_intervals
-                      ? (rule.is_rounded ? integer_weighted_residuals_as<Words, true, true> : integer_weighted_residuals_as<Words, true, false>)
+                      ? (rule.is_rounded ? integer_weighted_residuals_as<Words, true, true>
+                                         : integer_weighted_residuals_as<Words, true, false>)
                       : (rule.is_rounded ? integer_weighted_residuals_as<Words, false, true>
                                          : integer_weighted_residuals_as<Words, false, false>);
   return as(words, base, products, unit, n, rule, residuals, weights);

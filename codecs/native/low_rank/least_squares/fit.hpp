@@ -1,6 +1,6 @@
-// Alternating least squares on a difference that is of low rank except for the rounding of its words, as
-// that of a merged adapter: first to the differences, then to the intervals that words were rounded from.
-// Not part of the format.
+// Alternating least squares on a difference that is of low rank except for the rounding of its
+// words, as that of a merged adapter: first to the differences, then to the intervals that words
+// were rounded from. Not part of the format.
 #pragma once
 
 #include <algorithm>
@@ -44,8 +44,9 @@ class AlternatingLeastSquares {
       : search_(search), source_(source), base_(base), ulps_(ulps),
         typical_(int(std::rint(std::log2(12 * ulps.rounding()) / 2)) + below_first) {}
 
-  // Fits the first `rank` components of `found` and drops those that are noise. Nothing if their residual
-  // is larger than rounding explains. Numbers must be below 2^30, so that squares of sums are finite.
+  // Fits the first `rank` components of `found` and drops those that are noise. Nothing if their
+  // residual is larger than rounding explains. Numbers must be below 2^30, so that squares of sums
+  // are finite.
   std::optional<FittedMerge<Real>> run(const Components<Real>& found, std::size_t rank,
                                        const LeastSquaresPlan& plan) const {
     Product whole = Product::of(found, rank);
@@ -81,7 +82,8 @@ class AlternatingLeastSquares {
     update_left(pair, whole, on_all.first);
     for (std::size_t i = 0; i < on_all.in_turn.size(); ++i) {
       const bool is_right = i % 2 == 0;
-      auto &fixed = is_right ? whole.left : whole.right, &updated = is_right ? whole.right : whole.left;
+      auto &fixed = is_right ? whole.left : whole.right,
+           &updated = is_right ? whole.right : whole.left;
       if (!Product::orthonormalize(search_, fixed, updated, whole.n)) return {};
       if (is_right)
         update_right(pair, whole, on_all.in_turn[i]);
@@ -89,7 +91,8 @@ class AlternatingLeastSquares {
         update_left(pair, whole, on_all.in_turn[i]);
     }
     const std::size_t kept = whole.rank;
-    FittedMerge<Real> merge{Product::components_of(search_, std::move(whole)), kept, pair.is_rounded};
+    FittedMerge<Real> merge{Product::components_of(search_, std::move(whole)), kept,
+                            pair.is_rounded};
     if (merge.components.n == 0) return {};
     return merge;
   }
@@ -144,7 +147,8 @@ class AlternatingLeastSquares {
     const auto wanted = std::size_t(std::ceil(work / most_work));
     return std::max<std::size_t>(std::min(wanted, n / (8 * rank)), 1);
   }
-  // words, base: a row for each row of `updated`, and n columns, one for every stride-th row of `fixed`.
+  // words, base: a row for each row of `updated`, and n columns, one for every stride-th row of
+  // `fixed`.
   void update(const WordGrid& words, const WordGrid& base, std::size_t n, std::size_t stride,
               bool is_rounded, const PlannedStep& step, Numbers& updated, const Numbers& fixed,
               const Product& product) const {
@@ -195,7 +199,8 @@ class AlternatingLeastSquares {
   }
 
   // The weighted mean square of a product's residuals, divided by that of rounding alone.
-  double mean_square_error(const Pair& pair, const Product& product, const PlannedStep& step) const {
+  double mean_square_error(const Pair& pair, const Product& product,
+                           const PlannedStep& step) const {
     const std::size_t columns = pair.source.columns;
     TargetRule rule = step.rule;
     rule.typical = typical_, rule.is_rounded = pair.is_rounded;
@@ -232,8 +237,8 @@ class AlternatingLeastSquares {
     return n_equal[1] > n_equal[0];
   }
 
-  // The word nearest to a number. It is sometimes the second nearest, because the number is first rounded
-  // to float32.
+  // The word nearest to a number. It is sometimes the second nearest, because the number is first
+  // rounded to float32.
   static std::uint32_t nearest(double exact) {
     const auto bits = std::bit_cast<std::uint32_t>(float(exact));
     if constexpr (is_f32) {
@@ -241,7 +246,8 @@ class AlternatingLeastSquares {
     } else {
       constexpr int dropped = 23 - Words::mantissa_bits;
       constexpr std::uint32_t rebased = std::uint32_t(127 - middle_exponent<Words>) << 23;
-      const std::uint32_t magnitude = bits & 0x7fffffff, sign = bits >> 31 << (Words::word_bits - 1);
+      const std::uint32_t magnitude = bits & 0x7fffffff,
+                          sign = bits >> 31 << (Words::word_bits - 1);
       if (rebased > 0 && magnitude < rebased + (1u << 23))  // a subnormal number
         return sign | std::uint32_t(std::nearbyint(std::abs(float(exact)) *
                                                    std::exp2(float(below_first - 1))));
@@ -251,12 +257,15 @@ class AlternatingLeastSquares {
     }
   }
 
-  // Limits of mean_square_error. That of the SVD's components may be most_of_svd (merged adapters have
-  // 0.9 to 1.4), plus most_in_factors times the numbers of the factors for each word: the factors have
-  // taken up this much of the rounding, and it weighs more in fine words.
+  // Limits of mean_square_error. That of the SVD's components may be most_of_svd (merged adapters
+  // have 0.9 to 1.4), plus most_in_factors times the numbers of the factors for each word: the
+  // factors have taken up this much of the rounding, and it weighs more in fine words.
   static constexpr double most_of_svd = 1.6, most_in_factors = 4;
-  static constexpr double most_error = 1.5, most_error_f32 = 16;  // a merge in F32 also rounds its sums
-  static constexpr double most_work = double(1u << 31);  // words times pairs of components in a step
+  // The limits after a step on the sample. That of F32 is higher, because a merge in F32 also
+  // rounds its sums.
+  static constexpr double most_error = 1.5, most_error_f32 = 16;
+  // Words times pairs of components in a step.
+  static constexpr double most_work = double(1u << 31);
   static constexpr std::size_t compared_words = std::size_t(1) << 20;
   static constexpr std::size_t systems_together = std::size_t(1) << 12;
 

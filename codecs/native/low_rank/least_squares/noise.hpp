@@ -23,7 +23,8 @@ class RoundingNoise {
     std::vector<double> squares(std::size_t(1) << Words::exponent_bits);  // by exponent field
     for (std::size_t field = 0; field + 1 < squares.size(); ++field)  // not of infinities and NaNs
       squares[field] =
-          std::exp2(2 * (std::max(int(field), 1) - middle_exponent<Words> - Words::mantissa_bits)) / 12;
+          std::exp2(2 * (std::max(int(field), 1) - middle_exponent<Words> - Words::mantissa_bits)) /
+          12;
     for (std::size_t i = 0; i < rows.size(); ++i)
       for (std::size_t j = 0; j < columns.size(); ++j) {
         const auto word = load<typename Words::Word>(words[i] + j * sizeof(typename Words::Word));
@@ -34,7 +35,8 @@ class RoundingNoise {
     for (double& each : columns) each /= double(rows.size());
   }
 
-  // The mean square where component k of `found` lies, if it lies in only a few rows or columns; else 0.
+  // The mean square where component k of `found` lies, if it lies in only a few rows or columns;
+  // else 0.
   template <class Real>
   double where_concentrated(const Components<Real>& found, std::size_t k) const {
     return std::max(in_few(rows, found.left, found.n, k, 1),
@@ -58,10 +60,10 @@ class RoundingNoise {
   std::vector<double> rows, columns;
 };
 
-// Removes components that are no stronger than noise; one stays in any case. False if the product is 0 or
-// not finite. rounding: the mean square of the noise of all words, as UlpShares::weighed gives it. A few
-// rows or columns of large words have much more noise, so components that lie in only these are compared
-// with the noise there.
+// Removes components that are no stronger than noise; one stays in any case. False if the product
+// is 0 or not finite. rounding: the mean square of the noise of all words, as UlpShares::weighed
+// gives it. A few rows or columns of large words have much more noise, so components that lie in
+// only these are compared with the noise there.
 template <class Words, class Real>
 bool drop_noise(const SearchKernels& search, WordRows words, double rounding,
                 FittedProduct<Real>& product) {
@@ -77,7 +79,8 @@ bool drop_noise(const SearchKernels& search, WordRows words, double rounding,
     const double singular_value = found.singular_values[k];
     if (!(singular_value > edge * std::sqrt(rounding))) break;
     if (!(singular_value > edge * std::sqrt(noise.where_concentrated(found, k)))) continue;
-    for (std::size_t i = 0; i < found.left.size(); i += found.n) kept.left[i + rank] = found.left[i + k];
+    for (std::size_t i = 0; i < found.left.size(); i += found.n)
+      kept.left[i + rank] = found.left[i + k];
     for (std::size_t j = 0; j < found.right.size(); j += found.n)
       kept.right[j + rank] = found.right[j + k];
     kept.singular_values.push_back(singular_value), ++rank;

@@ -1,5 +1,6 @@
-// Passes that refine the components of a merged adapter. Each word has a weight, because fine words were
-// rounded by less than coarse ones and so determine the product better. Not part of the format.
+// Passes that refine the components of a merged adapter. Each word has a weight, because fine words
+// were rounded by less than coarse ones and so determine the product better. Not part of the
+// format.
 #pragma once
 
 #include <algorithm>
@@ -64,21 +65,23 @@ class IntegerProduct {
   UninitializedVector<std::int32_t> products_;
 };
 
-// Weighted least squares for one factor after the other. The normal equations of a row are not solved.
-// Their matrix is replaced with that of unweighted words, times the row's mean weight; the next pass
-// corrects most of the error that remains.
+// Weighted least squares for one factor after the other. The normal equations of a row are not
+// solved. Their matrix is replaced with that of unweighted words, times the row's mean weight; the
+// next pass corrects most of the error that remains.
 template <class Words>
 class RefinementPasses {
  public:
-  // found: components of source - base; each pass changes them. batch: is filled again by each pass.
-  RefinementPasses(const SearchKernels& search, WordRows source, WordRows base, IntegerRows<Words>& batch,
-                   Components<float>& found)
+  // found: components of source - base; each pass changes them. batch: is filled again by each
+  // pass.
+  RefinementPasses(const SearchKernels& search, WordRows source, WordRows base,
+                   IntegerRows<Words>& batch, Components<float>& found)
       : n(found.n), search_(search), source_(source), base_(base), batch_(batch), found_(found),
         product_(search, source.columns, found.n), weights_(source.columns),
         left_(source.rows * n), right_(source.columns * n) {}
 
   // Updates both factors once. Components from `rank` on become 0. spread: of the weights, see
-  // UlpShares::Weighted. False if the product is 0 or not finite; the components are then undefined.
+  // UlpShares::Weighted. False if the product is 0 or not finite; the components are then
+  // undefined.
   bool run(const TargetRule& rule, std::size_t rank, double spread) {
     rank_ = rank;
     // The weights spread more, because those of satisfied words are only a sixteenth.
@@ -86,10 +89,12 @@ class RefinementPasses {
     const std::size_t rows = source_.rows, columns = source_.columns;
     for (std::size_t i = 0; i < rows; ++i)
       for (std::size_t k = 0; k < n; ++k)
-        left_[i * n + k] = k < rank_ ? found_.left[i * n + k] * float(found_.singular_values[k]) : 0;
+        left_[i * n + k] =
+            k < rank_ ? found_.left[i * n + k] * float(found_.singular_values[k]) : 0;
     for (std::size_t j = 0; j < columns; ++j)
       for (std::size_t k = 0; k < n; ++k)
-        right_[j * n + k] = k < rank_ ? found_.right[j * n + k] / float(found_.singular_values[k]) : 0;
+        right_[j * n + k] =
+            k < rank_ ? found_.right[j * n + k] / float(found_.singular_values[k]) : 0;
     product_.set_right(right_, rank_);
     batch_.set_basis(right_.data());
     projected_.resize(n * most_batch_rows());
@@ -110,7 +115,8 @@ class RefinementPasses {
     const auto length = float(std::sqrt(trace));
     for (float& each : transform) each /= length;
     for (float& each : core_transform) each *= length;
-    UninitializedVector<float> unit, core;  // left_ right_^T = unit core^T; unit's columns are orthonormal
+    // left_ right_^T = unit core^T, where the columns of unit are orthonormal.
+    UninitializedVector<float> unit, core;
     thin.multiply(left_, transform, unit);
     thin.multiply(right_, core_transform, core);
     std::ranges::fill(weights_, 0u);  // the first loop has added to them, too
@@ -150,10 +156,10 @@ class RefinementPasses {
     }
   }
 
-  // Updates a row of a factor by the residuals of its n_words words, whose weights sum to `weight`. If few
-  // words dominate, the matrix of the row's normal equations may be up to
-  // (1 + sqrt(rank / dominant words))^2 times the unweighted one, provided that weights do not depend on
-  // the other factor. The step is shortened so that it does not overshoot.
+  // Updates a row of a factor by the residuals of its n_words words, whose weights sum to `weight`.
+  // If few words dominate, the matrix of the row's normal equations may be up to (1 + sqrt(rank /
+  // dominant words))^2 times the unweighted one, provided that weights do not depend on the other
+  // factor. The step is shortened so that it does not overshoot.
   void update(float* row, const float* residuals, std::size_t n_words, std::uint32_t weight,
             double spread) const {
     if (weight == 0) return;

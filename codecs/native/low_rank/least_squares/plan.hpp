@@ -9,16 +9,17 @@
 
 namespace deltahub {
 
-// over_relaxation: a factor moves by this times its least-squares solution. Above 1 because the solution
-// is too small while the other factor is not yet fitted.
+// over_relaxation: a factor moves by this times its least-squares solution. Above 1 because the
+// solution is too small while the other factor is not yet fitted.
 struct PlannedStep {
   TargetRule rule;
   double over_relaxation = 1;
 };
 
-// The order of steps: first on_sample, each step for both factors, on a sample of the rows. Then on_all,
-// on all rows: its step `first` for the left factor, its other steps for the right factor and the left
-// factor in turn. if_rounded replaces on_all if the product was rounded before it was added.
+// The order of steps: first on_sample, each step for both factors, on a sample of the rows. Then
+// on_all, on all rows: its step `first` for the left factor, its other steps for the right factor
+// and the left factor in turn. if_rounded replaces on_all if the product was rounded before it was
+// added.
 struct LeastSquaresPlan {
   struct OnAll {
     PlannedStep first;
@@ -42,8 +43,8 @@ constexpr PlannedStep to_intervals(int octaves, float margin, float satisfied_we
           over_relaxation};
 }
 
-// `octaves` grows from step to step, because with many octaves a few fine words would dominate the fit
-// before the factors are close.
+// `octaves` grows from step to step, because with many octaves a few fine words would dominate the
+// fit before the factors are close.
 inline constexpr PlannedStep default_sample[] = {over_relaxed(2)};
 inline constexpr PlannedStep default_all[] = {
     over_relaxed(4), over_relaxed(5), over_relaxed(6), over_relaxed(7),
@@ -77,7 +78,8 @@ constexpr LeastSquaresPlan least_squares_plan(bool is_max) {
   if (is_max) return {max_sample, {exact(2), max_all}, {exact(2), max_all}, sampled_words};
   const LeastSquaresPlan::OnAll unrounded{over_relaxed(3), default_all};
   const LeastSquaresPlan::OnAll rounded{exact(3), rounded_all};
-  return {default_sample, unrounded, Words::exponent_bits == 8 ? rounded : unrounded, sampled_words};
+  return {default_sample, unrounded, Words::exponent_bits == 8 ? rounded : unrounded,
+          sampled_words};
 }
 
 }  // namespace deltahub

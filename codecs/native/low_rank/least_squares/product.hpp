@@ -14,7 +14,8 @@
 
 namespace deltahub {
 
-// left right^T. Rows of both factors have n numbers; the first `rank` of them are set, the rest is 0.
+// left right^T. Rows of both factors have n numbers; the first `rank` of them are set, the rest is
+// 0.
 template <class Real>
 struct FittedProduct {
   using Numbers = UninitializedVector<Real>;
@@ -32,7 +33,8 @@ struct FittedProduct {
         for (std::size_t k = 0; k < product.n; ++k) {
           const double number = k < rank ? double(from[i * found.n + k]) : 0;
           const double singular_value = k < rank ? found.singular_values[k] : 1;
-          to[i * product.n + k] = Real(is_longer ? number * singular_value : number / singular_value);
+          to[i * product.n + k] =
+              Real(is_longer ? number * singular_value : number / singular_value);
         }
     };
     copy(found.left, product.left, true);
@@ -40,8 +42,8 @@ struct FittedProduct {
     return product;
   }
 
-  // The components of a product; their n is 0 if the product is 0 or not finite. The product is passed by
-  // value, so that its memory is free when the components are known.
+  // The components of a product; their n is 0 if the product is 0 or not finite. The product is
+  // passed by value, so that its memory is free when the components are known.
   static Components<Real> components_of(const SearchKernels& search, FittedProduct product) {
     const std::size_t n = product.n;
     Components<Real> found;
@@ -54,8 +56,8 @@ struct FittedProduct {
     return found;
   }
 
-  // Makes the columns of `factor` orthonormal, up to rounding, and changes `other` so that the product
-  // stays the same. False if `factor` is 0 or not finite.
+  // Makes the columns of `factor` orthonormal, up to rounding, and changes `other` so that the
+  // product stays the same. False if `factor` is 0 or not finite.
   static bool orthonormalize(const SearchKernels& search, Numbers& factor, Numbers& other,
                              std::size_t n) {
     const ThinProducts<Real> thin(search, n);
