@@ -73,7 +73,7 @@ void bind_weighted_residuals(nb::module_& m, const nb::sig& signature, const cha
       [](int kind, const Words2& words, const Words2& base, const PlainMatrix<const Real>& products,
          int typical, int octaves, std::optional<float> margin, float satisfied_weight,
          bool is_rounded, const PlainMatrix<float>& weights, const PlainMatrix<float>& residuals) {
-        const TargetRule rule{typical,          octaves,   margin.has_value(), margin.value_or(0),
+        const TargetRule rule{typical, octaves, margin.has_value(), margin.value_or(0),
                               satisfied_weight, is_rounded};
         if constexpr (sizeof(Real) == sizeof(float))
           weighted_residuals(kind, words, base, products, weights, residuals, rule,
@@ -119,7 +119,7 @@ void bind_least_squares_step(nb::module_& m, const nb::sig& signature, const cha
          const PlainMatrix<const Real>& given, int typical, int octaves,
          std::optional<float> margin, float satisfied_weight, bool is_rounded,
          const PlainMatrix<double>& solutions) {
-        const TargetRule rule{typical,          octaves,   margin.has_value(), margin.value_or(0),
+        const TargetRule rule{typical, octaves, margin.has_value(), margin.value_or(0),
                               satisfied_weight, is_rounded};
         const WordKind words_kind = word_kind(kind);
         if constexpr (sizeof(Real) == sizeof(float))
@@ -167,7 +167,8 @@ using Found = std::tuple<nb::bytes, nb::bytes, int, bool, bool>;
 Found found_low_rank(int kind, const Words2& words, const Words2& base, int effort) {
   const Rows to = rows_of(word_kind(kind), words), from = rows_of(word_kind(kind), base);
   require(to.rows == from.rows && to.columns == from.columns, "shapes differ");
-  require(effort == int(Effort::balanced) || effort == int(Effort::max), "the effort must be 2 (default) or 3 (max)");
+  require(effort == int(Effort::balanced) || effort == int(Effort::max),
+          "the effort must be 2 (default) or 3 (max)");
   const std::size_t size = to.rows * to.columns * words.itemsize();
   const auto follow = [&](const Rows& rows) {
     return rows.rows <= 1 || rows.stride * std::ptrdiff_t(rows.rows) == std::ptrdiff_t(size);

@@ -79,7 +79,7 @@ class UlpShares {
   double rounding() const { return mean_square_ / 12; }
   // For words with weights of 1 / ulp^2, limited to the weight of an ulp of 2^finest.
   struct Weighted {
-    double spread;    // the mean square of weights over the square of their mean
+    double spread;  // the mean square of weights over the square of their mean
     // The mean square of a weighted mean's rounding error, times its number of words.
     double rounding;
   };
@@ -100,7 +100,7 @@ class UlpShares {
 
  private:
   struct Share {
-    int ulp;          // log2
+    int ulp;  // log2
     double of_words;
   };
   double exact(int variance) const {

@@ -66,8 +66,7 @@ struct Eigenvectors {
                bool is_exact)
       : values(n), rows(n * n) {
     std::vector<double> vectors(n * n), unordered(n);
-    search.diagonalize(squares.data(), n, is_exact ? 1e-9 : 0.01, vectors.data(),
-                       unordered.data());
+    search.diagonalize(squares.data(), n, is_exact ? 1e-9 : 0.01, vectors.data(), unordered.data());
     std::vector<std::size_t> order(n);
     for (std::size_t k = 0; k < n; ++k) order[k] = k;
     std::ranges::stable_sort(order, [&](std::size_t one, std::size_t other) {
@@ -92,7 +91,8 @@ struct Components {
   // Decomposes projected transform core^T, where the columns of (projected transform) are
   // orthonormal. False if the product is 0 or not finite.
   bool decompose(const SearchKernels& search, const UninitializedVector<Real>& projected,
-              const UninitializedVector<Real>& transform, const UninitializedVector<Real>& core) {
+                 const UninitializedVector<Real>& transform,
+                 const UninitializedVector<Real>& core) {
     const ThinProducts<Real> products(search, n);
     std::vector<double> squares = products.squares(core);
     const double trace = products.trace(squares);

@@ -64,7 +64,7 @@ class IntegerRows {
     }
   }
 
-  // basis: columns x n; each column has length 1 or 0.
+  // basis: columns x n; its columns are orthonormal or 0.
   void set_basis(const float* basis) {
     const auto scale = float(size_of_numbers() * std::sqrt(double(columns_)));
     UninitializedVector<std::int16_t> numbers(padded_ * n, 0);
@@ -170,7 +170,7 @@ class IntegerRows {
   std::size_t columns_, padded_, wide_;
   std::size_t n_rows_ = 0;
   double energy_ = 0;
-  Numbers units_, difference_, transposed_, sums_;                     // sums_: n x wide_
+  Numbers units_, difference_, transposed_, sums_;  // sums_: n x wide_
   // numbers_: n_rows x padded_.
   UninitializedVector<std::int16_t> numbers_, nothing_, left_, pairs_;
   UninitializedVector<std::int16_t> basis_pairs_;

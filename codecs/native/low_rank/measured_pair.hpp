@@ -74,7 +74,7 @@ class MeasuredPair {
   std::size_t rows() const { return source.rows; }
   std::size_t columns() const { return source.columns; }
 
-  // Samples the ulps. False if no word is a number other than zero.
+  // Samples the ulps. False if no sampled word is finite.
   bool measure_ulps() {
     std::array<std::uint32_t, std::size_t(1) << Words::exponent_bits> counts{};
     for_sampled_rows(64, [&](std::size_t row) {
@@ -89,9 +89,9 @@ class MeasuredPair {
   // Whether squares of sums may overflow, because a number is 2^31 or larger. No trained weight is:
   // such words are random bits, or not floats at all.
   bool has_large_numbers() const {
-    constexpr auto large = std::uint32_t(std::min(middle_exponent<Words> + 31,
-                                                  (1 << Words::exponent_bits) - 1))
-                           << Words::mantissa_bits;
+    constexpr auto large =
+        std::uint32_t(std::min(middle_exponent<Words> + 31, (1 << Words::exponent_bits) - 1))
+        << Words::mantissa_bits;
     for (std::size_t i = 0; i < rows(); ++i)
       for (const WordRows* words : {&source, &base})
         if (search.greatest[kind_of<Words>]((*words)[i], columns()) >= large) return true;

@@ -97,10 +97,9 @@ class LowRankSearch {
     const RankOfMerge rank = pair_.rank_of_merge(components);
     const bool is_merge = rank.found > 0;
     // Fewer words suffice for a small merged adapter, because it pays by far.
-    const std::size_t n_words =
-        is_merge ? std::clamp(pair_.rows() * pair_.columns() / 128, estimated_words / 2,
-                              4 * estimated_words)
-                 : estimated_words;
+    const std::size_t n_words = is_merge ? std::clamp(pair_.rows() * pair_.columns() / 128,
+                                                      estimated_words / 2, 4 * estimated_words)
+                                         : estimated_words;
     Estimate estimate(pair_.kernels, pair_.search, pair_.source, pair_.base, n_words);
     QuantizationPlan plan = pair_.plan_of(components, 1.02);
     // The residuals of a merged adapter are hardly noise, so finer factors save more than the model

@@ -18,7 +18,7 @@ namespace deltahub {
 
 struct SvdEffort {
   std::size_t n_components = component_step;
-  int n_powers = 1;  // steps of the power iteration, without the last one, which reads all rows
+  int n_powers = 1;      // steps of the power iteration, without the last one, which reads all rows
   bool is_quick = true;  // steps read as few rows as possible
 };
 
@@ -62,12 +62,16 @@ class RandomizedSvd {
     std::ranges::fill(sums, Real(0));
     const auto& kernels = search_;
     const auto subtract = [&] {
-      if constexpr (is_float) return kernels.subtract[kind_of<Words>];
-      else return kernels.subtract_exactly[kind_of<Words>];
+      if constexpr (is_float)
+        return kernels.subtract[kind_of<Words>];
+      else
+        return kernels.subtract_exactly[kind_of<Words>];
     }();
     const auto multiply = [&] {
-      if constexpr (is_float) return kernels.multiply;
-      else return kernels.multiply_exactly;
+      if constexpr (is_float)
+        return kernels.multiply;
+      else
+        return kernels.multiply_exactly;
     }();
     energy = 0;
     for (std::size_t first = 0; first < rows(); first += together) {
@@ -154,8 +158,8 @@ class RandomizedSvd {
   std::size_t step_of(int power) const {
     const std::size_t least = power == 0 ? 2 * n_ : 3 * n_;
     const std::size_t most = effort_.is_quick ? 8 * n_ : rows();
-    const std::size_t wanted = effort_.is_quick ? rows() / (power == 0 ? 8 : 4)
-                                                : rows() >> std::max(4 - power, 0);
+    const std::size_t wanted =
+        effort_.is_quick ? rows() / (power == 0 ? 8 : 4) : rows() >> std::max(4 - power, 0);
     const std::size_t n_rows =
         std::min(std::clamp(wanted, least, std::max(least, most)), most_elements / columns());
     return std::max<std::size_t>(rows() / std::max<std::size_t>(n_rows, 1), 1);

@@ -101,7 +101,8 @@ inline FoundProduct find_low_rank(const Kernels& kernels, const SearchKernels& s
       return {find_in_words<Bf16Words>(kernels, search, source, base, rows, columns, is_max)};
     case WordKind::f16:
       return {find_in_words<F16Words>(kernels, search, source, base, rows, columns, is_max)};
-    default: break;
+    default:
+      break;
   }
   if (auto found =
           find_in_narrowed<Bf16Words>(kernels, search, source, base, rows, columns, is_max))

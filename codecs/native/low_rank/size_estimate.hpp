@@ -91,8 +91,7 @@ class ResidualEntropy {
 
   // source[i], base[i]: the words of row i.
   template <class Rows>
-  double bits(const Rows& source, const Rows& base, std::size_t rows,
-              const FactorRows& factors) {
+  double bits(const Rows& source, const Rows& base, std::size_t rows, const FactorRows& factors) {
     const std::size_t rank = factors.rank, filled = padded_rank(kernels_, rank);
     const RightFactor right(kernels_, {factors.right, factors.right + rank * columns_}, rank,
                             columns_);
@@ -121,8 +120,8 @@ class ResidualEntropy {
  private:
   void add(const std::uint8_t* source, const std::uint8_t* predicted) {
     auto* const deltas = reinterpret_cast<std::uint8_t*>(deltas_.data());
-    const double sum = double(kernels_.sizes[kind_of<Words>](source, predicted, columns_, true,
-                                                             sizes_.data()));
+    const double sum =
+        double(kernels_.sizes[kind_of<Words>](source, predicted, columns_, true, sizes_.data()));
     const double mean = std::max(sum / double(columns_), 0x1p-80);
     const double level = 2 * (std::log2(mean) + middle_exponent<Words>);
     kernels_.deltas[kind_of<Words>](source, predicted, columns_, deltas);
@@ -143,8 +142,8 @@ class ResidualEntropy {
 
 // The estimated bits of a factor: values is rows x rank, and each component has its own
 // distribution. Trailing zero bits that all values of a component share cost nothing.
-inline double factor_bits(const SearchKernels& search, const std::int16_t* values,
-                          std::size_t rows, std::size_t rank) {
+inline double factor_bits(const SearchKernels& search, const std::int16_t* values, std::size_t rows,
+                          std::size_t rank) {
   std::vector<std::uint16_t> digits(rank), keys(rank);
   for (std::size_t i = 0; i < rows; ++i)
     for (std::size_t k = 0; k < rank; ++k) digits[k] |= std::uint16_t(values[i * rank + k]);

@@ -60,9 +60,8 @@ class ThoroughSearch {
     QuantizationPlan plan = pair_.plan_of_merge(refined, merge->rank);
     plan.error_of_noise = plan.error[plan.greatest_rank / 2];
     plan.least_rank = 1, plan.finest_noise = -22, plan.coarsest_noise = 0;
-    EstimatedFit best =
-        search_noise(integers, plan, estimate,
-                     {.n_estimates = 8, .finer = 3, .is_rounded = merge->is_rounded});
+    EstimatedFit best = search_noise(
+        integers, plan, estimate, {.n_estimates = 8, .finer = 3, .is_rounded = merge->is_rounded});
     // With its remainders each component takes three of the format's ranks. The weakest components
     // may be noise, so they are left out where the strong ones need all ranks.
     if (!std::is_same_v<Words, Bf16Words>)

@@ -69,8 +69,8 @@ inline void multiply_integer_rows(const std::int16_t* left, std::size_t n_pairs,
   for (std::size_t l = 0; l < n_pairs; ++l, pairs += 2 * n_columns)
 #pragma GCC unroll 8
     for (std::size_t row = 0; row < ROWS; ++row) {
-      const auto pair = load<std::int32_t>(
-          reinterpret_cast<const std::uint8_t*>(left + 2 * (row * n_pairs + l)));
+      const auto pair =
+          load<std::int32_t>(reinterpret_cast<const std::uint8_t*>(left + 2 * (row * n_pairs + l)));
 #pragma GCC unroll 2
       for (std::size_t part = 0; part < n_parts; ++part)
         sums[row][part].add(pair, pairs + 2 * part * PairSums::count);
@@ -82,8 +82,7 @@ inline void multiply_integer_rows(const std::int16_t* left, std::size_t n_pairs,
 // out = left right. left: n_rows x 2 n_pairs. pairs: the right matrix, whose rows are interleaved
 // in pairs: n_pairs rows of n_columns pairs. n_columns: a multiple of 32.
 inline void multiply_integers(const std::int16_t* left, std::size_t n_rows, std::size_t n_pairs,
-                              const std::int16_t* pairs, std::size_t n_columns,
-                              std::int32_t* out) {
+                              const std::int16_t* pairs, std::size_t n_columns, std::int32_t* out) {
   constexpr std::size_t n_together = 2 * PairSums::count;
   for (std::size_t j = 0; j < n_columns; j += n_together) {
     std::size_t row = 0;
@@ -112,9 +111,8 @@ inline void quantize(const float* values, std::size_t n, float scale, std::int16
 }
 
 // out: pairs of numbers of two rows.
-inline void interleave(const std::int16_t* __restrict first,
-                       const std::int16_t* __restrict second, std::size_t n,
-                       std::int16_t* __restrict out) {
+inline void interleave(const std::int16_t* __restrict first, const std::int16_t* __restrict second,
+                       std::size_t n, std::int16_t* __restrict out) {
   for (std::size_t j = 0; j < n; ++j) {
     const std::uint32_t pair =
         std::uint32_t(std::uint16_t(first[j])) | std::uint32_t(std::uint16_t(second[j])) << 16;

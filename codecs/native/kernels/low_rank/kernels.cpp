@@ -84,13 +84,13 @@ void keys(const std::uint8_t* deltas, const std::uint8_t* words, std::size_t n, 
           std::uint16_t* out) {
   using Word = typename Words::Word;
   for (std::size_t j = 0; j < n; ++j) {
-    const auto exponent = std::int32_t(load<Word>(words + j * sizeof(Word)) >>
-                                       Words::mantissa_bits) &
-                          ((1 << Words::exponent_bits) - 1);
+    const auto exponent =
+        std::int32_t(load<Word>(words + j * sizeof(Word)) >> Words::mantissa_bits) &
+        ((1 << Words::exponent_bits) - 1);
     const std::int32_t z = level - 2 * std::max(exponent, 1);
     const std::int32_t bounded = std::min(std::max(z, least_class), most_class);
-    const auto delta = std::int32_t(
-        std::make_signed_t<Word>(load<Word>(deltas + j * sizeof(Word))));
+    const auto delta =
+        std::int32_t(std::make_signed_t<Word>(load<Word>(deltas + j * sizeof(Word))));
     out[j] = std::uint16_t((bounded - least_class) * std::int32_t(n_estimate_symbols) +
                            estimate_symbol(delta));
   }
@@ -125,9 +125,8 @@ namespace deltahub {
 
 #define DELTAHUB_SEARCH_OF(isa) isa##_search
 #define DELTAHUB_SEARCH(isa) DELTAHUB_SEARCH_OF(isa)
-#define DELTAHUB_OF_FLOATS(kernel) \
-  {nullptr, kernel<F32Words>, kernel<F16Words>, kernel<Bf16Words>}
-#define DELTAHUB_OF_REALS(kernel, real)                                       \
+#define DELTAHUB_OF_FLOATS(kernel) {nullptr, kernel<F32Words>, kernel<F16Words>, kernel<Bf16Words>}
+#define DELTAHUB_OF_REALS(kernel, real) \
   {nullptr, kernel<F32Words, real>, kernel<F16Words, real>, kernel<Bf16Words, real>}
 
 const SearchKernels DELTAHUB_SEARCH(DELTAHUB_ISA) = {

@@ -12,8 +12,8 @@ namespace deltahub {
 // Intervals fit better once products are close. Fine words have more weight, because rounding
 // changed them less.
 struct TargetRule {
-  std::int32_t typical = 0;  // the exponent field of the typical ulp
-  std::int32_t octaves = 0;  // words finer than 2^-octaves of the typical one get no more weight
+  std::int32_t typical = 0;     // the exponent field of the typical ulp
+  std::int32_t octaves = 0;     // words finer than 2^-octaves of the typical one get no more weight
   bool uses_intervals = false;  // the targets are intervals, not differences
   float margin = 0;             // of an interval at both of its ends, in ulps
   float satisfied_weight = 0;   // share of a word's weight if its product is in the interval

@@ -8,15 +8,14 @@
 #include <cstdint>
 #include <cstring>
 #include <new>
-#include <type_traits>
 #include <vector>
 
 #include "base/aligned_memory.hpp"
 #include "base/registers.hpp"
-#include "base/vectors.hpp"
 #include "kernels/low_rank/kernels.hpp"
 #include "kernels/low_rank/normal_equations.hpp"
 #include "kernels/low_rank/targets.hpp"
+#include "kernels/low_rank/transpose.hpp"
 
 #if defined(__AVX512F__)
 #include <immintrin.h>
@@ -25,9 +24,9 @@
 DELTAHUB_BEGIN
 namespace {
 
-inline constexpr std::size_t n_side = 8;     // rows and columns of a block of sums of squares
-inline constexpr std::size_t n_padded = 64;  // rows of floats have a multiple of this length
-inline constexpr std::size_t n_lanes = 16;   // partial sums of floats, in every instruction set
+inline constexpr std::size_t n_side = 8;         // rows and columns of a block of sums of squares
+inline constexpr std::size_t n_padded = 64;      // rows of floats have a multiple of this length
+inline constexpr std::size_t n_lanes = 16;       // partial sums of floats, in every instruction set
 inline constexpr std::size_t n_transposed = 32;  // most rows whose words are transposed at a time
 
 inline constexpr std::size_t side_bytes = register_bytes < 4 * n_side ? register_bytes : 4 * n_side;
@@ -50,8 +49,7 @@ struct Squares {
   // Blocks of n_side x n_side sums. Row t of blocks begins on the diagonal: it has n_sides - t.
   Numbers<float> blocks;
 
-  explicit Squares(std::size_t n)
-      : n_sides(n), blocks(n * (n + 1) / 2 * n_side * n_side) {}
+  explicit Squares(std::size_t n) : n_sides(n), blocks(n * (n + 1) / 2 * n_side * n_side) {}
 
   // at: offsets in x of the n vectors. weighted: n vectors, back to back.
   void sum(const float* x, const std::uint32_t* at, const float* weighted, std::size_t n) {
@@ -71,36 +69,6 @@ struct Squares {
       }
   }
 };
-
-// Words in a register of 16 bytes, and the rows and columns that are transposed at once.
-template <class Word>
-inline constexpr std::size_t n_square = 16 / sizeof(Word);
-
-// to[i * step + j] = the word i at from + j * stride.
-template <class Word>
-inline void transpose_square(const std::uint8_t* from, std::ptrdiff_t stride, Word* to,
-                        std::size_t step) {
-  constexpr std::size_t n = n_square<Word>;
-  using Row = std::conditional_t<sizeof(Word) == 2, Uint16x8, Uint32x4>;
-  Row rows[n];
-  for (std::size_t j = 0; j < n; ++j) read(rows[j], from + std::ptrdiff_t(j) * stride);
-  // Each round interleaves row j with row j + n / 2, word by word; log2 n rounds transpose.
-  for (std::size_t half = n; half > 1; half /= 2) {
-    Row mixed[n];
-    for (std::size_t j = 0; j < n / 2; ++j) {
-      if constexpr (n == 8) {
-        mixed[2 * j] = __builtin_shufflevector(rows[j], rows[j + 4], 0, 8, 1, 9, 2, 10, 3, 11);
-        mixed[2 * j + 1] =
-            __builtin_shufflevector(rows[j], rows[j + 4], 4, 12, 5, 13, 6, 14, 7, 15);
-      } else {
-        mixed[2 * j] = __builtin_shufflevector(rows[j], rows[j + 2], 0, 4, 1, 5);
-        mixed[2 * j + 1] = __builtin_shufflevector(rows[j], rows[j + 2], 2, 6, 3, 7);
-      }
-    }
-    for (std::size_t j = 0; j < n; ++j) rows[j] = mixed[j];
-  }
-  for (std::size_t i = 0; i < n; ++i) std::memcpy(to + i * step, &rows[i], sizeof rows[i]);
-}
 
 // found: the indices of weights that are at least `least`, ascending. Returns their number.
 inline std::size_t find_least(const float* weights, std::size_t n, float least,
@@ -133,8 +101,8 @@ class StepSolver {
       : step_(step), length_(padded_to(n_side, step.rank)), stride_(padded_to(n_padded, step.n)),
         given_(length_ * stride_), floats_(sizeof(Real) == 4 ? 0 : given_.size()),
         x_(step.n * length_), products_(n_together * stride_), weights_(n_together * stride_),
-        residuals_(n_together * stride_), fine_(stride_),
-        weighted_(step.n * length_), squares_(length_ / n_side), mean_(length_ / n_side),
+        residuals_(n_together * stride_), fine_(stride_), weighted_(step.n * length_),
+        squares_(length_ / n_side), mean_(length_ / n_side),
         triangle_(step.rank * (step.rank + 1) / 2), targets_(step.rank) {
     for (std::size_t k = 0; k < step.rank; ++k)
       for (std::size_t j = 0; j < step.n; ++j) {
@@ -301,8 +269,7 @@ class StepSolver {
       eighths += some;
     }
     const float typical = std::bit_cast<float>(std::uint32_t(eighths / n) << 20);
-    const float least =
-        typical * std::min(most_coarse, float(n) / float(4 * step_.rank));
+    const float least = typical * std::min(most_coarse, float(n) / float(4 * step_.rank));
     float sums[n_lanes] = {};
     for (std::size_t j = 0; j < stride_; j += n_lanes)
       for (std::size_t i = 0; i < n_lanes; ++i)

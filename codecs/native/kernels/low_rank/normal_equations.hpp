@@ -23,11 +23,9 @@ inline void solve_lanes(Lanes* triangle, Lanes* targets, std::size_t rank) {
     for (std::size_t s = 0; s < n_systems; ++s) inverse.of[s] = 1 / pivots[k].of[s];
     for (std::size_t i = k + 1; i < rank; ++i) {
       Lanes factor, *const own = row(i);
-      for (std::size_t s = 0; s < n_systems; ++s)
-        factor.of[s] = pivots[i].of[s] * inverse.of[s];
+      for (std::size_t s = 0; s < n_systems; ++s) factor.of[s] = pivots[i].of[s] * inverse.of[s];
       for (std::size_t j = i; j < rank; ++j)
-        for (std::size_t s = 0; s < n_systems; ++s)
-          own[j].of[s] -= factor.of[s] * pivots[j].of[s];
+        for (std::size_t s = 0; s < n_systems; ++s) own[j].of[s] -= factor.of[s] * pivots[j].of[s];
       for (std::size_t s = 0; s < n_systems; ++s)
         targets[i].of[s] -= factor.of[s] * targets[k].of[s];
     }
@@ -36,8 +34,7 @@ inline void solve_lanes(Lanes* triangle, Lanes* targets, std::size_t rank) {
     const Lanes* const pivots = row(k);
     Lanes left = targets[k];
     for (std::size_t j = k + 1; j < rank; ++j)
-      for (std::size_t s = 0; s < n_systems; ++s)
-        left.of[s] -= pivots[j].of[s] * targets[j].of[s];
+      for (std::size_t s = 0; s < n_systems; ++s) left.of[s] -= pivots[j].of[s] * targets[j].of[s];
     for (std::size_t s = 0; s < n_systems; ++s) targets[k].of[s] = left.of[s] / pivots[k].of[s];
   }
 }

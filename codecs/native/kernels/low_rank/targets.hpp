@@ -59,14 +59,14 @@ void weighted_residuals_as(const std::uint8_t* words, const std::uint8_t* base,
   for (std::size_t j = 0; j < n; ++j) {
     const std::uint32_t word = load<Word>(words + j * sizeof(Word));
     const Real away = difference<Words, Real>(word, load<Word>(base + j * sizeof(Word)));
-    std::int32_t exponent = std::max(
-        std::int32_t(word >> Words::mantissa_bits) & ((1 << Words::exponent_bits) - 1), 1);
+    std::int32_t exponent =
+        std::max(std::int32_t(word >> Words::mantissa_bits) & ((1 << Words::exponent_bits) - 1), 1);
     if constexpr (USES_INTERVALS) {
       Interval interval{float(away), 0.5f * power_of_two(exponent - below_first)};
       if (IS_ROUNDED) interval = before_rounding<Words>(interval.middle, interval.half, word);
       const float residual = interval.middle - float(products[j]);
-      const float room = interval.half - margin * power_of_two(std::max(exponent, finest) -
-                                                               below_first);
+      const float room =
+          interval.half - margin * power_of_two(std::max(exponent, finest) - below_first);
       const float half = room > 0 ? room : 0;
       const float above = residual < half ? residual : half;
       const float moved = residual - (above > -half ? above : -half);
@@ -108,8 +108,9 @@ void weighted_residuals(const std::uint8_t* words, const std::uint8_t* base, con
 // weights. The weight of word j is added to weights[j]; returns the sum of the weights.
 template <class Words, bool USES_INTERVALS, bool IS_ROUNDED>
 std::uint32_t integer_weighted_residuals_as(const std::uint8_t* words, const std::uint8_t* base,
-                      const std::int32_t* products, float unit, std::size_t n,
-                      const TargetRule& rule, float* residuals, std::uint32_t* weights) {
+                                            const std::int32_t* products, float unit, std::size_t n,
+                                            const TargetRule& rule, float* residuals,
+                                            std::uint32_t* weights) {
   using Word = typename Words::Word;
   constexpr std::int32_t below_first = middle_exponent<Words> + Words::mantissa_bits;
   const std::int32_t finest = rule.typical - rule.octaves;
@@ -119,15 +120,15 @@ std::uint32_t integer_weighted_residuals_as(const std::uint8_t* words, const std
     const std::uint32_t word = load<Word>(words + j * sizeof(Word));
     const float away = difference<Words, float>(word, load<Word>(base + j * sizeof(Word)));
     const float product = float(products[j]) * unit;
-    std::int32_t exponent = std::max(
-        std::int32_t(word >> Words::mantissa_bits) & ((1 << Words::exponent_bits) - 1), 1);
+    std::int32_t exponent =
+        std::max(std::int32_t(word >> Words::mantissa_bits) & ((1 << Words::exponent_bits) - 1), 1);
     float residual = away - product;
     std::int32_t is_satisfied = 0;
     if constexpr (USES_INTERVALS) {
       Interval interval{away, 0.5f * power_of_two(exponent - below_first)};
       if (IS_ROUNDED) interval = before_rounding<Words>(interval.middle, interval.half, word);
-      const float room = interval.half - margin * power_of_two(std::max(exponent, finest) -
-                                                               below_first);
+      const float room =
+          interval.half - margin * power_of_two(std::max(exponent, finest) - below_first);
       const float half = room > 0 ? room : 0;
       residual = interval.middle - product;
       const float below = residual < half ? residual : half;
@@ -153,8 +154,9 @@ std::uint32_t integer_weighted_residuals_as(const std::uint8_t* words, const std
 
 template <class Words>
 std::uint32_t integer_weighted_residuals(const std::uint8_t* words, const std::uint8_t* base,
-                   const std::int32_t* products, float unit, std::size_t n, const TargetRule& rule,
-                   float* residuals, std::uint32_t* weights) {
+                                         const std::int32_t* products, float unit, std::size_t n,
+                                         const TargetRule& rule, float* residuals,
+                                         std::uint32_t* weights) {
   const auto as = rule.uses_intervals
                       ? (rule.is_rounded ? integer_weighted_residuals_as<Words, true, true>
                                          : integer_weighted_residuals_as<Words, true, false>)

@@ -76,8 +76,8 @@ class RefinementPasses {
   RefinementPasses(const SearchKernels& search, WordRows source, WordRows base,
                    IntegerRows<Words>& batch, Components<float>& found)
       : n(found.n), search_(search), source_(source), base_(base), batch_(batch), found_(found),
-        product_(search, source.columns, found.n), weights_(source.columns),
-        left_(source.rows * n), right_(source.columns * n) {}
+        product_(search, source.columns, found.n), weights_(source.columns), left_(source.rows * n),
+        right_(source.columns * n) {}
 
   // Updates both factors once. Components from `rank` on become 0. spread: of the weights, see
   // UlpShares::Weighted. False if the product is 0 or not finite; the components are then
@@ -121,9 +121,8 @@ class RefinementPasses {
     thin.multiply(right_, core_transform, core);
     std::ranges::fill(weights_, 0u);  // the first loop has added to them, too
     batch_.clear_sums();
-    for_each_batch(rule, [&](std::size_t first, std::size_t) {
-      batch_.add_transposed(&unit[first * n]);
-    });
+    for_each_batch(
+        rule, [&](std::size_t first, std::size_t) { batch_.add_transposed(&unit[first * n]); });
     const UninitializedVector<float> residuals = batch_.transposed_sums();
     for (std::size_t j = 0; j < columns; ++j)
       update(&core[j * n], &residuals[j * n], rows, weights_[j], spread);
@@ -161,7 +160,7 @@ class RefinementPasses {
   // dominant words))^2 times the unweighted one, provided that weights do not depend on the other
   // factor. The step is shortened so that it does not overshoot.
   void update(float* row, const float* residuals, std::size_t n_words, std::uint32_t weight,
-            double spread) const {
+              double spread) const {
     if (weight == 0) return;
     const double step = 1 / (1 + double(rank_) * spread / double(n_words));
     const auto by = float(step * double(n_words) * double(unit_weight) / double(weight));
