@@ -34,7 +34,7 @@ KINDS: Final = (
     (
         "search: linear algebra",
         r"openblas|_umath|libm\.so|multiply_|add_squares|diagonalize|interleave|::quantize|"
-        r"::energy|RandomizedSvd|IntegerRows|Components<|ThinProducts|Eigenvectors",
+        r"::energy|RandomizedSvd|IntegerRows|Components<|ThinProducts|FittedProduct|Eigenvectors",
     ),
     ("memory: moved, filled, allocated", r"libc\.so|libstdc\+\+"),
     (
@@ -48,8 +48,10 @@ KINDS: Final = (
         r"level_candidates|log2_fixed|cost_of|entropy|FloatPlan|float_bound|zstd_bound|plan_floats|plan_table|count_leading_bits|count_exponents|_sort",
     ),
     (
-        "search: trials and differences",
-        r"[tT]rial|::(ask|pull)(_as)?<|RefinementPasses|IntegerProduct|QuantizedComponents|LeastSquares|Search|half_step|subtract|factor_bits|greatest|"
+        "search: estimates and differences",
+        r"ResidualEntropy|SizeEstimate|SymbolCounts|estimated_bits|weighted_residuals|"
+        r"RefinementPasses|IntegerProduct|QuantizedComponents|LeastSquares|least_squares|StepSolver|"
+        r"MeasuredPair|RoundingNoise|Search|subtract|factor_bits|greatest|"
         r"whiten|::keys<|factor_keys|::integers<|Squares",
     ),
     ("prediction: product and sum", r"product|::predict\w*<|RightFactor"),

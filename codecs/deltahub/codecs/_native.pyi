@@ -206,47 +206,51 @@ def encode_delta_frame(kind: int, source: bytes | bytearray | memoryview, base: 
     """
 
 @overload
-def ask(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], products: numpy.typing.NDArray[numpy.float32], typical: int, octaves: int, margin: float | None, inertia: float, is_rounded: bool, weights: numpy.typing.NDArray[numpy.float32], pulls: numpy.typing.NDArray[numpy.float32]) -> None:
+def weighted_residuals(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], products: numpy.typing.NDArray[numpy.float32], typical: int, octaves: int, margin: float | None, satisfied_weight: float, is_rounded: bool, weights: numpy.typing.NDArray[numpy.float32], residuals: numpy.typing.NDArray[numpy.float32]) -> None:
     """
-    Fills `weights` of words, and `pulls`: how far their products should move, times the weight.
-    products: what was added to the base, so far as it is known. typical: the exponent field of
-    the typical ulp. octaves, margin, inertia: see AskedRule. is_rounded: see
-    prediction.LowRank. ValueError unless all have the same shape.
-    """
-
-@overload
-def ask(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], products: numpy.typing.NDArray[numpy.float64], typical: int, octaves: int, margin: float | None, inertia: float, is_rounded: bool, weights: numpy.typing.NDArray[numpy.float32], pulls: numpy.typing.NDArray[numpy.float32]) -> None:
-    """The same of float64 products."""
-
-@overload
-def half_step(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], own: numpy.typing.NDArray[numpy.float32], given: numpy.typing.NDArray[numpy.float32], typical: int, octaves: int, margin: float | None, inertia: float, is_rounded: bool, solutions: numpy.typing.NDArray[numpy.float64]) -> None:
-    """
-    Fills `solutions` with what `own` (a row for each row of words) should be moved by, so that
-    own @ given (a column for each column of words) is nearer to what the words ask for: see
-    `ask`. Words may have any strides. The squares of words that are no finer than most of
-    their row are taken for those of the mean column, and a little is added to diagonals.
-    ValueError where shapes do not fit each other.
+    Sets the weights of words, and residuals: the distances of products from their targets
+    times the weights. typical: the exponent field of the typical ulp. octaves, margin,
+    satisfied_weight: see TargetRule in kernels/low_rank/kernels.hpp; without a margin the
+    target is the difference from the base. is_rounded: see prediction.LowRank. ValueError
+    unless all arrays have the same shape.
     """
 
 @overload
-def half_step(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], own: numpy.typing.NDArray[numpy.float64], given: numpy.typing.NDArray[numpy.float64], typical: int, octaves: int, margin: float | None, inertia: float, is_rounded: bool, solutions: numpy.typing.NDArray[numpy.float64]) -> None:
-    """The same of float64 products."""
+def weighted_residuals(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], products: numpy.typing.NDArray[numpy.float64], typical: int, octaves: int, margin: float | None, satisfied_weight: float, is_rounded: bool, weights: numpy.typing.NDArray[numpy.float32], residuals: numpy.typing.NDArray[numpy.float32]) -> None:
+    """The same with float64 products."""
 
-def trial_bits(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], left: numpy.typing.NDArray[numpy.int16], right: numpy.typing.NDArray[numpy.int16], floor: int, is_rounded: bool) -> float:
+@overload
+def least_squares_step(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], own: numpy.typing.NDArray[numpy.float32], given: numpy.typing.NDArray[numpy.float32], typical: int, octaves: int, margin: float | None, satisfied_weight: float, is_rounded: bool, solutions: numpy.typing.NDArray[numpy.float64]) -> None:
     """
-    About how many bits words take after a prediction from the base by factors: left is
-    rows x rank, right rank x columns; rank 0 predicts the base. floor, is_rounded: see
-    prediction.LowRank. ValueError where shapes do not fit each other.
+    Sets `solutions` to the change of `own` (a row for each row of words) that brings own @
+    given (a column for each column of words) closest to the targets of `weighted_residuals`.
+    Words may have any strides. In the normal equations, words that are no finer than most of
+    their row have the squares of the mean column, and diagonals have a small ridge.
+    ValueError if shapes do not fit.
+    """
+
+@overload
+def least_squares_step(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], own: numpy.typing.NDArray[numpy.float64], given: numpy.typing.NDArray[numpy.float64], typical: int, octaves: int, margin: float | None, satisfied_weight: float, is_rounded: bool, solutions: numpy.typing.NDArray[numpy.float64]) -> None:
+    """The same with float64 products."""
+
+def estimated_bits(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], left: numpy.typing.NDArray[numpy.int16], right: numpy.typing.NDArray[numpy.int16], floor: int, is_rounded: bool) -> float:
+    """
+    An estimate of the bits that words take if they are predicted from the base by factors:
+    left is rows x rank, right rank x columns; rank 0 predicts the base. floor, is_rounded:
+    see prediction.LowRank. ValueError if shapes do not fit.
     """
 
 def find_low_rank(kind: int, words: numpy.typing.NDArray[numpy.unsignedinteger[Any]], base: numpy.typing.NDArray[numpy.unsignedinteger[Any]], effort: int) -> tuple[bytes, bytes, int, bool, bool]:
     """
-    A product of low rank that makes words of BF16, F16 or F32 smaller, given the base: its left and
-    right factor, rows x rank and rank x columns of int16, empty where none pays; its floor; whether
-    it is rounded before it is added; and whether words are F32 that a float of 16 bits has, too,
-    in which it was found. effort: 2 or 3. The same on every machine. ValueError unless both are
-    C-contiguous and of the same shape.
+    A product of low rank that makes words of BF16, F16 or F32 smaller, given the base.
+    Returns its left and right factors, rows x rank and rank x columns of int16, empty if none
+    pays; its floor; whether it is rounded before it is added; and whether the words are F32
+    whose values are all BF16 or F16 numbers, and it was found in these. effort: 2 or 3. The
+    result is the same on every machine. ValueError unless words and base are C-contiguous and
+    of the same shape.
     """
 
 def factor_bits(values: Annotated[NDArray[numpy.int16], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> float:
-    """About how many bits factors take, each column one component."""
+    """
+    An estimate of the bits that a factor takes; each column is one component.
+    """

@@ -21,13 +21,13 @@ using namespace nb::literals;
 namespace deltahub {
 namespace {
 
-// Stubs name what callers hold.
+// Types in the stub. Callers pass NumPy arrays.
 #define WORDS "numpy.typing.NDArray[numpy.unsignedinteger[typing.Any]]"
 #define ARRAY(numbers) "numpy.typing.NDArray[numpy." numbers "]"
 
 template <class T>
 using PlainMatrix = nb::ndarray<T, nb::numpy, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-// Of whichever word the kind has.
+// Words of any kind; their size is checked later.
 using Words2 = nb::ndarray<nb::ro, nb::numpy, nb::ndim<2>, nb::device::cpu>;
 
 using Rows = WordRows;
@@ -47,42 +47,44 @@ Rows rows_of(WordKind kind, const Words2& words) {
 }
 
 template <class Real, class Kernels>
-void ask(int kind, const Words2& words, const Words2& base, const PlainMatrix<const Real>& products,
-         const PlainMatrix<float>& weights, const PlainMatrix<float>& pulls, const AskedRule& rule,
-         const Kernels& kernels) {
+void weighted_residuals(int kind, const Words2& words, const Words2& base,
+                        const PlainMatrix<const Real>& products, const PlainMatrix<float>& weights,
+                        const PlainMatrix<float>& residuals, const TargetRule& rule,
+                        const Kernels& kernels) {
   const Rows to = rows_of(word_kind(kind), words), from = rows_of(word_kind(kind), base);
   const auto fits = [&](const auto& other) {
     return other.shape(0) == to.rows && other.shape(1) == to.columns;
   };
   require(from.rows == to.rows && from.columns == to.columns && fits(products) && fits(weights) &&
-              fits(pulls),
+              fits(residuals),
           "shapes differ");
   nb::gil_scoped_release unlocked;
   for (std::size_t i = 0; i < to.rows; ++i) {
     const std::size_t at = i * to.columns;
     kernels[kind](to[i], from[i], products.data() + at, to.columns, rule, weights.data() + at,
-                  pulls.data() + at);
+                  residuals.data() + at);
   }
 }
 
 template <class Real>
-void bind_ask(nb::module_& m, const nb::sig& signature, const char* about) {
+void bind_weighted_residuals(nb::module_& m, const nb::sig& signature, const char* about) {
   m.def(
-      "ask",
-      [](int kind, const Words2& words, const Words2& base,
-         const PlainMatrix<const Real>& products, int typical, int octaves,
-         std::optional<float> margin, float inertia, bool is_rounded,
-         const PlainMatrix<float>& weights, const PlainMatrix<float>& pulls) {
-        const AskedRule rule{typical, octaves, margin.has_value(), margin.value_or(0), inertia,
-                             is_rounded};
+      "weighted_residuals",
+      [](int kind, const Words2& words, const Words2& base, const PlainMatrix<const Real>& products,
+         int typical, int octaves, std::optional<float> margin, float satisfied_weight,
+         bool is_rounded, const PlainMatrix<float>& weights, const PlainMatrix<float>& residuals) {
+        const TargetRule rule{typical, octaves, margin.has_value(), margin.value_or(0),
+                              satisfied_weight, is_rounded};
         if constexpr (sizeof(Real) == sizeof(float))
-          ask(kind, words, base, products, weights, pulls, rule, chosen_search().ask);
+          weighted_residuals(kind, words, base, products, weights, residuals, rule,
+                             chosen_search().weighted_residuals);
         else
-          ask(kind, words, base, products, weights, pulls, rule, chosen_search().ask_exactly);
+          weighted_residuals(kind, words, base, products, weights, residuals, rule,
+                             chosen_search().weighted_residuals_exactly);
       },
       "kind"_a, "words"_a, "base"_a, "products"_a.noconvert(), "typical"_a, "octaves"_a,
-      "margin"_a.none(), "inertia"_a, "is_rounded"_a, "weights"_a.noconvert(),
-      "pulls"_a.noconvert(), signature, about);
+      "margin"_a.none(), "satisfied_weight"_a, "is_rounded"_a, "weights"_a.noconvert(),
+      "residuals"_a.noconvert(), signature, about);
 }
 
 // Words of any strides.
@@ -93,9 +95,9 @@ WordGrid grid_of(const Words2& words) {
 }
 
 template <class Real, class Kernels>
-void half_step(WordKind kind, const Words2& words, const Words2& base,
+void least_squares_step(WordKind kind, const Words2& words, const Words2& base,
                const PlainMatrix<const Real>& own, const PlainMatrix<const Real>& given,
-               const AskedRule& rule, const PlainMatrix<double>& solutions,
+               const TargetRule& rule, const PlainMatrix<double>& solutions,
                const Kernels& kernels) {
   const std::size_t n_systems = words.shape(0), n = words.shape(1), rank = own.shape(1);
   require_predicted(kind, words), require_predicted(kind, base);
@@ -103,36 +105,36 @@ void half_step(WordKind kind, const Words2& words, const Words2& base,
               given.shape(0) == rank && given.shape(1) == n && solutions.shape(0) == n_systems &&
               solutions.shape(1) == rank,
           "shapes differ");
-  require(n > 0 && rank > 0, "nothing is asked");
+  require(n > 0 && rank > 0, "there must be at least one column of words and one component");
   nb::gil_scoped_release unlocked;
   kernels[int(kind)]({grid_of(words), grid_of(base), n_systems, n, rank, own.data(), given.data(),
                       rule, solutions.data()});
 }
 
 template <class Real>
-void bind_half_step(nb::module_& m, const nb::sig& signature, const char* about) {
+void bind_least_squares_step(nb::module_& m, const nb::sig& signature, const char* about) {
   m.def(
-      "half_step",
+      "least_squares_step",
       [](int kind, const Words2& words, const Words2& base, const PlainMatrix<const Real>& own,
          const PlainMatrix<const Real>& given, int typical, int octaves,
-         std::optional<float> margin, float inertia, bool is_rounded,
+         std::optional<float> margin, float satisfied_weight, bool is_rounded,
          const PlainMatrix<double>& solutions) {
-        const AskedRule rule{typical, octaves, margin.has_value(), margin.value_or(0), inertia,
-                             is_rounded};
+        const TargetRule rule{typical, octaves, margin.has_value(), margin.value_or(0),
+                              satisfied_weight, is_rounded};
         const WordKind words_kind = word_kind(kind);
         if constexpr (sizeof(Real) == sizeof(float))
-          half_step(words_kind, words, base, own, given, rule, solutions,
-                    chosen_search().half_step);
+          least_squares_step(words_kind, words, base, own, given, rule, solutions,
+                    chosen_search().least_squares_step);
         else
-          half_step(words_kind, words, base, own, given, rule, solutions,
-                    chosen_search().half_step_exactly);
+          least_squares_step(words_kind, words, base, own, given, rule, solutions,
+                    chosen_search().least_squares_step_exactly);
       },
       "kind"_a, "words"_a, "base"_a, "own"_a.noconvert(), "given"_a.noconvert(), "typical"_a,
-      "octaves"_a, "margin"_a.none(), "inertia"_a, "is_rounded"_a, "solutions"_a.noconvert(),
-      signature, about);
+      "octaves"_a, "margin"_a.none(), "satisfied_weight"_a, "is_rounded"_a,
+      "solutions"_a.noconvert(), signature, about);
 }
 
-double trial_bits(int kind, const Words2& words, const Words2& base,
+double estimated_bits(int kind, const Words2& words, const Words2& base,
                   const PlainMatrix<const std::int16_t>& left,
                   const PlainMatrix<const std::int16_t>& right, int floor, bool is_rounded) {
   const Rows to = rows_of(word_kind(kind), words), from = rows_of(word_kind(kind), base);
@@ -142,19 +144,19 @@ double trial_bits(int kind, const Words2& words, const Words2& base,
           "factors of another shape");
   require(to.columns > 0, "rows without words");
   nb::gil_scoped_release unlocked;
-  const TrialFactors factors{rank, floor, is_rounded, left.data(), right.data()};
+  const FactorRows factors{rank, floor, is_rounded, left.data(), right.data()};
   return with_words(WordKind(kind), [&]<class Words>(Words) -> double {
     if constexpr (guard_bits(Words::mantissa_bits) > 0) {
       require(floor >= 1 && floor < (1 << Words::exponent_bits) - 1, "a floor that is no exponent");
-      Trial<Words> trial(*chosen_kernels(), chosen_search(), to.columns);
-      return trial.bits(to, from, to.rows, factors);
+      ResidualEntropy<Words> entropy(*chosen_kernels(), chosen_search(), to.columns);
+      return entropy.bits(to, from, to.rows, factors);
     }
     return 0;
   });
 }
 
 double bits_of_factors(const PlainMatrix<const std::int16_t>& values) {
-  require(values.shape(1) <= n_trial_classes, "too many components");
+  require(values.shape(1) <= n_estimate_classes, "too many components");
   nb::gil_scoped_release unlocked;
   return factor_bits(chosen_search(), values.data(), values.shape(0), values.shape(1));
 }
@@ -165,7 +167,8 @@ using Found = std::tuple<nb::bytes, nb::bytes, int, bool, bool>;
 Found found_low_rank(int kind, const Words2& words, const Words2& base, int effort) {
   const Rows to = rows_of(word_kind(kind), words), from = rows_of(word_kind(kind), base);
   require(to.rows == from.rows && to.columns == from.columns, "shapes differ");
-  require(effort == int(Effort::balanced) || effort == int(Effort::max), "no such effort here");
+  require(effort == int(Effort::balanced) || effort == int(Effort::max),
+          "the effort must be 2 (default) or 3 (max)");
   const std::size_t size = to.rows * to.columns * words.itemsize();
   const auto follow = [&](const Rows& rows) {
     return rows.rows <= 1 || rows.stride * std::ptrdiff_t(rows.rows) == std::ptrdiff_t(size);
@@ -187,46 +190,53 @@ Found found_low_rank(int kind, const Words2& words, const Words2& base, int effo
 }  // namespace
 
 void bind_search(nb::module_& m) {
-#define ASK(real)                                                                      \
-  nb::sig("def ask(kind: int, words: " WORDS ", base: " WORDS ", products: " ARRAY(real)   \
-          ", typical: int, octaves: int, margin: float | None, inertia: float, is_rounded: bool," \
-          " weights: " ARRAY("float32") ", pulls: " ARRAY("float32") ") -> None")
-  bind_ask<float>(
-      m, ASK("float32"),
-      "Fills `weights` of words, and `pulls`: how far their products should move, times the weight.\n"
-      "products: what was added to the base, so far as it is known. typical: the exponent field of\n"
-      "the typical ulp. octaves, margin, inertia: see AskedRule. is_rounded: see\n"
-      "prediction.LowRank. ValueError unless all have the same shape.");
-  bind_ask<double>(m, ASK("float64"), "The same of float64 products.");
-#define HALF_STEP(real)                                                                        \
-  nb::sig("def half_step(kind: int, words: " WORDS ", base: " WORDS ", own: " ARRAY(real)        \
-          ", given: " ARRAY(real) ", typical: int, octaves: int, margin: float | None,"          \
-          " inertia: float, is_rounded: bool, solutions: " ARRAY("float64") ") -> None")
-  bind_half_step<float>(
-      m, HALF_STEP("float32"),
-      "Fills `solutions` with what `own` (a row for each row of words) should be moved by, so that\n"
-      "own @ given (a column for each column of words) is nearer to what the words ask for: see\n"
-      "`ask`. Words may have any strides. The squares of words that are no finer than most of\n"
-      "their row are taken for those of the mean column, and a little is added to diagonals.\n"
-      "ValueError where shapes do not fit each other.");
-  bind_half_step<double>(m, HALF_STEP("float64"), "The same of float64 products.");
-  m.def("trial_bits", &trial_bits, "kind"_a, "words"_a, "base"_a, "left"_a, "right"_a, "floor"_a,
-        "is_rounded"_a,
-        nb::sig("def trial_bits(kind: int, words: " WORDS ", base: " WORDS ", left: " ARRAY("int16")
-                ", right: " ARRAY("int16") ", floor: int, is_rounded: bool) -> float"),
-        "About how many bits words take after a prediction from the base by factors: left is\n"
-        "rows x rank, right rank x columns; rank 0 predicts the base. floor, is_rounded: see\n"
-        "prediction.LowRank. ValueError where shapes do not fit each other.");
-  m.def("find_low_rank", &found_low_rank, "kind"_a, "words"_a, "base"_a, "effort"_a,
-        nb::sig("def find_low_rank(kind: int, words: " WORDS ", base: " WORDS
-                ", effort: int) -> tuple[bytes, bytes, int, bool, bool]"),
-        "A product of low rank that makes words of BF16, F16 or F32 smaller, given the base: its left and\n"
-        "right factor, rows x rank and rank x columns of int16, empty where none pays; its floor; whether\n"
-        "it is rounded before it is added; and whether words are F32 that a float of 16 bits has, too,\n"
-        "in which it was found. effort: 2 or 3. The same on every machine. ValueError unless both are\n"
-        "C-contiguous and of the same shape.");
+#define WEIGHTED_RESIDUALS(real)                                                          \
+  nb::sig("def weighted_residuals(kind: int, words: " WORDS ", base: " WORDS              \
+          ", products: " ARRAY(real) ", typical: int, octaves: int, margin: float | None," \
+          " satisfied_weight: float, is_rounded: bool, weights: " ARRAY("float32")        \
+          ", residuals: " ARRAY("float32") ") -> None")
+  bind_weighted_residuals<float>(
+      m, WEIGHTED_RESIDUALS("float32"),
+      "Sets the weights of words, and residuals: the distances of products from their targets\n"
+      "times the weights. typical: the exponent field of the typical ulp. octaves, margin,\n"
+      "satisfied_weight: see TargetRule in kernels/low_rank/kernels.hpp; without a margin the\n"
+      "target is the difference from the base. is_rounded: see prediction.LowRank. ValueError\n"
+      "unless all arrays have the same shape.");
+  bind_weighted_residuals<double>(m, WEIGHTED_RESIDUALS("float64"),
+                                  "The same with float64 products.");
+#define LEAST_SQUARES_STEP(real)                                                           \
+  nb::sig("def least_squares_step(kind: int, words: " WORDS ", base: " WORDS               \
+          ", own: " ARRAY(real) ", given: " ARRAY(real) ", typical: int, octaves: int,"     \
+          " margin: float | None, satisfied_weight: float, is_rounded: bool, solutions: "   \
+          ARRAY("float64") ") -> None")
+  bind_least_squares_step<float>(
+      m, LEAST_SQUARES_STEP("float32"),
+      "Sets `solutions` to the change of `own` (a row for each row of words) that brings own @\n"
+      "given (a column for each column of words) closest to the targets of `weighted_residuals`.\n"
+      "Words may have any strides. In the normal equations, words that are no finer than most of\n"
+      "their row have the squares of the mean column, and diagonals have a small ridge.\n"
+      "ValueError if shapes do not fit.");
+  bind_least_squares_step<double>(m, LEAST_SQUARES_STEP("float64"),
+                                  "The same with float64 products.");
+  m.def("estimated_bits", &estimated_bits, "kind"_a, "words"_a, "base"_a, "left"_a, "right"_a,
+        "floor"_a, "is_rounded"_a,
+        nb::sig("def estimated_bits(kind: int, words: " WORDS ", base: " WORDS ", left: " ARRAY(
+            "int16") ", right: " ARRAY("int16") ", floor: int, is_rounded: bool) -> float"),
+        "An estimate of the bits that words take if they are predicted from the base by factors:\n"
+        "left is rows x rank, right rank x columns; rank 0 predicts the base. floor, is_rounded:\n"
+        "see prediction.LowRank. ValueError if shapes do not fit.");
+  m.def(
+      "find_low_rank", &found_low_rank, "kind"_a, "words"_a, "base"_a, "effort"_a,
+      nb::sig("def find_low_rank(kind: int, words: " WORDS ", base: " WORDS
+              ", effort: int) -> tuple[bytes, bytes, int, bool, bool]"),
+      "A product of low rank that makes words of BF16, F16 or F32 smaller, given the base.\n"
+      "Returns its left and right factors, rows x rank and rank x columns of int16, empty if none\n"
+      "pays; its floor; whether it is rounded before it is added; and whether the words are F32\n"
+      "whose values are all BF16 or F16 numbers, and it was found in these. effort: 2 or 3. The\n"
+      "result is the same on every machine. ValueError unless words and base are C-contiguous and\n"
+      "of the same shape.");
   m.def("factor_bits", &bits_of_factors, "values"_a,
-        "About how many bits factors take, each column one component.");
+        "An estimate of the bits that a factor takes; each column is one component.");
 }
 
 }  // namespace deltahub

@@ -1,4 +1,4 @@
-// What the search for low rank calls: its part of the Python face.
+// The Python bindings of the search for low rank and of its kernels.
 #pragma once
 
 #include <nanobind/nanobind.h>

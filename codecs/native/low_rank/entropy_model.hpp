@@ -1,4 +1,5 @@
-// About how many bits words take that are told but for an error: not part of the format.
+// The entropy model: how many bits the residuals of words take after a prediction with a given
+// error. Not part of the format.
 #pragma once
 
 #include <algorithm>
@@ -12,15 +13,16 @@
 
 namespace deltahub {
 
-// The entropy of how many words a number is rounded elsewhere for an error, from log2 of the
-// error's variance, in ulps.
+// The entropy of a residual, in words, that a normal error of a prediction causes before it is
+// rounded. Its argument is log2 of the error's variance, in squares of ulps.
 class RoundedError {
  public:
   static constexpr int n_points = 33;
-  static constexpr double least = -12, most = 4;  // halves of octaves between
+  static constexpr double least = -12, most = 4;  // with a point at every half octave
 
   RoundedError() {
-    for (int i = 0; i < n_points; ++i) bits_[std::size_t(i)] = exact(std::exp2((least + i / 2.0) / 2));
+    for (int i = 0; i < n_points; ++i)
+      bits_[std::size_t(i)] = exact(std::exp2((least + i / 2.0) / 2));
   }
   double operator()(double variance) const {
     const double at = 2 * (std::clamp(variance, least, most) - least);
@@ -31,8 +33,9 @@ class RoundedError {
 
  private:
   static double exact(double deviation) {
-    // How far the error is expected to be beyond each whole number; a phase that is as likely as all
-    // others makes a triangle of each one.
+    // The mean excess of the error over a whole number, in deviations. The position of a number
+    // between two words is uniform, so the probability of a residual is a second difference of
+    // these.
     const auto beyond = [&](double number) {
       const double end = number / deviation;
       return std::exp(-end * end / 2) / std::sqrt(2 * M_PI) - end * std::erfc(end / M_SQRT2) / 2;
@@ -49,13 +52,13 @@ class RoundedError {
   std::array<double, n_points> bits_{};
 };
 
-// The words of a tensor by their ulps.
+// Which shares of a tensor's words have which ulp.
 template <class Words>
 class UlpShares {
  public:
-  // counts: of exponent fields.
+  // counts: of words by exponent field.
   explicit UlpShares(std::array<std::uint32_t, std::size_t(1) << Words::exponent_bits> counts) {
-    counts[1] += counts[0];  // as far from the next word
+    counts[1] += counts[0];  // subnormal words have the same ulp
     counts[0] = counts.back() = 0;
     double all = 0;
     for (const std::uint32_t count : counts) all += count;
@@ -72,14 +75,15 @@ class UlpShares {
       bits_[i] = exact(2 * typical_ + first_point + int(i));
   }
   bool empty() const { return shares_.empty(); }
-  // The mean square of what rounding the words has added to them.
+  // The mean square of the words' rounding errors.
   double rounding() const { return mean_square_ / 12; }
-  // Of words that weigh 1 / ulp^2, but no more than those of an ulp of 2^finest.
-  struct Weighed {
-    double spread;    // the mean square of weights over the square of their mean
-    double rounding;  // the mean square of what rounding adds to a weighed mean, times the words in it
+  // For words with weights of 1 / ulp^2, limited to the weight of an ulp of 2^finest.
+  struct Weighted {
+    double spread;  // the mean square of weights over the square of their mean
+    // The mean square of a weighted mean's rounding error, times its number of words.
+    double rounding;
   };
-  Weighed weighed(int finest) const {
+  Weighted weighted(int finest) const {
     double mean = 0, mean_square = 0;
     for (const Share& each : shares_) {
       const double weight = std::exp2(2 * std::min(finest - each.ulp, 0));
@@ -87,7 +91,7 @@ class UlpShares {
     }
     return {mean_square / (mean * mean), std::exp2(2 * finest) / (12 * mean)};
   }
-  // Bits a word, from log2 of the variance of an error before words are rounded.
+  // Bits per word, from log2 of the variance of the prediction's error before it is rounded.
   double bits(double variance) const {
     const double at = std::clamp(variance - 2 * typical_ - first_point, 0.0, double(n_points - 1));
     const auto i = std::min(std::size_t(at), std::size_t(n_points - 2));
@@ -106,7 +110,8 @@ class UlpShares {
     return bits;
   }
 
-  static constexpr int first_point = -24, n_points = 65;  // about the square of the typical ulp
+  // In octaves from the typical ulp's square.
+  static constexpr int first_point = -24, n_points = 65;
   std::vector<Share> shares_;
   double mean_square_ = 0;
   int typical_ = 0;

@@ -1,5 +1,6 @@
-// Differences of some rows as integers, and their products with thin matrices: for a randomized SVD. Integers
-// of 16 bits multiply three times as fast as floats, and their sums are the same on every machine.
+// Differences of some rows as 16-bit integers, and their products with thin matrices, for a
+// randomized SVD. 16-bit integers multiply three times as fast as floats, and their sums are the
+// same on every machine. "Words" are the bit patterns of floats.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +16,7 @@
 
 namespace deltahub {
 
-// Rows of words, each of which is contiguous.
+// Rows of words; each row is contiguous.
 struct WordRows {
   const std::uint8_t* begin;
   std::ptrdiff_t stride;  // bytes
@@ -27,17 +28,17 @@ struct WordRows {
 };
 
 template <class Number>
-using UnsetNumbers = std::vector<Number, UnsetLineAllocator<Number>>;
+using UninitializedVector = std::vector<Number, UnsetLineAllocator<Number>>;
 
-// Each row's integers count in a unit of its own, since rows differ in size.
+// Each row has its own quantization step, because rows differ in size.
 template <class Words>
 class IntegerRows {
  public:
-  using Numbers = UnsetNumbers<float>;
+  using Numbers = UninitializedVector<float>;
 
-  // n: columns of the thin matrices.
-  IntegerRows(const SearchKernels& search, WordRows source, WordRows base, std::size_t n_directions)
-      : n(n_directions), search_(search), source_(source), base_(base), columns_(source.columns),
+  // n_components: columns of the thin matrices.
+  IntegerRows(const SearchKernels& search, WordRows source, WordRows base, std::size_t n_components)
+      : n(n_components), search_(search), source_(source), base_(base), columns_(source.columns),
         padded_((columns_ + 1) / 2 * 2), wide_((columns_ + 31) / 32 * 32), difference_(columns_),
         nothing_(columns_, 0) {}
 
@@ -45,16 +46,16 @@ class IntegerRows {
   // The sum of squares of the rows' differences.
   double energy() const { return energy_; }
 
-  // The differences of so many rows, every `step`-th from `first` on.
-  void take(std::size_t first, std::size_t step, std::size_t n_rows) {
-    take(n_rows, [&](std::size_t i, float* numbers) {
+  // Holds the differences of n_rows rows: every `step`-th from `first` on.
+  void load(std::size_t first, std::size_t step, std::size_t n_rows) {
+    load(n_rows, [&](std::size_t i, float* numbers) {
       const std::size_t row = first + i * step;
       search_.subtract_finite[kind_of<Words>](source_[row], base_[row], columns_, numbers);
     });
   }
-  // So many rows of any numbers. fill(i, numbers): sets those of row i, one row after the other.
+  // Holds n_rows rows of numbers. fill(i, numbers) sets row i; it is called in order.
   template <class Fill>
-  void take(std::size_t n_rows, Fill&& fill) {
+  void load(std::size_t n_rows, Fill&& fill) {
     n_rows_ = n_rows, energy_ = 0;
     units_.resize(n_rows), numbers_.resize(n_rows * padded_);
     for (std::size_t i = 0; i < n_rows; ++i) {
@@ -63,10 +64,10 @@ class IntegerRows {
     }
   }
 
-  // basis: columns x n, orthonormal columns or zeros.
+  // basis: columns x n; its columns are orthonormal or 0.
   void set_basis(const float* basis) {
     const auto scale = float(size_of_numbers() * std::sqrt(double(columns_)));
-    UnsetNumbers<std::int16_t> numbers(padded_ * n, 0);
+    UninitializedVector<std::int16_t> numbers(padded_ * n, 0);
     basis_pairs_.resize(numbers.size());
     search_.quantize(basis, columns_ * n, scale, numbers.data());
     for (std::size_t j = 0; j < padded_; j += 2)
@@ -88,27 +89,27 @@ class IntegerRows {
   }
 
   void clear_sums() { sums_.assign(n * wide_, 0); }
-  // sums += looked^T differences
-  void add_turned(const float* looked) {
+  // sums += projected^T differences
+  void add_transposed(const float* projected) {
     const std::size_t n_pairs = (n_rows_ + 1) / 2;
-    // Of small differences squares of what follows would be nothing.
+    // Units are divided by the largest one, because products of small units would underflow.
     const float largest = *std::max_element(units_.begin(), units_.end());
     const float common = largest > least_unit ? 1 / largest : 0;
     left_.resize(n * 2 * n_pairs), pairs_.resize(2 * n_pairs * wide_);
-    turned_.assign(n * 2 * n_pairs, 0);
+    transposed_.assign(n * 2 * n_pairs, 0);
     with_known_n([&](auto n) {
       for (std::size_t i = 0; i < n_rows_; ++i)
         for (std::size_t k = 0; k < n; ++k)
-          turned_[k * 2 * n_pairs + i] = looked[i * n + k] * (units_[i] * common);
+          transposed_[k * 2 * n_pairs + i] = projected[i * n + k] * (units_[i] * common);
     });
-    // As fine as sums of 31 bits allow, however large single numbers are.
+    // The finest quantization step with which sums fit 31 bits, however large single numbers are.
     const auto count = double(n_rows_);
-    const double size_of_looked = std::min(60000 / count, 32767 / std::sqrt(count));
+    const double size_of_projected = std::min(60000 / count, 32767 / std::sqrt(count));
     std::vector<float> scales(n);
     for (std::size_t k = 0; k < n; ++k) {
-      const float* const row = &turned_[k * 2 * n_pairs];
+      const float* const row = &transposed_[k * 2 * n_pairs];
       const double size = std::sqrt(search_.energy(row, n_rows_) / double(n_rows_));
-      scales[k] = size > 0 ? float(size_of_looked / size) : 0;
+      scales[k] = size > 0 ? float(size_of_projected / size) : 0;
       search_.quantize(row, 2 * n_pairs, scales[k], &left_[k * 2 * n_pairs]);
     }
     for (std::size_t i = 0; i < n_rows_; i += 2) {
@@ -124,31 +125,31 @@ class IntegerRows {
         sums_[k * wide_ + j] += float(products_[k * wide_ + j]) * unit;
     }
   }
-  // Gives memory back, until the next call of `take` and `clear_sums`.
+  // Frees memory. Only `load` and `clear_sums` may be called next.
   void release() {
     numbers_ = {}, left_ = {}, pairs_ = {}, basis_pairs_ = {};
-    turned_ = {}, sums_ = {}, products_ = {};
+    transposed_ = {}, sums_ = {}, products_ = {};
   }
-  // Those sums, a row for each column of the differences.
-  Numbers along() const {
-    Numbers turned(columns_ * n);
+  // The transposed sums: a row for each column of the differences.
+  Numbers transposed_sums() const {
+    Numbers transposed(columns_ * n);
     with_known_n([&](auto n) {
       for (std::size_t j = 0; j < columns_; ++j)
-        for (std::size_t k = 0; k < n; ++k) turned[j * n + k] = sums_[k * wide_ + j];
+        for (std::size_t k = 0; k < n; ++k) transposed[j * n + k] = sums_[k * wide_ + j];
     });
-    return turned;
+    return transposed;
   }
 
  private:
-  // visit(n): a constant where it is that of most searches, so that compilers know it.
+  // Calls visit(n), with a compile-time constant for the n of most searches.
   template <class Visit>
   void with_known_n(Visit&& visit) const {
-    if (n == direction_step)
-      visit(std::integral_constant<std::size_t, direction_step>{});
+    if (n == component_step)
+      visit(std::integral_constant<std::size_t, component_step>{});
     else
       visit(n);
   }
-  // The root mean square of a row's integers. Sums of as many products as there are columns fit 31 bits.
+  // The root mean square of a row's integers, so that sums of a row's products fit 31 bits.
   double size_of_numbers() const {
     return std::min(512.0, std::sqrt(double(1 << 30) / double(columns_)));
   }
@@ -169,10 +170,11 @@ class IntegerRows {
   std::size_t columns_, padded_, wide_;
   std::size_t n_rows_ = 0;
   double energy_ = 0;
-  Numbers units_, difference_, turned_, sums_;                     // sums: n x wide_
-  UnsetNumbers<std::int16_t> numbers_, nothing_, left_, pairs_;    // numbers: n_rows x padded_
-  UnsetNumbers<std::int16_t> basis_pairs_;
-  UnsetNumbers<std::int32_t> products_;
+  Numbers units_, difference_, transposed_, sums_;  // sums_: n x wide_
+  // numbers_: n_rows x padded_.
+  UninitializedVector<std::int16_t> numbers_, nothing_, left_, pairs_;
+  UninitializedVector<std::int16_t> basis_pairs_;
+  UninitializedVector<std::int32_t> products_;
 };
 
 }  // namespace deltahub

@@ -1,4 +1,4 @@
-// Integers of components: as many and as fine as a model of sizes says.
+// Quantized components. The entropy model chooses how many, and their quantization steps.
 #pragma once
 
 #include <algorithm>
@@ -17,48 +17,49 @@ namespace deltahub {
 
 inline constexpr std::size_t most_rank = 64;  // of the format
 
-// What the model of sizes looks at.
+// The choices that the entropy model compares.
 struct QuantizationPlan {
-  // The mean square of what no component leaves, and of what the first k + 1 leave, less what rounding
-  // the words has added.
+  // The mean square of the differences, and of the residuals after the first k + 1 components; both
+  // without the words' rounding errors.
   double error_without = 0;
   std::vector<double> error;
-  double error_of_noise = 0;  // of which the noises below are shares
-  // Components that may be kept. With a least rank, 1 or more, as many are kept even where none pay.
+  double error_of_noise = 0;  // the unit of the noise below
+  // How many components are kept. A least rank above 0 is kept even if none pay.
   std::size_t least_rank = 0, greatest_rank = most_rank;
-  // log2 of how much noise rounding a component may add, from the finest to the coarsest that is looked
-  // at, of what the error would allow.
+  // The range of log2 of the noise that quantizing one component adds. Noise 0 is the mean square
+  // error_of_noise * (rows + columns) / (rows * columns).
   int finest_noise = -8, coarsest_noise = 2;
 };
 
 template <class Words, class Real>
 class QuantizedComponents {
  public:
-  // found: of so many rows and columns.
+  // found: components of a rows x columns product.
   QuantizedComponents(const SearchKernels& search, const Components<Real>& found, std::size_t rows,
                       std::size_t columns)
       : search_(search), found_(found), n_(found.n), rows_(rows), columns_(columns),
         size_(double(rows) * double(columns)), largest_left_(largest(found.left)),
         largest_right_(largest(found.right)) {}
 
-  // Of rank 0 where no component pays, or where the unit has no exponent. plan: becomes the noise that
-  // was chosen, alone.
+  // The smallest product of the plan. Of rank 0 if no component pays, or if the unit is not in the
+  // format's range. plan: its noise becomes the chosen one.
   LowRank best(const UlpShares<Words>& ulps, QuantizationPlan& plan) const {
     const Kept kept = fewest(ulps, plan);
     plan.finest_noise = plan.coarsest_noise = kept.noise;
     return kept.rank > 0 ? quantized(kept) : LowRank{};
   }
 
-  // The noise of the plan that takes the fewest bits.
+  // The noise with the fewest bits.
   int best_noise(const UlpShares<Words>& ulps, const QuantizationPlan& plan) const {
     return fewest(ulps, plan).noise;
   }
 
-  // The first components in one unit, and two more for each, of what rounding its factors has lost: 16
-  // bits a factor may be too few for words that have more than 8 digits. coarser: log2 of the unit, in the
-  // finest one that the format has. Of rank 0 where the unit has no exponent.
-  LowRank best_of_two_parts(std::size_t rank, int coarser) const {
-    const int unit = least_unit(rank) + coarser;
+  // The first components in one unit, and for each component two more for the remainders of its two
+  // rounded factors, because 16 bits may be too few for words finer than BF16. coarser: log2 of the
+  // unit divided by the finest one that fits the format. Of rank 0 if the unit is not in the
+  // format's range.
+  LowRank quantized_with_remainders(std::size_t rank, int coarser) const {
+    const int unit = finest_unit(rank) + coarser;
     LowRank found;
     found.floor = unit + unit_of_floor;
     if (!has_exponent(found.floor)) return {};
@@ -66,9 +67,9 @@ class QuantizedComponents {
     found.left.resize(rows_ * 3 * rank), found.right.resize(columns_ * 3 * rank);
     std::vector<double> scales(rank), gains(rank);
     for (std::size_t k = 0; k < rank; ++k) {
-      scales[k] = std::sqrt(std::ldexp(found_.strengths[k], -unit));
-      // What is lost is below 1/2: it is multiplied, and what it belongs to divided, so that the integers
-      // of both are as coarse.
+      scales[k] = std::sqrt(std::ldexp(found_.singular_values[k], -unit));
+      // Remainders are below 1/2. They are multiplied by a gain and the other factor is divided by
+      // it, so that both are rounded equally coarsely.
       gains[k] = std::max(std::sqrt(scales[k] / std::sqrt(std::sqrt(size_)) * 3.5), 1.0);
     }
     const auto integer = [](double number) {
@@ -85,7 +86,7 @@ class QuantizedComponents {
     for (std::size_t k = 0; k < rank; ++k)
       for (std::size_t j = 0; j < columns_; ++j) {
         const double number =
-            double(found_.right[j * n_ + k]) / found_.strengths[k] * (scales[k] / balance());
+            double(found_.right[j * n_ + k]) / found_.singular_values[k] * (scales[k] / balance());
         const double whole = std::rint(number);
         std::int16_t* const out = &found.right[k * columns_ + j];
         out[0] = integer(whole), out[rank * columns_] = integer(number / gains[k]);
@@ -95,20 +96,21 @@ class QuantizedComponents {
   }
 
  private:
-  // Components to keep, and log2 of the unit of each one's product; none is finer than the first.
+  // Components to keep, and log2 of the unit of each component's product; none is finer than the
+  // first.
   struct Kept {
     std::size_t rank = 0;
     std::vector<int> units;
     int noise = 0;
   };
 
-  // What takes the fewest bits by the model of sizes. The noise of a rounded component grows with its
-  // strength and with its unit: so the strongest has the finest unit, and the weaker ones multiples of
-  // it by powers of two.
+  // The choice with the fewest bits in the entropy model. The noise of a quantized component grows
+  // with its singular value and with its unit. So the strongest component has the finest unit, and
+  // the units of weaker ones are this one times powers of two.
   Kept fewest(const UlpShares<Words>& ulps, const QuantizationPlan& plan) const {
     const double root = std::sqrt(size_), n_values = double(rows_ + columns_);
     const std::size_t greatest = std::min(plan.greatest_rank, n_);
-    const int least = least_unit(greatest);
+    const int least = finest_unit(greatest);
     Kept best;
     double fewest = plan.least_rank > 0 ? std::numeric_limits<double>::infinity()
                                         : size_ * ulps.bits(std::log2(plan.error_without));
@@ -118,11 +120,11 @@ class QuantizedComponents {
       std::size_t rank = 0;
       double added = 0, of_factors = 0;
       for (std::size_t k = 0; k < greatest; ++k) {
-        const double finest = std::log2(6 * noise * root / found_.strengths[k]);
+        const double finest = std::log2(6 * noise * root / found_.singular_values[k]);
         const int first = k == 0 ? std::max(int(std::rint(finest)), least) : units[0];
         units[k] = first + std::clamp(int(std::rint(finest)) - first, 0, most_stride);
-        added += std::ldexp(found_.strengths[k], units[k]) / (6 * root);
-        const double square = std::ldexp(found_.strengths[k] / root, -units[k]);
+        added += std::ldexp(found_.singular_values[k], units[k]) / (6 * root);
+        const double square = std::ldexp(found_.singular_values[k] / root, -units[k]);
         of_factors += n_values * std::log2(1 + 17 * square) / 2 + bits_of_tables;
         if (k + 1 < plan.least_rank) continue;
         const double bits = size_ * ulps.bits(std::log2(plan.error[k] + added)) + of_factors;
@@ -133,32 +135,32 @@ class QuantizedComponents {
     return best;
   }
 
-  std::vector<double> largest(const UnsetNumbers<Real>& rows) const {
+  std::vector<double> largest(const UninitializedVector<Real>& rows) const {
     std::vector<Real> found(n_);
     for (std::size_t i = 0; i < rows.size(); i += n_)
       for (std::size_t k = 0; k < n_; ++k) found[k] = std::max(found[k], std::abs(rows[i + k]));
     return {found.begin(), found.end()};
   }
-  // log2 of the finest unit in which so many components fit the format.
-  int least_unit(std::size_t rank) const {
+  // log2 of the finest unit in which the first `rank` components fit the format.
+  int finest_unit(std::size_t rank) const {
     double largest = 1e-300;
     for (std::size_t k = 0; k < rank; ++k) {
-      const double of_right = largest_right_[k] / found_.strengths[k] / balance();
+      const double of_right = largest_right_[k] / found_.singular_values[k] / balance();
       const double most = std::max(largest_left_[k] * balance(), of_right);
-      largest = std::max(largest, found_.strengths[k] * most * most);
+      largest = std::max(largest, found_.singular_values[k] * most * most);
     }
-    // Less than a unit above what is left of the greatest product, and of the greatest integers.
+    // The shifted product must stay below 2^30, and integers below 2^15; 0.01 is for rounding.
     const double of_product = std::log2(std::sqrt(found_.energy(rank) / size_) * reach) - 30;
     const double unit = std::ceil(std::max(of_product, std::log2(largest) - 30) + 0.01);
     return std::max(int(unit), 1 - unit_of_floor);
   }
-  // Both factors have numbers of about one size then.
+  // Scales the left factor, so that numbers of both factors have about the same size.
   double balance() const { return std::sqrt(std::sqrt(double(rows_) / double(columns_))); }
   static bool has_exponent(int floor) {
     return floor >= 1 && floor < (1 << Words::exponent_bits) - 1;
   }
 
-  // Of rank 0 where the unit has no exponent.
+  // Of rank 0 if the unit is not in the format's range.
   LowRank quantized(const Kept& kept) const {
     LowRank found;
     found.floor = kept.units[0] + unit_of_floor;
@@ -167,14 +169,15 @@ class QuantizedComponents {
     std::vector<Real> of_left(n_), of_right(n_);
     std::vector<std::int32_t> shifts_left(n_), shifts_right(n_);
     for (std::size_t k = 0; k < kept.rank; ++k) {
-      const double scale = std::sqrt(std::ldexp(found_.strengths[k], -kept.units[k]));
+      const double scale = std::sqrt(std::ldexp(found_.singular_values[k], -kept.units[k]));
       of_left[k] = Real(scale * balance());
-      of_right[k] = Real(scale / balance() / found_.strengths[k]);  // it is as long as its strength
+      // Its length is the singular value.
+      of_right[k] = Real(scale / balance() / found_.singular_values[k]);
       const int stride = kept.units[k] - kept.units[0];
       shifts_left[k] = (stride + 1) / 2, shifts_right[k] = stride / 2;
     }
     found.left.resize(rows_ * kept.rank), found.right.resize(columns_ * kept.rank);
-    std::int16_t numbers[most_directions];
+    std::int16_t numbers[most_components];
     for (std::size_t i = 0; i < rows_; ++i) {
       make_integers(&found_.left[i * n_], of_left.data(), shifts_left.data(), numbers);
       std::copy_n(numbers, kept.rank, &found.left[i * kept.rank]);
@@ -194,8 +197,8 @@ class QuantizedComponents {
   }
 
   static constexpr int most_stride = 12;
-  static constexpr double bits_of_tables = 200;  // of a component, beside its numbers, about
-  static constexpr double reach = 12;  // of products, times their root mean square
+  static constexpr double bits_of_tables = 200;  // of a component, about
+  static constexpr double reach = 12;  // the greatest product, in units of the root mean square
   static constexpr int unit_of_floor =
       middle_exponent<Words> + Words::mantissa_bits + guard_bits(Words::mantissa_bits);
 

@@ -1,5 +1,6 @@
-// Which words of a frame a product of low rank is looked for in: without new rows and outliers, and those
-// of F32 that were floats of 16 bits before as these. Not part of the format.
+// The search for a low-rank product of a frame. It leaves out new rows and, if that helps,
+// outliers, and it narrows F32 words whose values are all BF16 or F16 numbers. Not part of the
+// format.
 #pragma once
 
 #include <algorithm>
@@ -20,14 +21,14 @@
 namespace deltahub {
 
 struct FoundProduct {
-  LowRank low_rank;         // of rank 0 where none pays
-  bool is_widened = false;  // the words are F32 that floats of 16 bits have, too: it was found in these
+  LowRank low_rank;         // of rank 0 if none pays
+  bool is_widened = false;  // the words are F32, and the product was found in narrowed words
 };
 
 namespace detail {
 
-// Rows behind the last one of the base that is not zero have no product: they are new, as of a vocabulary
-// that was extended, and so large beside differences that they would take all components.
+// The product is 0 in the base's last rows that are all zero. Such rows are new, as in an extended
+// vocabulary, and their differences are so large that they would take up all components.
 template <class Words>
 LowRank find_in_words(const Kernels& kernels, const SearchKernels& search, View source, View base,
                       std::size_t rows, std::size_t columns, bool is_max) {
@@ -54,11 +55,11 @@ LowRank find_in_words(const Kernels& kernels, const SearchKernels& search, View 
   bool needs_outliers_out = false;
   LowRank found = run(words, needs_outliers_out);
   if (needs_outliers_out) {
-    const std::vector<std::uint8_t> others = without_outliers<Words>(search, words, near);
-    if (!others.empty()) {
-      LowRank without = run(rows_of(others.data()), needs_outliers_out);
+    const std::vector<std::uint8_t> cleaned = without_outliers<Words>(search, words, near);
+    if (!cleaned.empty()) {
+      LowRank without = run(rows_of(cleaned.data()), needs_outliers_out);
       constexpr std::size_t words_to_compare = std::size_t(1) << 13;
-      TrialRows<Words> estimate(kernels, search, words, near, words_to_compare);
+      SizeEstimate<Words> estimate(kernels, search, words, near, words_to_compare);
       const auto bits = [&](LowRank& product) {
         return product.rank > 0 ? estimate.with(product, false) : estimate.without();
       };
@@ -69,13 +70,14 @@ LowRank find_in_words(const Kernels& kernels, const SearchKernels& search, View 
   return found;
 }
 
-// The same for F32 words that all are words of `Short`, too; nothing where they are not.
+// The product of F32 words, searched in words of `Short`; nothing if one of them has no such word.
 template <class Short>
-std::optional<LowRank> find_in_shorter(const Kernels& kernels, const SearchKernels& search, View source,
-                                       View base, std::size_t rows, std::size_t columns, bool is_max) {
-  const auto words = shortened<Short>(source);
+std::optional<LowRank> find_in_narrowed(const Kernels& kernels, const SearchKernels& search,
+                                        View source, View base, std::size_t rows,
+                                        std::size_t columns, bool is_max) {
+  const auto words = narrowed<Short>(source);
   if (!words) return {};
-  const auto near = shortened<Short>(base);
+  const auto near = narrowed<Short>(base);
   if (!near) return {};
   LowRank found = find_in_words<Short>(kernels, search, *words, *near, rows, columns, is_max);
   const auto unit = []<class Words>(Words) {
@@ -88,22 +90,24 @@ std::optional<LowRank> find_in_shorter(const Kernels& kernels, const SearchKerne
 
 }  // namespace detail
 
-// source, base: rows x columns words of BF16, F16 or F32. The same on every machine, and for any number
-// of threads that search at a time.
-inline FoundProduct find_low_rank(const Kernels& kernels, const SearchKernels& search, WordKind kind,
-                                  View source, View base, std::size_t rows, std::size_t columns,
-                                  bool is_max) {
+// source, base: rows x columns words of BF16, F16 or F32. The result is the same on every machine
+// and for any number of concurrent searches.
+inline FoundProduct find_low_rank(const Kernels& kernels, const SearchKernels& search,
+                                  WordKind kind, View source, View base, std::size_t rows,
+                                  std::size_t columns, bool is_max) {
   using namespace detail;
   switch (kind) {
     case WordKind::bf16:
       return {find_in_words<Bf16Words>(kernels, search, source, base, rows, columns, is_max)};
     case WordKind::f16:
       return {find_in_words<F16Words>(kernels, search, source, base, rows, columns, is_max)};
-    default: break;
+    default:
+      break;
   }
-  if (auto found = find_in_shorter<Bf16Words>(kernels, search, source, base, rows, columns, is_max))
+  if (auto found =
+          find_in_narrowed<Bf16Words>(kernels, search, source, base, rows, columns, is_max))
     return {std::move(*found), true};
-  if (auto found = find_in_shorter<F16Words>(kernels, search, source, base, rows, columns, is_max))
+  if (auto found = find_in_narrowed<F16Words>(kernels, search, source, base, rows, columns, is_max))
     return {std::move(*found), true};
   return {find_in_words<F32Words>(kernels, search, source, base, rows, columns, is_max)};
 }

@@ -1,5 +1,5 @@
-// F32 words that were floats of 16 bits before: a product is found in these, and in their units.
-// Not part of the format.
+// F32 words whose values are all BF16 or F16 numbers. The product is searched in the shorter words,
+// because their rounding is known. Not part of the format.
 #pragma once
 
 #include <bit>
@@ -15,7 +15,7 @@
 namespace deltahub {
 namespace detail {
 
-// The word of F16 that is the same number, infinity or NaN; nothing where there is none.
+// The F16 word of the same number, infinity or NaN; nothing if F16 does not have it.
 inline std::optional<std::uint16_t> as_f16(std::uint32_t word) {
   const auto sign = std::uint16_t(word >> 16 & 0x8000);
   const std::uint32_t magnitude = word & 0x7fffffff;
@@ -28,7 +28,7 @@ inline std::optional<std::uint16_t> as_f16(std::uint32_t word) {
     if (found >= infinite<F16Words>) return {};
     return std::uint16_t(sign | found);
   }
-  const float units = std::bit_cast<float>(magnitude) * 0x1p24f;  // of numbers below the normal ones
+  const float units = std::bit_cast<float>(magnitude) * 0x1p24f;  // of subnormal numbers
   const auto found = std::uint32_t(units);
   if (float(found) != units) return {};
   return std::uint16_t(sign | found);
@@ -36,9 +36,9 @@ inline std::optional<std::uint16_t> as_f16(std::uint32_t word) {
 
 }  // namespace detail
 
-// The words in BF16 or F16; nothing where these do not have them all.
+// The words as BF16 or F16; nothing if one of them has no such word.
 template <class Short>
-std::optional<std::vector<std::uint8_t>> shortened(View words) {
+std::optional<std::vector<std::uint8_t>> narrowed(View words) {
   const std::size_t n = words.size() / sizeof(std::uint32_t);
   std::vector<std::uint8_t> found;
   for (std::size_t i = 0; i < n; ++i) {

@@ -22,17 +22,17 @@ _CLASSES_PER_OCTAVE: Final = 2
 
 @dataclass(frozen=True)
 class Rule:
-    """What words ask of their products.
+    """The targets of a least-squares fit of products to words.
 
-    octaves: words finer than 2^-octaves of the typical one count as if they were as coarse.
-    margin: None for least squares. Else the product shall lie in the interval that its word was
-    rounded from, and this share of an ulp from its ends; inertia is what a word counts that is
-    content.
+    octaves: words finer than 2^-octaves of the typical one get no more weight.
+    margin: None if the target is the difference from the base. Else the target is the interval
+    that the word was rounded from, without this share of an ulp at both ends.
+    satisfied_weight: share of a word's weight if its product is in the interval.
     """
 
     octaves: int
     margin: float | None = None
-    inertia: float = 0.0
+    satisfied_weight: float = 0.0
 
 
 def deltas(source: Words, base: Words) -> Integers:
@@ -65,7 +65,7 @@ def subtracted(dtype: DType, words: Words, base: Words) -> Floats:
         return np.where(are_numbers, floats_of(dtype, words) - floats_of(dtype, base), 0.0)
 
 
-def trial_bits(dtype: DType, words: Words, base: Words, low_rank: LowRank) -> float:
+def estimated_bits(dtype: DType, words: Words, base: Words, low_rank: LowRank) -> float:
     predicted = predict(dtype, base, low_rank)
     exponents = np.maximum(FLOAT_WORDS[dtype].exponents(predicted), 1).astype(np.int32)
     d = deltas(words, predicted)
@@ -153,7 +153,7 @@ def _information(counts: NDArray[Any]) -> float:
     return float((some * np.log2(some)).sum())
 
 
-def asked(
+def weighted_residuals(
     dtype: DType,
     words: Words,
     base: Words,
@@ -162,36 +162,43 @@ def asked(
     rule: Rule,
     is_rounded: bool,
 ) -> tuple[Floats, Floats]:
-    """Weights of the words, and how far their products should move, times the weights."""
+    """Weights of the words, and distances of their products from the targets times the weights."""
     floats = FLOAT_WORDS[dtype]
     below_first = floats.bias + floats.mantissa_bits
     exponents = np.maximum(floats.exponents(words), 1)
-    pulls = subtracted(dtype, words, base)
+    residuals = subtracted(dtype, words, base)
     if rule.margin is None:
         if is_rounded:
             of_products = products.astype(np.float32).view(np.int32).astype(np.int64)
             of_products = (of_products >> _MANTISSA & 255) + floats.bias - 127
             exponents = np.maximum(exponents, of_products)
         weights = _power(2 * (typical - np.maximum(exponents, typical - rule.octaves)))
-        pulls = pulls.astype(products.dtype)
-        return weights, ((pulls - products) * weights).astype(np.float32)
-    pulls, halves = pulls.astype(np.float32), np.float32(0.5) * _power(exponents - below_first)
+        residuals = residuals.astype(products.dtype)
+        return weights, ((residuals - products) * weights).astype(np.float32)
+    residuals, halves = (
+        residuals.astype(np.float32),
+        np.float32(0.5) * _power(exponents - below_first),
+    )
     if is_rounded:
-        pulls, halves = _before_rounding(floats.mantissa_bits, pulls, halves, words)
-    pulls = pulls - products.astype(np.float32)
+        residuals, halves = _before_rounding(floats.mantissa_bits, residuals, halves, words)
+    residuals = residuals - products.astype(np.float32)
     finest = np.maximum(exponents, typical - rule.octaves)
     halves = np.maximum(halves - np.float32(rule.margin) * _power(finest - below_first), 0)
-    pulls = pulls - np.clip(pulls, -halves, halves)
-    weights = _power(2 * (typical - finest)) * ((pulls != 0) + np.float32(rule.inertia))
-    return weights, pulls * weights
+    residuals = residuals - np.clip(residuals, -halves, halves)
+    weights = _power(2 * (typical - finest)) * (
+        (residuals != 0) + np.float32(rule.satisfied_weight)
+    )
+    return weights, residuals * weights
 
 
-def half_step(
+def least_squares_step(
     dtype: DType, words: Words, base: Words, own: Floats, given: Floats, typical: int, rule: Rule
 ) -> NDArray[np.float64]:
-    """How each row of own should move, so that own @ given is what the words ask for."""
+    """The change of each row of own that brings own @ given closest to the targets."""
     n, rank = words.shape[1], own.shape[1]
-    weights, pulls = asked(dtype, words, base, own @ given, typical, rule, is_rounded=False)
+    weights, residuals = weighted_residuals(
+        dtype, words, base, own @ given, typical, rule, is_rounded=False
+    )
     middle = (weights.astype(np.float32).view(np.uint32) >> 20).sum(axis=1) // n << 20
     middles = middle.astype(np.uint32).view(np.float32)
     is_fine = weights >= (middles * np.float32(min(4, n / (4 * rank))))[:, None]
@@ -201,7 +208,7 @@ def half_step(
         fine, coarse = weights[row] * is_fine[row], weights[row] * ~is_fine[row]
         squares = (x.T * fine) @ x + coarse.sum() * (x.T @ x) / n
         squares += np.eye(rank) * 1e-7 * squares.trace() / rank
-        moves[row] = np.linalg.solve(squares, x.T @ pulls[row].astype(np.float64))
+        moves[row] = np.linalg.solve(squares, x.T @ residuals[row].astype(np.float64))
     return moves
 
 
@@ -213,25 +220,25 @@ def _power(exponents: Integers) -> NDArray[np.float32]:
 def _before_rounding(
     mantissa_bits: int, differences: Floats, halves: Floats, words: Words
 ) -> tuple[Floats, Floats]:
-    """Middles and halves of the intervals of numbers that round to a difference that makes the
-    word. Numbers of the dtype within half an ulp do; ties only where the word is even."""
+    """Middles and halves of the intervals of unrounded products. A product is rounded to the dtype
+    first; the result is within half an ulp of the difference. For a tie the word must be even."""
     dropped = _MANTISSA - mantissa_bits
     if dropped == 0:
         return differences, halves
     unit = 1 << dropped
     is_odd = (words & 1).astype(np.int64)
-    low = -(-(_counted(differences - halves) + is_odd) // unit) * unit - unit // 2
-    high = (_counted(differences + halves) - is_odd) // unit * unit + unit // 2
-    lowest, highest = _uncounted(low), _uncounted(high)
+    low = -(-(_ordinals(differences - halves) + is_odd) // unit) * unit - unit // 2
+    high = (_ordinals(differences + halves) - is_odd) // unit * unit + unit // 2
+    lowest, highest = _from_ordinals(low), _from_ordinals(high)
     return (highest + lowest) / 2, (highest - lowest) / 2
 
 
-def _counted(numbers: Floats) -> NDArray[np.int64]:
-    """How many numbers of float32 each is from zero."""
+def _ordinals(numbers: Floats) -> NDArray[np.int64]:
+    """The number of float32 numbers between zero and each one, with its sign."""
     bits = numbers.astype(np.float32).view(np.int32).astype(np.int64)
     return np.where(bits < 0, -(bits + (1 << 31)), bits)
 
 
-def _uncounted(counts: NDArray[np.int64]) -> Floats:
+def _from_ordinals(counts: NDArray[np.int64]) -> Floats:
     magnitudes = np.abs(counts).astype(np.int32).view(np.float32)
     return np.where(counts < 0, -magnitudes, magnitudes)

@@ -1,4 +1,5 @@
-// Products of matrices of 16-bit integers, the same in every instruction set, and integers of floats.
+// Products of matrices of 16-bit integers, the same in every instruction set, and quantization of
+// floats.
 #pragma once
 
 #include <cmath>
@@ -16,7 +17,7 @@
 DELTAHUB_BEGIN
 namespace {
 
-// Sums of 32 bits, one a column; they wrap.
+// 32-bit sums, one for each column; they wrap.
 #if defined(__AVX512F__)
 struct PairSums {
   static constexpr std::size_t count = 16;
@@ -68,8 +69,8 @@ inline void multiply_integer_rows(const std::int16_t* left, std::size_t n_pairs,
   for (std::size_t l = 0; l < n_pairs; ++l, pairs += 2 * n_columns)
 #pragma GCC unroll 8
     for (std::size_t row = 0; row < ROWS; ++row) {
-      const auto pair = load<std::int32_t>(
-          reinterpret_cast<const std::uint8_t*>(left + 2 * (row * n_pairs + l)));
+      const auto pair =
+          load<std::int32_t>(reinterpret_cast<const std::uint8_t*>(left + 2 * (row * n_pairs + l)));
 #pragma GCC unroll 2
       for (std::size_t part = 0; part < n_parts; ++part)
         sums[row][part].add(pair, pairs + 2 * part * PairSums::count);
@@ -78,11 +79,10 @@ inline void multiply_integer_rows(const std::int16_t* left, std::size_t n_pairs,
     std::memcpy(out + row * n_columns, sums[row], sizeof sums[row]);
 }
 
-// out = left right: n_rows x 2 n_pairs numbers, and n_pairs rows of pairs of numbers, each pair of one
-// column; n_columns is a multiple of 32.
+// out = left right. left: n_rows x 2 n_pairs. pairs: the right matrix, whose rows are interleaved
+// in pairs: n_pairs rows of n_columns pairs. n_columns: a multiple of 32.
 inline void multiply_integers(const std::int16_t* left, std::size_t n_rows, std::size_t n_pairs,
-                              const std::int16_t* pairs, std::size_t n_columns,
-                              std::int32_t* out) {
+                              const std::int16_t* pairs, std::size_t n_columns, std::int32_t* out) {
   constexpr std::size_t n_together = 2 * PairSums::count;
   for (std::size_t j = 0; j < n_columns; j += n_together) {
     std::size_t row = 0;
@@ -95,9 +95,9 @@ inline void multiply_integers(const std::int16_t* left, std::size_t n_rows, std:
   }
 }
 
-// value * scale to the nearest number of 16 bits, ties to even; what is no number, to any.
+// value * scale, rounded to the nearest 16-bit integer, ties to even; unspecified for NaN.
 inline std::int32_t quantized(float value, float scale) {
-  constexpr float whole = 3 << 22;  // beyond it a float has no digits below one
+  constexpr float whole = 3 << 22;  // a sum with it is rounded, because its ulp is 1
   constexpr float most = 32767;
   const float wide = value * scale;
   const float below = wide < most ? wide : most;
@@ -110,12 +110,12 @@ inline void quantize(const float* values, std::size_t n, float scale, std::int16
   for (std::size_t j = 0; j < n; ++j) out[j] = std::int16_t(quantized(values[j], scale));
 }
 
-// Two rows in pairs.
-inline void interleave(const std::int16_t* __restrict numbers, const std::int16_t* __restrict others,
+// out: pairs of numbers of two rows.
+inline void interleave(const std::int16_t* __restrict first, const std::int16_t* __restrict second,
                        std::size_t n, std::int16_t* __restrict out) {
   for (std::size_t j = 0; j < n; ++j) {
     const std::uint32_t pair =
-        std::uint32_t(std::uint16_t(numbers[j])) | std::uint32_t(std::uint16_t(others[j])) << 16;
+        std::uint32_t(std::uint16_t(first[j])) | std::uint32_t(std::uint16_t(second[j])) << 16;
     std::memcpy(out + 2 * j, &pair, sizeof pair);
   }
 }

@@ -1,4 +1,5 @@
-// One set of kernels for the search; built once for each instruction set, as kernels/kernels.cpp is.
+// One set of kernels for the search. It is compiled once for each instruction set, as
+// kernels/kernels.cpp.
 #include "kernels/low_rank/kernels.hpp"
 
 #include <algorithm>
@@ -41,8 +42,10 @@ void subtract_finite(const std::uint8_t* words, const std::uint8_t* base, std::s
                      float* out) {
   using Word = typename Words::Word;
   for (std::size_t j = 0; j < n; ++j) {
-    const auto word = load<Word>(words + j * sizeof(Word)), from = load<Word>(base + j * sizeof(Word));
-    // number() of words with fewer bits of exponent than a float makes numbers of all words.
+    const auto word = load<Word>(words + j * sizeof(Word)),
+               from = load<Word>(base + j * sizeof(Word));
+    // number() is not enough for words with fewer exponent bits than a float: it gives finite
+    // numbers even for infinities and NaNs.
     const float exact = Words::exponent_bits < 8 ? difference<Words, float>(word, from)
                                                  : number<Words>(word) - number<Words>(from);
     const auto bits = std::bit_cast<std::uint32_t>(exact);
@@ -81,27 +84,27 @@ void keys(const std::uint8_t* deltas, const std::uint8_t* words, std::size_t n, 
           std::uint16_t* out) {
   using Word = typename Words::Word;
   for (std::size_t j = 0; j < n; ++j) {
-    const auto exponent = std::int32_t(load<Word>(words + j * sizeof(Word)) >>
-                                       Words::mantissa_bits) &
-                          ((1 << Words::exponent_bits) - 1);
+    const auto exponent =
+        std::int32_t(load<Word>(words + j * sizeof(Word)) >> Words::mantissa_bits) &
+        ((1 << Words::exponent_bits) - 1);
     const std::int32_t z = level - 2 * std::max(exponent, 1);
     const std::int32_t bounded = std::min(std::max(z, least_class), most_class);
-    const auto delta = std::int32_t(
-        std::make_signed_t<Word>(load<Word>(deltas + j * sizeof(Word))));
-    out[j] = std::uint16_t((bounded - least_class) * std::int32_t(n_trial_symbols) +
-                           trial_symbol(delta));
+    const auto delta =
+        std::int32_t(std::make_signed_t<Word>(load<Word>(deltas + j * sizeof(Word))));
+    out[j] = std::uint16_t((bounded - least_class) * std::int32_t(n_estimate_symbols) +
+                           estimate_symbol(delta));
   }
 }
 
 template <class Real>
 void integers(const Real* values, const Real* scales, const std::int32_t* shifts, std::size_t n,
               std::int16_t* out) {
-  // Beyond it a number has no digits below one; so a sum with it is rounded.
+  // A sum with this number is rounded, because its ulp is 1.
   constexpr Real whole = sizeof(Real) == 4 ? Real(3 << 22) : Real(std::int64_t(3) << 51);
   for (std::size_t j = 0; j < n; ++j) {
     const auto most = Real(32767 >> shifts[j]);
     const Real value = values[j] * scales[j];
-    const Real below = value < most ? value : most;  // what is no number becomes one
+    const Real below = value < most ? value : most;  // also replaces NaN
     const Real within = below > -most ? below : -most;
     const Real sum = within + whole;
     out[j] = std::int16_t(std::int32_t(sum - whole) << shifts[j]);
@@ -111,8 +114,8 @@ void integers(const Real* values, const Real* scales, const std::int32_t* shifts
 void factor_keys(const std::int16_t* values, const std::int32_t* shifts, std::size_t rank,
                  std::uint16_t* keys) {
   for (std::size_t k = 0; k < rank; ++k)
-    keys[k] = std::uint16_t(std::int32_t(k * n_trial_symbols) +
-                            trial_symbol(std::int32_t(values[k]) >> shifts[k]));
+    keys[k] = std::uint16_t(std::int32_t(k * n_estimate_symbols) +
+                            estimate_symbol(std::int32_t(values[k]) >> shifts[k]));
 }
 
 }  // namespace
@@ -122,9 +125,8 @@ namespace deltahub {
 
 #define DELTAHUB_SEARCH_OF(isa) isa##_search
 #define DELTAHUB_SEARCH(isa) DELTAHUB_SEARCH_OF(isa)
-#define DELTAHUB_OF_FLOATS(kernel) \
-  {nullptr, kernel<F32Words>, kernel<F16Words>, kernel<Bf16Words>}
-#define DELTAHUB_OF_REALS(kernel, real)                                       \
+#define DELTAHUB_OF_FLOATS(kernel) {nullptr, kernel<F32Words>, kernel<F16Words>, kernel<Bf16Words>}
+#define DELTAHUB_OF_REALS(kernel, real) \
   {nullptr, kernel<F32Words, real>, kernel<F16Words, real>, kernel<Bf16Words, real>}
 
 const SearchKernels DELTAHUB_SEARCH(DELTAHUB_ISA) = {
@@ -134,15 +136,15 @@ const SearchKernels DELTAHUB_SEARCH(DELTAHUB_ISA) = {
     .subtract_finite = DELTAHUB_OF_FLOATS(subtract_finite),
     .add_energies = DELTAHUB_OF_FLOATS(add_energies),
     .keys = DELTAHUB_OF_FLOATS(keys),
-    .ask = DELTAHUB_OF_REALS(ask, float),
-    .ask_exactly = DELTAHUB_OF_REALS(ask, double),
-    .pull = DELTAHUB_OF_FLOATS(pull),
+    .weighted_residuals = DELTAHUB_OF_REALS(weighted_residuals, float),
+    .weighted_residuals_exactly = DELTAHUB_OF_REALS(weighted_residuals, double),
+    .integer_weighted_residuals = DELTAHUB_OF_FLOATS(integer_weighted_residuals),
     .integers = integers<float>,
     .integers_exactly = integers<double>,
     .factor_keys = factor_keys,
     .whiten = whiten<float>,
-    .half_step = DELTAHUB_OF_REALS(half_step, float),
-    .half_step_exactly = DELTAHUB_OF_REALS(half_step, double),
+    .least_squares_step = DELTAHUB_OF_REALS(least_squares_step, float),
+    .least_squares_step_exactly = DELTAHUB_OF_REALS(least_squares_step, double),
     .multiply_integers = multiply_integers,
     .quantize = quantize,
     .interleave = interleave,

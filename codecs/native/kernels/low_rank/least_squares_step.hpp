@@ -1,5 +1,5 @@
-// Steps of alternating least squares: one thin factor of a product, given the other. Each row of words is a
-// system of its own.
+// Steps of alternating least squares: one thin factor of a product is updated while the other is
+// fixed. Each row of words has its own system of normal equations.
 #pragma once
 
 #include <algorithm>
@@ -8,15 +8,14 @@
 #include <cstdint>
 #include <cstring>
 #include <new>
-#include <type_traits>
 #include <vector>
 
 #include "base/aligned_memory.hpp"
 #include "base/registers.hpp"
-#include "base/vectors.hpp"
 #include "kernels/low_rank/kernels.hpp"
 #include "kernels/low_rank/normal_equations.hpp"
 #include "kernels/low_rank/targets.hpp"
+#include "kernels/low_rank/transpose.hpp"
 
 #if defined(__AVX512F__)
 #include <immintrin.h>
@@ -25,15 +24,16 @@
 DELTAHUB_BEGIN
 namespace {
 
-inline constexpr std::size_t n_side = 8;     // of the blocks that squares are summed in
-inline constexpr std::size_t n_padded = 64;  // of which rows of floats are multiples
-inline constexpr std::size_t n_lanes = 16;   // that sums of floats have, in every instruction set
-inline constexpr std::size_t n_turned = 32;  // rows, at most, whose words are copied at a time
+inline constexpr std::size_t n_side = 8;         // rows and columns of a block of sums of squares
+inline constexpr std::size_t n_padded = 64;      // rows of floats have a multiple of this length
+inline constexpr std::size_t n_lanes = 16;       // partial sums of floats, in every instruction set
+inline constexpr std::size_t n_transposed = 32;  // most rows whose words are transposed at a time
 
 inline constexpr std::size_t side_bytes = register_bytes < 4 * n_side ? register_bytes : 4 * n_side;
 using SidePart = float __attribute__((vector_size(side_bytes)));
 inline constexpr std::size_t n_side_parts = 4 * n_side / side_bytes;
-// Systems, so that factors are loaded less often; all of their sums stay in registers.
+// Systems that are summed together, so that factors are loaded less often. All sums stay in
+// registers.
 inline constexpr std::size_t n_together = register_bytes == 64 ? 4 : 2;
 
 template <class Number>
@@ -43,15 +43,15 @@ constexpr std::size_t padded_to(std::size_t unit, std::size_t n) {
   return (n + unit - 1) / unit * unit;
 }
 
-// Sums, one after the other, of the upper blocks of x^T diag(w) x, from x and w * x.
+// The sums x^T diag(w) x, from x and w * x, in blocks on and above the diagonal.
 struct Squares {
   std::size_t n_sides;
-  Numbers<float> blocks;  // rows of blocks from the diagonal on; each n_side x n_side
+  // Blocks of n_side x n_side sums. Row t of blocks begins on the diagonal: it has n_sides - t.
+  Numbers<float> blocks;
 
-  explicit Squares(std::size_t n)
-      : n_sides(n), blocks(n * (n + 1) / 2 * n_side * n_side) {}
+  explicit Squares(std::size_t n) : n_sides(n), blocks(n * (n + 1) / 2 * n_side * n_side) {}
 
-  // at: where each x begins; weighted: n of them in a row.
+  // at: offsets in x of the n vectors. weighted: n vectors, back to back.
   void sum(const float* x, const std::uint32_t* at, const float* weighted, std::size_t n) {
     const std::size_t length = n_sides * n_side;
     float* out = blocks.data();
@@ -70,37 +70,7 @@ struct Squares {
   }
 };
 
-// Words in a register of 16 bytes: as many rows and columns are turned at once.
-template <class Word>
-inline constexpr std::size_t n_square = 16 / sizeof(Word);
-
-// to[i * step + j] = the word i at from + j * stride.
-template <class Word>
-inline void turn_square(const std::uint8_t* from, std::ptrdiff_t stride, Word* to,
-                        std::size_t step) {
-  constexpr std::size_t n = n_square<Word>;
-  using Row = std::conditional_t<sizeof(Word) == 2, Uint16x8, Uint32x4>;
-  Row rows[n];
-  for (std::size_t j = 0; j < n; ++j) read(rows[j], from + std::ptrdiff_t(j) * stride);
-  // Row j and the one half of all behind it, word by word: once for each halving.
-  for (std::size_t half = n; half > 1; half /= 2) {
-    Row mixed[n];
-    for (std::size_t j = 0; j < n / 2; ++j) {
-      if constexpr (n == 8) {
-        mixed[2 * j] = __builtin_shufflevector(rows[j], rows[j + 4], 0, 8, 1, 9, 2, 10, 3, 11);
-        mixed[2 * j + 1] =
-            __builtin_shufflevector(rows[j], rows[j + 4], 4, 12, 5, 13, 6, 14, 7, 15);
-      } else {
-        mixed[2 * j] = __builtin_shufflevector(rows[j], rows[j + 2], 0, 4, 1, 5);
-        mixed[2 * j + 1] = __builtin_shufflevector(rows[j], rows[j + 2], 2, 6, 3, 7);
-      }
-    }
-    for (std::size_t j = 0; j < n; ++j) rows[j] = mixed[j];
-  }
-  for (std::size_t i = 0; i < n; ++i) std::memcpy(to + i * step, &rows[i], sizeof rows[i]);
-}
-
-// The numbers below n, in order, at which weights are `least` or more; returns how many.
+// found: the indices of weights that are at least `least`, ascending. Returns their number.
 inline std::size_t find_least(const float* weights, std::size_t n, float least,
                               std::uint32_t* found) {
   std::size_t n_found = 0, j = 0;
@@ -121,18 +91,18 @@ inline std::size_t find_least(const float* weights, std::size_t n, float least,
   return n_found;
 }
 
-// Solves a system of normal equations for each row of words. What they ask for is summed exactly.
-// The squares of most words are not: weights are powers of 4, so a few fine words of a row rule its
-// squares, and those of all others are as good as the mean ones, times the sum of their weights.
+// Solves a system of normal equations for each row of words. The right side sums all words. The
+// matrix sums only fine words one by one: weights are powers of 4, so a few fine words dominate it.
+// For the other words the mean of all columns' squares is used, times the sum of their weights.
 template <class Words, class Real>
-class HalfStepFit {
+class StepSolver {
  public:
-  HalfStepFit(const HalfStep<Real>& step)
+  StepSolver(const LeastSquaresStep<Real>& step)
       : step_(step), length_(padded_to(n_side, step.rank)), stride_(padded_to(n_padded, step.n)),
         given_(length_ * stride_), floats_(sizeof(Real) == 4 ? 0 : given_.size()),
         x_(step.n * length_), products_(n_together * stride_), weights_(n_together * stride_),
-        pulls_(n_together * stride_), fine_(stride_),
-        weighted_(step.n * length_), squares_(length_ / n_side), mean_(length_ / n_side),
+        residuals_(n_together * stride_), fine_(stride_), weighted_(step.n * length_),
+        squares_(length_ / n_side), mean_(length_ / n_side),
         triangle_(step.rank * (step.rank + 1) / 2), targets_(step.rank) {
     for (std::size_t k = 0; k < step.rank; ++k)
       for (std::size_t j = 0; j < step.n; ++j) {
@@ -148,17 +118,17 @@ class HalfStepFit {
 
   void run() {
     const std::size_t n = step_.n;
-    std::vector<Word> turned;
-    for (std::size_t first = 0; first < step_.n_systems; first += n_turned) {
-      const std::size_t n_rows = std::min(n_turned, step_.n_systems - first);
+    std::vector<Word> transposed;
+    for (std::size_t first = 0; first < step_.n_systems; first += n_transposed) {
+      const std::size_t n_rows = std::min(n_transposed, step_.n_systems - first);
       const std::uint8_t *words = at(step_.words, first), *base = at(step_.base, first);
       std::ptrdiff_t words_row = step_.words.row, base_row = step_.base.row;
       if (step_.words.column != sizeof(Word) || step_.base.column != sizeof(Word)) {
-        turned.resize(2 * n_turned * n);
-        copy(step_.words, first, n_rows, &turned[0]);
-        copy(step_.base, first, n_rows, &turned[n_turned * n]);
-        words = reinterpret_cast<const std::uint8_t*>(&turned[0]);
-        base = reinterpret_cast<const std::uint8_t*>(&turned[n_turned * n]);
+        transposed.resize(2 * n_transposed * n);
+        copy(step_.words, first, n_rows, &transposed[0]);
+        copy(step_.base, first, n_rows, &transposed[n_transposed * n]);
+        words = reinterpret_cast<const std::uint8_t*>(&transposed[0]);
+        base = reinterpret_cast<const std::uint8_t*>(&transposed[n_transposed * n]);
         words_row = base_row = std::ptrdiff_t(n * sizeof(Word));
       }
       for (std::size_t row = 0; row < n_rows; row += n_systems) {
@@ -171,10 +141,11 @@ class HalfStepFit {
           for (std::size_t i = 0; i < n_together; ++i) {
             const auto at = std::ptrdiff_t(row + std::min(s + i, used - 1));
             const std::size_t to = i * stride_;
-            ask<Words, Real>(words + at * words_row, base + at * base_row, &products_[to], n,
-                             step_.rule, &weights_[to], &pulls_[to]);
+            weighted_residuals<Words, Real>(words + at * words_row, base + at * base_row,
+                                            &products_[to], n, step_.rule, &weights_[to],
+                                            &residuals_[to]);
           }
-          sum_pulls(s);
+          sum_residuals(s);
           for (std::size_t i = 0; i < n_together; ++i) sum_squares(&weights_[i * stride_], s + i);
         }
         for (std::size_t s = used; s < n_systems; ++s) repeat(s);
@@ -191,15 +162,15 @@ class HalfStepFit {
   }
   void copy(const WordGrid& grid, std::size_t first, std::size_t n_rows, Word* out) const {
     const std::size_t n = step_.n;
-    std::size_t turned = 0;  // columns
-    if (grid.row == sizeof(Word) && n_rows == n_turned)
-      for (; turned + n_square<Word> <= n; turned += n_square<Word>)
-        for (std::size_t i = 0; i < n_turned; i += n_square<Word>)
-          turn_square<Word>(at(grid, first + i) + std::ptrdiff_t(turned) * grid.column, grid.column,
-                            out + i * n + turned, n);
+    std::size_t transposed = 0;  // columns
+    if (grid.row == sizeof(Word) && n_rows == n_transposed)
+      for (; transposed + n_square<Word> <= n; transposed += n_square<Word>)
+        for (std::size_t i = 0; i < n_transposed; i += n_square<Word>)
+          transpose_square<Word>(at(grid, first + i) + std::ptrdiff_t(transposed) * grid.column,
+                                 grid.column, out + i * n + transposed, n);
     for (std::size_t i = 0; i < n_rows; ++i) {
       const std::uint8_t* const from = at(grid, first + i);
-      for (std::size_t j = turned; j < n; ++j)
+      for (std::size_t j = transposed; j < n; ++j)
         out[i * n + j] = load<Word>(from + std::ptrdiff_t(j) * grid.column);
     }
   }
@@ -211,7 +182,7 @@ class HalfStepFit {
     double* to = &triangle_.data()->of[lane];
     for (std::size_t k = 0; k < rank; ++k) {
       const std::size_t top = k / n_side;
-      // Rows of blocks above have n_sides, n_sides - 1 and so on.
+      // The offset of the block on the diagonal: row t of blocks has n_sides - t blocks.
       std::size_t row =
           (top * n_sides - top * (top - 1) / 2) * n_side * n_side + k % n_side * n_side;
       std::size_t first = k % n_side;
@@ -225,7 +196,7 @@ class HalfStepFit {
     }
   }
 
-  // What lanes that no system fills solve again.
+  // Fills a lane without a system with a copy of lane 0, because all lanes are solved.
   void repeat(std::size_t lane) {
     for (Lanes& each : triangle_) each.of[lane] = each.of[0];
     for (Lanes& each : targets_) each.of[lane] = each.of[0];
@@ -246,20 +217,21 @@ class HalfStepFit {
     }
   }
 
-  // Into n_together lanes, from the first one on.
-  void sum_pulls(std::size_t lane) {
+  // Sums the right sides of n_together systems, into lanes from `lane` on.
+  void sum_residuals(std::size_t lane) {
     constexpr std::size_t width = register_bytes / 4, n_parts = n_lanes / width, n_rows = 4;
     static_assert(n_side % n_rows == 0);
     const float* const factors = given_floats();
     for (std::size_t first = 0; first < step_.rank; first += n_rows) {
       float lanes[n_parts][n_together][n_rows][width];
       for (std::size_t part = 0; part < n_parts; ++part) {
-        FloatRegister sums[n_together][n_rows] = {}, pulls[n_together], given;
+        FloatRegister sums[n_together][n_rows] = {}, residuals[n_together], given;
         for (std::size_t j = part * width; j < stride_; j += n_lanes) {
-          for (std::size_t s = 0; s < n_together; ++s) read(pulls[s], &pulls_[s * stride_ + j]);
+          for (std::size_t s = 0; s < n_together; ++s)
+            read(residuals[s], &residuals_[s * stride_ + j]);
           for (std::size_t k = 0; k < n_rows; ++k) {
             read(given, factors + (first + k) * stride_ + j);
-            for (std::size_t s = 0; s < n_together; ++s) sums[s][k] += pulls[s] * given;
+            for (std::size_t s = 0; s < n_together; ++s) sums[s][k] += residuals[s] * given;
           }
         }
         std::memcpy(lanes[part], sums, sizeof sums);
@@ -274,7 +246,7 @@ class HalfStepFit {
     }
   }
 
-  // The factor that is given, in rows of floats.
+  // The fixed factor as floats.
   const float* given_floats() const {
     if constexpr (sizeof(Real) == sizeof(float))
       return given_.data();
@@ -282,11 +254,12 @@ class HalfStepFit {
       return floats_.data();
   }
 
-  // The words that are looked at one by one, and their weights times x; returns the sum of all
-  // other weights.
+  // Finds the fine words, which are summed one by one, and their weights times x. Returns the sum
+  // of the other weights.
   float find_fine(const float* weights) {
     const std::size_t n = step_.n;
-    // A float's bits are linear between powers of two: eighths of octaves do.
+    // The mean of the weights' logarithms. A float's bits approximate its log2, in eighths of
+    // octaves here.
     std::uint64_t eighths = 0;
     for (std::size_t begin = 0; begin < n; begin += most_eighths) {
       const std::size_t end = std::min(n, begin + most_eighths);
@@ -296,8 +269,7 @@ class HalfStepFit {
       eighths += some;
     }
     const float typical = std::bit_cast<float>(std::uint32_t(eighths / n) << 20);
-    const float least =
-        typical * std::min(most_coarse, float(n) / float(4 * step_.rank));
+    const float least = typical * std::min(most_coarse, float(n) / float(4 * step_.rank));
     float sums[n_lanes] = {};
     for (std::size_t j = 0; j < stride_; j += n_lanes)
       for (std::size_t i = 0; i < n_lanes; ++i)
@@ -332,18 +304,18 @@ class HalfStepFit {
         step_.solutions[(first + s) * rank + k] = targets_[k].of[s];
   }
 
-  // Words that weigh less than this many times what is typical of their row have the mean squares.
-  // In short rows it is less, so that no such word can rule.
+  // Words below this many times the typical weight of their row count as coarse. In short rows the
+  // limit is lower, so that no coarse word can dominate.
   static constexpr float most_coarse = 4;
-  // Weights' eighths of octaves whose sum has 32 bits.
+  // The number of eighths whose sum fits 32 bits.
   static constexpr std::size_t most_eighths = std::size_t(1) << 20;
 
-  const HalfStep<Real>& step_;
-  std::size_t length_, stride_;  // of an x; of a row of floats
+  const LeastSquaresStep<Real>& step_;
+  std::size_t length_, stride_;  // of a vector x; of a row of floats
   Numbers<Real> given_;
   Numbers<float> floats_, x_;
   Numbers<Real> products_;
-  Numbers<float> weights_, pulls_;
+  Numbers<float> weights_, residuals_;
   std::vector<std::uint32_t> fine_;
   std::size_t n_fine_ = 0;
   Numbers<float> weighted_;
@@ -352,8 +324,8 @@ class HalfStepFit {
 };
 
 template <class Words, class Real>
-void half_step(const HalfStep<Real>& step) {
-  HalfStepFit<Words, Real>(step).run();
+void least_squares_step(const LeastSquaresStep<Real>& step) {
+  StepSolver<Words, Real>(step).run();
 }
 
 }  // namespace

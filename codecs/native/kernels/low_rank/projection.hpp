@@ -1,6 +1,6 @@
-// Dense products of the randomized SVD in low_rank/randomized_svd.hpp: thin matrices, whose columns are a
-// multiple of direction_step, and small square ones. The terms of each sum and their order are the same in
-// every instruction set.
+// Dense products for low_rank/randomized_svd.hpp: of thin matrices, whose number of columns is a
+// multiple of component_step, and of small square ones. Every instruction set adds the same terms
+// in the same order.
 #pragma once
 
 #include <algorithm>
@@ -15,14 +15,14 @@
 DELTAHUB_BEGIN
 namespace {
 
-// Rows of a product whose sums stay in registers, each in two of these.
+// Rows of a product whose sums stay in registers, two registers each.
 inline constexpr std::size_t n_product_rows = register_bytes == 64 ? 8 : 6;
 
 template <class Real, std::size_t ROWS>
-inline void multiply_rows(const Strided<Real>& a, std::size_t row, std::size_t n_inner, const Real* b,
-                          std::size_t n_columns, Real* out, bool is_sum) {
+inline void multiply_rows(const Strided<Real>& a, std::size_t row, std::size_t n_inner,
+                          const Real* b, std::size_t n_columns, Real* out, bool is_sum) {
   constexpr std::size_t width = register_bytes / sizeof(Real), n_parts = 2;
-  static_assert(direction_step % (n_parts * width) == 0);
+  static_assert(component_step % (n_parts * width) == 0);
   for (std::size_t first = 0; first < n_columns; first += n_parts * width) {
     Register<Real> sums[ROWS][n_parts] = {};
     if (is_sum)
@@ -45,24 +45,26 @@ inline void multiply_rows(const Strided<Real>& a, std::size_t row, std::size_t n
   }
 }
 
-// out = a b, of so many rows; b has n_inner of them, and n_columns columns. is_sum: added to `out` instead.
+// out = a b, or out += a b if is_sum. a: n_rows x n_inner; b: n_inner x n_columns.
 template <class Real>
 void multiply(const Strided<Real>& a, std::size_t n_rows, std::size_t n_inner, const Real* b,
               std::size_t n_columns, Real* out, bool is_sum) {
   std::size_t row = 0;
   for (; row + n_product_rows <= n_rows; row += n_product_rows)
-    multiply_rows<Real, n_product_rows>(a, row, n_inner, b, n_columns, out + row * n_columns, is_sum);
+    multiply_rows<Real, n_product_rows>(a, row, n_inner, b, n_columns, out + row * n_columns,
+                                        is_sum);
   for (; row + 2 <= n_rows; row += 2)
     multiply_rows<Real, 2>(a, row, n_inner, b, n_columns, out + row * n_columns, is_sum);
-  if (row < n_rows) multiply_rows<Real, 1>(a, row, n_inner, b, n_columns, out + row * n_columns, is_sum);
+  if (row < n_rows)
+    multiply_rows<Real, 1>(a, row, n_inner, b, n_columns, out + row * n_columns, is_sum);
 }
 
-// The upper half of x^T x, of n rows of n_columns numbers, added to `squares`.
+// Adds the upper half of x^T x to `squares`. x: n x n_columns.
 template <class Real>
 void add_squares(const Real* x, std::size_t n, std::size_t n_columns, double* squares) {
   constexpr std::size_t side = 8, width = register_bytes / 8, n_parts = side / width;
-  constexpr std::size_t n_together = 64;  // rows that are doubles at a time
-  double rows[n_together][most_directions];
+  constexpr std::size_t n_together = 64;  // rows that are converted to double at a time
+  double rows[n_together][most_components];
   for (std::size_t first = 0; first < n; first += n_together) {
     const std::size_t n_rows = std::min(n_together, n - first);
     for (std::size_t i = 0; i < n_rows; ++i)
@@ -118,46 +120,47 @@ inline void rotate(double* one, double* other, std::size_t n, double cosine, dou
   }
 }
 
-// Turns the n rows of a symmetric matrix until the cosine between two of them is small enough (Jacobi's
-// rotations from one side): their lengths are its eigenvalues then, and the rows of `turn` its eigenvectors,
-// which are orthonormal however near it is. n: a multiple of 8.
+// Eigenvalues and eigenvectors of a symmetric matrix by one-sided Jacobi rotations: its rows are
+// rotated until the cosine between any two is small enough. The lengths of the rows are then the
+// eigenvalues, and the rows of `vectors` the eigenvectors, which are orthonormal with any bound. n:
+// a multiple of 8.
 //
-// N: n, where compilers know it; else 0.
+// N: n if it is a compile-time constant, else 0.
 template <std::size_t N>
-void diagonalize_as(double* rows, std::size_t some, double cosine_bound, double* turn,
+void diagonalize_as(double* rows, std::size_t some, double cosine_bound, double* vectors,
                     double* values) {
   const std::size_t n = N > 0 ? N : some;
   const int n_sweeps = cosine_bound < 1e-3 ? 12 : 6;
   const auto row = [&](std::size_t k) { return rows + k * n; };
-  double squares[most_directions];
-  std::fill_n(turn, n * n, 0.0);
-  for (std::size_t k = 0; k < n; ++k) turn[k * n + k] = 1, squares[k] = dot(row(k), row(k), n);
-  bool is_turned = true;
-  for (int sweep = 0; sweep < n_sweeps && is_turned; ++sweep) {
-    is_turned = false;
+  double squares[most_components];
+  std::fill_n(vectors, n * n, 0.0);
+  for (std::size_t k = 0; k < n; ++k) vectors[k * n + k] = 1, squares[k] = dot(row(k), row(k), n);
+  bool has_rotated = true;
+  for (int sweep = 0; sweep < n_sweeps && has_rotated; ++sweep) {
+    has_rotated = false;
     for (std::size_t p = 0; p + 1 < n; ++p)
       for (std::size_t q = p + 1; q < n; ++q) {
         const double both = dot(row(p), row(q), n);
         if (both * both <= cosine_bound * cosine_bound * squares[p] * squares[q]) continue;
-        is_turned = true;
+        has_rotated = true;
         const double ratio = (squares[q] - squares[p]) / (2 * both);
         const double tangent =
             (ratio < 0 ? -1 : 1) / (std::abs(ratio) + std::sqrt(1 + ratio * ratio));
         const double cosine = 1 / std::sqrt(1 + tangent * tangent), sine = cosine * tangent;
         rotate(row(p), row(q), n, cosine, sine);
-        rotate(turn + p * n, turn + q * n, n, cosine, sine);
+        rotate(vectors + p * n, vectors + q * n, n, cosine, sine);
         squares[p] -= tangent * both, squares[q] += tangent * both;
       }
-    // Sums of what rotations change lose the digits of short rows.
+    // Recomputed, because updates by rotations lose the last digits of short rows.
     if (cosine_bound < 1e-3)
       for (std::size_t k = 0; k < n; ++k) squares[k] = dot(row(k), row(k), n);
   }
   for (std::size_t k = 0; k < n; ++k) values[k] = std::sqrt(dot(row(k), row(k), n));
 }
-inline void diagonalize(double* rows, std::size_t n, double cosine_bound, double* turn,
+inline void diagonalize(double* rows, std::size_t n, double cosine_bound, double* vectors,
                         double* values) {
-  const auto as = n == direction_step ? diagonalize_as<direction_step> : diagonalize_as<0>;
-  as(rows, n, cosine_bound, turn, values);
+  const auto as = n == component_step ? diagonalize_as<component_step> : diagonalize_as<0>;
+  as(rows, n, cosine_bound, vectors, values);
 }
 
 }  // namespace

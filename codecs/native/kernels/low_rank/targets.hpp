@@ -1,4 +1,4 @@
-// What words ask of the products that are added to them.
+// Targets and weights of the least-squares fit of products to words: see TargetRule.
 #pragma once
 
 #include <algorithm>
@@ -18,13 +18,13 @@ inline float power_of_two(std::int32_t power) {
   return std::bit_cast<float>(std::min(std::max(power + 127, 1), 254) << 23);
 }
 
-// How many floats a float is from zero, and back.
-inline std::int32_t counted(float number) {
+// The number of floats between zero and this one, with its sign; and its inverse.
+inline std::int32_t ordinal(float number) {
   const auto bits = std::bit_cast<std::int32_t>(number);
   const std::int32_t magnitude = bits & 0x7fffffff, negative = bits >> 31;
   return (magnitude ^ negative) - negative;
 }
-inline float uncounted(std::int32_t count) {
+inline float from_ordinal(std::int32_t count) {
   const std::int32_t negative = count >> 31;
   return std::bit_cast<float>(((count ^ negative) - negative) | (count & (-2147483647 - 1)));
 }
@@ -33,79 +33,84 @@ struct Interval {
   float middle, half;
 };
 
-// The numbers that round, in the dtype, to a difference that makes the word: differences within
-// half an ulp do; at the very ends, ties, only where the word is even.
+// The unrounded products of a word. A product is rounded to the dtype first; the result is then
+// within half an ulp of the difference. At a distance of half an ulp, a tie, the word must be even.
 template <class Words>
 inline Interval before_rounding(float difference, float half, std::uint32_t word) {
   constexpr std::int32_t dropped = 23 - Words::mantissa_bits;
   if constexpr (dropped == 0) return {difference, half};
   const auto is_odd = std::int32_t(word & 1);
-  std::int32_t low = counted(difference - half) + is_odd + ((1 << dropped) - 1);
+  std::int32_t low = ordinal(difference - half) + is_odd + ((1 << dropped) - 1);
   low = (low & -(1 << dropped)) - (1 << dropped >> 1);
-  std::int32_t high = counted(difference + half) - is_odd;
+  std::int32_t high = ordinal(difference + half) - is_odd;
   high = (high & -(1 << dropped)) + (1 << dropped >> 1);
-  const float lowest = uncounted(low), highest = uncounted(high);
+  const float lowest = from_ordinal(low), highest = from_ordinal(high);
   return {(highest + lowest) / 2, (highest - lowest) / 2};
 }
 
-template <class Words, class Real, bool IS_INSIDE, bool IS_ROUNDED>
-void ask_as(const std::uint8_t* words, const std::uint8_t* base, const Real* products,
-            std::size_t n, const AskedRule& rule, float* weights, float* pulls) {
+template <class Words, class Real, bool USES_INTERVALS, bool IS_ROUNDED>
+void weighted_residuals_as(const std::uint8_t* words, const std::uint8_t* base,
+                           const Real* products, std::size_t n, const TargetRule& rule,
+                           float* weights, float* residuals) {
   using Word = typename Words::Word;
   constexpr std::int32_t below_first = middle_exponent<Words> + Words::mantissa_bits;
   const std::int32_t finest = rule.typical - rule.octaves, typical = rule.typical;
-  const float margin = rule.margin, inertia = rule.inertia;
+  const float margin = rule.margin, satisfied_weight = rule.satisfied_weight;
   for (std::size_t j = 0; j < n; ++j) {
     const std::uint32_t word = load<Word>(words + j * sizeof(Word));
     const Real away = difference<Words, Real>(word, load<Word>(base + j * sizeof(Word)));
-    std::int32_t exponent = std::max(
-        std::int32_t(word >> Words::mantissa_bits) & ((1 << Words::exponent_bits) - 1), 1);
-    if constexpr (IS_INSIDE) {
+    std::int32_t exponent =
+        std::max(std::int32_t(word >> Words::mantissa_bits) & ((1 << Words::exponent_bits) - 1), 1);
+    if constexpr (USES_INTERVALS) {
       Interval interval{float(away), 0.5f * power_of_two(exponent - below_first)};
       if (IS_ROUNDED) interval = before_rounding<Words>(interval.middle, interval.half, word);
-      const float pull = interval.middle - float(products[j]);
-      const float room = interval.half - margin * power_of_two(std::max(exponent, finest) -
-                                                               below_first);
+      const float residual = interval.middle - float(products[j]);
+      const float room =
+          interval.half - margin * power_of_two(std::max(exponent, finest) - below_first);
       const float half = room > 0 ? room : 0;
-      const float above = pull < half ? pull : half;
-      const float moved = pull - (above > -half ? above : -half);
-      const std::int32_t is_moved = -std::int32_t(moved != 0);  // without a branch, for vectors
+      const float above = residual < half ? residual : half;
+      const float moved = residual - (above > -half ? above : -half);
+      // Without a branch, so that it is vectorized.
+      const std::int32_t is_moved = -std::int32_t(moved != 0);
       const float one = std::bit_cast<float>(is_moved & std::bit_cast<std::int32_t>(1.0f));
       const float weight =
-          power_of_two(2 * (typical - std::max(exponent, finest))) * (one + inertia);
+          power_of_two(2 * (typical - std::max(exponent, finest))) * (one + satisfied_weight);
       weights[j] = weight;
-      pulls[j] = moved * weight;
+      residuals[j] = moved * weight;
     } else {
       if (IS_ROUNDED) {
         const auto bits = std::bit_cast<std::uint32_t>(float(products[j]));
-        exponent = std::max(exponent, std::int32_t(bits >> 23 & 255) + middle_exponent<Words> - 127);
+        exponent =
+            std::max(exponent, std::int32_t(bits >> 23 & 255) + middle_exponent<Words> - 127);
       }
       const float weight = power_of_two(2 * (typical - std::max(exponent, finest)));
       weights[j] = weight;
-      pulls[j] = float((away - products[j]) * Real(weight));
+      residuals[j] = float((away - products[j]) * Real(weight));
     }
   }
 }
 
 template <class Words, class Real>
-void ask(const std::uint8_t* words, const std::uint8_t* base, const Real* products, std::size_t n,
-         const AskedRule& rule, float* weights, float* pulls) {
-  const auto as = rule.is_inside
-                      ? (rule.is_rounded ? ask_as<Words, Real, true, true>
-                                         : ask_as<Words, Real, true, false>)
-                      : (rule.is_rounded ? ask_as<Words, Real, false, true>
-                                         : ask_as<Words, Real, false, false>);
-  as(words, base, products, n, rule, weights, pulls);
+void weighted_residuals(const std::uint8_t* words, const std::uint8_t* base, const Real* products,
+                        std::size_t n, const TargetRule& rule, float* weights, float* residuals) {
+  const auto as = rule.uses_intervals
+                      ? (rule.is_rounded ? weighted_residuals_as<Words, Real, true, true>
+                                         : weighted_residuals_as<Words, Real, true, false>)
+                      : (rule.is_rounded ? weighted_residuals_as<Words, Real, false, true>
+                                         : weighted_residuals_as<Words, Real, false, false>);
+  as(words, base, products, n, rule, weights, residuals);
 }
 
-// How far words pull at products of so many units: what `ask` says, but that weights are whole numbers,
-// so that sums are the same in any order. They are whole_weight for words as fine as 2^-octaves of the
-// typical one and finer ones, a quarter an octave above, and nothing beyond seven; a word that is content
-// counts a sixteenth. weights[j] grows by that of word j; returns their sum.
-template <class Words, bool IS_INSIDE, bool IS_ROUNDED>
-std::uint32_t pull_as(const std::uint8_t* words, const std::uint8_t* base,
-                      const std::int32_t* products, float unit, std::size_t n,
-                      const AskedRule& rule, float* pulls, std::uint32_t* weights) {
+// As weighted_residuals, for products in integers times `unit`, and with integer weights, so that
+// sums are the same in any order. The weight is unit_weight for words as fine as 2^-octaves of the
+// typical one or finer, a quarter of it for each octave coarser, and 0 beyond seven octaves. A
+// satisfied word, one whose product is in its interval, has a sixteenth of its weight in sums of
+// weights. The weight of word j is added to weights[j]; returns the sum of the weights.
+template <class Words, bool USES_INTERVALS, bool IS_ROUNDED>
+std::uint32_t integer_weighted_residuals_as(const std::uint8_t* words, const std::uint8_t* base,
+                                            const std::int32_t* products, float unit, std::size_t n,
+                                            const TargetRule& rule, float* residuals,
+                                            std::uint32_t* weights) {
   using Word = typename Words::Word;
   constexpr std::int32_t below_first = middle_exponent<Words> + Words::mantissa_bits;
   const std::int32_t finest = rule.typical - rule.octaves;
@@ -115,32 +120,32 @@ std::uint32_t pull_as(const std::uint8_t* words, const std::uint8_t* base,
     const std::uint32_t word = load<Word>(words + j * sizeof(Word));
     const float away = difference<Words, float>(word, load<Word>(base + j * sizeof(Word)));
     const float product = float(products[j]) * unit;
-    std::int32_t exponent = std::max(
-        std::int32_t(word >> Words::mantissa_bits) & ((1 << Words::exponent_bits) - 1), 1);
-    float pull = away - product;
-    std::int32_t is_content = 0;
-    if constexpr (IS_INSIDE) {
+    std::int32_t exponent =
+        std::max(std::int32_t(word >> Words::mantissa_bits) & ((1 << Words::exponent_bits) - 1), 1);
+    float residual = away - product;
+    std::int32_t is_satisfied = 0;
+    if constexpr (USES_INTERVALS) {
       Interval interval{away, 0.5f * power_of_two(exponent - below_first)};
       if (IS_ROUNDED) interval = before_rounding<Words>(interval.middle, interval.half, word);
-      const float room = interval.half - margin * power_of_two(std::max(exponent, finest) -
-                                                               below_first);
+      const float room =
+          interval.half - margin * power_of_two(std::max(exponent, finest) - below_first);
       const float half = room > 0 ? room : 0;
-      pull = interval.middle - product;
-      const float below = pull < half ? pull : half;
-      pull -= below > -half ? below : -half;
-      is_content = -std::int32_t(pull == 0);
+      residual = interval.middle - product;
+      const float below = residual < half ? residual : half;
+      residual -= below > -half ? below : -half;
+      is_satisfied = -std::int32_t(residual == 0);
     } else if constexpr (IS_ROUNDED) {
       const auto digits = std::bit_cast<std::uint32_t>(product);
       exponent =
           std::max(exponent, std::int32_t(digits >> 23 & 255) + middle_exponent<Words> - 127);
     }
-    // Differences may be greater than any number.
-    const auto bits = std::bit_cast<std::uint32_t>(pull);
-    pull = std::bit_cast<float>(bits & (0u - std::uint32_t((bits & 0x7fffffff) < 0x7f800000)));
+    // An overflown difference counts as 0.
+    const auto bits = std::bit_cast<std::uint32_t>(residual);
+    residual = std::bit_cast<float>(bits & (0u - std::uint32_t((bits & 0x7fffffff) < 0x7f800000)));
     const std::int32_t above = std::max(exponent - finest, 0);
-    const std::uint32_t whole = whole_weight >> std::min(2 * above, 31);
-    const std::uint32_t weight = whole >> (4 & is_content);
-    pulls[j] = pull * (float(std::int32_t(whole)) / whole_weight);
+    const std::uint32_t whole = unit_weight >> std::min(2 * above, 31);
+    const std::uint32_t weight = whole >> (4 & is_satisfied);
+    residuals[j] = residual * (float(std::int32_t(whole)) / unit_weight);
     weights[j] += weight;
     sum += weight;
   }
@@ -148,14 +153,16 @@ std::uint32_t pull_as(const std::uint8_t* words, const std::uint8_t* base,
 }
 
 template <class Words>
-std::uint32_t pull(const std::uint8_t* words, const std::uint8_t* base,
-                   const std::int32_t* products, float unit, std::size_t n, const AskedRule& rule,
-                   float* pulls, std::uint32_t* weights) {
-  const auto as = rule.is_inside
-                      ? (rule.is_rounded ? pull_as<Words, true, true> : pull_as<Words, true, false>)
-                      : (rule.is_rounded ? pull_as<Words, false, true>
-                                         : pull_as<Words, false, false>);
-  return as(words, base, products, unit, n, rule, pulls, weights);
+std::uint32_t integer_weighted_residuals(const std::uint8_t* words, const std::uint8_t* base,
+                                         const std::int32_t* products, float unit, std::size_t n,
+                                         const TargetRule& rule, float* residuals,
+                                         std::uint32_t* weights) {
+  const auto as = rule.uses_intervals
+                      ? (rule.is_rounded ? integer_weighted_residuals_as<Words, true, true>
+                                         : integer_weighted_residuals_as<Words, true, false>)
+                      : (rule.is_rounded ? integer_weighted_residuals_as<Words, false, true>
+                                         : integer_weighted_residuals_as<Words, false, false>);
+  return as(words, base, products, unit, n, rule, residuals, weights);
 }
 
 }  // namespace

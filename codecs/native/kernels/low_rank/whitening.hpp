@@ -1,4 +1,4 @@
-// What makes columns orthonormal, from their products.
+// Whitening: the matrix that makes columns orthonormal, from their inner products.
 #pragma once
 
 #include <algorithm>
@@ -11,10 +11,11 @@
 DELTAHUB_BEGIN
 namespace {
 
-// The inverse of the upper factor U of squares = U^T U, of which the upper half is read and becomes
-// U. What is weaker than the last digits of the strongest stays less than of length 1.
+// transform: the inverse of U, the upper Cholesky factor of squares = U^T U. The upper half of
+// `squares` is read and becomes U. A small ridge keeps columns below length 1 that are weaker than
+// the last digits of the strongest.
 template <class Real>
-void whiten(double* squares, std::size_t n, Real* turn) {
+void whiten(double* squares, std::size_t n, Real* transform) {
   const auto row = [&](std::size_t k) { return squares + k * n; };
   double trace = 0;
   for (std::size_t k = 0; k < n; ++k) trace += row(k)[k];
@@ -42,7 +43,7 @@ void whiten(double* squares, std::size_t n, Real* turn) {
     const double inverse = 1 / factors[i];
     for (std::size_t j = i + 1; j < n; ++j) own[j] *= inverse;
     own[i] = inverse;
-    for (std::size_t j = 0; j < n; ++j) turn[i * n + j] = Real(own[j]);
+    for (std::size_t j = 0; j < n; ++j) transform[i * n + j] = Real(own[j]);
   }
 }
 

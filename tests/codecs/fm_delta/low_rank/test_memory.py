@@ -1,4 +1,4 @@
-"""The search for low rank takes little beside its frame, whatever the frame's shape."""
+"""The search for low rank takes little memory beside its frame, for every shape of frame."""
 
 import subprocess
 import sys
@@ -9,8 +9,8 @@ import pytest
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.fm_delta.low_rank.prediction import FLOAT_WORDS
 
-# Prints by how many MiB resident memory rises, and the rank of what is found. Words are those of a
-# layer before and after an adapter was merged into it.
+# Prints the rise of resident memory in MiB, and the rank of the product that was found. The words
+# are those of a layer before and after an adapter was merged into it.
 SEARCH = """
 import sys
 import numpy as np
@@ -61,4 +61,4 @@ def test_the_search_takes_little_beside_its_frame(
     assert done.returncode == 0, done.stderr
     rise, found = done.stdout.split()
     assert int(found) >= min(rank, 21)
-    assert float(rise) < most_mib  # as codecs/spec/fm_delta.md has it, but for the first
+    assert float(rise) < most_mib  # limits of codecs/spec/fm_delta.md, except the first

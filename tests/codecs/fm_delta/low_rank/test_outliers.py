@@ -1,4 +1,4 @@
-"""A few rows, columns or numbers that nothing predicts cost themselves alone, not the product."""
+"""A few unpredictable rows, columns or numbers cost only their own bytes: the product stays."""
 
 from collections.abc import Callable
 
@@ -30,14 +30,14 @@ def fresh_rows(tensor: torch.Tensor) -> None:
     tensor[20:24] = some.to(tensor.dtype)
 
 
-# By name: what is done to the fine-tune, and how many words of it nothing predicts then.
+# By name: a change of the fine-tune, and the number of words that it makes unpredictable.
 ODD: dict[str, tuple[Callable[[torch.Tensor], None], int]] = {
     "a NaN": (number(float("nan")), 384),
     "an infinity": (number(float("-inf")), 384),
-    "a number far off": (number(6e4), 384),
+    "a far-off number": (number(6e4), 384),
     "a row of zeros": (lambda tensor: zero(tensor, (7,)), 384),
     "a column of zeros": (lambda tensor: zero(tensor, (slice(None), 9)), 192),
-    "rows made anew": (fresh_rows, 4 * 384),
+    "rows initialized again": (fresh_rows, 4 * 384),
 }
 
 

@@ -1,4 +1,4 @@
-"""BF16 at default effort: what one look at most words finds, in the same way on every machine."""
+"""BF16 at default effort: the quick search finds products, the same ones on every machine."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def pair_of(name: str) -> tuple[Words, Words]:
 def merged(
     rows: int, columns: int, rank: int, size: float, rounded: torch.dtype = torch.float32
 ) -> tuple[Words, Words]:
-    """Rows of a trained layer, again and again, before and after a product of low rank is added.
+    """Repeated rows of a trained layer, before and after a product of low rank is added.
 
     rounded: the dtype of the product, before it is added.
     """
@@ -139,7 +139,7 @@ def test_merges_whose_product_was_rounded_are_found_out() -> None:
 
 
 def scaled_merge(scales: np.ndarray, by_row: bool) -> tuple[Words, Words]:
-    """A merged adapter of rank 4, some of whose rows or columns are much larger than others."""
+    """A merged adapter of rank 4, with rows or columns of these relative sizes."""
     side = len(scales)
     random = np.random.default_rng(5)
     weights = random.standard_normal((side, side)) * 0.02
@@ -243,7 +243,7 @@ def test_a_product_is_found_in_numbers_of_any_size(scale: float) -> None:
 
 def test_arguments_that_do_not_fit_are_refused() -> None:
     source, near = pair_of("up.weight")
-    for kind, words, others, effort in [
+    for kind, words, wrong_base, effort in [
         (WORD_KINDS[DType.I16], source, near, 2),
         (BF16, source[:-1], near, 2),
         (BF16, source[::2], near[::2], 2),
@@ -251,7 +251,7 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
         (BF16, source, near, 1),
     ]:
         with pytest.raises(ValueError, match=r"shapes differ|another size|predicted|follow|effort"):
-            find_low_rank(kind, words, others, effort)
+            find_low_rank(kind, words, wrong_base, effort)
     rows, columns = source.shape
     data = source.tobytes(), near.tobytes()
     with pytest.raises(ValueError, match="words and base"):

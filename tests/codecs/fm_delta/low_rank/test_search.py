@@ -1,4 +1,4 @@
-"""Thin factors predict what really trained models became, and are left out where they cannot."""
+"""Thin factors predict trained fine-tunes, and are left out where they do not pay."""
 
 import inspect
 from concurrent.futures import ThreadPoolExecutor
@@ -87,11 +87,11 @@ def test_a_fine_tune_is_predicted_in_fewer_bits(effort: Effort) -> None:
 
 @cache
 def merged_adapter(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """A trained layer in BF16, and what an adapter trained for another text adds to it, F32."""
+    """A trained layer in BF16, and the F32 product of an adapter trained on another text."""
     layer = base()["up.weight"].to(torch.bfloat16)
     embedding, target = base()["embedding.weight"], finetune(1e-3)["up.weight"]
     text = torch.tensor(list(inspect.getsource(inspect)[:20_000].encode()))
-    torch.manual_seed(5)  # those models may have been made just now
+    torch.manual_seed(5)  # because training of the models above, if not cached, draws numbers
     left = torch.zeros(layer.shape[0], rank, requires_grad=True)
     right = torch.randn(rank, layer.shape[1]).mul_(0.05).requires_grad_()
     optimizer = torch.optim.AdamW([left, right], lr=5e-3)
@@ -106,7 +106,7 @@ def merged_adapter(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def merged_words(dtype: DType, rank: int, *, is_rounded: bool) -> tuple[Words, Words]:
-    """A layer before and after: its adapter is of F32, or of the dtype, as its product is then."""
+    """A layer before and after a merge. is_rounded: the product is in the dtype, else in F32."""
     layer, product = (tensor.to(TORCH[dtype]) for tensor in merged_adapter(rank))
     if not is_rounded:
         return words_of(layer, dtype), words_of(layer.float() + merged_adapter(rank)[1], dtype)
@@ -147,7 +147,7 @@ def test_an_adapter_whose_sums_were_rounded_more_than_its_words_is_found() -> No
     before, after = (words_of(t, DType.F32) for t in (layer, layer + product / 4))
     fit = fit_low_rank(DType.F32, after, before, *before.shape)
     assert fit is not None
-    assert fit.rank in {8, 3 * 8}  # the latter in two parts, for the digits of F32
+    assert fit.rank in {8, 3 * 8}  # 3 * 8: with remainders, for the digits of F32
     factors = factor_bits(fit.left) + factor_bits(fit.right.T)
     coded = factors + coded_bits(DType.F32, after, predict(DType.F32, before, fit))
     assert coded < 0.55 * coded_bits(DType.F32, after, before)
@@ -172,7 +172,7 @@ def test_components_that_rounding_hides_are_found_and_noise_is_not() -> None:
 @every_dtype
 @pytest.mark.parametrize("effort", [Effort.DEFAULT, Effort.MAX], ids=lambda effort: effort.name)
 def test_the_same_input_has_the_same_fit(kernels: str, dtype: DType, effort: Effort) -> None:
-    """By any kernels, and in threads beside each other."""
+    """For every set of kernels, and in concurrent threads."""
     trained = tuple(words_of(t["up.weight"], dtype) for t in (base(), finetune(1e-4)))
     merged = merged_words(dtype, 4, is_rounded=False)
     for before, after in (trained, merged):

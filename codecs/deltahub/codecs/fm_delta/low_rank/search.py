@@ -1,8 +1,8 @@
 """Finds thin factors of small integers that predict fine-tuned words from base words.
 
-Native code searches, and nothing of it is part of the format. It sketches the difference of the two
-tensors by random projections; it keeps the strongest components while they save more than their
-factors take, and refines those of a merged adapter.
+The search is native and not part of the format. A randomized SVD finds the strongest components of
+the difference. They are kept while they save more than their factors take. The factors of a merged
+adapter are refined.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from deltahub.codecs.words import WORD_KINDS
 
 
 class FoundProduct(NamedTuple):
-    """is_widened: the words are F32 that a float of 16 bits has, too; it was found in these."""
+    """is_widened: the words are F32, and the product was found in them narrowed to BF16 or F16."""
 
     low_rank: LowRank
     is_widened: bool
@@ -31,10 +31,10 @@ def find_product(
     columns: int,
     effort: Effort = Effort.DEFAULT,
 ) -> FoundProduct | None:
-    """Factors that make `source` smaller given `base`, or None where none pay.
+    """Factors that make `source` smaller given `base`, or None if none pay.
 
-    source, base: rows * columns words, unsigned. effort: default or max. The same for the same
-    input, on every machine and for any number of threads.
+    source, base: rows * columns words, unsigned. effort: default or max. The result depends only on
+    the arguments, not on the machine or the number of threads.
     """
     if dtype not in FLOAT_WORDS:
         return None
