@@ -32,7 +32,9 @@ namespace detail {
 template <class Words>
 LowRank find_in_words(const Kernels& kernels, const SearchKernels& search, View source, View base,
                       std::size_t rows, std::size_t columns, bool is_max) {
-  if (std::min(rows, columns) < least_side || std::max(rows, columns) > greatest_side<Words>)
+  // The memory of a search grows with the columns: beyond these it would take more than 160 MiB.
+  constexpr std::size_t most_columns = std::size_t(1) << 16;
+  if (std::min(rows, columns) < least_side || rows > greatest_side<Words> || columns > most_columns)
     return {};
   const std::size_t row_bytes = columns * sizeof(typename Words::Word);
   std::size_t known = rows;
