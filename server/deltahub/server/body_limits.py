@@ -15,7 +15,7 @@ from starlette.types import Message, Receive
 
 from deltahub.server.hub import Hub, caller_of
 from deltahub.server.streaming.bodies import read_body, too_large
-from deltahub.server.streaming.fair_queue import client_key
+from deltahub.server.streaming.client_slots import client_key
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 

@@ -23,7 +23,7 @@ from deltahub.server.settings import ServerSettings
 from deltahub.server.signing import Signer
 from deltahub.server.streaming.bodies import ChunkStream
 from deltahub.server.streaming.chunks import Piece, in_chunks
-from deltahub.server.streaming.fair_queue import ClientKey, FairQueue
+from deltahub.server.streaming.client_slots import ClientKey, FairQueue
 from deltahub.server.streaming.metering import Traffic
 
 T = TypeVar("T")

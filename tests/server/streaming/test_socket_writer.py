@@ -18,7 +18,7 @@ from starlette.types import Message
 from deltahub.server.settings import ServerSettings
 from deltahub.server.streaming.bodies import ChunkStream
 from deltahub.server.streaming.chunks import Chunk
-from deltahub.server.streaming.fair_queue import FairQueue
+from deltahub.server.streaming.client_slots import FairQueue
 from deltahub.server.streaming.metering import CountingTransport, Traffic
 from deltahub.server.streaming.socket_writer import ClientGone, NotTaken, SocketWriter, WrongSize
 from support.service.hub import RunningHub, running_hub

@@ -20,8 +20,8 @@ from deltahub.registry.db.models import XetRange, Xorb, utc_now
 from deltahub.registry.errors import Busy
 from deltahub.registry.xet.hashes import to_text
 from deltahub.server.settings import ServerSettings
-from deltahub.server.streaming import fair_queue
-from deltahub.server.streaming.fair_queue import ClientKey, FairQueue, client_key
+from deltahub.server.streaming import client_slots
+from deltahub.server.streaming.client_slots import ClientKey, FairQueue, client_key
 from support.registry.xet import repository_row
 from support.service.hub import RunningHub, running_hub
 
@@ -81,7 +81,7 @@ def test_connections_that_read_nothing_hold_up_their_own_address_alone(hub: Runn
 def test_guests_of_many_addresses_leave_room_for_users_and_are_cut_where_others_wait(
     hub: RunningHub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(fair_queue, "SLOW_S", 2.0)
+    monkeypatch.setattr(client_slots, "SLOW_S", 2.0)
     with ExitStack() as stack:
         for n in range(3):
             stall(hub, stack, of_address(f"10.0.0.{n}"), 2)
@@ -201,7 +201,7 @@ def test_turns_are_bounded_by_who_asks_and_nothing_is_kept_of_who_has_gone() -> 
 
 
 def test_of_slow_ones_no_more_are_cut_than_others_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fair_queue, "CHECK_INTERVAL_S", 0.01)
+    monkeypatch.setattr(client_slots, "CHECK_INTERVAL_S", 0.01)
 
     async def scenario() -> None:
         queue = FairQueue("does 4 things at once", 4, 2, 20, guests=3)

@@ -24,7 +24,7 @@ from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost, DeltaCycle
 from deltahub.registry.ingest import scan as scans
 from deltahub.registry.ingest.finish import finish_files
-from deltahub.registry.ingest.repair import TensorSource, repair_tensors
+from deltahub.registry.ingest.repair_tensors import TensorSource, repair_tensors
 from deltahub.registry.ingest.scan import LandedFile, Scan
 from deltahub.registry.jobs.progress import Progress, Report
 from deltahub.registry.packs.encode import Read

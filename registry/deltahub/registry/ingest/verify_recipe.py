@@ -17,7 +17,7 @@ from deltahub.registry.db.session import WriteSession
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import HashMismatch
 from deltahub.registry.ingest.finish import VerifiedFile, attach_recipes, restore_hashes
-from deltahub.registry.ingest.repair import TensorSource, repair_tensors
+from deltahub.registry.ingest.repair_tensors import TensorSource, repair_tensors
 from deltahub.registry.ingest.scan import LandedFile
 from deltahub.registry.jobs import queue
 from deltahub.registry.jobs.progress import Progress, Report

@@ -13,7 +13,7 @@ from deltahub.server.hf.dispatch import unescaped
 from deltahub.server.hf.reading.revisions import revision_of
 from deltahub.server.hf.xet.downloads import xet_from, xet_headers
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
-from deltahub.server.streaming.fair_queue import client_key
+from deltahub.server.streaming.client_slots import client_key
 from deltahub.server.streaming.ranges import matches, requested_part
 
 router = APIRouter(route_class=BoundedRoute)

@@ -12,7 +12,7 @@ from deltahub.registry.catalog.entries import EntryInfo, find_entry
 from deltahub.registry.catalog.refs import resolve_revision
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hub import CallerDep, Hub, HubDep
-from deltahub.server.streaming.fair_queue import client_key
+from deltahub.server.streaming.client_slots import client_key
 from deltahub.server.streaming.ranges import matches, requested_part
 
 router = APIRouter(

@@ -12,7 +12,7 @@ from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.routes.files import RevisionQuery, find_file
 from deltahub.server.schemas.transfer import FramesIn, PlannedTensorOut, RecipePlanOut
-from deltahub.server.streaming.fair_queue import client_key
+from deltahub.server.streaming.client_slots import client_key
 
 router = APIRouter(
     route_class=BoundedRoute, prefix="/repositories/{namespace}/{name}", tags=["rebuilding"]

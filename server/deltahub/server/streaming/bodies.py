@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from deltahub.server.streaming.chunks import Chunk
-from deltahub.server.streaming.fair_queue import ClientKey, FairQueue
+from deltahub.server.streaming.client_slots import ClientKey, FairQueue
 from deltahub.server.streaming.socket_writer import ClientGone, NotTaken, SocketWriter
 
 log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from deltahub.server.hf.xet.links import XetReaderDep
 from deltahub.server.hub import Hub, HubDep
 from deltahub.server.settings import ServerSettings
 from deltahub.server.signing import Claims, caller_of_claims, claims_for
-from deltahub.server.streaming.fair_queue import client_key
+from deltahub.server.streaming.client_slots import client_key
 from deltahub.server.streaming.ranges import requested_part
 
 router = APIRouter(route_class=BoundedRoute, prefix="/cas")

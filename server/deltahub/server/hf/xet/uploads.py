@@ -30,7 +30,7 @@ from deltahub.server.hf.errors import refusal
 from deltahub.server.hf.xet.links import XetCaller, XetReaderDep, XetWriterDep
 from deltahub.server.hub import Hub, HubDep
 from deltahub.server.streaming.bodies import BodyFeed, discard_body
-from deltahub.server.streaming.fair_queue import client_key
+from deltahub.server.streaming.client_slots import client_key
 
 log = logging.getLogger(__name__)
 
