@@ -9,7 +9,7 @@ import click
 import pytest
 from pydantic_settings import BaseSettings
 
-from deltahub.client.cli.group import group
+from deltahub.client.cli.commands import group
 from deltahub.codecs.registry import BY_ID
 from deltahub.registry import failpoints
 from deltahub.registry.settings import Settings

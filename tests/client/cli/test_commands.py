@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from deltahub.client import Hub
-from deltahub.client.cli.group import group
+from deltahub.client.cli.commands import group
 from deltahub.client.errors import Forbidden, RepositoryNotFound
 from support.models.model_folders import base_tensors, contents, tuned_tensors, write_model
 from support.service.client_process import Finished, deltahub
@@ -355,7 +355,7 @@ def test_help_names_every_command_and_loads_none() -> None:
 
 def test_the_command_starts_without_loading_what_it_does_not_need() -> None:
     probe = (
-        "import sys; from deltahub.client.cli import group, push_pull;"
+        "import sys; from deltahub.client.cli import commands, push_pull;"
         "print([m for m in ('numpy', 'torch', 'rich', 'sqlite3', 'blake3', 'fastapi')"
         " if m in sys.modules])"
     )

@@ -14,7 +14,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Frames are encoded in parallel: more threads in linear algebra would only compete.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        from deltahub.client.cli.group import group
+        from deltahub.client.cli.commands import group
 
         group(args=given, prog_name="deltahub")
     finally:
