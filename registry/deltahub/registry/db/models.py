@@ -182,6 +182,8 @@ class Landing(Base):
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
     # Until then a client may commit these bytes, because the hub told it not to send them.
     promised_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    # XXH3-64 of each MiB, 8 bytes each (storage/checksums.py). 1 TiB has 8 MiB of them.
+    checksums: Mapped[bytes | None] = mapped_column(LargeBinary, deferred=True)
 
 
 class File(Base):

@@ -1,0 +1,16 @@
+"""Uploads have checksums by block, so that no reader gets a damaged one."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision: str = "0002"
+down_revision: str | None = "0001"
+
+# SQLite generates ids only for columns of type INTEGER.
+ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+MOMENT = sa.DateTime(timezone=True)
+
+
+def upgrade() -> None:
+    with op.batch_alter_table("landings") as landings:
+        landings.add_column(sa.Column("checksums", sa.LargeBinary()))
