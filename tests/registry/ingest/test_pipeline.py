@@ -217,10 +217,10 @@ def test_an_upload_that_changed_on_the_disk_is_not_switched_to(reg: Registry) ->
     with reg.db.read() as session:
         key = landing_key(session.scalars(select(Landing.id)).one())
     reg.store.put(key, [RANDOM[:-1] + b"?"])
-    with pytest.raises(DataLost, match="changed on the disk"):
+    with pytest.raises(DataLost, match="damaged on the hub's disk"):
         Ingest(reg, FileReader(reg), 1, job_id).run()
     with reg.db.read() as session:
-        assert session.scalars(select(File.state)).one() == "landed"
+        assert session.scalars(select(File.state)).one() == "lost"
     reg.store.delete(key)
     with pytest.raises(DataLost):
         Ingest(reg, FileReader(reg), 1, job_id).run()

@@ -23,7 +23,7 @@ from deltahub.client.progress import Progress, Silent
 from deltahub.client.push.encode import LocalTensor
 from deltahub.client.push.plan import SMALL_FILE, HashedFile
 from deltahub.client.push.send import NO_BASE, FileSender, PushOptions, parse_base
-from deltahub.client.records import CommitResult, PushResult, Repository, Revision, WhoAmI
+from deltahub.client.records import CommitResult, Entry, PushResult, Repository, Revision, WhoAmI
 
 _COMMIT_TRIES = 5
 
@@ -113,7 +113,7 @@ class Push:
 
     def _unsent(self, files: Iterable[HashedFile], head: Revision | None) -> list[HashedFile]:
         """The changed files that the hub does not have, and that must be sent."""
-        in_head = {entry.sha256 for entry in head.entries} if head else set()
+        in_head = {entry.sha256 for entry in _intact(head)}
         queried = {
             each.sha256: each for each in _changed(files, head) if each.sha256 not in in_head
         }
@@ -300,8 +300,13 @@ def _has_safetensors(revision: Revision) -> bool:
     return any(entry.path.endswith(".safetensors") for entry in revision.entries)
 
 
+def _intact(head: Revision | None) -> list[Entry]:
+    """The entries whose bytes the hub has. It needs lost ones again."""
+    return [entry for entry in head.entries if entry.state != "lost"] if head else []
+
+
 def _changed(files: Iterable[HashedFile], head: Revision | None) -> list[HashedFile]:
-    known = {entry.path: entry.sha256 for entry in head.entries} if head else {}
+    known = {entry.path: entry.sha256 for entry in _intact(head)}
     return [each for each in files if known.get(each.file.path) != each.sha256]
 
 

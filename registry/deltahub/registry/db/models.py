@@ -1,48 +1,25 @@
 """The tables of the registry (DESIGN section 3): names, files, tensors, packs, jobs."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
     JSON,
     BigInteger,
-    DateTime,
     ForeignKey,
     Index,
-    Integer,
     LargeBinary,
     MetaData,
     String,
     Text,
-    TypeDecorator,
     UniqueConstraint,
 )
-from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-# SQLite increments ids automatically only for the type INTEGER; PostgreSQL needs 64 bits.
-Id = BigInteger().with_variant(Integer, "sqlite")
+from deltahub.registry.db.columns import Id, UtcDateTime
+from deltahub.registry.db.columns import utc_now as utc_now
 
 PUBLIC_DOMAIN_KEY = "public"
-
-
-class UtcDateTime(TypeDecorator[datetime]):
-    """A time in UTC. SQLite drops the time zone, so reading adds it again."""
-
-    impl = DateTime(timezone=True)
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        return None if value is None else value.astimezone(UTC)
-
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        if value is None or value.tzinfo is not None:
-            return value
-        return value.replace(tzinfo=UTC)
-
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)
 
 
 class Base(DeclarativeBase):
@@ -190,7 +167,8 @@ class File(Base):
     """The bytes of an entry: a landing until they are ingested, then a recipe.
 
     state: `proving` (a client's recipe whose SHA-256 is not verified yet: neither committable nor
-    readable), `landed` (read from its landing), `ingested` (rebuilt from its recipe).
+    readable), `landed` (read from its landing), `ingested` (rebuilt from its recipe), `lost` (its
+    bytes are damaged: the next upload of them restores it).
     """
 
     __tablename__ = "files"

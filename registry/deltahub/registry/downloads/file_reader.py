@@ -11,9 +11,10 @@ from deltahub.registry.db.models import File
 from deltahub.registry.db.versioned_cache import Memo
 from deltahub.registry.downloads.recipe_index import Piece, RecipeIndex
 from deltahub.registry.errors import DataLost, EntryNotFound, NotReady
+from deltahub.registry.landings.damage import UploadDamaged
+from deltahub.registry.landings.reader import LandingReader
 from deltahub.registry.packs.base_cache import HotBases
 from deltahub.registry.packs.block_cache import ByteCache
-from deltahub.registry.packs.buffers import allocate_buffer
 from deltahub.registry.packs.locations import TensorLocation, resolve_ids
 from deltahub.registry.packs.tensor_reader import (
     FIRST_RANGE_BYTES,
@@ -22,8 +23,7 @@ from deltahub.registry.packs.tensor_reader import (
     TensorGone,
     TensorReader,
 )
-from deltahub.registry.storage.base import ObjectNotFound, ShortObject
-from deltahub.registry.storage.keys import landing_key
+from deltahub.registry.storage.base import ObjectNotFound
 
 if TYPE_CHECKING:
     from deltahub.registry.registry import Registry
@@ -191,21 +191,26 @@ class FileReader(TensorReader):
         return b"".join(self.stream_tensor(located, location.id, 0, location.size))
 
     def _file_pieces(self, file: File, start: int, end: int) -> Iterator[memoryview]:
-        position = start
         if file.recipe_tensor_id is None:
+            position = start
             try:
                 for piece in self._landing_pieces(file, start, end):
                     yield piece
                     position += piece.nbytes
                 return
-            except ObjectNotFound:
-                # The file was ingested after its row was read: read the rest by its recipe.
-                file = self._reload(file)
-        if position == end:
+            except (ObjectNotFound, UploadDamaged) as exc:
+                # Read the rest by its recipe if the file was ingested after its row was read, and
+                # from another upload if the hub has one.
+                fresh = self.check_is_there(file)
+                if (fresh.recipe_tensor_id, fresh.landing_id) == (None, file.landing_id):
+                    raise exc if isinstance(exc, DataLost) else DataLost(str(exc)) from exc
+                yield from self._file_pieces(fresh, position, end)
+                return
+        if start == end:
             return
         recipe = self._current(self._recipe_of, file)
         try:
-            for piece in self._recipe_pieces(file.domain_id, recipe, position, end):
+            for piece in self._recipe_pieces(file.domain_id, recipe, start, end):
                 self.served.add(from_frames=piece.nbytes)
                 yield piece
         except TensorGone:
@@ -215,14 +220,9 @@ class FileReader(TensorReader):
     def _landing_pieces(self, file: File, start: int, end: int) -> Iterator[memoryview]:
         if file.landing_id is None:
             raise NotReady(f"file {file.sha256} is not verified yet; wait for its job")
-        for first in range(start, end, MIB):
-            out = allocate_buffer(min(MIB, end - first))
-            try:
-                self._registry.store.get_into(landing_key(file.landing_id), first, out)
-            except ShortObject as exc:
-                raise DataLost(f"the upload of {file.sha256} is cut short") from exc
-            self.served.add(from_uploads=out.nbytes)
-            yield out
+        for piece in LandingReader(self._registry, file.landing_id).pieces(start, end):
+            self.served.add(from_uploads=piece.nbytes)
+            yield piece
 
     def _recipe_pieces(
         self,
@@ -284,12 +284,6 @@ class FileReader(TensorReader):
             index = RecipeIndex(self._parse(file, self._read_recipe(location)))
             self._recipes.put((file.sha256, location.hash), index, index.memory_bytes)
         return index
-
-    def _reload(self, file: File) -> File:
-        fresh = self.check_is_there(file)
-        if fresh.recipe_tensor_id is None:
-            raise DataLost(f"the upload of {file.sha256} is gone; run deltahub fsck")
-        return fresh
 
 
 def _rechunked(pieces: Iterator[memoryview], chunk_bytes: int) -> Iterator[memoryview]:

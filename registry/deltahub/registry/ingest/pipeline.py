@@ -25,8 +25,10 @@ from deltahub.registry.errors import DataLost, DeltaCycle
 from deltahub.registry.ingest import scan as scans
 from deltahub.registry.ingest.finish import finish_files
 from deltahub.registry.ingest.repair_tensors import TensorSource, repair_tensors
-from deltahub.registry.ingest.scan import LandedFile, Scan
+from deltahub.registry.ingest.scan import Scan, landed_bytes
 from deltahub.registry.jobs.progress import Progress, Report
+from deltahub.registry.landings.damage import UploadDamaged, damage_of
+from deltahub.registry.landings.reader import LandingReader
 from deltahub.registry.packs.encode import Read
 from deltahub.registry.packs.holds import hold_for_job, release_job
 from deltahub.registry.packs.locations import resolve
@@ -35,7 +37,6 @@ from deltahub.registry.packs.tensor_reader import TensorGone
 from deltahub.registry.packs.writer import PackSpool, SealedPacks
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import ObjectNotFound
-from deltahub.registry.storage.keys import landing_key
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +72,6 @@ class Ingest:
         # Tensors that are not stored yet; None while they are not known.
         self._todo: deque[TensorSource] | None = None
         self._total_bytes = 0
-        self._is_rescanned = False
 
     def run(self) -> None:
         """Do all remaining steps, one after the other."""
@@ -119,29 +119,15 @@ class Ingest:
                 self._todo = self._find_missing()
             if self._todo:
                 self._store(self._todo)
-        except ObjectNotFound as exc:
+        except (ObjectNotFound, UploadDamaged):
+            # Another job has finished a file of this revision and deleted its landing, or a landing
+            # is damaged: the other files are stored all the same.
             self._todo = None
-            # Another job may have finished a file of this revision and deleted its landing.
-            if any(self._is_lost(file) for file, _ in self._pending()):
-                self._rescan(_missing_landing(exc))
-            return True
-        except DataLost as exc:
-            self._todo = None
-            self._rescan(exc)
             return True
         except BaseException:
             self._todo = None
             raise
         return bool(self._todo)
-
-    def _rescan(self, why: DataLost) -> None:
-        """Once, forget all scans, so that an upload that changed does not stop the others."""
-        if self._is_rescanned:
-            raise why
-        log.warning("job=%s scans its files again: %s", self._job_id, why)
-        self._is_rescanned = True
-        for file, _ in self._pending():
-            scans.forget(self._reg, file)
 
     def finish(self, file_ids: Sequence[int]) -> None:
         """Rebuild each file from its recipe, compare its SHA-256, and only then switch to it.
@@ -179,11 +165,15 @@ class Ingest:
             release_job(session, self._job_id)
 
     def _pending(self, file_ids: Sequence[int] | None = None) -> list[tuple[File, str]]:
-        """The files (of these ids, or all) that are not ingested, with a path, in order of path."""
+        """The files (of these ids, or all) that are not ingested, with a path, in order of path.
+
+        Also those whose uploads are damaged: the job must not succeed without them.
+        """
+        is_damaged = (File.state == "lost") & File.landing_id.is_not(None)
         query = (
             select(File, Entry.path)
             .join(Entry, Entry.file_id == File.id)
-            .where(Entry.revision_id == self._revision_id, File.state == "landed")
+            .where(Entry.revision_id == self._revision_id, (File.state == "landed") | is_damaged)
             .order_by(Entry.path)
         )
         if file_ids is not None:
@@ -205,15 +195,14 @@ class Ingest:
         faults: list[DataLost] = [] if damaged is None else damaged
         for file, path in pending:
             try:
+                if file.state == "lost":  # its kept scan cannot tell
+                    raise damage_of(file.sha256)
                 found = scans.scan(self._reg, file, path, progress)
             except DataLost as exc:
                 faults.append(exc)
                 continue
-            except ObjectNotFound as exc:
-                # Another job may have finished the file and deleted its landing.
-                if self._is_lost(file):
-                    faults.append(_missing_landing(exc))
-                continue
+            except ObjectNotFound:
+                continue  # another job has finished the file and deleted its landing
             yield file, found
 
     def _counting(self, stage: str, total: int) -> Callable[[int], None]:
@@ -247,7 +236,7 @@ class Ingest:
         return missing
 
     def _sources_of(self, file: File, scan: Scan) -> Iterator[TensorSource]:
-        landed = LandedFile.of(self._reg, file)
+        landed = landed_bytes(self._reg, file)
         for start, ref in scan.placed_tensors():
             yield TensorSource(file.domain_id, ref, _reader_at(landed, start))
         data, size = scan.recipe_bytes, len(scan.recipe_bytes)
@@ -309,20 +298,8 @@ class Ingest:
             return None
         return self._planner.plan(item.ref.name, item.ref.dtype, item.ref.shape, item.read)
 
-    def _is_lost(self, file: File) -> bool:
-        """Whether the file still has to be read from a landing whose object is gone."""
-        try:
-            self._reg.store.size(landing_key(file.landing_id or ""))
-        except ObjectNotFound:
-            return any(file.landing_id == now.landing_id for now, _ in self._pending([file.id]))
-        return False
 
-
-def _missing_landing(exc: ObjectNotFound) -> DataLost:
-    return DataLost(f"{exc}, and a file is still read from it; run fsck")
-
-
-def _reader_at(landed: LandedFile, start: int) -> Read:
+def _reader_at(landed: LandingReader, start: int) -> Read:
     return lambda first_byte, out: landed.read_into(start + first_byte, out)
 
 

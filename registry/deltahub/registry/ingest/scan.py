@@ -4,7 +4,6 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from blake3 import blake3
 
@@ -16,9 +15,8 @@ from deltahub.codecs.ids import tensor_id
 from deltahub.registry import failpoints
 from deltahub.registry.db.models import File
 from deltahub.registry.errors import DataLost
+from deltahub.registry.landings.reader import LandingReader
 from deltahub.registry.registry import Registry
-from deltahub.registry.storage.base import ShortObject
-from deltahub.registry.storage.keys import landing_key
 from deltahub.registry.storage.local import translated
 from deltahub.registry.storage.refusals import translated_store_errors
 
@@ -50,32 +48,11 @@ class Scan:
             position += segment.size
 
 
-class LandedFile:
-    """The bytes of one complete upload."""
-
-    def __init__(self, reg: Registry, landing_id: str, sha256: str) -> None:
-        self._store = reg.store
-        self._key = landing_key(landing_id)
-        self._sha256 = sha256
-
-    @classmethod
-    def of(cls, reg: Registry, file: File) -> Self:
-        if file.landing_id is None:
-            raise DataLost(f"file {file.sha256} has neither a recipe nor an upload")
-        return cls(reg, file.landing_id, file.sha256)
-
-    def read_into(self, start: int, out: memoryview) -> None:
-        try:
-            with translated_store_errors():
-                self._store.get_into(self._key, start, out)
-        except ShortObject as exc:
-            raise DataLost(f"the upload of {self._sha256} is cut short") from exc
-
-    def read_at(self, start: int, length: int) -> bytes:
-        out = bytearray(length)
-        if length:
-            self.read_into(start, memoryview(out))
-        return bytes(out)
+def landed_bytes(reg: Registry, file: File) -> LandingReader:
+    """The bytes of a file that is not ingested; DataLost if it has no upload."""
+    if file.landing_id is None:
+        raise DataLost(f"file {file.sha256} has neither a recipe nor an upload")
+    return LandingReader(reg, file.landing_id)
 
 
 def scan_path(reg: Registry, file: File) -> Path:
@@ -97,7 +74,7 @@ def scan(
     kept = load(reg, file)
     if kept is not None:
         return kept
-    landed = LandedFile.of(reg, file)
+    landed = landed_bytes(reg, file)
     found = _scan(reg, file, path, landed, progress)
     failpoints.reached("ingest.scan.before_plan")
     _keep(scan_path(reg, file), found)
@@ -128,7 +105,7 @@ def forget(reg: Registry, file: File) -> None:
 
 
 def _scan(
-    reg: Registry, file: File, path: str, landed: LandedFile, progress: Callable[[int], None]
+    reg: Registry, file: File, path: str, landed: LandingReader, progress: Callable[[int], None]
 ) -> Scan:
     plan = plan_file(landed.read_at, file.size, path, _limits(reg))
     try:
@@ -144,7 +121,7 @@ def _hash(
     reg: Registry,
     file: File,
     plan: FilePlan,
-    landed: LandedFile,
+    landed: LandingReader,
     progress: Callable[[int], None],
 ) -> Scan:
     ids = []

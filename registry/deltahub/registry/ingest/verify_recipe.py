@@ -18,9 +18,9 @@ from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import HashMismatch
 from deltahub.registry.ingest.finish import VerifiedFile, attach_recipes, restore_hashes
 from deltahub.registry.ingest.repair_tensors import TensorSource, repair_tensors
-from deltahub.registry.ingest.scan import LandedFile
 from deltahub.registry.jobs import queue
 from deltahub.registry.jobs.progress import Progress, Report
+from deltahub.registry.landings.reader import LandingReader
 from deltahub.registry.packs.holds import hold_for_job, hold_for_user, release_job
 from deltahub.registry.packs.locations import resolve
 from deltahub.registry.packs.switch import insert_tensors, store_and_switch
@@ -54,7 +54,7 @@ def verify_recipe(
             if find_file(session, repository.domain_id, payload["sha256"]) is not None:
                 return  # an earlier run has finished
             raise upload_not_found(payload["sha256"])
-    data = LandedFile(reg, landing.id, landing.sha256).read_at(0, landing.size)
+    data = LandingReader(reg, landing.id).read_at(0, landing.size)
     recipe = parse_recipe(reg, data)
 
     progress = partial(Progress(report, check_cancel), "prove")

@@ -13,6 +13,7 @@ from typing import Self
 from deltahub.registry import failpoints
 from deltahub.registry.names import LFS_BYTES
 from deltahub.registry.storage.base import Buffer, StoreUnavailable
+from deltahub.registry.storage.checksums import BlockChecksums
 from deltahub.registry.storage.disk import Disk
 from deltahub.registry.storage.local import translated
 
@@ -28,7 +29,7 @@ class SpoolBusy(StoreUnavailable):
 
 
 class Hashes:
-    """SHA-256 of the bytes so far, and SHA-1 of a git blob that will have `total` bytes.
+    """SHA-256 and block checksums of the bytes so far, and SHA-1 of a git blob of `total` bytes.
 
     For a file of LFS_BYTES or more there is no SHA-1, because git stores only a pointer to it.
     """
@@ -37,6 +38,7 @@ class Hashes:
         self.total = total
         self.n_bytes = 0
         self._sha256 = hashlib.sha256()
+        self._blocks = BlockChecksums()
         # SHA-1 is not for security here: it is the name of a git blob.
         blob = None if total >= LFS_BYTES else hashlib.sha1(usedforsecurity=False)
         if blob is not None:
@@ -45,6 +47,7 @@ class Hashes:
 
     def update(self, data: Buffer) -> None:
         self._sha256.update(data)
+        self._blocks.update(data)
         if self._git is not None:
             self._git.update(data)
         self.n_bytes += memoryview(data).nbytes
@@ -57,10 +60,16 @@ class Hashes:
     def git_blob_id(self) -> str | None:
         return None if self._git is None else self._git.hexdigest()
 
+    @property
+    def checksums(self) -> bytes:
+        """The table of checksums by block (checksums.py)."""
+        return self._blocks.table()
+
     def copy(self) -> "Hashes":
         twin = Hashes.__new__(Hashes)
         twin.total, twin.n_bytes = self.total, self.n_bytes
         twin._sha256 = self._sha256.copy()
+        twin._blocks = self._blocks.copy()
         twin._git = None if self._git is None else self._git.copy()
         return twin
 

@@ -14,9 +14,10 @@ from deltahub.registry.access.caller import Caller
 from deltahub.registry.db.models import Landing
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.errors import InvalidFrame
+from deltahub.registry.landings.damage import UploadDamaged
+from deltahub.registry.landings.reader import LandingReader
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import ObjectNotFound, ShortObject
-from deltahub.registry.storage.keys import landing_key
 
 # Uploads of one user that are searched for the other frames of a large tensor.
 MAX_SEARCHED = 1000
@@ -48,7 +49,7 @@ class UploadedPack:
     """A complete upload that may be a pack."""
 
     def __init__(self, reg: Registry, landing: Landing) -> None:
-        self._store = reg.store
+        self._bytes = LandingReader(reg, landing.id)
         self.landing = landing
 
     def frames(self) -> list[UploadedFrame]:
@@ -63,7 +64,7 @@ class UploadedPack:
         """The content ids in the pack's index; none if the upload is not a pack."""
         try:
             return {entry.tensor for entry in read_index(self._read, self.landing.size)}
-        except (CorruptPack, UnsupportedVersion, ObjectNotFound, ShortObject):
+        except (CorruptPack, UnsupportedVersion, ObjectNotFound, ShortObject, UploadDamaged):
             return set()
 
     def _frame(self, offset: int, length: int, tensor: bytes) -> UploadedFrame:
@@ -89,10 +90,7 @@ class UploadedPack:
         return parse_header(head if n <= len(head) else self._read(offset, n))
 
     def _read(self, offset: int, length: int) -> bytes:
-        out = bytearray(length)
-        if length:
-            self._store.get_into(landing_key(self.landing.id), offset, memoryview(out))
-        return bytes(out)
+        return self._bytes.read_at(offset, length)
 
 
 def other_packs(session: ReadSession, caller: Caller, landing: Landing) -> list[Landing]:

@@ -10,7 +10,7 @@ from sqlalchemy import delete, select
 from deltahub.registry import failpoints
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.db.models import Landing, utc_now
-from deltahub.registry.db.session import ReadSession
+from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.errors import (
     HashMismatch,
     InvalidRequest,
@@ -19,6 +19,7 @@ from deltahub.registry.errors import (
     UploadNotFound,
     UploadOffsetMismatch,
 )
+from deltahub.registry.landings.damage import restore_lost
 from deltahub.registry.names import validate_sha256
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import Buffer, ObjectNotFound, StoreFull
@@ -72,7 +73,7 @@ def begin(
             )  # fmt: skip
             session.add(row)
         elif row.size != size:
-            if row.state == "complete" or not may_resize:
+            if row.state != "receiving" or not may_resize:
                 raise SizeMismatch(f"upload {sha256} has {row.size} bytes, not {size}")
             row.size = size
         if row.state != "complete":
@@ -178,6 +179,16 @@ def complete_upload(session: ReadSession, caller: Caller | None, sha256: str) ->
     return row
 
 
+def complete(session: WriteSession, row: Landing, hashes: Hashes, ttl_s: int) -> None:
+    """Mark an upload as complete, because its verified bytes are durable; it stays for ttl_s."""
+    row.state = "complete"
+    row.size, row.git_blob_id = hashes.n_bytes, hashes.git_blob_id
+    row.checksums = hashes.checksums
+    row.expires_at = utc_now() + timedelta(seconds=ttl_s)
+    session.flush()
+    restore_lost(session, row)
+
+
 def upload_not_found(sha256: str) -> UploadNotFound:
     """The same error for uploads that are unknown, unfinished, or of another user."""
     return UploadNotFound(
@@ -222,11 +233,8 @@ def _complete(reg: Registry, upload: LandingStatus, file: SpoolFile) -> LandingS
 def _mark_complete(reg: Registry, upload: LandingStatus, hashes: Hashes) -> LandingStatus:
     with reg.db.write() as session:
         row = session.get(Landing, upload.id)
-        if row is not None and row.state in ("receiving", "complete"):
-            row.state = "complete"
-            row.size = hashes.n_bytes
-            row.git_blob_id = hashes.git_blob_id
-            row.expires_at = utc_now() + timedelta(seconds=reg.settings.upload_ttl_s)
+        if row is not None and row.state in ("receiving", "complete", "damaged"):
+            complete(session, row, hashes, reg.settings.upload_ttl_s)
         else:
             row = None
     if row is None:
@@ -242,7 +250,9 @@ def _status(reg: Registry, row: Landing) -> LandingStatus:
         return LandingStatus(row.id, row.sha256, row.size, row.size, True)
     received = reg.spool.size(row.id)
     found = LandingStatus(row.id, row.sha256, row.size, received or 0, False)
-    return (received is None and _recover(reg, found)) or found
+    if received is None and row.state == "receiving":
+        return _recover(reg, found) or found
+    return found
 
 
 def _recover(reg: Registry, upload: LandingStatus) -> LandingStatus | None:

@@ -21,7 +21,7 @@ from deltahub.registry.registry import Registry
 from deltahub.registry.storage.keys import landing_key
 from deltahub.registry.storage.refusals import translated_store_errors
 from deltahub.registry.storage.spool import Hashes
-from deltahub.registry.uploads.landing import promise
+from deltahub.registry.uploads.landing import complete, promise
 
 # Limits of a batch in memory. The last file may exceed BATCH_BYTES.
 BATCH_BYTES: Final = 8 << 20
@@ -31,7 +31,7 @@ BATCH_FILES: Final = 256
 @dataclass(frozen=True, slots=True)
 class _SmallFile:
     data: bytes
-    git_blob_id: str | None
+    hashes: Hashes
 
 
 class SmallFiles:
@@ -55,7 +55,7 @@ class SmallFiles:
         hashes.update(data)
         sha256 = hashes.sha256
         if sha256 not in self._batch:
-            self._batch[sha256] = _SmallFile(data, hashes.git_blob_id)
+            self._batch[sha256] = _SmallFile(data, hashes)
             self._batch_bytes += len(data)
         if self._batch_bytes >= BATCH_BYTES or len(self._batch) >= BATCH_FILES:
             self.flush()
@@ -121,9 +121,7 @@ class SmallFiles:
                     # Another connection was first. Without a promise its job may delete the upload.
                     promise(row, ttl_s)
                     continue
-                row.state, row.size = "complete", len(small.data)
-                row.git_blob_id = small.git_blob_id
-                row.expires_at = utc_now() + timedelta(seconds=ttl_s)
+                complete(session, row, small.hashes, ttl_s)
             failpoints.reached("small_files.before_rows")
         for row_id in gone.values():
             # An object without a row must not stay.

@@ -16,11 +16,11 @@ from deltahub.codecs.frames import (
 )
 from deltahub.codecs.ids import ZERO_ID
 from deltahub.registry.errors import InvalidFrame
+from deltahub.registry.landings.reader import LandingReader
 from deltahub.registry.packs.encoder_generation import generation_of, standalone_generation
 from deltahub.registry.packs.tensor_reader import RANGE_BYTES, TensorReader
 from deltahub.registry.packs.writer import PackSpool
 from deltahub.registry.registry import Registry
-from deltahub.registry.storage.keys import landing_key
 from deltahub.registry.uploads.client_pack_index import UploadedFrame
 
 # A frame, its base and its new encodings take up to 64 MiB each in memory. So each process works on
@@ -67,7 +67,7 @@ class FrameVerifier:
 
     def _take_frame(self, frame: UploadedFrame, digest: blake3) -> None:
         stored = bytearray(frame.length)
-        self._reg.store.get_into(landing_key(frame.landing_id), frame.offset, memoryview(stored))
+        LandingReader(self._reg, frame.landing_id).read_into(frame.offset, memoryview(stored))
         view, body = open_frame(stored)
         self._check_segments(view)
         if self._is_private:

@@ -15,8 +15,8 @@ from deltahub.registry.catalog.entries import list_entries
 from deltahub.registry.catalog.operations import AddFile, Operation
 from deltahub.registry.catalog.refs import find_ref
 from deltahub.registry.errors import EntryNotFound
+from deltahub.registry.landings.reader import LandingReader
 from deltahub.registry.storage.base import ObjectNotFound
-from deltahub.registry.storage.keys import landing_key
 from deltahub.registry.uploads.committable import complete_uploads
 from deltahub.server.cards.card import ADAPTER, CARD, MAX_CARD_BYTES, base_in_adapter, base_in_card
 from deltahub.server.cards.facts import read_small
@@ -87,11 +87,8 @@ def base_in_card_file(card: bytes) -> str | None:
 def _read(hub: Hub, upload: Landing | None, file: File | None) -> bytes | None:
     # The commit states a size too, but that one is checked later: use the sizes of the stored data.
     if upload is not None and upload.size <= MAX_CARD_BYTES:
-        out = bytearray(upload.size)
         with suppress(ObjectNotFound):  # the upload was ingested or has expired meanwhile
-            if out:
-                hub.registry.store.get_into(landing_key(upload.id), 0, memoryview(out))
-            return bytes(out)
+            return LandingReader(hub.registry, upload.id).read_at(0, upload.size)
     if file is not None and file.size <= MAX_CARD_BYTES:
         with suppress(EntryNotFound):  # the file was deleted meanwhile
             return b"".join(hub.reader.stream_file(file, 0, file.size))

@@ -58,7 +58,10 @@ class EntryOut(Out):
     git_blob_id: str | None
     etag: str
     mode: str
-    state: str = Field(description="landed: stored as uploaded; ingested: verified and packed")
+    state: str = Field(
+        description="landed: stored as uploaded; ingested: verified and packed; lost: damaged in"
+        " the store, to be pushed again"
+    )
 
 
 class RevisionOut(Out):

@@ -1,0 +1,1 @@
+"""Reads uploads before they are ingested, and replaces damaged ones."""

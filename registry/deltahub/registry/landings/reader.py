@@ -1,0 +1,132 @@
+"""Reads the bytes of complete uploads, each block compared with its checksum."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from sqlalchemy import func, select
+
+from deltahub.registry.db.models import Landing
+from deltahub.registry.landings.damage import UploadDamaged, damage_of, mark_damaged
+from deltahub.registry.packs.buffers import allocate_buffer
+from deltahub.registry.registry import Registry
+from deltahub.registry.storage.base import ObjectNotFound, ShortObject
+from deltahub.registry.storage.checksums import BLOCK_BYTES, CHECKSUM_BYTES, block_checks
+from deltahub.registry.storage.keys import landing_key
+from deltahub.registry.storage.refusals import translated_store_errors
+
+# Checksums that are loaded at once: those of 1 GiB.
+_WINDOW_BLOCKS: Final = 1024
+
+
+class LandingReader:
+    """Reads one complete upload. Safe to share between threads. Memory: one block.
+
+    Every method raises UploadDamaged if a block is not the one that arrived, which also marks the
+    upload as damaged; ObjectNotFound if the upload was ingested or deleted meanwhile.
+    """
+
+    def __init__(self, reg: Registry, landing_id: str) -> None:
+        self._reg = reg
+        self._id = landing_id
+        self._size = 0
+        # (number of the window, its checksums)
+        self._window: tuple[int, bytes] | None = None
+        # (number of the block, its bytes): consecutive small reads read a block once.
+        self._block: tuple[int, memoryview] | None = None
+
+    def read_into(self, start: int, out: memoryview) -> None:
+        """Fill all of `out` from byte `start` of the upload."""
+        view, position = out.cast("B"), start
+        while view:
+            index, skipped = divmod(position, BLOCK_BYTES)
+            n_block = self._block_size(index)
+            if skipped == 0 and view.nbytes >= n_block > 0:
+                n = n_block
+                self._read_block(index, view[:n])
+            elif skipped < n_block:
+                block = self._load_block(index, n_block)
+                n = min(view.nbytes, n_block - skipped)
+                view[:n] = block[skipped : skipped + n]
+            else:
+                raise ShortObject(f"byte {position} lies beyond the {self._size} of an upload")
+            view, position = view[n:], position + n
+
+    def read_at(self, start: int, length: int) -> bytes:
+        """`length` bytes of the upload from byte `start` on."""
+        out = bytearray(length)
+        self.read_into(start, memoryview(out))
+        return bytes(out)
+
+    def pieces(self, start: int, end: int) -> Iterator[memoryview]:
+        """The bytes [start, end), at most a MiB at a time."""
+        position = start
+        while position < end:
+            index, skipped = divmod(position, BLOCK_BYTES)
+            block = allocate_buffer(self._block_size(index))
+            self._read_block(index, block)
+            piece = block[skipped : skipped + end - position]
+            yield piece
+            position += piece.nbytes
+
+    def _load_block(self, index: int, size: int) -> memoryview:
+        kept = self._block
+        if kept is None or kept[0] != index:
+            block = memoryview(bytearray(size))
+            self._read_block(index, block)
+            kept = self._block = (index, block)
+        return kept[1]
+
+    def _block_size(self, index: int) -> int:
+        self._checksum(index)
+        return min(BLOCK_BYTES, self._size - index * BLOCK_BYTES)
+
+    def _read_block(self, index: int, out: memoryview) -> None:
+        checksum = self._checksum(index)
+        why = "its bytes are gone"
+        # Read twice before the upload is called damaged: the second time may not come from memory.
+        for _ in range(2):
+            try:
+                with translated_store_errors():
+                    self._reg.store.get_into(landing_key(self._id), index * BLOCK_BYTES, out)
+            except ObjectNotFound:
+                continue
+            except ShortObject:
+                why = "it is cut short"
+                continue
+            if block_checks(out, index, checksum):
+                return
+            why = f"MiB {index} has another checksum"
+        error = mark_damaged(self._reg, self._id, why)
+        self._window = None
+        # Not damaged, but ingested, deleted or replaced: the row tells.
+        raise error if error is not None else self._changed()
+
+    def _changed(self) -> Exception:
+        try:
+            self._checksum(0)
+        except (ObjectNotFound, UploadDamaged) as exc:
+            return exc
+        return ObjectNotFound(f"upload {self._id} was replaced while it was read; read it again")
+
+    def _checksum(self, index: int) -> bytes:
+        number, place = divmod(index, _WINDOW_BLOCKS)
+        window = self._window
+        if window is None or window[0] != number:
+            window = self._window = (number, self._load_window(number))
+        return window[1][place * CHECKSUM_BYTES : (place + 1) * CHECKSUM_BYTES]
+
+    def _load_window(self, number: int) -> bytes:
+        n_bytes = _WINDOW_BLOCKS * CHECKSUM_BYTES
+        part = func.substr(Landing.checksums, number * n_bytes + 1, n_bytes)
+        with self._reg.db.read() as session:
+            row = session.execute(
+                select(Landing.state, Landing.sha256, Landing.size, part).where(
+                    Landing.id == self._id
+                )
+            ).one_or_none()
+        if row is None or row[0] == "condemned":
+            raise ObjectNotFound(f"upload {self._id} was ingested or deleted")
+        state, sha256, self._size, checksums = row
+        if state != "complete":
+            raise damage_of(sha256)
+        return bytes(checksums)
