@@ -1,0 +1,164 @@
+"""Real clients that push to a hub while it is killed, and a record of what was acknowledged."""
+
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import torch
+from huggingface_hub import close_session, hf_hub_download, snapshot_download
+
+from deltahub.client import Hub
+from support.models import tiny_models
+from support.service.client_process import COMMAND
+from support.service.hub import ServedHub
+
+N_MODELS = 4
+_HF_UPLOAD = """
+import sys
+from huggingface_hub import HfApi
+url, token, name, folder = sys.argv[1:]
+api = HfApi(endpoint=url, token=token)
+api.create_repo(name, exist_ok=True)
+print(api.upload_folder(repo_id=name, folder_path=folder).oid)
+"""
+
+# (name of the repository, commit, path) -> SHA-256
+Acknowledged = dict[tuple[str, str, str], str]
+
+
+@dataclass
+class Workload:
+    """Pushes of trained models by a random client; everything is drawn from `chance`."""
+
+    root: Path
+    chance: random.Random
+    acknowledged: Acknowledged = field(default_factory=dict)
+    _n_pushes: int = 0
+
+    def start(self, hub: ServedHub) -> "Upload":
+        """Begin a push of new contents by a random client."""
+        self._n_pushes += 1
+        number = self.chance.randrange(N_MODELS)
+        is_tuned = self.chance.random() < 0.6
+        kind = "tuned" if is_tuned else "base"
+        folder = self.root / "pushes" / f"{self._n_pushes}"
+        folder.mkdir(parents=True)
+        tensors = tiny_models.finetune(1e-5, number) if is_tuned else tiny_models.base(number)
+        data = tiny_models.to_file(tiny_models.cast(tensors, torch.bfloat16))
+        (folder / "model.safetensors").write_bytes(data)
+        notes = self.chance.randbytes(self.chance.choice((100, 30_000, 2_000_000)))
+        (folder / f"{self.chance.choice(('notes', 'more'))}.bin").write_bytes(notes)
+        (folder / "README.md").write_text(f"# push {self._n_pushes}\n")
+        name = f"admin/{kind}-{number}"
+        if self.chance.random() < 0.4:
+            arguments = [sys.executable, "-c", _HF_UPLOAD, hub.url, hub.admin_token, name]
+            arguments.append(str(folder))
+        else:
+            arguments = [*COMMAND, "push", str(folder), name, "--json", "--url", hub.url]
+            arguments += ["--base", f"admin/base-{number}"] * is_tuned
+            arguments += ["--no-wait"] * (self.chance.random() < 0.3)
+        return Upload(self, name, folder, arguments, hub.admin_token)
+
+
+class Upload:
+    """One push by a client in a process of its own."""
+
+    def __init__(
+        self, workload: Workload, name: str, folder: Path, arguments: list[str], token: str
+    ) -> None:
+        self._workload = workload
+        self._name = name
+        self._folder = folder
+        self.process = subprocess.Popen(
+            arguments,
+            env={**os.environ, "DELTAHUB_TOKEN": token, "HF_HUB_DISABLE_PROGRESS_BARS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    def end(self) -> bool:
+        """Whether the push was acknowledged; its files are then recorded."""
+        out, _ = self.process.communicate(timeout=120)
+        if self.process.returncode != 0:
+            return False
+        commit = json.loads(out)["commit"] if out.startswith("{") else out.strip()
+        for path in self._folder.iterdir():
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            self._workload.acknowledged[self._name, commit, path.name] = digest
+        return True
+
+
+def doors(hub: ServedHub, sdk: Hub, root: Path) -> dict[str, Callable[[str, str, str], bytes]]:
+    """Name of a door -> function of (repository, commit, path) that reads the file through it."""
+
+    def whole(name: str, commit: str, path: str) -> bytes:
+        url = f"/v1/repositories/{name}/files/{path}?revision={commit}"
+        answer = hub.call("GET", url, token=hub.admin_token)
+        assert answer.status == 200, answer.body
+        return answer.body
+
+    def ranges(name: str, commit: str, path: str) -> bytes:
+        url, found, total = f"/{name}/resolve/{commit}/{path}", b"", 1
+        while len(found) < total:
+            headers = {"Range": f"bytes={len(found)}-{len(found) + 99_999}"}
+            answer = hub.call("GET", url, token=hub.admin_token, headers=headers)
+            assert answer.status == 206, answer.body
+            total = int(answer.headers["Content-Range"].rpartition("/")[2])
+            found += answer.body
+        return found
+
+    def hugging_face(name: str, commit: str, path: str) -> bytes:
+        return Path(
+            hf_hub_download(
+                name, path, revision=commit, endpoint=hub.url, token=hub.admin_token,
+                cache_dir=root / "hf",
+            )
+        ).read_bytes()  # fmt: skip
+
+    @cache
+    def folder_of(name: str, commit: str) -> Path:
+        folder = snapshot_download(
+            name, revision=commit, endpoint=hub.url, token=hub.admin_token,
+            cache_dir=root / "snapshots",
+        )  # fmt: skip
+        return Path(folder)
+
+    def snapshot(name: str, commit: str, path: str) -> bytes:
+        return (folder_of(name, commit) / path).read_bytes()
+
+    def pull(name: str, commit: str, path: str) -> bytes:
+        folder = root / "pulls" / name / commit
+        if not folder.exists():
+            sdk.pull(name, revision=commit, to=folder, sha256=True)
+        return (folder / path).read_bytes()
+
+    return {
+        "whole": whole,
+        "ranges": ranges,
+        "hugging_face": hugging_face,
+        "snapshot": snapshot,
+        "pull": pull,
+    }
+
+
+def wrong_files(
+    hub: ServedHub, root: Path, acknowledged: Acknowledged
+) -> Iterator[tuple[str, str, str, str]]:
+    """(door, repository, commit, path) of every acknowledged file that a door gives otherwise."""
+    with Hub(hub.url, hub.admin_token) as sdk:
+        for door, read in doors(hub, sdk, root).items():
+            for (name, commit, path), expected in acknowledged.items():
+                if hashlib.sha256(read(name, commit, path)).hexdigest() != expected:
+                    yield door, name, commit, path
+    close_session()
