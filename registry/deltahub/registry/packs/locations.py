@@ -142,6 +142,21 @@ def locate(session: Session, tensor_ids: Iterable[int]) -> dict[int, TensorLocat
     return found
 
 
+def locate_content(
+    session: Session, domain_id: int, content: bytes, *, is_exact: bool = False
+) -> TensorLocation | None:
+    """The location of the tensor that a content id means in a domain.
+
+    is_exact: only the tensor of that domain. If that is lost, its public twin is as good.
+    """
+    row = resolve(session, domain_id, [content]).get(content)
+    if row is not None and is_exact and row.domain_id != domain_id:
+        own = select(Tensor.id).where(Tensor.domain_id == domain_id, Tensor.hash == content)
+        if session.scalar(own) is None:
+            return None
+    return None if row is None else locate(session, [row.id]).get(row.id)
+
+
 def bases_of(session: Session, tensor_ids: Iterable[int]) -> dict[int, set[int]]:
     """Tensor -> the tensors that its frames are deltas of."""
     found: dict[int, set[int]] = {}
