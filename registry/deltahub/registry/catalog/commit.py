@@ -56,6 +56,7 @@ from deltahub.registry.names import (
 )
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
+from deltahub.registry.uploads.presence import mark_missing
 
 __all__ = [
     "AddFile", "CommitResult", "CopyFile", "DeleteFile", "DeleteFolder", "EntryInfo", "Operation",
@@ -99,6 +100,7 @@ def commit(
     """
     caller = require_writer(caller)
     _check_request(reg.settings, ref, operations, message, base, commit_id)
+    mark_missing(reg, (op.sha256 for op in operations if isinstance(op, AddFile | CopyFile)))
     with reg.db.write() as session:
         made = _commit(
             session, reg.settings, caller, name, ref, operations, message, expected_parent, base,

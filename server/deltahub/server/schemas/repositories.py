@@ -58,7 +58,10 @@ class EntryOut(Out):
     git_blob_id: str | None
     etag: str
     mode: str
-    state: str = Field(description="landed: stored as uploaded; ingested: verified and packed")
+    state: str = Field(
+        description="landed: stored as uploaded; ingested: verified and packed; lost: its stored "
+        "bytes are gone or damaged, push the file again"
+    )
 
 
 class RevisionOut(Out):
