@@ -14,3 +14,12 @@ MOMENT = sa.DateTime(timezone=True)
 def upgrade() -> None:
     with op.batch_alter_table("landings") as landings:
         landings.add_column(sa.Column("checksums", sa.LargeBinary()))
+    with op.batch_alter_table("tensors") as tensors:
+        tensors.add_column(sa.Column("lost", sa.String(8)))
+    op.create_index(
+        "ix_tensors_lost",
+        "tensors",
+        ["lost"],
+        sqlite_where=sa.text("lost IS NOT NULL"),
+        postgresql_where=sa.text("lost IS NOT NULL"),
+    )

@@ -72,6 +72,10 @@ ALL = (
     "xet.xorb.after_store",
     "xet.xorb.after_row",
     "xet.shard.before_ranges",
+    "repair.packs.before_commit",
+    "repair.packs.after_commit",
+    "repair.tensors.before_commit",
+    "repair.tensors.after_commit",
     "gc.xorb.after_condemn",
     "gc.xorb.after_delete",
 )

@@ -117,6 +117,8 @@ def _tensors(tensors: list[Mapping[str, Any]]) -> str:
 
 
 def _kind(file: Mapping[str, Any]) -> str:
+    if file.get("state") == "lost":
+        return "lost"
     return str(file.get("kind") or file.get("state") or "")
 
 

@@ -23,7 +23,7 @@ from deltahub.client.progress import Progress, Silent
 from deltahub.client.push.encode import LocalTensor
 from deltahub.client.push.plan import SMALL_FILE, HashedFile
 from deltahub.client.push.send import NO_BASE, FileSender, PushOptions, parse_base
-from deltahub.client.records import CommitResult, Entry, PushResult, Repository, Revision, WhoAmI
+from deltahub.client.records import CommitResult, PushResult, Repository, Revision, WhoAmI
 
 _COMMIT_TRIES = 5
 
@@ -60,8 +60,8 @@ class Push:
         hashed = self._hash(files)
         if not exists:
             self._create()
-        head = self._head()
-        missing = self._unsent(hashed, head)
+        missing = self._unsent(hashed)
+        head = self._head()  # after the query, which makes the hub look for lost files
         if missing:
             self._sender.send(missing, head, base)
         result, added, deleted = self._commit(hashed, head)
@@ -111,12 +111,12 @@ class Push:
             )
         return found
 
-    def _unsent(self, files: Iterable[HashedFile], head: Revision | None) -> list[HashedFile]:
-        """The changed files that the hub does not have, and that must be sent."""
-        in_head = {entry.sha256 for entry in _intact(head)}
-        queried = {
-            each.sha256: each for each in _changed(files, head) if each.sha256 not in in_head
-        }
+    def _unsent(self, files: Iterable[HashedFile]) -> list[HashedFile]:
+        """The files that the hub does not have, and that must be sent.
+
+        Unchanged files are asked for, too, because the hub may have lost them.
+        """
+        queried = {each.sha256: each for each in files}
         sizes = {sha256: each.file.size for sha256, each in queried.items()}
         known = self._api.query_files(self._options.name, sizes)
         return [each for sha256, each in queried.items() if sha256 not in known]
@@ -257,7 +257,7 @@ class Push:
             except UploadNotFound:
                 if attempt == _COMMIT_TRIES:
                     raise
-                self._sender.upload(self._unsent(files, head))
+                self._sender.upload(self._unsent(files))
                 continue
             return result, added, deleted
         raise AssertionError("unreachable: the last try returns or raises")
@@ -300,13 +300,10 @@ def _has_safetensors(revision: Revision) -> bool:
     return any(entry.path.endswith(".safetensors") for entry in revision.entries)
 
 
-def _intact(head: Revision | None) -> list[Entry]:
-    """The entries whose bytes the hub has. It needs lost ones again."""
-    return [entry for entry in head.entries if entry.state != "lost"] if head else []
-
-
 def _changed(files: Iterable[HashedFile], head: Revision | None) -> list[HashedFile]:
-    known = {entry.path: entry.sha256 for entry in _intact(head)}
+    """The files that the head lacks, has otherwise, or has lost."""
+    entries = head.entries if head else ()
+    known = {entry.path: entry.sha256 for entry in entries if entry.state != "lost"}
     return [each for each in files if known.get(each.file.path) != each.sha256]
 
 

@@ -24,6 +24,8 @@ from deltahub.registry.db.session import ReadSession
 _Hash = TypeVar("_Hash", str, bytes)
 
 
+# States of a file of which the hub has all bytes, so that a commit may name it.
+COMMITTABLE = ("landed", "ingested")
 # Hashes in one query; SQLite's limit of bound variables is 32,766.
 _CHUNK = 5000
 
@@ -59,13 +61,18 @@ def _held(caller: Caller | None, repository: Repository) -> ColumnElement[bool]:
 
 
 def readable_files(
-    session: ReadSession, caller: Caller | None, repository: Repository, hashes: Collection[str]
+    session: ReadSession,
+    caller: Caller | None,
+    repository: Repository,
+    hashes: Collection[str],
+    *,
+    states: Collection[str] = COMMITTABLE,
 ) -> dict[str, File]:
     """SHA-256 -> committable file that the repository may refer to and the caller may read.
 
     The caller may read a file that is an entry of a readable repository, or whose recipe tensor
     has a hold of the caller for this repository. A file of the repository's own domain is
-    preferred to a public one.
+    preferred to a public one. states: of the files to find.
     """
     domains = sharing_domains(session, repository)
     visible = or_(
@@ -77,7 +84,7 @@ def readable_files(
         query = select(File).where(
             File.sha256.in_(chunk),
             File.domain_id.in_(domains),
-            File.state.in_(("landed", "ingested")),
+            File.state.in_(states),
             visible,
         )
         for file in session.scalars(query):
@@ -94,13 +101,22 @@ def readable_file(
     return readable_files(session, caller, repository, [sha256]).get(sha256)
 
 
+def listed_file(
+    session: ReadSession, caller: Caller | None, repository: Repository, sha256: str
+) -> File | None:
+    """The same for a reader, who gets the error data_lost for a file that is lost."""
+    return readable_file(session, caller, repository, sha256) or readable_files(
+        session, caller, repository, [sha256], states=("lost",)
+    ).get(sha256)
+
+
 def readable_tensors(
     session: ReadSession,
     caller: Caller | None,
     repository: Repository,
     hashes: Collection[bytes],
 ) -> dict[bytes, Tensor]:
-    """Hash -> tensor that the repository may refer to and the caller may read.
+    """Hash -> tensor that the repository may refer to and the caller may read; none that is lost.
 
     The caller may read a tensor that is part of a file of a readable repository, or that has a hold
     of the caller for this repository. A tensor of the repository's own domain is preferred to a
@@ -117,7 +133,9 @@ def readable_tensors(
     )
     found: dict[bytes, Tensor] = {}
     for chunk in _chunks(sorted(set(hashes))):
-        query = select(Tensor).where(Tensor.hash.in_(chunk), Tensor.domain_id.in_(domains), visible)
+        query = select(Tensor).where(
+            Tensor.hash.in_(chunk), Tensor.domain_id.in_(domains), Tensor.lost.is_(None), visible
+        )
         for tensor in session.scalars(query):
             known = found.get(tensor.hash)
             if known is None or tensor.domain_id == repository.domain_id:

@@ -1,5 +1,6 @@
 """Finds stored revisions that may serve as bases of a revision, and loads their tensors."""
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -12,12 +13,14 @@ from deltahub.codecs.frames.base_choice import BaseTensor
 from deltahub.registry.catalog.weights import named_tensors, safetensors_files
 from deltahub.registry.db.models import Repository, Revision
 from deltahub.registry.downloads.file_reader import FileReader
-from deltahub.registry.errors import EntryNotFound
+from deltahub.registry.errors import DataLost, EntryNotFound
 from deltahub.registry.lineage.similar import find_families
 from deltahub.registry.lineage.target import Target, declares
 from deltahub.registry.lineage.tensor_sketch import TensorSketch
 from deltahub.registry.packs.locations import resolve
 from deltahub.registry.registry import Registry
+
+log = logging.getLogger(__name__)
 
 Origin = Literal["declared", "earlier", "detected"]
 
@@ -125,12 +128,17 @@ def _load(
             refs = named_tensors(reader, file)[: room - len(candidate.by_name)]
         except EntryNotFound:
             continue  # the repository has just been deleted
+        except DataLost as exc:
+            log.warning("revision %d is no base: %s", wanted.revision_id, exc)
+            continue
         with reg.db.read() as session:
             stored = resolve(session, target.domain_id, (ref.tensor for _, ref in refs))
         for name, ref in refs:
             tensor = stored.get(ref.tensor)
             # Frames that a client of another namespace encoded are not decoded for this one.
             if tensor is None or (tensor.is_foreign and namespace_id != target.namespace_id):
+                continue
+            if tensor.lost is not None:
                 continue
             shape = tuple(ref.shape)
             candidate.add(

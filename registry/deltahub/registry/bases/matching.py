@@ -117,7 +117,9 @@ class BaseMatcher:
         with self._reg.db.read() as session:
             base = resolve(session, self._domain_id, [segment.tensor]).get(segment.tensor)
         n_bytes = header.tensor_count * segment.dtype.itemsize
-        if base is None or segment.start != 0 or base.size != n_bytes or base.depth >= tensor.depth:
+        if base is None or base.lost is not None:
+            return None
+        if segment.start != 0 or base.size != n_bytes or base.depth >= tensor.depth:
             return None
         return StoredTensor(
             tensor.name, segment.dtype.name, tensor.shape, base.hash, base.id, base.depth

@@ -56,6 +56,7 @@ from deltahub.registry.names import (
 )
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
+from deltahub.registry.uploads.presence import mark_missing
 
 __all__ = [
     "AddFile", "CommitResult", "CopyFile", "DeleteFile", "DeleteFolder", "EntryInfo", "Operation",
@@ -99,6 +100,7 @@ def commit(
     """
     caller = require_writer(caller)
     _check_request(reg.settings, ref, operations, message, base, commit_id)
+    mark_missing(reg, (op.sha256 for op in operations if isinstance(op, AddFile | CopyFile)))
     with reg.db.write() as session:
         made = _commit(
             session, reg.settings, caller, name, ref, operations, message, expected_parent, base,
@@ -158,7 +160,9 @@ def _commit(
     declared = _resolve_base(session, caller, base, parent)
     is_same_base = head is not None and declared[0] == head.declared_base
     if head is not None and tree == before and is_same_base:
-        return CommitResult(head.commit, _ingest_job(session, head, tree), changed=False)
+        is_restored = any(before[path].is_lost and tree[path].is_waiting for path in tree)
+        job_id = _ingest_job(session, head, tree, is_restored=is_restored)
+        return CommitResult(head.commit, job_id, changed=False)
     if parent is None and not tree:
         raise InvalidRequest("the first commit of a branch must add a file")
     revision = _revision(caller, repository, parent, message, declared)
@@ -342,7 +346,7 @@ def _entry_row(revision: Revision, path: str, node: Node) -> dict[str, object]:
 def _enqueue_ingest(session: WriteSession, revision: Revision, tree: Tree) -> None:
     """Enqueue the ingest of a new revision.
 
-    If all files are ingested already, the job only searches for relatives. No client waits for
+    If no file has to be stored, the job only searches for relatives. No client waits for
     that, so it does not become the revision's ingest_job_id.
     """
     job_id = queue.enqueue(
@@ -352,15 +356,20 @@ def _enqueue_ingest(session: WriteSession, revision: Revision, tree: Tree) -> No
         revision.repository_id,
         revision.author_id,
     )
-    if not all(node.is_ingested for node in tree.values()):
+    if any(node.is_waiting for node in tree.values()):
         revision.ingest_job_id = job_id
 
 
-def _ingest_job(session: WriteSession, revision: Revision, tree: Tree) -> str | None:
-    """The id of the job that ingests the revision; a failed job is replaced by a new one."""
-    if all(node.is_ingested for node in tree.values()):
+def _ingest_job(
+    session: WriteSession, revision: Revision, tree: Tree, *, is_restored: bool
+) -> str | None:
+    """The id of the job that ingests the revision; a failed job is replaced by a new one.
+
+    is_restored: a lost file has its bytes again, which a running job may not have seen.
+    """
+    if not any(node.is_waiting for node in tree.values()):
         return None
     job = None if revision.ingest_job_id is None else session.get(Job, revision.ingest_job_id)
-    if job is None or job.state not in queue.ACTIVE:
+    if is_restored or job is None or job.state not in queue.ACTIVE:
         _enqueue_ingest(session, revision, tree)
     return revision.ingest_job_id

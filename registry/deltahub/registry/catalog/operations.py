@@ -1,7 +1,7 @@
 """The tree of a revision, and operations that change it."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.visibility import readable_files
@@ -50,13 +50,22 @@ Operation = AddFile | DeleteFile | DeleteFolder | CopyFile
 
 @dataclass(frozen=True)
 class Node:
-    """The file and mode at a path of a tree."""
+    """The file and mode at a path of a tree. state: of the file, when the tree was read."""
 
     file_id: int
     mode: str
     sha256: str
     size: int
-    is_ingested: bool
+    state: str = field(compare=False)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an ingest has to store the file."""
+        return self.state == "landed"
+
+    @property
+    def is_lost(self) -> bool:
+        return self.state == "lost"
 
 
 Tree = dict[str, Node]
@@ -76,7 +85,7 @@ def _node(path: str, file: File, mode: str | None = None) -> Node:
         mode=mode or entry_mode(path, file.size),
         sha256=file.sha256,
         size=file.size,
-        is_ingested=file.state == "ingested",
+        state=file.state,
     )
 
 
@@ -89,8 +98,8 @@ def apply_operations(
 ) -> Tree:
     """The tree after the operations; `before` stays as it is.
 
-    Adds rows for files that are new to the repository's domain. Raises EntryNotFound,
-    UploadNotFound and SizeMismatch.
+    Adds rows for files that are new to the repository's domain. A lost file that was uploaded again
+    is read from its upload. Raises EntryNotFound, UploadNotFound and SizeMismatch.
     """
     tree = dict(before)
     files = _files(session, caller, repository, _changed(before, operations))
@@ -108,7 +117,7 @@ def apply_operations(
                 del tree[other]
             continue
         old = before.get(path)
-        if old is not None and old.sha256 == operation.sha256:
+        if old is not None and old.sha256 == operation.sha256 and not old.is_lost:
             node = old
         elif operation.sha256 in files:
             node = _node(path, files[operation.sha256])
@@ -123,12 +132,16 @@ def apply_operations(
 
 
 def _changed(before: Tree, operations: Sequence[Operation]) -> set[str]:
-    """SHA-256 of each file that an operation puts at a path that is new or had other bytes."""
+    """SHA-256 of each file that an operation puts at a new path, or in place of another or lost."""
     return {
         operation.sha256
         for operation in operations
         if isinstance(operation, AddFile | CopyFile)
-        and (operation.path not in before or before[operation.path].sha256 != operation.sha256)
+        and (
+            (old := before.get(operation.path)) is None
+            or old.sha256 != operation.sha256
+            or old.is_lost
+        )
     }
 
 

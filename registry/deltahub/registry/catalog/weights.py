@@ -16,8 +16,9 @@ def is_safetensors() -> ColumnElement[bool]:
 
 
 def safetensors_files(revision_id: int) -> Select[File]:
-    """A query for the ingested safetensors files of a revision, in order of path."""
-    return _files(revision_id).where(is_safetensors()).order_by(Entry.path)
+    """A query for the ingested safetensors files of a revision, in order of path; no lost ones."""
+    is_whole = File.state == "ingested"
+    return _files(revision_id).where(is_safetensors(), is_whole).order_by(Entry.path)
 
 
 def weight_tensors(revision_id: int) -> Select[int]:

@@ -13,6 +13,7 @@ from deltahub.registry.commands.folder import opened_folder, readers_kept_out
 from deltahub.registry.commands.options import data_dir_option, json_option
 from deltahub.registry.maintenance.fsck import run
 from deltahub.registry.maintenance.fsck.findings import CODES
+from deltahub.registry.maintenance.fsck.repair import Repaired, repair
 from deltahub.registry.maintenance.gc.apply import Outcome, apply_gc
 from deltahub.registry.maintenance.gc.plan import Item, Plan, plan_gc
 from deltahub.registry.settings import Settings
@@ -74,25 +75,61 @@ def gc(
 
 @click.command(epilog=f"\b\nCodes of findings:\n{_CODES}")
 @click.option("--read-data", is_flag=True, help="Also read, decode and hash every byte.")
+@click.option(
+    "--repair", "is_repaired", is_flag=True,
+    help="First mark what is lost, so that the next push of the same bytes brings it back and gc "
+    "goes on; unmark what can be read again. Deletes nothing.",
+)  # fmt: skip
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="With --repair: also if more than half of the packs are gone.",
+)
 @data_dir_option
 @json_option
-def fsck(read_data: bool, data_dir: Path, as_json: bool) -> None:
-    """Check what the hub says it has against what is there. Fixes nothing.
+def fsck(
+    read_data: bool, is_repaired: bool, accept_loss: bool, data_dir: Path, as_json: bool
+) -> None:
+    """Check what the hub says it has against what is there. Without --repair, changes nothing.
 
     Exit status: 0 clean; 1 something was found; 2 could not run.
     """
+    if accept_loss and not is_repaired:
+        raise click.UsageError("--accept-loss says what --repair may do; add --repair")
     found = []
+    repaired = None
     with opened_folder(Settings(data_dir=data_dir)) as reg:
+        if is_repaired:
+            repaired = repair(
+                reg, read_data=read_data, accept_loss=accept_loss, progress=_show_stage
+            )
+            if not as_json:
+                click.echo("\n".join(_repair_lines(repaired)))
         for finding in run.fsck(reg, read_data=read_data, progress=_show_stage):
             found.append(finding)
             if not as_json:
                 click.echo(f"{finding.code}: {finding.text}")
     if as_json:
-        click.echo(json.dumps({"findings": [asdict(finding) for finding in found]}, indent=2))
+        data: dict[str, object] = {"findings": [asdict(finding) for finding in found]}
+        if repaired is not None:
+            data["repaired"] = asdict(repaired)
+        click.echo(json.dumps(data, indent=2))
     else:
         noun = "finding" if len(found) == 1 else "findings"
         click.echo(f"{len(found)} {noun}" if found else "clean")
     raise SystemExit(run.EXIT_FINDINGS if found else run.EXIT_CLEAN)
+
+
+def _repair_lines(repaired: Repaired) -> Iterator[str]:
+    counts = (
+        ("packs marked as damaged", repaired.damaged_packs),
+        ("packs that are whole again", repaired.restored_packs),
+        ("tensors marked as lost", repaired.lost_tensors),
+        ("tensors that can be read again", repaired.restored_tensors),
+    )
+    lines = [f"{text}: {count}" for text, count in counts if count]
+    yield from lines or ["nothing to mark"]
+    yield from repaired.notes
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:

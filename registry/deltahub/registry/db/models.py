@@ -13,6 +13,7 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
+    text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -168,7 +169,7 @@ class File(Base):
 
     state: `proving` (a client's recipe whose SHA-256 is not verified yet: neither committable nor
     readable), `landed` (read from its landing), `ingested` (rebuilt from its recipe), `lost` (its
-    bytes are damaged: the next upload of them restores it).
+    upload or a tensor that it needs is damaged: the next upload of its bytes restores it).
     """
 
     __tablename__ = "files"
@@ -204,7 +205,15 @@ class Tensor(Base):
     """
 
     __tablename__ = "tensors"
-    __table_args__ = (UniqueConstraint("domain_id", "hash"),)
+    __table_args__ = (
+        UniqueConstraint("domain_id", "hash"),
+        Index(
+            "ix_tensors_lost",
+            "lost",
+            sqlite_where=text("lost IS NOT NULL"),
+            postgresql_where=text("lost IS NOT NULL"),
+        ),
+    )
     id: Mapped[int] = mapped_column(Id, primary_key=True)
     domain_id: Mapped[int] = mapped_column(ForeignKey("domains.id"))
     hash: Mapped[bytes] = mapped_column(LargeBinary(32), index=True)
@@ -212,11 +221,18 @@ class Tensor(Base):
     depth: Mapped[int] = mapped_column(default=0)
     # True if a client encoded the frames: they are used only inside the pusher's namespace.
     is_foreign: Mapped[bool] = mapped_column(default=False)
+    # Why it cannot be read: `frames`, its own are gone or damaged; `base`, a base is lost.
+    # Written by losses/marks.py alone. None: it can be read, as far as anybody knows.
+    lost: Mapped[str | None] = mapped_column(String(8))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now)
 
 
 class Pack(Base):
-    """An immutable object of frames. writing -> live -> condemned -> gone."""
+    """An immutable object of frames. writing -> live -> condemned -> gone.
+
+    A live pack becomes `damaged` when its object is found missing or changed. Its frames keep their
+    rows: readers try them, and it becomes live again if the object comes back.
+    """
 
     __tablename__ = "packs"
     id: Mapped[str] = mapped_column(String(32), primary_key=True)  # random hex, names the object

@@ -11,7 +11,6 @@ from deltahub.registry.db.models import File
 from deltahub.registry.db.versioned_cache import Memo
 from deltahub.registry.downloads.recipe_index import Piece, RecipeIndex
 from deltahub.registry.errors import DataLost, EntryNotFound, NotReady
-from deltahub.registry.landings.damage import UploadDamaged
 from deltahub.registry.landings.reader import LandingReader
 from deltahub.registry.packs.base_cache import HotBases
 from deltahub.registry.packs.block_cache import ByteCache
@@ -191,31 +190,43 @@ class FileReader(TensorReader):
         return b"".join(self.stream_tensor(located, location.id, 0, location.size))
 
     def _file_pieces(self, file: File, start: int, end: int) -> Iterator[memoryview]:
-        if file.recipe_tensor_id is None:
-            position = start
+        """The bytes from where the file's row says that they are, read again if that fails."""
+        position = start
+        while True:
+            pieces = (
+                self._landing_pieces(file, position, end)
+                if file.recipe_tensor_id is None
+                else self._ingested_pieces(file, position, end)
+            )
             try:
-                for piece in self._landing_pieces(file, start, end):
+                for piece in pieces:
                     yield piece
                     position += piece.nbytes
                 return
-            except (ObjectNotFound, UploadDamaged) as exc:
-                # Read the rest by its recipe if the file was ingested after its row was read, and
-                # from another upload if the hub has one.
-                fresh = self.check_is_there(file)
-                if (fresh.recipe_tensor_id, fresh.landing_id) == (None, file.landing_id):
-                    raise exc if isinstance(exc, DataLost) else DataLost(str(exc)) from exc
-                yield from self._file_pieces(fresh, position, end)
+            except (ObjectNotFound, DataLost) as exc:
+                file = self._moved(file, exc)
+            if position == end:
                 return
+
+    def _moved(self, file: File, exc: Exception) -> File:
+        """The file's current row, if it says another source than the one that failed; DataLost.
+
+        The file was ingested meanwhile, or it was damaged and somebody has pushed it again.
+        """
+        fresh = self.check_is_there(file)
+        if (fresh.recipe_tensor_id, fresh.landing_id) != (file.recipe_tensor_id, file.landing_id):
+            return fresh
+        if isinstance(exc, DataLost):
+            raise exc
+        raise DataLost(f"the upload of {file.sha256} is gone; run deltahub fsck") from exc
+
+    def _ingested_pieces(self, file: File, start: int, end: int) -> Iterator[memoryview]:
         if start == end:
             return
-        recipe = self._current(self._recipe_of, file)
-        try:
-            for piece in self._recipe_pieces(file.domain_id, recipe, start, end):
-                self.served.add(from_frames=piece.nbytes)
-                yield piece
-        except TensorGone:
-            self.check_is_there(file)
-            raise
+        recipe = self._recipe_of(file)
+        for piece in self._recipe_pieces(file.domain_id, recipe, start, end):
+            self.served.add(from_frames=piece.nbytes)
+            yield piece
 
     def _landing_pieces(self, file: File, start: int, end: int) -> Iterator[memoryview]:
         if file.landing_id is None:

@@ -173,7 +173,7 @@ def _read(
     start: int,
     n: int,
 ) -> memoryview:
-    """Bytes [start, start + n) of a frame, from its current location if its pack is gone.
+    """Bytes [start, start + n) of a frame, from its current location if its pack is gone or short.
 
     A stream that has begun can only continue with the same frames. If the frame was copied to
     another pack, the copy is read; if the tensor was encoded again, DataLost tells the client to
@@ -181,7 +181,7 @@ def _read(
     """
     try:
         return reader.frames.read(frame, start, n)
-    except ObjectNotFound:
+    except (ObjectNotFound, DataLost):
         with reg.db.read() as session:
             now = locate(session, [tensor.id]).get(tensor.id)
     moved = None if now is None or now.hash != tensor.hash else now.frame_at(frame.start)

@@ -19,6 +19,7 @@ from deltahub.registry.downloads.recipe_index import RecipeIndex
 from deltahub.registry.errors import Conflict, DataLost
 from deltahub.registry.ingest import scan as scans
 from deltahub.registry.ingest.scan import Scan
+from deltahub.registry.losses.marks import any_lost
 from deltahub.registry.packs.locations import TensorLocation, resolve_ids
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.spool import Hashes
@@ -166,7 +167,7 @@ def _switch(reg: Registry, verified: Sequence[VerifiedFile]) -> None:
 def attach_recipes(session: WriteSession, verified: Sequence[VerifiedFile]) -> None:
     """Set verified recipes as the source of these files, all of one domain.
 
-    Conflict if a tensor was deleted in the meantime.
+    Conflict if a tensor was deleted, or marked as lost, in the meantime.
     """
     if not verified:
         return
@@ -176,6 +177,8 @@ def attach_recipes(session: WriteSession, verified: Sequence[VerifiedFile]) -> N
     }
     rows: list[dict[str, int]] = []
     found = resolve_ids(session, verified[0].file.domain_id, chain.from_iterable(wanted.values()))
+    if any_lost(session, found.values()):
+        raise Conflict("tensors of these files were found to be lost meanwhile; repeat the job")
     for each in verified:
         contents = wanted[each.file.id]
         if not contents <= found.keys():

@@ -8,6 +8,7 @@ be repeated, and may be interrupted by a crash at any line.
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from sqlalchemy import select
@@ -33,7 +34,6 @@ from deltahub.registry.packs.encode import Read
 from deltahub.registry.packs.holds import hold_for_job, release_job
 from deltahub.registry.packs.locations import resolve
 from deltahub.registry.packs.switch import BaseGone, insert_tensors, store_and_switch
-from deltahub.registry.packs.tensor_reader import TensorGone
 from deltahub.registry.packs.writer import PackSpool, SealedPacks
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import ObjectNotFound
@@ -217,7 +217,7 @@ class Ingest:
         return progress
 
     def _find_missing(self) -> deque[TensorSource]:
-        """The tensors that are not stored in a domain they may use. Stored ones get a hold."""
+        """The tensors that are lost, or not stored in a domain they may use. Others get a hold."""
         items: dict[tuple[int, bytes], TensorSource] = {}
         for file, scan in self._scanned():
             for item in self._sources_of(file, scan):
@@ -232,8 +232,14 @@ class Ingest:
                     found = resolve(session, domain_id, part)
                     ids = [tensor.id for tensor in found.values()]
                     hold_for_job(session, ids, self._job_id, self._reg.settings.hold_ttl_s)
-                missing.extend(items[domain_id, h] for h in part if h not in found)
-        return missing
+                for content in part:
+                    item, row = items[domain_id, content], found.get(content)
+                    if row is None:
+                        missing.append(item)
+                    elif row.lost is not None:
+                        # Its row gets the new frames, in the domain where it is.
+                        missing.append(replace(item, domain_id=row.domain_id))
+        return deque(sorted(missing, key=lambda item: item.domain_id))
 
     def _sources_of(self, file: File, scan: Scan) -> Iterator[TensorSource]:
         landed = landed_bytes(self._reg, file)
@@ -246,8 +252,8 @@ class Ingest:
     def _store(self, todo: deque[TensorSource]) -> None:
         try:
             self._store_pack(todo, with_bases=True)
-        except (BaseGone, DeltaCycle, TensorGone) as exc:
-            # A base was deleted or became deeper after it was chosen.
+        except (BaseGone, DeltaCycle, DataLost) as exc:
+            # A base was deleted or became deeper after it was chosen, or it cannot be read.
             log.info("job=%s stores a pack without bases: %s", self._job_id, exc)
             self._store_pack(todo, with_bases=False)
 

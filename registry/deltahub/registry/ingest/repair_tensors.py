@@ -15,6 +15,7 @@ from deltahub.codecs.frames import tensor_spec
 from deltahub.registry.db.batches import PART_TENSORS, batches
 from deltahub.registry.db.session import WriteSession
 from deltahub.registry.errors import DataLost
+from deltahub.registry.losses.marks import clear_marks
 from deltahub.registry.packs.encode import Read
 from deltahub.registry.packs.holds import hold_for_job
 from deltahub.registry.packs.locations import TensorLocation, is_unchanged, locate, resolve
@@ -38,10 +39,11 @@ class TensorSource:
 
 @dataclass(frozen=True, slots=True)
 class _StoredTensor:
-    """A stored tensor and a source of its bytes."""
+    """A stored tensor and a source of its bytes. is_lost: it is marked."""
 
     source: TensorSource
     location: TensorLocation
+    is_lost: bool
 
 
 def repair_tensors(
@@ -62,13 +64,20 @@ def repair_tensors(
     for part in batches(sources, PART_TENSORS):
         for stored in _find_stored(reg, part, job_id):
             row = stored.location
-            if row.id not in damaged and not _is_readable(reader, row, progress):
+            if row.id in damaged:
+                continue
+            if stored.is_lost or not _is_readable(reader, row, progress):
                 damaged[row.id] = stored
     deltas = [each for each in damaged.values() if each.location.bases]
     _rewrite_all(reg, reader, [x for x in damaged.values() if not x.location.bases], progress)
     # Most deltas are readable again after their bases were repaired.
-    remaining = [each for each in deltas if not _is_readable(reader, each.location, progress)]
+    is_readable = {x.location.id: _is_readable(reader, x.location, progress) for x in deltas}
+    remaining = [each for each in deltas if not is_readable[each.location.id]]
     _rewrite_all(reg, reader, remaining, progress)
+    read = [each.location.id for each in deltas if each.is_lost and each not in remaining]
+    if read:
+        with reg.db.write() as session:
+            clear_marks(session, read)
 
 
 def _find_stored(
@@ -80,11 +89,13 @@ def _find_stored(
             here = [each for each in sources if each.domain_id == domain_id]
             found = resolve(session, domain_id, [each.ref.tensor for each in here])
             rows = {content: tensor.id for content, tensor in found.items()}
+            lost = {content for content, tensor in found.items() if tensor.lost is not None}
             hold_for_job(session, rows.values(), job_id, reg.settings.hold_ttl_s)
             places = locate(session, rows.values())
         for each in here:
             if each.ref.tensor in rows:
-                yield _StoredTensor(each, places[rows[each.ref.tensor]])
+                content = each.ref.tensor
+                yield _StoredTensor(each, places[rows[content]], content in lost)
 
 
 def _is_readable(

@@ -51,7 +51,8 @@ def verify_recipe(
         if repository is None:
             return  # the repository was deleted: nobody needs the file
         if landing is None or landing.state != "complete":
-            if find_file(session, repository.domain_id, payload["sha256"]) is not None:
+            file = find_file(session, repository.domain_id, payload["sha256"])
+            if file is not None and file.state != "lost":
                 return  # an earlier run has finished
             raise upload_not_found(payload["sha256"])
     data = LandingReader(reg, landing.id).read_at(0, landing.size)

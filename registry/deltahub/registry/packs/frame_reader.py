@@ -99,6 +99,11 @@ class FrameReader:
             _check_place(location, opened.view.header)
         return opened
 
+    def reread(self, frame: OpenFrame) -> OpenFrame:
+        """The frame without the cache. Cached bytes of a short frame may have been damaged."""
+        self._frames.forget(frame.place)
+        return self.open(frame.location) if frame.whole else frame
+
     def prefetch(self, locations: Iterable[FrameLocation]) -> None:
         """Read small frames that lie close together, one span per read. Errors are ignored."""
         small = sorted(

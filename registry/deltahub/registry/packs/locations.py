@@ -62,7 +62,8 @@ def allowed_domains(session: Session, domain_id: int) -> tuple[int, ...]:
 def resolve(session: Session, domain_id: int, hashes: Iterable[bytes]) -> dict[bytes, Tensor]:
     """Content id -> the stored tensor that it means in a domain: the domain's own, else the public.
 
-    Content ids without a stored tensor are missing from the result.
+    The other one takes the place of one that is lost. Content ids without a stored tensor are
+    missing from the result.
     """
     domains = allowed_domains(session, domain_id)
     found: dict[bytes, Tensor] = {}
@@ -71,7 +72,8 @@ def resolve(session: Session, domain_id: int, hashes: Iterable[bytes]) -> dict[b
             select(Tensor).where(Tensor.hash.in_(batch), Tensor.domain_id.in_(domains))
         )
         for tensor in rows:
-            if tensor.hash not in found or tensor.domain_id == domain_id:
+            known = found.get(tensor.hash)
+            if known is None or _is_better(tensor.lost, tensor.domain_id == domain_id, known.lost):
                 found[tensor.hash] = tensor
     return found
 
@@ -79,17 +81,25 @@ def resolve(session: Session, domain_id: int, hashes: Iterable[bytes]) -> dict[b
 def resolve_ids(session: Session, domain_id: int, hashes: Iterable[bytes]) -> dict[bytes, int]:
     """Like resolve, but returns only row ids, which is several times faster for many tensors."""
     domains = allowed_domains(session, domain_id)
-    found: dict[bytes, int] = {}
+    found: dict[bytes, tuple[int, str | None]] = {}
     for batch in batches(dict.fromkeys(hashes)):
         rows = session.execute(
-            select(Tensor.hash, Tensor.id, Tensor.domain_id).where(
+            select(Tensor.hash, Tensor.id, Tensor.domain_id, Tensor.lost).where(
                 Tensor.hash.in_(batch), Tensor.domain_id.in_(domains)
             )
         )
-        for content, row_id, domain in rows:
-            if content not in found or domain == domain_id:
-                found[content] = row_id
-    return found
+        for content, row_id, domain, lost in rows:
+            known = found.get(content)
+            if known is None or _is_better(lost, domain == domain_id, known[1]):
+                found[content] = row_id, lost
+    return {content: row_id for content, (row_id, _) in found.items()}
+
+
+def _is_better(lost: str | None, is_own: bool, other_lost: str | None) -> bool:
+    """Whether a row is preferred to the other one of the same content id, of the other domain."""
+    if (lost is None) != (other_lost is None):
+        return lost is None
+    return is_own
 
 
 def locate(session: Session, tensor_ids: Iterable[int]) -> dict[int, TensorLocation]:
@@ -130,6 +140,21 @@ def locate(session: Session, tensor_ids: Iterable[int]) -> dict[int, TensorLocat
                 *row, frames=tuple(frames.get(row.id, ())), bases=bases.get(row.id, {})
             )
     return found
+
+
+def locate_content(
+    session: Session, domain_id: int, content: bytes, *, is_exact: bool = False
+) -> TensorLocation | None:
+    """The location of the tensor that a content id means in a domain.
+
+    is_exact: only the tensor of that domain. If that is lost, its public twin is as good.
+    """
+    row = resolve(session, domain_id, [content]).get(content)
+    if row is not None and is_exact and row.domain_id != domain_id:
+        own = select(Tensor.id).where(Tensor.domain_id == domain_id, Tensor.hash == content)
+        if session.scalar(own) is None:
+            return None
+    return None if row is None else locate(session, [row.id]).get(row.id)
 
 
 def bases_of(session: Session, tensor_ids: Iterable[int]) -> dict[int, set[int]]:

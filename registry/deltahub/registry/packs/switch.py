@@ -15,6 +15,7 @@ from deltahub.registry.db.batches import PART_TENSORS, batches
 from deltahub.registry.db.models import Frame, Pack, Tensor, TensorBase
 from deltahub.registry.db.session import WriteSession
 from deltahub.registry.errors import Conflict, DeltaCycle, TensorNotFound
+from deltahub.registry.losses.marks import clear_marks
 from deltahub.registry.packs.locations import FrameLocation, bases_of, resolve
 from deltahub.registry.packs.tensor_reader import MAX_CHAIN
 from deltahub.registry.packs.writer import NewTensor, PackSpool, SealedPacks
@@ -22,7 +23,7 @@ from deltahub.registry.registry import Registry
 
 
 class BaseGone(Conflict):
-    """A base was deleted after it was chosen and before the switch; choose again."""
+    """A base was deleted or lost after it was chosen and before the switch; choose again."""
 
 
 def store_and_switch(
@@ -84,9 +85,15 @@ def insert_tensors(
 ) -> dict[bytes, int]:
     """Insert rows for the sealed tensors; content id -> row id. The packs must be live.
 
-    A tensor that another writer has stored in the meantime keeps its rows. BaseGone, DeltaCycle.
+    A tensor that another writer has stored in the meantime keeps its rows, unless it is marked as
+    lost: then its row gets the new frames. BaseGone, DeltaCycle.
     """
     ids = _in_domain(session, sealed.domain_id, sealed.tensors)
+    for content in _lost_among(session, ids):
+        lost = sealed.tensors[content]
+        switch_tensor(
+            session, ids[content], lost.frames, lost.bases, max_depth, is_foreign=is_foreign
+        )
     new = [tensor for content, tensor in sealed.tensors.items() if content not in ids]
     bases = resolve(session, sealed.domain_id, {base for tensor in new for base in tensor.bases})
     lock(session, [base.id for base in bases.values()])
@@ -122,19 +129,21 @@ def switch_tensor(
     frames: Iterable[FrameLocation],
     bases: Collection[bytes],
     max_depth: int,
+    *,
+    is_foreign: bool = False,
 ) -> None:
     """Replace the frames of a stored tensor by frames that are deltas of `bases` (content ids).
 
-    The frames must be in live packs and cover the tensor. Locks the tensor and its bases.
-    DeltaCycle if a base depends on the tensor, or if the tensor or a dependent of it would be
-    deeper than max_depth; BaseGone, TensorNotFound.
+    The frames must be in live packs and cover the tensor. Locks the tensor and its bases. Takes the
+    mark from a lost tensor. DeltaCycle if a base depends on the tensor, or if the tensor or a
+    dependent of it would be deeper than max_depth; BaseGone, TensorNotFound.
     """
     tensor = session.get(Tensor, tensor_id, with_for_update=True)
     if tensor is None:
         raise TensorNotFound(f"tensor {tensor_id} has been deleted")
     found = resolve(session, tensor.domain_id, bases)
-    if len(found) != len(set(bases)):
-        raise BaseGone(f"a base of tensor {tensor.hash.hex()} has been deleted")
+    if len(found) != len(set(bases)) or any(base.lost for base in found.values()):
+        raise BaseGone(f"a base of tensor {tensor.hash.hex()} has been deleted, or is lost")
     base_ids = {base.id for base in found.values()}
     lock(session, [tensor_id, *base_ids])
     depth = _depth_above(session, tensor_id, base_ids)
@@ -143,7 +152,9 @@ def switch_tensor(
     _set_depths(session, tensor, depth, max_depth)
     session.execute(delete(Frame).where(Frame.tensor_id == tensor_id))
     _insert_frames(session, {tensor_id: frames})
-    tensor.is_foreign = False
+    tensor.is_foreign = is_foreign
+    if tensor.lost is not None:
+        clear_marks(session, [tensor_id])
 
 
 def lock(session: WriteSession, tensor_ids: Iterable[int]) -> None:
@@ -203,10 +214,19 @@ def _outdated_dependents(session: WriteSession, changed: Mapping[int, int]) -> d
 
 
 def _rows_of(tensor: NewTensor, bases: Mapping[bytes, Tensor]) -> list[Tensor]:
-    missing = tensor.bases - bases.keys()
-    if missing:
-        raise BaseGone(f"a base of tensor {tensor.hash.hex()} has been deleted")
+    if any(base not in bases or bases[base].lost for base in tensor.bases):
+        raise BaseGone(f"a base of tensor {tensor.hash.hex()} has been deleted, or is lost")
     return [bases[base] for base in tensor.bases]
+
+
+def _lost_among(session: WriteSession, ids: Mapping[bytes, int]) -> list[bytes]:
+    """The content ids of the rows that are marked as lost."""
+    found: list[bytes] = []
+    for batch in batches(ids.values()):
+        found += session.scalars(
+            select(Tensor.hash).where(Tensor.id.in_(batch), Tensor.lost.is_not(None))
+        )
+    return found
 
 
 def _in_domain(session: WriteSession, domain_id: int, hashes: Iterable[bytes]) -> dict[bytes, int]:

@@ -18,7 +18,7 @@ from deltahub.registry.packs.locations import (
     TensorLocation,
     closure,
     locate,
-    resolve,
+    locate_content,
 )
 from deltahub.registry.storage.base import ObjectNotFound
 
@@ -103,7 +103,8 @@ class TensorReader:
     ) -> Iterator[memoryview]:
         """The tensor's bytes [first, end) in block ranges of about RANGE_BYTES each.
 
-        located: a result of locate(), however old. It is updated where objects have moved.
+        located: a result of locate(), however old. It is updated where objects have moved, and
+        where damaged frames were replaced.
         first_range: about how many bytes the first block range has.
         """
         limit = first_range
@@ -113,7 +114,7 @@ class TensorReader:
                 raise TensorGone(f"tensor {tensor_id} has no row; run deltahub fsck")
             try:
                 piece = self._read_blocks(tensor, first, min(end, first + limit), end)
-            except (ObjectNotFound, TensorGone) as exc:
+            except (ObjectNotFound, DataLost) as exc:
                 located[tensor_id] = self._new_location(tensor, self._relocate(tensor), exc)
                 continue
             yield piece
@@ -215,6 +216,10 @@ class TensorReader:
             try:
                 frame.view.decode_into(begin, stop, stored, base, out, self._threads)
             except CodecError as exc:
+                fresh = self.frames.reread(frame)
+                if fresh.whole != frame.whole:
+                    self._decode(fresh, begin, stop, out, read_base)
+                    return
                 hot = self._usable_hot_bases()
                 if base is None or hot is None:
                     raise
@@ -251,13 +256,13 @@ class TensorReader:
     def _read_base(
         self, domain_id: int, is_exact: bool, tensor: bytes, first: int, out: memoryview
     ) -> None:
-        """is_exact: only the tensor of that domain, not a public one with the same bytes."""
+        """is_exact: see locate_content."""
         base = self._find_base(domain_id, is_exact, tensor)
         position = 0
         while position < out.nbytes:
             try:
                 position += self._copy_base(base, first + position, out[position:])
-            except (ObjectNotFound, TensorGone) as exc:
+            except (ObjectNotFound, DataLost) as exc:
                 base = self._new_location(
                     base, self._look_up_base(domain_id, is_exact, tensor), exc
                 )
@@ -308,11 +313,7 @@ class TensorReader:
     def _look_up_base(self, domain_id: int, is_exact: bool, tensor: bytes) -> TensorLocation:
         """The current location of the base, read from its rows; TensorGone."""
         with self._registry.db.read() as session:
-            row = resolve(session, domain_id, [tensor]).get(tensor)
-            if row is None or (is_exact and row.domain_id != domain_id):
-                found = None
-            else:
-                found = locate(session, [row.id]).get(row.id)
+            found = locate_content(session, domain_id, tensor, is_exact=is_exact)
         if found is None:
             self._places.forget((domain_id, tensor))
             raise TensorGone(f"the base tensor {tensor.hex()} is gone; run deltahub fsck")
@@ -323,18 +324,23 @@ class TensorReader:
         """The current location of the tensor's row, or of another row with the same contents."""
         fresh = self.locate([stale.id]).get(stale.id)
         # SQLite may give the id of a deleted row to a new row.
-        if fresh is not None and fresh.hash == stale.hash and fresh.domain_id == stale.domain_id:
+        is_same = fresh is not None and (fresh.hash, fresh.domain_id) == (
+            stale.hash,
+            stale.domain_id,
+        )
+        if is_same and fresh != stale:
             return fresh
         with self._registry.db.read() as session:
-            row = resolve(session, stale.domain_id, [stale.hash]).get(stale.hash)
-            return None if row is None else locate(session, [row.id]).get(row.id)
+            return locate_content(session, stale.domain_id, stale.hash)
 
     @staticmethod
     def _new_location(
         stale: TensorLocation, fresh: TensorLocation | None, exc: Exception
     ) -> TensorLocation:
-        """The fresh location, for another try; TensorGone if it is the one that failed."""
+        """The fresh location, for another try. If it is the one that failed: DataLost."""
         if fresh is None or fresh == stale:
+            if isinstance(exc, DataLost):
+                raise exc
             raise TensorGone(f"{exc}, and no row says where it went; run deltahub fsck") from exc
         return fresh
 

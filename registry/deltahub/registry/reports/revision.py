@@ -251,6 +251,8 @@ def _report_file(reader: FileReader, stored: _StoredRevision, entry: EntryInfo) 
     report.stored = stored.total(
         tensor for tensor in stored.tensors_by_file.get(file.id, ()) if tensor in stored.described
     )
+    if file.state == "lost":
+        return report  # its recipe may be unreadable
     recipe = reader.load_recipe(file)
     # Only rows of this file: another domain may store a tensor with the same contents.
     rows = {

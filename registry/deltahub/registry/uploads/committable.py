@@ -34,11 +34,13 @@ def files_of_uploads(
     """SHA-256 -> the domain's file row of each upload, inserted if missing; few SQL statements."""
     found = _files_of(session, domain_id, uploads)
     for file in found.values():
-        if file.state == "proving":
-            # The upload has the verified bytes, so the file need not wait for its recipe's job.
+        if file.state in ("proving", "lost"):
+            # The upload has the verified bytes, so the file need not wait for its recipe's job. A
+            # lost file is read from the upload, and ingested again.
             upload = uploads[file.sha256]
-            file.state, file.landing_id = "landed", upload.id
+            file.state, file.landing_id, file.recipe_tensor_id = "landed", upload.id, None
             file.size, file.git_blob_id = upload.size, upload.git_blob_id
+            file.kind, file.note, file.ingested_at = None, None, None
     session.flush()
     new = [sha256 for sha256 in uploads if sha256 not in found]
     for batch in batches(new):

@@ -15,6 +15,7 @@ from deltahub.registry.packs.holds import hold_for_user
 from deltahub.registry.registry import Registry
 from deltahub.registry.uploads.committable import complete_uploads
 from deltahub.registry.uploads.landing import promise
+from deltahub.registry.uploads.presence import mark_missing
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ def query_and_keep(
     out. A named upload is kept for upload_ttl_s from now. A named file is held for hold_ttl_s, even
     if every repository that lists it is deleted. A file that is not ingested yet cannot be held: it
     is deleted with the last of these repositories, and the commit then fails with upload_not_found.
+    A file that needs a pack that the store has lost is left out, and marked as lost.
     """
     caller = require_writer(caller)
     if len(files) > reg.settings.max_operations:
@@ -51,6 +53,7 @@ def query_and_keep(
         validate_sha256(sha256)
         if size < 0:
             raise InvalidRequest(f"a file cannot have {size} bytes")
+    mark_missing(reg, (sha256 for sha256, _ in files))
     have: list[str] = []
     # In parts, each in a short transaction. An empty query still raises if the repository does not
     # exist or the caller may not write to it.

@@ -25,6 +25,7 @@ from deltahub.registry.packs.holds import hold_for_job, hold_for_user, release_j
 from deltahub.registry.registry import Registry
 from deltahub.registry.uploads.known_tensors import find_readable
 from deltahub.registry.uploads.landing import LandingStatus, receive
+from deltahub.registry.uploads.presence import mark_missing
 
 JOB_KIND = "prove_recipe"
 
@@ -53,6 +54,7 @@ def submit_recipe(reg: Registry, caller: Caller | None, name: str, data: bytes) 
     """
     caller = require_writer(caller)
     recipe = parse_recipe(reg, data)
+    mark_missing(reg, [recipe.sha256.hex()])
     with reg.db.write() as session:
         repository = load_repository(session, caller, name, "write")
         if _is_ready(reg, session, caller, repository, recipe):

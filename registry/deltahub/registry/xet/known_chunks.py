@@ -14,6 +14,7 @@ from deltahub.registry.db.models import Repository, XetRange, Xorb, utc_now
 from deltahub.registry.db.session import Database, ReadSession
 from deltahub.registry.errors import Unavailable
 from deltahub.registry.registry import Registry
+from deltahub.registry.uploads.presence import mark_missing
 from deltahub.registry.xet.epochs import repository_at
 from deltahub.registry.xet.shard import response_bytes, response_shard
 from deltahub.registry.xet.xorb import ENTRY_BYTES, XorbIndex
@@ -84,19 +85,34 @@ def known_chunks(reg: Registry, caller: Caller, place: str, digest: bytes) -> Kn
     """
     with reg.db.read() as session:
         repository = repository_at(session, caller, place, "write")
-        domains = sharing_domains(session, repository)
-        rows = session.scalars(
-            select(XetRange.sha256)
-            .where(XetRange.head == digest, XetRange.domain_id.in_(domains))
-            .order_by(XetRange.id.desc())
-            .limit(_MAX_FILES)
-        ).all()
-        readable = readable_files(session, caller, repository, rows)
-        newest = next((sha256 for sha256 in rows if sha256 in readable), None)
+        newest = _newest(session, caller, repository, digest)
+    if newest is None:
+        return None
+    mark_missing(reg, [newest])
+    with reg.db.read() as session:
+        newest = _newest(session, caller, repository, digest)
         if newest is None:
             return None
+        domains = sharing_domains(session, repository)
         xorbs = list(_limited(_xorbs_of(session, repository, newest, domains)))
     return KnownChunks(reg.db, xorbs) if xorbs else None
+
+
+def _newest(
+    session: ReadSession, caller: Caller, repository: Repository, digest: bytes
+) -> str | None:
+    """The SHA-256 of the newest file with this first chunk that the caller may use."""
+    rows = session.scalars(
+        select(XetRange.sha256)
+        .where(
+            XetRange.head == digest,
+            XetRange.domain_id.in_(sharing_domains(session, repository)),
+        )
+        .order_by(XetRange.id.desc())
+        .limit(_MAX_FILES)
+    ).all()
+    readable = readable_files(session, caller, repository, rows)
+    return next((sha256 for sha256 in rows if sha256 in readable), None)
 
 
 def _xorbs_of(

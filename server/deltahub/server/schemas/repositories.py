@@ -59,8 +59,8 @@ class EntryOut(Out):
     etag: str
     mode: str
     state: str = Field(
-        description="landed: stored as uploaded; ingested: verified and packed; lost: damaged in"
-        " the store, to be pushed again"
+        description="landed: stored as uploaded; ingested: verified and packed; lost: its stored "
+        "bytes are gone or damaged, push the file again"
     )
 
 

@@ -1,1 +1,1 @@
-"""fsck: compares rows with objects, in both directions. Fixes nothing."""
+"""fsck: compares rows with objects, in both directions; --repair marks what is lost."""

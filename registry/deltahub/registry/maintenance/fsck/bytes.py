@@ -80,7 +80,10 @@ def check_packs(reg: Registry) -> Findings:
 
 
 def check_tensors(reg: Registry, reader: FileReader) -> Findings:
-    """Check that each tensor decodes to its BLAKE3, and that its frames agree with its rows."""
+    """Check that each tensor decodes to its BLAKE3, and that its frames agree with its rows.
+
+    Those that are marked as lost are left out: check_lost reports them.
+    """
     for tensor_id, content in _tensors(reg):
         try:
             found = list(_check_tensor(reg, reader, tensor_id, content))
@@ -177,7 +180,7 @@ def _tensors(reg: Registry) -> Iterator[tuple[int, bytes]]:
         with reg.db.read() as session:
             page = session.execute(
                 select(Tensor.id, Tensor.hash)
-                .where(Tensor.id > last)
+                .where(Tensor.id > last, Tensor.lost.is_(None))
                 .order_by(Tensor.id)
                 .limit(PAGE)
             ).all()

@@ -24,6 +24,9 @@ from deltahub.registry.maintenance.fsck.findings import Finding, Findings
 from deltahub.registry.packs.locations import bases_of
 from deltahub.registry.packs.tensor_reader import MAX_CHAIN
 
+# States of a pack that frames may lie in.
+IN_USE = ("live", "damaged")
+
 
 def check_rows(session: Session, max_depth: int) -> Findings:
     """Run every check of this file in one session."""
@@ -47,7 +50,7 @@ def check_entries(session: Session) -> Findings:
     rows = session.execute(
         select(Entry.revision_id, Entry.path, Entry.file_id, File.state)
         .outerjoin(File, File.id == Entry.file_id)
-        .where(or_(File.id.is_(None), File.state.not_in(("landed", "ingested"))))
+        .where(or_(File.id.is_(None), File.state.not_in(("landed", "ingested", "lost"))))
     )
     for revision, path, file, state in rows:
         what = "has no row" if state is None else f"is {state}"
@@ -63,8 +66,8 @@ def check_files(session: Session) -> Findings:
         .where(
             or_(
                 (File.state == "landed") & (func.coalesce(Landing.state, "") != "complete"),
-                (File.state == "ingested") & Tensor.id.is_(None),
-                File.state.not_in(("proving", "landed", "ingested")),
+                File.state.in_(("ingested", "lost")) & Tensor.id.is_(None),
+                File.state.not_in(("proving", "landed", "ingested", "lost")),
             )
         )
     )
@@ -118,10 +121,16 @@ def check_frame_packs(session: Session) -> Findings:
         select(Frame.tensor_id, Frame.pack_id, Pack.state, Pack.domain_id, Tensor.domain_id)
         .join(Tensor, Tensor.id == Frame.tensor_id)
         .outerjoin(Pack, Pack.id == Frame.pack_id)
-        .where(or_(Pack.id.is_(None), Pack.state != "live", Pack.domain_id != Tensor.domain_id))
+        .where(
+            or_(
+                Pack.id.is_(None),
+                Pack.state.not_in(IN_USE),
+                Pack.domain_id != Tensor.domain_id,
+            )
+        )
     )
     for tensor, pack, state, pack_domain, domain in rows:
-        what = f"of domain {pack_domain}" if state == "live" else f"that is {state or 'gone'}"
+        what = f"of domain {pack_domain}" if state in IN_USE else f"that is {state or 'gone'}"
         text = f"tensor {tensor} of domain {domain} lies in pack {pack} {what}"
         yield Finding("frame_pack", pack, text)
 

@@ -1,4 +1,4 @@
-"""Runs all checks of fsck. fsck fixes nothing.
+"""Runs all checks of fsck. They change nothing; repair.py marks what is lost.
 
 fsck may run beside a working hub. It checks a suspect row or object again before it reports it,
 because an upload or gc may have changed it.
@@ -16,6 +16,7 @@ from deltahub.registry.maintenance.fsck.bytes import (
     check_xorb_bytes,
 )
 from deltahub.registry.maintenance.fsck.findings import CODES, Finding, Findings
+from deltahub.registry.maintenance.fsck.lost import check_lost
 from deltahub.registry.maintenance.fsck.objects import check_indexes, check_objects
 from deltahub.registry.maintenance.fsck.rows import check_rows
 from deltahub.registry.registry import Registry
@@ -44,6 +45,7 @@ def fsck(
         ("objects", lambda: check_objects(reg)),
         ("pack indexes", lambda: check_indexes(reg)),
         ("recipes", lambda: check_recipes(reg, reader)),
+        ("losses", lambda: check_lost(reg)),
     ]
     if read_data:
         stages += [

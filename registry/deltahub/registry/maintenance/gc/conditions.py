@@ -131,8 +131,9 @@ def pack_has_frames() -> ColumnElement[bool]:
 
 
 def pack_is_empty(moment: Moment) -> ColumnElement[bool]:
-    """SQL condition: the pack is live and older than the lease, but has no frames."""
-    return (Pack.state == "live") & (Pack.created_at < moment.lease_start) & ~pack_has_frames()
+    """SQL condition: the pack is live or damaged and older than the lease, but has no frames."""
+    is_in_use = Pack.state.in_(("live", "damaged"))
+    return is_in_use & (Pack.created_at < moment.lease_start) & ~pack_has_frames()
 
 
 def pack_is_past_lease(moment: Moment) -> ColumnElement[bool]:

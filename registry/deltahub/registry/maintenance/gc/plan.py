@@ -185,7 +185,7 @@ def _packs_after_deletion(
 
     mostly dead: (id, dead bytes, time of creation) of packs to condemn or to repack. sparse:
     (id, dead bytes) of packs with too few dead bytes for that. empty: ids of mostly dead packs
-    without a live frame.
+    without a live frame. A damaged pack with a live frame is in none of them.
     """
     dead_frames: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
     for batch in batches(dead):
@@ -200,18 +200,27 @@ def _packs_after_deletion(
     sparse: list[tuple[str, int]] = []
     empty: set[str] = set()
     rows = session.execute(
-        select(Pack.id, Pack.size, Pack.created_at, func.count(Frame.pack_id), total(Frame.length))
+        select(
+            Pack.id,
+            Pack.size,
+            Pack.created_at,
+            Pack.state,
+            func.count(Frame.pack_id),
+            total(Frame.length),
+        )
         .outerjoin(Frame, Frame.pack_id == Pack.id)
-        .where(Pack.state == "live")
-        .group_by(Pack.id, Pack.size, Pack.created_at)
+        .where(Pack.state.in_(("live", "damaged")))
+        .group_by(Pack.id, Pack.size, Pack.created_at, Pack.state)
         .order_by(Pack.id)
     )
-    for pack, size, created_at, count, frame_bytes in rows:
+    for pack, size, created_at, state, count, frame_bytes in rows:
         dead_count, dead_bytes = dead_frames.get(pack, (0, 0))
         needed = live_pack_bytes(count - dead_count, frame_bytes - dead_bytes)
         if count == dead_count:
             empty.add(pack)
             mostly_dead.append((pack, size, created_at))
+        elif state == "damaged":
+            continue  # a copy of its bytes could make damage look whole
         elif needed < REPACK_BELOW * size:
             mostly_dead.append((pack, size - needed, created_at))
         elif needed < size:
@@ -244,7 +253,8 @@ def _missing_objects(session: Session, store: Store, objects: dict[str, int]) ->
     if missing:
         yield (
             f"{len(missing)} live packs (the first is {missing[0]}) are missing from the store or "
-            "cut short: is this the right data folder? run deltahub fsck before collecting"
+            "cut short: is this the right data folder, and is its disk there? If they are lost for "
+            "good, run `deltahub fsck --repair`, which marks what is lost; then collect"
         )
 
 

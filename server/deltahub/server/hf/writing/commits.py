@@ -30,6 +30,7 @@ from deltahub.registry.catalog.refs import (
 )
 from deltahub.registry.errors import InvalidRequest, LimitExceeded
 from deltahub.registry.names import LFS_BYTES, entry_mode, quoted, validate_path
+from deltahub.registry.uploads.presence import mark_missing
 from deltahub.registry.uploads.small_files import SmallFiles
 from deltahub.server.body_limits import BoundedRoute, streams_body
 from deltahub.server.cards.declared_base import BASE_FILES, declared_base
@@ -93,11 +94,15 @@ def preupload(
         require_branch(session, repository, unescaped(revision))
         for file in body.files:
             validate_path(file.path, hub.registry.settings.max_path_bytes)
+        paths = {_IGNORE, *(file.path for file in body.files)}
         commit, entries = None, {}
         if not may_start_without_parent(session, repository, unescaped(revision)):
             found = resolve_revision(session, repository, unescaped(revision))
             commit = found.commit
-            entries = entries_at(session, found, {_IGNORE, *(file.path for file in body.files)})
+            entries = entries_at(session, found, paths)
+    if mark_missing(hub.registry, [entry.file.sha256 for entry in entries.values()]):
+        with hub.registry.db.read() as session:
+            entries = entries_at(session, found, paths)
     try:
         ignore = _ignore(hub, body.git_ignore, entries.get(_IGNORE))
         ignored = {file.path for file in body.files if ignore.is_ignored(file.path)}
@@ -109,8 +114,8 @@ def preupload(
         is_ignored = file.path in ignored and file.path != _IGNORE
         shown: dict[str, Any] = {"path": file.path, "uploadMode": mode, "shouldIgnore": is_ignored}
         entry = entries.get(file.path)
-        if entry is not None:
-            # With this id a client skips files that would not change.
+        if entry is not None and entry.file.state != "lost":
+            # With this id a client skips files that would not change. Lost ones it has to send.
             shown["oid"] = entry.file.sha256 if mode == "lfs" else blob_id(entry)
         files.append(shown)
     return JSONResponse({"files": files} | ({"commitOid": commit} if commit else {}))

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from deltahub.registry import File
 from deltahub.registry.access.caller import Caller
-from deltahub.registry.access.visibility import readable_file
+from deltahub.registry.access.visibility import listed_file
 from deltahub.registry.errors import EntryNotFound, Unauthorized
 from deltahub.registry.xet.epochs import repository_at
 from deltahub.registry.xet.hashes import from_text
@@ -135,7 +135,7 @@ def _resolve_link(hub: Hub, claims: Claims) -> tuple[Caller | None, File | None]
         repository = repository_at(session, caller, str(claims["place"]), "read")
         # The same check as when the link was made: the caller may read the file by another
         # repository.
-        return caller, readable_file(session, caller, repository, str(claims["sha256"]))
+        return caller, listed_file(session, caller, repository, str(claims["sha256"]))
 
 
 def _reconstruction(
@@ -144,7 +144,7 @@ def _reconstruction(
     from_text(digest)
     with hub.registry.db.read() as session:
         repository = repository_at(session, xet_caller.caller, xet_caller.place, "read")
-        file = readable_file(session, xet_caller.caller, repository, digest)
+        file = listed_file(session, xet_caller.caller, repository, digest)
     if file is None or file.size == 0:
         raise EntryNotFound(f"there is no file {digest} here, or you may not read it")
     part = requested_part(request.headers.get("range"), None, "", file.size)

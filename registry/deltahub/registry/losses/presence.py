@@ -1,0 +1,29 @@
+"""Tells a lost object from a store that is away."""
+
+from deltahub.registry.errors import Unavailable
+from deltahub.registry.registry import Registry
+from deltahub.registry.storage.base import ObjectNotFound
+from deltahub.registry.storage.keys import pack_key
+
+
+class StoreSeemsAway(Unavailable):
+    """More packs are missing than a loss would explain."""
+
+
+def is_missing(reg: Registry, pack_id: str) -> bool:
+    """Whether the store says that it has no such pack. Any other failure is raised."""
+    try:
+        reg.store.size(pack_key(pack_id))
+    except ObjectNotFound:
+        return True
+    return False
+
+
+def check_store_is_there(n_missing: int, n_packs: int) -> None:
+    """StoreSeemsAway if more than half of the packs are missing."""
+    if 2 * n_missing > n_packs:
+        raise StoreSeemsAway(
+            f"{n_missing} of {n_packs} packs are missing from the store: this may be another data "
+            "folder, or the disk of its objects is away. If they are lost for good, run `deltahub "
+            "fsck --repair --accept-loss`"
+        )
