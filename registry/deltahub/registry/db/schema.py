@@ -8,7 +8,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
-from deltahub.registry.db.session import Database, database_errors_translated
+from deltahub.registry.db.session import Database
 from deltahub.registry.errors import SchemaTooNew
 
 
@@ -19,7 +19,7 @@ def upgrade(database: Database) -> None:
     processes from upgrading at the same time.
     """
     config = _config()
-    with database_errors_translated(), database.write_engine.connect() as connection:
+    with database.errors_translated(), database.write_engine.connect() as connection:
         _refuse_newer(connection, ScriptDirectory.from_config(config))
         config.attributes["connection"] = connection
         command.upgrade(config, "head")

@@ -3,27 +3,23 @@
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any, NewType
 
 from sqlalchemy import Engine, create_engine, event, make_url
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DataError, DBAPIError, OperationalError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
-from deltahub.registry.errors import DataLost, InvalidRequest, StorageFull, Unavailable
+from deltahub.registry.db.checked_types import check_types
+from deltahub.registry.db.failures import BUSY_TIMEOUT_S, database_errors_translated
 
 # A function that only reads accepts a write session too; a writing function needs a WriteSession.
 ReadSession = NewType("ReadSession", Session)
 WriteSession = NewType("WriteSession", ReadSession)
 
-BUSY_TIMEOUT_S = 30
-
 # Key of a PostgreSQL advisory lock, an integer: "deltahub" in ASCII.
 _WRITERS_LOCK = int.from_bytes(b"deltahub", "big")
-# Error codes (SQLSTATE) of PostgreSQL.
-_DISK_FULL, _LOCK_NOT_AVAILABLE = "53100", "55P03"
 
 
 class Database:
@@ -61,7 +57,7 @@ class Database:
     def read(self) -> Iterator[ReadSession]:
         """A read session: one consistent snapshot. Writing fails."""
         with (
-            database_errors_translated(),
+            self.errors_translated(),
             Session(self._read_engine, expire_on_commit=False, autoflush=False) as session,
         ):
             yield ReadSession(session)
@@ -72,7 +68,8 @@ class Database:
     def write(self) -> Iterator[WriteSession]:
         """A write session: one transaction, committed on leaving, rolled back on any error.
 
-        StorageFull if the disk is full; Unavailable if the write lock was not free in time.
+        StorageFull if the disk is full; Unavailable if the write lock was not free in time;
+        DataLost if the database is damaged.
         """
         # A second write session of this thread would wait for the first for ever.
         if getattr(self._writing, "is_open", False):
@@ -80,7 +77,7 @@ class Database:
         self._writing.is_open = True
         try:
             with (
-                database_errors_translated(),
+                self.errors_translated(),
                 Session(self.write_engine, expire_on_commit=False) as session,
             ):
                 session.connection()  # takes the write lock before the first read
@@ -88,6 +85,10 @@ class Database:
                 session.commit()
         finally:
             self._writing.is_open = False
+
+    def errors_translated(self) -> AbstractContextManager[None]:
+        """Raise registry errors for failures of this database or its disk."""
+        return database_errors_translated(Path(self._path).parent if self._path else None)
 
     def version(self) -> int | None:
         """A number that changes when any process commits. None if the database has no such number.
@@ -126,6 +127,8 @@ def _sqlite_engine(url: str, *, is_read_only: bool) -> Engine:
         pool_timeout=BUSY_TIMEOUT_S * 2,
     )
 
+    check_types(engine)
+
     @event.listens_for(engine, "connect")
     def prepare(connection: sqlite3.Connection, _record: Any) -> None:
         # None: the driver begins no transactions; begin() below does.
@@ -161,32 +164,3 @@ def _postgresql_writer(url: str) -> Engine:
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS_LOCK})")
 
     return engine
-
-
-@contextmanager
-def database_errors_translated() -> Iterator[None]:
-    """Raise registry errors for failures of the database or its disk. SQL errors stay unchanged."""
-    try:
-        yield
-    except PoolTimeout as exc:
-        raise Unavailable("too many requests wait for the database; try again") from exc
-    except DBAPIError as exc:
-        code = getattr(exc.orig, "sqlite_errorcode", 0) & 0xFF
-        state = getattr(exc.orig, "sqlstate", None)  # the error code of PostgreSQL
-        if code == sqlite3.SQLITE_FULL or state == _DISK_FULL:
-            raise StorageFull("the disk has no room for the database; free some space") from exc
-        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) or state == _LOCK_NOT_AVAILABLE:
-            raise Unavailable(
-                f"the database stayed locked for {BUSY_TIMEOUT_S} s; try again"
-            ) from exc
-        # A failed connection to the server has no error code.
-        has_no_code = isinstance(exc, OperationalError) and not code and state is None
-        is_io_error = code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
-        if is_io_error or has_no_code or exc.connection_invalidated:
-            raise Unavailable(f"the database cannot be reached: {exc.orig}") from exc
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            raise DataLost(f"the database is damaged, restore it: {exc.orig}") from exc
-        if isinstance(exc, DataError) and "NUL" in str(exc.orig):
-            # SQLite accepts NUL in text, PostgreSQL does not, so no name on PostgreSQL has one.
-            raise InvalidRequest("text with a NUL in it names nothing on this hub") from exc
-        raise
