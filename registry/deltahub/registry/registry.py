@@ -51,9 +51,27 @@ class Registry:
                 folders.ensure(data_dir / folder)
         database = Database(settings.effective_database_url)
         try:
-            with _locked(data_dir / "migrate.lock"):
+            with translated("migrate.lock"), _locked(data_dir / "migrate.lock"):
                 schema.upgrade(database)
             store = FileStore(data_dir / "objects", disk)
+            return cls(settings, database, store, Spool(data_dir / "spool", disk), disk)
+        except BaseException:
+            database.close()
+            raise
+
+    @classmethod
+    def open_to_read(cls, settings: Settings, *, schema_checked: bool = True) -> Self:
+        """The registry in an existing folder, which is not changed and may be read-only.
+
+        schema_checked: SchemaTooNew or SchemaTooOld if another release wrote the database; without
+        it the caller checks. Unavailable if the database cannot be read.
+        """
+        disk, data_dir = Disk(), settings.data_dir.resolve()
+        database = Database(settings.effective_database_url, is_read_only=True)
+        try:
+            if schema_checked:
+                schema.require_head(database)
+            store = FileStore(data_dir / "objects", disk, is_read_only=True)
             return cls(settings, database, store, Spool(data_dir / "spool", disk), disk)
         except BaseException:
             database.close()

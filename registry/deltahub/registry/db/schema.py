@@ -26,9 +26,28 @@ def upgrade(database: Database) -> None:
         connection.commit()
 
 
+class SchemaTooOld(Exception):
+    """An older release wrote the database, and the command may not upgrade it."""
+
+    code = "schema_too_old"
+
+
+def require_head(database: Database) -> None:
+    """SchemaTooNew or SchemaTooOld if the database has another schema than this release's."""
+    with database.errors_translated(), database.read_engine.connect() as connection:
+        _refuse_newer(connection, ScriptDirectory.from_config(_config()))
+        version = MigrationContext.configure(connection).get_current_revision()
+    if version != head():
+        raise SchemaTooOld(
+            f"the database has schema version {version}, and this release reads version {head()}: "
+            "start `deltahub serve` once, which upgrades the database, or run the command of the "
+            "release that wrote it"
+        )
+
+
 def current(database: Database) -> str | None:
     """The schema version of the database; None before the first migration."""
-    with database.write_engine.connect() as connection:
+    with database.read_engine.connect() as connection:
         return MigrationContext.configure(connection).get_current_revision()
 
 

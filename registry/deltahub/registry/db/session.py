@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from deltahub.registry.db.checked_types import check_types
 from deltahub.registry.db.failures import BUSY_TIMEOUT_S, database_errors_translated
+from deltahub.registry.db.read_only import uri_to_read
 
 # A function that only reads accepts a write session too; a writing function needs a WriteSession.
 ReadSession = NewType("ReadSession", Session)
@@ -31,8 +32,10 @@ class Database:
     write session has read therefore do not change until it commits.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, is_read_only: bool = False) -> None:
+        """is_read_only: write() fails, and nothing is created or changed, not even by SQLite."""
         self.url = url
+        self.is_read_only = is_read_only
         self._writing = threading.local()
         self._watcher: sqlite3.Connection | None = None
         self._watching = threading.Lock()
@@ -40,11 +43,12 @@ class Database:
         self._path: str | None = None
         if make_url(url).get_backend_name() == "sqlite":
             self._path = make_url(url).database
+            uri = uri_to_read(Path(self._path)) if is_read_only and self._path else None
+            self.read_engine = _sqlite_engine(url, is_read_only=True, uri=uri)
             self.write_engine = _sqlite_engine(url, is_read_only=False)
-            self._read_engine = _sqlite_engine(url, is_read_only=True)
         else:
             self.write_engine = _postgresql_writer(url)
-            self._read_engine = create_engine(
+            self.read_engine = create_engine(
                 url,
                 pool_pre_ping=True,
                 execution_options={
@@ -58,7 +62,7 @@ class Database:
         """A read session: one consistent snapshot. Writing fails."""
         with (
             self.errors_translated(),
-            Session(self._read_engine, expire_on_commit=False, autoflush=False) as session,
+            Session(self.read_engine, expire_on_commit=False, autoflush=False) as session,
         ):
             yield ReadSession(session)
             if session.new or session.dirty or session.deleted:
@@ -71,6 +75,8 @@ class Database:
         StorageFull if the disk is full; Unavailable if the write lock was not free in time;
         DataLost if the database is damaged.
         """
+        if self.is_read_only:
+            raise AssertionError("this database was opened for reading")
         # A second write session of this thread would wait for the first for ever.
         if getattr(self._writing, "is_open", False):
             raise AssertionError("this thread has a write session open already")
@@ -95,7 +101,7 @@ class Database:
 
         About 100 times as fast as a query.
         """
-        if not self._path:
+        if not self._path or self.is_read_only:
             return None
         with self._watching:
             try:
@@ -115,13 +121,19 @@ class Database:
                 self._watcher.close()
                 self._watcher = None
         self.write_engine.dispose()
-        self._read_engine.dispose()
+        self.read_engine.dispose()
 
 
-def _sqlite_engine(url: str, *, is_read_only: bool) -> Engine:
+def _sqlite_engine(url: str, *, is_read_only: bool, uri: str | None = None) -> Engine:
+    """uri: how to open the file if nothing may be changed (db/read_only.py)."""
+    connect_args: dict[str, Any] = {"timeout": BUSY_TIMEOUT_S, "check_same_thread": False}
+    more = (
+        {} if uri is None else {"creator": lambda: sqlite3.connect(uri, uri=True, **connect_args)}
+    )
     engine = create_engine(
         url,
-        connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
+        connect_args=connect_args,
+        **more,
         pool_size=16 if is_read_only else 1,
         max_overflow=48 if is_read_only else 0,
         pool_timeout=BUSY_TIMEOUT_S * 2,
@@ -133,7 +145,8 @@ def _sqlite_engine(url: str, *, is_read_only: bool) -> Engine:
     def prepare(connection: sqlite3.Connection, _record: Any) -> None:
         # None: the driver begins no transactions; begin() below does.
         connection.isolation_level = None
-        connection.execute("PRAGMA journal_mode = WAL")
+        if uri is None:
+            connection.execute("PRAGMA journal_mode = WAL")
         # FULL: a finished commit survives a loss of power (NORMAL does not fsync the WAL).
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")

@@ -6,6 +6,7 @@ because an upload or gc may have changed it.
 
 from collections.abc import Callable, Iterator
 
+from deltahub.registry.db import schema
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.maintenance.fsck.bytes import (
     check_file_bytes,
@@ -37,6 +38,7 @@ def fsck(
 
     read_data: also read, decode and hash every byte. progress(stage) is called before each stage.
     """
+    schema.require_head(reg.db)
     # A new reader, because the cache of an older one would hide damage in the store.
     reader = FileReader(reg)
     stages: list[tuple[str, Callable[[], Findings]]] = [

@@ -255,7 +255,7 @@ def _leftovers(
 
     Old files were left by a dead process. Young files may belong to a running one.
     """
-    scratch = sorted(reg.scratch.iterdir())
+    scratch = sorted(reg.scratch.iterdir()) if reg.scratch.is_dir() else []
     orphans = [u for u in reg.spool.list() if session.get(Landing, u) is None]
     for name, path in [
         *((f"scratch/{path.name}", path) for path in scratch),
