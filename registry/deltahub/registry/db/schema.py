@@ -9,7 +9,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
 from deltahub.registry.db.session import Database
-from deltahub.registry.errors import SchemaTooNew
+from deltahub.registry.errors import DataLost, SchemaTooNew
 
 
 def upgrade(database: Database) -> None:
@@ -33,10 +33,15 @@ class SchemaTooOld(Exception):
 
 
 def require_head(database: Database) -> None:
-    """SchemaTooNew or SchemaTooOld if the database has another schema than this release's."""
+    """SchemaTooNew or SchemaTooOld if another release wrote the database; DataLost without one."""
     with database.errors_translated(), database.read_engine.connect() as connection:
         _refuse_newer(connection, ScriptDirectory.from_config(_config()))
         version = MigrationContext.configure(connection).get_current_revision()
+    if version is None:
+        raise DataLost(
+            "the database has no tables: if this folder has held models, restore the database from "
+            "a backup; a new hub gets its tables by `deltahub serve`"
+        )
     if version != head():
         raise SchemaTooOld(
             f"the database has schema version {version}, and this release reads version {head()}: "

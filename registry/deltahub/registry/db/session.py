@@ -57,6 +57,10 @@ class Database:
                 },
             )
 
+    @property
+    def is_sqlite(self) -> bool:
+        return self.read_engine.dialect.name == "sqlite"
+
     @contextmanager
     def read(self) -> Iterator[ReadSession]:
         """A read session: one consistent snapshot. Writing fails."""

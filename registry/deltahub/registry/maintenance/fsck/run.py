@@ -1,12 +1,12 @@
 """Runs all checks of fsck. fsck fixes nothing.
 
 fsck may run beside a working hub. It checks a suspect row or object again before it reports it,
-because an upload or gc may have changed it.
+because an upload or gc may have changed it. Damage of the database itself is reported first, and
+stops no more than the checks that meet it.
 """
 
 from collections.abc import Callable, Iterator
 
-from deltahub.registry.db import schema
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.maintenance.fsck.bytes import (
     check_file_bytes,
@@ -15,6 +15,13 @@ from deltahub.registry.maintenance.fsck.bytes import (
     check_recipes,
     check_tensors,
     check_xorb_bytes,
+)
+from deltahub.registry.maintenance.fsck.database import (
+    CheckRunner,
+    check_file,
+    check_schema,
+    check_values,
+    stage_name,
 )
 from deltahub.registry.maintenance.fsck.findings import CODES, Finding, Findings
 from deltahub.registry.maintenance.fsck.objects import check_indexes, check_objects
@@ -38,10 +45,19 @@ def fsck(
 
     read_data: also read, decode and hash every byte. progress(stage) is called before each stage.
     """
-    schema.require_head(reg.db)
+    runner = CheckRunner()
+    progress(stage_name(reg.db))
+    yield from runner.run("the database", lambda: check_file(reg.db))
+    has_schema = True
+    for finding in runner.run("the schema", lambda: check_schema(reg.db)):
+        has_schema = False
+        yield finding
+    if not has_schema:
+        return
     # A new reader, because the cache of an older one would hide damage in the store.
     reader = FileReader(reg)
     stages: list[tuple[str, Callable[[], Findings]]] = [
+        ("values", lambda: check_values(reg.db)),
         ("rows", lambda: _rows(reg)),
         ("objects", lambda: check_objects(reg)),
         ("pack indexes", lambda: check_indexes(reg)),
@@ -57,7 +73,7 @@ def fsck(
         ]
     for stage, check in stages:
         progress(stage)
-        yield from check()
+        yield from runner.run(stage, check)
 
 
 def _rows(reg: Registry) -> Findings:
