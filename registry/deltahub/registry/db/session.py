@@ -12,7 +12,8 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Session
 
 from deltahub.registry.db.checked_types import check_types
-from deltahub.registry.db.failures import BUSY_TIMEOUT_S, database_errors_translated
+from deltahub.registry.db.failures import BUSY_TIMEOUT_S
+from deltahub.registry.db.failures import database_errors_translated as database_errors_translated
 from deltahub.registry.db.read_only import uri_to_read
 
 # A function that only reads accepts a write session too; a writing function needs a WriteSession.
@@ -43,7 +44,7 @@ class Database:
         self._path: str | None = None
         if make_url(url).get_backend_name() == "sqlite":
             self._path = make_url(url).database
-            uri = uri_to_read(Path(self._path)) if is_read_only and self._path else None
+            uri = uri_to_read(self.path) if is_read_only and self.path else None
             self.read_engine = _sqlite_engine(url, is_read_only=True, uri=uri)
             self.write_engine = _sqlite_engine(url, is_read_only=False)
         else:
@@ -56,6 +57,11 @@ class Database:
                     "postgresql_readonly": True,
                 },
             )
+
+    @property
+    def path(self) -> Path | None:
+        """The SQLite file; None for PostgreSQL."""
+        return Path(self._path) if self._path else None
 
     @property
     def is_sqlite(self) -> bool:
@@ -98,7 +104,7 @@ class Database:
 
     def errors_translated(self) -> AbstractContextManager[None]:
         """Raise registry errors for failures of this database or its disk."""
-        return database_errors_translated(Path(self._path).parent if self._path else None)
+        return database_errors_translated(self.path.parent if self.path else None)
 
     def version(self) -> int | None:
         """A number that changes when any process commits. None if the database has no such number.
