@@ -13,6 +13,7 @@ from deltahub.registry.settings import Settings
 from deltahub.registry.storage.base import Store
 from deltahub.registry.storage.disk import Disk, Folders
 from deltahub.registry.storage.local import FileStore, translated
+from deltahub.registry.storage.private_files import create_private, make_private
 from deltahub.registry.storage.spool import Spool
 
 
@@ -39,6 +40,8 @@ class Registry:
     def open(cls, settings: Settings, disk: Disk | None = None) -> Self:
         """The registry in settings.data_dir. Creates the folder and migrates the database.
 
+        Files with secrets become readable by this user alone.
+
         Several processes may open one folder at once. SchemaTooNew if a newer release wrote it;
         StoreError if the folder cannot be created; DataLost if the database is damaged.
         """
@@ -50,10 +53,32 @@ class Registry:
             for folder in ("scratch", "spool", "objects"):
                 folders.ensure(data_dir / folder)
         database = Database(settings.effective_database_url)
+        if database.path is not None:
+            with translated(str(database.path)):
+                create_private(database.path)
+        make_private(data_dir, database.path)
         try:
             with _locked(data_dir / "migrate.lock"):
                 schema.upgrade(database)
             store = FileStore(data_dir / "objects", disk)
+            return cls(settings, database, store, Spool(data_dir / "spool", disk), disk)
+        except BaseException:
+            database.close()
+            raise
+
+    @classmethod
+    def open_to_read(cls, settings: Settings, *, schema_checked: bool = True) -> Self:
+        """The registry in an existing folder, which is not changed and may be read-only.
+
+        schema_checked: SchemaTooNew or SchemaTooOld if another release wrote the database; without
+        it the caller checks. Unavailable if the database cannot be read.
+        """
+        disk, data_dir = Disk(), settings.data_dir.resolve()
+        database = Database(settings.effective_database_url, is_read_only=True)
+        try:
+            if schema_checked:
+                schema.require_head(database)
+            store = FileStore(data_dir / "objects", disk, is_read_only=True)
             return cls(settings, database, store, Spool(data_dir / "spool", disk), disk)
         except BaseException:
             database.close()
@@ -72,7 +97,8 @@ class Registry:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    with translated(str(path)):
+        fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield

@@ -134,4 +134,8 @@ class Settings(EnvironmentSettings):
     def effective_database_url(self) -> str:
         if self.database_url is not None:
             return self.database_url
-        return f"sqlite:///{self.data_dir.resolve() / 'deltahub.sqlite3'}"
+        from sqlalchemy import URL
+
+        # Not an f-string, because a folder's name may have characters that mean something in URLs.
+        path = self.data_dir.resolve() / "deltahub.sqlite3"
+        return URL.create("sqlite", database=str(path)).render_as_string()

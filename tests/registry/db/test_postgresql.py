@@ -72,5 +72,7 @@ def test_a_hub_does_its_work(reg: Registry) -> None:
     apply_recompress(reg, FileReader(reg), plan)
     json.dumps(plan_gc(reg, lease_s=0, grace_s=0).as_dict())
     collect(reg)
-    assert list(fsck(reg, read_data=True)) == []
+    stages: list[str] = []
+    assert list(fsck(reg, read_data=True, progress=stages.append)) == []
+    assert "pg_amcheck" in stages[0], "fsck says what it does not check"
     assert read_file(reg, first, PATH) == tuned

@@ -302,6 +302,10 @@ def test_the_tests_reach_every_code() -> None:
         "depth_exceeded",
         "file_lost",  # test_repair.py
         "tensor_lost",
+        "database_damaged",  # test_fsck_database.py
+        "row_reference",
+        "row_undecodable",
+        "check_stopped",
     }
     assert reached == set(CODES)
 

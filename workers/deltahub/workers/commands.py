@@ -41,6 +41,7 @@ def worker(data_dir: Path | None, with_parent: bool) -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    os.umask(0o077)  # for the files that DBOS and SQLite make
     # Before numpy is loaded: OpenBLAS threads make the search for low rank slower, not faster.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     _work(data_dir, stop)

@@ -17,10 +17,13 @@ from deltahub.registry.data_folder import (
     NoHub,
     require_hub,
 )
+from deltahub.registry.db.schema import SchemaTooOld
 from deltahub.registry.errors import RegistryError
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 from deltahub.registry.storage.base import StoreError
+
+_FAILURES = (NoHub, SchemaTooOld, RegistryError, StoreError, SQLAlchemyError, OSError)
 
 
 @contextmanager
@@ -30,7 +33,21 @@ def opened_folder(settings: Settings) -> Iterator[Registry]:
         require_hub(settings)
         with Registry.open(settings) as reg:
             yield reg
-    except (NoHub, RegistryError, StoreError, SQLAlchemyError, OSError) as exc:
+    except _FAILURES as exc:
+        raise CannotRun(exc) from exc
+
+
+@contextmanager
+def folder_to_read(settings: Settings, *, schema_checked: bool = True) -> Iterator[Registry]:
+    """The same for a command that changes nothing: the folder may be read-only.
+
+    schema_checked: see Registry.open_to_read().
+    """
+    try:
+        require_hub(settings)
+        with Registry.open_to_read(settings, schema_checked=schema_checked) as reg:
+            yield reg
+    except _FAILURES as exc:
         raise CannotRun(exc) from exc
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from deltahub.registry.commands.errors import EXIT_REFUSED
-from deltahub.registry.commands.folder import opened_folder, readers_kept_out
+from deltahub.registry.commands.folder import folder_to_read, opened_folder, readers_kept_out
 from deltahub.registry.commands.options import data_dir_option, json_option
 from deltahub.registry.maintenance.fsck import run
 from deltahub.registry.maintenance.fsck.findings import CODES
@@ -50,9 +50,10 @@ def gc(
     Exit status: 0 planned or done; 1 refused, for the plan has doubts; 2 could not run; 3 a hub,
     a worker or another gc has the data folder, and the lease is too short for --apply beside it.
     """
-    # A plan without --apply deletes nothing, so it needs no locks.
+    # A plan without --apply changes nothing, so it needs neither locks nor a writable folder.
+    open_folder = opened_folder if is_applied else folder_to_read
     with (
-        opened_folder(Settings(data_dir=data_dir)) as reg,
+        open_folder(Settings(data_dir=data_dir)) as reg,
         readers_kept_out(reg, lease_s if is_applied else None),
     ):
         plan = plan_gc(reg, lease_s=lease_s, grace_s=grace_s)
@@ -98,7 +99,11 @@ def fsck(
         raise click.UsageError("--accept-loss says what --repair may do; add --repair")
     found = []
     repaired = None
-    with opened_folder(Settings(data_dir=data_dir)) as reg:
+    settings = Settings(data_dir=data_dir)
+    folder = (
+        opened_folder(settings) if is_repaired else folder_to_read(settings, schema_checked=False)
+    )
+    with folder as reg:
         if is_repaired:
             repaired = repair(
                 reg, read_data=read_data, accept_loss=accept_loss, progress=_show_stage

@@ -11,7 +11,7 @@ from typing import Literal
 import click
 
 from deltahub.registry.commands.errors import EXIT_REFUSED, InUse, Refused
-from deltahub.registry.commands.folder import opened_folder
+from deltahub.registry.commands.folder import folder_to_read, opened_folder
 from deltahub.registry.commands.options import data_dir_option, json_option
 from deltahub.registry.data_folder import (
     RECOMPRESS,
@@ -70,7 +70,8 @@ def recompress(
     settings = Settings(data_dir=data_dir)
     if effort is not None:
         settings = Settings(data_dir=data_dir, codec_effort=effort)
-    with opened_folder(settings) as reg, _recompress_lock(reg, is_applied):
+    open_folder = opened_folder if is_applied else folder_to_read
+    with open_folder(settings) as reg, _recompress_lock(reg, is_applied):
         reader = FileReader(reg)
         try:
             plan = plan_recompress(reg, reader, repository)

@@ -13,6 +13,7 @@ from deltahub.registry.access.caller import Role, Scope
 from deltahub.registry.commands.errors import Absent, Malformed, Refused
 from deltahub.registry.commands.options import data_dir_option, json_option
 from deltahub.registry.data_folder import NoHub, require_hub
+from deltahub.registry.db.schema import SchemaTooOld
 from deltahub.registry.errors import InvalidRequest, NotFound, RegistryError
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
@@ -22,18 +23,21 @@ DAY_S = 86400
 
 
 @contextmanager
-def opened(data_dir: Path) -> Iterator[Registry]:
-    """The hub in the data folder. Errors of the registry become errors with an exit status."""
+def opened(data_dir: Path, *, to_read: bool = False) -> Iterator[Registry]:
+    """The hub in the data folder. Errors of the registry become errors with an exit status.
+
+    to_read: change nothing, so that the folder may be read-only.
+    """
     settings = Settings(data_dir=data_dir)
     try:
         require_hub(settings)
-        with Registry.open(settings) as reg:
+        with Registry.open_to_read(settings) if to_read else Registry.open(settings) as reg:
             yield reg
     except InvalidRequest as exc:
         raise Malformed(exc) from exc
     except NotFound as exc:
         raise Absent(exc) from exc
-    except (NoHub, RegistryError, StoreError) as exc:
+    except (NoHub, SchemaTooOld, RegistryError, StoreError) as exc:
         raise Refused(exc) from exc
 
 
@@ -67,7 +71,7 @@ def add_user(name: str, is_admin: bool, data_dir: Path, as_json: bool) -> None:
 @json_option
 def list_users(data_dir: Path, as_json: bool) -> None:
     """List all users."""
-    with opened(data_dir) as reg:
+    with opened(data_dir, to_read=True) as reg:
         found = users.list_users(reg)
     rows = [
         {"name": row.name, "is_admin": row.is_admin, "created_at": row.created_at.isoformat()}
@@ -108,7 +112,7 @@ def create_token(
 @json_option
 def list_tokens(name: str | None, data_dir: Path, as_json: bool) -> None:
     """List the tokens of the user NAME, or of everybody; never their secrets."""
-    with opened(data_dir) as reg:
+    with opened(data_dir, to_read=True) as reg:
         found = tokens.list_tokens(reg, name)
     rows = [
         {
@@ -160,7 +164,7 @@ def add_organization(name: str, data_dir: Path, as_json: bool) -> None:
 @json_option
 def list_organizations(data_dir: Path, as_json: bool) -> None:
     """List all organizations with their members."""
-    with opened(data_dir) as reg:
+    with opened(data_dir, to_read=True) as reg:
         found = organizations.list_organizations(reg)
     rows = [
         {

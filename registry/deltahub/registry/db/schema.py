@@ -8,8 +8,8 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
-from deltahub.registry.db.session import Database, database_errors_translated
-from deltahub.registry.errors import SchemaTooNew
+from deltahub.registry.db.session import Database
+from deltahub.registry.errors import DataLost, SchemaTooNew
 
 
 def upgrade(database: Database) -> None:
@@ -19,16 +19,40 @@ def upgrade(database: Database) -> None:
     processes from upgrading at the same time.
     """
     config = _config()
-    with database_errors_translated(), database.write_engine.connect() as connection:
+    with database.errors_translated(), database.write_engine.connect() as connection:
         _refuse_newer(connection, ScriptDirectory.from_config(config))
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
         connection.commit()
 
 
+class SchemaTooOld(Exception):
+    """An older release wrote the database, and the command may not upgrade it."""
+
+    code = "schema_too_old"
+
+
+def require_head(database: Database) -> None:
+    """SchemaTooNew or SchemaTooOld if another release wrote the database; DataLost without one."""
+    with database.errors_translated(), database.read_engine.connect() as connection:
+        _refuse_newer(connection, ScriptDirectory.from_config(_config()))
+        version = MigrationContext.configure(connection).get_current_revision()
+    if version is None:
+        raise DataLost(
+            "the database has no tables: if this folder has held models, restore the database from "
+            "a backup; a new hub gets its tables by `deltahub serve`"
+        )
+    if version != head():
+        raise SchemaTooOld(
+            f"the database has schema version {version}, and this release reads version {head()}: "
+            "start `deltahub serve` once, which upgrades the database, or run the command of the "
+            "release that wrote it"
+        )
+
+
 def current(database: Database) -> str | None:
     """The schema version of the database; None before the first migration."""
-    with database.write_engine.connect() as connection:
+    with database.read_engine.connect() as connection:
         return MigrationContext.configure(connection).get_current_revision()
 
 

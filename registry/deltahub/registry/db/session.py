@@ -3,27 +3,25 @@
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any, NewType
 
 from sqlalchemy import Engine, create_engine, event, make_url
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DataError, DBAPIError, OperationalError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
-from deltahub.registry.errors import DataLost, InvalidRequest, StorageFull, Unavailable
+from deltahub.registry.db.checked_types import check_types
+from deltahub.registry.db.failures import BUSY_TIMEOUT_S
+from deltahub.registry.db.failures import database_errors_translated as database_errors_translated
+from deltahub.registry.db.read_only import uri_to_read
 
 # A function that only reads accepts a write session too; a writing function needs a WriteSession.
 ReadSession = NewType("ReadSession", Session)
 WriteSession = NewType("WriteSession", ReadSession)
 
-BUSY_TIMEOUT_S = 30
-
 # Key of a PostgreSQL advisory lock, an integer: "deltahub" in ASCII.
 _WRITERS_LOCK = int.from_bytes(b"deltahub", "big")
-# Error codes (SQLSTATE) of PostgreSQL.
-_DISK_FULL, _LOCK_NOT_AVAILABLE = "53100", "55P03"
 
 
 class Database:
@@ -35,8 +33,10 @@ class Database:
     write session has read therefore do not change until it commits.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, is_read_only: bool = False) -> None:
+        """is_read_only: write() fails, and nothing is created or changed, not even by SQLite."""
         self.url = url
+        self.is_read_only = is_read_only
         self._writing = threading.local()
         self._watcher: sqlite3.Connection | None = None
         self._watching = threading.Lock()
@@ -44,11 +44,12 @@ class Database:
         self._path: str | None = None
         if make_url(url).get_backend_name() == "sqlite":
             self._path = make_url(url).database
+            uri = uri_to_read(self.path) if is_read_only and self.path else None
+            self.read_engine = _sqlite_engine(url, is_read_only=True, uri=uri)
             self.write_engine = _sqlite_engine(url, is_read_only=False)
-            self._read_engine = _sqlite_engine(url, is_read_only=True)
         else:
             self.write_engine = _postgresql_writer(url)
-            self._read_engine = create_engine(
+            self.read_engine = create_engine(
                 url,
                 pool_pre_ping=True,
                 execution_options={
@@ -57,12 +58,21 @@ class Database:
                 },
             )
 
+    @property
+    def path(self) -> Path | None:
+        """The SQLite file; None for PostgreSQL."""
+        return Path(self._path) if self._path else None
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.read_engine.dialect.name == "sqlite"
+
     @contextmanager
     def read(self) -> Iterator[ReadSession]:
         """A read session: one consistent snapshot. Writing fails."""
         with (
-            database_errors_translated(),
-            Session(self._read_engine, expire_on_commit=False, autoflush=False) as session,
+            self.errors_translated(),
+            Session(self.read_engine, expire_on_commit=False, autoflush=False) as session,
         ):
             yield ReadSession(session)
             if session.new or session.dirty or session.deleted:
@@ -72,15 +82,18 @@ class Database:
     def write(self) -> Iterator[WriteSession]:
         """A write session: one transaction, committed on leaving, rolled back on any error.
 
-        StorageFull if the disk is full; Unavailable if the write lock was not free in time.
+        StorageFull if the disk is full; Unavailable if the write lock was not free in time;
+        DataLost if the database is damaged.
         """
+        if self.is_read_only:
+            raise AssertionError("this database was opened for reading")
         # A second write session of this thread would wait for the first for ever.
         if getattr(self._writing, "is_open", False):
             raise AssertionError("this thread has a write session open already")
         self._writing.is_open = True
         try:
             with (
-                database_errors_translated(),
+                self.errors_translated(),
                 Session(self.write_engine, expire_on_commit=False) as session,
             ):
                 session.connection()  # takes the write lock before the first read
@@ -89,12 +102,16 @@ class Database:
         finally:
             self._writing.is_open = False
 
+    def errors_translated(self) -> AbstractContextManager[None]:
+        """Raise registry errors for failures of this database or its disk."""
+        return database_errors_translated(self.path.parent if self.path else None)
+
     def version(self) -> int | None:
         """A number that changes when any process commits. None if the database has no such number.
 
         About 100 times as fast as a query.
         """
-        if not self._path:
+        if not self._path or self.is_read_only:
             return None
         with self._watching:
             try:
@@ -114,23 +131,32 @@ class Database:
                 self._watcher.close()
                 self._watcher = None
         self.write_engine.dispose()
-        self._read_engine.dispose()
+        self.read_engine.dispose()
 
 
-def _sqlite_engine(url: str, *, is_read_only: bool) -> Engine:
+def _sqlite_engine(url: str, *, is_read_only: bool, uri: str | None = None) -> Engine:
+    """uri: how to open the file if nothing may be changed (db/read_only.py)."""
+    connect_args: dict[str, Any] = {"timeout": BUSY_TIMEOUT_S, "check_same_thread": False}
+    more = (
+        {} if uri is None else {"creator": lambda: sqlite3.connect(uri, uri=True, **connect_args)}
+    )
     engine = create_engine(
         url,
-        connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
+        connect_args=connect_args,
+        **more,
         pool_size=16 if is_read_only else 1,
         max_overflow=48 if is_read_only else 0,
         pool_timeout=BUSY_TIMEOUT_S * 2,
     )
 
+    check_types(engine)
+
     @event.listens_for(engine, "connect")
     def prepare(connection: sqlite3.Connection, _record: Any) -> None:
         # None: the driver begins no transactions; begin() below does.
         connection.isolation_level = None
-        connection.execute("PRAGMA journal_mode = WAL")
+        if uri is None:
+            connection.execute("PRAGMA journal_mode = WAL")
         # FULL: a finished commit survives a loss of power (NORMAL does not fsync the WAL).
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
@@ -161,32 +187,3 @@ def _postgresql_writer(url: str) -> Engine:
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS_LOCK})")
 
     return engine
-
-
-@contextmanager
-def database_errors_translated() -> Iterator[None]:
-    """Raise registry errors for failures of the database or its disk. SQL errors stay unchanged."""
-    try:
-        yield
-    except PoolTimeout as exc:
-        raise Unavailable("too many requests wait for the database; try again") from exc
-    except DBAPIError as exc:
-        code = getattr(exc.orig, "sqlite_errorcode", 0) & 0xFF
-        state = getattr(exc.orig, "sqlstate", None)  # the error code of PostgreSQL
-        if code == sqlite3.SQLITE_FULL or state == _DISK_FULL:
-            raise StorageFull("the disk has no room for the database; free some space") from exc
-        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) or state == _LOCK_NOT_AVAILABLE:
-            raise Unavailable(
-                f"the database stayed locked for {BUSY_TIMEOUT_S} s; try again"
-            ) from exc
-        # A failed connection to the server has no error code.
-        has_no_code = isinstance(exc, OperationalError) and not code and state is None
-        is_io_error = code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
-        if is_io_error or has_no_code or exc.connection_invalidated:
-            raise Unavailable(f"the database cannot be reached: {exc.orig}") from exc
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            raise DataLost(f"the database is damaged, restore it: {exc.orig}") from exc
-        if isinstance(exc, DataError) and "NUL" in str(exc.orig):
-            # SQLite accepts NUL in text, PostgreSQL does not, so no name on PostgreSQL has one.
-            raise InvalidRequest("text with a NUL in it names nothing on this hub") from exc
-        raise

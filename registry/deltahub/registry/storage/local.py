@@ -55,12 +55,15 @@ def _translation(key: str, exc: OSError, *, is_read: bool) -> StoreError:
 class FileStore:
     """A store in a folder of a local file system with hard links. Processes may share it."""
 
-    def __init__(self, root: Path, disk: Disk | None = None) -> None:
+    def __init__(self, root: Path, disk: Disk | None = None, *, is_read_only: bool = False) -> None:
+        """is_read_only: create and delete nothing here. The caller puts no object."""
         self.root = root.resolve()
         self._folder = str(self.root)
         self._disk = disk if disk is not None else Disk()
         self._folders = Folders(self._disk, self.root)
         self._temporary = self.root / _TEMPORARY
+        if is_read_only:
+            return
         with translated(str(root)):
             self._folders.ensure(self._temporary)
             self._remove_leftovers(time.time() - LEFTOVER_AGE_S)

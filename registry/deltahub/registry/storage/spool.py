@@ -115,6 +115,8 @@ class Spool:
 
     def list(self) -> Iterator[str]:
         """The ids of all uploads that have a file."""
+        if not self.root.is_dir():
+            return  # a copy of a hub that is open for reading
         yield from sorted(path.name for path in self.root.iterdir())
 
     def take_state(self, upload_id: str) -> Hashes | None:

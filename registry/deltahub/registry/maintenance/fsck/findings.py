@@ -5,6 +5,10 @@ from dataclasses import dataclass
 
 # Code -> meaning; docs and `deltahub fsck --help` show both.
 CODES = {
+    "database_damaged": "the database's own check finds damage in its file",
+    "row_reference": "rows refer to rows that are not there",
+    "row_undecodable": "a row holds a value that its column cannot hold",
+    "check_stopped": "a check could not go on, because the database is damaged",
     "ref_dangling": "a branch or tag points at no revision of its repository",
     "entry_dangling": "a revision lists a file that has no row, or is not verified",
     "file_incomplete": "a file's row names neither an upload nor a recipe that is there",

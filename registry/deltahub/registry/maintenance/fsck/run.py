@@ -1,7 +1,8 @@
 """Runs all checks of fsck. They change nothing; repair.py marks what is lost.
 
 fsck may run beside a working hub. It checks a suspect row or object again before it reports it,
-because an upload or gc may have changed it.
+because an upload or gc may have changed it. Damage of the database itself is reported first, and
+stops no more than the checks that meet it.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,6 +15,13 @@ from deltahub.registry.maintenance.fsck.bytes import (
     check_recipes,
     check_tensors,
     check_xorb_bytes,
+)
+from deltahub.registry.maintenance.fsck.database import (
+    CheckRunner,
+    check_file,
+    check_schema,
+    check_values,
+    stage_name,
 )
 from deltahub.registry.maintenance.fsck.findings import CODES, Finding, Findings
 from deltahub.registry.maintenance.fsck.lost import check_lost
@@ -38,9 +46,19 @@ def fsck(
 
     read_data: also read, decode and hash every byte. progress(stage) is called before each stage.
     """
+    runner = CheckRunner()
+    progress(stage_name(reg.db))
+    yield from runner.run("the database", lambda: check_file(reg.db))
+    has_schema = True
+    for finding in runner.run("the schema", lambda: check_schema(reg.db)):
+        has_schema = False
+        yield finding
+    if not has_schema:
+        return
     # A new reader, because the cache of an older one would hide damage in the store.
     reader = FileReader(reg)
     stages: list[tuple[str, Callable[[], Findings]]] = [
+        ("values", lambda: check_values(reg.db)),
         ("rows", lambda: _rows(reg)),
         ("objects", lambda: check_objects(reg)),
         ("pack indexes", lambda: check_indexes(reg)),
@@ -57,7 +75,7 @@ def fsck(
         ]
     for stage, check in stages:
         progress(stage)
-        yield from check()
+        yield from runner.run(stage, check)
 
 
 def _rows(reg: Registry) -> Findings:

@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from deltahub.codecs.frames.pack import live_pack_bytes
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.expressions import total
+from deltahub.registry.db.integrity import file_damage
 from deltahub.registry.db.models import File, Frame, Landing, Pack, XetRange, Xorb, utc_now
 from deltahub.registry.maintenance.gc.candidates import Candidates, Waiting
 from deltahub.registry.maintenance.gc.conditions import (
@@ -117,6 +118,7 @@ def plan_gc(reg: Registry, *, lease_s: float | None = None, grace_s: float | Non
     doubts: list[str] = []
     objects = {item.key: item.size for item in reg.store.list("")}
     with reg.db.read() as session:
+        doubts += _damage_doubts(reg)
         doubts += _clock_doubts(session, moment)
         doubts += _missing_objects(session, reg.store, objects)
         candidates = Candidates(session, moment)
@@ -228,6 +230,12 @@ def _packs_after_deletion(
     return mostly_dead, sparse, empty
 
 
+def _damage_doubts(reg: Registry) -> Iterator[str]:
+    """A doubt if an index of the database may hide the rows that need an object."""
+    for sentence in file_damage(reg.db, most=1):
+        yield f"the database is damaged ({sentence}): run deltahub fsck, which says where"
+
+
 def _clock_doubts(session: Session, moment: Moment) -> Iterator[str]:
     for table in (Pack, Landing, File, Xorb):
         newest = session.scalar(select(func.max(table.created_at)))
@@ -265,7 +273,7 @@ def _leftovers(
 
     Old files were left by a dead process. Young files may belong to a running one.
     """
-    scratch = sorted(reg.scratch.iterdir())
+    scratch = sorted(reg.scratch.iterdir()) if reg.scratch.is_dir() else []
     orphans = [u for u in reg.spool.list() if session.get(Landing, u) is None]
     for name, path in [
         *((f"scratch/{path.name}", path) for path in scratch),
