@@ -14,3 +14,9 @@ MOMENT = sa.DateTime(timezone=True)
 def upgrade() -> None:
     with op.batch_alter_table("landings") as landings:
         landings.add_column(sa.Column("checksums", sa.LargeBinary()))
+    with op.batch_alter_table("jobs") as jobs:
+        for name, kind in (("size_bytes", sa.BigInteger()), ("attempts", sa.Integer())):
+            jobs.add_column(sa.Column(name, kind, nullable=False, server_default="0"))
+        for name in ("due_at", "turn_at", "failing_since", "retry_at"):
+            jobs.add_column(sa.Column(name, MOMENT))
+        jobs.create_index("ix_jobs_turns", ["user_id", "turn_at"])

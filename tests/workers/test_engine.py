@@ -101,7 +101,7 @@ def test_a_job_whose_worker_was_killed_goes_on_at_the_step_in_hand(
     assert steps(registry, job_id) == ["0", "1", "2", "3", "4", "5"]
 
 
-def test_jobs_run_one_at_a_time_oldest_first_also_after_a_kill(
+def test_jobs_run_one_at_a_time_also_after_a_kill(
     registry: Registry, start_worker: StartWorker
 ) -> None:
     first = enqueue(registry, "count", n=3, step_s=0.1, die_in=1)
@@ -187,7 +187,7 @@ def test_losing_the_engines_own_file_only_means_starting_over(
 
 def test_a_refusal_fails_at_once_and_keeps_its_code(working: Registry) -> None:
     job = wait_for(working, enqueue(working, "refuse"), "failed", "done")
-    assert (job.error_code, job.error) == ("storage_full", "no room for 7 bytes")
+    assert (job.error_code, job.error) == ("hash_mismatch", "the file has another SHA-256")
     assert steps(working, job.id) == ["refused"]
 
 

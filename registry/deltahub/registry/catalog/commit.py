@@ -34,7 +34,7 @@ from deltahub.registry.catalog.refs import (
 )
 from deltahub.registry.catalog.repositories import RepositoryInfo, add_repository
 from deltahub.registry.catalog.weights import has_weights
-from deltahub.registry.db.models import Entry, Job, Ref, Repository, Revision, utc_now
+from deltahub.registry.db.models import Entry, Ref, Repository, Revision, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.errors import (
     Conflict,
@@ -44,7 +44,7 @@ from deltahub.registry.errors import (
     RefMoved,
     RevisionNotFound,
 )
-from deltahub.registry.jobs import queue
+from deltahub.registry.jobs import ingest_jobs
 from deltahub.registry.names import (
     entry_mode,
     quoted,
@@ -158,7 +158,8 @@ def _commit(
     declared = _resolve_base(session, caller, base, parent)
     is_same_base = head is not None and declared[0] == head.declared_base
     if head is not None and tree == before and is_same_base:
-        return CommitResult(head.commit, _ingest_job(session, head, tree), changed=False)
+        job_id = ingest_jobs.job_to_wait_for(session, head)
+        return CommitResult(head.commit, job_id, changed=False)
     if parent is None and not tree:
         raise InvalidRequest("the first commit of a branch must add a file")
     revision = _revision(caller, repository, parent, message, declared)
@@ -345,22 +346,7 @@ def _enqueue_ingest(session: WriteSession, revision: Revision, tree: Tree) -> No
     If all files are ingested already, the job only searches for relatives. No client waits for
     that, so it does not become the revision's ingest_job_id.
     """
-    job_id = queue.enqueue(
-        session,
-        "ingest",
-        {"revision_id": revision.id},
-        revision.repository_id,
-        revision.author_id,
-    )
-    if not all(node.is_ingested for node in tree.values()):
+    landed = {node.file_id: node.size for node in tree.values() if not node.is_ingested}
+    job_id = ingest_jobs.enqueue_ingest(session, revision, sum(landed.values()))
+    if landed:
         revision.ingest_job_id = job_id
-
-
-def _ingest_job(session: WriteSession, revision: Revision, tree: Tree) -> str | None:
-    """The id of the job that ingests the revision; a failed job is replaced by a new one."""
-    if all(node.is_ingested for node in tree.values()):
-        return None
-    job = None if revision.ingest_job_id is None else session.get(Job, revision.ingest_job_id)
-    if job is None or job.state not in queue.ACTIVE:
-        _enqueue_ingest(session, revision, tree)
-    return revision.ingest_job_id

@@ -16,7 +16,7 @@ from deltahub.registry.db.models import File, FileTensor, utc_now
 from deltahub.registry.db.session import WriteSession
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.downloads.recipe_index import RecipeIndex
-from deltahub.registry.errors import Conflict, DataLost
+from deltahub.registry.errors import DataLost, Unavailable
 from deltahub.registry.ingest import scan as scans
 from deltahub.registry.ingest.scan import Scan
 from deltahub.registry.packs.locations import TensorLocation, resolve_ids
@@ -166,7 +166,7 @@ def _switch(reg: Registry, verified: Sequence[VerifiedFile]) -> None:
 def attach_recipes(session: WriteSession, verified: Sequence[VerifiedFile]) -> None:
     """Set verified recipes as the source of these files, all of one domain.
 
-    Conflict if a tensor was deleted in the meantime.
+    Unavailable if a tensor was deleted in the meantime: the job is then repeated and stores it.
     """
     if not verified:
         return
@@ -179,9 +179,7 @@ def attach_recipes(session: WriteSession, verified: Sequence[VerifiedFile]) -> N
     for each in verified:
         contents = wanted[each.file.id]
         if not contents <= found.keys():
-            raise Conflict(
-                f"tensors of file {each.file.sha256} were deleted meanwhile; repeat the job"
-            )
+            raise Unavailable(f"tensors of file {each.file.sha256} were deleted meanwhile")
         each.file.recipe_tensor_id = found[each.recipe_id]
         each.file.state = "ingested"
         each.file.kind = each.recipe.kind

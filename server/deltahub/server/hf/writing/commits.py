@@ -16,6 +16,7 @@ from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.catalog.commit import CommitResult, commit
 from deltahub.registry.catalog.entries import EntryInfo, entries_at
+from deltahub.registry.catalog.failed_ingest import ingest_again
 from deltahub.registry.catalog.operations import (
     AddFile,
     CopyFile,
@@ -98,6 +99,9 @@ def preupload(
             found = resolve_revision(session, repository, unescaped(revision))
             commit = found.commit
             entries = entries_at(session, found, {_IGNORE, *(file.path for file in body.files)})
+    if commit is not None:
+        # A client sends no commit if no file changed.
+        ingest_again(hub.registry, caller, name, commit)
     try:
         ignore = _ignore(hub, body.git_ignore, entries.get(_IGNORE))
         ignored = {file.path for file in body.files if ignore.is_ignored(file.path)}
