@@ -3,77 +3,15 @@
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from deltahub.registry.db.models import Job
 from deltahub.registry.jobs import queue
 from deltahub.registry.registry import Registry
-from deltahub.registry.settings import Settings
-
-PROCESS = Path(__file__).parents[1] / "support" / "registry" / "engine_process.py"
-
-
-@pytest.fixture
-def registry(tmp_path: Path) -> Iterator[Registry]:
-    with Registry.open(Settings(data_dir=tmp_path / "data")) as opened:
-        yield opened
-
-
-@pytest.fixture
-def start_worker(registry: Registry) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start() -> subprocess.Popen[bytes]:
-        started.append(launch(registry))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-
-
-@pytest.fixture(scope="module")
-def working(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
-    """A registry with a worker, for jobs that do not end it."""
-    folder = tmp_path_factory.mktemp("working")
-    with Registry.open(Settings(data_dir=folder / "data")) as opened:
-        worker = launch(opened)
-        yield opened
-        worker.kill()
-        worker.wait()
-
-
-def launch(registry: Registry) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-W", "error", PROCESS, registry.data_dir])
-
-
-def enqueue(registry: Registry, kind: str, **payload: Any) -> str:
-    with registry.db.write() as session:
-        return queue.enqueue(session, kind, payload)
-
-
-def look(registry: Registry, job_id: str) -> Job:
-    with registry.db.read() as session:
-        return session.get_one(Job, job_id)
-
-
-def wait_for(registry: Registry, job_id: str, *states: str) -> Job:
-    deadline = time.monotonic() + 30
-    while (job := look(registry, job_id)).state not in states:
-        assert time.monotonic() < deadline, f"still {job.state}"
-        time.sleep(0.02)
-    return job
-
-
-def steps(registry: Registry, job_id: str) -> list[str]:
-    path = registry.data_dir / f"steps-{job_id}"
-    return path.read_text().split() if path.exists() else []
-
+from support.registry.engine_jobs import enqueue, look, steps, wait_for
 
 StartWorker = Callable[[], subprocess.Popen[bytes]]
 

@@ -6,11 +6,15 @@ Jobs write a line to the file `steps-<job>` in the data folder for each step tha
 import errno
 import os
 import signal
+import sqlite3
 import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
+
+from sqlalchemy import Engine as SqlEngine
+from sqlalchemy import event
 
 from deltahub.registry.data_folder import WORKER, WORKER_LOCK, DataFolderLock
 from deltahub.registry.errors import HashMismatch, StorageFull, Unavailable
@@ -19,6 +23,7 @@ from deltahub.registry.settings import Settings
 from deltahub.registry.storage.base import StoreFull, StoreUnavailable
 from deltahub.workers.context import JobContext
 from deltahub.workers.engine import Engine
+from deltahub.workers.engine_file import DATABASE_NAME
 from deltahub.workers.settings import WorkerSettings
 
 
@@ -104,6 +109,23 @@ def poison(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
+def hoard(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
+    """payload["n"] steps whose results take 20 kB each in the engine's file."""
+    total = 0
+    for i in range(payload["n"]):
+        total += len(context.step(f"hoard {i}", lambda: "x" * 20_000))
+    return {"total": total}
+
+
+def limit_engine_file() -> None:
+    """Let the engine's file grow to 1.6 MB. SQLite then fails as on a full disk."""
+
+    @event.listens_for(SqlEngine, "connect")
+    def limit(connection: sqlite3.Connection, _record: object) -> None:
+        if Path(connection.execute("PRAGMA database_list").fetchone()[2]).name == DATABASE_NAME:
+            connection.execute("PRAGMA max_page_count = 400")
+
+
 KINDS = {
     "poison": poison,
     "count": count,
@@ -111,12 +133,15 @@ KINDS = {
     "flicker": flicker,
     "broken": broken,
     "lack": lack,
+    "hoard": hoard,
 }
 
 
 def main(data_dir: Path) -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    if (data_dir / "small-engine-file").exists():
+        limit_engine_file()
     registry = Registry.open(Settings(data_dir=data_dir))
     with DataFolderLock(registry.data_dir, WORKER_LOCK, WORKER):
         settings = WorkerSettings(poll_interval_s=0.05, max_attempts=1, turn_s=0.1)

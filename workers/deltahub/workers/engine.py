@@ -18,7 +18,7 @@ from dbos import DBOS, DBOSConfig, SetWorkflowID, WorkflowStatus
 
 from deltahub.registry.db.models import Job
 from deltahub.registry.errors import JobFailed, StorageFull, Unavailable
-from deltahub.registry.jobs import queue, worker_health
+from deltahub.registry.jobs import health, queue
 from deltahub.registry.registry import Registry
 from deltahub.workers import engine_file
 from deltahub.workers.attempts import Attempt, AttemptRunner, EngineFailed, JobFunction
@@ -99,7 +99,7 @@ class Engine:
         deadline = time.monotonic() + self._settings.stop_grace_s
         while self._runner.n_steps and time.monotonic() < deadline:
             time.sleep(0.02)
-        worker_health.mark_gone(self._registry)
+        health.mark_gone(self._registry)
 
     def _launch(self) -> None:
         config: DBOSConfig = {
@@ -246,7 +246,7 @@ class Engine:
         now = time.monotonic()
         if now - self._seen_at >= _SEEN_INTERVAL_S:
             self._seen_at = now
-            worker_health.mark_seen(self._registry)
+            health.mark_seen(self._registry)
 
 
 def _is_unfinished(status: WorkflowStatus) -> bool:

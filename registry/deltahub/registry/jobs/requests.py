@@ -12,7 +12,7 @@ from deltahub.registry.access.permissions import allowed, full_name
 from deltahub.registry.db.models import Job, Repository, User, utc_now
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.errors import JobNotFound
-from deltahub.registry.jobs import queue, worker_health
+from deltahub.registry.jobs import health, queue
 from deltahub.registry.names import quoted
 from deltahub.registry.registry import Registry
 
@@ -130,7 +130,7 @@ def _info(reg: Registry, session: ReadSession, job: Job) -> JobInfo:
 def _waits_for(reg: Registry, job: Job) -> str | None:
     if job.state not in queue.ACTIVE:
         return None
-    problem = worker_health.worker_problem(reg)
+    problem = health.worker_problem(reg)
     if problem is not None:
         return f"a worker: {problem}"
     if job.state == "running":

@@ -25,6 +25,7 @@ def is_transient(error: BaseException) -> bool:
 
 def code_of(error: BaseException) -> str:
     """The stable code of a transient error."""
-    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+    has_no_room = isinstance(error, OSError) and error.errno in _NO_ROOM
+    if has_no_room or isinstance(error, StorageFull | StoreFull):
         return StorageFull.code
-    return str(getattr(error, "code", Unavailable.code))
+    return Unavailable.code

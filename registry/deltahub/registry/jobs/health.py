@@ -1,22 +1,55 @@
-"""Whether a worker lives and takes jobs.
+"""The health of a hub: whether its database answers, and whether a worker takes jobs.
 
 A worker touches a file in the data folder after it has looked for jobs and started those that may
 run. The age of the file is the sign of life. A lock would say less: a process that hangs or dies at
 every start holds it too.
 """
 
+import logging
 import time
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Literal
 
+from sqlalchemy import select
+
+from deltahub.registry.db.models import Job
+from deltahub.registry.errors import DataLost, StorageFull, Unavailable
 from deltahub.registry.registry import Registry
 
 SEEN_FILE: Final = "worker.seen"
 # A worker that has not looked for jobs for so many seconds counts as dead. It looks several times a
 # second, but may wait for the database's lock for half a minute.
 SILENT_S: Final = 60.0
+log = logging.getLogger(__name__)
+
 _WAY_OUT: Final = (
     "the operator finds the reason in the log of `deltahub serve` or `deltahub worker`"
 )
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A part of the hub that does not work, and why."""
+
+    part: Literal["database", "worker"]
+    message: str
+
+
+def problems(reg: Registry) -> list[Problem]:
+    """The parts of the hub that do not work."""
+    found = []
+    try:
+        with reg.db.read() as session:
+            session.scalar(select(Job.id).limit(1))
+    except (DataLost, StorageFull, Unavailable) as error:
+        # Not the error's own message: it may name the database's host, and everybody may ask.
+        log.warning("the hub is degraded: %s", error)
+        what = "is damaged" if isinstance(error, DataLost) else "does not answer"
+        found.append(Problem("database", f"the database {what}; the server's log says why"))
+    worker = worker_problem(reg)
+    if worker is not None:
+        found.append(Problem("worker", worker))
+    return found
 
 
 def mark_seen(reg: Registry) -> None:
