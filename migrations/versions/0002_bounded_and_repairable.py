@@ -23,3 +23,9 @@ def upgrade() -> None:
         sqlite_where=sa.text("lost IS NOT NULL"),
         postgresql_where=sa.text("lost IS NOT NULL"),
     )
+    with op.batch_alter_table("jobs") as jobs:
+        for name, kind in (("size_bytes", sa.BigInteger()), ("attempts", sa.Integer())):
+            jobs.add_column(sa.Column(name, kind, nullable=False, server_default="0"))
+        for name in ("due_at", "turn_at", "failing_since", "retry_at"):
+            jobs.add_column(sa.Column(name, MOMENT))
+        jobs.create_index("ix_jobs_turns", ["user_id", "turn_at"])

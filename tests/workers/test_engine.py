@@ -3,77 +3,15 @@
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from deltahub.registry.db.models import Job
 from deltahub.registry.jobs import queue
 from deltahub.registry.registry import Registry
-from deltahub.registry.settings import Settings
-
-PROCESS = Path(__file__).parents[1] / "support" / "registry" / "engine_process.py"
-
-
-@pytest.fixture
-def registry(tmp_path: Path) -> Iterator[Registry]:
-    with Registry.open(Settings(data_dir=tmp_path / "data")) as opened:
-        yield opened
-
-
-@pytest.fixture
-def start_worker(registry: Registry) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start() -> subprocess.Popen[bytes]:
-        started.append(launch(registry))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-
-
-@pytest.fixture(scope="module")
-def working(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
-    """A registry with a worker, for jobs that do not end it."""
-    folder = tmp_path_factory.mktemp("working")
-    with Registry.open(Settings(data_dir=folder / "data")) as opened:
-        worker = launch(opened)
-        yield opened
-        worker.kill()
-        worker.wait()
-
-
-def launch(registry: Registry) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-W", "error", PROCESS, registry.data_dir])
-
-
-def enqueue(registry: Registry, kind: str, **payload: Any) -> str:
-    with registry.db.write() as session:
-        return queue.enqueue(session, kind, payload)
-
-
-def look(registry: Registry, job_id: str) -> Job:
-    with registry.db.read() as session:
-        return session.get_one(Job, job_id)
-
-
-def wait_for(registry: Registry, job_id: str, *states: str) -> Job:
-    deadline = time.monotonic() + 30
-    while (job := look(registry, job_id)).state not in states:
-        assert time.monotonic() < deadline, f"still {job.state}"
-        time.sleep(0.02)
-    return job
-
-
-def steps(registry: Registry, job_id: str) -> list[str]:
-    path = registry.data_dir / f"steps-{job_id}"
-    return path.read_text().split() if path.exists() else []
-
+from support.registry.engine_jobs import enqueue, look, steps, wait_for
 
 StartWorker = Callable[[], subprocess.Popen[bytes]]
 
@@ -101,7 +39,7 @@ def test_a_job_whose_worker_was_killed_goes_on_at_the_step_in_hand(
     assert steps(registry, job_id) == ["0", "1", "2", "3", "4", "5"]
 
 
-def test_jobs_run_one_at_a_time_oldest_first_also_after_a_kill(
+def test_jobs_run_one_at_a_time_also_after_a_kill(
     registry: Registry, start_worker: StartWorker
 ) -> None:
     first = enqueue(registry, "count", n=3, step_s=0.1, die_in=1)
@@ -187,7 +125,7 @@ def test_losing_the_engines_own_file_only_means_starting_over(
 
 def test_a_refusal_fails_at_once_and_keeps_its_code(working: Registry) -> None:
     job = wait_for(working, enqueue(working, "refuse"), "failed", "done")
-    assert (job.error_code, job.error) == ("storage_full", "no room for 7 bytes")
+    assert (job.error_code, job.error) == ("hash_mismatch", "the file has another SHA-256")
     assert steps(working, job.id) == ["refused"]
 
 

@@ -117,7 +117,10 @@ class JobError:
 
 @dataclass(frozen=True)
 class Job:
-    """Background work. state: queued, running, done, failed or cancelled."""
+    """Background work. state: queued, running, done, failed or cancelled.
+
+    waits_for: what an unfinished job waits for; None while it runs, and from an older hub.
+    """
 
     id: str
     kind: str
@@ -125,6 +128,7 @@ class Job:
     progress: Mapping[str, Any] | None = None
     result: Mapping[str, Any] | None = None
     error: JobError | None = None
+    waits_for: str | None = None
     created_at: str | None = None
     started_at: str | None = None
     finished_at: str | None = None

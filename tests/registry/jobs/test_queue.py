@@ -1,14 +1,18 @@
 """Jobs: state changes, and which callers see a job."""
 
+import os
+import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from deltahub.registry import Caller, Registry
 from deltahub.registry.access import organizations
+from deltahub.registry.db.models import Job, utc_now
 from deltahub.registry.errors import Forbidden, JobNotFound, Unauthorized
-from deltahub.registry.jobs import queue, requests
+from deltahub.registry.jobs import health, queue, requests
 from support.registry.opened import caller, opened_registry, push
 
 
@@ -60,11 +64,11 @@ def test_a_finished_job_stays_as_it_is(reg: Registry, alice: Caller) -> None:
 
 
 def test_jobs_are_taken_up_in_order_and_by_kind(reg: Registry) -> None:
-    first, second, third = (enqueue(reg, kind=kind) for kind in ("ingest", "replan", "ingest"))
+    first, third, second = (enqueue(reg, kind=kind) for kind in ("ingest", "replan", "ingest"))
     with reg.db.read() as session:
         assert [job.id for job in queue.next_queued(session, 10)] == [first, second, third]
         assert [job.id for job in queue.next_queued(session, 1)] == [first]
-        assert [job.id for job in queue.next_queued(session, 10, ["replan"])] == [second]
+        assert [job.id for job in queue.next_queued(session, 10, ["replan"])] == [third]
     with reg.db.write() as session:
         queue.mark_running(session, first)
         assert [job.id for job in queue.next_queued(session, 10)] == [second, third]
@@ -146,3 +150,100 @@ def test_a_job_of_a_transaction_that_failed_does_not_exist(reg: Registry) -> Non
         enqueue_and_fail()
     with reg.db.read() as session:
         assert queue.next_queued(session) == []
+
+
+def fail_for_a_moment(reg: Registry, job_id: str, attempt: int, patience_s: float = 3600) -> None:
+    with reg.db.write() as session:
+        error = ("storage_full", "the disk is full")
+        queue.postpone(session, job_id, attempt, error, longest_pause_s=300, patience_s=patience_s)
+
+
+def run_again_now(reg: Registry, job_id: str) -> None:
+    with reg.db.write() as session:
+        session.get_one(Job, job_id).retry_at = None
+        assert queue.mark_running(session, job_id)
+
+
+def test_a_job_that_failed_for_a_moment_waits_with_its_reason_and_growing_pauses(
+    reg: Registry, alice: Caller
+) -> None:
+    health.mark_seen(reg)
+    job_id = enqueue(reg, alice)
+    for attempt, pause_s in enumerate([1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]):
+        run_again_now(reg, job_id)
+        before = utc_now()
+        fail_for_a_moment(reg, job_id, attempt)
+        pause, after = timedelta(seconds=pause_s), utc_now()
+        info = requests.get_job(reg, alice, job_id)
+        assert (info.state, info.attempts, info.started_at) == ("queued", attempt + 1, None)
+        assert (info.error_code, info.error) == ("storage_full", "the disk is full")
+        assert info.waits_for is not None
+        assert "the disk is full" in info.waits_for
+        assert info.retry_at is not None
+        assert before + pause <= info.retry_at <= after + pause
+    run_again_now(reg, job_id)
+    with reg.db.write() as session:
+        assert queue.mark_done(session, job_id, {})
+    info = requests.get_job(reg, alice, job_id)
+    assert (info.state, info.error, info.retry_at, info.waits_for) == ("done", None, None, None)
+
+
+def test_a_job_that_fails_for_longer_than_the_patience_fails_for_good(
+    reg: Registry, alice: Caller
+) -> None:
+    job_id = enqueue(reg, alice)
+    run_again_now(reg, job_id)
+    fail_for_a_moment(reg, job_id, 0)
+    run_again_now(reg, job_id)
+    fail_for_a_moment(reg, job_id, 1, patience_s=0)
+    info = requests.get_job(reg, alice, job_id)
+    assert (info.state, info.error_code) == ("failed", "storage_full")
+    assert info.error is not None
+    assert info.error.startswith("the disk is full (tried 2 times since ")
+
+
+def test_a_job_that_waits_for_its_next_attempt_is_cancelled_at_once(
+    reg: Registry, alice: Caller
+) -> None:
+    job_id = enqueue(reg, alice)
+    run_again_now(reg, job_id)
+    fail_for_a_moment(reg, job_id, 0)
+    info = requests.cancel_job(reg, alice, job_id)
+    assert (info.state, info.error) == ("cancelled", None)
+
+
+def test_a_running_job_that_should_stop_is_not_repeated(reg: Registry, alice: Caller) -> None:
+    job_id = enqueue(reg, alice)
+    run_again_now(reg, job_id)
+    requests.cancel_job(reg, alice, job_id)
+    fail_for_a_moment(reg, job_id, 0)
+    assert requests.get_job(reg, alice, job_id).state == "cancelled"
+
+
+def test_an_attempt_that_is_over_does_not_stop_the_next_one(reg: Registry, alice: Caller) -> None:
+    job_id = enqueue(reg, alice)
+    run_again_now(reg, job_id)
+    fail_for_a_moment(reg, job_id, 0)
+    run_again_now(reg, job_id)
+    fail_for_a_moment(reg, job_id, 0)
+    assert requests.get_job(reg, alice, job_id).state == "running"
+
+
+def test_a_job_says_whether_it_waits_for_a_worker_or_for_its_turn(
+    reg: Registry, alice: Caller
+) -> None:
+    job_id = enqueue(reg, alice)
+    waits_for = requests.get_job(reg, alice, job_id).waits_for
+    assert waits_for is not None
+    assert waits_for.startswith("a worker: no worker runs on this hub")
+    health.mark_seen(reg)
+    assert requests.get_job(reg, alice, job_id).waits_for == "its turn: other jobs run before it"
+    run_again_now(reg, job_id)
+    assert requests.get_job(reg, alice, job_id).waits_for is None
+    long_ago = time.time() - 100
+    os.utime(reg.data_dir / health.SEEN_FILE, (long_ago, long_ago))
+    waits_for = requests.get_job(reg, alice, job_id).waits_for
+    assert waits_for is not None
+    assert "no worker has looked for jobs for 1" in waits_for
+    health.mark_gone(reg)
+    assert [each.part for each in health.problems(reg)] == ["worker"]

@@ -59,10 +59,6 @@ def test_the_documentation_is_served(hub: RunningHub) -> None:
         assert (root.status, root.headers["Location"]) == (307, "/docs")
 
 
-def test_the_hub_says_that_it_is_well(hub: RunningHub) -> None:
-    assert hub.call("GET", "/v1/health").json()["status"] == "ok"
-
-
 def test_a_token_says_whose_it_is(hub: RunningHub) -> None:
     token = hub.user("whoami-user", "read")
     assert hub.call("GET", "/v1/whoami", token=token).json() == {

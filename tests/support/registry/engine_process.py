@@ -3,21 +3,27 @@
 Jobs write a line to the file `steps-<job>` in the data folder for each step that really runs.
 """
 
+import errno
 import os
 import signal
+import sqlite3
 import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import Engine as SqlEngine
+from sqlalchemy import event
+
 from deltahub.registry.data_folder import WORKER, WORKER_LOCK, DataFolderLock
-from deltahub.registry.errors import StorageFull
+from deltahub.registry.errors import HashMismatch, StorageFull, Unavailable
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
-from deltahub.registry.storage.base import StoreUnavailable
+from deltahub.registry.storage.base import StoreFull, StoreUnavailable
 from deltahub.workers.context import JobContext
 from deltahub.workers.engine import Engine
+from deltahub.workers.engine_file import DATABASE_NAME
 from deltahub.workers.settings import WorkerSettings
 
 
@@ -46,12 +52,36 @@ def count(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
-    def full() -> None:
+    def refused() -> None:
         note(context, "refused")
-        raise StorageFull("no room for 7 bytes")
+        raise HashMismatch("the file has another SHA-256")
 
-    context.step("refuse", full)
+    context.step("refuse", refused)
     return {}
+
+
+LACKS: dict[str, Exception] = {
+    "store_full": StoreFull("no room for pack 7"),
+    "storage_full": StorageFull("the disk has no room"),
+    "store_unavailable": StoreUnavailable("the disk does not answer"),
+    "unavailable": Unavailable("the database stayed locked"),
+    "no_space": OSError(errno.ENOSPC, "No space left on device"),
+    "io_error": OSError(errno.EIO, "Input/output error"),
+    "memory": MemoryError("no memory"),
+}
+
+
+def lack(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
+    """Fails with LACKS[payload["error"]] until the data folder has a file of the job's name."""
+
+    def second() -> int:
+        if not (context.registry.data_dir / f"enough-{context.job_id}").exists():
+            raise LACKS[payload["error"]]
+        return note(context, "second")
+
+    got = context.step("first", lambda: note(context, "first"))
+    got += second() if payload.get("between_steps") else context.step("second", second)
+    return {"got": got}
 
 
 def flicker(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
@@ -79,15 +109,43 @@ def poison(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-KINDS = {"poison": poison, "count": count, "refuse": refuse, "flicker": flicker, "broken": broken}
+def hoard(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
+    """payload["n"] steps whose results take 20 kB each in the engine's file."""
+    total = 0
+    for i in range(payload["n"]):
+        total += len(context.step(f"hoard {i}", lambda: "x" * 20_000))
+    return {"total": total}
+
+
+def limit_engine_file() -> None:
+    """Let the engine's file grow to 1.6 MB. SQLite then fails as on a full disk."""
+
+    @event.listens_for(SqlEngine, "connect")
+    def limit(connection: sqlite3.Connection, _record: object) -> None:
+        if Path(connection.execute("PRAGMA database_list").fetchone()[2]).name == DATABASE_NAME:
+            connection.execute("PRAGMA max_page_count = 400")
+
+
+KINDS = {
+    "poison": poison,
+    "count": count,
+    "refuse": refuse,
+    "flicker": flicker,
+    "broken": broken,
+    "lack": lack,
+    "hoard": hoard,
+}
 
 
 def main(data_dir: Path) -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    if (data_dir / "small-engine-file").exists():
+        limit_engine_file()
     registry = Registry.open(Settings(data_dir=data_dir))
     with DataFolderLock(registry.data_dir, WORKER_LOCK, WORKER):
-        engine = Engine(registry, WorkerSettings(poll_interval_s=0.05, max_attempts=1), KINDS)
+        settings = WorkerSettings(poll_interval_s=0.05, max_attempts=1, turn_s=0.1)
+        engine = Engine(registry, settings, KINDS)
         engine.start()
         engine.run(stop)
         assert "torch" not in sys.modules

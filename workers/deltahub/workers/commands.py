@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 if TYPE_CHECKING:
-    from deltahub.workers.engine import Engine
+    from deltahub.registry.registry import Registry
 
 
 @click.command()
@@ -60,9 +60,6 @@ def _work(data_dir: Path | None, stop: threading.Event) -> None:
     from deltahub.registry.registry import Registry
     from deltahub.registry.settings import Settings
     from deltahub.registry.storage.base import StoreError
-    from deltahub.workers.engine import Engine
-    from deltahub.workers.jobs.kinds import KINDS
-    from deltahub.workers.settings import WorkerSettings
 
     chosen: dict[str, Any] = {} if data_dir is None else {"data_dir": data_dir}
     try:
@@ -71,7 +68,7 @@ def _work(data_dir: Path | None, stop: threading.Event) -> None:
         raise click.ClickException(f"cannot open the data folder: {error}") from error
     try:
         with DataFolderLock(registry.data_dir, WORKER_LOCK, WORKER):
-            _run(Engine(registry, WorkerSettings(), KINDS), stop)
+            _run(registry, stop)
     except DataFolderBusy as error:
         way_out = (
             f"`{GC}` has the data folder {error.folder} to itself ({error.holder}); "
@@ -85,15 +82,21 @@ def _work(data_dir: Path | None, stop: threading.Event) -> None:
         sys.exit(EXIT_BUSY)
 
 
-def _run(engine: "Engine", stop: threading.Event) -> NoReturn:
+def _run(registry: "Registry", stop: threading.Event) -> NoReturn:
     """Run jobs until `stop` is set, then end the process.
 
     It never returns, because unfinished jobs block in threads that cannot be joined. The next
     worker resumes them. The system releases the lock of the data folder.
     """
+    from deltahub.workers.engine import Engine
+    from deltahub.workers.jobs.kinds import KINDS
+    from deltahub.workers.settings import WorkerSettings
+
     log = logging.getLogger(__name__)
     status = 1
+    settings = WorkerSettings()
     try:
+        engine = Engine(registry, settings, KINDS)
         engine.start()
         log.info("worker is ready")
         engine.run(stop)

@@ -7,10 +7,11 @@ from typing import Protocol, TypeVar
 
 from deltahub.codecs.errors import CodecError
 from deltahub.registry.downloads.file_reader import FileReader
-from deltahub.registry.errors import JobFailed, RegistryError, Unavailable
+from deltahub.registry.errors import JobFailed, RegistryError
 from deltahub.registry.jobs import queue
+from deltahub.registry.jobs.transient import code_of, is_transient
 from deltahub.registry.registry import Registry
-from deltahub.registry.storage.base import StoreError, StoreUnavailable
+from deltahub.registry.storage.base import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -23,18 +24,23 @@ class StepRunner(Protocol):
     def __call__(self, name: str, function: Callable[[], T]) -> T: ...
 
 
-# Pauses in seconds before each retry of a step whose store did not answer.
-RETRY_DELAYS_S = (0.2, 1.0, 5.0)
+# Pauses in seconds before a step is tried again within a job's turn. If the error stays, the job is
+# queued again and other jobs run meanwhile.
+RETRY_DELAYS_S = (0.2, 1.0)
 # Shortest time between two progress reports of the same stage.
 REPORT_INTERVAL_S = 0.5
 
 
 class StepFailed(Exception):
-    """A step failed, now or before a restart. Has the error's stable code and message."""
+    """A step failed, now or before a restart. Has the error's stable code and message.
 
-    def __init__(self, code: str, message: str) -> None:
+    is_transient: the error passes by itself, so that the job should be repeated.
+    """
+
+    def __init__(self, code: str, message: str, *, is_transient: bool = False) -> None:
         super().__init__(message)
         self.code = code
+        self.is_transient = is_transient
 
 
 class JobCancelled(Exception):
@@ -62,30 +68,32 @@ class JobContext:
         The result must be plain JSON. A step that a crash interrupted runs again, so `function`
         must be idempotent. Raises StepFailed for its errors, and JobCancelled.
         """
-        self.check_cancel()
         return self._run_step(name, lambda: self._attempt(name, function))
 
     def _attempt(self, name: str, function: Callable[[], T]) -> T:
         for delay_s in (*RETRY_DELAYS_S, None):
             try:
+                self.check_cancel()
                 return function()
-            except (StoreUnavailable, Unavailable) as error:
+            except (JobCancelled, StepFailed):
+                raise
+            except Exception as error:
+                if not is_transient(error):
+                    raise self._failure(name, error) from error
                 if delay_s is None:
-                    raise StepFailed(error.code, str(error)) from error
+                    raise StepFailed(code_of(error), str(error), is_transient=True) from error
                 log.warning(
                     "job=%s step=%s retried in %.1f s: %s", self.job_id, name, delay_s, error
                 )
                 time.sleep(delay_s)
-                self.check_cancel()
-            except (RegistryError, CodecError, StoreError) as error:
-                raise StepFailed(error.code, str(error)) from error
-            except (JobCancelled, StepFailed):
-                raise
-            except Exception as error:
-                # A bug or a failing machine: the job stops, and the log has the traceback.
-                log.exception("job=%s step=%s broke", self.job_id, name)
-                raise StepFailed(JobFailed.code, f"{type(error).__name__}: {error}") from error
         raise AssertionError("the last try returns or raises")
+
+    def _failure(self, name: str, error: Exception) -> StepFailed:
+        if isinstance(error, RegistryError | CodecError | StoreError):
+            return StepFailed(error.code, str(error))
+        # A bug or a failing machine: the job stops, and the log has the traceback.
+        log.error("job=%s step=%s broke", self.job_id, name, exc_info=error)
+        return StepFailed(JobFailed.code, f"{type(error).__name__}: {error}")
 
     def check_cancel(self) -> None:
         """Raise JobCancelled if the job was cancelled. Long steps call this now and then."""

@@ -1,68 +1,45 @@
-"""Runs the registry's jobs as durable DBOS workflows of named steps. No other file uses DBOS.
+"""Runs the registry's jobs as durable DBOS workflows of named steps.
 
-Each row of the `jobs` table is run by the workflow with the same id. DBOS records finished steps in
-a file of its own, so that a worker resumes a job at its first unfinished step. If that file is
-lost, jobs start from the beginning: every step may run twice.
+Each attempt of a job is a workflow. DBOS records finished steps in a file of its own, so that a
+worker resumes a job at its first unfinished step. If that file is lost, jobs start from the
+beginning: every step may run twice.
+
+A job needs a turn to run. It gives it up when it is over, when it has to be repeated later, and
+between steps when another job should run first (registry/jobs/order.py). In the last case its
+thread waits for the next turn.
 """
 
-import json
 import logging
-import sqlite3
 import threading
 import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Mapping
 
-from dbos import DBOS, DBOSConfig, Serializer, SetWorkflowID, WorkflowStatus
+from dbos import DBOS, DBOSConfig, SetWorkflowID, WorkflowStatus
 
 from deltahub.registry.db.models import Job
-from deltahub.registry.downloads.file_reader import FileReader
-from deltahub.registry.errors import JobFailed, Unavailable
-from deltahub.registry.jobs import queue
+from deltahub.registry.errors import JobFailed, StorageFull, Unavailable
+from deltahub.registry.jobs import health, queue
 from deltahub.registry.registry import Registry
-from deltahub.workers.context import JobCancelled, JobContext, StepFailed
+from deltahub.workers import engine_file
+from deltahub.workers.attempts import Attempt, AttemptRunner, EngineFailed, JobFunction
+from deltahub.workers.engine_file import EngineFileDamaged, engine_errors
+from deltahub.workers.serializer import JsonSerializer
 from deltahub.workers.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-JobFunction = Callable[[JobContext, dict[str, Any]], dict[str, Any]]
-
 # Increase it when the order or the results of any job's steps change: jobs that older code began
 # then start from the beginning, instead of replaying steps that no longer fit.
-STEPS_VERSION = "3"
+STEPS_VERSION = "4"
 # DBOS needs an id that is unique among live processes, and resumes workflows of the same id. A
 # constant is both, because the lock of the data folder allows one worker.
 EXECUTOR_ID = "worker"
-DATABASE_NAME = "jobs.sqlite"
 CLEANUP_INTERVAL_S = 5.0
 # Longest time between two queries for queued jobs, even if the database did not change.
 MAX_QUERY_INTERVAL_S = 2.0
+_SEEN_INTERVAL_S = 2.0
 _UNFINISHED = ["PENDING", "ENQUEUED", "DELAYED"]
 _FINISHED = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
-
-
-class JsonSerializer(Serializer):
-    """JSON instead of the default pickle, because unpickling a modified file would run code."""
-
-    def serialize(self, data: Any) -> str:
-        if isinstance(data, BaseException):
-            code = getattr(data, "code", JobFailed.code)
-            return json.dumps({"error": {"code": str(code), "message": str(data)}})
-        return json.dumps({"value": data})
-
-    def deserialize(self, serialized_data: str) -> Any:
-        data = json.loads(serialized_data)
-        if "error" not in data:
-            return data["value"]
-        code, message = data["error"]["code"], data["error"]["message"]
-        if code == JobCancelled.code:
-            return JobCancelled(message)
-        return StepFailed(code, message)
-
-    def name(self) -> str:
-        return "deltahub_json"
 
 
 class Engine:
@@ -73,26 +50,61 @@ class Engine:
     ) -> None:
         self._registry = registry
         self._settings = settings
-        self._kinds = kinds
-        # One cache of decoded blocks for all jobs of the process.
-        self._reader = FileReader(registry)
-        self._is_stopping = threading.Event()
-        self._lock = threading.Lock()
-        self._active: set[str] = set()  # jobs started here, or that DBOS will resume here
-        self._in_thread: set[str] = set()  # jobs that a thread runs
+        self._runner = AttemptRunner(registry, settings, kinds)
+        self._path = registry.data_dir / engine_file.DATABASE_NAME
         self._is_recovering = True  # DBOS may still resume workflows of an earlier process
         self._is_clean = False  # the DBOS file had no workflow, and none was started since
-        self._n_steps = 0  # steps that run now
+        self._runner.n_steps = 0  # steps that run now
         self._cleaned_at = 0.0
         # Version of the database at the query after which no queued job was left.
         self._drained_version: int | None = None
         self._queried_at = 0.0
+        self._seen_at = 0.0
 
-        path = registry.data_dir / DATABASE_NAME
-        _use_write_ahead_log(path)
+    def start(self) -> None:
+        """Start DBOS, and resume the jobs that an earlier process left unfinished."""
+        engine_file.prepare(self._path)
+        try:
+            self._launch()
+        except (StorageFull, Unavailable):
+            raise
+        except Exception as error:
+            # The check of the file finds no missing table, for example.
+            DBOS.destroy(destroy_registry=True)
+            engine_file.set_aside(self._path, error)
+            engine_file.prepare(self._path)
+            self._launch()
+        self._resume()
+
+    def run(self, stop: threading.Event) -> None:
+        """Start jobs as their turn comes until `stop` is set; then wait for running steps.
+
+        Waits at most stop_grace_s seconds. The process must end after this, because the threads of
+        unfinished jobs block for ever. The next worker resumes these jobs. EngineFileDamaged: the
+        file was set aside, and the next worker starts unfinished jobs from the beginning.
+        """
+        while not stop.wait(self._settings.poll_interval_s):
+            try:
+                self._start_ready()
+                self._clean_up()
+                self._mark_seen()
+            except (StorageFull, Unavailable) as error:
+                log.warning("looking for jobs again later: %s", error)
+            except EngineFileDamaged as error:
+                self._runner.damage = error
+            if self._runner.damage is not None:
+                engine_file.set_aside(self._path, self._runner.damage)
+                raise self._runner.damage
+        self._runner.is_stopping.set()
+        deadline = time.monotonic() + self._settings.stop_grace_s
+        while self._runner.n_steps and time.monotonic() < deadline:
+            time.sleep(0.02)
+        health.mark_gone(self._registry)
+
+    def _launch(self) -> None:
         config: DBOSConfig = {
             "name": "deltahub",
-            "system_database_url": f"sqlite:///{path}",
+            "system_database_url": f"sqlite:///{self._path}",
             "application_version": STEPS_VERSION,
             "executor_id": EXECUTOR_ID,
             "serializer": JsonSerializer(),
@@ -104,160 +116,117 @@ class Engine:
         }
         self._dbos = DBOS(config=config)
 
-        def job(job_id: str, kind: str, payload: dict[str, Any]) -> None:
-            self._run_job(job_id, kind, payload)
+        def job(job_id: str, number: int) -> None:
+            self._runner.run(Attempt(job_id, number))
 
-        self._workflow = DBOS.workflow(name="job", max_recovery_attempts=settings.max_attempts)(job)
+        attempts = self._settings.max_attempts
+        self._workflow = DBOS.workflow(name="job", max_recovery_attempts=attempts)(job)
+        with engine_errors():
+            DBOS.launch()
 
-    def start(self) -> None:
-        """Start DBOS, and resume the jobs that an earlier process left unfinished."""
-        DBOS.launch()
-        for job in self._running_rows():
-            self._resume_row(job.id, job.kind, job.payload)
-
-    def run(self, stop: threading.Event) -> None:
-        """Start queued jobs, oldest first, until `stop` is set; then wait for running steps.
-
-        Waits at most stop_grace_s seconds. The process must end after this, because the threads of
-        unfinished jobs block for ever. The next worker resumes these jobs.
-        """
-        while not stop.wait(self._settings.poll_interval_s):
-            try:
-                self._start_queued()
-                self._clean_up()
-            except Unavailable as error:
-                log.warning("looking for jobs again later: %s", error)
-        self._is_stopping.set()
-        deadline = time.monotonic() + self._settings.stop_grace_s
-        while self._n_steps and time.monotonic() < deadline:
-            time.sleep(0.02)
-
-    def _start_queued(self) -> None:
-        with self._lock:
-            n_free = self._settings.concurrency - len(self._active)
-        if n_free <= 0:
-            return
-        version = self._registry.db.version()  # before the query: later writes change the version
-        now = time.monotonic()
-        if (
-            version is not None
-            and version == self._drained_version
-            and now - self._queried_at < MAX_QUERY_INTERVAL_S
-        ):
-            return
+    def _resume(self) -> None:
+        """Resume, restart or end the jobs that an earlier process began."""
+        with engine_errors():
+            found = DBOS.list_workflows(status=_UNFINISHED, load_input=False, load_output=False)
+            unfinished = {w.workflow_id for w in found if w.app_version == STEPS_VERSION}
+            outdated = [w.workflow_id for w in found if w.app_version != STEPS_VERSION]
+            if outdated:
+                DBOS.delete_workflows(outdated)
         with self._registry.db.read() as session:
-            queued = queue.next_queued(session, n_free)
-        self._drained_version = version if len(queued) < n_free else None
-        self._queried_at = now
-        for job in queued:
-            self._start_workflow(job.id, job.kind, job.payload)
+            begun = queue.begun(session)
+        for job in begun:
+            attempt = Attempt.of(job)
+            if attempt.workflow_id in unfinished:
+                self._runner.expect(attempt)  # DBOS resumes it by itself
+                if job.state == "running":
+                    self._runner.turns.grant(attempt.workflow_id)
+            elif job.state == "running":
+                self._restart(job)
 
-    def _start_workflow(self, job_id: str, kind: str, payload: dict[str, Any]) -> None:
-        with self._lock:
-            if job_id in self._active:
-                return
-            self._active.add(job_id)
-        self._is_clean = False
-        with SetWorkflowID(job_id):
-            DBOS.start_workflow(self._workflow, job_id, kind, payload)
-
-    def _resume_row(self, job_id: str, kind: str, payload: dict[str, Any]) -> None:
-        """Resume, restart or end a job whose row says running, by the state of its workflow."""
-        status = DBOS.get_workflow_status(job_id)
-        if status is not None and _is_unfinished(status):
-            if status.app_version == STEPS_VERSION:
-                with self._lock:
-                    self._active.add(job_id)  # DBOS resumes it by itself
-                return
-            DBOS.delete_workflow(job_id)  # another version of the steps began it
-        elif status is not None:
-            self._fail_row(job_id, status)
-            return
-        self._start_workflow(job_id, kind, payload)
-
-    def _fail_row(self, job_id: str, status: WorkflowStatus) -> None:
-        """Mark a job as failed whose workflow ended without writing a result."""
-        message = f"the job stopped without a result ({status.status}); push again to repeat it"
-        with self._registry.db.write() as session:
-            queue.mark_failed(session, job_id, JobFailed.code, message)
-
-    def _running_rows(self) -> list[Job]:
-        with self._registry.db.read() as session:
-            return queue.running(session)
-
-    def _run_job(self, job_id: str, kind: str, payload: dict[str, Any]) -> None:
-        with self._lock:
-            self._active.add(job_id)
-            self._in_thread.add(job_id)
-        try:
-            self._run_to_result(job_id, kind, payload)
-        finally:
-            with self._lock:
-                self._active.discard(job_id)
-                self._in_thread.discard(job_id)
-
-    def _run_to_result(self, job_id: str, kind: str, payload: dict[str, Any]) -> None:
-        context = JobContext(self._registry, self._reader, job_id, self._run_step)
-        started_at = time.monotonic()
-        try:
-            with self._registry.db.write() as session:
-                if not queue.mark_running(session, job_id):
-                    raise JobCancelled("cancelled before it began")
-            function = self._kinds.get(kind)
-            if function is None:
-                raise StepFailed(JobFailed.code, f"this version knows no job of kind {kind!r}")
-            result = function(context, payload)
-        except JobCancelled:
-            with self._registry.db.write() as session:
-                queue.mark_cancelled(session, job_id)
-        except Exception as error:
-            code = error.code if isinstance(error, StepFailed) else JobFailed.code
-            if not isinstance(error, StepFailed):
-                log.exception("job=%s kind=%s broke between steps", job_id, kind)
-            log.warning("job=%s kind=%s failed code=%s: %s", job_id, kind, code, error)
-            with self._registry.db.write() as session:
-                queue.mark_failed(session, job_id, code, str(error))
+    def _restart(self, job: Job) -> None:
+        """Start a running job that no thread runs, or end it by the state of its workflow."""
+        attempt = Attempt.of(job)
+        with engine_errors():
+            status = DBOS.get_workflow_status(attempt.workflow_id)
+        if status is not None and not _is_unfinished(status):
+            self._end_without_result(attempt, status)
         else:
+            self._start_workflow(attempt)
+
+    def _start_ready(self) -> None:
+        while self._runner.turns.n_free > 0:
+            version = self._registry.db.version()  # before the query: later writes change it
+            now = time.monotonic()
+            is_fresh = now - self._queried_at < MAX_QUERY_INTERVAL_S
+            if version is not None and version == self._drained_version and is_fresh:
+                return
+            with self._registry.db.read() as session:
+                is_drained = not queue.next_queued(session)
+            self._drained_version = version if is_drained else None
+            self._queried_at = now
+            if is_drained:
+                return
             with self._registry.db.write() as session:
-                queue.mark_done(session, job_id, result)
-            log.info(
-                "job=%s kind=%s done duration_s=%.3f", job_id, kind, time.monotonic() - started_at
-            )
+                job = queue.take_next(session)
+            if job is None:
+                continue
+            attempt = Attempt.of(job)
+            expected, _ = self._runner.snapshot()
+            if attempt in expected:
+                self._runner.turns.grant(attempt.workflow_id)
+            else:
+                self._start_workflow(attempt)
 
-    def _run_step(self, name: str, function: Callable[[], T]) -> T:
-        self._park_if_stopping()
-        with self._lock:
-            self._n_steps += 1
+    def _start_workflow(self, attempt: Attempt) -> None:
+        """Give an attempt a turn, and start its workflow."""
+        self._runner.turns.grant(attempt.workflow_id)
+        self._runner.expect(attempt)
+        self._is_clean = False
         try:
-            return DBOS.run_step({"name": name}, function)
-        finally:
-            with self._lock:
-                self._n_steps -= 1
+            with engine_errors(), SetWorkflowID(attempt.workflow_id):
+                DBOS.start_workflow(self._workflow, attempt.job_id, attempt.number)
+        except BaseException:
+            self._runner.forget(attempt)  # _clean_up starts it again
+            raise
 
-    def _park_if_stopping(self) -> None:
-        # An exception would end the workflow for good. A thread that blocks until the process ends
-        # leaves it unfinished, so that the next worker resumes it.
-        if self._is_stopping.is_set():
-            threading.Event().wait()
+    def _end_without_result(self, attempt: Attempt, status: WorkflowStatus) -> None:
+        """Fail or repeat a job whose workflow ended without writing a result."""
+        if status.status == "MAX_RECOVERY_ATTEMPTS_EXCEEDED":
+            message = f"the worker died {self._settings.max_attempts} times in this job"
+            with self._registry.db.write() as session:
+                queue.mark_failed(session, attempt.job_id, JobFailed.code, message)
+        else:
+            message = f"the job engine stopped without a result ({status.status})"
+            with self._registry.db.write() as session:
+                self._runner.postpone(session, attempt, EngineFailed(message))
+        self._runner.forget(attempt)
 
     def _clean_up(self) -> None:
-        """Delete finished workflows, and mark jobs as failed whose workflow DBOS gave up."""
+        """Delete finished workflows, and take care of running jobs that no thread runs."""
         now = time.monotonic()
         if self._is_clean or now - self._cleaned_at < CLEANUP_INTERVAL_S:
             return
         self._cleaned_at = now
-        for job in self._running_rows():
-            status = DBOS.get_workflow_status(job.id)
-            if status is not None and not _is_unfinished(status):
-                self._fail_row(job.id, status)
-                with self._lock:
-                    self._active.discard(job.id)
-        unfinished = _workflow_ids(_UNFINISHED, app_version=STEPS_VERSION)
-        finished = _workflow_ids(_FINISHED)
-        if finished:
-            DBOS.delete_workflows(finished)
-        with self._lock:
-            n_unstarted = len(set(unfinished) - self._in_thread)
+        expected, in_thread = self._runner.snapshot()
+        # After the snapshot: an attempt that ended before it has written its end into the row.
+        with self._registry.db.read() as session:
+            begun = queue.begun(session)
+        for job in begun:
+            attempt = Attempt.of(job)
+            if attempt in expected and attempt not in in_thread:
+                with engine_errors():
+                    status = DBOS.get_workflow_status(attempt.workflow_id)
+                if status is not None and not _is_unfinished(status):
+                    self._end_without_result(attempt, status)
+            elif attempt not in expected and job.state == "running":
+                self._restart(job)
+        with engine_errors():
+            unfinished = _workflow_ids(_UNFINISHED, app_version=STEPS_VERSION)
+            finished = _workflow_ids(_FINISHED)
+            if finished:
+                DBOS.delete_workflows(finished)
+        _, in_thread = self._runner.snapshot()
+        n_unstarted = len(set(unfinished) - {attempt.workflow_id for attempt in in_thread})
         if self._is_recovering and n_unstarted == 0:
             self._end_recovery()
         self._is_clean = not (self._is_recovering or unfinished or finished)
@@ -273,6 +242,12 @@ class Engine:
         self._dbos._background_jobs_stop_event.set()  # as DBOS's destroy() does
         self._is_recovering = False
 
+    def _mark_seen(self) -> None:
+        now = time.monotonic()
+        if now - self._seen_at >= _SEEN_INTERVAL_S:
+            self._seen_at = now
+            health.mark_seen(self._registry)
+
 
 def _is_unfinished(status: WorkflowStatus) -> bool:
     return status.status in _UNFINISHED
@@ -283,12 +258,3 @@ def _workflow_ids(states: list[str], app_version: str | None = None) -> list[str
         status=states, app_version=app_version, limit=1000, load_input=False, load_output=False
     )
     return [workflow.workflow_id for workflow in found]
-
-
-def _use_write_ahead_log(path: Path) -> None:
-    # The mode is stored in the file. By default DBOS uses a rollback journal, three times slower.
-    connection = sqlite3.connect(path, timeout=30)
-    try:
-        connection.execute("PRAGMA journal_mode=WAL")
-    finally:
-        connection.close()

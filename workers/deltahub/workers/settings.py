@@ -23,3 +23,16 @@ class WorkerSettings(EnvironmentSettings):
     max_attempts: int = Field(
         default=100, ge=1, description="How often one job may be resumed after the worker died."
     )
+    turn_s: float = Field(
+        default=2.0,
+        ge=0,
+        description="How long a job runs before it makes room between steps for a waiting job.",
+    )
+    retry_pause_max_s: float = Field(
+        default=300.0,
+        gt=0,
+        description="Longest pause before a job is repeated that met no room or no database.",
+    )
+    patience_s: float = Field(
+        default=259200.0, ge=0, description="How long such a job is repeated before it fails."
+    )

@@ -9,7 +9,8 @@ from deltahub.client.records import Job
 
 _FIRST_POLL_S = 0.05
 _LONGEST_POLL_S = 1.0
-
+# A job that waits so long for the same thing says so.
+_PATIENCE_S = 5.0
 
 # Titles of progress stages, by the job's kind and by the stage that the job reports.
 _WORK = {"ingest": "store", "prove_recipe": "verify", "replan": "find better bases"}
@@ -17,15 +18,21 @@ _STAGES = {"scan": "read", "store": "store", "prove": "verify", "replan": "find 
 
 
 def wait_for_job(api: Api, job_id: str, progress: Progress) -> Job:
-    """The job once it is done; reports its progress. JobFailed with the job's message."""
+    """The job once it is done; reports its progress, and what it waits for.
+
+    JobFailed with the job's message. A job that is repeated, because the hub's disk is full for
+    example, is waited for: Ctrl-C ends the wait, and the job goes on.
+    """
     job = api.get_job(job_id)
     # Also for a job that is already over, so that a log names every stage.
     with progress.stage(f"{_WORK.get(job.kind, job.kind)} at the hub", None) as stage:
         pause = _FIRST_POLL_S
+        waiting = _Waiting(progress)
         while not job.is_over:
             time.sleep(pause)
             pause = min(pause * 1.5, _LONGEST_POLL_S)
             job = api.get_job(job_id)
+            waiting.look(job)
             reported = job.progress or {}
             done, total = reported.get("done_bytes"), reported.get("total_bytes")
             if isinstance(done, int) and isinstance(total, int):
@@ -37,3 +44,22 @@ def wait_for_job(api: Api, job_id: str, progress: Progress) -> Job:
         raise JobFailed(f"{job.kind} job {job.id} was {job.state}")
     failure = error_of(job.error.code, job.error.message)
     raise JobFailed(f"{job.kind} job {job.id} failed: {job.error.message}") from failure
+
+
+class _Waiting:
+    """Notes what a job waits for, once for each reason that lasts."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._reason: str | None = None
+        self._since = 0.0
+        self._is_noted = False
+
+    def look(self, job: Job) -> None:
+        now = time.monotonic()
+        if job.waits_for != self._reason:
+            self._reason, self._since, self._is_noted = job.waits_for, now, False
+        if self._reason and not self._is_noted and now - self._since >= _PATIENCE_S:
+            self._is_noted = True
+            work = _WORK.get(job.kind, job.kind)
+            self._progress.note(f"the hub's job {job.id} ({work}) waits for {self._reason}")

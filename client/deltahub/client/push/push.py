@@ -238,7 +238,8 @@ class Push:
             deleted = tuple(each["path"] for each in operations if each["op"] == "delete")
             wanted = None if options.base == NO_BASE else options.base
             is_same_base = options.base is None or (head and head.base.declared == wanted)
-            if head is not None and not operations and is_same_base and self._has_branch:
+            is_same = not operations and is_same_base and self._has_branch
+            if head is not None and is_same and not self._has_unfinished_work(head):
                 return CommitResult(head.commit, head.job_id, changed=False), added, deleted
             try:
                 result = self._api.commit(
@@ -261,6 +262,19 @@ class Push:
                 continue
             return result, added, deleted
         raise AssertionError("unreachable: the last try returns or raises")
+
+    def _has_unfinished_work(self, head: Revision) -> bool:
+        """Whether the hub has to be asked to ingest the revision, because an ingest failed.
+
+        A commit without changes asks for that.
+        """
+        if head.job_id is None:
+            return False
+        try:
+            job = self._api.get_job(head.job_id)
+        except JobNotFound:  # of another user's commit
+            return any(entry.state != "ingested" for entry in head.entries)
+        return job.state != "done"
 
     def _final_state(self, result: CommitResult) -> str:
         """The push's state: waits until the hub has verified everything, if options.wait."""

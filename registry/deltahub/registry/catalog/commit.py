@@ -34,7 +34,7 @@ from deltahub.registry.catalog.refs import (
 )
 from deltahub.registry.catalog.repositories import RepositoryInfo, add_repository
 from deltahub.registry.catalog.weights import has_weights
-from deltahub.registry.db.models import Entry, Job, Ref, Repository, Revision, utc_now
+from deltahub.registry.db.models import Entry, Ref, Repository, Revision, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.errors import (
     Conflict,
@@ -44,7 +44,7 @@ from deltahub.registry.errors import (
     RefMoved,
     RevisionNotFound,
 )
-from deltahub.registry.jobs import queue
+from deltahub.registry.jobs import ingest_jobs
 from deltahub.registry.names import (
     entry_mode,
     quoted,
@@ -161,7 +161,7 @@ def _commit(
     is_same_base = head is not None and declared[0] == head.declared_base
     if head is not None and tree == before and is_same_base:
         is_restored = any(before[path].is_lost and tree[path].is_waiting for path in tree)
-        job_id = _ingest_job(session, head, tree, is_restored=is_restored)
+        job_id = ingest_jobs.job_to_wait_for(session, head, is_restored=is_restored)
         return CommitResult(head.commit, job_id, changed=False)
     if parent is None and not tree:
         raise InvalidRequest("the first commit of a branch must add a file")
@@ -349,27 +349,7 @@ def _enqueue_ingest(session: WriteSession, revision: Revision, tree: Tree) -> No
     If no file has to be stored, the job only searches for relatives. No client waits for
     that, so it does not become the revision's ingest_job_id.
     """
-    job_id = queue.enqueue(
-        session,
-        "ingest",
-        {"revision_id": revision.id},
-        revision.repository_id,
-        revision.author_id,
-    )
-    if any(node.is_waiting for node in tree.values()):
+    landed = {node.file_id: node.size for node in tree.values() if node.is_waiting}
+    job_id = ingest_jobs.enqueue_ingest(session, revision, sum(landed.values()))
+    if landed:
         revision.ingest_job_id = job_id
-
-
-def _ingest_job(
-    session: WriteSession, revision: Revision, tree: Tree, *, is_restored: bool
-) -> str | None:
-    """The id of the job that ingests the revision; a failed job is replaced by a new one.
-
-    is_restored: a lost file has its bytes again, which a running job may not have seen.
-    """
-    if not any(node.is_waiting for node in tree.values()):
-        return None
-    job = None if revision.ingest_job_id is None else session.get(Job, revision.ingest_job_id)
-    if is_restored or job is None or job.state not in queue.ACTIVE:
-        _enqueue_ingest(session, revision, tree)
-    return revision.ingest_job_id

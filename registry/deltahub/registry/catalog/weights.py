@@ -1,6 +1,6 @@
 """The weights of a revision: its safetensors files and their tensors."""
 
-from sqlalchemy import ColumnElement, Select, and_, or_, select
+from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 
 from deltahub.codecs.errors import CodecError
 from deltahub.codecs.files.recipe import Recipe, TensorRef
@@ -39,6 +39,12 @@ def has_weights(session: ReadSession, revision_id: int) -> bool:
     is_coming = and_(File.state != "ingested", Entry.path.endswith(".safetensors"))
     query = _files(revision_id).where(or_(is_safetensors(), is_coming))
     return session.scalar(query.with_only_columns(File.id).limit(1)) is not None
+
+
+def weight_bytes(session: ReadSession, revision_id: int) -> int:
+    """The size of a revision's ingested safetensors files; a file with two paths counts twice."""
+    query = _files(revision_id).where(is_safetensors()).with_only_columns(func.sum(File.size))
+    return session.scalar(query) or 0
 
 
 def named_tensors(reader: FileReader, file: File) -> list[tuple[str, TensorRef]]:

@@ -322,8 +322,9 @@ class Job(Base):
     __table_args__ = (
         Index("ix_jobs_newest", "created_at", "id"),
         Index("ix_jobs_newest_of_user", "user_id", "created_at", "id"),
+        Index("ix_jobs_turns", "user_id", "turn_at"),
     )
-    id: Mapped[str] = mapped_column(String(32), primary_key=True)  # random hex = workflow id
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)  # random hex
     kind: Mapped[str] = mapped_column(String(40))
     payload: Mapped[dict[str, Any]] = mapped_column(JSON)
     state: Mapped[str] = mapped_column(String(12), index=True)
@@ -337,8 +338,18 @@ class Job(Base):
     )
     user_id: Mapped[int | None] = mapped_column(ForeignKey("users.id", ondelete="SET NULL"))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now)
-    started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)  # of the current attempt
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    # The order of jobs (jobs/order.py): an estimate of the bytes to read, when the job is due among
+    # those of its user, and when it last got a turn.
+    size_bytes: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+    due_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    turn_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    # Attempts that ended with an error that passes by itself, the first of these errors, and when
+    # the job may run again.
+    attempts: Mapped[int] = mapped_column(default=0, server_default="0")
+    failing_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    retry_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
 class AuditEvent(Base):

@@ -16,7 +16,7 @@ from deltahub.registry.db.models import File, FileTensor, utc_now
 from deltahub.registry.db.session import WriteSession
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.downloads.recipe_index import RecipeIndex
-from deltahub.registry.errors import Conflict, DataLost
+from deltahub.registry.errors import DataLost, Unavailable
 from deltahub.registry.ingest import scan as scans
 from deltahub.registry.ingest.scan import Scan
 from deltahub.registry.losses.marks import any_lost
@@ -167,7 +167,8 @@ def _switch(reg: Registry, verified: Sequence[VerifiedFile]) -> None:
 def attach_recipes(session: WriteSession, verified: Sequence[VerifiedFile]) -> None:
     """Set verified recipes as the source of these files, all of one domain.
 
-    Conflict if a tensor was deleted, or marked as lost, in the meantime.
+    Unavailable if a tensor was deleted, or marked as lost, in the meantime: the job is then
+    repeated and stores it.
     """
     if not verified:
         return
@@ -178,13 +179,11 @@ def attach_recipes(session: WriteSession, verified: Sequence[VerifiedFile]) -> N
     rows: list[dict[str, int]] = []
     found = resolve_ids(session, verified[0].file.domain_id, chain.from_iterable(wanted.values()))
     if any_lost(session, found.values()):
-        raise Conflict("tensors of these files were found to be lost meanwhile; repeat the job")
+        raise Unavailable("tensors of these files were found to be lost meanwhile")
     for each in verified:
         contents = wanted[each.file.id]
         if not contents <= found.keys():
-            raise Conflict(
-                f"tensors of file {each.file.sha256} were deleted meanwhile; repeat the job"
-            )
+            raise Unavailable(f"tensors of file {each.file.sha256} were deleted meanwhile")
         each.file.recipe_tensor_id = found[each.recipe_id]
         each.file.state = "ingested"
         each.file.kind = each.recipe.kind

@@ -28,7 +28,7 @@ from deltahub.registry.db.models import (
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import Conflict
-from deltahub.registry.jobs import queue
+from deltahub.registry.jobs import ingest_jobs, queue
 from deltahub.registry.registry import Registry
 from deltahub.registry.uploads.committable import complete_uploads, files_of_uploads
 from deltahub.registry.uploads.landing import receive
@@ -158,10 +158,8 @@ def _enqueue(session: WriteSession, repository: Repository) -> None:
         .distinct()
     )
     for revision in session.scalars(query).all():
-        payload = {"revision_id": revision.id}
-        revision.ingest_job_id = queue.enqueue(
-            session, "ingest", payload, repository.id, revision.author_id
-        )
+        size = ingest_jobs.landed_bytes(session, revision.id)
+        revision.ingest_job_id = ingest_jobs.enqueue_ingest(session, revision, size)
 
 
 def _refuse_while_verifying(session: ReadSession, repository: Repository) -> None:

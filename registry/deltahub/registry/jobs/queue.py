@@ -1,22 +1,27 @@
 """The queue of jobs: the registry enqueues them, workers run them and report on them.
 
 state: queued -> running -> done | failed | cancelled; a queued job may become cancelled directly.
-Every function works in the caller's transaction.
+A running job becomes queued again when it makes room for another job between two steps, and when it
+has to be repeated because of an error that passes by itself. Every function works in the caller's
+transaction.
 """
 
 import secrets
 from collections.abc import Collection, Mapping
+from datetime import timedelta
 from typing import Any, cast
 
-from sqlalchemy import CursorResult, select, update
+from sqlalchemy import CursorResult, func, literal, select, update
 
+from deltahub.registry.db.columns import UtcDateTime
 from deltahub.registry.db.models import Job, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.errors import RepositoryNotFound
+from deltahub.registry.jobs import order
 
 ACTIVE = ("queued", "running")
 STATES = (*ACTIVE, "done", "failed", "cancelled")
-CANCELLED = {"state": "cancelled"}
+CANCELLED = {"state": "cancelled", "error_code": None, "error": None}
 # The end of a job whose repository was deleted. Every job begins with a repository.
 DELETED = CANCELLED | {
     "error_code": RepositoryNotFound.code,
@@ -35,12 +40,15 @@ def enqueue(
     repository_id: int | None = None,
     user_id: int | None = None,
     *,
+    size_bytes: int = 0,
     job_id: str | None = None,
 ) -> str:
     """The id of a new queued job; it exists once the transaction commits.
 
-    job_id: from new_id(), if holds for the job were made before the job.
+    size_bytes: how much the job has to read, which decides when its turn comes. job_id: from
+    new_id(), if holds for the job were made before the job.
     """
+    now = utc_now()
     job = Job(
         id=job_id or new_id(),
         kind=kind,
@@ -48,6 +56,9 @@ def enqueue(
         state="queued",
         repository_id=repository_id,
         user_id=user_id,
+        size_bytes=size_bytes,
+        created_at=now,
+        due_at=order.due_at(now, kind, size_bytes),
     )
     session.add(job)
     session.flush()
@@ -57,11 +68,17 @@ def enqueue(
 def next_queued(
     session: ReadSession, limit: int = 1, kinds: Collection[str] | None = None
 ) -> list[Job]:
-    """Jobs that wait for a worker, oldest first. kinds: only of these kinds."""
-    query = select(Job).where(Job.state == "queued").order_by(Job.created_at, Job.id).limit(limit)
-    if kinds is not None:
-        query = query.where(Job.kind.in_(kinds))
-    return list(session.scalars(query))
+    """Jobs that may run now, in the order in which workers take them. kinds: only of these."""
+    return list(session.scalars(order.ready_jobs(utc_now(), kinds).limit(limit)))
+
+
+def take_next(session: WriteSession) -> Job | None:
+    """The job whose turn it is, now in state running; None if no job may run now."""
+    for job in next_queued(session):
+        mark_running(session, job.id)
+        session.refresh(job)
+        return job
+    return None
 
 
 def running(session: ReadSession) -> list[Job]:
@@ -70,13 +87,70 @@ def running(session: ReadSession) -> list[Job]:
     return list(session.scalars(query))
 
 
+def begun(session: ReadSession) -> list[Job]:
+    """Jobs that have begun and are not over: running ones, and those that made room for others."""
+    query = (
+        select(Job)
+        .where(Job.state.in_(ACTIVE), (Job.state == "running") | Job.started_at.is_not(None))
+        .order_by(Job.created_at, Job.id)
+    )
+    return list(session.scalars(query))
+
+
 def mark_running(session: WriteSession, job_id: str) -> bool:
-    """Start a job, or resume it after a crash; False if it has ended or should be cancelled."""
-    values = {"state": "running", "started_at": utc_now()}
+    """Give a job its turn, or resume it after a crash; False if it is over or should stop."""
+    now = utc_now()
+    values = {
+        "state": "running",
+        "started_at": func.coalesce(Job.started_at, literal(now, UtcDateTime())),
+        "turn_at": now,
+        "retry_at": None,
+    }
     if _change(session, job_id, ("queued",), values):
         return True
     job = session.get(Job, job_id)
     return job is not None and job.state == "running" and not job.is_cancel_asked
+
+
+def make_room(session: WriteSession, job_id: str) -> bool:
+    """Queue a running job again, between two steps; False if it does not run any more."""
+    return _change(session, job_id, ("running",), {"state": "queued"})
+
+
+def postpone(
+    session: WriteSession,
+    job_id: str,
+    attempt: int,
+    error: tuple[str, str],
+    *,
+    longest_pause_s: float,
+    patience_s: float,
+) -> None:
+    """Queue a running job again from its beginning, because an error stopped it that passes.
+
+    attempt: the number of the attempt that ended; a later one is not stopped. error: its code and
+    message. The pauses before the attempts double from 1 s up to longest_pause_s. patience_s after
+    the first error the job fails. A job that should be cancelled is cancelled.
+    """
+    job = session.get(Job, job_id)
+    if job is None or (job.state, job.attempts) != ("running", attempt):
+        return
+    code, message = error
+    if job.is_cancel_asked:
+        mark_cancelled(session, job_id)
+        return
+    now = utc_now()
+    since = job.failing_since or now
+    if (now - since).total_seconds() >= patience_s:
+        tried = f"{message} (tried {job.attempts + 1} times since {since:%Y-%m-%d %H:%M} UTC)"
+        mark_failed(session, job_id, code, tried)
+        return
+    pause_s = min(2.0 ** min(job.attempts, 60), longest_pause_s)
+    job.state, job.started_at, job.progress = "queued", None, None
+    job.attempts += 1
+    job.failing_since, job.retry_at = since, now + timedelta(seconds=pause_s)
+    job.error_code, job.error = code, message
+    session.flush()
 
 
 def report_progress(
@@ -97,7 +171,8 @@ def is_cancel_asked(session: ReadSession, job_id: str) -> bool:
 
 def mark_done(session: WriteSession, job_id: str, result: Mapping[str, Any]) -> bool:
     """Finish a job with a result; False if it had ended already."""
-    return _finish(session, job_id, {"state": "done", "result": dict(result)})
+    values = {"state": "done", "result": dict(result), "error_code": None, "error": None}
+    return _finish(session, job_id, values)
 
 
 def mark_failed(session: WriteSession, job_id: str, code: str, message: str) -> bool:
@@ -119,4 +194,4 @@ def _change(
 
 
 def _finish(session: WriteSession, job_id: str, values: Mapping[str, Any]) -> bool:
-    return _change(session, job_id, ACTIVE, {"finished_at": utc_now(), **values})
+    return _change(session, job_id, ACTIVE, {"finished_at": utc_now(), "retry_at": None, **values})

@@ -12,13 +12,18 @@ from deltahub.registry.access.permissions import allowed, full_name
 from deltahub.registry.db.models import Job, Repository, User, utc_now
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.errors import JobNotFound
+from deltahub.registry.jobs import health, queue
 from deltahub.registry.names import quoted
 from deltahub.registry.registry import Registry
 
 
 @dataclass(frozen=True)
 class JobInfo:
-    """A job, for callers who may see it."""
+    """A job, for callers who may see it.
+
+    error: why it failed; of a queued job, why its last attempt did. waits_for: what an unfinished
+    job waits for; None while it runs.
+    """
 
     id: str
     kind: str
@@ -29,6 +34,9 @@ class JobInfo:
     error_code: str | None
     error: str | None
     is_cancel_asked: bool
+    attempts: int  # those that failed and were repeated
+    retry_at: datetime | None
+    waits_for: str | None
     repository: str | None
     user: str | None
     created_at: datetime
@@ -39,7 +47,7 @@ class JobInfo:
 def get_job(reg: Registry, caller: Caller | None, job_id: str) -> JobInfo:
     """The job, if the caller owns it or may write to its repository; JobNotFound."""
     with reg.db.read() as session:
-        return _info(session, _visible(session, caller, job_id))
+        return _info(reg, session, _visible(session, caller, job_id))
 
 
 def cancel_job(reg: Registry, caller: Caller | None, job_id: str) -> JobInfo:
@@ -49,10 +57,11 @@ def cancel_job(reg: Registry, caller: Caller | None, job_id: str) -> JobInfo:
         job = _visible(session, caller, job_id)
         if job.state == "queued":
             job.state, job.finished_at = "cancelled", utc_now()
+            job.error_code, job.error = None, None  # why the last attempt failed
         if job.state in ("cancelled", "running"):
             job.is_cancel_asked = True
         session.flush()
-        return _info(session, job)
+        return _info(reg, session, job)
 
 
 def list_jobs(
@@ -73,7 +82,7 @@ def list_jobs(
     if not caller.is_superuser:
         query = query.where(Job.user_id == caller.user_id)
     with reg.db.read() as session:
-        return [_info(session, job) for job in session.scalars(query)]
+        return [_info(reg, session, job) for job in session.scalars(query)]
 
 
 def _visible(session: ReadSession, caller: Caller | None, job_id: str) -> Job:
@@ -92,7 +101,7 @@ def _may_see(session: ReadSession, caller: Caller, job: Job) -> bool:
     return allowed(session, caller, "write", session.get_one(Repository, job.repository_id))
 
 
-def _info(session: ReadSession, job: Job) -> JobInfo:
+def _info(reg: Registry, session: ReadSession, job: Job) -> JobInfo:
     repository = (
         None if job.repository_id is None else session.get_one(Repository, job.repository_id)
     )
@@ -107,9 +116,26 @@ def _info(session: ReadSession, job: Job) -> JobInfo:
         error_code=job.error_code,
         error=job.error,
         is_cancel_asked=job.is_cancel_asked,
+        attempts=job.attempts,
+        retry_at=job.retry_at,
+        waits_for=_waits_for(reg, job),
         repository=None if repository is None else full_name(session, repository),
         user=None if user is None else user.name,
         created_at=job.created_at,
         started_at=job.started_at,
         finished_at=job.finished_at,
     )
+
+
+def _waits_for(reg: Registry, job: Job) -> str | None:
+    if job.state not in queue.ACTIVE:
+        return None
+    problem = health.worker_problem(reg)
+    if problem is not None:
+        return f"a worker: {problem}"
+    if job.state == "running":
+        return None
+    if job.error is not None:
+        again = "" if job.retry_at is None else f" at {job.retry_at:%H:%M:%S} UTC"
+        return f"its next attempt{again}, because the last one failed: {job.error}"
+    return "its turn: other jobs run before it"

@@ -8,10 +8,10 @@ import logging
 
 from sqlalchemy import select
 
-from deltahub.registry.db.models import Entry, File, Job, Landing, Revision
+from deltahub.registry.db.models import Entry, File, Landing, Revision
 from deltahub.registry.db.session import WriteSession
 from deltahub.registry.errors import DataLost
-from deltahub.registry.jobs import queue
+from deltahub.registry.jobs.ingest_jobs import job_to_wait_for
 from deltahub.registry.registry import Registry
 
 log = logging.getLogger(__name__)
@@ -61,22 +61,12 @@ def restore_lost(session: WriteSession, upload: Landing) -> None:
     """
     query = select(File).where(File.sha256 == upload.sha256, File.state == "lost")
     files = session.scalars(query).all()
+    if not files:
+        return
     for file in files:
         file.state, file.landing_id, file.recipe_tensor_id = "landed", upload.id, None
         file.kind, file.note, file.ingested_at = None, None, None
     session.flush()
-    _ingest_again(session, [file.id for file in files])
-
-
-def _ingest_again(session: WriteSession, file_ids: list[int]) -> None:
-    """Enqueue the ingest of the revisions that list these files, unless it is still to come."""
-    if not file_ids:
-        return
-    listing = select(Entry.revision_id).where(Entry.file_id.in_(file_ids))
+    listing = select(Entry.revision_id).where(Entry.file_id.in_([file.id for file in files]))
     for revision in session.scalars(select(Revision).where(Revision.id.in_(listing))).all():
-        job = None if revision.ingest_job_id is None else session.get(Job, revision.ingest_job_id)
-        if job is None or job.state != "queued":  # a running job may have met the damage already
-            payload = {"revision_id": revision.id}
-            revision.ingest_job_id = queue.enqueue(
-                session, "ingest", payload, revision.repository_id, revision.author_id
-            )
+        job_to_wait_for(session, revision, is_restored=True)

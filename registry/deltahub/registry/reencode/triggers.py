@@ -5,7 +5,12 @@ from collections.abc import Collection, Mapping
 from sqlalchemy import exists, func, select
 
 from deltahub.registry.catalog import declared_base
-from deltahub.registry.catalog.weights import has_weights, safetensors_files, weight_tensors
+from deltahub.registry.catalog.weights import (
+    has_weights,
+    safetensors_files,
+    weight_bytes,
+    weight_tensors,
+)
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import (
     PUBLIC_DOMAIN_KEY,
@@ -92,11 +97,15 @@ def enqueue_relatives(session: WriteSession, revision_id: int) -> list[str]:
 
 
 def enqueue_replan(session: WriteSession, revision_id: int) -> str | None:
-    """Enqueue re-planning of a revision, unless a re-plan or ingest of it is queued already."""
+    """Enqueue re-planning of a revision, unless a re-plan or ingest of it is queued already.
+
+    A queued job that has begun made room for another job. It may have passed the tensors at hand.
+    """
     queued = session.scalar(
         select(Job.id).where(
             Job.kind.in_(("replan", "ingest")),
             Job.state == "queued",
+            Job.started_at.is_(None),
             Job.payload["revision_id"].as_integer() == revision_id,
         )
     )
@@ -109,6 +118,7 @@ def enqueue_replan(session: WriteSession, revision_id: int) -> str | None:
         {"revision_id": revision_id},
         revision.repository_id,
         revision.author_id,
+        size_bytes=weight_bytes(session, revision_id),
     )
 
 

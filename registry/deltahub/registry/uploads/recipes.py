@@ -108,6 +108,7 @@ def _enqueue(
             },
             repository.id,
             caller.user_id,
+            size_bytes=recipe.size,
             job_id=job_id,
         )
     return Submitted("proving", job_id)

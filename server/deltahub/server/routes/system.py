@@ -2,24 +2,49 @@
 
 from importlib.metadata import version
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 
 from deltahub.registry.access import organizations
 from deltahub.registry.access.caller import NO_TOKEN
 from deltahub.registry.errors import Forbidden, Unauthorized
+from deltahub.registry.jobs import health
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hub import CallerDep, HubDep
-from deltahub.server.schemas.system import HealthOut, MetricsOut, NamespaceRoleOut, WhoAmIOut
+from deltahub.server.schemas.system import (
+    HealthOut,
+    MetricsOut,
+    NamespaceRoleOut,
+    ProblemOut,
+    WhoAmIOut,
+)
 
 router = APIRouter(route_class=BoundedRoute, tags=["system"])
 
 _VERSION = version("deltahub")
 
 
-@router.get("/health")
-async def get_health() -> HealthOut:
-    """Show that the server answers, and its version."""
-    return HealthOut(version=_VERSION)
+@router.get("/health", responses={503: {"model": HealthOut, "description": "Degraded"}})
+def get_health(hub: HubDep, response: Response) -> HealthOut:
+    """Show whether the hub works. Status 503 if a part does not: pushes or all requests fail then.
+
+    For monitors. A load balancer or a process manager should ask `/v1/health/live`: downloads go on
+    without a worker, and a restart of the server repairs no database.
+    """
+    found = health.problems(hub.registry)
+    if found:
+        response.status_code = 503
+        response.headers["Retry-After"] = "10"
+    return HealthOut(
+        status="degraded" if found else "ok",
+        version=_VERSION,
+        problems=[ProblemOut(part=each.part, message=each.message) for each in found],
+    )
+
+
+@router.get("/health/live")
+async def get_liveness() -> HealthOut:
+    """Show that the server answers, whatever the state of its database and its worker."""
+    return HealthOut(status="ok", version=_VERSION, problems=[])
 
 
 @router.get("/whoami")

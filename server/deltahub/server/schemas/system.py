@@ -2,12 +2,20 @@
 
 from typing import Literal
 
+from pydantic import Field
+
 from deltahub.server.schemas.base import Out
 
 
+class ProblemOut(Out):
+    part: Literal["database", "worker"]
+    message: str
+
+
 class HealthOut(Out):
-    status: Literal["ok"] = "ok"
+    status: Literal["ok", "degraded"]
     version: str
+    problems: list[ProblemOut] = Field(description="the parts that do not work; empty if ok")
 
 
 class NamespaceRoleOut(Out):

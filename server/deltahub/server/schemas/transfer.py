@@ -100,7 +100,15 @@ class JobOut(Out):
     state: str = Field(description="queued, running, done, failed or cancelled")
     progress: ProgressOut | None
     result: dict[str, Any] | None
-    error: JobErrorOut | None
+    error: JobErrorOut | None = Field(
+        description="why it failed; of a queued job, why its last attempt failed"
+    )
+    attempts: int = Field(description="attempts that failed and were repeated")
+    retry_at: datetime | None = Field(description="when a job that failed for a moment runs again")
+    waits_for: str | None = Field(
+        description="what an unfinished job waits for: a worker, its turn, or its next attempt; "
+        "null while it runs"
+    )
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None

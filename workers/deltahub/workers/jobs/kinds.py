@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from deltahub.workers.engine import JobFunction
+from deltahub.workers.attempts import JobFunction
 from deltahub.workers.jobs.ingest import ingest
 from deltahub.workers.jobs.prove_recipe import prove_recipe_job
 from deltahub.workers.jobs.replan import replan

@@ -16,6 +16,7 @@ from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.catalog.commit import CommitResult, commit
 from deltahub.registry.catalog.entries import EntryInfo, entries_at
+from deltahub.registry.catalog.failed_ingest import ingest_again
 from deltahub.registry.catalog.operations import (
     AddFile,
     CopyFile,
@@ -103,6 +104,9 @@ def preupload(
     if mark_missing(hub.registry, [entry.file.sha256 for entry in entries.values()]):
         with hub.registry.db.read() as session:
             entries = entries_at(session, found, paths)
+    if commit is not None:
+        # A client sends no commit if no file changed.
+        ingest_again(hub.registry, caller, name, commit)
     try:
         ignore = _ignore(hub, body.git_ignore, entries.get(_IGNORE))
         ignored = {file.path for file in body.files if ignore.is_ignored(file.path)}

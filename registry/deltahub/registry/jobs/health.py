@@ -1,0 +1,74 @@
+"""The health of a hub: whether its database answers, and whether a worker takes jobs.
+
+A worker touches a file in the data folder after it has looked for jobs and started those that may
+run. The age of the file is the sign of life. A lock would say less: a process that hangs or dies at
+every start holds it too.
+"""
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from sqlalchemy import select
+
+from deltahub.registry.db.models import Job
+from deltahub.registry.errors import DataLost, StorageFull, Unavailable
+from deltahub.registry.registry import Registry
+
+SEEN_FILE: Final = "worker.seen"
+# A worker that has not looked for jobs for so many seconds counts as dead. It looks several times a
+# second, but may wait for the database's lock for half a minute.
+SILENT_S: Final = 60.0
+log = logging.getLogger(__name__)
+
+_WAY_OUT: Final = (
+    "the operator finds the reason in the log of `deltahub serve` or `deltahub worker`"
+)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A part of the hub that does not work, and why."""
+
+    part: Literal["database", "worker"]
+    message: str
+
+
+def problems(reg: Registry) -> list[Problem]:
+    """The parts of the hub that do not work."""
+    found = []
+    try:
+        with reg.db.read() as session:
+            session.scalar(select(Job.id).limit(1))
+    except (DataLost, StorageFull, Unavailable) as error:
+        # Not the error's own message: it may name the database's host, and everybody may ask.
+        log.warning("the hub is degraded: %s", error)
+        what = "is damaged" if isinstance(error, DataLost) else "does not answer"
+        found.append(Problem("database", f"the database {what}; the server's log says why"))
+    worker = worker_problem(reg)
+    if worker is not None:
+        found.append(Problem("worker", worker))
+    return found
+
+
+def mark_seen(reg: Registry) -> None:
+    """Note that a worker has looked for jobs just now."""
+    (reg.data_dir / SEEN_FILE).touch()
+
+
+def mark_gone(reg: Registry) -> None:
+    """Note that the worker ends."""
+    (reg.data_dir / SEEN_FILE).unlink(missing_ok=True)
+
+
+def worker_problem(reg: Registry) -> str | None:
+    """Why no worker can be relied on; None if one lives. Reads one file's time, no database."""
+    try:
+        seen_at = (reg.data_dir / SEEN_FILE).stat().st_mtime
+    except FileNotFoundError:
+        return f"no worker runs on this hub; {_WAY_OUT}"
+    silent_s = time.time() - seen_at
+    if silent_s < SILENT_S:
+        return None
+    return f"no worker has looked for jobs for {silent_s:.0f} s; {_WAY_OUT}"

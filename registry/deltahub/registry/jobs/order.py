@@ -1,0 +1,90 @@
+"""Which job runs next: a rule over rows of `jobs` that knows nothing of workers.
+
+Users take turns. The next turn goes to the user with the fewest running jobs, and among these to
+the user whose last turn is longest ago. So a user with many jobs delays another user by one turn.
+
+Within a user the job that is due first runs first. A job is due at its creation plus a delay that
+grows with its estimated length, so that short jobs overtake long ones. The delay is bounded: no job
+waits for ever behind shorter ones.
+"""
+
+import math
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select
+from sqlalchemy.orm import aliased
+
+from deltahub.registry.db.models import Job, utc_now
+from deltahub.registry.db.session import ReadSession
+
+# Bytes per second of each kind of job, roughly: ingest encodes, a proof only decodes.
+_SPEED: Final = {"prove_recipe": 512 << 20}
+_SPEED_OF_OTHERS: Final = 64 << 20
+# (longest estimated length, delay), both in seconds. The classes are coarse, because jobs of one
+# class run in the order of their creation: a base and its fine-tune have about one size, and the
+# one that was pushed first should be stored first.
+_DELAYS: Final = ((2, 0), (16, 30), (128, 120), (1024, 600), (math.inf, 1800))
+# Nobody waits for a re-planning.
+_BACKGROUND_DELAY_S: Final = {"replan": 600}
+
+
+def due_at(created_at: datetime, kind: str, size_bytes: int) -> datetime:
+    """When a job is due among the jobs of its user. size_bytes: how much the job has to read."""
+    length_s = size_bytes / _SPEED.get(kind, _SPEED_OF_OTHERS)
+    delay_s = next(delay for longest, delay in _DELAYS if length_s <= longest)
+    return created_at + timedelta(seconds=delay_s + _BACKGROUND_DELAY_S.get(kind, 0))
+
+
+def is_ready(now: datetime) -> ColumnElement[bool]:
+    """SQL condition: the job may run now. A job that failed for a moment waits for its retry."""
+    return and_(Job.state == "queued", or_(Job.retry_at.is_(None), Job.retry_at <= now))
+
+
+def ready_jobs(now: datetime, kinds: Collection[str] | None = None) -> Select[Job]:
+    """Jobs that may run now, in the order in which workers take them. kinds: only of these."""
+    ready = is_ready(now)
+    if kinds is not None:
+        ready = and_(ready, Job.kind.in_(kinds))
+    other = aliased(Job)
+    is_same_user = other.user_id.is_not_distinct_from(Job.user_id)
+    n_running = select(func.count()).where(is_same_user, other.state == "running")
+    last_turn = select(func.max(other.turn_at)).where(is_same_user)
+    users = (
+        select(
+            Job.user_id,
+            n_running.scalar_subquery().label("n_running"),
+            last_turn.scalar_subquery().label("last_turn"),
+        )
+        .where(ready)
+        .group_by(Job.user_id)
+        .subquery()
+    )
+    return (
+        select(Job)
+        .join(users, Job.user_id.is_not_distinct_from(users.c.user_id))
+        .where(ready)
+        .order_by(
+            users.c.n_running, users.c.last_turn.nulls_first(), _due(), Job.created_at, Job.id
+        )
+    )
+
+
+def should_make_room(session: ReadSession, job_id: str) -> bool:
+    """Whether a running job should stop between two steps and let another job run.
+
+    It should if a job of another user may run now, or a job of the same user that is due earlier.
+    """
+    job = session.get(Job, job_id)
+    if job is None:
+        return False
+    comes_first = or_(
+        Job.user_id.is_distinct_from(job.user_id), _due() < (job.due_at or job.created_at)
+    )
+    return session.scalar(select(exists().where(is_ready(utc_now()), comes_first))) is True
+
+
+def _due() -> ColumnElement[datetime | None]:
+    # Jobs of an older release have no due_at.
+    return func.coalesce(Job.due_at, Job.created_at)

@@ -1,0 +1,59 @@
+"""Health says which part of the hub does not work, with a status that monitors understand."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deltahub.registry.jobs import health
+from support.service.hub import RunningHub, running_hub
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[RunningHub]:
+    with running_hub(tmp_path / "data") as running:
+        yield running
+
+
+def test_a_hub_whose_worker_looks_for_jobs_is_well(hub: RunningHub) -> None:
+    health.mark_seen(hub.registry)
+    answer = hub.call("GET", "/v1/health")
+    assert answer.status == 200
+    assert (answer.json()["status"], answer.json()["problems"]) == ("ok", [])
+
+
+def test_a_hub_without_a_worker_is_degraded_and_still_live(hub: RunningHub) -> None:
+    answer = hub.call("GET", "/v1/health")
+    assert answer.status == 503
+    assert answer.headers["Retry-After"]
+    (problem,) = answer.json()["problems"]
+    assert problem["part"] == "worker"
+    assert "no worker runs on this hub" in problem["message"]
+    live = hub.call("GET", "/v1/health/live")
+    assert (live.status, live.json()["status"]) == (200, "ok")
+
+
+def test_a_worker_that_hangs_makes_the_hub_degraded(hub: RunningHub) -> None:
+    health.mark_seen(hub.registry)
+    long_ago = time.time() - 1000
+    os.utime(hub.data_dir / health.SEEN_FILE, (long_ago, long_ago))
+    answer = hub.call("GET", "/v1/health")
+    assert answer.status == 503
+    assert "has looked for jobs for 1" in answer.json()["problems"][0]["message"]
+
+
+def test_a_damaged_database_makes_the_hub_degraded(hub: RunningHub) -> None:
+    health.mark_seen(hub.registry)
+    hub.registry.db.close()  # so that the next request opens the file
+    for suffix in ("-wal", "-shm"):
+        (hub.data_dir / f"deltahub.sqlite3{suffix}").unlink(missing_ok=True)
+    (hub.data_dir / "deltahub.sqlite3").write_bytes(b"no database at all, " * 500)
+    answer = hub.call("GET", "/v1/health")
+    assert answer.status == 503
+    (problem,) = answer.json()["problems"]
+    assert problem == {
+        "part": "database",
+        "message": "the database is damaged; the server's log says why",
+    }
