@@ -85,6 +85,10 @@ class Settings(EnvironmentSettings):
         description="Most bytes that one uploaded pack may decode to, or one recipe repeat.",
     )
 
+    max_shard_bytes: int = Field(
+        default=8192 * GIB, ge=0, description="Most bytes of the files that one Xet shard names."
+    )
+
     hold_ttl_s: int = Field(
         default=DAY_S, description="How long an acknowledged tensor is kept without a commit."
     )

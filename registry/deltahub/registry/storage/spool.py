@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from deltahub.registry import failpoints
+from deltahub.registry import cancellation, failpoints
 from deltahub.registry.names import LFS_BYTES
 from deltahub.registry.storage.base import Buffer, StoreUnavailable
 from deltahub.registry.storage.disk import Disk
@@ -226,5 +226,6 @@ def _hashes_of(fd: int, total: int) -> Hashes:
     hashes = Hashes(total)
     buffer = memoryview(bytearray(_READ_BYTES))
     while n := os.preadv(fd, [buffer], hashes.n_bytes):
+        cancellation.check()
         hashes.update(buffer[:n])
     return hashes

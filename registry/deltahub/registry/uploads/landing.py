@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from sqlalchemy import delete, select
 
-from deltahub.registry import failpoints
+from deltahub.registry import cancellation, failpoints
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.db.models import Landing, utc_now
 from deltahub.registry.db.session import ReadSession
@@ -253,6 +253,7 @@ def _recover(reg: Registry, upload: LandingStatus) -> LandingStatus | None:
         hashes = Hashes(size)
         buffer = memoryview(bytearray(_READ_BYTES))
         while hashes.n_bytes < size:
+            cancellation.check()
             piece = buffer[: min(_READ_BYTES, size - hashes.n_bytes)]
             reg.store.get_into(key, hashes.n_bytes, piece)
             hashes.update(piece)

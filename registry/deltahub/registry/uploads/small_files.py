@@ -13,7 +13,7 @@ from typing import Final
 
 from sqlalchemy import select
 
-from deltahub.registry import failpoints
+from deltahub.registry import cancellation, failpoints
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.db.models import Landing, utc_now
 from deltahub.registry.errors import LimitExceeded
@@ -65,6 +65,7 @@ class SmallFiles:
         """Make all added files durable and complete. StorageFull, Unavailable."""
         batch, self._batch, self._batch_bytes = self._batch, {}, 0
         while batch:
+            cancellation.check()
             ids = self._announce(batch)
             objects = {landing_key(row_id): batch[sha256].data for sha256, row_id in ids.items()}
             failpoints.reached("small_files.before_store")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sqlalchemy import select, update
 
-from deltahub.registry import failpoints
+from deltahub.registry import cancellation, failpoints
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import Repository, Xorb, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
@@ -40,6 +40,7 @@ def receive_xorb(reg: Registry, repository_id: int, digest: bytes, blocks: Itera
         check = XorbCheck(digest)
         for block in _bounded(blocks):
             for chunk in check.take(block):
+                cancellation.check()
                 reg.disk.write(fd, chunk)
         index = check.finish()
         reg.disk.fsync(fd)
@@ -164,6 +165,7 @@ def root_in_store(reg: Registry, xorb_id: str, index: XorbIndex) -> bytes:
     """The hash of a xorb, computed from its stored bytes; StoreError. index: its chunks."""
     tree, offset = Merkle(), 0
     for _, size in index.entries():
+        cancellation.check()
         chunk = memoryview(bytearray(size))
         reg.store.get_into(xorb_key(xorb_id), offset, chunk)
         tree.update([(chunk_hash(chunk), size)])

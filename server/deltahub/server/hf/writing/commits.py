@@ -12,6 +12,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
 
+from deltahub.registry import cancellation
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.catalog.commit import CommitResult, commit
@@ -180,6 +181,7 @@ def _commit(
     request = _Commit()
     files = SmallFiles(reg, writer)
     for number, line in enumerate(_lines(body()), 1):
+        cancellation.check()
         if len(request.operations) > reg.settings.max_operations:
             limit = reg.settings.max_operations
             raise LimitExceeded(f"a commit has at most {limit} operations")
