@@ -14,3 +14,10 @@ MOMENT = sa.DateTime(timezone=True)
 def upgrade() -> None:
     with op.batch_alter_table("landings") as landings:
         landings.add_column(sa.Column("checksums", sa.LargeBinary()))
+    # Xorbs of one user are counted.
+    with op.batch_alter_table("xorbs") as xorbs:
+        xorbs.add_column(sa.Column("user_id", ID))
+        xorbs.create_foreign_key(
+            "fk_xorbs_user_id_users", "users", ["user_id"], ["id"], ondelete="SET NULL"
+        )
+        xorbs.create_index("ix_xorbs_user_id", ["user_id"])

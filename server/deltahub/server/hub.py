@@ -80,6 +80,7 @@ class Hub:
         self.hot_bases = HotBases(
             self.registry.disk, self.registry.scratch, settings.hot_base_bytes
         )
+        self.registry.reclaimable_bytes = lambda: self.hot_bases.kept_bytes
         self.reader = FileReader(self.registry, hot_bases=self.hot_bases)
         self.signer = Signer.of_folder(self.registry.data_dir)
         # Cache of (caller, file) that Xet links allow: clients follow one link for every 64 MiB.

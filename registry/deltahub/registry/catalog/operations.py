@@ -132,7 +132,8 @@ def apply_operations(
 
 def _take_folder(paths: list[str], folder: str) -> list[str]:
     """Remove the paths below a folder from a sorted list, and return them."""
-    first, end = bisect_left(paths, f"{folder}/"), bisect_left(paths, f"{folder}0")  # "0" is "/" + 1
+    # "0" is the character after "/".
+    first, end = bisect_left(paths, f"{folder}/"), bisect_left(paths, f"{folder}0")
     inside = paths[first:end]
     del paths[first:end]
     return inside

@@ -94,6 +94,24 @@ class Spool:
         finally:
             file.close()
 
+    @contextmanager
+    def locked(self, upload_id: str) -> Iterator[bool]:
+        """Lock the upload's file; False if a request is appending to it."""
+        try:
+            fd = os.open(self.path(upload_id), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            yield True  # complete or never begun; a new request extends expires_at first
+            return
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+        finally:
+            os.close(fd)
+
     def discard(self, upload_id: str) -> None:
         """Delete the file, if there is one."""
         self.take_state(upload_id)

@@ -3,6 +3,7 @@
 import hashlib
 import mmap
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,15 +18,18 @@ from deltahub.registry.db.models import Repository, XetRange
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import (
     Cancelled,
+    Conflict,
     DataLost,
     HashMismatch,
     InvalidRequest,
     LimitExceeded,
     SizeMismatch,
+    UploadNotFound,
 )
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import Buffer
 from deltahub.registry.uploads import landing
+from deltahub.registry.uploads.discard import drop_upload
 from deltahub.registry.uploads.known_files import query_and_keep
 from deltahub.registry.xet.epochs import advance_epoch, repository_at
 from deltahub.registry.xet.hashes import HASH_BYTES, Merkle, range_hash, to_text
@@ -158,7 +162,13 @@ class _File:
 
     def _land(self, sha256: str, size: int, chunks: "_CountedBytes") -> bool:
         """Land the chunks; False if another request has landed the file first."""
-        landing.receive(self.reg, self.caller, sha256, size, 0, chunks)
+        try:
+            landing.receive(self.reg, self.caller, sha256, size, 0, chunks)
+        except Cancelled:
+            # No client continues such an upload: the next shard begins the file again.
+            with suppress(UploadNotFound, Conflict):
+                drop_upload(self.reg, self.caller, sha256)
+            raise
         return chunks.n_bytes == size
 
     def _check(self, progress: Progress) -> None:

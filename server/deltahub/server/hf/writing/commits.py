@@ -31,6 +31,7 @@ from deltahub.registry.catalog.refs import (
 )
 from deltahub.registry.errors import InvalidRequest, LimitExceeded
 from deltahub.registry.names import LFS_BYTES, entry_mode, quoted, validate_path
+from deltahub.registry.uploads.preflight import check_sizes
 from deltahub.registry.uploads.small_files import SmallFiles
 from deltahub.server.body_limits import BoundedRoute, streams_body
 from deltahub.server.cards.declared_base import BASE_FILES, declared_base
@@ -105,15 +106,19 @@ def preupload(
     except IgnoreLimit as error:
         raise LimitExceeded(f"the {_IGNORE} cannot be followed: {error}") from error
     files = []
+    sizes = []
     for file in body.files:
         mode = entry_mode(file.path, file.size)
         is_ignored = file.path in ignored and file.path != _IGNORE
+        if mode == "lfs" and not is_ignored:
+            sizes.append(file.size)
         shown: dict[str, Any] = {"path": file.path, "uploadMode": mode, "shouldIgnore": is_ignored}
         entry = entries.get(file.path)
         if entry is not None:
             # With this id a client skips files that would not change.
             shown["oid"] = entry.file.sha256 if mode == "lfs" else blob_id(entry)
         files.append(shown)
+    check_sizes(hub.registry, caller, name, sizes)
     return JSONResponse({"files": files} | ({"commitOid": commit} if commit else {}))
 
 
