@@ -14,10 +14,14 @@ class Cancellation:
     """Says whether the caller of some work has gone. Safe to share between threads."""
 
     def __init__(self) -> None:
-        self.is_cancelled = False
+        self._is_cancelled = False
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self._is_cancelled
 
     def cancel(self) -> None:
-        self.is_cancelled = True
+        self._is_cancelled = True
 
 
 _current: Final[ContextVar[Cancellation | None]] = ContextVar("cancellation", default=None)

@@ -32,10 +32,11 @@ _RECOUNT_S: Final = 1.0
 class _Tally:
     """Upper bounds of what one user has waiting. first_expiry: as the last count found it."""
 
-    n: int = 0
+    n: int
     n_bytes: int = 0
     first_expiry: datetime | None = None
-    counted_at: float | None = None  # time.monotonic()
+    # Until this time.monotonic(), refusals follow from the last count.
+    refused_until: float = 0.0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -91,7 +92,7 @@ def check(reg: Registry, caller: Caller, n: int, n_bytes: int) -> None:
 
 def forget(reg: Registry, caller: Caller) -> None:
     """Count the user's uploads again before the next refusal, because one was dropped."""
-    _tally(reg, "uploads", caller).counted_at = None
+    _tally(reg, "uploads", caller).refused_until = 0.0
 
 
 def _take(
@@ -101,12 +102,13 @@ def _take(
         return  # the hub itself acts for the user, for example in a job
     tally = _tally(reg, kind, caller)
     with tally.lock:
-        if tally.counted_at is None or (
-            not _fits(reg, tally, n, n_bytes) and time.monotonic() - tally.counted_at >= _RECOUNT_S
-        ):
-            _count(reg, kind, caller, tally)
         if not _fits(reg, tally, n, n_bytes):
-            raise LimitExceeded(_refusal(reg, kind, tally, n, n_bytes))
+            if time.monotonic() >= tally.refused_until:
+                _count(reg, kind, caller, tally)
+                if not _fits(reg, tally, n, n_bytes):
+                    tally.refused_until = time.monotonic() + _RECOUNT_S
+            if not _fits(reg, tally, n, n_bytes):
+                raise LimitExceeded(_refusal(reg, kind, tally, n, n_bytes))
         if is_kept:
             tally.n += n
             tally.n_bytes += n_bytes
@@ -114,7 +116,10 @@ def _take(
 
 def _tally(reg: Registry, kind: str, caller: Caller) -> _Tally:
     with _adding:
-        return _tallies.setdefault(reg, {}).setdefault((kind, caller.user_id), _Tally())
+        # Everything counts as full at first, so that the first call counts.
+        return _tallies.setdefault(reg, {}).setdefault(
+            (kind, caller.user_id), _Tally(reg.settings.max_user_uploads + 1)
+        )
 
 
 def _fits(reg: Registry, tally: _Tally, n: int, n_bytes: int) -> bool:
@@ -129,7 +134,6 @@ def _count(reg: Registry, kind: str, caller: Caller, tally: _Tally) -> None:
     query = _waiting_uploads(caller) if kind == "uploads" else _waiting_xorbs(caller)
     with reg.db.read() as session:
         tally.n, tally.n_bytes, tally.first_expiry = session.execute(query).one()
-    tally.counted_at = time.monotonic()
 
 
 def _waiting_uploads(caller: Caller) -> Select[int, int, datetime]:
@@ -151,16 +155,17 @@ def _waiting_xorbs(caller: Caller) -> Select[int, int, datetime]:
 
 
 def _refusal(reg: Registry, kind: str, tally: _Tally, n: int, n_bytes: int) -> str:
-    limits = f"{reg.settings.max_user_uploads} of {human_size(reg.settings.max_user_upload_bytes)}"
-    have = f"{tally.n} of {human_size(tally.n_bytes)}"
+    settings = reg.settings
+    limits = f"{settings.max_user_uploads} {kind} and {human_size(settings.max_user_upload_bytes)}"
+    have = f"you have {tally.n} ({human_size(tally.n_bytes)})"
     if kind == "uploads":
         text = (
-            f"a user may have {limits} in uploads that no commit uses; you have {have}, and"
-            f" announce {n} of {human_size(n_bytes)}: commit them, or drop one with"
+            f"a user may have {limits} that no commit uses; {have}, and announce {n}"
+            f" ({human_size(n_bytes)}): commit them, or drop one with"
             " DELETE /v1/uploads/<its SHA-256>"
         )
     else:
-        text = f"a user may have {limits} in xorbs that have not expired; you have {have}: wait"
+        text = f"a user may have {limits} that have not expired; {have}: send the rest later"
     if tally.first_expiry is not None:
         text += f"; the first expires at {tally.first_expiry:%Y-%m-%d %H:%M} UTC"
     return text
