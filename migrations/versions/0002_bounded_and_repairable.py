@@ -29,3 +29,10 @@ def upgrade() -> None:
         for name in ("due_at", "turn_at", "failing_since", "retry_at"):
             jobs.add_column(sa.Column(name, MOMENT))
         jobs.create_index("ix_jobs_turns", ["user_id", "turn_at"])
+    # Xorbs of one user are counted.
+    with op.batch_alter_table("xorbs") as xorbs:
+        xorbs.add_column(sa.Column("user_id", ID))
+        xorbs.create_foreign_key(
+            "fk_xorbs_user_id_users", "users", ["user_id"], ["id"], ondelete="SET NULL"
+        )
+        xorbs.create_index("ix_xorbs_user_id", ["user_id"])

@@ -2,7 +2,7 @@
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
@@ -35,6 +35,8 @@ class Registry:
         self.spool = spool
         self.disk = disk
         self.scratch = self.data_dir / "scratch"
+        # Disk space that a cache of this process gives back when the disk gets full, in bytes.
+        self.reclaimable_bytes: Callable[[], int] = lambda: 0
 
     @classmethod
     def open(cls, settings: Settings, disk: Disk | None = None) -> Self:

@@ -85,6 +85,20 @@ class Settings(EnvironmentSettings):
         description="Most bytes that one uploaded pack may decode to, or one recipe repeat.",
     )
 
+    max_user_uploads: int = Field(
+        default=250_000,
+        ge=0,
+        description="Most uploads of one user that no commit uses, and most xorbs.",
+    )
+    max_user_upload_bytes: int = Field(
+        default=16_384 * GIB,
+        ge=0,
+        description="Most bytes of one user's uploads that no commit uses, and of the xorbs.",
+    )
+    max_shard_bytes: int = Field(
+        default=8192 * GIB, ge=0, description="Most bytes of the files that one Xet shard names."
+    )
+
     hold_ttl_s: int = Field(
         default=DAY_S, description="How long an acknowledged tensor is kept without a commit."
     )

@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 from fastapi import Depends, Request
 
-from deltahub.registry import File, Memo
+from deltahub.registry import File, Memo, cancellation
 from deltahub.registry.access import tokens
 from deltahub.registry.access.caller import ANONYMOUS, Caller
 from deltahub.registry.downloads.file_reader import FileReader
@@ -80,6 +80,7 @@ class Hub:
         self.hot_bases = HotBases(
             self.registry.disk, self.registry.scratch, settings.hot_base_bytes
         )
+        self.registry.reclaimable_bytes = lambda: self.hot_bases.kept_bytes
         self.reader = FileReader(self.registry, hot_bases=self.hot_bases)
         self.signer = Signer.of_folder(self.registry.data_dir)
         # Cache of (caller, file) that Xet links allow: clients follow one link for every 64 MiB.
@@ -139,13 +140,18 @@ class Hub:
         self._unlimited = anyio.CapacityLimiter(math.inf)
 
     async def upload(self, caller: Caller | None, receive: Callable[[], T]) -> T:
-        """Run `receive` in a thread once an upload slot is free; its result. Raises Busy."""
+        """Run `receive` in a thread once an upload slot is free; its result.
+
+        Raises Busy, and Cancelled if the client disconnects while it waits.
+        """
         async with self._uploading.slot(_client_of(caller)):
+            cancellation.check()
             return await anyio.to_thread.run_sync(receive, limiter=self._unlimited)
 
     async def verify(self, caller: Caller | None, check: Callable[[], T]) -> T:
-        """Run `check` in a thread once a verification slot is free; its result. Raises Busy."""
+        """Run `check` in a thread once a verification slot is free; its result. As upload()."""
         async with self._verifying.slot(_client_of(caller)):
+            cancellation.check()
             return await anyio.to_thread.run_sync(check, limiter=self._unlimited)
 
     def stream(

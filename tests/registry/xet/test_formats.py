@@ -34,6 +34,7 @@ VECTORS = Path(__file__).parents[2] / "vectors" / "xet"
 NAME = "4baacfca1a46249c94ec76e36c89303e784ee52331bdd7463c2191b179391811"
 XORB = (VECTORS / f"{NAME}.xorb").read_bytes()
 SHARD = (VECTORS / "three_files.shard").read_bytes()
+MAX_FILES = 100
 
 
 def check(body: bytes, digest: bytes, block_bytes: int = 5000) -> XorbIndex:
@@ -116,9 +117,9 @@ def test_what_the_real_client_wrote_is_read() -> None:
     chunks = decoded(XORB)
     assert [(chunk_hash(c), len(c)) for c in chunks] == list(index.entries())
     assert index.size == sum(map(len, chunks))
-    shard = Shard(memoryview(SHARD))
-    assert shard.n_files == 3
-    for file in shard.files():
+    shard = Shard(memoryview(SHARD), MAX_FILES)
+    assert len(shard.files) == 3
+    for file in shard.files:
         (term,) = file.terms()
         assert to_text(term.xorb) == NAME
         part = index.part(term.first, term.end)
@@ -134,10 +135,10 @@ def test_what_the_real_client_wrote_is_read() -> None:
 def test_our_own_encoder_writes_the_same_shard_format() -> None:
     index = check(XORB, from_text(NAME))
     xorb = XorbOf(decoded(XORB))
-    terms = [next(file.terms()) for file in Shard(memoryview(SHARD)).files()]
+    terms = [next(file.terms()) for file in Shard(memoryview(SHARD), MAX_FILES).files]
     ours = ShardOf([FileOf([TermOf(xorb, t.first, t.end)]) for t in terms], [xorb]).body
     assert index.n_chunks == len(xorb.chunks)
-    assert Shard(memoryview(ours)).n_files == 3
+    assert len(Shard(memoryview(ours), MAX_FILES).files) == 3
     # File records are equal byte for byte. Xorb records differ in flags and stored sizes.
     n_file_bytes = 48 + 3 * 4 * 48 + 48
     assert ours[:n_file_bytes] == SHARD[:n_file_bytes]
@@ -192,7 +193,7 @@ def test_a_shard_that_is_damaged_is_read_or_refused_and_never_breaks(data: st.Da
             place = data.draw(st.integers(0, len(damaged) - 1))
             damaged[place] = data.draw(st.integers(0, 255))
     try:
-        for file in Shard(memoryview(bytes(damaged))).files():
+        for file in Shard(memoryview(bytes(damaged)), MAX_FILES).files:
             assert list(file.terms()) is not None
     except (InvalidRequest, LimitExceeded):
         return
@@ -203,7 +204,7 @@ def test_junk_is_neither_xorb_nor_shard(junk: bytes) -> None:
     with pytest.raises(RegistryError):
         check(junk, bytes(32))
     with pytest.raises(InvalidRequest):
-        Shard(memoryview(junk))
+        Shard(memoryview(junk), MAX_FILES)
 
 
 def chunk(stored: int, scheme: int, size: int, body: bytes, version: int = 0) -> bytes:
@@ -316,4 +317,4 @@ def rewritten(place: int, form: str, value: int) -> bytes:
 )
 def test_a_shard_that_cannot_be_is_refused_with_a_sentence(body: bytes, sentence: str) -> None:
     with pytest.raises(InvalidRequest, match=sentence):
-        [list(file.terms()) for file in Shard(memoryview(body)).files()]
+        [list(file.terms()) for file in Shard(memoryview(body), MAX_FILES).files]

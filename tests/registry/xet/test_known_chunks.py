@@ -60,7 +60,7 @@ def listed_chunks(
         return {}
     answer = b"".join(found.pieces())
     assert len(answer) == found.size
-    assert Shard(memoryview(answer)).n_files == 0
+    assert Shard(memoryview(answer), 0).files == []
     footer = struct.unpack("<9Q32s12Q", answer[-200:])
     version, files_at, xorbs_at, *tables = footer[:9]
     end = len(answer) - 200

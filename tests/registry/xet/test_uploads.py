@@ -91,9 +91,9 @@ def test_a_xorb_sent_again_is_kept_for_longer_and_stored_once(reg: Registry, ann
 
 def test_a_xorb_of_another_hash_leaves_nothing(reg: Registry, ann: Caller) -> None:
     with pytest.raises(HashMismatch, match=f"{ONE.name}, not of"):
-        receive_xorb(reg, repository_row(reg, "ann/m").id, TWO.hash, [ONE.body])
+        receive_xorb(reg, ann, repository_row(reg, "ann/m").id, TWO.hash, [ONE.body])
     with pytest.raises(LimitExceeded, match="more than"):
-        receive_xorb(reg, repository_row(reg, "ann/m").id, TWO.hash, [ZEROS.body])
+        receive_xorb(reg, ann, repository_row(reg, "ann/m").id, TWO.hash, [ZEROS.body])
     assert count(reg, Xorb) == n_objects(reg) == 0
     assert list(reg.scratch.iterdir()) == []
 

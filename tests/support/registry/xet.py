@@ -26,6 +26,7 @@ from deltahub.registry.xet.hashes import (
 )
 from deltahub.registry.xet.receive_shard import Progress, accept_shard
 from deltahub.registry.xet.receive_xorb import receive_xorb
+from support.registry.opened import caller
 
 TAG = b"HFRepoMetaData\0" + bytes.fromhex("556967456a7b815783a5bdd95ccdd14aa9")
 MARK = b"\xff" * 32 + bytes(16)
@@ -141,12 +142,13 @@ def cut(data: bytes, chunk_bytes: int = 10_000) -> list[bytes]:
     return [data[i : i + chunk_bytes] for i in range(0, len(data), chunk_bytes)]
 
 
-def send_xorb(reg: Registry, name: str, xorb: XorbOf) -> bool:
-    """Send the xorb as a writer of the repository; whether it was new."""
+def send_xorb(reg: Registry, name: str, xorb: XorbOf, sender: Caller | None = None) -> bool:
+    """Send the xorb, by default as the repository's owner; whether it was new."""
+    sender = sender or caller(reg, name.partition("/")[0])
     repository = repository_row(reg, name)
     body = xorb.body
     blocks = [body[i : i + 7000] for i in range(0, len(body), 7000)]
-    return receive_xorb(reg, repository.id, xorb.hash, blocks)
+    return receive_xorb(reg, sender, repository.id, xorb.hash, blocks)
 
 
 def send_shard(

@@ -1,8 +1,10 @@
 """The tree of a revision, and operations that change it."""
 
+from bisect import bisect_left, insort
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from deltahub.registry import cancellation
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.visibility import readable_files
 from deltahub.registry.catalog.entries import list_entries
@@ -103,14 +105,18 @@ def apply_operations(
     """
     tree = dict(before)
     files = _files(session, caller, repository, _changed(before, operations))
+    # Sorted, so that deleting a folder needs no walk over the whole tree.
+    deletes_folders = any(isinstance(operation, DeleteFolder) for operation in operations)
+    paths = sorted(tree) if deletes_folders else []
     for operation in operations:
+        cancellation.check()
         path = operation.path
         if isinstance(operation, DeleteFile):
             if tree.pop(path, None) is None:
                 raise EntryNotFound(f"there is no file {quoted(path)} to delete")
             continue
         if isinstance(operation, DeleteFolder):
-            inside = [other for other in tree if other.startswith(f"{path}/")]
+            inside = [other for other in _take_folder(paths, path) if other in tree]
             if not inside:
                 raise EntryNotFound(f"there is no folder {quoted(path)} to delete")
             for other in inside:
@@ -127,8 +133,19 @@ def apply_operations(
             raise SizeMismatch(
                 f"{quoted(path)}: {operation.sha256} has {node.size} bytes, not {operation.size}"
             )
+        if deletes_folders and path not in tree:
+            insort(paths, path)
         tree[path] = node
     return tree
+
+
+def _take_folder(paths: list[str], folder: str) -> list[str]:
+    """Remove the paths below a folder from a sorted list, and return them."""
+    # "0" is the character after "/".
+    first, end = bisect_left(paths, f"{folder}/"), bisect_left(paths, f"{folder}0")
+    inside = paths[first:end]
+    del paths[first:end]
+    return inside
 
 
 def _changed(before: Tree, operations: Sequence[Operation]) -> set[str]:

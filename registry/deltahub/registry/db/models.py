@@ -373,6 +373,10 @@ class Xorb(Base):
     repository_id: Mapped[int | None] = mapped_column(
         ForeignKey("repositories.id", ondelete="SET NULL")
     )
+    # The sender, whose limit counts it; None: sent before the hub had this limit.
+    user_id: Mapped[int | None] = mapped_column(
+        ForeignKey("users.id", ondelete="SET NULL"), index=True
+    )
     hash: Mapped[bytes] = mapped_column(LargeBinary(32))
     size: Mapped[int] = mapped_column(BigInteger)  # of the object
     chunks: Mapped[bytes] = mapped_column(LargeBinary)  # a XorbIndex

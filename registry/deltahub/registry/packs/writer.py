@@ -24,7 +24,7 @@ from deltahub.codecs.frames import (
 )
 from deltahub.codecs.frames.pack import PackWriter, verify_pack_hash
 from deltahub.codecs.registry import BY_ID
-from deltahub.registry import failpoints
+from deltahub.registry import cancellation, failpoints
 from deltahub.registry.db.models import Pack
 from deltahub.registry.errors import DataLost
 from deltahub.registry.packs.encode import PlanOf, Read, encode_part
@@ -241,6 +241,7 @@ class PackSpool:
             return
         scratch = memoryview(bytearray(RANGE_BYTES))
         for i, (tensor, location) in enumerate(pack.frames):
+            cancellation.check()
             if i % PREFETCH_FRAMES == 0:
                 near = pack.frames[i : i + PREFETCH_FRAMES]
                 self._reader.frames.prefetch(location for _, location in near)
@@ -271,6 +272,7 @@ class PackSpool:
     def _stored_chunks(self, pack_id: str, size: int) -> Iterator[memoryview]:
         buffer = memoryview(bytearray(RANGE_BYTES))
         for start in range(0, size, RANGE_BYTES):
+            cancellation.check()
             piece = buffer[: min(RANGE_BYTES, size - start)]
             self._reg.store.get_into(pack_key(pack_id), start, piece)
             yield piece

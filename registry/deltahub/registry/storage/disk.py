@@ -1,10 +1,11 @@
-"""All calls that change the file system, in one object that a test can replace.
+"""All calls that change the file system, and its free space, in an object that a test can replace.
 
 Reads do not use it: they see all visible bytes, and only this object knows which are durable.
 """
 
 import io
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -51,6 +52,10 @@ class Disk:
 
     def unlink(self, path: Path) -> None:
         os.unlink(path)
+
+    def free_bytes(self, path: Path) -> int:
+        """Bytes that this process may still write to the file system of the path."""
+        return shutil.disk_usage(path).free
 
     def fsync_dir(self, path: Path) -> None:
         """Make the names in a folder durable."""

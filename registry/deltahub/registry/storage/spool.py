@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from deltahub.registry import failpoints
+from deltahub.registry import cancellation, failpoints
 from deltahub.registry.names import LFS_BYTES
 from deltahub.registry.storage.base import Buffer, StoreUnavailable
 from deltahub.registry.storage.checksums import BlockChecksums
@@ -102,6 +102,24 @@ class Spool:
             yield file
         finally:
             file.close()
+
+    @contextmanager
+    def locked(self, upload_id: str) -> Iterator[bool]:
+        """Lock the upload's file; False if a request is appending to it."""
+        try:
+            fd = os.open(self.path(upload_id), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            yield True  # complete or never begun; a new request extends expires_at first
+            return
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+        finally:
+            os.close(fd)
 
     def discard(self, upload_id: str) -> None:
         """Delete the file, if there is one."""
@@ -237,5 +255,6 @@ def _hashes_of(fd: int, total: int) -> Hashes:
     hashes = Hashes(total)
     buffer = memoryview(bytearray(_READ_BYTES))
     while n := os.preadv(fd, [buffer], hashes.n_bytes):
+        cancellation.check()
         hashes.update(buffer[:n])
     return hashes

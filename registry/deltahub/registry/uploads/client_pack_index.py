@@ -10,6 +10,7 @@ from sqlalchemy import select
 from deltahub.codecs.errors import CodecError, CorruptFrame, CorruptPack, UnsupportedVersion
 from deltahub.codecs.frames import FrameHeader, parse_header, peek_header_length
 from deltahub.codecs.frames.pack import MAX_PACK, read_index
+from deltahub.registry import cancellation
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.db.models import Landing
 from deltahub.registry.db.session import ReadSession
@@ -68,6 +69,7 @@ class UploadedPack:
             return set()
 
     def _frame(self, offset: int, length: int, tensor: bytes) -> UploadedFrame:
+        cancellation.check()
         header = self._header(offset, length)
         if header.frame_length != length or header.tensor != tensor:
             raise CorruptFrame(f"the frame at {offset} is not the one that the index names")

@@ -9,7 +9,7 @@ whose frames everybody decodes, the hub encodes the tensors again.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from deltahub.registry import failpoints
+from deltahub.registry import cancellation, failpoints
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.db.batches import PART_TENSORS, batches
@@ -134,6 +134,7 @@ def _group_frames(reg: Registry, caller: Caller, name: str, sha256: str) -> _Upl
     frames = _by_tensor(UploadedPack(reg, landing).frames())
     # In parts, each in a short transaction, because a pack may name very many tensors.
     for part in batches(frames, PART_TENSORS):
+        cancellation.check()
         contents.known |= _hold_known(reg, caller, name, part)
     known = contents.known
     groups = {tensor: [group] for tensor, group in frames.items() if tensor not in known}
@@ -178,6 +179,7 @@ def _add_frames_of_other_uploads(
     """Add frames of partial tensors from the caller's other uploads; returns these uploads."""
     contributing = []
     for landing in others if partial else ():
+        cancellation.check()
         pack = UploadedPack(reg, landing)
         wanted = pack.tensors() & partial
         if not wanted:
@@ -202,6 +204,7 @@ def _finished_uploads(
     """The uploads of which the caller can claim every tensor once `whole` is stored."""
     used = []
     for landing in landings:
+        cancellation.check()
         tensors = (
             UploadedPack(reg, landing).tensors() - contents.whole.keys() - contents.known.keys()
         )

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from sqlalchemy import insert, select
 
+from deltahub.registry import cancellation
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import File, Landing
@@ -44,6 +45,7 @@ def files_of_uploads(
     session.flush()
     new = [sha256 for sha256 in uploads if sha256 not in found]
     for batch in batches(new):
+        cancellation.check()
         # Not as ORM objects: SQLAlchemy would insert these one by one to get their ids from SQLite.
         rows = [
             {

@@ -1,16 +1,52 @@
-"""Deletes landed files once nothing needs them."""
+"""Deletes uploads that their sender drops, and landed files once nothing needs them."""
 
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, exists, select, update
 
 from deltahub.registry import failpoints
+from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import File, Landing, utc_now
 from deltahub.registry.db.session import WriteSession
+from deltahub.registry.errors import Conflict, UploadNotFound
+from deltahub.registry.names import validate_sha256
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.keys import landing_key
+from deltahub.registry.uploads import limits
 from deltahub.registry.uploads.landing import is_promised
+
+
+def drop_upload(reg: Registry, caller: Caller | None, sha256: str) -> None:
+    """Delete the caller's upload, complete or not; UploadNotFound.
+
+    Conflict if a file is read from it, or if a connection is sending its bytes.
+    """
+    caller = require_writer(caller)
+    validate_sha256(sha256)
+    with reg.db.read() as session:
+        upload_id = session.scalar(
+            select(Landing.id).where(Landing.user_id == caller.user_id, Landing.sha256 == sha256)
+        )
+    if upload_id is None:
+        raise UploadNotFound(f"you have no upload {sha256}")
+    with reg.spool.locked(upload_id) as is_unused:
+        if not is_unused:
+            raise Conflict(f"upload {sha256} is being received on another connection")
+        with reg.db.write() as session:
+            is_read = exists().where(File.landing_id == Landing.id)
+            dropped = session.scalar(
+                update(Landing)
+                .where(Landing.id == upload_id, ~is_read)
+                .values(state="condemned", sha256=f"condemned-{upload_id}", expires_at=utc_now())
+                .returning(Landing.id)
+                .execution_options(synchronize_session=False)
+            )
+        if dropped is None:
+            raise Conflict(f"upload {sha256} is a file of a commit, and goes once that is ingested")
+        reg.spool.discard(upload_id)
+    delete_condemned(reg, [upload_id])
+    limits.forget(reg, caller)
 
 
 def drop_landings(session: WriteSession, files: Iterable[File]) -> list[str]:

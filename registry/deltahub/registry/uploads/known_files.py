@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from deltahub.registry import cancellation
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.access.visibility import readable_files
@@ -58,6 +59,7 @@ def query_and_keep(
     # In parts, each in a short transaction. An empty query still raises if the repository does not
     # exist or the caller may not write to it.
     for part in batches(dict(files).items(), PART_TENSORS) if files else ([],):
+        cancellation.check()
         have += _keep(reg, caller, name, dict(part))
     return have
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from deltahub.registry import cancellation
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.access.visibility import readable_tensors
@@ -41,6 +42,7 @@ def query_and_hold(
     have: dict[bytes, int] = {}
     # An empty query still raises if the repository does not exist.
     for part in batches(tensors, PART_TENSORS) if tensors else ([],):
+        cancellation.check()
         with reg.db.write() as session:
             repository = load_repository(session, caller, name, "write")
             found = find_readable(session, caller, repository, (content for content, _ in part))

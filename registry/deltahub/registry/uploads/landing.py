@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from sqlalchemy import delete, select
 
-from deltahub.registry import failpoints
+from deltahub.registry import cancellation, failpoints
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.db.models import Landing, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
@@ -26,6 +26,7 @@ from deltahub.registry.storage.base import Buffer, ObjectNotFound, StoreFull
 from deltahub.registry.storage.keys import landing_key
 from deltahub.registry.storage.refusals import translated_store_errors
 from deltahub.registry.storage.spool import Hashes, SpoolFile
+from deltahub.registry.uploads import limits
 
 _READ_BYTES = 1 << 20
 
@@ -54,7 +55,7 @@ def begin(
 
     An unfinished upload of another size takes the new size if may_resize, else SizeMismatch.
     is_acknowledged: the client will be told that the hub has a complete upload, see is_promised().
-    Unauthorized, Forbidden, InvalidRequest, LimitExceeded.
+    Unauthorized, Forbidden, InvalidRequest, LimitExceeded, StorageFull.
     """
     caller = require_writer(caller)
     validate_sha256(sha256)
@@ -63,6 +64,7 @@ def begin(
     if size > reg.settings.max_file_bytes:
         limit = reg.settings.max_file_bytes
         raise LimitExceeded(f"the file has {size} bytes; this hub takes at most {limit}")
+    limits.announce(reg, caller, {sha256: size})
     expires_at = utc_now() + timedelta(seconds=reg.settings.upload_ttl_s)
     with reg.db.write() as session:
         row = _find(session, caller, sha256)
@@ -263,6 +265,7 @@ def _recover(reg: Registry, upload: LandingStatus) -> LandingStatus | None:
         hashes = Hashes(size)
         buffer = memoryview(bytearray(_READ_BYTES))
         while hashes.n_bytes < size:
+            cancellation.check()
             piece = buffer[: min(_READ_BYTES, size - hashes.n_bytes)]
             reg.store.get_into(key, hashes.n_bytes, piece)
             hashes.update(piece)

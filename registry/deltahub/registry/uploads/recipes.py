@@ -7,6 +7,7 @@ from sqlalchemy import select
 
 from deltahub.codecs.errors import CodecError
 from deltahub.codecs.files.recipe import Recipe
+from deltahub.registry import cancellation
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.access.visibility import readable_file
@@ -167,6 +168,7 @@ def _claim(reg: Registry, caller: Caller, name: str, recipe: Recipe) -> list[int
     rows: list[int] = []
     wrong: list[bytes] = []
     for part in batches(sizes, PART_TENSORS):
+        cancellation.check()
         with reg.db.write() as session:
             repository = load_repository(session, caller, name, "write")
             found = find_readable(session, caller, repository, part)

@@ -13,7 +13,7 @@ from typing import Final
 
 from sqlalchemy import select
 
-from deltahub.registry import failpoints
+from deltahub.registry import cancellation, failpoints
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.db.models import Landing, utc_now
 from deltahub.registry.errors import LimitExceeded
@@ -21,6 +21,7 @@ from deltahub.registry.registry import Registry
 from deltahub.registry.storage.keys import landing_key
 from deltahub.registry.storage.refusals import translated_store_errors
 from deltahub.registry.storage.spool import Hashes
+from deltahub.registry.uploads import limits
 from deltahub.registry.uploads.landing import complete, promise
 
 # Limits of a batch in memory. The last file may exceed BATCH_BYTES.
@@ -62,9 +63,10 @@ class SmallFiles:
         return sha256
 
     def flush(self) -> None:
-        """Make all added files durable and complete. StorageFull, Unavailable."""
+        """Make all added files durable and complete. LimitExceeded, StorageFull, Unavailable."""
         batch, self._batch, self._batch_bytes = self._batch, {}, 0
         while batch:
+            cancellation.check()
             ids = self._announce(batch)
             objects = {landing_key(row_id): batch[sha256].data for sha256, row_id in ids.items()}
             failpoints.reached("small_files.before_store")
@@ -79,6 +81,8 @@ class SmallFiles:
         ids: dict[str, str] = {}
         rows = []
         ttl_s = self._reg.settings.upload_ttl_s
+        sizes = {sha256: len(small.data) for sha256, small in batch.items()}
+        limits.announce(self._reg, self._caller, sizes)
         with self._reg.db.write() as session:
             query = select(Landing).where(
                 Landing.user_id == self._caller.user_id, Landing.sha256.in_(batch)

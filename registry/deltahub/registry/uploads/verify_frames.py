@@ -15,6 +15,7 @@ from deltahub.codecs.frames import (
     open_frame,
 )
 from deltahub.codecs.ids import ZERO_ID
+from deltahub.registry import cancellation
 from deltahub.registry.errors import InvalidFrame
 from deltahub.registry.landings.reader import LandingReader
 from deltahub.registry.packs.encoder_generation import generation_of, standalone_generation
@@ -58,6 +59,7 @@ class FrameVerifier:
         digest = blake3()
         for frame in frames:
             with _ONE_FRAME_AT_A_TIME:
+                cancellation.check()  # also because another frame may have taken seconds
                 try:
                     self._take_frame(frame, digest)
                 except CodecError as exc:
@@ -89,6 +91,7 @@ class FrameVerifier:
         """Decode and hash about RANGE_BYTES at a time, to save memory."""
         header, position = view.header, 0
         while position < header.size_bytes:
+            cancellation.check()
             begin, stop = view.blocks_of_bytes(
                 position, min(position + RANGE_BYTES, header.size_bytes)
             )

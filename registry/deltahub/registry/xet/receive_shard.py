@@ -2,13 +2,14 @@
 
 import hashlib
 import mmap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import exists, insert, select
 
-from deltahub.registry import failpoints
+from deltahub.registry import cancellation, failpoints
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.permissions import full_name
 from deltahub.registry.access.visibility import sharing_domains
@@ -16,16 +17,19 @@ from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import Repository, XetRange
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import (
+    Cancelled,
+    Conflict,
     DataLost,
     HashMismatch,
     InvalidRequest,
     LimitExceeded,
-    RegistryError,
     SizeMismatch,
+    UploadNotFound,
 )
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import Buffer
 from deltahub.registry.uploads import landing
+from deltahub.registry.uploads.discard import drop_upload
 from deltahub.registry.uploads.known_files import query_and_keep
 from deltahub.registry.xet.epochs import advance_epoch, repository_at
 from deltahub.registry.xet.hashes import HASH_BYTES, Merkle, range_hash, to_text
@@ -39,11 +43,9 @@ _ROWS = 50
 # The chunk map has at most one chunk for each 4096 bytes of a file. Clients make chunks of 8192
 # bytes or more, so only overlapping terms or tiny chunks reach this limit.
 _BYTES_A_CHUNK = 4096
+# Terms that a shard may have whatever its size is: small files have one each.
+_FREE_TERMS = 50_000
 _CHUNKS_A_ROW = 8  # the fixed size of a row, counted in chunks
-
-
-class Cancelled(RegistryError):
-    """The client disconnected; it gets no response."""
 
 
 @dataclass
@@ -57,8 +59,13 @@ class Progress:
     def add(self, n_bytes: int) -> None:
         """Count bytes as done; Cancelled if the client has disconnected."""
         self.done += n_bytes
+        self.check()
+
+    def check(self) -> None:
+        """Cancelled if the client has disconnected."""
+        cancellation.check()
         if self.is_cancelled:
-            raise Cancelled("the client went away")
+            raise Cancelled("the client disconnected, so the hub stopped this work")
 
 
 def accept_shard(
@@ -83,17 +90,38 @@ def accept_shard(
         if file.seek(0, 2) == 0:
             raise InvalidRequest("the shard is empty")
         # The map closes itself when its last view is gone.
-        shard = Shard(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+        data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    files = Shard(data, reg.settings.max_operations).files
+    progress.total = sum(each.size for each in files)
+    _check_cost(reg, files)
     sources = Sources(reg, reader, caller, repository)
     try:
-        progress.total = sum(file.size for file in shard.files())
-        for each in shard.files():
+        for each in files:
+            progress.check()
             _File(reg, sources, caller, repository, name, each).accept(progress)
     except UnknownXorb:
         with reg.db.write() as session:
             if session.get(Repository, repository.id) is not None:
                 advance_epoch(session, repository.id)
         raise
+
+
+def _check_cost(reg: Registry, files: Sequence[ShardFile]) -> None:
+    """LimitExceeded if the files would take more work than clients' shards ever cause."""
+    n_bytes = sum(each.size for each in files)
+    if n_bytes > reg.settings.max_shard_bytes:
+        limit = reg.settings.max_shard_bytes
+        raise LimitExceeded(
+            f"the files of a shard may have {limit} bytes, and these have {n_bytes}: upload the"
+            " folder in parts"
+        )
+    n_terms = sum(each.n_terms for each in files)
+    max_terms = _FREE_TERMS + n_bytes // _BYTES_A_CHUNK
+    if n_terms > max_terms:
+        raise LimitExceeded(
+            f"files of {n_bytes} bytes may consist of {max_terms} ranges of chunks, and the shard"
+            f" lists {n_terms}"
+        )
 
 
 @dataclass(frozen=True)
@@ -120,33 +148,35 @@ class _File:
 
     def _accept(self, progress: Progress) -> None:
         sha256, size = self.file.sha256, self.file.size
-        if sha256 is None:
-            raise InvalidRequest(
-                f"the shard does not say the SHA-256 of file {to_text(self.file.hash)}; this hub"
-                " needs it"
-            )
         done = progress.done
         is_known = query_and_keep(self.reg, self.caller, self.name, [(sha256, size)]) != []
         if not is_known or not self._is_mapped(sha256):
-            self._check()
+            self._check(progress)
             chunks = self._chunks(progress.add)
             if is_known:
                 _verify_sha256(sha256, chunks)
-                self._write_chunk_map(sha256)
+                self._write_chunk_map(sha256, progress)
             elif self._land(sha256, size, chunks):
-                self._write_chunk_map(sha256)
+                self._write_chunk_map(sha256, progress)
         progress.done = done + size
 
     def _land(self, sha256: str, size: int, chunks: "_CountedBytes") -> bool:
         """Land the chunks; False if another request has landed the file first."""
-        landing.receive(self.reg, self.caller, sha256, size, 0, chunks)
+        try:
+            landing.receive(self.reg, self.caller, sha256, size, 0, chunks)
+        except Cancelled:
+            # No client continues such an upload: the next shard begins the file again.
+            with suppress(UploadNotFound, Conflict):
+                drop_upload(self.reg, self.caller, sha256)
+            raise
         return chunks.n_bytes == size
 
-    def _check(self) -> None:
+    def _check(self, progress: Progress) -> None:
         """Check the shard's hashes of its terms and of the file. Reads chunk hashes, no chunks."""
         self._extend_xorbs()
         tree = Merkle()
         for term in self.file.terms():
+            progress.check()
             hashes = []
             size = 0
             for segment in self.sources.find(term):
@@ -189,7 +219,7 @@ class _File:
             query = select(exists().where(XetRange.sha256 == sha256, is_usable))
             return bool(session.scalar(query))
 
-    def _write_chunk_map(self, sha256: str) -> None:
+    def _write_chunk_map(self, sha256: str, progress: Progress) -> None:
         """Write the chunk map of the file, which has just been verified."""
         failpoints.reached("xet.shard.before_ranges")
         with self.reg.db.read() as session:
@@ -203,6 +233,7 @@ class _File:
             )
             known = {(xorb, first, end) for xorb, first, end in session.execute(rows_here)}
         for rows in batches(self._rows(sha256, domain_id, known), _ROWS):
+            progress.check()
             with self.reg.db.write() as session:
                 session.execute(insert(XetRange), list(rows))
 

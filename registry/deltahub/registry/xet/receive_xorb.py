@@ -10,7 +10,8 @@ from pathlib import Path
 
 from sqlalchemy import select, update
 
-from deltahub.registry import failpoints
+from deltahub.registry import cancellation, failpoints
+from deltahub.registry.access.caller import Caller
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import Repository, Xorb, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
@@ -20,18 +21,21 @@ from deltahub.registry.storage.base import StoreError
 from deltahub.registry.storage.keys import xorb_key
 from deltahub.registry.storage.local import translated
 from deltahub.registry.storage.refusals import translated_store_errors
+from deltahub.registry.uploads import limits
 from deltahub.registry.xet.hashes import Merkle, chunk_hash
 from deltahub.registry.xet.xorb import MAX_BODY_BYTES, XorbCheck, XorbIndex
 
 log = logging.getLogger(__name__)
 
 
-def receive_xorb(reg: Registry, repository_id: int, digest: bytes, blocks: Iterable[bytes]) -> bool:
+def receive_xorb(
+    reg: Registry, sender: Caller, repository_id: int, digest: bytes, blocks: Iterable[bytes]
+) -> bool:
     """Store a xorb of the repository for upload_ttl_s; False if the repository has it already.
 
-    A stored xorb that is damaged is replaced. The caller has checked the sender's permission to
-    write. InvalidRequest, HashMismatch or LimitExceeded if the body is no xorb of this hash; then
-    nothing is stored.
+    A stored xorb that is damaged is replaced. Precondition: the sender may write to the repository.
+    InvalidRequest, HashMismatch or LimitExceeded if the body is no xorb of this hash, LimitExceeded
+    if the sender has too many xorbs; then nothing is stored.
     """
     if has_xorb(reg, repository_id, digest):
         _discard(blocks)
@@ -40,10 +44,12 @@ def receive_xorb(reg: Registry, repository_id: int, digest: bytes, blocks: Itera
         check = XorbCheck(digest)
         for block in _bounded(blocks):
             for chunk in check.take(block):
+                cancellation.check()
                 reg.disk.write(fd, chunk)
         index = check.finish()
         reg.disk.fsync(fd)
-        return _store(reg, repository_id, digest, index, path)
+        limits.announce_xorb(reg, sender, index.size)
+        return _store(reg, sender, repository_id, digest, index, path)
 
 
 def has_xorb(reg: Registry, repository_id: int, digest: bytes) -> bool:
@@ -112,11 +118,13 @@ def scratch_file(reg: Registry, kind: str, name: str) -> Iterator[tuple[int, Pat
                 reg.disk.unlink(path)
 
 
-def _store(reg: Registry, repository_id: int, digest: bytes, index: XorbIndex, path: Path) -> bool:
+def _store(
+    reg: Registry, sender: Caller, repository_id: int, digest: bytes, index: XorbIndex, path: Path
+) -> bool:
     # The row comes first, in state writing, so that gc finds an object that a crash leaves.
     row = Xorb(
-        id=secrets.token_hex(16), repository_id=repository_id, hash=digest, size=index.size,
-        chunks=index.data, state="writing", expires_at=_expiry(reg),
+        id=secrets.token_hex(16), repository_id=repository_id, user_id=sender.user_id,
+        hash=digest, size=index.size, chunks=index.data, state="writing", expires_at=_expiry(reg),
     )  # fmt: skip
     with reg.db.write() as session:
         # The repository may have been deleted since the permission check.
@@ -164,6 +172,7 @@ def root_in_store(reg: Registry, xorb_id: str, index: XorbIndex) -> bytes:
     """The hash of a xorb, computed from its stored bytes; StoreError. index: its chunks."""
     tree, offset = Merkle(), 0
     for _, size in index.entries():
+        cancellation.check()
         chunk = memoryview(bytearray(size))
         reg.store.get_into(xorb_key(xorb_id), offset, chunk)
         tree.update([(chunk_hash(chunk), size)])

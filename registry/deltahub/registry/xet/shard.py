@@ -13,8 +13,9 @@ from typing import Final
 
 import numpy as np
 
+from deltahub.registry import cancellation
 from deltahub.registry.db.models import utc_now
-from deltahub.registry.errors import InvalidRequest, LimitExceeded
+from deltahub.registry.errors import InvalidRequest, LimitExceeded, SizeMismatch
 from deltahub.registry.xet.chunks import MAX_CHUNK_BYTES
 from deltahub.registry.xet.hashes import to_text
 from deltahub.registry.xet.xorb import MAX_CHUNKS, XorbIndex
@@ -32,6 +33,7 @@ _HAS_SHA256: Final = 1 << 30
 _CHUNK_RECORD: Final = np.dtype(
     [("hash", "V32"), ("start", "<u4"), ("size", "<u4"), ("unused", "<u8")]
 )
+_TERM_RECORD: Final = np.dtype([("xorb", "V36"), ("size", "<u4"), ("chunks", "V8")])
 _FOOTER: Final = struct.Struct("<9Q32s2Q6Q4Q")
 
 
@@ -48,10 +50,11 @@ class Term:
 
 @dataclass(frozen=True)
 class ShardFile:
-    """A file: its Xet hash, its SHA-256 in hex (None if the client did not send it), its terms."""
+    """A file of `size` bytes: its Xet hash, its SHA-256 in hex, its terms."""
 
     hash: bytes
-    sha256: str | None
+    sha256: str
+    size: int
     n_terms: int
     _terms: memoryview
     _verifications: memoryview | None
@@ -73,17 +76,15 @@ class ShardFile:
             )
             yield Term(xorb, first, end, size, verification)
 
-    @property
-    def size(self) -> int:
-        """Bytes of the file."""
-        return sum(_RECORD.unpack_from(self._terms, i * _RECORD.size)[2]
-                   for i in range(self.n_terms))  # fmt: skip
-
 
 class Shard:
-    """A shard in a buffer. InvalidRequest, LimitExceeded if the bytes are no valid shard."""
+    """A shard in a buffer. files: each SHA-256 once, in the shard's order.
 
-    def __init__(self, data: memoryview) -> None:
+    InvalidRequest, LimitExceeded if the bytes are no valid shard, or name more than max_files
+    files, repeated ones included.
+    """
+
+    def __init__(self, data: memoryview, max_files: int) -> None:
         if len(data) > MAX_SHARD_BYTES:
             raise LimitExceeded(f"a shard has at most {MAX_SHARD_BYTES} bytes, not {len(data)}")
         if len(data) < _HEADER.size:
@@ -94,35 +95,52 @@ class Shard:
         if version != _VERSION:
             raise InvalidRequest(f"the shard has version {version}; this hub knows {_VERSION}")
         self._data = data
-        self.n_files = sum(1 for _ in self.files())
-        end = self._check_xorbs()
+        self.files: list[ShardFile] = []
+        end = self._check_xorbs(self._read_files(max_files))
         if footer_bytes == 0 and end != len(data):
             raise InvalidRequest("bytes follow the shard's end")
 
-    def files(self) -> Iterator[ShardFile]:
-        """The files in order."""
-        offset = _HEADER.size
+    def _read_files(self, max_files: int) -> int:
+        """Read the file section; returns its end."""
+        sizes: dict[str, int] = {}
+        n_records, offset = 0, _HEADER.size
         while True:
+            cancellation.check()
             digest, flags, n_terms, _, _ = self._record(offset)
             offset += _RECORD.size
             if digest == _BOOKEND:
-                self._xorbs_at = offset
-                return
+                return offset
+            n_records += 1
+            if n_records > max_files:
+                raise LimitExceeded(
+                    f"a shard may name {max_files} files, and this one names more: upload the"
+                    " folder in parts"
+                )
             if flags & ~(_HAS_VERIFICATIONS | _HAS_SHA256):
                 raise InvalidRequest(f"the shard's file has flags {flags:#x}, which mean nothing")
             terms, offset = self._records(offset, n_terms)
-            verifications = sha256 = None
+            verifications = None
             if flags & _HAS_VERIFICATIONS:
                 verifications, offset = self._records(offset, n_terms)
-            if flags & _HAS_SHA256:
-                record, offset = self._records(offset, 1)
-                sha256 = to_text(bytes(record[:32]))
-            yield ShardFile(digest, sha256, n_terms, terms, verifications)
+            if not flags & _HAS_SHA256:
+                raise InvalidRequest(
+                    f"the shard does not say the SHA-256 of file {to_text(digest)}; this hub needs"
+                    " it"
+                )
+            record, offset = self._records(offset, 1)
+            sha256 = to_text(bytes(record[:32]))
+            size = int(np.frombuffer(terms, _TERM_RECORD, n_terms)["size"].sum(dtype=np.int64))
+            if sizes.setdefault(sha256, size) != size:
+                raise SizeMismatch(
+                    f"the shard gives the file {sha256} {sizes[sha256]} bytes, and again {size}"
+                )
+            if len(sizes) > len(self.files):
+                self.files.append(ShardFile(digest, sha256, size, n_terms, terms, verifications))
 
-    def _check_xorbs(self) -> int:
+    def _check_xorbs(self, offset: int) -> int:
         """The end of the xorb section, whose content the hub has in its own indexes."""
-        offset = self._xorbs_at
         while True:
+            cancellation.check()
             digest, _, n_chunks, _, _ = self._record(offset)
             offset += _RECORD.size
             if digest == _BOOKEND:

@@ -96,7 +96,14 @@ def _coded(request: Request, error: Exception) -> Response:
     if STATUS_OF[code] >= 500:
         log.error("path=%s code=%s: %s", request.url.path, code, error)
     headers = _close_if_unread(request) | _known_commit(request)
-    return refusal(code, _sentence(request, error), headers=headers)
+    return refusal(code, _sentence(request, error), status=_status(request, code), headers=headers)
+
+
+def _status(request: Request, code: str) -> int:
+    # hf_xet 1.8.0 repeats a request for minutes after each 5xx, and at once shows a 413.
+    if code == "storage_full" and request.scope["path"].startswith("/cas/"):
+        return 413
+    return STATUS_OF[code]
 
 
 def _sentence(request: Request, error: Exception) -> str:

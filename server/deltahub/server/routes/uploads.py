@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from deltahub.registry.errors import InvalidRequest, SizeMismatch
 from deltahub.registry.uploads import landing
+from deltahub.registry.uploads.discard import drop_upload
 from deltahub.registry.uploads.landing import LandingStatus
 from deltahub.server.body_limits import BoundedRoute, streams_body
 from deltahub.server.errors import LengthRequired
@@ -38,6 +39,12 @@ def head_upload(sha256: str, hub: HubDep, caller: CallerDep) -> Response:
         "Cache-Control": "no-store",
     }
     return Response(headers=headers)
+
+
+@router.delete("/{sha256}", status_code=204)
+def delete_upload(sha256: str, hub: HubDep, caller: CallerDep) -> None:
+    """Drop an upload of the caller, complete or not, that no commit uses."""
+    drop_upload(hub.registry, caller, sha256)
 
 
 @router.put(

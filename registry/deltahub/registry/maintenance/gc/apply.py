@@ -1,11 +1,7 @@
 """Applies a plan of garbage collection. Each step checks its conditions in its transaction."""
 
-import fcntl
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 
 from sqlalchemy import delete, exists, select, update
 
@@ -114,7 +110,7 @@ class _Collector:
 
     def remove_uploads(self, uploads: Sequence[Item]) -> None:
         for item in uploads:
-            with _spool_file_locked(self._reg.spool.path(item.id)) as is_unused:
+            with self._reg.spool.locked(item.id) as is_unused:
                 if is_unused:
                     self._remove_upload(item)
 
@@ -212,22 +208,3 @@ class _Collector:
             self._reg.store.delete(item.id)
             self._outcome.unknown += 1
             self._outcome.freed_bytes += item.size_bytes
-
-
-@contextmanager
-def _spool_file_locked(path: Path) -> Iterator[bool]:
-    """Locks the spool file of an upload; False if a request is appending to it."""
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        yield True  # complete or never begun; a new request extends expires_at first
-        return
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-    finally:
-        os.close(fd)

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
 
+from deltahub.registry import cancellation
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.catalog.commit import CommitResult, commit
@@ -31,6 +32,7 @@ from deltahub.registry.catalog.refs import (
 )
 from deltahub.registry.errors import InvalidRequest, LimitExceeded
 from deltahub.registry.names import LFS_BYTES, entry_mode, quoted, validate_path
+from deltahub.registry.uploads.preflight import check_sizes
 from deltahub.registry.uploads.presence import mark_missing
 from deltahub.registry.uploads.small_files import SmallFiles
 from deltahub.server.body_limits import BoundedRoute, streams_body
@@ -113,15 +115,19 @@ def preupload(
     except IgnoreLimit as error:
         raise LimitExceeded(f"the {_IGNORE} cannot be followed: {error}") from error
     files = []
+    sizes = []
     for file in body.files:
         mode = entry_mode(file.path, file.size)
         is_ignored = file.path in ignored and file.path != _IGNORE
+        if mode == "lfs" and not is_ignored:
+            sizes.append(file.size)
         shown: dict[str, Any] = {"path": file.path, "uploadMode": mode, "shouldIgnore": is_ignored}
         entry = entries.get(file.path)
         if entry is not None and entry.file.state != "lost":
             # With this id a client skips files that would not change. Lost ones it has to send.
             shown["oid"] = entry.file.sha256 if mode == "lfs" else blob_id(entry)
         files.append(shown)
+    check_sizes(hub.registry, caller, name, sizes)
     return JSONResponse({"files": files} | ({"commitOid": commit} if commit else {}))
 
 
@@ -189,6 +195,7 @@ def _commit(
     request = _Commit()
     files = SmallFiles(reg, writer)
     for number, line in enumerate(_lines(body()), 1):
+        cancellation.check()
         if len(request.operations) > reg.settings.max_operations:
             limit = reg.settings.max_operations
             raise LimitExceeded(f"a commit has at most {limit} operations")

@@ -17,6 +17,7 @@ from deltahub.registry.errors import InvalidRequest, LimitExceeded, SizeMismatch
 from deltahub.registry.names import validate_sha256
 from deltahub.registry.uploads import landing
 from deltahub.registry.uploads.known_files import query_and_keep
+from deltahub.registry.uploads.preflight import check_files
 from deltahub.server.body_limits import BoundedRoute, streams_body
 from deltahub.server.errors import LengthRequired
 from deltahub.server.hf.errors import NotSupported
@@ -61,6 +62,12 @@ def batch(
     writer = require_writer(caller)
     requested = [(item.oid, item.size) for item in body.objects]
     known = set(query_and_keep(hub.registry, writer, name, requested))
+    max_bytes = hub.registry.settings.max_file_bytes
+    check_files(
+        hub.registry,
+        writer,
+        {oid: size for oid, size in requested if oid not in known and size <= max_bytes},
+    )
     part_bytes = hub.settings.lfs_part_bytes
     in_parts = "multipart" in body.transfers and any(
         item.size > part_bytes for item in body.objects if item.oid not in known
@@ -69,9 +76,8 @@ def batch(
     objects = []
     for item in body.objects:
         shown: dict[str, Any] = {"oid": item.oid, "size": item.size, "authenticated": True}
-        if item.size > hub.registry.settings.max_file_bytes:
-            limit = hub.registry.settings.max_file_bytes
-            shown["error"] = {"code": 422, "message": f"files have at most {limit} bytes here"}
+        if item.size > max_bytes:
+            shown["error"] = {"code": 422, "message": f"files have at most {max_bytes} bytes here"}
         elif item.oid not in known:
             size = part_bytes if in_parts else None
             verify = {"href": f"{origin}/{name}.git/info/lfs/verify", "header": {}}

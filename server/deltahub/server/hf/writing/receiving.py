@@ -9,6 +9,7 @@ done, and then finds the file here.
 import time
 from collections.abc import Iterator
 
+from deltahub.registry import cancellation
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.errors import Conflict, UploadNotFound
 from deltahub.registry.uploads import landing
@@ -28,6 +29,7 @@ def receive_part(
     """
     deadline = time.monotonic() + hub.settings.idle_s
     while True:
+        cancellation.check()
         found = _wait_for(hub, caller, sha256, offset, deadline)
         if found is not None and (found.is_complete or found.received >= offset + length):
             return
@@ -65,6 +67,7 @@ def _wait_for(
         received = 0 if found is None else found.received
         if received >= offset:
             return found
+        cancellation.check()
         if time.monotonic() > deadline:
             raise Conflict(
                 f"the hub has {received} bytes of {sha256}; what lies before {offset} is missing"

@@ -100,6 +100,7 @@ async def post_xorb(
         receive = partial(
             receive_xorb.receive_xorb,
             hub.registry,
+            require_writer(xet_caller.caller),
             xet_caller.repository_id,
             expected,
             feed.blocks(),
