@@ -197,7 +197,7 @@ def test_turns_are_bounded_by_who_asks_and_nothing_is_kept_of_who_has_gone() -> 
                 async with queue.slot(1):
                     assert await fails(2)
             assert not await fails("b")
-        assert not (queue._n_held or queue._held or queue._waiting)
+        assert (queue._n_held, queue._held, queue._waiting) == ({}, {}, {})
 
     anyio.run(scenario)
 

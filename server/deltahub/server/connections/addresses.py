@@ -1,9 +1,14 @@
 """Addresses of clients: what counts as one client, and which are proxies that the hub trusts."""
 
+import logging
+from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
+log = logging.getLogger(__name__)
+
+_FORWARDED: Final = frozenset({b"x-forwarded-for", b"x-forwarded-proto"})
 Network: TypeAlias = IPv4Network | IPv6Network
 
 
@@ -30,6 +35,7 @@ class Proxies:
 
     def __init__(self, named: str = "") -> None:
         self._networks = networks_of(named)
+        self._has_warned = False
 
     def has(self, host: str) -> bool:
         """Whether the address is that of a named proxy."""
@@ -41,3 +47,15 @@ class Proxies:
             return False
         mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
         return any((mapped or address) in network for network in self._networks)
+
+    def warn_of_unnamed(self, host: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Log once that a request has headers of a proxy, and is from none that was named."""
+        if self._has_warned or all(name not in _FORWARDED for name, _ in headers):
+            return
+        if not self.has(host):
+            self._has_warned = True
+            log.warning(
+                "X-Forwarded-For and X-Forwarded-Proto from %s count for nothing: if that is your"
+                " proxy, name it in DELTAHUB_SERVER_TRUSTED_PROXIES",
+                host,
+            )

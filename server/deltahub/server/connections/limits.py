@@ -35,7 +35,7 @@ class ConnectionLimits:
         """total, per_address: most open connections. Named proxies have no limit of their own."""
         self._total = total
         self._per_address = per_address
-        self._proxies = proxies
+        self.proxies = proxies
         self._address_of: dict[Connection, str] = {}
         self._n_open: Counter[str] = Counter()
         # Idle connections, of all and by address, and since when; the longest idle come first.
@@ -55,8 +55,10 @@ class ConnectionLimits:
         address = counted_address(host)
         refusal = None
         self.end_idle_if_short()
-        if not self._proxies.has(host):
-            most = max(self._per_address // _SHORT_SHARE, 1) if self.is_short else self._per_address
+        if not self.proxies.has(host):
+            most = self._per_address
+            if self.is_short:
+                most = max(most // _SHORT_SHARE, 1)
             if self._n_open[address] >= most and not self._end_longest_idle(address):
                 refusal = (
                     f"your address has {self._n_open[address]} connections with a request, and may"
@@ -117,7 +119,7 @@ class ConnectionLimits:
 
     def _rank(self, address: str) -> tuple[bool, int]:
         # Connections of a named proxy end last, because each may carry any client's request soon.
-        return not self._proxies.has(address), len(self._idle_of[address])
+        return not self.proxies.has(address), len(self._idle_of[address])
 
     def _end_longest_idle(self, address: str) -> bool:
         connection = next(iter(self._idle_of.get(address, ())), None)

@@ -62,13 +62,16 @@ def not_http() -> Refusal:
     )
 
 
-def unreadable(error: httptools.HttpParserError, data: bytes) -> Refusal:
-    """Return the answer to bytes that the parser refuses, or whose Refusal a callback raised."""
+def unreadable(error: httptools.HttpParserError, first: bytes) -> Refusal:
+    """Return the answer to bytes that the parser refuses, or whose Refusal a callback raised.
+
+    first: the first bytes of the connection; empty after a request.
+    """
     if isinstance(error.__context__, Refusal):
         return error.__context__
-    if data.startswith(b"PRI * HTTP/2"):
+    if first.startswith(b"PRI * HTTP/2"):
         return wrong_version("2")
-    if isinstance(error, httptools.HttpParserInvalidMethodError) and _METHOD.match(data):
+    if isinstance(error, httptools.HttpParserInvalidMethodError) and _METHOD.match(first):
         return wrong_method(f"this hub knows the methods {METHODS} only")
     if isinstance(error, httptools.HttpParserInvalidURLError):
         return bad_request(_TARGET)

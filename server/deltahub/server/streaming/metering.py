@@ -37,7 +37,10 @@ class CountingTransport:
     """
 
     def __init__(
-        self, transport: asyncio.Transport, traffic: Traffic, on_close: Callable[[], None]
+        self,
+        transport: asyncio.Transport,
+        traffic: Traffic,
+        on_close: Callable[[], None] = lambda: None,
     ) -> None:
         """on_close: called when the transport begins to close; it may still have bytes to send."""
         self._transport = transport
@@ -148,7 +151,8 @@ def metered_protocol(
             except httptools.HttpParserUpgrade:
                 self._is_upgraded = True
             except httptools.HttpParserError as error:
-                self._refuse(refusals.unreadable(error, data))
+                first = data if self.cycle is None else b""
+                self._refuse(refusals.unreadable(error, first))
             if self.transport.is_closing():
                 self._stop_head_timer()
             elif self._head_bytes > MAX_HEAD_BYTES:
@@ -174,6 +178,8 @@ def metered_protocol(
             self._is_in_body = True
             self._stop_head_timer()
             limits.set_busy(self)
+            if self.client is not None:
+                limits.proxies.warn_of_unnamed(self.client[0], self.headers)
             super().on_headers_complete()
             if self.parser.should_upgrade():
                 # The parser reads no request after one that offers another protocol.
