@@ -85,8 +85,8 @@ def test_guests_of_many_addresses_leave_room_for_users_and_are_cut_where_others_
 ) -> None:
     monkeypatch.setattr(client_slots, "SLOW_S", 2.0)
     with ExitStack() as stack:
-        for n in range(3):
-            stall(hub, stack, of_address(f"10.0.0.{n}"), 2)
+        for n in range(6):
+            stall(hub, stack, of_address(f"10.0.0.{n}"), 1)
         assert read(hub, "10.0.0.1", hub.admin_token) < 5
         assert "no chunk taken" not in caplog.text
         assert read(hub, "10.0.1.1") < 30  # idle_s is 120
