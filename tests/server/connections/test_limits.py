@@ -19,8 +19,8 @@ from deltahub.server.connections.limits import ConnectionLimits
 from deltahub.server.settings import ServerSettings
 from support.service.hub import Hub, running_hub
 
-HEALTH = b"GET /v1/health HTTP/1.1\r\nHost: hub\r\n\r\n"
-SLOW_POST = b"POST /v1/repositories HTTP/1.1\r\nHost: hub\r\nContent-Length: 9\r\n\r\n{"
+HEALTH = b"GET /v1/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+SLOW_POST = b"POST /v1/repositories HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n{"
 
 
 def connect(hub: Hub, address: str) -> socket.socket:
@@ -41,7 +41,9 @@ def connect_many(
 def is_served(hub: Hub, address: str) -> bool:
     with connect(hub, address) as connection:
         connection.sendall(HEALTH)
-        return connection.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+        answer = connection.recv(1 << 16)
+    assert answer.startswith(b"HTTP/1.1 200 "), answer
+    return True
 
 
 def n_ended(connections: list[socket.socket]) -> int:
@@ -165,7 +167,8 @@ def test_nothing_is_kept_of_connections_that_have_ended() -> None:
         counted.set_idle(connections[0])
         for connection in connections:
             counted.close(connection)
-    assert not (counted._address_of or counted._n_open or counted._idle or counted._idle_of)
+    assert (counted._address_of, counted._n_open) == ({}, {})
+    assert (counted._idle, counted._idle_of) == ({}, {})
 
 
 def test_the_lines_of_a_shortage_are_one_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
