@@ -83,7 +83,10 @@ def environments() -> dict[str, Environment]:
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     data_dir = tmp_path_factory.mktemp("hub") / "data"
-    environment = {"DELTAHUB_SERVER_LFS_PART_BYTES": str(PART_BYTES)}
+    environment = {
+        "DELTAHUB_SERVER_LFS_PART_BYTES": str(PART_BYTES),
+        "DELTAHUB_SERVER_TRUSTED_PROXIES": "127.0.0.1",
+    }
     with served_hub(data_dir, environment=environment) as hub:
         # As `deltahub user` does beside a running hub.
         with Registry.open(Settings(data_dir=data_dir)) as registry:

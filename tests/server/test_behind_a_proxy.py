@@ -71,7 +71,8 @@ def fill(hub: RunningHub) -> str:
 
 @pytest.fixture(scope="module")
 def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningHub]:
-    with running_hub(tmp_path_factory.mktemp("behind") / "data") as hub:
+    settings = ServerSettings(stop_grace_s=2, trusted_proxies="127.0.0.1")
+    with running_hub(tmp_path_factory.mktemp("behind") / "data", server_settings=settings) as hub:
         fill(hub)
         yield hub
 
@@ -88,11 +89,14 @@ def test_links_lead_through_a_proxy_with_tls(behind: RunningHub, tmp_path: Path)
 
 def test_only_a_proxy_that_is_trusted_says_what_the_scheme_is(tmp_path: Path) -> None:
     proxy_headers = {"X-Forwarded-Proto": "https", "Host": "hub.example.com"}
-    settings = ServerSettings(stop_grace_s=2, trusted_proxies="10.1.2.3, 192.168.0.0/16")
-    with running_hub(tmp_path / "data", server_settings=settings) as hub:
+    named = {"stop_grace_s": 2, "hosts": "hub.example.com"}
+    with running_hub(tmp_path / "data", server_settings=ServerSettings(**named)) as hub:
         name = fill(hub)
         assert links(hub, name, proxy_headers, None) == {"http://hub.example.com"}
-    settings = ServerSettings(stop_grace_s=2, trusted_proxies="10.1.2.3,127.0.0.0/8")
+    settings = ServerSettings(**named, trusted_proxies="10.1.2.3, 192.168.0.0/16")
+    with running_hub(tmp_path / "data", server_settings=settings) as hub:
+        assert links(hub, name, proxy_headers, None) == {"http://hub.example.com"}
+    settings = ServerSettings(**named, trusted_proxies="10.1.2.3,127.0.0.0/8")
     with running_hub(tmp_path / "data", server_settings=settings) as hub:
         assert links(hub, name, proxy_headers, None) == {"https://hub.example.com"}
         # Neither http nor https.
@@ -110,7 +114,7 @@ def test_a_proxy_that_passes_nothing_on_needs_the_public_url(tmp_path: Path) -> 
         hidden = ("Host", "X-Forwarded-Proto")
         with tls_proxy(hub.address, tmp_path / "nginx", without=hidden) as proxy:
             assert links(hub, name, {}, proxy) == {"https://hub.example.com:8443"}
-        assert links(hub, name, {"Host": "evil.example"}, None) == {"https://hub.example.com:8443"}
+        assert links(hub, name, {"Host": "127.0.0.1"}, None) == {"https://hub.example.com:8443"}
 
 
 @pytest.mark.parametrize(
@@ -126,6 +130,8 @@ def test_a_proxy_that_passes_nothing_on_needs_the_public_url(tmp_path: Path) -> 
         {"public_url": "https://"},
         {"trusted_proxies": "proxy.example.com"},
         {"trusted_proxies": "10.0.0.1/8"},
+        {"hosts": "https://hub.example.com"},
+        {"hosts": "hub.example.com:8377"},
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused(settings: dict[str, str]) -> None:

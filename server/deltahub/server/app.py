@@ -3,12 +3,15 @@
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
-from starlette.responses import RedirectResponse
+from starlette.responses import RedirectResponse, Response
+from starlette.types import Scope
 
 from deltahub.registry.registry import Registry
 from deltahub.server import errors
+from deltahub.server.connections.hosts import OwnHosts, own_names
 from deltahub.server.hf.app import create_hugging_face_app
-from deltahub.server.hf.dispatch import HuggingFaceDispatch
+from deltahub.server.hf.dispatch import HuggingFaceDispatch, is_hugging_face
+from deltahub.server.hf.errors import refusal
 from deltahub.server.hub import Hub
 from deltahub.server.public_url import PublicUrl
 from deltahub.server.routes import (
@@ -56,8 +59,12 @@ def create_app(
     errors.install(app)
     app.add_middleware(HuggingFaceDispatch, hugging_face=create_hugging_face_app(app.state.hub))
     app.add_middleware(Disconnects)
-    if app.state.hub.settings.public_url is not None:
-        app.add_middleware(PublicUrl, url=app.state.hub.settings.public_url)
+    public_url = app.state.hub.settings.public_url
+    if public_url is not None:
+        app.add_middleware(PublicUrl, url=public_url)
+    # Outermost, so that it sees the Host that the client sent.
+    names = own_names(app.state.hub.settings.hosts, registry.settings.host, public_url)
+    app.add_middleware(OwnHosts, names=names, refuse=_wrong_host)
     v1 = APIRouter(prefix="/v1", responses={"default": {"model": ErrorOut}})
     for module in _ROUTERS:
         v1.include_router(module.router)
@@ -69,6 +76,13 @@ def create_app(
         return RedirectResponse("/docs")
 
     return app
+
+
+def _wrong_host(scope: Scope, sentence: str) -> Response:
+    make = refusal if is_hugging_face(scope["path"]) else errors.envelope
+    answer = make("wrong_host", sentence)
+    answer.headers["Connection"] = "close"  # the body, if there is one, is not read
+    return answer
 
 
 def _operation_id(route: APIRoute) -> str:

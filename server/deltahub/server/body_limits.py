@@ -15,6 +15,7 @@ from starlette.types import Message, Receive
 
 from deltahub.server.hub import Hub, caller_of
 from deltahub.server.streaming.bodies import read_body, too_large
+from deltahub.server.streaming.body_wait import BodyWait
 from deltahub.server.streaming.client_slots import client_key
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
@@ -77,8 +78,9 @@ async def _read(request: Request, slots: AsyncExitStack) -> bytes:
     if announced > limit:
         raise too_large(limit, sender)
     queue = hub.small_bodies if announced <= SMALL_BYTES else hub.large_bodies
-    await slots.enter_async_context(queue.slot(client))
-    return await read_body(request, limit, hub.settings.idle_s, sender)
+    wait = BodyWait()
+    await slots.enter_async_context(queue.slot(client, wait))
+    return await read_body(request, limit, hub.settings.idle_s, wait, sender)
 
 
 def _has_body(request: Request) -> bool:

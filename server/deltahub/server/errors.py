@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from deltahub.codecs.errors import CodecError
 from deltahub.registry.errors import RegistryError
 from deltahub.registry.storage.base import StoreError
+from deltahub.server.connections.redaction import redacted
 from deltahub.server.streaming.bodies import BodyCut, BodyLimit
 from deltahub.server.streaming.ranges import UnsatisfiableRange
 
@@ -68,6 +69,7 @@ STATUS_OF: Mapping[str, int] = {
     "length_required": 411,
     "request_timeout": 408,
     "method_not_allowed": 405,
+    "wrong_host": 421,
     "range_not_satisfiable": 416,
     "internal_error": 500,
 }
@@ -125,7 +127,7 @@ def _coded(request: Request, error: Exception) -> Response:
     if code not in STATUS_OF:
         return _unexpected(request, error)
     if STATUS_OF[code] >= 500:
-        log.error("path=%s code=%s: %s", request.url.path, code, error)
+        log.error("path=%s code=%s: %s", redacted(request.url.path), code, error)
     return envelope(code, str(error), _close_if_unread(request))
 
 
@@ -158,10 +160,10 @@ def sentence_of(problem: Mapping[str, Any]) -> str:
 def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = _HTTP_CODES.get(error.status_code)
+    called = f"{request.method} {redacted(request.url.path)[:200]}"
     if code == "not_found":
-        return envelope(code, f"there is nothing at {request.method} {request.url.path[:200]}")
+        return envelope(code, f"there is nothing at {called}")
     if code == "method_not_allowed":
-        called = f"{request.method} {request.url.path[:200]}"
         return envelope(code, f"there is no {called}: that path takes other methods", error.headers)
     if error.status_code == HTTPStatus.BAD_REQUEST:
         return envelope("invalid_request", "the body is not the JSON that this path takes")
@@ -169,5 +171,5 @@ def _http(request: Request, error: Exception) -> Response:
 
 
 def _unexpected(request: Request, error: Exception) -> Response:
-    log.error("path=%s broke", request.url.path, exc_info=error)
+    log.error("path=%s broke", redacted(request.url.path), exc_info=error)
     return envelope("internal_error", "the hub made a mistake; its log has the details")

@@ -22,6 +22,7 @@ from deltahub.registry.registry import Registry
 from deltahub.server.settings import ServerSettings
 from deltahub.server.signing import Signer
 from deltahub.server.streaming.bodies import ChunkStream
+from deltahub.server.streaming.body_wait import BodyWait
 from deltahub.server.streaming.chunks import Piece, in_chunks
 from deltahub.server.streaming.client_slots import ClientKey, FairQueue
 from deltahub.server.streaming.metering import Traffic
@@ -32,6 +33,10 @@ T = TypeVar("T")
 # the default limit for JSON bodies this is at most 128 MiB in all.
 SMALL_BODIES: Final = 128
 LARGE_BODIES: Final = 6
+# When others wait for a slot, a body is cut that takes longer for a block of 1 MiB, or a small body
+# (256 KiB) in whole. With SLOW_S for 4 MiB of a download these are the same 70 kB/s.
+_SLOW_BLOCK_S: Final = 15.0
+_SLOW_SMALL_BODY_S: Final = 4.0
 # Largest response body that a connection's buffers take whole, unless its client reads nothing.
 SMALL_ANSWER_BYTES: Final = 64 << 10
 # How long links still work after the token that they were signed for has ended: the cache time.
@@ -121,6 +126,7 @@ class Hub:
             settings.upload_threads,
             settings.uploads_per_user,
             settings.idle_s,
+            slow_s=_SLOW_BLOCK_S,
         )
         self.small_bodies = FairQueue(
             f"reads {SMALL_BODIES} requests at once, and {SMALL_BODIES // 4} of one user or"
@@ -129,22 +135,26 @@ class Hub:
             SMALL_BODIES // 4,
             settings.idle_s,
             _guest_slots(SMALL_BODIES),
+            slow_s=_SLOW_SMALL_BODY_S,
         )
         self.large_bodies = FairQueue(
             f"reads {LARGE_BODIES} large requests at once, and {LARGE_BODIES // 3} of one user",
             LARGE_BODIES,
             LARGE_BODIES // 3,
             settings.idle_s,
+            slow_s=_SLOW_BLOCK_S,
         )
         # The queues bound these threads already.
         self._unlimited = anyio.CapacityLimiter(math.inf)
 
-    async def upload(self, caller: Caller | None, receive: Callable[[], T]) -> T:
+    async def upload(
+        self, caller: Caller | None, receive: Callable[[], T], wait: BodyWait | None = None
+    ) -> T:
         """Run `receive` in a thread once an upload slot is free; its result.
 
         Raises Busy, and Cancelled if the client disconnects while it waits.
         """
-        async with self._uploading.slot(_client_of(caller)):
+        async with self._uploading.slot(_client_of(caller), wait):
             cancellation.check()
             return await anyio.to_thread.run_sync(receive, limiter=self._unlimited)
 

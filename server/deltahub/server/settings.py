@@ -1,11 +1,11 @@
 """Settings of the HTTP layer, with units and defaults, read from DELTAHUB_SERVER_*."""
 
-from ipaddress import ip_network
-
 from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from deltahub.registry.settings import EnvironmentSettings
+from deltahub.server.connections.addresses import networks_of
+from deltahub.server.connections.hosts import names_in
 from deltahub.server.public_url import checked_public_url
 
 
@@ -67,10 +67,25 @@ class ServerSettings(EnvironmentSettings):
         description="Address that clients use, as https://hub.example.com, where a proxy that "
         "stands before the hub does not pass on Host and X-Forwarded-Proto.",
     )
+    hosts: str = Field(
+        default="",
+        description="Further host names of this hub, with commas between; * for any name.",
+    )
     trusted_proxies: str = Field(
-        default="127.0.0.1",
+        default="",
         description="Addresses and networks of proxies whose X-Forwarded-Proto and "
-        "X-Forwarded-For are believed, with commas between.",
+        "X-Forwarded-For are believed, with commas between; by default none.",
+    )
+    max_connections: int = Field(
+        default=4096,
+        ge=1,
+        description="Connections that are open at once; fewer where the limit of open files is "
+        "low.",
+    )
+    connections_per_address: int = Field(
+        default=512,
+        ge=1,
+        description="Connections of one address that are open at once, except of trusted proxies.",
     )
     has_embedded_worker: bool = Field(
         default=True, description="Start a worker process next to the server."
@@ -90,10 +105,15 @@ class ServerSettings(EnvironmentSettings):
     def _check_public_url(cls, url: str | None) -> str | None:
         return checked_public_url(url) if url else None
 
+    @field_validator("hosts")
+    @classmethod
+    def _check_hosts(cls, named: str) -> str:
+        names_in(named)
+        return named
+
     @field_validator("trusted_proxies")
     @classmethod
     def _check_trusted_proxies(cls, named: str) -> str:
         # uvicorn would silently trust nobody for a misspelt address.
-        for one in filter(None, map(str.strip, named.split(","))):
-            ip_network(one)
+        networks_of(named)
         return named

@@ -221,6 +221,34 @@ def test_an_address_that_cannot_be_is_refused(url: str) -> None:
         Transport(url, None)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://user:s3cret@hub.example",
+        "user:s3cret@hub.example:80",
+        "http://user:s3cret@hub.example:port",
+        "ftp://user:s3cret@hub.example?token=s3cret",
+        "https://hub.example/?sig=s3cret",
+        "http://u:s3cret@a b",
+    ],
+)
+def test_a_secret_in_an_address_is_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        Transport(url, None)
+    assert "hub.example" in str(refused.value) or "a b" in str(refused.value)
+    assert "s3cret" not in str(refused.value)
+
+
+def test_a_link_to_another_place_is_shown_without_its_signature(
+    server: Server, transport: Transport
+) -> None:
+    location = "https://u:s3cret@store.example/model?X-Amz-Signature=s3cret"
+    server.script = [(307, b"", {"Location": location})]
+    with pytest.raises(BadResponse, match=r"https://store.example/model: ") as refused:
+        transport.call("GET", "/v1/health")
+    assert "s3cret" not in str(refused.value)
+
+
 @pytest.mark.parametrize("token", ["a b\nc", "dh_é€", "dh_\udce9", "a b"])
 def test_a_token_that_no_header_can_hold_is_refused_and_not_shown(token: str) -> None:
     with pytest.raises(InvalidArgument) as refused:

@@ -33,6 +33,7 @@ from deltahub.server.process.supervisor import WorkerSupervisor
 from deltahub.server.settings import ServerSettings
 
 START_TIMEOUT_S = 60
+RAW_HOST = "hub"
 JOB_TIMEOUT_S = 60
 
 
@@ -174,9 +175,12 @@ def running_hub(
 ) -> Iterator[RunningHub]:
     """Run a hub on a free port of loopback. disk: None for a real one.
 
-    settings: fields of the registry's Settings.
+    settings: fields of the registry's Settings. Raw requests may call the hub `hub`.
     """
     server_settings = server_settings or ServerSettings(stop_grace_s=2)
+    server_settings = server_settings.model_copy(
+        update={"hosts": f"{server_settings.hosts},{RAW_HOST}"}
+    )
     with Registry.open(Settings(data_dir=data_dir, **settings), disk) as registry:
         bootstrap.bootstrap_admin(registry)
         token = tokens.create_token(registry, "admin", "admin")

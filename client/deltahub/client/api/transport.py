@@ -20,6 +20,7 @@ from deltahub.client.api.wire import (
     is_reusable,
     raise_error,
     unreachable,
+    without_secrets,
 )
 from deltahub.client.errors import Busy, HubError, InvalidArgument, LocalFileChanged
 
@@ -53,21 +54,28 @@ class Transport:
     def __init__(
         self, url: str, token: str | None, *, patience_s: float = 30.0, user_agent: str = "deltahub"
     ) -> None:
+        shown = without_secrets(url)
         try:
             parts = urlsplit(url if "://" in url else f"http://{url}")
             self._port = parts.port
             host = (parts.hostname or "").encode("idna")
         except ValueError as exc:
-            raise InvalidArgument(f"{url!r} is not the address of a hub: {exc}") from exc
+            raise InvalidArgument(f"{shown!r} is not the address of a hub: {exc}") from exc
         if not _VISIBLE.fullmatch(host.decode()) or not _VISIBLE.fullmatch(parts.path):
             raise InvalidArgument(
-                f"{url!r} is not the address of a hub: write blanks and letters beyond ASCII as %XX"
+                f"{shown!r} is not the address of a hub: write blanks and letters beyond ASCII as"
+                " %XX"
             )
         if token and not _VISIBLE.fullmatch(token):
             # The message must not contain the token, because messages end up in logs.
             raise InvalidArgument("the token holds characters that no token has: copy it once more")
+        if parts.username is not None or parts.query:
+            raise InvalidArgument(
+                f"the address {shown} holds a user, a password or a query: give the token with"
+                " --token, DELTAHUB_TOKEN or `deltahub login`"
+            )
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidArgument(f"{url!r} is not the address of a hub: use http://HOST:PORT")
+            raise InvalidArgument(f"{shown!r} is not the address of a hub: use http://HOST:PORT")
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
         self._host = parts.hostname
         self._prefix = parts.path.rstrip("/")

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import http.client
 import json
+import re
 import select
 import socket
 import ssl
@@ -79,7 +80,9 @@ def raise_error(answer: Answer, url: str) -> None:
     """Raises the error for an answer with a status from 300 on."""
     if answer.status < 400:
         target = answer.headers.get("Location", "somewhere else")
-        raise BadResponse(f"{url} sends to {target}: use that address", status=answer.status)
+        raise BadResponse(
+            f"{url} sends to {without_secrets(target)}: use that address", status=answer.status
+        )
     code: str | None = None
     message = f"the hub answered {answer.status} {http.client.responses.get(answer.status, '')}"
     try:
@@ -92,6 +95,11 @@ def raise_error(answer: Answer, url: str) -> None:
     if seconds.isascii() and seconds.isdecimal() and len(seconds) < 6:
         error.retry_after_s = float(seconds)
     raise error
+
+
+def without_secrets(url: str) -> str:
+    """The URL without user, password and query: a signed link has its signature in the query."""
+    return re.sub("^([A-Za-z]+://)?[^/]*@", r"\1", re.split("[?#]", url)[0])
 
 
 def is_broken_wire(exc: BaseException) -> bool:

@@ -14,6 +14,7 @@ from deltahub.codecs.errors import CodecError
 from deltahub.registry.access.caller import NO_TOKEN
 from deltahub.registry.errors import RegistryError, RepositoryNotFound
 from deltahub.registry.storage.base import StoreError
+from deltahub.server.connections.redaction import redacted
 from deltahub.server.errors import STATUS_OF, LengthRequired, sentence_of, wire_code
 from deltahub.server.hf.dispatch import unescaped
 from deltahub.server.hf.unmatched import page, without_namespace
@@ -94,7 +95,7 @@ def _coded(request: Request, error: Exception) -> Response:
     if code not in STATUS_OF:
         return _unexpected(request, error)
     if STATUS_OF[code] >= 500:
-        log.error("path=%s code=%s: %s", request.url.path, code, error)
+        log.error("path=%s code=%s: %s", redacted(request.url.path), code, error)
     headers = _close_if_unread(request) | _known_commit(request)
     return refusal(code, _sentence(request, error), status=_status(request, code), headers=headers)
 
@@ -141,7 +142,7 @@ def _invalid(_request: Request, error: Exception) -> Response:
 def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.scope["path"]
-    called = f"{request.method} {unescaped(path)}"
+    called = f"{request.method} {redacted(unescaped(path))}"
     if error.status_code in (404, 405):
         meant = without_namespace(path)
         if meant is not None:
@@ -173,5 +174,5 @@ def _methods(request: Request) -> set[str]:
 
 
 def _unexpected(request: Request, error: Exception) -> Response:
-    log.error("path=%s broke", request.url.path, exc_info=error)
+    log.error("path=%s broke", redacted(request.url.path), exc_info=error)
     return refusal("internal_error", "the hub made a mistake; its log has the details")

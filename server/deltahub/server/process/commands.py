@@ -44,14 +44,14 @@ def serve(
     # Printed before the imports, because they take a second or more.
     click.echo("DeltaHub is starting", err=True)
     from deltahub.registry.settings import Settings
+    from deltahub.server.connections.redaction import RedactingFormatter
 
-    logging.basicConfig(
-        level=logging.WARNING,
-        stream=sys.stderr,
-        format="%(asctime)s server[%(process)d] %(levelname)s %(name)s: %(message)s",
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        RedactingFormatter("%(asctime)s server[%(process)d] %(levelname)s %(name)s: %(message)s")
     )
-    for name in ("deltahub", "uvicorn.access"):
-        logging.getLogger(name).setLevel(logging.INFO)
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    logging.getLogger("deltahub").setLevel(logging.INFO)
     given = {"data_dir": data_dir, "host": host, "port": port}
     chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     _serve(Settings(**chosen), with_worker=not no_worker, access_log=access_log)
@@ -85,10 +85,12 @@ def _serve(settings: "Settings", *, with_worker: bool, access_log: bool) -> None
 
     # These imports and settings come before anything is created: a missing extra or a wrong setting
     # fails here.
+    from deltahub.server.process.open_files import raise_limit
     from deltahub.server.process.serve import HubServer
     from deltahub.server.settings import ServerSettings
 
     _limit_heaps()
+    raise_limit()
     server_settings = ServerSettings()
     with ExitStack() as stack:
         try:

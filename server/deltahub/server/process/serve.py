@@ -11,7 +11,11 @@ import uvicorn
 from deltahub.registry.packs.tensor_reader import RANGE_BYTES
 from deltahub.registry.registry import Registry
 from deltahub.server.app import create_app
+from deltahub.server.connections.access_log import AccessLog
+from deltahub.server.connections.addresses import Proxies
+from deltahub.server.connections.limits import ConnectionLimits
 from deltahub.server.hub import Hub
+from deltahub.server.process.open_files import connections_within
 from deltahub.server.settings import ServerSettings
 from deltahub.server.streaming.metering import Traffic, metered_protocol
 
@@ -38,17 +42,20 @@ class HubServer(uvicorn.Server):
         """on_signal: called when a stop signal arrives, before the server waits for transfers."""
         self._on_signal = on_signal
         self.traffic = Traffic()
+        proxies = Proxies(settings.trusted_proxies)
+        total = connections_within(settings.max_connections)
+        self._limits = ConnectionLimits(total, settings.connections_per_address, proxies)
         app = create_app(registry, settings, self.traffic)
         self._hub: Hub = app.state.hub
         self._disk_check: threading.Thread | None = None
         config = uvicorn.Config(
-            app,
-            http=metered_protocol(self.traffic, settings.idle_s),
+            AccessLog(app) if access_log else app,
+            http=metered_protocol(self.traffic, self._limits, settings.idle_s),
             ws="none",
             loop="uvloop",
             lifespan="off",
             log_config=None,
-            access_log=access_log,
+            access_log=False,  # uvicorn's would hold signed links
             server_header=False,
             proxy_headers=True,
             forwarded_allow_ips=settings.trusted_proxies,
@@ -71,7 +78,8 @@ class HubServer(uvicorn.Server):
             self._on_ready(url_of(sockets[0]))
 
     async def on_tick(self, counter: int) -> bool:
-        """Check the disk every 5 s. uvicorn calls this ten times a second."""
+        """Check the disk every 5 s, and idle connections. uvicorn calls this ten times a second."""
+        self._limits.end_idle_if_short()
         if counter % _TICKS_PER_DISK_CHECK == 0 and (
             self._disk_check is None or not self._disk_check.is_alive()
         ):

@@ -19,6 +19,7 @@ from deltahub.server.schemas.transfer import (
     TensorQueryOut,
 )
 from deltahub.server.streaming.bodies import read_body
+from deltahub.server.streaming.body_wait import BodyWait
 
 router = APIRouter(
     route_class=BoundedRoute, prefix="/repositories/{namespace}/{name}", tags=["tensors"]
@@ -88,8 +89,10 @@ async def accept_recipe(
     """Send a recipe that builds a file from tensors of the hub, instead of the file's bytes."""
     request.state.has_unread_body = True
     writer = require_writer(caller)
-    async with hub.large_bodies.slot(writer.user_id):
-        body = await read_body(request, hub.registry.settings.max_recipe_bytes, hub.settings.idle_s)
+    wait = BodyWait()
+    async with hub.large_bodies.slot(writer.user_id, wait):
+        limit = hub.registry.settings.max_recipe_bytes
+        body = await read_body(request, limit, hub.settings.idle_s, wait)
         request.state.has_unread_body = False
         submit = partial(recipes.submit_recipe, hub.registry, writer, f"{namespace}/{name}", body)
         submitted = await hub.verify(writer, submit)

@@ -87,7 +87,7 @@ async def put_upload(
             length=length,
         )
         try:
-            found = await hub.upload(caller, receive)
+            found = await hub.upload(caller, receive, feed.wait)
         finally:
             request.state.has_unread_body = feed.has_unread_body and length > 0
     if feed.has_unread_body and length > 0:

@@ -21,6 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from deltahub.server.streaming.body_wait import BodyWait
 from deltahub.server.streaming.chunks import Chunk
 from deltahub.server.streaming.client_slots import ClientKey, FairQueue
 from deltahub.server.streaming.socket_writer import ClientGone, NotTaken, SocketWriter
@@ -43,6 +44,17 @@ class BodyCut(Exception):
     """The client disconnected, or was too slow, before its body ended."""
 
     code = "body_cut"
+
+
+class SlowBody(BodyCut):
+    """The client sent its body so slowly that another client got its slot."""
+
+    code = "busy"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the body came too slowly while other clients waited for a turn: send it again"
+        )
 
 
 class BodyLimit(Exception):
@@ -198,12 +210,15 @@ def too_large(max_bytes: int, sender: str = "a request") -> BodyLimit:
 
 
 async def read_body(
-    request: Request, max_bytes: int, idle_s: float, sender: str = "a request"
+    request: Request, max_bytes: int, idle_s: float, wait: BodyWait, sender: str = "a request"
 ) -> bytes:
-    """Read a whole body. Raises BodyLimit above `max_bytes` bytes, and BodyCut."""
+    """Read a whole body. Raises BodyLimit above `max_bytes` bytes, and BodyCut.
+
+    wait: the holder of the slot that the request has.
+    """
     pieces: list[bytes] = []
     n_bytes = 0
-    async for block in _blocks(request, idle_s, min(BLOCK_BYTES, max_bytes + 1)):
+    async for block in _blocks(request, idle_s, wait, min(BLOCK_BYTES, max_bytes + 1)):
         n_bytes += len(block)
         if n_bytes > max_bytes:
             request.state.has_unread_body = True
@@ -215,7 +230,7 @@ async def read_body(
 async def discard_body(request: Request, max_bytes: int, idle_s: float) -> None:
     """Read a body and drop it. Raises BodyLimit and BodyCut, as read_body does."""
     n_bytes = 0
-    async for block in _blocks(request, idle_s, DISCARDED_BYTES):
+    async for block in _blocks(request, idle_s, BodyWait(), DISCARDED_BYTES):
         n_bytes += len(block)
         if n_bytes > max_bytes:
             request.state.has_unread_body = True
@@ -223,21 +238,21 @@ async def discard_body(request: Request, max_bytes: int, idle_s: float) -> None:
 
 
 async def _blocks(
-    request: Request, idle_s: float, block_bytes: int = BLOCK_BYTES
+    request: Request, idle_s: float, wait: BodyWait, block_bytes: int = BLOCK_BYTES
 ) -> AsyncIterator[bytes]:
     """Yield the body in blocks of at least `block_bytes`, except the last one.
 
     Small blocks would cost a thread switch each. If the client disconnects, or takes longer than
-    `idle_s` for a block, yields the bytes that came and then raises BodyCut.
+    `idle_s` for a block, or `wait` is cut, yields the bytes that came and then raises BodyCut.
     """
     stream = request.stream()
     is_over = False
-    cut: str | None = None
+    cut: BodyCut | None = None
     while not is_over and cut is None:
         pieces: list[bytes] = []
         n_bytes = 0
         try:
-            with anyio.fail_after(idle_s):
+            with wait.for_block(idle_s):
                 while n_bytes < block_bytes and not is_over:
                     piece = await anext(stream, None)
                     if piece is None:
@@ -246,13 +261,14 @@ async def _blocks(
                         pieces.append(piece)
                         n_bytes += len(piece)
         except ClientDisconnect:
-            cut = "the client went away before its body ended"
+            cut = BodyCut("the client went away before its body ended")
         except TimeoutError:
-            cut = f"the client took more than {idle_s:g} s for {block_bytes} bytes"
+            late = BodyCut(f"the client took more than {idle_s:g} s for {block_bytes} bytes")
+            cut = SlowBody() if wait.is_cut else late
         if n_bytes:
             yield b"".join(pieces)
     if cut is not None:
-        raise BodyCut(cut)
+        raise cut
 
 
 class BodyFeed:
@@ -269,6 +285,7 @@ class BodyFeed:
         self._slots = asyncio.Semaphore(UPLOAD_SLOTS)
         self._queue: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._pump: asyncio.Task[None] | None = None
+        self.wait = BodyWait()
         self.is_started = False
 
     async def __aenter__(self) -> Self:
@@ -303,7 +320,7 @@ class BodyFeed:
     async def _move(self) -> None:
         last: object = BodyCut("the server is stopping")
         try:
-            async for block in _blocks(self._request, self._idle_s):
+            async for block in _blocks(self._request, self._idle_s, self.wait):
                 await self._slots.acquire()
                 self._queue.put(block)
             last = _END

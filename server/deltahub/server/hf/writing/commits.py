@@ -146,7 +146,7 @@ async def create_commit(
     _refuse_pull_request(create_pr)
     async with BodyFeed(request, hub.settings.idle_s) as feed:
         work = partial(_commit, hub, caller, name, unescaped(revision), feed.blocks)
-        made = await hub.upload(caller, work)
+        made = await hub.upload(caller, work, feed.wait)
         request.state.has_unread_body = feed.has_unread_body
     url = f"{str(request.base_url).rstrip('/')}/{name}/commit/{made.commit}"
     return JSONResponse(

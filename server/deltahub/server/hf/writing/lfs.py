@@ -183,7 +183,7 @@ async def _receive(hub: Hub, request: Request, link: Link, offset: int, length: 
     append = partial(receive_part, hub, link.caller, link.oid, link.size, offset, length)
     request.state.has_unread_body = True
     async with BodyFeed(request, hub.settings.idle_s) as feed:
-        await hub.upload(link.caller, partial(append, feed))
+        await hub.upload(link.caller, partial(append, feed), feed.wait)
         request.state.has_unread_body = feed.has_unread_body
 
 

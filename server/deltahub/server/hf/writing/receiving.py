@@ -15,7 +15,8 @@ from deltahub.registry.errors import Conflict, UploadNotFound
 from deltahub.registry.uploads import landing
 from deltahub.registry.uploads.landing import LandingStatus
 from deltahub.server.hub import Hub
-from deltahub.server.streaming.bodies import BodyFeed
+from deltahub.server.streaming.bodies import BodyFeed, SlowBody
+from deltahub.server.streaming.body_wait import BodyWait
 
 _POLL_S = 0.05
 
@@ -30,7 +31,8 @@ def receive_part(
     deadline = time.monotonic() + hub.settings.idle_s
     while True:
         cancellation.check()
-        found = _wait_for(hub, caller, sha256, offset, deadline)
+        with feed.wait.for_client():  # which sends the bytes before these in other requests
+            found = _wait_for(hub, caller, sha256, offset, deadline, feed.wait)
         if found is not None and (found.is_complete or found.received >= offset + length):
             return
         # An earlier connection broke inside this part. The client repeats all of it: skip the
@@ -56,7 +58,7 @@ def _without_first(blocks: Iterator[bytes], n_bytes: int) -> Iterator[bytes]:
 
 
 def _wait_for(
-    hub: Hub, caller: Caller, sha256: str, offset: int, deadline: float
+    hub: Hub, caller: Caller, sha256: str, offset: int, deadline: float, wait: BodyWait
 ) -> LandingStatus | None:
     """The status of the upload once all bytes before `offset` are here; None before any came."""
     while True:
@@ -68,6 +70,8 @@ def _wait_for(
         if received >= offset:
             return found
         cancellation.check()
+        if wait.is_cut:
+            raise SlowBody
         if time.monotonic() > deadline:
             raise Conflict(
                 f"the hub has {received} bytes of {sha256}; what lies before {offset} is missing"

@@ -106,7 +106,7 @@ async def post_xorb(
             feed.blocks(),
         )
         try:
-            is_new = await hub.upload(xet_caller.caller, receive)
+            is_new = await hub.upload(xet_caller.caller, receive, feed.wait)
         except RegistryError as error:
             # Logged, because clients show only the status and not the error's text.
             log.warning("xorb=%s of %s: code=%s: %s", digest, xet_caller.place, error.code, error)
@@ -208,7 +208,7 @@ async def _spool(request: Request, hub: Hub, xet_caller: XetCaller, stack: ExitS
     async with BodyFeed(request, hub.settings.idle_s) as feed:
         write = partial(_write, hub, feed.blocks(), stack)
         try:
-            return await hub.upload(xet_caller.caller, write)
+            return await hub.upload(xet_caller.caller, write, feed.wait)
         finally:
             request.state.has_unread_body = feed.has_unread_body
 

@@ -1,0 +1,1 @@
+"""Connections before a request is handled: how many there are, from where, and for which host."""
