@@ -149,6 +149,12 @@ class Busy(Unavailable):
     code = "busy"
 
 
+class Cancelled(HubError):
+    """The hub stopped the work because the connection was closed."""
+
+    code = "cancelled"
+
+
 class SchemaTooNew(HubError):
     """The hub's data folder was written by a newer release."""
 

@@ -10,6 +10,7 @@ RegistryError
  |- StorageFull           the disk has no room
  |- Unavailable           the database or the store did not answer; try again
  |   |- Busy               the hub already handles as many requests as it allows
+ |- Cancelled             the client disconnected, so the work was stopped
  |- SchemaTooNew          the data folder was written by a newer release
  |- DataLost              stored bytes are damaged; the operator must run fsck
 """
@@ -139,6 +140,12 @@ class Busy(Unavailable):
     """The hub handles too many requests at once; the same request succeeds after a wait."""
 
     code = "busy"
+
+
+class Cancelled(RegistryError):
+    """The client disconnected; nobody reads the answer."""
+
+    code = "cancelled"
 
 
 class SchemaTooNew(RegistryError):

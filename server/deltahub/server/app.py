@@ -24,6 +24,7 @@ from deltahub.server.routes import (
 )
 from deltahub.server.schemas.base import ErrorOut
 from deltahub.server.settings import ServerSettings
+from deltahub.server.streaming.disconnects import Disconnects
 from deltahub.server.streaming.metering import Traffic
 
 DESCRIPTION = """
@@ -54,6 +55,7 @@ def create_app(
     app.state.hub = Hub(registry, settings or ServerSettings(), traffic or Traffic())
     errors.install(app)
     app.add_middleware(HuggingFaceDispatch, hugging_face=create_hugging_face_app(app.state.hub))
+    app.add_middleware(Disconnects)
     if app.state.hub.settings.public_url is not None:
         app.add_middleware(PublicUrl, url=app.state.hub.settings.public_url)
     v1 = APIRouter(prefix="/v1", responses={"default": {"model": ErrorOut}})

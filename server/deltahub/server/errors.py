@@ -48,6 +48,7 @@ STATUS_OF: Mapping[str, int] = {
     "storage_full": 507,
     "unavailable": 503,
     "busy": 503,
+    "cancelled": 499,
     "schema_too_new": 500,
     "data_lost": 500,
     "job_failed": 500,

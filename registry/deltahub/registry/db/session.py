@@ -12,7 +12,14 @@ from sqlalchemy.exc import DataError, DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
-from deltahub.registry.errors import DataLost, InvalidRequest, StorageFull, Unavailable
+from deltahub.registry import cancellation
+from deltahub.registry.errors import (
+    Cancelled,
+    DataLost,
+    InvalidRequest,
+    StorageFull,
+    Unavailable,
+)
 
 # A function that only reads accepts a write session too; a writing function needs a WriteSession.
 ReadSession = NewType("ReadSession", Session)
@@ -24,6 +31,8 @@ BUSY_TIMEOUT_S = 30
 _WRITERS_LOCK = int.from_bytes(b"deltahub", "big")
 # Error codes (SQLSTATE) of PostgreSQL.
 _DISK_FULL, _LOCK_NOT_AVAILABLE = "53100", "55P03"
+# Steps of SQLite's virtual machine, some 20 ms, between two looks at whether the caller has gone.
+_STEPS_PER_CHECK = 2_000_000
 
 
 class Database:
@@ -139,6 +148,12 @@ def _sqlite_engine(url: str, *, is_read_only: bool) -> Engine:
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
+        if is_read_only:
+            # One query may read millions of rows. It ends when the caller disconnects.
+            cancelled = cancellation.watcher()
+            driver = connection.connection.driver_connection
+            assert isinstance(driver, sqlite3.Connection)
+            driver.set_progress_handler(cancelled, _STEPS_PER_CHECK)
         connection.exec_driver_sql("BEGIN" if is_read_only else "BEGIN IMMEDIATE")
 
     return engine
@@ -172,6 +187,8 @@ def database_errors_translated() -> Iterator[None]:
         raise Unavailable("too many requests wait for the database; try again") from exc
     except DBAPIError as exc:
         code = getattr(exc.orig, "sqlite_errorcode", 0) & 0xFF
+        if code == sqlite3.SQLITE_INTERRUPT:
+            raise Cancelled("the client disconnected, so the hub stopped this query") from exc
         state = getattr(exc.orig, "sqlstate", None)  # the error code of PostgreSQL
         if code == sqlite3.SQLITE_FULL or state == _DISK_FULL:
             raise StorageFull("the disk has no room for the database; free some space") from exc

@@ -11,8 +11,10 @@ from deltahub.registry.downloads.plan import plan_download, stream_frames
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.routes.files import RevisionQuery, find_file
+from deltahub.server.schemas.base import json_answer
 from deltahub.server.schemas.transfer import FramesIn, PlannedTensorOut, RecipePlanOut
 from deltahub.server.streaming.client_slots import client_key
+from deltahub.server.turns import reads
 
 router = APIRouter(
     route_class=BoundedRoute, prefix="/repositories/{namespace}/{name}", tags=["rebuilding"]
@@ -23,7 +25,8 @@ _BYTES: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.get("/recipes/{path:path}")
+@router.get("/recipes/{path:path}", response_model=RecipePlanOut)
+@reads(is_long=True, is_heavy=True)
 def get_recipe(
     namespace: str,
     name: str,
@@ -31,11 +34,11 @@ def get_recipe(
     hub: HubDep,
     caller: CallerDep,
     revision: RevisionQuery = "main",
-) -> RecipePlanOut:
+) -> Response:
     """Show which tensors make up a file and how each is stored; not_ready before its ingest."""
     _, entry = find_file(hub, caller, f"{namespace}/{name}", revision, path)
     plan = plan_download(hub.registry, hub.reader, entry.file)
-    return RecipePlanOut(
+    shown = RecipePlanOut(
         recipe=plan.recipe.hex(),
         size=plan.size,
         sha256=plan.sha256,
@@ -51,9 +54,11 @@ def get_recipe(
             for tensor in plan.tensors
         ],
     )
+    return json_answer(shown)
 
 
 @router.get("/recipe-bytes/{path:path}", response_class=Response, responses=_BYTES)
+@reads(is_long=True, is_heavy=True)
 def get_recipe_bytes(
     namespace: str,
     name: str,
@@ -69,6 +74,7 @@ def get_recipe_bytes(
 
 
 @router.post("/frames", response_class=Response, responses=_BYTES)
+@reads(is_heavy=True)
 def get_frames(
     namespace: str,
     name: str,

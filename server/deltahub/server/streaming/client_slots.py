@@ -52,15 +52,24 @@ class FairQueue:
     """`total` slots: at most `per_client` for one user or address, `guests` for all guests.
 
     A request without a slot waits up to timeout_s seconds, first come, first served. bounds: the
-    limits in words, for the refusal.
+    limits in words, for the refusal. slow_s: when others wait, a holder may be cut that makes the
+    hub wait longer; None for SLOW_S.
     """
 
     def __init__(
-        self, bounds: str, total: int, per_client: int, timeout_s: float, guests: int | None = None
+        self,
+        bounds: str,
+        total: int,
+        per_client: int,
+        timeout_s: float,
+        guests: int | None = None,
+        *,
+        slow_s: float | None = None,
     ) -> None:
         self._bounds = bounds
         self._per_client = per_client
         self._timeout_s = timeout_s
+        self._slow_s = slow_s
         self._total = anyio.Semaphore(total)
         self._guests = anyio.Semaphore(total if guests is None else guests)
         # An entry is kept only while its client has or wants a slot: addresses are unlimited.
@@ -69,13 +78,17 @@ class FairQueue:
         self._holders: dict[SlotHolder, ClientKey] = {}
 
     @asynccontextmanager
-    async def slot(self, key: ClientKey, holder: SlotHolder | None = None) -> AsyncIterator[None]:
+    async def slot(
+        self, key: ClientKey, holder: SlotHolder | None = None, timeout_s: float | None = None
+    ) -> AsyncIterator[None]:
         """Hold a slot until the block ends. Raises Busy if none is free in time.
 
-        holder: is cut if it is slow and others wait; cutting it must end the block.
+        holder: is cut if it is slow and others wait; cutting it must end the block. timeout_s: None
+        for that of the queue.
         """
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
         async with AsyncExitStack() as stack:
-            with anyio.move_on_after(self._timeout_s) as timeout:
+            with anyio.move_on_after(timeout_s) as timeout:
                 # The slots of all clients come last, so that nobody waits while holding one.
                 await stack.enter_async_context(self._client_limit(key, stack))
                 if isinstance(key, str):
@@ -83,7 +96,7 @@ class FairQueue:
                 await self._take(self._total, stack)
             if timeout.cancelled_caught:
                 raise Busy(
-                    f"no turn within {self._timeout_s:g} s: this hub {self._bounds};"
+                    f"no turn within {timeout_s:g} s: this hub {self._bounds};"
                     " wait and send it again"
                 )
             if holder is not None:
@@ -110,7 +123,7 @@ class FairQueue:
                 if limit is self._total or isinstance(key, str)
             ]
             waited_s, slowest = max(found, key=itemgetter(0), default=(0.0, None))
-            if slowest is not None and waited_s > SLOW_S:
+            if slowest is not None and waited_s > (self._slow_s or SLOW_S):
                 slowest.cut()
 
     def _client_limit(self, key: ClientKey, stack: AsyncExitStack) -> anyio.Semaphore:

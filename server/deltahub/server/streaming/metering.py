@@ -8,6 +8,8 @@ from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from deltahub.registry.cancellation import Cancellation
+from deltahub.server.streaming.disconnects import STATE_KEY
 from deltahub.server.streaming.socket_writer import SocketWriter
 
 
@@ -115,6 +117,7 @@ def metered_protocol(traffic: Traffic, head_s: float) -> type[asyncio.Protocol]:
         _head_timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            self._cancellation = Cancellation()
             self._counting = CountingTransport(cast(asyncio.Transport, transport), traffic)
             super().connection_made(cast(asyncio.Transport, self._counting))
             self._start_head_timer()
@@ -124,6 +127,7 @@ def metered_protocol(traffic: Traffic, head_s: float) -> type[asyncio.Protocol]:
             self._counting.attach_if_drained()
 
         def connection_lost(self, exc: Exception | None) -> None:
+            self._cancellation.cancel()
             self._stop_head_timer()
             super().connection_lost(exc)
 
@@ -141,6 +145,7 @@ def metered_protocol(traffic: Traffic, head_s: float) -> type[asyncio.Protocol]:
         def on_message_begin(self) -> None:
             self._is_in_head = True
             super().on_message_begin()
+            self.scope["state"][STATE_KEY] = self._cancellation
 
         def on_headers_complete(self) -> None:
             traffic.requests += 1
