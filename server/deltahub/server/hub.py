@@ -167,6 +167,7 @@ class Hub:
             1,
             settings.read_wait_s,
             _guest_slots(HEAVY_READS),
+            slow_s=SLOW_ANSWER_S,
         )
         self.long_answers = FairQueue(
             f"sends {settings.max_streams} long lists at once, and {settings.streams_per_user} to"

@@ -28,7 +28,7 @@ class Cost:
     """What a handler in a thread may cost. writes: it may change something, and so wait for others.
 
     is_long: its answer may be longer than a connection buffers. is_heavy: its memory grows with the
-    number of tensors.
+    number of tensors; a long answer of this kind is in memory until it is sent.
     """
 
     writes: bool = False
@@ -72,14 +72,18 @@ def in_turn(handle: Handle, cost: Cost) -> Handle:
     async def answer(request: Request) -> Response:
         hub: Hub = request.app.state.hub
         client = await client_of(request, hub)
-        async with AsyncExitStack() as slots:
-            held = HeldAnswer(hub.settings.idle_s)
-            if cost.is_long:
-                await slots.enter_async_context(hub.long_answers.slot(client, held))
-            async with cost.queue(hub).slot(client):
-                cancellation.check()  # the client may have left while it waited
-                made = await handle(request)
-            return held.hold(made, slots.pop_all()) if cost.is_long else made
+        turns = cost.queue(hub)
+        held = HeldAnswer(hub.settings.idle_s)
+        async with AsyncExitStack() as until_sent, AsyncExitStack() as until_made:
+            if cost.is_long and cost.is_heavy:
+                await until_sent.enter_async_context(turns.slot(client, held))
+            else:
+                if cost.is_long:
+                    await until_sent.enter_async_context(hub.long_answers.slot(client, held))
+                await until_made.enter_async_context(turns.slot(client))
+            cancellation.check()  # the client may have left while it waited
+            made = await handle(request)
+            return held.hold(made, until_sent.pop_all()) if cost.is_long else made
 
     return answer
 
