@@ -4,6 +4,7 @@ The server gives each request a Cancellation. Loops whose length a caller choose
 between two pieces. Outside of a request, for example in a job, check() does nothing.
 """
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Final
 
@@ -40,3 +41,12 @@ def check() -> None:
     current = _current.get()
     if current is not None and current.is_cancelled:
         raise Cancelled("the client disconnected, so the hub stopped this work")
+
+
+def watcher() -> Callable[[], bool] | None:
+    """A function that says whether the caller has disconnected, for any thread.
+
+    None outside of a request.
+    """
+    current = _current.get()
+    return None if current is None else lambda: current.is_cancelled

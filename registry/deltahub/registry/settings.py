@@ -80,6 +80,9 @@ class Settings(EnvironmentSettings):
     max_query_tensors: int = Field(
         default=100_000, description="Most tensors in one query or frame request."
     )
+    max_report_tensors: int = Field(
+        default=150_000, description="Most tensors in one report of a revision."
+    )
     max_decoded_bytes: int = Field(
         default=16 * GIB,
         description="Most bytes that one uploaded pack may decode to, or one recipe repeat.",

@@ -17,6 +17,7 @@ from deltahub.server.hub import Hub, caller_of
 from deltahub.server.streaming.bodies import read_body, too_large
 from deltahub.server.streaming.body_wait import BodyWait
 from deltahub.server.streaming.client_slots import client_key
+from deltahub.server.turns import cost_of, in_turn
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
@@ -35,7 +36,10 @@ def streams_body(endpoint: Endpoint) -> Endpoint:
 
 
 class BoundedRoute(APIRoute):
-    """A route whose body is read in bounded time and memory, after the caller is authenticated."""
+    """A route whose body is read in bounded time and memory, after the caller is authenticated.
+
+    If the handler runs in a thread, the request then waits for a turn (turns.py).
+    """
 
     @property
     def is_streaming(self) -> bool:
@@ -49,6 +53,9 @@ class BoundedRoute(APIRoute):
             # For a body parameter FastAPI would read the whole body before it calls the handler.
             assert self.body_field is None, f"{self.path} takes its body as a parameter"
             return handle
+        cost = cost_of(self.endpoint, self.methods or set())
+        if cost is not None:
+            handle = in_turn(handle, cost)
 
         async def bounded(request: Request) -> Response:
             if not _has_body(request):

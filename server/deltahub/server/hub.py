@@ -39,6 +39,12 @@ _SLOW_BLOCK_S: Final = 15.0
 _SLOW_SMALL_BODY_S: Final = 4.0
 # Largest response body that a connection's buffers take whole, unless its client reads nothing.
 SMALL_ANSWER_BYTES: Final = 64 << 10
+# Handlers at once that may write. With the reading ones they leave some of the 40 threads free.
+WRITES: Final = 24
+# Requests at once whose memory grows with the number of tensors, by up to some 100 MB each.
+HEAVY_READS: Final = 2
+# When others wait, the hub cuts an answer whose client made it wait longer than this in all.
+SLOW_ANSWER_S: Final = 10.0
 # How long links still work after the token that they were signed for has ended: the cache time.
 _LINK_CACHE_S: Final = 1.0
 
@@ -74,6 +80,11 @@ class Hub:
     # For request bodies that are read whole: many small ones at once, few large ones.
     small_bodies: FairQueue = field(init=False)
     large_bodies: FairQueue = field(init=False)
+    # Turns of handlers that run in threads (turns.py).
+    writes: FairQueue = field(init=False)
+    reads: FairQueue = field(init=False)
+    heavy_reads: FairQueue = field(init=False)
+    long_answers: FairQueue = field(init=False)
     _streaming: FairQueue = field(init=False)
     _answering: FairQueue = field(init=False)
     _verifying: FairQueue = field(init=False)
@@ -144,6 +155,38 @@ class Hub:
             settings.idle_s,
             slow_s=_SLOW_BLOCK_S,
         )
+        self.writes = FairQueue(
+            f"makes {WRITES} changes at once, and {WRITES // 3} of one user or address",
+            WRITES,
+            WRITES // 3,
+            settings.idle_s,
+            _guest_slots(WRITES),
+        )
+        self.reads = FairQueue(
+            f"answers {settings.read_threads} reading requests at once, and"
+            f" {settings.reads_per_user} of one user or address",
+            settings.read_threads,
+            settings.reads_per_user,
+            settings.read_wait_s,
+            _guest_slots(settings.read_threads),
+        )
+        self.heavy_reads = FairQueue(
+            f"makes {HEAVY_READS} reports of tensors at once, and one of a user or address",
+            HEAVY_READS,
+            1,
+            settings.read_wait_s,
+            _guest_slots(HEAVY_READS),
+            slow_s=SLOW_ANSWER_S,
+        )
+        self.long_answers = FairQueue(
+            f"sends {settings.max_streams} long lists at once, and {settings.streams_per_user} to"
+            " one user or address",
+            settings.max_streams,
+            settings.streams_per_user,
+            settings.read_wait_s,
+            _guest_slots(settings.max_streams),
+            slow_s=SLOW_ANSWER_S,
+        )
         # The queues bound these threads already.
         self._unlimited = anyio.CapacityLimiter(math.inf)
 
@@ -192,8 +235,8 @@ class Hub:
 
 
 def _guest_slots(total: int) -> int:
-    # A quarter of the slots is for users with a token, however many guests there are.
-    return total - total // 4
+    # A quarter of the slots, rounded up, is for users with a token, however many guests there are.
+    return max(total - -(-total // 4), 1)
 
 
 def _client_of(caller: Caller | None) -> ClientKey:
@@ -211,6 +254,14 @@ HubDep = Annotated[Hub, Depends(hub_of)]
 
 async def caller_of(request: Request, hub: HubDep) -> Caller | None:
     """Return the caller of a request; None without a token. Raises Unauthorized for a bad token."""
+    # A request looks its caller up once, for its turn and for its handler.
+    if not hasattr(request.state, "caller"):
+        request.state.caller = await _authenticate(request, hub)
+    caller: Caller | None = request.state.caller
+    return caller
+
+
+async def _authenticate(request: Request, hub: Hub) -> Caller | None:
     # Only requests with a token use a thread: the switch costs more than reading the headers.
     header = request.headers.get("authorization")
     if header is None:

@@ -41,6 +41,42 @@ class ServerSettings(EnvironmentSettings):
         ge=1,
         description="Uploads of one user that are received at once; others wait for idle_s.",
     )
+    read_threads: int = Field(
+        default=4,
+        ge=1,
+        description="Requests for names, lists, trees and reports that are answered at once; "
+        "others wait for read_wait_s.",
+    )
+    reads_per_user: int = Field(
+        default=2,
+        ge=1,
+        description="Such requests of one user, or without a token of one address, that are "
+        "answered at once; others wait for read_wait_s.",
+    )
+    read_wait_s: float = Field(
+        default=8.0,
+        gt=0,
+        description="Longest wait of such a request for its turn. Hugging Face clients give up "
+        "after 10 s.",
+    )
+    page_bytes: int = Field(
+        default=4 << 20,
+        ge=0,
+        description="Bytes of cards, configurations and headers after which a page of a list of "
+        "models ends.",
+    )
+    page_entries: int = Field(
+        default=100_000,
+        ge=0,
+        description="Entries of revisions after which a page of a list of models ends. A request "
+        "for last commits compares twice as many.",
+    )
+    max_headers_bytes: int = Field(
+        default=32 << 20,
+        ge=0,
+        description="Most bytes of safetensors headers that one answer holds, or that the hub "
+        "reads to count the parameters of one model.",
+    )
     lfs_part_bytes: int = Field(
         default=1 << 30,
         ge=1,

@@ -1,7 +1,6 @@
 """The pages of a tree make the whole tree, and a page reads only the rows it needs."""
 
 from collections.abc import Iterator
-from hashlib import sha256
 from itertools import product
 from random import Random
 
@@ -9,7 +8,7 @@ import pytest
 from sqlalchemy import Engine, event, select
 
 from deltahub.registry import Registry
-from deltahub.registry.catalog.tree_pages import files_below, has_folder, tree_page
+from deltahub.registry.catalog.tree_pages import has_folder, read_folders, tree_page
 from deltahub.registry.db.models import Entry, File, Revision
 from deltahub.registry.db.session import ReadSession
 from support.registry.opened import caller, opened_registry, push
@@ -97,22 +96,38 @@ def test_a_page_may_begin_anywhere(reg: Registry, after: str, is_recursive: bool
             assert page == expected[:size]
 
 
-def test_what_is_in_folders_comes_in_order(reg: Registry) -> None:
+def test_folders_are_read_with_their_paths_and_ids(reg: Registry) -> None:
     paths = random_tree(3)
     hold(reg, paths)
-    etag = sha256(b"1").hexdigest()
     folders = {key.rstrip("/") for key in keys_below(paths, "", is_recursive=True)} - paths
     with reg.db.read() as session:
         revision = session.scalars(select(Revision)).one()
+        ids = {key: folder.id for key, folder in read_folders(session, revision, folders).items()}
         for asked in (folders, set(sorted(folders)[:3]), {"a", "none"}, set[str]()):
-            found: dict[str, list[str]] = {}
-            for folder, path, said in files_below(session, revision, asked):
-                assert said == etag
-                found.setdefault(folder, []).append(path)
-            assert found == {
+            found = read_folders(session, revision, asked, len(paths) * 20)
+            assert {key: folder.paths for key, folder in found.items()} == {
                 folder: sorted(path for path in paths if path.startswith(f"{folder}/"))
                 for folder in asked & folders
             }
+            # An id says what is below the folder, whatever other folders are read with it.
+            assert {key: folder.id for key, folder in found.items()} == {
+                key: ids[key] for key in asked & folders
+            }
+    contents = {
+        key: tuple(path[len(key) :] for path in sorted(paths) if path.startswith(f"{key}/"))
+        for key in folders
+    }
+    assert len(set(ids.values())) == len(folders) >= len(set(contents.values())) > 10
+
+
+def test_a_folder_of_too_many_paths_hides_no_other(reg: Registry) -> None:
+    hold(reg, {f"a/b/{n:04}" for n in range(50)} | {"a/c/1", "d/2", "e/f/3"})
+    with reg.db.read() as session:
+        revision = session.scalars(select(Revision)).one()
+        found = read_folders(session, revision, ["a", "a/b", "a/c", "d", "e", "e/f"], 10)
+    assert {key: folder.paths for key, folder in found.items()} == {
+        "a": None, "a/b": None, "a/c": ["a/c/1"], "d": ["d/2"], "e": ["e/f/3"], "e/f": ["e/f/3"],
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("after", ["", "a/", "a/ ", "a/1500"])

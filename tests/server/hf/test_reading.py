@@ -238,7 +238,9 @@ def test_headers_of_all_shards_at_once(
 ) -> None:
     path = f"/api/models/{NAME}/safetensors-metadata/model.safetensors.index.json"
     answer = get(hub, path).json()
-    assert answer["index"] == json.loads(model["model.safetensors.index.json"])
+    index = json.loads(model["model.safetensors.index.json"])
+    # Its weight_map repeats what the headers say.
+    assert answer["index"] == {key: index[key] for key in index if key != "weight_map"}
     for shard, shown in answer["headers"].items():
         length = int.from_bytes(model[shard][:8], "little")
         assert shown == json.loads(model[shard][8 : 8 + length])

@@ -14,7 +14,9 @@ def total(column: Any) -> ColumnElement[int]:
     return cast(func.coalesce(func.sum(column), 0), BigInteger)
 
 
-def contains(text: ColumnElement[str], part: str) -> ColumnElement[bool]:
+def contains(
+    text: ColumnElement[str] | InstrumentedAttribute[str], part: str
+) -> ColumnElement[bool]:
     """True where a text contains `part`. LIKE has wildcards, and ends at a NUL in SQLite."""
     return _Position(text, part) > 0
 

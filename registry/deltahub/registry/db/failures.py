@@ -14,6 +14,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from deltahub.registry.db.checked_types import DAMAGED
 from deltahub.registry.errors import (
+    Cancelled,
     DataLost,
     InvalidRequest,
     RegistryError,
@@ -58,6 +59,8 @@ def translation(exc: BaseException, folder: Path | None = None) -> RegistryError
     if isinstance(exc, PoolTimeout):
         return Unavailable("too many requests wait for the database; try again")
     code, state = _codes(exc)
+    if code == sqlite3.SQLITE_INTERRUPT:
+        return Cancelled("the client disconnected, so the hub stopped this query")
     if is_damaged(exc):
         # The driver's message about such text has the text, which guests may not see.
         what = (

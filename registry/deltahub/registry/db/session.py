@@ -11,6 +11,7 @@ from sqlalchemy import Engine, create_engine, event, make_url
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Session
 
+from deltahub.registry import cancellation
 from deltahub.registry.db.checked_types import check_types
 from deltahub.registry.db.failures import BUSY_TIMEOUT_S
 from deltahub.registry.db.failures import database_errors_translated as database_errors_translated
@@ -22,6 +23,8 @@ WriteSession = NewType("WriteSession", ReadSession)
 
 # Key of a PostgreSQL advisory lock, an integer: "deltahub" in ASCII.
 _WRITERS_LOCK = int.from_bytes(b"deltahub", "big")
+# Steps of SQLite's virtual machine, some 20 ms, between two looks at whether the caller has gone.
+_STEPS_PER_CHECK = 2_000_000
 
 
 class Database:
@@ -165,6 +168,12 @@ def _sqlite_engine(url: str, *, is_read_only: bool, uri: str | None = None) -> E
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
+        if is_read_only:
+            # One query may read millions of rows. It ends when the caller disconnects.
+            cancelled = cancellation.watcher()
+            driver = connection.connection.driver_connection
+            assert isinstance(driver, sqlite3.Connection)
+            driver.set_progress_handler(cancelled, _STEPS_PER_CHECK)
         connection.exec_driver_sql("BEGIN" if is_read_only else "BEGIN IMMEDIATE")
 
     return engine

@@ -1,23 +1,39 @@
 """What the DeltaHub client needs to rebuild a file: its recipe's tensors and their frames."""
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sqlalchemy import select
 
 from deltahub.codecs.registry import BY_NUMBER
-from deltahub.registry.db.batches import batches
+from deltahub.registry import cancellation
+from deltahub.registry.db.batches import PART_TENSORS, batches
 from deltahub.registry.db.models import Entry, File, FileTensor, Repository, Revision, Tensor
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.downloads.file_reader import FileReader
+from deltahub.registry.downloads.recipe_index import HASH
 from deltahub.registry.errors import DataLost, LimitExceeded, TensorNotFound
-from deltahub.registry.packs.locations import FrameLocation, TensorLocation, bases_of, locate
+from deltahub.registry.packs.locations import FrameLocation, bases_of, locate
 from deltahub.registry.packs.tensor_reader import MIB
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import ObjectNotFound
 
 
-@dataclass(frozen=True)
+class TensorRow(NamedTuple):
+    """The columns TENSOR_COLUMNS of a tensor. Whole rows take several times the memory."""
+
+    id: int
+    hash: bytes
+    size: int
+    depth: int
+
+
+TENSOR_COLUMNS = (Tensor.id, Tensor.hash, Tensor.size, Tensor.depth)
+
+
+@dataclass(frozen=True, slots=True)
 class PlannedTensor:
     """One tensor of a file. encoded_size: bytes of all its frames.
 
@@ -50,12 +66,12 @@ def plan_download(reg: Registry, reader: FileReader, file: File) -> FileDownload
     recipe = reader.load_recipe(file)
     with reg.db.read() as session:
         # The rows of this file, which stream_frames sends. Two domains may store the same bytes.
-        tensors_of_file = session.scalars(
-            select(Tensor)
+        tensors_of_file = session.execute(
+            select(*TENSOR_COLUMNS)
             .join(FileTensor, FileTensor.tensor_id == Tensor.id)
             .where(FileTensor.file_id == file.id)
         )
-        rows = {tensor.hash: tensor for tensor in tensors_of_file}
+        rows = {tensor.hash: tensor for tensor in map(TensorRow._make, tensors_of_file)}
         stored = describe(session, rows.values())
     missing = [ref.tensor for ref in recipe.tensors() if ref.tensor not in rows]
     if missing:
@@ -66,8 +82,17 @@ def plan_download(reg: Registry, reader: FileReader, file: File) -> FileDownload
     return FileDownload(recipe.id, file.size, file.sha256, planned)
 
 
-def describe(session: ReadSession, tensors: Iterable[Tensor]) -> dict[int, PlannedTensor]:
+def describe(session: ReadSession, tensors: Iterable[TensorRow]) -> dict[int, PlannedTensor]:
     """Row id of a tensor -> how the tensor is stored."""
+    found: dict[int, PlannedTensor] = {}
+    # In batches, because places take far more memory than what is said of them.
+    for batch in batches(tensors, PART_TENSORS):
+        cancellation.check()
+        found |= _described(session, batch)
+    return found
+
+
+def _described(session: ReadSession, tensors: Iterable[TensorRow]) -> dict[int, PlannedTensor]:
     rows = {tensor.id: tensor for tensor in tensors}
     located = locate(session, rows)
     bases = bases_of(session, rows)
@@ -125,9 +150,11 @@ def stream_frames(
     for content in tensors:
         if content not in ids or ids[content] not in located:
             raise TensorNotFound(f"no file of {revision.commit} has a tensor {content.hex()}")
-    ordered = [located[ids[content]] for content in tensors]
-    n_bytes = sum(frame.length for tensor in ordered for frame in tensor.frames)
-    return FrameStream(n_bytes, _chunks(reg, reader, ordered))
+    frames = _Frames()
+    for content in tensors:
+        for frame in located[ids[content]].frames:
+            frames.add(ids[content], frame)
+    return FrameStream(frames.n_bytes, _chunks(reg, reader, frames))
 
 
 def _tensors_of(
@@ -149,18 +176,47 @@ def _tensors_of(
     return found
 
 
-def _chunks(
-    reg: Registry, reader: FileReader, tensors: Sequence[TensorLocation]
-) -> Iterator[bytes]:
+class _Frames:
+    """The frames of a stream in order, in some 90 bytes each: many streams wait for slow clients.
+
+    Iterating gives (row id of the tensor, frame).
+    """
+
+    def __init__(self) -> None:
+        self.n_bytes = 0
+        self._packs: dict[str, int] = {}
+        self._numbers = array("Q")
+        self._tensors = bytearray()
+
+    def add(self, row_id: int, frame: FrameLocation) -> None:
+        pack = self._packs.setdefault(frame.pack_id, len(self._packs))
+        place = (frame.start, frame.size, frame.offset, frame.length, frame.codec)
+        self._numbers.extend((row_id, pack, *place))
+        self._tensors += frame.tensor
+        self.n_bytes += frame.length
+
+    def __iter__(self) -> Iterator[tuple[int, FrameLocation]]:
+        packs = list(self._packs)
+        for number, tensor in enumerate(_slices(self._tensors, HASH)):
+            row_id, pack, start, size, offset, length, codec = self._numbers[
+                7 * number : 7 * number + 7
+            ]
+            yield row_id, FrameLocation(start, size, packs[pack], offset, length, codec, tensor)
+
+
+def _slices(data: bytearray, size: int) -> Iterator[bytes]:
+    return (bytes(data[at : at + size]) for at in range(0, len(data), size))
+
+
+def _chunks(reg: Registry, reader: FileReader, frames: _Frames) -> Iterator[bytes]:
     pending = bytearray()
-    for tensor in tensors:
-        for frame in tensor.frames:
-            for start in range(0, frame.length, MIB):
-                n = min(MIB, frame.length - start)
-                pending += _read(reg, reader, tensor, frame, start, n)
-                if len(pending) >= MIB:
-                    yield bytes(pending)
-                    pending.clear()
+    for row_id, frame in frames:
+        for start in range(0, frame.length, MIB):
+            n = min(MIB, frame.length - start)
+            pending += _read(reg, reader, row_id, frame, start, n)
+            if len(pending) >= MIB:
+                yield bytes(pending)
+                pending.clear()
     if pending:
         yield bytes(pending)
 
@@ -168,7 +224,7 @@ def _chunks(
 def _read(
     reg: Registry,
     reader: FileReader,
-    tensor: TensorLocation,
+    row_id: int,
     frame: FrameLocation,
     start: int,
     n: int,
@@ -183,15 +239,17 @@ def _read(
         return reader.frames.read(frame, start, n)
     except (ObjectNotFound, DataLost):
         with reg.db.read() as session:
-            now = locate(session, [tensor.id]).get(tensor.id)
-    moved = None if now is None or now.hash != tensor.hash else now.frame_at(frame.start)
+            now = locate(session, [row_id]).get(row_id)
+    moved = None if now is None or now.hash != frame.tensor else now.frame_at(frame.start)
     if moved is None or (moved.start, moved.size, moved.length, moved.codec) != (
         frame.start,
         frame.size,
         frame.length,
         frame.codec,
     ):
-        raise DataLost(f"tensor {tensor.hash.hex()} was encoded again while it was sent; ask again")
+        raise DataLost(
+            f"tensor {frame.tensor.hex()} was encoded again while it was sent; ask again"
+        )
     try:
         return reader.frames.read(moved, start, n)
     except ObjectNotFound as exc:

@@ -3,8 +3,9 @@
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from sqlalchemy import exists, select
+from sqlalchemy import exists, func, select
 
+from deltahub.registry import cancellation
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.permissions import allowed, full_name, readable_repositories
 from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
@@ -24,7 +25,8 @@ from deltahub.registry.db.models import (
 )
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.downloads.file_reader import FileReader
-from deltahub.registry.downloads.plan import PlannedTensor, describe
+from deltahub.registry.downloads.plan import TENSOR_COLUMNS, PlannedTensor, TensorRow, describe
+from deltahub.registry.errors import LimitExceeded
 from deltahub.registry.jobs import queue
 from deltahub.registry.packs.locations import closure, locate
 from deltahub.registry.registry import Registry
@@ -43,7 +45,7 @@ class StoredBytes:
     base: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TensorReport:
     """A tensor of a file. name: None for a chunk of other bytes. base_depth: its depth."""
 
@@ -123,11 +125,12 @@ def report_revision(
 ) -> RevisionReport:
     """How a revision is stored, as far as the caller may read.
 
-    Raises RepositoryNotFound and RevisionNotFound.
+    Raises RepositoryNotFound, RevisionNotFound and LimitExceeded.
     """
     with reg.db.read() as session:
         repository = load_repository(session, caller, name)
         row = resolve_revision(session, repository, revision)
+        _check_size(reg, session, row)
         entries = list_entries(session, row)
         stored = _StoredRevision(session, caller, repository, row)
         is_ingested = all(entry.file.recipe_tensor_id is not None for entry in entries)
@@ -138,6 +141,18 @@ def report_revision(
         if entry.file.recipe_tensor_id is None:
             totals.own += entry.file.size
     return RevisionReport(row.commit, sum(file.size for file in files), tuple(files), totals, base)
+
+
+def _check_size(reg: Registry, session: ReadSession, revision: Revision) -> None:
+    """LimitExceeded if the report would take too much memory."""
+    limit = reg.settings.max_report_tensors
+    rows = select(func.count()).select_from(Entry).where(Entry.revision_id == revision.id)
+    n_rows = session.scalars(rows.outerjoin(FileTensor, FileTensor.file_id == Entry.file_id)).one()
+    if n_rows > limit:
+        raise LimitExceeded(
+            f"a report lists at most {limit} tensors, and {revision.commit} has {n_rows}: read the"
+            " recipes of its files, or raise DELTAHUB_MAX_REPORT_TENSORS"
+        )
 
 
 class _StoredRevision:
@@ -160,9 +175,11 @@ class _StoredRevision:
             self.tensors_by_file.setdefault(file_id, []).append(tensor_id)
         self._weights = _weights(session, revision)
         own = {tensor for tensors in self.tensors_by_file.values() for tensor in tensors}
-        rows: list[Tensor] = []
+        rows: list[TensorRow] = []
         for batch in batches(own):
-            rows += session.scalars(select(Tensor).where(Tensor.id.in_(batch)))
+            cancellation.check()
+            found = session.execute(select(*TENSOR_COLUMNS).where(Tensor.id.in_(batch)))
+            rows += map(TensorRow._make, found)
         self.described: dict[int, PlannedTensor] = describe(session, rows)
         self.shared = _shared(session, caller, repository, own)
         self._graph = closure(session, own)
@@ -241,6 +258,7 @@ def _shared(
 
 
 def _report_file(reader: FileReader, stored: _StoredRevision, entry: EntryInfo) -> FileReport:
+    cancellation.check()
     file = entry.file
     report = FileReport(
         entry.path, file.size, file.sha256, file.state, file.kind, file.note, StoredBytes()
@@ -304,8 +322,8 @@ def _report_base(
     measured = []
     for edge in sorted(edges, key=lambda edge: -(edge.share or 0.0)):
         parent = session.get_one(Revision, edge.parent_id)
-        if _may_read(session, caller, parent):
-            repository = session.get_one(Repository, parent.repository_id)
+        repository = session.get_one(Repository, parent.repository_id)
+        if allowed(session, caller, "read", repository):
             name = full_name(session, repository)
             copied = 0.0 if stored is None else stored.identical_share(_weights(session, parent))
             measured.append(MeasuredBase(name, parent.commit, edge.share, copied))
@@ -329,8 +347,3 @@ def _pending_job(session: ReadSession, revision: Revision) -> str | None:
 
 def _weights(session: ReadSession, revision: Revision) -> set[int]:
     return set(session.scalars(weight_tensors(revision.id)))
-
-
-def _may_read(session: ReadSession, caller: Caller | None, revision: Revision) -> bool:
-    repository = session.get_one(Repository, revision.repository_id)
-    return allowed(session, caller, "read", repository)

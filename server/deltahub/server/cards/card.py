@@ -1,6 +1,6 @@
 """The fields of model cards: the base model and the tags that they stand for."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from deltahub.registry.errors import InvalidName
@@ -42,12 +42,12 @@ def base_in_adapter(config: Mapping[str, Any]) -> str | None:
 
 
 def card_tags(
-    card: Mapping[str, Any], renamed: Mapping[str, str], files: Collection[str] = ()
+    card: Mapping[str, Any], renamed: Mapping[str, str], relation_of_files: str | None = None
 ) -> list[str]:
     """Return the tags of a card, without repeats: its own, then those made from its fields.
 
     renamed: bases that the card names by an old name -> their name now.
-    files: the paths of the revision. They tell the relation to the base if the card does not: an
+    relation_of_files: what the files tell of the relation to the base, if the card does not: an
     adapter has an adapter_config.json, a quantized model a .gguf file.
     """
     tags = [str(tag) for tag in _as_list(card.get("tags"))]
@@ -58,18 +58,10 @@ def card_tags(
     tags += [f"base_model:{base}" for base in bases]
     relation = card.get("base_model_relation")
     if not isinstance(relation, str):
-        relation = _relation(len(bases), files)
+        relation = relation_of_files or ("merge" if len(bases) > 1 else "finetune")
     if bases:
         tags += [f"base_model:{relation}:{base}" for base in bases]
     return list(dict.fromkeys(tags))
-
-
-def _relation(n_bases: int, files: Collection[str]) -> str:
-    if ADAPTER in files:
-        return "adapter"
-    if any(path.endswith(".gguf") for path in files):
-        return "quantized"
-    return "merge" if n_bases > 1 else "finetune"
 
 
 def _model_name(text: str) -> str:

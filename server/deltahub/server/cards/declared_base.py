@@ -11,7 +11,7 @@ from deltahub.registry import File, Landing
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.access.visibility import readable_files
-from deltahub.registry.catalog.entries import list_entries
+from deltahub.registry.catalog.entries import entries_at
 from deltahub.registry.catalog.operations import AddFile, Operation
 from deltahub.registry.catalog.refs import find_ref
 from deltahub.registry.errors import EntryNotFound
@@ -99,8 +99,7 @@ def _has_base(hub: Hub, caller: Caller, name: str, branch: str) -> bool:
     """Whether the card at the head of the branch names a base."""
     with hub.registry.db.read() as session:
         head = find_ref(session, load_repository(session, caller, name, "write"), "branch", branch)
-        entries = [] if head is None else list_entries(session, head)
-    card = next((entry for entry in entries if entry.path == CARD), None)
+        card = None if head is None else entries_at(session, head, [CARD]).get(CARD)
     data = None if card is None else read_small(hub, card, MAX_CARD_BYTES)
     return data is not None and base_in_card_file(data) is not None
 

@@ -2,18 +2,16 @@
 
 import json
 import logging
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from math import prod
 from typing import Any, Final, TypeAlias
 
 from deltahub.codecs.errors import CodecError, InvalidSafetensors
-from deltahub.codecs.files.safetensors import LENGTH_BYTES, header_length, parse_header
+from deltahub.registry import ReadSession, Revision, cancellation
 from deltahub.registry.catalog.declared_base import DeclaredBase
-from deltahub.registry.catalog.entries import EntryInfo
-from deltahub.registry.errors import RegistryError
+from deltahub.registry.catalog.entries import EntryInfo, entries_at
+from deltahub.registry.catalog.model_files import ModelFiles, find_model_files
+from deltahub.registry.errors import Cancelled, RegistryError
 from deltahub.registry.packs.block_cache import ByteCache
 from deltahub.server.cards.card import (
     ADAPTER,
@@ -25,17 +23,23 @@ from deltahub.server.cards.card import (
     card_tags,
 )
 from deltahub.server.cards.front_matter import BadCard, front_matter
+from deltahub.server.cards.headers import header_facts, header_size
 from deltahub.server.cards.plain_values import plain, read_json
+from deltahub.server.cards.spent import OPENED_BYTES, Spent
 from deltahub.server.hub import Hub
 
 log = logging.getLogger(__name__)
 
 _MAX_JSON_BYTES: Final = 1 << 20
-_MAX_HEADER_BYTES: Final = 16 << 20
-# (reader, SHA-256 of the file) -> parsed contents. Entries never become stale, because the key
-# names the contents. Limit: 16 MiB.
-_CACHE: Final[ByteCache[tuple[str, str], dict[str, Any]]] = ByteCache(16 << 20)
-_SHARD: Final = re.compile(r"(?P<stem>[^/]+)-\d{5}-of-\d{5}\.safetensors")
+# Values as Python objects take about this many bytes for each byte of their JSON.
+_OBJECT_BYTES: Final = 8
+# (kind, SHA-256 of the file) -> parsed contents. Entries never become stale, because the key
+# names the contents. Limit: 32 MiB of memory.
+_CACHE: Final[ByteCache[tuple[str, str], dict[str, Any]]] = ByteCache(32 << 20)
+# A revision never changes, so what its paths say and what its weights count is kept: 4 MiB each.
+_Key: TypeAlias = tuple[int, str]  # (id of the repository, commit)
+_PATHS: Final[ByteCache[_Key, ModelFiles]] = ByteCache(4 << 20)
+_TOTALS: Final[ByteCache[_Key, Mapping[str, int]]] = ByteCache(4 << 20)
 # Files that tell the library if the card does not name one; the first that exists decides.
 _CONFIGS: Final = (
     (ADAPTER, "peft"),
@@ -43,9 +47,23 @@ _CONFIGS: Final = (
     ("model_index.json", "diffusers"),
     ("config.json", "transformers"),
 )
-_Fetch: TypeAlias = Callable[[Hub, EntryInfo], bytes | None]
-_Parse: TypeAlias = Callable[[EntryInfo, bytes], Any]
+_NAMED: Final = (CARD, *(path for path, _ in _CONFIGS))
+_Parse: TypeAlias = Callable[[bytes], Any]
 _CONFIG_KEYS: Final = ("architectures", "model_type", "auto_map", "quantization_config")
+
+
+@dataclass(frozen=True)
+class RevisionFiles:
+    """The files of a revision that say something about its model.
+
+    named: path -> entry of the card and the configurations. weights: their entries, empty if their
+    parameters are known already.
+    """
+
+    key: _Key
+    paths: ModelFiles
+    named: Mapping[str, EntryInfo]
+    weights: Sequence[EntryInfo]
 
 
 @dataclass(frozen=True)
@@ -60,9 +78,28 @@ class Facts:
     parameters: Mapping[str, int] | None
 
 
+NO_FILES: Final = RevisionFiles((0, ""), ModelFiles(0, False, False, ()), {}, ())
+
+
+def find_files(session: ReadSession, revision: Revision, spent: Spent) -> RevisionFiles:
+    """Find the files that read_facts reads, without loading the other entries."""
+    key = (revision.repository_id, revision.commit)
+    paths = _PATHS.get(key)
+    if paths is None:
+        paths = find_model_files(session, revision)
+        spent.n_entries += paths.n_entries
+        _PATHS.put(key, paths, 400 + sum(map(len, paths.weights)))
+    wanted = paths.weights if _TOTALS.get(key) is None else ()
+    spent.n_entries += len(wanted)
+    found = entries_at(session, revision, (*_NAMED, *wanted))
+    named = {path: found[path] for path in _NAMED if path in found}
+    return RevisionFiles(key, paths, named, [found[path] for path in wanted if path in found])
+
+
 def read_facts(
     hub: Hub,
-    entries: Sequence[EntryInfo],
+    files: RevisionFiles,
+    spent: Spent,
     base: DeclaredBase | None = None,
     measured: Sequence[str] = (),
 ) -> Facts:
@@ -73,29 +110,28 @@ def read_facts(
     today, and contain it even if only the push declared it.
     measured: names of the models that the weights were found to derive from, added as tags.
     """
-    files = {entry.path: entry for entry in entries}
-    card = _read(hub, files.get(CARD), "card")
+    named = files.named
+    card = _read(hub, named.get(CARD), "card", spent)
     if base is not None and base_in_card(card) is None:
-        adapter = _read(hub, files.get(ADAPTER), "json")
+        adapter = _read(hub, named.get(ADAPTER), "json", spent)
         if base_in_adapter(adapter) == base.declared_name:
             card = card | {"base_model": base.name, "base_model_relation": "adapter"}
     library = card.get("library_name")
-    found = next((name for path, name in _CONFIGS if path in files), None)
+    found = next((name for path, name in _CONFIGS if path in named), None)
     library = library if isinstance(library, str) else found
     config = {
         key: value
-        for key, value in _read(hub, files.get("config.json"), "json").items()
+        for key, value in _read(hub, named.get("config.json"), "json", spent).items()
         if key in _CONFIG_KEYS
     }
     pipeline = card.get("pipeline_tag")
     pipeline = pipeline if isinstance(pipeline, str) else None
     tags = [library] if library else []
-    if any(path.endswith(".safetensors") for path in files):
+    if files.paths.has_safetensors:
         tags.append("safetensors")
     model_type = config.get("model_type")
     tags += [model_type] if isinstance(model_type, str) else []
     tags += [pipeline] if pipeline else []
-    parameters = _parameters(hub, weight_files(files))
     renamed = (
         {}
         if base is None or base_in_card(card) != base.declared_name
@@ -104,41 +140,13 @@ def read_facts(
     tagged_card = card
     if base is not None and base_in_card(card) is None:
         tagged_card = card | {"base_model": base.name}
+    relation = "quantized" if files.paths.has_gguf else None
     tags += [
-        *card_tags(tagged_card, renamed, files),
+        *card_tags(tagged_card, renamed, "adapter" if ADAPTER in named else relation),
         *(f"base_model:{MEASURED}:{it}" for it in measured),
     ]
     tags = list(dict.fromkeys(tags))
-    return Facts(card, config, library, pipeline, tags, parameters)
-
-
-def weight_files(files: Mapping[str, EntryInfo]) -> list[EntryInfo]:
-    """Return the files that hold the model's weights, each tensor once: one file, or its shards."""
-    at_root = {path for path in files if "/" not in path and path.endswith(".safetensors")}
-    for whole in ("model.safetensors", "adapter_model.safetensors"):
-        if whole in at_root:
-            return [files[whole]]
-    shards: dict[str, list[str]] = {}
-    for path in at_root:
-        match = _SHARD.fullmatch(path)
-        if match is not None:
-            shards.setdefault(match["stem"], []).append(path)
-    stem = "model" if "model" in shards else min(shards, default=None)
-    chosen = shards[stem] if stem is not None else sorted(at_root)[:1]
-    return [files[path] for path in sorted(chosen)]
-
-
-def read_header(hub: Hub, entry: EntryInfo) -> bytes:
-    """Return the JSON header of a safetensors file, unparsed, at most 16 MiB.
-
-    Raises InvalidSafetensors.
-    """
-    file = entry.file
-    first = b"".join(hub.reader.stream_file(file, 0, min(LENGTH_BYTES, file.size)))
-    end = header_length(first, file.size)
-    if end > _MAX_HEADER_BYTES:
-        raise InvalidSafetensors(f"{entry.path}: a header of {end} bytes is not shown")
-    return b"".join(hub.reader.stream_file(file, LENGTH_BYTES, end))
+    return Facts(card, config, library, pipeline, tags, _parameters(hub, files, spent))
 
 
 def read_small(hub: Hub, entry: EntryInfo, max_bytes: int) -> bytes | None:
@@ -148,40 +156,59 @@ def read_small(hub: Hub, entry: EntryInfo, max_bytes: int) -> bytes | None:
     return b"".join(hub.reader.stream_file(entry.file, 0, entry.file.size))
 
 
-def _parameters(hub: Hub, weights: Sequence[EntryInfo]) -> dict[str, int] | None:
+def _parameters(hub: Hub, files: RevisionFiles, spent: Spent) -> Mapping[str, int] | None:
+    """Number of elements by dtype; None without weights, or if their headers are too large."""
+    known = _TOTALS.get(files.key)
+    if known is not None:
+        return known or None
     totals: dict[str, int] = {}
-    for entry in weights:
-        counts = _read(hub, entry, "counts")
-        for dtype, count in counts.items():
-            totals[dtype] = totals.get(dtype, 0) + count
+    n_bytes, is_whole = 0, True
+    for entry in files.weights:
+        cancellation.check()
+        spent.n_bytes += OPENED_BYTES
+        try:
+            n_bytes += header_size(hub, entry)
+            if n_bytes > hub.settings.max_headers_bytes:
+                log.warning("commit=%s: its headers are too large to count", files.key[1])
+                totals = {}
+                break
+            facts = header_facts(hub, entry, spent)
+        except (RegistryError, CodecError) as error:
+            _unreadable(entry, error)
+            # Other errors than of the file itself may be over when it is read again.
+            is_whole = is_whole and isinstance(error, InvalidSafetensors)
+        else:
+            for dtype, count in facts.counts.items():
+                totals[dtype] = totals.get(dtype, 0) + count
+    if is_whole and files.key != NO_FILES.key:
+        _TOTALS.put(files.key, totals, 400)
     return totals or None
 
 
-def _read(hub: Hub, entry: EntryInfo | None, reader: str) -> dict[str, Any]:
+def _read(hub: Hub, entry: EntryInfo | None, kind: str, spent: Spent) -> dict[str, Any]:
     """The parsed contents of a file as plain values; {} and a log line if it cannot be read."""
     if entry is None:
         return {}
-    key = (reader, entry.file.sha256)
+    key = (kind, entry.file.sha256)
     known = _CACHE.get(key)
     if known is not None:
         return known
-    fetch, parse = _READERS[reader]
+    max_bytes, parse = _READERS[kind]
+    cancellation.check()
+    spent.n_bytes += OPENED_BYTES + min(entry.size, max_bytes)
     try:
-        data = fetch(hub, entry)
-    except InvalidSafetensors as error:
-        known = _unreadable(entry, error)
+        data = read_small(hub, entry, max_bytes)
     except (RegistryError, CodecError) as error:
-        return _unreadable(entry, error)  # not cached: a later fetch may succeed
-    else:
-        known = {} if data is None else _parsed(parse, entry, data)
+        return _unreadable(entry, error)  # not cached: a later read may succeed
+    known = {} if data is None else _parsed(parse, entry, data)
     # Failures are cached too: otherwise each list of models would parse the broken file again.
-    _CACHE.put(key, known, 256 + len(json.dumps(known)))
+    _CACHE.put(key, known, 256 + _OBJECT_BYTES * len(json.dumps(known)))
     return known
 
 
 def _parsed(parse: _Parse, entry: EntryInfo, data: bytes) -> dict[str, Any]:
     try:
-        found = plain(parse(entry, data))
+        found = plain(parse(data))
     except (BadCard, CodecError, ValueError) as error:
         return _unreadable(entry, error)
     except Exception as error:  # one model's file must not break a list of many models
@@ -191,25 +218,15 @@ def _parsed(parse: _Parse, entry: EntryInfo, data: bytes) -> dict[str, Any]:
 
 
 def _unreadable(entry: EntryInfo, error: Exception) -> dict[str, Any]:
+    if isinstance(error, Cancelled):
+        raise error
     reason = str(error)[:300]
     log.warning("file=%s sha256=%s says nothing: %r", entry.path, entry.file.sha256, reason)
     return {}
 
 
-def _counts(entry: EntryInfo, text: bytes) -> dict[str, Any]:
-    header = parse_header(len(text).to_bytes(LENGTH_BYTES, "little") + text, entry.file.size)
-    counts: dict[str, Any] = {}
-    for tensor in header.tensors:
-        counts[tensor.dtype] = counts.get(tensor.dtype, 0) + prod(tensor.shape)
-    return counts
-
-
-# Reader -> (how to fetch the bytes, None if the file is too large; how to parse them).
-_READERS: Final[Mapping[str, tuple[_Fetch, _Parse]]] = {
-    "card": (
-        partial(read_small, max_bytes=MAX_CARD_BYTES),
-        lambda _entry, data: front_matter(data),
-    ),
-    "json": (partial(read_small, max_bytes=_MAX_JSON_BYTES), lambda _entry, data: read_json(data)),
-    "counts": (read_header, _counts),
+# Kind -> (largest file that is read, how its bytes are parsed).
+_READERS: Final[Mapping[str, tuple[int, _Parse]]] = {
+    "card": (MAX_CARD_BYTES, front_matter),
+    "json": (_MAX_JSON_BYTES, read_json),
 }

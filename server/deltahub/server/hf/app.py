@@ -3,7 +3,7 @@
 from fastapi import FastAPI
 
 from deltahub.server.hf import errors, resolve, unsupported
-from deltahub.server.hf.reading import models, trees
+from deltahub.server.hf.reading import lists, models, safetensors_headers, trees
 from deltahub.server.hf.writing import commits, large_files, lfs, repositories
 from deltahub.server.hf.xet import downloads, links, uploads
 from deltahub.server.hub import Hub
@@ -11,7 +11,9 @@ from deltahub.server.hub import Hub
 # In order: the first route that matches answers.
 _MODULES = (
     resolve,
+    lists,
     models,
+    safetensors_headers,
     trees,
     repositories,
     commits,

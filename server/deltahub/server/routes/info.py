@@ -1,32 +1,36 @@
 """How a revision is stored, and the bases of its weights."""
 
 from fastapi import APIRouter
+from starlette.responses import Response
 
 from deltahub.registry.reports.revision import report_revision
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.routes.files import RevisionQuery
 from deltahub.server.schemas.info import BaseReportOut, FileReportOut, InfoOut, TotalsOut
+from deltahub.server.streaming.long_answers import json_with_list
+from deltahub.server.turns import reads
 
 router = APIRouter(
     route_class=BoundedRoute, prefix="/repositories/{namespace}/{name}", tags=["revisions"]
 )
 
 
-@router.get("/info")
+@router.get("/info", response_model=InfoOut)
+@reads(is_long=True, is_heavy=True)
 def get_info(
     namespace: str, name: str, hub: HubDep, caller: CallerDep, revision: RevisionQuery = "main"
-) -> InfoOut:
+) -> Response:
     """Show codec and stored bytes of every tensor, shared bytes, declared and measured base."""
     report = report_revision(hub.registry, hub.reader, caller, f"{namespace}/{name}", revision)
-    return InfoOut(
-        commit=report.commit,
-        files=[FileReportOut.model_validate(file) for file in report.files],
-        totals=TotalsOut(
-            size=report.size,
-            own=report.totals.own,
-            shared=report.totals.shared,
-            base=report.totals.base,
-        ),
-        base=BaseReportOut.model_validate(report.base),
+    base = BaseReportOut.model_validate(report.base)
+    totals = TotalsOut(
+        size=report.size,
+        own=report.totals.own,
+        shared=report.totals.shared,
+        base=report.totals.base,
     )
+    fields = InfoOut(commit=report.commit, files=[], totals=totals, base=base)
+    shown = fields.model_dump(mode="json", exclude={"files"})
+    files = ([FileReportOut.model_validate(file).model_dump(mode="json")] for file in report.files)
+    return Response(b"".join(json_with_list(shown, "files", files)), media_type="application/json")

@@ -7,12 +7,14 @@ from starlette.responses import Response
 
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.catalog.refs import resolve_revision
-from deltahub.registry.downloads.plan import plan_download, stream_frames
+from deltahub.registry.downloads.plan import PlannedTensor, plan_download, stream_frames
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.routes.files import RevisionQuery, find_file
-from deltahub.server.schemas.transfer import FramesIn, PlannedTensorOut, RecipePlanOut
+from deltahub.server.schemas.transfer import FramesIn, RecipePlanOut
 from deltahub.server.streaming.client_slots import client_key
+from deltahub.server.streaming.long_answers import json_with_list
+from deltahub.server.turns import reads
 
 router = APIRouter(
     route_class=BoundedRoute, prefix="/repositories/{namespace}/{name}", tags=["rebuilding"]
@@ -23,7 +25,8 @@ _BYTES: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.get("/recipes/{path:path}")
+@router.get("/recipes/{path:path}", response_model=RecipePlanOut)
+@reads(is_long=True, is_heavy=True)
 def get_recipe(
     namespace: str,
     name: str,
@@ -31,29 +34,30 @@ def get_recipe(
     hub: HubDep,
     caller: CallerDep,
     revision: RevisionQuery = "main",
-) -> RecipePlanOut:
+) -> Response:
     """Show which tensors make up a file and how each is stored; not_ready before its ingest."""
     _, entry = find_file(hub, caller, f"{namespace}/{name}", revision, path)
     plan = plan_download(hub.registry, hub.reader, entry.file)
-    return RecipePlanOut(
-        recipe=plan.recipe.hex(),
-        size=plan.size,
-        sha256=plan.sha256,
-        tensors=[
-            PlannedTensorOut(
-                id=tensor.id.hex(),
-                size=tensor.size,
-                encoded_size=tensor.encoded_size,
-                codec=tensor.codec,
-                bases=[base.hex() for base in tensor.bases],
-                depth=tensor.depth,
-            )
-            for tensor in plan.tensors
-        ],
-    )
+    fields = {"recipe": plan.recipe.hex(), "size": plan.size, "sha256": plan.sha256}
+    tensors = ([_planned(tensor)] for tensor in plan.tensors)
+    text = b"".join(json_with_list(fields, "tensors", tensors))
+    return Response(text, media_type="application/json")
+
+
+def _planned(tensor: PlannedTensor) -> dict[str, Any]:
+    # The fields of PlannedTensorOut, of which a file may have a million.
+    return {
+        "id": tensor.id.hex(),
+        "size": tensor.size,
+        "encoded_size": tensor.encoded_size,
+        "codec": tensor.codec,
+        "bases": [base.hex() for base in tensor.bases],
+        "depth": tensor.depth,
+    }
 
 
 @router.get("/recipe-bytes/{path:path}", response_class=Response, responses=_BYTES)
+@reads(is_long=True, is_heavy=True)
 def get_recipe_bytes(
     namespace: str,
     name: str,
@@ -69,6 +73,7 @@ def get_recipe_bytes(
 
 
 @router.post("/frames", response_class=Response, responses=_BYTES)
+@reads(is_heavy=True)
 def get_frames(
     namespace: str,
     name: str,

@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Query
+from starlette.responses import Response
 
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.catalog import refs, repositories, search
@@ -10,6 +11,7 @@ from deltahub.registry.catalog.repositories import RepositoryInfo
 from deltahub.registry.ingest import make_public
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hub import CallerDep, HubDep
+from deltahub.server.schemas.base import json_answer
 from deltahub.server.schemas.repositories import (
     RefList,
     RefOut,
@@ -18,6 +20,7 @@ from deltahub.server.schemas.repositories import (
     RepositoryPage,
     VisibilityIn,
 )
+from deltahub.server.turns import reads
 
 router = APIRouter(route_class=BoundedRoute, prefix="/repositories", tags=["repositories"])
 
@@ -29,7 +32,8 @@ def create_repository(body: RepositoryIn, hub: HubDep, caller: CallerDep) -> Rep
     return _shown(made)
 
 
-@router.get("")
+@router.get("", response_model=RepositoryPage)
+@reads(is_long=True)
 def list_repositories(
     hub: HubDep,
     caller: CallerDep,
@@ -37,10 +41,11 @@ def list_repositories(
     part: Annotated[str | None, Query(alias="search", description="a part of the name")] = None,
     limit: Annotated[int, Query(ge=1, le=search.MAX_PAGE)] = 100,
     cursor: Annotated[str | None, Query(description="next_cursor of the page before")] = None,
-) -> RepositoryPage:
+) -> Response:
     """List the repositories that the caller may read, newest first."""
     page = search.list_repositories(hub.registry, caller, namespace, part, limit, cursor)
-    return RepositoryPage(items=[_shown(item) for item in page.items], next_cursor=page.next_cursor)
+    shown = [_shown(item) for item in page.items]
+    return json_answer(RepositoryPage(items=shown, next_cursor=page.next_cursor))
 
 
 @router.get("/{namespace}/{name}")
@@ -72,13 +77,15 @@ def delete_repository(namespace: str, name: str, hub: HubDep, caller: CallerDep)
     repositories.delete_repository(hub.registry, caller, f"{namespace}/{name}")
 
 
-@router.get("/{namespace}/{name}/refs")
-def list_refs(namespace: str, name: str, hub: HubDep, caller: CallerDep) -> RefList:
+@router.get("/{namespace}/{name}/refs", response_model=RefList)
+@reads(is_long=True)
+def list_refs(namespace: str, name: str, hub: HubDep, caller: CallerDep) -> Response:
     """List branches and tags."""
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, f"{namespace}/{name}")
         found = refs.list_refs(session, repository)
-    return RefList(items=[RefOut.model_validate(ref) for ref in found])
+    shown = RefList(items=[RefOut.model_validate(ref) for ref in found])
+    return json_answer(shown)
 
 
 def _shown(info: RepositoryInfo) -> RepositoryOut:

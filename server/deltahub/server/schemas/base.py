@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
+from starlette.responses import Response
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 TensorId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -19,6 +20,14 @@ class Out(BaseModel):
     """An answer. New fields may be added; clients ignore fields that they do not know."""
 
     model_config = ConfigDict(from_attributes=True)
+
+
+def json_answer(shown: Out) -> Response:
+    """Return an answer that is written in the thread of the handler.
+
+    FastAPI would write it in the event loop, where a long answer stops all others.
+    """
+    return Response(shown.model_dump_json(), media_type="application/json")
 
 
 class ErrorDetail(Out):

@@ -93,10 +93,13 @@ class FairQueue:
         self._waiting: dict[ClientKey, deque[_Claim]] = {}
 
     @asynccontextmanager
-    async def slot(self, key: ClientKey, holder: SlotHolder | None = None) -> AsyncIterator[None]:
+    async def slot(
+        self, key: ClientKey, holder: SlotHolder | None = None, timeout_s: float | None = None
+    ) -> AsyncIterator[None]:
         """Hold a slot until the block ends. Raises Busy if none is free in time.
 
-        holder: is cut if it is slow and others wait; cutting it must end the block.
+        holder: is cut if it is slow and others wait; cutting it must end the block. timeout_s: None
+        for that of the queue.
         """
         self._n_claims += 1
         claim = _Claim(key, holder, self._n_claims)
@@ -104,22 +107,21 @@ class FairQueue:
             if self._is_free_for(key):
                 self._grant(claim)
             else:
-                await self._wait(claim)
+                await self._wait(claim, self._timeout_s if timeout_s is None else timeout_s)
             yield
         finally:
             self._release(claim)
 
-    async def _wait(self, claim: _Claim) -> None:
+    async def _wait(self, claim: _Claim, timeout_s: float) -> None:
         self._waiting.setdefault(claim.key, deque()).append(claim)
-        with anyio.move_on_after(self._timeout_s):
+        with anyio.move_on_after(timeout_s):
             while not claim.granted.is_set():
                 self._cut_slow(claim)
                 with anyio.move_on_after(CHECK_INTERVAL_S):
                     await claim.granted.wait()
         if not claim.granted.is_set():
             raise Busy(
-                f"no turn within {self._timeout_s:g} s: this hub {self._bounds};"
-                " wait and send it again"
+                f"no turn within {timeout_s:g} s: this hub {self._bounds}; wait and send it again"
             )
 
     def _is_free_for(self, key: ClientKey) -> bool:

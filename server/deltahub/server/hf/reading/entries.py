@@ -1,12 +1,14 @@
 """Files and folders in the JSON of the Hugging Face API, for trees and lists."""
 
 import hashlib
-from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 from deltahub.registry.catalog.entries import EntryInfo
+from deltahub.registry.catalog.entry_pages import ListedEntry
 from deltahub.registry.catalog.history import CommitInfo
+
+AnyEntry: TypeAlias = EntryInfo | ListedEntry
 
 
 def utc_text(at: datetime) -> str:
@@ -14,12 +16,12 @@ def utc_text(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def lfs_pointer(entry: EntryInfo) -> bytes:
+def lfs_pointer(entry: AnyEntry) -> bytes:
     """Return the Git LFS pointer file that git stores in place of a large file."""
     lines = (
         "version https://git-lfs.github.com/spec/v1",
-        f"oid sha256:{entry.file.sha256}",
-        f"size {entry.file.size}",
+        f"oid sha256:{entry.sha256}",
+        f"size {entry.size}",
     )
     return "".join(f"{line}\n" for line in lines).encode()
 
@@ -30,7 +32,7 @@ def git_blob_id(data: bytes) -> str:
     return hashlib.sha1(blob, usedforsecurity=False).hexdigest()
 
 
-def blob_id(entry: EntryInfo) -> str:
+def blob_id(entry: AnyEntry) -> str:
     """Return the git blob id of an entry: that of the file, or of a large file's pointer."""
     return entry.etag if entry.mode == "regular" else git_blob_id(lfs_pointer(entry))
 
@@ -58,16 +60,6 @@ def file_json(
         if xet_from is not None and entry.file.size >= xet_from:
             shown["xetHash"] = entry.file.sha256
     return shown | _with_commit(last)
-
-
-def folder_ids(inside: Iterable[tuple[str, str, str]]) -> dict[str, str]:
-    """Return folder -> an id of its contents. inside: (folder, path, ETag), in order of path."""
-    digests: dict[str, Any] = {}
-    for folder, path, etag in inside:
-        if folder not in digests:
-            digests[folder] = hashlib.sha1(usedforsecurity=False)
-        digests[folder].update(f"{path}\0{etag}\n".encode())
-    return {folder: digest.hexdigest() for folder, digest in digests.items()}
 
 
 def folder_json(path: str, oid: str, last: CommitInfo | None = None) -> dict[str, Any]:

@@ -11,25 +11,30 @@ from deltahub.registry import ReadSession, Revision
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.catalog.entries import EntryInfo, entries_at
 from deltahub.registry.catalog.history import CommitInfo, last_changes
-from deltahub.registry.catalog.tree_pages import files_below, has_folder, tree_page
+from deltahub.registry.catalog.tree_pages import has_folder, read_folders, tree_page
 from deltahub.registry.errors import EntryNotFound, InvalidRequest, LimitExceeded
 from deltahub.registry.names import quoted
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hf.dispatch import unescaped
-from deltahub.server.hf.reading.entries import file_json, folder_ids, folder_json
+from deltahub.server.hf.reading.entries import file_json, folder_json
 from deltahub.server.hf.reading.revisions import revision_of
 from deltahub.server.hf.xet.downloads import xet_from
 from deltahub.server.hub import CallerDep, HubDep, NameDep
+from deltahub.server.turns import reads
 
 router = APIRouter(route_class=BoundedRoute, prefix="/api/models/{namespace}/{name}")
 
 _PAGE = 1000
 _PAGE_EXPANDED = 50  # smaller, because each entry may cost a walk through the history
 _MAX_PATHS = 10_000
+_MAX_PATHS_BYTES = 1 << 20
+# Comparing an entry with an older one is this much cheaper than what a list does for an entry.
+COMPARED_A_PAGE = 2
 
 
 @router.get("/tree/{revision}")
 @router.get("/tree/{revision}/{path:path}")
+@reads(is_long=True)
 def get_tree(
     name: NameDep,
     revision: str,
@@ -44,7 +49,8 @@ def get_tree(
 ) -> JSONResponse:
     """List files and folders below a path, in order of path, a folder before its contents.
 
-    cursor: the path after which the page begins.
+    cursor: the path after which the page begins. expand: with the commit that changed each last, as
+    far as it is found among the entries that the hub compares for one request.
     """
     if "\0" in cursor:
         raise InvalidRequest("the cursor is wrong: take it from the link to the next page")
@@ -60,7 +66,8 @@ def get_tree(
         files = entries_at(session, found, [key for key in keys if not key.endswith("/")])
         paths = [key.rstrip("/") for key in keys]
         xet_bytes = xet_from(hub.settings, request)
-        page = _shown(session, found, paths, files, expand, xet_from=xet_bytes)
+        max_compared = COMPARED_A_PAGE * hub.settings.page_entries if expand else None
+        page = _shown(session, found, paths, files, max_compared, xet_from=xet_bytes)
     headers = {"X-Repo-Commit": found.commit}
     if has_more:
         # The link names the commit: the branch may move between two pages.
@@ -78,6 +85,7 @@ async def _body(request: Request) -> bytes:
 
 
 @router.post("/paths-info/{revision}")
+@reads(is_long=True)
 def get_paths_info(
     name: NameDep,
     revision: str,
@@ -91,8 +99,11 @@ def get_paths_info(
     # No path contains a NUL, and not every database accepts one in a query.
     requested = form.get("paths", [])
     paths = dict.fromkeys(path.strip("/") for path in requested if "\0" not in path)
-    if len(paths) > _MAX_PATHS:
-        raise LimitExceeded(f"a request names at most {_MAX_PATHS} paths, not {len(paths)}")
+    if len(paths) > _MAX_PATHS or len(body) > _MAX_PATHS_BYTES:
+        raise LimitExceeded(
+            f"a request names at most {_MAX_PATHS} paths in {_MAX_PATHS_BYTES} bytes, not"
+            f" {len(paths)} in {len(body)}: ask in several"
+        )
     if not requested:
         raise InvalidRequest("the form names no paths: send paths=<path>, once for each")
     expand = form.get("expand", ["false"])[-1].lower() in ("true", "1")
@@ -101,8 +112,9 @@ def get_paths_info(
         found = revision_of(request, session, repository, revision)
         files = entries_at(session, found, paths)
         xet_bytes = xet_from(hub.settings, request)
-        shown = _shown(session, found, paths, files, expand, xet_from=xet_bytes)
-        return JSONResponse(shown)
+        max_compared = COMPARED_A_PAGE * hub.settings.page_entries if expand else None
+        shown = _shown(session, found, paths, files, max_compared, xet_from=xet_bytes)
+    return JSONResponse(shown)
 
 
 def _shown(
@@ -110,32 +122,26 @@ def _shown(
     revision: Revision,
     paths: Collection[str],
     files: Mapping[str, EntryInfo],
-    expand: bool,
+    max_compared: int | None,
     *,
     xet_from: int | None,
 ) -> list[dict[str, Any]]:
     """The JSON of the paths that exist: those in files, and folders of the revision.
 
-    expand: with the commit that changed each last.
+    max_compared: with the commits that changed them last, as far as they are found by comparing
+    this many entries; None for without.
     """
-    folders = [path for path in paths if path not in files]
-    ids = folder_ids(files_below(session, revision, folders))
-    inside = {path: [path] for path in files}
-    changes = {}
-    if expand:
-        for folder, path, _ in files_below(session, revision, folders):
-            inside.setdefault(folder, []).append(path)
-        changes = last_changes(session, revision, set().union(*inside.values()))
+    asked = [path for path in paths if path not in files]
+    folders = read_folders(session, revision, asked, max_compared or 0) if asked else {}
+    changes: Mapping[str, CommitInfo] = {}
+    if max_compared is not None:
+        inside = {path: [path] for path in files}
+        inside |= {path: it.paths for path, it in folders.items() if it.paths is not None}
+        changes = last_changes(session, revision, inside, max_compared)
     shown = []
     for path in paths:
-        below = inside.get(path, ())
-        last = max((changes[one] for one in below if one in changes), key=_age, default=None)
         if path in files:
-            shown.append(file_json(files[path], last, xet_from=xet_from))
-        elif path in ids:
-            shown.append(folder_json(path, ids[path], last))
+            shown.append(file_json(files[path], changes.get(path), xet_from=xet_from))
+        elif path in folders:
+            shown.append(folder_json(path, folders[path].id, changes.get(path)))
     return shown
-
-
-def _age(change: CommitInfo) -> int:
-    return change.id

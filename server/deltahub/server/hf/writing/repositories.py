@@ -22,6 +22,7 @@ from deltahub.server.hf.dispatch import unescaped
 from deltahub.server.hf.errors import NotSupported, refusal
 from deltahub.server.hf.reading.entries import utc_text
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
+from deltahub.server.turns import reads
 
 router = APIRouter(route_class=BoundedRoute, prefix="/api")
 
@@ -112,6 +113,7 @@ def whoami(hub: HubDep, caller: CallerDep) -> JSONResponse:
 
 @router.get("/settings/repositories")
 @router.get("/organizations/{namespace}/settings/repositories")
+@reads(is_long=True)
 def list_own(hub: HubDep, caller: CallerDep, namespace: str | None = None) -> JSONResponse:
     """List models in the caller's namespaces, or in one of them, with their stored bytes."""
     if caller is None:
@@ -126,7 +128,7 @@ def list_own(hub: HubDep, caller: CallerDep, namespace: str | None = None) -> JS
                 "private": item.repository.is_private,
                 "visibility": "private" if item.repository.is_private else "public",
                 "updatedAt": utc_text(item.changed_at),
-                "storage": used_storage(session, item.repository),
+                "storage": used_storage(session, item.repository).n_bytes,
             }
             for one in listed
             for item in search.search(session, caller, namespace=one, limit=_MAX_LISTED)
@@ -233,6 +235,7 @@ def delete_tag(name: NameDep, tag: str, hub: HubDep, caller: CallerDep) -> JSONR
 
 
 @router.post("/validate-yaml")
+@reads()
 def validate_card(body: CardIn) -> JSONResponse:
     """Check a card's front matter before it is committed; 400 with the errors.
 
