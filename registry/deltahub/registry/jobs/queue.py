@@ -17,6 +17,8 @@ from deltahub.registry.errors import RepositoryNotFound
 ACTIVE = ("queued", "running")
 STATES = (*ACTIVE, "done", "failed", "cancelled")
 CANCELLED = {"state": "cancelled"}
+# The kind of job that makes a repository private or deletes it (reencode/withdraw.py).
+WITHDRAW = "withdraw"
 # The end of a job whose repository was deleted. Every job begins with a repository.
 DELETED = CANCELLED | {
     "error_code": RepositoryNotFound.code,

@@ -34,7 +34,7 @@ def get_recipe(
 ) -> RecipePlanOut:
     """Show which tensors make up a file and how each is stored; not_ready before its ingest."""
     _, entry = find_file(hub, caller, f"{namespace}/{name}", revision, path)
-    plan = plan_download(hub.registry, hub.reader, entry.file)
+    plan = plan_download(hub.registry, hub.reader, caller, entry.file)
     return RecipePlanOut(
         recipe=plan.recipe.hex(),
         size=plan.size,
@@ -83,7 +83,7 @@ def get_frames(
         repository = load_repository(session, caller, f"{namespace}/{name}")
         found = resolve_revision(session, repository, revision)
     tensors = [bytes.fromhex(tensor) for tensor in body.tensors]
-    stream = stream_frames(hub.registry, hub.reader, found, tensors)
+    stream = stream_frames(hub.registry, hub.reader, caller, found, tensors)
     return hub.stream(
         client_key(request, caller),
         stream.chunks,
