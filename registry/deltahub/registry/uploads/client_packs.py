@@ -65,10 +65,11 @@ def accept_pack(
     """Store the tensors of an uploaded pack for the repository, and hold them for the caller.
 
     A tensor whose frames are in several packs is stored when the last pack is accepted; until then
-    the uploads are kept. InvalidFrame if a frame does not decode to its tensor or has a base that
-    the caller or readers of the repository may not read; DeltaCycle if a chain is too deep; LimitExceeded; UploadNotFound.
-    After an error only the upload is kept. One exception: rows of a pack with thousands of tensors
-    are inserted in parts, and if a base is deleted or moved between two, the first parts stay.
+    the uploads are kept. InvalidFrame if a frame does not decode to its tensor, or has a base that
+    the caller or a reader of the repository may not read; DeltaCycle if a chain is too deep;
+    LimitExceeded; UploadNotFound. After an error only the upload is kept. One exception: rows of a
+    pack with thousands of tensors are inserted in parts, and if a base is deleted or moved between
+    two, the first parts stay.
     """
     caller = require_writer(caller)
     try:
