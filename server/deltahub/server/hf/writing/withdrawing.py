@@ -7,6 +7,7 @@ import anyio.to_thread
 from fastapi import Request
 
 from deltahub.registry.access.caller import Caller
+from deltahub.registry.errors import JobNotFound
 from deltahub.registry.jobs.requests import error_of, get_job
 from deltahub.registry.reencode.withdraw import Change, withdraw
 from deltahub.server.hub import Hub
@@ -26,7 +27,10 @@ async def withdraw_and_wait(
     waiting = await anyio.to_thread.run_sync(withdraw, hub.registry, caller, name, change)
     pause = _FIRST_POLL_S
     while waiting is not None and not await request.is_disconnected():
-        job = await anyio.to_thread.run_sync(get_job, hub.registry, caller, waiting.job_id)
+        try:
+            job = await anyio.to_thread.run_sync(get_job, hub.registry, caller, waiting.job_id)
+        except JobNotFound:
+            return  # another administrator's job, which has deleted the model
         error = error_of(job)
         if error is not None:
             raise error
