@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterator
 from sqlalchemy import ColumnElement, Select, and_, delete, exists, func, or_, select
 from sqlalchemy.orm import aliased
 
+from deltahub.registry.access.caller import Caller
+from deltahub.registry.access.permissions import readable_repositories
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import (
     PUBLIC_DOMAIN_KEY,
@@ -46,12 +48,20 @@ def has_dependents(session: ReadSession, repository: Repository) -> bool:
     return any(_levels(session, repository))
 
 
-def count_models(session: ReadSession, repository: Repository, dependents: Collection[int]) -> int:
-    """The number of repositories outside that name some of these tensors."""
+def count_models(
+    session: ReadSession, caller: Caller, repository: Repository, dependents: Collection[int]
+) -> int:
+    """The number of repositories outside that name some of these tensors.
+
+    Only of those that the caller may read, who must not learn of others' private models.
+    """
     found: set[int] = set()
     for batch in batches(sorted(dependents)):
-        query = _names(FileTensor.tensor_id.in_(batch)).with_only_columns(_Reader.id)
-        found.update(session.scalars(query.where(_is_outside(repository)).distinct()))
+        naming = _names(FileTensor.tensor_id.in_(batch)).where(_is_outside(repository))
+        query = select(Repository.id).where(
+            Repository.id.in_(naming.with_only_columns(_Reader.id)), readable_repositories(caller)
+        )
+        found.update(session.scalars(query))
     return len(found)
 
 

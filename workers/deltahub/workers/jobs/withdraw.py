@@ -1,37 +1,38 @@
 """The job `withdraw`: makes a repository private or deletes it, after others are stored without it.
 
-payload {"change", "scope"}: `private` or `delete`, and the scope of the token that asked; result
-{"switched"}: number of tensors of other models that were stored without the repository's.
+payload {"change", "scope"}: `private` or `delete`, and the scope of the token that asked; result {}:
+it says nothing of the models that were stored again, because the caller may not read all of them.
 """
 
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 from deltahub.registry.jobs.progress import Progress
 from deltahub.registry.lineage.measured import measure_affected
-from deltahub.registry.reencode.withdraw import Withdrawing
+from deltahub.registry.reencode.withdraw import WithdrawJob
 from deltahub.workers.context import JobContext
 from deltahub.workers.jobs.ingest import revision_exists
 
 
 def withdraw(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
     """Store the dependents without the repository, do the change, measure lineage again."""
-    work = Withdrawing(
+    work = WithdrawJob(
         context.registry, context.reader, context.job_id, payload["change"], payload["scope"]
     )
     progress = Progress(context.report, context.check_cancel)
 
     def step() -> dict[str, Any]:
-        return work.step(progress).as_dict()
+        return asdict(work.step(progress))
 
     revisions: dict[int, None] = {}
-    switched, number, is_last = 0, 0, False
+    number, is_last = 0, False
     while not is_last:
         done = context.step(f"store without it {number}", step)
-        revisions.update(dict.fromkeys(done["revisions"]))
-        switched += done["switched"]
-        number += 1
+        if done["revision_id"] is not None:
+            revisions[done["revision_id"]] = None
         is_last = done["is_last"]
+        number += 1
 
     def measure(revision: int) -> None:
         if revision_exists(context, revision):
@@ -39,4 +40,4 @@ def withdraw(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
 
     for revision in revisions:
         context.step(f"measure lineage of {revision}", partial(measure, revision))
-    return {"switched": switched}
+    return {}
