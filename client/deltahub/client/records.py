@@ -26,6 +26,17 @@ class Repository:
 
 
 @dataclass(frozen=True)
+class Withdrawal:
+    """A change of a repository that a job does. models: stored as differences from it until then.
+
+    Models that the caller may not read do not count.
+    """
+
+    job_id: str
+    models: int = 0
+
+
+@dataclass(frozen=True)
 class Entry:
     """A file of a revision. etag: its git blob id (mode regular) or its SHA-256 (mode lfs)."""
 
@@ -226,8 +237,8 @@ _LISTS: dict[tuple[type[Any], str], type[Any]] = {
     (RecipePlan, "tensors"): PlannedTensor,
     (WhoAmI, "namespaces"): NamespaceRole,
 }
-_INTEGERS = frozenset({"size", "encoded_size", "depth", "received"})
-_TEXTS = frozenset({"path", "sha256", "etag", "commit", "id", "recipe", "state"})
+_INTEGERS = frozenset({"size", "encoded_size", "depth", "models", "received"})
+_TEXTS = frozenset({"path", "sha256", "etag", "commit", "id", "job_id", "recipe", "state"})
 
 
 def _field(kind: type[Any], name: str, value: Any) -> Any:

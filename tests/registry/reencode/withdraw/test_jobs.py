@@ -32,6 +32,7 @@ from support.registry.withdrawing import (
     needs_base,
     run_withdrawal,
     tune,
+    withdraw_now,
 )
 
 
@@ -113,7 +114,7 @@ def test_the_last_transaction_looks_for_deltas_again(
     reg: Registry, ann: Caller, bob: Caller, models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A push of the same bytes makes a delta readable outside, and encodes nothing."""
-    assert withdraw(reg, ann, "ann/tuned", "private") is None
+    withdraw_now(reg, ann, "ann/tuned", "private")
     assert needs_base(reg, models, "ann/tuned")
     work = begun(reg, ann)
     finish = WithdrawJob._finish
