@@ -238,7 +238,7 @@ _LISTS: dict[tuple[type[Any], str], type[Any]] = {
     (WhoAmI, "namespaces"): NamespaceRole,
 }
 _INTEGERS = frozenset({"size", "encoded_size", "depth", "models", "received"})
-_TEXTS = frozenset({"path", "sha256", "etag", "commit", "id", "job_id", "recipe", "state"})
+_TEXTS = frozenset({"path", "sha256", "etag", "commit", "id", "recipe", "state"})
 
 
 def _field(kind: type[Any], name: str, value: Any) -> Any:
@@ -255,6 +255,7 @@ def _field(kind: type[Any], name: str, value: Any) -> Any:
         return tuple(str(item) for item in value)
     if name in _INTEGERS and (type(value) is not int or value < 0):
         raise BadResponse(f"the hub sent {value!r} as {name} of a {kind.__name__}")
-    if kind is not DeclaredBase and name in _TEXTS and not isinstance(value, str):
+    is_text = name in _TEXTS or (kind, name) == (Withdrawal, "job_id")
+    if kind is not DeclaredBase and is_text and not isinstance(value, str):
         raise BadResponse(f"the hub sent {value!r} as {name} of a {kind.__name__}")
     return value

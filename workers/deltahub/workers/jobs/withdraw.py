@@ -1,7 +1,7 @@
 """The job `withdraw`: stores other models without a repository, then hides or deletes it.
 
-payload {"change", "scope"}: `private` or `delete`, and the scope of the token that asked; result {},
-because the caller may not read all of the models that were stored again.
+payload {"change", "scope"}: `private` or `delete`, and the scope of the token that asked; result
+{}, because the caller may not read all of the models that were stored again.
 """
 
 from dataclasses import asdict
