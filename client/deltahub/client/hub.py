@@ -1,5 +1,6 @@
 """`Hub`, the SDK's one class: a method for each operation."""
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -8,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from deltahub.client.api.credentials import find_credentials
 from deltahub.client.api.endpoints import Api
 from deltahub.client.api.transport import Transport
-from deltahub.client.errors import InvalidArgument
+from deltahub.client.errors import InvalidArgument, JobNotFound
 from deltahub.client.names import branch_name
-from deltahub.client.progress import Progress, Silent
+from deltahub.client.progress import Progress, Silent, count_of
 from deltahub.client.records import (
     CommitResult,
     Job,
@@ -20,6 +21,7 @@ from deltahub.client.records import (
     Repository,
     Revision,
     WhoAmI,
+    Withdrawal,
 )
 
 if TYPE_CHECKING:
@@ -255,17 +257,44 @@ class Hub:
         """Create an empty repository."""
         return self._api.create_repository(name, private=private)
 
-    def set_private(self, name: str, private: bool) -> Repository:
+    def set_private(
+        self, name: str, private: bool, *, progress: Progress | None = None
+    ) -> Repository:
         """Make a repository private or public, with all its revisions.
 
         A repository becomes public once the hub has read all its files, and stays private until
-        then. Raises Conflict while the hub still verifies a push to it.
+        then. It becomes private once no model of others is stored as differences from it, and stays
+        public until then: the hub stores those without it first. Raises Conflict while the hub
+        still verifies a push to it, JobFailed.
         """
-        return self._api.set_private(name, private=private)
+        found = self._api.set_private(name, private=private)
+        if not isinstance(found, Withdrawal):
+            return found
+        self._wait_for_withdrawal(name, found, progress or Silent())
+        return self._api.get_repository(name)
 
-    def delete(self, name: str) -> None:
-        """Delete a repository with all its revisions."""
-        self._api.delete_repository(name)
+    def delete(self, name: str, *, progress: Progress | None = None) -> None:
+        """Delete a repository with all its revisions.
+
+        Models of others that are stored as differences from it are stored without it first. Raises
+        JobFailed; then the repository stays.
+        """
+        waiting = self._api.delete_repository(name)
+        if waiting is not None:
+            self._wait_for_withdrawal(name, waiting, progress or Silent())
+
+    def _wait_for_withdrawal(self, name: str, waiting: Withdrawal, progress: Progress) -> None:
+        from deltahub.client.api.jobs import wait_for_job
+
+        known = count_of(waiting.models, "model") if waiting.models else "data of others"
+        verb = "is" if waiting.models < 2 else "are"
+        progress.note(
+            f"{known} stored as differences from {name} {verb} being stored without it first; until"
+            " then it stays as it is"
+        )
+        # Another administrator's job cannot be seen any more after it has deleted the repository.
+        with contextlib.suppress(JobNotFound):
+            wait_for_job(self._api, waiting.job_id, progress)
 
     def _push(
         self, files: "Sequence[LocalFile]", options: "PushOptions", progress: Progress

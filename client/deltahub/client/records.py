@@ -26,6 +26,17 @@ class Repository:
 
 
 @dataclass(frozen=True)
+class Withdrawal:
+    """A change of a repository that a job does. models: stored as differences from it until then.
+
+    Models that the caller may not read do not count.
+    """
+
+    job_id: str
+    models: int = 0
+
+
+@dataclass(frozen=True)
 class Entry:
     """A file of a revision. etag: its git blob id (mode regular) or its SHA-256 (mode lfs)."""
 
@@ -230,7 +241,7 @@ _LISTS: dict[tuple[type[Any], str], type[Any]] = {
     (RecipePlan, "tensors"): PlannedTensor,
     (WhoAmI, "namespaces"): NamespaceRole,
 }
-_INTEGERS = frozenset({"size", "encoded_size", "depth", "received"})
+_INTEGERS = frozenset({"size", "encoded_size", "depth", "models", "received"})
 _TEXTS = frozenset({"path", "sha256", "etag", "commit", "id", "recipe", "state"})
 
 
@@ -248,6 +259,7 @@ def _field(kind: type[Any], name: str, value: Any) -> Any:
         return tuple(str(item) for item in value)
     if name in _INTEGERS and (type(value) is not int or value < 0):
         raise BadResponse(f"the hub sent {value!r} as {name} of a {kind.__name__}")
-    if kind is not DeclaredBase and name in _TEXTS and not isinstance(value, str):
+    is_text = name in _TEXTS or (kind, name) == (Withdrawal, "job_id")
+    if kind is not DeclaredBase and is_text and not isinstance(value, str):
         raise BadResponse(f"the hub sent {value!r} as {name} of a {kind.__name__}")
     return value

@@ -27,7 +27,7 @@ def reg(tmp_path: Path) -> Iterator[Registry]:
     with opened_registry(tmp_path, pack_bytes=1 << 20) as registry:
         with registry.db.write() as session:
             if session.scalar(select(Domain.id).where(Domain.id == 1)) is None:
-                session.add(Domain(id=1, key="public"))
+                session.add(Domain(id=1, key="namespace:1"))
         yield registry
 
 

@@ -262,7 +262,7 @@ class TestDownloads:
         self, reg: Registry, models: tuple[bytes, bytes]
     ) -> None:
         reader, file = FileReader(reg), file_of(reg, 2)
-        plan = plan_download(reg, reader, file)
+        plan = plan_download(reg, reader, None, file)
         data = reader.read_recipe(file)
         assert tensor_id(data) == plan.recipe
         known = dict(self._decode(reg, 1, {}))
@@ -280,9 +280,9 @@ class TestDownloads:
     ) -> list[tuple[bytes, bytes]]:
         """(id, bytes) of the tensors of a revision's model, decoded as a client would."""
         reader = FileReader(reg)
-        plan = plan_download(reg, reader, file_of(reg, revision))
+        plan = plan_download(reg, reader, None, file_of(reg, revision))
         ids = [tensor.id for tensor in plan.tensors]
-        stream = stream_frames(reg, reader, revision_of(reg, revision), ids)
+        stream = stream_frames(reg, reader, None, revision_of(reg, revision), ids)
         data = b"".join(stream.chunks)
         assert len(data) == stream.n_bytes == sum(t.encoded_size for t in plan.tensors)
         decoded = []
@@ -300,17 +300,17 @@ class TestDownloads:
     def test_only_tensors_of_the_revision_are_handed_out(self, reg: Registry, ann: Caller) -> None:
         push_ingested(reg, ann, "ann/other", {"b.bin": weights(5000)})
         wanted = [tensor_id(weights(5000))]
-        assert stream_frames(reg, FileReader(reg), revision_of(reg, 3), wanted).n_bytes > 0
+        assert stream_frames(reg, FileReader(reg), None, revision_of(reg, 3), wanted).n_bytes > 0
         for revision in (1, 2):
             with pytest.raises(TensorNotFound):
-                stream_frames(reg, FileReader(reg), revision_of(reg, revision), wanted)
+                stream_frames(reg, FileReader(reg), None, revision_of(reg, revision), wanted)
         with pytest.raises(TensorNotFound):
-            stream_frames(reg, FileReader(reg), revision_of(reg, 1), [bytes(32)])
+            stream_frames(reg, FileReader(reg), None, revision_of(reg, 1), [bytes(32)])
 
     def test_frames_go_on_from_a_copy_of_their_pack(self, reg: Registry) -> None:
-        ids = [t.id for t in plan_download(reg, FileReader(reg), file_of(reg, 1)).tensors]
-        whole = b"".join(stream_frames(reg, FileReader(reg), revision_of(reg, 1), ids).chunks)
-        stream = stream_frames(reg, FileReader(reg), revision_of(reg, 1), ids)
+        ids = [t.id for t in plan_download(reg, FileReader(reg), None, file_of(reg, 1)).tensors]
+        whole = b"".join(stream_frames(reg, FileReader(reg), None, revision_of(reg, 1), ids).chunks)
+        stream = stream_frames(reg, FileReader(reg), None, revision_of(reg, 1), ids)
         with reg.db.read() as session:
             packs = session.scalars(select(Pack.id)).all()
         repack(reg, packs)
@@ -319,8 +319,8 @@ class TestDownloads:
         assert b"".join(stream.chunks) == whole
 
     def test_frames_that_are_gone_are_data_loss(self, reg: Registry) -> None:
-        ids = [t.id for t in plan_download(reg, FileReader(reg), file_of(reg, 1)).tensors]
-        stream = stream_frames(reg, FileReader(reg), revision_of(reg, 1), ids)
+        ids = [t.id for t in plan_download(reg, FileReader(reg), None, file_of(reg, 1)).tensors]
+        stream = stream_frames(reg, FileReader(reg), None, revision_of(reg, 1), ids)
         for info in list(reg.store.list("packs/")):
             reg.store.delete(info.key)
         with pytest.raises(DataLost):
@@ -336,13 +336,13 @@ class TestDownloads:
         push_ingested(reg, bob, "bob/mixed", {"x.bin": shared}, private=True)
         commit(reg, bob, "bob/mixed", "main", [AddFile(PATH, sha256_of(model), len(model))])
         assert file_of(reg, 6, "x.bin").domain_id != file_of(reg, 6).domain_id
-        stream = stream_frames(reg, FileReader(reg), revision_of(reg, 6), [tensor_id(shared)])
+        stream = stream_frames(reg, FileReader(reg), None, revision_of(reg, 6), [tensor_id(shared)])
         assert FrameView.parse(b"".join(stream.chunks)).header.dtype is DType.U8
 
     def test_a_file_that_is_not_ingested_has_no_plan(self, reg: Registry, ann: Caller) -> None:
         push(reg, ann, "ann/late", {"late.bin": weights(999)})
         with pytest.raises(NotReady):
-            plan_download(reg, FileReader(reg), file_of(reg, 3, "late.bin"))
+            plan_download(reg, FileReader(reg), None, file_of(reg, 3, "late.bin"))
         assert read_file(reg, 3, "late.bin") == weights(999)
 
 

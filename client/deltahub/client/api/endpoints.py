@@ -19,6 +19,7 @@ from deltahub.client.records import (
     Revision,
     UploadStatus,
     WhoAmI,
+    Withdrawal,
     record,
 )
 
@@ -46,14 +47,20 @@ class Api:
     def get_repository(self, name: str) -> Repository:
         return record(Repository, self._get(repository_path(name)))
 
-    def set_private(self, name: str, *, private: bool) -> Repository:
+    def set_private(self, name: str, *, private: bool) -> Repository | Withdrawal:
+        """The changed repository, or the job that changes it later."""
         body = {"private": private}
         path = repository_path(name)
         answer = self.transport.call("PATCH", path, json_body=body, timeout_s=LONG_TIMEOUT_S)
+        if answer.status == 202:
+            return record(Withdrawal, answer.json())
         return record(Repository, answer.json())
 
-    def delete_repository(self, name: str) -> None:
-        self.transport.call("DELETE", repository_path(name))
+    def delete_repository(self, name: str) -> Withdrawal | None:
+        """None if the repository is deleted, or the job that deletes it later."""
+        path = repository_path(name)
+        answer = self.transport.call("DELETE", path, timeout_s=LONG_TIMEOUT_S)
+        return record(Withdrawal, answer.json()) if answer.status == 202 else None
 
     def list_repositories(
         self, namespace: str | None = None, search: str | None = None

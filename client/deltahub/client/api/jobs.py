@@ -13,8 +13,19 @@ _LONGEST_POLL_S = 1.0
 _PATIENCE_S = 5.0
 
 # Titles of progress stages, by the job's kind and by the stage that the job reports.
-_WORK = {"ingest": "store", "prove_recipe": "verify", "replan": "find better bases"}
-_STAGES = {"scan": "read", "store": "store", "prove": "verify", "replan": "find better bases"}
+_WORK = {
+    "ingest": "store",
+    "prove_recipe": "verify",
+    "replan": "find better bases",
+    "withdraw": "store other models without it",
+}
+_STAGES = {
+    "scan": "read",
+    "store": "store",
+    "prove": "verify",
+    "replan": "find better bases",
+    "withdraw": "store other models without it",
+}
 
 
 def wait_for_job(api: Api, job_id: str, progress: Progress) -> Job:

@@ -62,7 +62,8 @@ def rm(
 ) -> None:
     """Delete PATHs in a new revision of a branch; without any, the whole repository.
 
-    Earlier revisions keep a deleted file. A deleted repository is gone with all its revisions.
+    Earlier revisions keep a deleted file. A deleted repository is gone with all its revisions, once
+    the hub has stored models of others without it that are stored as differences from it.
     """
     if not paths and ("@" in name or revision is not None):
         raise click.UsageError("name the PATHs to delete from that branch")
@@ -74,7 +75,7 @@ def rm(
         result = hub.delete_files(name, paths, revision=branch, message=message)
         output.result(result, f"deleted {what}; now at {result.commit[:12]}")
     else:
-        hub.delete(name)
+        hub.delete(name, progress=output.progress())
         output.result({"deleted": name}, f"deleted {what}")
 
 
@@ -86,8 +87,13 @@ def visibility(name: str, wanted: str, hub: Hub, output: Output) -> None:
     """Make a repository private or public, with all its revisions.
 
     To become public takes as long as the hub needs to read all its files; until then it stays
-    private. Repeat it after an interruption.
+    private. To become private takes as long as the hub needs to store models of others without it
+    that are stored as differences from it; until then it stays public. Repeat it after an
+    interruption.
     """
-    with output.progress().stage(f"make {name} {wanted}", None):
-        found = hub.set_private(name, wanted == "private")
+    if wanted == "private":
+        found = hub.set_private(name, True, progress=output.progress())
+    else:
+        with output.progress().stage(f"make {name} public", None):
+            found = hub.set_private(name, False)
     output.result(found, f"{found.name} is {'private' if found.private else 'public'}")

@@ -11,7 +11,7 @@ from blake3 import blake3
 
 from deltahub.client.api.endpoints import Api
 from deltahub.client.api.wire import Reply, body_ended_early
-from deltahub.client.errors import BadResponse, VerificationFailed
+from deltahub.client.errors import BadResponse, TensorNotFound, VerificationFailed
 from deltahub.client.local.paths import read_at, write_at
 from deltahub.client.local.tensor_sources import MissingTensor, Sources
 from deltahub.client.pull.frame_stream import FrameReader
@@ -215,6 +215,12 @@ class Rebuild:
         while pending:
             try:
                 self._api.transport.with_retries(attempt, lambda: len(pending))
+            except TensorNotFound:
+                # Since the plan was read, a base has been made private or deleted. Plain bytes of
+                # the file need no base.
+                with self._lock:
+                    self._to_repeat.extend(pending)
+                pending.clear()
             except _DamagedTensor as exc:
                 # The rest of that answer cannot be trusted. Plain bytes of this tensor also help
                 # if the damage is in the local base.

@@ -21,7 +21,7 @@ from deltahub.registry.db.models import (
 )
 from deltahub.registry.db.session import ReadSession
 
-_Hash = TypeVar("_Hash", str, bytes)
+_Hash = TypeVar("_Hash", str, bytes, int)
 
 
 # States of a file of which the hub has all bytes, so that a commit may name it.
@@ -140,6 +140,21 @@ def readable_tensors(
             known = found.get(tensor.hash)
             if known is None or tensor.domain_id == repository.domain_id:
                 found[tensor.hash] = tensor
+    return found
+
+
+def unreadable_tensors(
+    session: ReadSession, caller: Caller | None, tensors: Collection[int]
+) -> set[int]:
+    """The subset of these rows that no file of a repository that the caller may read needs."""
+    is_readable = exists(
+        _readable_entry(caller)
+        .join(FileTensor, FileTensor.file_id == Entry.file_id)
+        .where(FileTensor.tensor_id == Tensor.id)
+    )
+    found: set[int] = set()
+    for chunk in _chunks(sorted(set(tensors))):
+        found.update(session.scalars(select(Tensor.id).where(Tensor.id.in_(chunk), ~is_readable)))
     return found
 
 

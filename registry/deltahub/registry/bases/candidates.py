@@ -17,7 +17,7 @@ from deltahub.registry.errors import DataLost, EntryNotFound
 from deltahub.registry.lineage.similar import find_families
 from deltahub.registry.lineage.target import Target, declares
 from deltahub.registry.lineage.tensor_sketch import TensorSketch
-from deltahub.registry.packs.locations import resolve
+from deltahub.registry.packs.locations import is_leaving, resolve
 from deltahub.registry.registry import Registry
 
 log = logging.getLogger(__name__)
@@ -178,14 +178,18 @@ def _earlier(session: Session, revision: Revision) -> list[int]:
 
 
 def _usable(session: Session, target: Target, found: Mapping[int, Origin]) -> set[int]:
-    """Found revisions in domains that the target may refer to, without detected descendants."""
+    """Found revisions that the target may refer to, without detected descendants."""
     is_descendant = or_(
         declares(target.name), Revision.declared_base_revision_id == target.revision_id
     )
     rows = session.execute(
         select(Revision.id, is_descendant)
         .join(Repository, Repository.id == Revision.repository_id)
-        .where(Revision.id.in_(list(found)), Repository.domain_id.in_(target.domains))
+        .where(
+            Revision.id.in_(list(found)),
+            Repository.domain_id.in_(target.domains),
+            ~is_leaving(),
+        )
     )
     return {
         revision for revision, descends in rows if found[revision] != "detected" or not descends

@@ -19,7 +19,7 @@ from deltahub.registry.bases.candidates import Candidate, StoredTensor
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost
 from deltahub.registry.lineage.tensor_sketch import FLOATS
-from deltahub.registry.packs.locations import locate, resolve
+from deltahub.registry.packs.locations import locate, resolve, usable_bases
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import ObjectNotFound
 from deltahub.registry.storage.keys import pack_key
@@ -116,6 +116,9 @@ class BaseMatcher:
         segment = header.base.segments[0]
         with self._reg.db.read() as session:
             base = resolve(session, self._domain_id, [segment.tensor]).get(segment.tensor)
+            # A revision that is not public may have named it last.
+            if base is not None and not usable_bases(session, self._domain_id, [base.id]):
+                return None
         n_bytes = header.tensor_count * segment.dtype.itemsize
         if base is None or base.lost is not None:
             return None

@@ -87,20 +87,34 @@ def get_repository(reg: Registry, caller: Caller | None, name: str) -> Repositor
 def delete_repository(reg: Registry, caller: Caller | None, name: str) -> None:
     """Delete the repository with its refs, revisions and entries, in one transaction.
 
-    Files and tensors stay until garbage collection. Queued jobs of the repository are cancelled,
-    running jobs are asked to stop.
+    This alone leaves other models that are stored as differences from it as they are: requests of
+    users go through reencode.withdraw.
     """
     with reg.db.write() as session:
-        repository = load_repository(session, caller, name, "admin")
-        own_jobs = update(Job).where(Job.repository_id == repository.id)
-        session.execute(
-            own_jobs.where(Job.state == "queued").values(**queue.DELETED, finished_at=utc_now())
-        )
-        session.execute(own_jobs.where(Job.state == "running").values(is_cancel_asked=True))
-        # ON DELETE CASCADE deletes the rows that refer to it.
-        session.execute(delete(Repository).where(Repository.id == repository.id))
-        audit.append(session, caller, "repository.delete", name)
-        failpoints.reached("repositories.delete.before_commit")
+        remove(session, caller, load_repository(session, caller, name, "admin"), name)
+
+
+def remove(
+    session: WriteSession,
+    caller: Caller | None,
+    repository: Repository,
+    name: str,
+    own_job: str | None = None,
+) -> None:
+    """Delete the repository in the caller's transaction.
+
+    Files and tensors stay until garbage collection. Queued jobs of the repository are cancelled,
+    running jobs are asked to stop, except own_job, which deletes it.
+    """
+    jobs = update(Job).where(Job.repository_id == repository.id, Job.id != (own_job or ""))
+    session.execute(
+        jobs.where(Job.state == "queued").values(**queue.DELETED, finished_at=utc_now())
+    )
+    session.execute(jobs.where(Job.state == "running").values(is_cancel_asked=True))
+    # ON DELETE CASCADE deletes the rows that refer to it.
+    session.execute(delete(Repository).where(Repository.id == repository.id))
+    audit.append(session, caller, "repository.delete", name)
+    failpoints.reached("repositories.delete.before_commit")
 
 
 def move_repository(reg: Registry, caller: Caller | None, name: str, new_name: str) -> None:
@@ -127,15 +141,24 @@ def move_repository(reg: Registry, caller: Caller | None, name: str, new_name: s
 def make_private(reg: Registry, caller: Caller | None, name: str) -> None:
     """Let only members of its namespace read the repository from now on.
 
-    Later uploads are stored in the namespace's private domain. Copies in other repositories stay
-    readable there.
+    This alone leaves other models that are stored as differences from it as they are: requests of
+    users go through reencode.withdraw.
     """
     with reg.db.write() as session:
         repository = load_repository(session, caller, name, "admin")
         if not repository.is_private:
-            repository.is_private = True
-            repository.domain_id = domain_of(session, repository.namespace_id, private=True).id
-            audit.append(session, caller, "repository.make_private", name)
+            hide(session, caller, repository, name)
+
+
+def hide(session: WriteSession, caller: Caller | None, repository: Repository, name: str) -> None:
+    """Make the repository private in the caller's transaction.
+
+    Later uploads are stored in the namespace's private domain. Copies in other repositories stay
+    readable there.
+    """
+    repository.is_private = True
+    repository.domain_id = domain_of(session, repository.namespace_id, private=True).id
+    audit.append(session, caller, "repository.make_private", name)
 
 
 def _writable_namespace(session: ReadSession, caller: Caller, name: str) -> Namespace:

@@ -1,14 +1,20 @@
-"""What the DeltaHub client needs to rebuild a file: its recipe's tensors and their frames."""
+"""What the DeltaHub client needs to rebuild a file: its recipe's tensors and their frames.
+
+The frame of a delta and the bytes of its tensor together reveal the base. So a frame is sent only
+to a caller who may read its bases. Other callers get the bytes of the file, which the hub decodes.
+"""
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from sqlalchemy import select
 
 from deltahub.codecs.registry import BY_NUMBER
 from deltahub.registry import cancellation
+from deltahub.registry.access.caller import Caller
+from deltahub.registry.access.visibility import unreadable_tensors
 from deltahub.registry.db.batches import PART_TENSORS, batches
 from deltahub.registry.db.models import Entry, File, FileTensor, Repository, Revision, Tensor
 from deltahub.registry.db.session import ReadSession
@@ -58,9 +64,13 @@ class FileDownload:
     tensors: tuple[PlannedTensor, ...]
 
 
-def plan_download(reg: Registry, reader: FileReader, file: File) -> FileDownload:
-    """How the tensors of an ingested file are stored now.
+def plan_download(
+    reg: Registry, reader: FileReader, caller: Caller | None, file: File
+) -> FileDownload:
+    """How the tensors of an ingested file are stored now, for a caller who may read the file.
 
+    A delta of a tensor that the caller may not read is shown as stored raw: without the bases, and
+    as large as the tensor, so that clients ask for its bytes and not for its frames.
     NotReady if the file is not ingested, EntryNotFound if it is gone, DataLost.
     """
     recipe = reader.load_recipe(file)
@@ -73,6 +83,10 @@ def plan_download(reg: Registry, reader: FileReader, file: File) -> FileDownload
         )
         rows = {tensor.hash: tensor for tensor in map(TensorRow._make, tensors_of_file)}
         stored = describe(session, rows.values())
+        for row_id in _deltas_of_unreadable(session, caller, stored):
+            stored[row_id] = replace(
+                stored[row_id], encoded_size=stored[row_id].size, codec="raw", bases=()
+            )
     missing = [ref.tensor for ref in recipe.tensors() if ref.tensor not in rows]
     if missing:
         reader.check_is_there(file)
@@ -114,6 +128,16 @@ def _described(session: ReadSession, tensors: Iterable[TensorRow]) -> dict[int, 
     }
 
 
+def _deltas_of_unreadable(
+    session: ReadSession, caller: Caller | None, row_ids: Iterable[int]
+) -> set[int]:
+    """The subset of these rows whose frames the caller may not get."""
+    bases = bases_of(session, row_ids)
+    wanted = {base for found in bases.values() for base in found}
+    unreadable = unreadable_tensors(session, caller, wanted)
+    return {row_id for row_id, found in bases.items() if not unreadable.isdisjoint(found)}
+
+
 def codec_of(frames: Iterable[FrameLocation]) -> str:
     """The codec that encodes most of a tensor's bytes."""
     sizes: dict[int, int] = {}
@@ -135,11 +159,16 @@ class FrameStream:
 
 
 def stream_frames(
-    reg: Registry, reader: FileReader, revision: Revision, tensors: Sequence[bytes]
+    reg: Registry,
+    reader: FileReader,
+    caller: Caller | None,
+    revision: Revision,
+    tensors: Sequence[bytes],
 ) -> FrameStream:
     """All frames of these tensors, in this order, each tensor's in order of start.
 
-    TensorNotFound unless every tensor is part of a file of the revision.
+    TensorNotFound unless every tensor is part of a file of the revision, and for a delta of a
+    tensor that the caller may not read.
     """
     limit = reg.settings.max_query_tensors
     if len(tensors) > limit:
@@ -147,9 +176,15 @@ def stream_frames(
     with reg.db.read() as session:
         ids = _tensors_of(session, revision, tensors)
         located = locate(session, ids.values())
+        secret = _deltas_of_unreadable(session, caller, ids.values())
     for content in tensors:
         if content not in ids or ids[content] not in located:
             raise TensorNotFound(f"no file of {revision.commit} has a tensor {content.hex()}")
+        if ids[content] in secret:
+            raise TensorNotFound(
+                f"tensor {content.hex()} has no frames for you: it is stored as a difference from"
+                " a tensor that you may not read; read its bytes from the file"
+            )
     frames = _Frames()
     for content in tensors:
         for frame in located[ids[content]].frames:

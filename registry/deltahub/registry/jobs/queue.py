@@ -22,6 +22,8 @@ from deltahub.registry.jobs import order
 ACTIVE = ("queued", "running")
 STATES = (*ACTIVE, "done", "failed", "cancelled")
 CANCELLED = {"state": "cancelled", "error_code": None, "error": None}
+# The kind of job that makes a repository private or deletes it (reencode/withdraw.py).
+WITHDRAW = "withdraw"
 # The end of a job whose repository was deleted. Every job begins with a repository.
 DELETED = CANCELLED | {
     "error_code": RepositoryNotFound.code,

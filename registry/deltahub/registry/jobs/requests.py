@@ -11,7 +11,7 @@ from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.permissions import allowed, full_name
 from deltahub.registry.db.models import Job, Repository, User, utc_now
 from deltahub.registry.db.session import ReadSession
-from deltahub.registry.errors import JobNotFound
+from deltahub.registry.errors import JobFailed, JobNotFound, RegistryError
 from deltahub.registry.jobs import health, queue
 from deltahub.registry.names import quoted
 from deltahub.registry.registry import Registry
@@ -83,6 +83,17 @@ def list_jobs(
         query = query.where(Job.user_id == caller.user_id)
     with reg.db.read() as session:
         return [_info(reg, session, job) for job in session.scalars(query)]
+
+
+def error_of(job: JobInfo) -> RegistryError | None:
+    """The error of a job that ended without its result; None while it runs, and if it is done."""
+    if job.state not in ("failed", "cancelled"):
+        return None
+    classes = [RegistryError]
+    for found in classes:  # subclasses are appended during the loop
+        classes += found.__subclasses__()
+    message = job.error or f"the job was {job.state}"
+    return {found.code: found for found in classes}.get(job.error_code or "", JobFailed)(message)
 
 
 def _visible(session: ReadSession, caller: Caller | None, job_id: str) -> Job:

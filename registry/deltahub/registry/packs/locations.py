@@ -4,11 +4,25 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, and_, exists, or_, select
 from sqlalchemy.orm import Session
 
 from deltahub.registry.db.batches import batches
-from deltahub.registry.db.models import PUBLIC_DOMAIN_KEY, Domain, Frame, Tensor, TensorBase
+from deltahub.registry.db.models import (
+    PUBLIC_DOMAIN_KEY,
+    Domain,
+    Entry,
+    FileTensor,
+    Frame,
+    Hold,
+    Job,
+    Repository,
+    Revision,
+    Tensor,
+    TensorBase,
+    utc_now,
+)
+from deltahub.registry.jobs import queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +71,52 @@ def allowed_domains(session: Session, domain_id: int) -> tuple[int, ...]:
     """The domains that data of this domain may refer to: itself, then the public one."""
     public = session.scalar(select(Domain.id).where(Domain.key == PUBLIC_DOMAIN_KEY))
     return (domain_id,) if public is None or public == domain_id else (domain_id, public)
+
+
+def is_leaving() -> ColumnElement[bool]:
+    """SQL condition on Repository: a job is about to make it private or to delete it."""
+    return exists().where(
+        Job.repository_id == Repository.id,
+        Job.kind == queue.WITHDRAW,
+        Job.state.in_(queue.ACTIVE),
+    )
+
+
+def usable_bases(session: Session, domain_id: int, tensor_ids: Iterable[int]) -> set[int]:
+    """The subset of these rows that new deltas of a domain may have as bases.
+
+    A tensor and its delta together reveal the base. So everybody who may read data of the domain
+    must be able to read the base: it is private data of the domain itself, or a revision of a
+    public repository or of a repository of the domain names it. A repository that is being made
+    private or deleted does not count. A tensor that no revision names yet is usable while a client
+    holds it for a repository of the domain, because that client has just sent it.
+    """
+    domains = allowed_domains(session, domain_id)
+    is_private_data = and_(
+        Tensor.domain_id == domain_id,
+        Tensor.domain_id.in_(select(Domain.id).where(Domain.key != PUBLIC_DOMAIN_KEY)),
+    )
+    is_named = (
+        exists()
+        .where(FileTensor.tensor_id == Tensor.id, Entry.file_id == FileTensor.file_id)
+        .where(Revision.id == Entry.revision_id)
+    )
+    is_shared = is_named.where(
+        Repository.id == Revision.repository_id, Repository.domain_id.in_(domains), ~is_leaving()
+    )
+    is_just_sent = exists().where(
+        Hold.tensor_id == Tensor.id,
+        Hold.repository_id == Repository.id,
+        Repository.domain_id == domain_id,
+        Hold.expires_at > utc_now(),
+    )
+    usable: set[int] = set()
+    for batch in batches(dict.fromkeys(tensor_ids)):
+        query = select(Tensor.id).where(
+            Tensor.id.in_(batch), or_(is_private_data, is_shared, and_(~is_named, is_just_sent))
+        )
+        usable.update(session.scalars(query))
+    return usable
 
 
 def resolve(session: Session, domain_id: int, hashes: Iterable[bytes]) -> dict[bytes, Tensor]:

@@ -16,14 +16,14 @@ from deltahub.registry.db.models import Frame, Pack, Tensor, TensorBase
 from deltahub.registry.db.session import WriteSession
 from deltahub.registry.errors import Conflict, DeltaCycle, TensorNotFound
 from deltahub.registry.losses.marks import clear_marks
-from deltahub.registry.packs.locations import FrameLocation, bases_of, resolve
+from deltahub.registry.packs.locations import FrameLocation, bases_of, resolve, usable_bases
 from deltahub.registry.packs.tensor_reader import MAX_CHAIN
 from deltahub.registry.packs.writer import NewTensor, PackSpool, SealedPacks
 from deltahub.registry.registry import Registry
 
 
 class BaseGone(Conflict):
-    """A base was deleted or lost after it was chosen and before the switch; choose again."""
+    """A base was deleted, was lost or became unreadable after its choice; choose again."""
 
 
 def store_and_switch(
@@ -97,6 +97,7 @@ def insert_tensors(
     new = [tensor for content, tensor in sealed.tensors.items() if content not in ids]
     bases = resolve(session, sealed.domain_id, {base for tensor in new for base in tensor.bases})
     lock(session, [base.id for base in bases.values()])
+    _check_usable(session, sealed.domain_id, (base.id for base in bases.values()))
     rows = []
     for tensor in new:
         depth = 1 + max((base.depth for base in _rows_of(tensor, bases)), default=-1)
@@ -136,7 +137,8 @@ def switch_tensor(
 
     The frames must be in live packs and cover the tensor. Locks the tensor and its bases. Takes the
     mark from a lost tensor. DeltaCycle if a base depends on the tensor, or if the tensor or a
-    dependent of it would be deeper than max_depth; BaseGone, TensorNotFound.
+    dependent of it would be deeper than max_depth; BaseGone, also for a new base that readers of
+    the tensor may not read; TensorNotFound.
     """
     tensor = session.get(Tensor, tensor_id, with_for_update=True)
     if tensor is None:
@@ -146,6 +148,8 @@ def switch_tensor(
         raise BaseGone(f"a base of tensor {tensor.hash.hex()} has been deleted, or is lost")
     base_ids = {base.id for base in found.values()}
     lock(session, [tensor_id, *base_ids])
+    known = bases_of(session, [tensor_id]).get(tensor_id, set())
+    _check_usable(session, tensor.domain_id, base_ids - known)
     depth = _depth_above(session, tensor_id, base_ids)
     session.execute(delete(TensorBase).where(TensorBase.tensor_id == tensor_id))
     _insert_bases(session, {tensor_id: base_ids})
@@ -170,6 +174,12 @@ def lock(session: WriteSession, tensor_ids: Iterable[int]) -> None:
             .with_for_update()
             .execution_options(populate_existing=True)
         ).all()
+
+
+def _check_usable(session: WriteSession, domain_id: int, base_ids: Iterable[int]) -> None:
+    wanted = set(base_ids)
+    if wanted - usable_bases(session, domain_id, wanted):
+        raise BaseGone("a base may no longer be read by everybody who may read its delta")
 
 
 def _depth_above(session: WriteSession, tensor_id: int, base_ids: set[int]) -> int:

@@ -143,7 +143,7 @@ class Replanner:
         if tensor.hash in spool or not self._may_switch(tensor):
             return
         with self._reg.db.read() as session:
-            height = _dependent_deltas(session, tensor.id)
+            height = dependent_deltas(session, tensor.id)
         if height is None:
             return
         choice = self._choose(tensor, ReplannedTensor(tensor.id, height))
@@ -253,7 +253,7 @@ class Replanner:
         return list(found.values())
 
 
-def _dependent_deltas(session: ReadSession, tensor_id: int) -> int | None:
+def dependent_deltas(session: ReadSession, tensor_id: int) -> int | None:
     """The length of the longest chain of deltas that depend on a tensor.
 
     None if more than MAX_DEPENDENTS tensors depend on it, or the chain has MAX_CHAIN deltas.

@@ -1,7 +1,8 @@
 """Accepts frames that a client has encoded, after verifying every byte of them.
 
 A client's frame is not trusted until its tensor has been decoded and hashed. Its bases must be
-tensors that the client may read, so that nobody gets a tensor's bytes by naming its content id.
+tensors that the client may read, so that nobody gets a tensor's bytes by naming its content id, and
+that all readers of the repository may read, because they could compute the base from the delta.
 Frames for a private repository are kept as they are, inside its namespace. For a public repository,
 whose frames everybody decodes, the hub encodes the tensors again.
 """
@@ -16,6 +17,7 @@ from deltahub.registry.db.batches import PART_TENSORS, batches
 from deltahub.registry.db.models import Landing
 from deltahub.registry.errors import DeltaCycle, InvalidFrame, LimitExceeded
 from deltahub.registry.packs.holds import hold_for_user
+from deltahub.registry.packs.locations import usable_bases
 from deltahub.registry.packs.switch import check_live, in_parts, insert_tensors, make_live
 from deltahub.registry.packs.tensor_reader import TensorGone, TensorReader
 from deltahub.registry.packs.writer import PackSpool, SealedPacks
@@ -63,10 +65,11 @@ def accept_pack(
     """Store the tensors of an uploaded pack for the repository, and hold them for the caller.
 
     A tensor whose frames are in several packs is stored when the last pack is accepted; until then
-    the uploads are kept. InvalidFrame if a frame does not decode to its tensor or has a base that
-    the caller may not read; DeltaCycle if a chain is too deep; LimitExceeded; UploadNotFound.
-    After an error only the upload is kept. One exception: rows of a pack with thousands of tensors
-    are inserted in parts, and if a base is deleted or moved between two, the first parts stay.
+    the uploads are kept. InvalidFrame if a frame does not decode to its tensor, or has a base that
+    the caller or a reader of the repository may not read; DeltaCycle if a chain is too deep;
+    LimitExceeded; UploadNotFound. After an error only the upload is kept. One exception: rows of a
+    pack with thousands of tensors are inserted in parts, and if a base is deleted or moved between
+    two, the first parts stay.
     """
     caller = require_writer(caller)
     try:
@@ -231,12 +234,15 @@ def _check_bases(
     with reg.db.read() as session:
         repository = load_repository(session, caller, name, "write")
         bases = find_readable(session, caller, repository, wanted)
+        # The caller may read more than the readers of the repository: its private models elsewhere.
+        usable = usable_bases(session, repository.domain_id, (base.id for base in bases.values()))
+        bases = {content: base for content, base in bases.items() if base.id in usable}
     for tensor, its_bases in needed.items():
         for base in its_bases:
             if base not in bases:
                 raise InvalidFrame(
                     f"tensor {tensor.hex()} is coded against {base.hex()}, which is not here for"
-                    " you; send it whole, or against another base"
+                    f" you and all readers of {name}; send it whole, or against another base"
                 )
         depth = 1 + max((bases[base].depth for base in its_bases), default=-1)
         if depth > reg.settings.max_depth:

@@ -37,7 +37,7 @@ def get_recipe(
 ) -> Response:
     """Show which tensors make up a file and how each is stored; not_ready before its ingest."""
     _, entry = find_file(hub, caller, f"{namespace}/{name}", revision, path)
-    plan = plan_download(hub.registry, hub.reader, entry.file)
+    plan = plan_download(hub.registry, hub.reader, caller, entry.file)
     fields = {"recipe": plan.recipe.hex(), "size": plan.size, "sha256": plan.sha256}
     tensors = ([_planned(tensor)] for tensor in plan.tensors)
     text = b"".join(json_with_list(fields, "tensors", tensors))
@@ -88,7 +88,7 @@ def get_frames(
         repository = load_repository(session, caller, f"{namespace}/{name}")
         found = resolve_revision(session, repository, revision)
     tensors = [bytes.fromhex(tensor) for tensor in body.tensors]
-    stream = stream_frames(hub.registry, hub.reader, found, tensors)
+    stream = stream_frames(hub.registry, hub.reader, caller, found, tensors)
     return hub.stream(
         client_key(request, caller),
         stream.chunks,

@@ -1,16 +1,18 @@
 """Repositories and their refs."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
+from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.catalog import refs, repositories, search
 from deltahub.registry.catalog.repositories import RepositoryInfo
 from deltahub.registry.ingest import make_public
+from deltahub.registry.reencode.withdraw import Change, withdraw
 from deltahub.server.body_limits import BoundedRoute
-from deltahub.server.hub import CallerDep, HubDep
+from deltahub.server.hub import CallerDep, Hub, HubDep
 from deltahub.server.schemas.base import json_answer
 from deltahub.server.schemas.repositories import (
     RefList,
@@ -19,10 +21,15 @@ from deltahub.server.schemas.repositories import (
     RepositoryOut,
     RepositoryPage,
     VisibilityIn,
+    WithdrawalOut,
 )
 from deltahub.server.turns import reads
 
 router = APIRouter(route_class=BoundedRoute, prefix="/repositories", tags=["repositories"])
+
+_WAITS: dict[int | str, dict[str, Any]] = {
+    202: {"model": WithdrawalOut, "description": "a job does it, and stores other models first"}
+}
 
 
 @router.post("", status_code=201)
@@ -54,27 +61,42 @@ def get_repository(namespace: str, name: str, hub: HubDep, caller: CallerDep) ->
     return _shown(repositories.get_repository(hub.registry, caller, f"{namespace}/{name}"))
 
 
-@router.patch("/{namespace}/{name}")
+@router.patch("/{namespace}/{name}", response_model=RepositoryOut, responses=_WAITS)
 def update_repository(
     namespace: str, name: str, body: VisibilityIn, hub: HubDep, caller: CallerDep
-) -> RepositoryOut:
+) -> RepositoryOut | Response:
     """Make a repository with all its revisions private or public.
 
     Making it public takes as long as reading all its files; until then it stays private. A request
-    that was cut off can be repeated: files that are done are not read again.
+    that was cut off can be repeated: files that are done are not read again. A repository becomes
+    private at once, unless models of others are stored as differences from it. Then the answer is
+    202: a job stores those without it first, and until then the repository stays public.
     """
     full_name = f"{namespace}/{name}"
-    if body.private:
-        repositories.make_private(hub.registry, caller, full_name)
-    else:
+    if not body.private:
         make_public.make_public(hub.registry, hub.reader, caller, full_name)
+    elif (waiting := _withdraw(hub, caller, full_name, "private")) is not None:
+        return waiting
     return _shown(repositories.get_repository(hub.registry, caller, full_name))
 
 
-@router.delete("/{namespace}/{name}", status_code=204)
-def delete_repository(namespace: str, name: str, hub: HubDep, caller: CallerDep) -> None:
-    """Delete a repository with all its revisions; garbage collection frees its bytes later."""
-    repositories.delete_repository(hub.registry, caller, f"{namespace}/{name}")
+@router.delete("/{namespace}/{name}", status_code=204, response_model=None, responses=_WAITS)
+def delete_repository(namespace: str, name: str, hub: HubDep, caller: CallerDep) -> Response:
+    """Delete a repository with all its revisions; garbage collection frees its bytes later.
+
+    If models of others are stored as differences from it, the answer is 202: a job stores those
+    without it first, and until then the repository stays.
+    """
+    waiting = _withdraw(hub, caller, f"{namespace}/{name}", "delete")
+    return waiting or Response(status_code=204)
+
+
+def _withdraw(hub: Hub, caller: Caller | None, name: str, change: Change) -> Response | None:
+    waiting = withdraw(hub.registry, caller, name, change)
+    if waiting is None:
+        return None
+    body = WithdrawalOut(job_id=waiting.job_id, models=waiting.models)
+    return JSONResponse(body.model_dump(), status_code=202)
 
 
 @router.get("/{namespace}/{name}/refs", response_model=RefList)

@@ -29,6 +29,14 @@ class RepositoryOut(Out):
     )
 
 
+class WithdrawalOut(Out):
+    job_id: str = Field(description="the job that does the change; the owner may cancel it")
+    models: int = Field(
+        description="other models that are stored as differences from this one, and that the job "
+        "stores without it first"
+    )
+
+
 class RepositoryPage(Out):
     items: list[RepositoryOut]
     next_cursor: str | None

@@ -2,6 +2,7 @@
 
 from typing import Annotated, Any, Final, Literal
 
+import anyio.to_thread
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
@@ -21,6 +22,7 @@ from deltahub.server.cards.front_matter import BadCard, front_matter
 from deltahub.server.hf.dispatch import unescaped
 from deltahub.server.hf.errors import NotSupported, refusal
 from deltahub.server.hf.reading.entries import utc_text
+from deltahub.server.hf.writing.withdrawing import withdraw_and_wait
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
 from deltahub.server.turns import reads
 
@@ -161,11 +163,13 @@ def create_repository(
 
 
 @router.delete("/repos/delete")
-def delete_repository(body: RepositoryIn, hub: HubDep, caller: CallerDep) -> JSONResponse:
-    """Delete a model with all its revisions."""
+async def delete_repository(
+    body: RepositoryIn, request: Request, hub: HubDep, caller: CallerDep
+) -> JSONResponse:
+    """Delete a model with all its revisions, after other models are stored without it."""
     _require_model(body.type)
     name = _full_name(body, require_writer(caller))
-    repositories.delete_repository(hub.registry, caller, name)
+    await withdraw_and_wait(hub, request, caller, name, "delete")
     return JSONResponse({})
 
 
@@ -178,23 +182,28 @@ def move_repository(body: MoveIn, hub: HubDep, caller: CallerDep) -> JSONRespons
 
 
 @router.put("/models/{namespace}/{name}/settings")
-def change_settings(
-    name: NameDep, body: SettingsIn, hub: HubDep, caller: CallerDep
+async def change_settings(
+    name: NameDep, body: SettingsIn, request: Request, hub: HubDep, caller: CallerDep
 ) -> JSONResponse:
     """Make a model private or public. Refuses settings that this hub lacks."""
-    with hub.registry.db.read() as session:
-        repository = load_repository(session, caller, name, "admin")
+    was_private = await anyio.to_thread.run_sync(_is_private, hub, caller, name)
     body.require_supported()
     private = body.private
     if body.visibility is not None:
         private = body.visibility != "public"
     if private is False:
-        make_public.make_public(hub.registry, hub.reader, caller, name)
+        publish = make_public.make_public
+        await anyio.to_thread.run_sync(publish, hub.registry, hub.reader, caller, name)
     if private:
-        repositories.make_private(hub.registry, caller, name)
-    is_private = bool(private) if private is not None else repository.is_private
+        await withdraw_and_wait(hub, request, caller, name, "private")
+    is_private = bool(private) if private is not None else was_private
     shown = "private" if is_private else "public"
     return JSONResponse({"private": is_private, "visibility": shown, "gated": False})
+
+
+def _is_private(hub: Hub, caller: Caller | None, name: str) -> bool:
+    with hub.registry.db.read() as session:
+        return load_repository(session, caller, name, "admin").is_private
 
 
 @router.post("/models/{namespace}/{name}/branch/{branch}")
