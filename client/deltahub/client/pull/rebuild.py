@@ -192,9 +192,14 @@ class Rebuild:
 
     def _fetch_batch(self, batch: list[Slot], n_tasks: int) -> None:
         threads = max(1, (os.cpu_count() or 1) // _workers(n_tasks))
-        reader = FrameReader(
-            self._target.fd, str(self._target.path), self._sources, threads, self._count_received
-        )
+        moved = 0
+
+        def count(size: int) -> None:
+            nonlocal moved
+            moved += size
+            self._count_received(size)
+
+        reader = FrameReader(self._target.fd, str(self._target.path), self._sources, threads, count)
         pending = list(batch)
 
         def attempt() -> None:
@@ -214,7 +219,7 @@ class Rebuild:
 
         while pending:
             try:
-                self._api.transport.with_retries(attempt, lambda: len(pending))
+                self._api.transport.with_retries(attempt, lambda: moved)
             except _DamagedTensor as exc:
                 # The rest of that answer cannot be trusted. Plain bytes of this tensor also help
                 # if the damage is in the local base.
@@ -256,7 +261,7 @@ class Rebuild:
                 reply.drain()
 
         while pending:
-            self._api.transport.with_retries(attempt, lambda: len(pending) + cursor.done)
+            self._api.transport.with_retries(attempt, lambda: cursor.moved)
 
     def _stream(self, reply: Reply, slot: Slot, cursor: "_Cursor") -> None:
         while cursor.done < slot.size:
@@ -265,6 +270,7 @@ class Rebuild:
             write_at(self._target.fd, part, slot.start + cursor.done, self._target.path)
             cursor.digest.update(part)
             cursor.done += len(part)
+            cursor.moved += len(part)
             self._count_received(len(part))
             if len(part) < wanted:
                 raise body_ended_early()
@@ -279,6 +285,7 @@ class _Cursor:
 
     def __init__(self) -> None:
         self.buffer = memoryview(bytearray(_CHUNK))
+        self.moved = 0  # bytes of all slots, also of those that were wrong
         self.reset()
 
     def reset(self) -> None:
