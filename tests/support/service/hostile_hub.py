@@ -38,14 +38,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
     """Answers by `METHOD /path` without the query; 404 if the test says nothing of it."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     server: "HostileHub"
+    body: bytes  # of the request
 
     def _answer(self) -> None:
         path = unquote(urlsplit(self.path).path)
         self.server.seen.append((self.command, self.path, dict(self.headers)))
-        left = int(self.headers.get("Content-Length", 0))
-        while left:
-            left -= len(self.rfile.read(min(left, 1 << 20)))
+        self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         missing = reply({"error": {"code": "not_found", "message": "no such route"}}, 404)
         answer = self.server.answers.get(f"{self.command} {path}", missing)
         if callable(answer):

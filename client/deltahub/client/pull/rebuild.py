@@ -192,17 +192,14 @@ class Rebuild:
 
     def _fetch_batch(self, batch: list[Slot], n_tasks: int) -> None:
         threads = max(1, (os.cpu_count() or 1) // _workers(n_tasks))
-        moved = 0
-
-        def count(size: int) -> None:
-            nonlocal moved
-            moved += size
-            self._count_received(size)
-
-        reader = FrameReader(self._target.fd, str(self._target.path), self._sources, threads, count)
+        reader = FrameReader(
+            self._target.fd, str(self._target.path), self._sources, threads, self._count_received
+        )
         pending = list(batch)
+        finished = 0
 
         def attempt() -> None:
+            nonlocal finished
             requested = [slot.tensor.hex() for slot in pending]
             target = self._target
             with self._api.open_frames(target.repository, target.commit, requested) as reply:
@@ -215,11 +212,12 @@ class Rebuild:
                     if not self._is_written(slot):
                         raise _DamagedTensor(slot)
                     self._finish(pending.pop(0), reused=self._saved_by_delta(slot))
+                    finished += slot.size
                 reply.drain()
 
         while pending:
             try:
-                self._api.transport.with_retries(attempt, lambda: moved)
+                self._api.transport.with_retries(attempt, lambda: finished)
             except _DamagedTensor as exc:
                 # The rest of that answer cannot be trusted. Plain bytes of this tensor also help
                 # if the damage is in the local base.
@@ -235,9 +233,12 @@ class Rebuild:
         failed: set[int] = set()
         cursor = _Cursor()
 
+        def begin() -> int:
+            return pending[0].start if pending else slots[-1].end
+
         def attempt() -> None:
             target = self._target
-            start, end = pending[0].start + cursor.done, pending[-1].end
+            start, end = begin() + cursor.done, slots[-1].end
             with self._api.open_file(
                 target.repository, target.commit, target.entry, start, end
             ) as reply:
@@ -261,7 +262,7 @@ class Rebuild:
                 reply.drain()
 
         while pending:
-            self._api.transport.with_retries(attempt, lambda: cursor.moved)
+            self._api.transport.with_retries(attempt, lambda: begin() + cursor.done)
 
     def _stream(self, reply: Reply, slot: Slot, cursor: "_Cursor") -> None:
         while cursor.done < slot.size:
@@ -270,7 +271,6 @@ class Rebuild:
             write_at(self._target.fd, part, slot.start + cursor.done, self._target.path)
             cursor.digest.update(part)
             cursor.done += len(part)
-            cursor.moved += len(part)
             self._count_received(len(part))
             if len(part) < wanted:
                 raise body_ended_early()
@@ -285,7 +285,6 @@ class _Cursor:
 
     def __init__(self) -> None:
         self.buffer = memoryview(bytearray(_CHUNK))
-        self.moved = 0  # bytes of all slots, also of those that were wrong
         self.reset()
 
     def reset(self) -> None:
