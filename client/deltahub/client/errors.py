@@ -14,14 +14,19 @@ HubError
 
 from typing import ClassVar
 
+from deltahub.client.escapes import printable
+
 
 class HubError(Exception):
-    """The root class. `code` is the API's name, `status` the HTTP status if the hub answered."""
+    """The root class. `code` is the API's name, `status` the HTTP status if the hub answered.
+
+    `message` is as the hub sent it. str() escapes characters that change what a terminal shows.
+    """
 
     code: str = "registry_error"
 
     def __init__(self, message: str, *, code: str | None = None, status: int | None = None) -> None:
-        super().__init__(message)
+        super().__init__(printable(message))  # tracebacks go to terminals
         self.message = message
         self.status = status
         self.retry_after_s = 0.0  # how long the hub asks to wait before the next try

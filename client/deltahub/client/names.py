@@ -6,12 +6,8 @@ from deltahub.client.errors import InvalidArgument
 
 MAX_NAME = 96
 MAX_BRANCH = 250
-MAX_PART_BYTES = 255
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _BRANCH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]*")
-_RESERVED_PARTS = frozenset({".git", ".cache"})
-# Includes the separators that some programs read as a new line.
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -31,7 +27,9 @@ def is_branch(name: str) -> bool:
     """Whether a branch may have this name."""
     is_reserved = ".." in name or "//" in name or name.endswith(("/", ".", ".lock"))
     is_formed = len(name) <= MAX_BRANCH and _BRANCH.fullmatch(name) is not None
-    return is_formed and not is_reserved and _COMMIT.fullmatch(name) is None
+    if not is_formed or is_reserved or _COMMIT.fullmatch(name) is not None:
+        return False
+    return path_problem(name) is None  # clients keep a file of this name
 
 
 def branch_name(name: str) -> str:
@@ -39,7 +37,7 @@ def branch_name(name: str) -> str:
     if not is_branch(name):
         raise InvalidArgument(
             f"{name!r} is not the name of a branch: letters, digits and ._-+/, beginning with a "
-            "letter or digit, without .. or //, and no commit"
+            "letter or digit, without .. or //, no commit, and a valid path of a file"
         )
     return name
 
@@ -48,30 +46,18 @@ def file_path(path: str) -> str:
     """The path itself. InvalidArgument when no file of a repository can have it."""
     problem = path_problem(path)
     if problem is not None:
-        raise InvalidArgument(f"{path!r} cannot be the path of a file in a repository: {problem}")
+        raise InvalidArgument(
+            f"{path!r} cannot be the path of a file in a repository: it {problem}"
+        )
     return path
 
 
 def path_problem(path: str) -> str | None:
-    """Why a file cannot have this path, or None. The hub checks the path's length."""
-    try:
-        part_bytes = [len(part.encode()) for part in path.split("/")]
-    except UnicodeEncodeError:
-        return "it is not valid Unicode"
-    parts = path.split("/")
-    checks = (
-        (path.startswith("/"), "it begins with a slash"),
-        ("\\" in path, "it holds a backslash; folders are separated by /"),
-        (_CONTROL.search(path) is not None, "it holds a control character"),
-        ("" in parts, "it holds an empty part"),
-        ("." in parts or ".." in parts, "it holds the part . or .."),
-        (max(part_bytes) > MAX_PART_BYTES, f"a part has more than {MAX_PART_BYTES} bytes"),
-        (
-            any(part.lower() in _RESERVED_PARTS for part in parts),
-            "it holds the part .git or .cache, which clients keep for themselves",
-        ),
-    )
-    return next((problem for is_wrong, problem in checks if is_wrong), None)
+    """Why no file of a repository can have this path, as the end of a sentence, or None."""
+    # Imported here, because the package of codecs takes as long to import as the whole client.
+    from deltahub.codecs.files import paths
+
+    return paths.path_problem(path)
 
 
 def repository_path(name: str) -> str:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from deltahub.client.escapes import printable
+
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
@@ -65,6 +67,7 @@ class Lines:
     def stage(self, title: str, total: int | None) -> Iterator[Stage]:
         start = time.monotonic()
         size = f" {human_size(total)}" if total else ""
+        title = printable(title)  # a hub names some stages
         print(f"{title}{size} ...", file=self._out, flush=True)
         count = _Count()
         yield count
@@ -73,7 +76,7 @@ class Lines:
         print(f"{title}{size} done in {seconds:.1f} s{speed}", file=self._out, flush=True)
 
     def note(self, text: str) -> None:
-        print(text, file=self._out, flush=True)
+        print(printable(text), file=self._out, flush=True)
 
 
 class _Bar:
@@ -88,7 +91,8 @@ class _Bar:
         if title is None:
             self._progress.update(self._task, completed=done, total=total)
         else:
-            self._progress.update(self._task, completed=done, total=total, description=title)
+            text = printable(title)
+            self._progress.update(self._task, completed=done, total=total, description=text)
 
 
 class Bars:
@@ -107,17 +111,17 @@ class Bars:
         from rich.progress import Progress as RichProgress
 
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),  # a hub names some stages
             BarColumn(),
             DownloadColumn(),
             TransferSpeedColumn(),
             TimeRemainingColumn(),
         )
         with RichProgress(*columns, console=Console(stderr=True)) as progress:
-            yield _Bar(progress, progress.add_task(title, total=total))
+            yield _Bar(progress, progress.add_task(printable(title), total=total))
 
     def note(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+        print(printable(text), file=sys.stderr, flush=True)
 
 
 def human_size(size: int) -> str:

@@ -1,14 +1,20 @@
 """The hub's answers as typed values. Fields that a newer hub adds are ignored."""
 
-import dataclasses
+import re
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any
 
-from deltahub.client.errors import BadResponse
-
-_T = TypeVar("_T")
+# deltahub.client.api.parsing checks these limits. Hashes and ids become names of files.
+Sha256 = Annotated[str, re.compile("[0-9a-f]{64}")]
+TensorId = Annotated[str, re.compile("[0-9a-f]{64}")]
+CommitId = Annotated[str, re.compile("[0-9a-f]{40}")]
+ETag = Annotated[str, re.compile("[0-9a-f]{40}|[0-9a-f]{64}")]
+JobId = Annotated[str, re.compile("[0-9A-Za-z_-]{1,64}")]
+# Bytes of a file, or of all files of a repository.
+Count = Annotated[int, range(1 << 60)]
+Share = Annotated[float, (0.0, 2.0)]
 
 
 @dataclass(frozen=True)
@@ -32,8 +38,8 @@ class Withdrawal:
     Models that the caller may not read do not count.
     """
 
-    job_id: str
-    models: int = 0
+    job_id: JobId
+    models: Count = 0
 
 
 @dataclass(frozen=True)
@@ -41,12 +47,12 @@ class Entry:
     """A file of a revision. etag: its git blob id (mode regular) or its SHA-256 (mode lfs)."""
 
     path: str
-    size: int
-    sha256: str
-    etag: str
+    size: Count
+    sha256: Sha256
+    etag: ETag
     mode: str = "lfs"
     state: str = "landed"
-    git_blob_id: str | None = None
+    git_blob_id: CommitId | None = None
 
 
 @dataclass(frozen=True)
@@ -54,20 +60,20 @@ class DeclaredBase:
     """The base that a push declared, and its commit if the hub found one."""
 
     declared: str | None = None
-    commit: str | None = None
+    commit: CommitId | None = None
 
 
 @dataclass(frozen=True)
 class Revision:
     """An immutable commit. job_id: its ingest job, None when there was nothing to ingest."""
 
-    commit: str
-    parent: str | None = None
+    commit: CommitId
+    parent: CommitId | None = None
     message: str = ""
     author: str | None = None
     created_at: str | None = None
     base: DeclaredBase = DeclaredBase()
-    job_id: str | None = None
+    job_id: JobId | None = None
     entries: tuple[Entry, ...] = ()
 
 
@@ -75,7 +81,7 @@ class Revision:
 class Ref:
     kind: str
     name: str
-    commit: str
+    commit: CommitId
 
 
 @dataclass(frozen=True)
@@ -93,21 +99,21 @@ class PlannedTensor:
     depth: the longest chain of deltas below it, 0 without a base.
     """
 
-    id: str
-    size: int
-    encoded_size: int
-    depth: int
+    id: TensorId
+    size: Count
+    encoded_size: Count
+    depth: Count
     codec: str = "raw"
-    bases: tuple[str, ...] = ()
+    bases: tuple[TensorId, ...] = ()
 
 
 @dataclass(frozen=True)
 class RecipePlan:
     """A file's tensors as the hub stores them. recipe: BLAKE3 of the recipe's bytes."""
 
-    recipe: str
-    size: int
-    sha256: str
+    recipe: TensorId
+    size: Count
+    sha256: Sha256
     tensors: tuple[PlannedTensor, ...] = ()
 
 
@@ -127,13 +133,22 @@ class JobError:
 
 
 @dataclass(frozen=True)
+class JobProgress:
+    """What a job has done. stage: the part of its work."""
+
+    done_bytes: Count
+    total_bytes: Count
+    stage: str | None = None
+
+
+@dataclass(frozen=True)
 class Job:
     """Background work. state: queued, running, done, failed or cancelled.
 
     waits_for: what an unfinished job waits for; None while it runs, and from an older hub.
     """
 
-    id: str
+    id: JobId
     kind: str
     state: str
     progress: Mapping[str, Any] | None = None
@@ -165,8 +180,8 @@ class WhoAmI:
 
 @dataclass(frozen=True)
 class CommitResult:
-    commit: str
-    job_id: str | None = None
+    commit: CommitId
+    job_id: JobId | None = None
     changed: bool = True
 
 
@@ -216,50 +231,3 @@ class PullResult:
     fetched_files: tuple[str, ...] = field(default=())
     replaced: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
-
-
-def record(kind: type[_T], value: Any) -> _T:
-    """A record of this kind from parsed JSON. BadResponse if a field is missing or malformed."""
-    if not isinstance(value, dict):
-        raise BadResponse(f"the hub sent {type(value).__name__} where {kind.__name__} belongs")
-    known = {}
-    for spec in dataclasses.fields(kind):  # type: ignore[arg-type]  # every kind is a dataclass
-        if spec.name in value:
-            known[spec.name] = _field(kind, spec.name, value[spec.name])
-    try:
-        return kind(**known)
-    except TypeError as exc:
-        raise BadResponse(f"the hub sent an incomplete {kind.__name__}: {exc}") from exc
-
-
-_NESTED: dict[tuple[type[Any], str], type[Any]] = {
-    (Revision, "base"): DeclaredBase,
-    (Job, "error"): JobError,
-}
-_LISTS: dict[tuple[type[Any], str], type[Any]] = {
-    (Revision, "entries"): Entry,
-    (RecipePlan, "tensors"): PlannedTensor,
-    (WhoAmI, "namespaces"): NamespaceRole,
-}
-_INTEGERS = frozenset({"size", "encoded_size", "depth", "models", "received"})
-_TEXTS = frozenset({"path", "sha256", "etag", "commit", "id", "recipe", "state"})
-
-
-def _field(kind: type[Any], name: str, value: Any) -> Any:
-    if (kind, name) in _LISTS:
-        if not isinstance(value, list):
-            raise BadResponse(f"the hub sent no list as {name} of a {kind.__name__}")
-        return tuple(record(_LISTS[kind, name], item) for item in value)
-    if (kind, name) in _NESTED:
-        nested = _NESTED[kind, name]
-        if value is None:
-            return nested() if nested is DeclaredBase else None
-        return record(nested, value)
-    if name == "bases":
-        return tuple(str(item) for item in value)
-    if name in _INTEGERS and (type(value) is not int or value < 0):
-        raise BadResponse(f"the hub sent {value!r} as {name} of a {kind.__name__}")
-    is_text = name in _TEXTS or (kind, name) == (Withdrawal, "job_id")
-    if kind is not DeclaredBase and is_text and not isinstance(value, str):
-        raise BadResponse(f"the hub sent {value!r} as {name} of a {kind.__name__}")
-    return value

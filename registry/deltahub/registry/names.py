@@ -4,12 +4,11 @@ import re
 from collections.abc import Iterable
 from typing import Literal
 
+from deltahub.codecs.files.paths import MAX_PATH_BYTES, path_problem, tree_problem
 from deltahub.registry.errors import InvalidName, InvalidPath, InvalidRequest
 
 Mode = Literal["regular", "lfs"]
 
-MAX_PATH_BYTES = 1024
-MAX_PART_BYTES = 255
 MAX_NAME = 96
 MAX_REF = 250
 # Files of at least this size are LFS whatever their name: 10 MiB, as on the Hugging Face hub.
@@ -28,7 +27,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _REF = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_RESERVED_PARTS = frozenset({".git", ".cache"})
 # First path parts of URLs of this hub and of other hubs. A namespace must not shadow them.
 RESERVED_NAMESPACES = frozenset(
     "api assets blog cas collections dashboard datasets docs docs-assets inference join lfs login"
@@ -58,50 +56,22 @@ def git_attributes() -> bytes:
 
 
 def validate_path(path: str, max_bytes: int = MAX_PATH_BYTES) -> str:
-    """The path itself; InvalidPath unless it is relative, uses / and has no special part."""
-    problem = _path_problem(path, max_bytes)
+    """The path itself; InvalidPath if a pull could not write it safely on every file system."""
+    problem = path_problem(path, max_bytes)
     if problem is not None:
         raise InvalidPath(f"the path {quoted(path)} {problem}")
     return path
 
 
-def _path_problem(path: str, max_bytes: int) -> str | None:
-    try:
-        n_bytes = len(path.encode())
-    except UnicodeEncodeError:
-        return "is not valid Unicode"
-    parts = path.split("/")
-    checks = (
-        (path == "", "is empty"),
-        (n_bytes > max_bytes, f"has {n_bytes} bytes; the limit is {max_bytes}"),
-        (path.startswith("/"), "begins with a slash; paths are relative to the repository"),
-        ("\\" in path, "holds a backslash; folders are separated by /"),
-        (not _is_printable(path), "holds a control character"),
-        ("" in parts, "holds an empty part (// or a slash at the end)"),
-        ("." in parts or ".." in parts, "holds the part . or .."),
-        (
-            any(len(part.encode(errors="replace")) > MAX_PART_BYTES for part in parts),
-            f"holds a part of more than {MAX_PART_BYTES} bytes",
-        ),
-        (
-            any(part.lower() in _RESERVED_PARTS for part in parts),
-            "holds the part .git or .cache, which clients keep for themselves",
-        ),
-    )
-    return next((problem for is_wrong, problem in checks if is_wrong), None)
-
-
 def validate_tree(paths: Iterable[str]) -> None:
-    """InvalidPath if one path is both a file and a parent folder of another path."""
-    files = set(paths)
-    for path in files:
-        folder = path
-        while "/" in folder:
-            folder = folder.rpartition("/")[0]
-            if folder in files:
-                raise InvalidPath(
-                    f"{quoted(folder)} would be both a file and the folder of {quoted(path)}"
-                )
+    """InvalidPath if one path is both a file and a folder, or git would take a folder for its own.
+
+    Paths that differ only by case or by Unicode spelling are allowed, because most file systems
+    of servers keep them apart. A pull refuses them where they would become one file.
+    """
+    problem = tree_problem(paths)
+    if problem is not None:
+        raise InvalidPath(problem)
 
 
 def validate_name(name: str, what: str) -> str:
@@ -133,11 +103,12 @@ def validate_ref(name: str) -> str:
         or "//" in name
         or name.endswith(("/", ".", ".lock"))
         or _COMMIT.fullmatch(name) is not None
+        or path_problem(name) is not None  # clients keep a file of this name
     )
     if is_wrong:
         raise InvalidName(
             f"{quoted(name)} cannot name a branch or tag: 1 to {MAX_REF} letters, digits and"
-            " ._-+/, without .. or //, and not a commit id"
+            " ._-+/, without .. or //, not a commit id, and a valid path of a file"
         )
     return name
 
@@ -159,10 +130,3 @@ def validate_commit_id(commit: str) -> str:
 def quoted(text: str, limit: int = 100) -> str:
     """Untrusted text for a message: escaped, and truncated to `limit` characters."""
     return repr(text) if len(text) <= limit else f"{text[:limit]!r}... ({len(text)} long)"
-
-
-def _is_printable(text: str) -> bool:
-    # Refuses C0, DEL, C1 and the separators that some programs treat as line breaks.
-    return not any(
-        ord(char) < 32 or 127 <= ord(char) < 160 or char in "\u2028\u2029" for char in text
-    )

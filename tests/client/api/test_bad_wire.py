@@ -148,7 +148,9 @@ def test_an_upload_outlasts_a_connection_that_keeps_breaking(
     with damaging_proxy(hub_server.address, cut_upload_at=cuts) as proxy:
         pushed = connect(proxy.url).push(folder, name)
         assert proxy.is_spent
-    assert pushed.sent < 16 * MIB
+        # What was under way when a connection broke counts as sent, and never reached the hub.
+        assert proxy.sent < 12 * MIB
+    assert pushed.sent >= 8 * MIB
     assert contents(hub.pull(name)) == contents(folder)
 
 
@@ -283,7 +285,7 @@ def test_disk_full_is_an_error_class(
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2 * MIB, before[1]))
     try:
-        with pytest.raises(DiskFull, match="no room for"):
+        with pytest.raises(DiskFull, match="no room at"):
             hub.pull(pushed[0])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

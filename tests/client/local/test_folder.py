@@ -26,7 +26,8 @@ def test_all_files_are_listed_by_path(tmp_path: Path) -> None:
 
 
 def test_what_tools_leave_behind_is_not_pushed(tmp_path: Path) -> None:
-    for name in (".git/config", ".cache/deltahub/x", "a/__pycache__/m.pyc", ".DS_Store", "ok"):
+    for name in (".git/config", ".hg/hgrc", ".jj/x", ".svn/x", ".bzr/x", ".cache/deltahub/x",
+                 "a/__pycache__/m.pyc", ".DS_Store", "ok"):  # fmt: skip
         write(tmp_path / "m" / name)
     assert paths(tmp_path / "m") == ["ok"]
 

@@ -37,22 +37,22 @@ def test_what_is_linked_is_found_by_huggingface_hub(tmp_path: Path) -> None:
 
 def test_linking_twice_and_moving_a_ref_leaves_one_of_each(tmp_path: Path) -> None:
     cache = RepositoryCache("org/model", tmp_path)
-    for etag in ("e1", "e2"):
+    for etag in ("e1" * 20, "e2" * 20):
         cache.link(COMMIT, "config.json", etag)
-        cache.set_ref("main", etag * 20)
+        cache.set_ref("main", etag)
     folder = cache.snapshot(COMMIT)
     assert [path.name for path in folder.iterdir()] == ["config.json"]
-    assert (folder / "config.json").readlink().name == "e2"
+    assert (folder / "config.json").readlink().name == "e2" * 20
     assert (cache.root / "refs" / "main").read_text() == "e2" * 20
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a//b", "a/./b", "a\0b", "..", "a\\b", ""])
 def test_a_path_that_leaves_its_folder_is_refused(path: str) -> None:
-    with pytest.raises(BadResponse, match="leaves its folder"):
+    with pytest.raises(BadResponse, match="the hub named a file"):
         checked_path(path)
 
 
-@pytest.mark.parametrize("etag", ["../x", "a/b", ""])
+@pytest.mark.parametrize("etag", ["../x", "a/b", "", "e1", "\u0661" * 40, "E" * 40])
 def test_an_etag_that_is_no_hash_is_refused(tmp_path: Path, etag: str) -> None:
     with pytest.raises(BadResponse):
         RepositoryCache("org/model", tmp_path).blob(etag)

@@ -1,18 +1,25 @@
 """Typed calls of the hub's /v1 API: one method for each operation, and no policy."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, BinaryIO
+from functools import partial
+from typing import Any, BinaryIO, Final, TypeVar
 
+from deltahub.client.api.info_shape import Info
+from deltahub.client.api.parsing import field_of, items_of, record
 from deltahub.client.api.transport import LONG_TIMEOUT_S, Transport
-from deltahub.client.api.wire import Reply
-from deltahub.client.errors import BadResponse, NotFound
+from deltahub.client.api.wire import LARGE_ANSWER, Reply, odd_answer
+from deltahub.client.errors import NotFound
 from deltahub.client.names import namespace_name, repository_path
 from deltahub.client.records import (
     CommitResult,
+    Count,
     Entry,
     HeldTensors,
     Job,
+    JobId,
+    JobProgress,
     RecipePlan,
     Ref,
     Repository,
@@ -20,11 +27,17 @@ from deltahub.client.records import (
     UploadStatus,
     WhoAmI,
     Withdrawal,
-    record,
 )
+
+_T = TypeVar("_T")
 
 # Ids in one request: well below the hub's limit. An id takes 65 bytes of JSON.
 _QUERY_BATCH = 10_000
+# The largest recipe of the format, as in deltahub.codecs, which takes long to import.
+MAX_RECIPE: Final = 64 << 20
+_MAX_REPOSITORIES: Final = 1_000_000
+_COMMIT: Final = re.compile("[0-9a-f]{40}")
+_NUMBER: Final = re.compile("[0-9]{1,18}")
 
 
 class Api:
@@ -36,16 +49,16 @@ class Api:
     # -- account and repositories ----------------------------------------------------------
 
     def whoami(self) -> WhoAmI:
-        return record(WhoAmI, self._get("/v1/whoami"))
+        return self._read(partial(record, WhoAmI), "GET", "/v1/whoami")
 
     def create_repository(self, name: str, *, private: bool) -> Repository:
         repository_path(name)
         body = {"name": name, "private": private}
-        answer = self.transport.call("POST", "/v1/repositories", json_body=body)
-        return record(Repository, answer.json())
+        parse = partial(record, Repository)
+        return self._read(parse, "POST", "/v1/repositories", json_body=body)
 
     def get_repository(self, name: str) -> Repository:
-        return record(Repository, self._get(repository_path(name)))
+        return self._read(partial(record, Repository), "GET", repository_path(name))
 
     def set_private(self, name: str, *, private: bool) -> Repository | Withdrawal:
         """The changed repository, or the job that changes it later."""
@@ -53,41 +66,48 @@ class Api:
         path = repository_path(name)
         answer = self.transport.call("PATCH", path, json_body=body, timeout_s=LONG_TIMEOUT_S)
         if answer.status == 202:
-            return record(Withdrawal, answer.json())
-        return record(Repository, answer.json())
+            return answer.read(partial(record, Withdrawal))
+        return answer.read(partial(record, Repository))
 
     def delete_repository(self, name: str) -> Withdrawal | None:
         """None if the repository is deleted, or the job that deletes it later."""
         path = repository_path(name)
         answer = self.transport.call("DELETE", path, timeout_s=LONG_TIMEOUT_S)
-        return record(Withdrawal, answer.json()) if answer.status == 202 else None
+        return answer.read(partial(record, Withdrawal)) if answer.status == 202 else None
 
     def list_repositories(
         self, namespace: str | None = None, search: str | None = None
     ) -> Iterator[Repository]:
         """Every repository that the caller may read, page by page."""
         cursor: str | None = None
+        n_found = 0
         if namespace is not None:
             namespace_name(namespace)
         while True:
             query = {"namespace": namespace, "search": search, "limit": 200, "cursor": cursor}
-            page = _object(self.transport.call("GET", "/v1/repositories", query=query).json())
-            for item in _list(page, "items"):
-                yield record(Repository, item)
-            cursor = page.get("next_cursor")
+            answer = self.transport.call("GET", "/v1/repositories", query=query)
+            page = answer.read(partial(items_of, Repository))
+            yield from page
+            cursor = answer.read(lambda value: field_of(value, "next_cursor", str | None))
             if not cursor:
                 return
+            n_found += len(page)
+            if not page or n_found > _MAX_REPOSITORIES:
+                raise odd_answer(answer.request, "its pages do not end")
 
     def list_refs(self, name: str) -> list[Ref]:
-        page = _object(self._get(f"{repository_path(name)}/refs"))
-        return [record(Ref, item) for item in _list(page, "items")]
+        path = f"{repository_path(name)}/refs"
+        return self._read(partial(items_of, Ref), "GET", path, limit=LARGE_ANSWER)
 
     # -- revisions -------------------------------------------------------------------------
 
     def get_revision(self, name: str, revision: str) -> Revision:
-        path = f"{repository_path(name)}/revision"
-        answer = self.transport.call("GET", path, query={"revision": revision})
-        return record(Revision, answer.json())
+        path, query = f"{repository_path(name)}/revision", {"revision": revision}
+        answer = self.transport.call("GET", path, query=query, limit=LARGE_ANSWER)
+        found = answer.read(partial(record, Revision))
+        if _COMMIT.fullmatch(revision) and found.commit != revision:
+            raise odd_answer(answer.request, f"it is another commit, {found.commit}")
+        return found
 
     def find_revision(self, name: str, revision: str) -> Revision | None:
         """The revision, or None if the repository or the branch does not exist yet."""
@@ -98,7 +118,8 @@ class Api:
 
     def get_info(self, name: str, revision: str) -> dict[str, Any]:
         path = f"{repository_path(name)}/info"
-        return _object(self.transport.call("GET", path, query={"revision": revision}).json())
+        query = {"revision": revision}
+        return self._read(_info, "GET", path, query=query, limit=LARGE_ANSWER)
 
     def commit(
         self,
@@ -119,7 +140,7 @@ class Api:
             "operations": list(operations),
         }
         path = f"{repository_path(name)}/commits"
-        return record(CommitResult, self.transport.call("POST", path, json_body=body).json())
+        return self._read(partial(record, CommitResult), "POST", path, json_body=body)
 
     # -- reading files ---------------------------------------------------------------------
 
@@ -133,13 +154,13 @@ class Api:
 
     def get_recipe_plan(self, name: str, commit: str, path: str) -> RecipePlan:
         url = f"{repository_path(name)}/recipes/{path}"
-        return record(
-            RecipePlan, self.transport.call("GET", url, query={"revision": commit}).json()
-        )
+        query = {"revision": commit}
+        return self._read(partial(record, RecipePlan), "GET", url, query=query, limit=LARGE_ANSWER)
 
     def get_recipe_bytes(self, name: str, commit: str, path: str) -> bytes:
         url = f"{repository_path(name)}/recipe-bytes/{path}"
-        return self.transport.call("GET", url, query={"revision": commit}).body
+        query = {"revision": commit}
+        return self.transport.call("GET", url, query=query, limit=MAX_RECIPE).body
 
     def open_frames(
         self, name: str, commit: str, tensors: Iterable[str]
@@ -154,20 +175,22 @@ class Api:
 
     # -- sending ---------------------------------------------------------------------------
 
-    def get_upload(self, sha256: str) -> UploadStatus | None:
-        """How much of this upload the hub has; None if the caller has sent nothing of it."""
+    def get_upload(self, sha256: str, size: int) -> UploadStatus | None:
+        """How much of this upload the hub has; None if the caller has sent nothing of it.
+
+        size: bytes of the whole file.
+        """
         try:
             answer = self.transport.call("HEAD", f"/v1/uploads/{sha256}")
         except NotFound:
             return None
-        try:
-            return UploadStatus(
-                received=int(answer.headers["Upload-Offset"]),
-                size=int(answer.headers["Upload-Length"]),
-                complete=answer.headers["Upload-Complete"] == "1",
-            )
-        except (TypeError, ValueError) as exc:
-            raise BadResponse(f"the hub says nothing useful of upload {sha256}") from exc
+        received, total = (
+            int(text) if _NUMBER.fullmatch(text) else -1
+            for text in (answer.headers.get(f"Upload-{key}", "") for key in ("Offset", "Length"))
+        )
+        if total != size or not 0 <= received <= size:
+            raise odd_answer(answer.request, f"it does not say how many of {size} bytes have come")
+        return UploadStatus(received, size, answer.headers.get("Upload-Complete") == "1")
 
     def put_upload(
         self, sha256: str, file: BinaryIO, start: int, size: int, on_sent: Callable[[int], None]
@@ -190,8 +213,7 @@ class Api:
         path = f"{repository_path(name)}/files/query"
         for i in range(0, len(items), _QUERY_BATCH):
             queried = [{"sha256": key, "size": size} for key, size in items[i : i + _QUERY_BATCH]]
-            answer = _object(self.transport.call("POST", path, json_body={"files": queried}).json())
-            found.update(str(item) for item in _list(answer, "have"))
+            found.update(self._read(_have, "POST", path, json_body={"files": queried}))
         return found & files.keys()
 
     def query_tensors(self, name: str, tensors: Mapping[str, int]) -> HeldTensors:
@@ -202,9 +224,9 @@ class Api:
         # A query about no tensors, too, asks for the depth limit.
         for i in range(0, max(len(items), 1), _QUERY_BATCH):
             body = {"tensors": [list(item) for item in items[i : i + _QUERY_BATCH]]}
-            answer = _object(self.transport.call("POST", path, json_body=body).json())
-            found.update(str(item) for item in _list(answer, "have"))
-            max_depth = _count(answer, "max_depth")
+            answer = self.transport.call("POST", path, json_body=body)
+            found.update(answer.read(_have))
+            max_depth = answer.read(lambda value: field_of(value, "max_depth", Count))
         return HeldTensors(found & tensors.keys(), max_depth)
 
     def accept_pack(self, name: str, sha256: str) -> None:
@@ -215,38 +237,38 @@ class Api:
     def put_recipe(self, name: str, recipe: bytes) -> str | None:
         """The id of the job that verifies the file; None if the hub has the file already."""
         path = f"{repository_path(name)}/recipes"
-        answer = _object(self.transport.call("POST", path, body=recipe).json())
-        if answer.get("state") == "ready":
-            return None
-        return str(answer["job_id"])
+        return self._read(_recipe_job, "POST", path, body=recipe)
 
     # -- jobs ------------------------------------------------------------------------------
 
     def get_job(self, job_id: str) -> Job:
-        return record(Job, self._get(f"/v1/jobs/{job_id}"))
+        return self._read(_job, "GET", f"/v1/jobs/{job_id}")
 
     def cancel_job(self, job_id: str) -> None:
         self.transport.call("POST", f"/v1/jobs/{job_id}/cancel")
 
-    def _get(self, path: str) -> Any:
-        return self.transport.call("GET", path).json()
+    def _read(self, parse: Callable[[Any], _T], method: str, path: str, **request: Any) -> _T:
+        """What `parse` makes of the JSON of an answer. BadResponse, with the URL, if it is odd."""
+        return self.transport.call(method, path, **request).read(parse)
 
 
-def _object(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise BadResponse(f"the hub sent {type(value).__name__} where an object belongs")
-    return value
+def _info(value: Any) -> dict[str, Any]:
+    """The answer to `info` as it came: a newer hub may tell more of it."""
+    record(Info, value)
+    return dict(value)
 
 
-def _count(value: Mapping[str, Any], key: str) -> int:
-    found = value.get(key)
-    if type(found) is not int or found < 0:
-        raise BadResponse(f"the hub's answer has no number of 0 or more named {key}")
-    return found
+def _job(value: Any) -> Job:
+    job = record(Job, value)
+    if job.progress is not None:
+        field_of(value, "progress", JobProgress)
+    return job
 
 
-def _list(value: Mapping[str, Any], key: str) -> list[Any]:
-    found = value.get(key)
-    if not isinstance(found, list):
-        raise BadResponse(f"the hub's answer has no list named {key}")
-    return found
+def _have(value: Any) -> set[str]:
+    return set(field_of(value, "have", tuple[str, ...]))
+
+
+def _recipe_job(value: Any) -> str | None:
+    is_ready = field_of(value, "state", str) == "ready"
+    return None if is_ready else str(field_of(value, "job_id", JobId))

@@ -3,14 +3,18 @@
 import time
 
 from deltahub.client.api.endpoints import Api
-from deltahub.client.errors import JobFailed, error_of
+from deltahub.client.api.parsing import record
+from deltahub.client.errors import HubUnreachable, JobFailed, error_of
 from deltahub.client.progress import Progress
-from deltahub.client.records import Job
+from deltahub.client.records import Job, JobProgress
 
 _FIRST_POLL_S = 0.05
 _LONGEST_POLL_S = 1.0
 # A job that waits so long for the same thing says so.
 _PATIENCE_S = 5.0
+# How long a job may report nothing new, and how long it may take in all.
+UNCHANGED_S = 24 * 3600.0
+LONGEST_JOB_S = 7 * UNCHANGED_S
 
 # Titles of progress stages, by the job's kind and by the stage that the job reports.
 _WORK = {
@@ -32,9 +36,11 @@ def wait_for_job(api: Api, job_id: str, progress: Progress) -> Job:
     """The job once it is done; reports its progress, and what it waits for.
 
     JobFailed with the job's message. A job that is repeated, because the hub's disk is full for
-    example, is waited for: Ctrl-C ends the wait, and the job goes on.
+    example, is waited for: Ctrl-C ends the wait, and the job goes on. HubUnreachable if the hub
+    does not end it in LONGEST_JOB_S, or in UNCHANGED_S after its last change.
     """
     job = api.get_job(job_id)
+    start = changed = time.monotonic()
     # Also for a job that is already over, so that a log names every stage.
     with progress.stage(f"{_WORK.get(job.kind, job.kind)} at the hub", None) as stage:
         pause = _FIRST_POLL_S
@@ -42,13 +48,21 @@ def wait_for_job(api: Api, job_id: str, progress: Progress) -> Job:
         while not job.is_over:
             time.sleep(pause)
             pause = min(pause * 1.5, _LONGEST_POLL_S)
-            job = api.get_job(job_id)
+            last, job = job, api.get_job(job_id)
             waiting.look(job)
-            reported = job.progress or {}
-            done, total = reported.get("done_bytes"), reported.get("total_bytes")
-            if isinstance(done, int) and isinstance(total, int):
-                work = str(reported.get("stage", job.kind))
-                stage.set_position(done, total, f"{_STAGES.get(work, work)} at the hub")
+            now = time.monotonic()
+            if (job.state, job.progress) != (last.state, last.progress):
+                changed = now
+            if now > min(changed + UNCHANGED_S, start + LONGEST_JOB_S):
+                raise HubUnreachable(
+                    f"the hub has not ended the {job.kind} job {job.id} in time; what was sent"
+                    " stays there, so try again later"
+                )
+            if job.progress is not None:
+                reported = record(JobProgress, job.progress)
+                work = reported.stage or job.kind
+                title = f"{_STAGES.get(work, work)} at the hub"
+                stage.set_position(reported.done_bytes, reported.total_bytes, title)
     if job.state == "done":
         return job
     if job.error is None:

@@ -1,6 +1,7 @@
 """HTTP requests to one hub: kept connections, retries, and uploads with sendfile."""
 
 import contextlib
+import functools
 import http.client
 import json
 import random
@@ -10,10 +11,14 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
+from deltahub.client.api.pace import PROGRESS_BYTES, Pace, PacedResponse
+from deltahub.client.api.sending import send_file
 from deltahub.client.api.wire import (
+    SMALL_ANSWER,
     Answer,
     Reply,
     is_broken_wire,
@@ -22,15 +27,15 @@ from deltahub.client.api.wire import (
     unreachable,
     without_secrets,
 )
-from deltahub.client.errors import Busy, HubError, InvalidArgument, LocalFileChanged
+from deltahub.client.errors import Busy, HubError, InvalidArgument
 
 _T = TypeVar("_T")
 _CONNECT_TIMEOUT_S = 15.0
-# Longer than a download waits in the hub's queue before the hub answers that it is busy.
+# Of a whole small answer, and of the headers of a large one. Longer than a download waits in the
+# hub's queue before the hub answers that it is busy.
 _READ_TIMEOUT_S = 180.0
 # For requests that the hub answers after long work: syncing an upload, decoding a pack.
 LONG_TIMEOUT_S = 900.0
-_SEND_STEP = 8 << 20
 # How long a busy hub is tried again, and the longest pause between tries that it may ask for.
 BUSY_PATIENCE_S = 3600.0
 _LONGEST_PAUSE_S = 60.0
@@ -41,7 +46,15 @@ _VISIBLE = re.compile("[!-~]*")
 _TRANSIENT_STATUS = frozenset({408, 429, 502, 503, 504})
 
 Query = Mapping[str, str | int | None]
-Send = Callable[[http.client.HTTPConnection], None]
+Send = Callable[[socket.socket, Pace], None]
+
+
+@dataclass(frozen=True)
+class _Request:
+    method: str
+    target: str
+    body: bytes | None
+    headers: Mapping[str, str]
 
 
 class Transport:
@@ -126,8 +139,13 @@ class Transport:
         body: bytes | None = None,
         json_body: Any = None,
         timeout_s: float = _READ_TIMEOUT_S,
+        limit: int = SMALL_ANSWER,
     ) -> Answer:
-        """The answer to a request that is safe to repeat. HubError for a status from 300 on."""
+        """The answer to a request that is safe to repeat. HubError for a status from 300 on.
+
+        limit: bytes of the answer's body. timeout_s: for all of a small answer; a larger one only
+        begins by then.
+        """
         headers: dict[str, str] = {}
         if json_body is not None:
             body = json.dumps(json_body, separators=(",", ":")).encode()
@@ -137,9 +155,15 @@ class Transport:
 
         def once() -> Answer:
             with self.open(
-                method, path, query=query, body=body, headers=headers, timeout_s=timeout_s
+                method,
+                path,
+                query=query,
+                body=body,
+                headers=headers,
+                timeout_s=timeout_s,
+                is_stream=limit > SMALL_ANSWER,
             ) as reply:
-                return reply.read_all()
+                return reply.read_all(limit)
 
         return self.with_retries(once)
 
@@ -152,7 +176,7 @@ class Transport:
         *,
         on_sent: Callable[[int], None] = lambda n: None,
     ) -> Answer:
-        """The answer to a PUT of bytes [start, total) of a file, sent by sendfile.
+        """The answer to a PUT of bytes [start, total) of a file.
 
         Not retried, because the caller must first ask how many bytes the hub has.
         """
@@ -164,18 +188,13 @@ class Transport:
             part = f"{start}-{total - 1}" if start < total else "*"  # "*": no bytes are left
             headers["Content-Range"] = f"bytes {part}/{total}"
 
-        def send(connection: http.client.HTTPConnection) -> None:
-            offset = start
-            while offset < total:
-                step = min(_SEND_STEP, total - offset)
-                n = connection.sock.sendfile(file, offset, step)
-                offset += n
-                on_sent(n)
-                if n != step:
-                    raise LocalFileChanged(f"{file.name} became shorter while it was pushed")
+        def send(sock: socket.socket, pace: Pace) -> None:
+            send_file(sock, file, start, total, pace, on_sent)
 
-        with self.open("PUT", path, headers=headers, send=send, timeout_s=LONG_TIMEOUT_S) as reply:
-            return reply.read_all()
+        with self.open(
+            "PUT", path, headers=headers, send=send, timeout_s=LONG_TIMEOUT_S, is_stream=False
+        ) as reply:
+            return reply.read_all(SMALL_ANSWER)
 
     # -- bodies on the wire ----------------------------------------------------------------
 
@@ -190,19 +209,41 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         send: Send | None = None,
         timeout_s: float = _READ_TIMEOUT_S,
+        is_stream: bool = True,
     ) -> Iterator[Reply]:
-        """A response. Not retried. HubError for a status from 300 on, OSError from the network."""
+        """A response. Not retried. HubError for a status from 300 on, OSError from the network.
+
+        timeout_s: of the answer's headers, and of its body unless is_stream: then the body must
+        only keep the pace.
+        """
         connection = self._acquire()
         response: http.client.HTTPResponse | None = None
         is_sent = False
+        pace = Pace(timeout_s)
+        connection.response_class = functools.partial(  # type: ignore[assignment]  # it makes one
+            PacedResponse, pace=pace
+        )
         try:
             connection.sock.settimeout(timeout_s)
-            is_sent = self._send(connection, method, path, query, body, headers, send)
+            request = _Request(method, self._target(path, query), body, headers or {})
+            try:
+                self._send(connection, request, send)
+                if send is not None:
+                    pace.stream()
+                    send(connection.sock, pace)
+                is_sent = True
+            except (BrokenPipeError, ConnectionResetError):
+                # The hub may have refused the request before the end of the body. Then its answer
+                # can be read; if there is none, reading it raises an error.
+                pass
+            pace.expect(timeout_s)
             response = connection.getresponse()
             self._has_answered = True
-            reply = Reply(response)
-            if response.status >= 300:
-                raise_error(reply.read_all(), self.url)
+            reply = Reply(response, f"{method} {self.url}{path}")
+            if not 200 <= response.status < 300:
+                raise_error(reply, self.url)
+            if is_stream:
+                pace.stream()
             yield reply
         finally:
             # The rest of an unread body would be taken for the next answer.
@@ -216,9 +257,12 @@ class Transport:
     ) -> _T:
         """The result of `attempt`, retried while the network fails or the hub cannot answer.
 
-        Raises HubUnreachable after patience_s. That time starts again whenever `progress` has
-        changed, so that a long transfer survives any number of short breaks. Time in which the
-        hub is busy does not count; BUSY_PATIENCE_S limits it. `attempt` must be safe to repeat.
+        progress: the number of bytes that the attempts have moved so far.
+
+        Raises HubUnreachable after patience_s. That time starts again whenever PROGRESS_BYTES more
+        have moved, so that a long transfer survives any number of short breaks, but not a hub that
+        sends a few bytes for each connection. Time in which the hub is busy does not count;
+        BUSY_PATIENCE_S limits it. `attempt` must be safe to repeat.
         """
         start = time.monotonic()
         busy_since: float | None = None
@@ -239,13 +283,13 @@ class Transport:
                 failure = exc
             if isinstance(failure, Busy):
                 # A busy hub keeps nothing of an attempt, so bytes sent are no progress.
-                start, reached = time.monotonic(), progress()
+                start, reached = time.monotonic(), max(reached, progress())
                 busy_since = start if busy_since is None else busy_since
                 if start - busy_since >= BUSY_PATIENCE_S:
                     raise failure
                 self._report_wait(failure)
                 tries = 0
-            elif progress() != reached:
+            elif progress() - reached >= PROGRESS_BYTES:
                 start, tries, reached = time.monotonic(), 0, progress()
                 busy_since = None
             tries += 1
@@ -261,37 +305,24 @@ class Transport:
     # -- connections -----------------------------------------------------------------------
 
     def _send(
-        self,
-        connection: http.client.HTTPConnection,
-        method: str,
-        path: str,
-        query: Query | None,
-        body: bytes | None,
-        headers: Mapping[str, str] | None,
-        send: Send | None,
-    ) -> bool:
-        """Sends the request. Whether all of it went out."""
-        target = self._prefix + quote(path, safe="/~")
-        parameters = {key: value for key, value in (query or {}).items() if value is not None}
-        if parameters:
-            target += "?" + urlencode(parameters)
-        connection.putrequest(method, target, skip_accept_encoding=True)
+        self, connection: http.client.HTTPConnection, request: "_Request", send: Send | None
+    ) -> None:
+        """Sends the first line, the headers and the body."""
+        connection.putrequest(request.method, request.target, skip_accept_encoding=True)
         connection.putheader("User-Agent", self._agent)
         if self._token:
             connection.putheader("Authorization", f"Bearer {self._token}")
-        for key, value in (headers or {}).items():
+        for key, value in request.headers.items():
             connection.putheader(key, value)
-        if send is None and (body is not None or method in ("POST", "PUT")):
-            connection.putheader("Content-Length", str(len(body or b"")))
-        try:
-            connection.endheaders(body)
-            if send is not None:
-                send(connection)
-        except (BrokenPipeError, ConnectionResetError):
-            # The hub may have refused the request before the end of the body. Then its answer can
-            # be read; if there is none, reading it raises an error.
-            return False
-        return True
+        has_body = request.body is not None or request.method in ("POST", "PUT")
+        if send is None and has_body:
+            connection.putheader("Content-Length", str(len(request.body or b"")))
+        connection.endheaders(request.body)
+
+    def _target(self, path: str, query: Query | None) -> str:
+        parameters = {key: value for key, value in (query or {}).items() if value is not None}
+        target = self._prefix + quote(path, safe="/~")
+        return f"{target}?{urlencode(parameters)}" if parameters else target
 
     def _acquire(self) -> http.client.HTTPConnection:
         while True:

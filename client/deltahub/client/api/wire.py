@@ -1,19 +1,28 @@
 """The hub's HTTP answers: their bodies, the errors in them, and network failures."""
 
-import contextlib
 import errno
 import http.client
-import json
 import re
 import select
 import socket
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, TypeVar
 
+from deltahub.client.api.parsing import parse_json
 from deltahub.client.errors import BadResponse, HubUnreachable, error_of
 
-_MAX_ANSWER = 512 << 20
+_T = TypeVar("_T")
+
+# Bytes of an answer that describes one thing or a page of things, and of one that describes every
+# file or tensor of a revision.
+SMALL_ANSWER: Final = 16 << 20
+LARGE_ANSWER: Final = 256 << 20
+_MAX_ERROR: Final = 1 << 20
+_MAX_MESSAGE: Final = 4096
+_STEP: Final = 64 << 10
+_CODE: Final = re.compile("[a-z0-9_]{1,64}")
 _NETWORK_ERRNO = frozenset(
     {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETRESET, errno.EADDRNOTAVAIL}
 )
@@ -21,24 +30,31 @@ _NETWORK_ERRNO = frozenset(
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer with its whole body in memory."""
+    """An answer with its whole body in memory. request: its method and URL, for messages."""
 
+    request: str
     status: int
     headers: http.client.HTTPMessage
     body: bytes
 
     def json(self) -> Any:
+        """The JSON of the body. BadResponse if it is odd."""
+        return self.read(lambda value: value)
+
+    def read(self, parse: Callable[[Any], _T]) -> _T:
+        """What `parse` makes of the JSON of the body. BadResponse, with the URL, if it is odd."""
         try:
-            return json.loads(self.body)
-        except ValueError as exc:
-            raise BadResponse(f"the hub sent something that is not JSON: {exc}") from exc
+            return parse(parse_json(self.body))
+        except BadResponse as exc:
+            raise odd_answer(self.request, exc.message) from exc
 
 
 class Reply:
     """An answer whose body has not been read yet."""
 
-    def __init__(self, response: http.client.HTTPResponse) -> None:
+    def __init__(self, response: http.client.HTTPResponse, request: str) -> None:
         self._response = response
+        self.request = request
         self.status = response.status
         self.headers = response.headers
 
@@ -59,37 +75,49 @@ class Reply:
 
     def drain(self) -> None:
         """Reads the end of a body whose bytes were all read, so that the connection is kept."""
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            self._response.read(1)
+        try:
+            self._response.readinto(bytearray(1))
+        except (OSError, http.client.HTTPException):
+            self._response.close()
 
-    def read_all(self) -> Answer:
-        """The answer with the rest of its body in memory. BadResponse above 512 MiB."""
-        body = self._response.read(_MAX_ANSWER)
+    def read_all(self, limit: int) -> Answer:
+        """The answer with its whole body, of at most `limit` bytes (else BadResponse), in memory.
+
+        Memory grows with the bytes that arrive, whatever length the hub announces.
+        """
+        body = bytearray()
+        step = memoryview(bytearray(_STEP))
+        while n := self._response.readinto(step):
+            body += step[:n]
+            if len(body) > limit:
+                raise odd_answer(self.request, f"it is larger than {limit} bytes")
         if self._response.length:
             raise ConnectionResetError("the connection closed in the middle of an answer")
-        if not self._response.isclosed() and self._response.read(1):
-            raise BadResponse(f"the hub's answer is larger than {_MAX_ANSWER >> 20} MiB")
-        return Answer(self.status, self.headers, body)
+        return Answer(self.request, self.status, self.headers, bytes(body))
+
+
+def odd_answer(request: str, reason: str) -> BadResponse:
+    """The error for an answer that no hub should send."""
+    return BadResponse(f"the hub's answer to {request} is odd: {reason}")
 
 
 def body_ended_early() -> ConnectionResetError:
     return ConnectionResetError("the connection closed in the middle of the body")
 
 
-def raise_error(answer: Answer, url: str) -> None:
-    """Raises the error for an answer with a status from 300 on."""
-    if answer.status < 400:
-        target = answer.headers.get("Location", "somewhere else")
+def raise_error(reply: Reply, url: str) -> None:
+    """Raises the error for an answer whose status is not 200 to 299."""
+    if not 400 <= reply.status < 600:
+        # Not followed: a hub must not send the token, or what is pushed, to another place.
+        target = without_secrets(reply.headers.get("Location", "somewhere else"))
         raise BadResponse(
-            f"{url} sends to {without_secrets(target)}: use that address", status=answer.status
+            f"{url} answers {reply.status} and sends to {target}: use that address if you trust it",
+            status=reply.status,
         )
-    code: str | None = None
-    message = f"the hub answered {answer.status} {http.client.responses.get(answer.status, '')}"
-    try:
-        sent = json.loads(answer.body)["error"]
-        code, message = str(sent["code"]), str(sent["message"])
-    except (ValueError, KeyError, TypeError):
-        pass  # a proxy's page or the answer to a HEAD: only the status is known
+    answer = reply.read_all(_MAX_ERROR)
+    code, message = _error_in(answer.body)
+    if not message:
+        message = f"the hub answered {answer.status} {http.client.responses.get(answer.status, '')}"
     error = error_of(code, message.strip(), answer.status)
     seconds = answer.headers.get("Retry-After", "")
     if seconds.isascii() and seconds.isdecimal() and len(seconds) < 6:
@@ -100,6 +128,18 @@ def raise_error(answer: Answer, url: str) -> None:
 def without_secrets(url: str) -> str:
     """The URL without user, password and query: a signed link has its signature in the query."""
     return re.sub("^([A-Za-z]+://)?[^/]*@", r"\1", re.split("[?#]", url)[0])
+
+
+def _error_in(body: bytes) -> tuple[str | None, str]:
+    """The code and the message of an error; (None, "") for a proxy's page and an empty body."""
+    try:
+        sent = parse_json(body)["error"]
+        code, message = sent["code"], sent["message"]
+    except (BadResponse, KeyError, TypeError):
+        return None, ""
+    if not isinstance(code, str) or not _CODE.fullmatch(code) or not isinstance(message, str):
+        return None, ""
+    return code, message if len(message) <= _MAX_MESSAGE else f"{message[:_MAX_MESSAGE]}..."
 
 
 def is_broken_wire(exc: BaseException) -> bool:
@@ -120,7 +160,7 @@ def unreachable(exc: BaseException, url: str) -> HubUnreachable:
     if isinstance(exc, ssl.SSLError):
         return HubUnreachable(f"no trusted connection to {url}: {exc}")
     if isinstance(exc, TimeoutError):
-        return HubUnreachable(f"the hub at {url} did not answer in time")
+        return HubUnreachable(f"the hub at {url} is too slow: {exc or 'no answer in time'}")
     return HubUnreachable(f"the connection to {url} broke: {exc or type(exc).__name__}")
 
 

@@ -57,4 +57,4 @@ def whoami(hub: Hub, output: Output) -> None:
         f"{found.name} at {hub.url}, scope {found.scope}" + (", admin" if found.is_admin else "")
     ]
     lines += [f"  {each.name}: {each.role}" for each in found.namespaces]
-    output.result({"url": hub.url, **dataclasses.asdict(found)}, "\n".join(lines))
+    output.result({"url": hub.url, **dataclasses.asdict(found)}, *lines)

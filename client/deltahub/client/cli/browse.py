@@ -24,7 +24,7 @@ def ls(name: str | None, search: str | None, hub: Hub, output: Output) -> None:
         [each.name, "private" if each.private else "public", each.role or "", each.head or "empty"]
         for each in found
     ]
-    output.result({"items": found}, table(rows) if rows else "no repositories")
+    output.result({"items": found}, *(table(rows) if rows else ["no repositories"]))
 
 
 def _is_namespace(name: str, hub: Hub) -> bool:
@@ -40,8 +40,8 @@ def _is_namespace(name: str, hub: Hub) -> bool:
 def _list_files(name: str, revision: str, hub: Hub, output: Output) -> None:
     found = hub.revision(name, revision)
     rows = [[human_size(each.size), each.state, each.path] for each in found.entries]
-    text = table(rows, right=frozenset({0})) if rows else "no files"
-    output.result(found, f"{name}@{found.commit}\n{text}")
+    lines = table(rows, right=frozenset({0})) if rows else ["no files"]
+    output.result(found, f"{name}@{found.commit}", *lines)
 
 
 @click.command()

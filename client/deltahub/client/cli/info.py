@@ -34,7 +34,7 @@ def info(name: str, revision: str | None, brief: bool, hub: Hub, output: Output)
     found = hub.info(name, revision)
     if brief:
         found = {**found, "files": [_without_tensors(file) for file in found.get("files", [])]}
-    output.result(found, "\n".join(_describe(name, found)))
+    output.result(found, *_describe(name, found))
 
 
 def _describe(name: str, found: Mapping[str, Any]) -> list[str]:
@@ -44,12 +44,12 @@ def _describe(name: str, found: Mapping[str, Any]) -> list[str]:
     for file in found.get("files", []):
         rows.append([str(file["path"]), *_sizes(file["size"], file.get("stored")), _kind(file)])
     rows.append(["total", *_totals(found.get("totals") or {}), ""])
-    lines += ["", table(rows, right=_NUMBERS)]
+    lines += ["", *table(rows, right=_NUMBERS)]
     for file in found.get("files", []):
         if file.get("note"):
             lines += ["", f"{file['path']}: {file['note']}"]
         if file.get("tensors"):
-            lines += ["", str(file["path"]), _tensors(file["tensors"])]
+            lines += ["", str(file["path"]), *_tensors(file["tensors"])]
     return lines
 
 
@@ -97,7 +97,7 @@ def _why_unmeasured(base: Mapping[str, Any], files: Sequence[Mapping[str, Any]])
     return ": the weights are no copy of an older model's, nor stored as a difference from another"
 
 
-def _tensors(tensors: list[Mapping[str, Any]]) -> str:
+def _tensors(tensors: list[Mapping[str, Any]]) -> list[str]:
     rows = [["  tensor", "size", "stored", "depth", "codec", "dtype", "shape"]]
     for each in tensors:
         shape = "x".join(str(size) for size in each.get("shape") or ()) or "scalar"

@@ -19,6 +19,7 @@ from deltahub.client.errors import (
     Unauthorized,
     VerificationFailed,
 )
+from deltahub.client.escapes import printable
 from deltahub.client.hub import Hub
 from deltahub.client.progress import Bars, Lines, Progress, Silent
 
@@ -54,7 +55,7 @@ def error_line(code: str, message: str, *, is_json: bool) -> str:
     """An error as one line of text, or of JSON with --json."""
     if is_json:
         return json.dumps({"error": {"code": code, "message": message}})
-    return f"deltahub: {message}"
+    return f"deltahub: {printable(message)}"
 
 
 class Output:
@@ -69,9 +70,17 @@ class Output:
             return Silent()
         return Bars() if sys.stderr.isatty() else Lines()
 
-    def result(self, value: Any, text: str) -> None:
-        """Prints the value as JSON with --json, else the text."""
-        click.echo(json.dumps(_plain(value), indent=2) if self.is_json else text)
+    def result(self, value: Any, *lines: str) -> None:
+        """Prints the value as JSON with --json, else the lines, escaped for a terminal."""
+        if self.is_json:
+            click.echo(json.dumps(_plain(value), indent=2))
+        else:
+            click.echo("\n".join(map(printable, lines)))
+
+    def note(self, line: str) -> None:
+        """Prints a line about the result to stderr, unless with --json."""
+        if not self.is_json:
+            click.echo(printable(line), err=True)
 
 
 def hub_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -107,17 +116,17 @@ def split_revision(name: str, revision: str | None = None) -> tuple[str, str]:
     return name, given or revision or "main"
 
 
-def table(rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> str:
-    """Rows as text in aligned columns. right: the columns to align to the right."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    lines = (
+def table(rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> list[str]:
+    """Rows as lines of aligned columns. right: the columns to align to the right."""
+    shown = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(len(cell) for cell in column) for column in zip(*shown, strict=True)]
+    return [
         "  ".join(
             cell.rjust(width) if i in right else cell.ljust(width)
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
-        for row in rows
-    )
-    return "\n".join(lines)
+        for row in shown
+    ]
 
 
 def _plain(value: Any) -> Any:

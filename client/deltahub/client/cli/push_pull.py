@@ -159,12 +159,11 @@ def pull(
         sha256=sha256,
         progress=output.progress(),
     )
-    if not output.is_json:
-        files = f"{len(result.fetched_files)} of {count_of(result.files, 'file')}"
-        sizes = f"{human_size(result.received)} received, {human_size(result.reused)} reused"
-        click.echo(f"pulled {name}@{result.commit[:12]}: {files}, {sizes}", err=True)
-        if result.replaced:
-            click.echo(f"replaced yours: {', '.join(result.replaced)}", err=True)
-        if result.left:
-            click.echo(f"left there by an earlier pull: {', '.join(result.left)}", err=True)
+    files = f"{len(result.fetched_files)} of {count_of(result.files, 'file')}"
+    sizes = f"{human_size(result.received)} received, {human_size(result.reused)} reused"
+    output.note(f"pulled {name}@{result.commit[:12]}: {files}, {sizes}")
+    if result.replaced:
+        output.note(f"replaced yours: {', '.join(result.replaced)}")
+    if result.left:
+        output.note(f"left there by an earlier pull: {', '.join(result.left)}")
     output.result(result, str(result.path))

@@ -8,8 +8,8 @@ from pathlib import Path
 from deltahub.client.errors import InvalidArgument
 from deltahub.client.local.index import Stamp
 
-# Files of tools that nobody means to publish.
-_SKIPPED_FOLDERS = frozenset({".git", ".cache", "__pycache__"})
+# Files of tools that nobody means to publish. A hub takes none of these folders but the last.
+_SKIPPED_FOLDERS = frozenset({".git", ".hg", ".svn", ".bzr", ".jj", ".cache", "__pycache__"})
 _SKIPPED_FILES = frozenset({".DS_Store"})
 
 
@@ -35,7 +35,7 @@ class Folder:
 
 
 def list_folder(folder: Path) -> Folder:
-    """Every regular file below the folder, by path, without .git, .cache and __pycache__.
+    """Every regular file below the folder, by path, but for the folders of tools.
 
     A link to a file is followed if the file lies in the folder, or among the blobs of the Hugging
     Face cache that the folder is a snapshot of. No other link is followed, so that no file from

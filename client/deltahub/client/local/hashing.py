@@ -37,6 +37,17 @@ def sha256_of(
     return digest.hexdigest()
 
 
+def git_blob_id(fd: int, size: int) -> str:
+    """The id that git gives to the file's bytes, in hex."""
+    digest = hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False)
+    buffer = memoryview(bytearray(min(_CHUNK, max(1, size))))
+    for done in range(0, size, _CHUNK):
+        part = buffer[: min(_CHUNK, size - done)]
+        read_at(fd, part, done)
+        digest.update(part)
+    return digest.hexdigest()
+
+
 def plan_of(path: Path, stamp: Stamp, name: str) -> FilePlan:
     """How the file splits into tensors. The ending of `name` chooses the format, as at the hub."""
     with path.open("rb") as file:

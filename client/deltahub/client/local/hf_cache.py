@@ -7,12 +7,17 @@ refs/<revision>. Files that other tools wrote there are used, and other tools fi
 import contextlib
 import fcntl
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from deltahub.client.errors import BadResponse
-from deltahub.client.local.paths import sync_folder
+from deltahub.client.errors import BadResponse, InvalidArgument
+from deltahub.client.local.paths import make_folders, sync_folder
+from deltahub.client.names import path_problem
+
+# A commit, a git blob id or a SHA-256. A hub names them, and files get these names.
+_HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 def hf_cache_folder() -> Path:
@@ -28,10 +33,10 @@ def hf_cache_folder() -> Path:
 
 
 def checked_path(path: str) -> PurePosixPath:
-    """A repository's path, checked to stay below its folder. BadResponse if it does not."""
-    parts = path.split("/")
-    if "\0" in path or "\\" in path or any(part in ("", ".", "..") for part in parts):
-        raise BadResponse(f"the hub named a file {path!r}, which leaves its folder")
+    """A repository's path. BadResponse if it breaks the rule of docs/paths.md."""
+    problem = path_problem(path)
+    if problem is not None:
+        raise BadResponse(f"the hub named a file {path!r}, which {problem}")
     return PurePosixPath(path)
 
 
@@ -44,12 +49,12 @@ class RepositoryCache:
         self.root = self._folder / self._name
 
     def blob(self, etag: str) -> Path:
-        if not etag.isalnum():
+        if not _HASH.fullmatch(etag):
             raise BadResponse(f"the hub sent {etag!r} as an ETag")
         return self.root / "blobs" / etag
 
     def snapshot(self, commit: str) -> Path:
-        if not commit.isalnum():
+        if not _HASH.fullmatch(commit):
             raise BadResponse(f"the hub sent {commit!r} as a commit")
         return self.root / "snapshots" / commit
 
@@ -60,7 +65,7 @@ class RepositoryCache:
     def link(self, commit: str, path: str, etag: str) -> Path:
         """Makes snapshots/<commit>/<path> a relative link to the blob, and returns its path."""
         name = self.snapshot(commit) / checked_path(path)
-        name.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(self.root, name.parent)
         target = os.path.relpath(self.blob(etag), name.parent)
         if name.is_symlink() and os.readlink(name) == target:
             return name
@@ -72,12 +77,24 @@ class RepositoryCache:
         os.replace(temporary, name)
         return name
 
+    def ref_path(self, revision: str, commit: str) -> Path | None:
+        """refs/<revision>; None if the revision is the commit's id or the start of it.
+
+        InvalidArgument if no file can be named so.
+        """
+        if commit.startswith(revision) and len(revision) >= 7:
+            return None
+        problem = path_problem(revision)
+        if problem is not None:
+            raise InvalidArgument(f"{revision!r} is not the name of a revision: it {problem}")
+        return self.root / "refs" / revision
+
     def set_ref(self, revision: str, commit: str) -> None:
         """Writes refs/<revision>, unless the revision is the commit's id or the start of it."""
-        if commit.startswith(revision) and len(revision) >= 7:
+        name = self.ref_path(revision, commit)
+        if name is None:
             return
-        name = self.root / "refs" / checked_path(revision)
-        name.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(self.root, name.parent)
         if name.exists() and name.read_text() == commit:
             return
         fd, temporary = tempfile.mkstemp(dir=name.parent, prefix=".ref-")
@@ -105,7 +122,7 @@ def blob_folders() -> list[Path]:
 def locked(path: Path) -> Iterator[None]:
     """Holds an exclusive advisory lock on `path`; other threads and processes wait for it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield

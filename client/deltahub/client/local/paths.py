@@ -4,7 +4,7 @@ import errno
 import os
 from pathlib import Path
 
-from deltahub.client.errors import DiskFull
+from deltahub.client.errors import DiskFull, InvalidArgument
 
 # EFBIG comes from a limit on file sizes; for the user it is the same problem.
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -48,19 +48,39 @@ def read_at(fd: int, out: memoryview, offset: int) -> None:
         done += n
 
 
-def reserve(fd: int, size: int, path: str | os.PathLike[str]) -> None:
-    """Makes the file `size` bytes long and allocates them. DiskFull if there is no space."""
-    if os.fstat(fd).st_size > size:
+def require_room(fd: int, size: int, path: str | os.PathLike[str]) -> None:
+    """DiskFull if the disk cannot hold a file of `size` bytes. Reserves none of them.
+
+    The size is what a hub says. A longer file of an earlier pull is truncated to it.
+    """
+    stat = os.fstat(fd)
+    if stat.st_size > size:
         os.ftruncate(fd, size)
-    if size == 0:
-        return
-    try:
-        os.posix_fallocate(fd, 0, size)
-    except OSError as exc:
-        if exc.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
-            raise disk_full(exc, path, size) from exc
-        # A file system that cannot allocate: a later write fails if the disk is full.
-        os.ftruncate(fd, size)
+    disk = os.fstatvfs(fd)
+    free = disk.f_bavail * disk.f_frsize
+    if size - stat.st_blocks * 512 > free:
+        raise DiskFull(f"no room for {size} bytes at {path}: {free} bytes are free")
+
+
+def first_link(root: Path, folder: Path) -> Path | None:
+    """The first link on the way from the root to a folder below it; None if there is none.
+
+    The root itself may be a link, because the user named it.
+    """
+    at = root
+    for part in folder.relative_to(root).parts:
+        at /= part
+        if at.is_symlink():
+            return at
+    return None
+
+
+def make_folders(root: Path, folder: Path) -> None:
+    """Makes the folder and those above it. InvalidArgument if one below the root is a link."""
+    link = first_link(root, folder)
+    if link is not None:
+        raise InvalidArgument(f"{link} is a link, and nothing is written through links")
+    folder.mkdir(parents=True, exist_ok=True)
 
 
 def sync_folder(path: Path) -> None:

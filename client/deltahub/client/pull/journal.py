@@ -17,7 +17,8 @@ class Journal:
         """identity: of the file's final contents. A journal with another identity is emptied."""
         self.path = path
         self.done: dict[int, int] = {}
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._fd = os.open(path, flags, 0o644)
         first = f"deltahub 1 {identity}\n".encode()
         text = b""
         while chunk := os.pread(self._fd, 1 << 20, len(text)):

@@ -8,7 +8,7 @@ from deltahub.client.errors import LocalFileChanged
 from deltahub.client.local.hashing import index_file
 from deltahub.client.local.hf_cache import blob_folders
 from deltahub.client.local.index import LocalIndex
-from deltahub.client.local.paths import read_at, reserve, write_at
+from deltahub.client.local.paths import read_at, require_room, write_at
 from deltahub.client.records import Entry
 
 _CHUNK = 1 << 20
@@ -27,7 +27,7 @@ class LocalCopies:
     def copy(self, entry: Entry, fd: int, work: Path) -> bool:
         """Copies the entry into `fd`, verified by SHA-256; whether it could. work: path of `fd`."""
         for source in self._find(entry):
-            reserve(fd, entry.size, work)
+            require_room(fd, entry.size, work)
             if _copy(source, fd, work, entry):
                 return True
             self._index.forget(source)

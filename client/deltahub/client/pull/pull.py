@@ -8,22 +8,23 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from deltahub.client.api.endpoints import Api
+from deltahub.client.api.recipes import read_recipe
 from deltahub.client.errors import BadResponse, NotReady, VerificationFailed
-from deltahub.client.local.hashing import index_file, index_snapshot
-from deltahub.client.local.hf_cache import RepositoryCache, checked_path, locked
+from deltahub.client.local.hashing import git_blob_id, index_file, index_snapshot
+from deltahub.client.local.hf_cache import RepositoryCache, locked
 from deltahub.client.local.index import LocalIndex, PlacedTensor, Stamp
-from deltahub.client.local.paths import read_at, reserve, sync_folder
+from deltahub.client.local.paths import make_folders, read_at, require_room, sync_folder
 from deltahub.client.local.tensor_sources import Sources
+from deltahub.client.names import is_repository_name
 from deltahub.client.progress import Progress
 from deltahub.client.pull.journal import Journal
 from deltahub.client.pull.local_copies import LocalCopies
 from deltahub.client.pull.rebuild import Rebuild, Target, slots_of
+from deltahub.client.pull.safe_paths import check_entries
 from deltahub.client.pull.targets import CacheTarget, FolderTarget, Place, PullTarget
 from deltahub.client.pull.whole_file import WholeFile
 from deltahub.client.records import Entry, PlannedTensor, PullResult, Revision
-from deltahub.codecs.errors import CodecError
 from deltahub.codecs.files.recipe import Recipe
-from deltahub.codecs.ids import tensor_id
 
 # A smaller file is fetched whole, because its recipe would cost more than it saves.
 SMALL_FILE = 1 << 20
@@ -58,13 +59,13 @@ class Pull:
 
     def run(self, to: Path | None, *, is_overwriting: bool = False) -> PullResult:
         found = self._api.get_revision(self._name, self._revision)
-        for entry in found.entries:
-            checked_path(entry.path)
+        check_entries(found.entries)
         target: PullTarget = (
-            CacheTarget(RepositoryCache(self._name), found.commit, self._index)
+            CacheTarget(RepositoryCache(self._name), self._revision, found.commit, self._index)
             if to is None
             else FolderTarget(to, self._index)
         )
+        target.check(found.entries)
         try:
             missing = self._missing(found, target)
             replaced = target.begin(missing, is_overwriting=is_overwriting)
@@ -72,7 +73,7 @@ class Pull:
                 self._pull_files(found, missing, target)
         finally:
             self._sources.close()
-        left = target.finish(self._revision, found.entries)
+        left = target.finish(found.entries)
         return PullResult(
             repository=self._name,
             revision=self._revision,
@@ -128,8 +129,8 @@ class Pull:
     def _index_base(self, found: Revision) -> None:
         """Adds the declared base and the parent revision in the Hugging Face cache to the index."""
         index_snapshot(self._name, found.parent, self._index)
-        if found.base.declared:
-            base = found.base.declared.partition("@")[0]
+        base = (found.base.declared or "").partition("@")[0]
+        if is_repository_name(base):
             index_snapshot(base, found.base.commit, self._index)
 
     # -- one file --------------------------------------------------------------------------
@@ -139,7 +140,7 @@ class Pull:
     ) -> None:
         place = target.place(entry)
         for folder in {place.final.parent, place.work.parent}:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folders(target.root, folder)
         with locked(place.lock):
             if target.is_present(entry) and not self._is_sha256_asked:
                 on_done(entry.size)  # another process has pulled it meanwhile
@@ -151,7 +152,8 @@ class Pull:
     def _make(
         self, commit: str, entry: Entry, place: Place, on_done: Callable[[int], None]
     ) -> None:
-        fd = os.open(place.work, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(place.work, flags, 0o644)
         try:
             tensors: list[PlacedTensor] | None = None
             if self._copy(entry, fd, place):
@@ -159,6 +161,7 @@ class Pull:
                 self._count(0, entry.size)
             else:
                 tensors = self._fetch_into(fd, commit, entry, place, on_done)
+            _check_etag(fd, entry)
             os.fsync(fd)
             stamp_inode = os.fstat(fd)
         except VerificationFailed:
@@ -208,7 +211,7 @@ class Pull:
         recipe: tuple[Recipe, dict[bytes, PlannedTensor]] | None,
         on_done: Callable[[int], None],
     ) -> list[PlacedTensor] | None:
-        reserve(fd, entry.size, place.work)
+        require_room(fd, entry.size, place.work)
         target = Target(fd, place.work, self._name, commit, entry)
         if recipe is None:
             whole = WholeFile(self._api, target, journal, on_done)
@@ -231,28 +234,16 @@ class Pull:
             return None
         for is_last in (False, True):
             try:
-                return self._read_recipe(commit, entry)
+                found = read_recipe(self._api, self._name, commit, entry)
             except NotReady:
                 return None
             except (BadResponse, VerificationFailed):
                 if is_last:  # the first failure may be a fault of the network
                     raise
+                continue
+            self._count(found.n_bytes, 0)
+            return found.recipe, found.stored
         raise AssertionError("unreachable: the last try returns or raises")
-
-    def _read_recipe(self, commit: str, entry: Entry) -> tuple[Recipe, dict[bytes, PlannedTensor]]:
-        plan = self._api.get_recipe_plan(self._name, commit, entry.path)
-        data = self._api.get_recipe_bytes(self._name, commit, entry.path)
-        self._count(len(data), 0)
-        try:
-            if tensor_id(data) != bytes.fromhex(plan.recipe):
-                raise VerificationFailed(f"{entry.path}: the recipe does not have its own hash")
-            recipe = Recipe.from_bytes(data)
-            stored = {bytes.fromhex(tensor.id): tensor for tensor in plan.tensors}
-        except (CodecError, ValueError) as exc:
-            raise BadResponse(f"{entry.path}: the hub sent no recipe: {exc}") from exc
-        if recipe.sha256.hex() != entry.sha256 or recipe.size != entry.size:
-            raise VerificationFailed(f"{entry.path}: the hub sent another file's recipe")
-        return recipe, stored
 
     def _check_sha256(self, fd: int, entry: Entry) -> None:
         digest = hashlib.sha256()
@@ -271,6 +262,15 @@ class Pull:
         with self._lock:
             self._received += received
             self._reused += reused
+
+
+def _check_etag(fd: int, entry: Entry) -> None:
+    """VerificationFailed if the bytes do not have their ETag, where that is a git blob id.
+
+    Other clients that share the cache take a file for the one that its ETag names.
+    """
+    if len(entry.etag) != len(entry.sha256) and git_blob_id(fd, entry.size) != entry.etag:
+        raise VerificationFailed(f"{entry.path} has another git id than the hub promised")
 
 
 def _has_recipe(entry: Entry) -> bool:

@@ -196,8 +196,10 @@ class Rebuild:
             self._target.fd, str(self._target.path), self._sources, threads, self._count_received
         )
         pending = list(batch)
+        finished = 0
 
         def attempt() -> None:
+            nonlocal finished
             requested = [slot.tensor.hex() for slot in pending]
             target = self._target
             with self._api.open_frames(target.repository, target.commit, requested) as reply:
@@ -210,11 +212,12 @@ class Rebuild:
                     if not self._is_written(slot):
                         raise _DamagedTensor(slot)
                     self._finish(pending.pop(0), reused=self._saved_by_delta(slot))
+                    finished += slot.size
                 reply.drain()
 
         while pending:
             try:
-                self._api.transport.with_retries(attempt, lambda: len(pending))
+                self._api.transport.with_retries(attempt, lambda: finished)
             except TensorNotFound:
                 # Since the plan was read, a base has been made private or deleted. Plain bytes of
                 # the file need no base.
@@ -236,9 +239,12 @@ class Rebuild:
         failed: set[int] = set()
         cursor = _Cursor()
 
+        def begin() -> int:
+            return pending[0].start if pending else slots[-1].end
+
         def attempt() -> None:
             target = self._target
-            start, end = pending[0].start + cursor.done, pending[-1].end
+            start, end = begin() + cursor.done, slots[-1].end
             with self._api.open_file(
                 target.repository, target.commit, target.entry, start, end
             ) as reply:
@@ -262,7 +268,7 @@ class Rebuild:
                 reply.drain()
 
         while pending:
-            self._api.transport.with_retries(attempt, lambda: len(pending) + cursor.done)
+            self._api.transport.with_retries(attempt, lambda: begin() + cursor.done)
 
     def _stream(self, reply: Reply, slot: Slot, cursor: "_Cursor") -> None:
         while cursor.done < slot.size:

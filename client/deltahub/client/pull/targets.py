@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -12,10 +12,12 @@ from deltahub.client.errors import InvalidArgument, LocalFileChanged
 from deltahub.client.local.hashing import sha256_of
 from deltahub.client.local.hf_cache import RepositoryCache, checked_path
 from deltahub.client.local.index import LocalIndex, Stamp
-from deltahub.client.local.paths import cache_folder
+from deltahub.client.local.paths import cache_folder, make_folders
 from deltahub.client.progress import count_of
+from deltahub.client.pull.safe_paths import check_links, check_twins
 from deltahub.client.pull.written_files import PulledFiles
 from deltahub.client.records import Entry
+from deltahub.codecs.files.paths import git_head
 
 # File names in one error message.
 _MAX_NAMED = 5
@@ -36,9 +38,14 @@ class Place:
 
 
 class PullTarget(Protocol):
-    """A folder for the files of one revision."""
+    """A folder for the files of one revision. root: the folder that the user chose."""
 
     path: Path
+    root: Path
+
+    def check(self, entries: Sequence[Entry]) -> None:
+        """InvalidArgument, before anything is written, if it cannot hold these files safely."""
+        ...
 
     def place(self, entry: Entry) -> Place: ...
 
@@ -51,7 +58,7 @@ class PullTarget(Protocol):
 
     def publish(self, entry: Entry) -> None: ...
 
-    def finish(self, revision: str, entries: Sequence[Entry]) -> tuple[str, ...]:
+    def finish(self, entries: Sequence[Entry]) -> tuple[str, ...]:
         """Ends the pull of these entries. Paths that an earlier pull wrote and this one lacks."""
         ...
 
@@ -71,11 +78,21 @@ def _has_entry(path: Path, entry: Entry, index: LocalIndex) -> bool:
 class CacheTarget:
     """The Hugging Face cache."""
 
-    def __init__(self, cache: RepositoryCache, commit: str, index: LocalIndex) -> None:
+    def __init__(
+        self, cache: RepositoryCache, revision: str, commit: str, index: LocalIndex
+    ) -> None:
         self._cache = cache
         self._index = index
+        self._revision = revision
         self._commit = commit
+        self.root = cache.root
         self.path = cache.snapshot(commit)
+
+    def check(self, entries: Sequence[Entry]) -> None:
+        ref = self._cache.ref_path(self._revision, self._commit)
+        folders = [self.root / "blobs", self.path, *([ref.parent] if ref else [])]
+        check_links(self.root, [*folders, *((self.path / each.path).parent for each in entries)])
+        check_twins(self.path, [each.path for each in entries])
 
     def place(self, entry: Entry) -> Place:
         blob = self._cache.blob(entry.etag)
@@ -95,9 +112,9 @@ class CacheTarget:
     def publish(self, entry: Entry) -> None:
         self._cache.link(self._commit, entry.path, entry.etag)
 
-    def finish(self, revision: str, entries: Sequence[Entry]) -> tuple[str, ...]:
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._cache.set_ref(revision, self._commit)
+    def finish(self, entries: Sequence[Entry]) -> tuple[str, ...]:
+        make_folders(self.root, self.path)
+        self._cache.set_ref(self._revision, self._commit)
         return ()
 
 
@@ -109,10 +126,34 @@ class FolderTarget:
     def __init__(self, folder: Path, index: LocalIndex) -> None:
         if folder.exists() and not folder.is_dir():
             raise InvalidArgument(f"{folder} is not a folder")
-        self.path = folder
+        self.path = self.root = folder
         self._index = index
         key = hashlib.sha256(os.fsencode(folder.absolute())).hexdigest()
         self._pulled = PulledFiles(key)
+
+    def check(self, entries: Sequence[Entry]) -> None:
+        paths = [entry.path for entry in entries]
+        work = self.path / ".cache" / "deltahub"
+        check_links(self.path, [work, *((self.path / path).parent for path in paths)])
+        check_twins(self.path, paths)
+        # An earlier pull may have written the rest of it.
+        head = git_head({*paths, *self._existing()})
+        if head is not None:
+            raise InvalidArgument(
+                f"nothing was written: with these files git would take {self.path} for a"
+                f" repository because of {head!r}, and run the programs that its config names;"
+                " pull into another folder"
+            )
+
+    def _existing(self) -> Iterator[str]:
+        """Paths of earlier pulls, and of anything at the top that makes a git repository."""
+        yield from (path for path in self._pulled.known if os.path.lexists(self.path / path))
+        for name in ("HEAD", "commondir"):
+            if os.path.lexists(self.path / name):
+                yield name
+        for name in ("objects", "refs"):
+            if (self.path / name).is_dir():
+                yield f"{name}/x"
 
     def place(self, entry: Entry) -> Place:
         final = self.path / checked_path(entry.path)
@@ -157,7 +198,7 @@ class FolderTarget:
     def publish(self, entry: Entry) -> None:
         pass
 
-    def finish(self, revision: str, entries: Sequence[Entry]) -> tuple[str, ...]:
+    def finish(self, entries: Sequence[Entry]) -> tuple[str, ...]:
         self.path.mkdir(parents=True, exist_ok=True)
         files = {entry.path: entry.sha256 for entry in entries}
         earlier = self._pulled.known.keys() - files.keys()

@@ -4,11 +4,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from deltahub.client.api.endpoints import Api
+from deltahub.client.api.recipes import read_recipe
 from deltahub.client.errors import NotReady
 from deltahub.client.local.tensor_sources import Sources
+from deltahub.client.names import path_problem
 from deltahub.client.records import PlannedTensor, Revision
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.files.recipe import Recipe
 from deltahub.codecs.frames.base_choice import BaseTensor, TensorInfo, align
 
 # Wrappers put a model's tensors under another first name: model., transformer., base_model.
@@ -79,15 +80,16 @@ def load_base(api: Api, sources: Sources, name: str, revision: Revision, max_dep
     for entry in revision.entries:
         if not entry.path.endswith(".safetensors") or entry.state != "ingested":
             continue
+        if path_problem(entry.path) is not None:
+            continue
         try:
-            plan = api.get_recipe_plan(name, revision.commit, entry.path)
-            recipe = Recipe.from_bytes(api.get_recipe_bytes(name, revision.commit, entry.path))
+            found = read_recipe(api, name, revision.commit, entry)
         except NotReady:
             continue
-        stored = {bytes.fromhex(each.id): each for each in plan.tensors}
+        stored = found.stored
         refs = [
             ref
-            for ref in recipe.tensors()
+            for ref in found.recipe.tensors()
             if ref.name is not None and ref.dtype in DType.__members__
         ]
         bases = {ref.tensor: _within_depth(stored.get(ref.tensor), max_depth) for ref in refs}

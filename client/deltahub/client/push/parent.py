@@ -22,7 +22,7 @@ def find_parent(folder: Path) -> tuple[str, str] | None:
             continue
         try:
             config = json.loads(path.read_bytes())
-        except ValueError:
+        except (ValueError, RecursionError):  # the folder may come from anybody
             continue
         value = config.get(key) if isinstance(config, dict) else None
         if not isinstance(value, str):

@@ -37,7 +37,7 @@ class Uploader:
         with path.open("rb", buffering=0) as file:
 
             def attempt() -> bool:
-                status = self._api.get_upload(sha256)
+                status = self._api.get_upload(sha256, size)
                 start = status.received if status is not None else 0
                 is_complete = status is not None and status.complete
                 advance((size if is_complete else start) - reached)

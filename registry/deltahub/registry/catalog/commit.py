@@ -156,7 +156,8 @@ def _commit(
     if len(tree) > settings.max_entries:
         limit = settings.max_entries
         raise LimitExceeded(f"the revision would have {len(tree)} files; at most {limit}")
-    validate_tree(tree)
+    if any(isinstance(operation, AddFile | CopyFile) for operation in operations):
+        validate_tree(tree)  # only deletions cannot make a tree wrong, and they may mend an old one
     declared = _resolve_base(session, caller, base, parent)
     is_same_base = head is not None and declared[0] == head.declared_base
     if head is not None and tree == before and is_same_base:
@@ -208,11 +209,12 @@ def _check_request(
         validate_commit_id(commit_id)
     seen: set[str] = set()
     for operation in operations:
-        path = validate_path(operation.path, settings.max_path_bytes)
-        if path in seen:
-            raise InvalidPath(f"two operations change {quoted(path)}")
-        seen.add(path)
+        if operation.path in seen:
+            raise InvalidPath(f"two operations change {quoted(operation.path)}")
+        seen.add(operation.path)
+        # A deletion names a path that an entry has, also one from before today's rule.
         if isinstance(operation, AddFile | CopyFile):
+            validate_path(operation.path, settings.max_path_bytes)
             validate_sha256(operation.sha256)
 
 
