@@ -1,7 +1,11 @@
 """fsck --repair marks what is lost; the next push of the same bytes brings it back."""
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -349,3 +353,52 @@ def test_a_base_that_is_lost_is_not_chosen_as_a_base(hub: Hub) -> None:
     reader = FileReader(hub.reg)
     for each in stored_tensors(hub.reg, revision).values():
         reader.read_tensor_into(each.id, 0, memoryview(bytearray(each.size)))
+
+
+@pytest.mark.parametrize(
+    "failpoint",
+    [
+        "repair.packs.before_commit",
+        "repair.packs.after_commit",
+        "repair.tensors.before_commit",
+        "repair.tensors.after_commit",
+    ],
+)
+def test_a_repair_that_is_killed_can_be_repeated(hub: Hub, failpoint: str) -> None:
+    hub.lose("ann/base")
+    flip_a_block(hub, "ann/tune")
+    command = [sys.executable, "-m", "deltahub.client.cli.main", "fsck", "--repair", "--read-data"]
+    command += ["--data-dir", str(hub.reg.data_dir)]
+    died = subprocess.run(
+        command, env={**os.environ, "DELTAHUB_FAILPOINT": failpoint}, capture_output=True
+    )
+    assert died.returncode == -signal.SIGKILL
+    assert subprocess.run(command, capture_output=True).returncode == 1
+    states = {sha256_of(BASE): "lost", sha256_of(TUNE): "lost", sha256_of(NOTES): "ingested"}
+    assert hub.states() == states
+    collect(hub.reg)
+    push_ingested(hub.reg, hub.ann, "ann/base", {PATH: BASE})
+    push_ingested(hub.reg, hub.ann, "ann/tune", {PATH: TUNE})
+    assert (hub.read("ann/base"), hub.read("ann/tune")) == (BASE, TUNE)
+    assert is_clean(hub.reg)
+
+
+def test_a_missing_pack_is_found_before_the_hub_says_that_it_has_a_file(hub: Hub) -> None:
+    hub.lose("ann/base")
+    asked = [(sha256_of(data), len(data)) for data in (TUNE, NOTES)]
+    assert query_and_keep(hub.reg, hub.ann, "ann/tune", asked) == [sha256_of(NOTES)]
+    assert hub.states()[sha256_of(BASE)] == "lost"
+    with pytest.raises(UploadNotFound):
+        commit(hub.reg, hub.ann, "ann/tune", "main", [CopyFile("copy", sha256_of(TUNE))])
+
+
+def test_a_query_does_not_take_a_store_that_is_away_for_a_loss(hub: Hub) -> None:
+    objects = hub.reg.data_dir / "objects"
+    objects.rename(objects.with_name("elsewhere"))
+    for ask in (
+        lambda: query_and_keep(hub.reg, hub.ann, "ann/base", [(sha256_of(BASE), len(BASE))]),
+        lambda: commit(hub.reg, hub.ann, "ann/base", "main", [CopyFile("c", sha256_of(BASE))]),
+    ):
+        with pytest.raises(StoreSeemsAway):
+            ask()
+    assert set(hub.states().values()) == {"ingested"}

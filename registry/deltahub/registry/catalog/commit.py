@@ -100,7 +100,7 @@ def commit(
     """
     caller = require_writer(caller)
     _check_request(reg.settings, ref, operations, message, base, commit_id)
-    mark_missing(reg, (op.sha256 for op in operations if isinstance(op, AddFile | CopyFile)))
+    _mark_missing(reg, operations)
     with reg.db.write() as session:
         made = _commit(
             session, reg.settings, caller, name, ref, operations, message, expected_parent, base,
@@ -127,6 +127,7 @@ def create_with_commit(
     """
     caller = require_writer(caller)
     _check_request(reg.settings, DEFAULT_BRANCH, operations, message, None, None)
+    _mark_missing(reg, operations)
     with reg.db.write() as session:
         made = add_repository(session, caller, name, private=private)
         _commit(session, reg.settings, caller, name, DEFAULT_BRANCH, operations, message)
@@ -184,6 +185,11 @@ def find_commit(session: ReadSession, repository: Repository, commit_id: str) ->
             Revision.repository_id == repository.id, Revision.commit == commit_id
         )
     )
+
+
+def _mark_missing(reg: Registry, operations: Sequence[Operation]) -> None:
+    """Look for missing packs of the named files, before a transaction relies on their rows."""
+    mark_missing(reg, (each.sha256 for each in operations if isinstance(each, AddFile | CopyFile)))
 
 
 def _check_request(
