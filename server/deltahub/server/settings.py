@@ -113,13 +113,13 @@ class ServerSettings(EnvironmentSettings):
         "X-Forwarded-For are believed, with commas between; by default none.",
     )
     max_connections: int = Field(
-        default=4096,
+        default=2048,
         ge=1,
         description="Connections that are open at once; fewer where the limit of open files is "
         "low.",
     )
     connections_per_address: int = Field(
-        default=512,
+        default=256,
         ge=1,
         description="Connections of one address that are open at once, except of trusted proxies.",
     )

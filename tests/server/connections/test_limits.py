@@ -129,7 +129,7 @@ def test_a_hub_with_few_open_files_serves_beside_400_silent_connections(tmp_path
         assert is_served(hub, "127.0.0.3")
         process.stdout.close()
     text = log.read_text()
-    assert "at most 150 connections, not 4096" in text
+    assert "at most 150 connections, not 2048" in text
     assert "connections are short: open=" in text
     assert "Traceback" not in text
 

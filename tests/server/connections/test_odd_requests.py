@@ -80,6 +80,7 @@ def check_log(log: Path) -> None:
         (b"GET /v1/health HTTP/2.0\r\n" + HOST, 505, "HTTP/1.1"),
         (b"\x16\x03\x01\x00\xc8\x01\x00\x00\xc4\x03\x03", 400, "not HTTP"),
         (b"GET /v1/health HTTP/1.1\r\n" + HOST + b"X: a\0b\r\n", 400, "not HTTP"),
+        (b"GET /v1/health HTTP/1.1\r\n" + HOST + b"a:b\r\n" * 128, 400, "at most 128 headers"),
         (b"POST /v1/repositories HTTP/1.1\r\nContent-Length: -1\r\n" + HOST, 400, "not HTTP"),
         (b"GET /v1/%00%ff HTTP/1.1\r\n" + HOST, 404, "nothing at GET"),
     ],

@@ -13,6 +13,7 @@ from deltahub.registry.cancellation import Cancellation
 from deltahub.server.connections import refusals
 from deltahub.server.connections.limits import ConnectionLimits
 from deltahub.server.connections.refusals import Refusal
+from deltahub.server.connections.unsent import UnsentBytes
 from deltahub.server.streaming.disconnects import STATE_KEY
 from deltahub.server.streaming.socket_writer import SocketWriter
 
@@ -94,6 +95,7 @@ class CountingTransport:
 
 # Limit for the request line and headers, and for trailers; uvicorn has none.
 MAX_HEAD_BYTES = 64 << 10
+MAX_HEADERS = 128
 # Unsent bytes that a client must take in the time that it has for a block.
 _LEAST_TAKEN_BYTES = 64 << 10
 
@@ -107,6 +109,7 @@ def metered_protocol(
     for 64 KiB of an answer.
     """
     too_slow = refusals.too_slow(idle_s)
+    unsent = UnsentBytes()
 
     class MeteredProtocol(HttpToolsProtocol):
         _head_bytes = 0
@@ -131,6 +134,8 @@ def metered_protocol(
         def pause_writing(self) -> None:
             super().pause_writing()
             self._watch_unsent()
+            host = self.client[0] if self.client is not None else ""
+            unsent.hold(self, host, self._counting.get_write_buffer_size())
 
         def resume_writing(self) -> None:
             self._stop_unsent_timer()
@@ -169,6 +174,11 @@ def metered_protocol(
             super().on_message_begin()
             self.scope["state"][STATE_KEY] = self._cancellation
 
+        def on_header(self, name: bytes, value: bytes) -> None:
+            if len(self.headers) >= MAX_HEADERS:
+                raise refusals.bad_request(f"a request has at most {MAX_HEADERS} headers")
+            super().on_header(name, value)
+
         def on_headers_complete(self) -> None:
             traffic.requests += 1
             self._is_in_head = False
@@ -203,6 +213,10 @@ def metered_protocol(
             if not self.pipeline:
                 limits.set_idle(self)
             super().on_response_complete()
+
+        def abort(self) -> None:
+            """Close the connection and drop the bytes that its client did not take."""
+            self.transport.abort()
 
         def end_idle(self) -> None:
             """Close the connection, which has no request: there are too many connections."""
@@ -246,6 +260,7 @@ def metered_protocol(
                 self._unsent_timer = self.loop.call_later(idle_s, check)
 
         def _stop_unsent_timer(self) -> None:
+            unsent.drop(self)
             if self._unsent_timer is not None:
                 self._unsent_timer.cancel()
                 self._unsent_timer = None
