@@ -26,12 +26,15 @@ def credentials_path() -> Path:
 
 
 def find_credentials(url: str | None = None, token: str | None = None) -> Credentials:
-    """The hub's address and its token. A stored token goes only to the hub it was stored for.
+    """The hub's address and its token.
 
-    InvalidArgument when the file is damaged and a value from it is needed.
+    A stored token goes only to the hub it was stored for, and DELTAHUB_TOKEN only to DELTAHUB_URL
+    if that is set. InvalidArgument when the file is damaged and a value from it is needed.
     """
-    url = url or os.environ.get("DELTAHUB_URL")
-    token = token or os.environ.get("DELTAHUB_TOKEN")
+    configured = os.environ.get("DELTAHUB_URL")
+    if not url or not configured or _normalized(url) == _normalized(configured):
+        token = token or os.environ.get("DELTAHUB_TOKEN")
+    url = url or configured
     if not url or token is None:
         stored = _load()
         url = url or stored.get("default") or DEFAULT_URL

@@ -1,5 +1,6 @@
 """The entry point of `deltahub`: it handles Ctrl-C before it imports anything else."""
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -13,6 +14,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     end_on_interrupt(is_json="--json" in given)
     # Frames are encoded in parallel: more threads in linear algebra would only compete.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A name that the terminal's encoding lacks is shown as an escape, as stderr does it.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         from deltahub.client.cli.commands import group
 
