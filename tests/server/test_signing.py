@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from deltahub.registry.errors import Unauthorized
+from deltahub.registry.storage.base import StoreError
 from deltahub.server.signing import KEY_FILE, Signer
 
 
@@ -44,6 +45,13 @@ def test_a_folder_has_one_key_that_only_its_owner_reads(tmp_path: Path) -> None:
         signer.verify("upload", token)
     assert [path.name for path in tmp_path.iterdir()] == [KEY_FILE]
     assert stat.S_IMODE((tmp_path / KEY_FILE).stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("key", [b"", b"short", bytes(32), b"long" * 99])
+def test_a_damaged_key_is_refused_because_it_can_be_guessed(tmp_path: Path, key: bytes) -> None:
+    (tmp_path / KEY_FILE).write_bytes(key)
+    with pytest.raises(StoreError, match=r"signing\.key is damaged: delete it"):
+        Signer.of_folder(tmp_path)
 
 
 def test_another_hub_signs_otherwise(tmp_path: Path) -> None:

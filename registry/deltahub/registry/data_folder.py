@@ -9,6 +9,8 @@ from pathlib import Path
 from types import TracebackType
 
 from deltahub.registry.settings import Settings
+from deltahub.registry.storage.base import StoreError
+from deltahub.registry.storage.local import translated
 
 # `deltahub serve` and the worker hold these while they run. A `deltahub gc` that needs both stopped
 # holds them too.
@@ -47,7 +49,9 @@ class DataFolderBusy(Exception):
 
 
 class DataFolderLock:
-    """A lock of an existing data folder, held while the context is open. DataFolderBusy.
+    """A lock of an existing data folder, held while the context is open.
+
+    DataFolderBusy if another process holds it; StoreError if its file cannot be written.
 
     command: the holder's command, which DataFolderBusy shows to other processes.
     """
@@ -58,10 +62,16 @@ class DataFolderLock:
         self._descriptor: int | None = None
 
     def __enter__(self) -> "DataFolderLock":
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with translated(str(self._path)):
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         _lock(descriptor, self._path, fcntl.LOCK_EX)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()} {self._command}\n".encode(), 0)
+        try:
+            with translated(str(self._path)):
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"{os.getpid()} {self._command}\n".encode(), 0)
+        except StoreError:
+            os.close(descriptor)
+            raise
         self._descriptor = descriptor
         return self
 

@@ -12,6 +12,7 @@ import os
 import secrets
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -19,6 +20,9 @@ from deltahub.registry import ReadSession
 from deltahub.registry.access.caller import ANONYMOUS, Caller
 from deltahub.registry.access.tokens import caller_of_mark
 from deltahub.registry.errors import Unauthorized
+from deltahub.registry.storage.base import StoreError
+from deltahub.registry.storage.local import translated
+from deltahub.registry.storage.private_files import create_private
 
 Claims: TypeAlias = Mapping[str, str | int]
 
@@ -36,23 +40,13 @@ class Signer:
 
     @classmethod
     def of_folder(cls, data_dir: Path) -> "Signer":
-        """Make a signer with the key of a data folder; writes a random key if there is none."""
+        """Make a signer with the key of a data folder; writes a random key if there is none.
+
+        Raises StoreError if the key cannot be read or written.
+        """
         path = data_dir / KEY_FILE
-        if not path.exists():
-            # link() publishes the key whole or not at all; of two hubs that start at once, the
-            # first one wins.
-            fresh = data_dir / f"{KEY_FILE}.{secrets.token_hex(8)}"
-            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with open(descriptor, "wb") as file:
-                file.write(secrets.token_bytes(_KEY_BYTES))
-                file.flush()
-                os.fsync(file.fileno())
-            try:
-                os.link(fresh, path)
-            except FileExistsError:
-                pass
-            fresh.unlink()
-        return cls(path.read_bytes())
+        with translated(str(path)):
+            return cls(_read_or_make(path))
 
     def sign(self, purpose: str, claims: Claims, ttl_s: float) -> str:
         """Return a token of URL-safe characters that is valid for ttl_s seconds."""
@@ -93,6 +87,31 @@ def caller_of_claims(session: ReadSession, claims: Claims) -> Caller | None:
     if not isinstance(mark, str):
         raise Unauthorized("an earlier version of this hub signed this; ask the hub for a new one")
     return ANONYMOUS if mark == _NO_TOKEN else caller_of_mark(session, mark)
+
+
+def _read_or_make(path: Path) -> bytes:
+    if not path.exists():
+        # link() publishes the key whole or not at all; of two hubs that start at once, the first
+        # one wins.
+        fresh = path.with_name(f"{KEY_FILE}.{secrets.token_hex(8)}")
+        try:
+            create_private(fresh)
+            with fresh.open("r+b") as file:
+                file.write(secrets.token_bytes(_KEY_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+            with suppress(FileExistsError):
+                os.link(fresh, path)
+        finally:
+            fresh.unlink(missing_ok=True)
+    key = path.read_bytes()
+    if len(key) != _KEY_BYTES or not any(key):
+        # With a key that can be guessed, everybody could sign links to private data.
+        raise StoreError(
+            f"{path} is damaged: delete it, so that the hub makes a new one; links that clients "
+            "follow now end"
+        )
+    return key
 
 
 def _text(data: bytes) -> str:

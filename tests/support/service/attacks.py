@@ -63,12 +63,19 @@ def fill(hub: Hub, n_models: int, n_entries: int) -> None:
 
 @dataclass
 class Attack:
-    """What an attacker needs. tokens: of two users, the first of whom owns `eve/m`."""
+    """What an attacker needs. tokens: of two users, the first of whom owns `eve/m`.
+
+    address: his own, because the hub bounds each address for itself.
+    """
 
     hub: Hub
     tokens: list[str]
     chance: random.Random
     stop: threading.Event
+    address: str
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(self.hub.address, PATIENCE_S, (self.address, 0))
 
     def request(
         self, method: str, path: str, body: bytes = b"", *, token: str = "", reads: bool = True
@@ -77,7 +84,9 @@ class Attack:
         headers = {"Content-Type": "application/json"}
         if token:
             headers["Authorization"] = f"Bearer {token}"
-        connection = http.client.HTTPConnection(*self.hub.address, timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection(
+            *self.hub.address, timeout=PATIENCE_S, source_address=(self.address, 0)
+        )
         with suppress(OSError, http.client.HTTPException):
             connection.request(method, path, body, headers)
             if reads:
@@ -92,8 +101,8 @@ class Attack:
             sockets = []
             for _ in range(n):
                 with suppress(OSError):
-                    held = socket.create_connection(self.hub.address, PATIENCE_S)
-                    sockets.append(stack.enter_context(held))
+                    held = stack.enter_context(self.connect())
+                    sockets.append(held)
                     held.sendall(data)
             for _ in range(10):
                 if self.stop.wait(1):
@@ -168,7 +177,7 @@ def be_odd(attack: Attack) -> None:
             attack.chance.randbytes(200),
         )
     )
-    with suppress(OSError), socket.create_connection(attack.hub.address, PATIENCE_S) as odd:
+    with suppress(OSError), attack.connect() as odd:
         odd.sendall(opening)
         odd.recv(4096)
 
@@ -185,7 +194,7 @@ def under_attack(hub: Hub, tokens: list[str], seed: int) -> Iterator[None]:
     stop = threading.Event()
 
     def repeat(run: Callable[[Attack], None], number: int) -> None:
-        attack = Attack(hub, tokens, random.Random(seed + number), stop)
+        attack = Attack(hub, tokens, random.Random(seed + number), stop, f"127.0.1.{number}")
         while not stop.is_set():
             run(attack)
 

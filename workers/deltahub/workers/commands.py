@@ -62,10 +62,12 @@ def _work(data_dir: Path | None, stop: threading.Event) -> None:
     from deltahub.registry.storage.base import StoreError
 
     chosen: dict[str, Any] = {} if data_dir is None else {"data_dir": data_dir}
+    settings = Settings(**chosen)
+    cannot_open = f"cannot open the data folder {settings.data_dir.resolve()}"
     try:
-        registry = Registry.open(Settings(**chosen))
+        registry = Registry.open(settings)
     except (RegistryError, StoreError, OSError) as error:
-        raise click.ClickException(f"cannot open the data folder: {error}") from error
+        raise click.ClickException(f"{cannot_open}: {error}") from error
     try:
         with DataFolderLock(registry.data_dir, WORKER_LOCK, WORKER):
             _run(registry, stop)
@@ -80,6 +82,8 @@ def _work(data_dir: Path | None, stop: threading.Event) -> None:
         click.echo(f"deltahub worker: {way_out}", err=True)
         registry.close()
         sys.exit(EXIT_BUSY)
+    except StoreError as error:
+        raise click.ClickException(f"{cannot_open}: {error}") from error
 
 
 def _run(registry: "Registry", stop: threading.Event) -> NoReturn:
@@ -88,6 +92,7 @@ def _run(registry: "Registry", stop: threading.Event) -> NoReturn:
     It never returns, because unfinished jobs block in threads that cannot be joined. The next
     worker resumes them. The system releases the lock of the data folder.
     """
+    from deltahub.registry.errors import RegistryError
     from deltahub.workers.engine import Engine
     from deltahub.workers.jobs.kinds import KINDS
     from deltahub.workers.settings import WorkerSettings
@@ -101,6 +106,8 @@ def _run(registry: "Registry", stop: threading.Event) -> NoReturn:
         log.info("worker is ready")
         engine.run(stop)
         status = 0
+    except RegistryError as error:
+        log.error("the worker gives up; whoever started it may start it again: %s", error)
     except Exception:
         log.exception("the worker gives up; whoever started it may start it again")
     logging.shutdown()

@@ -72,7 +72,7 @@ def translation(exc: BaseException, folder: Path | None = None) -> RegistryError
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) or state == _LOCK_NOT_AVAILABLE:
         return Unavailable(f"the database stayed locked for {BUSY_TIMEOUT_S} s; try again")
     if code in _VAGUE_CODES:
-        reason = None if folder is None else _write_failure(folder)
+        reason = None if folder is None else write_failure(folder)
         if reason is not None and reason.errno in _NO_ROOM:
             return _full()
         if reason is not None:
@@ -116,7 +116,7 @@ def _full() -> StorageFull:
     return StorageFull("the disk has no room for the database; free some space")
 
 
-def _write_failure(folder: Path) -> OSError | None:
+def write_failure(folder: Path) -> OSError | None:
     """The error of writing a small file in the folder, if it fails. SQLite does not tell it."""
     try:
         with TemporaryFile(dir=folder, buffering=0) as file:

@@ -112,20 +112,27 @@ def _serve(settings: "Settings", *, with_worker: bool, access_log: bool) -> None
                 "stop that one, or give this one a folder of its own with --data-dir"
             ) from error
         except (RegistryError, StoreError, OSError) as error:
-            raise click.ClickException(f"cannot open the data folder: {error}") from error
+            raise click.ClickException(_cannot_open(settings, error)) from error
         worker = None
         if with_worker and server_settings.has_embedded_worker:
             worker = _worker(registry, server_settings)
-        server = HubServer(
-            registry,
-            server_settings,
-            access_log=access_log,
-            on_signal=None if worker is None else worker.ask_to_stop,
-        )
+        try:
+            server = HubServer(
+                registry,
+                server_settings,
+                access_log=access_log,
+                on_signal=None if worker is None else worker.ask_to_stop,
+            )
+        except StoreError as error:
+            raise click.ClickException(_cannot_open(settings, error)) from error
         _run(server, listener, worker)
         if worker is not None and worker.is_refused:
             raise WorkerRefused("the worker cannot run with these settings: see above")
     click.echo("DeltaHub has stopped", err=True)
+
+
+def _cannot_open(settings: "Settings", error: Exception) -> str:
+    return f"cannot open the data folder {settings.data_dir.resolve()}: {error}"
 
 
 def _make_administrator(registry: "Registry") -> None:
