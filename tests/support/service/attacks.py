@@ -5,6 +5,7 @@ Every attack runs in a thread until `stop` is set. Whatever the hub answers, the
 
 import http.client
 import json
+import multiprocessing
 import os
 import random
 import socket
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Final
 
@@ -40,7 +42,14 @@ def fill(hub: Hub, n_models: int, n_entries: int) -> None:
     names = [f"{i}.safetensors" for i in range(100)]
     index = json.dumps({"metadata": {}, "weight_map": {f"w{n}": n for n in names}}).encode()
     hub.create("admin/wide")
-    hub.commit("admin/wide", {"model.safetensors.index.json": index, **dict.fromkeys(names, data)})
+    hub.commit("admin/wide", {"model.safetensors.index.json": index, names[0]: data})
+    copies = [
+        {"op": "add", "path": name, "sha256": sha256(data).hexdigest(), "size": len(data)}
+        for name in names[1:]
+    ]
+    path = "/v1/repositories/admin/wide/commits"
+    answer = hub.call("POST", path, token=hub.admin_token, body={"operations": copies})
+    assert answer.status == 201, answer.body
     with Registry.open(Settings(data_dir=hub.data_dir)) as reg, reg.db.write() as session:
         rows = session.execute(
             select(Revision.id, Entry.file_id)
@@ -71,7 +80,7 @@ class Attack:
     hub: Hub
     tokens: list[str]
     chance: random.Random
-    stop: threading.Event
+    stop: Event
     address: str
 
     def connect(self) -> socket.socket:
@@ -190,26 +199,30 @@ ATTACKS: Final = (
 
 @contextmanager
 def under_attack(hub: Hub, tokens: list[str], seed: int) -> Iterator[None]:
-    """Four threads of every attack, until the block ends."""
-    stop = threading.Event()
+    """Four threads of every attack, in a process of their own, until the block ends."""
+    context = multiprocessing.get_context("spawn")
+    stop = context.Event()
+    plain = Hub(hub.url, hub.admin_token, hub.data_dir)
+    process = context.Process(target=_attack, args=(plain, tokens, seed, stop))
+    process.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        process.join(PATIENCE_S * 3)
+        process.kill()
+        process.join()
 
+
+def _attack(hub: Hub, tokens: list[str], seed: int, stop: Event) -> None:
     def repeat(run: Callable[[Attack], None], number: int) -> None:
         attack = Attack(hub, tokens, random.Random(seed + number), stop, f"127.0.1.{number}")
         while not stop.is_set():
             run(attack)
 
-    threads = [
-        threading.Thread(target=repeat, args=(run, number), daemon=True)
-        for number, run in enumerate(ATTACKS * 4)
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join(PATIENCE_S * 3)
+    for number, run in enumerate(ATTACKS * 4):
+        threading.Thread(target=repeat, args=(run, number), daemon=True).start()
+    stop.wait()
 
 
 @dataclass
