@@ -244,7 +244,8 @@ class Engine:
 
     def _mark_seen(self) -> None:
         now = time.monotonic()
-        if now - self._seen_at >= _SEEN_INTERVAL_S:
+        # While the end of a job cannot be written, its turn is lost.
+        if now - self._seen_at >= _SEEN_INTERVAL_S and not self._runner.n_unwritten:
             self._seen_at = now
             health.mark_seen(self._registry)
 
