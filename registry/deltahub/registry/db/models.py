@@ -1,27 +1,59 @@
 """The tables of the registry (DESIGN section 3): names, files, tensors, packs, jobs."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import (
     JSON,
     BigInteger,
+    DateTime,
     ForeignKey,
     Index,
+    Integer,
     LargeBinary,
+    MetaData,
     String,
     Text,
+    TypeDecorator,
     UniqueConstraint,
 )
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.engine import Dialect
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-# Tables and their times are imported from here.
-from deltahub.registry.db.columns import Base as Base
-from deltahub.registry.db.columns import Id
-from deltahub.registry.db.columns import UtcDateTime as UtcDateTime
-from deltahub.registry.db.columns import utc_now as utc_now
+# SQLite increments ids automatically only for the type INTEGER; PostgreSQL needs 64 bits.
+Id = BigInteger().with_variant(Integer, "sqlite")
 
 PUBLIC_DOMAIN_KEY = "public"
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """A time in UTC. SQLite drops the time zone, so reading adds it again."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return None if value is None else value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None or value.tzinfo is not None:
+            return value
+        return value.replace(tzinfo=UTC)
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(column_0_N_label)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
 
 
 class User(Base):
