@@ -14,6 +14,7 @@ from deltahub.registry.catalog.search import list_repositories
 from deltahub.registry.db.models import Domain
 from deltahub.registry.db.session import Database
 from deltahub.registry.errors import InvalidRequest, Unavailable
+from deltahub.registry.jobs import order, queue
 from support.registry.opened import caller, opened_registry
 from support.service.postgresql import postgresql_server
 
@@ -90,3 +91,18 @@ def test_a_lock_that_is_not_had_in_time_is_unavailable(
 def _write_nothing(database: Database) -> None:
     with database.write() as session:
         session.scalar(select(1))
+
+
+def test_jobs_of_users_take_turns_and_make_room(reg: Registry) -> None:
+    users = [caller(reg, name).user_id for name in ("turns-a", "turns-b")]
+    with reg.db.write() as session:
+        nobodys = queue.enqueue(session, "ingest", {})
+        first = [queue.enqueue(session, "ingest", {}, user_id=users[0]) for _ in range(2)]
+        second = queue.enqueue(session, "ingest", {}, user_id=users[1])
+    with reg.db.write() as session:
+        assert order.should_make_room(session, first[0])
+        taken = []
+        while (job := queue.take_next(session)) is not None:
+            taken.append(job.id)
+            queue.mark_done(session, job.id, {})
+    assert taken == [nobodys, first[0], second, first[1]]

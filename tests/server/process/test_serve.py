@@ -144,6 +144,27 @@ def test_a_hub_killed_in_the_middle_of_a_job_finishes_it_after_a_restart(tmp_pat
         assert hub.call("GET", path).body == data
 
 
+def test_a_hub_whose_engine_file_is_damaged_finishes_its_jobs_and_stays_well(
+    tmp_path: Path,
+) -> None:
+    data = os.urandom(3 << 20)
+    died = {"DELTAHUB_FAILPOINT": "ingest.publish.after_commit", "DELTAHUB_FAILPOINT_GROUP": "1"}
+    with served_hub(tmp_path / "data", environment=died) as hub:
+        token = hub.admin_token
+        hub.create("admin/damaged")
+        job_id = hub.commit("admin/damaged", {"model.bin": data})["job_id"]
+        assert hub.process.wait(30) == -signal.SIGKILL
+        (hub.data_dir / "jobs.sqlite-wal").unlink()  # SQLite would repair the file from it
+        (hub.data_dir / "jobs.sqlite").write_bytes(os.urandom(100_000))
+    with served_hub(tmp_path / "data", token=token) as hub:
+        job = hub.wait_for_job(job_id)
+        assert (job["state"], job["error"]) == ("done", None)
+        assert hub.call("GET", "/v1/health").status == 200
+        assert list(hub.data_dir.glob("jobs.sqlite.damaged-*"))
+        path = "/v1/repositories/admin/damaged/files/model.bin"
+        assert hub.call("GET", path).body == data
+
+
 def serve(*arguments: object) -> subprocess.CompletedProcess[str]:
     return run("deltahub.server", *arguments)
 

@@ -323,7 +323,7 @@ def test_a_client_that_sends_nothing_more_is_cut_off(tmp_path: Path) -> None:
                 assert connection.recv(1) == b""
         for head in (b"GE", b"GET /v1/health HTTP/1.1\r\nHost: h"):
             with socket.create_connection(hub.address, timeout=20) as connection:
-                connection.sendall(b"GET /v1/health HTTP/1.1\r\nHost: hub\r\n\r\n")
+                connection.sendall(b"GET /v1/health/live HTTP/1.1\r\nHost: hub\r\n\r\n")
                 assert status_of(connection)[0] == 200
                 connection.sendall(head)
                 status, body = status_of(connection)

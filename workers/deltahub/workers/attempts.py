@@ -72,6 +72,7 @@ class AttemptRunner:
         self.turns = Turns(settings.concurrency)
         self.is_stopping = threading.Event()
         self.n_steps = 0  # steps that run now
+        self.n_unwritten = 0  # attempts whose end the database does not take
         self.damage: EngineFileDamaged | None = None  # found by an attempt
         self._lock = threading.Lock()
         # Attempts that DBOS runs or will run here; those that a thread runs; and how many of these
@@ -175,17 +176,28 @@ class AttemptRunner:
 
         Until then the job keeps its turn, because the next job could not write either.
         """
+        if self._try_write(change):
+            return
+        with self._lock:
+            self.n_unwritten += 1
         pause_s = 0.5
         while True:
-            try:
-                with self._registry.db.write() as session:
-                    change(session)
-                return
-            except (StorageFull, Unavailable) as error:
-                log.warning("a job's end is written again in %.1f s: %s", pause_s, error)
             self._park_if_stopping()
             time.sleep(pause_s)
+            if self._try_write(change):
+                break
             pause_s = min(pause_s * 2, _WRITE_PAUSE_MAX_S)
+        with self._lock:
+            self.n_unwritten -= 1
+
+    def _try_write(self, change: Callable[[WriteSession], object]) -> bool:
+        try:
+            with self._registry.db.write() as session:
+                change(session)
+        except (StorageFull, Unavailable) as error:
+            log.warning("a job's end is written again in a moment: %s", error)
+            return False
+        return True
 
     def _run_step(self, attempt: Attempt, name: str, function: Callable[[], T]) -> T:
         self._make_room(attempt)

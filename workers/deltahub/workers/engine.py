@@ -54,7 +54,6 @@ class Engine:
         self._path = registry.data_dir / engine_file.DATABASE_NAME
         self._is_recovering = True  # DBOS may still resume workflows of an earlier process
         self._is_clean = False  # the DBOS file had no workflow, and none was started since
-        self._runner.n_steps = 0  # steps that run now
         self._cleaned_at = 0.0
         # Version of the database at the query after which no queued job was left.
         self._drained_version: int | None = None
@@ -244,7 +243,8 @@ class Engine:
 
     def _mark_seen(self) -> None:
         now = time.monotonic()
-        if now - self._seen_at >= _SEEN_INTERVAL_S:
+        # While the end of a job cannot be written, its turn is lost.
+        if now - self._seen_at >= _SEEN_INTERVAL_S and not self._runner.n_unwritten:
             self._seen_at = now
             health.mark_seen(self._registry)
 

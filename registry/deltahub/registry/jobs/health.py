@@ -7,6 +7,7 @@ every start holds it too.
 
 import logging
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -54,12 +55,16 @@ def problems(reg: Registry) -> list[Problem]:
 
 def mark_seen(reg: Registry) -> None:
     """Note that a worker has looked for jobs just now."""
-    (reg.data_dir / SEEN_FILE).touch()
+    try:
+        (reg.data_dir / SEEN_FILE).touch()
+    except OSError as error:  # no room for the file: then nobody sees the worker
+        log.warning("%s cannot be touched: %s", SEEN_FILE, error)
 
 
 def mark_gone(reg: Registry) -> None:
     """Note that the worker ends."""
-    (reg.data_dir / SEEN_FILE).unlink(missing_ok=True)
+    with suppress(OSError):
+        (reg.data_dir / SEEN_FILE).unlink()
 
 
 def worker_problem(reg: Registry) -> str | None:
