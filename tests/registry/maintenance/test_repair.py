@@ -1,104 +1,36 @@
-"""fsck --repair marks what is lost; the next push of the same bytes brings it back."""
+"""fsck --repair marks what is lost, keeps what is right, and can be repeated."""
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 from sqlalchemy import select
 
-from deltahub.codecs.frames import parse_header
-from deltahub.registry import Caller, Registry
+from deltahub.registry import Registry
 from deltahub.registry.catalog.commit import AddFile, CopyFile, commit
 from deltahub.registry.catalog.repositories import delete_repository
 from deltahub.registry.commands import maintenance
-from deltahub.registry.db.models import File, Frame, Pack, Tensor
+from deltahub.registry.db.models import Frame, Pack, Tensor
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import Conflict, DataLost, UploadNotFound
 from deltahub.registry.losses.presence import StoreSeemsAway
 from deltahub.registry.maintenance.fsck.repair import Repaired, repair
 from deltahub.registry.maintenance.fsck.run import fsck
-from deltahub.registry.packs.locations import locate
 from deltahub.registry.storage.keys import pack_key
 from deltahub.registry.uploads.known_files import query_and_keep
 from deltahub.registry.uploads.known_tensors import query_and_hold
 from support.models import tiny_models as tiny
 from support.registry.collecting import collect, is_clean
-from support.registry.ingested import push_ingested, read_file, send_ingested, stored_tensors
-from support.registry.opened import caller, opened_registry, sha256_of, upload
-
-PATH = "model.safetensors"
-BASE = tiny.to_file(tiny.base())
-TUNE = tiny.to_file(tiny.finetune(1e-5))
-NOTES = b"trained at home\n" * 400
+from support.registry.ingested import push_ingested, read_file, stored_tensors
+from support.registry.opened import sha256_of
+from support.registry.small_hub import BASE, NOTES, PATH, TUNE, SmallHub, contents
 
 
-class Hub:
-    """A hub with a base, a fine-tune and notes. revisions: repository -> row of its revision."""
-
-    def __init__(self, reg: Registry, ann: Caller, revisions: dict[str, int]) -> None:
-        self.reg = reg
-        self.ann = ann
-        self.revisions = revisions
-
-    def read(self, name: str, path: str = PATH) -> bytes:
-        return read_file(self.reg, self.revisions[name], path)
-
-    def pack_of(self, name: str) -> str:
-        """The pack with the tensors of this model."""
-        tensors = [each.id for each in stored_tensors(self.reg, self.revisions[name]).values()]
-        with self.reg.db.read() as session:
-            packs = select(Frame.pack_id).where(Frame.tensor_id.in_(tensors)).distinct()
-            return session.scalars(packs).one()
-
-    def lose(self, name: str) -> bytes:
-        """Delete the pack with the tensors of this model; returns its bytes."""
-        key = pack_key(self.pack_of(name))
-        data = contents(self.reg, key)
-        self.reg.store.delete(key)
-        return data
-
-    def states(self) -> dict[str, str]:
-        """SHA-256 -> state of each file."""
-        with self.reg.db.read() as session:
-            return {file.sha256: file.state for file in session.scalars(select(File))}
-
-
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int]]:
-    folder = tmp_path_factory.mktemp("pristine")
-    with opened_registry(folder) as reg:
-        ann = caller(reg, "ann")
-        revisions = {
-            "ann/notes": push_ingested(reg, ann, "ann/notes", {"notes.txt": NOTES}),
-            "ann/base": push_ingested(reg, ann, "ann/base", {PATH: BASE}),
-            "ann/tune": push_ingested(reg, ann, "ann/tune", {PATH: TUNE}, base="ann/base"),
-        }
-        assert any(each.bases for each in stored_tensors(reg, revisions["ann/tune"]).values())
-    return folder, revisions
-
-
-@pytest.fixture
-def hub(pristine: tuple[Path, dict[str, int]], tmp_path: Path) -> Iterator[Hub]:
-    folder, revisions = pristine
-    shutil.copytree(folder / "data", tmp_path / "data")
-    with opened_registry(tmp_path) as reg:
-        yield Hub(reg, caller(reg, "ann"), revisions)
-
-
-def contents(reg: Registry, key: str) -> bytes:
-    data = bytearray(reg.store.size(key))
-    reg.store.get_into(key, 0, memoryview(data))
-    return bytes(data)
-
-
-def test_what_is_lost_is_marked_with_its_names_and_the_rest_stays(hub: Hub) -> None:
+def test_what_is_lost_is_marked_with_its_names_and_the_rest_stays(hub: SmallHub) -> None:
     hub.lose("ann/base")
     done = repair(hub.reg)
     assert (done.damaged_packs, done.restored_packs, done.restored_tensors) == (1, 0, 0)
@@ -115,7 +47,7 @@ def test_what_is_lost_is_marked_with_its_names_and_the_rest_stays(hub: Hub) -> N
     assert repair(hub.reg) == Repaired()  # a second run finds nothing more
 
 
-def test_a_lost_file_is_not_known_by_any_name(hub: Hub) -> None:
+def test_a_lost_file_is_not_known_by_any_name(hub: SmallHub) -> None:
     reg, ann = hub.reg, hub.ann
     with reg.db.read() as session:
         rows = {t.hash: t.size for t in session.scalars(select(Tensor))}
@@ -136,81 +68,7 @@ def test_a_lost_file_is_not_known_by_any_name(hub: Hub) -> None:
             commit(reg, ann, "ann/base", "main", [operation])
 
 
-def test_a_push_of_the_base_brings_back_its_deltas_too(hub: Hub) -> None:
-    hub.lose("ann/base")
-    repair(hub.reg)
-    before = hub.revisions["ann/base"]
-    assert push_ingested(hub.reg, hub.ann, "ann/base", {PATH: BASE}) == before
-    assert hub.read("ann/base") == BASE
-    assert hub.read("ann/tune") == TUNE
-    assert set(hub.states().values()) == {"ingested"}
-    collect(hub.reg)
-    assert is_clean(hub.reg)
-
-
-def test_a_lost_file_can_be_read_from_the_moment_of_its_commit(hub: Hub) -> None:
-    hub.lose("ann/base")
-    repair(hub.reg)
-    upload(hub.reg, hub.ann, BASE)
-    add = AddFile(PATH, sha256_of(BASE), len(BASE))
-    made = commit(hub.reg, hub.ann, "ann/base", "main", [add])
-    assert not made.changed
-    assert made.job_id is not None
-    assert hub.read("ann/base") == BASE
-    with pytest.raises(DataLost):
-        hub.read("ann/tune")
-
-
-def test_a_push_of_the_fine_tune_alone_brings_it_back_without_its_base(hub: Hub) -> None:
-    hub.lose("ann/base")
-    repair(hub.reg)
-    push_ingested(hub.reg, hub.ann, "ann/tune", {PATH: TUNE})
-    assert hub.read("ann/tune") == TUNE
-    with pytest.raises(DataLost):
-        hub.read("ann/base")
-    push_ingested(hub.reg, hub.ann, "ann/base", {PATH: BASE})
-    assert hub.read("ann/base") == BASE
-    collect(hub.reg)
-    assert is_clean(hub.reg)
-
-
-def test_frames_of_a_client_bring_it_back(hub: Hub) -> None:
-    hub.lose("ann/base")
-    repair(hub.reg)
-    send_ingested(hub.reg, hub.ann, "ann/base", BASE)
-    assert hub.read("ann/base") == BASE
-    assert hub.read("ann/tune") == TUNE
-    collect(hub.reg)
-    assert is_clean(hub.reg)
-
-
-def test_a_private_push_brings_back_what_is_public(hub: Hub) -> None:
-    hub.lose("ann/base")
-    repair(hub.reg)
-    ben = caller(hub.reg, "ben")
-    own = push_ingested(hub.reg, ben, "ben/own", {PATH: BASE}, private=True)
-    assert read_file(hub.reg, own, PATH) == BASE
-    assert hub.read("ann/tune") == TUNE
-    assert hub.read("ann/base") == BASE
-    assert is_clean(hub.reg)
-
-
-def test_a_lost_recipe_comes_back(hub: Hub) -> None:
-    with hub.reg.db.read() as session:
-        recipe = session.scalars(
-            select(File.recipe_tensor_id).where(File.sha256 == sha256_of(NOTES))
-        ).one()
-        assert recipe is not None
-        pack = locate(session, [recipe])[recipe].frames[0].pack_id
-    hub.reg.store.delete(pack_key(pack))
-    repair(hub.reg)
-    assert hub.states()[sha256_of(NOTES)] == "lost"
-    push_ingested(hub.reg, hub.ann, "ann/notes", {"notes.txt": NOTES})
-    assert hub.read("ann/notes", "notes.txt") == NOTES
-    assert is_clean(hub.reg)
-
-
-def test_gc_works_again_and_drops_nothing_that_may_come_back(hub: Hub) -> None:
+def test_gc_works_again_and_drops_nothing_that_may_come_back(hub: SmallHub) -> None:
     key = pack_key(hub.pack_of("ann/base"))
     data = hub.lose("ann/base")
     with pytest.raises(Conflict, match="fsck --repair"):
@@ -227,7 +85,7 @@ def test_gc_works_again_and_drops_nothing_that_may_come_back(hub: Hub) -> None:
     assert is_clean(hub.reg)
 
 
-def test_a_lost_model_can_be_given_up(hub: Hub) -> None:
+def test_a_lost_model_can_be_given_up(hub: SmallHub) -> None:
     hub.lose("ann/base")
     repair(hub.reg)
     for name in ("ann/base", "ann/tune"):
@@ -239,7 +97,7 @@ def test_a_lost_model_can_be_given_up(hub: Hub) -> None:
     assert read_file(hub.reg, revision, PATH) == BASE
 
 
-def test_a_lost_tensor_that_only_differences_need_is_named_too(hub: Hub) -> None:
+def test_a_lost_tensor_that_only_differences_need_is_named_too(hub: SmallHub) -> None:
     delete_repository(hub.reg, hub.ann, "ann/base")
     collect(hub.reg)
     tune = hub.revisions["ann/tune"]
@@ -257,7 +115,7 @@ def test_a_lost_tensor_that_only_differences_need_is_named_too(hub: Hub) -> None
     assert is_clean(hub.reg)
 
 
-def test_a_store_that_is_away_does_not_look_like_loss(hub: Hub) -> None:
+def test_a_store_that_is_away_does_not_look_like_loss(hub: SmallHub) -> None:
     objects = hub.reg.data_dir / "objects"
     objects.rename(objects.with_name("elsewhere"))
     with pytest.raises(StoreSeemsAway, match="3 of 3 packs are missing"):
@@ -267,21 +125,8 @@ def test_a_store_that_is_away_does_not_look_like_loss(hub: Hub) -> None:
     assert is_clean(hub.reg)
 
 
-def flip_a_block(hub: Hub, name: str) -> None:
-    """Damage the largest frame of this model, which lies in a pack with other frames."""
-    tensors = [each.id for each in stored_tensors(hub.reg, hub.revisions[name]).values()]
-    with hub.reg.db.read() as session:
-        frame = session.scalars(
-            select(Frame).where(Frame.tensor_id.in_(tensors)).order_by(Frame.length.desc())
-        ).first()
-    assert frame is not None
-    data = bytearray(contents(hub.reg, pack_key(frame.pack_id)))
-    data[frame.offset + parse_header(data[frame.offset :]).prefix_length + 9] ^= 4
-    hub.reg.store.put(pack_key(frame.pack_id), [bytes(data)])
-
-
-def test_only_the_damaged_tensors_of_a_damaged_pack_are_lost(hub: Hub) -> None:
-    flip_a_block(hub, "ann/base")
+def test_only_the_damaged_tensors_of_a_damaged_pack_are_lost(hub: SmallHub) -> None:
+    hub.flip_a_block("ann/base")
     assert repair(hub.reg) == Repaired()  # nobody has read the data yet
     done = repair(hub.reg, read_data=True)
     assert (done.damaged_packs, done.lost_tensors) == (1, 1)
@@ -292,7 +137,7 @@ def test_only_the_damaged_tensors_of_a_damaged_pack_are_lost(hub: Hub) -> None:
     assert is_clean(hub.reg)
 
 
-def test_a_pack_cut_short_keeps_what_can_be_read(hub: Hub) -> None:
+def test_a_pack_cut_short_keeps_what_can_be_read(hub: SmallHub) -> None:
     key = pack_key(hub.pack_of("ann/base"))
     data = contents(hub.reg, key)
     hub.reg.store.put(key, [data[: len(data) // 2]])
@@ -318,7 +163,7 @@ def run_fsck(reg: Registry, *options: str) -> Result:
     return CliRunner().invoke(maintenance.fsck, arguments, catch_exceptions=False)
 
 
-def test_the_command_says_what_it_marked_and_what_is_lost(hub: Hub) -> None:
+def test_the_command_says_what_it_marked_and_what_is_lost(hub: SmallHub) -> None:
     hub.lose("ann/base")
     before = run_fsck(hub.reg)
     assert before.exit_code == 1
@@ -333,7 +178,7 @@ def test_the_command_says_what_it_marked_and_what_is_lost(hub: Hub) -> None:
     assert {each["code"] for each in again["findings"]} == {"file_lost"}
 
 
-def test_the_command_refuses_a_store_that_seems_away(hub: Hub) -> None:
+def test_the_command_refuses_a_store_that_seems_away(hub: SmallHub) -> None:
     for item in list(hub.reg.store.list("")):
         hub.reg.store.delete(item.key)
     refused = run_fsck(hub.reg, "--repair")
@@ -344,7 +189,7 @@ def test_the_command_refuses_a_store_that_seems_away(hub: Hub) -> None:
     assert set(hub.states().values()) == {"lost"}
 
 
-def test_a_base_that_is_lost_is_not_chosen_as_a_base(hub: Hub) -> None:
+def test_a_base_that_is_lost_is_not_chosen_as_a_base(hub: SmallHub) -> None:
     hub.lose("ann/base")
     repair(hub.reg)
     other = tiny.to_file(tiny.finetune(2e-5))
@@ -364,9 +209,9 @@ def test_a_base_that_is_lost_is_not_chosen_as_a_base(hub: Hub) -> None:
         "repair.tensors.after_commit",
     ],
 )
-def test_a_repair_that_is_killed_can_be_repeated(hub: Hub, failpoint: str) -> None:
+def test_a_repair_that_is_killed_can_be_repeated(hub: SmallHub, failpoint: str) -> None:
     hub.lose("ann/base")
-    flip_a_block(hub, "ann/tune")
+    hub.flip_a_block("ann/tune")
     command = [sys.executable, "-m", "deltahub.client.cli.main", "fsck", "--repair", "--read-data"]
     command += ["--data-dir", str(hub.reg.data_dir)]
     died = subprocess.run(
@@ -383,7 +228,7 @@ def test_a_repair_that_is_killed_can_be_repeated(hub: Hub, failpoint: str) -> No
     assert is_clean(hub.reg)
 
 
-def test_a_missing_pack_is_found_before_the_hub_says_that_it_has_a_file(hub: Hub) -> None:
+def test_a_missing_pack_is_found_before_the_hub_says_that_it_has_a_file(hub: SmallHub) -> None:
     hub.lose("ann/base")
     asked = [(sha256_of(data), len(data)) for data in (TUNE, NOTES)]
     assert query_and_keep(hub.reg, hub.ann, "ann/tune", asked) == [sha256_of(NOTES)]
@@ -392,7 +237,7 @@ def test_a_missing_pack_is_found_before_the_hub_says_that_it_has_a_file(hub: Hub
         commit(hub.reg, hub.ann, "ann/tune", "main", [CopyFile("copy", sha256_of(TUNE))])
 
 
-def test_a_query_does_not_take_a_store_that_is_away_for_a_loss(hub: Hub) -> None:
+def test_a_query_does_not_take_a_store_that_is_away_for_a_loss(hub: SmallHub) -> None:
     objects = hub.reg.data_dir / "objects"
     objects.rename(objects.with_name("elsewhere"))
     for ask in (

@@ -21,6 +21,7 @@ from deltahub.registry.db.columns import Id, UtcDateTime
 from deltahub.registry.db.columns import utc_now as utc_now
 
 PUBLIC_DOMAIN_KEY = "public"
+_IS_LOST = text("lost IS NOT NULL")
 
 
 class Base(DeclarativeBase):
@@ -207,12 +208,7 @@ class Tensor(Base):
     __tablename__ = "tensors"
     __table_args__ = (
         UniqueConstraint("domain_id", "hash"),
-        Index(
-            "ix_tensors_lost",
-            "lost",
-            sqlite_where=text("lost IS NOT NULL"),
-            postgresql_where=text("lost IS NOT NULL"),
-        ),
+        Index("ix_tensors_lost", "lost", sqlite_where=_IS_LOST, postgresql_where=_IS_LOST),
     )
     id: Mapped[int] = mapped_column(Id, primary_key=True)
     domain_id: Mapped[int] = mapped_column(ForeignKey("domains.id"))
