@@ -1,6 +1,7 @@
 """Signed links and tokens."""
 
 import stat
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,6 +24,19 @@ def test_it_is_good_for_one_purpose_only_and_until_its_end(tmp_path: Path) -> No
         signer.verify("download", signer.sign("upload", {"user": 7}, 60))
     with pytest.raises(Unauthorized, match="expired"):
         signer.verify("upload", signer.sign("upload", {"user": 7}, -1))
+
+
+def test_it_is_not_good_for_years_because_the_clock_was_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signer = Signer.of_folder(tmp_path)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 3e8)
+    token = signer.sign("download", {}, 60)
+    signer.verify("download", token)
+    monkeypatch.setattr(time, "time", lambda: now)
+    with pytest.raises(Unauthorized, match="ask the hub for a new one"):
+        signer.verify("download", token)
 
 
 def test_no_byte_of_it_can_be_changed(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ _TOKEN: Final = "token"
 _NO_TOKEN: Final = ""
 KEY_FILE: Final = "signing.key"
 _KEY_BYTES: Final = 32
+_CLOCK_SLACK_S: Final = 300
 
 
 class Signer:
@@ -50,12 +51,14 @@ class Signer:
 
     def sign(self, purpose: str, claims: Claims, ttl_s: float) -> str:
         """Return a token of URL-safe characters that is valid for ttl_s seconds."""
-        payload = json.dumps({**claims, "exp": int(time.time() + ttl_s)}, separators=(",", ":"))
+        now = time.time()
+        times = {"iat": int(now), "exp": int(now + ttl_s)}
+        payload = json.dumps({**claims, **times}, separators=(",", ":"))
         body = _text(payload.encode())
         return f"{body}.{_text(self._mac(purpose, body))}"
 
     def verify(self, purpose: str, token: str) -> dict[str, str | int]:
-        """Return the signed claims, with `exp` in Unix seconds.
+        """Return the signed claims, with `iat` (signed at) and `exp` (the end) in Unix seconds.
 
         Raises Unauthorized if the token was not signed here for this purpose, or has expired.
         """
@@ -64,7 +67,9 @@ class Signer:
         if not hmac.compare_digest(mac.encode(), expected.encode()):
             raise Unauthorized("this link or token was not made by this hub, or was changed")
         claims: dict[str, str | int] = json.loads(base64.urlsafe_b64decode(body + "=="))
-        if int(claims["exp"]) <= time.time():
+        now = time.time()
+        # One that was signed while the clock was ahead would be valid until that date.
+        if int(claims["exp"]) <= now or int(claims.get("iat", 0)) > now + _CLOCK_SLACK_S:
             raise Unauthorized("this link or token has expired; ask the hub for a new one")
         return claims
 

@@ -56,7 +56,7 @@ from deltahub.registry.names import (
 )
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
-from deltahub.registry.uploads.presence import mark_missing
+from deltahub.registry.uploads.known_files import mark_missing
 
 __all__ = [
     "AddFile", "CommitResult", "CopyFile", "DeleteFile", "DeleteFolder", "EntryInfo", "Operation",
@@ -361,3 +361,18 @@ def _enqueue_ingest(session: WriteSession, revision: Revision, tree: Tree) -> No
     job_id = ingest_jobs.enqueue_ingest(session, revision, sum(landed.values()))
     if landed:
         revision.ingest_job_id = job_id
+
+
+def ingest_again(reg: Registry, caller: Caller | None, name: str, revision: str) -> None:
+    """Enqueue the ingest of a revision again if it failed or was cancelled.
+
+    For clients that send no commit when no file changed.
+    """
+    with reg.db.read() as session:
+        repository = load_repository(session, caller, name, "write")
+        if not ingest_jobs.has_failed(session, resolve_revision(session, repository, revision)):
+            return
+    with reg.db.write() as session:
+        repository = load_repository(session, caller, name, "write")
+        found = resolve_revision(session, repository, revision)
+        ingest_jobs.job_to_wait_for(session, found)

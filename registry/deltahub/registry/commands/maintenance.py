@@ -4,13 +4,16 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
 from deltahub.registry.commands.errors import EXIT_REFUSED
 from deltahub.registry.commands.folder import folder_to_read, opened_folder, readers_kept_out
 from deltahub.registry.commands.options import data_dir_option, json_option
+from deltahub.registry.maintenance import clock
 from deltahub.registry.maintenance.fsck import run
 from deltahub.registry.maintenance.fsck.findings import CODES
 from deltahub.registry.maintenance.fsck.repair import Repaired, repair
@@ -35,6 +38,11 @@ _CODES = "\n".join(f"  {code}: {meaning}" for code, meaning in CODES.items())
     "(DELTAHUB_HOLD_TTL_S).",
 )  # fmt: skip
 @click.option("--delete-unknown", is_flag=True, help="Also delete objects that no row knows.")
+@click.option(
+    "--clock-was-ahead", is_flag=True,
+    help="Trust this machine's clock, and set dates in the future to now. First make sure that the "
+    "clock is right: with a wrong one, running pushes and downloads may break.",
+)  # fmt: skip
 @data_dir_option
 @json_option
 def gc(
@@ -42,6 +50,7 @@ def gc(
     lease_s: float | None,
     grace_s: float | None,
     delete_unknown: bool,
+    clock_was_ahead: bool,
     data_dir: Path,
     as_json: bool,
 ) -> None:
@@ -56,14 +65,26 @@ def gc(
         open_folder(Settings(data_dir=data_dir)) as reg,
         readers_kept_out(reg, lease_s if is_applied else None),
     ):
-        plan = plan_gc(reg, lease_s=lease_s, grace_s=grace_s)
+        make_plan = partial(
+            plan_gc, reg, lease_s=lease_s, grace_s=grace_s, clock_was_ahead=clock_was_ahead
+        )
+        plan = make_plan()
+        n_ahead = clock.count_ahead(reg) if clock_was_ahead else 0
         outcome = None
         if is_applied and not plan.doubts:
+            if n_ahead:
+                n_ahead = clock.set_to_now(reg)
+                plan = make_plan()
             outcome = apply_gc(reg, plan, delete_unknown=delete_unknown)
     if as_json:
-        data = {"plan": plan.as_dict(), "outcome": outcome and outcome.as_dict()}
+        data: dict[str, Any] = {"plan": plan.as_dict(), "outcome": outcome and outcome.as_dict()}
+        if clock_was_ahead:
+            data["dates_ahead"] = n_ahead
         click.echo(json.dumps(data, indent=2))
     else:
+        if clock_was_ahead:
+            verb = "to set" if outcome is None else "set"
+            click.echo(f"dates in the future {verb} to now: {n_ahead}")
         lines = [*plan_lines(plan), *(_outcome_lines(outcome) if outcome is not None else ())]
         if outcome is None and not plan.doubts:
             lines.append("nothing was changed; --apply carries the plan out")

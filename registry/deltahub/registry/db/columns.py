@@ -1,9 +1,10 @@
-"""Types of columns that SQLite and PostgreSQL store alike."""
+"""The base of all tables, and types of columns that SQLite and PostgreSQL store alike."""
 
 from datetime import UTC, datetime
 
-from sqlalchemy import BigInteger, DateTime, Integer, TypeDecorator
+from sqlalchemy import BigInteger, DateTime, Integer, MetaData, TypeDecorator
 from sqlalchemy.engine import Dialect
+from sqlalchemy.orm import DeclarativeBase
 
 # SQLite increments ids automatically only for the type INTEGER; PostgreSQL needs 64 bits.
 Id = BigInteger().with_variant(Integer, "sqlite")
@@ -26,3 +27,14 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 def utc_now() -> datetime:
     return datetime.now(UTC)
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(column_0_N_label)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )

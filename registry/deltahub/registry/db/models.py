@@ -9,30 +9,19 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     LargeBinary,
-    MetaData,
     String,
     Text,
     UniqueConstraint,
     text,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import Mapped, mapped_column
 
+from deltahub.registry.db.columns import Base as Base
 from deltahub.registry.db.columns import Id, UtcDateTime
 from deltahub.registry.db.columns import utc_now as utc_now
 
 PUBLIC_DOMAIN_KEY = "public"
 _IS_LOST = text("lost IS NOT NULL")
-
-
-class Base(DeclarativeBase):
-    metadata = MetaData(
-        naming_convention={
-            "ix": "ix_%(column_0_N_label)s",
-            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-            "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
-            "pk": "pk_%(table_name)s",
-        }
-    )
 
 
 class User(Base):

@@ -27,6 +27,8 @@ from deltahub.registry.storage.keys import check_key, check_prefix
 
 # A temporary file of this age in seconds is deleted, because its put must have been killed.
 LEFTOVER_AGE_S = 86400.0
+# A time further in the future than this was written by a clock that was ahead.
+CLOCK_SLACK_S = 300.0
 # No key may begin with a dot, so this folder cannot hold an object.
 _TEMPORARY = ".tmp"
 _COPY_BYTES = 1 << 20
@@ -66,7 +68,7 @@ class FileStore:
             return
         with translated(str(root)):
             self._folders.ensure(self._temporary)
-            self._remove_leftovers(time.time() - LEFTOVER_AGE_S)
+            self._remove_leftovers(time.time())
 
     def put(self, key: str, chunks: Iterable[Buffer], *, create_only: bool = False) -> None:
         target = self._path(key)
@@ -231,11 +233,14 @@ class FileStore:
     def _path(self, key: str) -> Path:
         return self.root / check_key(key)
 
-    def _remove_leftovers(self, older_than: float) -> None:
+    def _remove_leftovers(self, now: float) -> None:
         for path in self._temporary.iterdir():
             with suppress(FileNotFoundError):  # another process deleted it
-                if path.stat().st_mtime < older_than:
+                written_at = path.stat().st_mtime
+                if written_at < now - LEFTOVER_AGE_S:
                     self._disk.unlink(path)
+                elif written_at > now + CLOCK_SLACK_S:
+                    os.utime(path, (now, now))  # the clock was ahead: its age counts from now
 
 
 def _chunks_of(path: Path) -> Iterator[bytes]:

@@ -24,9 +24,9 @@ from deltahub.registry.errors import (
 from deltahub.registry.jobs import queue
 from deltahub.registry.packs.holds import hold_for_job, hold_for_user, release_job
 from deltahub.registry.registry import Registry
+from deltahub.registry.uploads.known_files import mark_missing
 from deltahub.registry.uploads.known_tensors import find_readable
 from deltahub.registry.uploads.landing import LandingStatus, receive
-from deltahub.registry.uploads.presence import mark_missing
 
 JOB_KIND = "prove_recipe"
 

@@ -14,7 +14,7 @@ from deltahub.registry.db.models import Repository, XetRange, Xorb, utc_now
 from deltahub.registry.db.session import Database, ReadSession
 from deltahub.registry.errors import Unavailable
 from deltahub.registry.registry import Registry
-from deltahub.registry.uploads.presence import mark_missing
+from deltahub.registry.uploads.known_files import mark_missing
 from deltahub.registry.xet.epochs import repository_at
 from deltahub.registry.xet.shard import response_bytes, response_shard
 from deltahub.registry.xet.xorb import ENTRY_BYTES, XorbIndex

@@ -18,7 +18,8 @@ from deltahub.codecs.frames.pack import live_pack_bytes
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.expressions import total
 from deltahub.registry.db.integrity import file_damage
-from deltahub.registry.db.models import File, Frame, Landing, Pack, XetRange, Xorb, utc_now
+from deltahub.registry.db.models import Frame, Landing, Pack, XetRange, Xorb, utc_now
+from deltahub.registry.maintenance.clock import dates_ahead
 from deltahub.registry.maintenance.gc.candidates import Candidates, Waiting
 from deltahub.registry.maintenance.gc.conditions import (
     Moment,
@@ -32,8 +33,6 @@ from deltahub.registry.storage.keys import landing_key, pack_key, xorb_key
 
 # A pack with a smaller live share than this is repacked: its live frames are copied.
 REPACK_BELOW = 0.7
-# Rows dated further in the future than this show that the clock is wrong, so ages are wrong too.
-CLOCK_SLACK = timedelta(minutes=5)
 # A younger local file may belong to a running process (docs/cli.md).
 LEFTOVER_AGE = timedelta(days=1)
 
@@ -104,11 +103,18 @@ class Plan:
         return {**asdict(self), **totals}
 
 
-def plan_gc(reg: Registry, *, lease_s: float | None = None, grace_s: float | None = None) -> Plan:
+def plan_gc(
+    reg: Registry,
+    *,
+    lease_s: float | None = None,
+    grace_s: float | None = None,
+    clock_was_ahead: bool = False,
+) -> Plan:
     """The plan of a collection at this moment. Changes nothing.
 
     lease_s: seconds that condemned packs are kept for readers (default: settings.read_lease_s).
     grace_s: seconds that unreferenced rows are kept (default: settings.hold_ttl_s).
+    clock_was_ahead: rows of the future are no doubt, because the operator trusts the clock.
     """
     settings = reg.settings
     moment = moment_now(
@@ -119,7 +125,8 @@ def plan_gc(reg: Registry, *, lease_s: float | None = None, grace_s: float | Non
     objects = {item.key: item.size for item in reg.store.list("")}
     with reg.db.read() as session:
         doubts += _damage_doubts(reg)
-        doubts += _clock_doubts(session, moment)
+        if not clock_was_ahead:
+            doubts += _clock_doubts(session, moment)
         doubts += _missing_objects(session, reg.store, objects)
         candidates = Candidates(session, moment)
         files = candidates.files()
@@ -237,13 +244,12 @@ def _damage_doubts(reg: Registry) -> Iterator[str]:
 
 
 def _clock_doubts(session: Session, moment: Moment) -> Iterator[str]:
-    for table in (Pack, Landing, File, Xorb):
-        newest = session.scalar(select(func.max(table.created_at)))
-        if newest is not None and newest > moment.now + CLOCK_SLACK:
-            yield (
-                f"{table.__tablename__} has a row made at {newest.isoformat()}, but this machine's "
-                f"clock says {moment.now.isoformat()}: set the clock, then run gc again"
-            )
+    for table, newest in dates_ahead(session, moment.now):
+        yield (
+            f"{table} has a row of {newest:%F %T} UTC, but this machine's clock says "
+            f"{moment.now:%F %T}: if the clock is wrong, set it and run gc again; if it is right "
+            "and was ahead before, run gc with --clock-was-ahead"
+        )
 
 
 def _missing_objects(session: Session, store: Store, objects: dict[str, int]) -> Iterator[str]:

@@ -15,9 +15,8 @@ from starlette.responses import JSONResponse
 from deltahub.registry import cancellation
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.repositories import load_repository
-from deltahub.registry.catalog.commit import CommitResult, commit
+from deltahub.registry.catalog.commit import CommitResult, commit, ingest_again
 from deltahub.registry.catalog.entries import EntryInfo, entries_at
-from deltahub.registry.catalog.failed_ingest import ingest_again
 from deltahub.registry.catalog.operations import (
     AddFile,
     CopyFile,
@@ -32,8 +31,8 @@ from deltahub.registry.catalog.refs import (
 )
 from deltahub.registry.errors import InvalidRequest, LimitExceeded
 from deltahub.registry.names import LFS_BYTES, entry_mode, quoted, validate_path
+from deltahub.registry.uploads.known_files import mark_missing
 from deltahub.registry.uploads.preflight import check_sizes
-from deltahub.registry.uploads.presence import mark_missing
 from deltahub.registry.uploads.small_files import SmallFiles
 from deltahub.server.body_limits import BoundedRoute, streams_body
 from deltahub.server.cards.declared_base import BASE_FILES, declared_base
