@@ -19,6 +19,7 @@ from deltahub.registry.db.models import (
     Entry,
     FileTensor,
     Hold,
+    Job,
     Repository,
     Revision,
     Tensor,
@@ -26,6 +27,7 @@ from deltahub.registry.db.models import (
     utc_now,
 )
 from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.jobs import queue
 from deltahub.registry.reencode.survey import tensors_of
 
 # The repository that names the delta, and one that names the base.
@@ -36,9 +38,9 @@ _Holder = aliased(Repository)
 def find_dependents(session: ReadSession, repository: Repository) -> set[int]:
     """Rows of the deltas that must be stored without tensors of the repository, before it leaves.
 
-    A revision outside names them, or a client holds them for a repository outside. Outside are
-    public repositories and those of other namespaces. The result also has deltas of tensors that
-    only this repository's namespace or no revision names, and that are themselves such deltas.
+    A revision outside names them, or a client or a job holds them for a repository outside. Outside
+    are public repositories and those of other namespaces. Deltas of deltas count too, if nobody
+    outside may read the deltas between.
     """
     return {tensor for found in _levels(session, repository) for tensor in found}
 
@@ -149,15 +151,19 @@ def _is_readable_outside(repository: Repository) -> ColumnElement[bool]:
     )
     may_not_read_base = ~exists(base.correlate(TensorBase, _Reader))
     named = _names(FileTensor.tensor_id == TensorBase.tensor_id)
-    held = (
-        select(Hold.tensor_id)
-        .join(_Reader, _Reader.id == Hold.repository_id)
-        .where(Hold.tensor_id == TensorBase.tensor_id, Hold.expires_at > utc_now())
+    held = select(Hold.tensor_id).where(Hold.tensor_id == TensorBase.tensor_id)
+    held_by_client = held.join(_Reader, _Reader.id == Hold.repository_id).where(
+        Hold.expires_at > utc_now()
+    )
+    held_by_job = (
+        held.join(Job, Job.id == Hold.job_id)
+        .join(_Reader, _Reader.id == Job.repository_id)
+        .where(Job.state.in_(queue.ACTIVE))
     )
     return or_(
         *(
             exists(query.where(_is_outside(repository), may_not_read_base).correlate(TensorBase))
-            for query in (named, held)
+            for query in (named, held_by_client, held_by_job)
         )
     )
 

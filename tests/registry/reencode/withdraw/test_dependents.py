@@ -116,6 +116,27 @@ def test_an_earlier_revision_does_not_leave_through_a_later_one_that_is_public_e
     assert is_clean(reg)
 
 
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_delta_of_a_delta_that_nobody_outside_may_read_counts(
+    reg: Registry, ann: Caller, bob: Caller, change: Change
+) -> None:
+    """bob pushes bytes that the hub has already, as a delta of a delta of the base."""
+    base = push_ingested(reg, ann, "ann/base", {PATH: BASE})
+    push_ingested(reg, ann, "ann/first", {PATH: tune(2e-5)}, base="ann/base")
+    push_ingested(reg, ann, "ann/second", {PATH: tune(3e-5)}, base="ann/first")
+    assert withdraw(reg, ann, "ann/second", "private") is None
+    assert withdraw(reg, ann, "ann/first", "private") is None
+    pushed = push_ingested(reg, bob, "bob/pushed", {PATH: tune(3e-5)})
+    rows = frozenset(stored.id for stored in stored_tensors(reg, base).values())
+    made = Models(base, rows, {"bob/pushed": pushed})
+    assert max(stored.depth for stored in stored_tensors(reg, pushed).values()) == 2
+    assert needs_base(reg, made, "bob/pushed")
+    assert withdraw_now(reg, ann, "ann/base", change) is not None
+    assert not needs_base(reg, made, "bob/pushed")
+    assert read_file(reg, pushed, PATH) == tune(3e-5)
+    assert is_clean(reg)
+
+
 def test_only_models_that_the_caller_may_read_are_counted(
     reg: Registry, ann: Caller, bob: Caller
 ) -> None:

@@ -14,13 +14,14 @@ from deltahub.registry.catalog.repositories import get_repository
 from deltahub.registry.db.models import Job
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import Forbidden, RegistryError, RepositoryNotFound, StorageFull
+from deltahub.registry.ingest.pipeline import Ingest
 from deltahub.registry.jobs import queue
 from deltahub.registry.jobs.requests import cancel_job, error_of, get_job
 from deltahub.registry.packs.writer import PackSpool
 from deltahub.registry.reencode.withdraw import Change, WithdrawJob, withdraw
 from support.registry.collecting import is_clean
 from support.registry.ingested import push_ingested, read_file, run_replans
-from support.registry.opened import caller, opened_registry
+from support.registry.opened import caller, opened_registry, push
 from support.registry.withdrawing import (
     CHANGES,
     OUTSIDE,
@@ -107,6 +108,32 @@ def test_deltas_that_come_meanwhile_are_stored_without_it_too(
     run_replans(reg)
     assert not any(needs_base(reg, models, name) for name in (*OUTSIDE, "bob/late"))
     assert read_file(reg, late, PATH) == tune(6e-5)
+    check_files(reg, models)
+
+
+def test_a_delta_whose_file_is_not_finished_counts(
+    reg: Registry, ann: Caller, bob: Caller, models: Models
+) -> None:
+    """No file refers to it yet; the ingest holds it."""
+    pushed = push(reg, bob, "bob/late", {PATH: tune(6e-5)}, base="ann/base")
+    assert pushed.job_id is not None
+    with reg.db.write() as session:
+        assert queue.mark_running(session, pushed.job_id)
+        revision = session.get_one(Job, pushed.job_id).payload["revision_id"]
+    ingest = Ingest(reg, FileReader(reg), revision, pushed.job_id)
+    for file_ids in ingest.pending_files():
+        ingest.scan(file_ids)
+    while ingest.store_next_pack():
+        pass
+    work = begun(reg, ann)
+    while not work.step(SILENT).is_last:
+        pass
+    for file_ids in ingest.pending_files():
+        ingest.finish(file_ids)
+    ingest.release()
+    models.tunes["bob/late"] = revision
+    assert not needs_base(reg, models, "bob/late")
+    assert read_file(reg, revision, PATH) == tune(6e-5)
     check_files(reg, models)
 
 
