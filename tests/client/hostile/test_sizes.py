@@ -1,4 +1,4 @@
-"""A hub that announces more than it sends, or sends too much: bounded memory and disk."""
+"""A hub that announces more than it sends, or sends too much: memory and disk stay bounded."""
 
 import resource
 import subprocess

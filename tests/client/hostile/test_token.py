@@ -55,6 +55,6 @@ def test_a_token_of_the_environment_without_a_hub_goes_where_the_user_says(
 
 
 def test_an_address_with_a_password_is_refused_and_not_shown() -> None:
-    with pytest.raises(InvalidArgument, match="no user name or password") as refused:
+    with pytest.raises(InvalidArgument, match="holds a user, a password or a query") as refused:
         Hub("http://ann:secret@127.0.0.1:1")
     assert "secret" not in str(refused.value)
