@@ -45,8 +45,8 @@ def mark_missing(reg: Registry, hashes: Iterable[str]) -> bool:
 def _packs_of(session: ReadSession, hashes: Iterable[str]) -> set[str]:
     """The live packs that are needed to rebuild these files."""
     tensors: set[int] = set()
-    for batch in batches(hashes):
-        files = select(File.id).where(File.sha256.in_(batch), File.state == "ingested")
+    for part in batches(hashes):
+        files = select(File.id).where(File.sha256.in_(part), File.state == "ingested")
         tensors.update(
             session.scalars(select(FileTensor.tensor_id).where(FileTensor.file_id.in_(files)))
         )
