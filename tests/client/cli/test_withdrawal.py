@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from deltahub.client import Hub, RepositoryNotFound
-from support.models.model_folders import base_tensors, contents, tuned_tensors, write_model
+from support.models.model_folders import contents, write_model
+from support.models.tiny_models import base, finetune
 from support.service.client_process import deltahub
 from support.service.hub import RunningHub
 
@@ -29,11 +29,11 @@ def test_others_are_stored_without_a_base_before_it_is_gone(
     command: str, hub_server: RunningHub, hub: Hub, name: str, tmp_path: Path,
     other_machine: Callable[[], Path], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    dtype = torch.float32 if command == "rm" else torch.bfloat16  # the tests share one hub
+    seed = 41 if command == "rm" else 42  # no other test on this hub has these weights
     tuner = f"tuner-{command}"
-    base = write_model(tmp_path / "base", base_tensors(dtype))
-    tuned = write_model(tmp_path / "tuned", tuned_tensors(dtype=dtype))
-    hub.push(base, name)
+    base_folder = write_model(tmp_path / "base", base(seed))
+    tuned = write_model(tmp_path / "tuned", finetune(1e-4, seed))
+    hub.push(base_folder, name)
     with Hub(hub_server.url, hub_server.user(tuner)) as other:
         other.push(tuned, f"{tuner}/tuned", base=name)
         secret = {tensor["id"] for tensor in plan(hub_server, name)}
