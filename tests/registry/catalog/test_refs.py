@@ -5,13 +5,20 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from deltahub.registry import Caller, Registry
 from deltahub.registry.access.repositories import load_repository
-from deltahub.registry.catalog.refs import create_ref, delete_ref, list_refs
+from deltahub.registry.catalog.refs import KINDS, PAGE_REFS, create_ref, delete_ref, ref_pages
+from deltahub.registry.catalog.repositories import delete_repository
 from deltahub.registry.db.models import Ref
-from deltahub.registry.errors import Conflict, InvalidName, InvalidRequest, RevisionNotFound
+from deltahub.registry.errors import (
+    Conflict,
+    InvalidName,
+    InvalidRequest,
+    RepositoryNotFound,
+    RevisionNotFound,
+)
 from support.registry.commits import NAME, files, revision
 from support.registry.opened import caller, opened_registry, push, sha256_of
 
@@ -33,7 +40,8 @@ def test_refs_are_made_listed_and_removed(reg: Registry, alice: Caller) -> None:
     with pytest.raises(Conflict):
         create_ref(reg, alice, NAME, "tag", "v1", "main")
     with reg.db.read() as session:
-        refs = list_refs(session, load_repository(session, None, NAME))
+        repository = load_repository(session, None, NAME)
+    refs = [ref for kind in KINDS for page in ref_pages(reg, repository, kind) for ref in page]
     assert [(r.kind, r.name, r.commit) for r in refs] == [
         ("branch", "main", head),
         ("tag", "v1", head),
@@ -46,6 +54,25 @@ def test_refs_are_made_listed_and_removed(reg: Registry, alice: Caller) -> None:
     for wrong in ("", "a..b", "/a", "a/", "a//b", "a b", "-a", "x.lock", "0" * 40, "x" * 251):
         with pytest.raises(InvalidName):
             create_ref(reg, alice, NAME, "tag", wrong, "main")
+
+
+def test_more_refs_than_a_page_has_are_listed_once_each(reg: Registry, alice: Caller) -> None:
+    push(reg, alice, NAME, {"a": b"1"})
+    with reg.db.write() as session:
+        repository = load_repository(session, None, NAME)
+        (head,) = session.scalars(select(Ref.revision_id))
+        names = [f"v{number:05}" for number in range(2 * PAGE_REFS)]
+        session.add_all(
+            Ref(repository_id=repository.id, kind="tag", name=name, revision_id=head)
+            for name in names
+        )
+    pages = list(ref_pages(reg, repository, "tag"))
+    assert [ref.name for page in pages for ref in page] == names
+    listed = ref_pages(reg, repository, "tag")
+    next(listed)
+    delete_repository(reg, alice, NAME)
+    with pytest.raises(RepositoryNotFound):
+        next(listed)
 
 
 def test_a_name_is_a_branch_or_a_tag_and_never_both(reg: Registry, alice: Caller) -> None:

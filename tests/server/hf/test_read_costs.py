@@ -235,3 +235,10 @@ def test_a_header_is_parsed_as_a_header(hub: RunningHub) -> None:
         hub.commit(name, {"i.json": odd}, token=token)
         refused = hub.call("GET", f"/api/models/{name}/safetensors-metadata/i.json")
         assert refused.status == 422
+
+
+def test_a_search_has_a_most_of_words(hub: RunningHub) -> None:
+    assert get(hub, f"/api/models?search={'+'.join(['nowhere'] * 20)}").json() == []
+    refused = hub.call("GET", f"/api/models?search={'+'.join('a' * 5000)}")
+    assert refused.status == 400
+    assert "5000 words, and at most 20" in refused.headers["X-Error-Message"]

@@ -7,6 +7,7 @@ from typing import Final
 
 from sqlalchemy import Select, func, select
 
+from deltahub.registry import cancellation
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.expressions import total
 from deltahub.registry.db.models import Entry, File, Repository, Revision
@@ -133,6 +134,7 @@ def used_storage(session: ReadSession, repository: Repository) -> UsedStorage:
     known = _KNOWN.get(key)
     if known is not None:
         return UsedStorage(known, 0)
+    cancellation.check()
     files = (
         select(Entry.file_id, func.count().label("uses"))
         .join(Revision, Revision.id == Entry.revision_id)

@@ -1,21 +1,24 @@
 """Branches and tags, and the lookup of revisions by name."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sqlalchemy import delete, exists, select
 
+from deltahub.registry import cancellation
 from deltahub.registry.access import audit
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.permissions import full_name
 from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
 from deltahub.registry.db.models import Ref, Repository, Revision
 from deltahub.registry.db.session import ReadSession
-from deltahub.registry.errors import Conflict, InvalidRequest, RevisionNotFound
+from deltahub.registry.errors import Conflict, InvalidRequest, RepositoryNotFound, RevisionNotFound
 from deltahub.registry.names import quoted, validate_ref
 from deltahub.registry.registry import Registry
 
 KINDS = ("branch", "tag")
+PAGE_REFS = 1000
 MIN_PREFIX = 7
 _HEX = re.compile(r"[0-9a-f]{7,40}")
 
@@ -60,15 +63,30 @@ def find_ref(session: ReadSession, repository: Repository, kind: str, name: str)
     )
 
 
-def list_refs(session: ReadSession, repository: Repository) -> list[RefInfo]:
-    """All branches, then all tags, by name."""
+def ref_pages(reg: Registry, repository: Repository, kind: str) -> Iterator[list[RefInfo]]:
+    """All branches or all tags by name, PAGE_REFS at a time, each page as it is when it is read.
+
+    RepositoryNotFound if the repository is deleted before the end.
+    """
     query = (
         select(Ref.kind, Ref.name, Revision.commit)
         .join(Revision, Revision.id == Ref.revision_id)
-        .where(Ref.repository_id == repository.id)
-        .order_by(Ref.kind, Ref.name)
+        .where(Ref.repository_id == repository.id, Ref.kind == kind)
+        .order_by(Ref.name)
+        .limit(PAGE_REFS)
     )
-    return [RefInfo(*row) for row in session.execute(query)]
+    page = query
+    while True:
+        cancellation.check()
+        with reg.db.read() as session:
+            now = session.get(Repository, repository.id)
+            if now is None or now.created_at != repository.created_at:
+                raise RepositoryNotFound("the repository has been deleted")
+            found = [RefInfo(*row) for row in session.execute(page)]
+        yield found
+        if len(found) < PAGE_REFS:
+            return
+        page = query.where(Ref.name > found[-1].name)
 
 
 def create_ref(

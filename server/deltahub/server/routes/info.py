@@ -8,7 +8,7 @@ from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.routes.files import RevisionQuery
 from deltahub.server.schemas.info import BaseReportOut, FileReportOut, InfoOut, TotalsOut
-from deltahub.server.streaming.long_answers import json_with_list
+from deltahub.server.streaming.long_answers import json_with_lists
 from deltahub.server.turns import reads
 
 router = APIRouter(
@@ -33,4 +33,6 @@ def get_info(
     fields = InfoOut(commit=report.commit, files=[], totals=totals, base=base)
     shown = fields.model_dump(mode="json", exclude={"files"})
     files = ([FileReportOut.model_validate(file).model_dump(mode="json")] for file in report.files)
-    return Response(b"".join(json_with_list(shown, "files", files)), media_type="application/json")
+    return Response(
+        b"".join(json_with_lists(shown, {"files": files})), media_type="application/json"
+    )

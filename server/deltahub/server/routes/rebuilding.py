@@ -13,7 +13,7 @@ from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.routes.files import RevisionQuery, find_file
 from deltahub.server.schemas.transfer import FramesIn, RecipePlanOut
 from deltahub.server.streaming.client_slots import client_key
-from deltahub.server.streaming.long_answers import json_with_list
+from deltahub.server.streaming.long_answers import json_with_lists
 from deltahub.server.turns import reads
 
 router = APIRouter(
@@ -40,7 +40,7 @@ def get_recipe(
     plan = plan_download(hub.registry, hub.reader, caller, entry.file)
     fields = {"recipe": plan.recipe.hex(), "size": plan.size, "sha256": plan.sha256}
     tensors = ([_planned(tensor)] for tensor in plan.tensors)
-    text = b"".join(json_with_list(fields, "tensors", tensors))
+    text = b"".join(json_with_lists(fields, {"tensors": tensors}))
     return Response(text, media_type="application/json")
 
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from deltahub.registry.access.caller import Caller
@@ -23,6 +23,8 @@ from deltahub.server.schemas.repositories import (
     VisibilityIn,
     WithdrawalOut,
 )
+from deltahub.server.streaming.client_slots import client_key
+from deltahub.server.streaming.long_answers import answer_in_pieces, json_with_lists
 from deltahub.server.turns import reads
 
 router = APIRouter(route_class=BoundedRoute, prefix="/repositories", tags=["repositories"])
@@ -101,13 +103,20 @@ def _withdraw(hub: Hub, caller: Caller | None, name: str, change: Change) -> Res
 
 @router.get("/{namespace}/{name}/refs", response_model=RefList)
 @reads(is_long=True)
-def list_refs(namespace: str, name: str, hub: HubDep, caller: CallerDep) -> Response:
+def list_refs(
+    namespace: str, name: str, request: Request, hub: HubDep, caller: CallerDep
+) -> Response:
     """List branches and tags."""
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, f"{namespace}/{name}")
-        found = refs.list_refs(session, repository)
-    shown = RefList(items=[RefOut.model_validate(ref) for ref in found])
-    return json_answer(shown)
+    pages = (page for kind in refs.KINDS for page in refs.ref_pages(hub.registry, repository, kind))
+    items = ([_ref(ref) for ref in page] for page in pages)
+    pieces = json_with_lists({}, {"items": items})
+    return answer_in_pieces(pieces, hub.reads, client_key(request, caller))
+
+
+def _ref(ref: refs.RefInfo) -> dict[str, str]:
+    return RefOut.model_validate(ref).model_dump()
 
 
 def _shown(info: RepositoryInfo) -> RepositoryOut:

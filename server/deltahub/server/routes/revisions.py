@@ -25,7 +25,7 @@ from deltahub.server.schemas.repositories import (
     RevisionOut,
 )
 from deltahub.server.streaming.client_slots import client_key
-from deltahub.server.streaming.long_answers import answer_in_pieces, json_with_list
+from deltahub.server.streaming.long_answers import answer_in_pieces, json_with_lists
 from deltahub.server.turns import reads
 
 router = APIRouter(
@@ -80,7 +80,7 @@ def get_revision(
         )
     fields = shown.model_dump(mode="json", exclude={"entries"})
     pages = (list(map(_entry, page)) for page in entry_pages(hub.registry, found))
-    pieces = json_with_list(fields, "entries", pages)
+    pieces = json_with_lists(fields, {"entries": pages})
     return answer_in_pieces(pieces, hub.reads, client_key(request, caller))
 
 

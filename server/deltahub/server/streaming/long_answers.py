@@ -158,18 +158,21 @@ def json_text(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
-def json_with_list(
-    fields: Mapping[str, Any], name: str, batches: Iterable[list[Any]]
+def json_with_lists(
+    fields: Mapping[str, Any], lists: Mapping[str, Iterable[list[Any]]]
 ) -> Iterator[bytes]:
-    """Yield the JSON of an object that has `fields` and, under `name`, a list made in batches."""
-    begin = json_text(fields)[:-1]
-    yield begin + (b"," if fields else b"") + json_text(name) + b":["
-    is_first = True
-    for batch in batches:
-        if batch:
-            yield (b"" if is_first else b",") + json_text(batch)[1:-1]
-            is_first = False
-    yield b"]}"
+    """Yield the JSON of an object that has `fields`, and `lists` that are made in batches."""
+    text, has_any = json_text(fields)[:-1], bool(fields)
+    for name, batches in lists.items():
+        text += (b"," if has_any else b"") + json_text(name) + b":["
+        has_any = True
+        is_first = True
+        for batch in batches:
+            if batch:
+                yield text + (b"" if is_first else b",") + json_text(batch)[1:-1]
+                text, is_first = b"", False
+        text += b"]"
+    yield text + b"}"
 
 
 def _chained(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:

@@ -15,7 +15,7 @@ from deltahub.server.cards.facts import NO_FILES, RevisionFiles, find_files, rea
 from deltahub.server.cards.spent import Spent
 from deltahub.server.hf.reading.entries import blob_id, lfs_pointer, utc_text
 from deltahub.server.hub import Hub
-from deltahub.server.streaming.long_answers import json_with_list
+from deltahub.server.streaming.long_answers import json_with_lists
 
 # The property that lists all entries, which is made in pieces.
 SIBLINGS = "siblings"
@@ -127,7 +127,7 @@ def with_siblings(
         batches = (
             [{"rfilename": path} for path in page] for page in path_pages(hub.registry, revision)
         )
-    return json_with_list(shown, SIBLINGS, batches)
+    return json_with_lists(shown, {SIBLINGS: batches})
 
 
 def _with_blob(entry: ListedEntry) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Single models, their refs and commits, and access to them."""
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
@@ -8,9 +8,8 @@ from starlette.responses import JSONResponse, Response
 
 from deltahub.registry.access.permissions import require
 from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
-from deltahub.registry.catalog import refs
 from deltahub.registry.catalog.history import ancestors, log
-from deltahub.registry.catalog.refs import find_ref
+from deltahub.registry.catalog.refs import RefInfo, find_ref, ref_pages
 from deltahub.registry.catalog.search import Listed
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.cards.spent import Spent
@@ -21,7 +20,7 @@ from deltahub.server.hf.reading.queries import check_expand_names
 from deltahub.server.hf.reading.revisions import revision_of
 from deltahub.server.hub import CallerDep, HubDep, NameDep
 from deltahub.server.streaming.client_slots import client_key
-from deltahub.server.streaming.long_answers import answer_in_pieces
+from deltahub.server.streaming.long_answers import answer_in_pieces, json_with_lists
 from deltahub.server.turns import reads
 
 router = APIRouter(route_class=BoundedRoute, prefix="/api/models")
@@ -67,18 +66,27 @@ def get_model(
 @router.get("/{namespace}/{name}/refs")
 @reads(is_long=True)
 def list_refs(
-    name: NameDep, hub: HubDep, caller: CallerDep, include_prs: bool = False
-) -> JSONResponse:
+    name: NameDep, request: Request, hub: HubDep, caller: CallerDep, include_prs: bool = False
+) -> Response:
     """List branches and tags."""
     with hub.registry.db.read() as session:
-        found = refs.list_refs(session, load_repository(session, caller, name))
-    kinds: dict[str, list[dict[str, str]]] = {"branches": [], "tags": [], "converts": []}
-    for ref in found:
-        key, folder = ("branches", "heads") if ref.kind == "branch" else ("tags", "tags")
-        kinds[key].append(
-            {"name": ref.name, "ref": f"refs/{folder}/{ref.name}", "targetCommit": ref.commit}
-        )
-    return JSONResponse(kinds | ({"pullRequests": []} if include_prs else {}))
+        repository = load_repository(session, caller, name)
+    lists = {
+        "branches": (
+            _refs(page, "heads") for page in ref_pages(hub.registry, repository, "branch")
+        ),
+        "tags": (_refs(page, "tags") for page in ref_pages(hub.registry, repository, "tag")),
+    }
+    fields: dict[str, Any] = {"converts": []} | ({"pullRequests": []} if include_prs else {})
+    pieces = json_with_lists(fields, lists)
+    return answer_in_pieces(pieces, hub.reads, client_key(request, caller))
+
+
+def _refs(page: list[RefInfo], folder: str) -> list[dict[str, str]]:
+    return [
+        {"name": ref.name, "ref": f"refs/{folder}/{ref.name}", "targetCommit": ref.commit}
+        for ref in page
+    ]
 
 
 @router.get("/{namespace}/{name}/commits/{revision}")

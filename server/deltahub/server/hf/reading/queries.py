@@ -37,6 +37,7 @@ _UNSUPPORTED: Final = frozenset(
 )
 _COUNT: Final = re.compile(r"(?P<end>min|max):(?P<number>\d{1,15}(\.\d{1,9})?)(?P<unit>[KMBT]?)")
 _UNITS: Final = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+_MAX_WORDS: Final = 20
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 _CURSOR: Final = re.compile(r"\d{1,18}-\d{1,18}")
 
@@ -92,6 +93,8 @@ def parse_query(params: QueryParams) -> ModelFilter:
         params.get("inference") or params.get("inference_provider")
     )
     words = " ".join(params.getlist("search"))
+    if len(words.split()) > _MAX_WORDS:
+        raise BadQuery(f"search has {len(words.split())} words, and at most {_MAX_WORDS} are taken")
     return ModelFilter(
         _order(params), words, frozenset(tags), min_parameters, max_parameters, is_empty
     )

@@ -15,6 +15,7 @@ from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hf.errors import NotSupported
 from deltahub.server.hf.reading.entries import utc_text
 from deltahub.server.hub import CallerDep, HubDep, NameDep
+from deltahub.server.turns import reads
 
 router = APIRouter(route_class=BoundedRoute, prefix="/api/models/{namespace}/{name}/lfs-files")
 
@@ -66,6 +67,7 @@ def copy_lfs_files(name: NameDep, body: CopyIn, hub: HubDep, caller: CallerDep) 
 
 
 @router.get("")
+@reads(is_long=True, is_heavy=True)
 def list_lfs_files(name: NameDep, hub: HubDep, caller: CallerDep) -> JSONResponse:
     """List the large files of all revisions, each once."""
     with hub.registry.db.read() as session:

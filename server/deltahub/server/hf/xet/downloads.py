@@ -24,6 +24,7 @@ from deltahub.server.settings import ServerSettings
 from deltahub.server.signing import Claims, caller_of_claims, claims_for
 from deltahub.server.streaming.client_slots import client_key
 from deltahub.server.streaming.ranges import requested_part
+from deltahub.server.turns import reads
 
 router = APIRouter(route_class=BoundedRoute, prefix="/cas")
 
@@ -78,6 +79,7 @@ def xet_headers(request: Request, name: str, commit: str, file: File) -> dict[st
 
 
 @router.get("/{epoch}/{place}/v2/reconstructions/{digest}")
+@reads(is_long=True)
 def get_reconstruction(
     digest: str, request: Request, hub: HubDep, xet_caller: XetReaderDep
 ) -> JSONResponse:
@@ -88,6 +90,7 @@ def get_reconstruction(
 @router.get("/{epoch}/{place}/reconstruction/{digest}")
 @router.get("/{epoch}/{place}/reconstructions/{digest}")
 @router.get("/{epoch}/{place}/v1/reconstructions/{digest}")
+@reads(is_long=True)
 def get_reconstruction_v1(
     digest: str, request: Request, hub: HubDep, xet_caller: XetReaderDep
 ) -> JSONResponse:
