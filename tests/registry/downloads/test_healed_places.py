@@ -14,6 +14,7 @@ from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.downloads.plan import plan_download, stream_frames
 from deltahub.registry.errors import DataLost
 from deltahub.registry.storage.keys import pack_key
+from deltahub.registry.uploads.known_files import query_and_keep
 from deltahub.registry.xet.virtual_xorbs import VirtualFile
 from support.models import tiny_models as tiny
 from support.registry.ingested import push_ingested, stored_tensors
@@ -171,3 +172,20 @@ def test_frames_are_sent_from_their_new_place(reg: Registry, ann: Caller) -> Non
     planned = plan_download(reg, reader, file).tensors
     stream = stream_frames(reg, reader, row, [each.id for each in planned])
     assert sum(map(len, stream.chunks)) == stream.n_bytes > 0
+
+
+def test_damage_that_a_reader_met_is_mended_by_the_next_push_of_the_same_file(
+    reg: Registry, ann: Caller
+) -> None:
+    base = push_ingested(reg, ann, "ann/base", {PATH: BASE})
+    tune = push_ingested(reg, ann, "ann/tune", {PATH: TUNE}, base="ann/base")
+    file = file_of(reg, base)
+    for pack in packs_of(reg):
+        damage(reg, pack)
+    with pytest.raises(DataLost):
+        whole(reg, FileReader(reg), file_of(reg, tune))
+    with pytest.raises(DataLost):
+        whole(reg, FileReader(reg), file)
+    assert query_and_keep(reg, ann, "ann/base", [(file.sha256, file.size)]) == []
+    push_ingested(reg, ann, "ann/base", {PATH: BASE})
+    assert whole(reg, FileReader(reg), file_of(reg, base)) == BASE

@@ -25,8 +25,13 @@ def mark_damaged(reg: Registry, landing_id: str, why: str) -> UploadDamaged | No
     """Mark a complete upload as damaged; returns the error for its reader.
 
     None if the upload is not complete any more: it was ingested, deleted or replaced meanwhile.
-    Files are read from another upload of the same bytes from now on, if the hub has one.
+    Files are read from another upload of the same bytes from now on, if the hub has one. A process
+    that opened the hub for reading marks nothing.
     """
+    if reg.db.is_read_only:
+        with reg.db.read() as session:
+            found = session.get(Landing, landing_id)
+        return None if found is None or found.state != "complete" else damage_of(found.sha256)
     with reg.db.write() as session:
         row = session.get(Landing, landing_id, with_for_update=True)
         if row is None or row.state != "complete":

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from deltahub.codecs.errors import CodecError
+from deltahub.codecs.errors import CodecError, CorruptFrame
 from deltahub.codecs.frames import FrameHeader, FrameView, parse_header, peek_header_length
 from deltahub.registry.errors import DataLost
 from deltahub.registry.packs.block_cache import ByteCache
@@ -57,6 +57,12 @@ class OpenFrame:
         return begin, last + 1
 
 
+class DamagedFrame(DataLost):
+    """Stored bytes of a frame are damaged. is_marked: its tensor has been marked as lost."""
+
+    is_marked = False
+
+
 class codec_errors_as_data_loss:
     """A context in which a CodecError of stored bytes is raised as DataLost."""
 
@@ -74,7 +80,7 @@ class codec_errors_as_data_loss:
     ) -> None:
         if isinstance(exc, CodecError):
             message = f"pack {self._pack_id}: {exc}; run deltahub fsck --read-data"
-            raise DataLost(message) from exc
+            raise (DamagedFrame if isinstance(exc, CorruptFrame) else DataLost)(message) from exc
 
 
 class FrameReader:

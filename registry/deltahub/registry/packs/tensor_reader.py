@@ -1,5 +1,6 @@
 """Reads any range of a stored tensor, decoded block by block in bounded memory."""
 
+import logging
 import threading
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -8,11 +9,17 @@ from typing import TYPE_CHECKING
 from deltahub.codecs.errors import CodecError
 from deltahub.codecs.frames import base_plan
 from deltahub.codecs.frames.base_plan import ReadBase
-from deltahub.registry.errors import DataLost
+from deltahub.registry.errors import DataLost, RegistryError
+from deltahub.registry.losses.marks import mark_tensors
 from deltahub.registry.packs.base_cache import HotBases
 from deltahub.registry.packs.block_cache import ByteCache
 from deltahub.registry.packs.buffers import allocate_buffer
-from deltahub.registry.packs.frame_reader import FrameReader, OpenFrame, codec_errors_as_data_loss
+from deltahub.registry.packs.frame_reader import (
+    DamagedFrame,
+    FrameReader,
+    OpenFrame,
+    codec_errors_as_data_loss,
+)
 from deltahub.registry.packs.locations import (
     FrameLocation,
     TensorLocation,
@@ -24,6 +31,8 @@ from deltahub.registry.storage.base import ObjectNotFound
 
 if TYPE_CHECKING:
     from deltahub.registry.registry import Registry
+
+log = logging.getLogger(__name__)
 
 MIB = 1 << 20
 # Bytes of one read of the store: enough to hide its latency, few enough to hold several in memory.
@@ -57,6 +66,8 @@ class TensorReader:
     ) -> None:
         """hot_bases: for readers that serve clients. Maintenance must read the store itself."""
         self._registry = registry
+        # fsck reports damage without changing anything, and its repair marks it by itself.
+        self.marks_damage = not registry.db.is_read_only
         self._hot_bases = hot_bases
         limit = registry.settings.cache_bytes if cache_bytes is None else cache_bytes
         self.frames = FrameReader(registry, limit // 8)
@@ -333,16 +344,33 @@ class TensorReader:
         with self._registry.db.read() as session:
             return locate_content(session, stale.domain_id, stale.hash)
 
-    @staticmethod
     def _new_location(
-        stale: TensorLocation, fresh: TensorLocation | None, exc: Exception
+        self, stale: TensorLocation, fresh: TensorLocation | None, exc: Exception
     ) -> TensorLocation:
-        """The fresh location, for another try. If it is the one that failed: DataLost."""
+        """The fresh location, for another try. If it is the one that failed: DataLost.
+
+        A tensor whose frames are damaged is marked, so that the next push sends it again.
+        """
         if fresh is None or fresh == stale:
+            if isinstance(exc, DamagedFrame) and fresh is not None and not exc.is_marked:
+                exc.is_marked = True
+                self._mark_lost(fresh)
             if isinstance(exc, DataLost):
                 raise exc
             raise TensorGone(f"{exc}, and no row says where it went; run deltahub fsck") from exc
         return fresh
+
+    def _mark_lost(self, tensor: TensorLocation) -> None:
+        if not self.marks_damage:
+            return
+        try:
+            with self._registry.db.write() as session:
+                if locate(session, [tensor.id]).get(tensor.id) == tensor:
+                    mark_tensors(session, [tensor.id])
+        except RegistryError as exc:  # its reader gets the damage all the same
+            log.warning("tensor %s cannot be marked as lost: %s", tensor.hash.hex(), exc)
+        else:
+            log.error("tensor %s is damaged: it is marked as lost", tensor.hash.hex())
 
     def _remember(self, domain_id: int, tensor: TensorLocation) -> None:
         size = 300 + 200 * (len(tensor.frames) + len(tensor.bases))

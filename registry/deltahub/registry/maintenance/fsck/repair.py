@@ -79,6 +79,7 @@ class _Repair:
         self._reg = reg
         self._read_data = read_data
         self._reader = FileReader(reg)
+        self._reader.marks_damage = False
         self._missing: set[str] = set()
         self._damaged: set[str] = set()
 

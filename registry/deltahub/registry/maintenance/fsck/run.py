@@ -57,6 +57,7 @@ def fsck(
         return
     # A new reader, because the cache of an older one would hide damage in the store.
     reader = FileReader(reg)
+    reader.marks_damage = False
     stages: list[tuple[str, Callable[[], Findings]]] = [
         ("values", lambda: check_values(reg.db)),
         ("rows", lambda: _rows(reg)),
