@@ -10,19 +10,24 @@ from sqlalchemy import select
 
 from deltahub.registry import Caller, Registry
 from deltahub.registry.access.organizations import add_member, create_organization
+from deltahub.registry.catalog.commit import AddFile
 from deltahub.registry.catalog.repositories import get_repository
 from deltahub.registry.db.models import Job
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import Forbidden, RegistryError, RepositoryNotFound, StorageFull
 from deltahub.registry.ingest.pipeline import Ingest
+from deltahub.registry.ingest.verify_recipe import verify_recipe
 from deltahub.registry.jobs import queue
 from deltahub.registry.jobs.requests import cancel_job, error_of, get_job
 from deltahub.registry.packs.writer import PackSpool
 from deltahub.registry.reencode.withdraw import Change, WithdrawJob, withdraw
+from deltahub.registry.uploads.client_packs import accept_pack
+from deltahub.registry.uploads.recipes import submit_recipe
 from support.registry.collecting import is_clean
-from support.registry.ingested import push_ingested, read_file, run_replans
-from support.registry.opened import caller, opened_registry, push
+from support.registry.ingested import declare, push_ingested, read_file, run_replans
+from support.registry.opened import caller, opened_registry, push, sha256_of, upload
 from support.registry.withdrawing import (
+    BASE,
     CHANGES,
     OUTSIDE,
     PATH,
@@ -35,6 +40,7 @@ from support.registry.withdrawing import (
     tune,
     withdraw_now,
 )
+from support.service.client_door import pack_and_recipe
 
 
 def begun(reg: Registry, who: Caller, change: Change = "private") -> WithdrawJob:
@@ -135,6 +141,28 @@ def test_a_delta_whose_file_is_not_finished_counts(
     assert not needs_base(reg, models, "bob/late")
     assert read_file(reg, revision, PATH) == tune(6e-5)
     check_files(reg, models)
+
+
+def test_a_delta_that_a_client_has_not_committed_yet_counts(
+    reg: Registry, ann: Caller, bob: Caller, models: Models
+) -> None:
+    data = tune(6e-5)
+    pack, recipe = pack_and_recipe(data, BASE)
+    accept_pack(reg, FileReader(reg), bob, "bob/tuned", upload(reg, bob, pack))
+    work = begun(reg, ann)
+    while not work.step(SILENT).is_last:
+        pass
+    submitted = submit_recipe(reg, bob, "bob/tuned", recipe)
+    assert submitted.job_id is not None
+    with reg.db.write() as session:
+        assert queue.mark_running(session, submitted.job_id)
+        payload = session.get_one(Job, submitted.job_id).payload
+    verify_recipe(reg, FileReader(reg), submitted.job_id, payload)
+    add = AddFile(PATH, sha256_of(data), len(data))
+    models.tunes["bob/tuned"] = declare(reg, bob, "bob/tuned", None, [add])
+    assert not needs_base(reg, models, "bob/tuned")
+    assert read_file(reg, models.tunes["bob/tuned"], PATH) == data
+    assert is_clean(reg)
 
 
 def test_the_last_transaction_looks_for_deltas_again(
