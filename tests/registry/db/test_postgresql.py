@@ -2,14 +2,18 @@
 
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 from starlette.testclient import TestClient
 
 from deltahub.registry import Registry
 from deltahub.registry.catalog.search import list_repositories, search
+from deltahub.registry.db.models import Tensor, utc_now
 from deltahub.registry.downloads.file_reader import FileReader
+from deltahub.registry.maintenance import clock
 from deltahub.registry.maintenance.fsck.run import fsck
 from deltahub.registry.maintenance.gc.plan import plan_gc
 from deltahub.registry.reencode.recompress import apply_recompress, plan_recompress
@@ -75,4 +79,12 @@ def test_a_hub_does_its_work(reg: Registry) -> None:
     stages: list[str] = []
     assert list(fsck(reg, read_data=True, progress=stages.append)) == []
     assert "pg_amcheck" in stages[0], "fsck says what it does not check"
+    with Registry.open_to_read(reg.settings) as reading:
+        assert list(fsck(reading)) == []
+        assert plan_gc(reading).doubts == ()
+    with reg.db.write() as session:
+        session.execute(update(Tensor).values(created_at=utc_now() + timedelta(days=3650)))
+    assert "--clock-was-ahead" in plan_gc(reg).doubts[0]
+    assert clock.count_ahead(reg) == clock.set_to_now(reg) > 0
+    assert plan_gc(reg).doubts == ()
     assert read_file(reg, first, PATH) == tuned
