@@ -169,8 +169,8 @@ def test_frames_are_sent_from_their_new_place(reg: Registry, ann: Caller) -> Non
     for pack in packs_of(reg):
         lose(reg, pack)
     push_ingested(reg, caller(reg, "ben"), "ben/own", {PATH: BASE}, private=True)
-    planned = plan_download(reg, reader, file).tensors
-    stream = stream_frames(reg, reader, row, [each.id for each in planned])
+    planned = plan_download(reg, reader, ann, file).tensors
+    stream = stream_frames(reg, reader, ann, row, [each.id for each in planned])
     assert sum(map(len, stream.chunks)) == stream.n_bytes > 0
 
 

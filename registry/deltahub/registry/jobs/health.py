@@ -73,7 +73,7 @@ def worker_problem(reg: Registry) -> str | None:
         seen_at = (reg.data_dir / SEEN_FILE).stat().st_mtime
     except FileNotFoundError:
         return f"no worker runs on this hub; {_WAY_OUT}"
-    silent_s = time.time() - seen_at
+    silent_s = abs(time.time() - seen_at)  # the clock may have been ahead
     if silent_s < SILENT_S:
         return None
     return f"no worker has looked for jobs for {silent_s:.0f} s; {_WAY_OUT}"

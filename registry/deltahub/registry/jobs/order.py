@@ -28,6 +28,8 @@ _SPEED_OF_OTHERS: Final = 64 << 20
 _DELAYS: Final = ((2, 0), (16, 30), (128, 120), (1024, 600), (math.inf, 1800))
 # Nobody waits for a re-planning.
 _BACKGROUND_DELAY_S: Final = {"replan": 600}
+# Longer than every pause between two attempts.
+_NO_PAUSE: Final = timedelta(days=1)
 
 
 def due_at(created_at: datetime, kind: str, size_bytes: int) -> datetime:
@@ -38,8 +40,12 @@ def due_at(created_at: datetime, kind: str, size_bytes: int) -> datetime:
 
 
 def is_ready(now: datetime) -> ColumnElement[bool]:
-    """SQL condition: the job may run now. A job that failed for a moment waits for its retry."""
-    return and_(Job.state == "queued", or_(Job.retry_at.is_(None), Job.retry_at <= now))
+    """SQL condition: the job may run now. A job that failed for a moment waits for its retry.
+
+    A retry that is further away than any pause was planned while the clock was ahead.
+    """
+    is_due = or_(Job.retry_at.is_(None), Job.retry_at <= now, Job.retry_at > now + _NO_PAUSE)
+    return and_(Job.state == "queued", is_due)
 
 
 def ready_jobs(now: datetime, kinds: Collection[str] | None = None) -> Select[Job]:

@@ -14,6 +14,7 @@ from sqlalchemy import exists, or_, select, update
 from deltahub.codecs.errors import CodecError
 from deltahub.codecs.frames.pack import verify_pack_hash
 from deltahub.registry.db.batches import batches
+from deltahub.registry.db.integrity import file_damage
 from deltahub.registry.db.models import Entry, File, Frame, Pack, Revision, Tensor, TensorBase
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.downloads.file_reader import FileReader
@@ -60,8 +61,13 @@ def repair(
 
     read_data: read every pack and tensor. Otherwise only packs that are missing or of another size
     count, and only tensors of damaged packs and marked tensors are read. StoreSeemsAway if more
-    than half of the packs are missing, unless accept_loss.
+    than half of the packs are missing, unless accept_loss. DataLost if the database itself is
+    damaged, because its rows might then name the wrong things.
     """
+    for damage in file_damage(reg.db, most=1):
+        raise DataLost(
+            f"the database is damaged, so nothing was marked; restore it first: {damage}"
+        )
     work = _Repair(reg, read_data)
     progress("packs, for damage")
     work.mark_packs(accept_loss)
