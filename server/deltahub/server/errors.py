@@ -1,6 +1,8 @@
 """The HTTP status of every error code, and handlers that answer errors with our JSON envelope."""
 
 import logging
+import threading
+import time
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -19,6 +21,11 @@ from deltahub.server.streaming.bodies import BodyCut, BodyLimit
 from deltahub.server.streaming.ranges import UnsatisfiableRange
 
 log = logging.getLogger(__name__)
+
+_AT_WILL = frozenset({"busy", "storage_full"})
+# Code -> (when it was logged last, how many were left out since)
+_logged: dict[str, tuple[float, int]] = {}
+_logging = threading.Lock()
 
 STATUS_OF: Mapping[str, int] = {
     # registry
@@ -126,9 +133,24 @@ def _coded(request: Request, error: Exception) -> Response:
     code = wire_code(getattr(error, "code", "internal_error"))
     if code not in STATUS_OF:
         return _unexpected(request, error)
-    if STATUS_OF[code] >= 500:
-        log.error("path=%s code=%s: %s", redacted(request.url.path), code, error)
+    log_failure(request, code, error)
     return envelope(code, str(error), _close_if_unread(request))
+
+
+def log_failure(request: Request, code: str, error: Exception) -> None:
+    """Log an error of the hub. Of those that callers can cause at will, one a second is logged."""
+    if STATUS_OF[code] < 500:
+        return
+    left_out = 0
+    if code in _AT_WILL:
+        with _logging:
+            at, left_out = _logged.get(code, (0.0, 0))
+            if time.monotonic() < at + 1:
+                _logged[code] = (at, left_out + 1)
+                return
+            _logged[code] = (time.monotonic(), 0)
+    more = f" ({left_out} more since the last line)" if left_out else ""
+    log.error("path=%s code=%s: %s%s", redacted(request.url.path), code, error, more)
 
 
 def _close_if_unread(request: Request) -> dict[str, str]:

@@ -15,7 +15,7 @@ from deltahub.registry.access.caller import NO_TOKEN
 from deltahub.registry.errors import RegistryError, RepositoryNotFound
 from deltahub.registry.storage.base import StoreError
 from deltahub.server.connections.redaction import redacted
-from deltahub.server.errors import STATUS_OF, LengthRequired, sentence_of, wire_code
+from deltahub.server.errors import STATUS_OF, LengthRequired, log_failure, sentence_of, wire_code
 from deltahub.server.hf.dispatch import unescaped
 from deltahub.server.hf.unmatched import page, without_namespace
 from deltahub.server.streaming.bodies import BodyCut, BodyLimit
@@ -94,8 +94,7 @@ def _coded(request: Request, error: Exception) -> Response:
         return refusal(code, str(error), status=501, headers=_close_if_unread(request))
     if code not in STATUS_OF:
         return _unexpected(request, error)
-    if STATUS_OF[code] >= 500:
-        log.error("path=%s code=%s: %s", redacted(request.url.path), code, error)
+    log_failure(request, code, error)
     headers = _close_if_unread(request) | _known_commit(request)
     return refusal(code, _sentence(request, error), status=_status(request, code), headers=headers)
 
