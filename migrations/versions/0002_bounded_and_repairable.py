@@ -29,6 +29,13 @@ def upgrade() -> None:
         for name in ("due_at", "turn_at", "failing_since", "retry_at"):
             jobs.add_column(sa.Column(name, MOMENT))
         jobs.create_index("ix_jobs_turns", ["user_id", "turn_at"])
+    op.create_index(
+        "ix_jobs_withdraw",
+        "jobs",
+        ["repository_id"],
+        sqlite_where=sa.text("kind = 'withdraw'"),
+        postgresql_where=sa.text("kind = 'withdraw'"),
+    )
     # Xorbs of one user are counted.
     with op.batch_alter_table("xorbs") as xorbs:
         xorbs.add_column(sa.Column("user_id", ID))

@@ -7,12 +7,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
+from sqlalchemy import exists, or_, select
+
 from deltahub.registry.db import schema
+from deltahub.registry.db.models import Landing, Pack
 from deltahub.registry.db.session import Database
 from deltahub.registry.settings import Settings
-from deltahub.registry.storage.base import Store
+from deltahub.registry.storage.base import Store, StoreUnavailable
 from deltahub.registry.storage.disk import Disk, Folders
-from deltahub.registry.storage.local import FileStore, translated
+from deltahub.registry.storage.local import FileStore, is_made, translated
 from deltahub.registry.storage.private_files import create_private, make_private
 from deltahub.registry.storage.spool import Spool
 
@@ -62,6 +65,7 @@ class Registry:
         try:
             with _locked(data_dir / "migrate.lock"):
                 schema.upgrade(database)
+            _refuse_other_store(database, data_dir / "objects")
             store = FileStore(data_dir / "objects", disk)
             return cls(settings, database, store, Spool(data_dir / "spool", disk), disk)
         except BaseException:
@@ -95,6 +99,23 @@ class Registry:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _refuse_other_store(database: Database, objects: Path) -> None:
+    """StoreUnavailable if the hub has objects, and this folder was never a store.
+
+    Everything in it would look lost, and new objects would be hidden when its disk comes back.
+    """
+    if is_made(objects):
+        return
+    with database.read() as session:
+        uploads = select(Landing.id).where(Landing.state == "complete")
+        is_used = session.scalar(select(or_(exists(select(Pack.id)), exists(uploads))))
+    if is_used:
+        raise StoreUnavailable(
+            f"the hub's objects are not in {objects}: is its disk mounted? If this is a copy of a"
+            f" hub without its objects, make the folder {objects / '.tmp'}"
+        )
 
 
 @contextmanager

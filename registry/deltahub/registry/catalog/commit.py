@@ -12,6 +12,7 @@ from deltahub.registry import failpoints
 from deltahub.registry.access import audit
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
+from deltahub.registry.access.visibility import readable_files
 from deltahub.registry.catalog import declared_base
 from deltahub.registry.catalog.entries import EntryInfo, find_entry, list_entries
 from deltahub.registry.catalog.operations import (
@@ -100,7 +101,7 @@ def commit(
     """
     caller = require_writer(caller)
     _check_request(reg.settings, ref, operations, message, base, commit_id)
-    _mark_missing(reg, operations)
+    _mark_missing(reg, caller, name, operations)
     with reg.db.write() as session:
         made = _commit(
             session, reg.settings, caller, name, ref, operations, message, expected_parent, base,
@@ -127,7 +128,6 @@ def create_with_commit(
     """
     caller = require_writer(caller)
     _check_request(reg.settings, DEFAULT_BRANCH, operations, message, None, None)
-    _mark_missing(reg, operations)
     with reg.db.write() as session:
         made = add_repository(session, caller, name, private=private)
         _commit(session, reg.settings, caller, name, DEFAULT_BRANCH, operations, message)
@@ -187,9 +187,15 @@ def find_commit(session: ReadSession, repository: Repository, commit_id: str) ->
     )
 
 
-def _mark_missing(reg: Registry, operations: Sequence[Operation]) -> None:
+def _mark_missing(
+    reg: Registry, caller: Caller, name: str, operations: Sequence[Operation]
+) -> None:
     """Look for missing packs of the named files, before a transaction relies on their rows."""
-    mark_missing(reg, (each.sha256 for each in operations if isinstance(each, AddFile | CopyFile)))
+    hashes = {each.sha256 for each in operations if isinstance(each, AddFile | CopyFile)}
+    with reg.db.read() as session:
+        repository = load_repository(session, caller, name, "write")
+        files = readable_files(session, caller, repository, hashes)
+    mark_missing(reg, files.values())
 
 
 def _check_request(

@@ -152,6 +152,7 @@ def _repair_lines(repaired: Repaired) -> Iterator[str]:
         ("packs that are whole again", repaired.restored_packs),
         ("tensors marked as lost", repaired.lost_tensors),
         ("tensors that can be read again", repaired.restored_tensors),
+        ("uploads that are whole again", repaired.restored_uploads),
     )
     lines = [f"{text}: {count}" for text, count in counts if count]
     yield from lines or ["nothing to mark"]

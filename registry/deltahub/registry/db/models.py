@@ -22,6 +22,7 @@ from deltahub.registry.db.columns import utc_now as utc_now
 
 PUBLIC_DOMAIN_KEY = "public"
 _IS_LOST = text("lost IS NOT NULL")
+_IS_WITHDRAW = text("kind = 'withdraw'")
 
 
 class User(Base):
@@ -306,6 +307,12 @@ class Job(Base):
     __tablename__ = "jobs"
     __table_args__ = (
         Index("ix_jobs_newest", "created_at", "id"),
+        Index(
+            "ix_jobs_withdraw",
+            "repository_id",
+            sqlite_where=_IS_WITHDRAW,
+            postgresql_where=_IS_WITHDRAW,
+        ),
         Index("ix_jobs_newest_of_user", "user_id", "created_at", "id"),
         Index("ix_jobs_turns", "user_id", "turn_at"),
     )

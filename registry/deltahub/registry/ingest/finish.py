@@ -152,7 +152,8 @@ def _switch(reg: Registry, verified: Sequence[VerifiedFile]) -> None:
             for each in verified
             if (row := rows.get(each.file.id)) is not None
             and (row.sha256, row.domain_id) == (each.file.sha256, each.file.domain_id)
-            and row.state == "landed"
+            # A landing that was found to be damaged meanwhile is not needed any more.
+            and (row.state == "landed" or (row.state == "lost" and row.landing_id is not None))
         ]
         attach_recipes(session, landed)
         dropped = drop_landings(session, [each.file for each in landed])

@@ -135,17 +135,20 @@ class Ingest:
         DataLost if a file cannot be rebuilt. That file stays as it is; the others are switched.
         """
         damaged: list[DataLost] = []
-        files = list(self._scanned(file_ids, damaged))
+        files = list(self._scanned(file_ids, damaged, with_kept=True))
         total = sum(file.size for file, _ in files)
         progress = self._counting("prove", total)
-        lost = finish_files(self._reg, self._reader, files, progress)
+        # Without anything in memory of the bytes that have to be verified.
+        reader = FileReader(self._reg)
+        lost = finish_files(self._reg, reader, files, progress)
         if lost:
             self._repair(file_ids, total)
             damaged = []
-            again = self._scanned(file_ids, damaged)
+            again = self._scanned(file_ids, damaged, with_kept=True)
             progress = self._counting("prove", total)
-            lost = finish_files(self._reg, self._reader, again, progress)
+            lost = finish_files(self._reg, FileReader(self._reg), again, progress)
         damaged += lost
+        damaged[:0] = [damage_of(f.sha256) for f, _ in self._pending(file_ids) if f.state == "lost"]
         for exc in damaged:
             log.error("job=%s cannot ingest: %s", self._job_id, exc)
         if damaged:
@@ -187,17 +190,28 @@ class Ingest:
         return list(files.values())
 
     def _scanned(
-        self, file_ids: Sequence[int] | None = None, damaged: list[DataLost] | None = None
+        self,
+        file_ids: Sequence[int] | None = None,
+        damaged: list[DataLost] | None = None,
+        *,
+        with_kept: bool = False,
     ) -> Iterator[tuple[File, Scan]]:
-        """Scans of the files that are not ingested. Errors of damaged files go to `damaged`."""
+        """Scans of the files that are not ingested. Errors of damaged files go to `damaged`.
+
+        with_kept: also the kept scans of files whose uploads are damaged. Their tensors may all be
+        stored, so that the uploads are not needed any more.
+        """
         pending = self._pending(file_ids)
         progress = self._counting("scan", sum(file.size for file, _ in pending))
         faults: list[DataLost] = [] if damaged is None else damaged
         for file, path in pending:
             try:
-                if file.state == "lost":  # its kept scan cannot tell
+                if file.state != "lost":
+                    found = scans.scan(self._reg, file, path, progress)
+                elif not with_kept or (kept := scans.load(self._reg, file)) is None:
                     raise damage_of(file.sha256)
-                found = scans.scan(self._reg, file, path, progress)
+                else:
+                    found = kept
             except DataLost as exc:
                 faults.append(exc)
                 continue

@@ -19,7 +19,7 @@ from deltahub.registry.losses.marks import clear_marks
 from deltahub.registry.packs.encode import Read
 from deltahub.registry.packs.holds import hold_for_job
 from deltahub.registry.packs.locations import TensorLocation, is_unchanged, locate, resolve
-from deltahub.registry.packs.switch import store_and_switch, switch_tensor
+from deltahub.registry.packs.switch import store_and_switch, switch_damaged
 from deltahub.registry.packs.tensor_reader import RANGE_BYTES, TensorReader
 from deltahub.registry.packs.writer import PackSpool, SealedPacks
 from deltahub.registry.registry import Registry
@@ -146,12 +146,14 @@ def _rewrite_batch(
     """Store these tensors of one domain again, except those whose upload cannot be read."""
 
     def switch(session: WriteSession, sealed: SealedPacks) -> None:
-        now = locate(session, [each.location.id for each in damaged])
-        for each in damaged:
-            row = each.location
-            if is_unchanged(row, now.get(row.id)):  # else another job has stored it
-                frames = sealed.tensors[row.hash].frames
-                switch_tensor(session, row.id, frames, (), reg.settings.max_depth)
+        rows = [each.location for each in damaged]
+        now = locate(session, [row.id for row in rows])
+        frames = {
+            row.id: sealed.tensors[row.hash].frames
+            for row in rows
+            if is_unchanged(row, now.get(row.id))  # else another job has stored it
+        }
+        switch_damaged(session, frames, reg.settings.max_depth)
 
     try:
         with PackSpool(reg, reader, damaged[0].location.domain_id) as spool:

@@ -59,7 +59,8 @@ def verify_recipe(
     recipe = parse_recipe(reg, data)
 
     progress = partial(Progress(report, check_cancel), "prove")
-    hashes = restore_hashes(reader, repository.domain_id, recipe, progress)
+    # A new reader, because an older one has bytes in memory that the store may have lost.
+    hashes = restore_hashes(FileReader(reg), repository.domain_id, recipe, progress)
     if hashes.sha256 != recipe.sha256.hex():
         with reg.db.write() as session:
             release_job(session, job_id)

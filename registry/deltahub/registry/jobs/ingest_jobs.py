@@ -48,7 +48,8 @@ def job_to_wait_for(
     """
     job = _job_of(session, revision)
     has_landed = _has_landed(session, revision.id)
-    if job is not None and (job.state == "queued" or (job.state == "running" and not is_restored)):
+    has_begun = job is not None and job.started_at is not None  # it may be queued for its turn
+    if job is not None and job.state in queue.ACTIVE and not (is_restored and has_begun):
         return job.id if has_landed else None
     if has_landed or (job is not None and job.state in _IN_VAIN):
         size = landed_bytes(session, revision.id)

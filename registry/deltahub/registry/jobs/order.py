@@ -54,7 +54,10 @@ def ready_jobs(now: datetime, kinds: Collection[str] | None = None) -> Select[Jo
     if kinds is not None:
         ready = and_(ready, Job.kind.in_(kinds))
     other = aliased(Job)
-    is_same_user = other.user_id.is_not_distinct_from(Job.user_id)
+    # PostgreSQL uses no index for IS NOT DISTINCT FROM.
+    is_same_user = or_(
+        other.user_id == Job.user_id, and_(other.user_id.is_(None), Job.user_id.is_(None))
+    )
     n_running = select(func.count()).where(is_same_user, other.state == "running")
     last_turn = select(func.max(other.turn_at)).where(is_same_user)
     users = (

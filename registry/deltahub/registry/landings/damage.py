@@ -6,9 +6,9 @@ is told that the hub has these bytes, and the next upload of them by any user re
 
 import logging
 
-from sqlalchemy import select
+from sqlalchemy import delete, func, select
 
-from deltahub.registry.db.models import Entry, File, Landing, Revision
+from deltahub.registry.db.models import Entry, File, FileTensor, Landing, Revision
 from deltahub.registry.db.session import WriteSession
 from deltahub.registry.errors import DataLost
 from deltahub.registry.jobs.ingest_jobs import job_to_wait_for
@@ -72,6 +72,10 @@ def restore_lost(session: WriteSession, upload: Landing) -> None:
         file.state, file.landing_id, file.recipe_tensor_id = "landed", upload.id, None
         file.kind, file.note, file.ingested_at = None, None, None
     session.flush()
-    listing = select(Entry.revision_id).where(Entry.file_id.in_([file.id for file in files]))
-    for revision in session.scalars(select(Revision).where(Revision.id.in_(listing))).all():
-        job_to_wait_for(session, revision, is_restored=True)
+    session.execute(delete(FileTensor).where(FileTensor.file_id.in_([file.id for file in files])))
+    for file in files:
+        # One revision is enough to ingest the file. Thousands may list it.
+        newest = select(func.max(Entry.revision_id)).where(Entry.file_id == file.id)
+        revision = session.scalar(select(Revision).where(Revision.id == newest.scalar_subquery()))
+        if revision is not None:
+            job_to_wait_for(session, revision, is_restored=True)

@@ -52,6 +52,8 @@ def clear_marks(session: WriteSession, tensor_ids: Iterable[int]) -> None:
     Their deltas and files lose their marks, too, if nothing else that they need is lost.
     """
     ids = set(tensor_ids)
+    if not ids:
+        return
     _set(session, ids, None)
     _settle_bases(session, ids)  # a base may still be lost
     _settle(session, ids)
@@ -129,7 +131,8 @@ def _settle_files(session: WriteSession, tensor_ids: set[int]) -> None:
         needs = File.id.in_(select(FileTensor.file_id).where(FileTensor.tensor_id.in_(batch)))
         for condition, state in (
             ((File.state == "ingested") & is_lost, "lost"),
-            ((File.state == "lost") & ~is_lost, "ingested"),
+            # A file without a recipe has lost its upload.
+            ((File.state == "lost") & File.recipe_tensor_id.is_not(None) & ~is_lost, "ingested"),
         ):
             session.execute(
                 update(File)

@@ -12,11 +12,16 @@ class StoreSeemsAway(Unavailable):
 
 def is_missing(reg: Registry, pack_id: str) -> bool:
     """Whether the store says that it has no such pack. Any other failure is raised."""
+    return not is_of_size(reg, pack_id, None)
+
+
+def is_of_size(reg: Registry, pack_id: str, size: int | None) -> bool:
+    """Whether the store has the pack, in the given size unless that is None."""
     try:
-        reg.store.size(pack_key(pack_id))
+        found = reg.store.size(pack_key(pack_id))
     except ObjectNotFound:
-        return True
-    return False
+        return False
+    return size is None or found == size
 
 
 def check_store_is_there(n_missing: int, n_packs: int) -> None:

@@ -58,9 +58,7 @@ class OpenFrame:
 
 
 class DamagedFrame(DataLost):
-    """Stored bytes of a frame are damaged. is_marked: its tensor has been marked as lost."""
-
-    is_marked = False
+    """Stored bytes of a frame are damaged."""
 
 
 class codec_errors_as_data_loss:
@@ -145,7 +143,7 @@ class FrameReader:
         try:
             self._store.get_into(pack_key(location.pack_id), location.offset + start, out)
         except ShortObject as exc:
-            raise DataLost(f"pack {location.pack_id} is cut short; run deltahub fsck") from exc
+            raise DamagedFrame(f"pack {location.pack_id} is cut short; run deltahub fsck") from exc
         return out
 
     def _is_open(self, location: FrameLocation) -> bool:

@@ -5,7 +5,7 @@ so rolls back that transaction, if gc has condemned a pack in the meantime, if a
 the deltas would form a cycle or a chain deeper than allowed.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -89,11 +89,10 @@ def insert_tensors(
     lost: then its row gets the new frames. BaseGone, DeltaCycle.
     """
     ids = _in_domain(session, sealed.domain_id, sealed.tensors)
-    for content in _lost_among(session, ids):
-        lost = sealed.tensors[content]
-        switch_tensor(
-            session, ids[content], lost.frames, lost.bases, max_depth, is_foreign=is_foreign
-        )
+    restored = {ids[content]: sealed.tensors[content] for content in _lost_among(session, ids)}
+    for row_id, lost in restored.items():
+        _switch(session, row_id, lost.frames, lost.bases, max_depth, is_foreign=is_foreign)
+    clear_marks(session, restored)
     new = [tensor for content, tensor in sealed.tensors.items() if content not in ids]
     bases = resolve(session, sealed.domain_id, {base for tensor in new for base in tensor.bases})
     lock(session, [base.id for base in bases.values()])
@@ -140,6 +139,30 @@ def switch_tensor(
     dependent of it would be deeper than max_depth; BaseGone, also for a new base that readers of
     the tensor may not read; TensorNotFound.
     """
+    if _switch(session, tensor_id, frames, bases, max_depth, is_foreign=is_foreign):
+        clear_marks(session, [tensor_id])
+
+
+def switch_damaged(
+    session: WriteSession, tensors: Mapping[int, Sequence[FrameLocation]], max_depth: int
+) -> None:
+    """switch_tensor for many tensors, row id -> frames without bases; marks are taken at once."""
+    clear_marks(
+        session,
+        [row_id for row_id, new in tensors.items() if _switch(session, row_id, new, (), max_depth)],
+    )
+
+
+def _switch(
+    session: WriteSession,
+    tensor_id: int,
+    frames: Iterable[FrameLocation],
+    bases: Collection[bytes],
+    max_depth: int,
+    *,
+    is_foreign: bool = False,
+) -> bool:
+    """As switch_tensor, but whether the tensor was lost is returned, and its mark stays."""
     tensor = session.get(Tensor, tensor_id, with_for_update=True)
     if tensor is None:
         raise TensorNotFound(f"tensor {tensor_id} has been deleted")
@@ -157,8 +180,7 @@ def switch_tensor(
     session.execute(delete(Frame).where(Frame.tensor_id == tensor_id))
     _insert_frames(session, {tensor_id: frames})
     tensor.is_foreign = is_foreign
-    if tensor.lost is not None:
-        clear_marks(session, [tensor_id])
+    return tensor.lost is not None
 
 
 def lock(session: WriteSession, tensor_ids: Iterable[int]) -> None:

@@ -126,7 +126,8 @@ class TensorReader:
             try:
                 piece = self._read_blocks(tensor, first, min(end, first + limit), end)
             except (ObjectNotFound, DataLost) as exc:
-                located[tensor_id] = self._new_location(tensor, self._relocate(tensor), exc)
+                fresh = self._relocate(tensor)
+                located[tensor_id] = self._new_location(tensor, fresh, exc, first)
                 continue
             yield piece
             first += piece.nbytes
@@ -274,9 +275,8 @@ class TensorReader:
             try:
                 position += self._copy_base(base, first + position, out[position:])
             except (ObjectNotFound, DataLost) as exc:
-                base = self._new_location(
-                    base, self._look_up_base(domain_id, is_exact, tensor), exc
-                )
+                fresh = self._look_up_base(domain_id, is_exact, tensor)
+                base = self._new_location(base, fresh, exc, first + position)
 
     def _copy_base(self, tensor: TensorLocation, first: int, out: memoryview) -> int:
         """Fill the beginning of `out` with the tensor's bytes from `first` on; returns how many.
@@ -345,32 +345,43 @@ class TensorReader:
             return locate_content(session, stale.domain_id, stale.hash)
 
     def _new_location(
-        self, stale: TensorLocation, fresh: TensorLocation | None, exc: Exception
+        self, stale: TensorLocation, fresh: TensorLocation | None, exc: Exception, byte: int
     ) -> TensorLocation:
         """The fresh location, for another try. If it is the one that failed: DataLost.
 
-        A tensor whose frames are damaged is marked, so that the next push sends it again.
+        A tensor whose frames are damaged or gone is marked, so that the next push sends it again.
+        byte: the one that could not be read.
         """
-        if fresh is None or fresh == stale:
-            if isinstance(exc, DamagedFrame) and fresh is not None and not exc.is_marked:
-                exc.is_marked = True
-                self._mark_lost(fresh)
-            if isinstance(exc, DataLost):
-                raise exc
-            raise TensorGone(f"{exc}, and no row says where it went; run deltahub fsck") from exc
-        return fresh
+        if fresh is not None and fresh != stale:
+            return fresh
+        is_damage = isinstance(exc, DamagedFrame | ObjectNotFound)
+        if is_damage and fresh is not None and self.marks_damage:
+            self._mark_lost(fresh, byte)
+        if isinstance(exc, DamagedFrame):
+            # As another class, because deltas of this tensor are marked with it, not by themselves.
+            raise DataLost(str(exc)) from exc
+        if isinstance(exc, DataLost):
+            raise exc
+        raise TensorGone(f"{exc}, and no row says where it went; run deltahub fsck") from exc
 
-    def _mark_lost(self, tensor: TensorLocation) -> None:
-        if not self.marks_damage:
+    def _mark_lost(self, tensor: TensorLocation, byte: int) -> None:
+        """Mark the tensor as lost, if its byte cannot be read without anything from memory."""
+        probe = TensorReader(self._registry, 0)
+        probe.marks_damage = False
+        try:
+            next(probe.stream_tensor(probe.locate([tensor.id]), tensor.id, byte, byte + 1))
+            log.warning("tensor %s was misread, and read at the next try", tensor.hash.hex())
             return
+        except (DataLost, ObjectNotFound):
+            pass
         try:
             with self._registry.db.write() as session:
                 if locate(session, [tensor.id]).get(tensor.id) == tensor:
                     mark_tensors(session, [tensor.id])
-        except RegistryError as exc:  # its reader gets the damage all the same
+        except RegistryError as exc:  # the reader gets its error all the same
             log.warning("tensor %s cannot be marked as lost: %s", tensor.hash.hex(), exc)
         else:
-            log.error("tensor %s is damaged: it is marked as lost", tensor.hash.hex())
+            log.error("tensor %s is damaged or gone: it is marked as lost", tensor.hash.hex())
 
     def _remember(self, domain_id: int, tensor: TensorLocation) -> None:
         size = 300 + 200 * (len(tensor.frames) + len(tensor.bases))

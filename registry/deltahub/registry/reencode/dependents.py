@@ -101,8 +101,13 @@ def _levels(session: ReadSession, repository: Repository) -> Iterator[set[int]]:
         inside: set[int] = set()
         for batch in batches(sorted(level)):
             must_move = _is_readable_outside(repository)
+            # A lost delta cannot be stored again until somebody pushes it, and then gets other
+            # bases. Nobody outside gets what is left of its frames.
+            is_whole = exists().where(Tensor.id == TensorBase.tensor_id, Tensor.lost.is_(None))
             edges = session.execute(
-                select(TensorBase.tensor_id, must_move).where(TensorBase.base_id.in_(batch))
+                select(TensorBase.tensor_id, must_move).where(
+                    TensorBase.base_id.in_(batch), is_whole
+                )
             ).all()
             found = {tensor for tensor, is_outside in edges if is_outside}
             if found:

@@ -27,7 +27,7 @@ from deltahub.registry.db.expressions import total
 from deltahub.registry.db.models import PUBLIC_DOMAIN_KEY, Domain, Job, Repository, Tensor, User
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.downloads.file_reader import FileReader
-from deltahub.registry.errors import Conflict, DeltaCycle, EntryNotFound
+from deltahub.registry.errors import Conflict, DataLost, DeltaCycle, EntryNotFound
 from deltahub.registry.failpoints import reached
 from deltahub.registry.jobs import queue
 from deltahub.registry.jobs.progress import Progress
@@ -220,14 +220,26 @@ class WithdrawJob:
             progress("withdraw", min(self._done_bytes + done, self._total_bytes), self._total_bytes)
 
         try:
-            rows = self._replacer.store(deltas, revision, count)
-        except (BaseGone, DeltaCycle, TensorGone) as exc:
-            # A base was deleted or became deeper after it was chosen.
-            log.info("job=%s stores deltas without bases: %s", self._job_id, exc)
-            done = 0
-            rows = self._replacer.store(deltas, None, count)
+            try:
+                rows = self._replacer.store(deltas, revision, count)
+            except (BaseGone, DeltaCycle, TensorGone) as exc:
+                # A base was deleted or became deeper after it was chosen.
+                log.info("job=%s stores deltas without bases: %s", self._job_id, exc)
+                done = 0
+                rows = self._replacer.store(deltas, None, count)
+        except DataLost:
+            rows = self._lost_among(deltas)
+            if not rows:
+                raise
         self._done_bytes += done
         self._todo = deque(tensor for tensor in self._todo if tensor not in rows)
+
+    def _lost_among(self, deltas: list[Delta]) -> set[int]:
+        """The deltas that turned out to be unreadable, which find_dependents leaves out."""
+        ids = [delta.location.id for delta in deltas]
+        with self._reg.db.read() as session:
+            query = select(Tensor.id).where(Tensor.id.in_(ids), Tensor.lost.is_not(None))
+            return set(session.scalars(query))
 
     def _finish(self) -> bool:
         """Do the change; False if new deltas came in the meantime."""

@@ -38,15 +38,20 @@ _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @contextmanager
-def translated(key: str, *, is_read: bool = False) -> Iterator[None]:
+def translated(key: str) -> Iterator[None]:
     """A context in which OSError is raised as StoreError, with the key in the message."""
     try:
         yield
     except OSError as exc:
-        raise _translation(key, exc, is_read=is_read) from exc
+        raise _translation(key, exc) from exc
 
 
-def _translation(key: str, exc: OSError, *, is_read: bool) -> StoreError:
+def is_made(root: Path) -> bool:
+    """Whether a store was made in this folder. A mount point without its disk has none."""
+    return (root / _TEMPORARY).is_dir()
+
+
+def _translation(key: str, exc: OSError, *, is_read: bool = False) -> StoreError:
     if is_read and isinstance(exc, FileNotFoundError | NotADirectoryError | IsADirectoryError):
         return ObjectNotFound(f"there is no object {key}")
     if exc.errno in _NO_ROOM:
@@ -102,6 +107,8 @@ class FileStore:
 
     def take_file(self, key: str, path: Path) -> None:
         target = self._path(key)
+        if self._is_away():
+            raise self._away(key)
         with translated(key):
             self._folders.ensure(target.parent)
             failpoints.reached("store.take_file.before_rename")
@@ -165,12 +172,14 @@ class FileStore:
             finally:
                 os.close(fd)
         except OSError as exc:
-            raise _translation(key, exc, is_read=True) from exc
+            raise self._read_error(key, exc) from exc
 
     def size(self, key: str) -> int:
         path = self._path(key)
-        with translated(key, is_read=True):
+        try:
             stat = path.stat()
+        except OSError as exc:
+            raise self._read_error(key, exc) from exc
         if not S_ISREG(stat.st_mode):
             raise ObjectNotFound(f"there is no object {key}")
         return stat.st_size
@@ -229,6 +238,16 @@ class FileStore:
             # on the object.
             self._disk.fsync_dir(target.parent)
             raise ObjectExists(f"{key} exists already") from exc
+
+    def _read_error(self, key: str, exc: OSError) -> StoreError:
+        error = _translation(key, exc, is_read=True)
+        return self._away(key) if isinstance(error, ObjectNotFound) and self._is_away() else error
+
+    def _is_away(self) -> bool:
+        return not is_made(self.root)
+
+    def _away(self, key: str) -> StoreUnavailable:
+        return StoreUnavailable(f"{key}: the disk of {self.root} seems to be away")
 
     def _path(self, key: str) -> Path:
         return self.root / check_key(key)

@@ -1,7 +1,7 @@
 """Which files a client need not send, because a commit would find them on the hub, whole."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import select
@@ -15,7 +15,7 @@ from deltahub.registry.db.models import File, FileTensor, Frame, Landing, Pack, 
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.errors import InvalidRequest, LimitExceeded
 from deltahub.registry.losses.marks import mark_packs, mark_tensors
-from deltahub.registry.losses.presence import check_store_is_there, is_missing
+from deltahub.registry.losses.presence import check_store_is_there, is_missing, is_of_size
 from deltahub.registry.names import validate_sha256
 from deltahub.registry.packs.holds import hold_for_user
 from deltahub.registry.packs.locations import closure
@@ -61,7 +61,6 @@ def query_and_keep(
         validate_sha256(sha256)
         if size < 0:
             raise InvalidRequest(f"a file cannot have {size} bytes")
-    mark_missing(reg, (sha256 for sha256, _ in files))
     have: list[str] = []
     # In parts, each in a short transaction. An empty query still raises if the repository does not
     # exist or the caller may not write to it.
@@ -74,6 +73,9 @@ def query_and_keep(
 def _keep(reg: Registry, caller: Caller, name: str, sizes: Mapping[str, int]) -> list[str]:
     with reg.db.read() as session:
         found = _find(session, caller, name, sizes)
+    if mark_missing(reg, found.files):
+        with reg.db.read() as session:
+            found = _find(session, caller, name, sizes)
     if not found.uploads and not found.recipes:
         return found.have
     # Repeated in the write transaction, so that nothing deleted in the meantime is promised.
@@ -102,15 +104,24 @@ def _find(session: ReadSession, caller: Caller, name: str, sizes: Mapping[str, i
     )
 
 
-def mark_missing(reg: Registry, hashes: Iterable[str]) -> bool:
-    """Mark what is lost of the ingested files of these SHA-256s, if packs of theirs are missing.
+def mark_missing(reg: Registry, files: Iterable[File]) -> bool:
+    """Mark what is lost of these files, if packs of theirs are missing or cut short.
 
-    Returns whether something was marked. Only asks the store whether it has the packs, and reads
+    files: only such as the caller may read, because the time that this takes tells about them.
+    Returns whether something was marked. Only asks the store for the sizes of the packs, and reads
     nothing from them. StoreSeemsAway if the store has less than half of the hub's packs.
     """
+    is_marked = False
+    for part in batches(file.id for file in files if file.state == "ingested"):
+        cancellation.check()
+        is_marked |= _mark_missing_of(reg, part)
+    return is_marked
+
+
+def _mark_missing_of(reg: Registry, file_ids: Collection[int]) -> bool:
     with reg.db.read() as session:
-        packs = _packs_of(session, hashes)
-    missing = [pack for pack in sorted(packs) if is_missing(reg, pack)]
+        packs = _packs_of(session, file_ids)
+    missing = [pack for pack, size in sorted(packs.items()) if not is_of_size(reg, pack, size)]
     if not missing:
         return False
     with reg.db.read() as session:
@@ -120,30 +131,25 @@ def mark_missing(reg: Registry, hashes: Iterable[str]) -> bool:
         tensors = mark_packs(session, missing)
         mark_tensors(session, tensors)
     log.error(
-        "packs %s are missing from the store: their %d tensors are marked as lost; run deltahub "
-        "fsck --repair, which names their files",
+        "packs %s are missing from the store, or cut short: their %d tensors are marked as lost; "
+        "run deltahub fsck --repair, which names their files",
         ", ".join(missing),
         len(tensors),
     )
     return True
 
 
-def _packs_of(session: ReadSession, hashes: Iterable[str]) -> set[str]:
-    """The live packs that are needed to rebuild these files."""
-    tensors: set[int] = set()
-    for part in batches(hashes):
-        files = select(File.id).where(File.sha256.in_(part), File.state == "ingested")
-        tensors.update(
-            session.scalars(select(FileTensor.tensor_id).where(FileTensor.file_id.in_(files)))
+def _packs_of(session: ReadSession, file_ids: Collection[int]) -> dict[str, int]:
+    """The live packs that are needed to rebuild these files, and their sizes in bytes."""
+    tensors = session.scalars(select(FileTensor.tensor_id).where(FileTensor.file_id.in_(file_ids)))
+    packs: dict[str, int] = {}
+    for batch in batches(closure(session, set(tensors))):
+        cancellation.check()
+        rows = session.execute(
+            select(Pack.id, Pack.size)
+            .join(Frame, Frame.pack_id == Pack.id)
+            .where(Frame.tensor_id.in_(batch), Pack.state == "live")
+            .distinct()
         )
-    packs: set[str] = set()
-    for batch in batches(closure(session, tensors)):
-        packs.update(
-            session.scalars(
-                select(Frame.pack_id)
-                .join(Pack, Pack.id == Frame.pack_id)
-                .where(Frame.tensor_id.in_(batch), Pack.state == "live")
-                .distinct()
-            )
-        )
+        packs.update((pack, size) for pack, size in rows)
     return packs

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from sqlalchemy import delete, select
 
-from deltahub.registry import cancellation, failpoints
+from deltahub.registry import failpoints
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.db.models import Landing, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
@@ -20,6 +20,7 @@ from deltahub.registry.errors import (
     UploadOffsetMismatch,
 )
 from deltahub.registry.landings.damage import restore_lost
+from deltahub.registry.landings.reader import hashes_of
 from deltahub.registry.names import validate_sha256
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import Buffer, ObjectNotFound, StoreFull
@@ -27,8 +28,6 @@ from deltahub.registry.storage.keys import landing_key
 from deltahub.registry.storage.refusals import translated_store_errors
 from deltahub.registry.storage.spool import Hashes, SpoolFile
 from deltahub.registry.uploads import limits
-
-_READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -262,17 +261,12 @@ def _recover(reg: Registry, upload: LandingStatus) -> LandingStatus | None:
     key = landing_key(upload.id)
     try:
         size = reg.store.size(key)
-        hashes = Hashes(size)
-        buffer = memoryview(bytearray(_READ_BYTES))
-        while hashes.n_bytes < size:
-            cancellation.check()
-            piece = buffer[: min(_READ_BYTES, size - hashes.n_bytes)]
-            reg.store.get_into(key, hashes.n_bytes, piece)
-            hashes.update(piece)
     except ObjectNotFound:
         return None
-    # The object was verified before it was stored. A mismatch now means a damaged disk.
-    return _mark_complete(reg, upload, hashes) if hashes.sha256 == upload.sha256 else None
+    hashes = hashes_of(reg, key, size)
+    if hashes is None or hashes.sha256 != upload.sha256:
+        return None  # it was verified before it was stored, so the disk is damaged
+    return _mark_complete(reg, upload, hashes)
 
 
 def _find(session: ReadSession, caller: Caller, sha256: str) -> Landing | None:

@@ -55,7 +55,10 @@ def submit_recipe(reg: Registry, caller: Caller | None, name: str, data: bytes) 
     """
     caller = require_writer(caller)
     recipe = parse_recipe(reg, data)
-    mark_missing(reg, [recipe.sha256.hex()])
+    with reg.db.read() as session:
+        repository = load_repository(session, caller, name, "write")
+        known = readable_file(session, caller, repository, recipe.sha256.hex())
+    mark_missing(reg, [] if known is None else [known])
     with reg.db.write() as session:
         repository = load_repository(session, caller, name, "write")
         if _is_ready(reg, session, caller, repository, recipe):

@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.visibility import readable_files, sharing_domains
 from deltahub.registry.db.batches import batches
-from deltahub.registry.db.models import Repository, XetRange, Xorb, utc_now
+from deltahub.registry.db.models import File, Repository, XetRange, Xorb, utc_now
 from deltahub.registry.db.session import Database, ReadSession
 from deltahub.registry.errors import Unavailable
 from deltahub.registry.registry import Registry
@@ -94,14 +94,14 @@ def known_chunks(reg: Registry, caller: Caller, place: str, digest: bytes) -> Kn
         if newest is None:
             return None
         domains = sharing_domains(session, repository)
-        xorbs = list(_limited(_xorbs_of(session, repository, newest, domains)))
+        xorbs = list(_limited(_xorbs_of(session, repository, newest.sha256, domains)))
     return KnownChunks(reg.db, xorbs) if xorbs else None
 
 
 def _newest(
     session: ReadSession, caller: Caller, repository: Repository, digest: bytes
-) -> str | None:
-    """The SHA-256 of the newest file with this first chunk that the caller may use."""
+) -> File | None:
+    """The newest file with this first chunk that the caller may use."""
     rows = session.scalars(
         select(XetRange.sha256)
         .where(
@@ -112,7 +112,7 @@ def _newest(
         .limit(_MAX_FILES)
     ).all()
     readable = readable_files(session, caller, repository, rows)
-    return next((sha256 for sha256 in rows if sha256 in readable), None)
+    return next((readable[sha256] for sha256 in rows if sha256 in readable), None)
 
 
 def _xorbs_of(

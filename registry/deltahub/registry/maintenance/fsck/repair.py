@@ -15,11 +15,21 @@ from deltahub.codecs.errors import CodecError
 from deltahub.codecs.frames.pack import verify_pack_hash
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.integrity import file_damage
-from deltahub.registry.db.models import Entry, File, Frame, Pack, Revision, Tensor, TensorBase
+from deltahub.registry.db.models import (
+    Entry,
+    File,
+    Frame,
+    Landing,
+    Pack,
+    Revision,
+    Tensor,
+    TensorBase,
+)
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost
 from deltahub.registry.failpoints import reached
+from deltahub.registry.landings.reader import hashes_of
 from deltahub.registry.losses.marks import (
     FRAMES,
     any_lost,
@@ -32,7 +42,8 @@ from deltahub.registry.packs.copy import pack_chunks
 from deltahub.registry.packs.locations import TensorLocation, is_unchanged, locate
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import ObjectNotFound, ShortObject, StoreError
-from deltahub.registry.storage.keys import pack_key
+from deltahub.registry.storage.keys import landing_key, pack_key
+from deltahub.registry.uploads.landing import complete
 from deltahub.registry.xet.epochs import advance_epoch
 
 # Tensors that are judged between two transactions.
@@ -47,6 +58,7 @@ class Repaired:
     restored_packs: int = 0
     lost_tensors: int = 0
     restored_tensors: int = 0
+    restored_uploads: int = 0
     notes: list[str] = field(default_factory=list)
 
 
@@ -73,6 +85,8 @@ def repair(
     work.mark_packs(accept_loss)
     progress("tensors, for losses")
     work.mark_tensors()
+    progress("uploads, for damage")
+    work.restore_uploads()
     work.advance_epochs()
     return work.done
 
@@ -107,6 +121,20 @@ class _Repair:
         for pack in packs:
             if pack.state == "damaged" and pack.id not in self._damaged:
                 self._restore_pack(pack.id)
+
+    def restore_uploads(self) -> None:
+        """Unmark the damaged uploads that are whole again: an operator has brought them back."""
+        with self._reg.db.read() as session:
+            damaged = session.scalars(select(Landing).where(Landing.state == "damaged")).all()
+        for landing in damaged:
+            hashes = hashes_of(self._reg, landing_key(landing.id), landing.size)
+            if hashes is None or hashes.sha256 != landing.sha256:
+                continue
+            with self._reg.db.write() as session:
+                row = session.get(Landing, landing.id)
+                if row is not None and row.state == "damaged":
+                    complete(session, row, hashes, self._reg.settings.upload_ttl_s)
+                    self.done.restored_uploads += 1
 
     def _mark_missing(self, packs: Collection[str]) -> None:
         for batch in batches(sorted(packs)):

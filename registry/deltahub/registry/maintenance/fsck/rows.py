@@ -66,7 +66,7 @@ def check_files(session: Session) -> Findings:
         .where(
             or_(
                 (File.state == "landed") & (func.coalesce(Landing.state, "") != "complete"),
-                File.state.in_(("ingested", "lost")) & Tensor.id.is_(None),
+                (File.state == "ingested") & Tensor.id.is_(None),
                 File.state.not_in(("proving", "landed", "ingested", "lost")),
             )
         )

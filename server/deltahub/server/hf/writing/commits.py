@@ -102,7 +102,7 @@ def preupload(
             found = resolve_revision(session, repository, unescaped(revision))
             commit = found.commit
             entries = entries_at(session, found, paths)
-    if mark_missing(hub.registry, [entry.file.sha256 for entry in entries.values()]):
+    if mark_missing(hub.registry, [entry.file for entry in entries.values()]):
         with hub.registry.db.read() as session:
             entries = entries_at(session, found, paths)
     if commit is not None:
