@@ -33,7 +33,7 @@ def test_a_damaged_row_is_data_lost_and_no_outage(reg: Registry, statement: str)
     with closing(sqlite3.connect(reg.data_dir / "deltahub.sqlite3")) as connection:
         assert connection.execute(statement).rowcount > 0
         connection.commit()
-    client = TestClient(create_app(reg))
+    client = TestClient(create_app(reg), base_url="http://localhost")
     ours = client.get("/v1/repositories/ann/model/revision")
     assert (ours.status_code, ours.json()["error"]["code"]) == (500, "data_lost")
     assert "deltahub fsck" in ours.json()["error"]["message"]

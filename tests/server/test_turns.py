@@ -114,7 +114,7 @@ def test_who_waits_too_long_is_told_to_come_again(tmp_path: Path) -> None:
             assert "answers 1 reading requests at once" in refused.message
             refused = hub.call("GET", "/api/models/admin/m")
             assert (refused.status, refused.headers["X-Error-Code"]) == (503, "busy")
-            assert hub.call("GET", "/v1/health").status == 200
+            assert hub.call("GET", "/v1/health/live").status == 200
             guest.close()
         assert hub.call("GET", "/v1/repositories/admin/m").status == 200
 

@@ -54,8 +54,8 @@ def test_a_hub_does_its_work(reg: Registry) -> None:
     with reg.db.read() as session:
         assert [item.name for item in search(session, ann, words="bAs nn")] == ["ann/base"]
 
-    client = TestClient(create_app(reg))
-    shown = client.get("/api/models/ann/tune").json()
+    client = TestClient(create_app(reg), base_url="http://localhost")
+    shown = client.get("/api/models/ann/tune?expand=usedStorage").json()
     assert shown["usedStorage"] == len(tuned)
     assert client.get("/api/models", params={"search": "a\0b"}).status_code in (200, 400, 422)
     push(reg, ann, "ann/tree", dict.fromkeys(("B", "a-", "a/b", "a0", "é", "~"), b"1"))

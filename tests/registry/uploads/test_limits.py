@@ -147,7 +147,7 @@ def test_the_bound_is_counted_once_and_not_for_every_upload(reg: Registry, ann: 
         nonlocal counts
         counts += "count(*)" in statement
 
-    event.listen(reg.db._read_engine, "before_cursor_execute", look)
+    event.listen(reg.db.read_engine, "before_cursor_execute", look)
     for number in range(4):
         begin(reg, ann, name_of(number), 1)
     assert counts == 1

@@ -12,7 +12,7 @@ from support.service.hub import Answer, Hub, running_hub, served_hub
 MACHINE = socket.gethostname().lower()
 
 
-def ask(hub: Hub, host: str, path: str = "/v1/health") -> Answer:
+def ask(hub: Hub, host: str, path: str = "/v1/health/live") -> Answer:
     return hub.call("GET", path, headers={"Host": host})
 
 

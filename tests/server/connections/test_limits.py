@@ -19,7 +19,7 @@ from deltahub.server.connections.limits import ConnectionLimits
 from deltahub.server.settings import ServerSettings
 from support.service.hub import Hub, running_hub
 
-HEALTH = b"GET /v1/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+HEALTH = b"GET /v1/health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 SLOW_POST = b"POST /v1/repositories HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n{"
 
 

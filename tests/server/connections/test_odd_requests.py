@@ -15,7 +15,7 @@ from support.service.hub import ServedHub, served_hub
 
 HOST = b"Host: 127.0.0.1\r\n"
 UPGRADE = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-HEALTH = b"GET /v1/health HTTP/1.1\r\n" + HOST
+HEALTH = b"GET /v1/health/live HTTP/1.1\r\n" + HOST
 
 
 @pytest.fixture(scope="module")
@@ -62,25 +62,25 @@ def check_log(log: Path) -> None:
         (b"CONNECT /x HTTP/1.1\r\n" + HOST, 405, "no proxy"),
         (b"BREW /pot HTTP/1.1\r\n" + HOST, 405, "GET, HEAD, POST, PUT, PATCH, DELETE"),
         (b"get / HTTP/1.1\r\n" + HOST, 405, "GET, HEAD, POST, PUT, PATCH, DELETE"),
-        (b"TRACE /v1/health HTTP/1.1\r\n" + HOST, 405, "there is no TRACE"),
-        (b"PROPFIND /v1/health HTTP/1.1\r\n" + HOST, 405, "there is no PROPFIND"),
-        (b"GET http://evil.example/v1/health HTTP/1.1\r\n" + HOST, 421, "evil.example"),
-        (b"GET ftp://127.0.0.1/v1/health HTTP/1.1\r\n" + HOST, 400, "is a path"),
-        (b"GET http:///v1/health HTTP/1.1\r\n" + HOST, 400, "Host"),
+        (b"TRACE /v1/health/live HTTP/1.1\r\n" + HOST, 405, "there is no TRACE"),
+        (b"PROPFIND /v1/health/live HTTP/1.1\r\n" + HOST, 405, "there is no PROPFIND"),
+        (b"GET http://evil.example/v1/health/live HTTP/1.1\r\n" + HOST, 421, "evil.example"),
+        (b"GET ftp://127.0.0.1/v1/health/live HTTP/1.1\r\n" + HOST, 400, "is a path"),
+        (b"GET http:///v1/health/live HTTP/1.1\r\n" + HOST, 400, "Host"),
         (b"GET v1/health HTTP/1.1\r\n" + HOST, 400, "is a path"),
         (b"GET /\xff HTTP/1.1\r\n" + HOST, 400, "%XX"),
-        (b"GET /v1/health?\xff HTTP/1.1\r\n" + HOST, 400, "%XX"),
-        (b"GET /v1/health HTTP/1.1\r\n", 400, "needs a Host"),
-        (b"GET /v1/health HTTP/1.1\r\n" + HOST + HOST, 400, "one Host header, not 2"),
-        (b"GET /v1/health HTTP/1.1\r\nHost:\r\n", 400, "HOST:PORT"),
-        (b"GET /v1/health HTTP/1.1\r\nHost: a b\r\n", 400, "HOST:PORT"),
-        (b"GET /v1/health HTTP/1.1\r\nHost: u@127.0.0.1\r\n", 400, "HOST:PORT"),
-        (b"GET /v1/health HTTP/1.1\r\nHost: \xff\r\n", 400, "HOST:PORT"),
+        (b"GET /v1/health/live?\xff HTTP/1.1\r\n" + HOST, 400, "%XX"),
+        (b"GET /v1/health/live HTTP/1.1\r\n", 400, "needs a Host"),
+        (b"GET /v1/health/live HTTP/1.1\r\n" + HOST + HOST, 400, "one Host header, not 2"),
+        (b"GET /v1/health/live HTTP/1.1\r\nHost:\r\n", 400, "HOST:PORT"),
+        (b"GET /v1/health/live HTTP/1.1\r\nHost: a b\r\n", 400, "HOST:PORT"),
+        (b"GET /v1/health/live HTTP/1.1\r\nHost: u@127.0.0.1\r\n", 400, "HOST:PORT"),
+        (b"GET /v1/health/live HTTP/1.1\r\nHost: \xff\r\n", 400, "HOST:PORT"),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n", 505, "HTTP/1.1"),
-        (b"GET /v1/health HTTP/2.0\r\n" + HOST, 505, "HTTP/1.1"),
+        (b"GET /v1/health/live HTTP/2.0\r\n" + HOST, 505, "HTTP/1.1"),
         (b"\x16\x03\x01\x00\xc8\x01\x00\x00\xc4\x03\x03", 400, "not HTTP"),
-        (b"GET /v1/health HTTP/1.1\r\n" + HOST + b"X: a\0b\r\n", 400, "not HTTP"),
-        (b"GET /v1/health HTTP/1.1\r\n" + HOST + b"a:b\r\n" * 128, 400, "at most 128 headers"),
+        (b"GET /v1/health/live HTTP/1.1\r\n" + HOST + b"X: a\0b\r\n", 400, "not HTTP"),
+        (b"GET /v1/health/live HTTP/1.1\r\n" + HOST + b"a:b\r\n" * 128, 400, "at most 128 headers"),
         (b"POST /v1/repositories HTTP/1.1\r\nContent-Length: -1\r\n" + HOST, 400, "not HTTP"),
         (b"GET /v1/%00%ff HTTP/1.1\r\n" + HOST, 404, "nothing at GET"),
     ],
@@ -98,8 +98,8 @@ def test_an_odd_request_is_answered_in_a_sentence(
 @pytest.mark.parametrize(
     "request_",
     [
-        b"GET /v1/health HTTP/1.0\r\n",
-        b"GET http://127.0.0.1/v1/health HTTP/1.1\r\nHost: evil.example\r\n",
+        b"GET /v1/health/live HTTP/1.0\r\n",
+        b"GET http://127.0.0.1/v1/health/live HTTP/1.1\r\nHost: evil.example\r\n",
         HEALTH + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n",
         HEALTH + b"Upgrade: websocket\r\nConnection: close\r\n",
     ],
@@ -142,5 +142,5 @@ def test_no_bytes_make_a_traceback(served: tuple[ServedHub, Path]) -> None:
                 connection.sendall(line + tail + end)
                 connection.shutdown(socket.SHUT_WR)
                 connection.recv(1 << 16)
-    assert hub.call("GET", "/v1/health").status == 200
+    assert hub.call("GET", "/v1/health/live").status == 200
     check_log(log)
