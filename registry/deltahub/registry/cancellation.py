@@ -4,7 +4,8 @@ The server gives each request a Cancellation. Loops whose length a caller choose
 between two pieces. Outside of a request, for example in a job, check() does nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
@@ -41,6 +42,16 @@ def check() -> None:
     current = _current.get()
     if current is not None and current.is_cancelled:
         raise Cancelled("the client disconnected, so the hub stopped this work")
+
+
+@contextmanager
+def unstoppable() -> Iterator[None]:
+    """A context whose work is done to its end, although its caller has disconnected."""
+    token = _current.set(None)
+    try:
+        yield
+    finally:
+        _current.reset(token)
 
 
 def watcher() -> Callable[[], bool] | None:

@@ -17,6 +17,7 @@ from deltahub.registry.access import tokens
 from deltahub.registry.access.caller import ANONYMOUS, Caller
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import Unauthorized
+from deltahub.registry.jobs import health
 from deltahub.registry.packs.base_cache import HotBases
 from deltahub.registry.registry import Registry
 from deltahub.server.settings import ServerSettings
@@ -45,6 +46,10 @@ WRITES: Final = 24
 HEAVY_READS: Final = 2
 # When others wait, the hub cuts an answer whose client made it wait longer than this in all.
 SLOW_ANSWER_S: Final = 10.0
+# Of a report, well below the time for which others wait for its slot.
+SLOW_REPORT_S: Final = 3.0
+SHARDS: Final = 8
+PUBLICATIONS: Final = 2
 # How long links still work after the token that they were signed for has ended: the cache time.
 _LINK_CACHE_S: Final = 1.0
 
@@ -89,6 +94,9 @@ class Hub:
     _answering: FairQueue = field(init=False)
     _verifying: FairQueue = field(init=False)
     _uploading: FairQueue = field(init=False)
+    _assembling: FairQueue = field(init=False)
+    _publishing: FairQueue = field(init=False)
+    _health: anyio.CapacityLimiter = field(init=False)
     _unlimited: anyio.CapacityLimiter = field(init=False)
 
     def __post_init__(self) -> None:
@@ -129,6 +137,19 @@ class Hub:
             " one user",
             settings.proof_threads,
             checks_per_user,
+            settings.idle_s,
+        )
+        # What these do may take hours, and nothing else waits for it.
+        self._assembling = FairQueue(
+            f"assembles {SHARDS} Xet shards at once, and {SHARDS // 4} of one user",
+            SHARDS,
+            SHARDS // 4,
+            settings.idle_s,
+        )
+        self._publishing = FairQueue(
+            f"makes {PUBLICATIONS} models public at once, and one of one user",
+            PUBLICATIONS,
+            1,
             settings.idle_s,
         )
         self._uploading = FairQueue(
@@ -176,7 +197,7 @@ class Hub:
             1,
             settings.read_wait_s,
             _guest_slots(HEAVY_READS),
-            slow_s=SLOW_ANSWER_S,
+            slow_s=SLOW_REPORT_S,
         )
         self.long_answers = FairQueue(
             f"sends {settings.max_streams} long lists at once, and {settings.streams_per_user} to"
@@ -189,6 +210,7 @@ class Hub:
         )
         # The queues bound these threads already.
         self._unlimited = anyio.CapacityLimiter(math.inf)
+        self._health = anyio.CapacityLimiter(1)
 
     async def upload(
         self, caller: Caller | None, receive: Callable[[], T], wait: BodyWait | None = None
@@ -206,6 +228,28 @@ class Hub:
         async with self._verifying.slot(_client_of(caller)):
             cancellation.check()
             return await anyio.to_thread.run_sync(check, limiter=self._unlimited)
+
+    async def assemble(self, caller: Caller | None, work: Callable[[], T]) -> T:
+        """Assemble the files of a Xet shard in a thread once there is a turn. As upload()."""
+        async with self._assembling.slot(_client_of(caller)):
+            cancellation.check()
+            return await anyio.to_thread.run_sync(work, limiter=self._unlimited)
+
+    async def publish(self, caller: Caller | None, work: Callable[[], T]) -> T:
+        """Make a model public in a thread once there is a turn. As upload()."""
+        async with self._publishing.slot(_client_of(caller)):
+            cancellation.check()
+            return await anyio.to_thread.run_sync(work, limiter=self._unlimited)
+
+    async def change(self, caller: Caller | None, work: Callable[[], T]) -> T:
+        """Change something in a thread once there is a turn, for handlers that also wait."""
+        async with self.writes.slot(_client_of(caller)):
+            cancellation.check()
+            return await anyio.to_thread.run_sync(work, limiter=self._unlimited)
+
+    async def problems(self) -> list[health.Problem]:
+        """The parts of the hub that do not work, whoever else waits for an answer."""
+        return await anyio.to_thread.run_sync(health.problems, self.registry, limiter=self._health)
 
     def stream(
         self,

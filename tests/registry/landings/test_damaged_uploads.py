@@ -11,13 +11,14 @@ from sqlalchemy import func, select, update
 from deltahub.registry import Caller, Registry
 from deltahub.registry.db.models import File, Job, Landing, User, utc_now
 from deltahub.registry.downloads.file_reader import FileReader
-from deltahub.registry.errors import DataLost, HashMismatch
+from deltahub.registry.errors import DataLost, HashMismatch, Unavailable
 from deltahub.registry.ingest.pipeline import Ingest
 from deltahub.registry.landings.damage import UploadDamaged
 from deltahub.registry.landings.reader import LandingReader
+from deltahub.registry.maintenance.fsck.repair import repair
 from deltahub.registry.maintenance.fsck.run import fsck
 from deltahub.registry.reports.revision import report_revision
-from deltahub.registry.storage.base import ObjectNotFound, ShortObject
+from deltahub.registry.storage.base import ObjectNotFound, ShortObject, StoreUnavailable
 from deltahub.registry.storage.checksums import BLOCK_BYTES
 from deltahub.registry.storage.keys import landing_key
 from deltahub.registry.uploads.known_files import query_and_keep
@@ -239,4 +240,79 @@ def test_an_ingested_upload_is_gone_and_not_damaged(reg: Registry, ann: Caller) 
     Ingest(reg, FileReader(reg), 1, job_id).run()
     with pytest.raises(ObjectNotFound):
         reader.read_at(BLOCK_BYTES, 9)
+    assert read(reg, file) == DATA
+
+
+def test_an_upload_of_an_older_release_is_verified_as_a_whole_at_the_first_read(
+    reg: Registry, ann: Caller
+) -> None:
+    push(reg, ann, "ann/m", {"a.bin": DATA, "b.txt": OTHER})
+    sha256 = upload(reg, ann, DATA)
+    with reg.db.write() as session:
+        session.execute(update(Landing).values(checksums=None))
+    assert read(reg, file_row(reg, sha256), 5, 9) == DATA[5:9]
+    with reg.db.read() as session:
+        query = select(Landing.checksums).where(Landing.sha256 == sha256)
+        assert session.scalars(query).one() is not None
+    flip(reg, landing(reg, upload(reg, ann, OTHER)).id, 0)
+    with pytest.raises(UploadDamaged):
+        read(reg, file_row(reg, upload(reg, ann, OTHER)), 0, 1)
+
+
+def test_a_store_that_is_away_damages_no_upload(tmp_path: Path) -> None:
+    with opened_registry(tmp_path) as reg:
+        ann = caller(reg, "ann")
+        push(reg, ann, "ann/m", {"a.bin": DATA})
+        file = file_row(reg, upload(reg, ann, DATA))
+        objects, away = reg.data_dir / "objects", tmp_path / "away"
+        objects.rename(away)
+        objects.mkdir()  # a mount point without its disk
+        for read_or_write in (
+            lambda: read(reg, file),
+            lambda: upload(reg, ann, b"new"),
+        ):
+            with pytest.raises((Unavailable, StoreUnavailable), match=r"away|No such file"):
+                read_or_write()
+        assert not list(objects.iterdir())
+    with pytest.raises(StoreUnavailable, match="is its disk mounted"), opened_registry(tmp_path):
+        pass
+    objects.rmdir()
+    away.rename(objects)
+    with opened_registry(tmp_path) as reg:
+        assert read(reg, file) == DATA
+
+
+def test_repair_takes_an_upload_back_that_an_operator_has_restored(
+    reg: Registry, ann: Caller
+) -> None:
+    job_id = push(reg, ann, "ann/m", {"a.bin": DATA}).job_id
+    sha256 = upload(reg, ann, DATA)
+    row, file = landing(reg, sha256), file_row(reg, sha256)
+    flip(reg, row.id, 7)
+    with pytest.raises(UploadDamaged):
+        read(reg, file)
+    assert repair(reg).restored_uploads == 0
+    flip(reg, row.id, 7)
+    assert repair(reg).restored_uploads == 1
+    assert read(reg, file) == DATA
+    assert jobs(reg, "queued") == [job_id]
+
+
+def test_what_was_stored_before_an_upload_was_damaged_is_enough(reg: Registry, ann: Caller) -> None:
+    job_id = push(reg, ann, "ann/m", {"a.bin": DATA}).job_id
+    assert job_id is not None
+    sha256 = upload(reg, ann, DATA)
+    work = Ingest(reg, FileReader(reg), 1, job_id)
+    steps = work.pending_files()
+    for file_ids in steps:
+        work.scan(file_ids)
+    while work.store_next_pack():
+        pass
+    file = file_row(reg, sha256)
+    flip(reg, landing(reg, sha256).id, 0)
+    with pytest.raises(UploadDamaged):
+        read(reg, file)
+    for file_ids in steps:
+        work.finish(file_ids)
+    assert file_row(reg, sha256).state == "ingested"
     assert read(reg, file) == DATA

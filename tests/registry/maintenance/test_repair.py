@@ -117,10 +117,14 @@ def test_a_lost_tensor_that_only_differences_need_is_named_too(hub: SmallHub) ->
 
 def test_a_store_that_is_away_does_not_look_like_loss(hub: SmallHub) -> None:
     objects = hub.reg.data_dir / "objects"
-    objects.rename(objects.with_name("elsewhere"))
-    with pytest.raises(StoreSeemsAway, match="3 of 3 packs are missing"):
-        repair(hub.reg, read_data=True)
-    objects.with_name("elsewhere").rename(objects)
+    for folder, reason in (
+        (objects, "seems to be away"),
+        (objects / "packs", "3 of 3 packs are missing"),
+    ):
+        folder.rename(hub.reg.data_dir / "elsewhere")
+        with pytest.raises(StoreSeemsAway, match=reason):
+            repair(hub.reg, read_data=True)
+        (hub.reg.data_dir / "elsewhere").rename(folder)
     assert set(hub.states().values()) == {"ingested"}
     assert is_clean(hub.reg)
 

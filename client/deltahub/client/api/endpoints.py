@@ -140,7 +140,8 @@ class Api:
             "operations": list(operations),
         }
         path = f"{repository_path(name)}/commits"
-        return self._read(partial(record, CommitResult), "POST", path, json_body=body)
+        parse = partial(record, CommitResult)
+        return self._read(parse, "POST", path, json_body=body, timeout_s=LONG_TIMEOUT_S)
 
     # -- reading files ---------------------------------------------------------------------
 
@@ -213,7 +214,11 @@ class Api:
         path = f"{repository_path(name)}/files/query"
         for i in range(0, len(items), _QUERY_BATCH):
             queried = [{"sha256": key, "size": size} for key, size in items[i : i + _QUERY_BATCH]]
-            found.update(self._read(_have, "POST", path, json_body={"files": queried}))
+            found.update(
+                self._read(
+                    _have, "POST", path, json_body={"files": queried}, timeout_s=LONG_TIMEOUT_S
+                )
+            )
         return found & files.keys()
 
     def query_tensors(self, name: str, tensors: Mapping[str, int]) -> HeldTensors:
@@ -224,7 +229,7 @@ class Api:
         # A query about no tensors, too, asks for the depth limit.
         for i in range(0, max(len(items), 1), _QUERY_BATCH):
             body = {"tensors": [list(item) for item in items[i : i + _QUERY_BATCH]]}
-            answer = self.transport.call("POST", path, json_body=body)
+            answer = self.transport.call("POST", path, json_body=body, timeout_s=LONG_TIMEOUT_S)
             found.update(answer.read(_have))
             max_depth = answer.read(lambda value: field_of(value, "max_depth", Count))
         return HeldTensors(found & tensors.keys(), max_depth)
@@ -237,7 +242,7 @@ class Api:
     def put_recipe(self, name: str, recipe: bytes) -> str | None:
         """The id of the job that verifies the file; None if the hub has the file already."""
         path = f"{repository_path(name)}/recipes"
-        return self._read(_recipe_job, "POST", path, body=recipe)
+        return self._read(_recipe_job, "POST", path, body=recipe, timeout_s=LONG_TIMEOUT_S)
 
     # -- jobs ------------------------------------------------------------------------------
 

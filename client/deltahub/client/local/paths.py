@@ -58,7 +58,8 @@ def require_room(fd: int, size: int, path: str | os.PathLike[str]) -> None:
         os.ftruncate(fd, size)
     disk = os.fstatvfs(fd)
     free = disk.f_bavail * disk.f_frsize
-    if size - stat.st_blocks * 512 > free:
+    # Some file systems do not tell their size.
+    if disk.f_blocks and size - stat.st_blocks * 512 > free:
         raise DiskFull(f"no room for {size} bytes at {path}: {free} bytes are free")
 
 

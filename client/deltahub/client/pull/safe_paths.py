@@ -28,6 +28,7 @@ def check_entries(entries: Sequence[Entry]) -> None:
             "nothing was written, because the revision has paths that cannot be written safely: "
             + "; ".join(problems[:_MAX_NAMED])
             + more
+            + ". If you trust them, download them by another client, and push them by other names"
         )
     paths = {entry.path for entry in entries}
     problem = tree_problem(paths)

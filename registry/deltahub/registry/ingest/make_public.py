@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from sqlalchemy import exists, select, update
 from sqlalchemy.orm import aliased
 
-from deltahub.registry import failpoints
+from deltahub.registry import cancellation, failpoints
 from deltahub.registry.access import audit
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.repositories import domain_of, load_repository
@@ -58,10 +58,13 @@ def make_public(reg: Registry, reader: FileReader, caller: Caller | None, name: 
             uploads = complete_uploads(session, caller, [file.sha256 for file in files])
             missing = _missing(session, uploads, files)
         for file in missing:
+            cancellation.check()  # what has landed stays for the next call
             pieces = reader.stream_file(file, 0, file.size)
             receive(reg, caller, file.sha256, file.size, 0, pieces, is_acknowledged=False)
         failpoints.reached("publication.before_switch")
-        if _switch(reg, caller, name):
+        with cancellation.unstoppable():
+            is_public = _switch(reg, caller, name)
+        if is_public:
             failpoints.reached("publication.after_switch")
             return
     raise Conflict(f"{name} changed again and again meanwhile; try again when nobody pushes to it")

@@ -2,16 +2,16 @@
 
 from deltahub.registry.errors import Unavailable
 from deltahub.registry.registry import Registry
-from deltahub.registry.storage.base import ObjectNotFound
+from deltahub.registry.storage.base import ObjectNotFound, StoreUnavailable
 from deltahub.registry.storage.keys import pack_key
 
 
 class StoreSeemsAway(Unavailable):
-    """More packs are missing than a loss would explain."""
+    """The store does not answer, or more packs are missing than a loss would explain."""
 
 
 def is_missing(reg: Registry, pack_id: str) -> bool:
-    """Whether the store says that it has no such pack. Any other failure is raised."""
+    """Whether the store says that it has no such pack; StoreSeemsAway."""
     return not is_of_size(reg, pack_id, None)
 
 
@@ -21,6 +21,8 @@ def is_of_size(reg: Registry, pack_id: str, size: int | None) -> bool:
         found = reg.store.size(pack_key(pack_id))
     except ObjectNotFound:
         return False
+    except StoreUnavailable as exc:
+        raise StoreSeemsAway(str(exc)) from exc
     return size is None or found == size
 
 

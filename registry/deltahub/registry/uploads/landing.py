@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from sqlalchemy import delete, select
 
-from deltahub.registry import failpoints
+from deltahub.registry import cancellation, failpoints
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.db.models import Landing, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
@@ -263,7 +263,8 @@ def _recover(reg: Registry, upload: LandingStatus) -> LandingStatus | None:
         size = reg.store.size(key)
     except ObjectNotFound:
         return None
-    hashes = hashes_of(reg, key, size)
+    with cancellation.unstoppable():  # else a client that waits less long could never resume
+        hashes = hashes_of(reg, key, size)
     if hashes is None or hashes.sha256 != upload.sha256:
         return None  # it was verified before it was stored, so the disk is damaged
     return _mark_complete(reg, upload, hashes)

@@ -30,6 +30,16 @@ def networks_of(named: str) -> tuple[Network, ...]:
     return tuple(ip_network(one) for one in filter(None, map(str.strip, named.split(","))))
 
 
+def with_mapped(named: str) -> str:
+    """Return the same addresses and networks, of IPv4 also in the form of dual-stack sockets."""
+    found: list[str] = []
+    for network in networks_of(named):
+        found.append(str(network))
+        if isinstance(network, IPv4Network):
+            found.append(f"::ffff:{network.network_address}/{96 + network.prefixlen}")
+    return ",".join(found)
+
+
 class Proxies:
     """The proxies that the operator named: their connections carry those of many clients."""
 

@@ -12,7 +12,7 @@ from deltahub.registry.packs.tensor_reader import RANGE_BYTES
 from deltahub.registry.registry import Registry
 from deltahub.server.app import create_app
 from deltahub.server.connections.access_log import AccessLog
-from deltahub.server.connections.addresses import Proxies
+from deltahub.server.connections.addresses import Proxies, with_mapped
 from deltahub.server.connections.limits import ConnectionLimits
 from deltahub.server.hub import Hub
 from deltahub.server.process.open_files import connections_within
@@ -58,7 +58,7 @@ class HubServer(uvicorn.Server):
             access_log=False,  # uvicorn's would hold signed links
             server_header=False,
             proxy_headers=True,
-            forwarded_allow_ips=settings.trusted_proxies,
+            forwarded_allow_ips=with_mapped(settings.trusted_proxies),
             timeout_keep_alive=settings.keep_alive_s,
             timeout_graceful_shutdown=settings.stop_grace_s,
         )

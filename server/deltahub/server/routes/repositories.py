@@ -1,5 +1,6 @@
 """Repositories and their refs."""
 
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -64,7 +65,7 @@ def get_repository(namespace: str, name: str, hub: HubDep, caller: CallerDep) ->
 
 
 @router.patch("/{namespace}/{name}", response_model=RepositoryOut, responses=_WAITS)
-def update_repository(
+async def update_repository(
     namespace: str, name: str, body: VisibilityIn, hub: HubDep, caller: CallerDep
 ) -> RepositoryOut | Response:
     """Make a repository with all its revisions private or public.
@@ -75,11 +76,15 @@ def update_repository(
     202: a job stores those without it first, and until then the repository stays public.
     """
     full_name = f"{namespace}/{name}"
-    if not body.private:
-        make_public.make_public(hub.registry, hub.reader, caller, full_name)
-    elif (waiting := _withdraw(hub, caller, full_name, "private")) is not None:
-        return waiting
-    return _shown(repositories.get_repository(hub.registry, caller, full_name))
+    if body.private:
+        waiting = await hub.change(caller, partial(_withdraw, hub, caller, full_name, "private"))
+        if waiting is not None:
+            return waiting
+    else:
+        publish = partial(make_public.make_public, hub.registry, hub.reader, caller, full_name)
+        await hub.publish(caller, publish)
+    show = partial(repositories.get_repository, hub.registry, caller, full_name)
+    return _shown(await hub.change(caller, show))
 
 
 @router.delete("/{namespace}/{name}", status_code=204, response_model=None, responses=_WAITS)

@@ -7,7 +7,6 @@ from fastapi import APIRouter, Response
 from deltahub.registry.access import organizations
 from deltahub.registry.access.caller import NO_TOKEN
 from deltahub.registry.errors import Forbidden, Unauthorized
-from deltahub.registry.jobs import health
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.schemas.system import (
@@ -24,13 +23,13 @@ _VERSION = version("deltahub")
 
 
 @router.get("/health", responses={503: {"model": HealthOut, "description": "Degraded"}})
-def get_health(hub: HubDep, response: Response) -> HealthOut:
+async def get_health(hub: HubDep, response: Response) -> HealthOut:
     """Show whether the hub works. Status 503 if a part does not: pushes or all requests fail then.
 
     For monitors. A load balancer or a process manager should ask `/v1/health/live`: downloads go on
     without a worker, and a restart of the server repairs no database.
     """
-    found = health.problems(hub.registry)
+    found = await hub.problems()
     if found:
         response.status_code = 503
         response.headers["Retry-After"] = "10"

@@ -170,6 +170,8 @@ class FairQueue:
         n_own = self._n_held[claim.key]
         is_guest = isinstance(claim.key, str)
         only_own = n_own >= self._per_client
+        if only_own and not is_guest:
+            return  # one user's requests would cut each other, and start again
         only_guests = is_guest and _is_full(self._n_guests, self._guests, n_own)
         found = []
         for held in self._held:

@@ -1,8 +1,8 @@
 """Creates, moves and deletes models, branches and tags; shows the caller and their models."""
 
+from functools import partial
 from typing import Annotated, Any, Final, Literal
 
-import anyio.to_thread
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
@@ -186,14 +186,14 @@ async def change_settings(
     name: NameDep, body: SettingsIn, request: Request, hub: HubDep, caller: CallerDep
 ) -> JSONResponse:
     """Make a model private or public. Refuses settings that this hub lacks."""
-    was_private = await anyio.to_thread.run_sync(_is_private, hub, caller, name)
+    was_private = await hub.change(caller, partial(_is_private, hub, caller, name))
     body.require_supported()
     private = body.private
     if body.visibility is not None:
         private = body.visibility != "public"
     if private is False:
-        publish = make_public.make_public
-        await anyio.to_thread.run_sync(publish, hub.registry, hub.reader, caller, name)
+        publish = partial(make_public.make_public, hub.registry, hub.reader, caller, name)
+        await hub.publish(caller, publish)
     if private:
         await withdraw_and_wait(hub, request, caller, name, "private")
     is_private = bool(private) if private is not None else was_private

@@ -1,5 +1,6 @@
 """Makes a model private or deletes it, and waits until a job has stored other models without it."""
 
+from functools import partial
 from typing import Final
 
 import anyio
@@ -24,7 +25,7 @@ async def withdraw_and_wait(
 
     It raises the job's error. No thread waits, because the job may take long.
     """
-    waiting = await anyio.to_thread.run_sync(withdraw, hub.registry, caller, name, change)
+    waiting = await hub.change(caller, partial(withdraw, hub.registry, caller, name, change))
     pause = _FIRST_POLL_S
     while waiting is not None and not await request.is_disconnected():
         try:

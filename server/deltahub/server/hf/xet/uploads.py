@@ -123,7 +123,7 @@ async def post_shard(request: Request, hub: HubDep, xet_caller: XetWriterDep) ->
     """Land the files of a shard, and answer when all have landed."""
     with ExitStack() as stack:
         path = await _spool(request, hub, xet_caller, stack)
-        await hub.verify(xet_caller.caller, _accept_call(hub, xet_caller, path, Progress()))
+        await hub.assemble(xet_caller.caller, _accept_call(hub, xet_caller, path, Progress()))
     return JSONResponse({"result": 1})
 
 
@@ -153,7 +153,7 @@ class _ShardAnswer(Response):
         progress = Progress()
         work = _accept_call(self._hub, self._xet_caller, self._path, progress)
         with self._stack:
-            job = asyncio.create_task(self._hub.verify(self._xet_caller.caller, work))
+            job = asyncio.create_task(self._hub.assemble(self._xet_caller.caller, work))
             gone = asyncio.create_task(_disconnected(receive))
             try:
                 start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
