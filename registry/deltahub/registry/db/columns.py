@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from sqlalchemy import BigInteger, DateTime, Integer, MetaData, TypeDecorator
+from sqlalchemy import BigInteger, DateTime, Index, Integer, MetaData, TypeDecorator, text
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase
 
@@ -38,3 +38,8 @@ class Base(DeclarativeBase):
             "pk": "pk_%(table_name)s",
         }
     )
+
+
+def partial_index(name: str, column: str, condition: str) -> Index:
+    """An index of the rows that fulfil the condition."""
+    return Index(name, column, sqlite_where=text(condition), postgresql_where=text(condition))

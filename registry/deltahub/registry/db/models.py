@@ -12,17 +12,14 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
-    text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
 from deltahub.registry.db.columns import Base as Base
-from deltahub.registry.db.columns import Id, UtcDateTime
+from deltahub.registry.db.columns import Id, UtcDateTime, partial_index
 from deltahub.registry.db.columns import utc_now as utc_now
 
 PUBLIC_DOMAIN_KEY = "public"
-_IS_LOST = text("lost IS NOT NULL")
-_IS_WITHDRAW = text("kind = 'withdraw'")
 
 
 class User(Base):
@@ -198,7 +195,7 @@ class Tensor(Base):
     __tablename__ = "tensors"
     __table_args__ = (
         UniqueConstraint("domain_id", "hash"),
-        Index("ix_tensors_lost", "lost", sqlite_where=_IS_LOST, postgresql_where=_IS_LOST),
+        partial_index("ix_tensors_lost", "lost", "lost IS NOT NULL"),
     )
     id: Mapped[int] = mapped_column(Id, primary_key=True)
     domain_id: Mapped[int] = mapped_column(ForeignKey("domains.id"))
@@ -307,12 +304,7 @@ class Job(Base):
     __tablename__ = "jobs"
     __table_args__ = (
         Index("ix_jobs_newest", "created_at", "id"),
-        Index(
-            "ix_jobs_withdraw",
-            "repository_id",
-            sqlite_where=_IS_WITHDRAW,
-            postgresql_where=_IS_WITHDRAW,
-        ),
+        partial_index("ix_jobs_withdraw", "repository_id", "kind = 'withdraw'"),
         Index("ix_jobs_newest_of_user", "user_id", "created_at", "id"),
         Index("ix_jobs_turns", "user_id", "turn_at"),
     )
