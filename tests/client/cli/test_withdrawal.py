@@ -29,7 +29,7 @@ def test_others_are_stored_without_a_base_before_it_is_gone(
     command: str, hub_server: RunningHub, hub: Hub, name: str, tmp_path: Path,
     other_machine: Callable[[], Path], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    seed = 41 if command == "rm" else 42  # no other test on this hub has these weights
+    seed = 51 if command == "rm" else 52  # no other test on this hub has these weights
     tuner = f"tuner-{command}"
     base_folder = write_model(tmp_path / "base", base(seed))
     tuned = write_model(tmp_path / "tuned", finetune(1e-4, seed))

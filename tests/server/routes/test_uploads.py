@@ -67,7 +67,8 @@ def status_of(connection: socket.socket) -> tuple[int, bytes]:
 def test_a_whole_file_is_taken_and_known_afterwards(hub: RunningHub, size: int) -> None:
     data = os.urandom(size)
     answer = put(hub, digest_of(data), data)
-    assert answer.status == 201 or (size == 0 and answer.status == 200)
+    # Other tests on this hub may have sent no byte, or the same byte.
+    assert answer.status == 201 or (size <= 1 and answer.status == 200)
     assert answer.json() == {
         "sha256": digest_of(data),
         "size": size,
