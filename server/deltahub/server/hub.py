@@ -219,31 +219,32 @@ class Hub:
 
         Raises Busy, and Cancelled if the client disconnects while it waits.
         """
-        async with self._uploading.slot(_client_of(caller), wait):
-            cancellation.check()
-            return await anyio.to_thread.run_sync(receive, limiter=self._unlimited)
+        return await self._in_thread(self._uploading, caller, receive, wait)
 
     async def verify(self, caller: Caller | None, check: Callable[[], T]) -> T:
         """Run `check` in a thread once a verification slot is free; its result. As upload()."""
-        async with self._verifying.slot(_client_of(caller)):
-            cancellation.check()
-            return await anyio.to_thread.run_sync(check, limiter=self._unlimited)
+        return await self._in_thread(self._verifying, caller, check)
 
     async def assemble(self, caller: Caller | None, work: Callable[[], T]) -> T:
         """Assemble the files of a Xet shard in a thread once there is a turn. As upload()."""
-        async with self._assembling.slot(_client_of(caller)):
-            cancellation.check()
-            return await anyio.to_thread.run_sync(work, limiter=self._unlimited)
+        return await self._in_thread(self._assembling, caller, work)
 
     async def publish(self, caller: Caller | None, work: Callable[[], T]) -> T:
         """Make a model public in a thread once there is a turn. As upload()."""
-        async with self._publishing.slot(_client_of(caller)):
-            cancellation.check()
-            return await anyio.to_thread.run_sync(work, limiter=self._unlimited)
+        return await self._in_thread(self._publishing, caller, work)
 
     async def change(self, caller: Caller | None, work: Callable[[], T]) -> T:
         """Change something in a thread once there is a turn, for handlers that also wait."""
-        async with self.writes.slot(_client_of(caller)):
+        return await self._in_thread(self.writes, caller, work)
+
+    async def _in_thread(
+        self,
+        queue: FairQueue,
+        caller: Caller | None,
+        work: Callable[[], T],
+        wait: BodyWait | None = None,
+    ) -> T:
+        async with queue.slot(_client_of(caller), wait):
             cancellation.check()
             return await anyio.to_thread.run_sync(work, limiter=self._unlimited)
 
