@@ -10,7 +10,7 @@ from deltahub.codecs.errors import CodecError
 from deltahub.codecs.frames import base_plan
 from deltahub.codecs.frames.base_plan import ReadBase
 from deltahub.registry.errors import DataLost, RegistryError
-from deltahub.registry.losses.marks import mark_tensors
+from deltahub.registry.losses.marks import any_lost, mark_tensors
 from deltahub.registry.packs.base_cache import HotBases
 from deltahub.registry.packs.block_cache import ByteCache
 from deltahub.registry.packs.buffers import allocate_buffer
@@ -366,6 +366,9 @@ class TensorReader:
 
     def _mark_lost(self, tensor: TensorLocation, byte: int) -> None:
         """Mark the tensor as lost, if its byte cannot be read without anything from memory."""
+        with self._registry.db.read() as session:
+            if any_lost(session, [tensor.id]):
+                return
         probe = TensorReader(self._registry, 0)
         probe.marks_damage = False
         try:
