@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, select, update
 
-from deltahub.registry import Caller, Registry
+from deltahub.registry import Caller, Registry, Settings
 from deltahub.registry.db.models import File, Job, Landing, User, utc_now
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost, HashMismatch, Unavailable
@@ -316,3 +316,15 @@ def test_what_was_stored_before_an_upload_was_damaged_is_enough(reg: Registry, a
         work.finish(file_ids)
     assert file_row(reg, sha256).state == "ingested"
     assert read(reg, file) == DATA
+
+
+def test_a_hub_that_is_only_read_verifies_an_upload_of_an_older_release_too(tmp_path: Path) -> None:
+    with opened_registry(tmp_path) as reg:
+        push(reg, caller(reg, "ann"), "ann/m", {"a.bin": DATA})
+        file = file_row(reg, upload(reg, caller(reg, "ann"), DATA))
+        with reg.db.write() as session:
+            session.execute(update(Landing).values(checksums=None))
+    with Registry.open_to_read(Settings(data_dir=tmp_path / "data")) as reg:
+        assert read(reg, file, SIZE - 9, SIZE) == DATA[-9:]
+        with reg.db.read() as session:
+            assert session.scalars(select(Landing.checksums)).one() is None

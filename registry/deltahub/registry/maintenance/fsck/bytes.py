@@ -14,6 +14,7 @@ from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import File, FileTensor, Landing, Pack, Tensor, Xorb
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import RegistryError
+from deltahub.registry.landings.reader import hashes_of
 from deltahub.registry.maintenance.fsck.findings import Finding, Findings
 from deltahub.registry.maintenance.fsck.objects import live_packs
 from deltahub.registry.packs.copy import pack_chunks
@@ -122,16 +123,12 @@ def check_landing_bytes(reg: Registry) -> Findings:
             select(Landing.id, Landing.sha256, Landing.size).where(Landing.state == "complete")
         ).all()
     for landing_id, sha256, size in rows:
-        digest = hashlib.sha256()
         try:
-            for start in range(0, size, READ_BYTES):
-                piece = memoryview(bytearray(min(READ_BYTES, size - start)))
-                reg.store.get_into(landing_key(landing_id), start, piece)
-                digest.update(piece)
-        except StoreError:
-            continue  # check_objects reports it, or the upload was just deleted
-        if digest.hexdigest() != sha256:
-            text = f"the upload {sha256} now reads as {digest.hexdigest()}"
+            hashes = hashes_of(reg, landing_key(landing_id), size)
+        except (RegistryError, StoreError):
+            continue  # check_objects reports it
+        if hashes is not None and hashes.sha256 != sha256:
+            text = f"the upload {sha256} now reads as {hashes.sha256}"
             yield Finding("landing_hash", sha256, text)
 
 
