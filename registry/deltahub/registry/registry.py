@@ -7,15 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from sqlalchemy import exists, or_, select
-
 from deltahub.registry.db import schema
-from deltahub.registry.db.models import Landing, Pack
 from deltahub.registry.db.session import Database
+from deltahub.registry.stores.current import OBJECTS, current_store
 from deltahub.registry.settings import Settings
-from deltahub.registry.storage.base import Store, StoreUnavailable
+from deltahub.registry.storage.base import Store
 from deltahub.registry.storage.disk import Disk, Folders
-from deltahub.registry.storage.local import FileStore, is_made, translated
+from deltahub.registry.storage.local import translated
 from deltahub.registry.storage.private_files import create_private, make_private
 from deltahub.registry.storage.spool import Spool
 
@@ -55,7 +53,7 @@ class Registry:
         with translated(str(data_dir)):
             data_dir.parent.mkdir(parents=True, exist_ok=True)
             folders = Folders(disk, data_dir)
-            for folder in ("scratch", "spool", "objects"):
+            for folder in ("scratch", "spool", OBJECTS):
                 folders.ensure(data_dir / folder)
         database = Database(settings.effective_database_url)
         if database.path is not None:
@@ -65,8 +63,7 @@ class Registry:
         try:
             with _locked(data_dir / "migrate.lock"):
                 schema.upgrade(database)
-            _refuse_other_store(database, data_dir / "objects")
-            store = FileStore(data_dir / "objects", disk)
+                store = current_store(database, data_dir, settings, disk, is_read_only=False)
             return cls(settings, database, store, Spool(data_dir / "spool", disk), disk)
         except BaseException:
             database.close()
@@ -84,7 +81,7 @@ class Registry:
         try:
             if schema_checked:
                 schema.require_head(database)
-            store = FileStore(data_dir / "objects", disk, is_read_only=True)
+            store = current_store(database, data_dir, settings, disk, is_read_only=True)
             return cls(settings, database, store, Spool(data_dir / "spool", disk), disk)
         except BaseException:
             database.close()
@@ -92,6 +89,7 @@ class Registry:
 
     def close(self) -> None:
         self.spool.close()
+        self.store.close()
         self.db.close()
 
     def __enter__(self) -> Self:
@@ -99,23 +97,6 @@ class Registry:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def _refuse_other_store(database: Database, objects: Path) -> None:
-    """StoreUnavailable if the hub has objects, and this folder was never a store.
-
-    Everything in it would look lost, and new objects would be hidden when its disk comes back.
-    """
-    if is_made(objects):
-        return
-    with database.read() as session:
-        uploads = select(Landing.id).where(Landing.state == "complete")
-        is_used = session.scalar(select(or_(exists(select(Pack.id)), exists(uploads))))
-    if is_used:
-        raise StoreUnavailable(
-            f"the hub's objects are not in {objects}: is its disk mounted? If this is a copy of a"
-            f" hub without its objects, make the folder {objects / '.tmp'}"
-        )
 
 
 @contextmanager

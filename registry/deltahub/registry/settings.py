@@ -61,6 +61,38 @@ class Settings(EnvironmentSettings):
         description="SQLAlchemy URL, of PostgreSQL `postgresql+psycopg://USER@HOST/NAME`; by"
         " default a SQLite file in data_dir.",
     )
+    store_url: str | None = Field(
+        default=None,
+        description="Where a new hub's objects lie: `s3://BUCKET/PREFIX`; by default the folder"
+        " `objects` in data_dir.",
+    )
+    store_cache_bytes: int = Field(
+        default=16 * GIB,
+        ge=0,
+        description="Disk for copies of what was read from S3, in bytes; 0 keeps none.",
+    )
+    s3_endpoint: str | None = Field(default=None, description="URL of the S3 service, if not AWS.")
+    s3_region: str | None = Field(default=None, description="Region; by default boto3's own.")
+    s3_path_style: bool | None = Field(
+        default=None, description="The bucket's name in the path; by default where s3_endpoint is."
+    )
+    s3_ca: Path | None = Field(default=None, description="Certificates that the service may have.")
+    s3_encryption: Literal["", "AES256", "aws:kms"] = Field(
+        default="", description="Server-side encryption to ask for; by default the bucket's own."
+    )
+    s3_kms_key: str | None = Field(default=None, description="Key of aws:kms.")
+    s3_bucket_owner: str | None = Field(
+        default=None, description="Account that must own the bucket, else requests are refused."
+    )
+    s3_link_endpoint: str | None = Field(
+        default=None,
+        description="URL of the S3 service for clients, which then read frames from there.",
+    )
+    s3_parallel: int = Field(
+        default=4, ge=1, le=64, description="Parts of 16 MiB that one process sends at once."
+    )
+    s3_connections: int = Field(default=16, ge=1, description="Connections that are kept open.")
+    s3_timeout_s: float = Field(default=30.0, gt=0, description="Longest wait for the service.")
     host: str = Field(default="127.0.0.1", description="Address that `deltahub serve` binds.")
     port: int = Field(default=8377, ge=0, le=65535, description="Port; 0 takes a free one.")
 
@@ -141,6 +173,15 @@ class Settings(EnvironmentSettings):
             # The message leaves out the text of `error`, which may hold the password.
             way_out = "write postgresql+psycopg://HOST/NAME, with USER@ before HOST if need be"
             raise ValueError(f"no URL of a database that can be used here; {way_out}") from error
+        return url
+
+    @field_validator("store_url")
+    @classmethod
+    def _check_store_url(cls, url: str | None) -> str | None:
+        if url is not None:
+            from deltahub.registry.store_url import S3Location
+
+            S3Location.parse(url)
         return url
 
     @property

@@ -39,7 +39,7 @@ class TestFileStoreOnADurableDisk(StoreContract):
 
 
 class FailingDisk(Disk):
-    """Fails the n-th call that writes (write, fsync, rename, link, fsync_dir)."""
+    """Fails the n-th call that writes (write, fsync, rename, fsync_dir)."""
 
     def __init__(self) -> None:
         self.left: int | None = None
@@ -64,10 +64,6 @@ class FailingDisk(Disk):
         self._count()
         super().rename(source, target)
 
-    def link(self, source: Path, target: Path) -> None:
-        self._count()
-        super().link(source, target)
-
     def fsync_dir(self, path: Path) -> None:
         self._count()
         super().fsync_dir(path)
@@ -77,12 +73,9 @@ def temporary_files(store: FileStore) -> list[str]:
     return os.listdir(store.root / ".tmp")
 
 
-@pytest.mark.parametrize("create_only", [False, True])
-def test_what_put_has_returned_from_survives_a_loss_of_power(
-    tmp_path: Path, create_only: bool
-) -> None:
+def test_what_put_has_returned_from_survives_a_loss_of_power(tmp_path: Path) -> None:
     disk = DurableDisk(tmp_path)
-    FileStore(tmp_path / "objects", disk).put("packs/ab/x", [b"data"], create_only=create_only)
+    FileStore(tmp_path / "objects", disk).put("packs/ab/x", [b"data"])
     disk.crash()
     assert read_all(FileStore(tmp_path / "objects", disk), "packs/ab/x") == b"data"
 
@@ -140,8 +133,7 @@ def test_the_durable_disk_does_lose_names_of_folders_not_fsynced(tmp_path: Path)
     assert list(store.list("")) == []
 
 
-@pytest.mark.parametrize("create_only", [False, True])
-def test_a_full_disk_is_said_and_leaves_nothing_behind(tmp_path: Path, create_only: bool) -> None:
+def test_a_full_disk_is_said_and_leaves_nothing_behind(tmp_path: Path) -> None:
     disk = FailingDisk()
     store = FileStore(tmp_path / "objects", disk)
     n_calls = 0
@@ -149,7 +141,7 @@ def test_a_full_disk_is_said_and_leaves_nothing_behind(tmp_path: Path, create_on
         n_calls += 1
         disk.left = n_calls
         with suppress(StoreFull):
-            store.put(f"p{n_calls}/x", [b"1", b"2"], create_only=create_only)
+            store.put(f"p{n_calls}/x", [b"1", b"2"])
         assert temporary_files(store) == []
     assert n_calls > 5
     disk.left = None

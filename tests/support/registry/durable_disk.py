@@ -84,10 +84,6 @@ class DurableDisk(Disk):
         with self._lock:
             super().rename(source, target)
 
-    def link(self, source: Path, target: Path) -> None:
-        with self._lock:
-            super().link(source, target)
-
     def unlink(self, path: Path) -> None:
         with self._lock:
             super().unlink(path)

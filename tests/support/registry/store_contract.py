@@ -1,6 +1,5 @@
 """Tests of the Store contract. The test class of a store inherits them and provides the store."""
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +7,6 @@ import pytest
 
 from deltahub.registry.storage.base import (
     InvalidKey,
-    ObjectExists,
     ObjectNotFound,
     ShortObject,
     Store,
@@ -56,12 +54,6 @@ class StoreContract:
         store.put("a", [b"new"])
         assert read_all(store, "a") == b"new"
 
-    def test_create_only_keeps_the_first_object(self, store: Store) -> None:
-        store.put("a", [b"first"], create_only=True)
-        with pytest.raises(ObjectExists):
-            store.put("a", [b"second"], create_only=True)
-        assert read_all(store, "a") == b"first"
-
     def test_what_was_put_together_is_there_by_its_keys(self, store: Store) -> None:
         store.put("landing/7", [b"old and long"])
         objects = {f"landing/{i}": b"%d" % i * (i % 3) for i in range(150)}
@@ -92,13 +84,13 @@ class StoreContract:
         assert [info.key for info in store.list("")] == ["landing/149"]
         store.delete_together([])
 
-    def test_a_list_holds_the_keys_of_a_prefix_in_order(self, store: Store) -> None:
+    def test_a_list_holds_the_keys_of_a_prefix(self, store: Store) -> None:
         keys = ["a/b", "a-b", "a/a/c", "a.b", "b/ab/x", "b/ac/x", "ab"]
         for key in keys:
             store.put(key, [key.encode()])
-        assert [info.key for info in store.list("")] == sorted(keys)
-        assert [info.key for info in store.list("a/")] == ["a/a/c", "a/b"]
-        assert [info.key for info in store.list("b/a")] == ["b/ab/x", "b/ac/x"]
+        assert sorted(info.key for info in store.list("")) == sorted(keys)
+        assert sorted(info.key for info in store.list("a/")) == ["a/a/c", "a/b"]
+        assert sorted(info.key for info in store.list("b/a")) == ["b/ab/x", "b/ac/x"]
         assert [info.key for info in store.list("zzz")] == []
         assert {info.key: info.size for info in store.list("")} == {k: len(k) for k in keys}
         assert all(info.modified_at.tzinfo is not None for info in store.list(""))
@@ -124,23 +116,3 @@ class StoreContract:
         store.take_file("landing/x", path)
         assert read_all(store, "landing/x") == b"bytes"
         assert not path.exists()
-
-    def test_of_many_creators_at_once_one_wins(self, store: Store) -> None:
-        outcomes: list[int | None] = []
-
-        def create(number: int) -> None:
-            try:
-                store.put("contested", [b"%d" % number] * 1000, create_only=True)
-                outcomes.append(number)
-            except ObjectExists:
-                outcomes.append(None)
-
-        threads = [threading.Thread(target=create, args=(n,)) for n in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        winners = [number for number in outcomes if number is not None]
-        assert len(outcomes) == 8
-        assert len(winners) == 1
-        assert read_all(store, "contested") == b"%d" % winners[0] * 1000

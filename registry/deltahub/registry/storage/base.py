@@ -4,9 +4,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final, Protocol
 
 Buffer = bytes | bytearray | memoryview
+
+# The name of a store's mark, which is no key: see stores/current.py.
+MARK: Final = ".deltahub"
 
 
 class StoreError(Exception):
@@ -17,12 +20,6 @@ class StoreError(Exception):
 
 class ObjectNotFound(StoreError):
     code = "object_not_found"
-
-
-class ObjectExists(StoreError):
-    """A create_only put found an object of that key, which is complete and durable."""
-
-    code = "object_exists"
 
 
 class ShortObject(StoreError):
@@ -63,8 +60,8 @@ class Store(Protocol):
     All methods may be called from several threads and processes at once.
     """
 
-    def put(self, key: str, chunks: Iterable[Buffer], *, create_only: bool = False) -> None:
-        """Write an object. It replaces an object of that key, unless create_only (ObjectExists)."""
+    def put(self, key: str, chunks: Iterable[Buffer]) -> None:
+        """Write an object. It replaces an object of that key."""
         ...
 
     def put_together(self, objects: Mapping[str, Buffer]) -> None:
@@ -95,5 +92,17 @@ class Store(Protocol):
         ...
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """All objects whose key begins with `prefix`, in order of key."""
+        """All objects whose key begins with `prefix`, in any order."""
+        ...
+
+    def mark(self) -> str | None:
+        """What set_mark() wrote, None if nothing did. It is no object, and list() has it not."""
+        ...
+
+    def set_mark(self, mark: str) -> None:
+        """Write a text that says whose objects these are."""
+        ...
+
+    def close(self) -> None:
+        """Give connections and threads back. The store is not used after that."""
         ...

@@ -46,10 +46,6 @@ class Disk:
         """Atomic; replaces the target."""
         os.rename(source, target)
 
-    def link(self, source: Path, target: Path) -> None:
-        """Make a hard link; FileExistsError if the target exists."""
-        os.link(source, target)
-
     def unlink(self, path: Path) -> None:
         os.unlink(path)
 

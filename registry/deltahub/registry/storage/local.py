@@ -13,8 +13,8 @@ from stat import S_ISREG
 
 from deltahub.registry import failpoints
 from deltahub.registry.storage.base import (
+    MARK,
     Buffer,
-    ObjectExists,
     ObjectInfo,
     ObjectNotFound,
     ShortObject,
@@ -60,7 +60,7 @@ def _translation(key: str, exc: OSError, *, is_read: bool = False) -> StoreError
 
 
 class FileStore:
-    """A store in a folder of a local file system with hard links. Processes may share it."""
+    """A store in a folder of a local file system. Processes may share it."""
 
     def __init__(self, root: Path, disk: Disk | None = None, *, is_read_only: bool = False) -> None:
         """is_read_only: create and delete nothing here. The caller puts no object."""
@@ -75,30 +75,29 @@ class FileStore:
             self._folders.ensure(self._temporary)
             self._remove_leftovers(time.time())
 
-    def put(self, key: str, chunks: Iterable[Buffer], *, create_only: bool = False) -> None:
-        target = self._path(key)
+    def put(self, key: str, chunks: Iterable[Buffer]) -> None:
         with translated(key):
-            temporary = self._temporary / secrets.token_hex(16)
-            fd = self._disk.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+            self._write(self._path(key), chunks)
+
+    def _write(self, target: Path, chunks: Iterable[Buffer]) -> None:
+        temporary = self._temporary / secrets.token_hex(16)
+        fd = self._disk.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+        try:
             try:
-                try:
-                    for chunk in chunks:
-                        self._disk.write(fd, chunk)
-                    failpoints.reached("store.put.before_fsync")
-                    self._disk.fsync(fd)
-                finally:
-                    self._disk.close(fd)
-                failpoints.reached("store.put.after_fsync")
-                self._folders.ensure(target.parent)
-                if create_only:
-                    self._link(temporary, target, key)
-                else:
-                    self._disk.rename(temporary, target)
+                for chunk in chunks:
+                    self._disk.write(fd, chunk)
+                failpoints.reached("store.put.before_fsync")
+                self._disk.fsync(fd)
             finally:
-                with suppress(FileNotFoundError):  # it was renamed
-                    self._disk.unlink(temporary)
-            failpoints.reached("store.put.after_rename")
-            self._disk.fsync_dir(target.parent)
+                self._disk.close(fd)
+            failpoints.reached("store.put.after_fsync")
+            self._folders.ensure(target.parent)
+            self._disk.rename(temporary, target)
+        finally:
+            with suppress(FileNotFoundError):  # it was renamed
+                self._disk.unlink(temporary)
+        failpoints.reached("store.put.after_rename")
+        self._disk.fsync_dir(target.parent)
 
     def put_together(self, objects: Mapping[str, Buffer]) -> None:
         items = iter(objects.items())
@@ -206,6 +205,20 @@ class FileStore:
         check_prefix(prefix)
         yield from self._walk(self.root, "", prefix)
 
+    def mark(self) -> str | None:
+        with translated(MARK):
+            try:
+                return (self.root / MARK).read_text().strip()
+            except FileNotFoundError:
+                return None
+
+    def set_mark(self, mark: str) -> None:
+        with translated(MARK):
+            self._write(self.root / MARK, [f"{mark}\n".encode()])
+
+    def close(self) -> None:
+        pass
+
     def _walk(self, folder: Path, above: str, prefix: str) -> Iterator[ObjectInfo]:
         """The objects below `folder` whose keys begin with `prefix`, in order of key.
 
@@ -213,7 +226,7 @@ class FileStore:
         """
         try:
             with os.scandir(folder) as scan:
-                entries = [entry for entry in scan if entry.name != _TEMPORARY]
+                entries = [entry for entry in scan if not entry.name.startswith(".")]
         except FileNotFoundError:
             return
         # Folders are sorted with a trailing slash, because "a-b" comes before "a/b".
@@ -229,15 +242,6 @@ class FileStore:
                 stat = entry.stat()
                 at = datetime.fromtimestamp(stat.st_mtime, UTC)
                 yield ObjectInfo(key, stat.st_size, at)
-
-    def _link(self, temporary: Path, target: Path, key: str) -> None:
-        try:
-            self._disk.link(temporary, target)
-        except FileExistsError as exc:
-            # The writer of the object may not have fsynced the folder yet, but the caller will rely
-            # on the object.
-            self._disk.fsync_dir(target.parent)
-            raise ObjectExists(f"{key} exists already") from exc
 
     def _read_error(self, key: str, exc: OSError) -> StoreError:
         error = _translation(key, exc, is_read=True)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from deltahub.registry.storage.base import (
     Buffer,
-    ObjectExists,
     ObjectInfo,
     ObjectNotFound,
     ShortObject,
@@ -20,14 +19,13 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._objects: dict[str, tuple[bytes, datetime]] = {}
+        self._mark: str | None = None
         self._lock = threading.Lock()
 
-    def put(self, key: str, chunks: Iterable[Buffer], *, create_only: bool = False) -> None:
+    def put(self, key: str, chunks: Iterable[Buffer]) -> None:
         check_key(key)
         data = b"".join(chunks)
         with self._lock:
-            if create_only and key in self._objects:
-                raise ObjectExists(f"{key} exists already")
             self._objects[key] = (data, datetime.now(UTC))
 
     def put_together(self, objects: Mapping[str, Buffer]) -> None:
@@ -65,6 +63,15 @@ class MemoryStore:
         for key, (data, modified_at) in objects:
             if key.startswith(prefix):
                 yield ObjectInfo(key, len(data), modified_at)
+
+    def mark(self) -> str | None:
+        return self._mark
+
+    def set_mark(self, mark: str) -> None:
+        self._mark = mark
+
+    def close(self) -> None:
+        pass
 
     def _get(self, key: str) -> tuple[bytes, datetime]:
         check_key(key)

