@@ -7,15 +7,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from deltahub.registry.db import schema
 from deltahub.registry.db.session import Database
-from deltahub.registry.stores.current import OBJECTS, current_store
+from deltahub.registry.errors import DataLost
 from deltahub.registry.settings import Settings
 from deltahub.registry.storage.base import Store
 from deltahub.registry.storage.disk import Disk, Folders
 from deltahub.registry.storage.local import translated
+from deltahub.registry.storage.open import open_store
 from deltahub.registry.storage.private_files import create_private, make_private
 from deltahub.registry.storage.spool import Spool
+from deltahub.registry.stores.current import OBJECTS, current_store
 
 
 class Registry:
@@ -81,7 +85,14 @@ class Registry:
         try:
             if schema_checked:
                 schema.require_head(database)
-            store = current_store(database, data_dir, settings, disk, is_read_only=True)
+            try:
+                store = current_store(database, data_dir, settings, disk, is_read_only=True)
+            except (DataLost, SQLAlchemyError):
+                if schema_checked:
+                    raise
+                # A damaged database does not say where the objects lie; its check reports that.
+                url = settings.store_url or ""
+                store = open_store(url, data_dir / OBJECTS, settings, disk, is_read_only=True)
             return cls(settings, database, store, Spool(data_dir / "spool", disk), disk)
         except BaseException:
             database.close()
