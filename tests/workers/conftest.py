@@ -35,7 +35,7 @@ def start_worker(registry: Registry) -> Iterator[Callable[[], subprocess.Popen[b
 def working(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
     """A registry with a worker, for jobs that do not end it."""
     folder = tmp_path_factory.mktemp("working")
-    with Registry.open(Settings(data_dir=folder / "data")) as opened:
+    with Registry.open(Settings(data_dir=folder / "what data? 100%")) as opened:
         worker = launch(opened)
         yield opened
         worker.kill()

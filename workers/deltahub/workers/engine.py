@@ -13,8 +13,10 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from dbos import DBOS, DBOSConfig, SetWorkflowID, WorkflowStatus
+from sqlalchemy import URL
 
 from deltahub.registry.db.models import Job
 from deltahub.registry.errors import JobFailed, StorageFull, Unavailable
@@ -103,7 +105,7 @@ class Engine:
     def _launch(self) -> None:
         config: DBOSConfig = {
             "name": "deltahub",
-            "system_database_url": f"sqlite:///{self._path}",
+            "system_database_url": _sqlite_url(self._path),
             "application_version": STEPS_VERSION,
             "executor_id": EXECUTOR_ID,
             "serializer": JsonSerializer(),
@@ -258,3 +260,8 @@ def _workflow_ids(states: list[str], app_version: str | None = None) -> list[str
         status=states, app_version=app_version, limit=1000, load_input=False, load_output=False
     )
     return [workflow.workflow_id for workflow in found]
+
+
+def _sqlite_url(path: Path) -> str:
+    """A URL, whose path may have characters that mean something in URLs."""
+    return URL.create("sqlite", database=str(path)).render_as_string()
