@@ -22,6 +22,8 @@ def send_body(
 ) -> dict[str, Any]:
     """The answer to put_object or upload_part, once it proves the bytes; StoreError.
 
+    The answer has the CRC32 of the body, even if the service does not know it.
+
     The service checks the CRC32 that comes with the body, and its answer repeats it. A service
     that knows no CRC32 repeats none. Its answer proves the bytes if the ETag is their MD5. Where it
     is not, as of an encrypted object, the body is sent with Content-MD5, which every S3 service
@@ -47,7 +49,7 @@ def _send_once(
             found = answer.get("ChecksumCRC32")
     if found is not None and found != crc32:
         raise IncompleteAnswer(f"the service stored bytes of CRC32 {found}; {crc32} was sent")
-    return answer
+    return {**answer, "ChecksumCRC32": crc32}
 
 
 def _request(

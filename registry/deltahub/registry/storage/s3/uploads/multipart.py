@@ -94,10 +94,8 @@ class Multipart:
             **self._target,
             PartNumber=number,
         )
-        part = {"PartNumber": number, "ETag": answer["ETag"]}
-        if "ChecksumCRC32" in answer:
-            part["ChecksumCRC32"] = answer["ChecksumCRC32"]
-        return part
+        etag, crc32 = answer["ETag"], answer["ChecksumCRC32"]
+        return {"PartNumber": number, "ETag": etag, "ChecksumCRC32": crc32}
 
     def _check(self) -> None:
         if self._stopped.is_set():
@@ -126,7 +124,7 @@ class Multipart:
             text = f"{self._key}: {self._size} bytes were sent, and the service has {size}"
             raise StoreUnavailable(text)
         expected, found = crc32_of_parts(parts), head.get("ChecksumCRC32", "")
-        if expected is not None and "-" in found and found != expected:
+        if "-" in found and found != expected:
             text = f"{self._key}: the service has CRC32 {found}; {expected} was sent"
             raise StoreUnavailable(text)
 
@@ -135,10 +133,9 @@ class Multipart:
         head = self._head()
         if head is None or head["ContentLength"] != self._size:
             return False
-        expected = crc32_of_parts(parts)
-        if expected is not None and head.get("ChecksumCRC32") == expected:
-            return True
-        return etag_of_parts(parts) == str(head["ETag"]).strip('"')
+        return head.get("ChecksumCRC32") == crc32_of_parts(parts) or etag_of_parts(parts) == str(
+            head["ETag"]
+        ).strip('"')
 
     def _head(self) -> dict[str, Any] | None:
         connection = self._connection

@@ -116,10 +116,8 @@ def content_md5(digest: bytes) -> str:
     return _base64(digest)
 
 
-def crc32_of_parts(parts: Sequence[dict[str, Any]]) -> str | None:
-    """What S3 gives back as the CRC32 of an object of these parts; None if it gave none of them."""
-    if not all("ChecksumCRC32" in part for part in parts):
-        return None
+def crc32_of_parts(parts: Sequence[dict[str, Any]]) -> str:
+    """What S3 gives back as the CRC32 of an object of these parts: the CRC32 of their CRC32s."""
     whole = b"".join(base64.b64decode(part["ChecksumCRC32"]) for part in parts)
     return f"{_base64(zlib.crc32(whole).to_bytes(4, 'big'))}-{len(parts)}"
 

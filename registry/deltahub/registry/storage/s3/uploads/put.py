@@ -51,18 +51,16 @@ def put_chunks(
                 first.release()
             return
         try:
-            upload = Multipart(connection, pool, key).__enter__()
-        except BaseException:
-            first.release()
-            raise
-        with upload:
-            upload.add(first.data, len(first.data), first.release)
-            for n, part in enumerate(parts, 2):
-                if n > MOST_PARTS:
-                    part.release()
-                    most = MOST_PARTS * PART_BYTES
-                    raise StoreUnavailable(f"{key}: a stream may have {most} bytes, not more")
-                upload.add(part.data, len(part.data), part.release)
+            with Multipart(connection, pool, key) as upload:
+                upload.add(first.data, len(first.data), first.release)
+                for n, part in enumerate(parts, 2):
+                    if n > MOST_PARTS:
+                        part.release()
+                        most = MOST_PARTS * PART_BYTES
+                        raise StoreUnavailable(f"{key}: a stream may have {most} bytes, not more")
+                    upload.add(part.data, len(part.data), part.release)
+        finally:
+            first.release()  # the upload may have failed before it took the part
 
 
 def put_file(connection: Connection, pool: Executor, key: str, path: Path) -> None:
