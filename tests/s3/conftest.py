@@ -1,6 +1,5 @@
-"""One S3 service for the whole suite, and a bucket for each test."""
+"""One S3 service for the whole suite, and a store for each test."""
 
-import secrets
 from collections.abc import Iterator
 
 import pytest
@@ -16,7 +15,7 @@ def service() -> Iterator[S3Service]:
 
 @pytest.fixture
 def store_url(service: S3Service, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The URL of a store in a bucket of its own; the environment leads a hub to it."""
+    """The URL of a store of its own; the environment leads a hub to it."""
     for name, value in service.environment.items():
         monkeypatch.setenv(name, value)
-    return service.make_bucket(f"test-{secrets.token_hex(8)}")
+    return service.store_url()

@@ -93,6 +93,9 @@ class Settings(EnvironmentSettings):
     )
     s3_connections: int = Field(default=16, ge=1, description="Connections that are kept open.")
     s3_timeout_s: float = Field(default=30.0, gt=0, description="Longest wait for the service.")
+    s3_retry_s: float = Field(
+        default=30.0, ge=0, description="How long a request that failed for a moment is repeated."
+    )
     host: str = Field(default="127.0.0.1", description="Address that `deltahub serve` binds.")
     port: int = Field(default=8377, ge=0, le=65535, description="Port; 0 takes a free one.")
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -24,9 +25,14 @@ _GRPC = 10_000
 
 @dataclass
 class S3Service:
-    """An S3 service on loopback. environment: what a hub needs to use it."""
+    """An S3 service. environment: what a hub needs to use it. bucket: one that is there.
+
+    A bucket of its own for each test would be slow: SeaweedFS makes new volumes for each, which
+    takes a second, and has room for few.
+    """
 
     endpoint: str
+    bucket: str
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -50,6 +56,10 @@ class S3Service:
             config=Config(signature_version="s3v4", s3={"addressing_style": "path"}),
         )
 
+    def store_url(self) -> str:
+        """The URL of an empty store: a prefix of its own in the bucket."""
+        return f"s3://{self.bucket}/{secrets.token_hex(8)}"
+
     def make_bucket(self, name: str) -> str:
         """Create a bucket; returns the URL of the store in it."""
         self.client().create_bucket(Bucket=name)
@@ -58,10 +68,17 @@ class S3Service:
 
 @contextmanager
 def s3_service() -> Iterator[S3Service]:
-    """The service that TEST_S3_ENDPOINT names, else a SeaweedFS that runs until the end."""
+    """The service that TEST_S3_ENDPOINT names, else a SeaweedFS that runs until the end.
+
+    TEST_S3_BUCKET names a bucket that is there, for credentials that may not create one.
+    """
     named = os.environ.get("TEST_S3_ENDPOINT")
     if named:
-        yield S3Service(named)
+        bucket = os.environ.get("TEST_S3_BUCKET")
+        service = S3Service(named, bucket or f"deltahub-test-{secrets.token_hex(4)}")
+        if not bucket:
+            service.make_bucket(service.bucket)
+        yield service
         return
     with TemporaryDirectory() as folder:
         yield from _seaweedfs(Path(folder))
@@ -87,7 +104,7 @@ def _seaweedfs(folder: Path) -> Iterator[S3Service]:
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
     try:
-        service = S3Service(f"http://127.0.0.1:{s3}", process)
+        service = S3Service(f"http://127.0.0.1:{s3}", "objects", process)
         _wait(service, folder / "log")
         yield service
     finally:
@@ -101,8 +118,8 @@ def _wait(service: S3Service, log: Path) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:
         try:
-            client.create_bucket(Bucket="is-it-there")
-            client.put_object(Bucket="is-it-there", Key="x", Body=b"x")
+            client.create_bucket(Bucket=service.bucket)
+            client.put_object(Bucket=service.bucket, Key="is-it-there", Body=b"x")
             return
         except Exception:
             assert time.monotonic() < deadline, log.read_text()[-2000:]

@@ -53,6 +53,20 @@ class ObjectInfo:
     modified_at: datetime
 
 
+@dataclass(frozen=True)
+class Unfinished:
+    """A put that has begun: its process still works, or died.
+
+    id: the store's own name for it. key: the object that it would become; "" where the store does
+    not know. size: bytes that it takes. modified_at: when it last grew.
+    """
+
+    id: str
+    key: str
+    size: int
+    modified_at: datetime
+
+
 class Store(Protocol):
     """An object store. A reader sees an object whole or not at all; no rename, no append.
 
@@ -93,6 +107,17 @@ class Store(Protocol):
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """All objects whose key begins with `prefix`, in any order."""
+        ...
+
+    def unfinished(self) -> Iterator[Unfinished]:
+        """What puts have written that are no objects yet."""
+        ...
+
+    def discard_unfinished(self, unfinished: Unfinished) -> bool:
+        """Delete what an unfinished put has written, unless it grew or ended: then False.
+
+        If its process still works after all, its put fails, and nothing of it is visible.
+        """
         ...
 
     def mark(self) -> str | None:

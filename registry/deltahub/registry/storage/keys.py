@@ -35,9 +35,13 @@ def check_key(key: str) -> str:
 
     No part begins with a dot, so that no key leaves the store or names its temporary files.
     """
-    if len(key) > MAX_KEY or not all(_PART.fullmatch(part) for part in key.split("/")):
+    if not is_key(key):
         raise InvalidKey(f"{key[:MAX_KEY]!r} is no key of an object")
     return key
+
+
+def is_key(key: str) -> bool:
+    return len(key) <= MAX_KEY and all(_PART.fullmatch(part) for part in key.split("/"))
 
 
 def check_prefix(prefix: str) -> str:

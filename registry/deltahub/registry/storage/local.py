@@ -21,6 +21,7 @@ from deltahub.registry.storage.base import (
     StoreError,
     StoreFull,
     StoreUnavailable,
+    Unfinished,
 )
 from deltahub.registry.storage.disk import Disk, Folders
 from deltahub.registry.storage.keys import check_key, check_prefix
@@ -205,6 +206,26 @@ class FileStore:
         check_prefix(prefix)
         yield from self._walk(self.root, "", prefix)
 
+    def unfinished(self) -> Iterator[Unfinished]:
+        try:
+            paths = sorted(self._temporary.iterdir())
+        except FileNotFoundError:
+            return  # a copy of a hub that is open for reading
+        for path in paths:
+            with suppress(FileNotFoundError):  # its put has ended
+                yield _unfinished(path)
+
+    def discard_unfinished(self, unfinished: Unfinished) -> bool:
+        path = self._temporary / Path(unfinished.id).name
+        with translated(unfinished.id):
+            try:
+                if _unfinished(path).modified_at > unfinished.modified_at:
+                    return False
+                self._disk.unlink(path)
+            except FileNotFoundError:
+                return False
+        return True
+
     def mark(self) -> str | None:
         with translated(MARK):
             try:
@@ -264,6 +285,12 @@ class FileStore:
                     self._disk.unlink(path)
                 elif written_at > now + CLOCK_SLACK_S:
                     os.utime(path, (now, now))  # the clock was ahead: its age counts from now
+
+
+def _unfinished(path: Path) -> Unfinished:
+    found = path.stat()
+    modified_at = datetime.fromtimestamp(found.st_mtime, UTC)
+    return Unfinished(path.name, "", found.st_size, modified_at)
 
 
 def _chunks_of(path: Path) -> Iterator[bytes]:

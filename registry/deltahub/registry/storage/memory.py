@@ -10,6 +10,7 @@ from deltahub.registry.storage.base import (
     ObjectInfo,
     ObjectNotFound,
     ShortObject,
+    Unfinished,
 )
 from deltahub.registry.storage.keys import check_key, check_prefix
 
@@ -63,6 +64,12 @@ class MemoryStore:
         for key, (data, modified_at) in objects:
             if key.startswith(prefix):
                 yield ObjectInfo(key, len(data), modified_at)
+
+    def unfinished(self) -> Iterator[Unfinished]:
+        yield from ()
+
+    def discard_unfinished(self, unfinished: Unfinished) -> bool:
+        return False
 
     def mark(self) -> str | None:
         return self._mark

@@ -1,30 +1,37 @@
 """A Store in a bucket."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
+from deltahub.registry import cancellation
 from deltahub.registry.settings import Settings
 from deltahub.registry.storage.base import (
     MARK,
     Buffer,
     ObjectInfo,
-    ObjectNotFound,
-    ShortObject,
     StoreUnavailable,
+    Unfinished,
 )
-from deltahub.registry.storage.keys import check_key, check_prefix
-from deltahub.registry.storage.s3.connection import connect
-from deltahub.registry.storage.s3.upload import put_chunks, put_file
+from deltahub.registry.storage.keys import check_key, check_prefix, is_key
+from deltahub.registry.storage.local import translated
+from deltahub.registry.storage.s3.connection import Connection, connect
+from deltahub.registry.storage.s3.deletion import Deletion
+from deltahub.registry.storage.s3.links import Links
+from deltahub.registry.storage.s3.presence import Presence
+from deltahub.registry.storage.s3.reading import RangeReader
+from deltahub.registry.storage.s3.uploads.parts import PART_BYTES, PartMemory
+from deltahub.registry.storage.s3.uploads.put import put_chunks, put_file, put_whole
+from deltahub.registry.storage.s3.uploads.unfinished import (
+    abort,
+    still_unfinished,
+    unfinished_uploads,
+)
 from deltahub.registry.store_url import S3Location
 
-# Keys in one request of DeleteObjects: the most that S3 takes.
-_DELETED_TOGETHER: Final = 1000
-_MOST_MARK: Final = 100
-# In front of the key of no object, because no part of a key begins with a dot.
-_OWN: Final = "."
+# Requests of put_together() that wait for a thread.
+_MOST_WAITING: Final = 64
 
 
 class S3Store:
@@ -34,112 +41,112 @@ class S3Store:
         self.location = location
         self._connection = connect(location, settings)
         self._pool = ThreadPoolExecutor(settings.s3_parallel, thread_name_prefix="s3")
+        self._memory = PartMemory(settings.s3_parallel + 1)
+        self._presence = Presence(self._connection)
+        self._reader = RangeReader(self._connection, self._presence)
+        self._deletion = Deletion(self._connection, self._pool)
+        self._links = Links(self._connection)
 
     def put(self, key: str, chunks: Iterable[Buffer]) -> None:
         check_key(key)
-        put_chunks(self._connection, self._pool, key, chunks)
+        put_chunks(self._connection, self._pool, self._memory, key, chunks)
 
     def put_together(self, objects: Mapping[str, Buffer]) -> None:
         for key in objects:
             check_key(key)
-        list(self._pool.map(lambda item: self.put(item[0], [item[1]]), objects.items()))
+        small: list[Future[None]] = []
+        try:
+            for key, data in objects.items():
+                if memoryview(data).nbytes > PART_BYTES:
+                    self.put(key, [data])
+                else:
+                    small.append(_submit_whole(self._pool, self._connection, key, data))
+                if len(small) >= _MOST_WAITING:
+                    small.pop(0).result()
+                    cancellation.check()
+            while small:
+                small.pop(0).result()
+        finally:
+            for each in small:
+                each.cancel()
 
     def take_file(self, key: str, path: Path) -> None:
         check_key(key)
         put_file(self._connection, self._pool, key, path)
-        path.unlink()
+        with translated(str(path)):
+            path.unlink()
 
     def get_into(self, key: str, start: int, out: memoryview) -> None:
-        view = out.cast("B")
         check_key(key)
-        if not view:
-            return
-        connection, end = self._connection, start + view.nbytes
-        with connection.errors(key):
-            try:
-                answer = connection.client.get_object(
-                    Bucket=self.location.bucket,
-                    Key=connection.key(key),
-                    Range=f"bytes={start}-{end - 1}",
-                    **connection.get_options,
-                )
-            except connection.client.exceptions.ClientError as exc:
-                if exc.response["Error"].get("Code") != "InvalidRange":
-                    raise
-                raise ShortObject(
-                    f"{key} has {self.size(key)} bytes; {start}..{end} were asked"
-                ) from exc
-            with answer["Body"] as body:
-                n = 0
-                while n < view.nbytes and (read := body.readinto(view[n:])):
-                    n += read
-        if n < view.nbytes:
-            size = self.size(key)
-            if size < end:
-                raise ShortObject(f"{key} has {size} bytes; {start}..{end} were asked")
-            raise StoreUnavailable(f"{key}: the answer ended after {n} of {view.nbytes} bytes")
+        view = out.cast("B")
+        if view:
+            self._reader.read(key, start, view)
 
     def size(self, key: str) -> int:
-        connection = self._connection
-        check_key(key)
-        with connection.errors(key):
-            answer = connection.client.head_object(
-                Bucket=self.location.bucket, Key=connection.key(key), **connection.get_options
-            )
-        return int(answer["ContentLength"])
+        return self._reader.size(check_key(key))
 
     def delete(self, key: str) -> None:
-        self.delete_together((key,))
+        self._deletion.delete(check_key(key))
 
     def delete_together(self, keys: Collection[str]) -> None:
-        connection = self._connection
         for key in keys:
             check_key(key)
-        rest = iter(keys)
-        while batch := list(islice(rest, _DELETED_TOGETHER)):
-            with connection.errors(batch[0]):
-                answer = connection.client.delete_objects(
-                    Bucket=self.location.bucket,
-                    Delete={
-                        "Objects": [{"Key": connection.key(key)} for key in batch],
-                        "Quiet": True,
-                    },
-                    **connection.get_options,
-                )
-            for error in answer.get("Errors", ()):
-                raise StoreUnavailable(f"{error.get('Key')}: not deleted: {error.get('Message')}")
+        self._deletion.delete_together(keys)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """As in Store. What is no key is not the hub's and is left out, as the mark is."""
         check_prefix(prefix)
-        connection = self._connection
-        pages = connection.client.get_paginator("list_objects_v2").paginate(
-            Bucket=self.location.bucket,
-            Prefix=connection.key(prefix),
-            **connection.get_options,
-        )
-        with connection.errors(prefix or "the list of objects"):
-            for page in pages:
-                for item in page.get("Contents", ()):
-                    key = item["Key"].removeprefix(self.location.prefix)
-                    if not key.startswith(_OWN):
-                        yield ObjectInfo(key, item["Size"], item["LastModified"])
+        yield from _listed(self._connection, prefix)
 
     def mark(self) -> str | None:
-        connection = self._connection
-        try:
-            with connection.errors(MARK):
-                answer = connection.client.get_object(
-                    Bucket=self.location.bucket,
-                    Key=connection.key(MARK),
-                    **connection.get_options,
-                )
-                return str(answer["Body"].read(_MOST_MARK).decode().strip())
-        except ObjectNotFound:
-            return None
+        return self._presence.read_mark()
 
     def set_mark(self, mark: str) -> None:
-        put_chunks(self._connection, self._pool, MARK, [mark.encode()])
+        put_whole(self._connection, MARK, mark.encode())
+        self._presence.set_mark(mark)
+
+    def unfinished(self) -> Iterator[Unfinished]:
+        yield from unfinished_uploads(self._connection)
+
+    def discard_unfinished(self, unfinished: Unfinished) -> bool:
+        now = still_unfinished(self._connection, unfinished)
+        if now is None or now.modified_at > unfinished.modified_at:
+            return False
+        abort(self._connection, unfinished)
+        return True
+
+    def link(self, key: str, start: int, end: int, lifetime_s: int) -> str:
+        """A URL from which a client reads bytes start..end by itself: see Links."""
+        return self._links.link(check_key(key), start, end, lifetime_s)
 
     def close(self) -> None:
         self._pool.shutdown()
-        self._connection.client.close()
+        self._reader.close()
+        self._links.close()
+        self._connection.close()
+
+
+def _submit_whole(pool: Executor, connection: Connection, key: str, data: Buffer) -> Future[None]:
+    body = bytes(data) if isinstance(data, memoryview) else data
+    return pool.submit(put_whole, connection, key, body)
+
+
+def _listed(connection: Connection, prefix: str) -> Iterator[ObjectInfo]:
+    page: dict[str, str] = {}
+    while True:
+        answer = connection.call(
+            prefix or "the list of objects",
+            "list_objects_v2",
+            Prefix=connection.key(prefix),
+            **page,
+        )
+        for item in answer.get("Contents", ()):
+            key = item["Key"].removeprefix(connection.location.prefix)
+            if is_key(key):
+                yield ObjectInfo(key, item["Size"], item["LastModified"])
+        following = answer.get("NextContinuationToken")
+        if not answer.get("IsTruncated"):
+            return
+        if not following or following == page.get("ContinuationToken"):
+            raise StoreUnavailable(f"{prefix}: the service gives a page of its list again")
+        page = {"ContinuationToken": following}

@@ -1,0 +1,1 @@
+"""Writes objects into a bucket: by one request, or by parts that are sent side by side."""
