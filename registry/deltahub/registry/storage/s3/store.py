@@ -10,6 +10,7 @@ from deltahub.registry.settings import Settings
 from deltahub.registry.storage.base import (
     MARK,
     Buffer,
+    NoCache,
     ObjectInfo,
     ObjectNotFound,
     ShortObject,
@@ -27,7 +28,7 @@ _MOST_MARK: Final = 100
 _OWN: Final = "."
 
 
-class S3Store:
+class S3Store(NoCache):
     """Objects under a prefix of a bucket. Processes and machines may share it."""
 
     def __init__(self, location: S3Location, settings: Settings) -> None:
