@@ -14,6 +14,7 @@ from deltahub.registry.db.session import Database
 from deltahub.registry.errors import DataLost
 from deltahub.registry.settings import Settings
 from deltahub.registry.storage.base import Store
+from deltahub.registry.storage.cache.object_cache import ObjectCache
 from deltahub.registry.storage.disk import Disk, Folders
 from deltahub.registry.storage.local import translated
 from deltahub.registry.storage.open import open_store
@@ -21,17 +22,26 @@ from deltahub.registry.storage.private_files import create_private, make_private
 from deltahub.registry.storage.spool import Spool
 from deltahub.registry.stores.current import OBJECTS, current_store
 
+CACHE = "cache"
+
 
 class Registry:
     """An open hub, passed to every function of the registry. Safe to share between threads.
 
     store    objects: packs, xorbs and complete uploads
+    cache    copies of packs that lie in a bucket
     spool    uploads that are still being received
     scratch  a local folder for temporary files, such as packs while they are written
     """
 
     def __init__(
-        self, settings: Settings, database: Database, store: Store, spool: Spool, disk: Disk
+        self,
+        settings: Settings,
+        database: Database,
+        store: Store,
+        spool: Spool,
+        disk: Disk,
+        cache: ObjectCache | None = None,
     ) -> None:
         self.settings = settings
         self.data_dir = settings.data_dir.resolve()
@@ -39,6 +49,7 @@ class Registry:
         self.store = store
         self.spool = spool
         self.disk = disk
+        self.cache = cache
         self.scratch = self.data_dir / "scratch"
         # Disk space that a cache of this process gives back when the disk gets full, in bytes.
         self.reclaimable_bytes: Callable[[], int] = lambda: 0
@@ -64,11 +75,14 @@ class Registry:
             with translated(str(database.path)):
                 create_private(database.path)
         make_private(data_dir, database.path)
+        cache = ObjectCache(data_dir / CACHE, settings.store_cache_bytes, disk)
         try:
             with _locked(data_dir / "migrate.lock"):
                 schema.upgrade(database)
-                store = current_store(database, data_dir, settings, disk, is_read_only=False)
-            return cls(settings, database, store, Spool(data_dir / "spool", disk), disk)
+                store = current_store(
+                    database, data_dir, settings, disk, cache=cache, is_read_only=False
+                )
+            return cls(settings, database, store, Spool(data_dir / "spool", disk), disk, cache)
         except BaseException:
             database.close()
             raise
@@ -86,7 +100,9 @@ class Registry:
             if schema_checked:
                 schema.require_head(database)
             try:
-                store = current_store(database, data_dir, settings, disk, is_read_only=True)
+                store = current_store(
+                    database, data_dir, settings, disk, cache=None, is_read_only=True
+                )
             except (DataLost, SQLAlchemyError):
                 if schema_checked:
                     raise

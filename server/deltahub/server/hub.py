@@ -104,7 +104,7 @@ class Hub:
         self.hot_bases = HotBases(
             self.registry.disk, self.registry.scratch, settings.hot_base_bytes
         )
-        self.registry.reclaimable_bytes = lambda: self.hot_bases.kept_bytes
+        self.registry.reclaimable_bytes = self._reclaimable_bytes
         self.reader = FileReader(self.registry, hot_bases=self.hot_bases)
         self.signer = Signer.of_folder(self.registry.data_dir)
         # Cache of (caller, file) that Xet links allow: clients follow one link for every 64 MiB.
@@ -251,6 +251,16 @@ class Hub:
     async def problems(self) -> list[health.Problem]:
         """The parts of the hub that do not work, whoever else waits for an answer."""
         return await anyio.to_thread.run_sync(health.problems, self.registry, limiter=self._health)
+
+    def leave_room(self) -> None:
+        """Drop copies on the disk while it is short of space; to be called at intervals."""
+        self.hot_bases.leave_room()
+        if self.registry.cache is not None:
+            self.registry.cache.leave_room()
+
+    def _reclaimable_bytes(self) -> int:
+        cache = self.registry.cache
+        return self.hot_bases.kept_bytes + (0 if cache is None else cache.kept_bytes)
 
     def stream(
         self,

@@ -19,8 +19,15 @@ class SmallDisk(Disk):
         return self.room if self.free is None else self.free
 
     def write(self, fd: int, data: Buffer) -> None:
+        self._take(data)
+        super().write(fd, data)
+
+    def write_at(self, fd: int, data: Buffer, offset: int) -> None:
+        self._take(data)
+        super().write_at(fd, data, offset)
+
+    def _take(self, data: Buffer) -> None:
         n_bytes = memoryview(data).nbytes
         if n_bytes > self.room:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.room -= n_bytes
-        super().write(fd, data)

@@ -14,8 +14,12 @@ from deltahub.registry.storage.base import (
 
 
 def read_all(store: Store, key: str) -> bytes:
-    out = bytearray(store.size(key))
+    """The object, which all ways to read it must agree on."""
+    out, copy = bytearray(store.size(key)), bytearray(store.size(key))
     store.get_into(key, 0, memoryview(out))
+    for _ in range(2):  # the second time from a copy on this machine, if the store makes one
+        store.get_cached_into(key, 0, memoryview(copy))
+        assert copy == out
     return bytes(out)
 
 
@@ -40,6 +44,29 @@ class StoreContract:
         store.put("digits", [b"0123456789"])
         with pytest.raises(ShortObject, match="10 bytes"):
             store.get_into("digits", start, memoryview(bytearray(size)))
+
+    @pytest.mark.parametrize(("start", "size"), [(8, 3), (10, 1), (99, 1)])
+    def test_a_range_of_a_copy_behind_the_end_is_refused(
+        self, store: Store, start: int, size: int
+    ) -> None:
+        store.put("packs/ab/x", [b"0123456789"])
+        store.prefetch("packs/ab/x", start, start + size)
+        for _ in range(2):
+            with pytest.raises(ShortObject, match="10 bytes"):
+                store.get_cached_into("packs/ab/x", start, memoryview(bytearray(size)))
+
+    def test_a_copy_follows_its_object(self, store: Store) -> None:
+        store.put("packs/ab/x", [b"old and long"])
+        assert read_all(store, "packs/ab/x") == b"old and long"
+        store.put("packs/ab/x", [b"new"])
+        assert read_all(store, "packs/ab/x") == b"new"
+        store.forget("packs/ab/x")
+        assert read_all(store, "packs/ab/x") == b"new"
+        store.delete("packs/ab/x")
+        store.forget("packs/ab/x")
+        store.prefetch("packs/ab/x", 0, 3)
+        with pytest.raises(ObjectNotFound, match="packs/ab/x"):
+            store.get_cached_into("packs/ab/x", 0, memoryview(bytearray(1)))
 
     def test_an_absent_object_is_not_found(self, store: Store) -> None:
         store.put("folder/x", [b"1"])

@@ -22,7 +22,7 @@ from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost
 from deltahub.registry.lineage.model_sketch import sketch_revision
 from deltahub.registry.lineage.target import Target
-from deltahub.registry.packs.tensor_reader import TensorGone
+from deltahub.registry.packs.reading.chain import TensorGone
 from deltahub.registry.registry import Registry
 
 log = logging.getLogger(__name__)

@@ -15,13 +15,8 @@ from deltahub.registry.landings.reader import LandingReader
 from deltahub.registry.packs.base_cache import HotBases
 from deltahub.registry.packs.block_cache import ByteCache
 from deltahub.registry.packs.locations import TensorLocation, resolve_ids
-from deltahub.registry.packs.tensor_reader import (
-    FIRST_RANGE_BYTES,
-    MIB,
-    RANGE_BYTES,
-    TensorGone,
-    TensorReader,
-)
+from deltahub.registry.packs.reading.chain import TensorGone
+from deltahub.registry.packs.tensor_reader import FIRST_RANGE_BYTES, MIB, RANGE_BYTES, TensorReader
 from deltahub.registry.storage.base import ObjectNotFound
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.lineage.target import Target
 from deltahub.registry.lineage.tensor_sketch import Sketchable, TensorSketch, choose, sketch
 from deltahub.registry.packs.locations import resolve
-from deltahub.registry.packs.tensor_reader import TensorGone
+from deltahub.registry.packs.reading.chain import TensorGone
 from deltahub.registry.registry import Registry
 
 

@@ -1,7 +1,8 @@
 """Reads frames from packs: their parsed prefixes and the stored bytes of their blocks."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -84,8 +85,10 @@ class codec_errors_as_data_loss:
 class FrameReader:
     """Reads frames for one process. It caches parsed prefixes, up to `cache_bytes`."""
 
-    def __init__(self, registry: "Registry", cache_bytes: int) -> None:
+    def __init__(self, registry: "Registry", cache_bytes: int, *, is_serving: bool = False) -> None:
+        """is_serving: read the copies of packs on this machine, if the store has any there."""
         self._store = registry.store
+        self._is_serving = is_serving
         self._frames: ByteCache[tuple[str, int], OpenFrame] = ByteCache(cache_bytes)
 
     def open(self, location: FrameLocation) -> OpenFrame:
@@ -96,17 +99,41 @@ class FrameReader:
         """
         opened = self._frames.get((location.pack_id, location.offset))
         if opened is None:
-            with codec_errors_as_data_loss(location.pack_id):
+            try:
                 opened = self._read_prefix(location)
+            except DataLost:
+                if not self._is_serving:
+                    raise
+                opened = self._read_prefix(location, is_fresh=True)
+                self._store.forget(pack_key(location.pack_id))
             self._keep(opened)
         elif opened.location != location:  # cached for another row
             _check_place(location, opened.view.header)
         return opened
 
     def reread(self, frame: OpenFrame) -> OpenFrame:
-        """The frame without the cache. Cached bytes of a short frame may have been damaged."""
+        """The frame without the caches. Cached bytes of a short frame may have been damaged."""
         self._frames.forget(frame.place)
-        return self.open(frame.location) if frame.whole else frame
+        if not frame.whole:
+            return frame
+        fresh = self._read_prefix(frame.location, is_fresh=True)
+        if fresh.whole != frame.whole:
+            self._store.forget(pack_key(frame.location.pack_id))
+        self._keep(fresh)
+        return fresh
+
+    def reread_stored(
+        self, frame: OpenFrame, begin: int, stop: int, stored: memoryview
+    ) -> memoryview | None:
+        """What the store has of these blocks, if that is not `stored`; else None."""
+        if frame.whole or not self._is_serving:
+            return None
+        first, end = frame.view.stored_span(begin, stop)
+        fresh = self.read(frame.location, first, end - first, is_fresh=True)
+        if fresh == stored:
+            return None
+        self._store.forget(pack_key(frame.location.pack_id))
+        return fresh
 
     def prefetch(self, locations: Iterable[FrameLocation]) -> None:
         """Read small frames that lie close together, one span per read. Errors are ignored."""
@@ -118,7 +145,7 @@ class FrameReader:
             first, last = span[0], span[-1]
             data = bytearray(last.offset + last.length - first.offset)
             try:
-                self._store.get_into(pack_key(first.pack_id), first.offset, memoryview(data))
+                self._get_into(first.pack_id, first.offset, memoryview(data))
                 for each in span:
                     begin = each.offset - first.offset
                     opened = _parse_whole(each, bytes(data[begin : begin + each.length]))
@@ -133,18 +160,31 @@ class FrameReader:
             return memoryview(frame.whole)[first:end]
         return self.read(frame.location, first, end - first)
 
-    def read(self, location: FrameLocation, start: int, n: int) -> memoryview:
-        """The stored bytes [start, start + n) of a frame; DataLost if the pack ends before."""
+    def read(
+        self, location: FrameLocation, start: int, n: int, *, is_fresh: bool = False
+    ) -> memoryview:
+        """The stored bytes [start, start + n) of a frame; DataLost if the pack ends before.
+
+        is_fresh: from the store itself.
+        """
         if start + n > location.length:
             raise DataLost(f"a frame of pack {location.pack_id} is cut short; run deltahub fsck")
         out = allocate_buffer(n)
         if n == 0:
             return out
         try:
-            self._store.get_into(pack_key(location.pack_id), location.offset + start, out)
+            self._get_into(location.pack_id, location.offset + start, out, is_fresh=is_fresh)
         except ShortObject as exc:
             raise DamagedFrame(f"pack {location.pack_id} is cut short; run deltahub fsck") from exc
         return out
+
+    def _get_into(
+        self, pack_id: str, start: int, out: memoryview, *, is_fresh: bool = False
+    ) -> None:
+        if self._is_serving and not is_fresh:
+            self._store.get_cached_into(pack_key(pack_id), start, out)
+        else:
+            self._store.get_into(pack_key(pack_id), start, out)
 
     def _is_open(self, location: FrameLocation) -> bool:
         return self._frames.get((location.pack_id, location.offset)) is not None
@@ -152,16 +192,22 @@ class FrameReader:
     def _keep(self, frame: OpenFrame) -> None:
         self._frames.put(frame.place, frame, frame.memory_bytes)
 
-    def _read_prefix(self, location: FrameLocation) -> OpenFrame:
-        head = bytearray(self.read(location, 0, min(PROBE_BYTES, location.length)))
+    def _read_prefix(self, location: FrameLocation, *, is_fresh: bool = False) -> OpenFrame:
+        with codec_errors_as_data_loss(location.pack_id):
+            return self._parse_prefix(location, partial(self.read, location, is_fresh=is_fresh))
+
+    def _parse_prefix(
+        self, location: FrameLocation, read: Callable[[int, int], memoryview]
+    ) -> OpenFrame:
+        head = bytearray(read(0, min(PROBE_BYTES, location.length)))
         if len(head) == location.length:
             return _parse_whole(location, bytes(head))
         header_length = peek_header_length(head[:PEEK_BYTES])
         if header_length > len(head):
-            head += self.read(location, len(head), header_length - len(head))
+            head += read(len(head), header_length - len(head))
         header = parse_header(head[:header_length])
         if header.prefix_length > len(head):
-            head += self.read(location, len(head), header.prefix_length - len(head))
+            head += read(len(head), header.prefix_length - len(head))
         view = FrameView.parse(bytes(head[: header.prefix_length]))
         _check_place(location, header)
         return OpenFrame(location, view, b"")

@@ -17,7 +17,7 @@ from deltahub.registry.db.session import WriteSession
 from deltahub.registry.errors import Conflict, DeltaCycle, TensorNotFound
 from deltahub.registry.losses.marks import clear_marks
 from deltahub.registry.packs.locations import FrameLocation, bases_of, resolve, usable_bases
-from deltahub.registry.packs.tensor_reader import MAX_CHAIN
+from deltahub.registry.packs.reading.chain import MAX_CHAIN
 from deltahub.registry.packs.writer import NewTensor, PackSpool, SealedPacks
 from deltahub.registry.registry import Registry
 

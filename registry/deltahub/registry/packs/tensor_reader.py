@@ -1,7 +1,6 @@
 """Reads any range of a stored tensor, decoded block by block in bounded memory."""
 
 import logging
-import threading
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
@@ -27,6 +26,7 @@ from deltahub.registry.packs.locations import (
     locate,
     locate_content,
 )
+from deltahub.registry.packs.reading.chain import Chain, TensorGone
 from deltahub.registry.storage.base import ObjectNotFound
 
 if TYPE_CHECKING:
@@ -39,15 +39,6 @@ MIB = 1 << 20
 RANGE_BYTES = 4 * MIB
 # Bytes of the first read of a request: fewer, so that the first byte comes soon.
 FIRST_RANGE_BYTES = MIB
-# Deltas in a chain. Far above every allowed depth, so a longer chain is a cycle in damaged rows.
-MAX_CHAIN = 32
-
-
-class TensorGone(DataLost):
-    """A tensor has no row, its row names an object that is gone, or its bases form a cycle.
-
-    A reader that used older rows reads the rows again before it raises this.
-    """
 
 
 class TensorReader:
@@ -64,19 +55,21 @@ class TensorReader:
         cache_bytes: int | None = None,
         hot_bases: HotBases | None = None,
     ) -> None:
-        """hot_bases: for readers that serve clients. Maintenance must read the store itself."""
+        """hot_bases: for readers that serve clients, which also read the copies of packs on this
+        machine. Maintenance, and what proves new data, must read the store itself.
+        """
         self._registry = registry
         # fsck reports damage without changing anything, and its repair marks it by itself.
         self.marks_damage = not registry.db.is_read_only
         self._hot_bases = hot_bases
         limit = registry.settings.cache_bytes if cache_bytes is None else cache_bytes
-        self.frames = FrameReader(registry, limit // 8)
+        self.frames = FrameReader(registry, limit // 8, is_serving=hot_bases is not None)
         # (pack id, offset of the frame, block) -> decoded bytes. Valid because packs never change.
         self._blocks: ByteCache[tuple[str, int, int], memoryview] = ByteCache(limit * 3 // 4)
         # (domain, content id) -> location of the tensor that the content id means in the domain
         self._places: ByteCache[tuple[int, bytes], TensorLocation] = ByteCache(limit // 8)
         self._threads = registry.settings.codec_threads
-        self._chain = threading.local()
+        self._chain = Chain()
 
     def read_tensor_into(self, tensor_id: int, first_byte: int, out: memoryview) -> None:
         """Fill `out` with the tensor's bytes from `first_byte`.
@@ -144,7 +137,7 @@ class TensorReader:
 
     def base_reader(self, domain_id: int) -> ReadBase:
         """A `read` for base_plan.assemble that resolves content ids in this domain."""
-        return self._depth_limited(partial(self._read_base, domain_id, False))
+        return self._chain.limited(partial(self._read_base, domain_id, False))
 
     def _stored_bases(self, tensor: TensorLocation) -> ReadBase:
         """A `read` for base_plan.assemble that reads the rows stored as the tensor's bases.
@@ -160,26 +153,7 @@ class TensorReader:
             else:  # damaged rows: any tensor with the same bytes is correct
                 self._read_base(tensor.domain_id, False, base, first_byte, out)
 
-        return self._depth_limited(read)
-
-    def _depth_limited(self, read_base: ReadBase) -> ReadBase:
-        """The same, but a cycle of rows raises TensorGone instead of an endless recursion.
-
-        Damaged rows can form a cycle, and so can rows that were read at different times: a
-        tensor's former base may be a delta of it by now.
-        """
-
-        def read(tensor: bytes, first_byte: int, out: memoryview) -> None:
-            depth = getattr(self._chain, "depth", 0)
-            if depth >= MAX_CHAIN:
-                raise TensorGone(f"the bases of {tensor.hex()} form a cycle; run deltahub fsck")
-            self._chain.depth = depth + 1
-            try:
-                read_base(tensor, first_byte, out)
-            finally:
-                self._chain.depth = depth
-
-        return read
+        return self._chain.limited(read)
 
     def _read_blocks(self, tensor: TensorLocation, first: int, want: int, end: int) -> memoryview:
         """Bytes [first, x) with first < x <= end, from the frame's blocks that reach `want`.
@@ -232,6 +206,10 @@ class TensorReader:
                 if fresh.whole != frame.whole:
                     self._decode(fresh, begin, stop, out, read_base)
                     return
+                again = self.frames.reread_stored(frame, begin, stop, stored)
+                if again is not None:
+                    frame.view.decode_into(begin, stop, again, base, out, self._threads)
+                    return
                 hot = self._usable_hot_bases()
                 if base is None or hot is None:
                     raise
@@ -249,7 +227,7 @@ class TensorReader:
 
     def _usable_hot_bases(self) -> HotBases | None:
         """The hot bases; None while this thread repeats a failed decode without them."""
-        return None if getattr(self._chain, "is_bypassing_hot_bases", False) else self._hot_bases
+        return None if self._chain.is_bypassing_hot_bases else self._hot_bases
 
     def _base_of(
         self, frame: OpenFrame, begin: int, size: int, read_base: ReadBase

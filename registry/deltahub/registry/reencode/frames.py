@@ -27,8 +27,8 @@ from deltahub.registry.packs.encoder_generation import (
     would_encode_same,
 )
 from deltahub.registry.packs.locations import FrameLocation, TensorLocation, is_unchanged, locate
+from deltahub.registry.packs.reading.chain import TensorGone
 from deltahub.registry.packs.switch import BaseGone, store_and_switch, switch_tensor
-from deltahub.registry.packs.tensor_reader import TensorGone
 from deltahub.registry.packs.writer import PackSpool, SealedPacks
 from deltahub.registry.reencode.survey import mark_tried
 from deltahub.registry.registry import Registry

@@ -26,8 +26,8 @@ from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DeltaCycle, TensorNotFound
 from deltahub.registry.failpoints import reached
 from deltahub.registry.packs.locations import closure, resolve
+from deltahub.registry.packs.reading.chain import MAX_CHAIN, TensorGone
 from deltahub.registry.packs.switch import BaseGone, store_and_switch, switch_tensor
-from deltahub.registry.packs.tensor_reader import MAX_CHAIN, TensorGone
 from deltahub.registry.packs.writer import PackSpool, SealedPacks
 from deltahub.registry.registry import Registry
 

@@ -31,8 +31,8 @@ from deltahub.registry.errors import Conflict, DataLost, DeltaCycle, EntryNotFou
 from deltahub.registry.failpoints import reached
 from deltahub.registry.jobs import queue
 from deltahub.registry.jobs.progress import Progress
+from deltahub.registry.packs.reading.chain import TensorGone
 from deltahub.registry.packs.switch import BaseGone
-from deltahub.registry.packs.tensor_reader import TensorGone
 from deltahub.registry.reencode.dependents import (
     count_models,
     end_holds,

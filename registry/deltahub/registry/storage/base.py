@@ -93,6 +93,22 @@ class Store(Protocol):
         """Fill all of `out` from byte `start`; ObjectNotFound, ShortObject."""
         ...
 
+    def get_cached_into(self, key: str, start: int, out: memoryview) -> None:
+        """Like get_into(), but from a copy on this machine where there is one.
+
+        For readers that verify the bytes by their own checksums, and use get_into() and forget()
+        where they do not check. What proves that the store has an object uses get_into().
+        """
+        ...
+
+    def prefetch(self, key: str, start: int, end: int) -> None:
+        """A hint: get_cached_into() will read these bytes soon. Returns at once, raises nothing."""
+        ...
+
+    def forget(self, key: str) -> None:
+        """Drop the copy of an object that get_cached_into() reads."""
+        ...
+
     def size(self, key: str) -> int:
         """The object's size in bytes; ObjectNotFound."""
         ...
@@ -131,3 +147,16 @@ class Store(Protocol):
     def close(self) -> None:
         """Give connections and threads back. The store is not used after that."""
         ...
+
+
+class NoCache:
+    """The part of Store that concerns copies on this machine, for a store that makes none."""
+
+    def get_cached_into(self: "Store", key: str, start: int, out: memoryview) -> None:
+        self.get_into(key, start, out)
+
+    def prefetch(self, key: str, start: int, end: int) -> None:
+        pass
+
+    def forget(self, key: str) -> None:
+        pass

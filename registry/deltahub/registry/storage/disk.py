@@ -30,6 +30,13 @@ class Disk:
         while view:
             view = view[os.write(fd, view) :]
 
+    def write_at(self, fd: int, data: Buffer, offset: int) -> None:
+        """Write all of data at this offset of the file."""
+        view = memoryview(data).cast("B")
+        while view:
+            n = os.pwrite(fd, view, offset)
+            view, offset = view[n:], offset + n
+
     def truncate(self, fd: int, size: int) -> None:
         os.ftruncate(fd, size)
 

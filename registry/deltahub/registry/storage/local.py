@@ -15,6 +15,7 @@ from deltahub.registry import failpoints
 from deltahub.registry.storage.base import (
     MARK,
     Buffer,
+    NoCache,
     ObjectInfo,
     ObjectNotFound,
     ShortObject,
@@ -60,7 +61,7 @@ def _translation(key: str, exc: OSError, *, is_read: bool = False) -> StoreError
     return StoreUnavailable(f"{key}: {exc.strerror or exc}")
 
 
-class FileStore:
+class FileStore(NoCache):
     """A store in a folder of a local file system. Processes may share it."""
 
     def __init__(self, root: Path, disk: Disk | None = None, *, is_read_only: bool = False) -> None:

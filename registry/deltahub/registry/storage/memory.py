@@ -7,6 +7,7 @@ from pathlib import Path
 
 from deltahub.registry.storage.base import (
     Buffer,
+    NoCache,
     ObjectInfo,
     ObjectNotFound,
     ShortObject,
@@ -15,7 +16,7 @@ from deltahub.registry.storage.base import (
 from deltahub.registry.storage.keys import check_key, check_prefix
 
 
-class MemoryStore:
+class MemoryStore(NoCache):
     """A Store whose objects are lost with the process."""
 
     def __init__(self) -> None:

@@ -4,16 +4,25 @@ from pathlib import Path
 
 from deltahub.registry.settings import Settings
 from deltahub.registry.storage.base import Store
+from deltahub.registry.storage.cache.object_cache import ObjectCache
+from deltahub.registry.storage.cache.store import CachedStore
 from deltahub.registry.storage.disk import Disk
 from deltahub.registry.storage.local import FileStore
 from deltahub.registry.store_url import S3Location
 
 
 def open_store(
-    url: str, folder: Path, settings: Settings, disk: Disk, *, is_read_only: bool = False
+    url: str,
+    folder: Path,
+    settings: Settings,
+    disk: Disk,
+    *,
+    cache: ObjectCache | None = None,
+    is_read_only: bool = False,
 ) -> Store:
     """The store of a URL; of "" the local one in `folder`. StoreError if it cannot be made.
 
+    cache: of packs that are read from a bucket.
     is_read_only: create and delete nothing. The caller puts no object.
     """
     if not url:
@@ -21,4 +30,5 @@ def open_store(
     # Loading boto3 takes half a second.
     from deltahub.registry.storage.s3.store import S3Store
 
-    return S3Store(S3Location.parse(url), settings)
+    store = S3Store(S3Location.parse(url), settings)
+    return store if cache is None else CachedStore(store, cache)

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 # In the data folder. The stars stand for SQLite's files beside a database, and for copies of it.
 _SECRETS: Final = ("deltahub.sqlite3*", "jobs.sqlite*", "signing.key*")
-_FOLDERS: Final = ("objects", "spool", "scratch")
+_FOLDERS: Final = ("objects", "spool", "scratch", "cache")
 _OF_OTHERS: Final = 0o077
 
 

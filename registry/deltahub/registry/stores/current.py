@@ -14,6 +14,7 @@ from deltahub.registry.db.session import Database, ReadSession
 from deltahub.registry.db.tables.stores import ObjectStore
 from deltahub.registry.settings import Settings
 from deltahub.registry.storage.base import MARK, Store, StoreUnavailable
+from deltahub.registry.storage.cache.object_cache import ObjectCache
 from deltahub.registry.storage.disk import Disk
 from deltahub.registry.storage.local import is_made
 from deltahub.registry.storage.open import open_store
@@ -28,9 +29,17 @@ class WrongStore(StoreUnavailable):
 
 
 def current_store(
-    database: Database, data_dir: Path, settings: Settings, disk: Disk, *, is_read_only: bool
+    database: Database,
+    data_dir: Path,
+    settings: Settings,
+    disk: Disk,
+    *,
+    cache: ObjectCache | None,
+    is_read_only: bool,
 ) -> Store:
     """The store of the hub's objects. A new hub's is the one of the settings, and gets a mark.
+
+    cache: of packs that are read from a bucket.
 
     WrongStore if the settings name another one, or the store belongs to another hub.
     """
@@ -42,7 +51,7 @@ def current_store(
     folder = data_dir / OBJECTS
     if has_objects and not url and not is_made(folder):  # opening it would make it a store
         raise _away(folder, f"make the folder {folder / '.tmp'}")
-    store = open_store(url, folder, settings, disk, is_read_only=is_read_only)
+    store = open_store(url, folder, settings, disk, cache=cache, is_read_only=is_read_only)
     mark = store.mark()
     if mark is not None and mark != known:
         raise WrongStore(

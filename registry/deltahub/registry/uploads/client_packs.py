@@ -18,8 +18,9 @@ from deltahub.registry.db.models import Landing
 from deltahub.registry.errors import DeltaCycle, InvalidFrame, LimitExceeded
 from deltahub.registry.packs.holds import hold_for_user
 from deltahub.registry.packs.locations import usable_bases
+from deltahub.registry.packs.reading.chain import TensorGone
 from deltahub.registry.packs.switch import check_live, in_parts, insert_tensors, make_live
-from deltahub.registry.packs.tensor_reader import TensorGone, TensorReader
+from deltahub.registry.packs.tensor_reader import TensorReader
 from deltahub.registry.packs.writer import PackSpool, SealedPacks
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import ObjectNotFound

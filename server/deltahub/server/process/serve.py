@@ -84,7 +84,7 @@ class HubServer(uvicorn.Server):
             self._disk_check is None or not self._disk_check.is_alive()
         ):
             # In a thread: a disk that hangs must block neither requests nor the stop.
-            leave_room = self._hub.hot_bases.leave_room
+            leave_room = self._hub.leave_room
             self._disk_check = threading.Thread(target=leave_room, name="room", daemon=True)
             self._disk_check.start()
         return await super().on_tick(counter)

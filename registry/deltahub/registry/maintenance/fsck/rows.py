@@ -22,7 +22,7 @@ from deltahub.registry.db.models import (
 )
 from deltahub.registry.maintenance.fsck.findings import Finding, Findings
 from deltahub.registry.packs.locations import bases_of
-from deltahub.registry.packs.tensor_reader import MAX_CHAIN
+from deltahub.registry.packs.reading.chain import MAX_CHAIN
 
 # States of a pack that frames may lie in.
 IN_USE = ("live", "damaged")

@@ -10,6 +10,7 @@ from deltahub.registry.settings import Settings
 from deltahub.registry.storage.base import (
     MARK,
     Buffer,
+    NoCache,
     ObjectInfo,
     StoreUnavailable,
     Unfinished,
@@ -34,7 +35,7 @@ from deltahub.registry.store_url import S3Location
 _MOST_WAITING: Final = 64
 
 
-class S3Store:
+class S3Store(NoCache):
     """Objects under a prefix of a bucket. Processes and machines may share it."""
 
     def __init__(self, location: S3Location, settings: Settings) -> None:

@@ -1,0 +1,61 @@
+"""A store in front of another one."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+
+from deltahub.registry.storage.base import Buffer, ObjectInfo, Store, Unfinished
+
+
+class ForwardingStore:
+    """Passes every call on to the store `inner`. A subclass changes what it is made for."""
+
+    def __init__(self, inner: Store) -> None:
+        self.inner = inner
+
+    def put(self, key: str, chunks: Iterable[Buffer]) -> None:
+        self.inner.put(key, chunks)
+
+    def put_together(self, objects: Mapping[str, Buffer]) -> None:
+        self.inner.put_together(objects)
+
+    def take_file(self, key: str, path: Path) -> None:
+        self.inner.take_file(key, path)
+
+    def get_into(self, key: str, start: int, out: memoryview) -> None:
+        self.inner.get_into(key, start, out)
+
+    def get_cached_into(self, key: str, start: int, out: memoryview) -> None:
+        self.inner.get_cached_into(key, start, out)
+
+    def prefetch(self, key: str, start: int, end: int) -> None:
+        self.inner.prefetch(key, start, end)
+
+    def forget(self, key: str) -> None:
+        self.inner.forget(key)
+
+    def size(self, key: str) -> int:
+        return self.inner.size(key)
+
+    def delete(self, key: str) -> None:
+        self.delete_together((key,))
+
+    def delete_together(self, keys: Collection[str]) -> None:
+        self.inner.delete_together(keys)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        return self.inner.list(prefix)
+
+    def unfinished(self) -> Iterator[Unfinished]:
+        return self.inner.unfinished()
+
+    def discard_unfinished(self, unfinished: Unfinished) -> bool:
+        return self.inner.discard_unfinished(unfinished)
+
+    def mark(self) -> str | None:
+        return self.inner.mark()
+
+    def set_mark(self, mark: str) -> None:
+        self.inner.set_mark(mark)
+
+    def close(self) -> None:
+        self.inner.close()
