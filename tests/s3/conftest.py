@@ -4,6 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from deltahub.registry.settings import Settings
+from deltahub.registry.storage.s3.store import S3Store
+from deltahub.registry.store_url import S3Location
+from support.service.s3_faults import S3Faults, s3_faults
 from support.service.seaweedfs import S3Service, s3_service
 
 
@@ -19,3 +23,18 @@ def store_url(service: S3Service, monkeypatch: pytest.MonkeyPatch) -> str:
     for name, value in service.environment.items():
         monkeypatch.setenv(name, value)
     return service.store_url()
+
+
+@pytest.fixture
+def faults(service: S3Service) -> Iterator[S3Faults]:
+    with s3_faults(service.endpoint) as faults:
+        yield faults
+
+
+@pytest.fixture
+def faulty_store(faults: S3Faults, store_url: str) -> Iterator[S3Store]:
+    """A store whose requests pass through `faults`."""
+    settings = Settings(s3_endpoint=faults.endpoint, s3_retry_s=3, s3_timeout_s=20)
+    store = S3Store(S3Location.parse(store_url), settings)
+    yield store
+    store.close()

@@ -2,7 +2,6 @@
 
 import hashlib
 from base64 import b64encode
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,24 +16,15 @@ from deltahub.registry.storage.base import (
 from deltahub.registry.storage.s3.store import S3Store
 from deltahub.registry.store_url import S3Location
 from support.registry.store_contract import read_all
-from support.service.s3_faults import S3Faults, s3_faults
+from support.service.s3_faults import S3Faults
 from support.service.seaweedfs import S3Service
 
 LARGE = bytes(range(251)) * 140_000  # three parts
 
 
 @pytest.fixture
-def faults(service: S3Service) -> Iterator[S3Faults]:
-    with s3_faults(service.endpoint) as faults:
-        yield faults
-
-
-@pytest.fixture
-def store(faults: S3Faults, store_url: str) -> Iterator[S3Store]:
-    settings = Settings(s3_endpoint=faults.endpoint, s3_retry_s=3, s3_timeout_s=20)
-    store = S3Store(S3Location.parse(store_url), settings)
-    yield store
-    store.close()
+def store(faulty_store: S3Store) -> S3Store:
+    return faulty_store
 
 
 def test_a_put_whose_answer_was_lost_is_repeated(store: S3Store, faults: S3Faults) -> None:

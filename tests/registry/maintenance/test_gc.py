@@ -277,6 +277,30 @@ def test_leftover_scratch_files_go_once_they_are_old(reg: Registry) -> None:
     assert young.exists()
 
 
+def test_what_a_dead_put_wrote_goes_once_it_is_old(reg: Registry) -> None:
+    folder = reg.data_dir / "objects" / ".tmp"
+    old, young = folder / "old", folder / "young"
+    old.write_bytes(b"x" * 100)
+    young.write_bytes(b"x" * 100)
+    os.utime(old, (0, 0))
+    plan = plan_gc(reg)
+    assert [(put.id, put.size_bytes) for put in plan.unfinished] == [("old", 100)]
+    assert plan.freed_bytes == 100
+    assert apply_gc(reg, plan).unfinished == 1
+    assert not old.exists()
+    assert young.exists()
+
+
+def test_a_put_that_went_on_since_the_plan_is_left_alone(reg: Registry) -> None:
+    slow = reg.data_dir / "objects" / ".tmp" / "slow"
+    slow.write_bytes(b"x" * 100)
+    os.utime(slow, (0, 0))
+    plan = plan_gc(reg)
+    slow.write_bytes(b"x" * 200)
+    assert apply_gc(reg, plan).unfinished == 0
+    assert slow.exists()
+
+
 def test_gc_touches_nothing_when_packs_are_missing(reg: Registry, ann: Caller) -> None:
     push_ingested(reg, ann, "ann/base", {PATH: BASE})
     push_ingested(reg, ann, "ann/gone", {"a.bin": b"a" * 5000})

@@ -1,6 +1,8 @@
 """Tests of the Store contract. The test class of a store inherits them and provides the store."""
 
+import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,10 @@ def read_all(store: Store, key: str) -> bytes:
         store.get_cached_into(key, 0, memoryview(copy))
         assert copy == out
     return bytes(out)
+
+
+# More than two parts of an upload, and no multiple of one.
+LARGE_BYTES = (33 << 20) + 17
 
 
 class StoreContract:
@@ -143,3 +149,94 @@ class StoreContract:
         store.take_file("landing/x", path)
         assert read_all(store, "landing/x") == b"bytes"
         assert not path.exists()
+
+    def test_a_large_object_comes_back_from_a_stream_and_from_a_file(
+        self, store: Store, tmp_path: Path
+    ) -> None:
+        data = random.Random(1).randbytes(LARGE_BYTES)
+        view = memoryview(data)
+        store.put(
+            "packs/ab/x", (view[at : at + 3_000_001] for at in range(0, len(data), 3_000_001))
+        )
+        assert read_all(store, "packs/ab/x") == data
+        path = tmp_path / "file"
+        path.write_bytes(data)
+        store.take_file("packs/ab/y", path)
+        assert not path.exists()
+        assert read_all(store, "packs/ab/y") == data
+        out = bytearray(1 << 20)
+        store.get_into("packs/ab/y", LARGE_BYTES - len(out), memoryview(out))
+        assert out == view[LARGE_BYTES - len(out) :]
+
+    def test_ranges_are_read_in_parallel(self, store: Store) -> None:
+        data = random.Random(2).randbytes(1 << 20)
+        store.put("a", [data])
+
+        def read(seed: int) -> bool:
+            start = random.Random(seed).randrange(1 << 19)
+            out = bytearray(1 + seed * 1000)
+            store.get_into("a", start, memoryview(out))
+            return out == data[start : start + len(out)]
+
+        with ThreadPoolExecutor(8) as pool:
+            assert all(pool.map(read, range(64)))
+
+    def test_of_concurrent_puts_of_a_key_one_whole_object_stays(self, store: Store) -> None:
+        written = [bytes([65 + i]) * (100_000 + i) for i in range(6)]
+
+        def put(data: bytes) -> None:
+            for _ in range(3):
+                store.put("a", [data[:50_000], data[50_000:]])
+
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(put, written))
+        assert read_all(store, "a") in written
+        assert [info.key for info in store.list("")] == ["a"]
+
+    def test_a_reader_gets_one_object_whole_while_it_is_replaced(self, store: Store) -> None:
+        size = 300_000
+        store.put("a", [b"\0" * size])
+        with ThreadPoolExecutor(1) as pool:
+            writer = pool.submit(
+                lambda: [store.put("a", [bytes([i]) * size]) for i in range(1, 20)]
+            )
+            while True:
+                is_last = writer.done()
+                out = bytearray(size)
+                store.get_into("a", 0, memoryview(out))
+                assert len(set(out)) == 1
+                if is_last:
+                    break
+            writer.result()
+
+    def test_a_reader_gets_the_object_or_an_error_while_it_is_deleted(self, store: Store) -> None:
+        data = b"d" * 300_000
+        with ThreadPoolExecutor(1) as pool:
+            for _ in range(8):
+                store.put("a", [data])
+                deletion = pool.submit(store.delete, "a")
+                while True:
+                    is_last = deletion.done()
+                    out = bytearray(len(data))
+                    try:
+                        store.get_into("a", 0, memoryview(out))
+                    except ObjectNotFound:
+                        break
+                    assert out == data
+                    assert not is_last, "the object is there after its deletion"
+
+    def test_the_mark_is_no_object(self, store: Store) -> None:
+        assert store.mark() is None
+        store.set_mark("0123abcd")
+        assert store.mark() == "0123abcd"
+        assert list(store.list("")) == []
+
+    def test_a_put_that_ended_leaves_nothing_unfinished(self, store: Store) -> None:
+        def broken() -> Iterator[bytes]:
+            yield b"x" * (20 << 20)
+            raise RuntimeError("the source broke")
+
+        store.put("a", [b"1"])
+        with pytest.raises(RuntimeError):
+            store.put("b", broken())
+        assert list(store.unfinished()) == []

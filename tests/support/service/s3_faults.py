@@ -99,6 +99,16 @@ class S3Faults:
 
         self._add(_Fault(operation, times, after=change))
 
+    def edit(self, operation: str, change: Callable[[bytes], bytes]) -> None:
+        """Change the bodies of all answers."""
+
+        def edited(answer: Answer) -> None:
+            answer.body = change(answer.body)
+            answer.keep = len(answer.body)
+            answer.headers.pop("Content-Length", None)
+
+        self._add(_Fault(operation, 1_000_000, after=edited))
+
     def then(self, operation: str, happens: Callable[[], None]) -> None:
         """Do something after the service has answered, before the answer is sent."""
         self._add(_Fault(operation, 1, after=lambda _: happens()))

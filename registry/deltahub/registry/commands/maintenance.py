@@ -170,6 +170,7 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         ("packs to write anew without their dead bytes", *_sum(plan.repack)),
         ("condemned packs to delete", *_sum(plan.delete)),
         ("leftover local files to delete", *_sum(plan.leftovers)),
+        ("puts of dead processes to end", *_sum(plan.unfinished)),
         ("unnamed anchors kept because deltas need them", plan.anchors, plan.anchor_bytes),
         ("packs with too few dead bytes to write anew", *_sum(plan.sparse)),
         ("objects that no row knows (reported only)", *_sum(plan.unknown)),
@@ -201,6 +202,7 @@ def _outcome_lines(outcome: Outcome) -> Iterator[str]:
         ("tensors forgotten", outcome.tensors),
         ("packs condemned", outcome.condemned + outcome.repacked),
         ("packs deleted", outcome.deleted),
+        ("puts of dead processes ended", outcome.unfinished),
         ("unknown objects deleted", outcome.unknown),
     )
     yield from (f"{text}: {count}" for text, count in counts if count)

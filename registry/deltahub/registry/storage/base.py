@@ -13,9 +13,13 @@ MARK: Final = ".deltahub"
 
 
 class StoreError(Exception):
-    """Base class of store errors. `code` is stable; the message names the key."""
+    """Base class of store errors. `code` is stable; the message names the key.
+
+    place: what holds the objects, for sentences to users.
+    """
 
     code: ClassVar[str] = "store_error"
+    place: ClassVar[str] = "disk"
 
 
 class ObjectNotFound(StoreError):

@@ -16,6 +16,6 @@ def translated_store_errors() -> Iterator[None]:
     except SpoolBusy as exc:
         raise Conflict(f"{exc}; wait for it, or try again") from exc
     except StoreFull as exc:
-        raise StorageFull(f"the hub's disk is full; nothing was changed ({exc})") from exc
+        raise StorageFull(f"the hub's {exc.place} is full; nothing was changed ({exc})") from exc
     except StoreUnavailable as exc:
-        raise Unavailable(f"the hub's disk does not answer ({exc}); try again") from exc
+        raise Unavailable(f"the hub's {exc.place} does not answer ({exc}); try again") from exc

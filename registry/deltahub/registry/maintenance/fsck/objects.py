@@ -58,7 +58,8 @@ def check_indexes(reg: Registry) -> Findings:
         try:
             index = {(e.offset, e.length, e.tensor) for e in read_index(read_at, size)}
         except ObjectNotFound:
-            continue  # check_objects reports it if the pack is still live
+            yield from _check_pack(reg, pack_id)  # a stale list may still have had it
+            continue
         except (CodecError, StoreError) as exc:
             yield Finding("pack_index", pack_id, f"the index of pack {pack_id}: {exc}")
             continue

@@ -74,9 +74,15 @@ def fsck(
             ("uploads", lambda: check_landing_bytes(reg)),
             ("xorbs", lambda: check_xorb_bytes(reg)),
         ]
+    missing: set[str] = set()
     for stage, check in stages:
         progress(stage)
-        yield from runner.run(stage, check)
+        for finding in runner.run(stage, check):
+            if finding.code == "pack_missing":
+                if finding.target in missing:
+                    continue  # the objects and the pack indexes both find it
+                missing.add(finding.target)
+            yield finding
 
 
 def _rows(reg: Registry) -> Findings:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 
 from sqlalchemy import delete, exists, select, update
 
@@ -30,11 +31,12 @@ from deltahub.registry.maintenance.gc.conditions import (
     pack_is_past_lease,
     tensor_is_dead,
 )
-from deltahub.registry.maintenance.gc.plan import Item, Plan, moment_now
+from deltahub.registry.maintenance.gc.plan import Item, Plan, UnfinishedPut, moment_now
 from deltahub.registry.maintenance.gc.xet import remove_ranges, remove_xorb
 from deltahub.registry.maintenance.object_rows import is_known
 from deltahub.registry.packs.copy import repack
 from deltahub.registry.registry import Registry
+from deltahub.registry.storage.base import Unfinished
 from deltahub.registry.storage.keys import landing_key, pack_key
 
 
@@ -50,6 +52,7 @@ class Outcome:
     repacked: int = 0
     deleted: int = 0
     unknown: int = 0
+    unfinished: int = 0
     freed_bytes: int = 0
     notes: list[str] = field(default_factory=list)
 
@@ -77,6 +80,7 @@ def apply_gc(reg: Registry, plan: Plan, *, delete_unknown: bool = False) -> Outc
     outcome.notes += repacked.notes
     collector.delete_packs(plan.delete)
     collector.remove_leftovers(plan.leftovers)
+    collector.end_unfinished(plan.unfinished)
     if delete_unknown:
         collector.delete_unknown(plan.unknown)
     return outcome
@@ -199,6 +203,14 @@ class _Collector:
         for item in leftovers:
             (self._reg.data_dir / item.id).unlink(missing_ok=True)
             self._outcome.freed_bytes += item.size_bytes
+
+    def end_unfinished(self, puts: Sequence[UnfinishedPut]) -> None:
+        for put in puts:
+            modified_at = datetime.fromisoformat(put.modified_at)
+            unfinished = Unfinished(put.id, put.key, put.size_bytes, modified_at)
+            if self._reg.store.discard_unfinished(unfinished):
+                self._outcome.unfinished += 1
+                self._outcome.freed_bytes += put.size_bytes
 
     def delete_unknown(self, objects: Sequence[Item]) -> None:
         for item in objects:

@@ -33,7 +33,7 @@ from deltahub.registry.storage.keys import landing_key, pack_key, xorb_key
 
 # A pack with a smaller live share than this is repacked: its live frames are copied.
 REPACK_BELOW = 0.7
-# A younger local file may belong to a running process (docs/cli.md).
+# A younger local file or unfinished put may belong to a running process (docs/cli.md).
 LEFTOVER_AGE = timedelta(days=1)
 
 
@@ -43,6 +43,14 @@ class Item:
 
     id: str
     size_bytes: int
+
+
+@dataclass(frozen=True)
+class UnfinishedPut(Item):
+    """What a put has written that is no object: see Unfinished. modified_at: ISO 8601."""
+
+    key: str
+    modified_at: str
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,7 @@ class Plan:
     repack: tuple[Item, ...] = ()
     delete: tuple[Item, ...] = ()
     leftovers: tuple[Item, ...] = ()
+    unfinished: tuple[UnfinishedPut, ...] = ()
     unknown: tuple[Item, ...] = ()
     anchors: int = 0
     anchor_bytes: int = 0
@@ -78,7 +87,7 @@ class Plan:
     @property
     def freed_bytes(self) -> int:
         """Bytes that this collection frees at once."""
-        at_once = (*self.uploads, *self.xorbs, *self.delete, *self.leftovers)
+        at_once = (*self.uploads, *self.xorbs, *self.delete, *self.leftovers, *self.unfinished)
         return _total(at_once)
 
     @property
@@ -145,6 +154,7 @@ def plan_gc(
         leftovers = candidates.sort(
             "local files without an owner, perhaps", _leftovers(session, reg, moment.lease)
         )
+        unfinished = _unfinished(reg.store, candidates, moment.lease)
         ranges = tuple(session.scalars(select(XetRange.id).where(range_is_dead())))
         unknown = _unknown_objects(session, objects)
     condemn = [pack for pack in mostly_dead if pack[0] in empty]
@@ -166,6 +176,7 @@ def plan_gc(
         repack=_items(repack),
         delete=_items(past_lease),
         leftovers=_items(leftovers),
+        unfinished=unfinished,
         unknown=_items(unknown),
         anchors=len(anchors),
         anchor_bytes=sum(size for _, size in anchors),
@@ -292,6 +303,22 @@ def _leftovers(
         if S_ISREG(found.st_mode):
             age = max(lease, LEFTOVER_AGE)
             yield name, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC) + age
+
+
+def _unfinished(
+    store: Store, candidates: Candidates, lease: timedelta
+) -> tuple[UnfinishedPut, ...]:
+    """Puts that have not grown for a day: a running process gives up long before."""
+    found = {put.id: put for put in store.unfinished()}
+    age = max(lease, LEFTOVER_AGE)
+    due = candidates.sort(
+        "puts that have not ended yet",
+        ((put.id, put.size, put.modified_at + age) for put in found.values()),
+    )
+    puts = [found[put_id] for put_id, _ in due]
+    return tuple(
+        UnfinishedPut(put.id, put.size, put.key, put.modified_at.isoformat()) for put in puts
+    )
 
 
 def _unknown_objects(session: Session, objects: dict[str, int]) -> Iterator[tuple[str, int]]:

@@ -10,8 +10,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 
 from deltahub.registry.settings import Settings
-from deltahub.registry.storage.base import StoreUnavailable
-from deltahub.registry.storage.s3.errors import REQUEST_ERRORS, translation
+from deltahub.registry.storage.s3.errors import REQUEST_ERRORS, BucketUnavailable, translation
 from deltahub.registry.storage.s3.retry import retried
 from deltahub.registry.store_url import S3Location
 
@@ -117,7 +116,7 @@ def _client(location: S3Location, settings: Settings, endpoint: str | None) -> t
             config=config,
         )
     except (BotoCoreError, ValueError, OSError) as exc:
-        raise StoreUnavailable(f"no connection to {location}: {exc}") from exc
+        raise BucketUnavailable(f"no connection to {location}: {exc}") from exc
     return session, client
 
 

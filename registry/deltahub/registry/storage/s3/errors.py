@@ -61,6 +61,14 @@ _UNREACHED: Final = (
 )  # fmt: skip
 
 
+class BucketFull(StoreFull):
+    place = "bucket"
+
+
+class BucketUnavailable(StoreUnavailable):
+    place = "bucket"
+
+
 class IncompleteAnswer(HTTPError):
     """The body of an answer ended before its length, or its checksum is not the sent one."""
 
@@ -91,8 +99,8 @@ def translation(location: S3Location, endpoint: str | None, key: str, exc: Excep
     where = f"bucket {location.bucket} at {_without_user(endpoint) if endpoint else 'AWS'}"
     if code_of(exc) in _FULL or _status(exc) == 507:
         text = f"{key}: {where} has no room ({_reason(exc)}): raise its quota, or add disks"
-        return StoreFull(text)
-    return StoreUnavailable(f"{key} in {where}: {_reason(exc)}{_way_out(exc)}")
+        return BucketFull(text)
+    return BucketUnavailable(f"{key} in {where}: {_reason(exc)}{_way_out(exc)}")
 
 
 def _way_out(exc: Exception) -> str:

@@ -11,10 +11,9 @@ from deltahub.registry.storage.base import (
     MARK,
     ObjectNotFound,
     StoreError,
-    StoreUnavailable,
 )
 from deltahub.registry.storage.s3.connection import Connection
-from deltahub.registry.storage.s3.errors import REQUEST_ERRORS, is_absent
+from deltahub.registry.storage.s3.errors import REQUEST_ERRORS, BucketUnavailable, is_absent
 
 _MOST_MARK: Final = 100
 
@@ -56,7 +55,7 @@ class Presence:
             return ObjectNotFound(f"there is no object {key}")
         location = self._connection.location
         found = "its mark is gone" if mark is None else "it has the mark of another hub"
-        return StoreUnavailable(
+        return BucketUnavailable(
             f"{key}: {location} seems to be another bucket than at the start, or was emptied:"
             f" {found} ({location}{MARK})"
         )

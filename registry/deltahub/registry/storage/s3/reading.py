@@ -14,11 +14,12 @@ from botocore.httpsession import URLLib3Session
 from botocore.utils import get_environ_proxies
 from urllib3.exceptions import HTTPError
 
-from deltahub.registry.storage.base import ShortObject, StoreUnavailable
+from deltahub.registry.storage.base import ShortObject
 from deltahub.registry.storage.s3.connection import Connection
 from deltahub.registry.storage.s3.errors import (
     REQUEST_ERRORS,
     TRANSIENT_STATUS,
+    BucketUnavailable,
     IncompleteAnswer,
     code_of,
 )
@@ -109,7 +110,7 @@ class RangeReader:
             elif start == 0:
                 self._check_size(key, answer["ContentLength"], start, end)
             else:
-                raise StoreUnavailable(f"{key}: the service does not know ranges of objects")
+                raise BucketUnavailable(f"{key}: the service does not know ranges of objects")
             _fill(body, out)
 
     def _check_size(self, key: str, size: int, start: int, end: int) -> None:

@@ -12,13 +12,13 @@ from deltahub.registry.storage.base import (
     Buffer,
     NoCache,
     ObjectInfo,
-    StoreUnavailable,
     Unfinished,
 )
 from deltahub.registry.storage.keys import check_key, check_prefix, is_key
 from deltahub.registry.storage.local import translated
 from deltahub.registry.storage.s3.connection import Connection, connect
 from deltahub.registry.storage.s3.deletion import Deletion
+from deltahub.registry.storage.s3.errors import BucketUnavailable
 from deltahub.registry.storage.s3.links import Links
 from deltahub.registry.storage.s3.presence import Presence
 from deltahub.registry.storage.s3.reading import RangeReader
@@ -149,5 +149,5 @@ def _listed(connection: Connection, prefix: str) -> Iterator[ObjectInfo]:
         if not answer.get("IsTruncated"):
             return
         if not following or following == page.get("ContinuationToken"):
-            raise StoreUnavailable(f"{prefix}: the service gives a page of its list again")
+            raise BucketUnavailable(f"{prefix}: the service gives a page of its list again")
         page = {"ContinuationToken": following}

@@ -8,9 +8,14 @@ from functools import partial
 from typing import Any, Final, Self
 
 from deltahub.registry import cancellation
-from deltahub.registry.storage.base import StoreError, StoreUnavailable
+from deltahub.registry.storage.base import StoreError
 from deltahub.registry.storage.s3.connection import Connection
-from deltahub.registry.storage.s3.errors import REQUEST_ERRORS, code_of, is_absent
+from deltahub.registry.storage.s3.errors import (
+    REQUEST_ERRORS,
+    BucketUnavailable,
+    code_of,
+    is_absent,
+)
 from deltahub.registry.storage.s3.uploads.bodies import Body, send_body
 from deltahub.registry.storage.s3.uploads.parts import crc32_of_parts, etag_of_parts
 
@@ -118,15 +123,15 @@ class Multipart:
         """StoreUnavailable unless the object is there with its size and its checksum."""
         head = self._head()
         if head is None:
-            raise StoreUnavailable(f"{self._key}: the service completed it, and does not have it")
+            raise BucketUnavailable(f"{self._key}: the service completed it, and does not have it")
         if head["ContentLength"] != self._size:
             size = head["ContentLength"]
             text = f"{self._key}: {self._size} bytes were sent, and the service has {size}"
-            raise StoreUnavailable(text)
+            raise BucketUnavailable(text)
         expected, found = crc32_of_parts(parts), head.get("ChecksumCRC32", "")
         if "-" in found and found != expected:
             text = f"{self._key}: the service has CRC32 {found}; {expected} was sent"
-            raise StoreUnavailable(text)
+            raise BucketUnavailable(text)
 
     def _was_completed(self, parts: list[dict[str, Any]]) -> bool:
         """Whether the object under the key is this upload, not an older one of the same size."""

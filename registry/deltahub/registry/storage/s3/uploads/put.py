@@ -6,9 +6,10 @@ from contextlib import closing
 from pathlib import Path
 
 from deltahub.registry import cancellation
-from deltahub.registry.storage.base import Buffer, StoreUnavailable
+from deltahub.registry.storage.base import Buffer
 from deltahub.registry.storage.local import translated
 from deltahub.registry.storage.s3.connection import Connection
+from deltahub.registry.storage.s3.errors import BucketUnavailable
 from deltahub.registry.storage.s3.uploads.bodies import Body, send_body
 from deltahub.registry.storage.s3.uploads.multipart import Multipart
 from deltahub.registry.storage.s3.uploads.parts import (
@@ -57,7 +58,7 @@ def put_chunks(
                     if n > MOST_PARTS:
                         part.release()
                         most = MOST_PARTS * PART_BYTES
-                        raise StoreUnavailable(f"{key}: a stream may have {most} bytes, not more")
+                        raise BucketUnavailable(f"{key}: a stream may have {most} bytes, not more")
                     upload.add(part.data, len(part.data), part.release)
         finally:
             first.release()  # the upload may have failed before it took the part

@@ -8,8 +8,10 @@ from deltahub.registry.storage.keys import is_key
 from deltahub.registry.storage.s3.connection import Connection
 from deltahub.registry.storage.s3.errors import REQUEST_ERRORS, code_of
 
-# What services say of an upload that ended meanwhile, and of a list that they do not have.
+# What services say of an upload that ended meanwhile.
 _ENDED = "NoSuchUpload"
+# And of a list that they do not have, because they keep no parts.
+_NO_LIST = frozenset({"NotImplemented", "MethodNotAllowed", "501", "405"})
 
 
 def unfinished_uploads(connection: Connection) -> Iterator[Unfinished]:
@@ -17,9 +19,12 @@ def unfinished_uploads(connection: Connection) -> Iterator[Unfinished]:
     location = connection.location
     marker: dict[str, str] = {}
     while True:
-        page = connection.call(
-            "the list of uploads", "list_multipart_uploads", Prefix=location.prefix, **marker
-        )
+        try:
+            page = connection.request("list_multipart_uploads", Prefix=location.prefix, **marker)
+        except REQUEST_ERRORS as exc:
+            if code_of(exc) in _NO_LIST:
+                return
+            raise connection.error("the list of uploads", exc) from exc
         for upload in page.get("Uploads", ()):
             key = upload["Key"].removeprefix(location.prefix)
             if is_key(key):
