@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from deltahub.registry.storage.base import (
     ObjectNotFound,
     ShortObject,
-    Store,
     StoreUnavailable,
 )
 from deltahub.registry.storage.cache.entry import SEGMENT_BYTES
@@ -25,30 +24,16 @@ from deltahub.registry.storage.cache.object_cache import ObjectCache
 from deltahub.registry.storage.cache.store import FETCH_BYTES, CachedStore
 from deltahub.registry.storage.disk import Disk
 from deltahub.registry.storage.local import FileStore
+from support.registry.cached_stores import GIB, cached, pack, read
 from support.registry.counting_store import CountingStore
 from support.registry.small_disk import SmallDisk
 from support.registry.store_contract import StoreContract
 
-GIB = 1 << 30
 KEY = "packs/ab/x"
-
-
-def cached(folder: Path, inner: Store, limit: int = GIB, disk: Disk | None = None) -> CachedStore:
-    return CachedStore(inner, ObjectCache(folder, limit, disk or Disk(), keep_free=0))
-
-
-def read(store: Store, key: str, start: int, end: int) -> bytes:
-    out = bytearray(end - start)
-    store.get_cached_into(key, start, memoryview(out))
-    return bytes(out)
 
 
 def cached_bytes(folder: Path) -> int:
     return sum(path.stat().st_blocks * 512 for path in folder.iterdir())
-
-
-def pack(seed: int, size: int) -> bytes:
-    return random.Random(seed).randbytes(size)
 
 
 @pytest.fixture
@@ -116,73 +101,6 @@ def test_uploads_are_not_cached(folder: Path, inner: CountingStore) -> None:
     for _ in range(2):
         assert read(store, "landing/x", 0, 6) == b"upload"
     assert len(inner.requests) == 2
-
-
-def damage_bit(path: Path, rng: random.Random) -> None:
-    data = bytearray(path.read_bytes())
-    if data:
-        # Most of a small file's bytes are holes; the first ones matter the most.
-        at = rng.choice([rng.randrange(len(data)), rng.randrange(min(len(data), 5000))])
-        data[at] ^= 1 << rng.randrange(8)
-        path.write_bytes(data)
-
-
-def damage_cut(path: Path, rng: random.Random) -> None:
-    os.truncate(path, rng.randrange(path.stat().st_size + 1))
-
-
-def damage_delete(path: Path, rng: random.Random) -> None:
-    path.unlink()
-
-
-def damage_garbage(path: Path, rng: random.Random) -> None:
-    with path.open("r+b") as file:
-        file.seek(rng.choice([0, 8, 16, 4096, 4104, rng.randrange(path.stat().st_size + 1)]))
-        file.write(rng.randbytes(rng.choice([1, 8, 64, 5000])))
-
-
-def damage_swap(path: Path, rng: random.Random) -> None:
-    """Another file of the cache in the place of this one, or its bytes without its header."""
-    other = rng.choice(sorted(path.parent.iterdir()))
-    data = other.read_bytes()
-    if rng.random() < 0.5:
-        with path.open("r+b") as file:
-            file.seek(24)
-            file.write(data[24:])
-    else:
-        path.write_bytes(data)
-
-
-DAMAGES = [damage_bit, damage_cut, damage_delete, damage_garbage, damage_swap]
-
-
-@given(seed=st.integers(0, 1 << 32))
-@settings(max_examples=150, deadline=None)
-def test_a_damaged_copy_never_gives_a_wrong_byte(
-    seed: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    rng, inner = random.Random(seed), CountingStore()
-    folder = tmp_path_factory.mktemp("damaged")
-    keys = [f"packs/ab/{i}" for i in range(3)]
-    whole = {key: pack(i, rng.randrange(1, 3 * SEGMENT_BYTES)) for i, key in enumerate(keys)}
-    for key in keys:
-        inner.put(key, [whole[key]])
-    store = cached(folder, inner)
-    for _ in range(6):
-        for key in rng.sample(keys, 2):
-            size = len(whole[key])
-            start = rng.randrange(size)
-            end = rng.randrange(start, size) + 1
-            assert read(store, key, start, end) == whole[key][start:end]
-        path = rng.choice(sorted(folder.iterdir()))
-        rng.choice(DAMAGES)(path, rng)
-    for key in keys:
-        assert read(store, key, 0, len(whole[key])) == whole[key]
-    # What was damaged is whole again.
-    inner.is_away = True
-    for key in keys:
-        assert read(store, key, 0, len(whole[key])) == whole[key]
-    store.close()
 
 
 @given(seed=st.integers(0, 1 << 32))
@@ -380,7 +298,7 @@ def test_processes_share_a_cache_that_is_too_small(folder: Path, tmp_path: Path)
         objects.put(key, [pack(i, size)])
     start = multiprocessing.get_context("spawn").Process
     arguments = (folder, tmp_path / "objects", sizes)
-    processes = [start(target=_read_at_random, args=(*arguments, seed)) for seed in range(3)]
+    processes = [start(target=_read_at_random, args=(*arguments, seed)) for seed in range(2)]
     for process in processes:
         process.start()
     while any(process.is_alive() for process in processes):
@@ -389,7 +307,7 @@ def test_processes_share_a_cache_that_is_too_small(folder: Path, tmp_path: Path)
         time.sleep(0.01)
     for process in processes:
         process.join()
-    assert [process.exitcode for process in processes] == [0, 0, 0]
+    assert [process.exitcode for process in processes] == [0, 0]
 
 
 def cached_bytes_now(folder: Path) -> int:

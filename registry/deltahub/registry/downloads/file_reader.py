@@ -16,6 +16,7 @@ from deltahub.registry.packs.base_cache import HotBases
 from deltahub.registry.packs.block_cache import ByteCache
 from deltahub.registry.packs.locations import TensorLocation, resolve_ids
 from deltahub.registry.packs.reading.chain import TensorGone
+from deltahub.registry.packs.reading.read_ahead import Span, tensor_spans
 from deltahub.registry.packs.tensor_reader import FIRST_RANGE_BYTES, MIB, RANGE_BYTES, TensorReader
 from deltahub.registry.storage.base import ObjectNotFound
 
@@ -246,16 +247,33 @@ class FileReader(TensorReader):
             places = (
                 self._locate_pieces(domain_id, batch, is_verification) if known is None else known
             )
+            ahead = self.read_ahead(self._spans(batch, places))
+            position = 0
             for piece in batch:
                 if piece.literal is not None:
                     yield memoryview(piece.literal)[piece.first : piece.end]
+                    position += piece.end - piece.first
                 elif piece.tensor in places:
-                    yield from self._tensor_pieces(
+                    for part in self._tensor_pieces(
                         domain_id, places[piece.tensor], piece.first, piece.end, first_range
-                    )
+                    ):
+                        yield part
+                        position += part.nbytes
+                        ahead.advance(position)
                     first_range = RANGE_BYTES
                 else:
                     raise TensorGone(f"tensor {piece.tensor.hex()} is gone; run deltahub fsck")
+
+    def _spans(
+        self, pieces: Iterable[Piece], places: Mapping[bytes, TensorLocation]
+    ) -> Iterator[Span]:
+        position = 0
+        for piece in pieces:
+            if piece.literal is None and piece.tensor in places:
+                yield from tensor_spans(
+                    position, places[piece.tensor], piece.first, piece.end, self.bases_in_packs
+                )
+            position += piece.end - piece.first
 
     def _locate_pieces(
         self, domain_id: int, pieces: Iterable[Piece], is_verification: bool

@@ -22,6 +22,7 @@ from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.downloads.recipe_index import HASH
 from deltahub.registry.errors import DataLost, LimitExceeded, TensorNotFound
 from deltahub.registry.packs.locations import FrameLocation, bases_of, locate
+from deltahub.registry.packs.reading.read_ahead import Span
 from deltahub.registry.packs.tensor_reader import MIB
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import ObjectNotFound
@@ -245,15 +246,27 @@ def _slices(data: bytearray, size: int) -> Iterator[bytes]:
 
 def _chunks(reg: Registry, reader: FileReader, frames: _Frames) -> Iterator[bytes]:
     pending = bytearray()
+    ahead, position = reader.read_ahead(_spans(frames)), 0
     for row_id, frame in frames:
         for start in range(0, frame.length, MIB):
             n = min(MIB, frame.length - start)
             pending += _read(reg, reader, row_id, frame, start, n)
+            position += n
+            ahead.advance(position)
             if len(pending) >= MIB:
                 yield bytes(pending)
                 pending.clear()
     if pending:
         yield bytes(pending)
+
+
+def _spans(frames: _Frames) -> Iterator[Span]:
+    position = 0
+    for _, frame in frames:
+        for start in range(0, frame.length, MIB):
+            end = min(frame.length, start + MIB)
+            yield Span(position, frame.pack_id, frame.offset + start, frame.offset + end)
+            position += end - start
 
 
 def _read(

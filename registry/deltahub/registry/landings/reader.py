@@ -1,6 +1,7 @@
 """Reads the bytes of complete uploads, each block compared with its checksum."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 from sqlalchemy import func, select
@@ -18,10 +19,13 @@ from deltahub.registry.storage.spool import Hashes
 
 # Checksums that are loaded at once: those of 1 GiB.
 _WINDOW_BLOCKS: Final = 1024
+# The most blocks of one request to the store: an answer of a bucket takes some 20 ms to begin. A
+# reader begins with one block, so that its first byte comes soon, and doubles.
+_RUN_BLOCKS: Final = 4
 
 
 class LandingReader:
-    """Reads one complete upload. Safe to share between threads. Memory: one block.
+    """Reads one complete upload. Safe to share between threads. Memory: _RUN_BLOCKS blocks.
 
     Every method raises UploadDamaged if a block is not the one that arrived, which also marks the
     upload as damaged; ObjectNotFound if the upload was ingested or deleted meanwhile.
@@ -43,8 +47,8 @@ class LandingReader:
             index, skipped = divmod(position, BLOCK_BYTES)
             n_block = self._block_size(index)
             if skipped == 0 and view.nbytes >= n_block > 0:
-                n = n_block
-                self._read_block(index, view[:n])
+                n = self._run_bytes(index, view.nbytes)
+                self._read_run(index, view[:n])
             elif skipped < n_block:
                 block = self._load_block(index, n_block)
                 n = min(view.nbytes, n_block - skipped)
@@ -61,14 +65,19 @@ class LandingReader:
 
     def pieces(self, start: int, end: int) -> Iterator[memoryview]:
         """The bytes [start, end), at most a MiB at a time."""
-        position = start
+        position, n_blocks = start, 1
         while position < end:
             index, skipped = divmod(position, BLOCK_BYTES)
-            block = allocate_buffer(self._block_size(index))
-            self._read_block(index, block)
-            piece = block[skipped : skipped + end - position]
-            yield piece
+            last = -(-end // BLOCK_BYTES)
+            size = self._run_bytes(index, min(n_blocks, last - index) * BLOCK_BYTES)
+            run = allocate_buffer(size)
+            self._read_run(index, run)
+            piece = run[skipped : skipped + end - position]
+            del run
+            for at in range(0, piece.nbytes, BLOCK_BYTES):
+                yield piece[at : at + BLOCK_BYTES]
             position += piece.nbytes
+            n_blocks = min(2 * n_blocks, _RUN_BLOCKS)
 
     def _load_block(self, index: int, size: int) -> memoryview:
         kept = self._block
@@ -81,6 +90,31 @@ class LandingReader:
     def _block_size(self, index: int) -> int:
         self._checksum(index)
         return min(BLOCK_BYTES, self._size - index * BLOCK_BYTES)
+
+    def _run_bytes(self, index: int, limit: int) -> int:
+        """The bytes of the whole blocks from this one on that fit into `limit` and one request."""
+        self._checksum(index)  # which learns the size
+        rest = self._size - index * BLOCK_BYTES
+        if rest <= min(limit, _RUN_BLOCKS * BLOCK_BYTES):
+            return rest
+        return min(limit // BLOCK_BYTES, _RUN_BLOCKS) * BLOCK_BYTES
+
+    def _read_run(self, index: int, out: memoryview) -> None:
+        """Fill `out` with whole blocks. What does not check is read again, block by block."""
+        blocks = [
+            (index + at // BLOCK_BYTES, out[at : at + BLOCK_BYTES])
+            for at in range(0, out.nbytes, BLOCK_BYTES)
+        ]
+        if len(blocks) > 1:
+            with suppress(ObjectNotFound, ShortObject), translated_store_errors():
+                self._reg.store.get_into(landing_key(self._id), index * BLOCK_BYTES, out)
+                blocks = [
+                    (number, block)
+                    for number, block in blocks
+                    if not block_checks(block, number, self._checksum(number))
+                ]
+        for number, block in blocks:
+            self._read_block(number, block)
 
     def _read_block(self, index: int, out: memoryview) -> None:
         checksum = self._checksum(index)
@@ -152,13 +186,13 @@ class LandingReader:
 def hashes_of(reg: Registry, key: str, size: int) -> Hashes | None:
     """The hashes of an object of the store; None if it is gone or has another size."""
     hashes = Hashes(size)
-    buffer = memoryview(bytearray(BLOCK_BYTES))
+    buffer = memoryview(bytearray(_RUN_BLOCKS * BLOCK_BYTES))
     try:
         if reg.store.size(key) != size:
             return None
         while hashes.n_bytes < size:
             cancellation.check()
-            piece = buffer[: min(BLOCK_BYTES, size - hashes.n_bytes)]
+            piece = buffer[: min(len(buffer), size - hashes.n_bytes)]
             with translated_store_errors():
                 reg.store.get_into(key, hashes.n_bytes, piece)
             hashes.update(piece)

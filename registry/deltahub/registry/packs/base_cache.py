@@ -89,6 +89,10 @@ class HotBases:
     def read_bytes(self) -> int:
         return self._read_bytes
 
+    def has(self, frame: FrameKey) -> bool:
+        """Whether any block of the frame is cached."""
+        return frame in self._places
+
     def read_into(self, frame: FrameKey, block: int, skip: int, out: memoryview) -> int:
         """Fill the beginning of `out` from byte `skip` of `block`, then from the blocks after it.
 

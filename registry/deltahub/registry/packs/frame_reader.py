@@ -88,7 +88,7 @@ class FrameReader:
     def __init__(self, registry: "Registry", cache_bytes: int, *, is_serving: bool = False) -> None:
         """is_serving: read the copies of packs on this machine, if the store has any there."""
         self._store = registry.store
-        self._is_serving = is_serving
+        self.is_serving = is_serving
         self._frames: ByteCache[tuple[str, int], OpenFrame] = ByteCache(cache_bytes)
 
     def open(self, location: FrameLocation) -> OpenFrame:
@@ -102,7 +102,7 @@ class FrameReader:
             try:
                 opened = self._read_prefix(location)
             except DataLost:
-                if not self._is_serving:
+                if not self.is_serving:
                     raise
                 opened = self._read_prefix(location, is_fresh=True)
                 self._store.forget(pack_key(location.pack_id))
@@ -126,7 +126,7 @@ class FrameReader:
         self, frame: OpenFrame, begin: int, stop: int, stored: memoryview
     ) -> memoryview | None:
         """What the store has of these blocks, if that is not `stored`; else None."""
-        if frame.whole or not self._is_serving:
+        if frame.whole or not self.is_serving:
             return None
         first, end = frame.view.stored_span(begin, stop)
         fresh = self.read(frame.location, first, end - first, is_fresh=True)
@@ -141,7 +141,12 @@ class FrameReader:
             (each for each in locations if each.length <= SMALL_BYTES and not self._is_open(each)),
             key=lambda each: (each.pack_id, each.offset),
         )
-        for span in _spans(small):
+        spans = list(_spans(small))
+        if self.is_serving:
+            for span in spans:
+                end = span[-1].offset + span[-1].length
+                self._store.prefetch(pack_key(span[0].pack_id), span[0].offset, end)
+        for span in spans:
             first, last = span[0], span[-1]
             data = bytearray(last.offset + last.length - first.offset)
             try:
@@ -181,7 +186,7 @@ class FrameReader:
     def _get_into(
         self, pack_id: str, start: int, out: memoryview, *, is_fresh: bool = False
     ) -> None:
-        if self._is_serving and not is_fresh:
+        if self.is_serving and not is_fresh:
             self._store.get_cached_into(pack_key(pack_id), start, out)
         else:
             self._store.get_into(pack_key(pack_id), start, out)

@@ -27,6 +27,7 @@ from deltahub.registry.packs.locations import (
     locate_content,
 )
 from deltahub.registry.packs.reading.chain import Chain, TensorGone
+from deltahub.registry.packs.reading.read_ahead import ReadAhead, Span
 from deltahub.registry.storage.base import ObjectNotFound
 
 if TYPE_CHECKING:
@@ -363,6 +364,21 @@ class TensorReader:
             log.warning("tensor %s cannot be marked as lost: %s", tensor.hash.hex(), exc)
         else:
             log.error("tensor %s is damaged or gone: it is marked as lost", tensor.hash.hex())
+
+    def read_ahead(self, spans: Iterator[Span]) -> ReadAhead:
+        """Hints to the store for one that reads these spans in order. They cost others nothing."""
+        return ReadAhead(self._registry.store, spans if self.frames.is_serving else iter(()))
+
+    def bases_in_packs(self, tensor: TensorLocation) -> Iterator[TensorLocation]:
+        """Those bases of a tensor that have been located and are not in the hot bases."""
+        for content, domain_id in tensor.bases.items():
+            base = self._places.get((domain_id, content))
+            if base is None or not base.frames:
+                continue
+            first = base.frames[0]
+            hot = self._hot_bases
+            if hot is None or not hot.has((first.pack_id, first.offset)):
+                yield base
 
     def _remember(self, domain_id: int, tensor: TensorLocation) -> None:
         size = 300 + 200 * (len(tensor.frames) + len(tensor.bases))

@@ -98,14 +98,16 @@ class ObjectCache:
 
     def write(self, entry: Entry, start: int, data: memoryview) -> bool:
         """Keep these segments if there is room; whether they are kept."""
-        if not self._make_room(data.nbytes):
-            return False
         try:
-            entry.write(start, data)
+            # Under the lock, so that a scan by another process sees all that was counted.
+            with self._locked():
+                if not self._reserve(data.nbytes):
+                    return False
+                entry.write(start, data)
+                return True
         except OSError as exc:
             self._warn(exc)
             return False
-        return True
 
     def drop(self, key: str) -> None:
         """Forget an object. Who has its file open goes on with a file without a name."""
@@ -120,15 +122,6 @@ class ObjectCache:
         """Forget an object whose file is damaged."""
         log.warning("a copy on this disk is damaged, and is fetched again: %s", exc)
         self.drop(key)
-
-    def _make_room(self, n_bytes: int) -> bool:
-        """Count bytes that are about to be written; make room for them. False if there is none."""
-        try:
-            with self._locked():
-                return self._reserve(n_bytes)
-        except OSError as exc:
-            self._warn(exc)
-            return False
 
     def leave_room(self) -> None:
         """Drop what was used longest ago while the disk is short of space.
@@ -153,7 +146,10 @@ class ObjectCache:
         return 0
 
     def _reserve(self, n_bytes: int) -> bool:
-        """The same, for one who holds the lock. OSError."""
+        """Count bytes that are about to be written; make room for them. False if there is none.
+
+        The caller holds the lock. OSError.
+        """
         if n_bytes > self.limit_bytes:
             return False
         usage = self._read_usage()
@@ -171,8 +167,7 @@ class ObjectCache:
     def _evict(self, n_bytes: int, missing: int) -> int:
         """Drop files until n_bytes fit and `missing` bytes are freed; returns the bytes left.
 
-        An eighth of the limit is freed as well, so that not each fetch looks at all files, and for
-        what other processes are just writing.
+        An eighth of the limit is freed as well, so that not each fetch looks at all files.
         """
         usage, files = self._scan()
         wanted = max(usage + n_bytes - self.limit_bytes * 7 // 8, missing)
