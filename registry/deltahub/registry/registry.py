@@ -9,13 +9,13 @@ from typing import Self
 
 from deltahub.registry.db import schema
 from deltahub.registry.db.session import Database
-from deltahub.registry.stores.current import OBJECTS, current_store
 from deltahub.registry.settings import Settings
-from deltahub.registry.storage.base import Store
 from deltahub.registry.storage.disk import Disk, Folders
 from deltahub.registry.storage.local import translated
 from deltahub.registry.storage.private_files import create_private, make_private
 from deltahub.registry.storage.spool import Spool
+from deltahub.registry.stores.current import OBJECTS, current_store, refuse_half_restored
+from deltahub.registry.stores.deferring import DeferringStore
 
 
 class Registry:
@@ -27,7 +27,12 @@ class Registry:
     """
 
     def __init__(
-        self, settings: Settings, database: Database, store: Store, spool: Spool, disk: Disk
+        self,
+        settings: Settings,
+        database: Database,
+        store: DeferringStore,
+        spool: Spool,
+        disk: Disk,
     ) -> None:
         self.settings = settings
         self.data_dir = settings.data_dir.resolve()
@@ -50,6 +55,7 @@ class Registry:
         """
         disk = disk if disk is not None else Disk()
         data_dir = settings.data_dir.resolve()
+        refuse_half_restored(data_dir)
         with translated(str(data_dir)):
             data_dir.parent.mkdir(parents=True, exist_ok=True)
             folders = Folders(disk, data_dir)
@@ -77,6 +83,7 @@ class Registry:
         it the caller checks. Unavailable if the database cannot be read.
         """
         disk, data_dir = Disk(), settings.data_dir.resolve()
+        refuse_half_restored(data_dir)
         database = Database(settings.effective_database_url, is_read_only=True)
         try:
             if schema_checked:

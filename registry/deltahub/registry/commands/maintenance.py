@@ -201,6 +201,7 @@ def _outcome_lines(outcome: Outcome) -> Iterator[str]:
         ("tensors forgotten", outcome.tensors),
         ("packs condemned", outcome.condemned + outcome.repacked),
         ("packs deleted", outcome.deleted),
+        ("objects deleted that a backup had needed", outcome.deferred),
         ("unknown objects deleted", outcome.unknown),
     )
     yield from (f"{text}: {count}" for text, count in counts if count)

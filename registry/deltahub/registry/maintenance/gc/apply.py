@@ -20,6 +20,7 @@ from deltahub.registry.db.models import (
 )
 from deltahub.registry.errors import Conflict
 from deltahub.registry.failpoints import reached
+from deltahub.registry.maintenance.deletions import carry_out_deferred
 from deltahub.registry.maintenance.gc.conditions import (
     Moment,
     file_is_dead,
@@ -49,6 +50,7 @@ class Outcome:
     condemned: int = 0
     repacked: int = 0
     deleted: int = 0
+    deferred: int = 0
     unknown: int = 0
     freed_bytes: int = 0
     notes: list[str] = field(default_factory=list)
@@ -79,6 +81,12 @@ def apply_gc(reg: Registry, plan: Plan, *, delete_unknown: bool = False) -> Outc
     collector.remove_leftovers(plan.leftovers)
     if delete_unknown:
         collector.delete_unknown(plan.unknown)
+    outcome.deferred = carry_out_deferred(reg)
+    held_until = reg.store.held_until()
+    if held_until is not None:
+        outcome.notes.append(
+            f"a backup is at work: {reg.store.n_deferred()} objects are deleted after it"
+        )
     return outcome
 
 
