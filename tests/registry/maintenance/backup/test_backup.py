@@ -8,35 +8,19 @@ from sqlalchemy import select
 
 from deltahub.registry.catalog.repositories import delete_repository
 from deltahub.registry.db.models import XetEpoch
-from deltahub.registry.maintenance.backup.place import PlaceRefused, opened_to_read
+from deltahub.registry.maintenance.backup.place import PlaceRefused
 from deltahub.registry.maintenance.backup.prune import Pruned
-from deltahub.registry.maintenance.backup.restore import Restored, RestoreRefused, restore
+from deltahub.registry.maintenance.backup.restore import RestoreRefused
 from deltahub.registry.maintenance.backup.run import Outcome, backup
-from deltahub.registry.maintenance.backup.snapshot import SnapshotNotFound, finished, load
-from deltahub.registry.maintenance.backup.verify import verify
+from deltahub.registry.maintenance.backup.snapshot import SnapshotNotFound
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 from deltahub.registry.stores.current import HalfRestored, WrongStore
+from support.registry.backing_up import findings, names, restored
 from support.registry.collecting import age_everything, collect, is_clean
 from support.registry.ingested import push_ingested, read_file
 from support.registry.opened import caller, opened_registry, push
 from support.registry.small_hub import BASE, NOTES, PATH, TUNE, SmallHub
-
-
-def restored(place: Path, folder: Path, name: str | None = None) -> Restored:
-    settings = Settings(data_dir=folder / "data")
-    with opened_to_read(str(place), settings) as opened:
-        return restore(opened, load(opened, name), settings)
-
-
-def findings(place: Path, name: str | None = None) -> list[str]:
-    with opened_to_read(str(place), Settings()) as opened:
-        return [each.code for each in verify(opened, load(opened, name), lambda *_: None)]
-
-
-def names(place: Path) -> list[str]:
-    with opened_to_read(str(place), Settings()) as opened:
-        return finished(opened)
 
 
 def back_up(hub: SmallHub, place: Path, **options: object) -> Outcome:
