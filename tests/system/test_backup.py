@@ -5,13 +5,14 @@ have before a backup began comes back through HTTP.
 import random
 import shutil
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from support.models import tiny_models
 from support.service.client_process import Finished, deltahub
-from support.service.hub import Hub, ServedHub, served_hub
+from support.service.hub import START_TIMEOUT_S, Hub, ServedHub, served_hub
 
 N_BACKUPS = 2
 
@@ -48,6 +49,13 @@ class Traffic:
     def acknowledged(self) -> dict[tuple[str, str], bytes]:
         with self._lock:
             return dict(self._files)
+
+    def wait_for(self, n_files: int) -> None:
+        """Until so many files are there that the hub has acknowledged."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while len(self.acknowledged()) < n_files and not self.errors:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
     def deleted(self) -> set[str]:
         with self._lock:
@@ -113,6 +121,7 @@ def test_a_hub_that_was_lost_with_all_its_disks_comes_back(tmp_path: Path) -> No
         token = hub.admin_token
         with Traffic(hub) as traffic:
             for number in range(N_BACKUPS):
+                traffic.wait_for(6 * (number + 1))
                 before = traffic.acknowledged()
                 done = back_up(data_dir, place, "--json")
                 assert done.status == 0, done.err

@@ -35,7 +35,7 @@ from deltahub.registry.maintenance.backup.verify import verify as verify_snapsho
 from deltahub.registry.maintenance.deletions import HoldLost
 from deltahub.registry.settings import Settings
 from deltahub.registry.sizes import human_size
-from deltahub.registry.storage.base import StoreError
+from deltahub.registry.storage.base import StoreError, StoreFull, StoreUnavailable
 
 _FAILURES = (
     PlaceRefused, SnapshotDamaged, SnapshotNotFound, CopyDamaged, ToolMissing, HoldLost,
@@ -94,7 +94,7 @@ def backup(
     if place_name is None:
         raise click.UsageError("name the place with --to, or one of the commands list and verify")
     line = StageLine("backing up")
-    with opened_folder(Settings(data_dir=data_dir)) as reg, _errors_shown():
+    with opened_folder(Settings(data_dir=data_dir)) as reg, _errors_shown(place_name):
         outcome = make_backup(
             reg, place_name, trust_copies=trust_copies, keep=keep, progress=line.show
         )
@@ -192,9 +192,14 @@ def restore(
 
 
 @contextmanager
-def _errors_shown() -> Iterator[None]:
+def _errors_shown(place_name: str) -> Iterator[None]:
     try:
         yield
+    except (StoreFull, StoreUnavailable) as exc:
+        # The store does not know what the operator calls it.
+        raise CannotRun(
+            type(exc)(f"not finished, with the backups in {place_name}: {exc}")
+        ) from exc
     except DataFolderBusy as exc:
         raise InUse(f"another backup is at work ({exc.holder}): wait for its end") from exc
     except _FAILURES as exc:
@@ -204,7 +209,7 @@ def _errors_shown() -> Iterator[None]:
 @contextmanager
 def _opened(place_name: str, **given: Any) -> Iterator[tuple[Settings, Place]]:
     settings = Settings(**given)
-    with _errors_shown(), opened_to_read(place_name, settings) as place:
+    with _errors_shown(place_name), opened_to_read(place_name, settings) as place:
         yield settings, place
 
 
