@@ -13,16 +13,14 @@ from support.registry.collecting import is_clean
 from support.registry.ingested import push_ingested, read_file
 from support.registry.opened import caller, opened_registry
 from support.registry.small_hub import BASE, PATH, TUNE, fill
-from support.service.seaweedfs import S3Service
 
 
-def another(service: S3Service) -> str:
-    return service.make_bucket(f"test-{secrets.token_hex(8)}")
+def another(store_url: str) -> str:
+    """An empty prefix of the same bucket: each bucket takes volumes of the service."""
+    return f"{store_url.rpartition('/')[0]}/{secrets.token_hex(4)}"
 
 
-def test_a_hub_in_a_folder_is_backed_up_to_a_bucket(
-    service: S3Service, store_url: str, tmp_path: Path
-) -> None:
+def test_a_hub_in_a_folder_is_backed_up_to_a_bucket(store_url: str, tmp_path: Path) -> None:
     with opened_registry(tmp_path) as reg:
         ann = caller(reg, "ann")
         revisions = fill(reg, ann)
@@ -34,7 +32,7 @@ def test_a_hub_in_a_folder_is_backed_up_to_a_bucket(
         assert second.pruned is not None
         assert second.pruned.snapshots == 1
         with pytest.raises(PlaceRefused, match="holds no backups"):
-            names(another(service))
+            names(another(store_url))
     assert (names(store_url), findings(store_url)) == ([second.snapshot.name], [])
     restored(store_url, tmp_path / "elsewhere")
     with opened_registry(tmp_path / "elsewhere") as reg:
@@ -44,7 +42,7 @@ def test_a_hub_in_a_folder_is_backed_up_to_a_bucket(
 
 
 def test_a_hub_in_a_bucket_is_backed_up_to_a_folder_and_restored_to_a_bucket(
-    service: S3Service, store_url: str, tmp_path: Path
+    store_url: str, tmp_path: Path
 ) -> None:
     place = tmp_path / "place"
     with opened_registry(tmp_path, store_url=store_url) as reg:
@@ -54,7 +52,7 @@ def test_a_hub_in_a_bucket_is_backed_up_to_a_folder_and_restored_to_a_bucket(
         assert backup(reg, str(place)).snapshot.findings == ()
     with pytest.raises(RestoreRefused, match="not empty"):
         restored(place, tmp_path / "refused", store_url=store_url)
-    target = another(service)
+    target = another(store_url)
     restored(place, tmp_path / "elsewhere", store_url=target)
     with opened_registry(tmp_path / "elsewhere") as reg:
         assert read_file(reg, revisions["ann/base"], PATH) == BASE
