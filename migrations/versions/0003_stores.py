@@ -17,6 +17,7 @@ def upgrade() -> None:
         sa.Column("state", sa.String(8), nullable=False),
         sa.Column("changed_at", MOMENT, nullable=False),
     )
+    op.create_table("hub_identity", sa.Column("id", sa.String(32), primary_key=True))
     op.create_table(
         "deletion_holds",
         sa.Column("id", sa.String(32), primary_key=True),

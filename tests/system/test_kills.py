@@ -35,8 +35,9 @@ from support.registry.crash_workload import ROUNDS_KEPT, Journal, collect_all, r
 from support.registry.opened import caller
 
 KILLS = int(os.environ.get("DELTAHUB_KILLS", "100"))
-# Kills at the others are in tests/registry/reencode/withdraw and maintenance/test_repair.py.
-POINTS = [name for name in failpoints.ALL if not name.startswith(("withdraw.", "repair."))]
+# Kills at the others are in tests/registry/reencode/withdraw and tests/registry/maintenance.
+ELSEWHERE = ("withdraw.", "repair.", "backup.", "restore.", "deferred.")
+POINTS = [name for name in failpoints.ALL if not name.startswith(ELSEWHERE)]
 MORE_KILLS = max(KILLS - len(POINTS), 0)
 LATER_KILLS = MORE_KILLS // 3
 RANDOM_KILLS = MORE_KILLS - LATER_KILLS

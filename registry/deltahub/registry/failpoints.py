@@ -83,6 +83,16 @@ ALL = (
     "repair.tensors.after_commit",
     "gc.xorb.after_condemn",
     "gc.xorb.after_delete",
+    "deferred.after_delete",
+    "backup.after_hold",
+    "backup.after_database",
+    "backup.object.after_put",
+    "backup.before_record",
+    "backup.after_record",
+    "backup.prune.before_objects",
+    "restore.after_object",
+    "restore.before_database",
+    "restore.after_database",
 )
 
 

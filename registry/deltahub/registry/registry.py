@@ -13,14 +13,14 @@ from deltahub.registry.db import schema
 from deltahub.registry.db.session import Database
 from deltahub.registry.errors import DataLost
 from deltahub.registry.settings import Settings
-from deltahub.registry.storage.base import Store
 from deltahub.registry.storage.cache.object_cache import ObjectCache
 from deltahub.registry.storage.disk import Disk, Folders
 from deltahub.registry.storage.local import translated
 from deltahub.registry.storage.open import open_store
 from deltahub.registry.storage.private_files import create_private, make_private
 from deltahub.registry.storage.spool import Spool
-from deltahub.registry.stores.current import OBJECTS, current_store
+from deltahub.registry.stores.current import OBJECTS, current_store, refuse_half_restored
+from deltahub.registry.stores.deferring import DeferringStore
 
 CACHE = "cache"
 
@@ -38,7 +38,7 @@ class Registry:
         self,
         settings: Settings,
         database: Database,
-        store: Store,
+        store: DeferringStore,
         spool: Spool,
         disk: Disk,
         cache: ObjectCache | None = None,
@@ -65,6 +65,7 @@ class Registry:
         """
         disk = disk if disk is not None else Disk()
         data_dir = settings.data_dir.resolve()
+        refuse_half_restored(data_dir)
         with translated(str(data_dir)):
             data_dir.parent.mkdir(parents=True, exist_ok=True)
             folders = Folders(disk, data_dir)
@@ -95,6 +96,7 @@ class Registry:
         it the caller checks. Unavailable if the database cannot be read.
         """
         disk, data_dir = Disk(), settings.data_dir.resolve()
+        refuse_half_restored(data_dir)
         database = Database(settings.effective_database_url, is_read_only=True)
         try:
             if schema_checked:
@@ -108,7 +110,8 @@ class Registry:
                     raise
                 # A damaged database does not say where the objects lie; its check reports that.
                 url = settings.store_url or ""
-                store = open_store(url, data_dir / OBJECTS, settings, disk, is_read_only=True)
+                folder = open_store(url, data_dir / OBJECTS, settings, disk, is_read_only=True)
+                store = DeferringStore(folder, database)
             return cls(settings, database, store, Spool(data_dir / "spool", disk), disk)
         except BaseException:
             database.close()

@@ -42,6 +42,7 @@ PATH = "model.safetensors"
 BASE = tiny.to_file(tiny.base())
 # Tables of history: these dates keep nothing and start nothing.
 HISTORY = {"users", "repositories", "revisions", "audit_events", "object_stores"}
+HISTORY |= {"deferred_deletions"}
 
 
 @pytest.fixture

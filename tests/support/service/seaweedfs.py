@@ -99,7 +99,7 @@ def _seaweedfs(folder: Path) -> Iterator[S3Service]:
         f"-master.port={master}", f"-volume.port={volume}", f"-filer.port={filer}",
         "-s3", f"-s3.port={s3}", "-s3.port.iceberg=0", "-s3.port.lance=0",
         f"-s3.config={folder / 's3.json'}",
-        "-master.volumeSizeLimitMB=64", "-volume.max=100", "-master.telemetry=false",
+        "-master.volumeSizeLimitMB=64", "-volume.max=300", "-master.telemetry=false",
     ]  # fmt: skip
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)

@@ -203,6 +203,7 @@ def _outcome_lines(outcome: Outcome) -> Iterator[str]:
         ("packs condemned", outcome.condemned + outcome.repacked),
         ("packs deleted", outcome.deleted),
         ("puts of dead processes ended", outcome.unfinished),
+        ("objects deleted that a backup had needed", outcome.deferred),
         ("unknown objects deleted", outcome.unknown),
     )
     yield from (f"{text}: {count}" for text, count in counts if count)

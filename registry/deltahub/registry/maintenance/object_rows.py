@@ -3,10 +3,16 @@
 from sqlalchemy.orm import Session
 
 from deltahub.registry.db.models import Landing, Pack, Xorb
+from deltahub.registry.db.tables.stores import DeferredDeletion
 from deltahub.registry.storage.keys import LANDINGS, PACKS, XORBS
 
 
 def is_known(session: Session, key: str) -> bool:
+    """Whether the database has this object, or has it to be deleted later."""
+    return has_row(session, key) or session.get(DeferredDeletion, key) is not None
+
+
+def has_row(session: Session, key: str) -> bool:
     """Whether a pack, a xorb or an upload of the database has this object."""
     row_id = key.rsplit("/", 1)[-1]
     if key.startswith(PACKS):

@@ -18,14 +18,32 @@ from deltahub.registry.storage.cache.object_cache import ObjectCache
 from deltahub.registry.storage.disk import Disk
 from deltahub.registry.storage.local import is_made
 from deltahub.registry.storage.open import open_store
+from deltahub.registry.stores.deferring import DeferringStore
 
 OBJECTS = "objects"
+# A file of the data folder while `deltahub restore` fills it.
+UNFINISHED = "restore.unfinished"
 
 
 class WrongStore(StoreUnavailable):
     """The store is not the one of this hub."""
 
     code = "wrong_store"
+
+
+class HalfRestored(StoreUnavailable):
+    """A restore into this data folder was cut short."""
+
+    code = "half_restored"
+
+
+def refuse_half_restored(data_dir: Path) -> None:
+    """HalfRestored unless the folder is one that a hub may use."""
+    if (data_dir / UNFINISHED).exists():
+        raise HalfRestored(
+            f"a restore into {data_dir} is not finished: run the same `deltahub restore` again,"
+            " which goes on from there, or delete the folder"
+        )
 
 
 def current_store(
@@ -36,7 +54,7 @@ def current_store(
     *,
     cache: ObjectCache | None,
     is_read_only: bool,
-) -> Store:
+) -> DeferringStore:
     """The store of the hub's objects. A new hub's is the one of the settings, and gets a mark.
 
     cache: of packs that are read from a bucket.
@@ -64,7 +82,7 @@ def current_store(
         raise _away(place, f"put an object {place}/{MARK} with the content {known}")
     if mark is None and not is_read_only:
         _adopt(database, store, url, known)
-    return store
+    return DeferringStore(store, database)
 
 
 def _url(

@@ -7,6 +7,7 @@ hub lacks, and when a new repository gets the name or the row id of an earlier o
 """
 
 import re
+import secrets
 from typing import Final
 
 from deltahub.registry.access.caller import Action, Caller
@@ -15,6 +16,10 @@ from deltahub.registry.db.models import Repository, XetEpoch
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.names import quoted
 from deltahub.registry.settings import Settings
+
+# More steps than a repository's epoch takes between a backup and the loss of the hub.
+_LEAST_LEAP: Final = 1 << 16
+_LEAPS: Final = 1 << 20
 
 _PLACE: Final = re.compile(r"r([0-9]{1,18})-([0-9a-f]{1,16})")
 
@@ -52,6 +57,20 @@ def advance_epoch(session: WriteSession, repository_id: int) -> None:
     else:
         row.epoch += 1
     session.flush()
+
+
+def leap_epoch(session: WriteSession, repository_id: int) -> None:
+    """Advance the epoch of a restored repository by a large random number.
+
+    The lost hub may have advanced it after the backup. Its clients remember chunks for those epochs
+    too, so a restored hub must not come to the same numbers.
+    """
+    leap = _LEAST_LEAP + secrets.randbelow(_LEAPS)
+    row = session.get(XetEpoch, repository_id, with_for_update=True)
+    if row is None:
+        session.add(XetEpoch(repository_id=repository_id, epoch=leap))
+    else:
+        row.epoch += leap
 
 
 def _creation_time(repository: Repository) -> str:

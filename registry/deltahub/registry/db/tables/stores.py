@@ -19,6 +19,13 @@ class ObjectStore(Base):
     changed_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now)
 
 
+class HubIdentity(Base):
+    """The hub's name for its backups, one row. A restored hub keeps it, its store does not."""
+
+    __tablename__ = "hub_identity"
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)  # random hex
+
+
 class DeletionHold(Base):
     """Until it expires, no object is deleted: the deletion is deferred instead."""
 

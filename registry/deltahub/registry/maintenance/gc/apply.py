@@ -21,6 +21,7 @@ from deltahub.registry.db.models import (
 )
 from deltahub.registry.errors import Conflict
 from deltahub.registry.failpoints import reached
+from deltahub.registry.maintenance.deletions import carry_out_deferred
 from deltahub.registry.maintenance.gc.conditions import (
     Moment,
     file_is_dead,
@@ -51,6 +52,7 @@ class Outcome:
     condemned: int = 0
     repacked: int = 0
     deleted: int = 0
+    deferred: int = 0
     unknown: int = 0
     unfinished: int = 0
     freed_bytes: int = 0
@@ -83,6 +85,12 @@ def apply_gc(reg: Registry, plan: Plan, *, delete_unknown: bool = False) -> Outc
     collector.end_unfinished(plan.unfinished)
     if delete_unknown:
         collector.delete_unknown(plan.unknown)
+    outcome.deferred = carry_out_deferred(reg)
+    held_until = reg.store.held_until()
+    if held_until is not None:
+        outcome.notes.append(
+            f"a backup is at work: {reg.store.n_deferred()} objects are deleted after it"
+        )
     return outcome
 
 

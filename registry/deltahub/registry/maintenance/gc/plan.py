@@ -19,6 +19,7 @@ from deltahub.registry.db.batches import batches
 from deltahub.registry.db.expressions import total
 from deltahub.registry.db.integrity import file_damage
 from deltahub.registry.db.models import Frame, Landing, Pack, XetRange, Xorb, utc_now
+from deltahub.registry.db.tables.stores import DeferredDeletion
 from deltahub.registry.maintenance.clock import dates_ahead
 from deltahub.registry.maintenance.gc.candidates import Candidates, Waiting
 from deltahub.registry.maintenance.gc.conditions import (
@@ -325,4 +326,5 @@ def _unknown_objects(session: Session, objects: dict[str, int]) -> Iterator[tupl
     known = {pack_key(pack_id) for pack_id in session.scalars(select(Pack.id))}
     known.update(landing_key(landing_id) for landing_id in session.scalars(select(Landing.id)))
     known.update(xorb_key(xorb_id) for xorb_id in session.scalars(select(Xorb.id)))
+    known.update(session.scalars(select(DeferredDeletion.key)))
     return ((key, size) for key, size in objects.items() if key not in known)

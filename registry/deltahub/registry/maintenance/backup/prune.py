@@ -1,0 +1,79 @@
+"""Removes old snapshots, and the objects that no other snapshot needs.
+
+The caller has the only backup that writes in this place. Nothing is deleted before the manifests of
+all kept snapshots were read whole, and a snapshot loses its record first, so that one that is only
+half there is none.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from deltahub.registry.failpoints import reached
+from deltahub.registry.maintenance.backup.place import DAMAGED, OBJECTS, Place
+from deltahub.registry.maintenance.backup.snapshot import (
+    RECORD,
+    entries,
+    finished,
+    is_finished,
+    key_of,
+    load,
+    names_in,
+)
+
+_BATCH: Final = 1000
+
+
+@dataclass
+class Pruned:
+    """What was removed."""
+
+    snapshots: int = 0
+    objects: int = 0
+    freed_bytes: int = 0
+
+
+def prune(place: Place, keep: int) -> Pruned:
+    """Keep the newest `keep` snapshots; SnapshotDamaged if one of these cannot be read.
+
+    Memory: about 100 bytes for each object of the kept snapshots.
+    """
+    if keep < 1:
+        raise ValueError("at least one snapshot stays")
+    names = finished(place)
+    needed: set[str] = set()
+    for name in names[-keep:]:
+        for entry in entries(place, load(place, name)):
+            if entry.state == "whole":
+                needed.add(OBJECTS + entry.key)
+            elif entry.state == "damaged":
+                needed.add(DAMAGED + entry.blake3)
+    pruned = Pruned()
+    for name in names[:-keep]:
+        _remove(place, name)
+        pruned.snapshots += 1
+    reached("backup.prune.before_objects")
+    batch: list[str] = []
+    for above in (OBJECTS, DAMAGED):
+        for item in place.store.list(above):
+            if item.key in needed:
+                continue
+            batch.append(item.key)
+            pruned.objects += 1
+            pruned.freed_bytes += item.size
+            if len(batch) >= _BATCH:
+                place.store.delete_together(batch)
+                batch = []
+    place.store.delete_together(batch)
+    return pruned
+
+
+def remove_unfinished(place: Place) -> None:
+    """Remove what backups left that were cut short. Their objects stay for the next one."""
+    for name in names_in(place.store):
+        if not is_finished(place.store, name):
+            _remove(place, name)
+
+
+def _remove(place: Place, name: str) -> None:
+    place.store.delete(key_of(name, RECORD))
+    place.store.delete_together(names_in(place.store).get(name, []))
