@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from random import Random
 from urllib.parse import urlsplit
@@ -131,6 +131,8 @@ def test_models_go_through_the_proxy_and_back(command: Proxy, tmp_path: Path) ->
         }
         deltahub = str(Path(sys.executable).parent / "deltahub")
         subprocess.run([deltahub, "push", str(model), "admin/m"], env=client, check=True)
+        # Another cache, or nothing would have to be moved.
+        client["DELTAHUB_CACHE"] = str(tmp_path / "empty")
         back = str(tmp_path / "back")
         subprocess.run([deltahub, "pull", "admin/m", "--to", back], env=client, check=True)
         for name in ("data.bin", "config.json"):
@@ -140,11 +142,11 @@ def test_models_go_through_the_proxy_and_back(command: Proxy, tmp_path: Path) ->
 
 
 def links_are_those_of_the_proxy(proxy: TlsProxy, hub: ServedHub) -> None:
-    connection = connect(proxy)
     headers = {"User-Agent": "unknown/None; hf_hub/2.4.0", "X-Forwarded-Proto": "http"}
     headers["Authorization"] = f"Bearer {hub.admin_token}"
-    connection.request("GET", "/api/models/admin/m/xet-read-token/main", headers=headers)
-    answer = json.loads(connection.getresponse().read())
+    with closing(connect(proxy)) as connection:
+        connection.request("GET", "/api/models/admin/m/xet-read-token/main", headers=headers)
+        answer = json.loads(connection.getresponse().read())
     assert answer["casUrl"].startswith(proxy.url), answer
 
 
@@ -152,19 +154,20 @@ def an_upload_reaches_the_hub_while_it_is_sent(proxy: TlsProxy, hub: ServedHub) 
     """A proxy that buffers would fill its disk with bodies, and end the upload by its own limit."""
     data = Random(2).randbytes(16 << 20)
     digest = hashlib.sha256(data).hexdigest()
-    connection = connect(proxy)
-    connection.putrequest("PUT", f"/v1/uploads/{digest}")
-    connection.putheader("Authorization", f"Bearer {hub.admin_token}")
-    connection.putheader("Content-Length", str(len(data)))
-    connection.endheaders()
     half = len(data) // 2
-    connection.send(data[:half])
-    deadline = time.monotonic() + 20
-    while size_of(hub.data_dir / "spool") < half // 2:
-        assert time.monotonic() < deadline, "the proxy keeps what it is sent"
-        time.sleep(0.05)
-    connection.send(data[half:])
-    assert connection.getresponse().status == 201
+    with closing(connect(proxy)) as connection:
+        connection.putrequest("PUT", f"/v1/uploads/{digest}")
+        connection.putheader("Authorization", f"Bearer {hub.admin_token}")
+        connection.putheader("Content-Length", str(len(data)))
+        connection.endheaders()
+        connection.send(data[:half])
+        deadline = time.monotonic() + 20
+        while size_of(hub.data_dir / "spool") < half // 2:
+            assert time.monotonic() < deadline, "the proxy keeps what it is sent"
+            time.sleep(0.05)
+        connection.send(data[half:])
+        answer = connection.getresponse()
+        assert answer.status == 201, answer.read()
 
 
 def connect(proxy: TlsProxy) -> http.client.HTTPSConnection:
@@ -198,7 +201,7 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.service"
     wrong.write_text(recipe("deltahub.service").replace("ProtectHome", "ProtectHouse"))
     found = subprocess.run([program, "verify", str(wrong)], capture_output=True, text=True)
-    assert "Unknown key name 'ProtectHouse'" in found.stderr
+    assert re.search("Unknown key .*ProtectHouse", found.stderr)
 
 
 def test_the_commands_of_the_units_run(image: Image, containers: Machine, tmp_path: Path) -> None:
