@@ -36,7 +36,7 @@ RUN_HERE = {
 
 
 def test_every_named_block_is_run_by_a_test() -> None:
-    assert sorted(names()) == sorted(RUN_HERE)  # `credentials` by test_compose.py
+    assert sorted(names()) == sorted(RUN_HERE)  # by test_compose.py, test_policy.py and here
 
 
 # A proxy with TLS
