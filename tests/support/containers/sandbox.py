@@ -168,8 +168,9 @@ def _script(container: Container, command: Sequence[str], hosts: Path | None) ->
         bind(hosts, "/etc/hosts")
     for inside, options in container.tmpfs.items():
         (root / inside.lstrip("/")).mkdir(parents=True, exist_ok=True)
-        wish = f"-o {_q(options)} " if options else ""
-        lines.append(f"mount -t tmpfs {wish}none {_q(root / inside.lstrip('/'))}")
+        # As engines mount them.
+        wish = ",".join(["nosuid,nodev,noexec", *([options] if options else [])])
+        lines.append(f"mount -t tmpfs -o {shlex.quote(wish)} none {_q(root / inside.lstrip('/'))}")
     for inside, outside in container.volumes.items():
         (root / inside.lstrip("/")).mkdir(parents=True, exist_ok=True)
         bind(outside, inside, "rw")
