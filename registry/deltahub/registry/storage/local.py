@@ -216,6 +216,9 @@ class FileStore:
         with translated(MARK):
             self._write(self.root / MARK, [f"{mark}\n".encode()])
 
+    def link(self, key: str, start: int, end: int, lifetime_s: int) -> str | None:
+        return None
+
     def close(self) -> None:
         pass
 

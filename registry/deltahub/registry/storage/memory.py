@@ -70,6 +70,9 @@ class MemoryStore:
     def set_mark(self, mark: str) -> None:
         self._mark = mark
 
+    def link(self, key: str, start: int, end: int, lifetime_s: int) -> str | None:
+        return None
+
     def close(self) -> None:
         pass
 

@@ -17,6 +17,7 @@ from deltahub.registry.storage.base import (
 )
 from deltahub.registry.storage.keys import check_key, check_prefix
 from deltahub.registry.storage.s3.connection import connect
+from deltahub.registry.storage.s3.links import Links
 from deltahub.registry.storage.s3.upload import put_chunks, put_file
 from deltahub.registry.store_url import S3Location
 
@@ -33,6 +34,7 @@ class S3Store:
     def __init__(self, location: S3Location, settings: Settings) -> None:
         self.location = location
         self._connection = connect(location, settings)
+        self._links = Links(self._connection, settings)
         self._pool = ThreadPoolExecutor(settings.s3_parallel, thread_name_prefix="s3")
 
     def put(self, key: str, chunks: Iterable[Buffer]) -> None:
@@ -140,6 +142,10 @@ class S3Store:
     def set_mark(self, mark: str) -> None:
         put_chunks(self._connection, self._pool, MARK, [mark.encode()])
 
+    def link(self, key: str, start: int, end: int, lifetime_s: int) -> str:
+        return self._links.link(check_key(key), start, end, lifetime_s)
+
     def close(self) -> None:
         self._pool.shutdown()
+        self._links.close()
         self._connection.client.close()
