@@ -19,11 +19,13 @@ from deltahub.registry.db.models import Pack
 from deltahub.registry.packs.copy import repack
 from deltahub.registry.storage.keys import pack_key
 from support.models.model_folders import base_tensors, contents, tuned_tensors, write_model
+from support.models.tiny_models import to_file
 from support.service.hub import RunningHub, running_hub
 from support.service.seaweedfs import S3Service
 from support.service.tcp_proxy import DamagingProxy
 
 BASE, TUNE, SECRET = "admin/base", "admin/tune", "admin/secret"
+SECOND = "second.safetensors"
 
 
 class Door:
@@ -72,10 +74,12 @@ def served(service: S3Service, tmp_path_factory: pytest.TempPathFactory) -> Iter
         patch.setenv("DELTAHUB_S3_LINK_ENDPOINT", door.url)
         patch.setenv("DELTAHUB_CACHE", str(folder / "cache"))
         folders = {
-            BASE: write_model(folder / "base", base_tensors(), n_shards=2),
-            TUNE: write_model(folder / "tune", tuned_tensors(), n_shards=2),
+            BASE: write_model(folder / "base", base_tensors()),
+            TUNE: write_model(folder / "tune", tuned_tensors()),
             SECRET: write_model(folder / "secret", tuned_tensors(1e-2)),
         }
+        # Two files that are large enough for recipes.
+        (folders[BASE] / SECOND).write_bytes(to_file(tuned_tensors(1e-3)))
         with running_hub(folder / "data", with_worker=True) as running:
             with Hub(running.url, running.admin_token) as hub:
                 hub.push(folders[BASE], BASE)
@@ -180,11 +184,11 @@ def test_links_that_expired_are_asked_for_again(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry = served.hub.registry
-    short = registry.settings.model_copy(update={"s3_link_lifetime_s": 1})
+    short = registry.settings.model_copy(update={"s3_link_lifetime_s": 3})
     monkeypatch.setattr(registry, "settings", short)
-    after_links(monkeypatch, lambda n: time.sleep(2.5) if n == 1 else None)
+    after_links(monkeypatch, lambda n: time.sleep(4.5) if n == 1 else None)
     report = served.pull(BASE)
-    assert report.link_failures == 1
+    assert report.link_failures >= 1
     assert report.linked > report.size / 2
 
 
@@ -203,7 +207,7 @@ def test_packs_that_moved_are_asked_for_again(
 
     after_links(monkeypatch, collect)
     report = served.pull(BASE)
-    assert report.link_failures == 1
+    assert report.link_failures >= 1
     assert report.linked > report.size / 2
 
 
@@ -216,6 +220,6 @@ def test_without_the_service_the_pull_ends_and_goes_on_later(
     served.door.open()
     assert failed.value.code in ("unavailable", "hub_unreachable")
     report = served.pull(BASE)
-    # The first shard had come; its bytes are not asked for again.
-    assert "model-00001-of-00002.safetensors" not in report.fetched_files
+    # The first file had come, and is not fetched again.
+    assert report.fetched_files == (SECOND,)
     assert report.linked > 0

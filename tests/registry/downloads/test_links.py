@@ -8,7 +8,7 @@ import torch
 from sqlalchemy import select
 
 from deltahub.registry import Caller, Registry, Settings
-from deltahub.registry.db.models import Frame, Pack, Revision
+from deltahub.registry.db.models import Frame, Pack, Revision, Tensor
 from deltahub.registry.downloads import links
 from deltahub.registry.downloads.links import LinkPage, link_frames, link_origin
 from deltahub.registry.packs.copy import repack
@@ -42,9 +42,12 @@ def model(seed: int) -> bytes:
     return tiny.to_file(tiny.base(seed))
 
 
-def tensors_of(reg: Registry, revision: int) -> list[bytes]:
-    """Content ids, those of the recipe's file alone."""
-    return [*stored_tensors(reg, revision)]
+def tensors_of(reg: Registry, revision: int) -> dict[bytes, int]:
+    """Content id -> row of each tensor of the model."""
+    rows = [each.id for each in stored_tensors(reg, revision).values()]
+    with reg.db.read() as session:
+        found = session.execute(select(Tensor.hash, Tensor.id).where(Tensor.id.in_(rows))).all()
+    return {content: row for content, row in found}
 
 
 def ask(reg: Registry, who: Caller, revision: int, tensors: Sequence[bytes]) -> LinkPage:
@@ -82,18 +85,18 @@ def test_links_have_the_frames_and_nothing_between_them(reg: Registry, ann: Call
     with reg.db.read() as session:
         packs = session.scalars(select(Pack.id)).all()
     repack(reg, packs)
-    stored = stored_tensors(reg, mine)
+    stored = tensors_of(reg, mine)
     whole = ask(reg, ann, mine, list(stored))
-    assert linked_bytes(whole) == bytes_of(reg, [each.id for each in stored.values()])
+    assert linked_bytes(whole) == bytes_of(reg, [*stored.values()])
     assert len(whole.links) < len(stored)  # neighbours share a link
     some = list(stored)[::2]
-    assert linked_bytes(ask(reg, ann, mine, some)) == bytes_of(reg, [stored[t].id for t in some])
+    assert linked_bytes(ask(reg, ann, mine, some)) == bytes_of(reg, [stored[t] for t in some])
 
 
 def test_a_tensor_of_another_model_has_no_link(reg: Registry, ann: Caller) -> None:
     mine = push_ingested(reg, ann, "ann/mine", {PATH: model(1)})
     other = push_ingested(reg, ann, "ann/other", {PATH: model(2)}, private=True)
-    page = ask(reg, ann, mine, tensors_of(reg, other))
+    page = ask(reg, ann, mine, [*tensors_of(reg, other)])
     assert page.links == ()
     assert page.n_tensors == len(tensors_of(reg, other))
 
@@ -104,13 +107,13 @@ def test_pages_are_bounded_and_together_have_every_frame(
     monkeypatch.setattr(links, "PAGE_FRAMES", 3)
     data = tiny.to_file({f"t{i}": torch.full((3000,), float(i)) for i in range(8)})
     mine = push_ingested(reg, ann, "ann/mine", {PATH: data})
-    left, found = tensors_of(reg, mine), set[tuple[str, int]]()
+    left, found = [*tensors_of(reg, mine)], set[tuple[str, int]]()
     while left:
         page = ask(reg, ann, mine, left)
         assert 0 < page.n_tensors <= 3
         found |= linked_bytes(page)
         left = left[page.n_tensors :]
-    assert found == bytes_of(reg, [each.id for each in stored_tensors(reg, mine).values()])
+    assert found == bytes_of(reg, [*tensors_of(reg, mine).values()])
 
 
 def test_a_link_is_no_longer_than_a_client_reads_at_once(
@@ -118,7 +121,7 @@ def test_a_link_is_no_longer_than_a_client_reads_at_once(
 ) -> None:
     mine = push_ingested(reg, ann, "ann/mine", {PATH: model(1)})
     monkeypatch.setattr(links, "LINK_BYTES", 1)
-    page = ask(reg, ann, mine, tensors_of(reg, mine))
+    page = ask(reg, ann, mine, [*tensors_of(reg, mine)])
     assert all(len(link.frames) == 1 for link in page.links)
 
 
@@ -127,7 +130,7 @@ def test_a_hub_without_the_setting_gives_none(reg: Registry, ann: Caller) -> Non
     assert link_origin(reg) == "https://s3.test"
     reg.settings = Settings(data_dir=reg.data_dir)
     assert link_origin(reg) is None
-    assert ask(reg, ann, mine, tensors_of(reg, mine)).links == ()
+    assert ask(reg, ann, mine, [*tensors_of(reg, mine)]).links == ()
 
 
 def test_a_link_may_not_outlive_the_pack_that_it_names() -> None:
