@@ -150,6 +150,7 @@ class Hub:
         to: str | Path | None = None,
         overwrite: bool = False,
         sha256: bool = False,
+        links: bool = True,
         progress: Progress | None = None,
     ) -> Path:
         """The local folder of a revision, with every file present and verified.
@@ -161,6 +162,8 @@ class Hub:
         Only bytes that this machine lacks are downloaded; a fine-tune's tensors come as
         differences from its base. A file rebuilt from tensors is verified by the BLAKE3 of each
         tensor; sha256: verify every whole file by its SHA-256 too.
+        links: read stored tensors straight from the hub's object store, where the hub gives links
+        to it; without it, and where that fails, everything comes through the hub.
         Raises VerificationFailed when bytes were wrong twice, and DiskFull. A pull never leaves a
         damaged file.
         """
@@ -170,6 +173,7 @@ class Hub:
             to=to,
             overwrite=overwrite,
             sha256=sha256,
+            links=links,
             progress=progress,
         ).path
 
@@ -181,6 +185,7 @@ class Hub:
         to: str | Path | None = None,
         overwrite: bool = False,
         sha256: bool = False,
+        links: bool = True,
         progress: Progress | None = None,
     ) -> PullResult:
         """Like pull, with the numbers of bytes that were downloaded and reused."""
@@ -190,7 +195,13 @@ class Hub:
         index = LocalIndex.default()
         try:
             pull = Pull(
-                self._api, index, progress or Silent(), name, revision, is_sha256_asked=sha256
+                self._api,
+                index,
+                progress or Silent(),
+                name,
+                revision,
+                is_sha256_asked=sha256,
+                has_links=links,
             )
             return pull.run(None if to is None else Path(to), is_overwriting=overwrite)
         finally:

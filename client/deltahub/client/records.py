@@ -14,6 +14,8 @@ ETag = Annotated[str, re.compile("[0-9a-f]{40}|[0-9a-f]{64}")]
 JobId = Annotated[str, re.compile("[0-9A-Za-z_-]{1,64}")]
 # Bytes of a file, or of all files of a repository.
 Count = Annotated[int, range(1 << 60)]
+Origin = Annotated[str, re.compile("https?://[!-~]{1,300}")]
+LinkUrl = Annotated[str, re.compile("https?://[!-~]{1,8000}")]
 Share = Annotated[float, (0.0, 2.0)]
 
 
@@ -109,12 +111,42 @@ class PlannedTensor:
 
 @dataclass(frozen=True)
 class RecipePlan:
-    """A file's tensors as the hub stores them. recipe: BLAKE3 of the recipe's bytes."""
+    """A file's tensors as the hub stores them. recipe: BLAKE3 of the recipe's bytes.
+
+    link_origin: where links to frames lead, None if the hub gives none.
+    """
 
     recipe: TensorId
     size: Count
     sha256: Sha256
     tensors: tuple[PlannedTensor, ...] = ()
+    link_origin: Origin | None = None
+
+
+@dataclass(frozen=True)
+class LinkedFrame:
+    """A frame behind a link. tensor: its place in the list that was asked. length: its bytes."""
+
+    tensor: Count
+    length: Count
+
+
+@dataclass(frozen=True)
+class FrameLink:
+    """A URL for bytes [start, end) of an object: frames back to back."""
+
+    url: LinkUrl
+    start: Count
+    end: Count
+    frames: tuple[LinkedFrame, ...]
+
+
+@dataclass(frozen=True)
+class FrameLinks:
+    """Links for the first n_tensors of the tensors that were asked."""
+
+    n_tensors: Count
+    links: tuple[FrameLink, ...]
 
 
 @dataclass(frozen=True)
@@ -213,11 +245,13 @@ class PushResult:
 
 @dataclass(frozen=True)
 class PullResult:
-    """The outcome of a pull. received: bytes that the hub sent; reused: bytes it did not send.
+    """The outcome of a pull. received: bytes that came; reused: bytes that did not have to.
 
     Reused bytes are those of files that were in place, of files and tensors copied from this
     machine, and those that a delta saved. replaced: the caller's own files that the pull
     overwrote with overwrite=True. left: files of an earlier pull that this revision lacks.
+    linked: received bytes that came straight from the hub's object store. link_failures: links to
+    it that failed, so that other links or the hub gave these bytes.
     """
 
     repository: str
@@ -231,3 +265,5 @@ class PullResult:
     fetched_files: tuple[str, ...] = field(default=())
     replaced: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
+    linked: int = 0
+    link_failures: int = 0

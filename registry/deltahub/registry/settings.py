@@ -2,10 +2,12 @@
 
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
+from urllib.parse import urlsplit
 
 import click
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from deltahub.codecs.protocol import Effort
@@ -30,12 +32,16 @@ class EnvironmentSettings(BaseSettings):
             super().__init__(**given)
         except ValidationError as error:
             prefix = self.model_config.get("env_prefix", "")
-            faults = [
-                f"{prefix}{'_'.join(map(str, each['loc'])).upper()}={_printable(each['input'])}:"
-                f" {_without_secrets(each['msg'])}"
-                for each in error.errors()
-            ]
+            faults = [_named_fault(prefix, each) for each in error.errors()]
             raise WrongSetting("; ".join(faults)) from None  # its text has secrets
+
+
+def _named_fault(prefix: str, error: ErrorDetails) -> str:
+    text = _without_secrets(error["msg"])
+    if not error["loc"]:  # settings that do not fit together: the message names them
+        return text
+    variable = f"{prefix}{'_'.join(map(str, error['loc'])).upper()}"
+    return f"{variable}={_printable(error['input'])}: {text}"
 
 
 def _printable(value: object) -> str:
@@ -87,6 +93,9 @@ class Settings(EnvironmentSettings):
     s3_link_endpoint: str | None = Field(
         default=None,
         description="URL of the S3 service for clients, which then read frames from there.",
+    )
+    s3_link_lifetime_s: int = Field(
+        default=300, ge=1, le=7 * DAY_S, description="How long such a client's links work."
     )
     s3_parallel: int = Field(
         default=4, ge=1, le=64, description="Parts of 16 MiB that one process sends at once."
@@ -186,6 +195,29 @@ class Settings(EnvironmentSettings):
 
             S3Location.parse(url)
         return url
+
+    @field_validator("s3_link_endpoint")
+    @classmethod
+    def _check_link_endpoint(cls, url: str | None) -> str | None:
+        if not url:
+            return None
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("write https://HOST or http://HOST:PORT")
+        if parts.username is not None or parts.query or parts.fragment:
+            raise ValueError("the URL has no user, no query and no fragment")
+        return url.rstrip("/")
+
+    @model_validator(mode="after")
+    def _check_link_lifetime(self) -> Self:
+        # A pack that a link names must not be deleted before the link has expired.
+        if self.s3_link_endpoint and self.s3_link_lifetime_s > self.read_lease_s:
+            raise ValueError(
+                f"DELTAHUB_S3_LINK_LIFETIME_S={self.s3_link_lifetime_s} is longer than"
+                f" DELTAHUB_READ_LEASE_S={self.read_lease_s}, so that links would lead to packs"
+                " that gc has deleted: raise the lease, or shorten the lifetime"
+            )
+        return self
 
     @property
     def effort(self) -> Effort:

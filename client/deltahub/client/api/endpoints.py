@@ -16,6 +16,7 @@ from deltahub.client.records import (
     CommitResult,
     Count,
     Entry,
+    FrameLinks,
     HeldTensors,
     Job,
     JobId,
@@ -173,6 +174,26 @@ class Api:
         return self.transport.open(
             "POST", path, query={"revision": commit}, body=body.encode(), headers=headers
         )
+
+    def get_frame_links(
+        self, name: str, commit: str, tensors: Sequence[str], origin: str
+    ) -> FrameLinks:
+        """Links to frames of the first of these tensors, all of which lead to this origin."""
+        path = f"{repository_path(name)}/frames/links"
+        answer = self.transport.call(
+            "POST", path, query={"revision": commit}, json_body={"tensors": list(tensors)}
+        )
+        found = answer.read(partial(record, FrameLinks))
+        if not 1 <= found.n_tensors <= len(tensors):
+            raise odd_answer(answer.request, f"it is about {found.n_tensors} tensors")
+        for link in found.links:
+            if not link.url.startswith(f"{origin}/"):
+                raise odd_answer(answer.request, "a link leads elsewhere than the hub said")
+            if any(frame.tensor >= found.n_tensors for frame in link.frames):
+                raise odd_answer(answer.request, "a link is for a tensor that was not asked")
+            if not link.frames or sum(each.length for each in link.frames) != link.end - link.start:
+                raise odd_answer(answer.request, "the frames of a link do not fill it")
+        return found
 
     # -- sending ---------------------------------------------------------------------------
 

@@ -12,11 +12,15 @@ from deltahub.codecs.ids import tensor_id
 
 @dataclass(frozen=True)
 class StoredRecipe:
-    """A recipe and its tensors as the hub stores them, by id. n_bytes: of the recipe itself."""
+    """A recipe and its tensors as the hub stores them, by id. n_bytes: of the recipe itself.
+
+    link_origin: as in RecipePlan.
+    """
 
     recipe: Recipe
     stored: dict[bytes, PlannedTensor]
     n_bytes: int
+    link_origin: str | None = None
 
 
 def read_recipe(api: Api, name: str, commit: str, entry: Entry) -> StoredRecipe:
@@ -43,4 +47,4 @@ def read_recipe(api: Api, name: str, commit: str, entry: Entry) -> StoredRecipe:
                 f"{entry.path}: the hub says that a tensor has {known.size} bytes, and its recipe"
                 f" says {ref.size}"
             )
-    return StoredRecipe(recipe, stored, len(data))
+    return StoredRecipe(recipe, stored, len(data), plan.link_origin)

@@ -134,6 +134,7 @@ def _is_empty(folder: Path) -> bool:
 )
 @click.option("--overwrite", is_flag=True, help="Replace files in DIR that no pull left so.")
 @click.option("--sha256", is_flag=True, help="Prove every whole file by its SHA-256, too.")
+@click.option("--no-links", is_flag=True, help="Read nothing from the hub's object store itself.")
 @hub_options
 @_stopping_at_once()
 def pull(
@@ -142,6 +143,7 @@ def pull(
     to: Path | None,
     overwrite: bool,
     sha256: bool,
+    no_links: bool,
     hub: Hub,
     output: Output,
 ) -> None:
@@ -157,11 +159,16 @@ def pull(
         to=to,
         overwrite=overwrite,
         sha256=sha256,
+        links=not no_links,
         progress=output.progress(),
     )
     files = f"{len(result.fetched_files)} of {count_of(result.files, 'file')}"
-    sizes = f"{human_size(result.received)} received, {human_size(result.reused)} reused"
+    linked = f" ({human_size(result.linked)} by links)" if result.linked else ""
+    sizes = f"{human_size(result.received)} received{linked}, {human_size(result.reused)} reused"
     output.note(f"pulled {name}@{result.commit[:12]}: {files}, {sizes}")
+    if result.link_failures:
+        failed = count_of(result.link_failures, "link")
+        output.note(f"{failed} to the object store failed; what was missing came another way")
     if result.replaced:
         output.note(f"replaced yours: {', '.join(result.replaced)}")
     if result.left:

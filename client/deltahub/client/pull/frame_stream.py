@@ -1,8 +1,8 @@
 """Reads frames from an answer and decodes them, a group of blocks at a time, into a file."""
 
 from collections.abc import Callable
+from typing import Protocol
 
-from deltahub.client.api.wire import Reply
 from deltahub.client.local.paths import write_at
 from deltahub.client.local.tensor_sources import Sources
 from deltahub.client.pull.plan import Slot
@@ -18,6 +18,14 @@ from deltahub.codecs.frames import (
 # Decoded bytes of a group of blocks. A larger block (16 MiB at most) is a group of its own.
 _GROUP_BYTES = 8 << 20
 _PEEK_BYTES = 16
+
+
+class Body(Protocol):
+    """An answer with frames."""
+
+    def read_into(self, out: memoryview) -> None:
+        """Fills `out`. ConnectionError when the body ends before that."""
+        ...
 
 
 class FrameReader:
@@ -43,24 +51,33 @@ class FrameReader:
         self._base = _Buffer()
         self._out = _Buffer()
 
-    def read_tensor(self, reply: Reply, slot: Slot) -> None:
+    def read_tensor(self, reply: Body, slot: Slot) -> None:
         """Writes one tensor's bytes. CodecError when the frames are damaged or another tensor's."""
         done = 0
         while done < slot.size:
             view = self._read_view(reply)
-            header = view.header
-            if header.tensor != slot.tensor or header.tensor_size_bytes != slot.size:
-                raise CorruptFrame("the hub sent a frame of another tensor")
-            if header.start_byte != done:
-                raise CorruptFrame(f"the hub sent a frame from byte {header.start_byte}")
-            i = 0
-            while i < header.n_blocks:
-                j = _group_end(view, i)
-                self._read_blocks(reply, view, i, j, slot.start + done)
-                i = j
-            done += header.size_bytes
+            if view.header.start_byte != done:
+                raise CorruptFrame(f"the hub sent a frame from byte {view.header.start_byte}")
+            done += self._read_frame(reply, view, slot)
 
-    def _read_view(self, reply: Reply) -> FrameView:
+    def read_frame(self, reply: Body, slot: Slot) -> int:
+        """Writes the bytes of any one frame of a tensor; their number. CodecError."""
+        return self._read_frame(reply, self._read_view(reply), slot)
+
+    def _read_frame(self, reply: Body, view: FrameView, slot: Slot) -> int:
+        header = view.header
+        if header.tensor != slot.tensor or header.tensor_size_bytes != slot.size:
+            raise CorruptFrame("the hub sent a frame of another tensor")
+        if header.start_byte + header.size_bytes > slot.size:
+            raise CorruptFrame("the hub sent a frame beyond the end of its tensor")
+        i = 0
+        while i < header.n_blocks:
+            j = _group_end(view, i)
+            self._read_blocks(reply, view, i, j, slot.start + header.start_byte)
+            i = j
+        return header.size_bytes
+
+    def _read_view(self, reply: Body) -> FrameView:
         prefix = bytearray(_PEEK_BYTES)
         reply.read_into(memoryview(prefix))
         self._grow(reply, prefix, peek_header_length(prefix))
@@ -69,13 +86,13 @@ class FrameReader:
         return FrameView.parse(prefix)
 
     @staticmethod
-    def _grow(reply: Reply, prefix: bytearray, length: int) -> None:
+    def _grow(reply: Body, prefix: bytearray, length: int) -> None:
         begin = len(prefix)
         prefix.extend(bytes(length - begin))
         with memoryview(prefix) as view:
             reply.read_into(view[begin:])
 
-    def _read_blocks(self, reply: Reply, view: FrameView, i: int, j: int, offset: int) -> None:
+    def _read_blocks(self, reply: Body, view: FrameView, i: int, j: int, offset: int) -> None:
         begin, end = view.stored_span(i, j)
         payload = self._payload.take(end - begin)
         reply.read_into(payload)

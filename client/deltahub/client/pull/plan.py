@@ -44,13 +44,18 @@ class RebuildPlan:
 
 
 def plan_rebuild(
-    slots: Iterable[Slot], stored: Mapping[bytes, PlannedTensor], local: Collection[bytes]
+    slots: Iterable[Slot],
+    stored: Mapping[bytes, PlannedTensor],
+    local: Collection[bytes],
+    *,
+    has_links: bool = False,
 ) -> RebuildPlan:
     """The cheapest way to fill each slot. slots: the missing ones, by offset.
 
     local: tensors on this machine, including those already in the file. A tensor that the hub
     stores raw, or as a delta of a tensor that is not local, is requested as plain bytes, because
-    then the hub decodes it and no base has to be sent.
+    then the hub decodes it and no base has to be sent. has_links: frames come from the object
+    store, so that those of raw tensors are asked too.
     """
     plan = RebuildPlan()
     remote: list[Slot] = []
@@ -63,19 +68,27 @@ def plan_rebuild(
         else:
             seen.add(slot.tensor)
             remote.append(slot)
-    waves, plain = _waves(remote, stored, local)
+    waves, plain = _waves(remote, stored, local, has_links=has_links)
     plan.waves = [list(_batches(wave, stored)) for wave in waves]
-    plan.ranges = list(_adjacent_slots(plain))
+    plan.ranges = list(adjacent_slots(plain))
     return plan
 
 
 def _waves(
-    remote: Sequence[Slot], stored: Mapping[bytes, PlannedTensor], local: Collection[bytes]
+    remote: Sequence[Slot],
+    stored: Mapping[bytes, PlannedTensor],
+    local: Collection[bytes],
+    *,
+    has_links: bool,
 ) -> tuple[list[list[Slot]], list[Slot]]:
     waves: list[list[Slot]] = []
     made: set[bytes] = set()
-    waiting = [slot for slot in remote if _is_worth_a_frame(slot, stored.get(slot.tensor))]
-    plain = [slot for slot in remote if not _is_worth_a_frame(slot, stored.get(slot.tensor))]
+    waiting: list[Slot] = []
+    plain: list[Slot] = []
+    for slot in remote:
+        known = stored.get(slot.tensor)
+        can_be_linked = has_links and known is not None and slot.size > 0
+        (waiting if can_be_linked or is_worth_a_frame(slot, known) else plain).append(slot)
     # A tensor that comes as plain bytes could be a base too, but only once it has arrived. Such
     # deltas are rare (an incompressible base in the same file) and come as plain bytes too.
     while waiting:
@@ -94,7 +107,8 @@ def _waves(
     return waves, plain
 
 
-def _is_worth_a_frame(slot: Slot, stored: PlannedTensor | None) -> bool:
+def is_worth_a_frame(slot: Slot, stored: PlannedTensor | None) -> bool:
+    """Whether the hub sends fewer bytes for a frame than for the tensor itself."""
     return stored is not None and stored.encoded_size < slot.size
 
 
@@ -112,7 +126,7 @@ def _batches(wave: Iterable[Slot], stored: Mapping[bytes, PlannedTensor]) -> Ite
         yield batch
 
 
-def _adjacent_slots(slots: Iterable[Slot]) -> Iterable[list[Slot]]:
+def adjacent_slots(slots: Iterable[Slot]) -> Iterable[list[Slot]]:
     adjacent: list[Slot] = []
     for slot in slots:
         is_next = bool(adjacent) and adjacent[-1].end == slot.start

@@ -18,6 +18,7 @@ from deltahub.client.local.tensor_sources import Sources
 from deltahub.client.names import is_repository_name
 from deltahub.client.progress import Progress
 from deltahub.client.pull.journal import Journal
+from deltahub.client.pull.links.source import LinkSource
 from deltahub.client.pull.local_copies import LocalCopies
 from deltahub.client.pull.rebuild import Rebuild, Target, slots_of
 from deltahub.client.pull.safe_paths import check_entries
@@ -44,8 +45,10 @@ class Pull:
         revision: str,
         *,
         is_sha256_asked: bool,
+        has_links: bool = True,
     ) -> None:
         self._api = api
+        self._links = LinkSource(api.transport.url, progress.note, is_asked=has_links)
         self._index = index
         self._progress = progress
         self._name = name
@@ -73,6 +76,7 @@ class Pull:
                 self._pull_files(found, missing, target)
         finally:
             self._sources.close()
+            self._links.close()
         left = target.finish(found.entries)
         return PullResult(
             repository=self._name,
@@ -86,6 +90,8 @@ class Pull:
             fetched_files=tuple(sorted(entry.path for entry in missing)),
             replaced=replaced,
             left=left,
+            linked=self._links.received,
+            link_failures=self._links.failures,
         )
 
     def _missing(self, found: Revision, target: PullTarget) -> list[Entry]:
@@ -218,7 +224,7 @@ class Pull:
             whole.run()
             self._count(whole.received, whole.reused)
             return None
-        rebuild = Rebuild(self._api, target, journal, self._sources, on_done=on_done)
+        rebuild = Rebuild(self._api, target, journal, self._sources, self._links, on_done=on_done)
         rebuild.run(*recipe)
         self._count(rebuild.received, rebuild.reused)
         if self._is_sha256_asked:
@@ -242,6 +248,7 @@ class Pull:
                     raise
                 continue
             self._count(found.n_bytes, 0)
+            self._links.begin(found.link_origin)
             return found.recipe, found.stored
         raise AssertionError("unreachable: the last try returns or raises")
 

@@ -16,7 +16,15 @@ from deltahub.client.local.paths import read_at, write_at
 from deltahub.client.local.tensor_sources import MissingTensor, Sources
 from deltahub.client.pull.frame_stream import FrameReader
 from deltahub.client.pull.journal import Journal
-from deltahub.client.pull.plan import RebuildPlan, Slot, plan_rebuild
+from deltahub.client.pull.links.batch import LinkedBatch, ask_for_links
+from deltahub.client.pull.links.source import LinkSource
+from deltahub.client.pull.plan import (
+    RebuildPlan,
+    Slot,
+    adjacent_slots,
+    is_worth_a_frame,
+    plan_rebuild,
+)
 from deltahub.client.records import Entry, PlannedTensor
 from deltahub.codecs.errors import CodecError
 from deltahub.codecs.files.recipe import Literal, Recipe, TensorRef
@@ -68,6 +76,7 @@ class Rebuild:
         target: Target,
         journal: Journal,
         sources: Sources,
+        links: LinkSource,
         *,
         on_done: Callable[[int], None],
     ) -> None:
@@ -75,6 +84,7 @@ class Rebuild:
         self._target = target
         self._journal = journal
         self._sources = sources
+        self._links = links
         self._on_done = on_done
         self._lock = threading.Lock()
         self._to_repeat: list[Slot] = []
@@ -95,7 +105,8 @@ class Rebuild:
         self._sources.look_up(wanted)
         while True:
             rest = [slot for slot in missing if slot.start not in self._journal.done]
-            plan = plan_rebuild(rest, stored, self._local(wanted))
+            local, has_links = self._local(wanted), self._links.is_on
+            plan = plan_rebuild(rest, stored, local, has_links=has_links)
             # A failed copy is forgotten, so that the next plan requests the tensor from the hub.
             if self._copy(plan.copies) == 0:
                 break
@@ -195,7 +206,26 @@ class Rebuild:
         reader = FrameReader(
             self._target.fd, str(self._target.path), self._sources, threads, self._count_received
         )
-        pending = list(batch)
+        rest = self._fetch_links(batch, reader)
+        worth = [slot for slot in rest if is_worth_a_frame(slot, self._stored[slot.tensor])]
+        self._fetch_frames(worth, reader)
+        frames = {slot.start for slot in worth}
+        for each in adjacent_slots(slot for slot in rest if slot.start not in frames):
+            self._fetch_range(each)
+
+    def _fetch_links(self, batch: list[Slot], reader: FrameReader) -> list[Slot]:
+        """Reads tensors from the object store; those that do not come from there."""
+        if not self._links.is_on:
+            return batch
+        target = self._target
+        ask = ask_for_links(self._api, target.repository, target.commit, self._links.origin)
+
+        def finish(slot: Slot) -> None:
+            self._finish(slot, reused=self._saved_by_delta(slot))
+
+        return LinkedBatch(self._links, reader, ask, self._is_written, finish).run(batch)
+
+    def _fetch_frames(self, pending: list[Slot], reader: FrameReader) -> None:
         finished = 0
 
         def attempt() -> None:

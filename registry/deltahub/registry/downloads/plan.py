@@ -84,7 +84,7 @@ def plan_download(
         )
         rows = {tensor.hash: tensor for tensor in map(TensorRow._make, tensors_of_file)}
         stored = describe(session, rows.values())
-        for row_id in _deltas_of_unreadable(session, caller, stored):
+        for row_id in deltas_of_unreadable(session, caller, stored):
             stored[row_id] = replace(
                 stored[row_id], encoded_size=stored[row_id].size, codec="raw", bases=()
             )
@@ -129,7 +129,7 @@ def _described(session: ReadSession, tensors: Iterable[TensorRow]) -> dict[int, 
     }
 
 
-def _deltas_of_unreadable(
+def deltas_of_unreadable(
     session: ReadSession, caller: Caller | None, row_ids: Iterable[int]
 ) -> set[int]:
     """The subset of these rows whose frames the caller may not get."""
@@ -175,9 +175,9 @@ def stream_frames(
     if len(tensors) > limit:
         raise LimitExceeded(f"a request names at most {limit} tensors, not {len(tensors)}")
     with reg.db.read() as session:
-        ids = _tensors_of(session, revision, tensors)
+        ids = tensors_of(session, revision, tensors)
         located = locate(session, ids.values())
-        secret = _deltas_of_unreadable(session, caller, ids.values())
+        secret = deltas_of_unreadable(session, caller, ids.values())
     for content in tensors:
         if content not in ids or ids[content] not in located:
             raise TensorNotFound(f"no file of {revision.commit} has a tensor {content.hex()}")
@@ -193,7 +193,7 @@ def stream_frames(
     return FrameStream(frames.n_bytes, _chunks(reg, reader, frames))
 
 
-def _tensors_of(
+def tensors_of(
     session: ReadSession, revision: Revision, tensors: Sequence[bytes]
 ) -> dict[bytes, int]:
     """Content id -> row id. If two domains have it, the repository's domain is preferred."""

@@ -148,6 +148,13 @@ class Store(Protocol):
         """Write a text that says whose objects these are."""
         ...
 
+    def link(self, key: str, start: int, end: int, lifetime_s: int) -> str | None:
+        """A URL from which a client without credentials gets bytes [start, end), and no others.
+
+        None if the store has no such links. Nothing is asked: the object may be missing.
+        """
+        ...
+
     def close(self) -> None:
         """Give connections and threads back. The store is not used after that."""
         ...

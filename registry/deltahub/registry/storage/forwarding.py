@@ -51,6 +51,9 @@ class ForwardingStore:
     def discard_unfinished(self, unfinished: Unfinished) -> bool:
         return self.inner.discard_unfinished(unfinished)
 
+    def link(self, key: str, start: int, end: int, lifetime_s: int) -> str | None:
+        return self.inner.link(key, start, end, lifetime_s)
+
     def mark(self) -> str | None:
         return self.inner.mark()
 

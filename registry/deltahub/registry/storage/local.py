@@ -238,6 +238,9 @@ class FileStore(NoCache):
         with translated(MARK):
             self._write(self.root / MARK, [f"{mark}\n".encode()])
 
+    def link(self, key: str, start: int, end: int, lifetime_s: int) -> str | None:
+        return None
+
     def close(self) -> None:
         pass
 

@@ -78,6 +78,9 @@ class MemoryStore(NoCache):
     def set_mark(self, mark: str) -> None:
         self._mark = mark
 
+    def link(self, key: str, start: int, end: int, lifetime_s: int) -> str | None:
+        return None
+
     def close(self) -> None:
         pass
 

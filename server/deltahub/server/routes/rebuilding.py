@@ -7,13 +7,14 @@ from starlette.responses import Response
 
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.catalog.refs import resolve_revision
+from deltahub.registry.downloads.links import link_frames, link_origin
 from deltahub.registry.downloads.plan import PlannedTensor, plan_download, stream_frames
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.routes.files import RevisionQuery, find_file
-from deltahub.server.schemas.transfer import FramesIn, RecipePlanOut
+from deltahub.server.schemas.transfer import FrameLinksOut, FramesIn, RecipePlanOut
 from deltahub.server.streaming.client_slots import client_key
-from deltahub.server.streaming.long_answers import json_with_lists
+from deltahub.server.streaming.long_answers import json_text, json_with_lists
 from deltahub.server.turns import reads
 
 router = APIRouter(
@@ -38,7 +39,12 @@ def get_recipe(
     """Show which tensors make up a file and how each is stored; not_ready before its ingest."""
     _, entry = find_file(hub, caller, f"{namespace}/{name}", revision, path)
     plan = plan_download(hub.registry, hub.reader, caller, entry.file)
-    fields = {"recipe": plan.recipe.hex(), "size": plan.size, "sha256": plan.sha256}
+    fields = {
+        "recipe": plan.recipe.hex(),
+        "size": plan.size,
+        "sha256": plan.sha256,
+        "link_origin": link_origin(hub.registry),
+    }
     tensors = ([_planned(tensor)] for tensor in plan.tensors)
     text = b"".join(json_with_lists(fields, {"tensors": tensors}))
     return Response(text, media_type="application/json")
@@ -100,4 +106,36 @@ def get_frames(
             "Cache-Control": "private, no-cache",
         },
         label=f"{namespace}/{name}@{found.commit} frames",
+    )
+
+
+@router.post("/frames/links", response_model=FrameLinksOut)
+@reads(is_long=True, is_heavy=True)
+def get_frame_links(
+    namespace: str,
+    name: str,
+    body: FramesIn,
+    hub: HubDep,
+    caller: CallerDep,
+    revision: RevisionQuery = "main",
+) -> Response:
+    """Give links to read such frames from the object store, for what the caller may read only."""
+    with hub.registry.db.read() as session:
+        repository = load_repository(session, caller, f"{namespace}/{name}")
+        found = resolve_revision(session, repository, revision)
+    tensors = [bytes.fromhex(tensor) for tensor in body.tensors]
+    page = link_frames(hub.registry, caller, found, tensors)
+    links = [
+        {
+            "url": link.url,
+            "start": link.start,
+            "end": link.end,
+            "frames": [{"tensor": number, "length": n} for number, n in link.frames],
+        }
+        for link in page.links
+    ]
+    return Response(
+        json_text({"n_tensors": page.n_tensors, "links": links}),
+        media_type="application/json",
+        headers={"Cache-Control": "no-store"},
     )

@@ -51,6 +51,29 @@ class FramesIn(In):
     tensors: list[TensorId]
 
 
+class LinkedFrameOut(Out):
+    tensor: int = Field(description="its place in the list that was asked, from 0")
+    length: int = Field(description="bytes of the frame; the next frame follows at once")
+
+
+class FrameLinkOut(Out):
+    url: str = Field(
+        description="to be read by GET with the header `Range: bytes=START-(END-1)` and no other "
+        "range, until DELTAHUB_S3_LINK_LIFETIME_S is over"
+    )
+    start: int
+    end: int
+    frames: list[LinkedFrameOut]
+
+
+class FrameLinksOut(Out):
+    n_tensors: int = Field(
+        description="the answer is about so many of the tensors, the first ones: ask again for "
+        "the others. Frames without a link come from /frames, or as bytes of the file"
+    )
+    links: list[FrameLinkOut]
+
+
 class PackIn(In):
     sha256: Sha256 = Field(description="a completed upload that is a pack of frames")
 
@@ -81,6 +104,11 @@ class RecipePlanOut(Out):
     size: int
     sha256: str
     tensors: list[PlannedTensorOut]
+    link_origin: str | None = Field(
+        default=None,
+        description="where the links of /frames/links lead, as https://s3.example.com; null if "
+        "this hub gives no links",
+    )
 
 
 class ProgressOut(Out):

@@ -10,6 +10,7 @@ from deltahub.registry.catalog.entries import find_entry
 from deltahub.registry.catalog.refs import resolve_revision
 from deltahub.registry.db.models import Tensor
 from deltahub.registry.downloads.file_reader import FileReader
+from deltahub.registry.downloads.links import FrameLink, link_frames
 from deltahub.registry.downloads.plan import PlannedTensor, plan_download, stream_frames
 from deltahub.registry.errors import InvalidFrame, TensorNotFound
 from deltahub.registry.lineage.measured import measure_lineage, measured_bases
@@ -51,6 +52,12 @@ def hashes(reg: Registry, models: Models) -> list[bytes]:
         found = [row.hash for row in rows]
     assert found
     return found
+
+
+def links(reg: Registry, who: Caller, name: str, tensor: bytes) -> tuple[FrameLink, ...]:
+    with reg.db.read() as session:
+        revision = resolve_revision(session, load_repository(session, who, name), "main")
+    return link_frames(reg, who, revision, [tensor]).links
 
 
 def frames(reg: Registry, who: Caller | None, name: str, tensor: bytes) -> bytes:
@@ -150,7 +157,13 @@ def test_no_new_model_becomes_a_delta_of_it(
 
 
 def test_the_same_bytes_pushed_again_do_not_reveal_their_base(
-    reg: Registry, ann: Caller, bob: Caller, models: Models, change: Change, hashes: list[bytes]
+    reg: Registry,
+    ann: Caller,
+    bob: Caller,
+    models: Models,
+    change: Change,
+    hashes: list[bytes],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """ann/tuned is public data that only ann may read, so it is still a delta of the base."""
     push_ingested(reg, ann, "ann/second", {PATH: BASE})
@@ -159,6 +172,8 @@ def test_the_same_bytes_pushed_again_do_not_reveal_their_base(
     withdraw_now(reg, ann, "ann/second", change)
     assert needs_base(reg, models, "ann/tuned")
     pushed = push_ingested(reg, bob, "bob/pushed", {PATH: TUNES["ann/tuned"][0]})
+    reg.settings = reg.settings.model_copy(update={"s3_link_endpoint": "https://s3.test"})
+    monkeypatch.setattr(reg.store, "link", lambda *_: "https://s3.test/pack")
     refused = 0
     for stored in plan_of(reg, bob, "bob/pushed"):
         assert not set(stored.bases) & set(hashes)
@@ -167,7 +182,9 @@ def test_the_same_bytes_pushed_again_do_not_reveal_their_base(
             assert stored.encoded_size == stored.size  # a client asks for plain bytes then
             with pytest.raises(TensorNotFound, match="may not read"):
                 frames(reg, bob, "bob/pushed", stored.id)
+            assert not links(reg, bob, "bob/pushed", stored.id)
         else:
             assert frames(reg, bob, "bob/pushed", stored.id)
+            assert links(reg, bob, "bob/pushed", stored.id)
     assert refused > 0
     assert read_file(reg, pushed, PATH) == TUNES["ann/tuned"][0]
