@@ -128,7 +128,7 @@ def _mark_missing_of(reg: Registry, file_ids: Collection[int]) -> bool:
         live = session.scalars(select(Pack.id).where(Pack.state == "live")).all()
     check_store_is_there(sum(is_missing(reg, pack) for pack in live), len(live))
     with reg.db.write() as session:
-        tensors = mark_packs(session, missing)
+        tensors = mark_packs(session, missing, "pack_missing")
         mark_tensors(session, tensors)
     log.error(
         "packs %s are missing from the store, or cut short: their %d tensors are marked as lost; "
