@@ -10,6 +10,7 @@ from deltahub.registry.db.tables.scrub import PackCopy, Proof
 from deltahub.registry.errors import RegistryError
 from deltahub.registry.losses import findings
 from deltahub.registry.storage.base import ObjectNotFound
+from deltahub.registry.storage.keys import copy_key
 
 if TYPE_CHECKING:
     from deltahub.registry.registry import Registry
@@ -25,6 +26,16 @@ def is_there(reg: "Registry", pack_id: str) -> bool:
     with reg.db.read() as session:
         copy = session.get(PackCopy, pack_id)
     return copy is not None and copy.state == "live"
+
+
+def is_whole(reg: "Registry", pack_id: str, size: int) -> bool:
+    """Whether the pack has a second copy of `size` bytes in the store, from which readers read."""
+    if not is_there(reg, pack_id):
+        return False
+    try:
+        return reg.store.size(copy_key(pack_id)) == size
+    except ObjectNotFound:
+        return False
 
 
 def read_first(session: WriteSession, pack_ids: Iterable[str]) -> None:

@@ -67,28 +67,35 @@ class Scrub:
         is_repairing: bool = True,
         is_decoding: bool = False,
         progress: Callable[[Due], None] = lambda due: None,
+        check_stop: Callable[[], None] = lambda: None,
     ) -> None:
-        """DataLost if the database itself is damaged: its rows might name the wrong things."""
-        for damage in file_damage(reg.db, most=1) if is_repairing else ():
-            raise DataLost(f"the database is damaged, so nothing was read; restore it: {damage}")
+        """check_stop() is called before each object, and may raise."""
         self.done = Outcome()
         self._pace = pace
         self._reg = paced(reg, pace)
         self._is_repairing = is_repairing
         self._is_decoding = is_decoding
         self._progress = progress
+        self._check_stop = check_stop
+        self._is_database_right = False  # as far as was looked
         self._restorer = Restorer(self._reg)
         self.done.restored = self._restorer.done
         # Objects that the store failed to read, and those of them since the last success.
         self._failed: dict[tuple[str, str], None] = {}
         self._row: list[tuple[Due, StoreUnavailable]] = []
 
+    @property
+    def n_read(self) -> int:
+        """Bytes that were read from the store."""
+        return self._pace.n_bytes
+
     def run(
         self, before: datetime, *, limit_bytes: int | None = None, limit_s: float | None = None
     ) -> Outcome:
         """Prove objects last checked before this time until a limit is reached.
 
-        An object is read to its end, so the limits may be exceeded by one. StoreSeemsAway.
+        An object is read to its end, so the limits may be exceeded by one. StoreSeemsAway; DataLost
+        if something is damaged and the database is, too: its rows might name the wrong things.
         """
         end = None if limit_s is None else time.monotonic() + limit_s
         began = self._pace.n_bytes
@@ -106,6 +113,7 @@ class Scrub:
                     if end is not None and time.monotonic() >= end:
                         return self.done
                     self._pace.take(0)
+                    self._check_stop()
                     self._check(due)
         except Stopped:
             self.done.is_stopped = True
@@ -181,6 +189,10 @@ class Scrub:
         log.error("%s: %s", damage.code, damage.text)
         self._list(damage)
         if self._is_repairing:
+            if not self._is_database_right:
+                for fault in file_damage(self._reg.db, most=1):
+                    raise DataLost(f"the database is damaged; restore it first: {fault}")
+                self._is_database_right = True
             self._restorer.restore(kind, damage)
         else:
             note(self._reg, kind, damage)
