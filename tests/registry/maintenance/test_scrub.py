@@ -265,9 +265,9 @@ def test_the_command_says_what_it_read_found_and_did(hub: SmallHub) -> None:
 def test_the_command_ends_soon_when_it_is_asked_to(hub: SmallHub) -> None:
     words = [sys.executable, "-m", "deltahub.client.cli.main", "scrub", "--all", "--json"]
     words += ["--max-mb-per-s", "0.05", "--data-dir", str(hub.reg.data_dir)]
-    running = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-    # It has begun to read when it has its own handler, some time after its imports.
-    time.sleep(4)
+    running = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert running.stderr is not None
+    assert running.stderr.readline() == "proving stored bytes\n"
     running.send_signal(signal.SIGTERM)
     began = time.monotonic()
     stdout, _ = running.communicate(timeout=30)

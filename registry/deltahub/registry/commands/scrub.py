@@ -118,6 +118,7 @@ def _scrub(
         limit_bytes = min(n_bytes, limit_bytes or n_bytes)
     work = Scrub(reg, pace, is_repairing=is_repairing, is_decoding=is_decoding)
     with _stopped_by_signals(pace):
+        click.echo("proving stored bytes", err=True)
         work.run(before, limit_bytes=limit_bytes)
         if is_repairing and not pace.is_stopped:
             work.make_copies()
