@@ -29,3 +29,36 @@ def upgrade() -> None:
         sa.Column("key", sa.String(200), primary_key=True),
         sa.Column("deferred_at", MOMENT, nullable=False),
     )
+    op.create_table(
+        "proofs",
+        sa.Column("kind", sa.String(8), primary_key=True),
+        sa.Column("object_id", sa.String(32), primary_key=True),
+        sa.Column("checked_at", MOMENT, nullable=False),
+        sa.Column("proved_at", MOMENT, nullable=True),
+    )
+    op.create_table(
+        "findings",
+        sa.Column("kind", sa.String(8), primary_key=True),
+        sa.Column("object_id", sa.String(64), primary_key=True),
+        sa.Column("code", sa.String(40), primary_key=True),
+        sa.Column("text", sa.Text(), nullable=False),
+        sa.Column("affected", sa.JSON(), nullable=False),
+        sa.Column("found_at", MOMENT, nullable=False),
+        sa.Column("last_seen_at", MOMENT, nullable=False),
+        sa.Column("state", sa.String(8), nullable=False),
+        sa.Column("how", sa.String(200), nullable=True),
+    )
+    op.create_index(
+        "ix_findings_open",
+        "findings",
+        ["state"],
+        sqlite_where=sa.text("state = 'open'"),
+        postgresql_where=sa.text("state = 'open'"),
+    )
+    op.create_table(
+        "pack_copies",
+        sa.Column("pack_id", sa.String(32), sa.ForeignKey("packs.id"), primary_key=True),
+        sa.Column("state", sa.String(16), nullable=False),
+        sa.Column("size", sa.BigInteger(), nullable=False),
+        sa.Column("created_at", MOMENT, nullable=False),
+    )

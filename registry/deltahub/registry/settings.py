@@ -161,6 +161,20 @@ class Settings(EnvironmentSettings):
         default=3600, description="Longest that a reader may use a location it has resolved."
     )
 
+    scrub_days: float = Field(
+        default=30.0,
+        ge=0,
+        description="The worker proves every stored byte once in so many days; 0: never.",
+    )
+    scrub_mb_per_s: float = Field(
+        default=100.0, ge=0, description="Most MB that it reads for that in a second; 0: no limit."
+    )
+    second_copy_dependents: int = Field(
+        default=10,
+        ge=0,
+        description="A pack that so many files depend on gets a second copy; 0: none does.",
+    )
+
     max_depth: int = Field(default=2, ge=0, description="Longest chain of deltas.")
     pack_bytes: int = Field(default=128 * MIB, le=128 * MIB, description="Largest pack, in bytes.")
     cache_bytes: int = Field(

@@ -21,6 +21,7 @@ from sqlalchemy import URL
 from deltahub.registry.db.models import Job
 from deltahub.registry.errors import JobFailed, StorageFull, Unavailable
 from deltahub.registry.jobs import health, queue
+from deltahub.registry.maintenance.scrub import schedule
 from deltahub.registry.registry import Registry
 from deltahub.workers import engine_file
 from deltahub.workers.attempts import Attempt, AttemptRunner, EngineFailed, JobFunction
@@ -39,6 +40,8 @@ EXECUTOR_ID = "worker"
 CLEANUP_INTERVAL_S = 5.0
 # Longest time between two queries for queued jobs, even if the database did not change.
 MAX_QUERY_INTERVAL_S = 2.0
+# Longest time between two looks at whether a scrub is due.
+SCHEDULE_INTERVAL_S = 60.0
 _SEEN_INTERVAL_S = 2.0
 _UNFINISHED = ["PENDING", "ENQUEUED", "DELAYED"]
 _FINISHED = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
@@ -61,6 +64,7 @@ class Engine:
         self._drained_version: int | None = None
         self._queried_at = 0.0
         self._seen_at = 0.0
+        self._scheduled_at = 0.0
 
     def start(self) -> None:
         """Start DBOS, and resume the jobs that an earlier process left unfinished."""
@@ -88,6 +92,7 @@ class Engine:
             try:
                 self._start_ready()
                 self._clean_up()
+                self._schedule()
                 self._mark_seen()
             except (StorageFull, Unavailable) as error:
                 log.warning("looking for jobs again later: %s", error)
@@ -242,6 +247,15 @@ class Engine:
             event.set()
         self._dbos._background_jobs_stop_event.set()  # as DBOS's destroy() does
         self._is_recovering = False
+
+    def _schedule(self) -> None:
+        """Enqueue the hub's own work when it is due."""
+        interval_s = schedule.interval_s(self._registry)
+        now = time.monotonic()
+        if interval_s is None or now < self._scheduled_at + min(interval_s, SCHEDULE_INTERVAL_S):
+            return
+        self._scheduled_at = now
+        schedule.enqueue_if_due(self._registry)
 
     def _mark_seen(self) -> None:
         now = time.monotonic()

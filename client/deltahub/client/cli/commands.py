@@ -33,6 +33,7 @@ _SERVICE = {
     "gc": ("server", "Plan or carry out garbage collection."),
     "recompress": ("server", "Code stored frames smaller, with today's encoders."),
     "fsck": ("server", "Check a hub's data folder."),
+    "scrub": ("server", "Prove stored bytes over time, and repair them."),
 }
 
 

@@ -1,1 +1,1 @@
-"""The hub's own commands: user, gc, fsck, recompress."""
+"""The hub's own commands: user, gc, fsck, recompress, scrub."""

@@ -16,7 +16,8 @@ from deltahub.registry.commands.options import data_dir_option, json_option
 from deltahub.registry.maintenance import clock
 from deltahub.registry.maintenance.fsck import run
 from deltahub.registry.maintenance.fsck.findings import CODES
-from deltahub.registry.maintenance.fsck.repair import Repaired, repair
+from deltahub.registry.maintenance.fsck.judge import Repaired
+from deltahub.registry.maintenance.fsck.repair import repair
 from deltahub.registry.maintenance.gc.apply import Outcome, apply_gc
 from deltahub.registry.maintenance.gc.plan import Item, Plan, plan_gc
 from deltahub.registry.settings import Settings
@@ -150,6 +151,7 @@ def _repair_lines(repaired: Repaired) -> Iterator[str]:
     counts = (
         ("packs marked as damaged", repaired.damaged_packs),
         ("packs that are whole again", repaired.restored_packs),
+        ("packs put back from their second copies", repaired.packs_from_copies),
         ("tensors marked as lost", repaired.lost_tensors),
         ("tensors that can be read again", repaired.restored_tensors),
         ("uploads that are whole again", repaired.restored_uploads),
@@ -169,6 +171,7 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         ("empty packs to condemn", *_sum(plan.condemn)),
         ("packs to write anew without their dead bytes", *_sum(plan.repack)),
         ("condemned packs to delete", *_sum(plan.delete)),
+        ("second copies that are not needed, to delete", *_sum(plan.copies)),
         ("leftover local files to delete", *_sum(plan.leftovers)),
         ("puts of dead processes to end", *_sum(plan.unfinished)),
         ("unnamed anchors kept because deltas need them", plan.anchors, plan.anchor_bytes),
@@ -204,6 +207,7 @@ def _outcome_lines(outcome: Outcome) -> Iterator[str]:
         ("packs deleted", outcome.deleted),
         ("puts of dead processes ended", outcome.unfinished),
         ("objects deleted that a backup had needed", outcome.deferred),
+        ("second copies deleted", outcome.copies),
         ("unknown objects deleted", outcome.unknown),
     )
     yield from (f"{text}: {count}" for text, count in counts if count)

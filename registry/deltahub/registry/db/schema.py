@@ -9,6 +9,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
 from deltahub.registry.db.session import Database
+from deltahub.registry.db.tables import scrub as scrub
 from deltahub.registry.db.tables import stores as stores
 from deltahub.registry.errors import DataLost, SchemaTooNew
 

@@ -21,6 +21,7 @@ from deltahub.registry.db.session import ReadSession
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.downloads.recipe_index import HASH
 from deltahub.registry.errors import DataLost, LimitExceeded, TensorNotFound
+from deltahub.registry.packs.frame_reader import DamagedFrame
 from deltahub.registry.packs.locations import FrameLocation, bases_of, locate
 from deltahub.registry.packs.reading.read_ahead import Span
 from deltahub.registry.packs.tensor_reader import MIB
@@ -300,5 +301,9 @@ def _read(
         )
     try:
         return reader.frames.read(moved, start, n)
-    except ObjectNotFound as exc:
+    except (ObjectNotFound, DamagedFrame) as exc:
+        if reader.frames.turn_to_copy(moved.pack_id, exc, reader.marks_damage):
+            return _read(reg, reader, row_id, moved, start, n)
+        if isinstance(exc, DamagedFrame):
+            raise
         raise DataLost(f"{exc}, and no row says where it went; run deltahub fsck") from exc

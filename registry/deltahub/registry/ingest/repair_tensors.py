@@ -80,6 +80,25 @@ def repair_tensors(
             clear_marks(session, read)
 
 
+def store_again(
+    reg: Registry, reader: TensorReader, tensors: Iterable[tuple[TensorLocation, TensorRef, Read]]
+) -> None:
+    """Store these lost tensors again without a base, each from bytes that its `read` gives.
+
+    They may have changed since they were located: then they stay. One whose bytes turn out to be
+    other ones stays, too. The call may be interrupted by a crash at any line.
+    """
+    _rewrite_all(
+        reg,
+        reader,
+        (
+            _StoredTensor(TensorSource(row.domain_id, ref, read), row, is_lost=True)
+            for row, ref, read in tensors
+        ),
+        lambda n: None,
+    )
+
+
 def _find_stored(
     reg: Registry, sources: Sequence[TensorSource], job_id: str
 ) -> Iterator[_StoredTensor]:

@@ -2,6 +2,7 @@
 
 Users take turns. The next turn goes to the user with the fewest running jobs, and among these to
 the user whose last turn is longest ago. So a user with many jobs delays another user by one turn.
+A scrub of stored bytes is nobody's job: it waits for all others until it is due.
 
 Within a user the job that is due first runs first. A job is due at its creation plus a delay that
 grows with its estimated length, so that short jobs overtake long ones. The delay is bounded: no job
@@ -27,7 +28,8 @@ _SPEED_OF_OTHERS: Final = 64 << 20
 # one that was pushed first should be stored first.
 _DELAYS: Final = ((2, 0), (16, 30), (128, 120), (1024, 600), (math.inf, 1800))
 # Nobody waits for a re-planning.
-_BACKGROUND_DELAY_S: Final = {"replan": 600}
+SCRUB: Final = "scrub"
+_BACKGROUND_DELAY_S: Final = {"replan": 600, SCRUB: 2400}
 # Longer than every pause between two attempts.
 _NO_PAUSE: Final = timedelta(days=1)
 
@@ -75,7 +77,12 @@ def ready_jobs(now: datetime, kinds: Collection[str] | None = None) -> Select[Jo
         .join(users, Job.user_id.is_not_distinct_from(users.c.user_id))
         .where(ready)
         .order_by(
-            users.c.n_running, users.c.last_turn.nulls_first(), _due(), Job.created_at, Job.id
+            _waits_for_all(now),
+            users.c.n_running,
+            users.c.last_turn.nulls_first(),
+            _due(),
+            Job.created_at,
+            Job.id,
         )
     )
 
@@ -91,7 +98,14 @@ def should_make_room(session: ReadSession, job_id: str) -> bool:
     comes_first = or_(
         Job.user_id.is_distinct_from(job.user_id), _due() < (job.due_at or job.created_at)
     )
-    return session.scalar(select(exists().where(is_ready(utc_now()), comes_first))) is True
+    now = utc_now()
+    is_next = and_(is_ready(now), comes_first, ~_waits_for_all(now))
+    return session.scalar(select(exists().where(is_next))) is True
+
+
+def _waits_for_all(now: datetime) -> ColumnElement[bool]:
+    """SQL condition: the job runs only when no other may. That ends when it is due."""
+    return and_(Job.kind == SCRUB, _due() > now)
 
 
 def _due() -> ColumnElement[datetime | None]:

@@ -24,7 +24,9 @@ STATES = (*ACTIVE, "done", "failed", "cancelled")
 CANCELLED = {"state": "cancelled", "error_code": None, "error": None}
 # The kind of job that makes a repository private or deletes it (reencode/withdraw.py).
 WITHDRAW = "withdraw"
-# The end of a job whose repository was deleted. Every job begins with a repository.
+# The kind of job that proves stored bytes (maintenance/scrub/schedule.py). It has no repository.
+SCRUB = order.SCRUB
+# The end of a job whose repository was deleted. Every job but SCRUB begins with a repository.
 DELETED = CANCELLED | {
     "error_code": RepositoryNotFound.code,
     "error": "its repository was deleted meanwhile",
@@ -184,8 +186,9 @@ def mark_failed(session: WriteSession, job_id: str, code: str, message: str) -> 
 
 def mark_cancelled(session: WriteSession, job_id: str) -> bool:
     """Finish a job that was cancelled; with an error if its repository was deleted."""
-    repository = session.scalar(select(Job.repository_id).where(Job.id == job_id))
-    return _finish(session, job_id, CANCELLED if repository is not None else DELETED)
+    had_one = (Job.repository_id.is_not(None)) | (Job.kind == SCRUB)
+    is_there = session.scalar(select(Job.id).where(Job.id == job_id, had_one))
+    return _finish(session, job_id, CANCELLED if is_there is not None else DELETED)
 
 
 def _change(

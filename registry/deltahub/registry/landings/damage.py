@@ -12,6 +12,7 @@ from deltahub.registry.db.models import Entry, File, FileTensor, Landing, Revisi
 from deltahub.registry.db.session import WriteSession
 from deltahub.registry.errors import DataLost
 from deltahub.registry.jobs.ingest_jobs import job_to_wait_for
+from deltahub.registry.losses import findings
 from deltahub.registry.registry import Registry
 
 log = logging.getLogger(__name__)
@@ -21,12 +22,14 @@ class UploadDamaged(DataLost):
     """The stored bytes of an upload are not those that arrived."""
 
 
-def mark_damaged(reg: Registry, landing_id: str, why: str) -> UploadDamaged | None:
+def mark_damaged(
+    reg: Registry, landing_id: str, why: str, *, is_gone: bool = False
+) -> UploadDamaged | None:
     """Mark a complete upload as damaged; returns the error for its reader.
 
     None if the upload is not complete any more: it was ingested, deleted or replaced meanwhile.
     Files are read from another upload of the same bytes from now on, if the hub has one. A process
-    that opened the hub for reading marks nothing.
+    that opened the hub for reading marks nothing. is_gone: the object is missing or cut short.
     """
     if reg.db.is_read_only:
         with reg.db.read() as session:
@@ -37,6 +40,10 @@ def mark_damaged(reg: Registry, landing_id: str, why: str) -> UploadDamaged | No
         if row is None or row.state != "complete":
             return None
         row.state, sha256 = "damaged", row.sha256
+        code = "landing_missing" if is_gone else "landing_hash"
+        text = f"the upload of file {sha256}: {why}"
+        affected = findings.affected_by(session, "landing", landing_id)
+        findings.report(session, "landing", landing_id, code, text, affected)
         for file in session.scalars(
             select(File).where(File.landing_id == row.id, File.state == "landed")
         ):

@@ -118,7 +118,7 @@ class LandingReader:
 
     def _read_block(self, index: int, out: memoryview) -> None:
         checksum = self._checksum(index)
-        why = "its bytes are gone"
+        why, is_gone = "its bytes are gone", True
         # Read twice before the upload is called damaged: the second time may not come from memory.
         for _ in range(2):
             try:
@@ -131,8 +131,8 @@ class LandingReader:
                 continue
             if block_checks(out, index, checksum):
                 return
-            why = f"MiB {index} has another checksum"
-        error = mark_damaged(self._reg, self._id, why)
+            why, is_gone = f"MiB {index} has another checksum", False
+        error = mark_damaged(self._reg, self._id, why, is_gone=is_gone)
         self._window = None
         # Not damaged, but ingested, deleted or replaced: the row tells.
         raise error if error is not None else self._changed()

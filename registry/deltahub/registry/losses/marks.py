@@ -14,22 +14,33 @@ from sqlalchemy.orm import aliased
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import File, FileTensor, Frame, Pack, Tensor, TensorBase
 from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.losses import findings
 
 # Values of Tensor.lost.
 FRAMES: Final = "frames"
 BASE: Final = "base"
+_DAMAGE: Final = {
+    "pack_missing": "its object is gone or cut short",
+    "pack_hash": "its bytes have changed",
+}
 
 
-def mark_packs(session: WriteSession, pack_ids: Collection[str]) -> list[int]:
-    """Mark live packs as damaged; returns the tensors that have frames in damaged ones of these."""
+def mark_packs(session: WriteSession, pack_ids: Collection[str], code: str) -> list[int]:
+    """Mark live packs as damaged; returns the tensors that have frames in damaged ones of these.
+
+    code: pack_missing or pack_hash, of the finding that is noted of each.
+    """
     found: list[int] = []
     for batch in batches(pack_ids):
-        session.execute(
+        marked = session.scalars(
             update(Pack)
             .where(Pack.id.in_(batch), Pack.state == "live")
             .values(state="damaged")
+            .returning(Pack.id)
             .execution_options(synchronize_session=False)
-        )
+        ).all()
+        for pack_id in marked:
+            findings.report(session, "pack", pack_id, code, f"pack {pack_id}: {_DAMAGE[code]}")
         found += session.scalars(
             select(Frame.tensor_id)
             .join(Pack, Pack.id == Frame.pack_id)
@@ -54,6 +65,7 @@ def clear_marks(session: WriteSession, tensor_ids: Iterable[int]) -> None:
     ids = set(tensor_ids)
     if not ids:
         return
+    findings.close_tensors(session, ids, "read or stored again")
     _set(session, ids, None)
     _settle_bases(session, ids)  # a base may still be lost
     _settle(session, ids)

@@ -1,5 +1,7 @@
 """Tells a lost object from a store that is away."""
 
+from collections.abc import Collection
+
 from deltahub.registry.errors import Unavailable
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import ObjectNotFound, StoreUnavailable
@@ -24,6 +26,11 @@ def is_of_size(reg: Registry, pack_id: str, size: int | None) -> bool:
     except StoreUnavailable as exc:
         raise StoreSeemsAway(str(exc)) from exc
     return size is None or found == size
+
+
+def check_sample(reg: Registry, pack_ids: Collection[str]) -> None:
+    """StoreSeemsAway if the store lacks more than half of these packs, which it should have."""
+    check_store_is_there(sum(is_missing(reg, pack_id) for pack_id in pack_ids), len(pack_ids))
 
 
 def check_store_is_there(n_missing: int, n_packs: int) -> None:

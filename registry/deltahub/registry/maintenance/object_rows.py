@@ -3,8 +3,9 @@
 from sqlalchemy.orm import Session
 
 from deltahub.registry.db.models import Landing, Pack, Xorb
+from deltahub.registry.db.tables.scrub import PackCopy
 from deltahub.registry.db.tables.stores import DeferredDeletion
-from deltahub.registry.storage.keys import LANDINGS, PACKS, XORBS
+from deltahub.registry.storage.keys import COPIES, LANDINGS, PACKS, XORBS
 
 
 def is_known(session: Session, key: str) -> bool:
@@ -13,10 +14,12 @@ def is_known(session: Session, key: str) -> bool:
 
 
 def has_row(session: Session, key: str) -> bool:
-    """Whether a pack, a xorb or an upload of the database has this object."""
+    """Whether a pack, a second copy, a xorb or an upload of the database has this object."""
     row_id = key.rsplit("/", 1)[-1]
     if key.startswith(PACKS):
         return session.get(Pack, row_id) is not None
+    if key.startswith(COPIES):
+        return session.get(PackCopy, row_id) is not None
     if key.startswith(XORBS):
         return session.get(Xorb, row_id) is not None
     return key.startswith(LANDINGS) and session.get(Landing, row_id) is not None

@@ -66,11 +66,16 @@ def repack(reg: Registry, packs: Sequence[str]) -> Repacked:
 
 def pack_chunks(reg: Registry, pack_id: str) -> Iterator[memoryview]:
     """The pack's bytes in parts of 4 MiB. Each part overwrites the one before."""
-    size = reg.store.size(pack_key(pack_id))
+    return object_chunks(reg, pack_key(pack_id))
+
+
+def object_chunks(reg: Registry, key: str) -> Iterator[memoryview]:
+    """The same of any object."""
+    size = reg.store.size(key)
     buffer = memoryview(bytearray(min(size, _READ_BYTES)))
     for start in range(0, size, _READ_BYTES):
         part = buffer[: min(_READ_BYTES, size - start)]
-        reg.store.get_into(pack_key(pack_id), start, part)
+        reg.store.get_into(key, start, part)
         yield part
 
 

@@ -1,5 +1,7 @@
 """Reads frames from packs: their parsed prefixes and the stored bytes of their blocks."""
 
+import logging
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -9,14 +11,17 @@ from typing import TYPE_CHECKING
 from deltahub.codecs.errors import CodecError, CorruptFrame
 from deltahub.codecs.frames import FrameHeader, FrameView, parse_header, peek_header_length
 from deltahub.registry.errors import DataLost
+from deltahub.registry.losses import second_copies
 from deltahub.registry.packs.block_cache import ByteCache
 from deltahub.registry.packs.buffers import allocate_buffer
 from deltahub.registry.packs.locations import FrameLocation
 from deltahub.registry.storage.base import ObjectNotFound, ShortObject
-from deltahub.registry.storage.keys import pack_key
+from deltahub.registry.storage.keys import copy_key, pack_key
 
 if TYPE_CHECKING:
     from deltahub.registry.registry import Registry
+
+log = logging.getLogger(__name__)
 
 # A frame of at most this many bytes is read with one read.
 PROBE_BYTES = 64 << 10
@@ -27,6 +32,10 @@ PEEK_BYTES = 16
 SMALL_BYTES = 8 << 10
 SPAN_BYTES = 1 << 20
 GAP_BYTES = 16 << 10
+# How long, in seconds, a pack is read from its second copy before its own object is tried again,
+# and how many packs are.
+COPIED_S = 60.0
+MOST_COPIED = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +96,11 @@ class FrameReader:
 
     def __init__(self, registry: "Registry", cache_bytes: int, *, is_serving: bool = False) -> None:
         """is_serving: read the copies of packs on this machine, if the store has any there."""
+        self._registry = registry
         self._store = registry.store
         self.is_serving = is_serving
+        # Pack -> when its object was found to be damaged: it is read from its second copy.
+        self._copied: dict[str, float] = {}
         self._frames: ByteCache[tuple[str, int], OpenFrame] = ByteCache(cache_bytes)
 
     def open(self, location: FrameLocation) -> OpenFrame:
@@ -110,6 +122,31 @@ class FrameReader:
         elif opened.location != location:  # cached for another row
             _check_place(location, opened.view.header)
         return opened
+
+    def turn_to_copy(self, pack_id: str, why: Exception, is_noted: bool) -> bool:
+        """Read a damaged or missing pack from its second copy for the next minute.
+
+        False without a copy, or if the copy is read already. is_noted: scrub is told to put the
+        pack back.
+        """
+        if self._is_copied(pack_id) or not second_copies.is_there(self._registry, pack_id):
+            return False
+        if len(self._copied) >= MOST_COPIED:
+            self._copied.clear()
+        self._copied[pack_id] = time.monotonic()
+        log.error("pack %s is read from its second copy: %s", pack_id, why)
+        if is_noted:
+            second_copies.ask_for_repair(self._registry, pack_id, why)
+        return True
+
+    def _is_copied(self, pack_id: str) -> bool:
+        since = self._copied.get(pack_id)
+        return since is not None and time.monotonic() - since < COPIED_S
+
+    def _key(self, pack_id: str) -> str:
+        if self._copied and self._is_copied(pack_id):
+            return copy_key(pack_id)
+        return pack_key(pack_id)
 
     def reread(self, frame: OpenFrame) -> OpenFrame:
         """The frame without the caches. Cached bytes of a short frame may have been damaged."""
@@ -187,9 +224,9 @@ class FrameReader:
         self, pack_id: str, start: int, out: memoryview, *, is_fresh: bool = False
     ) -> None:
         if self.is_serving and not is_fresh:
-            self._store.get_cached_into(pack_key(pack_id), start, out)
+            self._store.get_cached_into(self._key(pack_id), start, out)
         else:
-            self._store.get_into(pack_key(pack_id), start, out)
+            self._store.get_into(self._key(pack_id), start, out)
 
     def _is_open(self, location: FrameLocation) -> bool:
         return self._frames.get((location.pack_id, location.offset)) is not None

@@ -22,6 +22,7 @@ from deltahub.registry.db.models import (
     TensorBase,
     utc_now,
 )
+from deltahub.registry.errors import DataLost
 from deltahub.registry.jobs import queue
 
 
@@ -65,6 +66,15 @@ class TensorLocation:
             return None
         frame = self.frames[index]
         return frame if byte < frame.start + frame.size else None
+
+    def frame_holding(self, byte: int) -> FrameLocation:
+        """The frame that holds this byte of the tensor; DataLost if its rows leave it out."""
+        frame = self.frame_at(byte)
+        if frame is None:
+            raise DataLost(
+                f"no frame holds byte {byte} of tensor {self.hash.hex()}; run deltahub fsck"
+            )
+        return frame
 
 
 def allowed_domains(session: Session, domain_id: int) -> tuple[int, ...]:

@@ -9,7 +9,9 @@ from deltahub.codecs.errors import CodecError
 from deltahub.codecs.frames import base_plan
 from deltahub.codecs.frames.base_plan import ReadBase
 from deltahub.registry.errors import DataLost, RegistryError
+from deltahub.registry.losses.findings import report
 from deltahub.registry.losses.marks import any_lost, mark_tensors
+from deltahub.registry.losses.second_copies import read_first
 from deltahub.registry.packs.base_cache import HotBases
 from deltahub.registry.packs.block_cache import ByteCache
 from deltahub.registry.packs.buffers import allocate_buffer
@@ -20,7 +22,6 @@ from deltahub.registry.packs.frame_reader import (
     codec_errors_as_data_loss,
 )
 from deltahub.registry.packs.locations import (
-    FrameLocation,
     TensorLocation,
     closure,
     locate,
@@ -162,7 +163,7 @@ class TensorReader:
         They are fewer if those blocks have more than RANGE_BYTES, or if only the first blocks are
         in the hot bases.
         """
-        location = _frame_at(tensor, first)
+        location = tensor.frame_holding(first)
         frame = self.frames.open(location)
         begin, stop = frame.block_range(first - location.start, want - location.start)
         low, high = frame.view.span(begin, stop)
@@ -264,7 +265,7 @@ class TensorReader:
         needed in part is cached, because the next read needs its other part: the blocks of a tensor
         and of its base may begin at different bytes.
         """
-        location = _frame_at(tensor, first)
+        location = tensor.frame_holding(first)
         frame = self.frames.open(location)
         at = first - location.start
         wanted = min(out.nbytes, location.size - at)
@@ -328,14 +329,18 @@ class TensorReader:
     ) -> TensorLocation:
         """The fresh location, for another try. If it is the one that failed: DataLost.
 
-        A tensor whose frames are damaged or gone is marked, so that the next push sends it again.
+        A pack that has a second copy is read from that before anything is called lost. A tensor
+        whose frames are damaged or gone is marked, so that the next push sends it again.
         byte: the one that could not be read.
         """
         if fresh is not None and fresh != stale:
             return fresh
         is_damage = isinstance(exc, DamagedFrame | ObjectNotFound)
-        if is_damage and fresh is not None and self.marks_damage:
-            self._mark_lost(fresh, byte)
+        if is_damage and fresh is not None:
+            if self.frames.turn_to_copy(fresh.frame_holding(byte).pack_id, exc, self.marks_damage):
+                return fresh
+            if self.marks_damage:
+                self._mark_lost(fresh, byte, exc)
         if isinstance(exc, DamagedFrame):
             # As another class, because deltas of this tensor are marked with it, not by themselves.
             raise DataLost(str(exc)) from exc
@@ -343,7 +348,7 @@ class TensorReader:
             raise exc
         raise TensorGone(f"{exc}, and no row says where it went; run deltahub fsck") from exc
 
-    def _mark_lost(self, tensor: TensorLocation, byte: int) -> None:
+    def _mark_lost(self, tensor: TensorLocation, byte: int, exc: Exception) -> None:
         """Mark the tensor as lost, if its byte cannot be read without anything from memory."""
         with self._registry.db.read() as session:
             if any_lost(session, [tensor.id]):
@@ -360,8 +365,11 @@ class TensorReader:
             with self._registry.db.write() as session:
                 if locate(session, [tensor.id]).get(tensor.id) == tensor:
                     mark_tensors(session, [tensor.id])
-        except RegistryError as exc:  # the reader gets its error all the same
-            log.warning("tensor %s cannot be marked as lost: %s", tensor.hash.hex(), exc)
+                    read_first(session, [tensor.frame_holding(byte).pack_id])
+                    text = f"tensor {tensor.hash.hex()}: {exc}"
+                    report(session, "tensor", tensor.hash.hex(), "tensor_unreadable", text)
+        except RegistryError as error:  # the reader gets its error all the same
+            log.warning("tensor %s cannot be marked as lost: %s", tensor.hash.hex(), error)
         else:
             log.error("tensor %s is damaged or gone: it is marked as lost", tensor.hash.hex())
 
@@ -383,12 +391,3 @@ class TensorReader:
     def _remember(self, domain_id: int, tensor: TensorLocation) -> None:
         size = 300 + 200 * (len(tensor.frames) + len(tensor.bases))
         self._places.put((domain_id, tensor.hash), tensor, size)
-
-
-def _frame_at(tensor: TensorLocation, byte: int) -> FrameLocation:
-    frame = tensor.frame_at(byte)
-    if frame is None:
-        raise DataLost(
-            f"no frame holds byte {byte} of tensor {tensor.hash.hex()}; run deltahub fsck"
-        )
-    return frame

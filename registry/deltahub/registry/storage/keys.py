@@ -8,6 +8,7 @@ from deltahub.registry.storage.base import InvalidKey
 PACKS = "packs/"
 LANDINGS = "landing/"
 XORBS = "xorbs/"
+COPIES = "copies/"
 MAX_KEY = 200
 
 _PART = re.compile(r"[a-z0-9][a-z0-9._-]*")
@@ -27,6 +28,11 @@ def landing_key(landing_id: str) -> str:
 def xorb_key(xorb_id: str) -> str:
     """The key of a xorb, which exists until it expires."""
     return f"{XORBS}{_checked_id(xorb_id)[:2]}/{xorb_id}"
+
+
+def copy_key(pack_id: str) -> str:
+    """The key of a pack's second copy."""
+    return f"{COPIES}{_checked_id(pack_id)[:2]}/{pack_id}"
 
 
 @lru_cache(1024)  # reads use the same few packs again and again

@@ -14,6 +14,7 @@ from deltahub.registry.db.batches import PART_TENSORS, batches
 from deltahub.registry.db.models import File, FileTensor, Frame, Landing, Pack, Repository
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.errors import InvalidRequest, LimitExceeded
+from deltahub.registry.losses import second_copies
 from deltahub.registry.losses.marks import mark_packs, mark_tensors
 from deltahub.registry.losses.presence import check_store_is_there, is_missing, is_of_size
 from deltahub.registry.names import validate_sha256
@@ -121,14 +122,18 @@ def mark_missing(reg: Registry, files: Iterable[File]) -> bool:
 def _mark_missing_of(reg: Registry, file_ids: Collection[int]) -> bool:
     with reg.db.read() as session:
         packs = _packs_of(session, file_ids)
-    missing = [pack for pack, size in sorted(packs.items()) if not is_of_size(reg, pack, size)]
+    missing = [
+        pack
+        for pack, size in sorted(packs.items())
+        if not is_of_size(reg, pack, size) and not second_copies.is_whole(reg, pack, size)
+    ]
     if not missing:
         return False
     with reg.db.read() as session:
         live = session.scalars(select(Pack.id).where(Pack.state == "live")).all()
     check_store_is_there(sum(is_missing(reg, pack) for pack in live), len(live))
     with reg.db.write() as session:
-        tensors = mark_packs(session, missing)
+        tensors = mark_packs(session, missing, "pack_missing")
         mark_tensors(session, tensors)
     log.error(
         "packs %s are missing from the store, or cut short: their %d tensors are marked as lost; "

@@ -22,6 +22,7 @@ from sqlalchemy import URL, delete, inspect, select
 from deltahub.registry.db import schema
 from deltahub.registry.db.models import Repository
 from deltahub.registry.db.session import Database
+from deltahub.registry.db.tables.scrub import PackCopy, Proof
 from deltahub.registry.db.tables.stores import DeferredDeletion, DeletionHold, ObjectStore
 from deltahub.registry.failpoints import reached
 from deltahub.registry.maintenance.backup.copy import SourceFault, copy_object, digest_in
@@ -277,5 +278,8 @@ def _adapt(database: Database, marker: _Marker) -> None:
         session.add(ObjectStore(mark=marker.mark, url=marker.store_url, state="current"))
         session.execute(delete(DeletionHold))
         session.execute(delete(DeferredDeletion))
+        # Second copies are not in a backup; the next scrub makes them, and proves the new store.
+        session.execute(delete(PackCopy))
+        session.execute(delete(Proof))
         for repository in session.scalars(select(Repository.id)).all():
             leap_epoch(session, repository)

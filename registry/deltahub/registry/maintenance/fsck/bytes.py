@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import suppress
 
 from blake3 import blake3
 from sqlalchemy import select
@@ -12,6 +13,7 @@ from deltahub.codecs.frames.pack import verify_pack_hash
 from deltahub.codecs.registry import BY_ID
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import File, FileTensor, Landing, Pack, Tensor, Xorb
+from deltahub.registry.db.tables.scrub import PackCopy
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import RegistryError
 from deltahub.registry.landings.reader import hashes_of
@@ -20,8 +22,9 @@ from deltahub.registry.maintenance.fsck.objects import live_packs
 from deltahub.registry.packs.copy import pack_chunks
 from deltahub.registry.packs.locations import TensorLocation, bases_of
 from deltahub.registry.registry import Registry
+from deltahub.registry.replicas.copies import is_right
 from deltahub.registry.storage.base import ObjectNotFound, StoreError
-from deltahub.registry.storage.keys import landing_key
+from deltahub.registry.storage.keys import copy_key, landing_key
 from deltahub.registry.xet.hashes import to_text
 from deltahub.registry.xet.receive_xorb import root_in_store
 from deltahub.registry.xet.xorb import XorbIndex
@@ -80,6 +83,22 @@ def check_packs(reg: Registry) -> Findings:
         yield Finding("pack_hash", pack_id, text)
 
 
+def check_copies(reg: Registry) -> Findings:
+    """Check that each second copy has the BLAKE3 of its pack's row."""
+    with reg.db.read() as session:
+        rows = session.execute(
+            select(PackCopy.pack_id, PackCopy.size, Pack.hash)
+            .join(Pack, Pack.id == PackCopy.pack_id)
+            .where(PackCopy.state == "live")
+        ).all()
+    for pack_id, size, digest in rows:
+        with suppress(StoreError):  # check_objects reports it, or the copy was just deleted
+            is_whole = reg.store.size(copy_key(pack_id)) == size
+            if is_whole and digest is not None and not is_right(reg, copy_key(pack_id), digest):
+                text = f"the second copy of pack {pack_id} has other bytes than the pack had"
+                yield Finding("copy_hash", pack_id, text)
+
+
 def check_tensors(reg: Registry, reader: FileReader) -> Findings:
     """Check that each tensor decodes to its BLAKE3, and that its frames agree with its rows.
 
@@ -87,7 +106,7 @@ def check_tensors(reg: Registry, reader: FileReader) -> Findings:
     """
     for tensor_id, content in _tensors(reg):
         try:
-            found = list(_check_tensor(reg, reader, tensor_id, content))
+            found = list(check_tensor(reg, reader, tensor_id, content))
         except (RegistryError, CodecError, StoreError) as exc:
             text = f"tensor {content.hex()}: {exc}"
             found = [Finding("tensor_unreadable", content.hex(), text)]
@@ -132,7 +151,8 @@ def check_landing_bytes(reg: Registry) -> Findings:
             yield Finding("landing_hash", sha256, text)
 
 
-def _check_tensor(reg: Registry, reader: FileReader, tensor_id: int, content: bytes) -> Findings:
+def check_tensor(reg: Registry, reader: FileReader, tensor_id: int, content: bytes) -> Findings:
+    """Check one tensor; RegistryError, CodecError and StoreError if it cannot be read."""
     located = reader.locate([tensor_id])
     tensor = located.get(tensor_id)
     if tensor is None:

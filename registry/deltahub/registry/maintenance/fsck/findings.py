@@ -40,6 +40,10 @@ CODES = {
     "pack_size": "a pack's object is longer or shorter than its row says",
     "pack_index": "a pack's index is damaged, or disagrees with the frames' rows",
     "pack_hash": "a pack's bytes have changed",
+    "copy_missing": "the second copy of a pack is gone",
+    "copy_size": "the second copy of a pack is longer or shorter than the pack",
+    "copy_hash": "the second copy of a pack has other bytes than the pack",
+    "object_unreadable": "the store fails when it reads an object: look at its disk",
     "unknown_object": "an object that no row knows (gc --apply --delete-unknown removes it)",
 }
 

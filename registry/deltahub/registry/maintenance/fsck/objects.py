@@ -7,22 +7,24 @@ from sqlalchemy import select
 from deltahub.codecs.errors import CodecError
 from deltahub.codecs.frames.pack import read_index
 from deltahub.registry.db.models import Frame, Landing, Pack, Tensor, Xorb
+from deltahub.registry.db.tables.scrub import PackCopy
 from deltahub.registry.maintenance.fsck.findings import Finding, Findings
 from deltahub.registry.maintenance.object_rows import is_known
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import ObjectNotFound, StoreError
-from deltahub.registry.storage.keys import landing_key, pack_key, xorb_key
+from deltahub.registry.storage.keys import copy_key, landing_key, pack_key, xorb_key
 
 
 def check_objects(reg: Registry) -> Findings:
-    """Check that live packs, live xorbs and complete uploads have objects of the right size, and
-    that each object has a row.
+    """Check that live packs, their second copies, live xorbs and complete uploads have objects of
+    the right size, and that each object has a row.
     """
     sizes = {item.key: item.size for item in reg.store.list("")}
     with reg.db.read() as session:
         packs = session.execute(select(Pack.id, Pack.size, Pack.state)).all()
         landings = session.execute(select(Landing.id, Landing.size, Landing.state)).all()
         xorbs = session.execute(select(Xorb.id, Xorb.size, Xorb.state)).all()
+        copies = session.execute(select(PackCopy.pack_id, PackCopy.size, PackCopy.state)).all()
     for pack_id, size, state in packs:
         found = sizes.pop(pack_key(pack_id), None)
         if state == "live" and found != size:
@@ -35,6 +37,10 @@ def check_objects(reg: Registry) -> Findings:
         found = sizes.pop(xorb_key(xorb_id), None)
         if state == "live" and found != size:
             yield from _check_xorb(reg, xorb_id)
+    for pack_id, size, state in copies:
+        found = sizes.pop(copy_key(pack_id), None)
+        if state == "live" and found != size:
+            yield from _check_copy(reg, pack_id)
     for key, size in sizes.items():
         yield from _check_unknown(reg, key, size)
 
@@ -42,34 +48,39 @@ def check_objects(reg: Registry) -> Findings:
 def check_indexes(reg: Registry) -> Findings:
     """Check that the index of each live pack lists all frames that rows place in it."""
     for pack_id, size in live_packs(reg):
-        with reg.db.read() as session:
-            rows = session.execute(
-                select(Frame.offset, Frame.length, Tensor.hash)
-                .join(Tensor, Tensor.id == Frame.tensor_id)
-                .where(Frame.pack_id == pack_id)
-            ).all()
+        yield from check_index(reg, pack_id, size)
 
-        def read_at(offset: int, length: int, key: str = pack_key(pack_id)) -> bytearray:
-            out = bytearray(length)
-            if length:
-                reg.store.get_into(key, offset, memoryview(out))
-            return out
 
-        try:
-            index = {(e.offset, e.length, e.tensor) for e in read_index(read_at, size)}
-        except ObjectNotFound:
-            yield from _check_pack(reg, pack_id)  # a stale list may still have had it
-            continue
-        except (CodecError, StoreError) as exc:
-            yield Finding("pack_index", pack_id, f"the index of pack {pack_id}: {exc}")
-            continue
-        for offset, length, content in rows:
-            if (offset, length, content) not in index:
-                text = (
-                    f"pack {pack_id} has no frame of tensor {content.hex()} "
-                    f"at {offset}..{offset + length}"
-                )
-                yield Finding("pack_index", pack_id, text)
+def check_index(reg: Registry, pack_id: str, size: int) -> Findings:
+    """The same of one pack of `size` bytes."""
+    with reg.db.read() as session:
+        rows = session.execute(
+            select(Frame.offset, Frame.length, Tensor.hash)
+            .join(Tensor, Tensor.id == Frame.tensor_id)
+            .where(Frame.pack_id == pack_id)
+        ).all()
+
+    def read_at(offset: int, length: int) -> bytearray:
+        out = bytearray(length)
+        if length:
+            reg.store.get_into(pack_key(pack_id), offset, memoryview(out))
+        return out
+
+    try:
+        index = {(e.offset, e.length, e.tensor) for e in read_index(read_at, size)}
+    except ObjectNotFound:
+        yield from _check_pack(reg, pack_id)  # a stale list may still have had it
+        return
+    except (CodecError, StoreError) as exc:
+        yield Finding("pack_index", pack_id, f"the index of pack {pack_id}: {exc}")
+        return
+    for offset, length, content in rows:
+        if (offset, length, content) not in index:
+            text = (
+                f"pack {pack_id} has no frame of tensor {content.hex()} "
+                f"at {offset}..{offset + length}"
+            )
+            yield Finding("pack_index", pack_id, text)
 
 
 def live_packs(reg: Registry) -> Iterator[tuple[str, int]]:
@@ -108,6 +119,19 @@ def _check_pack(reg: Registry, pack_id: str) -> Findings:
     else:
         text = f"pack {pack_id} has {found} bytes; its row says {row.size}"
         yield Finding("pack_size", pack_id, text)
+
+
+def _check_copy(reg: Registry, pack_id: str) -> Findings:
+    found = stored_size(reg, copy_key(pack_id))
+    with reg.db.read() as session:
+        row = session.get(PackCopy, pack_id)
+    if row is None or row.state != "live" or row.size == found:
+        return
+    if found is None:
+        yield Finding("copy_missing", pack_id, f"the second copy of pack {pack_id} is gone")
+    else:
+        text = f"the second copy of pack {pack_id} has {found} bytes, not {row.size}"
+        yield Finding("copy_size", pack_id, text)
 
 
 def _check_landing(reg: Registry, landing_id: str) -> Findings:

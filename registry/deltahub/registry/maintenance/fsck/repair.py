@@ -5,10 +5,8 @@ readers still try them. Every step may be repeated, and interrupted at any line.
 working hub: each transaction checks again what was seen before it.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator
 
-from blake3 import blake3
 from sqlalchemy import exists, or_, select, update
 
 from deltahub.codecs.errors import CodecError
@@ -16,50 +14,35 @@ from deltahub.codecs.frames.pack import verify_pack_hash
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.integrity import file_damage
 from deltahub.registry.db.models import (
-    Entry,
-    File,
     Frame,
     Landing,
     Pack,
-    Revision,
     Tensor,
-    TensorBase,
 )
-from deltahub.registry.db.session import ReadSession
-from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost
 from deltahub.registry.failpoints import reached
 from deltahub.registry.landings.reader import hashes_of
+from deltahub.registry.losses import findings
 from deltahub.registry.losses.marks import (
-    FRAMES,
-    any_lost,
-    clear_marks,
     mark_packs,
     mark_tensors,
 )
 from deltahub.registry.losses.presence import check_store_is_there, is_missing
+from deltahub.registry.maintenance.fsck.judge import (
+    Repaired,
+    TensorJudge,
+    advance_epochs,
+    count_lost,
+)
 from deltahub.registry.packs.copy import pack_chunks
-from deltahub.registry.packs.locations import TensorLocation, is_unchanged, locate
 from deltahub.registry.registry import Registry
+from deltahub.registry.replicas.copies import restore_pack
 from deltahub.registry.storage.base import ObjectNotFound, ShortObject, StoreError
 from deltahub.registry.storage.keys import landing_key, pack_key
 from deltahub.registry.uploads.landing import complete
-from deltahub.registry.xet.epochs import advance_epoch
 
 # Tensors that are judged between two transactions.
 PAGE = 200
-
-
-@dataclass
-class Repaired:
-    """What changed. notes: what stays as it is, because reading it failed for now."""
-
-    damaged_packs: int = 0
-    restored_packs: int = 0
-    lost_tensors: int = 0
-    restored_tensors: int = 0
-    restored_uploads: int = 0
-    notes: list[str] = field(default_factory=list)
 
 
 def repair(
@@ -87,19 +70,17 @@ def repair(
     work.mark_tensors()
     progress("uploads, for damage")
     work.restore_uploads()
-    work.advance_epochs()
+    advance_epochs(reg)
     return work.done
 
 
 class _Repair:
-    """One run. A new reader, because the cache of an older one would hide damage in the store."""
+    """One run."""
 
     def __init__(self, reg: Registry, read_data: bool) -> None:
         self.done = Repaired()
         self._reg = reg
         self._read_data = read_data
-        self._reader = FileReader(reg)
-        self._reader.marks_damage = False
         self._missing: set[str] = set()
         self._damaged: set[str] = set()
 
@@ -111,11 +92,13 @@ class _Repair:
         self._missing = {pack.id for pack in packs if is_missing(self._reg, pack.id)}
         if not accept_loss:
             check_store_is_there(len(self._missing & live), len(live))
+        self._missing -= self._put_back(pack for pack in packs if pack.id in self._missing)
         self._mark_missing(self._missing)
         changed = {pack.id for pack in packs if self._is_suspect(pack) and not self._is_whole(pack)}
+        changed -= self._put_back(pack for pack in packs if pack.id in changed)
         for batch in batches(sorted(changed)):
             with self._reg.db.write() as session:
-                mark_packs(session, batch)
+                mark_packs(session, batch, "pack_hash")
         self._damaged = self._missing | changed
         self.done.damaged_packs = len(self._damaged & live)
         for pack in packs:
@@ -134,13 +117,26 @@ class _Repair:
                 row = session.get(Landing, landing.id)
                 if row is not None and row.state == "damaged":
                     complete(session, row, hashes, self._reg.settings.upload_ttl_s)
+                    findings.close(session, "landing", [row.id], "its bytes are right again")
                     self.done.restored_uploads += 1
+
+    def _put_back(self, damaged: Iterable[Pack]) -> set[str]:
+        """Put damaged packs back from their second copies; returns those that are right again."""
+        done = {
+            pack.id
+            for pack in damaged
+            if pack.hash is not None and restore_pack(self._reg, pack.id, pack.hash)
+        }
+        self.done.packs_from_copies += len(done)
+        with self._reg.db.write() as session:
+            findings.close(session, "pack", done, "put back from its second copy")
+        return done
 
     def _mark_missing(self, packs: Collection[str]) -> None:
         for batch in batches(sorted(packs)):
             with self._reg.db.write() as session:
-                tensors = mark_packs(session, batch)
-                self.done.lost_tensors += len(tensors) - _count_lost(session, tensors)
+                tensors = mark_packs(session, batch, "pack_missing")
+                self.done.lost_tensors += len(tensors) - count_lost(session, tensors)
                 mark_tensors(session, tensors)
                 reached("repair.packs.before_commit")
             reached("repair.packs.after_commit")
@@ -170,28 +166,17 @@ class _Repair:
                 .values(state="live")
                 .execution_options(synchronize_session=False)
             )
+            findings.close(session, "pack", [pack_id], "its bytes are right again")
         self.done.restored_packs += 1
 
     def mark_tensors(self) -> None:
         """Read suspect tensors, bases before their deltas, and mark or unmark them."""
         with self._reg.db.read() as session:
             depths = session.scalars(select(Tensor.depth).distinct().order_by(Tensor.depth)).all()
+        judge = TensorJudge(self._reg, self.done, self._missing, self._damaged)
         for depth in depths:
             for tensors in self._pages(depth):
-                self._judge(tensors)
-
-    def advance_epochs(self) -> None:
-        """Let Xet clients forget which chunks they have sent to repositories with lost files."""
-        with self._reg.db.write() as session:
-            repositories = session.scalars(
-                select(Revision.repository_id)
-                .join(Entry, Entry.revision_id == Revision.id)
-                .join(File, File.id == Entry.file_id)
-                .where(File.state == "lost")
-                .distinct()
-            ).all()
-            for repository in repositories:
-                advance_epoch(session, repository)
+                judge.judge(tensors)
 
     def _pages(self, depth: int) -> Iterator[list[int]]:
         """The tensors of this depth to judge, a page at a time."""
@@ -213,61 +198,3 @@ class _Repair:
                 return
             yield page
             last = page[-1]
-
-    def _judge(self, tensor_ids: Sequence[int]) -> None:
-        """Read these tensors, whose bases are judged already, and set their marks."""
-        located = self._reader.locate(tensor_ids)
-        read = {tensor: located[tensor] for tensor in tensor_ids if tensor in located}
-        is_lost = {tensor: self._is_lost(then) for tensor, then in read.items()}
-        with self._reg.db.write() as session:
-            now = locate(session, read)
-            marks = _marks(session, list(read))
-            same = [tensor for tensor, then in read.items() if is_unchanged(then, now.get(tensor))]
-            lost = [tensor for tensor in same if is_lost[tensor] is True]
-            right = [tensor for tensor in same if is_lost[tensor] is False]
-            self.done.lost_tensors += sum(marks[tensor] is None for tensor in lost)
-            mark_tensors(session, [tensor for tensor in lost if marks[tensor] != FRAMES])
-            clear_marks(session, [tensor for tensor in right if marks[tensor] is not None])
-            after = _marks(session, right)
-            self.done.restored_tensors += sum(
-                marks[tensor] is not None and after[tensor] is None for tensor in right
-            )
-            reached("repair.tensors.before_commit")
-        reached("repair.tensors.after_commit")
-
-    def _is_lost(self, tensor: TensorLocation) -> bool | None:
-        """Whether the tensor's own frames are lost; None if the store failed.
-
-        If a base is lost, they are right as far as the packs are that they lie in.
-        """
-        packs = {frame.pack_id for frame in tensor.frames}
-        if packs & self._missing:
-            return True
-        digest = blake3()
-        try:
-            for piece in self._reader.stream_tensor({tensor.id: tensor}, tensor.id, 0, tensor.size):
-                digest.update(piece)
-        except DataLost:
-            return bool(packs & self._damaged) or not self._is_base_lost(tensor)
-        except StoreError as exc:
-            self.done.notes.append(f"tensor {tensor.hash.hex()} stays as it is: {exc}")
-            return None
-        return digest.digest() != tensor.hash
-
-    def _is_base_lost(self, tensor: TensorLocation) -> bool:
-        base = select(TensorBase.base_id).where(TensorBase.tensor_id == tensor.id)
-        with self._reg.db.read() as session:
-            return any_lost(session, session.scalars(base).all())
-
-
-def _marks(session: ReadSession, tensor_ids: Sequence[int]) -> dict[int, str | None]:
-    rows = session.execute(select(Tensor.id, Tensor.lost).where(Tensor.id.in_(tensor_ids)))
-    return {tensor: lost for tensor, lost in rows}
-
-
-def _count_lost(session: ReadSession, tensor_ids: Sequence[int]) -> int:
-    return sum(
-        lost is not None
-        for batch in batches(tensor_ids)
-        for lost in _marks(session, batch).values()
-    )

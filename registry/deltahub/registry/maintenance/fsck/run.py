@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.maintenance.fsck.bytes import (
+    check_copies,
     check_file_bytes,
     check_landing_bytes,
     check_packs,
@@ -69,6 +70,7 @@ def fsck(
     if read_data:
         stages += [
             ("packs", lambda: check_packs(reg)),
+            ("second copies", lambda: check_copies(reg)),
             ("tensors", lambda: check_tensors(reg, reader)),
             ("files", lambda: check_file_bytes(reg, reader)),
             ("uploads", lambda: check_landing_bytes(reg)),

@@ -37,6 +37,8 @@ from deltahub.registry.maintenance.gc.xet import remove_ranges, remove_xorb
 from deltahub.registry.maintenance.object_rows import is_known
 from deltahub.registry.packs.copy import repack
 from deltahub.registry.registry import Registry
+from deltahub.registry.replicas.copies import drop_copy, is_in_use, is_right
+from deltahub.registry.replicas.need import still_needed
 from deltahub.registry.storage.base import Unfinished
 from deltahub.registry.storage.keys import landing_key, pack_key
 
@@ -53,6 +55,7 @@ class Outcome:
     repacked: int = 0
     deleted: int = 0
     deferred: int = 0
+    copies: int = 0
     unknown: int = 0
     unfinished: int = 0
     freed_bytes: int = 0
@@ -80,6 +83,7 @@ def apply_gc(reg: Registry, plan: Plan, *, delete_unknown: bool = False) -> Outc
     repacked = repack(reg, [item.id for item in plan.repack])
     outcome.repacked = repacked.condemned
     outcome.notes += repacked.notes
+    collector.drop_copies(plan.copies)
     collector.delete_packs(plan.delete)
     collector.remove_leftovers(plan.leftovers)
     collector.end_unfinished(plan.unfinished)
@@ -193,6 +197,25 @@ class _Collector:
                     self._outcome.condemned += len(condemned.all())
                 reached("gc.condemn.after_commit")
 
+    def drop_copies(self, copies: Sequence[Item]) -> None:
+        """Delete second copies, except those that are needed by now, or whose pack is damaged."""
+        for item in copies:
+            with self._reg.db.read() as session:
+                pack = session.get(Pack, item.id)
+                is_used = is_in_use(session, item.id)
+                dependents = self._reg.settings.second_copy_dependents
+                is_needed = is_used and still_needed(session, item.id, dependents)
+            if is_needed or pack is None:
+                continue
+            if is_used and not (pack.hash and is_right(self._reg, pack_key(item.id), pack.hash)):
+                self._outcome.notes.append(
+                    f"pack {item.id} does not check, so its second copy stays: run deltahub scrub"
+                )
+                continue
+            drop_copy(self._reg, item.id)
+            self._outcome.copies += 1
+            self._outcome.freed_bytes += item.size_bytes
+
     def delete_packs(self, packs: Sequence[Item]) -> None:
         """Delete the object, then its condemned row: the next run finds a row left by a crash."""
         for item in packs:
@@ -200,6 +223,7 @@ class _Collector:
             with self._reg.db.read() as session:
                 if session.scalar(select(Pack.id).where(condition)) is None:
                     continue
+            drop_copy(self._reg, item.id)
             self._reg.store.delete(pack_key(item.id))
             reached("gc.pack.after_delete")
             with self._reg.db.write() as session:

@@ -19,6 +19,7 @@ from deltahub.registry.db.batches import batches
 from deltahub.registry.db.expressions import total
 from deltahub.registry.db.integrity import file_damage
 from deltahub.registry.db.models import Frame, Landing, Pack, XetRange, Xorb, utc_now
+from deltahub.registry.db.tables.scrub import PackCopy
 from deltahub.registry.db.tables.stores import DeferredDeletion
 from deltahub.registry.maintenance.clock import dates_ahead
 from deltahub.registry.maintenance.gc.candidates import Candidates, Waiting
@@ -29,8 +30,10 @@ from deltahub.registry.maintenance.gc.conditions import (
 )
 from deltahub.registry.maintenance.gc.xet import range_is_dead
 from deltahub.registry.registry import Registry
+from deltahub.registry.replicas.copies import leftover_copies
+from deltahub.registry.replicas.need import unneeded_copies
 from deltahub.registry.storage.base import ObjectNotFound, Store
-from deltahub.registry.storage.keys import landing_key, pack_key, xorb_key
+from deltahub.registry.storage.keys import copy_key, landing_key, pack_key, xorb_key
 
 # A pack with a smaller live share than this is repacked: its live frames are copied.
 REPACK_BELOW = 0.7
@@ -58,7 +61,8 @@ class UnfinishedPut(Item):
 class Plan:
     """The steps of a collection in order; then, from `unknown` on, what it keeps.
 
-    repack: packs whose live frames are copied to new packs. sparse: live packs with too few dead
+    repack: packs whose live frames are copied to new packs. copies: second copies that are not
+    needed. sparse: live packs with too few dead
     bytes for a repack. anchors: tensors in no file that deltas still need. doubts: reasons not to
     apply the plan.
     """
@@ -76,6 +80,7 @@ class Plan:
     condemn: tuple[Item, ...] = ()
     repack: tuple[Item, ...] = ()
     delete: tuple[Item, ...] = ()
+    copies: tuple[Item, ...] = ()
     leftovers: tuple[Item, ...] = ()
     unfinished: tuple[UnfinishedPut, ...] = ()
     unknown: tuple[Item, ...] = ()
@@ -88,7 +93,14 @@ class Plan:
     @property
     def freed_bytes(self) -> int:
         """Bytes that this collection frees at once."""
-        at_once = (*self.uploads, *self.xorbs, *self.delete, *self.leftovers, *self.unfinished)
+        at_once = (
+            *self.uploads,
+            *self.xorbs,
+            *self.delete,
+            *self.copies,
+            *self.leftovers,
+            *self.unfinished,
+        )
         return _total(at_once)
 
     @property
@@ -157,6 +169,8 @@ def plan_gc(
         )
         unfinished = _unfinished(reg.store, candidates, moment.lease)
         ranges = tuple(session.scalars(select(XetRange.id).where(range_is_dead())))
+        copies = leftover_copies(session)
+        copies += unneeded_copies(session, settings.second_copy_dependents)
         unknown = _unknown_objects(session, objects)
     condemn = [pack for pack in mostly_dead if pack[0] in empty]
     repack = [pack for pack in mostly_dead if pack[0] not in empty]
@@ -176,6 +190,7 @@ def plan_gc(
         condemn=_items(condemn),
         repack=_items(repack),
         delete=_items(past_lease),
+        copies=_items(dict(copies).items()),
         leftovers=_items(leftovers),
         unfinished=unfinished,
         unknown=_items(unknown),
@@ -325,6 +340,7 @@ def _unfinished(
 def _unknown_objects(session: Session, objects: dict[str, int]) -> Iterator[tuple[str, int]]:
     known = {pack_key(pack_id) for pack_id in session.scalars(select(Pack.id))}
     known.update(landing_key(landing_id) for landing_id in session.scalars(select(Landing.id)))
+    known.update(copy_key(pack_id) for pack_id in session.scalars(select(PackCopy.pack_id)))
     known.update(xorb_key(xorb_id) for xorb_id in session.scalars(select(Xorb.id)))
     known.update(session.scalars(select(DeferredDeletion.key)))
     return ((key, size) for key, size in objects.items() if key not in known)

@@ -1,0 +1,1 @@
+"""scrub: reads and proves stored bytes over time, and repairs what it can."""

@@ -1,0 +1,259 @@
+"""What many files depend on has a second copy, and comes back from it."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from deltahub.registry import Registry
+from deltahub.registry.catalog.repositories import delete_repository
+from deltahub.registry.errors import DataLost
+from deltahub.registry.losses.presence import StoreSeemsAway
+from deltahub.registry.maintenance.fsck.repair import repair
+from deltahub.registry.maintenance.fsck.run import fsck
+from deltahub.registry.storage.keys import copy_key, pack_key
+from deltahub.registry.uploads.known_files import query_and_keep
+from support.registry.collecting import collect, is_clean
+from support.registry.opened import sha256_of
+from support.registry.scrubbing import copies, findings, flip, n_lost, pack_states, scrubbed
+from support.registry.small_hub import BASE, NOTES, PATH, TUNE, SmallHub, contents
+
+
+@pytest.fixture
+def copied(hub: SmallHub) -> SmallHub:
+    """The hub with a second copy of its base's pack, which one file depends on."""
+    with opened_again(hub.reg, 1) as reg:
+        twin = SmallHub(reg, hub.ann, hub.revisions)
+        assert scrubbed(reg).restored.copies == 1
+    assert copies(hub.reg) == {hub.pack_of("ann/base"): "live"}
+    return SmallHub(hub.reg, twin.ann, twin.revisions)
+
+
+def opened_again(reg: Registry, dependents: int) -> Registry:
+    chosen = {"data_dir": reg.data_dir, "second_copy_dependents": dependents}
+    return Registry.open(reg.settings.model_copy(update=chosen))
+
+
+FILES = [("ann/base", PATH, BASE), ("ann/tune", PATH, TUNE), ("ann/notes", "notes.txt", NOTES)]
+Damage = Callable[[Registry, str], None]
+DAMAGES: dict[str, Damage] = {
+    "flipped": flip,
+    "deleted": lambda reg, key: reg.store.delete(key),
+    "cut": lambda reg, key: reg.store.put(key, [contents(reg, key)[:-9]]),
+}
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_damaged_pack_comes_back_from_its_copy(copied: SmallHub, how: str) -> None:
+    pack = copied.pack_of("ann/base")
+    DAMAGES[how](copied.reg, pack_key(pack))
+    done = scrubbed(copied.reg)
+    assert (done.n_found, done.restored.packs_from_copies) == (1, 1)
+    assert (done.restored.lost_tensors, pack_states(copied.reg)) == (0, {"live"})
+    assert set(findings(copied.reg).values()) == {"repaired"}
+    assert (copied.read("ann/base"), copied.read("ann/tune")) == (BASE, TUNE)
+    assert is_clean(copied.reg)
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_damaged_copy_is_written_again(copied: SmallHub, how: str) -> None:
+    pack = copied.pack_of("ann/base")
+    DAMAGES[how](copied.reg, copy_key(pack))
+    [found] = {each.code for each in fsck(copied.reg, read_data=True)}
+    assert found == {"flipped": "copy_hash", "deleted": "copy_missing", "cut": "copy_size"}[how]
+    assert scrubbed(copied.reg).restored.copies == 1
+    assert set(findings(copied.reg).values()) == {"repaired"}
+    assert contents(copied.reg, copy_key(pack)) == contents(copied.reg, pack_key(pack))
+    assert is_clean(copied.reg)
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_reader_gets_the_right_bytes_from_the_copy(copied: SmallHub, how: str) -> None:
+    pack = copied.pack_of("ann/base")
+    DAMAGES[how](copied.reg, pack_key(pack))
+    assert (copied.read("ann/base"), copied.read("ann/tune")) == (BASE, TUNE)
+    assert n_lost(copied.reg) == 0
+    asked = [(sha256_of(data), len(data)) for data in (BASE, TUNE)]
+    assert len(query_and_keep(copied.reg, copied.ann, "ann/base", asked)) == 2
+    assert n_lost(copied.reg) == 0
+    assert scrubbed(copied.reg).restored.packs_from_copies == 1
+    assert set(findings(copied.reg).values()) == {"repaired"}
+    assert is_clean(copied.reg)
+
+
+def test_fsck_repair_puts_a_pack_back_too_and_takes_older_marks_away(copied: SmallHub) -> None:
+    pack = copied.pack_of("ann/base")
+    copied.reg.store.delete(pack_key(pack))
+    kept = contents(copied.reg, copy_key(pack))
+    copied.reg.store.delete(copy_key(pack))
+    repair(copied.reg)
+    assert n_lost(copied.reg) > 0
+    copied.reg.store.put(copy_key(pack), [kept])
+    assert repair(copied.reg).packs_from_copies == 1
+    assert (n_lost(copied.reg), pack_states(copied.reg)) == (0, {"live"})
+    assert is_clean(copied.reg)
+
+
+def test_a_pack_and_a_copy_that_are_both_damaged_are_a_loss(copied: SmallHub) -> None:
+    pack = copied.pack_of("ann/base")
+    flip(copied.reg, copy_key(pack))
+    copied.reg.store.delete(pack_key(pack))
+    done = scrubbed(copied.reg)
+    assert done.restored.packs_from_copies == 0
+    assert n_lost(copied.reg) > 0
+    with pytest.raises(DataLost):
+        copied.read("ann/base")
+    assert {code for code, state in findings(copied.reg).items() if state == "open"} == {
+        ("pack", "pack_missing"),
+        ("copy", "copy_hash"),
+    }
+
+
+def test_a_damaged_pack_is_not_copied(hub: SmallHub) -> None:
+    hub.flip_a_block("ann/base")
+    with opened_again(hub.reg, 1) as reg:
+        scrubbed(reg)
+        assert "live" not in copies(reg).values()
+        assert not any(item.key.startswith("copies/") for item in reg.store.list(""))
+
+
+def test_gc_keeps_a_copy_while_half_of_the_files_need_it(copied: SmallHub) -> None:
+    pack = copied.pack_of("ann/base")
+    for dependents, is_kept in ((2, True), (3, False)):
+        with opened_again(copied.reg, dependents) as reg:
+            collect(reg)
+            assert (pack in copies(reg)) == is_kept
+    assert not any(item.key.startswith("copies/") for item in copied.reg.store.list(""))
+    assert is_clean(copied.reg)
+
+
+def test_gc_keeps_the_copy_of_a_pack_that_does_not_check(copied: SmallHub) -> None:
+    flip(copied.reg, pack_key(copied.pack_of("ann/base")))
+    with opened_again(copied.reg, 0) as reg:
+        outcome = collect(reg)
+        assert outcome.copies == 0
+        assert "run deltahub scrub" in outcome.notes[0]
+    assert scrubbed(copied.reg).restored.packs_from_copies == 1
+
+
+def test_a_copy_goes_with_its_pack(copied: SmallHub) -> None:
+    for name in ("ann/base", "ann/tune"):
+        delete_repository(copied.reg, copied.ann, name)
+    collect(copied.reg)
+    collect(copied.reg)
+    assert copies(copied.reg) == {}
+    assert not any(item.key.startswith("copies/") for item in copied.reg.store.list(""))
+    assert is_clean(copied.reg)
+
+
+def test_a_copy_that_no_row_knows_is_reported(copied: SmallHub) -> None:
+    copied.reg.store.put(copy_key("ab" * 16), [b"who wrote this?"])
+    assert [each.code for each in fsck(copied.reg)] == ["unknown_object"]
+
+
+@pytest.mark.parametrize(
+    "failpoint",
+    ["copies.before_put", "copies.after_put", "copies.before_commit", "copies.after_commit"],
+)
+def test_a_copy_whose_writer_is_killed_is_made_by_the_next_scrub(
+    hub: SmallHub, failpoint: str
+) -> None:
+    assert killed(hub, failpoint, "scrub", "--all")
+    if failpoint != "copies.after_commit":
+        assert "live" not in copies(hub.reg).values()
+    with opened_again(hub.reg, 1) as reg:
+        scrubbed(reg)
+    assert copies(hub.reg) == {hub.pack_of("ann/base"): "live"}
+    assert is_clean(hub.reg)
+
+
+@pytest.mark.parametrize("failpoint", ["copies.pack_restored", "scrub.unmark.before_tensors"])
+def test_a_repair_that_is_killed_is_done_by_the_next_scrub(
+    copied: SmallHub, failpoint: str
+) -> None:
+    pack = copied.pack_of("ann/base")
+    kept = contents(copied.reg, copy_key(pack))
+    for key in (pack_key(pack), copy_key(pack)):
+        copied.reg.store.delete(key)
+    repair(copied.reg)
+    copied.reg.store.put(copy_key(pack), [kept])
+    assert killed(copied, failpoint, "scrub", "--all")
+    scrubbed(copied.reg)
+    assert (n_lost(copied.reg), pack_states(copied.reg)) == (0, {"live"})
+    assert (copied.read("ann/base"), copied.read("ann/tune")) == (BASE, TUNE)
+    assert is_clean(copied.reg)
+
+
+@pytest.mark.parametrize("failpoint", ["copies.after_condemn", "copies.after_delete"])
+def test_a_copy_whose_deletion_is_killed_is_deleted_by_the_next_gc(
+    copied: SmallHub, failpoint: str
+) -> None:
+    assert killed(copied, failpoint, "gc", "--apply", dependents=0)
+    assert copied.read("ann/tune") == TUNE
+    collect(copied.reg)
+    assert copies(copied.reg) == {}
+    assert is_clean(copied.reg)
+
+
+def killed(hub: SmallHub, failpoint: str, *words: str, dependents: int = 1) -> bool:
+    """Whether the command died at the failpoint."""
+    line = [sys.executable, "-m", "deltahub.client.cli.main", *words]
+    environment = {"DELTAHUB_FAILPOINT": failpoint}
+    environment["DELTAHUB_SECOND_COPY_DEPENDENTS"] = str(dependents)
+    died = subprocess.run(
+        [*line, "--data-dir", str(hub.reg.data_dir)],
+        env={**os.environ, **environment},
+        capture_output=True,
+    )
+    return died.returncode == -signal.SIGKILL
+
+
+@settings(
+    max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
+@given(
+    damage=st.lists(
+        st.tuples(st.integers(0, 99), st.sampled_from(sorted(DAMAGES)), st.integers(0, 9999)),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_whatever_is_damaged_every_readable_file_is_right(
+    copied: SmallHub, damage: list[tuple[int, str, int]]
+) -> None:
+    reg = copied.reg
+    before = {item.key: contents(reg, item.key) for item in reg.store.list("")}
+    with opened_again(reg, 1) as scrubbing:
+        for which, how, at in damage:
+            key = sorted(before)[which % len(before)]
+            if how == "flipped":
+                data = bytearray(before[key])
+                data[at % len(data)] ^= 1 << at % 8
+                reg.store.put(key, [bytes(data)])
+            elif how == "deleted":
+                reg.store.delete(key)
+            else:
+                reg.store.put(key, [before[key][: at % len(before[key])]])
+        try:
+            scrubbed(scrubbing)
+        except StoreSeemsAway:  # more than half of the packs are gone
+            assert len(list(reg.store.list("packs/"))) < 2
+        else:
+            states = copied.states()
+            for name, path, data in FILES:
+                try:
+                    assert copied.read(name, path) == data
+                except DataLost:
+                    assert states[sha256_of(data)] == "lost", name
+                else:
+                    assert states[sha256_of(data)] == "ingested", name
+        for key, data in before.items():
+            reg.store.put(key, [data])
+        scrubbed(scrubbing)
+        assert set(copied.states().values()) == {"ingested"}
+        assert is_clean(reg)
