@@ -36,7 +36,7 @@ from support.registry.opened import caller
 
 KILLS = int(os.environ.get("DELTAHUB_KILLS", "100"))
 # Kills at the others are in tests/registry/reencode/withdraw and maintenance/test_repair.py.
-POINTS = [name for name in failpoints.ALL if not name.startswith(("withdraw.", "repair."))]
+POINTS = [name for name in failpoints.ALL if not name.startswith(("withdraw.", "repair.", "move."))]
 MORE_KILLS = max(KILLS - len(POINTS), 0)
 LATER_KILLS = MORE_KILLS // 3
 RANDOM_KILLS = MORE_KILLS - LATER_KILLS

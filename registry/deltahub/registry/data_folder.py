@@ -18,12 +18,15 @@ SERVE_LOCK = "serve.lock"
 WORKER_LOCK = "worker.lock"
 # The one running `deltahub recompress --apply` holds this, and so does such a gc.
 RECOMPRESS_LOCK = "recompress.lock"
+# The one running `deltahub store copy` holds this.
+MOVE_LOCK = "move.lock"
 # Exit status of a command that needs a lock of the data folder which another process holds.
 EXIT_BUSY = 3
 SERVE = "deltahub serve"
 WORKER = "deltahub worker"
 GC = "deltahub gc"
 RECOMPRESS = "deltahub recompress"
+STORE_COPY = "deltahub store copy"
 
 
 class NoHub(Exception):

@@ -83,6 +83,15 @@ ALL = (
     "repair.tensors.after_commit",
     "gc.xorb.after_condemn",
     "gc.xorb.after_delete",
+    "move.begin.after_row",
+    "move.begin.after_mark",
+    "move.object.after_put",
+    "move.object.after_proof",
+    "move.switch.before_commit",
+    "move.switch.after_commit",
+    "move.finish.before_commit",
+    "move.finish.after_commit",
+    "move.delete.after_objects",
 )
 
 

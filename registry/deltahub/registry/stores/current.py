@@ -12,11 +12,15 @@ from sqlalchemy import delete, exists, or_, select
 from deltahub.registry.db.models import Landing, Pack
 from deltahub.registry.db.session import Database, ReadSession
 from deltahub.registry.db.tables.stores import ObjectStore
+from deltahub.registry.db.versioned_cache import Memo
 from deltahub.registry.settings import Settings
 from deltahub.registry.storage.base import MARK, Store, StoreUnavailable
 from deltahub.registry.storage.disk import Disk
 from deltahub.registry.storage.local import is_made
 from deltahub.registry.storage.open import open_store
+from deltahub.registry.stores.moving import MovingStore
+from deltahub.registry.stores.places import Place, Places, places_left, read_places
+from deltahub.registry.stores.write_locks import WriteLocks
 
 OBJECTS = "objects"
 
@@ -30,14 +34,17 @@ class WrongStore(StoreUnavailable):
 def current_store(
     database: Database, data_dir: Path, settings: Settings, disk: Disk, *, is_read_only: bool
 ) -> Store:
-    """The store of the hub's objects. A new hub's is the one of the settings, and gets a mark.
+    """The store of the hub's objects, which follows them when they move to another place.
 
-    WrongStore if the settings name another one, or the store belongs to another hub.
+    A new hub's is the one of the settings, and gets a mark. WrongStore if the settings name another
+    one, or the store belongs to another hub.
     """
     with database.read() as session:
-        record = session.scalar(select(ObjectStore).where(ObjectStore.state == "current"))
+        places = read_places(session)
+        left = places_left(session)
         has_objects = _has_objects(session)
-    url = _url(record, settings, data_dir, has_objects=has_objects)
+    record = None if places is None else places.current
+    url = _url(record, left, settings, data_dir, has_objects=has_objects)
     known = record.mark if record is not None and record.url == url else None
     folder = data_dir / OBJECTS
     if has_objects and not url and not is_made(folder):  # opening it would make it a store
@@ -55,11 +62,59 @@ def current_store(
         raise _away(place, f"put an object {place}/{MARK} with the content {known}")
     if mark is None and not is_read_only:
         _adopt(database, store, url, known)
-    return store
+    return _following(database, data_dir, settings, disk, store, url, is_read_only=is_read_only)
+
+
+def open_place(
+    place: Place, data_dir: Path, settings: Settings, disk: Disk, *, is_read_only: bool = False
+) -> Store:
+    """The store of a record. WrongStore if it does not hold the record's mark."""
+    store = open_store(place.url, data_dir / OBJECTS, settings, disk, is_read_only=is_read_only)
+    if store.mark() == place.mark:
+        return store
+    store.close()
+    raise WrongStore(f"{_named(place.url, data_dir)} does not hold the objects of this hub")
+
+
+def _following(
+    database: Database,
+    data_dir: Path,
+    settings: Settings,
+    disk: Disk,
+    store: Store,
+    url: str,
+    *,
+    is_read_only: bool,
+) -> Store:
+    """The open store in what makes it follow a move."""
+    memo: Memo[str, Places] = Memo(database)
+    without_record = Places(Place("", url))  # a hub that never opened for writing
+
+    def read() -> Places:
+        with database.read() as session:
+            return read_places(session) or without_record
+
+    def places() -> Places:
+        return memo.get("", read)
+
+    return MovingStore(
+        places(),
+        store,
+        read_places=places,
+        open_place=lambda place: open_place(
+            place, data_dir, settings, disk, is_read_only=is_read_only
+        ),
+        writing=WriteLocks(data_dir).writing,
+    )
 
 
 def _url(
-    record: ObjectStore | None, settings: Settings, data_dir: Path, *, has_objects: bool
+    record: Place | None,
+    left: list[Place],
+    settings: Settings,
+    data_dir: Path,
+    *,
+    has_objects: bool,
 ) -> str:
     if record is None and not has_objects:
         return settings.store_url or ""
@@ -68,6 +123,13 @@ def _url(
         return url
     if not has_objects:
         return settings.store_url or ""
+    was_there = any(place.url == settings.store_url for place in left)
+    if was_there and record is not None and record.since is not None:
+        raise WrongStore(
+            f"DELTAHUB_STORE_URL names {settings.store_url}, but `deltahub store copy` moved the"
+            f" hub: its objects lie in {_named(url, data_dir)} since {record.since:%F %T} UTC."
+            " Leave the variable out"
+        )
     raise WrongStore(
         f"the hub's objects lie in {_named(url, data_dir)}, and DELTAHUB_STORE_URL names"
         f" {settings.store_url}: leave it out, or move the objects with `deltahub store copy --to"
