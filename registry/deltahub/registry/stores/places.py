@@ -18,14 +18,14 @@ from sqlalchemy import delete, select
 
 from deltahub.registry.db.columns import utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
-from deltahub.registry.db.tables.stores import ObjectStore
+from deltahub.registry.db.tables.stores import DeletionHold, ObjectStore
 from deltahub.registry.storage.base import StoreUnavailable
 
 FOLDER = "folder"
 
 
 class MoveChanged(StoreUnavailable):
-    """Another process began, switched or gave up a move meanwhile."""
+    """Another process began, switched or gave up a move meanwhile, or holds deletions."""
 
     code = "move_changed"
 
@@ -90,14 +90,16 @@ def begin(session: WriteSession, url: str, mark: str | None) -> Place:
 
 
 def switch(session: WriteSession, current: Place, target: Place) -> None:
-    """Make the target current. MoveChanged if these are not the two any more."""
+    """Make the target current. MoveChanged if these are not the two, or deletions are held."""
+    _require_no_hold(session)
     _require(session, current, "current").state = "previous"
     row = _require(session, target, "target")
     row.state, row.changed_at = "current", utc_now()
 
 
 def finish(session: WriteSession, previous: Place) -> None:
-    """Nothing is read from the previous place any more. MoveChanged if it is not the one."""
+    """Read nothing from the previous place any more. MoveChanged as from switch()."""
+    _require_no_hold(session)
     row = _require(session, previous, "previous")
     row.state, row.changed_at = "left", utc_now()
 
@@ -106,6 +108,16 @@ def give_up(session: WriteSession, target: Place) -> None:
     """No target any more. MoveChanged if it is not the one."""
     row = _require(session, target, "target")
     row.state, row.changed_at = "left", utc_now()
+
+
+def _require_no_hold(session: WriteSession) -> None:
+    """Who holds deletions reads objects without rows, which a move leaves behind."""
+    hold = session.scalars(select(DeletionHold).where(DeletionHold.expires_at > utc_now())).first()
+    if hold is not None:
+        raise MoveChanged(
+            f"`{hold.purpose}` is at work, until {hold.expires_at:%F %T} UTC at the latest: run the"
+            " command again after its end"
+        )
 
 
 def _require(session: WriteSession, place: Place, state: str) -> ObjectStore:

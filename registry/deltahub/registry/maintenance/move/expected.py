@@ -103,8 +103,8 @@ def _ids(keys: Collection[str], prefix: str) -> list[str]:
 def _of_pack(state: str, size: int, digest: bytes | None) -> Expected:
     if state == "live":
         return Expected("needed", size, digest)
-    # A reader may still use a condemned pack, and whole frames of a damaged one.
-    return AS_IS if state in ("damaged", "condemned") else Expected("awaited", size, digest)
+    # Readers still use whole frames of a damaged pack, and may use a condemned one for a while.
+    return AS_IS if state == "damaged" else Expected("awaited", size, digest)
 
 
 def _of_landing(state: str, size: int, sha256: str) -> Expected:

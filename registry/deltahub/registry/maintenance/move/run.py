@@ -133,7 +133,7 @@ def _copy_and_switch(
         if copier.copied.damaged:
             return
         copier.delete_strays()
-        with reg.db.write() as session:
+        with reg.db.write() as session:  # MoveChanged while a backup holds deletions
             records.switch(session, places.current, target_place)
             failpoints.reached("move.switch.before_commit")
         failpoints.reached("move.switch.after_commit")
