@@ -36,7 +36,16 @@ from support.registry.opened import caller
 
 KILLS = int(os.environ.get("DELTAHUB_KILLS", "100"))
 # Kills at the others are in tests/registry/reencode/withdraw and tests/registry/maintenance.
-ELSEWHERE = ("withdraw.", "repair.", "backup.", "restore.", "deferred.")
+ELSEWHERE = (
+    "withdraw.",
+    "repair.",
+    "backup.",
+    "restore.",
+    "deferred.",
+    "move.",
+    "scrub.",
+    "replica.",
+)
 POINTS = [name for name in failpoints.ALL if not name.startswith(ELSEWHERE)]
 MORE_KILLS = max(KILLS - len(POINTS), 0)
 LATER_KILLS = MORE_KILLS // 3

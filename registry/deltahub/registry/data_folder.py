@@ -18,12 +18,15 @@ SERVE_LOCK = "serve.lock"
 WORKER_LOCK = "worker.lock"
 # The one running `deltahub recompress --apply` holds this, and so does such a gc.
 RECOMPRESS_LOCK = "recompress.lock"
+# The one running `deltahub store copy` holds this.
+MOVE_LOCK = "move.lock"
 # Exit status of a command that needs a lock of the data folder which another process holds.
 EXIT_BUSY = 3
 SERVE = "deltahub serve"
 WORKER = "deltahub worker"
 GC = "deltahub gc"
 RECOMPRESS = "deltahub recompress"
+STORE_COPY = "deltahub store copy"
 
 
 class NoHub(Exception):
@@ -100,10 +103,9 @@ def check_free(data_dir: Path, name: str) -> None:
 def require_hub(settings: Settings) -> None:
     """NoHub if the data folder holds no hub. A mistyped folder name must not create a hub."""
     folder = settings.data_dir.resolve()
-    marks = [folder / "objects"]
-    if settings.database_url is None:
-        marks.append(folder / "deltahub.sqlite3")
-    if not all(mark.exists() for mark in marks):
+    # The folder `objects` may be deleted once the objects lie in a bucket.
+    mark = folder / ("spool" if settings.database_url is not None else "deltahub.sqlite3")
+    if not mark.exists():
         raise NoHub(
             f"there is no hub in the data folder {folder}: name the right one with --data-dir or "
             "DELTAHUB_DATA_DIR, or make one there with `deltahub serve`"

@@ -104,6 +104,15 @@ ALL = (
     "restore.after_object",
     "restore.before_database",
     "restore.after_database",
+    "move.begin.after_row",
+    "move.begin.after_mark",
+    "move.object.after_put",
+    "move.object.after_proof",
+    "move.switch.before_commit",
+    "move.switch.after_commit",
+    "move.finish.before_commit",
+    "move.finish.after_commit",
+    "move.delete.after_objects",
 )
 
 

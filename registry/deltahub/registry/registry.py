@@ -16,10 +16,9 @@ from deltahub.registry.settings import Settings
 from deltahub.registry.storage.cache.object_cache import ObjectCache
 from deltahub.registry.storage.disk import Disk, Folders
 from deltahub.registry.storage.local import translated
-from deltahub.registry.storage.open import open_store
 from deltahub.registry.storage.private_files import create_private, make_private
 from deltahub.registry.storage.spool import Spool
-from deltahub.registry.stores.current import OBJECTS, current_store, refuse_half_restored
+from deltahub.registry.stores.current import OBJECTS, StoreOpener, refuse_half_restored
 from deltahub.registry.stores.deferring import DeferringStore
 
 CACHE = "cache"
@@ -80,9 +79,7 @@ class Registry:
         try:
             with _locked(data_dir / "migrate.lock"):
                 schema.upgrade(database)
-                store = current_store(
-                    database, data_dir, settings, disk, cache=cache, is_read_only=False
-                )
+                store = StoreOpener(database, data_dir, settings, disk, cache).current()
             return cls(settings, database, store, Spool(data_dir / "spool", disk), disk, cache)
         except BaseException:
             database.close()
@@ -101,17 +98,14 @@ class Registry:
         try:
             if schema_checked:
                 schema.require_head(database)
+            opener = StoreOpener(database, data_dir, settings, disk, is_read_only=True)
             try:
-                store = current_store(
-                    database, data_dir, settings, disk, cache=None, is_read_only=True
-                )
+                store = opener.current()
             except (DataLost, SQLAlchemyError):
                 if schema_checked:
                     raise
                 # A damaged database does not say where the objects lie; its check reports that.
-                url = settings.store_url or ""
-                folder = open_store(url, data_dir / OBJECTS, settings, disk, is_read_only=True)
-                store = DeferringStore(folder, database)
+                store = opener.in_settings()
             return cls(settings, database, store, Spool(data_dir / "spool", disk), disk)
         except BaseException:
             database.close()

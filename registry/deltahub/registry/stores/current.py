@@ -5,13 +5,16 @@ empty mount point, and a database beside the wrong objects are refused before an
 """
 
 import secrets
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from sqlalchemy import delete, exists, or_, select
 
 from deltahub.registry.db.models import Landing, Pack
 from deltahub.registry.db.session import Database, ReadSession
 from deltahub.registry.db.tables.stores import ObjectStore
+from deltahub.registry.db.versioned_cache import Memo
 from deltahub.registry.settings import Settings
 from deltahub.registry.storage.base import MARK, Store, StoreUnavailable
 from deltahub.registry.storage.cache.object_cache import ObjectCache
@@ -19,10 +22,13 @@ from deltahub.registry.storage.disk import Disk
 from deltahub.registry.storage.local import is_made
 from deltahub.registry.storage.open import open_store
 from deltahub.registry.stores.deferring import DeferringStore
+from deltahub.registry.stores.moving import MovingStore
+from deltahub.registry.stores.places import Place, Places, places_left, read_places
+from deltahub.registry.stores.write_locks import WriteLocks
 
 OBJECTS = "objects"
-# A file of the data folder while `deltahub restore` fills it.
-UNFINISHED = "restore.unfinished"
+# Is in a data folder while a hub is being restored into it.
+UNFINISHED: Final = "restore.unfinished"
 
 
 class WrongStore(StoreUnavailable):
@@ -46,60 +52,131 @@ def refuse_half_restored(data_dir: Path) -> None:
         )
 
 
-def current_store(
-    database: Database,
-    data_dir: Path,
-    settings: Settings,
-    disk: Disk,
-    *,
-    cache: ObjectCache | None,
-    is_read_only: bool,
-) -> DeferringStore:
-    """The store of the hub's objects. A new hub's is the one of the settings, and gets a mark.
+@dataclass(frozen=True)
+class StoreOpener:
+    """Opens the stores of one hub.
 
-    cache: of packs that are read from a bucket.
-
-    WrongStore if the settings name another one, or the store belongs to another hub.
+    cache: of packs that are read from a bucket. is_read_only: create and delete nothing.
     """
-    with database.read() as session:
-        record = session.scalar(select(ObjectStore).where(ObjectStore.state == "current"))
-        has_objects = _has_objects(session)
-    url = _url(record, settings, data_dir, has_objects=has_objects)
-    known = record.mark if record is not None and record.url == url else None
-    folder = data_dir / OBJECTS
-    if has_objects and not url and not is_made(folder):  # opening it would make it a store
-        raise _away(folder, f"make the folder {folder / '.tmp'}")
-    store = open_store(url, folder, settings, disk, cache=cache, is_read_only=is_read_only)
-    mark = store.mark()
-    if mark is not None and mark != known:
-        raise WrongStore(
-            f"{_named(url, data_dir)} holds the objects of another hub, or this hub's database is"
-            " not the one that belongs to them: name another place with DELTAHUB_STORE_URL, or"
-            " restore the database"
+
+    database: Database
+    data_dir: Path
+    settings: Settings
+    disk: Disk
+    cache: ObjectCache | None = None
+    is_read_only: bool = False
+
+    def current(self) -> DeferringStore:
+        """The store of the hub's objects, which follows them when they move to another place.
+
+        A new hub's is the one of the settings, and gets a mark. WrongStore if the settings name
+        another one, or the store belongs to another hub.
+        """
+        with self.database.read() as session:
+            places = read_places(session)
+            left = places_left(session)
+            has_objects = _has_objects(session)
+        record = None if places is None else places.current
+        url = self._url(record, left, has_objects=has_objects)
+        known = record.mark if record is not None and record.url == url else None
+        if has_objects and not url and not is_made(self._folder):  # opening makes it a store
+            raise _away(self._folder, f"make the folder {self._folder / '.tmp'}")
+        store = self._open(url)
+        try:
+            self._check_mark(store, url, known, has_objects=has_objects)
+            return DeferringStore(self._following(store, url), self.database)
+        except BaseException:
+            store.close()
+            raise
+
+    def in_settings(self) -> DeferringStore:
+        """The store that the settings name, for a hub whose database cannot be read."""
+        return DeferringStore(self._open(self.settings.store_url or ""), self.database)
+
+    def place(self, place: Place) -> Store:
+        """The store of a record. WrongStore if it does not hold the record's mark."""
+        store = self._open(place.url)
+        try:
+            if store.mark() == place.mark:
+                return store
+        except BaseException:
+            store.close()
+            raise
+        store.close()
+        raise WrongStore(f"{self._named(place.url)} does not hold the objects of this hub")
+
+    @property
+    def _folder(self) -> Path:
+        return self.data_dir / OBJECTS
+
+    def _named(self, url: str) -> str:
+        return url or str(self._folder)
+
+    def _open(self, url: str) -> Store:
+        return open_store(
+            url,
+            self._folder,
+            self.settings,
+            self.disk,
+            cache=self.cache,
+            is_read_only=self.is_read_only,
         )
-    if has_objects and url and mark is None:
-        place = url.partition("?")[0].rstrip("/")
-        raise _away(place, f"put an object {place}/{MARK} with the content {known}")
-    if mark is None and not is_read_only:
-        _adopt(database, store, url, known)
-    return DeferringStore(store, database)
 
+    def _check_mark(self, store: Store, url: str, known: str | None, *, has_objects: bool) -> None:
+        """WrongStore unless the store has the mark that is known; a new one gets a mark."""
+        mark = store.mark()
+        if mark is not None and mark != known:
+            raise WrongStore(
+                f"{self._named(url)} holds the objects of another hub, or this hub's database is"
+                " not the one that belongs to them: name another place with DELTAHUB_STORE_URL,"
+                " or restore the database"
+            )
+        if has_objects and url and mark is None:
+            place = url.partition("?")[0].rstrip("/")
+            raise _away(place, f"put an object {place}/{MARK} with the content {known}")
+        if mark is None and not self.is_read_only:
+            _adopt(self.database, store, url, known)
 
-def _url(
-    record: ObjectStore | None, settings: Settings, data_dir: Path, *, has_objects: bool
-) -> str:
-    if record is None and not has_objects:
-        return settings.store_url or ""
-    url = "" if record is None else record.url
-    if settings.store_url in (None, url):
-        return url
-    if not has_objects:
-        return settings.store_url or ""
-    raise WrongStore(
-        f"the hub's objects lie in {_named(url, data_dir)}, and DELTAHUB_STORE_URL names"
-        f" {settings.store_url}: leave it out, or move the objects with `deltahub store copy --to"
-        f" {settings.store_url}`"
-    )
+    def _following(self, store: Store, url: str) -> MovingStore:
+        """The open store in what makes it follow a move."""
+        memo: Memo[str, Places] = Memo(self.database)
+        without_record = Places(Place("", url))  # a hub that never opened for writing
+
+        def read() -> Places:
+            with self.database.read() as session:
+                return read_places(session) or without_record
+
+        def places() -> Places:
+            return memo.get("", read)
+
+        return MovingStore(
+            places(),
+            store,
+            read_places=places,
+            open_place=self.place,
+            writing=WriteLocks(self.data_dir).writing,
+        )
+
+    def _url(self, record: Place | None, left: list[Place], *, has_objects: bool) -> str:
+        wanted = self.settings.store_url
+        if record is None and not has_objects:
+            return wanted or ""
+        url = "" if record is None else record.url
+        if wanted in (None, url):
+            return url
+        if not has_objects:
+            return wanted or ""
+        was_there = any(place.url == wanted for place in left)
+        if was_there and record is not None and record.since is not None:
+            raise WrongStore(
+                f"DELTAHUB_STORE_URL names {wanted}, but `deltahub store copy` moved the hub: its"
+                f" objects lie in {self._named(url)} since {record.since:%F %T} UTC. Leave the"
+                " variable out"
+            )
+        raise WrongStore(
+            f"the hub's objects lie in {self._named(url)}, and DELTAHUB_STORE_URL names {wanted}:"
+            f" leave it out, or move the objects with `deltahub store copy --to {wanted}`"
+        )
 
 
 def _adopt(database: Database, store: Store, url: str, mark: str | None) -> None:
@@ -110,10 +187,6 @@ def _adopt(database: Database, store: Store, url: str, mark: str | None) -> None
             session.execute(delete(ObjectStore).where(ObjectStore.state == "current"))
             session.add(ObjectStore(mark=mark, url=url, state="current"))
     store.set_mark(mark)
-
-
-def _named(url: str, data_dir: Path) -> str:
-    return url or str(data_dir / OBJECTS)
 
 
 def _away(place: object, way_to_mark: str) -> WrongStore:

@@ -15,7 +15,7 @@ class ObjectStore(Base):
     # Random hex, which the store holds, too: a store with another one belongs to another hub.
     mark: Mapped[str] = mapped_column(String(32), primary_key=True)
     url: Mapped[str] = mapped_column(Text)  # "" is the folder `objects` of the data folder
-    state: Mapped[str] = mapped_column(String(8))  # current | previous | target
+    state: Mapped[str] = mapped_column(String(8))  # current | previous | target | left
     changed_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now)
 
 

@@ -1,0 +1,1 @@
+"""Moves the hub's objects to another store while the hub serves."""

@@ -1,0 +1,147 @@
+"""What the database says about the bytes of an object."""
+
+import hashlib
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
+
+from blake3 import blake3
+from sqlalchemy import select
+
+from deltahub.registry.db.batches import batches
+from deltahub.registry.db.models import Landing, Pack, Xorb
+from deltahub.registry.db.session import Database, ReadSession
+from deltahub.registry.storage.base import Buffer
+from deltahub.registry.storage.keys import (
+    LANDINGS,
+    PACKS,
+    XORBS,
+    landing_key,
+    pack_key,
+    xorb_key,
+)
+from deltahub.registry.xet.hashes import Merkle, chunk_hash
+from deltahub.registry.xet.xorb import XorbIndex
+
+# Keys of rows that one query returns.
+_PAGE: Final = 500
+
+
+class Digest(Protocol):
+    """A hash of bytes that come piece by piece, such as hashlib's."""
+
+    def update(self, data: Buffer, /) -> object: ...
+
+    def digest(self) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class Expected:
+    """How an object is to be treated.
+
+    needed   its bytes have this digest, or it is damaged
+    awaited  it is copied if its bytes have this digest; nobody relies on it otherwise
+    as_is    its bytes are copied whatever they are: they are marked as damaged, or not described
+    unknown  no row has it; it is not copied
+
+    digest: None if no digest is known. size: of the object, None if it is not known.
+    """
+
+    kind: Literal["needed", "awaited", "as_is", "unknown"]
+    size: int | None = None
+    digest: bytes | None = None
+    new_digest: Callable[[], Digest] = blake3
+
+
+UNKNOWN: Final = Expected("unknown")
+AS_IS: Final = Expected("as_is")
+
+
+def expectations(session: ReadSession, keys: Collection[str]) -> dict[str, Expected]:
+    """What is expected of each of these objects."""
+    found = {key: UNKNOWN if key.startswith((PACKS, LANDINGS, XORBS)) else AS_IS for key in keys}
+    ids = {prefix: _ids(keys, prefix) for prefix in (PACKS, LANDINGS, XORBS)}
+    for batch in batches(ids[PACKS]):
+        for pack in session.execute(
+            select(Pack.id, Pack.state, Pack.size, Pack.hash).where(Pack.id.in_(batch))
+        ):
+            found[pack_key(pack.id)] = _of_pack(*pack[1:])
+    for batch in batches(ids[LANDINGS]):
+        for landing in session.execute(
+            select(Landing.id, Landing.state, Landing.size, Landing.sha256).where(
+                Landing.id.in_(batch)
+            )
+        ):
+            found[landing_key(landing.id)] = _of_landing(*landing[1:])
+    for batch in batches(ids[XORBS]):
+        for xorb in session.execute(
+            select(Xorb.id, Xorb.state, Xorb.size, Xorb.hash, Xorb.chunks).where(Xorb.id.in_(batch))
+        ):
+            found[xorb_key(xorb.id)] = _of_xorb(*xorb[1:])
+    return found
+
+
+def keys_of_rows(db: Database) -> Iterator[str]:
+    """The keys of all packs, landings and xorbs of the database, one transaction a page."""
+    for column, key_of in ((Pack.id, pack_key), (Landing.id, landing_key), (Xorb.id, xorb_key)):
+        last = ""
+        while True:
+            with db.read() as session:
+                page = session.scalars(
+                    select(column).where(column > last).order_by(column).limit(_PAGE)
+                ).all()
+            if not page:
+                break
+            yield from map(key_of, page)
+            last = page[-1]
+
+
+def _ids(keys: Collection[str], prefix: str) -> list[str]:
+    return [key.rsplit("/", 1)[-1] for key in keys if key.startswith(prefix)]
+
+
+def _of_pack(state: str, size: int, digest: bytes | None) -> Expected:
+    if state == "live":
+        return Expected("needed", size, digest)
+    # Readers still use whole frames of a damaged pack, and may use a condemned one for a while.
+    return AS_IS if state == "damaged" else Expected("awaited", size, digest)
+
+
+def _of_landing(state: str, size: int, sha256: str) -> Expected:
+    if state == "condemned":
+        return UNKNOWN
+    kind: Literal["needed", "awaited"] = "needed" if state == "complete" else "awaited"
+    return Expected(kind, size, bytes.fromhex(sha256), hashlib.sha256)
+
+
+def _of_xorb(state: str, size: int, digest: bytes, chunks: bytes) -> Expected:
+    kind: Literal["needed", "awaited"] = "needed" if state == "live" else "awaited"
+    return Expected(kind, size, digest, lambda: _XorbDigest(XorbIndex(chunks)))
+
+
+class _XorbDigest:
+    """The hash of a xorb from its stored bytes. Memory: one chunk."""
+
+    def __init__(self, index: XorbIndex) -> None:
+        self._sizes = (size for _, size in index.entries())
+        self._size = next(self._sizes, 0)
+        self._chunk = bytearray()
+        self._tree = Merkle()
+        self._is_longer = False
+
+    def update(self, data: Buffer, /) -> None:
+        view = memoryview(data).cast("B")
+        while view:
+            if not self._size:
+                self._is_longer = True
+                return
+            piece = view[: self._size - len(self._chunk)]
+            self._chunk += piece
+            view = view[piece.nbytes :]
+            if len(self._chunk) == self._size:
+                self._tree.update([(chunk_hash(self._chunk), self._size)])
+                self._chunk.clear()
+                self._size = next(self._sizes, 0)
+
+    def digest(self) -> bytes:
+        return b"" if self._is_longer or self._chunk else self._tree.root()
