@@ -97,7 +97,7 @@ def test_a_hub_under_load_moves_to_a_bucket_to_another_and_back(
                 while len(clients.files) < before + 8:
                     clients.check_file(next(iter(clients.files)))
             clients.check_all()
-            shown = output_of(data_dir, "store", environment=environment)
+            shown = output_of(data_dir, "store", "show", environment=environment)
             assert shown.startswith(f"the objects lie in {url}")
         clients.check_jobs()
         # Nothing is needed of the places that were left.

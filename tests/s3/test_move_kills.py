@@ -91,7 +91,7 @@ def test_a_copy_that_was_given_up_can_be_begun_again(moved: Moved, store_url: st
         environment=moved.environment, failpoint="move.object.after_proof:2",
     )  # fmt: skip
     assert killed.returncode == -9
-    assert f"a copy is half done to {store_url}" in moved.run("store")
+    assert f"a copy is half done to {store_url}" in moved.run("store", "show")
     elsewhere = run_command(
         moved.data_dir, "store", "copy", "--to", f"{store_url}/2", environment=moved.environment
     )
@@ -144,7 +144,7 @@ def test_a_place_of_another_hub_and_one_with_objects_are_refused(
         )
         assert refused.returncode in (1, 2)
         assert said in refused.stderr
-        assert "a copy" not in moved.run("store")
+        assert "a copy" not in moved.run("store", "show")
     moved.check()
 
 

@@ -33,12 +33,9 @@ _INTERVAL_S = 5.0
 _MOST_LISTED = 20
 
 
-@click.group(invoke_without_command=True)
-@click.pass_context
-def store(context: click.Context) -> None:
+@click.group()
+def store() -> None:
     """Show where the hub's objects lie, or move them to another place."""
-    if context.invoked_subcommand is None:
-        context.invoke(show_places)
 
 
 @store.command("show")
