@@ -41,8 +41,10 @@ YEARS = timedelta(days=3650)
 PATH = "model.safetensors"
 BASE = tiny.to_file(tiny.base())
 # Tables of history: these dates keep nothing and start nothing.
-HISTORY = {"users", "repositories", "revisions", "audit_events", "object_stores"}
+HISTORY = {"users", "repositories", "revisions", "audit_events", "object_stores", "findings"}
 HISTORY |= {"deferred_deletions"}
+# scrub takes a proof of the future for none.
+HISTORY |= {"proofs"}
 
 
 @pytest.fixture

@@ -298,6 +298,10 @@ def test_the_tests_reach_every_code() -> None:
         "xorb_missing",  # tests/registry/xet/test_uploads.py
         "xorb_size",
         "xorb_hash",
+        "copy_missing",  # test_second_copies.py
+        "copy_size",
+        "copy_hash",
+        "object_unreadable",  # of scrub alone: test_scrub.py
         "unknown_object",
         "depth_exceeded",
         "file_lost",  # test_repair.py

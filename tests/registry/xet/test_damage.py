@@ -16,6 +16,7 @@ from deltahub.registry.xet.sources import UnknownXorb
 from support.registry.collecting import count, is_clean
 from support.registry.crash_workload import run_jobs
 from support.registry.opened import caller, ensure_repository, opened_registry
+from support.registry.scrubbing import findings, names, scrubbed
 from support.registry.xet import FileOf, TermOf, send_shard, send_xorb
 from support.registry.xet_uploads import FILE, ONE, TWO, commit_file, epoch, landed, send_all
 
@@ -43,6 +44,28 @@ def test_fsck_finds_what_is_wrong_with_xorbs(reg: Registry, ann: Caller) -> None
         assert code in {finding.code for finding in fsck(reg, read_data=True)}
     reg.store.delete(xorb_key(xorb_id))
     assert [finding.code for finding in fsck(reg, read_data=True)] == ["xorb_missing"]
+
+
+@pytest.mark.parametrize("code", ["xorb_hash", "xorb_size", "xorb_missing"])
+def test_scrub_forgets_a_damaged_xorb_so_that_its_client_sends_it_again(
+    reg: Registry, ann: Caller, code: str
+) -> None:
+    send_xorb(reg, "ann/m", ONE)
+    assert scrubbed(reg).proved == 1
+    before = epoch(reg, "ann/m")
+    (stored,) = reg.store.list("xorbs/")
+    body = b"".join(ONE.chunks)
+    if code == "xorb_missing":
+        reg.store.delete(stored.key)
+    else:
+        reg.store.put(stored.key, [b"?" + body[1:] if code == "xorb_hash" else body[:-1]])
+    assert [found for found, _ in scrubbed(reg).found] == [code]
+    assert findings(reg) == {("xorb", code): "repaired"}
+    assert names(reg) == {"an upload to ann/m"}
+    assert epoch(reg, "ann/m") != before
+    assert send_xorb(reg, "ann/m", ONE)
+    send_shard(reg, ann, "ann/m", [FileOf([TermOf(ONE)])])
+    assert is_clean(reg)
 
 
 def test_a_xorb_whose_object_is_lost_is_taken_anew(reg: Registry, ann: Caller) -> None:

@@ -27,6 +27,7 @@ from deltahub.registry.db.models import (
     utc_now,
 )
 from deltahub.registry.db.session import WriteSession
+from deltahub.registry.db.tables.scrub import PackCopy
 from deltahub.registry.db.tables.stores import DeletionHold
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
@@ -36,7 +37,7 @@ CLOCK_SLACK: Final = timedelta(minutes=5)
 # Tables whose dates decide what is kept or done.
 TABLES: Final = tuple(
     cast(Table, model.__table__)
-    for model in (Pack, Landing, File, Tensor, Xorb, Hold, Job, DeletionHold)
+    for model in (Pack, PackCopy, Landing, File, Tensor, Xorb, Hold, Job, DeletionHold)
 )
 # Columns that hold the time at which they were written.
 WRITTEN: Final = frozenset(
