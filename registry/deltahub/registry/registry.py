@@ -9,13 +9,13 @@ from typing import Self
 
 from deltahub.registry.db import schema
 from deltahub.registry.db.session import Database
-from deltahub.registry.stores.current import OBJECTS, current_store
 from deltahub.registry.settings import Settings
 from deltahub.registry.storage.base import Store
 from deltahub.registry.storage.disk import Disk, Folders
 from deltahub.registry.storage.local import translated
 from deltahub.registry.storage.private_files import create_private, make_private
 from deltahub.registry.storage.spool import Spool
+from deltahub.registry.stores.current import OBJECTS, current_store
 
 
 class Registry:
