@@ -124,7 +124,8 @@ def _wait(service: S3Service, log: Path) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:
         try:
-            with suppress(client.exceptions.BucketAlreadyOwnedByYou):  # it was started before
+            made = client.exceptions.BucketAlreadyOwnedByYou, client.exceptions.BucketAlreadyExists
+            with suppress(*made):  # it was started before
                 client.create_bucket(Bucket="is-it-there")
             client.put_object(Bucket="is-it-there", Key="x", Body=b"x")
             return
