@@ -25,7 +25,8 @@ class TestFaultyStoreWithoutFaults(StoreContract):
 
 
 class MachineInMemory(FaultMachine):
-    settings = {"store_url": "s3://memory/hub"}  # noqa: RUF012  # of no folder
+    def store_settings(self) -> dict[str, str]:
+        return {"store_url": "s3://memory/hub"}  # no folder
 
     def make_store(self) -> Callable[[], Store]:
         store = MemoryStore()  # it outlives the registry

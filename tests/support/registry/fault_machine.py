@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from hypothesis import HealthCheck, settings
@@ -76,10 +76,12 @@ def model_file(number: int) -> bytes:
 class FaultMachine(RuleBasedStateMachine):
     """A hub on a store in a local folder. Subclasses have others."""
 
-    # What Settings are given; and what makes the store, by default these settings.
-    settings: ClassVar[dict[str, Any]] = {}
+    def store_settings(self) -> dict[str, Any]:
+        """Settings of the store: once for each hub."""
+        return {}
 
     def make_store(self) -> Callable[[], Store] | None:
+        """Opens the store; None if the settings do."""
         return None
 
     def __init__(self) -> None:
@@ -92,6 +94,7 @@ class FaultMachine(RuleBasedStateMachine):
     def begin(self, seed: int) -> None:
         self.faults = Faults(seed)
         self.stack.enter_context(stores_are_faulty(self.faults, self.make_store()))
+        self.settings = self.store_settings()
         self._open()
         self.who = opened.caller(self.reg, "ann")
 

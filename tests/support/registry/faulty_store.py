@@ -17,7 +17,7 @@ from unittest.mock import patch
 from deltahub.registry.storage.base import Buffer, ObjectInfo, Store, StoreUnavailable
 from deltahub.registry.storage.disk import Disk
 from deltahub.registry.storage.keys import check_key
-from deltahub.registry.stores import current
+from deltahub.registry.storage.open import open_store
 
 SLOW_S: Final = 0.002
 # How many calls later a listing shows what was put or deleted.
@@ -247,11 +247,10 @@ def stores_are_faulty(faults: Faults, opened: Callable[[], Store] | None = None)
 
     opened: makes the store behind it, by default the one of the settings.
     """
-    open_store = current.open_store
 
     def faulty(url: str, folder: Path, settings: object, disk: Disk, **more: bool) -> Store:
         store = opened() if opened else open_store(url, folder, settings, disk, **more)  # type: ignore[arg-type]
         return FaultyStore(store, faults)
 
-    with patch.object(current, "open_store", faulty):
+    with patch("deltahub.registry.stores.current.open_store", faulty):
         yield
