@@ -3,6 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from deltahub.registry.errors import Unavailable
+from deltahub.registry.storage.base import StoreUnavailable
+
 # Code -> meaning; docs and `deltahub fsck --help` show both.
 CODES = {
     "database_damaged": "the database's own check finds damage in its file",
@@ -40,6 +43,7 @@ CODES = {
     "pack_size": "a pack's object is longer or shorter than its row says",
     "pack_index": "a pack's index is damaged, or disagrees with the frames' rows",
     "pack_hash": "a pack's bytes have changed",
+    "object_unread": "the store did not give bytes, so they were not checked: run fsck again",
     "unknown_object": "an object that no row knows (gc --apply --delete-unknown removes it)",
 }
 
@@ -58,3 +62,11 @@ class Finding:
 
 
 Findings = Iterator[Finding]
+
+
+def code_of(error: Exception, code: str) -> str:
+    """The code of the finding that an error of reading makes; `code` unless the store is away.
+
+    A store that does not answer says nothing about the bytes.
+    """
+    return "object_unread" if isinstance(error, StoreUnavailable | Unavailable) else code

@@ -7,7 +7,7 @@ from sqlalchemy import select
 from deltahub.codecs.errors import CodecError
 from deltahub.codecs.frames.pack import read_index
 from deltahub.registry.db.models import Frame, Landing, Pack, Tensor, Xorb
-from deltahub.registry.maintenance.fsck.findings import Finding, Findings
+from deltahub.registry.maintenance.fsck.findings import Finding, Findings, code_of
 from deltahub.registry.maintenance.object_rows import is_known
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import ObjectNotFound, StoreError
@@ -60,7 +60,8 @@ def check_indexes(reg: Registry) -> Findings:
         except ObjectNotFound:
             continue  # check_objects reports it if the pack is still live
         except (CodecError, StoreError) as exc:
-            yield Finding("pack_index", pack_id, f"the index of pack {pack_id}: {exc}")
+            text = f"the index of pack {pack_id}: {exc}"
+            yield Finding(code_of(exc, "pack_index"), pack_id, text)
             continue
         for offset, length, content in rows:
             if (offset, length, content) not in index:
