@@ -1,11 +1,12 @@
 """A bit of an upload changes on the hub's disk before its ingest: no door gives a wrong byte."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.utils._xet import abort_xet_session
 
 from deltahub.client import Hub, JobFailed
 from deltahub.client.errors import DataLost
@@ -14,6 +15,15 @@ from support.service.hub import RunningHub, running_hub
 
 NAME = "admin/m"
 FILE = "model.safetensors"
+
+
+@pytest.fixture(autouse=True)
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Pauses of milliseconds before Xet's client asks again, instead of minutes in all."""
+    monkeypatch.setenv("HF_XET_CLIENT_RETRY_BASE_DELAY", "20ms")
+    abort_xet_session()  # the next one reads the environment
+    yield
+    abort_xet_session()
 
 
 def flip_a_bit(data_dir: Path, size: int) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from deltahub.client import Hub, JobFailed, Silent
+from deltahub.client.api import jobs
 from deltahub.client.records import PushResult
 from deltahub.registry.db.models import Job
 from deltahub.registry.jobs import queue
@@ -79,8 +80,9 @@ def state_of(server: RunningHub, job_id: str | None) -> str:
 
 
 def test_a_push_says_that_no_worker_lives_and_ends_when_one_does(
-    server: RunningHub, hub: Hub, folder: Path
+    server: RunningHub, hub: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(jobs, "_PATIENCE_S", 0.5)
     pushing = Pushing(hub, folder, "admin/m")
     pushing.told.wait_for("no worker runs on this hub")
     worker = WorkerSupervisor(server.data_dir, 1.0, 5.0)
@@ -91,7 +93,10 @@ def test_a_push_says_that_no_worker_lives_and_ends_when_one_does(
         worker.stop()
 
 
-def test_a_push_waits_until_the_hubs_store_is_back(tmp_path: Path, folder: Path) -> None:
+def test_a_push_waits_until_the_hubs_store_is_back(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DELTAHUB_WORKER_RETRY_PAUSE_MAX_S", "0.5")
     with (
         running_hub(tmp_path / "hub", with_worker=True) as server,
         Hub(server.url, server.admin_token) as hub,
@@ -100,10 +105,10 @@ def test_a_push_waits_until_the_hubs_store_is_back(tmp_path: Path, folder: Path)
         packs.write_bytes(b"a file, so that no pack can be written")
         pushing = Pushing(hub, folder, "admin/m")
         deadline = time.monotonic() + 60
-        while not (jobs := repeated(server)):
+        while not (found := repeated(server)):
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        assert jobs[0].error_code == "unavailable"
+        assert found[0].error_code == "unavailable"
         packs.unlink()
         assert pushing.result().state == "proved"
         assert contents(hub.pull("admin/m")) == contents(folder)

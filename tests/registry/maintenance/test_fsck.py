@@ -301,7 +301,7 @@ def test_the_tests_reach_every_code() -> None:
         "copy_missing",  # test_second_copies.py
         "copy_size",
         "copy_hash",
-        "object_unreadable",  # of scrub alone: test_scrub.py
+        "object_unreadable",  # tests/registry/stores/test_away.py
         "unknown_object",
         "depth_exceeded",
         "file_lost",  # test_repair.py

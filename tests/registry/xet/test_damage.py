@@ -9,15 +9,17 @@ from sqlalchemy import select
 
 from deltahub.registry import Caller, Registry
 from deltahub.registry.db.models import XetRange, Xorb
-from deltahub.registry.errors import HashMismatch
+from deltahub.registry.errors import HashMismatch, Unavailable
 from deltahub.registry.maintenance.fsck.run import fsck
+from deltahub.registry.storage.base import StoreUnavailable
 from deltahub.registry.storage.keys import xorb_key
+from deltahub.registry.xet.receive_xorb import has_xorb
 from deltahub.registry.xet.sources import UnknownXorb
 from support.registry.collecting import count, is_clean
 from support.registry.crash_workload import run_jobs
 from support.registry.opened import caller, ensure_repository, opened_registry
 from support.registry.scrubbing import findings, names, scrubbed
-from support.registry.xet import FileOf, TermOf, send_shard, send_xorb
+from support.registry.xet import FileOf, TermOf, repository_row, send_shard, send_xorb
 from support.registry.xet_uploads import FILE, ONE, TWO, commit_file, epoch, landed, send_all
 
 
@@ -78,6 +80,24 @@ def test_a_xorb_whose_object_is_lost_is_taken_anew(reg: Registry, ann: Caller) -
     assert send_xorb(reg, "ann/m", ONE)
     send_shard(reg, ann, "ann/m", [file])
     assert is_clean(reg)
+
+
+def test_an_answer_that_does_not_come_drops_no_xorb(
+    reg: Registry, ann: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(key: str, start: int, out: memoryview) -> None:
+        raise StoreUnavailable(f"{key}: SlowDown")
+
+    send_xorb(reg, "ann/m", ONE)
+    repository = repository_row(reg, "ann/m").id
+    monkeypatch.setattr(reg.store, "get_into", away)
+    with pytest.raises(StoreUnavailable):
+        has_xorb(reg, repository, ONE.hash)
+    with pytest.raises((StoreUnavailable, Unavailable)):
+        send_shard(reg, ann, "ann/m", [FileOf([TermOf(ONE)])])
+    monkeypatch.undo()
+    assert has_xorb(reg, repository, ONE.hash)
+    send_shard(reg, ann, "ann/m", [FileOf([TermOf(ONE)])])
 
 
 def damage(reg: Registry, how: str) -> None:

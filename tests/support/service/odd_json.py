@@ -53,7 +53,7 @@ def _changed(draw: st.DrawFn, value: Any) -> Any:
         if len(places) > 300:
             break
     if not places or draw(st.integers(0, 20)) == 0:
-        return draw(VALUES)
+        return copy.deepcopy(draw(VALUES))  # the next change would change it for all examples
     holder, key = draw(st.sampled_from(places))
     edit = draw(st.sampled_from(["replace", "replace", "replace", "remove", "repeat"]))
     if edit == "remove":

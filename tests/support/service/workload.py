@@ -40,22 +40,22 @@ class Workload:
     root: Path
     chance: random.Random
     acknowledged: Acknowledged = field(default_factory=dict)
-    _n_pushes: int = 0
+    n_pushes: int = 0
 
     def start(self, hub: ServedHub) -> "Upload":
         """Begin a push of new contents by a random client."""
-        self._n_pushes += 1
+        self.n_pushes += 1
         number = self.chance.randrange(N_MODELS)
         is_tuned = self.chance.random() < 0.6
         kind = "tuned" if is_tuned else "base"
-        folder = self.root / "pushes" / f"{self._n_pushes}"
-        folder.mkdir(parents=True)
+        folder = self.root / "pushes" / f"{self.n_pushes}"
+        folder.mkdir(parents=True, exist_ok=True)
         tensors = tiny_models.finetune(1e-5, number) if is_tuned else tiny_models.base(number)
         data = tiny_models.to_file(tiny_models.cast(tensors, torch.bfloat16))
         (folder / "model.safetensors").write_bytes(data)
         notes = self.chance.randbytes(self.chance.choice((100, 30_000, 2_000_000)))
         (folder / f"{self.chance.choice(('notes', 'more'))}.bin").write_bytes(notes)
-        (folder / "README.md").write_text(f"# push {self._n_pushes}\n")
+        (folder / "README.md").write_text(f"# push {self.n_pushes}\n")
         name = f"admin/{kind}-{number}"
         if self.chance.random() < 0.4:
             arguments = [sys.executable, "-c", _HF_UPLOAD, hub.url, hub.admin_token, name]

@@ -13,7 +13,7 @@ from deltahub.codecs.frames.pack import PackSummary, PackWriter, verify_pack_has
 from deltahub.registry.db.models import Frame, Pack, utc_now
 from deltahub.registry.failpoints import reached
 from deltahub.registry.registry import Registry
-from deltahub.registry.storage.base import StoreError
+from deltahub.registry.storage.base import StoreError, StoreUnavailable
 from deltahub.registry.storage.disk import make_durable, new_file
 from deltahub.registry.storage.keys import pack_key
 
@@ -80,8 +80,11 @@ def object_chunks(reg: Registry, key: str) -> Iterator[memoryview]:
 
 
 def _is_intact(reg: Registry, pack_id: str, digest: bytes) -> bool:
+    """Whether the stored pack has this hash. StoreUnavailable, which says nothing about it."""
     try:
         return verify_pack_hash(pack_chunks(reg, pack_id)) == digest
+    except StoreUnavailable:
+        raise
     except (CodecError, StoreError):
         return False
 

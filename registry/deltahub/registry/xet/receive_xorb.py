@@ -17,7 +17,7 @@ from deltahub.registry.db.models import Repository, Xorb, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.errors import LimitExceeded, RepositoryNotFound, Unavailable
 from deltahub.registry.registry import Registry
-from deltahub.registry.storage.base import StoreError
+from deltahub.registry.storage.base import StoreError, StoreUnavailable
 from deltahub.registry.storage.keys import xorb_key
 from deltahub.registry.storage.local import translated
 from deltahub.registry.storage.refusals import translated_store_errors
@@ -181,8 +181,12 @@ def root_in_store(reg: Registry, xorb_id: str, index: XorbIndex) -> bytes:
 
 
 def is_intact(reg: Registry, xorb_id: str, index: XorbIndex, digest: bytes) -> bool:
-    """Whether the stored bytes of the xorb are readable and have this hash."""
+    """Whether the xorb is there and has this hash. StoreUnavailable, which says nothing about it:
+    who dropped the xorb then would lose an upload because of an answer that did not come.
+    """
     try:
         return root_in_store(reg, xorb_id, index) == digest
+    except StoreUnavailable:
+        raise
     except StoreError:
         return False

@@ -15,15 +15,15 @@ from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import File, FileTensor, Landing, Pack, Tensor, Xorb
 from deltahub.registry.db.tables.scrub import PackCopy
 from deltahub.registry.downloads.file_reader import FileReader
-from deltahub.registry.errors import RegistryError
+from deltahub.registry.errors import RegistryError, Unavailable
 from deltahub.registry.landings.reader import hashes_of
-from deltahub.registry.maintenance.fsck.findings import Finding, Findings
+from deltahub.registry.maintenance.fsck.findings import Finding, Findings, code_of
 from deltahub.registry.maintenance.fsck.objects import live_packs
 from deltahub.registry.packs.copy import pack_chunks
 from deltahub.registry.packs.locations import TensorLocation, bases_of
 from deltahub.registry.registry import Registry
 from deltahub.registry.replicas.copies import is_right
-from deltahub.registry.storage.base import ObjectNotFound, StoreError
+from deltahub.registry.storage.base import ObjectNotFound, StoreError, StoreUnavailable
 from deltahub.registry.storage.keys import copy_key, landing_key
 from deltahub.registry.xet.hashes import to_text
 from deltahub.registry.xet.receive_xorb import root_in_store
@@ -43,7 +43,7 @@ def check_recipes(reg: Registry, reader: FileReader) -> Findings:
         except (RegistryError, CodecError, StoreError) as exc:
             if _is_unchanged(reg, file):
                 text = f"the recipe of file {file.sha256}: {exc}"
-                yield Finding("recipe_unreadable", file.sha256, text)
+                yield Finding(code_of(exc, "recipe_unreadable"), file.sha256, text)
             continue
         if recipe.sha256.hex() != file.sha256 or recipe.size != file.size:
             text = f"the recipe of file {file.sha256} makes {recipe.sha256.hex()}"
@@ -75,12 +75,13 @@ def check_packs(reg: Registry) -> Findings:
         try:
             if verify_pack_hash(pack_chunks(reg, pack_id)) == row.hash:
                 continue
+            code = "pack_hash"
             text = f"pack {pack_id} is whole, but another one than its row says"
         except ObjectNotFound:
             continue  # check_objects reports it if the pack is still live
         except (CodecError, StoreError) as exc:
-            text = f"pack {pack_id}: {exc}"
-        yield Finding("pack_hash", pack_id, text)
+            code, text = code_of(exc, "pack_hash"), f"pack {pack_id}: {exc}"
+        yield Finding(code, pack_id, text)
 
 
 def check_copies(reg: Registry) -> Findings:
@@ -109,7 +110,7 @@ def check_tensors(reg: Registry, reader: FileReader) -> Findings:
             found = list(check_tensor(reg, reader, tensor_id, content))
         except (RegistryError, CodecError, StoreError) as exc:
             text = f"tensor {content.hex()}: {exc}"
-            found = [Finding("tensor_unreadable", content.hex(), text)]
+            found = [Finding(code_of(exc, "tensor_unreadable"), content.hex(), text)]
         if found:
             with reg.db.read() as session:
                 row = session.get(Tensor, tensor_id)
@@ -128,7 +129,8 @@ def check_file_bytes(reg: Registry, reader: FileReader) -> Findings:
                 digest.update(piece)
         except (RegistryError, CodecError, StoreError) as exc:
             if _is_unchanged(reg, file):
-                yield Finding("file_unreadable", file.sha256, f"file {file.sha256}: {exc}")
+                text = f"file {file.sha256}: {exc}"
+                yield Finding(code_of(exc, "file_unreadable"), file.sha256, text)
             continue
         if digest.hexdigest() != file.sha256:
             text = f"file {file.sha256} comes back as {digest.hexdigest()}"
@@ -144,6 +146,9 @@ def check_landing_bytes(reg: Registry) -> Findings:
     for landing_id, sha256, size in rows:
         try:
             hashes = hashes_of(reg, landing_key(landing_id), size)
+        except (Unavailable, StoreUnavailable) as exc:
+            yield Finding("object_unreadable", sha256, f"the upload {sha256}: {exc}")
+            continue
         except (RegistryError, StoreError):
             continue  # check_objects reports it
         if hashes is not None and hashes.sha256 != sha256:
@@ -240,6 +245,9 @@ def check_xorb_bytes(reg: Registry) -> Findings:
             chunks = session.scalar(select(Xorb.chunks).where(Xorb.id == xorb_id))
         try:
             found = root_in_store(reg, xorb_id, XorbIndex(chunks or b""))
+        except StoreUnavailable as exc:
+            yield Finding("object_unreadable", xorb_id, f"xorb {to_text(digest)}: {exc}")
+            continue
         except StoreError:
             continue  # check_objects reports it, or the xorb was just deleted
         if chunks is not None and found != digest:

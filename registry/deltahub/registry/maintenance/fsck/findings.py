@@ -3,6 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from deltahub.registry.errors import Unavailable
+from deltahub.registry.storage.base import StoreUnavailable
+
 # Code -> meaning; docs and `deltahub fsck --help` show both.
 CODES = {
     "database_damaged": "the database's own check finds damage in its file",
@@ -43,7 +46,7 @@ CODES = {
     "copy_missing": "the second copy of a pack is gone",
     "copy_size": "the second copy of a pack is longer or shorter than the pack",
     "copy_hash": "the second copy of a pack has other bytes than the pack",
-    "object_unreadable": "the store fails when it reads an object: look at its disk",
+    "object_unreadable": "the store did not give an object's bytes, so they were not checked",
     "unknown_object": "an object that no row knows (gc --apply --delete-unknown removes it)",
 }
 
@@ -62,3 +65,11 @@ class Finding:
 
 
 Findings = Iterator[Finding]
+
+
+def code_of(error: Exception, code: str) -> str:
+    """The code of the finding that an error of reading makes; `code` unless the store is away.
+
+    A store that does not answer says nothing about the bytes.
+    """
+    return "object_unreadable" if isinstance(error, StoreUnavailable | Unavailable) else code

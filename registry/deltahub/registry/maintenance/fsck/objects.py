@@ -8,7 +8,7 @@ from deltahub.codecs.errors import CodecError
 from deltahub.codecs.frames.pack import read_index
 from deltahub.registry.db.models import Frame, Landing, Pack, Tensor, Xorb
 from deltahub.registry.db.tables.scrub import PackCopy
-from deltahub.registry.maintenance.fsck.findings import Finding, Findings
+from deltahub.registry.maintenance.fsck.findings import Finding, Findings, code_of
 from deltahub.registry.maintenance.object_rows import is_known
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import ObjectNotFound, StoreError
@@ -72,7 +72,8 @@ def check_index(reg: Registry, pack_id: str, size: int) -> Findings:
         yield from _check_pack(reg, pack_id)  # a stale list may still have had it
         return
     except (CodecError, StoreError) as exc:
-        yield Finding("pack_index", pack_id, f"the index of pack {pack_id}: {exc}")
+        code = code_of(exc, "pack_index")
+        yield Finding(code, pack_id, f"the index of pack {pack_id}: {exc}")
         return
     for offset, length, content in rows:
         if (offset, length, content) not in index:
