@@ -7,8 +7,8 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 # Hundreds of processes start in the tests; without bytecode each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-clients test-postgresql test-s3 test-operations check bench bench-pairs bench-codecs clean \
-	fuzz fuzz-merge fuzz-coverage
+.PHONY: help install demo test test-clients test-postgresql test-s3 test-operations check \
+	bench bench-pairs bench-codecs clean fuzz fuzz-merge fuzz-coverage
 .DEFAULT_GOAL := help
 
 help:
