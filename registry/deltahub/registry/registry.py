@@ -104,8 +104,7 @@ class Registry:
             except (DataLost, SQLAlchemyError):
                 if schema_checked:
                     raise
-                # A damaged database does not say where the objects lie; its check reports that.
-                store = opener.in_settings()
+                store = opener.of_damaged_database()
             return cls(settings, database, store, Spool(data_dir / "spool", disk), disk)
         except BaseException:
             database.close()

@@ -39,6 +39,8 @@ class S3Location:
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         for name in options.keys() - set(_OPTIONS):
             raise ValueError(f"{name!r} is no option of a store; there are {', '.join(_OPTIONS)}")
+        if "@" in options.get("endpoint", ""):
+            raise ValueError("credentials do not belong in the endpoint")
         return cls(parts.netloc, f"{prefix}/" if prefix else "", **options)
 
     def __str__(self) -> str:

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 
 from deltahub.codecs.errors import CodecError
 from deltahub.registry.errors import RegistryError
-from deltahub.registry.storage.base import StoreError
+from deltahub.registry.storage.base import StoreError, StoreFull, StoreUnavailable
 from deltahub.server.connections.redaction import redacted
 from deltahub.server.streaming.bodies import BodyCut, BodyLimit
 from deltahub.server.streaming.ranges import UnsatisfiableRange
@@ -89,7 +89,9 @@ _WIRE_CODE_OF: Mapping[str, str] = {
     "object_not_found": "data_lost",
     "short_object": "data_lost",
     "store_error": "internal_error",
-    "object_exists": "internal_error",
+    "wrong_store": "unavailable",
+    "half_restored": "unavailable",
+    "move_changed": "unavailable",
     "invalid_key": "internal_error",
 }
 
@@ -134,7 +136,16 @@ def _coded(request: Request, error: Exception) -> Response:
     if code not in STATUS_OF:
         return _unexpected(request, error)
     log_failure(request, code, error)
-    return envelope(code, str(error), _close_if_unread(request))
+    return envelope(code, public_text(error), _close_if_unread(request))
+
+
+def public_text(error: BaseException) -> str:
+    """The error's text, without the address of a bucket, which is the operator's business."""
+    cause = error if isinstance(error, StoreError) else error.__cause__
+    if isinstance(cause, StoreFull | StoreUnavailable) and cause.place != "disk":
+        state = "is full" if isinstance(cause, StoreFull) else "does not answer"
+        return f"the hub's {cause.place} {state}; try again later, or ask its operator"
+    return str(error)
 
 
 def log_failure(request: Request, code: str, error: Exception) -> None:

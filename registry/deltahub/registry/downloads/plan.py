@@ -302,7 +302,7 @@ def _read(
     try:
         return reader.frames.read(moved, start, n)
     except (ObjectNotFound, DamagedFrame) as exc:
-        if reader.frames.turn_to_copy(moved.pack_id, exc, reader.marks_damage):
+        if reader.frames.turn_to_copy(moved, exc, reader.marks_damage):
             return _read(reg, reader, row_id, moved, start, n)
         if isinstance(exc, DamagedFrame):
             raise

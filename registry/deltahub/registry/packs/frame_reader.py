@@ -99,8 +99,9 @@ class FrameReader:
         self._registry = registry
         self._store = registry.store
         self.is_serving = is_serving
-        # Pack -> when its object was found to be damaged: it is read from its second copy.
-        self._copied: dict[str, float] = {}
+        # (pack, offset) -> when the frame there was found to be damaged: it is read from the second
+        # copy of its pack. By frame, because another frame may be damaged in the copy.
+        self._copied: dict[tuple[str, int], float] = {}
         self._frames: ByteCache[tuple[str, int], OpenFrame] = ByteCache(cache_bytes)
 
     def open(self, location: FrameLocation) -> OpenFrame:
@@ -123,30 +124,31 @@ class FrameReader:
             _check_place(location, opened.view.header)
         return opened
 
-    def turn_to_copy(self, pack_id: str, why: Exception, is_noted: bool) -> bool:
-        """Read a damaged or missing pack from its second copy for the next minute.
+    def turn_to_copy(self, location: FrameLocation, why: Exception, is_noted: bool) -> bool:
+        """Read a damaged frame from the second copy of its pack for the next minute.
 
         False without a copy, or if the copy is read already. is_noted: scrub is told to put the
         pack back.
         """
-        if self._is_copied(pack_id) or not second_copies.is_there(self._registry, pack_id):
+        pack_id, place = location.pack_id, (location.pack_id, location.offset)
+        if self._is_copied(*place) or not second_copies.is_there(self._registry, pack_id):
             return False
         if len(self._copied) >= MOST_COPIED:
             self._copied.clear()
-        self._copied[pack_id] = time.monotonic()
-        log.error("pack %s is read from its second copy: %s", pack_id, why)
+        self._copied[place] = time.monotonic()
+        log.error("a frame of pack %s is read from its second copy: %s", pack_id, why)
         if is_noted:
             second_copies.ask_for_repair(self._registry, pack_id, why)
         return True
 
-    def _is_copied(self, pack_id: str) -> bool:
-        since = self._copied.get(pack_id)
+    def _is_copied(self, pack_id: str, offset: int) -> bool:
+        since = self._copied.get((pack_id, offset))
         return since is not None and time.monotonic() - since < COPIED_S
 
-    def _key(self, pack_id: str) -> str:
-        if self._copied and self._is_copied(pack_id):
-            return copy_key(pack_id)
-        return pack_key(pack_id)
+    def _key(self, location: FrameLocation) -> str:
+        if self._copied and self._is_copied(location.pack_id, location.offset):
+            return copy_key(location.pack_id)
+        return pack_key(location.pack_id)
 
     def reread(self, frame: OpenFrame) -> OpenFrame:
         """The frame without the caches. Cached bytes of a short frame may have been damaged."""
@@ -187,7 +189,7 @@ class FrameReader:
             first, last = span[0], span[-1]
             data = bytearray(last.offset + last.length - first.offset)
             try:
-                self._get_into(first.pack_id, first.offset, memoryview(data))
+                self._get_into(first, 0, memoryview(data))
                 for each in span:
                     begin = each.offset - first.offset
                     opened = _parse_whole(each, bytes(data[begin : begin + each.length]))
@@ -215,18 +217,20 @@ class FrameReader:
         if n == 0:
             return out
         try:
-            self._get_into(location.pack_id, location.offset + start, out, is_fresh=is_fresh)
+            self._get_into(location, start, out, is_fresh=is_fresh)
         except ShortObject as exc:
             raise DamagedFrame(f"pack {location.pack_id} is cut short; run deltahub fsck") from exc
         return out
 
     def _get_into(
-        self, pack_id: str, start: int, out: memoryview, *, is_fresh: bool = False
+        self, location: FrameLocation, start: int, out: memoryview, *, is_fresh: bool = False
     ) -> None:
+        """Fill `out` from byte `start` of the frame on, perhaps with bytes behind it."""
+        key, offset = self._key(location), location.offset + start
         if self.is_serving and not is_fresh:
-            self._store.get_cached_into(self._key(pack_id), start, out)
+            self._store.get_cached_into(key, offset, out)
         else:
-            self._store.get_into(self._key(pack_id), start, out)
+            self._store.get_into(key, offset, out)
 
     def _is_open(self, location: FrameLocation) -> bool:
         return self._frames.get((location.pack_id, location.offset)) is not None

@@ -337,7 +337,7 @@ class TensorReader:
             return fresh
         is_damage = isinstance(exc, DamagedFrame | ObjectNotFound)
         if is_damage and fresh is not None:
-            if self.frames.turn_to_copy(fresh.frame_holding(byte).pack_id, exc, self.marks_damage):
+            if self.frames.turn_to_copy(fresh.frame_holding(byte), exc, self.marks_damage):
                 return fresh
             if self.marks_damage:
                 self._mark_lost(fresh, byte, exc)

@@ -71,6 +71,8 @@ class FileStore(NoCache):
         self._disk = disk if disk is not None else Disk()
         self._folders = Folders(self._disk, self.root)
         self._temporary = self.root / _TEMPORARY
+        # The mark that this process has read or written: another one means another disk.
+        self._known: str | None = None
         if is_read_only:
             return
         with translated(str(root)):
@@ -229,14 +231,15 @@ class FileStore(NoCache):
 
     def mark(self) -> str | None:
         with translated(MARK):
-            try:
-                return (self.root / MARK).read_text().strip()
-            except FileNotFoundError:
-                return None
+            mark = self._read_mark()
+        if self._known is None:
+            self._known = mark
+        return mark
 
     def set_mark(self, mark: str) -> None:
         with translated(MARK):
             self._write(self.root / MARK, [f"{mark}\n".encode()])
+        self._known = mark
 
     def link(self, key: str, start: int, end: int, lifetime_s: int) -> str | None:
         return None
@@ -273,7 +276,18 @@ class FileStore(NoCache):
         return self._away(key) if isinstance(error, ObjectNotFound) and self._is_away() else error
 
     def _is_away(self) -> bool:
-        return not is_made(self.root)
+        if not is_made(self.root):
+            return True
+        try:
+            return self._known is not None and self._read_mark() != self._known
+        except OSError:  # a disk that fails lacks nothing for certain
+            return True
+
+    def _read_mark(self) -> str | None:
+        try:
+            return (self.root / MARK).read_text().strip()
+        except FileNotFoundError:
+            return None
 
     def _away(self, key: str) -> StoreUnavailable:
         return StoreUnavailable(f"{key}: the disk of {self.root} seems to be away")

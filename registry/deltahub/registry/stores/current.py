@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Final
 
 from sqlalchemy import delete, exists, or_, select
+from sqlalchemy.exc import SQLAlchemyError
 
 from deltahub.registry.db.models import Landing, Pack
 from deltahub.registry.db.session import Database, ReadSession
 from deltahub.registry.db.tables.stores import ObjectStore
 from deltahub.registry.db.versioned_cache import Memo
+from deltahub.registry.errors import DataLost
 from deltahub.registry.settings import Settings
 from deltahub.registry.storage.base import MARK, Store, StoreUnavailable
 from deltahub.registry.storage.cache.object_cache import ObjectCache
@@ -24,6 +26,7 @@ from deltahub.registry.storage.open import open_store
 from deltahub.registry.stores.deferring import DeferringStore
 from deltahub.registry.stores.moving import MovingStore
 from deltahub.registry.stores.places import Place, Places, places_left, read_places
+from deltahub.registry.stores.unknown import UnknownStore
 from deltahub.registry.stores.write_locks import WriteLocks
 
 OBJECTS = "objects"
@@ -35,6 +38,7 @@ class WrongStore(StoreUnavailable):
     """The store is not the one of this hub."""
 
     code = "wrong_store"
+    place = "store"
 
 
 class HalfRestored(StoreUnavailable):
@@ -79,22 +83,33 @@ class StoreOpener:
         record = None if places is None else places.current
         url = self._url(record, left, has_objects=has_objects)
         known = record.mark if record is not None and record.url == url else None
-        if has_objects and not url and not is_made(self._folder):  # opening makes it a store
-            raise _away(self._folder, f"make the folder {self._folder / '.tmp'}")
+        if has_objects:
+            self._refuse_empty_folder(url, known)
         store = self._open(url)
         try:
-            self._check_mark(store, url, known, has_objects=has_objects)
-            return DeferringStore(self._following(store, url), self.database)
+            mark = self._checked_mark(store, url, known, has_objects=has_objects)
+            return DeferringStore(self._following(store, Place(mark, url)), self.database)
         except BaseException:
             store.close()
             raise
 
-    def in_settings(self) -> DeferringStore:
-        """The store that the settings name, for a hub whose database cannot be read."""
-        return DeferringStore(self._open(self.settings.store_url or ""), self.database)
+    def of_damaged_database(self) -> DeferringStore:
+        """The store of a hub whose database cannot be read as a whole.
+
+        If it does not even say where the objects lie, every read is StoreUnavailable, because a
+        store that is chosen by a guess would lack them all.
+        """
+        try:
+            with self.database.read() as session:
+                places = read_places(session)
+        except (DataLost, SQLAlchemyError):
+            places = None
+        store = UnknownStore() if places is None else self.place(places.current)
+        return DeferringStore(store, self.database)
 
     def place(self, place: Place) -> Store:
         """The store of a record. WrongStore if it does not hold the record's mark."""
+        self._refuse_empty_folder(place.url, place.mark)
         store = self._open(place.url)
         try:
             if store.mark() == place.mark:
@@ -122,8 +137,13 @@ class StoreOpener:
             is_read_only=self.is_read_only,
         )
 
-    def _check_mark(self, store: Store, url: str, known: str | None, *, has_objects: bool) -> None:
-        """WrongStore unless the store has the mark that is known; a new one gets a mark."""
+    def _refuse_empty_folder(self, url: str, mark: str | None) -> None:
+        """WrongStore if the folder is a mount point without its disk: to open it makes a store."""
+        if not url and not is_made(self._folder):
+            raise _away(self._folder, _way_to_mark(self._folder, mark))
+
+    def _checked_mark(self, store: Store, url: str, known: str | None, *, has_objects: bool) -> str:
+        """The store's mark. WrongStore unless it is the known one; a new store gets a mark."""
         mark = store.mark()
         if mark is not None and mark != known:
             raise WrongStore(
@@ -131,28 +151,27 @@ class StoreOpener:
                 " not the one that belongs to them: name another place with DELTAHUB_STORE_URL,"
                 " or restore the database"
             )
-        if has_objects and url and mark is None:
+        if mark is not None:
+            return mark
+        if has_objects and known is not None:
             place = url.partition("?")[0].rstrip("/")
-            raise _away(place, f"put an object {place}/{MARK} with the content {known}")
-        if mark is None and not self.is_read_only:
-            _adopt(self.database, store, url, known)
+            way = f"put an object {place}/{MARK} with the content {known}"
+            raise _away(place or self._folder, way if url else _way_to_mark(self._folder, known))
+        return known or "" if self.is_read_only else _adopt(self.database, store, url, known)
 
-    def _following(self, store: Store, url: str) -> MovingStore:
-        """The open store in what makes it follow a move."""
+    def _following(self, store: Store, place: Place) -> MovingStore:
+        """The open store in what makes it follow a move, perhaps one since it was opened."""
         memo: Memo[str, Places] = Memo(self.database)
-        without_record = Places(Place("", url))  # a hub that never opened for writing
+        opened = Places(place)
 
         def read() -> Places:
             with self.database.read() as session:
-                return read_places(session) or without_record
-
-        def places() -> Places:
-            return memo.get("", read)
+                return read_places(session) or opened  # a hub that never opened for writing
 
         return MovingStore(
-            places(),
+            opened,
             store,
-            read_places=places,
+            read_places=lambda: memo.get("", read),
             open_place=self.place,
             writing=WriteLocks(self.data_dir).writing,
         )
@@ -179,7 +198,7 @@ class StoreOpener:
         )
 
 
-def _adopt(database: Database, store: Store, url: str, mark: str | None) -> None:
+def _adopt(database: Database, store: Store, url: str, mark: str | None) -> str:
     """Give the store a mark, in the database first: a crash between leaves no strange mark."""
     if mark is None:
         mark = secrets.token_hex(16)
@@ -187,6 +206,12 @@ def _adopt(database: Database, store: Store, url: str, mark: str | None) -> None
             session.execute(delete(ObjectStore).where(ObjectStore.state == "current"))
             session.add(ObjectStore(mark=mark, url=url, state="current"))
     store.set_mark(mark)
+    return mark
+
+
+def _way_to_mark(folder: Path, mark: str | None) -> str:
+    made = f"make the folder {folder / '.tmp'}"
+    return made if mark is None else f"{made} and a file {folder / MARK} with the line {mark}"
 
 
 def _away(place: object, way_to_mark: str) -> WrongStore:

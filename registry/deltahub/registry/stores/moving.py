@@ -52,6 +52,8 @@ T = TypeVar("T")
 
 # A read uses a record of this age in seconds at most.
 RECORD_AGE_S: Final = 1.0
+# For so many seconds a place that could not be opened is not tried again.
+_FAILED_S: Final = 3.0
 
 
 class MovingStore:
@@ -66,7 +68,7 @@ class MovingStore:
         open_place: Callable[[Place], Store],
         writing: Callable[[str], AbstractContextManager[None]],
     ) -> None:
-        """places, store: the records at this moment, and the current store, which is open.
+        """places, store: the store that is open, and its record. The first use reads the records.
 
         read_places() reads the records from the database. writing(mark): WriteLocks.writing.
         """
@@ -78,7 +80,10 @@ class MovingStore:
         self._unusable_targets: set[str] = set()
         self._places = places
         self._current = store
-        self._known_until = time.monotonic() + RECORD_AGE_S
+        self._known_until = 0.0
+        self._opening = threading.Lock()
+        # Mark -> (until when nobody tries to open the place again, the error of the last try)
+        self._failed: dict[str, tuple[float, StoreError]] = {}
 
     def put(self, key: str, chunks: Iterable[Buffer]) -> None:
         with self._written_store() as store:
@@ -131,10 +136,9 @@ class MovingStore:
 
     def link(self, key: str, start: int, end: int, lifetime_s: int) -> str | None:
         """As in Store. None during a move, because nobody knows which place has the object."""
-        places = self._look()
-        if places.previous is not None:
-            return None
-        return self._store(places.current).link(key, start, end, lifetime_s)
+        if time.monotonic() >= self._known_until:
+            self._look()
+        return None if self._places.previous else self._current.link(key, start, end, lifetime_s)
 
     def unfinished(self) -> Iterator[Unfinished]:
         """Those of the current place. What was begun in another one stays there."""
@@ -243,9 +247,18 @@ class MovingStore:
 
     def _store(self, place: Place) -> Store:
         store = self._stores.get(place.mark)
-        if store is None:
-            with self._lock:
-                store = self._stores.get(place.mark)
-                if store is None:
+        if store is not None:
+            return store
+        with self._opening:
+            store = self._stores.get(place.mark)
+            if store is None:
+                # Threads that have waited for a place that does not answer do not try it in turn.
+                until, error = self._failed.get(place.mark, (0.0, None))
+                if error is not None and time.monotonic() < until:
+                    raise type(error)(str(error))
+                try:
                     store = self._stores[place.mark] = self._open_place(place)
-        return store
+                except StoreError as exc:
+                    self._failed[place.mark] = time.monotonic() + _FAILED_S, exc
+                    raise
+            return store

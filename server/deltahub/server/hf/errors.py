@@ -15,7 +15,14 @@ from deltahub.registry.access.caller import NO_TOKEN
 from deltahub.registry.errors import RegistryError, RepositoryNotFound
 from deltahub.registry.storage.base import StoreError
 from deltahub.server.connections.redaction import redacted
-from deltahub.server.errors import STATUS_OF, LengthRequired, log_failure, sentence_of, wire_code
+from deltahub.server.errors import (
+    STATUS_OF,
+    LengthRequired,
+    log_failure,
+    public_text,
+    sentence_of,
+    wire_code,
+)
 from deltahub.server.hf.dispatch import unescaped
 from deltahub.server.hf.unmatched import page, without_namespace
 from deltahub.server.streaming.bodies import BodyCut, BodyLimit
@@ -114,7 +121,7 @@ def _sentence(request: Request, error: Exception) -> str:
         # /api/models/gpt2/refs names the model gpt2/refs, but the client meant the model gpt2.
         meant = without_namespace(request.scope["path"])
         return str(error) if meant is None else f"{error}; {meant}"
-    return str(error)
+    return public_text(error)
 
 
 def _known_commit(request: Request) -> dict[str, str]:

@@ -126,7 +126,10 @@ class Entry:
         return first * SEGMENT_BYTES, min(stop * SEGMENT_BYTES, self.size)
 
     def _table(self, first: int, stop: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-        data = os.pread(self._fd, 8 * (stop - first), _TABLE + 8 * first)
+        try:
+            data = os.pread(self._fd, 8 * (stop - first), _TABLE + 8 * first)
+        except OSError as exc:
+            raise DamagedEntry(f"the cached file of {self.key}: {exc}") from exc
         if len(data) < 8 * (stop - first):
             raise DamagedEntry(f"the cached file of {self.key} is cut short")
         return np.frombuffer(data, _CHECKSUM)
@@ -153,7 +156,10 @@ class Entry:
             after = memoryview(bytearray(high - inner_high))
         inner = out[inner_low - start : inner_high - start] if inner_low < inner_high else after[:0]
         parts = [part for part in (before, inner, after) if part.nbytes]
-        n = os.preadv(self._fd, parts, _data_offset(self.size) + low)
+        try:
+            n = os.preadv(self._fd, parts, _data_offset(self.size) + low)
+        except OSError as exc:
+            raise DamagedEntry(f"the cached file of {self.key}: {exc}") from exc
         if n != high - low:
             raise DamagedEntry(f"the cached file of {self.key} is cut short")
         index = 0

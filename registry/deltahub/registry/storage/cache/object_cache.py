@@ -111,8 +111,16 @@ class ObjectCache:
 
     def drop(self, key: str) -> None:
         """Forget an object. Who has its file open goes on with a file without a name."""
+        path = self._path(key)
         try:
-            self._disk.unlink(self._path(key))
+            if not path.exists():
+                return
+            with self._locked():
+                size = path.stat().st_blocks * _BLOCK
+                self._disk.unlink(path)
+                usage = self._read_usage()
+                if usage is not None:
+                    self._write_usage(usage - size)
         except FileNotFoundError:
             return
         except OSError as exc:

@@ -68,9 +68,11 @@ class CachedStore(ForwardingStore):
                     return
                 except DamagedEntry as exc:
                     self._cache.drop_damaged(key, exc)
-                except (ObjectNotFound, ShortObject):
+                except ObjectNotFound:
+                    break  # what is kept of it may be all that is left
+                except ShortObject:
                     self._cache.drop(key)
-                    break  # replaced or deleted since the copy was begun
+                    break  # replaced since the copy was begun
         self.inner.get_into(key, start, view)
 
     def prefetch(self, key: str, start: int, end: int) -> None:

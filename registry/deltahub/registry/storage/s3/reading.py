@@ -61,8 +61,8 @@ class RangeReader:
         return int(head["ContentLength"])
 
     def close(self) -> None:
-        if "_http" in self.__dict__:
-            self._http.close()
+        if "_made_http" in self.__dict__:
+            self._made_http.close()
 
     def _read_directly(self, key: str, start: int, out: memoryview) -> bool:
         """Whether the answer had all bytes. Otherwise the client is to ask."""
@@ -118,19 +118,29 @@ class RangeReader:
             raise ShortObject(f"{key} has {size} bytes; {start}..{end} were asked")
 
     @cached_property
-    def _url(self) -> str:
+    def _made_url(self) -> str:
         """The URL of the store's prefix in the bucket, as boto3 makes it."""
         connection = self._connection
         params = {"Bucket": connection.location.bucket, "Key": connection.key("x")}
         link = str(connection.client.generate_presigned_url("get_object", Params=params))
         return link.partition("?")[0].removesuffix("x")
 
-    @cached_property
+    @property
+    def _url(self) -> str:
+        with self._lock:
+            return self._made_url
+
+    @property
     def _http(self) -> Any:
+        with self._lock:
+            return self._made_http
+
+    @cached_property
+    def _made_http(self) -> Any:
         connection, settings = self._connection, self._connection.settings
         return URLLib3Session(
             verify=connection.certificates,
-            proxies=get_environ_proxies(self._url),
+            proxies=get_environ_proxies(self._made_url),
             timeout=(settings.s3_timeout_s, settings.s3_timeout_s),
             max_pool_connections=settings.s3_connections,
         )

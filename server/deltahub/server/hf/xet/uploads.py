@@ -25,7 +25,7 @@ from deltahub.registry.xet.receive_shard import Progress, accept_shard
 from deltahub.registry.xet.shard import MAX_SHARD_BYTES
 from deltahub.registry.xet.xorb import MAX_BODY_BYTES
 from deltahub.server.body_limits import BoundedRoute, streams_body
-from deltahub.server.errors import STATUS_OF, wire_code
+from deltahub.server.errors import STATUS_OF, public_text, wire_code
 from deltahub.server.hf.errors import refusal
 from deltahub.server.hf.xet.links import XetCaller, XetReaderDep, XetWriterDep
 from deltahub.server.hub import Hub, HubDep
@@ -240,4 +240,4 @@ def _describe_error(error: BaseException, xet_caller: XetCaller) -> tuple[str, b
         log.error("shard of %s: code=%s", xet_caller.place, code, exc_info=error)
     if not is_known or code == "internal_error":
         return "the hub made a mistake; its log has the details", False
-    return str(error), code in _RETRIED
+    return public_text(error), code in _RETRIED
