@@ -9,8 +9,8 @@ import pytest
 from clients.conftest import UPLOADERS
 from clients.environments import NEWEST, Environment
 from clients.machine import Machine
-from support.registry.small_disk import SmallDisk
 from support.service.hub import running_hub
+from support.stores.small_disk import SmallDisk
 
 SEND = """
 from huggingface_hub import HfApi

@@ -15,9 +15,9 @@ from deltahub.registry.storage.base import (
 )
 from deltahub.registry.storage.s3.store import S3Store
 from deltahub.registry.store_url import S3Location
-from support.registry.store_contract import read_all
 from support.service.s3_faults import S3Faults
 from support.service.seaweedfs import S3Service
+from support.stores.store_contract import read_all
 
 LARGE = bytes(range(251)) * 140_000  # three parts
 

@@ -9,8 +9,8 @@ from typing import ClassVar
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
-from support.registry.fault_machine import FaultMachine, profile
 from support.service.seaweedfs import S3Service
+from support.stores.fault_machine import FaultMachine, profile
 
 
 class MachineInABucket(FaultMachine):

@@ -8,7 +8,7 @@ import pytest
 from deltahub.registry.settings import Settings
 from deltahub.registry.storage.s3.store import S3Store
 from deltahub.registry.store_url import S3Location
-from support.registry.store_contract import StoreContract, read_all
+from support.stores.store_contract import StoreContract, read_all
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from deltahub.registry.maintenance.gc.plan import plan_gc
 from deltahub.registry.storage.base import StoreUnavailable
 from deltahub.registry.storage.s3.store import S3Store
 from support.registry.opened import opened_registry
-from support.registry.store_contract import read_all
 from support.service.s3_faults import S3Faults
 from support.service.seaweedfs import S3Service
+from support.stores.store_contract import read_all
 
 PART = b"p" * (5 << 20)
 

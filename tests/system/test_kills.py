@@ -44,7 +44,7 @@ ELSEWHERE = (
     "deferred.",
     "move.",
     "scrub.",
-    "replica.",
+    "copies.",
 )
 POINTS = [name for name in failpoints.ALL if not name.startswith(ELSEWHERE)]
 MORE_KILLS = max(KILLS - len(POINTS), 0)

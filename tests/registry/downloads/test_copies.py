@@ -16,9 +16,9 @@ from deltahub.registry.storage.base import StoreUnavailable
 from deltahub.registry.storage.keys import pack_key
 from deltahub.registry.storage.local import FileStore
 from support.models import tiny_models
-from support.registry.cached_stores import cached
 from support.registry.ingested import push_ingested
 from support.registry.opened import caller, opened_registry
+from support.stores.cached_stores import cached
 
 PATH = "model.safetensors"
 

@@ -23,7 +23,6 @@ from deltahub.registry.uploads.small_files import SmallFiles
 from deltahub.workers.context import JobContext, StepFailed
 from deltahub.workers.jobs.ingest import ingest
 from support.registry.collecting import age_everything, collect, count, is_clean, n_objects
-from support.registry.durable_disk import DurableDisk
 from support.registry.ingested import read_file
 from support.registry.opened import (
     caller,
@@ -33,6 +32,7 @@ from support.registry.opened import (
     sha256_of,
     upload,
 )
+from support.stores.durable_disk import DurableDisk
 
 # Some files are so small that their recipes hold them; the others are stored beside their recipes.
 FILES = {f"{i}.json": b'{"piece": %d}' % i * (20 if i % 2 else 500 + i) for i in range(10)}

@@ -17,9 +17,9 @@ from deltahub.registry.errors import DataLost
 from deltahub.registry.ingest.pipeline import Ingest
 from deltahub.registry.storage.keys import landing_key
 from support.models import tiny_models
-from support.registry.durable_disk import DurableDisk
 from support.registry.ingested import push_ingested, read_file, stored_tensors
 from support.registry.opened import caller, opened_registry, push, sha256_of
+from support.stores.durable_disk import DurableDisk
 
 
 def safetensors(

@@ -14,8 +14,8 @@ from deltahub.registry.storage.keys import landing_key, pack_key, xorb_key
 from deltahub.registry.storage.memory import MemoryStore
 from support.registry.opened import push
 from support.registry.small_hub import SmallHub, contents
-from support.registry.store_contract import read_all
 from support.registry.xet import XorbOf, cut, send_xorb
+from support.stores.store_contract import read_all
 
 
 def copier(reg: Registry, target: Store, source: Store | None = None) -> Copier:

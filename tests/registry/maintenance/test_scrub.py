@@ -215,14 +215,14 @@ def test_an_object_that_the_disk_cannot_read_is_a_finding_and_the_rest_goes_on(
 ) -> None:
     pack = hub.pack_of("ann/base")
     bad = pack_key(pack)
-    read = hub.reg.store.get_into
+    read = hub.reg.store.inner.get_into
 
     def get_into(key: str, start: int, out: memoryview) -> None:
         if key == bad:
             raise StoreUnavailable(f"{key}: Input/output error")
         read(key, start, out)
 
-    monkeypatch.setattr(hub.reg.store, "get_into", get_into)
+    monkeypatch.setattr(hub.reg.store.inner, "get_into", get_into)
     with hub.reg.db.write() as session:
         past = utc_now() - timedelta(days=1)
         session.execute(update(Pack).where(Pack.id == pack).values(created_at=past))

@@ -9,6 +9,7 @@ from deltahub.registry.maintenance.gc.apply import apply_gc
 from deltahub.registry.maintenance.gc.plan import plan_gc
 from deltahub.registry.storage.base import ObjectInfo
 from deltahub.registry.storage.local import FileStore
+from deltahub.registry.stores.deferring import DeferringStore
 from support.registry.ingested import push_ingested, read_file
 from support.registry.opened import caller, opened_registry
 
@@ -25,7 +26,7 @@ class StaleListStore(FileStore):
 def test_an_object_that_a_stale_list_lacks_is_neither_missing_nor_deleted(tmp_path: Path) -> None:
     with opened_registry(tmp_path) as reg:
         revision = push_ingested(reg, caller(reg, "ann"), "ann/m", {"a.bin": b"a" * 5000})
-        reg.store = StaleListStore(reg.data_dir / "objects")
+        reg.store = DeferringStore(StaleListStore(reg.data_dir / "objects"), reg.db)
         assert list(fsck(reg)) == []
         plan = plan_gc(reg, lease_s=0, grace_s=0)
         assert plan.doubts == ()
@@ -42,6 +43,6 @@ def test_an_object_that_only_a_stale_list_has_is_missing(tmp_path: Path) -> None
         [pack] = (info.key for info in store.stale if info.key.startswith("packs/"))
         store.stale += (gone,)
         reg.store.delete(pack)
-        reg.store = store
+        reg.store = DeferringStore(store, reg.db)
         assert [finding.code for finding in fsck(reg)].count("pack_missing") == 1
         assert not [f for f in fsck(reg) if f.code == "unknown_object"]

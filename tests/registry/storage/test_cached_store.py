@@ -24,10 +24,10 @@ from deltahub.registry.storage.cache.object_cache import ObjectCache
 from deltahub.registry.storage.cache.store import FETCH_BYTES, CachedStore
 from deltahub.registry.storage.disk import Disk
 from deltahub.registry.storage.local import FileStore
-from support.registry.cached_stores import GIB, cached, pack, read
-from support.registry.counting_store import CountingStore
-from support.registry.small_disk import SmallDisk
-from support.registry.store_contract import StoreContract
+from support.stores.cached_stores import GIB, cached, pack, read
+from support.stores.counting_store import CountingStore
+from support.stores.small_disk import SmallDisk
+from support.stores.store_contract import StoreContract
 
 KEY = "packs/ab/x"
 

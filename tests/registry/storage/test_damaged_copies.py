@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltahub.registry.storage.cache.entry import SEGMENT_BYTES
-from support.registry.cached_stores import cached, pack, read
-from support.registry.counting_store import CountingStore
+from support.stores.cached_stores import cached, pack, read
+from support.stores.counting_store import CountingStore
 
 
 def damage_bit(path: Path, rng: random.Random) -> None:

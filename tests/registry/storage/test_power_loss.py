@@ -26,8 +26,8 @@ from deltahub.registry.maintenance.fsck.run import fsck
 from deltahub.registry.uploads.landing import status
 from support.registry.client_packs import frames_of, near, send_pack, weights
 from support.registry.crash_workload import collect_all, run_jobs
-from support.registry.durable_disk import DurableDisk
 from support.registry.opened import caller, opened_registry, push, sha256_of, upload
+from support.stores.durable_disk import DurableDisk
 
 BASE = weights(20_000, seed=1)
 TUNED = near(BASE, seed=2)

@@ -12,8 +12,8 @@ from deltahub.registry.store_url import S3Location
 from support.registry.collecting import collect
 from support.registry.ingested import push_ingested, read_file
 from support.registry.opened import caller, opened_registry
-from support.registry.store_contract import read_all
 from support.service.seaweedfs import S3Service, s3_service
+from support.stores.store_contract import read_all
 
 
 @pytest.fixture(scope="module")

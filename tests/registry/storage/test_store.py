@@ -16,8 +16,8 @@ from deltahub.registry.storage.disk import Disk
 from deltahub.registry.storage.keys import landing_key, pack_key
 from deltahub.registry.storage.local import FileStore
 from deltahub.registry.storage.memory import MemoryStore
-from support.registry.durable_disk import DurableDisk
-from support.registry.store_contract import StoreContract, read_all
+from support.stores.durable_disk import DurableDisk
+from support.stores.store_contract import StoreContract, read_all
 
 
 class TestMemoryStore(StoreContract):

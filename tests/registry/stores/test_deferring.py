@@ -24,7 +24,7 @@ from deltahub.registry.uploads.discard import drop_upload
 from support.registry.collecting import collect, is_clean
 from support.registry.ingested import push_ingested
 from support.registry.opened import caller, opened_registry, push, sha256_of, upload
-from support.registry.store_contract import StoreContract
+from support.stores.store_contract import StoreContract
 
 
 @pytest.fixture

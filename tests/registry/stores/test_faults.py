@@ -13,9 +13,9 @@ import pytest
 from deltahub.registry.storage.base import ObjectNotFound, Store, StoreUnavailable
 from deltahub.registry.storage.local import FileStore
 from deltahub.registry.storage.memory import MemoryStore
-from support.registry.fault_machine import FaultMachine, profile
-from support.registry.faulty_store import Faults, FaultyStore
-from support.registry.store_contract import StoreContract, read_all
+from support.stores.fault_machine import FaultMachine, profile
+from support.stores.faulty_store import Faults, FaultyStore
+from support.stores.store_contract import StoreContract, read_all
 
 
 class TestFaultyStoreWithoutFaults(StoreContract):

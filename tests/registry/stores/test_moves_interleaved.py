@@ -33,7 +33,7 @@ from deltahub.registry.stores.moving import MovingStore
 from deltahub.registry.stores.places import Place, Places
 from deltahub.registry.stores.write_locks import WriteLocks
 from support.registry.opened import opened_registry
-from support.registry.store_contract import read_all
+from support.stores.store_contract import read_all
 
 PROCESSES = integers(0, 1)
 

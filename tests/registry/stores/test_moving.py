@@ -13,7 +13,7 @@ from deltahub.registry.storage.memory import MemoryStore
 from deltahub.registry.stores.moving import MovingStore
 from deltahub.registry.stores.places import Place, Places
 from deltahub.registry.stores.write_locks import WriteLocks
-from support.registry.store_contract import StoreContract, read_all
+from support.stores.store_contract import StoreContract, read_all
 
 OLD, NEW = Place("a" * 32, ""), Place("b" * 32, "s3://bucket/hub")
 PHASES = {

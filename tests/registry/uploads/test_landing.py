@@ -36,8 +36,8 @@ from deltahub.registry.storage.base import Buffer
 from deltahub.registry.storage.disk import Disk
 from deltahub.registry.storage.keys import landing_key
 from deltahub.registry.uploads.landing import LandingStatus, begin, complete_upload, receive, status
-from support.registry.durable_disk import DurableDisk
 from support.registry.opened import caller, opened_registry, sha256_of, upload
+from support.stores.durable_disk import DurableDisk
 
 DATA = bytes(range(256)) * 40
 SHA256 = sha256_of(DATA)

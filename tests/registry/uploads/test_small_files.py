@@ -23,9 +23,9 @@ from deltahub.registry.uploads import small_files
 from deltahub.registry.uploads.landing import begin, receive, status
 from deltahub.registry.uploads.small_files import SmallFiles
 from support.registry.collecting import age_everything, collect, is_clean, n_objects
-from support.registry.durable_disk import DurableDisk
 from support.registry.ingested import ingest
 from support.registry.opened import caller, ensure_repository, opened_registry, push, sha256_of
+from support.stores.durable_disk import DurableDisk
 
 ROOT = Path(__file__).parents[2]
 

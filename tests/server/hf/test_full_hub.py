@@ -9,11 +9,11 @@ import pytest
 
 from deltahub.registry.db.models import Landing
 from support.registry.collecting import count
-from support.registry.small_disk import SmallDisk
 from support.registry.xet import ShardOf
 from support.registry.xet_uploads import FILE, ONE, TWO
 from support.service.hf_door import batch, send_commit, small
 from support.service.hub import Answer, RunningHub, running_hub
+from support.stores.small_disk import SmallDisk
 
 TIB = 1 << 40
 

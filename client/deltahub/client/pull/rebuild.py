@@ -207,10 +207,13 @@ class Rebuild:
             self._target.fd, str(self._target.path), self._sources, threads, self._count_received
         )
         rest = self._fetch_links(batch, reader)
-        worth = [slot for slot in rest if is_worth_a_frame(slot, self._stored[slot.tensor])]
-        self._fetch_frames(worth, reader)
-        frames = {slot.start for slot in worth}
-        for each in adjacent_slots(slot for slot in rest if slot.start not in frames):
+        framed: list[Slot] = []
+        plain: list[Slot] = []
+        for slot in rest:
+            is_framed = is_worth_a_frame(slot, self._stored[slot.tensor])
+            (framed if is_framed else plain).append(slot)
+        self._fetch_frames(framed, reader)
+        for each in adjacent_slots(plain):
             self._fetch_range(each)
 
     def _fetch_links(self, batch: list[Slot], reader: FrameReader) -> list[Slot]:

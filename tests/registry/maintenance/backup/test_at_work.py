@@ -8,7 +8,7 @@ from deltahub.registry.catalog.repositories import delete_repository
 from deltahub.registry.maintenance.backup.run import backup
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import Store
-from deltahub.registry.storage.local import FileStore
+from deltahub.registry.storage.forwarding import ForwardingStore
 from deltahub.registry.uploads.discard import drop_upload
 from support.registry.backing_up import findings, restored
 from support.registry.collecting import age_everything, collect, is_clean
@@ -17,12 +17,11 @@ from support.registry.opened import opened_registry, push, sha256_of, upload
 from support.registry.small_hub import BASE, PATH, TUNE, SmallHub
 
 
-class PausedDeletions(FileStore):
+class PausedDeletions(ForwardingStore):
     """Waits before it deletes, as a process does that the machine does not run."""
 
     def __init__(self, store: Store) -> None:
-        assert isinstance(store, FileStore)
-        super().__init__(store.root)
+        super().__init__(store)
         self.is_deleting = threading.Event()
         self.may_delete = threading.Event()
 

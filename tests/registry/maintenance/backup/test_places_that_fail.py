@@ -9,8 +9,8 @@ from deltahub.registry.maintenance.backup.run import backup
 from deltahub.registry.storage.base import StoreFull, StoreUnavailable
 from support.registry.backing_up import findings, names
 from support.registry.collecting import is_clean
-from support.registry.small_disk import SmallDisk
 from support.registry.small_hub import SmallHub
+from support.stores.small_disk import SmallDisk
 
 
 def test_a_full_place_ends_the_backup_and_the_next_one_goes_on(

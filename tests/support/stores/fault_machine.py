@@ -40,8 +40,8 @@ from deltahub.registry.storage.base import Store
 from deltahub.registry.xet.receive_xorb import has_xorb
 from support.registry import opened
 from support.registry.commits import files as committed
-from support.registry.faulty_store import Faults, Killed, stores_are_faulty
 from support.registry.xet import FileOf, TermOf, XorbOf, cut, repository_row, send_shard, send_xorb
+from support.stores.faulty_store import Faults, Killed, stores_are_faulty
 
 STEPS = int(os.environ.get("DELTAHUB_FAULT_STEPS", "25"))
 # (path -> contents) of what is pushed: fine-tunes of one base, small files, and a large one.
