@@ -9,9 +9,11 @@ from collections.abc import Callable
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import select
 
 from deltahub.registry import Registry
 from deltahub.registry.catalog.repositories import delete_repository
+from deltahub.registry.db.models import Frame
 from deltahub.registry.errors import DataLost
 from deltahub.registry.losses.presence import StoreSeemsAway
 from deltahub.registry.maintenance.fsck.repair import repair
@@ -46,6 +48,24 @@ DAMAGES: dict[str, Damage] = {
     "deleted": lambda reg, key: reg.store.delete(key),
     "cut": lambda reg, key: reg.store.put(key, [contents(reg, key)[:-9]]),
 }
+
+
+def test_a_pack_and_its_copy_that_are_damaged_in_other_frames_lose_nothing(
+    copied: SmallHub,
+) -> None:
+    pack = copied.pack_of("ann/base")
+    with copied.reg.db.read() as session:
+        frames = session.scalars(
+            select(Frame).where(Frame.pack_id == pack).order_by(Frame.offset)
+        ).all()
+    for key, frame in ((pack_key(pack), frames[-1]), (copy_key(pack), frames[0])):
+        data = bytearray(contents(copied.reg, key))
+        data[frame.offset + frame.length - 20] ^= 4
+        copied.reg.store.put(key, [bytes(data)])
+    assert (copied.read("ann/base"), copied.read("ann/tune")) == (BASE, TUNE)
+    done = scrubbed(copied.reg)
+    assert (done.restored.lost_tensors, n_lost(copied.reg)) == (0, 0)
+    assert (copied.read("ann/base"), copied.read("ann/tune")) == (BASE, TUNE)
 
 
 @pytest.mark.parametrize("how", DAMAGES)

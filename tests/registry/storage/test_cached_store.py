@@ -24,6 +24,7 @@ from deltahub.registry.storage.cache.object_cache import ObjectCache
 from deltahub.registry.storage.cache.store import FETCH_BYTES, CachedStore
 from deltahub.registry.storage.disk import Disk
 from deltahub.registry.storage.local import FileStore
+from deltahub.registry.storage.memory import MemoryStore
 from support.stores.cached_stores import GIB, cached, pack, read
 from support.stores.counting_store import CountingStore
 from support.stores.small_disk import SmallDisk
@@ -318,3 +319,32 @@ def cached_bytes_now(folder: Path) -> int:
         except FileNotFoundError:
             continue
     return total
+
+
+def test_a_cache_whose_disk_fails_to_read_is_passed_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner, data = MemoryStore(), pack(1, 300_000)
+    inner.put(KEY, [data])
+    store = cached(tmp_path / "cache", inner)
+    assert read(store, KEY, 0, 300_000) == data
+
+    def fail(fd: int, buffers: object, offset: int) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "preadv", fail)
+    for _ in range(2):
+        assert read(store, KEY, 1000, 200_000) == data[1000:200_000]
+
+
+def test_what_is_dropped_is_not_counted_any_more(tmp_path: Path) -> None:
+    inner = MemoryStore()
+    cache = ObjectCache(tmp_path / "cache", GIB, Disk(), keep_free=0)
+    store = CachedStore(inner, cache)
+    for n in range(5):
+        key = f"packs/aa/{n}"
+        inner.put(key, [pack(n, 1 << 20)])
+        read(store, key, 0, 1 << 20)
+    assert cache.kept_bytes >= 5 << 20
+    store.delete_together([f"packs/aa/{n}" for n in range(5)])
+    assert cache.kept_bytes < 1 << 17

@@ -76,6 +76,38 @@ def test_a_process_that_knows_an_old_record_finds_what_another_wrote(move: Move)
     assert read_all(move.new, "packs/aa/later") == b"3"
 
 
+def test_a_process_that_opened_its_store_before_the_switch_writes_into_the_new_place(
+    move: Move,
+) -> None:
+    late = move.process()  # it has read the records, and takes a second to start
+    move.places = PHASES["after"]
+    late.put("packs/aa/x", [b"1"])
+    assert read_all(move.new, "packs/aa/x") == b"1"
+    move.new.put("packs/aa/y", [b"2"])
+    assert read_all(late, "packs/aa/y") == b"2"
+
+
+def test_a_place_that_does_not_answer_is_not_tried_by_every_reader(move: Move) -> None:
+    n_tries = 0
+
+    def open_place(place: Place) -> Store:
+        nonlocal n_tries
+        n_tries += 1
+        raise StoreUnavailable("no answer")
+
+    process = MovingStore(
+        PHASES["before"],
+        move.old,
+        read_places=lambda: PHASES["after"],
+        open_place=open_place,
+        writing=lambda mark: nullcontext(),
+    )
+    for _ in range(5):
+        with pytest.raises(StoreUnavailable, match="no answer"):
+            process.size("packs/aa/x")
+    assert n_tries == 1
+
+
 def test_a_file_is_taken_into_the_place_that_is_current(move: Move, tmp_path: Path) -> None:
     process = move.process()
     move.places = PHASES["switched"]
